@@ -25,10 +25,11 @@ demo: .venv/installed
 chat: .venv/installed-gguf $(CHAT_MODEL)
 	$(BIN)/tandem up --target $(CHAT_MODEL) --open $(CHAT_OPTIONS)
 
+# Each promise once. CONTRIBUTING.md says what the other targets add.
 test: .venv/installed-dev
 	$(BIN)/python -m pytest
 
-# The slow tests: the same tests with more of everything, and the wheel.
+# Crowds, faults with long time-outs, more options, and the wheel.
 test-heavy: .venv/installed-dev
 	$(BIN)/python -m pytest -m heavy
 
@@ -36,7 +37,7 @@ test-heavy: .venv/installed-dev
 test-chat: .venv/installed-dev $(CHAT_MODEL)
 	$(BIN)/python -m pytest -n 0 tests/chat
 
-# Other people's clients against a live server, from an environment of their own (1.2 GB).
+# LiteLLM, AIPerf and lm-evaluation-harness against a live server, from their own environment (1.2 GB).
 test-clients: .venv/installed-dev $(CLIENTS)/installed
 	$(BIN)/python -m pytest -n 0 tests/clients
 
@@ -61,7 +62,7 @@ docs: .venv/installed-docs
 
 check: lint test
 
-# Write model_repository/*/config.pbtxt anew after the embedded profile or a contract changed.
+# Write model_repository/*/config.pbtxt again after the embedded profile or a contract changed.
 configs: .venv/installed
 	$(BIN)/tandem render --profile profiles/embedded.yaml --output $(CONFIGS)
 	cd $(CONFIGS) && for model in */; do \
@@ -75,7 +76,7 @@ recording: .venv/installed
 results: .venv/installed
 	$(BIN)/python docs/result_tables.py
 
-# Take README's picture of the page anew; Chromium must be installed.
+# Take README's picture of the page again; Chromium must be installed.
 screenshot: .venv/installed-dev $(CHAT_MODEL)
 	$(BIN)/python docs/screenshot.py $(CHAT_MODEL)
 

@@ -11,28 +11,28 @@ from hypothesis import HealthCheck, settings
 ROOT = Path(__file__).resolve().parent.parent
 
 # A test run that was started in the background ignores SIGINT, and so would every command that it
-# starts: a test that presses Ctrl-C would wait for ever.
+# starts: a test that presses Ctrl-C would never end.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# Tests run side by side, each with a server: a forward pass on two threads waits for both of them
-# after every operation, and on busy cores that is for ever.
+# A forward pass on two threads waits for both after every operation, which takes very long on busy
+# cores, and two test workers have a server each.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-# An example that takes long on busy cores is no fault.
+# A slow example on busy cores is no failure.
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("patient")
 
 
 @pytest.fixture(scope="session")
 def embedded_profile(tmp_path_factory):
-    """The embedded profile; on checkpoints of random weights where the demo's are not there."""
+    """The embedded profile; with random checkpoints if the demo's are missing."""
     folder, demo = tmp_path_factory.mktemp("deployment"), ROOT / "demo"
     if not (demo / "target" / "config.json").is_file():
         demo = folder / "demo"
         write_pair(demo)
     text = (ROOT / "profiles" / "embedded.yaml").read_text()
     profile = folder / "embedded.yaml"
-    # The draft of a test that asks for nothing else does not depend on what took how long.
+    # By default a draft must not depend on how long things take.
     changes = {
         "../demo": str(demo),
         "threads: 2": "threads: 1",

@@ -189,13 +189,9 @@ def test_documents_and_deployments_name_metrics_that_exist():
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
-def test_links_lead_somewhere(document):
+def test_links_lead_to_files_and_headings(document):
     for target in LINK.findall(document.read_text()):
         assert (document.parent / target).exists(), f"{document.name} links to {target}"
-
-
-@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
-def test_links_lead_to_headings(document):
     for target, place in PLACE.findall(document.read_text().replace("\n", " ")):
         page = document.parent / target if target else document
         slugs = {
@@ -211,15 +207,11 @@ def quoted(document):
 
 
 @pytest.mark.parametrize("document", FOR_DEVELOPERS, ids=lambda path: path.name)
-def test_files_that_developers_are_told_of_exist(document):
+def test_files_and_names_that_developers_read_of_exist(document):
     files = [name for name in quoted(document) if FILE.fullmatch(name)]
     assert files
     for name in files:
         assert any(next(ROOT.glob(f"{near}{name}"), None) for near in ("", "*/", "*/*/")), name
-
-
-@pytest.mark.parametrize("document", FOR_DEVELOPERS, ids=lambda path: path.name)
-def test_names_that_developers_are_told_of_are_in_the_code(document):
     folders = [path.resolve() for path in (ROOT / "src" / "tandem").iterdir() if path.is_dir()]
     sources = "".join(path.read_text() for folder in folders for path in folder.rglob("*.py"))
     words = set(re.findall(r"\w+", sources)) | set(dir(builtins))

@@ -1,4 +1,4 @@
-"""Which ids are those of requests that a program of ours forwards, and which can be stopped."""
+"""Which request ids mark forwarded requests, and which requests can be stopped."""
 
 import uuid
 

@@ -145,9 +145,7 @@ LIGHT = {
     "small-0.6-16",
     "hybrid-large-0.6-edits",
     "mixed-2",
-    "tokens-cost-16",
     "two-loops-16",
-    "even-64",
 }
 LOSES_AT_MOST = 0.95
 

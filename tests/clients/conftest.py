@@ -1,4 +1,4 @@
-"""Other people's clients, from their own environment, at `tandem up` and its gateway."""
+"""Other clients, from their own environment, against `tandem up` and its gateway."""
 
 import os
 import shutil
@@ -21,7 +21,7 @@ CHAT_TEMPLATE = "{% for m in messages %}{{ m.content }}{% endfor %}"
 
 
 class Gateway(NamedTuple):
-    """A gateway. url: where it is."""
+    """A gateway, at a URL."""
 
     url: str
 
@@ -68,7 +68,7 @@ def run(tmp_path_factory) -> Callable[..., str]:
         "HOME": str(home),
         "TMPDIR": str(home),  # aiperf leaves folders there
         "HF_HOME": str(home / "huggingface"),
-        "HF_ENDPOINT": "http://127.0.0.1:9",  # nobody is there
+        "HF_ENDPOINT": "http://127.0.0.1:9",  # nothing listens there
         "HF_HUB_OFFLINE": "",  # with it, aiperf takes no tokenizer's folder
         "HF_DATASETS_OFFLINE": "1",
         "LITELLM_LOCAL_MODEL_COST_MAP": "True",

@@ -58,7 +58,7 @@ def continuation(theirs, prompt):
 
 
 def likelihood(theirs, context, text):
-    """How likely a text is behind a context, by transformers; and whether it is the likeliest.
+    """The log-likelihood of a text after a context, and whether it is the likeliest one.
 
     As lm_eval does it, the spaces that end a context belong to the text.
     """

@@ -55,7 +55,9 @@ def render():
     return lambda given: Release(example(given) if isinstance(given, str) else given)
 
 
-@pytest.fixture(params=["defaults", "llama-3.1-405b", "multi-node", "llmapi", "gateway"])
+@pytest.fixture(
+    scope="session", params=["defaults", "llama-3.1-405b", "multi-node", "llmapi", "gateway"]
+)
 def release(request):
     return Release({} if request.param == "defaults" else example(request.param))
 

@@ -49,7 +49,7 @@ def test_it_reaches_every_server_by_itself(release):
     assert servers["spec"]["selector"].items() <= labels.items()
 
 
-def test_nobody_takes_its_pods_for_servers(release):
+def test_its_pods_are_not_selected_as_servers(release):
     labels = release.gateway["deployment"]["spec"]["template"]["metadata"]["labels"]
     selector = release.manifests["Service"]["spec"]["selector"]
     assert selector["app.kubernetes.io/name"] != labels["app.kubernetes.io/name"]

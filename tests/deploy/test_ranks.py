@@ -13,7 +13,7 @@ from tandem.tools.triton.server import LOOPBACK
 
 BIN = Path(sys.executable).parent
 CHART = Path(__file__).resolve().parents[2] / "deploy" / "helm" / "tandem"
-# Stands in for tritonserver: says which rank it is, where it runs, and what it was told.
+# Stands in for tritonserver: prints its rank, its pod and its arguments.
 SERVER = """#!/bin/sh
 echo "$OMPI_COMM_WORLD_RANK of $OMPI_COMM_WORLD_SIZE in $POD_NAME: $*"
 """

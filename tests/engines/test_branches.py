@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from emulated import emulated
 from engine_harness import VOCAB, Harness, prompt
+from scale import first_of
 
 from tandem.engines.branch import Branch, fitting
 from tandem.engines.emulated.engine import EmulatedEngine
@@ -17,7 +18,7 @@ from tandem.engines.words import Words
 
 GREEDY = SamplingParams(top_k=1)
 SAMPLED = SamplingParams(temperature=1.0, seed=11)
-KINDS = ["emulated", "llama", "gpt2", "qwen2", "mistral", "paged llama", "paged mistral"]
+KINDS = ["emulated", *first_of("paged mistral", "llama", "gpt2", "qwen2", "mistral", "paged llama")]
 
 
 @pytest.fixture(scope="module", params=KINDS)

@@ -11,6 +11,7 @@ import pytest
 from distributions import fits
 from emulated import ALPHA, END, accepted, emulated, pair, settings
 from engine_harness import VOCAB, prompt
+from scale import first_of
 from scipy.stats import binomtest, chisquare
 
 from tandem.engines.emulated.language import Language
@@ -105,7 +106,7 @@ def test_sampled_drafts_are_accepted_with_probability_alpha(logits, warp):
     assert is_alpha(kept, 600)
 
 
-@pytest.mark.parametrize("warp", [{}, {"temperature": 0.7}, {"top_k": 4}, {"top_p": 0.9}])
+@pytest.mark.parametrize("warp", first_of({"temperature": 0.7}, {}, {"top_k": 4}, {"top_p": 0.9}))
 def test_logits_mode_keeps_the_targets_distribution(warp):
     draft, target = pair(alpha=0.6)
     language = Language(settings(alpha=0.6))

@@ -11,6 +11,7 @@ from distributions import fits
 from emulated import ALPHA, END, emulated, pair, settings
 from engine_harness import GREEDY, VOCAB, prompt
 from masks import masks
+from scale import first_of
 from scipy.stats import binomtest
 
 from tandem.engines.emulated.language import Language
@@ -144,7 +145,7 @@ def _ends(target, ids) -> bool:
 
 @pytest.mark.parametrize("ids", [IDS, UNKNOWN])
 @pytest.mark.parametrize("among", ["its own", "others"])
-@pytest.mark.parametrize("warp", [{}, {"temperature": 0.7}, {"top_k": 4}, {"top_p": 0.8}])
+@pytest.mark.parametrize("warp", first_of({"temperature": 0.7}, {}, {"top_k": 4}, {"top_p": 0.8}))
 def test_logits_mode_keeps_the_masked_targets_distribution(ids, among, warp):
     draft, target = pair(alpha=0.6)
     row = row_behind(ids, alpha=0.6)

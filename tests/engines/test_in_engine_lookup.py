@@ -7,6 +7,7 @@ import itertools
 import numpy as np
 import pytest
 from engine_harness import END, Harness, assert_same, prompt, successor
+from scale import first_of
 
 from tandem.contract import engine as tensors
 from tandem.engines.encoding import encode
@@ -68,7 +69,7 @@ def plain(llama):
     return [llama.tokens(ids, 40) for ids in PROMPTS]
 
 
-@pytest.mark.parametrize("ngram", [1, 2, 3, 4])
+@pytest.mark.parametrize("ngram", first_of(2, 1, 3, 4))
 @pytest.mark.parametrize("num_tokens", [4, 10])
 def test_greedy_text_is_the_controls(engine_of, reference, plain, num_tokens, ngram):
     looker = engine_of(num_tokens, ngram)
@@ -78,7 +79,7 @@ def test_greedy_text_is_the_controls(engine_of, reference, plain, num_tokens, ng
 
 
 @pytest.mark.parametrize(
-    "name", ["gpt2", "qwen2", "mistral", "cycles", "paged qwen2", "paged cycles"]
+    "name", first_of("paged qwen2", "gpt2", "qwen2", "mistral", "cycles", "paged cycles")
 )
 def test_greedy_text_is_the_controls_on_every_architecture(
     engine_of, make_harness, reference, name
@@ -97,7 +98,7 @@ def test_text_does_not_depend_on_what_the_index_keeps(engine_of, plain, keeps_al
         assert looker.tokens(ids, 40) == want
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", first_of(*range(6)))
 @pytest.mark.parametrize("name", ["llama", "cycles", "paged llama", "paged cycles"])
 def test_sampled_text_is_the_controls_for_the_seed(engine_of, make_harness, name, seed):
     sampling = SamplingParams(**SAMPLED, seed=seed)
@@ -118,7 +119,7 @@ def test_sampled_text_is_the_controls_for_the_seed(engine_of, make_harness, name
     ],
     ids=lambda asked: next(iter(asked)),
 )
-@pytest.mark.parametrize("name", ["llama", "cycles", "paged llama", "paged cycles"])
+@pytest.mark.parametrize("name", first_of("paged cycles", "llama", "cycles", "paged llama"))
 def test_what_the_user_asked_for_holds_at_every_draft_position(
     engine_of, make_harness, asked, name
 ):
@@ -217,7 +218,7 @@ def decode_by_rounds(target: Harness, ids: list[int], new: int) -> tuple[list[in
     return text, drafted, accepted
 
 
-@pytest.mark.parametrize("name", ["llama", "cycles", "paged llama", "paged cycles"])
+@pytest.mark.parametrize("name", first_of("paged cycles", "llama", "cycles", "paged llama"))
 def test_drafts_and_text_are_those_of_rounds_from_outside(engine_of, make_harness, name):
     looker, target = engine_of(name=name), make_harness(name)
     for ids in [*PROMPTS[::3], CYCLE]:

@@ -9,6 +9,7 @@ import pytest
 from emulated import emulated
 from engine_harness import GREEDY, VOCAB, Harness, prompt
 from masks import Grammar, masks
+from scale import first_of
 
 from tandem.engines.constraints import TokenMasks
 from tandem.engines.emulated.engine import EmulatedEngine
@@ -146,7 +147,7 @@ def test_so_it_does_with_penalties(engine):
         assert_verified(engine, seed, sampling=replace(PENALTIES, top_k=1))
 
 
-@pytest.mark.parametrize("sampling", [GREEDY, SAMPLED, ASKED["top_k"]])
+@pytest.mark.parametrize("sampling", first_of(SAMPLED, GREEDY, ASKED["top_k"]))
 def test_so_it_does_with_bad_words_and_min_tokens(engine, sampling):
     grammar = Grammar(VOCAB, (4, 40, 125))
     for seed in range(6):

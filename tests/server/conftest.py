@@ -1,4 +1,4 @@
-"""Live Triton servers: one that all tests share, and special ones."""
+"""Live Triton servers. Tests share them, so each test leaves its server as it found it."""
 
 import shutil
 from collections.abc import Callable, Iterator, Mapping
@@ -7,12 +7,12 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+import openai
 import pytest
-import small
 import yaml
 from benchmarks import faulty
-from checkpoints import write_pair
 from live_triton import KilledServer
+from tokenizers import Tokenizer
 
 from tandem.gateway import server as gateway_server
 from tandem.gateway.app import create_app
@@ -20,91 +20,171 @@ from tandem.gateway.server import listen
 from tandem.gateway.settings import GatewaySettings
 from tandem.tools.profiles import deployment
 from tandem.tools.profiles.deployment import Deployment
+from tandem.tools.profiles.engines.lookup import LookupSection
+from tandem.tools.profiles.profile import DecodingSection
 from tandem.tools.triton import repository
 from tandem.tools.triton.server import TritonServer
 
-EMULATED_ZERO = Path(__file__).resolve().parents[2] / "profiles" / "emulated-zero.yaml"
+ROOT = Path(__file__).resolve().parents[2]
+EMULATED_ZERO = ROOT / "profiles" / "emulated-zero.yaml"
+MAX_POOL_TOKENS = 10_000
 CHAT_TEMPLATE = (
     "{% for m in messages %}# {{ m.role }}\n{{ m.content }}\n{% endfor %}"
     "{% if add_generation_prompt %}# assistant\n{% endif %}"
 )
+FAULTY_DRAFTER = """
+from tandem.bls.drafters.registry import DrafterKind
+from tandem.bls.drafters.drafter import Drafter
+
+DRAFTER = DrafterKind(name="faulty", description="an error", module=__name__)
+
+class Faulty(Drafter):
+    def propose(self, sequence, limit):
+        raise IndexError("what was sought")
+        yield
+
+def make(request, context):
+    return Faulty()
+"""
 
 
 @pytest.fixture(scope="session")
 def embedded(embedded_profile: Path) -> Deployment:
-    """What the shared server serves: its lengths, ids and names."""
+    """The deployment of `server`: its lengths, ids and names."""
     return deployment.load(embedded_profile)
 
 
 @pytest.fixture(scope="session")
 def server(embedded: Deployment, tmp_path_factory) -> Iterator[TritonServer]:
-    """The server that all tests share, on the embedded profile. Leave it as you found it."""
+    """The embedded profile: PyTorch engines, a draft model, room for 64 requests."""
     with serving(embedded, tmp_path_factory.mktemp("server")) as running:
         yield running
 
 
 @pytest.fixture(scope="session")
-def gateway_url(server, embedded, tmp_path_factory) -> Iterator[str]:
-    """Where a gateway to the shared server is found; its tokenizer has a chat template."""
-    folder = tmp_path_factory.mktemp("gateway") / "tokenizer"
-    shutil.copytree(embedded.tokenizer.folder, folder)
-    (folder / "chat_template.jinja").write_text(CHAT_TEMPLATE)
-    app = create_app(GatewaySettings(server.grpc_url, folder))
+def hugging_face(embedded: Deployment) -> Any:
+    """The target of `server` as a model of transformers."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    torch.set_num_threads(1)  # the server needs the cores
+    checkpoint = embedded.profile.engines.target.checkpoint
+    return AutoModelForCausalLM.from_pretrained(checkpoint, dtype=torch.float32).eval()
+
+
+@pytest.fixture(scope="session")
+def tokenizer(embedded: Deployment) -> Tokenizer:
+    return Tokenizer.from_file(str(embedded.tokenizer.folder / "tokenizer.json"))
+
+
+@pytest.fixture(scope="session")
+def emulated(tmp_path_factory) -> Iterator[TritonServer]:
+    """Emulated engines that answer at once, with every optional feature, and faults on demand.
+
+    It has lookup pools, two custom drafters (`repeat` and `faulty`), and room for 8 running and 12
+    waiting requests. Engine answers include the prompt, unless a call says otherwise.
+    `server.faults` makes its models fail.
+    """
+    folder = tmp_path_factory.mktemp("emulated")
+    shutil.copy(ROOT / "examples" / "drafters" / "repeat.py", folder)
+    (folder / "faulty.py").write_text(FAULTY_DRAFTER)
+    planned = emulated_zero(
+        folder,
+        decoding={
+            "draft_len": 10,
+            "draft_ahead": False,
+            "prompt_lookup": {"max_pool_tokens": 10_000},
+        },
+        drafters=[{"module": "repeat.py", "settings": {"period": 3}}, {"module": "faulty.py"}],
+        admission={"max_requests": 8, "max_queue": 12},
+        engine={"exclude_input_in_output": False},
+    )
+    with serving_fallibly(planned, folder) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def in_engine(embedded: Deployment, tmp_path_factory) -> Iterator[TritonServer]:
+    """The embedded target without a draft model; the engine itself looks up drafts."""
+    profile = embedded.profile
+    target = profile.engines.target.model_copy(update={"prompt_lookup": LookupSection()})
+    engines = profile.engines.model_copy(update={"target": target, "draft": None})
+    entries = tuple(entry for entry in profile.entries if entry.drafter != "none")
+    changes = {"engines": engines, "decoding": DecodingSection(), "entries": entries}
+    planned = deployment.check(profile.model_copy(update=changes))
+    with serving(planned, tmp_path_factory.mktemp("in-engine")) as running:
+        yield running
+
+
+@contextmanager
+def gateway_to(server: TritonServer, tokenizer: Path) -> Iterator[str]:
+    """Run a gateway to a server; yield its URL."""
+    app = create_app(GatewaySettings(server.grpc_url, tokenizer))
     with listen("127.0.0.1", 0) as bound, gateway_server.serving(app, bound):
         yield f"http://127.0.0.1:{bound.getsockname()[1]}"
 
 
+@contextmanager
+def openai_client(url: str) -> Iterator[openai.OpenAI]:
+    """OpenAI's client of a gateway; it never retries."""
+    with openai.OpenAI(base_url=f"{url}/v1", api_key="any", max_retries=0, timeout=60) as client:
+        yield client
+
+
+@pytest.fixture(scope="session")
+def gateway_url(server, embedded, tmp_path_factory) -> Iterator[str]:
+    """A gateway to `server`; its tokenizer has a chat template."""
+    folder = tmp_path_factory.mktemp("gateway") / "tokenizer"
+    shutil.copytree(embedded.tokenizer.folder, folder)
+    (folder / "chat_template.jinja").write_text(CHAT_TEMPLATE)
+    with gateway_to(server, folder) as url:
+        yield url
+
+
 @pytest.fixture
-def serve(tmp_path_factory) -> Iterator[Callable[[Path | Deployment], TritonServer]]:
-    """Start a server of one's own, on a profile's file or a deployment; it ends with the test."""
+def client(gateway_url) -> Iterator[openai.OpenAI]:
+    with openai_client(gateway_url) as made:
+        yield made
+
+
+@pytest.fixture
+def serve(tmp_path_factory) -> Iterator[Callable[[Deployment], TritonServer]]:
+    """Start a server of a deployment; it ends with the test."""
     with ExitStack() as servers:
-
-        def start(served: Path | Deployment) -> TritonServer:
-            planned = deployment.load(served) if isinstance(served, Path) else served
-            folder = tmp_path_factory.mktemp("server")
-            return servers.enter_context(serving(planned, folder))
-
-        yield start
+        yield lambda planned: servers.enter_context(
+            serving(planned, tmp_path_factory.mktemp("server"))
+        )
 
 
 @pytest.fixture(scope="session")
-def fallible_pair(tmp_path_factory) -> Path:
-    """Small random checkpoints, and their tokenizer."""
-    pair = tmp_path_factory.mktemp("pair")
-    write_pair(pair)
-    return pair
-
-
-@pytest.fixture(scope="session")
-def fallible(
-    fallible_pair: Path, tmp_path_factory
-) -> Callable[..., AbstractContextManager[TritonServer]]:
-    """Serve small random checkpoints by models that fail on demand (`server.faults`).
-
-    Keywords are sections of the profile.
-    """
+def fallible(tmp_path_factory) -> Callable[..., AbstractContextManager[TritonServer]]:
+    """Serve emulated engines that fail on demand. Keywords are those of `emulated_zero`."""
 
     @contextmanager
     def start(**sections: Any) -> Iterator[TritonServer]:
         folder = tmp_path_factory.mktemp("fallible")
-        profile = small.write_profile(fallible_pair, folder / "profile.yaml", **sections)
-        with serving_fallibly(deployment.load(profile), folder) as running:
+        with serving_fallibly(emulated_zero(folder, **sections), folder) as running:
             yield running
 
     return start
 
 
 def emulated_zero(
-    folder: Path, *, step_ms: Mapping[str, float] = MappingProxyType({}), **sections: Any
+    folder: Path,
+    *,
+    engine: Mapping[str, Any] = MappingProxyType({}),
+    step_ms: Mapping[str, float] = MappingProxyType({}),
+    **sections: Any,
 ) -> Deployment:
-    """Emulated engines that answer at once. Keywords are sections of the profile.
+    """Emulated engines that answer at once.
 
-    step_ms: of engines that take their time.
+    engine: keys of both engines. step_ms: duration of a step by engine. Other keywords are sections
+    of the profile.
     """
     profile = yaml.safe_load(EMULATED_ZERO.read_text()) | sections
     for job, section in profile["engines"].items():
         section["tokenizer"] = str(EMULATED_ZERO.parent / section["tokenizer"])
-        section["step_ms"] = step_ms.get(job, 0.0)
+        section |= {"step_ms": step_ms.get(job, 0.0), **engine}
     file = folder / "profile.yaml"
     file.write_text(yaml.safe_dump(profile))
     return deployment.load(file)
@@ -112,10 +192,11 @@ def emulated_zero(
 
 @contextmanager
 def serving_fallibly(planned: Deployment, folder: Path) -> Iterator[TritonServer]:
-    """Serve a deployment by models that fail on demand (`server.faults`)."""
+    """Serve a deployment with models that fail on demand (`server.faults`)."""
     stopped = serving(planned, folder)
     faulty.plant(stopped.repository)
     stopped.faults = faulty.Faults(stopped.repository)
+    stopped.tokenizer = planned.tokenizer.folder
     with stopped as running:
         yield running
 

@@ -1,131 +1,221 @@
-"""More requests than there is room for: who waits, who is refused, and what it costs."""
+"""More requests than there is room for: which ones wait, which are rejected, and when they end."""
 
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
+import numpy as np
 import pytest
-from crowd import Crowd, answers_of, controls, metric, prompts_of, wrong
-from entries import OUTPUTS, stream
-from live_triton import eventually
-from metrics import Change, computed, scrape
-from scale import first_of
+import tritonclient.grpc as client
+from crowd import Crowd, answers_of, ask, controls, prompts_of, wrong
+from entries import OUTPUTS, refusal, stream, streaming, tensor
+from live_triton import eventually, memory_bytes
+from metrics import Change, computed, idle, scrape, total
 
 from tandem.contract.entry import FIRST_SCHEDULED_TIME_NS
+from tandem.contract.errors import decoded
 
 PROMPTS = prompts_of(40)
-MANY = PROMPTS * 5
-QUEUE = 120
-REFUSED = len(MANY) - QUEUE - 8
-# With 24 new tokens and 4 draft tokens a prompt of PROMPTS may come to need 2 blocks of 32.
-SMALL_CACHE = {"max_seq_len": 512, "kv_cache_tokens": 8 * 2 * 32}
-ROOM_FOR_EIGHT = {
-    "requests": {"admission": {"max_requests": 8, "max_queue": QUEUE}},
-    "KV tokens": {
-        "admission": {"max_queue": QUEUE},
-        "engines": {"target": SMALL_CACHE, "draft": SMALL_CACHE},
-    },
-}
-ROOM_FOR_EIGHT |= {
-    f"{name} of two loops": sections | {"instances": 2} for name, sections in ROOM_FOR_EIGHT.items()
-}
+RUNNING, QUEUE = 8, 12  # of the shared server
+TOKENIZER_CALLS = 4  # at once
+HUGE = b"x" * (50 << 20)
+TIMED_OUT = "deadline_exceeded: the request took longer than 0.2 s, which is its time-out"
 
 
-@pytest.fixture(
-    scope="module", params=first_of("KV tokens", *sorted(ROOM_FOR_EIGHT.keys() - {"KV tokens"}))
-)
-def small(request, fallible):
-    """A server with room for 8 sequences, and for 120 that wait."""
-    with fallible(**ROOM_FOR_EIGHT[request.param]) as running:
-        yield running
+@pytest.fixture(autouse=True)
+def left_as_found(request):
+    yield
+    if "emulated" in request.fixturenames:
+        server = request.getfixturevalue("emulated")
+        server.faults.end("target")
+        server.faults.end("preprocessing")
+        assert eventually(lambda: idle(server))
 
 
 def waiting(server):
-    return metric(server, "tandem_requests_waiting")
+    return total(server, "tandem_requests_waiting")
 
 
 def running(server):
-    return metric(server, "tandem_requests_running")
+    return total(server, "tandem_requests_running")
 
 
-def present(server):
-    """One look at both: between two, who waits may start."""
-    gauges = ("tandem_requests_waiting", "tandem_requests_running")
-    return sum(value for (name, _), value in scrape(server).items() if name in gauges)
+def test_requests_over_the_limit_are_rejected_and_the_others_answered(emulated):
+    rejected = 6
+    prompts = PROMPTS[: RUNNING + QUEUE + rejected]
+    expected = controls(emulated, prompts)
+    with Crowd(emulated, len(prompts)) as crowd:
+        with emulated.faults.of("target", "hold"):
+            asked = crowd.ask(prompts)
+            assert eventually(lambda: sum(future.done() for future in asked) == rejected)
+            assert eventually(lambda: waiting(emulated) == QUEUE and running(emulated) == RUNNING)
+        answers = answers_of(asked)
+    errors = [answer.error for answer in answers if answer.error]
+    assert len(errors) == rejected
+    assert all(error.startswith("overloaded: ") and "\n" not in error for error in errors)
+    for answer, said in zip(answers, expected, strict=True):
+        assert answer.error or answer.said == said
 
 
-def begun(server, prompt, **values):
-    """When a request was given room, by the loop's clock."""
-    outputs = (*OUTPUTS, FIRST_SCHEDULED_TIME_NS)
-    *_, last = stream(
-        server, prompt, end_id=-1, return_perf_metrics=True, outputs=outputs, **values
-    )
-    return int(last.number(FIRST_SCHEDULED_TIME_NS))
+def test_a_waiting_request_ends_at_its_time_out(emulated):
+    with Crowd(emulated, RUNNING + 1) as crowd, emulated.faults.of("target", "hold"):
+        held = crowd.ask(PROMPTS[:RUNNING])
+        assert eventually(lambda: running(emulated) == RUNNING)
+        assert ask(emulated, PROMPTS[-1], timeout=200_000).error == TIMED_OUT
+        assert eventually(lambda: waiting(emulated) == 0)
+        emulated.faults.end("target")
+        assert not any(answer.error for answer in answers_of(held))
 
 
-def test_those_over_the_limit_are_refused_at_once_and_the_rest_answered(small):
+def test_a_full_queue_rejects_requests_while_the_tokenizer_hangs(emulated):
+    present = RUNNING + QUEUE
+    with Crowd(emulated, present) as crowd, emulated.faults.of("preprocessing", "hold"):
+        asked = crowd.ask([f"prompt {n}" for n in range(present)])
+        assert eventually(lambda: waiting(emulated) == present)
+        line = refusal(emulated, "bls", "one more", max_tokens=4)
+        assert line.startswith(f"overloaded: 0 sequences are running and {present} waiting")
+        # Ids need no tokenizer, but they need a place.
+        ids = [tensor("input_ids", [[5, 6, 7]]), tensor("max_tokens", 4)]
+        assert error_of(emulated, ids).startswith("overloaded: ")
+        emulated.faults.end("preprocessing")
+        assert not any(answer.error for answer in answers_of(asked))
+
+
+def test_a_request_that_waits_for_the_tokenizer_ends_at_its_time_out_or_cancellation(emulated):
+    waits = TOKENIZER_CALLS + 1
+    values = {"max_tokens": 4, "end_id": -1}
+    with Crowd(emulated, waits) as crowd, emulated.faults.of("preprocessing", "hold"):
+        held = crowd.ask(PROMPTS[:waits])
+        assert eventually(lambda: waiting(emulated) == waits)
+        assert ask(emulated, "late", timeout=200_000).error == TIMED_OUT
+        with streaming(emulated, "a", **values), streaming(emulated, "b", **values):
+            assert eventually(lambda: waiting(emulated) == waits + 2)
+        assert eventually(lambda: waiting(emulated) == waits)
+        emulated.faults.end("preprocessing")
+        assert not any(answer.error for answer in answers_of(held))
+
+
+def error_of(server, made, model="bls"):
+    """The error message of a request that must fail."""
+    with (
+        client.InferenceServerClient(server.grpc_url) as connection,
+        pytest.raises(client.InferenceServerException) as refused,
+    ):
+        connection.infer(model, made, client_timeout=60)
+    return refused.value.message()
+
+
+def tokenizer_inputs(text):
+    query = client.InferInput("QUERY", [1, 1], "BYTES")
+    query.set_data_from_numpy(np.array([[text]], object))
+    length = client.InferInput("REQUEST_OUTPUT_LEN", [1, 1], "INT32")
+    length.set_data_from_numpy(np.array([[4]], np.int32))
+    return [query, length]
+
+
+def test_requests_that_are_too_large_are_rejected_by_name(emulated):
+    words = client.InferInput("stop_words", [1, 1_000_000], "BYTES")
+    words.set_data_from_numpy(np.full((1, 1_000_000), b"abc", object))
+    made = [tensor("text_input", "x"), tensor("max_tokens", 4), words]
+    expected = "input 'stop_words': 1000000 words given for a prompt, at most 1024 are taken"
+    assert error_of(emulated, made) == expected
+    line = refusal(emulated, "bls", "x", max_tokens=7000, return_generation_logits=True)
+    assert line.startswith("input 'return_generation_logits': up to ")
+    line = refusal(emulated, "bls", "x" * 200_000, max_tokens=4)
+    assert line.startswith("input 'text_input': the first ")
+
+
+@pytest.mark.heavy
+def test_huge_texts_and_a_hanging_tokenizer_do_not_disturb_running_streams(emulated):
+    asked = {"max_tokens": 400}
+    expected = controls(emulated, PROMPTS[:RUNNING], **asked)
+    huge = [tensor("text_input", HUGE), tensor("max_tokens", 4)]
+    with Crowd(emulated, RUNNING) as crowd, ThreadPoolExecutor(4) as others:
+        good = crowd.ask(PROMPTS[:RUNNING], **asked)
+        crowd.wait_until_all_talk()
+        emulated.faults.begin("preprocessing", "hold")
+        lines = list(others.map(lambda model: error_of(emulated, huge, model), ["bls"] * 20))
+        answers = answers_of(good)
+    emulated.faults.end("preprocessing")
+    start = f"input 'text_input': {len(HUGE)} bytes given, at most "
+    assert all(line.startswith(start) for line in lines)
+    assert wrong(answers, expected) == []
+    code, line = decoded(error_of(emulated, tokenizer_inputs(HUGE), "preprocessing"))
+    assert code == "INVALID_ARG"
+    assert line.startswith(f"QUERY: {len(HUGE)} bytes given, at most ")
+    assert memory_bytes(emulated.processes) < 2 << 30
+
+
+# With 24 new tokens and 4 draft tokens, each prompt of PROMPTS needs 2 blocks of 32 tokens.
+SMALL_CACHE = {"engine": {"max_seq_len": 512, "kv_cache_tokens": RUNNING * 2 * 32}}
+LONG_QUEUE = 120
+ROOM_FOR_EIGHT = {
+    "requests": {"admission": {"max_requests": RUNNING, "max_queue": LONG_QUEUE}},
+    "KV tokens": {"admission": {"max_queue": LONG_QUEUE}} | SMALL_CACHE,
+}
+ROOM_FOR_EIGHT |= {
+    f"{name}, two loops": sections | {"instances": 2} for name, sections in ROOM_FOR_EIGHT.items()
+}
+
+
+@pytest.fixture(scope="module", params=ROOM_FOR_EIGHT)
+def small(request, fallible):
+    """A server with room for 8 sequences, and for 120 that wait."""
+    decoding = {"draft_len": 4, "draft_ahead": False}
+    with fallible(decoding=decoding, **ROOM_FOR_EIGHT[request.param]) as server:
+        yield server
+
+
+@pytest.mark.heavy
+def test_whatever_limits_the_room_answers_are_right_and_little_is_recomputed(small):
+    prompts = PROMPTS * 5
+    rejected = len(prompts) - LONG_QUEUE - RUNNING
     expected = controls(small, PROMPTS) * 5
     change = Change(small)
     before = computed(small)
-    with Crowd(small, len(MANY)) as crowd:
-        with small.faults.of("target", "hold"):  # nobody gets on before all have come
-            asked = crowd.ask(MANY)
-            assert eventually(lambda: sum(future.done() for future in asked) == REFUSED)
-            assert eventually(lambda: waiting(small) == QUEUE and running(small) == 8)
+    with Crowd(small, len(prompts)) as crowd:
+        with small.faults.of("target", "hold"):
+            asked = crowd.ask(prompts)
+            assert eventually(lambda: sum(future.done() for future in asked) == rejected)
+            assert eventually(lambda: waiting(small) == LONG_QUEUE and running(small) == RUNNING)
         answers = answers_of(asked)
-    errors = [answer.error for answer in answers if answer.error]
-    assert len(errors) == REFUSED
-    assert all(error.startswith("overloaded: ") and "\n" not in error for error in errors)
     served = [
         (answer, said) for answer, said in zip(answers, expected, strict=True) if not answer.error
     ]
+    assert len(served) == LONG_QUEUE + RUNNING
     assert wrong([answer for answer, _ in served], [said for _, said in served]) == []
     change.until_ended(len(served))
-
-    # What had been computed was there again when a request had its next turn. Now and then it is
-    # not: the blocks of who has just ended are younger than those of who waits for a thread. One
-    # sequence too many has more computed again than all of them say.
+    # A request usually finds its KV blocks when it has its next turn. Now and then it doesn't: the
+    # blocks of a sequence that has just ended are younger than those of one that waits.
     recomputed = change.of("tandem_recomputed_tokens_total")
     assert recomputed <= sum(len(answer.ids) for answer, _ in served) / 4
-    prompts = sum(len(prompt) for prompt in MANY)  # bytes: no token is shorter
+    length = sum(len(prompt) for prompt in prompts)  # bytes: no token is shorter
     rounds = sum(answer.rounds + answer.draft_tokens for answer, _ in served)
-    assert computed(small) - before <= prompts + rounds
+    assert computed(small) - before <= length + rounds
 
 
-@pytest.mark.parametrize("small", ["KV tokens"], indirect=True)  # a long answer takes them all
-def test_those_who_wait_start_in_the_order_of_their_coming(small):
+@pytest.mark.heavy
+@pytest.mark.parametrize("small", ["KV tokens"], indirect=True)
+def test_waiting_requests_start_in_the_order_of_arrival(small):
+    """A long request takes the whole KV cache."""
+
+    def present():  # one scrape: a waiting request may start between two
+        gauges = ("tandem_requests_waiting", "tandem_requests_running")
+        return sum(value for (name, _), value in scrape(small).items() if name in gauges)
+
+    def start_of(prompt, length):
+        outputs = (*OUTPUTS, FIRST_SCHEDULED_TIME_NS)
+        asked = {"end_id": -1, "return_perf_metrics": True, "max_tokens": length}
+        *_, last = stream(small, prompt, outputs=outputs, **asked)
+        return int(last.number(FIRST_SCHEDULED_TIME_NS))
+
     with Crowd(small, 9) as crowd, small.faults.of("target", "hold"):
         asked = []
         for number, prompt in enumerate(PROMPTS[:9]):
             length = 450 if number % 3 == 0 else 24
-            asked.append(crowd.run(partial(begun, small, prompt, max_tokens=length)))
-            assert eventually(lambda number=number: present(small) > number)
+            asked.append(crowd.run(partial(start_of, prompt, length)))
+            assert eventually(lambda number=number: present() > number)
     times = [future.result() for future in asked]
     first, *others = sorted(range(9), key=times.__getitem__)
-    # The short ones between two long ones run side by side.
+    # The short requests between two long ones run at the same time.
     assert [first, *(number // 3 for number in others)] == [0, 0, 0, 1, 1, 1, 2, 2, 2]
     assert (others[2], others[5]) == (3, 6)
-
-
-def test_a_request_that_waits_ends_at_its_time_out(small):
-    with Crowd(small, 9) as crowd, small.faults.of("target", "hold"):
-        held = crowd.ask(PROMPTS[:8], max_tokens=24)
-        assert eventually(lambda: running(small) == 8)
-        [late] = answers_of(crowd.ask(PROMPTS[8:9], timeout=200_000))
-        line = "the request took longer than 0.2 s, which is its time-out"
-        assert late.error == f"deadline_exceeded: {line}"
-        assert eventually(lambda: waiting(small) == 0)
-        small.faults.end("target")
-        assert not any(answer.error for answer in answers_of(held))
-
-
-@pytest.mark.heavy
-def test_a_small_draft_cache_keeps_nobody_waiting(fallible):
-    room_for_two = {"draft": {"max_seq_len": 512, "kv_cache_tokens": 512}}  # of 4 x 8 x 32 tokens
-    with fallible(engines=room_for_two) as server:
-        expected = controls(server, PROMPTS[:4], max_tokens=200)
-        with Crowd(server, 4) as crowd, server.faults.of("target", "hold"):
-            asked = crowd.ask(PROMPTS[:4], max_tokens=200)
-            assert eventually(lambda: running(server) == 4)
-            server.faults.end("target")
-            answers = answers_of(asked)
-        assert wrong(answers, expected) == []
-        assert any(answer.draft_tokens for answer in answers)

@@ -1,4 +1,4 @@
-"""What a stranger who reaches the ports may not do: use the shared memory of Triton's models."""
+"""Clients that reach the ports may not use the shared memory of Triton's models."""
 
 import json
 from urllib.error import HTTPError
@@ -7,46 +7,35 @@ from urllib.request import Request, urlopen
 import pytest
 import tritonclient.grpc
 import tritonclient.http
-from live_triton import leftovers, write_model
+from live_triton import leftovers
 from tritonclient.utils import InferenceServerException
 
 from tandem.tools.triton.launch import PREFIX
-from tandem.tools.triton.server import TritonServer
 
 TRITONS_OWN = "triton_python_backend_shm_region_"  # clients of newer Tritons may not register these
 HANDLE = b"x" * 64
-CALLS = {
-    "register system memory": lambda c, region: c.register_system_shared_memory("r", region, 64),
-    "register cuda memory": lambda c, _: c.register_cuda_shared_memory("r", HANDLE, 0, 64),
-    "ask for system memory": lambda c, _: c.get_system_shared_memory_status(),
-    "ask for cuda memory": lambda c, _: c.get_cuda_shared_memory_status(),
-    "unregister system memory": lambda c, _: c.unregister_system_shared_memory(),
-    "unregister cuda memory": lambda c, _: c.unregister_cuda_shared_memory(),
-}
+CALLS = (
+    lambda client, region: client.register_system_shared_memory("r", region, 64),
+    lambda client, _: client.register_cuda_shared_memory("r", HANDLE, 0, 64),
+    lambda client, _: client.get_system_shared_memory_status(),
+    lambda client, _: client.get_cuda_shared_memory_status(),
+    lambda client, _: client.unregister_system_shared_memory(),
+    lambda client, _: client.unregister_cuda_shared_memory(),
+)
 
 
-@pytest.fixture(params=["grpc", "http"])
-def client(request, server):
-    if request.param == "grpc":
-        with tritonclient.grpc.InferenceServerClient(server.grpc_url) as connection:
-            yield connection
-    else:
-        with tritonclient.http.InferenceServerClient(server.http_url) as connection:
-            yield connection
-
-
-@pytest.mark.parametrize("call", CALLS)
-def test_client_cannot_use_shared_memory(server, client, call):
+@pytest.mark.parametrize("protocol", [tritonclient.grpc, tritonclient.http])
+def test_clients_cannot_use_shared_memory_and_all_else_is_open(server, protocol):
     region = f"/{leftovers(server.shm_prefix)[0]}"
-    with pytest.raises(InferenceServerException, match="restricted, expecting header"):
-        CALLS[call](client, region)
-
-
-def test_all_else_is_open_to_clients(client):
-    assert client.is_server_ready()
-    assert client.get_server_metadata()
-    assert client.get_model_metadata("bls")
-    assert client.get_inference_statistics("bls")
+    url = server.grpc_url if protocol is tritonclient.grpc else server.http_url
+    with protocol.InferenceServerClient(url) as client:
+        for call in CALLS:
+            with pytest.raises(InferenceServerException, match="restricted, expecting header"):
+                call(client, region)
+        assert client.is_server_ready()
+        assert client.get_server_metadata()
+        assert client.get_model_metadata("bls")
+        assert client.get_inference_statistics("bls")
 
 
 def test_a_guessed_key_opens_nothing(server):
@@ -62,9 +51,7 @@ def test_regions_are_named_as_tritons_own(server):
     assert leftovers(server.shm_prefix)
 
 
-def test_keys_of_two_servers_differ(server, tmp_path):
-    write_model(tmp_path, "other")
-    with TritonServer(tmp_path, thread_pool_size=4) as other:
-        mine, theirs = ({w for w in s.command if "restricted" in w} for s in (server, other))
+def test_keys_of_two_servers_differ(server, emulated):
+    mine, theirs = ({w for w in s.command if "restricted" in w} for s in (server, emulated))
     assert len(mine) == len(theirs) == 2
     assert not mine & theirs

@@ -1,24 +1,34 @@
-"""Models that die, fail, hang or are late: who hears of it, and that nobody else does."""
+"""Models that die, fail, hang or are late: only a failed target ends a request, and only one."""
 
 import os
+import resource
 import signal
+from concurrent.futures import wait
 from contextlib import contextmanager, suppress
 from functools import wraps
 from pathlib import Path
 
 import pytest
-from crowd import Crowd, answers_of, ask, controls, idle, metric, prompts_of, wrong
+import tritonclient.grpc as client
+from crowd import Crowd, answers_of, ask, controls, prompts_of, wrong
+from entries import ask_one, inputs, streaming
 from live_triton import eventually
-from metrics import Change, computed, settle
+from metrics import Change, computed, idle, settle, total
+from scale import first_of
+from tritonclient.utils import InferenceServerException
+
+from tandem.tools.profiles import deployment
+from tandem.tools.profiles.profile import AdmissionSection
 
 PROMPTS = prompts_of(8)
-LONG = 300
+LONG = 600
 TIMEOUTS = {"target": 4.0, "draft": 2.0, "drafter_pause": 0.5}
+STEP_MS = {"target": 5.0}
 
 
 @pytest.fixture(scope="module")
 def server(fallible):
-    with fallible(timeouts=TIMEOUTS) as running:
+    with fallible(timeouts=TIMEOUTS, step_ms=STEP_MS) as running:
         yield running
 
 
@@ -36,7 +46,7 @@ def long_answers(server):
 
 @pytest.fixture
 def healthy(server):
-    """The server, left as it was: nothing under way, and the draft answers."""
+    """The server; after the test nothing runs, and the draft engine answers."""
     yield server
     assert eventually(lambda: idle(server) and drafts(server))
 
@@ -46,7 +56,7 @@ def drafts(server):
 
 
 def process_of(server, model):
-    """The stub of a model."""
+    """The process of a model."""
     for pid in server.processes:
         if f"/{model}/1/model.py" in Path(f"/proc/{pid}/cmdline").read_text():
             return pid
@@ -54,7 +64,7 @@ def process_of(server, model):
 
 
 @contextmanager
-def standing_still(pid):
+def stopped(pid):
     """A process that answers nothing, not even a `stop`."""
     os.kill(pid, signal.SIGSTOP)
     try:
@@ -77,19 +87,19 @@ def assert_one_line(error, *words):
 
 
 class TritonDied(Exception):
-    """Triton ended itself: a SIGKILL hit a stub inside the lock of their shared memory."""
+    """A SIGKILL hit a stub while it held the lock of Triton's shared memory, and Triton ended."""
 
 
-def told_alive(streams):
-    """All answers. Triton's own death under a kill (boost's lock_exception) is no fault of ours."""
+def answers_of_living(streams):
+    """Return all answers; raise TritonDied if Triton itself died (boost's lock_exception)."""
     answers = answers_of(streams)
     if any("Socket closed" in str(answer.error) for answer in answers):
         raise TritonDied
     return answers
 
 
-def again_where_triton_dies(test):
-    """Run a test that kills a process up to five times, until Triton outlives the kill."""
+def retry_if_triton_dies(test):
+    """Run a test that kills a process again, up to five times, if Triton dies of the kill."""
 
     @wraps(test)
     def run(fallible):
@@ -101,31 +111,34 @@ def again_where_triton_dies(test):
     return run
 
 
-@again_where_triton_dies
+@pytest.mark.heavy
+@retry_if_triton_dies
 def test_answers_go_on_without_drafts_when_the_draft_is_killed(fallible):
-    with fallible(timeouts=TIMEOUTS | {"target": 60.0}) as server, Crowd(server, 8) as crowd:
+    with (
+        fallible(timeouts=TIMEOUTS | {"target": 60.0}, step_ms=STEP_MS) as server,
+        Crowd(server, 8) as crowd,
+    ):
         expected = controls(server, PROMPTS, max_tokens=LONG)
         streams = crowd.ask(PROMPTS, max_tokens=LONG, draft_ahead="true")
         crowd.wait_until_all_talk()
         os.kill(process_of(server, "draft"), signal.SIGKILL)
-        answers = told_alive(streams)
+        answers = answers_of_living(streams)
         assert wrong(answers, expected) == []
         assert all(answer.draft_tokens > 0 for answer in answers)
         settle(server)
-        lost = metric(server, "tandem_abandoned_calls", engine="draft")
-        later = told_alive(crowd.ask(PROMPTS, max_tokens=LONG))
+        lost = total(server, "tandem_abandoned_calls", engine="draft")
+        later = answers_of_living(crowd.ask(PROMPTS, max_tokens=LONG))
         assert wrong(later, expected) == []
         assert not any(answer.draft_tokens for answer in later)
         settle(server)
-        assert (
-            metric(server, "tandem_abandoned_calls", engine="draft") <= lost
-        )  # nobody waited again
+        # No call waited for the draft engine again.
+        assert total(server, "tandem_abandoned_calls", engine="draft") <= lost
 
 
 @pytest.mark.heavy
-@again_where_triton_dies
+@retry_if_triton_dies
 def test_requests_end_at_their_time_out_when_the_target_is_killed(fallible):
-    with fallible(timeouts=TIMEOUTS) as server, Crowd(server, 4) as crowd:
+    with fallible(timeouts=TIMEOUTS, step_ms=STEP_MS) as server, Crowd(server, 4) as crowd:
         streams = crowd.ask(PROMPTS[:4], max_tokens=LONG)
         crowd.wait_until_all_talk()
         os.kill(process_of(server, "target"), signal.SIGKILL)
@@ -133,7 +146,7 @@ def test_requests_end_at_their_time_out_when_the_target_is_killed(fallible):
         unavailable, late = (
             f"model_{reason}: model 'target' failed: " for reason in ("unavailable", "timeout")
         )
-        for answer in [*told_alive(streams), ask(server, "x")]:
+        for answer in [*answers_of_living(streams), ask(server, "x")]:
             assert_one_line(answer.error)
             assert answer.error.startswith((unavailable, late))
         assert eventually(lambda: idle(server))
@@ -147,7 +160,7 @@ def test_answers_go_on_and_drafts_come_back_when_the_draft_failed(healthy, long_
     assert eventually(lambda: drafts(healthy))
 
 
-@pytest.mark.parametrize("ahead", ["true", "false"])
+@pytest.mark.parametrize("ahead", first_of("true", "false"))
 def test_answers_go_on_when_the_draft_hangs_for_a_while(healthy, long_answers, ahead):
     with Crowd(healthy, 8) as crowd:
         streams = crowd.ask(PROMPTS, max_tokens=LONG, draft_ahead=ahead)
@@ -157,16 +170,16 @@ def test_answers_go_on_when_the_draft_hangs_for_a_while(healthy, long_answers, a
 
 
 @pytest.mark.heavy
-def test_drafts_that_come_late_are_not_waited_for_twice(impatient):
+def test_the_loop_waits_only_once_for_a_slow_draft_engine(impatient):
     [expected] = controls(impatient, ["x = 1"])
     with impatient.faults.of("draft", "late"):
         assert eventually(lambda: not drafts(impatient))
         settle(impatient)
-        failures = metric(impatient, "tandem_drafter_failures_total")
+        failures = total(impatient, "tandem_drafter_failures_total")
         for _ in range(8):
             assert ask(impatient, "x = 1").said == expected
         settle(impatient)
-        assert metric(impatient, "tandem_drafter_failures_total") == failures
+        assert total(impatient, "tandem_drafter_failures_total") == failures
     assert eventually(lambda: drafts(impatient))
 
 
@@ -179,9 +192,9 @@ def test_a_request_ends_with_one_line_when_the_profiles_time_is_up(impatient):
     assert eventually(lambda: idle(impatient))
 
 
-@pytest.mark.parametrize("drafter", ["draft_model", "none"])
-def test_one_request_ends_with_its_line_when_the_target_fails(healthy, long_answers, drafter):
-    # None of them can end before the fault begins: until then the target is late.
+@pytest.mark.parametrize("drafter", first_of("draft_model", "none"))
+def test_one_request_ends_with_one_line_when_the_target_fails_once(healthy, long_answers, drafter):
+    # No request can end before the fault begins: until then the target is late.
     with Crowd(healthy, 8) as crowd, healthy.faults.of("target", "late"):
         streams = crowd.ask(PROMPTS, max_tokens=LONG, drafter=drafter)
         crowd.wait_until_all_talk()
@@ -194,7 +207,7 @@ def test_one_request_ends_with_its_line_when_the_target_fails(healthy, long_answ
         assert answer.error or answer.said == expected
 
 
-@pytest.mark.parametrize("drafter", ["draft_model", "none"])
+@pytest.mark.parametrize("drafter", first_of("draft_model", "none"))
 def test_one_request_ends_at_the_time_out_when_the_target_loses_it(healthy, long_answers, drafter):
     with Crowd(healthy, 8) as crowd:
         healthy.faults.begin("target", "lose once")
@@ -206,19 +219,21 @@ def test_one_request_ends_at_the_time_out_when_the_target_loses_it(healthy, long
 
 
 @pytest.mark.heavy
-def test_server_serves_on_when_the_target_hung_for_a_while(healthy, long_answers):
+def test_the_server_recovers_after_the_target_hung(healthy, long_answers):
     settle(healthy)
-    lost = metric(healthy, "tandem_abandoned_calls")
+    lost = total(healthy, "tandem_abandoned_calls")
     with Crowd(healthy, 8) as crowd:
         with healthy.faults.of("target", "hold"):
             for answer in answers_of(crowd.ask(PROMPTS, max_tokens=LONG)):
                 assert_one_line(answer.error, "model_timeout: model 'target' failed: no answer")
         answers = answers_of(crowd.ask(PROMPTS, max_tokens=LONG))
     assert wrong(answers, long_answers) == []
-    assert eventually(lambda: metric(healthy, "tandem_abandoned_calls") == lost)  # they came back
+    assert eventually(
+        lambda: total(healthy, "tandem_abandoned_calls") == lost
+    )  # their threads came back
 
 
-def test_request_that_failed_before_its_first_token_has_no_time_to_it(healthy):
+def test_a_request_that_fails_before_its_first_token_has_no_time_to_first_token(healthy):
     change = Change(healthy)
     with healthy.faults.of("target", "raise"):
         assert_one_line(ask(healthy, "x = 1", max_tokens=8).error, "model 'target' failed")
@@ -228,46 +243,42 @@ def test_request_that_failed_before_its_first_token_has_no_time_to_it(healthy):
     assert change.of("tandem_rounds_total") == answer.rounds
 
 
-def test_room_comes_back_when_a_request_is_given_up_by_its_client_while_the_target_hangs(healthy):
+def test_a_request_that_times_out_while_the_target_hangs_frees_its_place(healthy):
     with healthy.faults.of("target", "hold"):
         assert "took longer than 0.5 s" in ask(healthy, "x = 1", timeout=500_000).error
         assert eventually(lambda: idle(healthy))
 
 
 @pytest.mark.heavy
-@again_where_triton_dies
-def test_stopping_the_calls_of_an_engine_that_hangs_takes_no_thread_each(fallible):
+@retry_if_triton_dies
+def test_abandoned_calls_of_a_hanging_engine_take_no_thread_each(fallible):
     with fallible(timeouts=TIMEOUTS) as server, Crowd(server, 12) as crowd:
         before = threads_of_the_loop(server)
-        with standing_still(process_of(server, "target")):
-            for answer in told_alive(crowd.ask(["x = 1"] * 12, timeout=500_000)):
+        with stopped(process_of(server, "target")):
+            for answer in answers_of_living(crowd.ask(["x = 1"] * 12, timeout=500_000)):
                 assert "took longer than 0.5 s" in answer.error
             assert eventually(lambda: idle(server))
             spare = 4
             assert threads_of_the_loop(server) <= before + 12 + spare  # 12 calls were given up
 
 
-@pytest.mark.parametrize(
-    ("model", "fault", "entry"),
-    [
-        ("preprocessing", "raise", "bls_stream"),
-        ("postprocessing", "raise", "bls"),
-        ("preprocessing", "hold", "bls"),
-        ("postprocessing", "hold", "bls_stream"),
-    ],
-)
-def test_request_ends_with_one_line_when_a_tokenizer_fails(healthy, model, fault, entry):
-    words = f"model '{model}' failed: "
-    if fault == "hold":
-        words = f"model_timeout: {words}no answer within 4 s"
-    with healthy.faults.of(model, fault):
-        assert_one_line(ask(healthy, "x = 1", model=entry).error, words)
+@pytest.mark.parametrize("model", ["preprocessing", "postprocessing"])
+def test_a_request_ends_with_one_line_when_a_tokenizer_fails(healthy, model):
+    with healthy.faults.of(model, "raise"):
+        assert_one_line(ask(healthy, "x = 1").error, f"model '{model}' failed: ")
+
+
+@pytest.mark.parametrize("model", first_of("preprocessing", "postprocessing"))
+def test_a_request_ends_at_the_time_out_when_a_tokenizer_hangs(healthy, model):
+    with healthy.faults.of(model, "hold"):
+        line = f"model_timeout: model '{model}' failed: no answer within 4 s"
+        assert_one_line(ask(healthy, "x = 1", model="bls").error, line)
 
 
 def test_target_stops_when_the_text_of_a_long_answer_fails(healthy):
     settle(healthy)
     before = computed(healthy)
-    # So late that the answer goes on when the fault begins, however slow this thread is.
+    # The target is late, so the answer can't end before the fault begins.
     with Crowd(healthy, 1) as crowd, healthy.faults.of("target", "late"):
         [stream] = crowd.ask(["x = 1"], max_tokens=LONG, drafter="none")
         crowd.wait_until_all_talk()
@@ -275,3 +286,73 @@ def test_target_stops_when_the_text_of_a_long_answer_fails(healthy):
             [answer] = answers_of([stream])
     assert_one_line(answer.error, "model 'postprocessing' failed")
     assert computed(healthy) - before < LONG
+
+
+@pytest.mark.heavy
+def test_clients_that_leave_during_long_steps_are_no_lost_calls(fallible):
+    """An engine in the middle of a step doesn't read a `stop`; that is no fault."""
+    room = 32  # as many calls as a model may lose
+    with (
+        fallible(timeouts={"target": 30.0}, admission={"max_requests": room}) as server,
+        Crowd(server, room + 1) as crowd,
+    ):
+        with server.faults.of("target", "hold"):
+            for answer in answers_of(crowd.ask(["x"] * room, drafter="none", timeout=300_000)):
+                assert "took longer than 0.3 s" in answer.error
+            [other] = crowd.ask(["x"], drafter="none")
+            assert not wait([other], timeout=4).done
+            assert total(server, "tandem_abandoned_calls") == 0
+        [answer] = answers_of([other])
+        assert (answer.error, len(answer.ids)) == ("", 24)
+        assert eventually(lambda: idle(server))
+
+
+@pytest.mark.heavy
+def test_the_tokenizer_call_of_a_cancelled_request_is_abandoned(fallible):
+    with fallible(timeouts={"target": 1.0}) as server:
+
+        def abandoned():
+            return total(server, "tandem_abandoned_calls", engine="preprocessing")
+
+        with server.faults.of("preprocessing", "hold"):
+            assert "took longer than 0.1 s" in ask(server, "x", timeout=100_000).error
+            assert eventually(lambda: abandoned() == 1)
+        assert eventually(lambda: abandoned() == 0)  # its thread came back
+
+
+@contextmanager
+def no_more_shared_memory(server, model):
+    """Let a model's process take no more shared memory than it has."""
+    pid = process_of(server, model)
+    _, hard = resource.prlimit(pid, resource.RLIMIT_FSIZE)
+    resource.prlimit(pid, resource.RLIMIT_FSIZE, (1, hard))
+    try:
+        yield
+    finally:
+        resource.prlimit(pid, resource.RLIMIT_FSIZE, (hard, hard))
+
+
+def logits_of(server, entry, prompts):
+    """The logits of all prompts in one answer, some MB."""
+    values = {"max_tokens": 2, "return_context_logits": True}
+    with client.InferenceServerClient(server.grpc_url) as connection:
+        return connection.infer(entry, inputs(prompts, **values)).as_numpy("context_logits")
+
+
+@pytest.mark.heavy
+def test_an_answer_that_does_not_fit_into_shared_memory_ends_its_request(embedded, serve):
+    # One prompt after the other, so the target's answers don't make room for the whole answer.
+    admission = AdmissionSection(max_requests=1)
+    server = serve(deployment.check(embedded.profile.model_copy(update={"admission": admission})))
+    prompts = ["x = 1\n" * 60] * 8
+    for entry in ("bls", "ensemble"):
+        with no_more_shared_memory(server, "bls_stream"):
+            with pytest.raises(InferenceServerException) as refused:
+                logits_of(server, entry, prompts)
+            assert refused.value.status() == "StatusCode.INTERNAL"
+            assert refused.value.message().startswith("the answer cannot be sent: it does not fit")
+            assert ask_one(server, entry, "x", max_tokens=4).finish_reason == "length"
+            with streaming(server, "def leave(", max_tokens=400, end_id=-1) as chunks:
+                next(chunks)
+            assert eventually(lambda: idle(server))
+        assert total(server, "tandem_abandoned_calls") == 0

@@ -1,42 +1,27 @@
-"""Prompt lookup by the loop (V1) and inside the engine (V2): one text, the same drafts earned."""
+"""Prompt lookup in the engine gives the text and the drafts of prompt lookup in the loop."""
 
 import json
 
 import pytest
+from crowd import ask as ask_crowd
 from entries import OUTPUTS, ask, ask_one, stream
+from metrics import scrape, total, until
 from prompts import COMPLETIONS
 from schemas import complaint, schema_of
 
 from tandem.contract import entry
-from tandem.tools.profiles import deployment
-from tandem.tools.profiles.engines.lookup import LookupSection
-from tandem.tools.profiles.profile import DecodingSection
 
-from .conftest import serving
-
-SOME = COMPLETIONS[::5]
+SOME = COMPLETIONS[::8]
+END = "<|endoftext|>"
 COPYING = "def add(a, b):\n    return a + b\n\n" * 3 + "def add(a, b):\n"
 LENGTH = 32
 
 
-@pytest.fixture(scope="module")
-def in_engine(embedded, tmp_path_factory):
-    """A server of the embedded target alone, which looks drafts up by itself."""
-    profile = embedded.profile
-    target = profile.engines.target.model_copy(update={"prompt_lookup": LookupSection()})
-    engines = profile.engines.model_copy(update={"target": target, "draft": None})
-    entries = tuple(entry for entry in profile.entries if entry.drafter != "none")
-    changes = {"engines": engines, "decoding": DecodingSection(), "entries": entries}
-    planned = deployment.check(profile.model_copy(update=changes))
-    with serving(planned, tmp_path_factory.mktemp("in-engine")) as running:
-        yield running
-
-
-def v1(server, prompts, **values):
+def by_loop(server, prompts, **values):
     return ask(server, "bls", prompts, max_tokens=LENGTH, drafter="prompt_lookup", **values)
 
 
-def v2(in_engine, prompts, **values):
+def by_engine(in_engine, prompts, **values):
     return ask(in_engine, "bls", prompts, max_tokens=LENGTH, **values)
 
 
@@ -44,48 +29,62 @@ def said(answers):
     return [(answer.ids, answer.text, answer.finish_reason) for answer in answers]
 
 
-@pytest.mark.parametrize("sampling", [{}, {"seed": 7, "temperature": 0.8, "top_p": 0.95}])
-def test_text_is_one(server, in_engine, sampling):
-    assert said(v2(in_engine, SOME, **sampling)) == said(v1(server, SOME, **sampling))
-
-
 @pytest.mark.parametrize(
     "values",
     [
-        {"repetition_penalty": 1.2},
-        {"min_tokens": 28},
+        {},
+        {"seed": 7, "temperature": 0.8, "top_p": 0.95, "repetition_penalty": 1.2},
+        {"min_tokens": 28, "bad_words": [" a", "("]},
         {"stop_words": ["return", "\n\n"]},
-        {"bad_words": [" a", "("]},
     ],
-    ids=lambda values: next(iter(values)),
+    ids=lambda values: "-".join(values) or "greedy",
 )
-def test_text_is_one_whatever_was_asked_for(server, in_engine, values):
-    prompts = [COPYING, *COMPLETIONS[:2]]
-    assert said(v2(in_engine, prompts, **values)) == said(v1(server, prompts, **values))
+def test_text_is_the_same_with_any_option(server, in_engine, values):
+    prompts = [COPYING, *SOME]
+    assert said(by_engine(in_engine, prompts, **values)) == said(by_loop(server, prompts, **values))
 
 
-def test_both_earn_the_same_drafts_where_the_answer_copies(server, in_engine):
-    [loop] = v1(server, [COPYING], end_id=-1)
-    [engine] = v2(in_engine, [COPYING], end_id=-1)
-    figures = ("num_rounds", "total_draft_tokens", "total_accepted_draft_tokens")
-    told = [[int(answer.number(name)) for name in figures] for answer in (loop, engine)]
-    assert told[0] == told[1]
-    assert told[1][2] > 0
-
-
-def test_streamed_chunks_join_to_the_same_text(server, in_engine):
-    [expected] = v1(server, [COPYING])
-    chunks = stream(in_engine, COPYING, max_tokens=LENGTH)
-    assert "".join(chunk.text for chunk in chunks) == expected.text
-
-
-def test_log_probs_are_the_same(server, in_engine):
+def test_drafts_chunks_and_log_probs_are_the_same(server, in_engine):
+    [loop] = by_loop(server, [COPYING], end_id=-1)
+    [engine] = by_engine(in_engine, [COPYING], end_id=-1)
+    for name in (entry.NUM_ROUNDS, entry.TOTAL_DRAFT_TOKENS, entry.TOTAL_ACCEPTED_DRAFT_TOKENS):
+        assert engine.number(name) == loop.number(name)
+    assert engine.number(entry.TOTAL_ACCEPTED_DRAFT_TOKENS) > 0
+    chunks = stream(in_engine, COPYING, max_tokens=LENGTH, end_id=-1)
+    assert "".join(chunk.text for chunk in chunks) == loop.text
     outputs = ("text_output", "output_log_probs", "cum_log_probs")
     asked = {"max_tokens": LENGTH, "return_log_probs": True, "outputs": outputs}
     loop = ask_one(server, "bls", COPYING, drafter="prompt_lookup", **asked)
     engine = ask_one(in_engine, "bls", COPYING, **asked)
     for name in outputs[1:]:
         assert engine.outputs[name] == pytest.approx(loop.outputs[name], abs=1e-3)
+
+
+def counters(server):
+    return {
+        key: value
+        for key, value in scrape(server).items()
+        if key[0].endswith(("_total", "_count", "_sum", "_bucket"))
+        and key[0].startswith(("tandem_", "spec_decode_"))
+    }
+
+
+@pytest.mark.parametrize("prompt", [f"a{END}a", f"{END}{END}a{END}{END}a"])
+def test_an_end_of_sequence_among_the_engines_drafts_makes_no_counter_fall(in_engine, prompt):
+    before = counters(in_engine)
+    bias = {"embedding_bias_words": [END], "embedding_bias_weights": [1e9]}
+    for model in ("bls", "bls_stream"):
+        stream = {"stream": False} if model == "bls_stream" else {}
+        answer = ask_crowd(
+            in_engine, prompt, model=model, end_id=0, max_tokens=16, **stream, **bias
+        )
+        assert (answer.error, answer.ids) == ("", ())
+    drafted = "spec_decode_num_draft_tokens_total"
+    until(
+        lambda: total(in_engine, drafted) > sum(before[key] for key in before if key[0] == drafted)
+    )
+    now = counters(in_engine)
+    assert [key for key, value in before.items() if now[key] < value] == []
 
 
 GUIDED = range(80_000, 80_008)  # seeds of schemas
@@ -107,9 +106,7 @@ def guided(seed):
     ],
     ids=["greedy", "sampled", "top-p"],
 )
-def test_an_engine_without_masks_repairs_to_the_text_of_one_that_has_them(
-    server, in_engine, sampling, method
-):
+def test_guided_text_is_the_same_from_an_engine_without_masks(server, in_engine, sampling, method):
     repaired = 0
     for seed in GUIDED:
         asked = {**guided(seed), "max_tokens": 60, **sampling}

@@ -19,6 +19,7 @@ from tandem.tools.errors import TandemError
 from tandem.tools.triton import server as servers
 from tandem.tools.triton.server import ANY_PORTS, LOOPBACK, Ports, TritonServer, claim_ports
 
+DIES = pytest.param("import os; os._exit(3)", "", marks=pytest.mark.heavy)
 START_AND_TELL = """
 import sys, time
 from pathlib import Path
@@ -52,8 +53,8 @@ def refusal(models, **options):
     return text
 
 
-def test_a_path_with_a_space_is_refused_at_once(tmp_path):
-    """Triton would wait for its Python models until it was killed."""
+def test_a_path_with_a_space_is_rejected_at_once(tmp_path):
+    """Triton would never stop waiting for its Python models."""
     write_model(tmp_path / "a b", "echo")
     assert refusal(tmp_path / "a b") == (
         f"Triton serves no path with a space: {tmp_path / 'a b'}; where it is Tandem's own, TMPDIR "
@@ -61,15 +62,7 @@ def test_a_path_with_a_space_is_refused_at_once(tmp_path):
     )
 
 
-def test_a_models_process_knows_how_much_shared_memory_it_has_left(tmp_path):
-    """`Sender` asks before an end that must not be lost; nothing documents it."""
-    pool = "__import__('sys').modules['c_python_backend_utils'].shared_memory"
-    write_model(tmp_path, "echo", initialize=f"assert 2**19 < {pool}.free_memory() < 2**20")
-    with start(tmp_path) as server:
-        assert ask(server) == 7
-
-
-def test_a_server_that_is_not_ready_in_time_is_refused_with_what_is_missing(models):
+def test_a_server_that_is_not_ready_in_time_names_the_missing_models(models):
     assert refusal(models, startup_timeout=0.01).partition("; log: ")[0] == (
         "Triton is not ready after 0.01 s, models not loaded: echo; what takes longer needs more "
         "in 'timeouts.startup'"
@@ -84,34 +77,33 @@ def ask(server):
         return connection.infer("echo", [sent]).as_numpy("Y").item()
 
 
-def test_server_answers_when_it_is_entered(models):
-    with start(models) as server:
-        assert ask(server) == 7
-        with urllib.request.urlopen(f"http://{server.http_url}/v2/health/ready") as answer:
-            assert answer.status == 200
-        with urllib.request.urlopen(server.metrics_url) as answer:
-            assert b"nv_inference_request_success" in answer.read()
-
-
-def test_server_reports_its_progress_when_it_starts(models):
-    seen = []
-    with start(models, on_progress=seen.append):
-        assert {step.models for step in seen} == {frozenset({"echo"})}
-        assert seen[-1].seconds > 0
-
-
-def test_stopped_server_leaves_nothing_behind(models):
-    with start(models) as server:
-        processes, log = server.processes, server.log.path
-        folder = Path(f"/proc/{processes[0]}/cwd").readlink()
-        assert len(processes) == 2  # Triton and the stub of echo
-        assert leftovers(server.shm_prefix)
+def test_a_server_answers_then_stops_and_leaves_nothing_behind(tmp_path):
+    # `Sender` asks for the free shared memory before it sends an end; nothing documents that call.
+    pool = "__import__('sys').modules['c_python_backend_utils'].shared_memory"
+    write_model(tmp_path, "echo", initialize=f"assert 2**19 < {pool}.free_memory() < 2**20")
+    started, stopped = [], []
+    server = start(tmp_path, on_progress=started.append)
+    server.start()
+    assert {step.models for step in started} == {frozenset({"echo"})}
+    assert started[-1].seconds > 0
+    assert ask(server) == 7
+    with urllib.request.urlopen(f"http://{server.http_url}/v2/health/ready") as answer:
+        assert answer.status == 200
+    with urllib.request.urlopen(server.metrics_url) as answer:
+        assert b"nv_inference_request_success" in answer.read()
+    processes, log = server.processes, server.log.path
+    folder = Path(f"/proc/{processes[0]}/cwd").readlink()
+    assert len(processes) == 2  # Triton and the process of echo
+    assert leftovers(server.shm_prefix)
+    server.stop(lambda names, seconds: stopped.append(names))
+    assert stopped[0] == ["Triton", "echo"]
     assert not any(map(alive, processes))
     assert not leftovers(server.shm_prefix)
     assert not log.exists()
     assert not folder.exists()
 
 
+@pytest.mark.heavy
 def test_server_stops_when_an_idle_stream_is_open(models, monkeypatch):
     monkeypatch.setattr(servers, "STOP_SECONDS", 1.0)
     with start(models) as server:
@@ -123,13 +115,14 @@ def test_server_stops_when_an_idle_stream_is_open(models, monkeypatch):
     connection.close()
 
 
+@pytest.mark.heavy
 def test_server_stops_when_a_stub_was_killed(models):
     with start(models) as server:
         os.kill(max(server.processes), signal.SIGKILL)
     assert not leftovers(server.shm_prefix)
 
 
-@pytest.mark.parametrize("victim", ["starter", "guard"])
+@pytest.mark.parametrize("victim", first_of("starter", "guard"))
 def test_nothing_is_left_when_a_process_is_killed(models, victim):
     command = [sys.executable, "-c", START_AND_TELL, str(models)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as starter:
@@ -143,27 +136,16 @@ def test_nothing_is_left_when_a_process_is_killed(models, victim):
         assert eventually(lambda: not alive(guard) and not leftovers(prefix))
 
 
-def test_model_that_fails_is_named_with_its_reason(models):
-    write_model(models, "broken", initialize="raise ValueError('no such language')")
-    text = refusal(models)
-    assert text.startswith("model 'broken' failed to load: ValueError: no such language; log: ")
+@pytest.mark.parametrize(
+    ("initialize", "reason"),
+    [("raise ValueError('no such language')", "ValueError: no such language; log: "), DIES],
+)
+def test_a_model_that_fails_to_load_is_named_with_its_reason(models, initialize, reason):
+    write_model(models, "broken", initialize=initialize)
+    assert refusal(models).startswith(f"model 'broken' failed to load: {reason}")
 
 
-def test_model_whose_process_dies_is_named(models):
-    write_model(models, "mortal", initialize="import os; os._exit(3)")
-    assert refusal(models).startswith("model 'mortal' failed to load: ")
-
-
-def test_model_with_a_wrong_configuration_is_named(models):
-    (models / "echo" / "config.pbtxt").write_text("nonsense")
-    assert "'echo'" in refusal(models)
-
-
-def test_folder_without_models_is_refused(tmp_path):
-    assert refusal(tmp_path) == f"{tmp_path}: no models here (no */config.pbtxt)"
-
-
-def test_busy_port_is_refused(models):
+def test_a_wrong_repository_or_a_busy_port_is_named(models, tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as busy:
         port = busy.getsockname()[1]
         text = refusal(models, ports=Ports(0, port, 0))
@@ -171,10 +153,14 @@ def test_busy_port_is_refused(models):
         f"cannot listen on 127.0.0.1: {port} (grpc): Address already in use; "
         "say --grpc-port 0, or another --address"
     )
+    (models / "echo" / "config.pbtxt").write_text("nonsense")
+    assert "'echo'" in refusal(models)
+    (empty := tmp_path / "empty").mkdir()
+    assert refusal(empty) == f"{empty}: no models here (no */config.pbtxt)"
 
 
 @pytest.mark.parametrize("endpoint", first_of("grpc", "http", "metrics"))
-def test_port_that_another_took_meanwhile_is_given_up_for_a_free_one(models, monkeypatch, endpoint):
+def test_a_port_that_was_taken_meanwhile_is_replaced_by_a_free_one(models, monkeypatch, endpoint):
     with socket.create_server((LOOPBACK, 0)) as other:
         taken = [replace(claim_ports(ANY_PORTS, LOOPBACK), **{endpoint: other.getsockname()[1]})]
         monkeypatch.setattr(
@@ -182,31 +168,6 @@ def test_port_that_another_took_meanwhile_is_given_up_for_a_free_one(models, mon
         )
         with start(models) as server:
             assert ask(server) == 7
-
-
-def test_server_reports_what_it_waits_for_when_it_stops(models):
-    server = start(models)
-    server.start()
-    seen = []
-    server.stop(lambda names, seconds: seen.append(names))
-    assert seen[0] == ["Triton", "echo"]
-
-
-def test_impatient_user_leaves_nothing_behind(models):
-    """An interrupt while a server that would not stop is stopped kills it, stubs and all."""
-
-    def interrupt(names, seconds):
-        raise KeyboardInterrupt
-
-    with start(models) as server:
-        processes = server.processes
-        for process in processes:
-            os.kill(process, signal.SIGSTOP)  # none of them can end by itself
-        with pytest.raises(KeyboardInterrupt):
-            server.stop(interrupt)
-        assert not any(map(alive, processes))
-        assert not leftovers(server.shm_prefix)
-        assert not server.running
 
 
 def test_waiting_ends_with_the_reason_when_the_server_dies(models):
@@ -218,7 +179,8 @@ def test_waiting_ends_with_the_reason_when_the_server_dies(models):
     server.log.path.unlink()
 
 
-def test_nothing_is_left_when_the_guard_is_killed(models):
+@pytest.mark.heavy
+def test_waiting_ends_with_the_reason_when_the_guard_is_killed(models):
     with start(models) as server:
         processes = server.processes
         for stub in processes:
@@ -239,12 +201,5 @@ def test_shared_server_serves_every_model_of_the_profile(server, embedded):
     assert {entry.name for entry in embedded.profile.entries} < set(server.models)
 
 
-def test_all_processes_together_take_less_than_a_gigabyte_and_a_half(server):
+def test_all_processes_together_take_less_than_1_500_mb(server):
     assert memory_bytes(server.processes) < 1.5 * 10**9
-
-
-def test_two_servers_live_beside_each_other(models):
-    with start(models) as one, start(models) as other:
-        assert ask(one) == ask(other) == 7
-        one.stop()
-        assert ask(other) == 7

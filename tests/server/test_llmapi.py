@@ -1,4 +1,4 @@
-"""The llmapi engine behind a live server, on a stand-in of TensorRT-LLM."""
+"""The llmapi engine on a live server, with a stand-in for TensorRT-LLM."""
 
 import itertools
 
@@ -43,15 +43,11 @@ def server(tmp_path_factory):
         yield running
 
 
-def assert_said_by_the_stand_in(ids):
-    assert len(ids) == LENGTH
-    assert all(after == successor(before) for before, after in itertools.pairwise(ids))
-
-
 def test_answers_are_the_engines_and_count_its_drafts(server):
     answers = ask(server, "bls", PROMPTS, max_tokens=LENGTH, end_id=-1)
     for answer in answers:
-        assert_said_by_the_stand_in(answer.ids)
+        assert len(answer.ids) == LENGTH
+        assert all(after == successor(before) for before, after in itertools.pairwise(answer.ids))
         assert answer.finish_reason == "length"
         drafted, accepted = (
             answer.number(f"total_{kind}_tokens") for kind in ("draft", "accepted_draft")
@@ -60,36 +56,25 @@ def test_answers_are_the_engines_and_count_its_drafts(server):
         assert answer.number("num_rounds") == LENGTH - accepted
 
 
-def test_metrics_name_the_engine_as_drafter(server):
+def test_chunks_stop_strings_and_metrics_work_as_with_other_engines(server):
+    asked = {"max_tokens": LENGTH, "end_id": -1}
     change = Change(server, drafter="engine")
-    answer = ask_one(server, "bls", PROMPTS[0], max_tokens=LENGTH, end_id=-1)
+    whole = ask_one(server, "bls", PROMPTS[0], **asked)
     change.until_ended(1)
-    accepted = answer.number("total_accepted_draft_tokens")
+    accepted = whole.number("total_accepted_draft_tokens")
     assert change.of("spec_decode_num_accepted_tokens_total", drafter="engine") == accepted > 0
-
-
-def test_streamed_chunks_join_to_the_same_text(server):
-    whole = ask_one(server, "bls", PROMPTS[0], max_tokens=LENGTH, end_id=-1)
-    chunks = stream(server, PROMPTS[0], max_tokens=LENGTH, end_id=-1)
+    chunks = stream(server, PROMPTS[0], **asked)
     assert len(chunks) > 1
     assert "".join(chunk.text for chunk in chunks) == whole.text
     assert [token for chunk in chunks for token in chunk.ids] == whole.ids
-
-
-def test_end_of_sequence_and_stop_strings_end_an_answer(server):
-    whole = ask_one(server, "bls", PROMPTS[0], max_tokens=LENGTH, end_id=-1)
-    ended = ask_one(server, "bls", PROMPTS[0], max_tokens=LENGTH, end_id=whole.ids[4])
-    assert (ended.ids, ended.finish_reason) == (whole.ids[:4], "stop")
     stop = whole.text[10:14]
-    stopped = ask_one(server, "bls", PROMPTS[0], max_tokens=LENGTH, end_id=-1, stop_words=[stop])
+    stopped = ask_one(server, "bls", PROMPTS[0], **asked, stop_words=[stop])
     assert stopped.text == whole.text[: whole.text.index(stop)]
     assert stopped.finish_reason == "stop"
-
-
-def test_no_end_comes_before_min_tokens(server):
-    whole = ask_one(server, "bls", PROMPTS[0], max_tokens=LENGTH, end_id=-1)
-    asked = {"max_tokens": LENGTH, "end_id": whole.ids[4], "min_tokens": 9}
-    assert len(ask_one(server, "bls", PROMPTS[0], **asked).ids) >= 9
+    asked["end_id"] = whole.ids[4]
+    ended = ask_one(server, "bls", PROMPTS[0], **asked)
+    assert (ended.ids, ended.finish_reason) == (whole.ids[:4], "stop")
+    assert len(ask_one(server, "bls", PROMPTS[0], **asked, min_tokens=9).ids) >= 9
 
 
 @pytest.mark.parametrize(

@@ -1,53 +1,35 @@
-"""How likely tokens were, and what moves that: of answers, of prompts, by token id."""
+"""Log-probabilities of answers and prompts, and biases by token id."""
 
 import numpy as np
-import openai
 import pytest
-import tritonclient.grpc as triton_client
-from entries import OUTPUTS, ask, ask_one, inputs, read, stream, tensor
+from entries import OUTPUTS, ask, ask_one, stream
 from prompts import COMPLETIONS
+from scale import first_of
 
 from tandem.contract import entry
 
 LENGTH = 20
 PROMPT = COMPLETIONS[0]
-DRAFTERS = ["draft_model", "prompt_lookup", "none"]
+DRAFTERS = first_of("draft_model", "prompt_lookup", "none")
 OWN = (entry.OUTPUT_LOG_PROBS, entry.OUTPUT_TOP_IDS, entry.OUTPUT_TOP_LOG_PROBS)
 OF_PROMPT = (entry.PROMPT_LOG_PROBS, entry.PROMPT_TOP_IDS, entry.PROMPT_TOP_LOG_PROBS)
 
 
 @pytest.fixture(scope="module")
-def rated(embedded):
-    """Log-probabilities [n, vocab_size] behind each of some ids, by transformers."""
+def rated(hugging_face):
+    """Log-probabilities [n, vocab_size] of the token after each of some ids, by transformers."""
     import torch
-    from transformers import AutoModelForCausalLM
-
-    torch.set_num_threads(1)  # the server needs the cores
-    checkpoint = embedded.profile.engines.target.checkpoint
-    model = AutoModelForCausalLM.from_pretrained(checkpoint, dtype=torch.float32).eval()
 
     def rows(ids):
         with torch.inference_mode():
-            return model(torch.tensor([ids])).logits[0].log_softmax(-1).numpy()
+            return hugging_face(torch.tensor([ids])).logits[0].log_softmax(-1).numpy()
 
     return rows
 
 
-@pytest.fixture
-def client(gateway_url):
-    with openai.OpenAI(base_url=f"{gateway_url}/v1", api_key="any", max_retries=0) as made:
-        yield made
-
-
-def ids_of(embedded, text):
-    from tokenizers import Tokenizer
-
-    return Tokenizer.from_file(str(embedded.tokenizer.folder / "tokenizer.json")).encode(text).ids
-
-
 @pytest.mark.parametrize("drafter", DRAFTERS)
-def test_each_chunk_tells_the_log_probs_of_its_tokens_and_the_likeliest(
-    server, embedded, rated, drafter
+def test_each_chunk_has_the_log_probs_of_its_tokens_and_the_likeliest(
+    server, tokenizer, rated, drafter
 ):
     asked = {"return_log_probs": True, "num_top_log_probs": 3, "drafter": drafter}
     asked |= {"outputs": (*OUTPUTS, *OWN, entry.CUM_LOG_PROBS), "max_tokens": LENGTH}
@@ -57,7 +39,7 @@ def test_each_chunk_tells_the_log_probs_of_its_tokens_and_the_likeliest(
         assert [len(chunk.outputs[name][0, 0]) for name in OWN] == [len(chunk.ids)] * 3
     values, top_ids, top = (np.concatenate([c.outputs[n][0, 0] for c in chunks]) for n in OWN)
     said = [token for chunk in chunks for token in chunk.ids]
-    prompt = ids_of(embedded, PROMPT)
+    prompt = tokenizer.encode(PROMPT).ids
     rows = rated(prompt + said)[len(prompt) - 1 : -1]
     np.testing.assert_allclose(values, rows[range(LENGTH), said], atol=1e-3)
     np.testing.assert_allclose(top, np.sort(rows)[:, :-4:-1], atol=1e-3)
@@ -69,12 +51,12 @@ def test_each_chunk_tells_the_log_probs_of_its_tokens_and_the_likeliest(
 
 
 @pytest.mark.parametrize("drafter", DRAFTERS)
-def test_log_probs_of_a_prompt_are_transformers(server, embedded, rated, drafter):
+def test_log_probs_of_a_prompt_are_transformers(server, tokenizer, rated, drafter):
     asked = {"return_prompt_log_probs": True, "num_top_log_probs": 1, "drafter": drafter}
     asked |= {"outputs": (*OUTPUTS, *OF_PROMPT), "max_tokens": LENGTH}
     prompts = [PROMPT, COMPLETIONS[1]]
     for prompt, answer in zip(prompts, ask(server, "bls", prompts, **asked), strict=True):
-        ids = ids_of(embedded, prompt)
+        ids = tokenizer.encode(prompt).ids
         rows = rated(ids)[:-1]
         values, top_ids, top = (answer.outputs[n][answer.index, 0, : len(ids)] for n in OF_PROMPT)
         assert values[0] == 0
@@ -83,13 +65,13 @@ def test_log_probs_of_a_prompt_are_transformers(server, embedded, rated, drafter
         likeliest = rows[range(len(ids) - 1), top_ids[1:, 0]]
         np.testing.assert_allclose(likeliest, rows.max(-1), atol=1e-3)
     first, *later = stream(server, PROMPT, **asked)
-    assert first.outputs[entry.PROMPT_LOG_PROBS].shape == (1, 1, len(ids_of(embedded, PROMPT)))
+    assert first.outputs[entry.PROMPT_LOG_PROBS].shape == (1, 1, len(tokenizer.encode(PROMPT).ids))
     assert not any(entry.PROMPT_LOG_PROBS in chunk.outputs for chunk in later)
     expected = ask_one(server, "ensemble", PROMPT, max_tokens=LENGTH).text
     assert first.text + "".join(chunk.text for chunk in later) == expected
 
 
-@pytest.mark.parametrize("drafter", ["draft_model", "hybrid", "none"])
+@pytest.mark.parametrize("drafter", first_of("draft_model", "hybrid", "none"))
 def test_a_bias_by_id_holds_in_every_round_and_for_the_draft(server, drafter):
     forced = {"logit_bias_ids": [200], "logit_bias_values": [1000.0], "drafter": drafter}
     answer = ask_one(server, "bls", PROMPT, max_tokens=LENGTH, **forced)
@@ -104,8 +86,8 @@ def test_a_bias_by_id_holds_in_every_round_and_for_the_draft(server, drafter):
     assert not {*plain.ids[5:7]} & {*other.ids}
 
 
-def test_likelihoods_as_a_likelihood_benchmark_asks_for_them(client, embedded, rated):
-    prompts = [ids_of(embedded, prompt) for prompt in COMPLETIONS[:3]]
+def test_echo_with_log_probs_rates_a_prompt_as_benchmarks_ask(client, tokenizer, rated):
+    prompts = [tokenizer.encode(prompt).ids for prompt in COMPLETIONS[:3]]
     asked = {"model": "bls_stream", "prompt": prompts, "temperature": 0}
     for new in (1, 0):
         answer = client.completions.create(**asked, max_tokens=new, logprobs=1, echo=True, seed=1)
@@ -143,35 +125,3 @@ def test_log_probs_and_a_bias_by_openais_client(client):
     assert len(set(text.choices[0].logprobs.tokens)) == 1
     offsets = text.choices[0].logprobs.text_offset
     assert offsets == sorted(offsets)
-
-
-@pytest.mark.parametrize("drafter", DRAFTERS)
-def test_log_probs_end_where_a_stop_string_cuts_the_text(client, drafter):
-    asked = {"model": "bls_stream", "temperature": 0, "max_tokens": 16, "stop": "3, 1"}
-    asked |= {"prompt": "x = [1, 2, 3, 1, 2, 3, 1, 2, 3, 1,", "logprobs": 2, "n": 2}
-    asked["extra_body"] = {"drafter": drafter}
-    whole = client.completions.create(**asked).choices
-    chunks = [c for chunk in client.completions.create(**asked, stream=True) for c in chunk.choices]
-    for number, choice in enumerate(whole):
-        own = [chunk for chunk in chunks if chunk.index == number]
-        assert choice.finish_reason == own[-1].finish_reason == "stop"
-        assert "3, 1" not in choice.text
-        assert "".join(chunk.text for chunk in own) == choice.text
-        streamed = [token for chunk in own for token in chunk.logprobs.tokens]
-        assert streamed == choice.logprobs.tokens
-        assert "".join(streamed) == choice.text
-        assert all(offset < len(choice.text) for offset in choice.logprobs.text_offset)
-
-
-@pytest.mark.parametrize("stream", [False, True])
-def test_a_character_that_prompt_and_answer_share_is_whole(client, embedded, server, stream):
-    *begun, last = ids_of(embedded, "x\N{ROBOT FACE}")
-    asked = {"model": "bls_stream", "prompt": begun, "max_tokens": 1, "echo": True}
-    answer = client.completions.create(**asked, logit_bias={str(last): 100}, stream=stream)
-    choices = [c for chunk in answer for c in chunk.choices] if stream else answer.choices
-    assert "".join(choice.text for choice in choices) == "x\N{ROBOT FACE}"
-    biased = {"logit_bias_ids": [last], "logit_bias_values": [1000.0], "max_tokens": 1}
-    _, *others = inputs("x", **biased, exclude_input_in_output=False)
-    with triton_client.InferenceServerClient(server.grpc_url) as connection:
-        answers = connection.infer("bls", [tensor("input_ids", [begun]), *others])
-    assert [answer.text for answer in read(answers)] == ["x\N{ROBOT FACE}"]

@@ -1,11 +1,12 @@
-"""The metrics on /metrics are those of all requests, through either entry."""
+"""The metrics add up over all requests and entries, and show that nothing is computed twice."""
 
 import json
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from entries import OUTPUTS, ask, ask_one, stream, streaming
-from metrics import PARTS, Change, scrape, total, until
+from metrics import PARTS, Change, computed, scrape, settle, total, until
+from scale import first_of
 
 from tandem.contract import entry
 
@@ -38,36 +39,29 @@ def crowd(server):
     return change, answers, lengths
 
 
-@pytest.mark.parametrize(
-    ("metric", "output"),
-    [
+def test_counters_add_up_over_concurrent_requests_and_all_entries(crowd):
+    change, answers, lengths = crowd
+    for metric, output in (
         ("spec_decode_num_draft_tokens_total", "total_draft_tokens"),
         ("spec_decode_num_accepted_tokens_total", "total_accepted_draft_tokens"),
         ("tandem_rounds_total", "num_rounds"),
-    ],
-)
-def test_counters_add_up_over_concurrent_requests_and_all_entries(crowd, metric, output):
-    change, answers, _ = crowd
-    assert change.of(metric) == sum(answer.number(output) for answer in answers)
-
-
-def test_tokens_add_up_by_drafter(crowd):
-    change, answers, lengths = crowd
+    ):
+        assert change.of(metric) == sum(answer.number(output) for answer in answers)
     assert change.of("tandem_output_tokens_total") == sum(lengths)
-    control = sum(lengths[4:6])
-    assert change.of("tandem_output_tokens_total", drafter="none") == control
-    # The last token of 21 is a plain step in some requests: it is a round without a draft.
+    baseline = sum(lengths[4:6])
+    assert change.of("tandem_output_tokens_total", drafter="none") == baseline
+    # The last of 21 tokens is a round without a draft in some requests.
     drafts = change.of("spec_decode_num_drafts_total")
-    assert 0 < drafts <= sum(int(answer.number("num_rounds")) for answer in answers) - control
+    assert 0 < drafts <= sum(int(answer.number("num_rounds")) for answer in answers) - baseline
 
 
-@pytest.mark.parametrize("histogram", HISTOGRAMS)
-def test_each_histogram_observes_once_a_sequence(crowd, histogram):
+def test_each_histogram_observes_once_per_sequence(crowd):
     change, answers, _ = crowd
-    assert change.of(f"{histogram}_count") == len(answers)
-    assert change.of(f"{histogram}_bucket", le="+Inf") == len(answers)
-    assert change.of(f"{histogram}_count", drafter="none") == 2
-    assert change.of(f"{histogram}_sum") > 0
+    for histogram in HISTOGRAMS:
+        assert change.of(f"{histogram}_count") == len(answers)
+        assert change.of(f"{histogram}_bucket", le="+Inf") == len(answers)
+        assert change.of(f"{histogram}_count", drafter="none") == 2
+        assert change.of(f"{histogram}_sum") > 0
 
 
 def test_parts_of_a_round_sum_to_the_whole(crowd):
@@ -80,7 +74,7 @@ def test_parts_of_a_round_sum_to_the_whole(crowd):
     assert min(parts.values()) > 0
 
 
-def test_parts_are_the_engines_seconds_and_the_rest_of_a_sequences_time(server, change):
+def test_parts_of_a_round_are_the_seconds_of_the_engines_and_the_rest(server, change):
     milestones = (entry.FIRST_SCHEDULED_TIME_NS, entry.LAST_TOKEN_TIME_NS)
     wanted = (*OUTPUTS, *milestones, entry.SPEC_DECODE_STATISTICS)
     values = {"max_tokens": 24, "end_id": -1, "return_perf_metrics": True}
@@ -112,14 +106,50 @@ def test_accepted_tokens_by_position_add_up(server, change):
     assert change.of(name, position="0") >= change.of(name, position="1")
 
 
-def test_every_drafter_and_engine_is_there_before_it_did_anything(server, embedded):
+def test_every_drafter_and_engine_has_a_series_from_the_start(server, embedded):
     samples = {(name, dict(labels).get("drafter")) for name, labels in scrape(server)}
     assert {("tandem_rounds_total", drafter) for drafter in embedded.drafters} <= samples
     lost = {dict(at)["engine"] for name, at in scrape(server) if name == "tandem_abandoned_calls"}
     assert lost == {"draft", "target"}
 
 
-def test_nothing_runs_when_nothing_is_asked(server):
+def test_gauges_are_zero_when_nothing_runs(server):
     until(lambda: total(server, "tandem_requests_running") == 0)
     assert total(server, "tandem_requests_waiting") == 0
     until(lambda: total(server, "tandem_kv_reserved_ratio") == 0)
+
+
+CODE = "class Reader:\n    def read(self, path):\n" * 4
+
+
+@pytest.mark.parametrize("draft_len", first_of(4, 1, 8))
+def test_a_round_computes_only_its_draft_and_one_more_token(server, draft_len):
+    settle(server)
+    before = {model: computed(server, model) for model in ("target", "draft")}
+    answer = ask_one(
+        server,
+        "bls",
+        f"# {draft_len}\n{CODE}",
+        max_tokens=48,
+        num_draft_tokens=draft_len,
+        return_num_input_tokens=True,
+        outputs=(*OUTPUTS, "num_input_tokens"),
+    )
+    spent = {model: computed(server, model, at + 1) - at for model, at in before.items()}
+    rounds, drafts = answer.number("num_rounds"), answer.number("total_draft_tokens")
+    length = answer.number("num_input_tokens")
+    assert rounds > 1
+    # The target: the prompt once, and per round its draft and the last correction or bonus token.
+    assert spent["target"] <= length + drafts + rounds
+    # A draft takes a step per token, and one more after a round in which all tokens were accepted.
+    assert spent["draft"] <= length + (draft_len + 1) * rounds
+
+
+def test_a_repeated_prompt_is_reused_and_nothing_is_recomputed(server, change):
+    names = ("text_output", "kv_cache_reused_blocks")
+    ask_one(server, "bls", f"# again\n{CODE}", max_tokens=64)
+    values = {"max_tokens": 8, "return_perf_metrics": True}
+    again = ask_one(server, "bls", f"# again\n{CODE}", outputs=names, **values)
+    assert again.number("kv_cache_reused_blocks") >= 1
+    change.until_ended(2)
+    assert change.of("tandem_recomputed_tokens_total") == 0

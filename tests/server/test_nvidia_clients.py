@@ -5,19 +5,12 @@ all_models/inflight_batcher_llm/tensorrt_llm_bls of TensorRT-LLM: the same tenso
 calls, and the same rules for when it is over. Both may expect the prompt in `output_ids`.
 """
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 from entries import ask_one
 from tritonclient import grpc
 from tritonclient.utils import np_to_triton_dtype
 
-from tandem.tools.profiles import deployment
-
-from .conftest import serving
-
-PROFILE = Path(__file__).resolve().parents[2] / "profiles" / "emulated-zero.yaml"
 PROMPT = "def add(a, b):"
 LENGTH = 40
 NUM_DRAFT_TOKENS = 5
@@ -34,23 +27,10 @@ PREPROCESSED = {  # what the BLS model passes on, by the name that an engine kno
 }
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory):
-    """Emulated engines whose answers hold the prompt where a call does not say."""
-    planned = deployment.load(PROFILE)
-    sections = {
-        name: section.model_copy(update={"exclude_input_in_output": False})
-        for name, section in planned.profile.engines
-    }
-    engines = planned.profile.engines.model_copy(update=sections)
-    profile = planned.profile.model_copy(update={"engines": engines})
-    with serving(deployment.check(profile), tmp_path_factory.mktemp("nvidia")) as running:
-        yield running
-
-
 @pytest.fixture
-def client(server):
-    with grpc.InferenceServerClient(server.grpc_url) as connection:
+def client(emulated):
+    """A client of engines whose answers include the prompt, unless a call says otherwise."""
+    with grpc.InferenceServerClient(emulated.grpc_url) as connection:
         yield connection
 
 
@@ -109,12 +89,12 @@ def generate(client, fixed, prompt, stop_words):
 
 
 @pytest.fixture
-def expected(server):
-    """The control's answer."""
-    return ask_one(server, "ensemble", PROMPT, max_tokens=LENGTH)
+def expected(emulated):
+    """The baseline's answer."""
+    return ask_one(emulated, "ensemble", PROMPT, max_tokens=LENGTH)
 
 
-def test_the_clients_loop_gives_the_controls_text(client, expected):
+def test_the_clients_loop_gives_the_baselines_text(client, expected):
     told = preprocessed(client)
     prompt = told.as_numpy("INPUT_ID")[0]
     stop_words = told.as_numpy("STOP_WORDS_IDS")
@@ -135,7 +115,7 @@ def test_the_clients_loop_gives_the_controls_text(client, expected):
 
 
 @pytest.mark.parametrize("given", [{}, {"PROMPT_TABLE_EXTRA_ID": one(7, np.uint64)}])
-def test_the_bls_models_loop_gives_the_controls_text(client, expected, given):
+def test_the_bls_models_loop_gives_the_baselines_text(client, expected, given):
     """It passes on all that preprocessing returns, be it empty, a single pad or zeros."""
     told = preprocessed(client, **given)
     fixed = {engine: told.as_numpy(name) for name, engine in PREPROCESSED.items()}
@@ -152,13 +132,7 @@ def test_the_bls_models_loop_gives_the_controls_text(client, expected, given):
     assert rounds < len(expected.ids)
 
 
-def test_the_bls_model_finds_in_the_engines_configs_what_their_answers_hold(client):
+def test_the_config_of_an_engine_says_what_its_answers_include(client):
     for model in ("draft", "target"):
         config = client.get_model_config(model).config
         assert config.parameters["exclude_input_in_output"].string_value == "false"
-
-
-def test_the_loop_works_over_such_engines(server, expected):
-    answer = ask_one(server, "bls", PROMPT, max_tokens=LENGTH)
-    assert answer.ids == expected.ids
-    assert answer.number("num_rounds") < LENGTH

@@ -1,4 +1,4 @@
-"""`tandem run` as the documents call it: it serves, answers, stops."""
+"""`tandem run` and `tandem summarize` as NVIDIA's documents call them: they serve, answer, stop."""
 
 import json
 import os
@@ -66,3 +66,20 @@ def test_prompt_lookup_command_says_what_the_control_says(pair, controls_output,
     ]
     assert command.main(["run", *arguments]) == 0
     assert capsys.readouterr().out == controls_output(40)
+
+
+@pytest.mark.heavy
+def test_summarize_command_agrees_with_hugging_face(pair, tmp_path, capsys):
+    written = tmp_path / "results.json"
+    arguments = [
+        *("--test_hf", "--test_trt_llm", "--hf_model_dir", str(pair / "target")),
+        *("--engine_dir", str(pair / "target"), "--tokenizer_dir", str(pair / "tokenizer")),
+        *("--prompt_lookup_config=[10,2,[0]]", "--kv_cache_enable_block_reuse"),
+        *("--batch_size=1", "--max_output_len=24", "--json", str(written), "--limit", "3"),
+    ]
+    assert command.main(["summarize", *arguments]) == 0
+    header = capsys.readouterr().out.splitlines()[0].split()
+    assert header == ["none", "prompt_lookup", "hugging_face"]
+    columns = json.loads(written.read_text())["columns"]
+    assert columns["prompt_lookup"]["num_identical_to_control"] == 3
+    assert columns["hugging_face"]["num_identical_to_control"] == 3

@@ -1,4 +1,4 @@
-"""The loop over what is rendered for `tensorrtllm`, a stub in the place of NVIDIA's backend."""
+"""The loop on a repository rendered for `tensorrtllm`, with a stub of NVIDIA's backend."""
 
 import shutil
 from contextlib import contextmanager
@@ -10,6 +10,7 @@ import yaml
 from checkpoints import write_empty, write_tokenizer
 from crowd import ask
 from live_triton import KilledServer, alive, eventually, leftovers
+from scale import first_of
 
 from tandem.tools.profiles import deployment
 from tandem.tools.triton import repository, server
@@ -69,7 +70,7 @@ def write_profile(
 
 @contextmanager
 def stub_backend(folder):
-    """Let servers find a backend named `tensorrtllm` beside Triton's own."""
+    """Let servers find a backend named `tensorrtllm` among Triton's own."""
     install = find_triton()
     backends = folder / "backends"
     shutil.copytree(install.backends, backends, symlinks=True)
@@ -82,7 +83,7 @@ def stub_backend(folder):
 
 @pytest.fixture(
     scope="module",
-    params=[(True, "float32"), (False, "float16")],
+    params=first_of((True, "float32"), (False, "float16")),
     ids=["new-tokens-fp32", "whole-text-fp16"],
 )
 def stubbed(request, tmp_path_factory):
@@ -138,7 +139,8 @@ def test_under_top_p_the_target_goes_alone(stubbed, control):
     assert (answer.error, answer.said, answer.draft_tokens) == ("", control, 0)
 
 
-def test_fast_logits_are_a_handle_that_nobody_touches(tmp_path):
+@pytest.mark.heavy
+def test_fast_logits_are_a_handle_that_the_loop_passes_on(tmp_path):
     """In one process here; it is the loop that is tested."""
     profile = write_profile(tmp_path, excludes_input=True, logits_dtype="float32", fast=True)
     planned = deployment.load(profile)
@@ -162,10 +164,6 @@ def test_fast_logits_are_a_handle_that_nobody_touches(tmp_path):
             answer = ask(running, PROMPT, max_tokens=40, **sampled)
             assert (answer.error, answer.said) == ("", control.said)
             assert bool(answer.draft_tokens) == drafts, sampled
-
-
-def test_prompt_lookup_needs_no_draft(stubbed, control):
-    assert ask(stubbed, PROMPT, max_tokens=40, drafter="prompt_lookup").said == control
 
 
 def test_answer_ends_where_the_engine_says_so(stubbed, control):
@@ -202,6 +200,7 @@ def launched(folder, mode, **settings):
     assert leftovers(running.shm_prefix) == []
 
 
+@pytest.mark.heavy
 def test_a_process_for_each_gpu_serves_as_one(tmp_path):
     """The leader's command by a real mpirun: rank 1 loads the engine only, and ends with rank 0."""
     with launched(tmp_path, "leader", draft=False) as running:
@@ -212,6 +211,7 @@ def test_a_process_for_each_gpu_serves_as_one(tmp_path):
         assert regions == {"0-", "1-"}
 
 
+@pytest.mark.heavy
 def test_an_orchestrator_of_two_engines_serves(tmp_path):
     """Its command by a real mpirun; the backend, which would spawn workers, is a stub."""
     with launched(tmp_path, "orchestrator") as running:

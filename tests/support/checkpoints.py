@@ -1,4 +1,4 @@
-"""Small checkpoints of random weights, and their tokenizer, made where a test needs them."""
+"""Small checkpoints of random weights, and their tokenizer, made when a test needs them."""
 
 import json
 from pathlib import Path

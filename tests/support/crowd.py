@@ -1,16 +1,13 @@
-"""Many clients at once, what each of them got, and what the server says about itself meanwhile."""
+"""Many clients at the same time, and what each of them got."""
 
 from __future__ import annotations
 
-import queue
-import urllib.request
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager
 from typing import Any, NamedTuple
 
 import entries
-import tritonclient.grpc as client
 from live_triton import eventually
 from tritonclient.utils import InferenceServerException
 
@@ -44,14 +41,14 @@ def ask(
     on_chunk: Callable[[], None] = lambda: None,
     **values: Any,
 ) -> Received:
-    """Send a prompt and collect what comes back. No token ends it: it is as long as asked for.
+    """Send a prompt and collect what comes back. No end of sequence ends the answer.
 
-    timeout: the client's own, in microseconds.
+    timeout: of the request, in microseconds.
     """
-    values = {"max_tokens": 24, "end_id": -1, "stream": model == "bls_stream"} | values
+    values = {"max_tokens": 24, "end_id": -1} | values
     ids, text, totals = [], "", (0, 0, 0)
     try:
-        with streaming(server, prompt, model, timeout=timeout, **values) as (_, chunks):
+        with entries.streaming(server, prompt, model=model, timeout=timeout, **values) as chunks:
             for chunk in chunks:
                 ids += chunk.ids
                 text += chunk.text
@@ -60,36 +57,6 @@ def ask(
     except InferenceServerException as error:
         return Received(tuple(ids), text, *totals, error=error.message())
     return Received(tuple(ids), text, *totals)
-
-
-@contextmanager
-def streaming(
-    server: Any,
-    prompt: str,
-    model: str = "bls_stream",
-    *,
-    timeout: int | None = None,
-    **values: Any,
-) -> Iterator[tuple[client.InferenceServerClient, Iterator[entries.Answer]]]:
-    """A connection that streams, and the chunks that come; leaving early cancels the request.
-
-    timeout: the client's own, in microseconds.
-    """
-    arrived = queue.Queue()
-    connection = client.InferenceServerClient(server.grpc_url)
-    connection.start_stream(lambda result, error: arrived.put((result, error)))
-    try:
-        connection.async_stream_infer(
-            model,
-            entries.inputs(prompt, **values),
-            outputs=[client.InferRequestedOutput(name) for name in entries.OUTPUTS],
-            enable_empty_final_response=True,
-            timeout=timeout,
-        )
-        yield connection, entries.chunks_from(arrived)
-    finally:
-        connection.stop_stream(cancel_requests=True)
-        connection.close()
 
 
 class Crowd(AbstractContextManager["Crowd"]):
@@ -150,29 +117,3 @@ def wrong(answers: Iterable[Received], expected: Iterable[tuple[Any, str]]) -> l
 def prompts_of(count: int) -> list[str]:
     """Prompts that share little."""
     return [f"{i * 37 % 101} def f{i}(x):\n    return {i * 7}" for i in range(count)]
-
-
-def metric(server: Any, name: str, **labels: str) -> float:
-    """The sum of a metric's values over all label sets that have these labels."""
-    return _sum(_lines(server), name, **labels)
-
-
-def idle(server: Any) -> bool:
-    """Whether nothing decodes and nothing waits. One look: between two, who waited may start."""
-    lines = _lines(server)
-    gauges = ("tandem_requests_running", "tandem_requests_waiting")
-    return not any(_sum(lines, name) for name in gauges)
-
-
-def _lines(server: Any) -> list[str]:
-    with urllib.request.urlopen(server.metrics_url) as answer:
-        return answer.read().decode().splitlines()
-
-
-def _sum(lines: Iterable[str], name: str, **labels: str) -> float:
-    wanted = [f'{key}="{value}"' for key, value in labels.items()]
-    return sum(
-        float(line.rpartition(" ")[2])
-        for line in lines
-        if line.startswith(name + "{") and all(label in line for label in wanted)
-    )

@@ -110,19 +110,30 @@ def stream(server, prompts, *, model="bls_stream", outputs=OUTPUTS, **values):
 
 
 @contextmanager
-def streaming(server, prompts, *, model="bls_stream", outputs=OUTPUTS, **values):
+def streaming(server, prompts, **values):
     """An iterator over chunks as they come; leaving early cancels the request."""
+    with connected(server, prompts, **values) as (_, chunks):
+        yield chunks
+
+
+@contextmanager
+def connected(server, prompts, *, model="bls_stream", outputs=OUTPUTS, timeout=None, **values):
+    """The client of a streamed request, and an iterator over chunks as they come.
+
+    timeout: of the request, in microseconds.
+    """
     arrived = queue.Queue()
     connection = client.InferenceServerClient(server.grpc_url)
     connection.start_stream(lambda result, error: arrived.put((result, error)))
-    connection.async_stream_infer(
-        model,
-        inputs(prompts, **{"stream": True, **values}),
-        outputs=[client.InferRequestedOutput(name) for name in outputs],
-        enable_empty_final_response=True,
-    )
     try:
-        yield chunks_from(arrived)
+        connection.async_stream_infer(
+            model,
+            inputs(prompts, **{"stream": model == "bls_stream", **values}),
+            outputs=[client.InferRequestedOutput(name) for name in outputs],
+            enable_empty_final_response=True,
+            timeout=timeout,
+        )
+        yield connection, chunks_from(arrived)
     finally:
         connection.stop_stream(cancel_requests=True)
         connection.close()
@@ -130,13 +141,13 @@ def streaming(server, prompts, *, model="bls_stream", outputs=OUTPUTS, **values)
 
 @contextmanager
 def opened(server, request_id):
-    """A stream to `bls_stream`: a function that sends inputs by this id, and what comes back."""
+    """A stream to `bls_stream`: a function that sends inputs with this id, and the chunks."""
     arrived = queue.Queue()
     with client.InferenceServerClient(server.grpc_url) as connection:
         connection.start_stream(lambda result, error: arrived.put((result, error)))
 
         def send(*inputs, ends=True):
-            """ends: ask for an end that is seen, also where nothing is said."""
+            """ends: ask for a final response even if the answer is empty."""
             connection.async_stream_infer(
                 "bls_stream", inputs, request_id=request_id, enable_empty_final_response=ends
             )

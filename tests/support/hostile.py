@@ -97,7 +97,7 @@ PARAMETERS = st.dictionaries(
 
 
 def raw_strings(values: list[bytes]) -> bytes:
-    """Triton's form of a tensor of strings: each behind its length."""
+    """Triton's form of a tensor of strings: each after its length."""
     return b"".join(struct.pack("<I", len(value)) + value for value in values)
 
 
@@ -183,7 +183,7 @@ def guided(guide: Sequence[bytes], batch: int) -> dict[str, tuple]:
 
 @st.composite
 def tensors(draw: Any, known: Sequence[Tensor] = entry.INPUTS) -> list:
-    """A prompt and a length, then up to three things about them or beside them that are wrong."""
+    """A prompt and a length, with up to three mistakes."""
     batch = draw(st.sampled_from([1, 1, 1, 1, 1, 1, 2, 3, 33]))
     made = {
         "text_input": ("BYTES", [batch, 1], raw_strings([b"def f(x):"] * batch)),
@@ -239,8 +239,8 @@ def rpcs(draw: Any, models: tuple[str, ...] = ENTRIES) -> Rpc:
         made.model_version = draw(st.sampled_from(["1", "2", "-1", "x", "9" * 40]))
     elif spoilt == 27 and made.inputs:
         made.inputs[0].contents.int_contents.append(1)
-    # Triton 2.51 crashes now and then where a stream that asks for codes brings strings that end
-    # too early (docs/deploy/security.md): nothing of ours has seen the request by then.
+    # Triton 2.51 sometimes crashes if a stream that asks for codes has strings that end too early
+    # (docs/deploy/security.md): nothing of ours has seen the request by then.
     streamed = draw(st.booleans()) and all(
         tensor.datatype != "BYTES" or holds_strings(content)
         for tensor, content in zip(made.inputs, made.raw_input_contents, strict=False)
@@ -311,7 +311,7 @@ def generates(draw: Any) -> Post:
 
 @st.composite
 def infers(draw: Any) -> Post:
-    """A request of an entry by HTTP `infer`: data in JSON or behind it, headers that may lie."""
+    """A request of an entry by HTTP `infer`: data in JSON or after it, maybe wrong headers."""
     model = draw(st.sampled_from(ENTRIES))
     path = f"/v2/models/{model}/infer"
     found = draw(tensors())

@@ -108,7 +108,7 @@ def answer_ids(
 
 
 def lasting_ports(count: int) -> list[int]:
-    """Return free ports that nobody gets who asks for any: those above are given out in turns."""
+    """Return free ports below those that the kernel gives to programs that ask for any."""
     free: list[int] = []
     while len(free) < count:
         with socket.socket() as tried, suppress(OSError):

@@ -1,10 +1,10 @@
-"""Triton's /metrics, read as a person would."""
+"""Triton's /metrics."""
 
 import re
 import time
 import urllib.request
 
-from crowd import idle, streaming
+from entries import streaming
 from live_triton import eventually
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -30,13 +30,18 @@ def total(server, name, **labels):
     )
 
 
-def settle(server, drafter="none"):
-    """Wait until all that was asked before is counted, and nobody is at work.
+def idle(server):
+    """Whether nothing decodes and nothing waits, by one scrape: between two a request may start."""
+    gauges = ("tandem_requests_running", "tandem_requests_waiting")
+    return not any(value for (name, _), value in scrape(server).items() if name in gauges)
 
-    The gauges are as old as the loop's last look: that nothing runs may be from before a request.
-    A sequence of our own moves them. Once it was seen to run and then to be gone, a look began
-    after we came at which nothing ran any more; sequences are counted before they leave, and
-    counters are published before gauges. It adds to the counters itself: read them afterwards.
+
+def settle(server, drafter="none"):
+    """Wait until all earlier requests are counted and nothing runs.
+
+    The gauges may be older than the last request. So a sequence of its own must be seen to run and
+    then to be gone: sequences are counted before they end, and counters are published before
+    gauges. It adds to the counters: read them afterwards.
     """
     assert eventually(lambda: idle(server))
     assert eventually(lambda: _seen_at_work(server, drafter))
@@ -44,8 +49,8 @@ def settle(server, drafter="none"):
 
 
 def _seen_at_work(server, drafter):
-    values = {"max_tokens": 100, "end_id": -1, "stream": True, "drafter": drafter}
-    with streaming(server, "x", **values) as (_, chunks):
+    values = {"max_tokens": 100, "end_id": -1, "drafter": drafter}
+    with streaming(server, "x", **values) as chunks:
         return any(not idle(server) for _ in chunks)  # leaving ends it
 
 
@@ -55,7 +60,7 @@ def computed_so_far(server, model="target"):
 
 
 def computed(server, model="target", at_least=0):
-    """Tokens that went through a model, once it is at rest; ``settle`` keeps others out before."""
+    """Tokens that went through a model, when the number no longer changes."""
     deadline = time.monotonic() + 10
     while time.monotonic() < deadline:
         before = computed_so_far(server, model)
@@ -66,7 +71,7 @@ def computed(server, model="target", at_least=0):
 
 
 def until(condition):
-    """Wait for what is published a moment after the answer."""
+    """Wait for a metric that is published a moment after the answer."""
     deadline = time.monotonic() + 10
     while not condition():
         assert time.monotonic() < deadline
@@ -74,7 +79,7 @@ def until(condition):
 
 
 class Change:
-    """What the loop's metrics grew by since. Whoever asks meanwhile is the test's own."""
+    """Growth of the loop's metrics since it was made. Only the test itself may ask meanwhile."""
 
     def __init__(self, server, drafter="none"):
         self._server = server
@@ -82,7 +87,7 @@ class Change:
         self._before = scrape(server)
 
     def until_ended(self, sequences):
-        """Wait until so many sequences are counted, as many as were asked and had a token."""
+        """Wait until this many sequences are counted; those without a token are not."""
         until(lambda: self._ended(scrape(self._server)) - self._ended(self._before) == sequences)
         self._after = scrape(self._server)
 

@@ -1,7 +1,7 @@
 """JSON schemas as people write them for answers, made up by a seed; and those that are refused.
 
 They are of JSONSchemaBench's kind (arXiv:2501.10868): tool calls, records, settings, trees. All
-that may go on for ever has a bound somewhere, since engines that talk at random never tire.
+parts that may repeat have a bound, since random engines never end by themselves.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ PATTERNS = [
 ]
 FORMATS = ["date", "time", "date-time", "duration", "email", "hostname", "ipv4", "ipv6", "uuid"]
 DEEPEST = 3
-ANOTHER = 10**6  # seeds further, where a schema is refused
+ANOTHER = 10**6  # added to the seed if a schema is rejected
 
 
 def schema_of(seed: int) -> Schema:
@@ -178,7 +178,7 @@ class _Maker:
         return {"$ref": f"#/$defs/{name}"}
 
     def _tree(self, _: int) -> Schema:
-        """One that holds itself; few children, or it would grow for ever."""
+        """One that holds itself; few children, or it would grow without end."""
         name = self._pick(["node", "Node", "tree/node"])
         reference = {"$ref": "#/$defs/" + name.replace("/", "~1")}
         below: Schema = {"type": "array", "items": reference, "maxItems": 2}

@@ -1,4 +1,4 @@
-"""Small tokenizers of the kinds that models come with, made where a test needs them."""
+"""Small tokenizers of the kinds that models come with, made when a test needs them."""
 
 import functools
 import json

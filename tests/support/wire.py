@@ -1,6 +1,6 @@
 """Requests as they go over the wire, right or wrong, and what comes back for them.
 
-Triton's own client checks names, types and shapes; whoever means harm does not use it. So these are
+Triton's own client checks names, types and shapes, which a hostile client would not. So these are
 plain messages: a `ModelInferRequest` for gRPC, a body for HTTP.
 """
 
@@ -9,7 +9,6 @@ from __future__ import annotations
 import http.client
 import json
 import re
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -17,7 +16,7 @@ from typing import Any
 import grpc
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
-PATIENCE = 30.0  # seconds; who has no answer by then gets none
+PATIENCE = 60.0  # seconds until a request counts as unanswered
 UNLIMITED = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
 # With this a stream ends with a code; else it has a line only.
 CODES_IN_STREAMS = (("triton_grpc_error", "true"),)
@@ -26,15 +25,10 @@ NO_ANSWER = "no answer"
 
 @dataclass(frozen=True)
 class Reply:
-    """What came back. code: of gRPC or HTTP, "OK" for an answer; line: what it was refused with.
-
-    began: when it was asked for, on the machine's monotonic clock.
-    """
+    """What came back. code: of gRPC or HTTP, "OK" for an answer; line: the error message."""
 
     code: str
     line: str
-    began: float
-    seconds: float
 
     @property
     def answered(self) -> bool:
@@ -113,9 +107,7 @@ class Wire:
         self._channel.close()
 
     def send(self, request: Rpc | Post) -> Reply:
-        began = time.monotonic()
-        code, line = request.send(self)
-        return Reply(code, line, began, time.monotonic() - began)
+        return Reply(*request.send(self))
 
 
 def message(

@@ -45,7 +45,7 @@ def gain(texts, times, **options):
 
 
 @pytest.mark.parametrize("pair", PAIRS)
-@pytest.mark.parametrize("rated", [True, False])
+@pytest.mark.parametrize("rated", [True, pytest.param(False, marks=pytest.mark.heavy)])
 def test_on_an_even_text_it_loses_at_most_two_percent_to_the_best_fixed_length(pair, rated):
     times, alpha, _ = PAIRS[pair]
     assert gain([even(alpha, seed) for seed in range(2)], times, rated=rated) > -0.02

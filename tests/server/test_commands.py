@@ -1,0 +1,281 @@
+"""Commands that ask a running server: `generate`, `bench`, `tune`, `summarize`; and examples/."""
+
+import io
+import json
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+from entries import ask_one, stream
+from live_triton import eventually
+from metrics import idle
+from rich.console import Console
+
+from tandem.contract import entry
+from tandem.tools import cli as command
+from tandem.tools.client.client import Answer, Client, inputs_for
+from tandem.tools.client.terminal import PICTURES, show
+from tandem.tools.profiles import deployment
+
+from .conftest import EMULATED_ZERO, ROOT, serving
+
+PROMPT = "def main():"
+GREEN = re.compile(r"\x1b\[32m(.*?)\x1b\[0m", re.DOTALL)
+FEW = ("--limit", "2", "--max-tokens", "12", "--repetitions", "2")
+FEWEST = ("--limit", "1", "--max-tokens", "8", "--repetitions", "1")
+
+
+@pytest.fixture(scope="module")
+def without_draft(tmp_path_factory):
+    """A server without a draft model, as `tandem up --target` starts it."""
+    profile = yaml.safe_load(EMULATED_ZERO.read_text())
+    del profile["engines"]["draft"], profile["decoding"]
+    engine = profile["engines"]["target"]
+    engine["tokenizer"] = str(EMULATED_ZERO.parent / engine["tokenizer"])
+    folder = tmp_path_factory.mktemp("lookup")
+    (folder / "profile.yaml").write_text(yaml.safe_dump(profile))
+    with serving(deployment.load(folder / "profile.yaml"), folder) as running:
+        yield running
+
+
+def run(verb, server, *arguments):
+    return command.main([verb, *map(str, arguments), "--url", server.grpc_url])
+
+
+def generate(server, *arguments):
+    return run("generate", server, *arguments)
+
+
+def refused(capsys, *arguments):
+    """The error that a command ends with; it has one line."""
+    assert command.main(list(arguments)) == 1
+    shown = capsys.readouterr()
+    assert shown.err.count("\n") == 1
+    return shown.err.removesuffix("\n").removeprefix("tandem: ")
+
+
+@pytest.mark.parametrize("drafter", ["draft_model", "none"])
+def test_generate_prints_the_text_and_a_closing_line(server, capsys, drafter):
+    assert generate(server, PROMPT, "--max-tokens", "24", "--drafter", drafter) == 0
+    shown = capsys.readouterr()
+    expected = ask_one(server, "ensemble", PROMPT, max_tokens=24)
+    assert shown.out.removesuffix("\n") == expected.text.removesuffix("\n")
+    assert re.fullmatch(
+        r"\d+ tokens, [\d.]+ tokens/s, first token after \d+ ms, "
+        r"(acceptance \d+%, [\d.]+ tokens per round|nothing drafted), (length|stop)\n",
+        shown.err,
+    )
+    assert ("nothing drafted" in shown.err) == (drafter == "none")
+
+
+def test_generate_reads_standard_input_and_passes_options_on(server, capsys, monkeypatch):
+    stop = ask_one(server, "bls", PROMPT, max_tokens=40).text[5:9]
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(PROMPT.encode())))
+    options = ["--max-tokens", "40", "--stop", stop, "--num-draft-tokens", "2"]
+    assert generate(server, "-", *options) == 0
+    shown = capsys.readouterr()
+    expected = ask_one(server, "ensemble", PROMPT, max_tokens=40, stop_words=(stop,))
+    assert shown.out.removesuffix("\n") == expected.text.removesuffix("\n")
+    assert shown.err.endswith("stop\n")
+
+
+def test_accepted_and_forced_tokens_are_colored(server):
+    """Every character of the text is shown once."""
+    guide = {
+        entry.GUIDED_DECODING_GUIDE_TYPE: "regex",
+        entry.GUIDED_DECODING_GUIDE: "the answer is [0-9]",
+    }
+    shown = {}
+    for name, more in (("accepted", {entry.DRAFTER: "draft_model"}), ("forced", guide)):
+        file, answer = io.StringIO(), Answer()
+        console = Console(file=file, force_terminal=True, color_system="standard", no_color=False)
+        with Client(server.grpc_url) as client:
+            show(client, "bls_stream", inputs_for(PROMPT, 48, more), answer, console)
+        shown[name] = file.getvalue(), answer
+    text, answer = shown["accepted"]
+    assert bool(GREEN.search(text)) == bool(answer.totals.num_accepted_tokens)
+    plain = GREEN.sub(r"\1", text).removesuffix("\n")
+    assert plain == answer.text.translate(PICTURES).removesuffix("\n")
+    text, answer = shown["forced"]
+    [forced] = re.findall(r"\x1b\[35m(.*?)\x1b\[0m", text)
+    assert forced.startswith("the answer ")
+    assert answer.text.startswith(forced)
+
+
+def test_generate_takes_schemas_and_regular_expressions(server, tmp_path, capsys):
+    schema = tmp_path / "schema.json"
+    schema.write_text('{"enum": [{"answer": "yes"}, {"answer": "no"}]}')
+    assert generate(server, PROMPT, "--json-schema", schema) == 0
+    assert json.loads(capsys.readouterr().out)["answer"] in {"yes", "no"}
+    assert generate(server, PROMPT, "--regex", "[0-9]{4}/a") == 0
+    assert re.fullmatch(r"\d{4}/a\n", capsys.readouterr().out)
+    assert generate(server, PROMPT, "--regex", "(") == 1
+    assert capsys.readouterr().err.startswith(
+        "tandem: invalid_guide: input 'guided_decoding_guide'"
+    )
+
+
+def test_totals_are_in_the_chunks_that_a_client_asks_for(server):
+    names = (entry.NUM_ROUNDS, entry.TOTAL_DRAFT_TOKENS, entry.TOTAL_ACCEPTED_DRAFT_TOKENS)
+    chunks = stream(server, PROMPT, max_tokens=32, outputs=(entry.TEXT_OUTPUT, *names))
+    totals = np.array([[chunk.outputs[name].item() for name in names] for chunk in chunks])
+    assert (np.diff(totals, axis=0) >= 0).all()
+    assert totals[-1, 0] > totals[0, 0]
+    *chunks, last = stream(server, PROMPT, max_tokens=32, outputs=())
+    assert chunks
+    assert not any(entry.NUM_ROUNDS in chunk.outputs for chunk in chunks)
+    assert last.outputs[entry.NUM_ROUNDS].item() > 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["x", "--drafter", "guess"], "input 'drafter': 'guess' given, this deployment has"),
+        (["a\udcff"], "input 'text_input' is not valid UTF-8: byte 0xff at position 1"),
+    ],
+)
+def test_a_rejected_request_prints_one_line(server, capsys, arguments, message):
+    assert generate(server, *arguments) == 1
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert shown.err.startswith(f"tandem: {message}")
+    assert shown.err.count("\n") == 1
+
+
+def test_ctrl_c_cancels_the_request_and_prints_what_came(server):
+    command_line = [sys.executable, "-m", "tandem", "generate", PROMPT, "--max-tokens", "900"]
+    with subprocess.Popen(
+        [*command_line, "--drafter", "none", "--url", server.grpc_url],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as process:
+        assert process.stdout.read(1)
+        process.send_signal(signal.SIGINT)
+        _, told = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert re.fullmatch(rb"[1-9]\d* tokens, .*, cancelled\n", told)
+    assert eventually(lambda: idle(server))
+
+
+def test_bench_measures_every_combination(emulated, tmp_path, capsys):
+    written = tmp_path / "bench.json"
+    arguments = (
+        *(*FEW, "--input-tokens", "64,200", "--concurrency", "1,3"),
+        *("--drafter", "draft_model,prompt_lookup", "--num-draft-tokens", "3,auto"),
+        *("--temperature", "1", "--use-draft-logits", "--json", written),
+    )
+    assert run("bench", emulated, *arguments) == 0
+    shown = capsys.readouterr().out
+    assert "different" not in shown
+    assert f"{emulated.grpc_url}: 64 tokens" in shown
+    rows = json.loads(written.read_text())["rows"]
+    ways = [("none", ""), ("draft_model", "3"), ("draft_model", "auto"), ("prompt_lookup", "3")]
+    assert [
+        (row["scenario"], row["num_streams"], row["drafter"], row["num_draft_tokens"])
+        for row in rows
+    ] == [
+        (f"{length} tokens", count, *way)
+        for length in (64, 200)
+        for count in (1, 3)
+        for way in ways
+    ]
+    for row in rows:
+        assert [r["num_answers"] for r in row["repetitions"]] == [2 * row["num_streams"]] * 2
+        assert {r["num_tokens"] for r in row["repetitions"]} == {2 * 12 * row["num_streams"]}
+        assert 0 < row["efficiency"]["median"] < 1
+        assert row["orchestration_seconds_per_round"]["median"] > 0
+        assert row["seconds_to_first_token"]["median"] > 0
+        assert row["inter_token_seconds"]["p50"] >= 0
+        assert (row["scaling"] is None) == (row["num_streams"] == 1)
+
+
+def test_bench_and_tune_measure_the_drafters_that_a_server_has(without_draft, capsys):
+    assert run("bench", without_draft, *FEWEST, "--model", "bls") == 0
+    shown = capsys.readouterr()
+    assert re.search(r"^prompt_lookup ", shown.out, re.MULTILINE)
+    assert "draft_model" not in shown.out
+    assert "'bls' does not stream: no latencies" in shown.err
+    arguments = ("--num-draft-tokens", "2,4", "--max-matching-ngram-size", "2")
+    assert run("tune", without_draft, *FEWEST, *arguments) == 0
+    shown = capsys.readouterr().out
+    assert "draft_model" not in shown
+    assert "fastest: " in shown
+    assert "\ndecoding:\n  drafter: " in shown
+
+
+def test_commands_reject_drafters_and_lengths_that_a_server_does_not_have(
+    without_draft, emulated, capsys
+):
+    url = without_draft.grpc_url
+    assert refused(capsys, "bench", "--url", url, *FEWEST, "--drafter", "draft_model") == (
+        f"--drafter draft_model: {url} does not have it; it has prompt_lookup, none"
+    )
+    arguments = ("--drafter", "draft_model", "--num-draft-tokens", "99")
+    assert run("bench", emulated, *FEWEST, *arguments) == 1
+    error = capsys.readouterr().err.splitlines()[-1]
+    assert f"--num-draft-tokens 99: {emulated.grpc_url} verifies 32 draft tokens per round" in error
+
+
+@pytest.mark.parametrize("verb", ["generate", "bench", "tune", "summarize", "perf"])
+def test_commands_name_the_entries_when_they_get_a_wrong_one(without_draft, capsys, verb):
+    url = without_draft.grpc_url
+    option = "--entry" if verb == "perf" else "--model"
+    prompt = ["x"] if verb == "generate" else []
+    entries = f"{url} has bls, bls_stream, ensemble"
+    assert refused(capsys, verb, *prompt, "--url", url, option, "blss") == (
+        f"no entry 'blss'; {entries}"
+    )
+    if prompt:
+        assert refused(capsys, verb, *prompt, "--url", url, option, "target") == (
+            f"'target' takes no text, so it is not an entry; {entries}"
+        )
+
+
+def test_a_wrong_port_is_recognized(without_draft, capsys):
+    metrics = without_draft.metrics_url.removeprefix("http://").partition("/")[0]
+    for url, kind in ((without_draft.http_url, "Triton's HTTP port"), (metrics, "an HTTP port")):
+        assert refused(capsys, "generate", "x", "--url", url) == (
+            f"{url} is {kind}; use the gRPC port, as in --url 127.0.0.1:8001"
+        )
+
+
+def test_generate_works_with_an_entry_that_does_not_stream(without_draft, capsys):
+    said = []
+    for model in ("bls", "bls_stream"):
+        assert generate(without_draft, "x", "--model", model, "--max-tokens", "8") == 0
+        said.append(capsys.readouterr().out)
+    assert said[0] == said[1]
+
+
+def test_summarize_compares_drafters_on_a_running_server(server, tmp_path, capsys):
+    written = tmp_path / "results.json"
+    options = ["--limit", 3, "--drafter", "hybrid", "--max-output-len", 16, "--json", written]
+    assert run("summarize", server, *options) == 0
+    assert capsys.readouterr().out.splitlines()[0].split() == ["none", "hybrid"]
+    figures = json.loads(written.read_text())
+    assert figures["columns"]["hybrid"]["num_identical_to_control"] == 3
+    assert figures["columns"]["hybrid"]["against"]["none"]["rouge1"] == 100
+    assert len(figures["items"]) == 3
+
+
+@pytest.mark.parametrize(
+    "program", sorted(Path(ROOT, "examples").glob("*.py")), ids=lambda path: path.name
+)
+def test_an_example_prints_an_answer(server, program):
+    arguments = ["--url", server.grpc_url, "--max-tokens", "8", PROMPT]
+    done = subprocess.run(
+        [sys.executable, program, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    text, _, last = done.stdout.rstrip().rpartition("\n")
+    assert text.strip()
+    assert last.startswith("[")

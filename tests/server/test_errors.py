@@ -1,0 +1,290 @@
+"""An error is one line that names the input or the model, with the right code per protocol."""
+
+import json
+import re
+import urllib.error
+import urllib.request
+
+import numpy as np
+import pytest
+import tritonclient.grpc as client
+from entries import ask_one, inputs, refusal, streaming, tensor
+from live_triton import eventually
+from metrics import idle, total
+from tritonclient.utils import InferenceServerException
+
+from tandem.tools import cli as command
+
+from .conftest import gateway_to
+
+ENTRIES = ["bls", "ensemble"]
+ALONE = {"drafter": "none"}
+
+
+@pytest.fixture(scope="module")
+def full(fallible):
+    """A server with room for one request, which takes no guides."""
+    admission = {"max_requests": 1, "max_queue": 0}
+    with fallible(admission=admission, limits={"max_guide_bytes": 0}) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def gateway(full):
+    with gateway_to(full, full.tokenizer) as url:
+        yield url
+
+
+@pytest.fixture(autouse=True)
+def at_rest(request):
+    yield
+    if "full" in request.fixturenames:
+        assert eventually(lambda: idle(request.getfixturevalue("full")))
+
+
+@pytest.mark.parametrize(
+    ("model", "values", "message"),
+    [
+        ("bls", {"prompts": ""}, "input 'text_input' is empty; send at least one character"),
+        ("bls_stream", {"prompts": b"a\xff"}, "input 'text_input' is not valid UTF-8: byte 0xff"),
+        ("ensemble", {"max_tokens": -3}, "input 'max_tokens': -3 given, must lie in 1.."),
+        ("bls", {"max_tokens": 1020}, "input 'max_tokens': .* exceed"),
+        (
+            "bls_stream",
+            {"num_draft_tokens": 17},
+            "'num_draft_tokens': 17 given, must lie in",
+        ),
+        ("ensemble", {"temperature": float("nan")}, "input 'temperature': nan given, must be"),
+        (
+            "bls",
+            {"drafter": "magic"},
+            "'magic' given, this deployment has draft_model,",
+        ),
+        (
+            "bls",
+            {"prompt_lookup_num_tokens": 17, "drafter": "hybrid"},
+            "17 given, must lie",
+        ),
+        ("bls", {"use_draft_logits": True, "drafter": "prompt_lookup"}, "'use_draft_logits' needs"),
+        ("bls_stream", {"lora_task_id": 3}, "input 'lora_task_id' is not supported"),
+        (
+            "bls_stream",
+            {"guided_decoding_guide_type": "xml"},
+            "'xml' given, must be json,",
+        ),
+        ("bls", {"lookup_pool": "ours"}, "'lookup_pool' is not supported by this deployment: "),
+        ("bls", {"stop": True}, "input 'stop': this model has no requests .*'bls_stream'"),
+        ("ensemble", {"stream": True}, "input 'stream': this model answers once; .*'bls_stream'"),
+        ("ensemble", {"end_id": 10**6}, "input 'end_id': 1000000 given, must lie in -1.."),
+    ],
+    ids=lambda part: "-".join(part) if isinstance(part, dict) else "",
+)
+def test_a_bad_value_is_named(server, model, values, message):
+    text = refusal(server, model, **{"prompts": "x", "max_tokens": 4, **values})
+    assert "\n" not in text
+    assert "Traceback" not in text
+    assert re.search(message, text), text
+    assert ask_one(server, "bls", "x", max_tokens=2).finish_reason == "length"
+
+
+def wrong_type():
+    made = client.InferInput("max_tokens", [1, 1], "FP32")
+    made.set_data_from_numpy(np.ones((1, 1), np.float32))
+    return made
+
+
+@pytest.mark.parametrize(
+    ("made", "message"),
+    [
+        ([tensor("max_tokens", 4)], "text_input"),
+        ([tensor("text_input", "x")], "max_tokens"),
+        ([tensor("text_input", "x"), wrong_type()], "max_tokens"),
+        (
+            [*inputs("x", max_tokens=4), tensor("input_ids", [[1, 2]])],
+            "'text_input' and 'input_ids' are both",
+        ),
+        (
+            [tensor("max_tokens", 4), tensor("input_ids", [[1, 10**6]])],
+            "input 'input_ids': ids must lie in 0",
+        ),
+    ],
+    ids=["no text", "no length", "wrong type", "text and ids", "unknown id"],
+)
+def test_missing_or_contradictory_inputs_are_named(server, made, message):
+    with (
+        client.InferenceServerClient(server.grpc_url) as connection,
+        pytest.raises(InferenceServerException, match=message),
+    ):
+        connection.infer("bls", made)
+
+
+def over_grpc(server, entry, **values):
+    """The status and the message of a plain `infer`."""
+    timeout = values.pop("timeout", None)
+    with (
+        client.InferenceServerClient(server.grpc_url) as connection,
+        pytest.raises(InferenceServerException) as refused,
+    ):
+        connection.infer(entry, inputs("x", **{"max_tokens": 4} | values), timeout=timeout)
+    return refused.value.status().removeprefix("StatusCode."), refused.value.message()
+
+
+def over_http(server, entry, **values):
+    """The status and the message of a plain `infer`."""
+    parameters = {"timeout": values.pop("timeout")} if "timeout" in values else {}
+    tensors = {"text_input": ("BYTES", "x"), "max_tokens": ("INT32", values.get("max_tokens", 4))}
+    if "drafter" in values:
+        tensors["drafter"] = ("BYTES", values["drafter"])
+    body = {
+        "parameters": parameters,
+        "inputs": [
+            {"name": name, "shape": [1, 1], "datatype": kind, "data": [value]}
+            for name, (kind, value) in tensors.items()
+        ],
+    }
+    status, text = posted(server, f"{entry}/infer", json.dumps(body).encode())
+    return status, json.loads(text)["error"]
+
+
+def over_a_stream(server, **values):
+    """The status and the message of a streamed request, of a client that asks for the status."""
+    with client.InferenceServerClient(server.grpc_url) as connection:
+        arrived = []
+        connection.start_stream(
+            lambda result, error: arrived.append(error), headers={"triton_grpc_error": "true"}
+        )
+        connection.async_stream_infer(
+            "bls_stream", inputs("x", **{"max_tokens": 4, "stream": True} | values)
+        )
+        assert eventually(lambda: arrived)
+        connection.stop_stream(cancel_requests=True)
+    return arrived[0].status().removeprefix("StatusCode."), arrived[0].message()
+
+
+def everywhere(server, entry, **values):
+    return (
+        over_grpc(server, entry, **values),
+        over_http(server, entry, **values),
+        over_a_stream(server, **values),
+    )
+
+
+def posted(server, path, body):
+    """The status and the body of a POST that must fail."""
+    request = urllib.request.Request(f"http://{server.http_url}/v2/models/{path}", body)
+    with pytest.raises(urllib.error.HTTPError) as refused:
+        urllib.request.urlopen(request)
+    with refused.value as answer:
+        return answer.code, answer.read().decode()
+
+
+def through_the_gateway(url, **fields):
+    """The status, the error's code and the seconds to wait of a completion."""
+    body = json.dumps({"prompt": "x", "max_tokens": 4, "drafter": "none"} | fields).encode()
+    request = urllib.request.Request(
+        f"{url}/v1/completions", body, {"content-type": "application/json"}
+    )
+    with pytest.raises(urllib.error.HTTPError) as refused:
+        urllib.request.urlopen(request)
+    with refused.value as answer:
+        error = json.loads(answer.read())["error"]
+        return answer.code, error["code"], answer.headers["retry-after"]
+
+
+@pytest.mark.parametrize("entry", ENTRIES)
+def test_a_bad_request_is_an_invalid_argument(full, entry):
+    line = "input 'max_tokens': 1000000 given, must lie in 1..8192"
+    statuses = {("INVALID_ARGUMENT", line), (400, line)}
+    assert {*everywhere(full, entry, max_tokens=10**6)} == statuses
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "line"),
+    [
+        (b'{"text_input": "x", "max_tokens": 0}', 400, "input 'max_tokens': 0 given"),
+        (b'{"text_input": "x", "max_tokens": [1, 2, 3]}', 400, "batch size does not match"),
+        (
+            b'{"text_input": "x", "max_tokens": 4, "temprature": 0.5}',
+            400,
+            "unknown input 'temprature'; did you mean 'temperature'?",
+        ),
+        (
+            b'{"text_input": "x", "max_tokens": 4, "id": "\xff"}',
+            400,
+            "the request's id or parameters are not UTF-8; encode them so",
+        ),
+        (b'{"text_input": "x", "max_tokens": [[1, 2]]}', 500, "Shape does not match true shape"),
+        (b'{"text_input": "x", "max_tokens": "four"}', 500, "Unable to parse"),
+    ],
+    ids=["value", "batch", "misspelled", "encoding", "shape", "type"],
+)
+@pytest.mark.parametrize("path", ["bls/generate", "bls_stream/generate_stream"])
+def test_generate_answers_400_unless_triton_cannot_read_a_value(server, path, body, status, line):
+    code, text = posted(server, path, body)
+    assert code == status
+    assert line in text
+
+
+@pytest.mark.parametrize("entry", ENTRIES)
+def test_a_full_server_is_unavailable(full, gateway, entry, capsys):
+    with full.faults.of("target", "hold"), streaming(full, "x", max_tokens=4):
+        assert eventually(lambda: total(full, "tandem_requests_running") == 1)
+        for status, line in everywhere(full, entry):
+            assert status in ("UNAVAILABLE", 503)
+            assert line.startswith("overloaded: ")
+        assert through_the_gateway(gateway) == (429, "overloaded", "1")
+        with urllib.request.urlopen(f"{gateway}/health") as health:
+            assert health.status == 200
+        # The same status as that of a lost connection.
+        assert command.main(["generate", "x", "--url", full.grpc_url]) == 1
+        assert capsys.readouterr().err.startswith("tandem: overloaded: ")
+
+
+@pytest.mark.parametrize("entry", ENTRIES)
+def test_an_engine_that_shuts_down_is_unavailable(full, gateway, entry):
+    with full.faults.of("target", "leave"):
+        for status, line in everywhere(full, entry, **ALONE):
+            assert status in ("UNAVAILABLE", 503)
+            assert line.startswith("model_unavailable: model 'target' failed: ")
+        for stream in (False, True):
+            told = through_the_gateway(gateway, stream=stream)
+            assert told == (503, "model_unavailable", None)
+
+
+@pytest.mark.parametrize("entry", ENTRIES)
+def test_a_request_that_exceeds_its_own_time_out_is_an_internal_error(full, entry):
+    line = "deadline_exceeded: the request took longer than 0.2 s, which is its time-out"
+    for send, status in ((over_grpc, "INTERNAL"), (over_http, 500)):
+        with full.faults.of("target", "hold"):
+            assert send(full, entry, timeout=200_000) == (status, line)
+        assert eventually(lambda: idle(full))
+
+
+@pytest.mark.parametrize("entry", ENTRIES)
+def test_a_target_that_fails_is_an_internal_error(full, entry):
+    with full.faults.of("target", "raise"):
+        for status, line in everywhere(full, entry, **ALONE):
+            assert status in ("INTERNAL", 500)
+            assert line.startswith("model 'target' failed: ")
+
+
+def test_what_the_engine_or_the_profile_does_not_support_is_named(full, gateway):
+    """Emulated engines have no penalties and no log-probabilities of a prompt."""
+    for name, asked in (
+        ("return_prompt_log_probs", {"return_prompt_log_probs": True}),
+        ("num_top_log_probs", {"return_log_probs": True, "num_top_log_probs": 2}),
+    ):
+        status, line = over_grpc(full, "bls", **asked)
+        assert status == "INVALID_ARGUMENT"
+        assert line.startswith(f"input '{name}' is not supported by this deployment: its target ")
+    assert through_the_gateway(gateway, logprobs=2) == (400, None, None)
+    for entry in ENTRIES:
+        status, line = over_grpc(full, entry, repetition_penalty=1.5, **ALONE)
+        assert status == "UNIMPLEMENTED"
+        assert line.startswith("model 'target' failed: model 'target': repetition_penalty")
+    assert over_a_stream(full, repetition_penalty=1.5, **ALONE)[0] == "UNIMPLEMENTED"
+    guide = {"guided_decoding_guide_type": "json", "guided_decoding_guide": "x"}
+    line = (
+        "'guided_decoding_guide_type' is not supported by this deployment: limits.max_guide_bytes"
+    )
+    assert line in refusal(full, "bls", max_tokens=4, **guide)

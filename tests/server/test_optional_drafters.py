@@ -1,0 +1,147 @@
+"""Lookup pools of earlier answers, and the custom drafters of a deployment."""
+
+import json
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from entries import OUTPUTS, ask, ask_one, refusal, streaming
+from metrics import Change, scrape, settle, total, until
+
+from tandem.contract import entry
+from tandem.tools import cli as command
+
+from .conftest import MAX_POOL_TOKENS
+
+PROMPTS = [f"def number_{n}(" for n in range(8)]
+LENGTH = 120
+LOOKUP = {"drafter": "prompt_lookup", "max_tokens": LENGTH}
+POOL_TOKENS = "tandem_lookup_pool_tokens"
+
+
+@pytest.fixture(scope="module")
+def baseline(emulated):
+    return ask(emulated, "ensemble", PROMPTS, max_tokens=LENGTH)
+
+
+def by_pool(server, pool=None, prompt=PROMPTS[0], **values):
+    """The ids of an answer, its rounds, and the number of accepted tokens from a pool."""
+    outputs = (*OUTPUTS, entry.SPEC_DECODE_STATISTICS)
+    values = LOOKUP | ({"lookup_pool": pool} if pool else {}) | values
+    answer = ask_one(server, "bls", prompt, outputs=outputs, **values)
+    earned = json.loads(answer.outputs[entry.SPEC_DECODE_STATISTICS][0])["by_drafter"]
+    copied = earned.get("lookup_pool", {}).get("num_accepted_draft_tokens", 0)
+    return answer.ids, answer.number(entry.NUM_ROUNDS), copied
+
+
+@pytest.mark.parametrize("drafter", ["prompt_lookup", "hybrid"])
+def test_an_answer_that_a_pool_has_takes_fewer_rounds(emulated, baseline, drafter):
+    values = {"drafter": drafter, "num_draft_tokens": 4, "prompt_lookup_num_tokens": 16}
+    first, rounds, copied = by_pool(emulated, f"again {drafter}", **values)
+    assert copied == 0
+    again, fewer, copied = by_pool(emulated, f"again {drafter}", **values)
+    assert first == again == baseline[0].ids
+    assert copied > LENGTH / 2
+    assert fewer < rounds / 2
+
+
+def test_requests_with_another_pool_or_none_copy_nothing_from_it(emulated, baseline):
+    _, rounds, _ = by_pool(emulated, "theirs")
+    for pool in ("Theirs", "their", "theirs ", None):
+        assert by_pool(emulated, pool) == (baseline[0].ids, rounds, 0)
+    assert by_pool(emulated, "theirs")[2] > 0
+
+
+def test_only_whole_answers_of_requests_with_a_drafter_join_a_pool(emulated, baseline):
+    settle(emulated)
+    before = total(emulated, POOL_TOKENS)
+    by_pool(emulated, None)
+    by_pool(emulated, "no drafter", drafter="none")
+    cancelled = LOOKUP | {"max_tokens": 1000, "lookup_pool": "cancelled"}
+    with streaming(emulated, PROMPTS[0], **cancelled) as chunks:
+        for _ in range(20):
+            next(chunks)
+    settle(emulated)
+    assert total(emulated, POOL_TOKENS) == before
+    assert by_pool(emulated, "cancelled")[::2] == (baseline[0].ids, 0)
+    until(lambda: total(emulated, POOL_TOKENS) == before + LENGTH)
+
+
+def test_a_sampled_text_from_a_pool_is_that_of_its_seed(emulated):
+    sampled = {"temperature": 0.9, "seed": 11}
+    expected = ask_one(emulated, "ensemble", PROMPTS[0], max_tokens=LENGTH, **sampled).ids
+    assert by_pool(emulated, "seeded", **sampled)[::2] == (expected, 0)
+    ids, _, copied = by_pool(emulated, "seeded", **sampled)
+    assert ids == expected
+    assert copied > LENGTH / 2
+    # By logits the lengths of drafts decide the text, so nothing is copied.
+    values = sampled | {"drafter": "hybrid", "num_draft_tokens": 4, "use_draft_logits": True}
+    first, again = (by_pool(emulated, "logits", **values) for _ in range(2))
+    assert first[0] == again[0]
+    assert first[2] == again[2] == 0
+
+
+def test_many_requests_that_share_pools_get_the_right_texts(emulated, baseline):
+    values = LOOKUP | {"lookup_pool": "batch"}
+    for _ in range(2):
+        answers = ask(emulated, "bls", PROMPTS, **values)
+        assert [answer.ids for answer in answers] == [answer.ids for answer in baseline]
+    with ThreadPoolExecutor(16) as crowd:
+        asked = crowd.map(
+            lambda n: by_pool(emulated, f"crowd {n % 3}", PROMPTS[n % 8])[0], range(32)
+        )
+        assert list(asked) == [baseline[n % 8].ids for n in range(32)]
+    settle(emulated)
+    assert total(emulated, POOL_TOKENS) <= MAX_POOL_TOKENS
+
+
+@pytest.mark.parametrize("name", ["", "x" * 257, b"\xff\xfe"])
+def test_a_bad_name_of_a_pool_is_rejected(emulated, name):
+    assert "input 'lookup_pool'" in refusal(emulated, "bls", max_tokens=2, lookup_pool=name)
+
+
+@pytest.mark.parametrize("drafter", ["repeat", "faulty"])
+def test_text_is_the_baseline_with_a_custom_drafter(emulated, baseline, drafter):
+    answers = ask(emulated, "bls", PROMPTS, max_tokens=LENGTH, drafter=drafter)
+    assert [(a.ids, a.text) for a in answers] == [(a.ids, a.text) for a in baseline]
+    drafted = sum(a.number(entry.TOTAL_DRAFT_TOKENS) for a in answers)
+    assert (drafted > 0) == (drafter == "repeat")
+
+
+def test_a_custom_drafter_obeys_its_settings_and_has_its_own_metrics(emulated):
+    names = {(name, dict(labels).get("drafter")) for name, labels in scrape(emulated)}
+    assert {("tandem_rounds_total", "repeat"), ("tandem_rounds_total", "faulty")} <= names
+    for asked, longest in ((8, 3), (2, 2)):  # its period is 3
+        change = Change(emulated)
+        values = {"max_tokens": LENGTH, "drafter": "repeat", "num_draft_tokens": asked}
+        outputs = (*OUTPUTS, entry.SPEC_DECODE_STATISTICS)
+        answer = ask_one(emulated, "bls", PROMPTS[0], outputs=outputs, **values)
+        statistics = json.loads(answer.outputs[entry.SPEC_DECODE_STATISTICS][0])
+        assert statistics["by_drafter"].keys() == {"repeat"}
+        assert max(round_["num_draft_tokens"] for round_ in statistics["rounds"]) == longest
+        change.until_ended(1)
+        drafted = change.of("spec_decode_num_draft_tokens_total", drafter="repeat")
+        assert drafted == answer.number(entry.TOTAL_DRAFT_TOKENS) > 0
+
+
+def test_an_error_of_a_custom_drafter_is_counted_and_logged_in_one_line(emulated):
+    change = Change(emulated)
+    ask_one(emulated, "bls", PROMPTS[0], max_tokens=LENGTH, drafter="faulty")
+    change.until_ended(1)
+    assert change.of("tandem_drafter_failures_total", drafter="faulty") == 1
+    line = "drafter 'faulty' failed: IndexError: what was sought (faulty.py, line 9)"
+    until(lambda: line in emulated.log.path.read_text())
+
+
+def test_requests_and_commands_know_the_names_of_custom_drafters(emulated, baseline, capsys):
+    known = "prompt_lookup, hybrid, repeat, faulty, none"
+    assert known in refusal(emulated, "bls", drafter="oracle", max_tokens=2)
+    asked = {"drafter": "repeat", "use_draft_logits": True, "max_tokens": 2}
+    assert "'repeat' has no logits" in refusal(emulated, "bls", **asked)
+    url = ["--url", emulated.grpc_url]
+    arguments = ["--max-tokens", str(LENGTH), "--drafter", "repeat", "--explain", *url]
+    assert command.main(["generate", PROMPTS[0], *arguments]) == 0
+    shown = capsys.readouterr()
+    assert shown.out.removesuffix("\n") == baseline[0].text.removesuffix("\n")
+    assert "repeat" in shown.err
+    assert command.main(["bench", *url, "--drafter", "oracle"]) == 1
+    assert f"does not have it; it has draft_model, {known}" in capsys.readouterr().err
