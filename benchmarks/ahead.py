@@ -329,7 +329,7 @@ def main() -> None:
         "--alternatives-exponent",
         type=float,
         default=0.67,
-        help="r of the emulated text (docs/reference/emulated.md) (default: %(default)s)",
+        help="r of the emulated text (docs/emulated.md) (default: %(default)s)",
     )
     parser.add_argument("--answers", type=int, default=10, help="of each stream")
     parser.add_argument("--answer-len", type=int, default=500, help="tokens of an answer")

@@ -240,7 +240,7 @@ def rpcs(draw: Any, models: tuple[str, ...] = ENTRIES) -> Rpc:
     elif spoilt == 27 and made.inputs:
         made.inputs[0].contents.int_contents.append(1)
     # Triton 2.51 crashes now and then where a stream that asks for codes brings strings that end
-    # too early (docs/deploy/security.md): nothing of ours has seen the request by then.
+    # too early (docs/deployment.md): nothing of ours has seen the request by then.
     streamed = draw(st.booleans()) and all(
         tensor.datatype != "BYTES" or holds_strings(content)
         for tensor, content in zip(made.inputs, made.raw_input_contents, strict=False)
