@@ -8,8 +8,8 @@ from typing import Final, Literal, TypeAlias, get_args
 
 from tandem.contract.tensor import Tensors
 
-# The origin of an output token, as an index in `output_kinds`. Tokens of an engine that drafts itself
-# are unknown. A forced token is the only one that the request's guide allows.
+# The origin of an output token, as an index in `output_kinds`. Tokens of an engine that drafts
+# itself are unknown. A forced token is the only one that the request's guide allows.
 Kind: TypeAlias = Literal["plain", "accepted", "correction", "bonus", "unknown", "forced"]
 KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
 
