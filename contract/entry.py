@@ -8,8 +8,8 @@ from typing import Final, Literal, TypeAlias, get_args
 
 from tandem.contract.tensor import Tensors
 
-# Where a token of an answer came from: an index of these in `output_kinds`. An engine that drafts
-# by itself does not tell. A forced token is the only one that the request's guide allows there.
+# The origin of an output token, as an index in `output_kinds`. Tokens of an engine that drafts
+# itself are unknown. A forced token is the only one that the request's guide allows.
 Kind: TypeAlias = Literal["plain", "accepted", "correction", "bonus", "unknown", "forced"]
 KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
 
@@ -190,7 +190,7 @@ NUM_ROUNDS = OUTPUTS.declare("num_rounds", "INT32", (1,))
 SPEC_DECODE_STATISTICS = OUTPUTS.declare("spec_decode_statistics", "STRING", (-1,))
 """JSON statistics of speculation, in total and per round. On request."""
 
-# What a client reads of every answer and of every chunk of it.
+# Outputs that every client reads, of whole responses and of chunks.
 ANSWER_OUTPUTS: Final = (
     TEXT_OUTPUT,
     OUTPUT_IDS,

@@ -55,11 +55,8 @@ NAME_METRICS = [
     ),
     ROOT / "deploy" / "helm" / "tandem" / "files" / "health.py",
 ]
-PAGES = {
-    path.stem: path.read_text()
-    for folder in ("reference", "deploy")
-    for path in (ROOT / "docs" / folder).glob("*.md")
-}
+# By name; a page of the reference comes after one of the concepts with its name.
+PAGES = {path.stem: path.read_text() for path in sorted((ROOT / "docs").rglob("*.md"))}
 # The keys of a kind of engine are on its own page.
 ENGINE_PAGES = {"emulated": "emulated", "tensorrtllm": "tensorrt-llm", "llmapi": "llmapi"}
 VARIABLE = re.compile(r"""environ(?:\.get\(|\.setdefault\(|\[)['"](\w+)""")

@@ -92,7 +92,7 @@ ABANDONED_CALLS = METRICS.gauge(
     "Unanswered engine calls past their timeout; at 32 the engine is no longer called",
 )
 
-# An observation is a trip to the server process (50 us), so a sequence makes one, of its mean.
+# An observation is a trip to the server process (50 us). So a sequence makes one of its mean.
 TIME_TO_FIRST_TOKEN = METRICS.histogram(
     "tandem_time_to_first_token_seconds",
     "From a request's arrival to a sequence's first token, queueing included",

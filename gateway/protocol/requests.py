@@ -230,8 +230,8 @@ class TemplateRequest(Body):
     reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = (
         None
     )
-    """Variable of the chat template: `none` to `max`; also sets `enable_thinking`, to false for
-    `none` (default: none sent)."""
+    """Variable of the chat template: `none`, `minimal`, `low`, `medium`, `high`, `xhigh` or `max`
+    (default: none sent)."""
     verbosity: Literal["low", "medium", "high"] | None = None
     """Variable of the chat template: `low`, `medium` or `high` (default: none sent)."""
     chat_template_kwargs: dict[str, Any] = {}
