@@ -1,7 +1,7 @@
 """Takes README's picture of the page: an answer of SmolLM2-135M-Instruct in a real Chromium.
 
 `make screenshot` runs it: it serves the chat model as `make chat` does, asks it on the page, and
-writes docs/page.png anew. Chromium must be installed; the variable CHROMIUM names another one.
+writes docs/page.png. Chromium must be installed; the variable CHROMIUM names another one.
 """
 
 from __future__ import annotations
