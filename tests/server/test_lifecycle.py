@@ -56,8 +56,8 @@ def test_a_path_with_a_space_is_refused_at_once(tmp_path):
     """Triton would wait for its Python models until it was killed."""
     write_model(tmp_path / "a b", "echo")
     assert refusal(tmp_path / "a b") == (
-        f"Triton serves no path with a space: {tmp_path / 'a b'}; where it is Tandem's own, TMPDIR "
-        "or XDG_CACHE_HOME moves it"
+        f"Triton can't serve a path with a space: {tmp_path / 'a b'}; if Tandem made it, set "
+        "TMPDIR or XDG_CACHE_HOME"
     )
 
 
@@ -71,8 +71,8 @@ def test_a_models_process_knows_how_much_shared_memory_it_has_left(tmp_path):
 
 def test_a_server_that_is_not_ready_in_time_is_refused_with_what_is_missing(models):
     assert refusal(models, startup_timeout=0.01).partition("; log: ")[0] == (
-        "Triton is not ready after 0.01 s, models not loaded: echo; what takes longer needs more "
-        "in 'timeouts.startup'"
+        "Triton is not ready after 0.01 s, waiting for echo; raise 'timeouts.startup' if it needs "
+        "longer"
     )
 
 
@@ -96,8 +96,7 @@ def test_server_answers_when_it_is_entered(models):
 def test_server_reports_its_progress_when_it_starts(models):
     seen = []
     with start(models, on_progress=seen.append):
-        assert {step.models for step in seen} == {frozenset({"echo"})}
-        assert seen[-1].seconds > 0
+        assert seen[0].startswith("0 of 1 models, waiting for echo (")
 
 
 def test_stopped_server_leaves_nothing_behind(models):
@@ -188,14 +187,14 @@ def test_server_reports_what_it_waits_for_when_it_stops(models):
     server = start(models)
     server.start()
     seen = []
-    server.stop(lambda names, seconds: seen.append(names))
-    assert seen[0] == ["Triton", "echo"]
+    server.stop(seen.append)
+    assert seen[0].startswith("waiting for Triton, echo (")
 
 
 def test_impatient_user_leaves_nothing_behind(models):
     """An interrupt while a server that would not stop is stopped kills it, stubs and all."""
 
-    def interrupt(names, seconds):
+    def interrupt(_):
         raise KeyboardInterrupt
 
     with start(models) as server:
