@@ -78,7 +78,7 @@ def test_up_ends_when_a_process_that_it_needs_has_ended(model):
         os.kill(stub_of(processes, model), signal.SIGKILL)
         assert process.wait(120) == 1
         said = process.stderr.read()
-        assert f"the process of model '{model}' has ended, and Triton starts no other one" in said
+        assert f"the process of model '{model}' has ended, and Triton doesn't restart it" in said
         assert "Traceback" not in said
         assert not any(map(alive, processes))
         assert not shared_memory_of(process)
@@ -104,7 +104,6 @@ def test_up_reports_progress_and_its_choices_without_a_terminal():
         said = process.stderr.read().splitlines()
         assert process.wait(30) == 0
     assert said[0] == "starting Triton"
-    assert re.fullmatch(r"starting Triton: \d of 7 models", said[1])
     assert said[-1] == "stopping Triton (Ctrl-C again kills it)"
     assert "page" not in shown
     generate = next(line for line in shown.splitlines() if "tandem generate" in line)

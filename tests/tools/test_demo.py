@@ -6,7 +6,7 @@ import json
 from rich.console import Console
 
 from tandem.tools.client.client import Answer, AnswerTotals
-from tandem.tools.client.dataset import Prompt
+from tandem.tools.client.dataset import DatasetPrompt
 from tandem.tools.commands import demo
 from tandem.tools.commands.demo import PromptComparison, cells
 
@@ -18,7 +18,7 @@ def answer(text, seconds, rounds=10, drafted=0, accepted=0):
 def comparison(name="one", text="same", said="same", kind="edit"):
     control = [answer(text, seconds, 20) for seconds in (2.0, 9.0, 1.0)]
     speculative = [answer(said, seconds, 10, 40, 10) for seconds in (1.0, 0.5, 7.0)]
-    return PromptComparison(Prompt("x", kind, name), control, speculative)
+    return PromptComparison(DatasetPrompt("x", kind, name), control, speculative)
 
 
 def report(*comparisons):
@@ -32,7 +32,7 @@ def test_prompts_are_the_first_of_each_kind(tmp_path):
     kinds = {i: "edit" if i in (3, 7) else "completion" for i in range(9)}
     lines = [{"id": str(i), "kind": kinds[i], "prompt": f"def f{i}("} for i in range(9)]
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    wanted = [Prompt(f"def f{i}(", kinds[i], str(i)) for i in (0, 1, 2, 4, 3, 7)]
+    wanted = [DatasetPrompt(f"def f{i}(", kinds[i], str(i)) for i in (0, 1, 2, 4, 3, 7)]
     assert demo.read_prompts(path) == wanted
 
 
@@ -46,7 +46,9 @@ def test_total_adds_up_times_and_tokens():
 
 
 def test_statistics_say_so_when_nothing_was_drafted():
-    nothing = PromptComparison(Prompt("x", "edit", "one"), [answer("t", 1.0)], [answer("t", 1.0)])
+    nothing = PromptComparison(
+        DatasetPrompt("x", "edit", "one"), [answer("t", 1.0)], [answer("t", 1.0)]
+    )
     assert "-" in cells([nothing])
 
 

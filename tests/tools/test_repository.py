@@ -134,12 +134,13 @@ def test_version_folders_carry_what_they_import(rendered):
         assert (folder / "tandem" / "contract" / "tensor.py").is_file()
 
 
-def test_repository_says_how_it_is_served_and_what_is_in_it(planned, rendered, tmp_path):
+def test_repository_says_how_it_is_served_and_what_clients_call(planned, rendered, tmp_path):
     text = (rendered / "README.md").read_text()
     assert "\nsh serve.sh\n" in text
     assert "needs\n`numpy`, `tokenizers`, `llguidance>=1.9,<2`, `torch`, `transformers>=5`;" in text
-    for model in repository.models(planned):
-        assert f"\n| `{model.name}` | " in text
+    assert "Clients call `streaming` (chunks)" in text
+    for entry in planned.profile.entries:
+        assert f"`{entry.name}` (" in text
     assert str(tmp_path) not in text
 
 
@@ -308,7 +309,3 @@ def test_only_the_stream_entry_has_several_instances(planned, tmp_path):
     }
     assert counts.pop("streaming") == 3
     assert set(counts.values()) == {1}
-    assert (
-        "| `streaming` | clients: answers in chunks" in (tmp_path / "three/README.md").read_text()
-    )
-    assert "`; 3 processes |" in (tmp_path / "three/README.md").read_text()

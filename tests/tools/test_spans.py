@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from tandem.contract.entry import KINDS
 from tandem.tools.client.client import AnswerChunk, AnswerTotals
-from tandem.tools.client.spans import Spans
+from tandem.tools.client.terminal import Spans
 
 
 def chunk_of(text, *tokens):

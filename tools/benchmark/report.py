@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import os
+import platform
+import re
+import shutil
+import subprocess
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from rich.table import Table
 
-from tandem.tools.benchmark.machine import describe_machine
 from tandem.tools.benchmark.statistics import HIGH, LOW, Spread, VariantStatistics
 from tandem.tools.benchmark.trace import Repetition
 
@@ -17,7 +22,7 @@ NOTHING = "-"
 
 
 class TableColumn(NamedTuple):
-    """A heading, and what a row shows under it."""
+    """A heading, and the text of a row's cell."""
 
     heading: str
     cell: Callable[[VariantStatistics], str]
@@ -26,19 +31,16 @@ class TableColumn(NamedTuple):
 
 @dataclass(frozen=True)
 class Report:
-    """Everything that was measured in one run.
-
-    served: what was measured, in words. settings: what it was measured with.
-    """
+    """All measurements of one run. served: the name of the server. settings: of the run."""
 
     served: str
     settings: dict[str, Any]
     rows: Sequence[VariantStatistics]
 
     def tables(self) -> list[Table]:
-        """Return a table of speeds for each scenario, and one of latencies where it was streamed.
+        """Return a table of speeds per scenario, and one of latencies if it was streamed.
 
-        Columns that would be empty are left out.
+        Empty columns are left out.
         """
         tables = []
         for name in dict.fromkeys(row.cell.scenario for row in self.rows):
@@ -51,7 +53,7 @@ class Report:
     def differences(self) -> list[str]:
         return [
             f"{row.cell.scenario}, {row.cell.num_streams} at once, {row.cell.variant}: "
-            f"{row.num_different} answers differ from the control's first"
+            f"{row.num_different} answers differ from the baseline's first"
             for row in self.rows
             if row.num_different
         ]
@@ -114,17 +116,18 @@ WAY = (
 )
 SPEEDS = (
     *WAY,
-    TableColumn("tokens/s", lambda row: _median(row.tokens_per_second, ".1f")),
-    TableColumn(SPREAD, lambda row: _range(row.tokens_per_second, ".0f")),
+    TableColumn("tokens/s", lambda row: _median(row.spread("tokens_per_second"), ".1f")),
+    TableColumn(SPREAD, lambda row: _range(row.spread("tokens_per_second"), ".0f")),
     TableColumn("speedup", _of_drafts(lambda row: _median(row.speedup, ".2f"))),
     TableColumn(SPREAD, _of_drafts(lambda row: _range(row.speedup, ".2f"))),
     TableColumn("ideal", _of_drafts(lambda row: _median(row.ideal_speedup, ".2f"))),
-    TableColumn("efficiency", lambda row: _median(row.efficiency, ".3f")),
+    TableColumn("efficiency", lambda row: _median(row.spread("efficiency"), ".3f")),
     TableColumn(
-        "orchestration\nms a round", lambda row: _median(row.orchestration_seconds, ".2f", 1e3)
+        "orchestration\nms per round",
+        lambda row: _median(row.spread("orchestration_seconds"), ".2f", 1e3),
     ),
-    TableColumn("acceptance", lambda row: _median(row.acceptance_rate, ".1%")),
-    TableColumn("tokens\nper round", lambda row: _median(row.tokens_per_round, ".2f")),
+    TableColumn("acceptance", lambda row: _median(row.spread("acceptance_rate"), ".1%")),
+    TableColumn("tokens\nper round", lambda row: _median(row.spread("tokens_per_round"), ".2f")),
     TableColumn("scaling", lambda row: _median(row.scaling, ".2f")),
 )
 LATENCIES = (
@@ -138,11 +141,8 @@ LATENCIES = (
 )
 
 
-# The statistics that the JSON has under their own names.
-SPREADS = (
-    *("tokens_per_second", "speedup", "ideal_speedup", "efficiency", "acceptance_rate"),
-    *("tokens_per_round", "scaling", "seconds_to_first_token"),
-)
+OF_REPETITIONS = ("tokens_per_second", "efficiency", "acceptance_rate", "tokens_per_round")
+OF_ROWS = ("speedup", "ideal_speedup", "scaling", "seconds_to_first_token")
 SPREAD_KEYS = ("median", f"p{LOW}", f"p{HIGH}")
 
 
@@ -153,8 +153,11 @@ def _row(statistics: VariantStatistics) -> dict[str, Any]:
         "num_streams": cell.num_streams,
         **asdict(cell.variant),
         "num_draft_tokens": cell.variant.length,
-        **{name: _named(getattr(statistics, name), SPREAD_KEYS) for name in SPREADS},
-        "orchestration_seconds_per_round": _named(statistics.orchestration_seconds, SPREAD_KEYS),
+        **{name: _named(statistics.spread(name), SPREAD_KEYS) for name in OF_REPETITIONS},
+        **{name: _named(getattr(statistics, name), SPREAD_KEYS) for name in OF_ROWS},
+        "orchestration_seconds_per_round": _named(
+            statistics.spread("orchestration_seconds"), SPREAD_KEYS
+        ),
         "inter_token_seconds": _named(statistics.inter_token_seconds, ("p50", "p99")),
         "gap_seconds": _named(statistics.gap_seconds, ("p50", "p99")),
         "num_different": statistics.num_different,
@@ -176,3 +179,24 @@ def _repetition(repetition: Repetition) -> dict[str, Any]:
         "seconds": repetition.seconds,
         "engine_seconds": repetition.engine_seconds,
     }
+
+
+def describe_machine() -> dict[str, Any]:
+    cpu = re.search(r"^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
+    return {
+        "cpu": cpu[1] if cpu else platform.machine(),
+        "cores": len(os.sched_getaffinity(0)),
+        "load_average": round(os.getloadavg()[0], 2),
+        "gpus": _gpus(),
+        "system": platform.platform(),
+        "python": platform.python_version(),
+    }
+
+
+def _gpus() -> list[str]:
+    program = shutil.which("nvidia-smi")
+    if program is None:
+        return []
+    question = [program, "--query-gpu=name", "--format=csv,noheader"]
+    answered = subprocess.run(question, capture_output=True, text=True, check=False)
+    return answered.stdout.splitlines() if answered.returncode == 0 else []

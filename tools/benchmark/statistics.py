@@ -1,4 +1,4 @@
-"""What repetitions amount to: medians and their spread. Pure arithmetic."""
+"""Medians of repetitions, and their spread."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Spread(NamedTuple):
 
     @property
     def is_one(self) -> bool:
-        """Whether nothing differed: of a single measurement the percentiles say nothing."""
+        """Whether all values are equal, as they are for a single measurement."""
         return self.low == self.high
 
     @classmethod
@@ -39,7 +39,7 @@ class Spread(NamedTuple):
 class Cell:
     """One variant at one scenario and number of streams: whole answers, and streamed ones.
 
-    Repetition i of two cells of a scenario ran side by side: they may be compared one by one.
+    Repetition i of two cells of a scenario ran at the same time, so they can be compared.
     """
 
     scenario: str
@@ -51,55 +51,39 @@ class Cell:
 
 @dataclass(frozen=True)
 class VariantStatistics:
-    """A row of the table. Seconds; None where it was not measured or means nothing.
+    """A row of the table. Times are seconds; None if not measured or without a meaning.
 
-    control: the same scenario and number of streams, without a drafter. alone: the same variant
-    with one stream.
+    control: the baseline at the same scenario and number of streams. alone: the same variant with
+    one stream.
     """
 
     cell: Cell
     control: Cell
     alone: Cell | None = None
 
-    @property
-    def tokens_per_second(self) -> Spread | None:
-        return Spread.of(r.tokens_per_second for r in self.cell.whole)
+    def spread(self, name: str) -> Spread | None:
+        """Return the spread of a property of the repetitions."""
+        return Spread.of(getattr(repetition, name) for repetition in self.cell.whole)
 
     @property
     def speedup(self) -> Spread | None:
-        """Tokens a second over those of the control in the same repetition."""
+        """Tokens per second relative to the baseline in the same repetition."""
         return Spread.of(self._speedups)
 
     @property
     def ideal_speedup(self) -> Spread | None:
-        """What the speedup would be if an answer took its engine seconds alone.
+        """The speedup if an answer took only the seconds of the engines.
 
-        The control stays as it was measured, its own orchestration included, so that a slow
-        control cannot make the loop look better.
+        The baseline includes its own orchestration, so a slow baseline can't make the loop look
+        better.
         """
         efficiencies = [r.efficiency for r in self.cell.whole]
         pairs = zip(self._speedups, efficiencies, strict=True)
         return Spread.of(s / e if s and e else None for s, e in pairs)
 
     @property
-    def efficiency(self) -> Spread | None:
-        return Spread.of(r.efficiency for r in self.cell.whole)
-
-    @property
-    def orchestration_seconds(self) -> Spread | None:
-        return Spread.of(r.orchestration_seconds for r in self.cell.whole)
-
-    @property
-    def acceptance_rate(self) -> Spread | None:
-        return Spread.of(r.acceptance_rate for r in self.cell.whole)
-
-    @property
-    def tokens_per_round(self) -> Spread | None:
-        return Spread.of(r.tokens_per_round for r in self.cell.whole)
-
-    @property
     def scaling(self) -> Spread | None:
-        """Tokens a second over those of one stream in the same repetition."""
+        """Tokens per second relative to one stream in the same repetition."""
         if self.alone is None:
             return None
         pairs = zip(self.cell.whole, self.alone.whole, strict=True)
@@ -124,7 +108,7 @@ class VariantStatistics:
 
     @property
     def num_different(self) -> int:
-        """Answers whose text is not the control's first one to the same prompt."""
+        """Number of answers that differ from the first one of the baseline to the same prompt."""
         wanted: dict[int, str] = {}
         for trace in _traces(self.control.whole):
             wanted.setdefault(trace.prompt, trace.text)
@@ -144,7 +128,7 @@ class VariantStatistics:
 
 
 def statistics_of(cells: Sequence[Cell]) -> list[VariantStatistics]:
-    """Return every cell with its control and, if one stream was measured too, with that."""
+    """Return each cell with its baseline and, if it was measured, the cell of one stream."""
     by_place = {(cell.scenario, cell.num_streams, cell.variant): cell for cell in cells}
     controls = {(c.scenario, c.num_streams): c for c in cells if c.variant.is_control}
     return [

@@ -21,7 +21,7 @@ def _as_list(value: Any) -> Any:
 
 
 @dataclass(frozen=True)
-class Prompt:
+class DatasetPrompt:
     """A text to continue. kind: of prompts that are measured together; may be empty, as may id."""
 
     text: Annotated[str, Field(validation_alias=AliasChoices(*PROMPT_KEYS))]
@@ -42,14 +42,14 @@ class Item:
     stop: Annotated[tuple[Annotated[str, Field(min_length=1)], ...], BeforeValidator(_as_list)] = ()
 
 
-def read_prompts(path: Path) -> list[Prompt]:
+def read_prompts(path: Path) -> list[DatasetPrompt]:
     """Read prompts, one per line: a JSON object if the file is .jsonl, otherwise its text.
 
     Raises TandemError with the line that is wrong.
     """
     if path.suffix == ".jsonl":
-        return _read(path, TypeAdapter(Prompt))
-    return [Prompt(line) for _, line in _lines(path)]
+        return _read(path, TypeAdapter(DatasetPrompt))
+    return [DatasetPrompt(line) for _, line in _lines(path)]
 
 
 def read_items(path: Path) -> list[Item]:

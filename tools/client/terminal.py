@@ -1,31 +1,70 @@
-"""Shows answers on a terminal: as they stream, and what they took."""
+"""Shows answers on a terminal while they stream, and their statistics."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import deque
+from collections.abc import Iterator, Mapping
+from itertools import groupby
+from typing import NamedTuple
 
 from rich.console import Console
 
-from tandem.contract.entry import Kind
-from tandem.tools.client.client import Answer, Answers, Client, Inputs
-from tandem.tools.client.spans import Spans
+from tandem.contract.entry import KINDS, Kind
+from tandem.tools.client.client import Answer, AnswerChunk, Answers, Client, Inputs
 
+# The target's own text has no style.
 STYLES: Mapping[Kind | None, str] = {"accepted": "green", "forced": "magenta"}
-# A control character in a generated text must not reach a terminal: it is shown as a picture.
+# Control characters in a generated text must not reach a terminal: they are shown as pictures.
 PICTURES = {code: 0x2400 + code for code in range(32) if chr(code) not in "\n\t"}
 PICTURES |= {0x7F: 0x2421} | dict.fromkeys(range(0x80, 0xA0), 0xFFFD)
 
 
 def console_of_width(width: int) -> Console:
-    """Return a console as wide as the terminal, or as ``width`` where there is none."""
+    """Return a console as wide as the terminal, or ``width`` if there is none."""
     return Console(width=None if Console().is_terminal else width)
 
 
-def show(client: Client, model: str, inputs: Inputs, answer: Answer, console: Console) -> None:
-    """Print an answer as it comes, and keep it in ``answer``, however it ends.
+class Span(NamedTuple):
+    """Text with one style. kind: one of ``STYLES``; None if it is the target's own."""
 
-    On a terminal with colours, accepted draft tokens, and those that a guide forces, have another
-    colour than the target's own.
+    text: str
+    kind: Kind | None = None
+
+
+class Spans:
+    """Splits the chunks of one answer by the kinds of their tokens and the lengths of their text.
+
+    A token may come before its text, which is held back if it may begin a stop string.
+    """
+
+    def __init__(self) -> None:
+        self._due: deque[tuple[Kind | None, int]] = deque()  # kind, characters to come
+
+    def split(self, chunk: AnswerChunk) -> Iterator[Span]:
+        """Yield the spans of a chunk's text; joined, they are that text."""
+        for number, length in zip(chunk.kinds, chunk.text_lengths, strict=True):
+            kind = KINDS[number]
+            self._due.append((kind if kind in STYLES else None, length))
+        for origin, pieces in groupby(self._pieces(chunk.text), lambda piece: piece.kind):
+            yield Span("".join(piece.text for piece in pieces), origin)
+
+    def _pieces(self, text: str) -> Iterator[Span]:
+        """Yield the text of each token, and a rest without a token: an unfinished character."""
+        while text and self._due:
+            kind, length = self._due.popleft()
+            if length > len(text):
+                self._due.appendleft((kind, length - len(text)))
+            if length:
+                yield Span(text[:length], kind)
+            text = text[length:]
+        if text:
+            yield Span(text)
+
+
+def show(client: Client, model: str, inputs: Inputs, answer: Answer, console: Console) -> None:
+    """Print an answer while it arrives, and collect it in ``answer``, however it ends.
+
+    On a terminal with colours, accepted draft tokens and tokens that a guide forces have colours.
     """
     tells_origins = coloured(console)
     chunks = client.stream(model, inputs, tells_origins=tells_origins)

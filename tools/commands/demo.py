@@ -18,7 +18,7 @@ from tandem.bls.drafters import registry as drafter_registry
 from tandem.contract import entry as tensors
 from tandem.tools.client import dataset
 from tandem.tools.client.client import Answer, Answers, Client, inputs_for
-from tandem.tools.client.dataset import Prompt
+from tandem.tools.client.dataset import DatasetPrompt
 from tandem.tools.client.terminal import STYLES, coloured, console_of_width, show
 from tandem.tools.commands.options import EMBEDDED, PROMPTS
 from tandem.tools.profiles import deployment
@@ -36,7 +36,7 @@ WIDTH = 100  # if the output is not a terminal
 class PromptComparison:
     """One prompt, answered several times without and with a drafter, greedily."""
 
-    prompt: Prompt
+    prompt: DatasetPrompt
     control: Sequence[Answer]
     speculative: Sequence[Answer]
 
@@ -96,7 +96,7 @@ def run(_: argparse.Namespace) -> int:
     return report(comparisons, planned.loop_settings().drafter, console)
 
 
-def read_prompts(path: Path) -> list[Prompt]:
+def read_prompts(path: Path) -> list[DatasetPrompt]:
     """Return the first prompts of each kind."""
     prompts = dataset.read_prompts(path)
     kinds = dict.fromkeys(prompt.kind for prompt in prompts)
@@ -112,13 +112,13 @@ class DemoRunner:
         self._model = model
         self._console = console
 
-    def warm_up(self, prompts: Sequence[Prompt]) -> None:
+    def warm_up(self, prompts: Sequence[DatasetPrompt]) -> None:
         """Let both engines allocate memory, and `auto` learn the times of their calls."""
         for prompt in prompts:
             for drafter in (CONTROL, None):
                 self._answer(prompt, drafter)
 
-    def compare(self, prompt: Prompt, heading: str) -> PromptComparison:
+    def compare(self, prompt: DatasetPrompt, heading: str) -> PromptComparison:
         """Show an answer as it streams, then time answers in turns, with the same noise for both.
 
         The timed answers are not streamed, because the baseline would pay for a chunk per token.
@@ -136,7 +136,7 @@ class DemoRunner:
                 speculative.append(self._answer(prompt, None))
         return PromptComparison(prompt, control, speculative)
 
-    def _answer(self, prompt: Prompt, drafter: str | None) -> Answer:
+    def _answer(self, prompt: DatasetPrompt, drafter: str | None) -> Answer:
         """Ask with a drafter, or with the deployment's own (None)."""
         more = {} if drafter is None else {tensors.DRAFTER: drafter}
         inputs = inputs_for(prompt.text, MAX_TOKENS, more, stream=False)

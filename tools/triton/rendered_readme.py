@@ -1,4 +1,4 @@
-"""How a rendered repository is served: the script in it, and the README that says so."""
+"""The script that serves a rendered repository, and its README."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ from tandem.guides.library import REQUIREMENT
 from tandem.tools.profiles.deployment import Deployment
 from tandem.tools.triton.launch import launch_of
 
-EXIT_SECONDS = 30  # for requests in flight when it is asked to stop
-SCRIPT = "serve.sh"  # the image of the Dockerfile runs it
-HERE, MORE = "$repository", "$@"  # of the script: where it lies, and options of whoever calls it
+EXIT_SECONDS = 30  # for requests in flight when Triton stops
+SCRIPT = "serve.sh"  # the Dockerfile's image runs it
+HERE, MORE = "$repository", "$@"  # in the script: its folder, and the options that it is given
 SERVE = """\
 #!/bin/sh
-# Serves the model repository that this file lies in, wherever it was copied or mounted. More
-# options of tritonserver may follow: sh serve.sh --http-port=9000
+# Serves the model repository in the folder of this file. Options of tritonserver may follow:
+# sh serve.sh --http-port=9000
 set -eu
 repository=$(cd "$(dirname "$0")" && pwd)
 case $repository in
     *[[:space:]]*) echo "Triton serves no path with a space: $repository" >&2; exit 1 ;;
 esac
-# Triton's Python models import from the working directory first: nothing may be there.
+# Triton's Python models import from the working directory first, so it must be empty.
 [ -z "$(ls -A)" ] || cd "$(mktemp -d)"
 exec {command}
 """
-PACKAGES = {  # of the Python that runs the models, by the engine in them
+PACKAGES = {  # kind of engine -> packages of the Python that runs it
     "torch": ("torch", "transformers>=5"),
     "llmapi": ("tensorrt_llm",),
 }
@@ -41,9 +41,9 @@ the profile and render it again.
 sh {script}
 ```
 
-The script may lie anywhere, together with the models, but in no path with a space. It starts
-`tritonserver`, and hands on more of its options; paths in these must be absolute. Give the server
-shared memory (Docker: `--shm-size 1g`). Its Python needs
+You can move the repository to any path without a space. The script starts `tritonserver` with the
+options that it is given; paths in these must be absolute. Give the server shared memory (Docker:
+`--shm-size 1g`). Its Python needs
 {packages}; Tandem is in the repository.
 
 ## Ask
@@ -53,16 +53,12 @@ curl 127.0.0.1:8000/v2/models/{entry}/generate{stream} \\
     -d '{{"text_input": "Once upon a time", "max_tokens": 32}}'
 ```
 
-## Models
-
-| model | for |
-|---|---|
-{models}
+Clients call {entries}.
 """
 
 
 def server_options(planned: Deployment, folder: str | Path) -> list[str]:
-    """Return the tritonserver command of every process that serves the repository."""
+    """Return the tritonserver command of each process that serves the repository."""
     return [
         *("tritonserver", f"--model-repository={folder}"),
         "--disable-auto-complete-config",
@@ -89,7 +85,10 @@ def readme(planned: Deployment) -> str:
         packages=", ".join(f"`{package}`" for package in _packages(planned)),
         entry=whole[0] if whole else planned.stream_entry.name,
         stream="" if whole else "_stream",
-        models="\n".join(f"| `{name}` | {purpose} |" for name, purpose in _purposes(planned)),
+        entries=", ".join(
+            f"`{entry.name}` ({'chunks' if entry.kind == 'stream' else 'one answer'})"
+            for entry in planned.profile.entries
+        ),
     )
 
 
@@ -99,26 +98,3 @@ def _packages(planned: Deployment) -> list[str]:
     own = [package for kind in kinds for package in PACKAGES.get(kind, ())]
     guides = (REQUIREMENT,) if planned.profile.limits.max_guide_bytes else ()
     return [*dict.fromkeys(("numpy", "tokenizers", *guides, *own))]
-
-
-def _purposes(planned: Deployment) -> list[tuple[str, str]]:
-    names, profile = planned.profile.models, planned.profile
-    streams = "clients: answers in chunks, by gRPC streaming or `generate_stream`"
-    if profile.instances > 1:
-        streams += f"; {profile.instances} processes"
-    once = "clients: answers once, by `infer` or `generate`"
-    entries = [
-        (
-            entry.name,
-            (streams if entry.kind == "stream" else once)
-            + (f"; drafter `{entry.drafter}` by default" if entry.drafter else ""),
-        )
-        for entry in profile.entries
-    ]
-    return [
-        *entries,
-        (names.target, "the target"),
-        *([(names.draft, "the draft")] if planned.draft else []),
-        (names.preprocessing, "text to token ids"),
-        (names.postprocessing, "token ids to text"),
-    ]

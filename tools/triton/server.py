@@ -1,4 +1,4 @@
-"""One running Triton: start it, know when it is ready, stop it and clean up everything.
+"""One running Triton: start it, wait until it is ready, stop it and clean up.
 
 with TritonServer(repository, thread_pool_size=128) as server:
     client = InferenceServerClient(server.grpc_url)
@@ -16,7 +16,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,11 +31,11 @@ from tandem.tools.triton.log import TritonLog
 POLL_SECONDS = 0.05
 LOOPBACK = "127.0.0.1"
 EVERY_ADDRESS = ("0.0.0.0", "::")
-EXIT_SECONDS = 5  # Triton's own patience with requests in flight when it is asked to stop
-STOP_SECONDS = 10.0  # then it is killed: an open idle gRPC stream can hold it for ever
+EXIT_SECONDS = 5  # Triton waits that long for requests in flight when it stops
+STOP_SECONDS = 10.0  # then it is killed: an open idle gRPC stream can block it forever
 GUARD_SECONDS = STOP_SECONDS + 5
 MOST_STARTS = 3
-SECONDS_BETWEEN_LOOKS = 2.0  # whether all of a server that runs is still there, and answers
+SECONDS_BETWEEN_LOOKS = 2.0  # between checks of a running server
 SECONDS_UNTAKEN = 30.0  # Triton takes a response within milliseconds, or its streams hang
 
 
@@ -51,26 +51,16 @@ class Ports:
 ANY_PORTS = Ports(0, 0, 0)
 
 
-@dataclass(frozen=True)
-class Progress:
-    """How far a start is: names of the models, and the seconds since it began."""
-
-    loaded: frozenset[str]
-    models: frozenset[str]
-    seconds: float
-
-
 class TritonServer:
     """A Triton that serves one model repository; a context manager.
 
     repository: a folder of models, as ``tandem render`` writes it.
-    thread_pool_size: BLS calls that one model can have in flight; more of them wait in line.
-    address: what to listen on. startup_timeout: seconds that all models may take to load.
-    launch: how many processes it is, and what starts them.
-    on_progress: called again and again while the server starts.
+    thread_pool_size: BLS calls that one model can have in flight; others wait.
+    startup_timeout: seconds that all models may take to load. launch: its processes.
+    on_progress: called repeatedly with a line of text while the server starts.
 
-    Entering starts it and returns once every model is ready. TandemError says in one line which
-    model failed and why, and where the log is; the log of a server that ran well is removed.
+    Entering starts it and returns when every model is ready. TandemError says in one line which
+    model failed and why, and where the log is; the log is removed if the server ran well.
     """
 
     def __init__(
@@ -82,7 +72,7 @@ class TritonServer:
         address: str = LOOPBACK,
         startup_timeout: float = STARTUP_SECONDS,
         launch: Launch = SINGLE,
-        on_progress: Callable[[Progress], None] = lambda _: None,
+        on_progress: Callable[[str], None] = lambda _: None,
     ) -> None:
         self.repository = repository.resolve()
         self.models = frozenset(p.parent.name for p in self.repository.glob("*/config.pbtxt"))
@@ -121,7 +111,7 @@ class TritonServer:
 
     @property
     def processes(self) -> list[int]:
-        """Ids of the processes of this server: Triton itself and a stub for each Python model."""
+        """Ids of the server's processes: Triton itself and a stub for each Python model."""
         return list(supervisor.session_processes(self._guard.pid)) if self._guard else []
 
     def start(self) -> None:
@@ -132,7 +122,7 @@ class TritonServer:
             try:
                 return self._start_once()
             except TandemError:
-                # What Triton and other programs race for says nothing of the models.
+                # A lost race with another program is no fault of the models.
                 if not (self._failed and self.log.lost_a_race):
                     raise
                 self.log.path.unlink()
@@ -144,8 +134,8 @@ class TritonServer:
         for path in (self.repository, install.backends):
             if any(letter.isspace() for letter in str(path)):  # no Python model would start
                 raise TandemError(
-                    f"Triton serves no path with a space: {path}; where it is Tandem's own, TMPDIR "
-                    "or XDG_CACHE_HOME moves it"
+                    f"Triton can't serve a path with a space: {path}; if Tandem made it, set "
+                    "TMPDIR or XDG_CACHE_HOME"
                 )
         self.ports = claim_ports(self._wanted_ports, self.address)
         self.command = self._command(install)
@@ -176,9 +166,9 @@ class TritonServer:
             raise
 
     def wait(self, expendable: Collection[str] = ()) -> None:
-        """Block until the server ends, or can answer no more; it is an error that is raised.
+        """Block until the server ends or can't answer any more, and raise TandemError.
 
-        Triton does not start the process of a model again. expendable: models that nobody needs.
+        Triton doesn't restart the process of a model. expendable: models that may end.
         """
         gone: Counter[str] = Counter()
         while self._guard is not None:
@@ -186,10 +176,10 @@ class TritonServer:
                 self._guard.wait(SECONDS_BETWEEN_LOOKS)
                 raise self._ended()
             gone_before, gone = gone, self._when_ready - Counter(self._names)
-            # Where Triton itself ends, they are gone for a moment only.
+            # Models are gone for a moment if Triton itself ends.
             for model in sorted((gone & gone_before).keys() - {"Triton", *expendable}):
                 raise self._failure(
-                    f"the process of model '{model}' has ended, and Triton starts no other one"
+                    f"the process of model '{model}' has ended, and Triton doesn't restart it"
                 )
             seconds = pages.oldest_untaken(self._host, self.ports.metrics)
             if seconds > SECONDS_UNTAKEN:
@@ -197,11 +187,11 @@ class TritonServer:
                     f"gRPC streams hang: Triton has not taken a response for {seconds:.0f} s"
                 )
 
-    def stop(self, on_wait: Callable[[Sequence[str], float], None] = lambda *_: None) -> None:
-        """End the server, its stubs and its shared memory. Harmless when it does not run.
+    def stop(self, on_wait: Callable[[str], None] = lambda _: None) -> None:
+        """End the server, its stubs and its shared memory, if it runs.
 
-        on_wait: called again and again meanwhile with what still runs ("Triton", models' names) and
-        the seconds since it was asked to stop. An exception meanwhile (KeyboardInterrupt) kills it.
+        on_wait: called repeatedly with a line of text about what still runs. An exception
+        (KeyboardInterrupt) kills the server.
         """
         if self._guard is None:
             return
@@ -210,14 +200,14 @@ class TritonServer:
                 self._guard.stdin.close()  # asks the guard to stop
             began = time.monotonic()
             while self.running and (seconds := time.monotonic() - began) < GUARD_SECONDS:
-                on_wait(list(dict.fromkeys(self._names)), seconds)
+                on_wait(f"waiting for {', '.join(dict.fromkeys(self._names))} ({seconds:.0f} s)")
                 with suppress(subprocess.TimeoutExpired):
                     self._guard.wait(POLL_SECONDS)
         finally:
             self.kill()
 
     def kill(self) -> None:
-        """End what is left of it at once, and clean up. Harmless when it does not run."""
+        """End all its processes at once, if it runs, and clean up."""
         if self._guard is None:
             return
         if self._guard.poll() is None:
@@ -236,7 +226,7 @@ class TritonServer:
 
     @property
     def _names(self) -> list[str]:
-        """Its processes: "Triton", and the models of its stubs."""
+        """Names of its processes: "Triton", and the models of its stubs."""
         return supervisor.names_of(self.processes)
 
     @property
@@ -255,9 +245,8 @@ class TritonServer:
             "model-load-thread-count": len(self.models),
             "exit-timeout-secs": EXIT_SECONDS,
         }
-        # Clients get no shared memory: it needs a key that is never given out. In Triton 2.51 a
-        # client that may register regions may also name those of its Python models, and read and
-        # write in them (CVE-2025-23319 and others).
+        # A random key keeps clients from shared memory: in Triton 2.51 a client that may register
+        # regions may also read and write those of the Python models (CVE-2025-23319 and others).
         restricted = f"shared-memory:tandem-key={secrets.token_hex(16)}"
         endpoints = {
             **{f"{name}-address": self.address for name in vars(self.ports)},
@@ -280,18 +269,20 @@ class TritonServer:
                 raise self._ended()
             if failure := self.log.failure:
                 raise self._failure(failure)
-            seconds = time.monotonic() - began
+            seconds, total = time.monotonic() - began, len(self.models)
+            missing = sorted(self.models - self.log.loaded)
+            waiting = f"waiting for {', '.join(missing) or 'Triton'}"
             if seconds > self._startup_timeout:
-                missing = ", ".join(sorted(self.models - set(self.log.loaded))) or "none"
                 raise self._failure(
-                    f"Triton is not ready after {self._startup_timeout:g} s, models not loaded: "
-                    f"{missing}; what takes longer needs more in 'timeouts.startup'"
+                    f"Triton is not ready after {self._startup_timeout:g} s, {waiting}; raise "
+                    "'timeouts.startup' if it needs longer"
                 )
-            self._on_progress(Progress(frozenset(self.log.loaded), self.models, seconds))
+            ready = f"{total - len(missing)} of {total} models"
+            self._on_progress(f"{ready}, {waiting} ({seconds:.0f} s)")
             time.sleep(POLL_SECONDS)
 
     def _ready(self) -> bool:
-        """Whether everything answers; Triton opens /metrics last, when it calls itself ready."""
+        """Whether everything answers; Triton opens /metrics last, when it is ready."""
         models = [f"/v2/models/{name}/ready" for name in self.models]
         return pages.are_found(
             self._host, self.ports.http, "/v2/health/ready", *models
@@ -303,13 +294,13 @@ class TritonServer:
         return self._failure(self.log.failure or f"Triton ended: {self.log.last_error}")
 
     def _failure(self, reason: str) -> TandemError:
-        """Return the error to raise; from now on the log is kept."""
+        """Return the error to raise; the log is kept."""
         self._failed = True
         return TandemError(f"{reason}; log: {self.log.path}")
 
 
 def claim_ports(ports: Ports, address: str) -> Ports:
-    """Check that the ports are free, and pick one for each 0; raise TandemError for the others."""
+    """Check that the ports are free, and pick one for each 0; raise TandemError if they aren't."""
     sockets, reasons = [], {}
     try:
         for name, port in vars(ports).items():
