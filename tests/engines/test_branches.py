@@ -10,10 +10,9 @@ from emulated import emulated
 from engine_harness import VOCAB, Harness, prompt
 from scale import first_of
 
-from tandem.engines.branch import Branch, fitting
 from tandem.engines.emulated.engine import EmulatedEngine
 from tandem.engines.errors import RequestError
-from tandem.engines.request import Branches, EngineRequest, SamplingParams
+from tandem.engines.request import Branches, SamplingParams
 from tandem.engines.words import Words
 
 GREEDY = SamplingParams(top_k=1)
@@ -177,9 +176,6 @@ def test_log_probs_are_those_of_plain_drafts(engine):
         np.testing.assert_allclose(found.log_probs[i], plain.last.log_probs, atol=1e-4)
 
 
-BY_PROBABILITIES = {"sampling": SAMPLED, "return_generation_logits": True}
-
-
 def logits_of(engine, ids, drafts, counts, output_len, **given):
     """Branches and, of each, the logits that its tokens were drawn from."""
     wanted = len(drafts) + 1
@@ -239,19 +235,6 @@ def test_logits_of_branches_have_a_limited_number_of_bytes(engine, monkeypatch):
     assert set(map(tuple, found.outcomes.tolist())) < set(map(tuple, whole.outcomes.tolist()))
     assert sum(map(len, logits)) == 20
     assert len(branches(engine, ids, drafts, 3, 4, sampling=SAMPLED).lengths) == len(whole.lengths)
-
-
-def test_a_call_for_logits_with_no_branch_has_none(engine):
-    outcome = engine.call(
-        prompt(7, 12),
-        drafts=[4, 5],
-        branch_counts=np.zeros(3, np.int32),
-        branch_output_len=np.full(3, 2, np.int32),
-        return_generation_logits=True,
-    )
-    found, logits = outcome.last.branches, outcome.last.generation_logits
-    assert len(found.lengths) == 0
-    assert logits is None
 
 
 def test_a_branch_ends_where_it_is_unsure(engine):
@@ -356,21 +339,3 @@ def test_a_call_that_makes_no_sense_is_refused_by_name(engine, given, message):
     }
     with pytest.raises(RequestError, match=message):
         engine.start(prompt(15, 9), drafts=[4, 5], **asked)
-
-
-def drafted(limit, accepted, rank):
-    plain = EngineRequest("", np.array([1], np.int32), limit)
-    return Branch(plain, accepted, 0, rank)
-
-
-def test_branches_lie_side_by_side_each_with_room_for_the_longest():
-    one, two, long, four = (
-        drafted(limit, j, rank) for limit, j, rank in ((4, 0, 0), (3, 1, 0), (9, 0, 1), (1, 1, 1))
-    )
-    wanted = [four, long, two, one]
-    assert fitting(wanted, 9, 36) == [one, two, long, four]
-    assert fitting(wanted, 9, 35) == [one, two, long]
-    assert fitting(wanted, 9, 26) == [one, two]
-    assert fitting(wanted, 9, 7) == [one]
-    assert fitting(wanted, 9, 3) == []
-    assert fitting(wanted, 3, 99) == [one, two, long]

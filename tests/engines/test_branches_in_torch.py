@@ -6,18 +6,15 @@ import gc
 
 import numpy as np
 import pytest
-import torch
 from engine_harness import GREEDY, Harness, Pending, prompt
 
 from tandem.engines.errors import RequestError
-from tandem.engines.request import EngineRequest, EngineResponse, SamplingParams
-from tandem.engines.torch import kv_cache
-from tandem.engines.torch.branching import BranchSampler
-from tandem.engines.torch.contiguous_kv_cache import BranchKV, KVCache, KVShape
+from tandem.engines.request import EngineRequest, EngineResponse
+from tandem.engines.torch import contiguous_kv_cache
+from tandem.engines.torch.contiguous_kv_cache import BranchKV
 
 BLOCK = 8
 CACHES = ["llama", "paged llama"]
-SHAPE = KVShape(((2, 4, 4),), torch.float32, torch.device("cpu"))
 
 
 def asked(drafts, counts, output_len):
@@ -79,7 +76,7 @@ def test_without_memory_there_is_an_answer_without_branches(make_harness, kind):
 def test_texts_that_nobody_has_gone_on_with_for_long_make_room(make_harness, monkeypatch):
     engine = make_harness(kv_cache_tokens=16 * BLOCK)
     engine.tokens(prompt(3, 60))
-    monkeypatch.setattr(kv_cache, "STALE_SECONDS", -1.0)
+    monkeypatch.setattr(contiguous_kv_cache, "STALE_SECONDS", -1.0)
     found = engine.call(prompt(2, 40), **asked([4, 5, 6], 10, 6)).last.branches
     assert len(found.lengths) == 13
 
@@ -170,36 +167,3 @@ def test_no_keys_and_values_of_branches_outlive_their_call(make_harness, kind):
     engine.tokens(prompt(9, 9), 2)  # by now the calls before it have been forgotten
     kinds = {type(thing) for thing in gc.get_objects()}
     assert not any(issubclass(kind, BranchKV) for kind in kinds)
-
-
-def test_what_was_lent_comes_back():
-    cache = KVCache(SHAPE, 10 * BLOCK, BLOCK, 256)
-    tokens = np.arange(2 * BLOCK, dtype=np.int64)
-    for end in (cache.release, cache.drop) * 3:
-        entry = cache.acquire(tokens, 0, len(tokens))
-        assert cache.lend(entry, 5, BLOCK) == 5 * BLOCK
-        assert not cache.lent_too_much
-        entry.length = 0
-        end(entry)
-        assert cache.used_blocks == 0
-    entry = cache.acquire(tokens, 0, len(tokens))
-    assert cache.lend(entry, 100, BLOCK) == 8 * BLOCK
-
-
-@pytest.mark.parametrize("seeds", [None, [1, 2, 3]])
-def test_noise_is_kept_only_while_a_branch_may_come_to_it(seeds):
-    request = EngineRequest(
-        "r",
-        np.array([1], np.int32),
-        1,
-        draft_ids=np.array([4, 5], np.int32),
-        sampling=SamplingParams(temperature=1.0, seed=11),
-        branch_counts=np.ones(3, np.int32),
-        branch_seeds=None if seeds is None else np.array(seeds, np.uint64),
-    )
-    sampler = BranchSampler(request, 8, torch.device("cpu"))
-    for step in range(20):
-        sampler.choose_each(torch.zeros(3, 8), [0, 1, 2], [step + 2, step + 3, step + 4])
-        assert len(sampler._noise_at) == 3
-    sampler.choose_each(torch.zeros(1, 8), [2], [24])
-    assert len(sampler._noise_at) == 1

@@ -28,17 +28,6 @@ def request(ids) -> EngineRequest:
     return EngineRequest("r", np.array(ids, np.int32), 8)
 
 
-def test_a_call_that_goes_on_gets_the_drafter_of_the_one_before(drafters):
-    first = drafters.drafter_for(request(range(20)))
-    first.note([20, 21])
-    drafters.keep(first)
-    assert drafters.drafter_for(request(range(21))) is not first  # it knows more than that
-    assert drafters.drafter_for(request([*range(20), 20, 7])) is not first
-    assert drafters.drafter_for(request(range(24))) is first
-    assert len(first) == 24
-    assert drafters.drafter_for(request(range(30))) is not first  # it is in use
-
-
 def test_drafters_are_forgotten_when_they_hold_more_than_the_kv_cache(drafters):
     ended = [drafters.drafter_for(request([n, *range(30)])) for n in range(3)]
     for drafter in ended:

@@ -15,7 +15,6 @@ from scale import first_of
 from scipy.stats import binomtest, chisquare
 
 from tandem.engines.emulated.language import Language
-from tandem.engines.emulated.row import FLOOR, dense, read_row
 from tandem.engines.errors import LoadError, RequestError
 from tandem.engines.request import SamplingParams
 from tandem.engines.words import Words
@@ -130,17 +129,6 @@ def test_logits_mode_keeps_the_targets_distribution(warp):
         warped = row.warped(sampled(**warp))
         p[warped.tokens] = warped.probabilities
         assert fits(counts, p)
-
-
-def test_a_row_survives_as_logits():
-    language = Language(settings())
-    row = language.row(language.read(np.arange(9, dtype=np.int32)), may_end=True)
-    logits = dense([row], VOCAB)
-    assert logits.shape == (1, VOCAB)
-    assert (logits > FLOOR).sum() == len(row.tokens)
-    back = read_row(logits[0])
-    assert back.tokens.tolist() == row.tokens.tolist()
-    np.testing.assert_allclose(back.probabilities, row.probabilities, rtol=1e-6)
 
 
 def test_log_probs_of_its_best_tokens_are_alpha():
@@ -265,25 +253,6 @@ def test_a_round_computes_its_new_tokens_only():
         assert drafts.last.usage.computed_tokens <= 4 + 1
         assert outcome.last.usage.computed_tokens == 1 + 4
         text += outcome.tokens
-
-
-def test_blocks_are_reported_as_the_torch_engine_does():
-    target, ids = emulated(), prompt(2, 33)
-    target.tokens(ids)
-    usage = target.call(ids).last.usage
-    assert (usage.computed_tokens, usage.reused_blocks, usage.new_blocks) == (1, 4, 1)
-
-
-def test_least_recently_used_text_is_forgotten_first():
-    target = emulated(kv_cache_tokens=96)
-    old, recent, third = (prompt(seed, 32) for seed in (8, 9, 10))
-    for ids in (old, recent, third):
-        target.tokens(ids)
-    target.tokens(old)  # now `recent` is the oldest
-    target.tokens(prompt(11, 16))
-    assert target.computed(old) == 1
-    assert target.computed(third) == 1
-    assert target.computed(recent) == 32
 
 
 def test_its_process_does_without_torch():

@@ -52,17 +52,3 @@ def test_as_much_is_reused_as_the_best_text_shares(remembered, wanted):
         cache.remember(ids(text))
     best = max((shared(text, wanted) for text in remembered), default=0)
     assert cache.reuse(ids(wanted), len(wanted)) == best
-
-
-@given(st.lists(st.tuples(st.booleans(), texts), max_size=40))
-def test_it_never_holds_more_than_fits_and_counts_what_it_holds(steps):
-    cache = PrefixCache(max_tokens=5 * BLOCK, block_tokens=BLOCK)
-    for keep, text in steps:
-        if keep:
-            cache.remember(ids(text))
-        else:
-            cache.reuse(ids(text), len(text))
-        held = [(len(raw) // 4, count) for raw, count in cache._copies.items()]
-        assert cache._used_blocks == sum(cache.blocks_for(n) * count for n, count in held)
-        assert cache._used_blocks <= cache.total_blocks
-        assert cache._in_order == sorted(cache._copies)

@@ -16,7 +16,6 @@ from scipy.stats import binomtest
 
 from tandem.engines.emulated.language import Language
 from tandem.engines.emulated.row import FLOOR, Row
-from tandem.engines.emulated.settings import CANDIDATES
 from tandem.engines.request import SamplingParams
 from tandem.engines.words import Words
 
@@ -167,33 +166,3 @@ def test_logits_mode_keeps_the_masked_targets_distribution(ids, among, warp):
     assert set(np.flatnonzero(verified)) <= set(legal)
     both = plain + verified
     assert fits(np.stack([plain, verified]), np.stack([both, both]) / both.sum() / 2)
-
-
-def test_what_is_left_of_a_row_is_a_distribution():
-    row = row_behind(IDS)
-    legal = np.isin(np.arange(VOCAB), row.tokens[3:6])
-    left = row.among(legal)
-    assert left.tokens.tolist() == row.tokens[3:6].tolist()
-    assert left.probabilities.sum() == pytest.approx(1)
-    assert not len(row.among(np.zeros(VOCAB, np.bool_)).tokens)
-
-
-def test_others_are_as_likely_as_the_kind_of_text_has_it():
-    language, shapes = Language(settings(alpha=0.9, hard_alpha=0.4)), set()
-    for seed in range(20):
-        text = language.read(np.array(prompt(seed, 12), np.int32))
-        row = language.row_among(text, np.arange(50, dtype=np.int32))
-        np.testing.assert_allclose(row.probabilities, language.shape(text))
-        shapes.add(row.probabilities[0])
-    assert len(shapes) == 2
-
-
-def test_it_needs_as_many_tokens_as_the_grammar_has():
-    language = Language(settings())
-    text = language.read(np.array(IDS, np.int32))
-    for size in (1, 2, CANDIDATES - 1, CANDIDATES, CANDIDATES + 1, 100):
-        row = language.row_among(text, np.arange(7, 7 + size, dtype=np.int32))
-        assert len(set(row.tokens.tolist())) == len(row.tokens) == min(size, CANDIDATES)
-        assert set(row.tokens.tolist()) <= set(range(7, 7 + size))
-        assert row.probabilities.sum() == pytest.approx(1)
-        assert (np.diff(row.probabilities) <= 0).all()

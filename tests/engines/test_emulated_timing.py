@@ -178,16 +178,6 @@ def test_without_times_the_caller_has_its_answer_when_submit_returns():
     assert [answer.final for answer in answers] == [False] * 3 + [True]
 
 
-def test_a_real_clock_lets_time_pass_and_calls_overlap():
-    timer = WallTimer()
-    target = emulated(timer, step_ms=50.0)
-    begin = timer.now_ns()
-    calls = [target.start(prompt(n, 9), 2) for n in range(30)]
-    assert [len(call.wait().tokens) for call in calls] == [2] * 30
-    assert 99 * MS < timer.now_ns() - begin < 30 * 100 * MS
-    target.engine.close()
-
-
 def test_a_real_clock_calls_in_the_order_of_what_is_due():
     timer = WallTimer()
     called: queue.Queue[int] = queue.Queue()

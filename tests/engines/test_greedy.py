@@ -6,8 +6,6 @@ import pytest
 import torch
 from engine_harness import assert_same, prompt
 
-from tandem.engines.words import Words
-
 ARCHITECTURES = ["llama", "gpt2", "qwen2", "mistral", "paged llama", "paged qwen2", "paged mistral"]
 
 
@@ -71,33 +69,7 @@ def test_rounds_of_right_and_wrong_drafts_equal_hugging_face(
     assert_same(reference(name), ids, text, want[: len(text)])
 
 
-def test_end_id_ends_the_answer_and_is_left_out(llama):
-    ids = prompt(1, 9)
-    text = llama.tokens(ids, 20)
-    end = text[6]
-    assert llama.tokens(ids, 20, end_id=end) == text[: text.index(end)]
-
-
 def test_answer_is_empty_when_the_end_comes_first(llama):
     ids = prompt(1, 9)
     first = llama.tokens(ids, 1)[0]
     assert llama.tokens(ids, 20, end_id=first) == []
-
-
-def test_stop_word_ends_the_answer_and_is_kept(llama):
-    ids = prompt(2, 9)
-    text = llama.tokens(ids, 20)
-    word = tuple(text[4:6])
-    assert llama.tokens(ids, 20, stop_words=Words.of((5, 6, 7), word)) == text[:6]
-
-
-def test_streaming_sends_a_token_an_answer_and_the_last_is_final(llama):
-    ids = prompt(4, 9)
-    outcome = llama.call(ids, 12, streaming=True)
-    assert [len(answer.tokens) for answer in outcome.answers] == [1] * 12
-    assert [answer.final for answer in outcome.answers] == [False] * 11 + [True]
-    assert outcome.tokens == llama.tokens(ids, 12)
-
-
-def test_one_answer_unless_streaming(llama):
-    assert len(llama.call(prompt(4, 9), 12).answers) == 1

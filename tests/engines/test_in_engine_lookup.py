@@ -138,11 +138,6 @@ def test_a_call_takes_few_steps_where_lookups_are_right(make_harness):
     assert usage.computed_tokens == len(CYCLE) + 40  # every token once: none was wrong
 
 
-def test_nothing_is_drafted_where_nothing_repeats(cycler):
-    usage = cycler.call([50], 6).last.usage
-    assert (usage.draft_tokens, usage.accepted_tokens) == (0, 0)
-
-
 def test_counts_add_up(looker, plain):
     for ids, want in zip(PROMPTS, plain, strict=True):
         outcome = looker.call(ids, 40, streaming=True)
@@ -228,46 +223,9 @@ def test_drafts_and_text_are_those_of_rounds_from_outside(engine_of, make_harnes
         assert inside == decode_by_rounds(target, ids, 40)
 
 
-def test_drafts_never_reach_beyond_the_limit(cycler):
-    for new in range(1, 9):
-        outcome = cycler.call(CYCLE, new)
-        assert len(outcome.tokens) == new
-        assert outcome.last.usage.draft_tokens <= new - 1
-
-
-def test_a_whole_sequence_may_be_used(cycler):
-    outcome = cycler.call(CYCLE, 256 - len(CYCLE))
-    assert len(CYCLE) + len(outcome.tokens) == 256
-
-
-@pytest.mark.parametrize("before", range(5))
-def test_end_of_sequence_ends_the_answer_wherever_it_stands_in_a_draft(cycler, before):
-    ids = [9, *range(7), 9, *range(7)]  # the cycle that holds END, twice
-    cut = ids[: len(ids) - 5 + before]
-    outcome = cycler.call(cut, 20, end_id=END)
-    expected = list(itertools.takewhile(END.__ne__, _cycle_after(cut[-1])))
-    assert outcome.tokens == expected
-
-
 def test_nothing_is_drafted_behind_an_end_of_sequence(cycler):
     ids = [5, 6, 0, END, 2, 3, 4, 5]
     assert cycler.call(ids, 20, end_id=END).last.usage.draft_tokens == 3
-
-
-def test_no_end_comes_before_min_tokens(engine_of, make_harness):
-    looker, control = engine_of(name="cycles"), make_harness("cycles")
-    ids = [5, 6, 0, END, 2, 3, 4, 5]
-    for min_tokens in range(12):
-        sampling = SamplingParams(top_k=1, min_tokens=min_tokens)
-        want = control.tokens(ids, 20, sampling=sampling, end_id=END)
-        assert looker.tokens(ids, 20, sampling=sampling, end_id=END) == want
-        assert len(want) >= min_tokens
-
-
-def test_stop_words_end_the_answer_within_a_draft(cycler):
-    text = cycler.tokens(CYCLE, 20)
-    outcome = cycler.call(CYCLE, 20, stop_words=Words.of(text[5:7]))
-    assert outcome.tokens == text[:7]
 
 
 def test_streamed_answers_carry_a_round_each(cycler):
@@ -290,13 +248,6 @@ def test_log_probs_and_logits_line_up_with_the_tokens(engine_of, make_harness):
     assert got.cum_log_prob == pytest.approx(want.cum_log_prob, abs=1e-3)
 
 
-def test_context_logits_are_the_controls(engine_of, make_harness):
-    looker, control = engine_of(name="cycles"), make_harness("cycles")
-    got = looker.call(CYCLE, 9, return_context_logits=True).last
-    want = control.call(CYCLE, 9, return_context_logits=True).last
-    np.testing.assert_allclose(got.context_logits, want.context_logits, atol=1e-4)
-
-
 def test_a_stopped_call_ends_with_what_it_has(cycler):
     pending = cycler.start(CYCLE, 200, streaming=True, request_id="gone")
     begun = pending.next()
@@ -312,14 +263,6 @@ def test_calls_share_steps_and_do_not_touch_each_other(engine_of, plain, max_bat
     looker = engine_of(max_batch_tokens=max_batch_tokens)
     pending = [looker.start(ids, 40, request_id=str(i)) for i, ids in enumerate(PROMPTS)]
     assert [call.wait().tokens for call in pending] == plain
-
-
-def test_a_call_reuses_what_earlier_ones_computed(make_harness):
-    looker = make_harness("llama", prompt_lookup_num_tokens=4)
-    ids = repeating(5)
-    answer = looker.tokens(ids, 30)
-    assert looker.call([*ids, *answer], 8).last.usage.computed_tokens <= 1 + 5 * 8
-    assert looker.tokens(ids, 30) == answer
 
 
 def test_no_prompt_shows_in_anothers_drafts(cycler):

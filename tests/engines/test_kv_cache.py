@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from engine_harness import END, VOCAB, prompt
+from engine_harness import VOCAB, prompt
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -168,25 +168,6 @@ def test_the_longest_beginning_is_found_without_reading_all(held, wanted):
         assert entry is None
 
 
-@pytest.mark.parametrize("busy", [True, False])
-def test_few_entries_are_read_from_the_beginning(monkeypatch, busy):
-    """Sixty-four texts with a long common beginning, each its own from there on."""
-    cache = KVCache(SHAPE, 10**6, BLOCK, 256)
-    common = np.array(prompt(1, 5000), np.int64)
-    random = np.random.default_rng(2)
-    for _ in range(64):
-        own = random.integers(0, VOCAB, 200)
-        tokens = np.concatenate((common[: random.integers(4000, 5000)], own))
-        cache._entries.append(KVEntry(tokens=tokens, length=len(tokens), busy=busy))
-    read = []
-    whole = KVEntry.shared_prefix
-    monkeypatch.setattr(KVEntry, "shared_prefix", lambda *of: read.append(of) or whole(*of))
-    for entry in cache._entries:
-        read.clear()
-        assert cache._longest_prefix(np.append(entry.tokens, 5)) == (entry, len(entry.tokens))
-        assert len(read) <= 16
-
-
 NO_MEMORY = RuntimeError("not enough memory: you tried to allocate 1 byte")
 
 
@@ -204,23 +185,6 @@ def test_where_nothing_can_be_allocated_one_call_ends_and_others_go_on(make_harn
         assert refused.error == f"the engine has no room for its keys and values: {NO_MEMORY}"
     assert [*first, *running.wait().tokens] == engine.tokens(prompt(1, 9), 40)
     assert len(engine.tokens(prompt(2, 9), 4)) == 4
-
-
-@pytest.mark.parametrize("error", [RuntimeError, OSError])  # as a GPU has none, and as a CPU
-def test_an_entry_that_cannot_move_to_less_memory_stays_where_it_is(monkeypatch, error):
-    def fail(*_):
-        raise error(NO_MEMORY)
-
-    cache = KVCache(SHAPE, 1024, BLOCK, 256)
-    tokens = np.array(prompt(3, 200), np.int64)
-    entry = cache.acquire(tokens[:9], 8, 200)
-    fill(entry, 9)
-    capacity = entry.capacity
-    monkeypatch.setattr(KVShape, "allocate", fail)
-    cache.release(entry)
-    assert (entry.capacity, entry.blocks) == (capacity, 2)
-    check(entry)
-    assert cache.acquire(tokens[:10], 9, 12) is entry
 
 
 def test_a_stopped_call_that_cannot_be_ended_takes_no_other_along(make_harness, monkeypatch):
@@ -248,8 +212,3 @@ def check(entry) -> None:
     want = torch.from_numpy(entry.tokens[: entry.length]).float()
     for tensor in entry.layers[0]:
         assert torch.equal(tensor[0, : entry.length, 0], want)
-
-
-def test_end_token_is_not_special_to_the_cache(make_harness):
-    engine = make_harness()
-    assert engine.computed([*prompt(1, 9), END, 5], 1) == 11

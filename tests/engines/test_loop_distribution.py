@@ -7,8 +7,6 @@ own. That the proof can fail is shown by putting a rule that is wrong in one thi
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 import torch
@@ -84,33 +82,6 @@ class AcceptsByTheProposalsNoise(LogitsRule):
         return 1 - float(np.exp(-noise[token]))
 
 
-class CorrectsByTheAcceptancesNoise(LogitsRule):
-    """The number that rejected the draft token also chooses the correction."""
-
-    def correction(self, p, q, seed, position):
-        residual = (p - q).clamp(min=0).cumsum(-1)
-        u = uniform(seed, position, Purpose.ACCEPT)
-        return int(torch.searchsorted(residual, u * residual[-1], right=True))
-
-
-class AcceptsByAConstant(LogitsRule):
-    """Whatever the target finds a tenth as likely as the draft does stays."""
-
-    def number(self, token, seed, position):
-        return 0.1
-
-
-class DrawsAnew(Target):
-    """A mismatch of ids is answered by another sample instead of the one that did not match."""
-
-    def say(self, sampler, scores, drafts, first):
-        tokens = super().say(sampler, scores, drafts, first)
-        at = len(tokens) - 1
-        if at < len(drafts):
-            tokens[at:] = sampler.choose(scores[at : at + 1], 10**6 + first)  # noise of its own
-        return tokens
-
-
 class StopsBehindUnlikelyTokens(Draft):
     """A draft ends with the first token that its own model hardly expected. That is harmless."""
 
@@ -130,13 +101,6 @@ class DropsUnlikelyTokens(StopsBehindUnlikelyTokens):
     kept = 0
 
 
-class ForgetsTheTemperature(Draft):
-    """What it draws from is not what its logits say for this request."""
-
-    def __init__(self, warp):
-        super().__init__(replace(warp, temperature=1.0))
-
-
 FEWER = 8_000  # draws that are enough to see what is wrong
 WARP = Warp(0.7, top_k=20)
 
@@ -147,11 +111,6 @@ def passes(*, target=Target, draft=Draft, use_draft_logits=True, ahead=False) ->
     said = speak(FEWER, target(WARP), draft(WARP), **asked)
     expected = exact(WARP)
     return fits(said.counts.sum(1), expected.sum(1)) and fits(said.counts, expected)
-
-
-@pytest.mark.heavy
-def test_drawing_anew_at_a_mismatch_of_ids_is_noticed():
-    assert not passes(target=DrawsAnew, use_draft_logits=False)
 
 
 @pytest.mark.heavy
@@ -166,8 +125,6 @@ def test_the_rule_of_logits_mode_step_by_step_passes(monkeypatch):
     [
         CorrectsFromTheWholeTarget,
         AcceptsByTheProposalsNoise,
-        CorrectsByTheAcceptancesNoise,
-        AcceptsByAConstant,
     ],
 )
 def test_a_wrong_step_of_logits_mode_is_noticed(monkeypatch, wrong):
@@ -180,24 +137,6 @@ def test_a_draft_may_stop_behind_an_unlikely_token():
     assert passes(draft=StopsBehindUnlikelyTokens)
 
 
-class SwapsRows(Draft):
-    """Each branch comes with the logits of the one before."""
-
-    def answers(self, call):
-        (answer,) = super().answers(call)
-        rows = [0, *(branch.logits_row for branch in answer.branches)]
-        swapped = zip(answer.branches, rows, strict=False)
-        branches = tuple(branch._replace(logits_row=row) for branch, row in swapped)
-        yield answer._replace(branches=branches)
-
-
 @pytest.mark.heavy
-def test_rows_of_other_branches_are_noticed():
-    assert passes(ahead=True)
-    assert not passes(draft=SwapsRows, ahead=True)
-
-
-@pytest.mark.heavy
-@pytest.mark.parametrize("wrong", [DropsUnlikelyTokens, ForgetsTheTemperature])
-def test_drafts_that_were_not_drawn_from_their_logits_are_noticed(wrong):
-    assert not passes(draft=wrong)
+def test_drafts_that_were_not_drawn_from_their_logits_are_noticed():
+    assert not passes(draft=DropsUnlikelyTokens)

@@ -136,28 +136,6 @@ class MasksTheFirstRowOnly(Round):
         return [row if n == 0 else range(VOCAB) for n, row in enumerate(super().masks(before))]
 
 
-class MasksALaterRowByTheOneBefore(Round):
-    """Each row has the mask of the place before it."""
-
-    def masks(self, before):
-        found = super().masks(before)
-        return [found[0], *found[:-1]]
-
-
-class MasksBehindTopK(TorchSampler):
-    """The most likely tokens are chosen first, and then those of them that may come."""
-
-    def _processed(self, row, history):
-        kept = row.topk(6).indices
-        return super()._processed(
-            torch.full_like(row, -1e4).index_copy(0, kept, row[kept]), history
-        )
-
-
-class WarpsBeforeMasks(Round):
-    sampler = MasksBehindTopK
-
-
 def test_a_masked_draft_may_be_verified_by_its_logits():
     assert passes(DraftsWithMasks)
 
@@ -167,14 +145,6 @@ def test_a_draft_may_be_cut_at_its_first_illegal_token_where_ids_are_compared():
 
 
 @pytest.mark.heavy
-def test_cutting_it_is_noticed_where_probabilities_are():
-    assert not passes(CutsTheDraft, WARPS[0])
-
-
-@pytest.mark.heavy
 @pytest.mark.parametrize("use_draft_logits", [False, True], ids=["ids", "logits"])
-@pytest.mark.parametrize(
-    "wrong", [MasksTheFirstRowOnly, MasksALaterRowByTheOneBefore, WarpsBeforeMasks]
-)
-def test_a_round_that_masks_wrongly_is_noticed(wrong, use_draft_logits):
-    assert not passes(wrong, use_draft_logits=use_draft_logits, draws=1_500)
+def test_a_round_that_masks_wrongly_is_noticed(use_draft_logits):
+    assert not passes(MasksTheFirstRowOnly, use_draft_logits=use_draft_logits, draws=1_500)

@@ -58,14 +58,6 @@ def test_neighbours_know_nothing_of_each_other(neighbour):
         assert abs(stats.spearmanr(*pair).statistic) < 0.03  # four standard deviations
 
 
-def test_the_smallest_number_has_a_logarithm(monkeypatch):
-    """SplitMix64 makes 0 of 0, to which this key counts up."""
-    monkeypatch.setattr(noise, "key_of", lambda *_: 2**64 - noise.STEP)
-    draws = noise.exponentials(1, 2, noise.Purpose.SAMPLE, 2)
-    assert draws[0] == np.float32(-np.log(2.0**-54))
-    assert np.isfinite(draws).all()
-
-
 def test_the_largest_number_is_no_draw_of_zero(monkeypatch):
     """Weights over it would be infinite, or no number where they are zero."""
     monkeypatch.setattr(noise, "_bits", lambda *_: np.array([2**64 - 1, 2**63], np.uint64))

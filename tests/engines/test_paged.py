@@ -13,7 +13,7 @@ from tandem.engines.errors import LoadError
 from tandem.engines.torch.attention import Segment
 from tandem.engines.torch.contiguous_kv_cache import KVShape
 from tandem.engines.torch.paged.attention import PagedStep, choose, gathered
-from tandem.engines.torch.paged.batch import Bucket, PagedBatch, PagedRow, buckets, write
+from tandem.engines.torch.paged.batch import PagedBatch, PagedRow, write
 from tandem.engines.torch.paged.page_pool import PADDING, PagePool
 from tandem.engines.torch.paged.paged_kv_cache import PagedKVCache
 
@@ -107,46 +107,6 @@ def test_a_common_beginning_takes_its_pages_once():
     check(cache)
 
 
-def test_a_call_that_goes_on_with_a_shared_page_copies_it_first():
-    cache = new_cache()
-    text = np.array(prompt(1, 40), np.int64)
-    first = cache.acquire(text, 39, 40)
-    fill(cache, first, 40)
-    second = cache.acquire(text, 39, 40)  # shares four pages, copies the fifth
-    fill(cache, second, 40)
-    cache.release(first)
-    cache.release(second)
-    shorter = np.array([*text[:27], *prompt(9, 8)], np.int64)
-    for _ in range(2):  # each of them is cut within a page that the other has too
-        entry = cache.acquire(shorter, 34, 35)
-        fill(cache, entry, 35)
-        check(cache)
-
-
-def test_branches_share_the_text_and_the_last_page_is_their_own():
-    cache = new_cache()
-    text = np.array(prompt(1, 21), np.int64)
-    entry = cache.acquire(text, 20, 21)
-    fill(cache, entry, 21)
-    assert cache.lend(entry, 3, 4) == 3 * 4
-    branches = cache.branch_kv(entry, np.array([16, 18, 21]), 4)
-    assert branches.tables[:, :2].tolist() == [entry.pages[:2]] * 3
-    assert len(set(branches.tables[:, 2:].ravel().tolist()) - {PADDING}) == 3 * 2
-    assert held(cache, branches.tables[2], 21) == text.tolist()
-    assert cache.used_blocks == 3
-    branches.keep([2])
-    assert len(branches.tables) == 1
-    cache.release(entry)
-    assert cache.pool.num_free == BLOCKS - 3
-
-
-def test_no_more_branches_than_have_pages():
-    cache = new_cache()
-    entry = cache.acquire(np.arange(40), 0, 40)
-    assert cache.lend(entry, 100, 4) == (BLOCKS - 5) // 2 * 4
-    assert cache.lend(entry, 1, 4) == 4
-
-
 def test_layers_of_several_shapes_are_refused():
     shape = KVShape(((2, 4, 4), (4, 4, 4)), torch.float32, torch.device("cpu"))
     with pytest.raises(NotImplementedError, match="layers of one shape"):
@@ -194,25 +154,6 @@ def test_gathered_attention_is_attention_over_each_rows_own_pages(rows, window):
     query = torch.randn(tokens, 4, 4, generator=generator)
     got = gathered(query, *pool.layer(0), PagedStep(batch, pool, gathered), window)
     torch.testing.assert_close(got, naive(query, *pool.layer(0), rows, window))
-
-
-def test_steps_are_padded_to_few_sizes():
-    assert buckets(2, 3, 1, 99) == [
-        (1, 1, 1),
-        (1, 2, 1),
-        (2, 1, 1),
-        (1, 3, 1),
-        (2, 2, 1),
-        (2, 3, 1),
-    ]
-    many = buckets(64, 17, 4, 256)
-    assert len(many) < 120
-    assert max(bucket.tokens for bucket in many) <= 256
-    assert {bucket.width for bucket in many} == {1, 2, 3, 5, 9, 17}
-    assert Bucket(2, 3, 2).holds([PagedRow(12, 3, [1, 2]), PagedRow(13, 1, [3, 4])], PAGE)
-    assert not Bucket(2, 3, 2).holds([PagedRow(14, 1, [1, 2])], PAGE)  # no room for the padding
-    assert not Bucket(2, 3, 2).holds([PagedRow(0, 4, [1])], PAGE)
-    assert not Bucket(2, 3, 2).holds([PagedRow(0, 1, [1])] * 3, PAGE)
 
 
 def test_an_attention_that_fails_or_is_wrong_is_not_chosen(caplog):
@@ -277,21 +218,6 @@ def test_padded_steps_compute_what_exact_ones_do(make_harness):
             assert best.tolist() == exact_best.tolist() == exact.argmax(-1).tolist()
         for entry in entries:
             cache.drop(entry)
-
-
-def test_decoding_and_verifying_are_padded_and_prompts_are_not(make_harness, monkeypatch):
-    harness = make_harness("paged llama")
-    runner = harness.engine._model._paged
-    padded, exact = [], []
-    one, other = runner._run_padded, runner._exact
-    monkeypatch.setattr(runner, "_run_padded", lambda b: padded.append(b) or one(b))
-    monkeypatch.setattr(runner, "_exact", lambda *a: exact.append(len(a[0])) or other(*a))
-    ids = prompt(1, 60)
-    text = harness.tokens(ids, 5)
-    assert (exact, [bucket[:2] for bucket in padded]) == ([60], [(1, 1)] * 4)
-    padded.clear()
-    harness.tokens(ids, 5, drafts=text[:4])
-    assert [bucket[:2] for bucket in padded] == [(1, 5)]
 
 
 def test_a_model_that_is_not_of_the_family_is_refused(make_harness):

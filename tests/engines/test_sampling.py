@@ -59,14 +59,6 @@ def test_bad_words_are_never_said_and_drafts_that_say_them_are_rejected(llama):
     assert emitted[3] != text[3]
 
 
-def test_min_tokens_bans_the_end_until_paid(llama):
-    ids = prompt(3, 10)
-    end = llama.tokens(ids, 1)[0]
-    at_least = llama.tokens(ids, 20, end_id=end, sampling=greedy(min_tokens=7))
-    assert len(at_least) >= 7
-    assert end not in at_least
-
-
 def test_embedding_bias_moves_the_choice(llama):
     bias = np.zeros(VOCAB, np.float32)
     bias[42] = 1000
@@ -125,14 +117,6 @@ def test_log_probs_of_a_context_are_the_models_own(llama, reference, length):
     assert outcome.last.log_probs is None
 
 
-def test_log_probs_of_a_verification_line_up(llama):
-    ids = prompt(5, 10)
-    plain = llama.call(ids, 5, return_log_probs=True)
-    verified = llama.call(ids, 5, drafts=plain.tokens[:4], return_log_probs=True)
-    assert verified.tokens == plain.tokens
-    np.testing.assert_allclose(verified.last.log_probs, plain.last.log_probs, atol=1e-4)
-
-
 def test_a_seed_repeats_and_no_seed_varies(llama):
     ids = prompt(7, 10)
     seeded = SamplingParams(temperature=1.0, seed=11)
@@ -169,18 +153,6 @@ def test_tokens_are_drawn_from_what_transformers_draws_them_from(reference, numb
     )
     scores = processors.warp(scores, sampling)
     np.testing.assert_allclose(scores.softmax(-1), told.scores[0].softmax(-1), atol=1e-6)
-
-
-def test_stop_ends_a_call_and_unknown_ids_are_harmless(make_harness):
-    harness = make_harness()
-    harness.engine.stop("nobody")
-    running = harness.start(prompt(1, 9), 200, request_id="x", streaming=True)
-    running.next()
-    harness.engine.stop("x")
-    outcome = running.wait()
-    assert outcome.error is None
-    assert len(outcome.tokens) < 199
-    assert len(harness.tokens(prompt(1, 9), 5)) == 5
 
 
 def test_a_stopped_call_without_streaming_answers_with_what_it_has(make_harness):

@@ -156,20 +156,6 @@ def test_who_does_not_know_the_number_leaves_nothing_behind(writer):
     assert reader.read(handle).logits.tolist() == rows(1).tolist()
 
 
-def test_a_reader_keeps_no_page_that_is_closed(writer, monkeypatch):
-    monkeypatch.setattr("tandem.engines.shared_logits.MOST_BYTES", 4096 * 4)
-    reader = SharedLogitsReader()
-    for n in range(4):
-        reader.read(writer.write(rows(n, 1, 1024))).give_back()
-    kept = reader.read(writer.write(rows(7, 1, 1024)))  # still open, and read
-    for n in range(2, 5):
-        shared = reader.read(writer.write(rows(n, 2, 1024)))  # each in place of smaller ones
-        assert shared.logits[0, 0] == n
-        shared.give_back()
-    assert kept.logits[0, 0] == 7
-    assert len(reader._pages) <= len(writer._written) + 1  # at most the one that was closed last
-
-
 def test_a_page_whose_reader_was_killed_is_used_again(writer, clock):
     handle = writer.write(rows(1))
     command = [sys.executable, "-c", KILLED, *map(str, handle)]
@@ -190,14 +176,6 @@ def test_logits_that_nobody_reads_fill_a_limited_number_of_pages(writer):
     assert [reader.read(handle).logits[0, 0] for handle in kept] == [
         *range(2 * MOST_PAGES, 3 * MOST_PAGES)
     ]
-
-
-def test_a_page_given_back_is_reused_before_one_that_nobody_has_read(writer):
-    reader = SharedLogitsReader()
-    handles = [writer.write(rows(n)) for n in range(MOST_PAGES)]
-    reader.read(handles[-1]).give_back()
-    writer.write(rows(1))
-    assert all(reader.read(handle) for handle in handles[:-1])
 
 
 def test_a_longer_draft_gets_more_room(writer):
@@ -224,15 +202,6 @@ def test_pages_have_a_limited_number_of_bytes(writer, monkeypatch):
     assert (reader.read(handles[3]).logits == 3).all()
     with pytest.raises(ResponseError, match="its logits of 0 MiB do not fit into the 0 MiB"):
         writer.write(rows(1, 1, 1024))
-
-
-def test_logits_that_never_fit_take_the_room_of_none(writer, monkeypatch):
-    monkeypatch.setattr("tandem.engines.shared_logits.MOST_BYTES", 4096 * 4)
-    handle = writer.write(rows(1))
-    with pytest.raises(ResponseError, match="ask for fewer tokens"):
-        writer.write(rows(1, 5, 1024))
-    assert (SharedLogitsReader().read(handle).logits == 1).all()
-    assert len(writer._written) == 1
 
 
 @pytest.mark.parametrize("wrong", [0, 1, 2], ids=["process", "descriptor", "number"])

@@ -11,10 +11,9 @@ from engine_harness import GREEDY, VOCAB, Harness, prompt
 from masks import Grammar, masks
 from scale import first_of
 
-from tandem.engines.constraints import TokenMasks
 from tandem.engines.emulated.engine import EmulatedEngine
 from tandem.engines.errors import RequestError, UnsupportedError
-from tandem.engines.request import EngineRequest, SamplingParams
+from tandem.engines.request import SamplingParams
 from tandem.engines.words import Words
 
 SAMPLED = SamplingParams(temperature=1.3, seed=11)
@@ -297,21 +296,3 @@ def test_branches_have_none(engine):
             branch_output_len=counts,
             token_masks=rows([4], [5]),
         )
-
-
-@pytest.mark.parametrize("vocab_size", [1, 31, 32, 33, 64, VOCAB])
-def test_bits_become_a_row_of_the_vocabulary(vocab_size):
-    allowed = {0, vocab_size // 2, vocab_size - 1}
-    words = masks([], allowed, vocab_size=vocab_size)
-    request = EngineRequest("", np.array([5, 6, 7], np.int32), 2, token_masks=words)
-    read = TokenMasks(request, vocab_size)
-    assert read
-    assert read.allowed(3).tolist() == [False] * vocab_size
-    row = read.allowed(4)
-    assert row.dtype == np.bool_
-    assert len(row) == vocab_size
-    assert set(np.flatnonzero(row)) == allowed
-
-
-def test_without_masks_there_is_nothing_to_read():
-    assert not TokenMasks(EngineRequest("", np.array([5], np.int32), 2), VOCAB)
