@@ -38,7 +38,7 @@ def controls_output(pair):
     return output
 
 
-def test_draft_target_command_says_what_the_control_says(pair, controls_output, capsys):
+def test_draft_target_command_prints_the_targets_text(pair, controls_output, capsys):
     before = set(leftovers(OURS))
     arguments = [
         *("--tokenizer_dir", str(pair / "tokenizer"), "--engine_dir", str(pair / "target")),
@@ -56,7 +56,7 @@ def test_draft_target_command_says_what_the_control_says(pair, controls_output, 
 
 
 @pytest.mark.heavy
-def test_prompt_lookup_command_says_what_the_control_says(pair, controls_output, tmp_path, capsys):
+def test_prompt_lookup_command_prints_the_targets_text(pair, controls_output, tmp_path, capsys):
     path = tmp_path / "prompts.jsonl"
     path.write_text("".join(json.dumps({"prompt": prompt}) + "\n" for prompt in PROMPTS))
     arguments = [

@@ -52,7 +52,7 @@ def test_up_serves_what_it_prints_until_a_signal(sign):
 
 
 @pytest.mark.heavy
-def test_second_interrupt_kills_what_the_first_waits_for():
+def test_a_second_ctrl_c_kills_the_server():
     with up("--profile", "emulated-zero") as process:
         read_greeting(process)
         processes = stubs_of(process)
