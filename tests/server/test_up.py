@@ -134,6 +134,7 @@ def test_up_ends_when_a_signal_comes_while_it_starts():
         assert not shared_memory_of(process)
 
 
+@pytest.mark.heavy
 def test_up_says_in_one_line_why_a_checkpoint_cannot_be_loaded(tmp_path):
     size = write_tokenizer(tmp_path)
     write_gpt2(tmp_path, size, layers=1)
