@@ -27,7 +27,7 @@ def test_ids_of_forwarded_requests_are_known_and_differ():
         lambda request_id: request_id + "é" * 40_000,
     ],
 )
-def test_what_a_client_calls_its_own_request_is_none_of_them(wrong):
+def test_ids_of_other_clients_are_not_taken_for_forwarded_ones(wrong):
     assert not is_forwarded(wrong(fresh_forwarded()))
     assert not can_be_stopped(wrong(fresh_forwarded()))
 

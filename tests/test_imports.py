@@ -138,7 +138,7 @@ def test_every_class_has_a_name_of_its_own():
     assert {name: where for name, where in homes.items() if len(where) > 1} == {}
 
 
-def test_settings_import_nothing_heavy():
+def test_settings_import_no_large_library():
     """The renderer reads them, in a process that must not load PyTorch."""
     heavy = {"torch", "transformers", "numpy", "tokenizers"}
     for path in MODULES:
@@ -146,7 +146,7 @@ def test_settings_import_nothing_heavy():
             assert not heavy & {name.partition(".")[0] for name in imported(path)}, path
 
 
-def test_shims_only_wire():
+def test_shims_have_at_most_40_lines():
     shims = sorted(ROOT.glob("model_repository/*/1/model.py"))
     for path in shims:
         assert len(path.read_text().splitlines()) <= 40, path

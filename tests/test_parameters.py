@@ -80,7 +80,7 @@ def test_a_nested_field_is_one_parameter():
     }
 
 
-def test_a_whole_number_and_null_are_taken_where_they_mean_the_same():
+def test_whole_numbers_and_null_are_taken_as_their_equivalents():
     read = decode(Settings, config({"folder": "f", "pause": "2", "draft": "null"}))
     assert read == Settings("f", pause=2.0)
 

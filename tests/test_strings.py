@@ -19,7 +19,7 @@ def test_strings_come_back_in_their_shape(shape):
     assert all(type(value) is bytes for value in read.flat)
 
 
-def test_no_strings_are_none():
+def test_an_empty_tensor_has_no_strings():
     assert Strings(np.empty(0, np.uint8)).reshape((1, 0)).shape == (1, 0)
 
 
@@ -36,6 +36,6 @@ def test_too_many_strings_are_not_read():
     assert read[0, 0] == read[0, -1] == b""
 
 
-def test_as_many_as_may_be_are_read():
+def test_the_largest_allowed_number_of_strings_is_read():
     read = Strings(packed([b"x"] * MOST_STRINGS)).reshape((MOST_STRINGS, 1))
     assert read.tolist() == [[b"x"]] * MOST_STRINGS

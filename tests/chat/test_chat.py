@@ -80,7 +80,7 @@ def test_chat_template_gives_the_ids_that_transformers_gives(client, transformer
     assert token_ids(client, messages) == theirs["input_ids"]
 
 
-def test_what_a_user_says_ends_no_turn(client, transformers_model):
+def test_special_tokens_in_a_users_text_end_no_turn(client, transformers_model):
     tokenizer, _ = transformers_model
     end = tokenizer.convert_tokens_to_ids(END)
     honest = token_ids(client, FRANCE)
@@ -133,7 +133,7 @@ def test_answer_ends_at_its_end_token_named_as_a_stop_string(client, transformer
 
 
 @pytest.mark.parametrize("drafter", DRAFTERS)
-def test_every_turn_computes_only_what_is_new(server, client, drafter):
+def test_every_turn_computes_only_its_new_tokens(server, client, drafter):
     messages = [{"role": "user", "content": f"({drafter}) {STORY}"}]
     questions = ["And on a Monday in winter?", "What does a dog cost?", "Thank you."]
     seen = 0
@@ -154,7 +154,7 @@ def test_every_turn_computes_only_what_is_new(server, client, drafter):
     assert seen > 150  # reading all of it again would have been seen
 
 
-def test_sixteen_chats_at_once_get_what_each_would_get_alone(client):
+def test_16_chats_at_the_same_time_get_the_answers_of_single_chats(client):
     questions = [f"{ask} {thing}?" for thing in THINGS for ask in ("What is a", "Where is the")]
     chats = [[{"role": "user", "content": question}] for question in questions]
 

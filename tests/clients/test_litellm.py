@@ -39,7 +39,7 @@ def test_answer_and_usage_are_what_other_clients_get(told, expected, call):
     assert told[call] == expected[0]
 
 
-def test_chats_side_by_side_are_told_apart(told, expected):
+def test_chats_at_the_same_time_get_their_own_answers(told, expected):
     assert told["side by side"] == expected
 
 

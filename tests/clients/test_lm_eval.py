@@ -131,11 +131,11 @@ def evaluated(request, run, gateway, pair, data):
     return Evaluated(request.param, json.loads(results.read_text())["results"], output, counted)
 
 
-def test_generated_texts_are_transformers(evaluated):
+def test_generated_texts_equal_those_of_transformers(evaluated):
     assert evaluated.results["complete_code"]["exact_match,none"] == pytest.approx(5 / 6)
 
 
-def test_likelihoods_are_transformers(evaluated, theirs):
+def test_likelihoods_equal_those_of_transformers(evaluated, theirs):
     assert evaluated.results["choose_code"]["acc,none"] == 1
     greedy = []
     for sample in evaluated.samples("choose_code"):
@@ -151,7 +151,7 @@ def test_likelihoods_are_transformers(evaluated, theirs):
     assert len(set(greedy)) == 2
 
 
-def test_each_batch_is_one_request_and_none_is_refused(evaluated):
+def test_each_batch_is_one_request_and_none_is_rejected(evaluated):
     """lm_eval would send it again."""
     assert evaluated.requests("/v1/completions") == {"200": (6 + 12) / BATCH}
     tokenized = evaluated.requests("/tokenize")

@@ -37,7 +37,7 @@ def templates(manifest):
 
 
 @pytest.mark.parametrize("version", KUBERNETES)
-def test_manifests_are_what_kubernetes_knows(release, version):
+def test_manifests_match_the_schemas_of_kubernetes(release, version):
     for manifest in (*release.manifests.values(), *release.gateway.values()):
         kind = f"{manifest['apiVersion']} {manifest['kind']}"
         if kind in CUSTOM:
@@ -53,7 +53,7 @@ def test_lint_finds_no_error():
     assert found["errors"] == []
 
 
-def test_each_case_has_its_objects(render):
+def test_each_example_renders_its_kinds_of_objects(render):
     always = {"ConfigMap", "Service"}
     assert kinds(render({})) == always | {"Deployment"}
     assert kinds(render("llama-3.1-405b")) == always | {"Deployment", "PodMonitor"}
@@ -74,13 +74,13 @@ def test_ports_have_names(release):
     assert service["selector"].items() <= release.template["metadata"]["labels"].items()
 
 
-def test_startup_may_take_as_long_as_loading(release):
+def test_the_startup_probe_allows_for_loading(release):
     probe = release.server["startupProbe"]
     assert probe["httpGet"] == {"path": "/v2/health/ready", "port": "http"}
     assert probe["periodSeconds"] * probe["failureThreshold"] >= release.values["startupTimeout"]
 
 
-def test_liveness_asks_for_a_token_and_does_not_drain_what_is_dead(release):
+def test_the_liveness_probe_asks_for_a_token_and_restarts_without_a_drain(release):
     probe = release.server["livenessProbe"]
     verb, entry, target, patience = probe["exec"]["command"][2:]
     assert verb == "alive"
@@ -90,7 +90,7 @@ def test_liveness_asks_for_a_token_and_does_not_drain_what_is_dead(release):
     assert probe["terminationGracePeriodSeconds"] < release.values["profile"]["requestTimeout"]
 
 
-def test_an_end_waits_for_the_longest_answer(release):
+def test_a_pod_ends_only_after_the_longest_answer(release):
     values, stop = release.values, release.server["lifecycle"]["preStop"]["exec"]["command"]
     drain = values["drainNotice"] + values["profile"]["requestTimeout"]
     assert stop[2:] == ["drained", f"--notice={values['drainNotice']}", f"--limit={drain}"]
@@ -98,7 +98,7 @@ def test_an_end_waits_for_the_longest_answer(release):
     assert release.pod["terminationGracePeriodSeconds"] > drain + values["exitTimeout"]
 
 
-def test_shared_memory_is_memory(release):
+def test_shared_memory_is_a_memory_volume(release):
     volumes = {volume["name"]: volume for volume in release.pod["volumes"]}
     mounts = {mount["mountPath"]: mount["name"] for mount in release.server["volumeMounts"]}
     shared = volumes[mounts["/dev/shm"]]
@@ -106,7 +106,7 @@ def test_shared_memory_is_memory(release):
     assert shared["emptyDir"]["sizeLimit"] == release.values["sharedMemory"]
 
 
-def test_models_find_nothing_in_the_working_directory(release):
+def test_the_working_directory_is_empty_and_read_only(release):
     volumes = {volume["name"]: volume for volume in release.pod["volumes"]}
     mounts = {mount["mountPath"]: mount for mount in release.server["volumeMounts"]}
     mount = mounts[release.server["workingDir"]]
@@ -124,7 +124,7 @@ def test_nothing_runs_as_root(release):
     assert context["capabilities"]["drop"] == ["ALL"]
 
 
-def test_the_pod_has_the_programs_that_it_runs(release):
+def test_the_config_map_has_every_program_that_a_pod_runs(release):
     mounts = {mount["mountPath"]: mount["name"] for mount in release.server["volumeMounts"]}
     assert mounts["/etc/tandem"] == "files"
     for name, text in release.manifests["ConfigMap"]["data"].items():
@@ -147,7 +147,7 @@ def test_defaults_are_those_of_the_embedded_profile(render, embedded_profile):
 
 
 @pytest.mark.parametrize("name", ["llmapi", "multi-node"])
-def test_scales_on_a_gauge_that_the_loop_publishes(render, name):
+def test_autoscaling_uses_a_gauge_of_the_loop(render, name):
     release = render(name)
     scaler = release.manifests["HorizontalPodAutoscaler"]["spec"]
     metric = scaler["metrics"][0]["pods"]
@@ -190,7 +190,7 @@ def test_a_repository_comes_from_the_image_a_claim_or_an_object_store(render):
     assert url.server["envFrom"] == [{"secretRef": {"name": "object-store"}}]
 
 
-def test_an_orchestrator_spawns_unless_it_is_given_ranks(render):
+def test_an_orchestrator_spawns_processes_unless_ranks_are_given(render):
     release = render("llama-3.1-405b")
     variables = {v["name"]: v.get("value") for v in release.server["env"]}
     assert variables["TRTLLM_ORCHESTRATOR"] == "1"
@@ -202,7 +202,7 @@ def test_an_orchestrator_spawns_unless_it_is_given_ranks(render):
     assert fast_logits.server["args"].count("tritonserver") == 6
 
 
-def test_a_group_is_one_world_in_which_only_the_leader_answers(render):
+def test_only_the_leader_of_a_group_answers(render):
     release = render("multi-node")
     assert release.group["size"] == 2
     args = release.server["args"]
@@ -277,6 +277,6 @@ def test_mpi_ports_are_for_the_release_only(render):
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_wrong_values_are_refused_by_name(render, values, message):
+def test_wrong_values_are_rejected_by_name(render, values, message):
     with pytest.raises(helm_python.HelmError, match=re.escape(message)):
         render(values)

@@ -27,7 +27,7 @@ def options_of(words):
     return parser.parse_args(words)
 
 
-def test_its_arguments_are_what_the_gateway_takes(render):
+def test_the_gateway_takes_its_arguments(render):
     values = {
         "allowOrigins": ["https://a.example", "https://b.example"],
         "maxBodyMb": 3,
@@ -41,7 +41,7 @@ def test_its_arguments_are_what_the_gateway_takes(render):
     assert options.open_objects
 
 
-def test_it_reaches_every_server_by_itself(release):
+def test_the_gateway_reaches_every_server(release):
     servers = release.gateway["servers"]
     assert f"--url={servers['metadata']['name']}:8001" in container(release)["args"]
     assert servers["spec"]["clusterIP"] == "None"
@@ -68,7 +68,7 @@ def test_the_ingress_leads_to_it(release):
     assert ingress["tls"][0]["hosts"] == [rule["host"]]
 
 
-def test_its_key_is_a_secret(release, render):
+def test_the_key_comes_from_a_secret(release, render):
     variables = {variable["name"]: variable for variable in container(release)["env"]}
     reference = variables["TANDEM_API_KEY"]["valueFrom"]["secretKeyRef"]
     assert reference == {"name": "tandem-api-key", "key": "api-key"}
@@ -77,7 +77,7 @@ def test_its_key_is_a_secret(release, render):
     assert [variable["name"] for variable in container(open_to_all)["env"]] == ["HOME"]
 
 
-def test_its_tokenizer_is_its_images_or_in_a_claim(release, render):
+def test_the_tokenizer_comes_from_the_image_or_a_claim(release, render):
     assert "--tokenizer=/tokenizer" in container(release)["args"]
     assert "tokenizer" not in {volume["name"] for volume in pod(release)["volumes"]}
     of_claim = {"claim": "models", "path": "llama/tokenizer"}
@@ -89,14 +89,14 @@ def test_its_tokenizer_is_its_images_or_in_a_claim(release, render):
     assert mounts["tokenizer"] == "/tokenizer"
 
 
-def test_it_runs_without_rights(release):
+def test_the_gateway_runs_without_privileges(release):
     assert pod(release)["securityContext"]["runAsNonRoot"]
     assert pod(release)["automountServiceAccountToken"] is False
     assert container(release)["securityContext"]["readOnlyRootFilesystem"]
     assert container(release)["securityContext"]["capabilities"]["drop"] == ["ALL"]
 
 
-def test_an_end_waits_for_the_longest_answer(release, program):
+def test_a_pod_ends_only_after_the_longest_answer(release, program):
     stop = container(release)["lifecycle"]["preStop"]["exec"]["command"]
     options = program("health").parser().parse_args(stop[2:])
     assert options.verb == "drained"
@@ -105,7 +105,7 @@ def test_an_end_waits_for_the_longest_answer(release, program):
     assert pod(release)["terminationGracePeriodSeconds"] > options.limit
 
 
-def test_it_is_ready_as_long_as_a_server_answers_however_busy_it_is(release):
+def test_the_gateway_is_ready_while_a_server_answers(release):
     probe = container(release)["readinessProbe"]
     assert probe["httpGet"] == {"path": "/health", "port": "openai"}
     assert probe["timeoutSeconds"] > SECONDS_TO_ANSWER  # the page itself gives up then, with 503

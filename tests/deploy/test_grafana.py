@@ -30,7 +30,7 @@ def test_every_panel_says_what_it_shows_in_which_unit(dashboard):
         assert panel["datasource"]["uid"] == "${datasource}"
 
 
-def test_panels_have_places_of_their_own(dashboard):
+def test_panels_do_not_overlap(dashboard):
     cells = [
         {
             (x, y)

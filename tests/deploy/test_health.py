@@ -119,7 +119,7 @@ def test_a_server_that_answers_with_an_error_is_ill(ailment, triton, answer, ail
     assert ailment().startswith(ailment_begins)
 
 
-def test_a_full_queue_is_no_reason_to_restart(ailment, triton):
+def test_a_full_queue_does_not_restart_the_server(ailment, triton):
     full = Admission(max_running=1, max_waiting=0, kv_blocks=8)
     full.reserve(1).enter([Reservation(1)])
     with pytest.raises(Overloaded) as refused:
@@ -173,7 +173,7 @@ def test_a_server_whose_streams_hang_is_ill(program, triton, loop):
         assert silence(f"{url}/metrics").endswith("was not taken for 31 s: gRPC streams hang")
 
 
-def test_a_probe_asks_no_proxy(program, triton, monkeypatch):
+def test_a_probe_uses_no_proxy(program, triton, monkeypatch):
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
     triton.untaken = 31.0
     with serving(triton) as url:
@@ -185,7 +185,7 @@ def test_incomplete_metrics_say_nothing(program, triton):
         assert program("health").samples(f"{url}/metrics", HEARTBEAT) == []
 
 
-def test_the_metrics_of_the_probe_are_the_loops(program):
+def test_the_probe_reads_metrics_that_the_loop_publishes(program):
     assert HEARTBEAT == program("health").LAST_LOOK
     assert OLDEST_DELIVERY == program("health").UNTAKEN
 
@@ -220,7 +220,7 @@ def test_the_drain_ends_at_its_limit_if_metrics_are_late_empty_or_not_zero(drain
     assert 0.3 <= drained(limit=0.3) < 100
 
 
-def test_one_reading_of_zero_does_not_end_the_drain(drained, triton):
+def test_a_single_zero_does_not_end_the_drain(drained, triton):
     triton.running_by_scrape = [1, 0, 1, 0, 0, 1]
     drained()
     assert triton.running_by_scrape == [1]
@@ -235,9 +235,7 @@ def test_a_server_that_is_gone_is_drained_after_the_notice_to_balancers(program)
 
 
 @pytest.mark.parametrize(("error", "gone"), [(socket.EAI_NONAME, True), (socket.EAI_AGAIN, False)])
-def test_a_leader_is_gone_if_its_name_is_but_not_if_no_name_resolves(
-    program, monkeypatch, error, gone
-):
+def test_a_leader_is_gone_only_if_its_name_no_longer_exists(program, monkeypatch, error, gone):
     def resolve(*_args, **_options):
         raise socket.gaierror(error, "")
 

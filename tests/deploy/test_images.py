@@ -106,7 +106,7 @@ def test_hadolint_finds_nothing(name):
 
 
 @pytest.mark.parametrize("name", IMAGES)
-def test_an_image_runs_as_a_user_and_says_how_it_is(name):
+def test_an_image_runs_as_a_user_and_exposes_its_ports(name):
     final = read(name)[-1]
     user, _, group = told(final, "USER")[-1].partition(":")
     assert int(user) > 0
@@ -162,7 +162,7 @@ def test_the_gateways_image_is_healthy_as_its_health_page_says(monkeypatch, stat
 
 
 @pytest.mark.parametrize("name", IMAGES)
-def test_what_an_image_copies_is_sent_to_its_build(name):
+def test_dockerignore_keeps_everything_that_an_image_copies(name):
     copies = [copy for stage in read(name) for copy in told(stage, "COPY") if "--from" not in copy]
     sources = [source for copy in copies for source in copy.split()[:-1] if source != "."]
     assert sources

@@ -166,7 +166,7 @@ def small(request, fallible):
 
 
 @pytest.mark.heavy
-def test_whatever_limits_the_room_answers_are_right_and_little_is_recomputed(small):
+def test_queued_answers_are_right_and_little_is_recomputed(small):
     prompts = PROMPTS * 5
     rejected = len(prompts) - LONG_QUEUE - RUNNING
     expected = controls(small, PROMPTS) * 5

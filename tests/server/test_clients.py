@@ -70,14 +70,14 @@ def test_nvidias_client_gets_every_output_it_asks_for(connection):
     assert all((np.diff(np.stack(times), axis=0) >= 0).flatten())
 
 
-def test_a_temperature_of_one_alone_stays_greedy_as_nvidias_clients_mean_it(connection):
+def test_temperature_1_without_sampling_options_stays_greedy(connection):
     plain = read(connection.infer("bls", inputs("import os", max_tokens=12)))
     nvidia = read(connection.infer("bls", inputs("import os", max_tokens=12, **NVIDIA)))
     framework = read(connection.infer("bls", inputs("import os", max_tokens=12, **FRAMEWORK)))
     assert plain[0].text == nvidia[0].text == framework[0].text
 
 
-def test_a_client_that_names_no_outputs_gets_the_small_ones(connection):
+def test_a_client_that_names_no_outputs_gets_no_large_ones(connection):
     result = connection.infer("bls", inputs("import os", max_tokens=4))
     names = {output.name for output in result.get_response().outputs}
     assert {"text_output", "finish_reason", "acceptance_rate", "num_rounds"} <= names
@@ -112,7 +112,7 @@ def test_generate_stream_sends_chunks_that_join_to_the_answer(server):
     assert chunks[-1]["finish_reason"] == "length"
 
 
-def test_context_and_generation_logits_come_where_they_are_asked_for(connection, embedded):
+def test_context_and_generation_logits_are_returned_on_request(connection, embedded):
     names = ("text_output", "context_logits", "generation_logits", "num_input_tokens")
     outputs = [client.InferRequestedOutput(name) for name in names]
     flags = {"return_context_logits": True, "return_generation_logits": True}
@@ -124,7 +124,7 @@ def test_context_and_generation_logits_come_where_they_are_asked_for(connection,
     assert result.as_numpy("generation_logits").shape == (1, 1, 6, width)
 
 
-def test_an_answer_without_tokens_costs_no_other_one_its_logits(connection):
+def test_an_answer_without_tokens_does_not_affect_the_logits_of_others(connection):
     prompts = ["import os", "def main():"]
     asked = client.InferRequestedOutput("output_ids")
     alone = connection.infer("ensemble", inputs(prompts[1], max_tokens=1), outputs=[asked])

@@ -147,7 +147,7 @@ def test_a_rejected_request_prints_one_line(server, capsys, arguments, message):
     assert shown.err.count("\n") == 1
 
 
-def test_ctrl_c_cancels_the_request_and_prints_what_came(server):
+def test_ctrl_c_cancels_the_request_and_prints_a_summary(server):
     command_line = [sys.executable, "-m", "tandem", "generate", PROMPT, "--max-tokens", "900"]
     with subprocess.Popen(
         [*command_line, "--drafter", "none", "--url", server.grpc_url],
@@ -194,7 +194,7 @@ def test_bench_measures_every_combination(emulated, tmp_path, capsys):
         assert (row["scaling"] is None) == (row["num_streams"] == 1)
 
 
-def test_bench_and_tune_measure_the_drafters_that_a_server_has(without_draft, capsys):
+def test_bench_and_tune_measure_only_drafters_of_the_server(without_draft, capsys):
     assert run("bench", without_draft, *FEWEST, "--model", "bls") == 0
     shown = capsys.readouterr()
     assert re.search(r"^prompt_lookup ", shown.out, re.MULTILINE)
@@ -208,9 +208,7 @@ def test_bench_and_tune_measure_the_drafters_that_a_server_has(without_draft, ca
     assert "\ndecoding:\n  drafter: " in shown
 
 
-def test_commands_reject_drafters_and_lengths_that_a_server_does_not_have(
-    without_draft, emulated, capsys
-):
+def test_bench_rejects_drafters_and_lengths_that_the_server_lacks(without_draft, emulated, capsys):
     url = without_draft.grpc_url
     assert refused(capsys, "bench", "--url", url, *FEWEST, "--drafter", "draft_model") == (
         f"--drafter draft_model: {url} does not have it; it has prompt_lookup, none"

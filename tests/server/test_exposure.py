@@ -38,14 +38,14 @@ def test_clients_cannot_use_shared_memory_and_all_else_is_open(server, protocol)
         assert client.get_inference_statistics("bls")
 
 
-def test_a_guessed_key_opens_nothing(server):
+def test_a_wrong_key_is_rejected(server):
     url = f"http://{server.http_url}/v2/systemsharedmemory/region/r/register"
     body = json.dumps({"key": "/x", "offset": 0, "byte_size": 64}).encode()
     with pytest.raises(HTTPError, match="403"):
         urlopen(Request(url, body, headers={"tandem-key": "tandem"}))
 
 
-def test_regions_are_named_as_tritons_own(server):
+def test_shared_memory_has_the_name_prefix_that_triton_protects(server):
     assert PREFIX.startswith(TRITONS_OWN)
     assert server.shm_prefix.startswith(PREFIX)
     assert leftovers(server.shm_prefix)

@@ -289,7 +289,7 @@ def test_target_stops_when_the_text_of_a_long_answer_fails(healthy):
 
 
 @pytest.mark.heavy
-def test_clients_that_leave_during_long_steps_are_no_lost_calls(fallible):
+def test_clients_that_leave_during_long_steps_are_not_counted_as_faults(fallible):
     """An engine in the middle of a step doesn't read a `stop`; that is no fault."""
     room = 32  # as many calls as a model may lose
     with (

@@ -15,6 +15,12 @@ PROMPTS = prompts_of(32)
 
 
 @pytest.fixture(scope="module")
+def server(fallible):
+    with fallible() as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
 def expected(server):
     return controls(server, PROMPTS)
 

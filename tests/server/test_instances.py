@@ -50,7 +50,7 @@ def running(server):
 
 
 @pytest.mark.heavy
-def test_a_request_of_loops_that_were_unloaded_is_stopped_by_those_that_came_after(server):
+def test_a_request_from_before_a_reload_can_still_be_stopped(server):
     """Twice: when the second loops went, those that came after the first ones found each other.
 
     It is the first test: after 64 requests at once Triton 2.51 never ends unloaded loops.
@@ -83,7 +83,7 @@ def test_both_loops_serve_and_their_counters_add_up(server):
     assert all(counted.values())
 
 
-def test_each_loop_has_a_watcher_that_is_known_to_look(server):
+def test_each_loop_publishes_when_its_watcher_last_looked(server):
     before = looks(server)
     assert {"0", "1"} < set(before)
     assert eventually(lambda: all(looks(server)[loop] > at for loop, at in before.items()))
@@ -147,7 +147,7 @@ def test_clients_of_bls_that_leave_end_their_own_requests_and_no_others(server):
 
 
 @pytest.mark.heavy
-def test_what_a_dead_loop_held_is_there_for_the_other(fallible):
+def test_the_places_of_a_dead_loop_are_free_for_the_other(fallible):
     admission = {"max_requests": 2, "max_queue": 0}
     for _ in range(5):
         with fallible(instances=2, admission=admission) as server, Crowd(server, 2) as crowd:
@@ -172,7 +172,7 @@ def is_taken(server):
 
 
 @pytest.mark.heavy
-def test_a_server_that_lost_a_loop_ends(tmp_path):
+def test_a_server_ends_when_a_loop_dies(tmp_path):
     """Triton would go on and refuse every other request."""
     for number in range(5):
         folder = tmp_path / str(number)

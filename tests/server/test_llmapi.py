@@ -87,5 +87,5 @@ def test_chunks_stop_strings_and_metrics_work_as_with_other_engines(server):
         ({"return_context_logits": True}, "return_context_logits is not supported"),
     ],
 )
-def test_what_the_engine_cannot_do_is_refused_by_name(server, asked, words):
+def test_what_the_engine_cannot_do_is_rejected_by_name(server, asked, words):
     assert words in refusal(server, "bls", max_tokens=8, **asked)

@@ -51,7 +51,7 @@ def test_each_chunk_has_the_log_probs_of_its_tokens_and_the_likeliest(
 
 
 @pytest.mark.parametrize("drafter", DRAFTERS)
-def test_log_probs_of_a_prompt_are_transformers(server, tokenizer, rated, drafter):
+def test_log_probs_of_a_prompt_equal_those_of_transformers(server, tokenizer, rated, drafter):
     asked = {"return_prompt_log_probs": True, "num_top_log_probs": 1, "drafter": drafter}
     asked |= {"outputs": (*OUTPUTS, *OF_PROMPT), "max_tokens": LENGTH}
     prompts = [PROMPT, COMPLETIONS[1]]

@@ -74,7 +74,7 @@ def test_parts_of_a_round_sum_to_the_whole(crowd):
     assert min(parts.values()) > 0
 
 
-def test_parts_of_a_round_are_the_seconds_of_the_engines_and_the_rest(server, change):
+def test_parts_of_a_round_are_engine_seconds_and_overhead(server, change):
     milestones = (entry.FIRST_SCHEDULED_TIME_NS, entry.LAST_TOKEN_TIME_NS)
     wanted = (*OUTPUTS, *milestones, entry.SPEC_DECODE_STATISTICS)
     values = {"max_tokens": 24, "end_id": -1, "return_perf_metrics": True}

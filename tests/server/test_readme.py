@@ -71,7 +71,7 @@ def here(server, gateway_url, tmp_path, monkeypatch):
     return fit
 
 
-def test_every_block_says_what_it_is():
+def test_every_code_block_has_a_language():
     for path in PAGES:
         kinds = {found[1] for found in BLOCK.finditer(path.read_text())}
         assert kinds <= NO_CODE | {"sh", "python"}, path

@@ -12,6 +12,8 @@ from tandem.tools import cli as command
 from tandem.tools.evaluation.hugging_face import HuggingFace
 from tandem.tools.triton.launch import PREFIX
 
+pytestmark = pytest.mark.heavy
+
 PROMPTS = ["How does Draft-Sampling work?", "def add(first, second):", "x = 1\nprint("]
 OURS = f"{PREFIX}{os.getpid()}-"
 SHOWN = 'Input [Text {}]: "{}"\nOutput [Text {} Beam 0]: "{}"\n'
@@ -38,7 +40,7 @@ def controls_output(pair):
     return output
 
 
-def test_draft_target_command_says_what_the_control_says(pair, controls_output, capsys):
+def test_draft_target_command_prints_the_targets_text(pair, controls_output, capsys):
     before = set(leftovers(OURS))
     arguments = [
         *("--tokenizer_dir", str(pair / "tokenizer"), "--engine_dir", str(pair / "target")),
@@ -55,8 +57,7 @@ def test_draft_target_command_says_what_the_control_says(pair, controls_output, 
     assert set(leftovers(OURS)) <= before
 
 
-@pytest.mark.heavy
-def test_prompt_lookup_command_says_what_the_control_says(pair, controls_output, tmp_path, capsys):
+def test_prompt_lookup_command_prints_the_targets_text(pair, controls_output, tmp_path, capsys):
     path = tmp_path / "prompts.jsonl"
     path.write_text("".join(json.dumps({"prompt": prompt}) + "\n" for prompt in PROMPTS))
     arguments = [
@@ -68,7 +69,6 @@ def test_prompt_lookup_command_says_what_the_control_says(pair, controls_output,
     assert capsys.readouterr().out == controls_output(40)
 
 
-@pytest.mark.heavy
 def test_summarize_command_agrees_with_hugging_face(pair, tmp_path, capsys):
     written = tmp_path / "results.json"
     arguments = [

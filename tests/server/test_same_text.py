@@ -15,7 +15,6 @@ from tandem.contract import entry
 
 LENGTH = 28
 PROMPTS = COMPLETIONS[:16]
-TIE = 1e-4  # kernels of different shapes may order logits closer than this either way
 DRAFTED = [{"drafter": "draft_model", "num_draft_tokens": n} for n in (8, 1, 4)]
 COPIED = [
     {"drafter": drafter, "prompt_lookup_num_tokens": tokens, "max_matching_ngram_size": size}
@@ -108,6 +107,7 @@ def test_options_of_a_request_hold_in_every_round(server, baseline, values):
 
 def test_greedy_text_is_what_hugging_face_generates(baseline, hugging_face, tokenizer, embedded):
     import torch
+    from engine_harness import assert_same
 
     for prompt, answer in zip(PROMPTS[::4], baseline[::4], strict=True):
         ids = tokenizer.encode(prompt).ids
@@ -120,21 +120,7 @@ def test_greedy_text_is_what_hugging_face_generates(baseline, hugging_face, toke
             )[0, len(ids) :].tolist()
         if row and row[-1] in embedded.end_ids:
             row.pop()
-        assert_same(answer.ids, row, ids, hugging_face)
-
-
-def assert_same(ours, theirs, prompt_ids, model):
-    """Check that ids are equal up to a tie of the two best logits."""
-    import torch
-
-    for at, (one, other) in enumerate(zip(ours, theirs, strict=False)):
-        if one != other:
-            with torch.inference_mode():
-                logits = model(torch.tensor([[*prompt_ids, *ours[:at]]])).logits
-            best, second = logits[0, -1].topk(2).values.tolist()
-            assert best - second < TIE, f"token {at} differs: {one} and {other}"
-            return
-    assert len(ours) == len(theirs)
+        assert_same(hugging_face, ids, answer.ids, row)
 
 
 def test_streams_at_the_same_time_join_to_the_same_texts(server, baseline):

@@ -109,7 +109,7 @@ def control(stubbed):
 
 
 @pytest.mark.parametrize("use_draft_logits", [False, True], ids=["ids", "logits"])
-def test_drafts_change_nothing_but_the_rounds(stubbed, control, use_draft_logits):
+def test_drafts_change_only_the_number_of_rounds(stubbed, control, use_draft_logits):
     options = {"drafter": "draft_model", "use_draft_logits": use_draft_logits}
     answer = ask(stubbed, PROMPT, max_tokens=40, **options)
     assert answer.said == control
@@ -123,7 +123,7 @@ SAMPLED = {"temperature": 0.7, "top_k": 5, "repetition_penalty": 1.1, "bad_words
 
 @pytest.mark.parametrize("use_draft_logits", [False, True], ids=["ids", "logits"])
 @pytest.mark.parametrize("drafter", ["draft_model", "prompt_lookup", "hybrid"])
-def test_sampled_drafts_come_with_what_they_were_drawn_from(
+def test_sampled_drafts_are_sent_with_their_probabilities(
     stubbed, control, drafter, use_draft_logits
 ):
     """The stub refuses what would change the distribution; the draft's padding is wider."""
@@ -134,7 +134,7 @@ def test_sampled_drafts_come_with_what_they_were_drawn_from(
     assert answer.draft_tokens or drafter == "prompt_lookup"
 
 
-def test_under_top_p_the_target_goes_alone(stubbed, control):
+def test_top_p_disables_drafts(stubbed, control):
     answer = ask(stubbed, PROMPT, max_tokens=40, top_p=0.9)
     assert (answer.error, answer.said, answer.draft_tokens) == ("", control, 0)
 
@@ -166,13 +166,13 @@ def test_fast_logits_are_a_handle_that_the_loop_passes_on(tmp_path):
             assert bool(answer.draft_tokens) == drafts, sampled
 
 
-def test_answer_ends_where_the_engine_says_so(stubbed, control):
+def test_an_end_id_ends_the_answer(stubbed, control):
     ids, _ = control
     answer = ask(stubbed, PROMPT, max_tokens=40, end_id=ids[9])
     assert answer.ids == ids[: ids.index(ids[9])]
 
 
-def test_drafts_come_back_when_the_engine_is_well_again(stubbed, control):
+def test_drafts_resume_when_the_engine_has_recovered(stubbed, control):
     """The probe must satisfy an engine that is strict about what it is asked for."""
     fault = stubbed.repository / "draft" / "fault"
     fault.touch()

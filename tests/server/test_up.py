@@ -52,7 +52,7 @@ def test_up_serves_what_it_prints_until_a_signal(sign):
 
 
 @pytest.mark.heavy
-def test_second_interrupt_kills_what_the_first_waits_for():
+def test_a_second_ctrl_c_kills_the_server():
     with up("--profile", "emulated-zero") as process:
         read_greeting(process)
         processes = stubs_of(process)
@@ -133,6 +133,7 @@ def test_up_ends_when_a_signal_comes_while_it_starts():
         assert not shared_memory_of(process)
 
 
+@pytest.mark.heavy
 def test_up_says_in_one_line_why_a_checkpoint_cannot_be_loaded(tmp_path):
     size = write_tokenizer(tmp_path)
     write_gpt2(tmp_path, size, layers=1)

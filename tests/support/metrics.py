@@ -72,10 +72,7 @@ def computed(server, model="target", at_least=0):
 
 def until(condition):
     """Wait for a metric that is published a moment after the answer."""
-    deadline = time.monotonic() + 10
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    assert eventually(condition)
 
 
 class Change:
