@@ -24,13 +24,13 @@ from rich.table import Table
 
 from benchmarks.ahead import PAIRS, PROFILES, Call, Loops, Run
 from benchmarks.simulation import engine_settings
-from tandem.bls.draft_ahead.statistics import AheadStatistics
+from tandem.bls.draft_ahead.ahead_planner import AheadPlanner
 from tandem.bls.draft_length.planner import DraftPlanner
 from tandem.bls.drafters.factory import drafter_of
-from tandem.bls.effects import Beside, BranchDraft, EngineAnswer, EngineCall, Settle
+from tandem.bls.effects import AwaitAhead, BranchDraft, EngineAnswer, EngineCall, StartAhead
 from tandem.bls.errors import EngineCallError, EngineRefused
 from tandem.bls.loop import Decoding
-from tandem.bls.metrics.statistics import Statistics
+from tandem.bls.metrics.request_statistics import Statistics
 from tandem.bls.request import GREEDY, Request, Sampling
 from tandem.bls.settings import AUTO, MAX_HELPERS, LoopSettings
 from tandem.engines.emulated.settings import EmulatedSettings
@@ -81,7 +81,7 @@ class RealLoops(Loops):
         self._draft_planner = DraftPlanner(
             longest, lambda: self.running, clock=lambda: self.timer.now_ns() / 1e9, rated=True
         )
-        self._ahead_statistics = AheadStatistics(self.settings, lambda: self.running)
+        self._ahead_statistics = AheadPlanner(self.settings, lambda: self.running)
         self._ids = itertools.count()
 
     def real(self, number: int, answers: int, request: Request) -> Run:
@@ -113,10 +113,10 @@ class RealLoops(Loops):
                 self.helpers += has_helper
                 return
             answer = None
-            if isinstance(effect, Beside):
+            if isinstance(effect, StartAhead):
                 self._give_up(task)
                 beside, task = effect.steps, None
-            elif isinstance(effect, Settle):
+            elif isinstance(effect, AwaitAhead):
                 if task is not None:
                     yield from self._waited(task, effect.timeout)
                     answer = task.result if task.done else None

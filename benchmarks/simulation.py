@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from tandem.contract.parameters import decode
+from tandem.contract.model_parameters import decode
 from tandem.engines.emulated.engine import MS, EmulatedEngine
 from tandem.engines.emulated.settings import EmulatedSettings
 from tandem.engines.emulated.timers import VirtualTimer

@@ -6,8 +6,8 @@ The loop does no I/O: it yields one of these and is sent the answer.
 effect         meaning                                                     the driver sends
 =============  ==========================================================  ==================
 EngineCall     call `draft` or `target`                                    EngineAnswer
-Beside         carry steps out while my next call blocks                   None
-Settle         what those steps returned, or None if it is not there yet   their result, None
+StartAhead         carry steps out while my next call blocks                   None
+AwaitAhead         what those steps returned, or None if it is not there yet   their result, None
 TextCall       turn ids into text                                          DecodedText
 Chunk          hand tokens (and text) to whoever waits for them            None
 NextChunk      wait for tokens that another driver's steps made final      Chunk
@@ -27,7 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tandem.bls.drafters.registry import CONTROL, DrafterName
-from tandem.bls.metrics.statistics import Totals
+from tandem.bls.metrics.request_statistics import Totals
 from tandem.bls.request import TokenIds
 from tandem.bls.text.token_details import Counts, TokenDetails, TopLogProbs
 
@@ -156,8 +156,8 @@ class EngineAnswer(NamedTuple):
     branches: tuple[BranchDraft, ...] = ()
 
 
-class Beside(NamedTuple):
-    """Carry these steps out while the next EngineCall blocks; `Settle` asks for their result.
+class StartAhead(NamedTuple):
+    """Carry these steps out while the next EngineCall blocks; `AwaitAhead` asks for their result.
 
     They yield engine calls only. What was not settled before is given up, and its call stopped. If
     nobody is free to carry them out, nothing happens, and there will be no result.
@@ -166,7 +166,7 @@ class Beside(NamedTuple):
     steps: Generator[EngineCall, EngineAnswer, Any]
 
 
-class Settle(NamedTuple):
+class AwaitAhead(NamedTuple):
     """Take what the steps beside the last call returned; None where they have not ended in time.
 
     timeout: how many seconds to wait for it.
@@ -217,4 +217,4 @@ class NextChunk(NamedTuple):
     """Wait for tokens that another driver's steps made final."""
 
 
-Effect: TypeAlias = EngineCall | Beside | Settle | TextCall | Chunk | NextChunk
+Effect: TypeAlias = EngineCall | StartAhead | AwaitAhead | TextCall | Chunk | NextChunk

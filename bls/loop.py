@@ -22,7 +22,6 @@ from tandem.bls.drafters.drafter import Drafter, Proposal, StepsAhead
 from tandem.bls.effects import (
     NO_DRAFT,
     NO_TOKENS,
-    Beside,
     Chunk,
     Draft,
     Effect,
@@ -31,16 +30,17 @@ from tandem.bls.effects import (
     FinishReason,
     KvBlocks,
     PromptLogProbs,
+    StartAhead,
     StepSeconds,
 )
 from tandem.bls.errors import EngineCallError
 from tandem.bls.exactness.seeds import lengths_decide_text, verification_seed
 from tandem.bls.guided.guidance import GRAMMAR, guidance_of
-from tandem.bls.metrics.statistics import Round, Statistics
+from tandem.bls.metrics.request_statistics import Round, Statistics
 from tandem.bls.request import Request, TokenIds
 from tandem.bls.sequence import Sequence
 from tandem.bls.settings import LoopSettings
-from tandem.bls.text.incremental import TextSoFar
+from tandem.bls.text.detokenizer import IncrementalDetokenizer
 from tandem.bls.text.token_details import (
     TokenDetails,
     joined,
@@ -78,7 +78,7 @@ class Decoding:
         self._guidance = guidance_of(guide, self.sequence, settings)
         self.statistics.guide = self._guidance.statistics
         self._clock = clock  # seconds
-        self._text = TextSoFar(
+        self._text = IncrementalDetokenizer(
             request.stop_strings,
             each_round=request.needs_text_each_round,
             tells_lengths=request.wants_text_lengths and request.needs_text_each_round,
@@ -127,7 +127,7 @@ class Decoding:
         """Have the drafter draft the next round's tokens while this round's are verified."""
         steps = self._drafter.draft_ahead(self.sequence, draft)
         if steps is not None:
-            yield Beside(self._counted(steps))
+            yield StartAhead(self._counted(steps))
 
     def _counted(self, steps: StepsAhead) -> StepsAhead:
         """Count steps once they begin: nobody may be free to carry them out."""

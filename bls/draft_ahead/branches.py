@@ -22,8 +22,8 @@ from typing import Any
 
 import numpy as np
 
-from tandem.bls.draft_ahead.plan import MOST_TOKENS, AheadPlan, split
-from tandem.bls.draft_ahead.statistics import AheadStatistics
+from tandem.bls.draft_ahead.ahead_planner import AheadPlanner
+from tandem.bls.draft_ahead.cost_model import MOST_TOKENS, AheadPlan, split
 from tandem.bls.effects import BranchDraft, Branching, Draft, EngineAnswer, StepSeconds
 from tandem.bls.exactness.seeds import lengths_decide_text
 from tandem.bls.request import Request, TokenIds
@@ -135,9 +135,7 @@ class DraftAhead:
     most: tokens of all branches together. always: wherever it is possible, not only if it pays.
     """
 
-    def __init__(
-        self, statistics: AheadStatistics, *, most: int = MOST_TOKENS, always: bool
-    ) -> None:
+    def __init__(self, statistics: AheadPlanner, *, most: int = MOST_TOKENS, always: bool) -> None:
         self.statistics = statistics
         self.refused = False  # by the draft engine: for this request never again
         self._most = most
@@ -159,7 +157,7 @@ class DraftAhead:
 
 
 def draft_ahead_of(
-    request: Request, settings: LoopSettings, statistics: AheadStatistics | None
+    request: Request, settings: LoopSettings, statistics: AheadPlanner | None
 ) -> DraftAhead | None:
     """Return how a request's drafts are made ahead, or None where they never are.
 

@@ -13,7 +13,7 @@ from tandem.bls.draft_ahead.branches import (
     branching_of,
     draft_ahead_of,
 )
-from tandem.bls.draft_ahead.plan import AheadPlan
+from tandem.bls.draft_ahead.cost_model import AheadPlan
 from tandem.bls.draft_length.auto import AutoLength
 from tandem.bls.draft_length.fixed import SEEDED_LENGTH, DraftLength, FixedLength
 from tandem.bls.drafters.drafter import (
@@ -24,7 +24,7 @@ from tandem.bls.drafters.drafter import (
     StepsAhead,
 )
 from tandem.bls.drafters.registry import DRAFT_MODEL
-from tandem.bls.effects import Draft, DraftPlan, EngineCall, Settle, StepSeconds
+from tandem.bls.effects import AwaitAhead, Draft, DraftPlan, EngineCall, StepSeconds
 from tandem.bls.errors import EngineCallError, EngineRefused
 from tandem.bls.exactness.seeds import lengths_decide_text, proposal_seed
 from tandem.bls.request import Request, TokenIds
@@ -188,7 +188,7 @@ class DraftModel(Drafter):
         ahead.statistics.timed_branches(answer, call.max_new_tokens, num_branches)
         return branches_of(len(call.context), call.draft.tokens, answer)
 
-    def _settled(self) -> Generator[Settle, Any, BranchesAhead | None]:
+    def _settled(self) -> Generator[AwaitAhead, Any, BranchesAhead | None]:
         """Take what was drafted ahead of this round, if it is there in time.
 
         It is not worth waiting for it longer than for another draft.
@@ -197,7 +197,7 @@ class DraftModel(Drafter):
             return None
         self._drafts_ahead = False
         try:
-            branches: BranchesAhead | None = yield Settle(self._timeout)
+            branches: BranchesAhead | None = yield AwaitAhead(self._timeout)
         except EngineRefused as error:
             self._ahead.refused = True
             self._health.refused(error)
@@ -288,7 +288,7 @@ def make(request: Request, context: DrafterContext) -> DraftModel:
     if settings.draft is None:
         raise ValueError("there is no draft engine")
     length = _length_of(request, context)
-    ahead = draft_ahead_of(request, settings, context.ahead_statistics)
+    ahead = draft_ahead_of(request, settings, context.ahead_planner)
     return DraftModel(settings.draft, settings.target, context.health, length, ahead)
 
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Generator
 from typing import Any, NamedTuple, Protocol
 
-from tandem.bls.draft_ahead.statistics import AheadStatistics
+from tandem.bls.draft_ahead.ahead_planner import AheadPlanner
 from tandem.bls.draft_length.planner import DraftPlanner
-from tandem.bls.effects import Draft, EngineAnswer, EngineCall, Settle, StepSeconds
+from tandem.bls.effects import AwaitAhead, Draft, EngineAnswer, EngineCall, StepSeconds
 from tandem.bls.errors import EngineCallError, EngineRefused
 from tandem.bls.sequence import Sequence
 from tandem.bls.settings import LoopSettings
 from tandem.lookup.pools import LookupPools
 
-Proposal = Generator[EngineCall | Settle, Any, Draft]
+Proposal = Generator[EngineCall | AwaitAhead, Any, Draft]
 StepsAhead = Generator[EngineCall, EngineAnswer, Any]
 
 
@@ -42,7 +42,7 @@ class DrafterContext(NamedTuple):
     health: DrafterHealth
     draft_planner: DraftPlanner
     own: Any = None
-    ahead_statistics: AheadStatistics | None = None  # None: nothing is drafted ahead
+    ahead_planner: AheadPlanner | None = None  # None: nothing is drafted ahead
     pools: LookupPools | None = None  # None: requests share no answers
 
 

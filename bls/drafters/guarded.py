@@ -14,7 +14,7 @@ from tandem.bls.drafters.drafter import Drafter, DrafterContext, Proposal, Steps
 from tandem.bls.drafters.module import described
 from tandem.bls.drafters.no_drafter import NoDrafter
 from tandem.bls.drafters.registry import CONTROL, DRAFTERS, LOOKUP_POOL, DrafterKind
-from tandem.bls.effects import Draft, EngineCall, Settle, StepSeconds
+from tandem.bls.effects import AwaitAhead, Draft, EngineCall, StepSeconds
 from tandem.bls.errors import Cancelled, DrafterFailed, EngineCallError, ServingError
 from tandem.bls.request import Request
 from tandem.bls.sequence import Sequence
@@ -127,10 +127,10 @@ class GuardedDrafter(Drafter):
             except (ServingError, Cancelled) as error:
                 resume = partial(steps.throw, error)
 
-    def _checked_effect(self, effect: Any) -> EngineCall | Settle:
-        """Return a call of the draft model, or `Settle`; raise DrafterFailed for all else."""
-        if isinstance(effect, Settle):
-            return Settle(float(effect.timeout))
+    def _checked_effect(self, effect: Any) -> EngineCall | AwaitAhead:
+        """Return a call of the draft model, or `AwaitAhead`; raise DrafterFailed for all else."""
+        if isinstance(effect, AwaitAhead):
+            return AwaitAhead(float(effect.timeout))
         if not isinstance(effect, EngineCall):
             what = type(effect).__name__
             raise self._fault(f"it yields {what} where only calls of the draft model may be")

@@ -28,7 +28,7 @@ import numpy as np
 from tandem.bls.effects import NO_TOKENS, Draft, Effect, EngineAnswer, EngineCall
 from tandem.bls.errors import EngineCallError, GuideFailed
 from tandem.bls.exactness.seeds import repair_seed
-from tandem.bls.metrics.statistics import Guided
+from tandem.bls.metrics.request_statistics import Guided
 from tandem.bls.request import Request, TokenIds
 from tandem.bls.sequence import Sequence
 from tandem.bls.settings import LoopSettings

@@ -31,7 +31,7 @@ from tandem.bls.metrics.names import (
     TIME_TO_FIRST_TOKEN,
     UNVERIFIED_DRAFT_TOKENS,
 )
-from tandem.bls.metrics.statistics import Drafted, Statistics
+from tandem.bls.metrics.request_statistics import Drafted, Statistics
 from tandem.bls.metrics.timeline import Timeline
 from tandem.contract.metric import Metric
 

@@ -6,12 +6,12 @@ from collections.abc import Callable, Generator
 from typing import Any, Protocol, TypeAlias
 
 from tandem.bls.effects import (
-    Beside,
+    AwaitAhead,
     Chunk,
     Effect,
     EngineAnswer,
     EngineCall,
-    Settle,
+    StartAhead,
     TextCall,
 )
 from tandem.bls.errors import (
@@ -24,9 +24,9 @@ from tandem.bls.errors import (
 )
 from tandem.bls.request import Request
 from tandem.bls.triton.background import in_background, log_exception
+from tandem.bls.triton.engine_calls.ahead_thread import Helper, StepsBeside, Task
 from tandem.bls.triton.engine_calls.clients import EngineClients
 from tandem.bls.triton.engine_calls.engine_caller import EngineCaller
-from tandem.bls.triton.engine_calls.helper import Helper, StepsBeside, Task
 from tandem.bls.triton.engine_calls.pending_call import Abandoned
 
 Steps: TypeAlias = Generator[Effect, Any, None]
@@ -148,9 +148,9 @@ class Driver:
             return self._receiver.deliver(effect)
         if isinstance(effect, TextCall):
             return self._caller.text(effect)
-        if isinstance(effect, Beside):
+        if isinstance(effect, StartAhead):
             return self._beside(effect.steps)
-        if isinstance(effect, Settle):
+        if isinstance(effect, AwaitAhead):
             return self._settle(effect.timeout)
         assert self._next_chunk is not None
         return self._next_chunk()

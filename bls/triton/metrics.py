@@ -30,7 +30,7 @@ from tandem.bls.metrics.names import (
     REQUESTS_RUNNING,
     REQUESTS_WAITING,
 )
-from tandem.bls.metrics.statistics import Statistics
+from tandem.bls.metrics.request_statistics import Statistics
 from tandem.bls.metrics.timeline import Timeline
 from tandem.bls.metrics.updates import (
     Key,

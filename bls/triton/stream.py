@@ -13,7 +13,7 @@ import triton_python_backend_utils as pb_utils
 
 from tandem.bls.admission.admission import Admission, DraftKvAvailability, Reservation, blocks_of
 from tandem.bls.admission.concurrency_limiter import ConcurrencyLimiter, Permit
-from tandem.bls.draft_ahead.statistics import AheadStatistics
+from tandem.bls.draft_ahead.ahead_planner import AheadPlanner
 from tandem.bls.draft_length.planner import DraftPlanner
 from tandem.bls.drafters.drafter import DrafterHealth
 from tandem.bls.drafters.factory import drafter_of
@@ -22,27 +22,27 @@ from tandem.bls.drafters.prompt_lookup import pools_of
 from tandem.bls.drafters.registry import join
 from tandem.bls.errors import Cancelled, ServingError
 from tandem.bls.loop import Decoding
+from tandem.bls.parsing.prompt import Prompt, check_logits, request_of
+from tandem.bls.parsing.request_parser import RequestParser
 from tandem.bls.request import Request
-from tandem.bls.requests.parser import RequestParser
-from tandem.bls.requests.prompt import Prompt, check_logits, request_of
 from tandem.bls.settings import LoopSettings
 from tandem.bls.triton.background import in_background, log_exception
 from tandem.bls.triton.engine_calls.clients import EngineClients
 from tandem.bls.triton.engine_calls.draft_health import DraftHealth, NoDraftEngine
 from tandem.bls.triton.engine_calls.pending_call import CallSlot
-from tandem.bls.triton.loops.siblings import index_of_loop, other_loops
+from tandem.bls.triton.loops.shared_capacity import index_of_loop, other_loops
 from tandem.bls.triton.metrics import Heartbeat, Metrics
-from tandem.bls.triton.requests.request_guides import RequestGuides
-from tandem.bls.triton.requests.request_state import RequestState, ending, give_up
-from tandem.bls.triton.requests.request_text import id_of, parameters_of
-from tandem.bls.triton.requests.request_tokenizer import RequestTokenizer, needs_tokenizer
-from tandem.bls.triton.requests.sequence_state import SequenceState
+from tandem.bls.triton.raw_request import id_of, parameters_of
 from tandem.bls.triton.responses.deliveries import Deliveries
 from tandem.bls.triton.responses.response_builder import ResponseBuilder, tells_text_lengths
 from tandem.bls.triton.responses.sender import Sender
+from tandem.bls.triton.serving.request_guides import RequestGuides
+from tandem.bls.triton.serving.request_state import RequestState, ending, give_up
+from tandem.bls.triton.serving.request_tokenizer import RequestTokenizer, needs_tokenizer
+from tandem.bls.triton.serving.sequence_state import SequenceState
 from tandem.bls.triton.watcher import Watcher
 from tandem.contract.forwarding import can_be_stopped, is_forwarded
-from tandem.contract.parameters import decode
+from tandem.contract.model_parameters import decode
 from tandem.contract.strings import Strings
 from tandem.guides.matcher import GuideMatcher
 
@@ -83,7 +83,7 @@ class StreamEntry:
             clock=time.monotonic,
             rated=settings.draft_stops_when_unsure,
         )
-        self._ahead_statistics = AheadStatistics(settings, self._running)
+        self._ahead_statistics = AheadPlanner(settings, self._running)
         self._tokenizer = RequestTokenizer(settings, self._clients.calls)
         self._tokenizer_limiter = ConcurrencyLimiter(
             TOKENIZER_CALLS, settings.max_queue_bytes_each, "texts that wait to be tokenized"

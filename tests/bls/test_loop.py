@@ -30,7 +30,7 @@ from strategies import languages, requests_of
 from tandem.bls.effects import EngineAnswer
 from tandem.bls.errors import EngineCallError
 from tandem.bls.request import Sampling
-from tandem.bls.text.incremental import detokenize_stream
+from tandem.bls.text.detokenizer import detokenize_stream
 from tandem.bls.text.token_details import joined
 from tandem.contract.entry import KINDS
 

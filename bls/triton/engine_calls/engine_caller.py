@@ -9,11 +9,11 @@ from typing import Any
 from tandem.bls.effects import DecodedText, EngineAnswer, EngineCall, EngineRole, TextCall
 from tandem.bls.errors import Failure
 from tandem.bls.request import Request
+from tandem.bls.triton.engine_calls import request_ids
 from tandem.bls.triton.engine_calls.clients import EngineClients
 from tandem.bls.triton.engine_calls.engine_client import EngineRequests
 from tandem.bls.triton.engine_calls.pending_call import CallSlot, PendingCall
-from tandem.bls.triton.requests import request_ids
-from tandem.bls.triton.requests.tokenizers import text_of, text_request
+from tandem.bls.triton.tokenizer_calls import text_of, text_request
 
 SECONDS_BETWEEN_STOPS = 1.0  # of one call: an engine in a long step takes none of them before
 

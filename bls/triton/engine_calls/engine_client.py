@@ -20,8 +20,8 @@ from tandem.bls.effects import (
 from tandem.bls.errors import EngineCallError
 from tandem.bls.exactness.lossless import draft_gets_bans, draft_sampling, verification_logits
 from tandem.bls.guided.masked_bias import masked_bias
+from tandem.bls.parsing.word_lists import joined, known, one_token_words
 from tandem.bls.request import Request, TokenIds
-from tandem.bls.requests.word_lists import joined, known, one_token_words
 from tandem.bls.settings import EngineSettings, LoopSettings
 from tandem.bls.text.token_details import TopLogProbs
 from tandem.bls.triton.engine_calls.draft_timeout import draft_timeout

@@ -10,7 +10,7 @@ import numpy as np
 from tandem.bls.effects import Chunk
 from tandem.bls.errors import Failure
 from tandem.bls.request import Request
-from tandem.bls.text.incremental import detokenize_stream
+from tandem.bls.text.detokenizer import detokenize_stream
 from tandem.bls.text.token_details import joined
 from tandem.bls.triton.driver import Driver
 from tandem.bls.triton.engine_calls.clients import EngineClients

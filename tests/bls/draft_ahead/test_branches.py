@@ -25,14 +25,14 @@ from scripted import (
 from strategies import languages
 
 from tandem.bls.draft_ahead import branches as draft_ahead
+from tandem.bls.draft_ahead.ahead_planner import AheadPlanner
 from tandem.bls.draft_ahead.branches import (
     BranchesAhead,
     DraftAhead,
     branches_of,
     branching_of,
 )
-from tandem.bls.draft_ahead.plan import AheadPlan
-from tandem.bls.draft_ahead.statistics import AheadStatistics
+from tandem.bls.draft_ahead.cost_model import AheadPlan
 from tandem.bls.draft_length.fixed import FixedLength
 from tandem.bls.drafters.draft_model import DraftModel
 from tandem.bls.effects import BranchDraft, Draft, EngineAnswer
@@ -292,7 +292,7 @@ def test_a_shared_device_does_not_hinder_who_insists():
 
 
 def test_a_lookup_with_a_token_that_the_draft_engine_lacks_has_no_branches():
-    ahead = DraftAhead(AheadStatistics(AHEAD), always=True)
+    ahead = DraftAhead(AheadPlanner(AHEAD), always=True)
     small = replace(AHEAD.draft, vocab_size=6)
     drafter = DraftModel(small, AHEAD.target, Health(), FixedLength(4), ahead)
     sequence = Sequence(request_of())

@@ -23,8 +23,8 @@ from hypothesis import strategies as st
 from scripted import ids, play, with_engines
 from small_guides import allowed, encoded
 
+from tandem.bls.draft_ahead.ahead_planner import AheadPlanner
 from tandem.bls.draft_ahead.branches import draft_ahead_of
-from tandem.bls.draft_ahead.statistics import AheadStatistics
 from tandem.bls.effects import EngineAnswer
 from tandem.bls.errors import EngineCallError, GuideFailed
 from tandem.bls.exactness.lossless import lossless
@@ -320,7 +320,7 @@ def test_an_answer_that_is_cut_says_so():
 def test_drafts_of_a_guided_answer_are_not_made_ahead():
     able = with_engines(WIDE, draft={"branches": True})
     request = request_for(GUIDES[0], drafter="draft_model", draft_len=4, max_draft_len=16)
-    statistics = AheadStatistics(able)
+    statistics = AheadPlanner(able)
     assert draft_ahead_of(replace(request, draft_ahead=True), able, statistics) is None
     assert draft_ahead_of(replace(request, draft_ahead=True, guide=None), able, statistics)
 

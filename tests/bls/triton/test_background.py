@@ -11,13 +11,13 @@ from tandem.bls.errors import EngineCallError, Overloaded
 from tandem.bls.settings import ForwarderSettings
 from tandem.bls.triton.background import in_background
 from tandem.bls.triton.driver import Driver
+from tandem.bls.triton.engine_calls.ahead_thread import Helper
 from tandem.bls.triton.engine_calls.calls import Calls
 from tandem.bls.triton.engine_calls.draft_health import DraftHealth
-from tandem.bls.triton.engine_calls.helper import Helper
 from tandem.bls.triton.engine_calls.pending_call import AbandonedCalls
 from tandem.bls.triton.forward import ForwardEntry
-from tandem.bls.triton.requests.request_state import give_up
 from tandem.bls.triton.responses.sender import Sender
+from tandem.bls.triton.serving.request_state import give_up
 
 
 @pytest.fixture

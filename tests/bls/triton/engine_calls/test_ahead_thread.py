@@ -10,10 +10,10 @@ from scripted import ids
 from tandem.bls.effects import Branching, Draft, EngineCall
 from tandem.bls.errors import Cancelled, EngineTimeout
 from tandem.bls.settings import MAX_HELPERS
-from tandem.bls.triton.engine_calls import helper as module
+from tandem.bls.triton.engine_calls import ahead_thread as module
+from tandem.bls.triton.engine_calls.ahead_thread import Helper
 from tandem.bls.triton.engine_calls.clients import EngineClients
 from tandem.bls.triton.engine_calls.engine_caller import SECONDS_BETWEEN_STOPS
-from tandem.bls.triton.engine_calls.helper import Helper
 
 
 class Steps:

@@ -7,8 +7,7 @@ import pytest
 from scripted import SETTINGS, ids, with_engines
 
 from tandem.bls.errors import BadRequest
-from tandem.bls.request import Request, Sampling
-from tandem.bls.requests.prompt import (
+from tandem.bls.parsing.prompt import (
     LogitBias,
     Options,
     Prompt,
@@ -17,6 +16,7 @@ from tandem.bls.requests.prompt import (
     check_logits,
     request_of,
 )
+from tandem.bls.request import Request, Sampling
 
 LIMITED = with_engines(
     replace(SETTINGS, end_ids=(7, 6), max_logits_bytes=320),

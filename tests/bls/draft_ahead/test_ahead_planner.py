@@ -5,16 +5,16 @@ from dataclasses import replace
 import pytest
 from scripted import SETTINGS, ids, with_engines
 
+from tandem.bls.draft_ahead.ahead_planner import MOST_UNREAD, AheadPlanner
 from tandem.bls.draft_ahead.branches import DraftAhead
-from tandem.bls.draft_ahead.plan import FIRST_PLAN
-from tandem.bls.draft_ahead.statistics import MOST_UNREAD, AheadStatistics
+from tandem.bls.draft_ahead.cost_model import FIRST_PLAN
 from tandem.bls.effects import Draft, DraftPlan, EngineAnswer, StepSeconds
 
 AHEAD = with_engines(SETTINGS, draft={"branches": True})
 
 
 def ahead_of(*, always=True, running=1, settings=AHEAD):
-    return DraftAhead(AheadStatistics(settings, lambda: running), always=always)
+    return DraftAhead(AheadPlanner(settings, lambda: running), always=always)
 
 
 def learn(ahead, step=0.00109, accepted=4, rounds=200):
@@ -65,7 +65,7 @@ def test_branches_are_no_longer_than_is_worth_it():
 
 
 def test_drafts_that_stop_where_they_are_unsure_say_nothing_of_the_acceptance():
-    statistics, draft = AheadStatistics(AHEAD), Draft(ids(1, 1, 1, 1), drafter="draft_model")
+    statistics, draft = AheadPlanner(AHEAD), Draft(ids(1, 1, 1, 1), drafter="draft_model")
     before = statistics.acceptance("draft_model")
     for _ in range(50):
         statistics.verified(replace(draft, plan=DraftPlan(8, 0.5)), 4)
@@ -77,7 +77,7 @@ def test_drafts_that_stop_where_they_are_unsure_say_nothing_of_the_acceptance():
 
 
 def test_a_call_that_was_on_its_way_for_no_time_does_not_outdate_what_others_were():
-    statistics = AheadStatistics(AHEAD)
+    statistics = AheadPlanner(AHEAD)
     for number in range(300):
         way = 0.002 * (number % 2)
         answer = EngineAnswer(ids(1, 1), 0.004 + way, 0.004)
@@ -108,7 +108,7 @@ def test_plans_with_room_for_few_tokens_and_for_many_are_kept_apart():
 
 
 def test_unread_logits_are_given_back_in_turn_and_the_oldest_forgotten():
-    statistics = AheadStatistics(SETTINGS)
+    statistics = AheadPlanner(SETTINGS)
     assert statistics.next_unread_logits() is None
     statistics.unread_logits.extend(range(MOST_UNREAD + 1))
     assert [statistics.next_unread_logits() for _ in range(2)] == [1, 2]

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from tandem.bls.errors import BadRequest, Cancelled
-from tandem.bls.triton.requests.request_state import ending
+from tandem.bls.triton.serving.request_state import ending
 
 
 class Panic(BaseException):

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tandem.bls.metrics.statistics import Drafted, Round, Statistics, Totals
+from tandem.bls.metrics.request_statistics import Drafted, Round, Statistics, Totals
 from tandem.bls.metrics.timeline import Timeline
 from tandem.bls.metrics.updates import updates_of
 

@@ -6,12 +6,12 @@ from typing import Any
 
 from tandem.bls.effects import TextCall
 from tandem.bls.errors import EngineCallError
+from tandem.bls.parsing.prompt import Options, Prompt, Tokens
 from tandem.bls.request import TokenIds
-from tandem.bls.requests.prompt import Options, Prompt, Tokens
 from tandem.bls.settings import LoopSettings
 from tandem.bls.triton.engine_calls.calls import Calls
-from tandem.bls.triton.requests.request_state import RequestState
-from tandem.bls.triton.requests.tokenizers import (
+from tandem.bls.triton.serving.request_state import RequestState
+from tandem.bls.triton.tokenizer_calls import (
     refusal,
     text_of,
     text_request,

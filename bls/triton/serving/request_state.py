@@ -10,12 +10,12 @@ from contextlib import contextmanager
 from tandem.bls.admission.admission import ReservedSlots
 from tandem.bls.admission.concurrency_limiter import Permit
 from tandem.bls.errors import Cancelled, DeadlineExceeded, EngineTimeout, Failure, ServingError
-from tandem.bls.requests.prompt import Options
+from tandem.bls.parsing.prompt import Options
 from tandem.bls.triton.background import log_exception
 from tandem.bls.triton.engine_calls.pending_call import Abandoned, CallSlot
-from tandem.bls.triton.requests.sequence_state import SequenceState
 from tandem.bls.triton.responses.response_builder import ResponseBuilder, SequenceOutput
 from tandem.bls.triton.responses.sender import Sender
+from tandem.bls.triton.serving.sequence_state import SequenceState
 
 
 class RequestState:

@@ -18,15 +18,15 @@ import pytest
 from live_triton import eventually
 
 from tandem.bls.admission.other_loops import NoOtherLoops
-from tandem.bls.triton.loops.siblings import (
+from tandem.bls.triton.loops.shared_capacity import (
     OPEN,
     PREFIX,
     ROW,
     ROWS,
     SHARED_MEMORY,
     index_of_loop,
-    name_of_siblings,
     other_loops,
+    shared_name,
 )
 
 PATIENCE = 30
@@ -238,19 +238,19 @@ ARGS = {"model_name": "bls_stream", "model_version": "1", "model_instance_name":
 def test_siblings_have_a_name_that_the_servers_own_cleaning_up_finds():
     region = f"{PREFIX}tandem-15296-cdce9644-"
     command = ["stub", "/models/bls_stream/1/model.py", f"{region}{uuid.uuid4()}", "1048576"]
-    assert name_of_siblings(ARGS, command, 42, 7) == f"{region}7-42-bls_stream-1"
+    assert shared_name(ARGS, command, 42, 7) == f"{region}7-42-bls_stream-1"
     other = [*command[:2], f"{region}{uuid.uuid4()}"]
-    assert name_of_siblings(ARGS, other, 42, 7) == name_of_siblings(ARGS, command, 42, 7)
+    assert shared_name(ARGS, other, 42, 7) == shared_name(ARGS, command, 42, 7)
 
 
 def test_siblings_have_a_name_where_triton_names_regions_otherwise():
-    assert name_of_siblings(ARGS, ["stub", "model.py"], 42, 7) == f"{PREFIX}7-42-bls_stream-1"
+    assert shared_name(ARGS, ["stub", "model.py"], 42, 7) == f"{PREFIX}7-42-bls_stream-1"
 
 
 def test_servers_of_one_number_in_two_containers_have_loops_of_their_own():
     """Both have number 1, and under --ipc=host one /dev/shm."""
     command = ["stub", "/models/bls_stream/1/model.py", f"{PREFIX}{uuid.uuid4()}"]
-    assert name_of_siblings(ARGS, command, 1, 7) != name_of_siblings(ARGS, command, 1, 8)
+    assert shared_name(ARGS, command, 1, 7) != shared_name(ARGS, command, 1, 8)
 
 
 def started_as(*counts):

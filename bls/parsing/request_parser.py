@@ -13,11 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tandem.bls.errors import BadRequest
+from tandem.bls.parsing.draft_inputs import DraftInputs
+from tandem.bls.parsing.guide_inputs import check_guides, guide_of
+from tandem.bls.parsing.inputs import Inputs, check_sizes, refuse_unknown
+from tandem.bls.parsing.prompt import LogitBias, Options, Prompt, TokenizerInputs, check_logits
 from tandem.bls.request import Request, Sampling, TokenIds
-from tandem.bls.requests.draft_inputs import DraftInputs
-from tandem.bls.requests.guide_inputs import check_guides, guide_of
-from tandem.bls.requests.inputs import Inputs, check_sizes, refuse_unknown
-from tandem.bls.requests.prompt import LogitBias, Options, Prompt, TokenizerInputs, check_logits
 from tandem.bls.settings import LoopSettings
 from tandem.contract import entry as tensors
 from tandem.contract.engine import MAX_TOP_LOG_PROBS

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from tandem.bls.effects import DecodedText, TextCall
 from tandem.bls.errors import BadRequest, EngineCallError, ServingError
-from tandem.bls.requests.prompt import TokenizerInputs, Tokens
+from tandem.bls.parsing.prompt import TokenizerInputs, Tokens
 from tandem.contract import entry, postprocessing, preprocessing
 
 # What the tokenizer model calls the client's inputs

@@ -32,7 +32,7 @@ class NewText(NamedTuple):
     lengths: Counts | None = None
 
 
-class TextSoFar:
+class IncrementalDetokenizer:
     """Turns the tokens of each round into text that may be shown.
 
     each_round: whether text is wanted before the end. tells_lengths: whether to return what each
@@ -113,7 +113,7 @@ def detokenize_stream(request: Request) -> Generator[NextChunk | TextCall | Chun
 
     The text does not decide how the answer goes on, so no round waits for it.
     """
-    text_so_far = TextSoFar(
+    text_so_far = IncrementalDetokenizer(
         each_round=True, tells_lengths=request.wants_text_lengths, prompt=request.echoed_ids
     )
     output: list[TokenIds] = []

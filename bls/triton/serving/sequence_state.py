@@ -11,7 +11,7 @@ from tandem.bls.admission.admission import Admission, Reservation
 from tandem.bls.effects import Chunk, FinishReason
 from tandem.bls.errors import Failure
 from tandem.bls.loop import Decoding
-from tandem.bls.metrics.statistics import Totals
+from tandem.bls.metrics.request_statistics import Totals
 from tandem.bls.metrics.timeline import Timeline
 from tandem.bls.text.token_details import TokenDetails, joined
 from tandem.bls.triton.driver import Driver

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tandem.bls.errors import GuideRefused, Overloaded
+from tandem.bls.parsing.guide_inputs import TEXT, TYPE
 from tandem.bls.request import Request
-from tandem.bls.requests.guide_inputs import TEXT, TYPE
 from tandem.bls.settings import LoopSettings
 from tandem.guides.errors import GuideError, GuideUndecided
 from tandem.guides.library import check_library

@@ -7,7 +7,7 @@ from collections import defaultdict, deque
 from collections.abc import Callable
 from typing import Any
 
-from tandem.bls.draft_ahead.plan import FIRST_PLAN, MOST_TOKENS, AheadPlan, Costs, best_plan
+from tandem.bls.draft_ahead.cost_model import FIRST_PLAN, MOST_TOKENS, AheadPlan, Costs, best_plan
 from tandem.bls.draft_length.arms import MEMORY, Acceptance
 from tandem.bls.draft_length.costs import Line
 from tandem.bls.drafters.registry import DRAFT_MODEL
@@ -23,7 +23,7 @@ MOST_UNREAD = 64  # handles of logits; what is forgotten is used again a minute 
 FIRST_ACCEPTANCE = 0.7  # rate, before the first round
 
 
-class AheadStatistics:
+class AheadPlanner:
     """What all requests of a deployment have learned about drafting ahead. Thread-safe.
 
     running: how many sequences decode now. They share the engines.

@@ -19,9 +19,9 @@ from client_inputs import (
 from scripted import with_engines
 
 from tandem.bls.errors import BadRequest
+from tandem.bls.parsing.prompt import Options, TokenizerInputs
+from tandem.bls.parsing.request_parser import UNSUPPORTED, UNTOKENIZED, RequestParser
 from tandem.bls.request import Request, Sampling
-from tandem.bls.requests.parser import UNSUPPORTED, UNTOKENIZED, RequestParser
-from tandem.bls.requests.prompt import Options, TokenizerInputs
 from tandem.contract import entry
 
 

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 import pytest
 
-from tandem.contract.parameters import ParameterError, decode, encode
+from tandem.contract.model_parameters import ParameterError, decode, encode
 
 
 @dataclass(frozen=True)

@@ -58,7 +58,7 @@ def test_drafts_are_the_requests_or_the_deployments(values, expected):
     ],
 )
 def test_auto_decides_on_copies_of_any_length_beside_a_draft_model(values, served, copied):
-    """Beside prompt lookup alone nobody weighs what they earn."""
+    """StartAhead prompt lookup alone nobody weighs what they earn."""
     settings = replace(SETTINGS, draft_len=served)
     assert settings.target.max_draft_len == 16
     assert request_of(settings=settings, **values).prompt_lookup_num_tokens == copied

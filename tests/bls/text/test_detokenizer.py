@@ -5,9 +5,9 @@ import pytest
 from scripted import decoded, ids, perform, request_of, text_of
 
 from tandem.bls.effects import Chunk, TextCall
-from tandem.bls.metrics.statistics import Statistics
-from tandem.bls.text import incremental as text
-from tandem.bls.text.incremental import TextSoFar, detokenize_stream
+from tandem.bls.metrics.request_statistics import Statistics
+from tandem.bls.text import detokenizer as text
+from tandem.bls.text.detokenizer import IncrementalDetokenizer, detokenize_stream
 from tandem.bls.text.token_details import of_plain_tokens
 
 TOTALS = Statistics().totals
@@ -15,7 +15,7 @@ TOTALS = Statistics().totals
 
 def fed(tokens, *, stops=(), each_round=True, rounds=None):
     """Feed rounds of tokens; return the chunks of text, what was kept, and the windows."""
-    so_far, windows, texts, kept = TextSoFar(stops, each_round=each_round), [], [], []
+    so_far, windows, texts, kept = IncrementalDetokenizer(stops, each_round=each_round), [], [], []
 
     def run(steps):
         answer = None

@@ -8,7 +8,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from tandem.bls.errors import BadRequest, GuideRefused
-from tandem.bls.requests.inputs import Inputs, quoted
+from tandem.bls.parsing.inputs import Inputs, quoted
 from tandem.contract import entry as tensors
 from tandem.contract.tensor import Tensor
 from tandem.guides.guide import KINDS, Guide

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 from tandem.bls.drafters.registry import CONTROL, DRAFTERS, DrafterKind
 from tandem.bls.errors import BadRequest
+from tandem.bls.parsing.inputs import Inputs, quoted
 from tandem.bls.request import Request
-from tandem.bls.requests.inputs import Inputs, quoted
 from tandem.bls.settings import AUTO, DRAFT_AHEAD, LoopSettings
 from tandem.contract import entry as tensors
 from tandem.sampling.params import Bounds
@@ -76,7 +76,7 @@ class DraftInputs:
     def _lookup_length(self, looked_up: int | None, asked: int | None, drafter: DrafterKind) -> int:
         """What was asked for lookups, or for drafts of any kind.
 
-        Beside a draft model AUTO decides on copies too, by what they earn: all that fits is copied.
+        With a draft model, AUTO decides on copies too, by what they earn: all that fits is copied.
         """
         if looked_up is not None:
             return looked_up

@@ -34,7 +34,7 @@ OPEN, CLOSED = 1, 2  # states; 0: nobody took the row
 LOOK = "look"  # the message that something was released; any other is a request to stop
 
 
-class Siblings:
+class SharedCapacity:
     """The other loops of an entry. Those of one entry have one ``name`` in common."""
 
     def __init__(self, name: str) -> None:
@@ -180,10 +180,10 @@ def other_loops(args: dict[str, str], instances: int) -> OtherLoops:
         return NoOtherLoops()
     command = Path("/proc/self/cmdline").read_text(errors="replace").split("\0")
     namespace = PID_NAMESPACE.stat().st_ino
-    return Siblings(name_of_siblings(args, command, os.getppid(), namespace))
+    return SharedCapacity(shared_name(args, command, os.getppid(), namespace))
 
 
-def name_of_siblings(args: dict[str, str], command: list[str], server: int, namespace: int) -> str:
+def shared_name(args: dict[str, str], command: list[str], server: int, namespace: int) -> str:
     """Return what all loops of an entry have in common, and no others have on this machine.
 
     args: what Triton tells a model. command: how it started this process. server: its own process.
