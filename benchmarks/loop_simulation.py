@@ -32,7 +32,7 @@ from tandem.bls.errors import EngineCallError, EngineRefused
 from tandem.bls.loop import Decoding
 from tandem.bls.metrics.request_statistics import Statistics
 from tandem.bls.request import GREEDY, Request, Sampling
-from tandem.bls.settings import AUTO, MAX_HELPERS, LoopSettings
+from tandem.bls.settings import AUTO, MAX_AHEAD_THREADS, LoopSettings
 from tandem.engines.emulated.settings import EmulatedSettings
 from tandem.engines.request import EngineRequest, EngineResponse, SamplingParams
 from tandem.tools.profiles import deployment
@@ -75,7 +75,7 @@ class RealLoops(Loops):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.running = 0
-        self.helpers = MAX_HELPERS
+        self.helpers = MAX_AHEAD_THREADS
         self.statistics: list[Statistics] = []
         longest = self.settings.target.max_draft_len
         self._draft_planner = DraftPlanner(

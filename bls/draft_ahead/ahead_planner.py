@@ -1,4 +1,4 @@
-"""What requests learn about drafting ahead: whether it pays, and which plan promises most."""
+"""What all requests learn about drafting ahead: whether it pays, and which plan is best."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from tandem.bls.drafters.registry import DRAFT_MODEL
 from tandem.bls.effects import Draft, EngineAnswer, StepSeconds
 from tandem.bls.settings import LoopSettings
 
-ALL_BRANCHES = 128  # of all sequences together; each has `plan.BUDGETS[0]` at least
-ADVANTAGE = 1.02  # of drafting ahead in tokens a second, before it is worth it
-PLAN_EVERY = 16  # rounds of all requests: costs change slowly
+ALL_BRANCHES = 128  # of all sequences together; each gets at least `cost_model.BUDGETS[0]`
+ADVANTAGE = 1.02  # in tokens per second, from which drafting ahead pays
+PLAN_EVERY = 16  # rounds of all requests; costs change slowly
 MOST_RUNNING = 4  # sequences that draft ahead by default: more of them fill the draft engine
-CALL_WEIGHT = 0.1  # of a call in what calls take: about the last 100 count
-MOST_UNREAD = 64  # handles of logits; what is forgotten is used again a minute later
+CALL_WEIGHT = 0.1  # of one call in the learned costs: about the last 100 count
+MOST_UNREAD = 64  # handles of logits; the engine reuses forgotten ones a minute later
 FIRST_ACCEPTANCE = 0.7  # rate, before the first round
 
 
 class AheadPlanner:
-    """What all requests of a deployment have learned about drafting ahead. Thread-safe.
+    """Plans drafting ahead for all requests of a loop. Thread-safe.
 
-    running: how many sequences decode now. They share the engines.
+    running: returns how many sequences decode now and share the engines.
     """
 
     def __init__(
@@ -39,37 +39,36 @@ class AheadPlanner:
         self._lock = threading.Lock()
         self._acceptance = defaultdict[str, Acceptance](Acceptance)  # by drafter
         self._target = Line()  # seconds of a verification, by draft tokens
-        self._step = Line()  # of a step of the draft engine, by branches
-        self._way = Line()  # of a draft call, besides the engine
-        # By what drafts and branches may have: the round in which it was made, the plan, its
-        # advantage.
+        self._step = Line()  # seconds of a step of the draft engine, by branches
+        self._way = Line()  # seconds of a draft call outside the engine
+        # By the limits of drafts and branches: the round of the plan, the plan, its advantage.
         self._plans: dict[tuple[int, int], tuple[int, AheadPlan, float]] = {}
         self._rounds = 0
-        # Handles of branches' logits that won't be read; see `branches.BranchLogits`.
+        # Handles of branches' logits that will not be read; see `branches.BranchLogits`.
         self.unread_logits: deque[Any] = deque(maxlen=MOST_UNREAD)
 
     def acceptance(self, drafter: str) -> float:
-        """Return how probable it is that the next draft token is accepted, if all before were."""
+        """Return the probability that a draft token is accepted if all before it were."""
         return max(0.05, self._acceptance[drafter].rate(FIRST_ACCEPTANCE))
 
     def seconds(self, num_tokens: int) -> float:
-        """Return how long a draft call for so many tokens takes; 0 where nobody knows."""
+        """Return how long a draft call for ``num_tokens`` takes; 0 if that is not known yet."""
         with self._lock:
             costs = self._costs()
         return costs.draft(num_tokens) if costs else 0.0
 
     def next_unread_logits(self) -> Any:
-        """Return a handle to give back with a draft call; None where there is none."""
+        """Return a handle to send back with a draft call; None if there is none."""
         try:
             return self.unread_logits.popleft()
         except IndexError:
             return None
 
     def verified(self, draft: Draft, num_accepted: int) -> None:
-        """Learn from a draft that was verified.
+        """Learn from a verified draft.
 
-        One that was to stop where it is unsure ends before most tokens that are wrong: how many of
-        its tokens were right says too much of the next ones.
+        A draft that may stop early ends before most wrong tokens: its acceptance would be too high
+        an estimate for other tokens.
         """
         stopped = draft.plan is not None and draft.plan.stop_probability > 0
         with self._lock:
@@ -78,7 +77,7 @@ class AheadPlanner:
                 self._acceptance[draft.drafter].add(num_accepted, len(draft), MEMORY)
 
     def timed(self, draft: Draft, seconds: StepSeconds) -> None:
-        """Learn what a round took. What its draft did not take is time to draft ahead in."""
+        """Learn what a round took. The time without its draft call is time to draft ahead in."""
         answer = draft.answer
         with self._lock:
             seconds_after_draft = seconds.whole - (answer.seconds if answer else 0.0)
@@ -87,10 +86,10 @@ class AheadPlanner:
                 self._add_call(answer, len(answer.tokens), 1)
 
     def timed_branches(self, answer: EngineAnswer, num_tokens: int, num_branches: int) -> None:
-        """Learn what a call took that was to draft so many branches of so many tokens.
+        """Learn what a call for branches took.
 
-        One that was stopped, because it was late, would have taken longer still. One that found no
-        memory for branches says nothing.
+        num_tokens: of each branch. A call that was stopped because it was late would have taken
+        even longer, so it counts. A call without memory for branches doesn't.
         """
         with self._lock:
             costs = self._costs()
@@ -101,8 +100,9 @@ class AheadPlanner:
     def plan(self, longest: int, most: int = MOST_TOKENS, *, always: bool) -> AheadPlan | None:
         """Plan branches; None: drafting ahead doesn't pay.
 
-        longest: tokens (>= 1) of a branch. most: tokens of all branches together. always: decide
-        only how, not whether. The more sequences decode, the fewer branches each may ask for.
+        longest: most tokens (>= 1) of a branch. most: tokens of all branches together. always:
+        draft ahead even if it doesn't pay. The more sequences decode, the fewer branches each may
+        have.
         """
         running = max(1, self._running())
         if not always and (self._shares_device or running > MOST_RUNNING):
@@ -121,7 +121,7 @@ class AheadPlanner:
         return plan if always or advantage > ADVANTAGE else None
 
     def _costs(self) -> Costs | None:
-        """Return what calls take; None where nobody knows yet."""
+        """Return what calls take; None if that is not known yet."""
         if not (self._target.known and self._step.known):
             return None
         costs = Costs(self._target.fit(), self._step.fit(), self._way.at(0))

@@ -1,7 +1,7 @@
-"""How many branches to draft ahead, how long, and behind which outcomes.
+"""How many branches to draft ahead, how long, and after which outcomes.
 
-`branches` has the words and the sources. Everything here is a function of numbers: of how
-often draft tokens are accepted, and of what calls take.
+`branches` defines the words. Everything here is a function of the acceptance rate and of what calls
+take.
 """
 
 from __future__ import annotations
@@ -12,19 +12,19 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-# Where the draft's first guess is wrong, the target's token is among its next F with probability
-# 1 - (F + 1) ** -RANK_EXPONENT: measured on the demo pair, greedy.
+# If the draft's first guess is wrong, the target's token is among its next F guesses with
+# probability 1 - (F + 1) ** -RANK_EXPONENT: measured on the demo pair, greedy.
 RANK_EXPONENT = 0.67
 BUDGETS = (4, 8, 16, 32, 64, 128)  # branches in one call
 MOST_TOKENS = 2**20  # of all branches of a call: no limit
-SLACK = 0.95  # of a verification, in which a call with branches should end
+SLACK = 0.95  # share of a verification within which a call with branches should end
 
 
 class AheadPlan(NamedTuple):
     """How to draft ahead.
 
-    num_tokens: of each branch. num_branches: in one call. on_miss: tokens of a draft for which
-    no branch was there.
+    num_tokens: of each branch. num_branches: in one call. on_miss: tokens of a draft if there is no
+    branch for the outcome.
     """
 
     num_tokens: int
@@ -32,20 +32,20 @@ class AheadPlan(NamedTuple):
     on_miss: int
 
 
-# While nobody knows what calls take.
+# Until it is known what calls take.
 FIRST_PLAN = AheadPlan(num_tokens=4, num_branches=BUDGETS[1], on_miss=4)
 
 
 @lru_cache(4096)
 def split(budget: int, acceptance: float, wanted: tuple[bool, ...]) -> tuple[int, ...]:
-    """Return how many branches to draft behind each accepted length, [num_draft_tokens + 1].
+    """Return how many branches to draft after each accepted length, [num_draft_tokens + 1].
 
-    As many in all as ``budget``, where any are wanted. They maximize the chance of a hit,
+    They add up to ``budget`` if any are wanted, and maximize the chance of a hit,
 
         sum over j of P(j) * (1 - (F_j + 1) ** -r),  P(j) = a ** j * (1 - a)
 
-    which has F_j + 1 in proportion to a ** (j / (1 + r)). Behind the whole draft the first guess,
-    right with probability a, is a candidate too: there it is F_j.
+    whose maximum has F_j + 1 in proportion to a ** (j / (1 + r)). After the whole draft the first
+    guess, right with probability a, is a candidate too: there F_j replaces F_j + 1.
     """
     places = np.arange(len(wanted))
     weights = np.where(wanted, acceptance ** (places / (1 + RANK_EXPONENT)), 0.0)
@@ -60,7 +60,7 @@ def split(budget: int, acceptance: float, wanted: tuple[bool, ...]) -> tuple[int
 def _at_least_none(
     weights: NDArray[np.float64], excluded: NDArray[np.float64], budget: int
 ) -> NDArray[np.float64]:
-    """Return scale * weights - excluded, 0 where that is less, so that the sum is ``budget``."""
+    """Return scale * weights - excluded, at least 0, with the scale that sums to ``budget``."""
     chosen = weights > 0
     while chosen.any():
         scale = (budget + excluded[chosen].sum()) / weights[chosen].sum()
@@ -72,7 +72,7 @@ def _at_least_none(
 
 
 def hit_chance(num_tokens: int, num_branches: int, acceptance: float) -> float:
-    """Return how probable it is that the outcome of a draft of that length was foreseen."""
+    """Return the probability that there is a branch for the outcome of a draft."""
     counts = np.array(split(num_branches, acceptance, (True,) * (num_tokens + 1)))
     reached = acceptance ** np.arange(num_tokens + 1)
     found = 1 - (counts[:-1] + 1.0) ** -RANK_EXPONENT
@@ -83,29 +83,30 @@ def hit_chance(num_tokens: int, num_branches: int, acceptance: float) -> float:
 
 
 def emitted(num_tokens: int, acceptance: float) -> float:
-    """Return how many tokens a round with such a draft emits on average."""
+    """Return how many tokens a round with a draft of ``num_tokens`` emits on average."""
     return (1 - acceptance ** (num_tokens + 1)) / (1 - acceptance)
 
 
 class Costs(NamedTuple):
-    """What calls take, in seconds: each pair is what is fixed, and what each adds to it."""
+    """What calls take, in seconds. A pair is a fixed part, and what each unit adds."""
 
-    target: tuple[float, float]  # a verification; each draft token
-    step: tuple[float, float]  # one of the draft engine's; each branch
-    way: float  # of a draft call: to the engine and back
+    target: tuple[float, float]  # a verification, by draft tokens
+    step: tuple[float, float]  # one step of the draft engine, by branches
+    way: float  # of a draft call to the engine and back
 
     def verification(self, num_tokens: int) -> float:
-        """Seconds to verify a draft."""
+        """Return the seconds to verify a draft."""
         return self.target[0] + self.target[1] * num_tokens
 
     def draft(self, num_tokens: int) -> float:
-        """Seconds of an ordinary draft call."""
+        """Return the seconds of a draft call without branches."""
         return self.way + num_tokens * (self.step[0] + self.step[1])
 
     def fitting(self, longest: int, num_branches: int) -> int:
-        """How many tokens so many branches may have to be there when the target answers.
+        """Return how long branches may be to be complete when the target answers.
 
-        What it verifies meanwhile is as long as they are. A call with branches has a step more.
+        The draft that the target verifies is assumed to be as long. A call with branches takes one
+        step more.
         """
         step = self.step[0] + self.step[1] * num_branches
         for num_tokens in range(longest, 0, -1):
@@ -121,11 +122,10 @@ def best_plan(
     most_branches: int,
     most_tokens: int = MOST_TOKENS,
 ) -> tuple[AheadPlan, float]:
-    """Return the plan that promises most tokens a second, and how many times those without it.
+    """Return the plan with the most expected tokens per second, and its speedup.
 
-    most_tokens: of all branches together.
-    Hits are verified at once; a miss waits for a draft first. Where no branch would be there in
-    time, the plan is the least that can be done, and promises nothing.
+    most_tokens: of all branches together. A hit is verified at once; a miss waits for a draft
+    first. If no branch would be complete in time, the plan is the smallest one, and its speedup 0.
     """
     best, most = AheadPlan(1, BUDGETS[0], longest), 0.0
     for budget in BUDGETS:

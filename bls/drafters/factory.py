@@ -1,4 +1,4 @@
-"""Makes the drafter that a request asks for."""
+"""Creates the drafter of a request."""
 
 from __future__ import annotations
 
@@ -21,11 +21,7 @@ def drafter_of(
     *,
     pools: LookupPools | None = None,
 ) -> Drafter:
-    """Return the drafter that a request asks for.
-
-    health, draft_planner, ahead_planner: of the draft model, shared by all requests. Without
-    the last one nothing is drafted ahead. pools: of earlier answers.
-    """
+    """Return the drafter that a request asks for; see `DrafterContext` for the arguments."""
     kind = DRAFTERS[request.drafter]
     if kind.samples_from_draft_model and settings.draft is None:
         kind = CONTROL

@@ -1,4 +1,4 @@
-"""What the rounds of a request gained, in total and by drafter."""
+"""What the rounds of a request gained, in total and per drafter."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from tandem.bls.drafters.registry import CONTROL, ENGINE, DrafterName
 class Round(NamedTuple):
     """One round's statistics; or those of ``num_plain_tokens`` plain steps of the target at once.
 
-    planned_tokens, stop_probability: what a draft model was asked for. Seconds are the engines'
-    own, as they worked. num_branches: drafted for this round while the round before was verified;
-    drafted_ahead: one of them was its draft, and saved a call of the draft that takes so long.
+    planned_tokens, stop_probability: what a draft model was asked for. Seconds are by the engines'
+    own clocks. num_branches: drafted for this round during the verification before it.
+    drafted_ahead: one of them was its draft. seconds_saved: the draft call that this saved.
     """
 
     num_draft_tokens: int = 0
@@ -64,14 +64,14 @@ class Drafted:
 
     @property
     def draft_acceptance_rate(self) -> float:
-        """Accepted / drafted; 0 where nothing was drafted."""
+        """Accepted / drafted; 0 if nothing was drafted."""
         if not self.num_draft_tokens:
             return 0.0
         return self.num_accepted_draft_tokens / self.num_draft_tokens
 
     @property
     def mean_acceptance_length(self) -> float:
-        """Tokens that a round with drafts emitted on average; 1 where there was none."""
+        """Tokens that a round with drafts emitted on average; 1 if there was none."""
         if not self.num_spec_steps:
             return 1.0
         return 1 + self.num_accepted_draft_tokens / self.num_spec_steps
@@ -79,10 +79,10 @@ class Drafted:
 
 @dataclass
 class DraftedAhead:
-    """What drafting ahead earned: the draft of a hit was there when its round began.
+    """What drafting ahead gained: a hit's draft was complete when its round began.
 
-    num_calls: rounds while which the draft engine was asked to draft ahead. ``hits_by_accepted[j]``
-    counts hits behind a round that accepted exactly j.
+    num_calls: rounds during which the draft engine drafted ahead. ``hits_by_accepted[j]`` counts
+    hits after a round that accepted exactly j.
     """
 
     num_calls: int = 0
@@ -101,7 +101,7 @@ class DraftedAhead:
         return self.num_branches - self.num_hits
 
     def count(self, round_: Round, num_accepted_before: int) -> None:
-        """Count a round, and how many the round before it had accepted."""
+        """Count a round. num_accepted_before: by the round before it."""
         self.num_branches += round_.num_branches
         if round_.drafted_ahead:
             self.seconds_saved += round_.seconds_saved
@@ -111,14 +111,8 @@ class DraftedAhead:
 
     def as_dict(self) -> dict[str, Any]:
         """Return the figures as a client reads them."""
-        return {
-            "num_calls": self.num_calls,
-            "num_hits": self.num_hits,
-            "hits_by_accepted": self.hits_by_accepted,
-            "num_branches": self.num_branches,
-            "num_wasted_branches": self.num_wasted_branches,
-            "seconds_saved": self.seconds_saved,
-        }
+        counted = {"num_hits": self.num_hits, "num_wasted_branches": self.num_wasted_branches}
+        return asdict(self) | counted
 
 
 @dataclass
@@ -126,9 +120,9 @@ class Guided:
     """How a guide shaped an answer.
 
     method: how the target was held to it, see ``bls.guided.guidance``. num_forced_tokens: emitted
-    without a call, since no others fit. num_repaired_tokens: drawn again, since the first one did
-    not fit. num_illegal_draft_tokens: dropped unverified, with those behind the first illegal one.
-    warnings: what of the guide isn't enforced.
+    without a call, because the guide allows no other. num_repaired_tokens: drawn again, because
+    the first one was illegal. num_illegal_draft_tokens: dropped unverified, with all that follow an
+    illegal one. warnings: parts of the guide that are not enforced.
     """
 
     method: str
@@ -149,14 +143,14 @@ class Totals(NamedTuple):
 
 @dataclass
 class Statistics(Drafted):
-    """Statistics of one request; ``by_drafter`` says which drafter earned what."""
+    """Statistics of one request, in total and per drafter."""
 
     num_rounds: int = 0
     num_drafter_failures: int = 0
-    num_unverified_draft_tokens: int = 0  # at least so many
+    num_unverified_draft_tokens: int = 0  # a lower bound
     num_recomputed_tokens: int = 0
-    num_cached_prompt_tokens: int | None = None  # in whole KV blocks; None: the target does not say
-    draft_seconds: float = 0.0  # as the engines worked, by their own clocks
+    num_cached_prompt_tokens: int | None = None  # in whole KV blocks; None: not reported
+    draft_seconds: float = 0.0  # by the engines' own clocks
     target_seconds: float = 0.0
     by_drafter: defaultdict[DrafterName, Drafted] = field(
         default_factory=lambda: defaultdict(Drafted)
@@ -166,7 +160,7 @@ class Statistics(Drafted):
     rounds: list[Round] = field(default_factory=list)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the statistics of all drafts, of each drafter, and every round."""
+        """Return the statistics in total, per drafter, and per round."""
         by_drafter = {name: earned.as_dict() for name, earned in self.by_drafter.items()}
         return {
             **super().as_dict(),
@@ -185,12 +179,11 @@ class Statistics(Drafted):
     def add_own_drafts(self, num_emitted: int, num_draft_tokens: int, num_accepted: int) -> None:
         """Count what an engine that drafts by itself did in one call.
 
-        num_emitted: the tokens of its answer, and the end of sequence where the engine dropped one.
+        num_emitted: the tokens of its answer, including an end of sequence that it dropped.
 
-        Each round emits one token more than it accepts. The engine does not say how many it
-        accepted in which round, so there is no histogram. Its counts are not trusted, because a
-        counter must not fall: it accepted no more than it drafted and no more than it emitted, and
-        a call is at least one round.
+        Each round emits one token more than it accepts. The engine doesn't report single rounds, so
+        there is no histogram. Its counts are not trusted, because a counter must not fall: accepted
+        tokens are at most the drafted and the emitted ones, and a call is at least one round.
         """
         drafted = max(0, num_draft_tokens)
         accepted = min(max(0, num_accepted), drafted, num_emitted)

@@ -1,10 +1,10 @@
-"""The text of an answer while it grows: which part of it is final, and where a stop string ends it.
+"""The text of a growing answer: which part of it is final, and where a stop string ends it.
 
-`postprocessing` is stateless. It is given a window of ids and how many of them were already shown,
-and returns the text that the rest adds, less an unfinished UTF-8 sequence. The window starts at the
-ids that last produced text, so it stays a few tokens long. What is withheld is completed by later
-ids, or shown at the end, when the whole answer is decoded once: the chunks therefore always join to
-the text that an answer without streaming has.
+`postprocessing` is stateless. It gets a window of ids and the number of ids that already gave their
+text, and returns the text that the rest adds, without an unfinished UTF-8 sequence. The window
+starts at the ids that last gave text, so it stays a few tokens long. Later ids complete withheld
+text, or it is shown at the end, when the whole answer is decoded once. So the chunks always join to
+the text of an answer without streaming.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class NewText(NamedTuple):
     """What tokens add to an answer.
 
     text: what may be shown. num_kept: how many of the tokens the answer keeps. lengths: [num_kept],
-    the characters that each completes, shown or not; None where nobody asked.
+    the characters that each token completes, shown or not; None if not wanted.
     """
 
     text: str
@@ -35,9 +35,9 @@ class NewText(NamedTuple):
 class IncrementalDetokenizer:
     """Turns the tokens of each round into text that may be shown.
 
-    each_round: whether text is wanted before the end. tells_lengths: whether to return what each
-    token completes. prompt: ids whose text precedes the answer's, so a character may belong to
-    both.
+    each_round: whether text is wanted before the end. tells_lengths: whether to return how many
+    characters each token completes. prompt: ids whose text precedes the answer's: a character may
+    begin there.
     """
 
     def __init__(
@@ -78,9 +78,9 @@ class IncrementalDetokenizer:
         return NewText(self._stops.feed(text), len(tokens), lengths)
 
     def finish(self, output: TokenIds) -> Generator[TextCall, DecodedText, str]:
-        """Return the rest of the text, when ``output`` is the complete answer.
+        """Return the rest of the text; ``output`` is the complete answer.
 
-        An unfinished character shows only here, so a stop string may be found here first.
+        An unfinished character shows only here, so it may complete a stop string here.
         """
         if self.stopped:
             return ""
@@ -97,9 +97,10 @@ class IncrementalDetokenizer:
     def _until_stop(
         self, window: TokenIds, context_length: int, text: str
     ) -> Generator[TextCall, DecodedText, tuple[str, int]]:
-        """Return the text up to the token that completes a stop string, and the tokens of it.
+        """Return the text up to the token that completes a stop string, and its number of tokens.
 
-        What follows may complete a second one that begins earlier: token by token, it never would.
+        Later tokens may complete another one that begins earlier: it must not count, because token
+        by token the answer would have ended before.
         """
         for end in range(context_length + 1, len(window)):
             shorter, _ = yield TextCall(window[:end], context_length)
@@ -109,9 +110,9 @@ class IncrementalDetokenizer:
 
 
 def detokenize_stream(request: Request) -> Generator[NextChunk | TextCall | Chunk, Any, None]:
-    """Detokenize an answer off the critical path: chunks come by NextChunk and leave with text.
+    """Detokenize an answer off the critical path: chunks arrive by NextChunk and leave with text.
 
-    The text does not decide how the answer goes on, so no round waits for it.
+    No round waits for the text, because it cannot end the answer.
     """
     text_so_far = IncrementalDetokenizer(
         each_round=True, tells_lengths=request.wants_text_lengths, prompt=request.echoed_ids

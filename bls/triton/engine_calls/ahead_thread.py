@@ -1,13 +1,13 @@
-"""A second thread of a sequence: it makes calls while the sequence's own thread blocks in one."""
+"""A second thread of a sequence: it drafts ahead while the first one blocks in a call."""
 
 from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Callable, Generator
-from typing import Any, TypeAlias
+from collections.abc import Callable
+from typing import Any
 
-from tandem.bls.effects import EngineAnswer, EngineCall
+from tandem.bls.drafters.drafter import StepsAhead
 from tandem.bls.errors import Cancelled, EngineTimeout, Failure, Overloaded, ServingError
 from tandem.bls.request import Request
 from tandem.bls.triton.background import in_background, log_exception
@@ -15,13 +15,11 @@ from tandem.bls.triton.engine_calls.clients import EngineClients
 from tandem.bls.triton.engine_calls.engine_caller import EngineCaller
 from tandem.bls.triton.engine_calls.pending_call import Abandoned
 
-StepsBeside: TypeAlias = Generator[EngineCall, EngineAnswer, Any]
-
 
 class Task:
-    """Steps that a helper carries out, and what became of them."""
+    """Steps ahead, and their outcome."""
 
-    def __init__(self, steps: StepsBeside) -> None:
+    def __init__(self, steps: StepsAhead) -> None:
         self.steps = steps
         self._result: Any = None
         self._error: Failure | None = None
@@ -33,7 +31,7 @@ class Task:
         self._done.set()
 
     def done_within(self, seconds: float) -> bool:
-        """Wait at most so long for the outcome; return whether it is there."""
+        """Wait for the outcome; return whether it is there."""
         return self._done.wait(seconds)
 
     @property
@@ -44,10 +42,10 @@ class Task:
         return self._result
 
 
-class Helper:
-    """Carries tasks out, one at a time, on a thread that waits for the next one.
+class AheadThread:
+    """Carries out tasks, one at a time, on a thread that waits for the next one.
 
-    A call that is overdue costs the helper its thread: it is ``lost`` and takes no more tasks.
+    After an overdue call it is ``lost``: its thread is abandoned, and it takes no more tasks.
     """
 
     def __init__(self, clients: EngineClients, request: Request) -> None:
@@ -61,20 +59,20 @@ class Helper:
         self._lock = threading.Lock()
 
     @classmethod
-    def if_free(cls, clients: EngineClients, request: Request) -> Helper | None:
-        """Return a helper at work; None where there are as many as may be, or no more threads."""
-        if not clients.helpers.acquire(blocking=False):
+    def if_free(cls, clients: EngineClients, request: Request) -> AheadThread | None:
+        """Return a running thread; None at the limit, or if the system has no more threads."""
+        if not clients.ahead_threads.acquire(blocking=False):
             return None
-        helper = cls(clients, request)
+        thread = cls(clients, request)
         try:
-            in_background(helper._work)
+            in_background(thread._work)
         except Overloaded:
-            helper._leave()
+            thread._leave()
             return None
-        return helper
+        return thread
 
-    def begin(self, steps: StepsBeside) -> Task | None:
-        """Begin to carry steps out; None where the last task has not ended."""
+    def begin(self, steps: StepsAhead) -> Task | None:
+        """Begin to carry out steps; None if the last task has not ended."""
         with self._lock:
             if self._task is not None or self.lost:
                 return None
@@ -84,11 +82,11 @@ class Helper:
         return task
 
     def stop(self) -> None:
-        """End the task: its call under way is stopped, and it begins no other one."""
+        """End the task: its current call is stopped, and it begins no other one."""
         self._caller.interrupt(Cancelled())
 
     def check(self, now: float) -> None:
-        """Give the thread up if its call is overdue."""
+        """Abandon the thread if its call is overdue."""
         self._caller.stop_again(now)
         call = self._caller.abandon_if_overdue(now)
         if call is not None:
@@ -96,7 +94,7 @@ class Helper:
             self._ended(error=EngineTimeout(call.model, call.timeout))
 
     def close(self, then: Callable[[], None]) -> None:
-        """End the thread; call ``then`` as soon as no model works for it any more."""
+        """End the thread; call ``then`` once no model works for it."""
         with self._lock:
             busy = self._task is not None
             self._then = then
@@ -115,15 +113,15 @@ class Helper:
                 self._ended(error=error)
             except Abandoned:
                 return
-            except BaseException as error:  # noqa: BLE001  it must not cost the sequence its end
-                log_exception("what a sequence had done beside its own calls failed", error)
+            except BaseException as error:  # noqa: BLE001  the sequence must still end
+                log_exception("drafting ahead failed", error)
                 self._ended()
 
-    def _carry_out(self, steps: StepsBeside) -> Any:
+    def _carry_out(self, steps: StepsAhead) -> Any:
         """Make the calls that steps yield; return what they return.
 
-        Branches of a call that was stopped are left out: nobody reads them, and such a call ended
-        too soon to learn from what it took.
+        The branches of a stopped call are dropped: no round reads them, and the call ended too soon
+        to learn from its time.
         """
         try:
             call = next(steps)
@@ -136,7 +134,7 @@ class Helper:
             return ended.value
 
     def _ended(self, result: Any = None, error: Failure | None = None) -> None:
-        """Note a task's outcome, and do what waits for it."""
+        """Note the task's outcome; end the thread's part if it is lost or closed."""
         with self._lock:
             task, self._task = self._task, None
             then, self._then = self._then, None
@@ -148,8 +146,8 @@ class Helper:
             then()
 
     def _leave(self) -> None:
-        """Let another sequence have a helper in this one's place."""
+        """Free this thread's place, once."""
         with self._lock:
             left, self._left = self._left, True
         if not left:
-            self._clients.helpers.release()
+            self._clients.ahead_threads.release()

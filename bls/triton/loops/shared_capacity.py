@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tandem.bls.admission.other_loops import LoopUsage, NoOtherLoops, OtherLoops
+from tandem.bls.admission.other_loops import LoopUsage, OtherLoops
 from tandem.bls.triton.loops.mailbox import AddressTaken, Mailbox
 
 SHARED_MEMORY = Path("/dev/shm")
@@ -34,7 +34,7 @@ OPEN, CLOSED = 1, 2  # states; 0: nobody took the row
 LOOK = "look"  # the message that something was released; any other is a request to stop
 
 
-class SharedCapacity:
+class SharedCapacity(OtherLoops):
     """The other loops of an entry. Those of one entry have one ``name`` in common."""
 
     def __init__(self, name: str) -> None:
@@ -177,7 +177,7 @@ def other_loops(args: dict[str, str], instances: int) -> OtherLoops:
             "and render it again"
         )
     if instances == 1:
-        return NoOtherLoops()
+        return OtherLoops()
     command = Path("/proc/self/cmdline").read_text(errors="replace").split("\0")
     namespace = PID_NAMESPACE.stat().st_ino
     return SharedCapacity(shared_name(args, command, os.getppid(), namespace))

@@ -16,22 +16,54 @@ from tandem.bls.triton.driver import Driver
 from tandem.bls.triton.engine_calls.clients import EngineClients
 
 
-class ChunkQueue:
-    """Chunks from one driver to another, joined where the reader falls behind."""
+class StreamDetokenizer:
+    """Adds the text to one sequence's chunks, on a thread of its own.
 
-    def __init__(self) -> None:
-        self._chunks: queue.SimpleQueue[Chunk | None] = queue.SimpleQueue()
+    emit: gets each chunk with its text. fail: gets the error if detokenizing failed.
+    done: whether the thread has ended.
+    """
+
+    def __init__(self, emit: Callable[[Chunk], None], fail: Callable[[Failure], None]) -> None:
+        self.done = False
+        self._emit = emit
+        self._fail = fail
+        self._chunks: queue.SimpleQueue[Chunk | None] = queue.SimpleQueue()  # None: interrupted
+        self._driver: Driver | None = None
+
+    def start(self, clients: EngineClients, request: Request) -> None:
+        """Start the thread."""
+        self._driver = Driver(
+            clients, detokenize_stream(request), request, self, next_chunk=self._take
+        )
+        self._driver.start()
 
     def put(self, chunk: Chunk) -> None:
-        """Add a chunk."""
+        """Queue a chunk without text."""
         self._chunks.put(chunk)
 
-    def interrupt(self) -> None:
-        """Wake the reader, who will ask why."""
-        self._chunks.put(None)
+    def check(self, now: float) -> None:
+        """Abandon the current call if it is overdue."""
+        if self._driver is not None:
+            self._driver.check(now)
 
-    def take(self) -> Chunk | None:
-        """Wait for a chunk; return all that are there as one, or None after an interruption."""
+    def interrupt(self, reason: Failure) -> None:
+        """Stop detokenizing."""
+        if self._driver is not None:
+            self._driver.interrupt(reason)
+            self._chunks.put(None)
+
+    def deliver(self, chunk: Chunk) -> None:
+        """Pass on a chunk that has its text."""
+        self._emit(chunk)
+
+    def ended(self, error: Failure | None) -> None:
+        """Note the end; pass an error on."""
+        self.done = True
+        if error is not None:
+            self._fail(error)
+
+    def _take(self) -> Chunk | None:
+        """Wait for a chunk; return all that are queued as one, or None after an interruption."""
         chunks = [self._chunks.get()]
         while not self._chunks.empty():
             chunks.append(self._chunks.get())
@@ -44,50 +76,3 @@ class ChunkQueue:
             tokens=np.concatenate([chunk.tokens for chunk in known]),
             details=joined([chunk.details for chunk in known]),
         )
-
-
-class StreamDetokenizer:
-    """Adds the text to one sequence's chunks, on a thread of its own.
-
-    emit: gets each chunk with its text. fail: gets the error if detokenizing failed.
-    done: whether the thread has ended.
-    """
-
-    def __init__(self, emit: Callable[[Chunk], None], fail: Callable[[Failure], None]) -> None:
-        self.done = False
-        self._emit = emit
-        self._fail = fail
-        self._chunks = ChunkQueue()
-        self._driver: Driver | None = None
-
-    def start(self, clients: EngineClients, request: Request) -> None:
-        """Start the thread."""
-        self._driver = Driver(
-            clients, detokenize_stream(request), request, self, next_chunk=self._chunks.take
-        )
-        self._driver.start()
-
-    def put(self, chunk: Chunk) -> None:
-        """Queue tokens whose text is wanted."""
-        self._chunks.put(chunk)
-
-    def check(self, now: float) -> None:
-        """Abandon the call under way if it is overdue."""
-        if self._driver is not None:
-            self._driver.check(now)
-
-    def interrupt(self, reason: Failure) -> None:
-        """Stop detokenizing."""
-        if self._driver is not None:
-            self._driver.interrupt(reason)
-            self._chunks.interrupt()
-
-    def deliver(self, chunk: Chunk) -> None:
-        """Pass on a chunk that has its text."""
-        self._emit(chunk)
-
-    def ended(self, error: Failure | None) -> None:
-        """Note the end; pass an error on."""
-        self.done = True
-        if error is not None:
-            self._fail(error)

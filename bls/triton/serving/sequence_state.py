@@ -1,9 +1,9 @@
-"""One prompt of a request while it waits and decodes."""
+"""One prompt of a request, from the queue to its last token."""
 
 from __future__ import annotations
 
 import threading
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -20,29 +20,24 @@ from tandem.bls.triton.metrics import Metrics
 from tandem.bls.triton.responses.response_builder import SequenceOutput
 from tandem.bls.triton.responses.stream_detokenizer import StreamDetokenizer
 
-
-class SequenceObserver(Protocol):
-    """The request that a sequence belongs to."""
-
-    arrival_ns: int
-
-    def sequence_advanced(self, output: SequenceOutput) -> None:
-        """Take what a sequence has to send."""
-
-    def fail(self, error: Failure) -> None:
-        """End the whole request."""
+if TYPE_CHECKING:
+    from tandem.bls.triton.serving.request_state import RequestState
 
 
 class SequenceState:
-    """One prompt of a request: from its place in the queue to its last token."""
+    """One prompt of a request. Its reservation starts it."""
 
     def __init__(
         self,
         index: int,
         decoding: Decoding,
         prefix: str,
-        request: SequenceObserver,
+        request: RequestState,
+        *,
         metrics: Metrics,
+        admission: Admission,
+        reservation: Reservation,
+        clients: EngineClients,
     ) -> None:
         self._index = index
         self._decoding = decoding
@@ -51,7 +46,7 @@ class SequenceState:
         self._unsent: list[Chunk] = []
         self._details: list[TokenDetails] = []
         self._cum_log_prob = 0.0
-        self._is_first = True  # output
+        self._is_first = True  # no output was sent yet
         self._finish_reason: FinishReason | None = None
         self._detokenizer = (
             StreamDetokenizer(self.emit, request.fail)
@@ -61,8 +56,9 @@ class SequenceState:
         self._request = request
         self._metrics = metrics
         self._driver: Driver | None = None
-        self._reservation: Reservation | None = None
-        self._admission: Admission | None = None
+        self._admission = admission
+        self._reservation = reservation
+        reservation.start = lambda: self._start(clients)
         self._interruption: Failure | None = None
         self._ended = False
         self._timeline = Timeline(request.arrival_ns)
@@ -70,21 +66,12 @@ class SequenceState:
 
     @property
     def decodes(self) -> bool:
-        """Whether a thread still decodes or detokenizes it."""
+        """Whether a thread still decodes or detokenizes this sequence."""
         detokenizes = self._detokenizer is not None and not self._detokenizer.done
         return self._driver is not None and (detokenizes or not self._ended)
 
-    def queue(
-        self, admission: Admission, reservation: Reservation, clients: EngineClients
-    ) -> Reservation:
-        """Return the reservation, which will start this sequence."""
-        self._admission = admission
-        self._reservation = reservation
-        reservation.start = lambda: self._start(clients)
-        return reservation
-
     def check(self, now: float) -> None:
-        """Abandon calls under way that are overdue."""
+        """Abandon overdue calls."""
         if self._driver is not None:
             self._driver.check(now)
         if self._detokenizer is not None:
@@ -99,11 +86,11 @@ class SequenceState:
             driver.interrupt(reason)
             if self._detokenizer is not None:
                 self._detokenizer.interrupt(reason)
-        elif self._admission is not None and self._reservation is not None:
+        else:
             self._admission.withdraw(self._reservation)
 
     def deliver(self, chunk: Chunk) -> None:
-        """Take what a round made final; the next round does not wait for its text."""
+        """Pass on a chunk; the next round does not wait for its text."""
         self._timeline.delivered(len(chunk.tokens))
         if self._detokenizer is not None:
             self._detokenizer.put(chunk)
@@ -111,7 +98,7 @@ class SequenceState:
             self.emit(chunk)
 
     def emit(self, chunk: Chunk) -> None:
-        """Add a chunk with its text to the answer; report it if there is something to send."""
+        """Add a chunk with its text to the answer, and send what can be sent."""
         self._finish_reason = chunk.finish_reason
         self._unsent_text += chunk.text
         self._unsent.append(chunk)
@@ -131,14 +118,13 @@ class SequenceState:
         """Release the reservation; an error ends the whole request."""
         decoding = self._decoding
         self._metrics.count(decoding.request.drafter, decoding.statistics, self._timeline)
-        self._ended = True  # from now on the watcher may forget it, with its metrics published
-        if self._admission is not None and self._reservation is not None:
-            self._admission.leave(self._reservation)
+        self._ended = True  # the watcher may forget it from now on; its metrics are counted
+        self._admission.leave(self._reservation)
         if error is not None:
             self._request.fail(error)
 
     def whole(self) -> SequenceOutput:
-        """The complete answer to this prompt."""
+        """Return the complete answer to this prompt."""
         decoding = self._decoding
         self._is_first = True
         return self._output(

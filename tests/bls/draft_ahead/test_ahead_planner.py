@@ -27,7 +27,7 @@ def learn(ahead, step=0.00109, accepted=4, rounds=200):
         ahead.verified(draft, min(accepted, tokens), seconds)
         branches = step * (1 + 0.003 * 64) * 11
         answer = EngineAnswer(ids(), 0.0012 + branches, branches, branches=[None] * 64)
-        ahead.statistics.timed_branches(answer, 10, 64)
+        ahead.planner.timed_branches(answer, 10, 64)
 
 
 @pytest.mark.parametrize(("running", "branches"), [(1, 128), (2, 64), (16, 8)])
@@ -94,13 +94,13 @@ def test_a_plan_follows_when_costs_do():
     assert ahead.plan(10).num_branches == 128
     learn(ahead, step=0.004, rounds=2_000)
     assert ahead.plan(10).num_tokens < 5
-    assert ahead.statistics.seconds(3) == pytest.approx(0.0012 + 0.004 * 3, rel=0.1)
+    assert ahead.planner.seconds(3) == pytest.approx(0.0012 + 0.004 * 3, rel=0.1)
 
 
 def test_plans_with_room_for_few_tokens_and_for_many_are_kept_apart():
     ahead = ahead_of()
     learn(ahead)
-    statistics = ahead.statistics
+    statistics = ahead.planner
     for _ in range(2):  # the second time each is remembered
         wide, narrow = (statistics.plan(12, most, always=True) for most in (2**20, 65))
         assert wide.num_branches * wide.num_tokens > 65

@@ -84,9 +84,9 @@ def test_logits_that_come_when_nobody_waits_any_more_are_given_back():
     logits = BranchLogits(unread)
     logits.give_up()
     assert not unread
-    logits.came(None)
+    logits.add(None)
     assert not unread
-    logits.came("handle")
+    logits.add("handle")
     assert list(unread) == ["handle"]
 
 

@@ -9,7 +9,7 @@ from engines_beside import AHEAD, PATIENCE, REQUEST, Engines, eventually
 from scripted import ENDLESS, decoding_of, expected
 
 from tandem.bls.errors import Cancelled
-from tandem.bls.settings import MAX_HELPERS
+from tandem.bls.settings import MAX_AHEAD_THREADS
 from tandem.bls.triton.driver import Driver
 from tandem.bls.triton.engine_calls.clients import EngineClients
 
@@ -77,8 +77,8 @@ def test_one_thread_more_drafts_beside_the_verifications(pb):
     assert engines.threads["target"] >= engines.threads["draft"]
     assert len(engines.threads["branches"]) == 1
     assert engines.threads["branches"].isdisjoint(engines.threads["target"])
-    for _ in range(MAX_HELPERS):  # all are free again
-        assert clients.helpers.acquire(blocking=False)
+    for _ in range(MAX_AHEAD_THREADS):  # all are free again
+        assert clients.ahead_threads.acquire(blocking=False)
 
 
 def test_branches_that_hang_hold_up_neither_a_round_nor_the_answer(pb, held):
@@ -105,7 +105,7 @@ def test_a_draft_engine_that_died_is_given_up_at_its_time_out(pb, held):
     assert receiver.end.wait(PATIENCE)
     assert receiver.error is None
     assert clients.abandoned.by_model == {"draft": 1}
-    assert all(clients.helpers.acquire(blocking=False) for _ in range(MAX_HELPERS))
+    assert all(clients.ahead_threads.acquire(blocking=False) for _ in range(MAX_AHEAD_THREADS))
     held.let_go.set()
     eventually(lambda: clients.abandoned.by_model == {"draft": 0})
 
@@ -134,8 +134,8 @@ def test_cancelling_stops_both_calls_and_the_end_waits_for_both(pb, held):
 
 def test_without_a_free_helper_nothing_is_drafted_ahead(pb):
     clients = EngineClients(AHEAD)
-    for _ in range(MAX_HELPERS):
-        clients.helpers.acquire()
+    for _ in range(MAX_AHEAD_THREADS):
+        clients.ahead_threads.acquire()
     engines = Engines(drafts_ahead=False)
     _, receiver, statistics = started(pb, engines, clients)
     assert receiver.end.wait(PATIENCE)

@@ -190,7 +190,7 @@ def run(steps):
     return driver, receiver
 
 
-def test_steps_beside_a_call_that_were_not_settled_are_stopped_before_the_next_ones(engine):
+def test_steps_ahead_a_call_that_were_not_settled_are_stopped_before_the_next_ones(engine):
     def steps():
         yield StartAhead(draft_ahead())
         yield VERIFICATION

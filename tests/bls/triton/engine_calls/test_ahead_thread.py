@@ -1,4 +1,4 @@
-"""A helper: it carries one task after the other out, and gives its place back however one ends."""
+"""A thread: it carries one task after the other out, and gives its place back however one ends."""
 
 import threading
 import time
@@ -9,9 +9,9 @@ from scripted import ids
 
 from tandem.bls.effects import Branching, Draft, EngineCall
 from tandem.bls.errors import Cancelled, EngineTimeout
-from tandem.bls.settings import MAX_HELPERS
+from tandem.bls.settings import MAX_AHEAD_THREADS
 from tandem.bls.triton.engine_calls import ahead_thread as module
-from tandem.bls.triton.engine_calls.ahead_thread import Helper
+from tandem.bls.triton.engine_calls.ahead_thread import AheadThread
 from tandem.bls.triton.engine_calls.clients import EngineClients
 from tandem.bls.triton.engine_calls.engine_caller import SECONDS_BETWEEN_STOPS
 
@@ -34,17 +34,17 @@ def test_steps_that_are_given_up_before_their_thread_begins_make_no_call(pb, mon
     threads, given_up, wanted = [], Steps(1), Steps(1)
     monkeypatch.setattr(module, "in_background", threads.append)
     pb.InferenceRequest.answer = Engines()
-    helper = Helper.if_free(EngineClients(AHEAD), REQUEST)
-    task = helper.begin(given_up())
-    helper.stop()
-    assert helper.begin(wanted()) is None  # one after the other
+    thread = AheadThread.if_free(EngineClients(AHEAD), REQUEST)
+    task = thread.begin(given_up())
+    thread.stop()
+    assert thread.begin(wanted()) is None  # one after the other
     threading.Thread(target=threads[0], daemon=True).start()
     assert task.done_within(PATIENCE)
     assert given_up.made == 0
-    task = helper.begin(wanted())
+    task = thread.begin(wanted())
     assert task.done_within(PATIENCE)
     assert task.result == wanted.made == 1
-    helper.close(lambda: None)
+    thread.close(lambda: None)
 
 
 class HeldDraft:
@@ -60,42 +60,42 @@ class HeldDraft:
 
 @pytest.fixture
 def working(pb):
-    """A helper in the first of two calls: itself, what it shares, its steps, the task, the hold."""
+    """A thread in the first of two calls: itself, what it shares, its steps, the task, the hold."""
     hold, steps, clients = HeldDraft(), Steps(2), EngineClients(AHEAD)
     pb.InferenceRequest.answer = Engines(hold=hold)
-    helper = Helper.if_free(clients, REQUEST)
-    task = helper.begin(steps())
+    thread = AheadThread.if_free(clients, REQUEST)
+    task = thread.begin(steps())
     assert hold.arrived.wait(PATIENCE)
-    yield helper, clients, steps, task, hold
+    yield thread, clients, steps, task, hold
     hold.let_go.set()
 
 
 def all_are_free(clients):
-    """Whether nobody has a helper; they are as free as before."""
-    taken = [clients.helpers.acquire(blocking=False) for _ in range(MAX_HELPERS)]
+    """Whether nobody has a thread; they are as free as before."""
+    taken = [clients.ahead_threads.acquire(blocking=False) for _ in range(MAX_AHEAD_THREADS)]
     for _ in filter(None, taken):
-        clients.helpers.release()
+        clients.ahead_threads.release()
     return all(taken)
 
 
 def test_steps_that_are_given_up_during_a_call_make_no_other_one(pb, working):
-    helper, _, steps, task, hold = working
-    helper.stop()
+    thread, _, steps, task, hold = working
+    thread.stop()
     eventually(lambda: len(pb.InferenceRequest.answer.stops) == 1)
     hold.let_go.set()
     assert task.done_within(PATIENCE)
     assert steps.made == 1
     with pytest.raises(Cancelled):
         _ = task.result
-    helper.close(lambda: None)
+    thread.close(lambda: None)
 
 
 def test_a_stop_that_overtook_a_helpers_call_is_sent_again(pb, working):
-    helper, *_ = working
+    thread, *_ = working
     stops = pb.InferenceRequest.answer.stops
-    helper.stop()
+    thread.stop()
     eventually(lambda: len(stops) == 1)
-    helper.check(time.monotonic() + SECONDS_BETWEEN_STOPS)
+    thread.check(time.monotonic() + SECONDS_BETWEEN_STOPS)
     eventually(lambda: len(stops) == 2)
 
 
@@ -104,7 +104,7 @@ def test_branches_of_a_call_that_was_stopped_are_left_out(pb, stopped):
     """They were cut short, and would teach that such calls take next to no time."""
     hold = HeldDraft()
     pb.InferenceRequest.answer = Engines(hold=hold)
-    helper = Helper.if_free(EngineClients(AHEAD), REQUEST)
+    thread = AheadThread.if_free(EngineClients(AHEAD), REQUEST)
     call = EngineCall("draft", REQUEST.prompt_ids, 4, 0, Draft(ids(4)), Branching((0, 1), (0, 2)))
 
     def steps():
@@ -112,37 +112,37 @@ def test_branches_of_a_call_that_was_stopped_are_left_out(pb, stopped):
         came.append(len(answer.branches))
 
     came = []
-    task = helper.begin(steps())
+    task = thread.begin(steps())
     assert hold.arrived.wait(PATIENCE)
     if stopped:
-        helper.stop()
+        thread.stop()
     hold.let_go.set()
     assert task.done_within(PATIENCE)
     assert came == [0 if stopped else 1]
-    helper.close(lambda: None)
+    thread.close(lambda: None)
 
 
 def test_a_helper_whose_call_is_overdue_leaves_its_place_and_takes_no_more_steps(working):
-    helper, clients, _, task, _ = working
-    helper.check(time.monotonic())
-    assert not helper.lost
-    helper.check(time.monotonic() + AHEAD.draft.timeout + 1)
+    thread, clients, _, task, _ = working
+    thread.check(time.monotonic())
+    assert not thread.lost
+    thread.check(time.monotonic() + AHEAD.draft.timeout + 1)
     assert task.done_within(0)
     with pytest.raises(EngineTimeout):
         _ = task.result
-    assert helper.lost
-    assert helper.begin(Steps(1)()) is None
+    assert thread.lost
+    assert thread.begin(Steps(1)()) is None
     assert all_are_free(clients)
     ended = []
-    helper.close(lambda: ended.append(1))
+    thread.close(lambda: ended.append(1))
     assert ended == [1]
     assert all_are_free(clients)
 
 
 def test_a_helper_that_is_closed_during_a_call_leaves_its_place_when_the_call_is_over(working):
-    helper, clients, steps, _, hold = working
+    thread, clients, steps, _, hold = working
     ended = threading.Event()
-    helper.close(ended.set)
+    thread.close(ended.set)
     assert not ended.is_set()
     assert not all_are_free(clients)
     hold.let_go.set()

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tandem.bls.triton.engine_calls.draft_timeout import draft_timeout
+from tandem.bls.triton.engine_calls.engine_client import draft_timeout
 
 
 @pytest.mark.parametrize(
