@@ -1,21 +1,20 @@
-"""How many tokens the target is asked for at once while it goes on alone."""
+"""How many tokens one call asks for while the target decodes alone."""
 
 from __future__ import annotations
 
-# Often enough that a rested drafter comes back soon, seldom enough that the calls cost nothing.
+# Few enough that drafts resume soon after a pause, many enough that calls cost little.
 MOST_TOKENS = 32
 WHOLE_ANSWER = 2**31 - 1
-# Where somebody reads along, a piece comes about as often; a call costs a millisecond of it.
-SECONDS_A_PIECE = 0.05
-# A piece that somebody reads along, where its size must not follow from times.
-FIXED_PIECE = 4
+SECONDS_PER_CHUNK = 0.05  # of a stream; a call costs a millisecond of it
+FIXED_CHUNK = 4  # of a stream whose chunks must not depend on times
 
 
 class ChunkSize:
-    """Sizes the pieces of an answer; ``steady`` ones take equal times, as fast as the target is.
+    """The tokens of the next call. A steady stream gets chunks that take equal times.
 
-    whole: an engine that drafts by itself gets the whole answer in one piece, where nobody reads
-    along: a call in pieces would end its drafts early. timed: pieces may follow from times.
+    steady: a client reads the text as it grows, or a stop string may end it. whole: the engine
+    drafts by itself, so without a stream one call decodes the whole answer: each call would end its
+    drafts. timed: the sizes may depend on times.
 
     >>> size = ChunkSize(steady=True)
     >>> for _ in range(4):
@@ -30,12 +29,12 @@ class ChunkSize:
     def __init__(self, *, steady: bool, whole: bool = False, timed: bool = True) -> None:
         self._adapts = steady and timed
         if steady:
-            self.tokens = 1 if timed else FIXED_PIECE
+            self.tokens = 1 if timed else FIXED_CHUNK
         else:
             self.tokens = WHOLE_ANSWER if whole else MOST_TOKENS
 
     def adapt(self, tokens: int, seconds: float) -> None:
-        """Note how long a piece of ``tokens`` took."""
+        """Learn how long a chunk of ``tokens`` took."""
         if self._adapts and tokens:
-            affordable = int(SECONDS_A_PIECE * tokens / max(seconds, 1e-6))
+            affordable = int(SECONDS_PER_CHUNK * tokens / max(seconds, 1e-6))
             self.tokens = max(1, min(affordable, 2 * self.tokens, MOST_TOKENS))

@@ -1,20 +1,20 @@
-"""What the loop asks of its driver.
+"""What the loop asks its driver to do.
 
-The loop does no I/O: it yields one of these and is sent the answer.
+The loop does no I/O: it yields one of these effects and receives the result.
 
 =============  ==========================================================  ==================
 effect         meaning                                                     the driver sends
 =============  ==========================================================  ==================
 EngineCall     call `draft` or `target`                                    EngineAnswer
-Beside         carry steps out while my next call blocks                   None
-Settle         what those steps returned, or None if it is not there yet   their result, None
+StartAhead     carry out steps while the next call blocks                  None
+AwaitAhead     wait for what those steps return                            it, or None if late
 TextCall       turn ids into text                                          DecodedText
-Chunk          hand tokens (and text) to whoever waits for them            None
+Chunk          hand tokens (and text) to the client                        None
 NextChunk      wait for tokens that another driver's steps made final      Chunk
 =============  ==========================================================  ==================
 
-The driver throws EngineCallError into the loop where an engine failed. What failed beside a call is
-thrown where the loop settles it. A loop that nobody waits for any more is sent nothing.
+If an engine fails, the driver throws EngineCallError into the loop. An error in steps ahead is
+thrown at AwaitAhead. A loop whose client has left gets no more results.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tandem.bls.drafters.registry import CONTROL, DrafterName
-from tandem.bls.metrics.statistics import Totals
+from tandem.bls.metrics.request_statistics import Totals
 from tandem.bls.request import TokenIds
 from tandem.bls.text.token_details import Counts, TokenDetails, TopLogProbs
 
@@ -38,10 +38,10 @@ NO_TOKENS: TokenIds = np.empty(0, np.int32)
 
 
 class DraftPlan(NamedTuple):
-    """How long a draft is to be.
+    """How long a draft should be.
 
-    stop_probability: end it where the draft model itself finds it less probable that all is right.
-    plain_tokens: where ``num_tokens`` is 0, for how many tokens the target goes on alone.
+    stop_probability: stop once the joint probability of its tokens is below this. plain_tokens: if
+    ``num_tokens`` is 0, how many tokens the target decodes alone.
     """
 
     num_tokens: int
@@ -52,24 +52,23 @@ class DraftPlan(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """Draft tokens of a round, who proposed them and, in logits mode, what they were drawn from.
+    """Draft tokens of a round, their drafter and, in logits mode, what they were drawn from.
 
-    plain_tokens: where there are none, how many tokens the target may decode before it is worth
-    asking again.
+    plain_tokens: of an empty draft, how many tokens the target may decode before it is worth asking
+    again.
     """
 
     tokens: TokenIds = field(default_factory=lambda: NO_TOKENS)  # [num_draft_tokens]
     logits: Any = None  # the draft engine's tensor: [1, num_draft_tokens, vocab_size], or a handle
-    logits_row: int = 0  # behind the handle: the first draft token's
+    logits_row: int = 0  # of the first draft token, in the logits of the handle
     drafter: DrafterName = CONTROL.name
     plain_tokens: int = 1
-    num_matching: int = 0  # of a copy: the tokens that led to it
-    plan: DraftPlan | None = None  # what was asked of a draft model, and its answer
+    num_matching: int = 0  # of a copy: length of the n-gram that matched
+    plan: DraftPlan | None = None  # what a draft model was asked for, and its answer
     answer: EngineAnswer | None = None
-    waited: bool = False  # its round, for what was drafted ahead of it
-    num_branches: int = 0  # drafted ahead for this round; it is one of them if
-    drafted_ahead: bool = False
-    seconds_saved: float = 0.0  # since it was
+    num_branches: int = 0  # that were drafted ahead for this round
+    drafted_ahead: bool = False  # this draft is one of them
+    seconds_saved: float = 0.0  # by that
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -79,14 +78,14 @@ NO_DRAFT = Draft()
 
 
 class Branching(NamedTuple):
-    """How many branches to draft behind each outcome of a verification, and how long.
+    """How many branches to draft after each outcome of a verification, and how long.
 
-    An outcome is (accepted length j, next token). A branch is drafted behind the context, the first
-    j draft tokens and that token.
+    An outcome is (accepted length j, next token). Its branch continues the context, the first j
+    draft tokens and that token.
     """
 
     counts: tuple[int, ...]  # [num_draft_tokens + 1], by j
-    lengths: tuple[int, ...]  # [num_draft_tokens + 1], tokens of each
+    lengths: tuple[int, ...]  # [num_draft_tokens + 1], tokens per branch
 
 
 class BranchDraft(NamedTuple):
@@ -95,28 +94,28 @@ class BranchDraft(NamedTuple):
     num_accepted: int
     next_token: int
     tokens: TokenIds  # [n], n >= 0
-    logits_row: int = 0  # in the logits of all branches of the call: the first token's
+    logits_row: int = 0  # of the first token, in the logits of all branches of the call
 
 
 class EngineCall(NamedTuple):
-    """One call of an engine; what a request keeps the same in every call is not repeated here."""
+    """One call of an engine. What is the same in every call of a request is not repeated here."""
 
     engine: EngineRole
     context: TokenIds  # [context_length], prompt and answer so far
     max_new_tokens: int
     seed: int
     draft: Draft = NO_DRAFT
-    branching: Branching | None = None  # of `draft`: draft on behind it instead of verifying it
+    branching: Branching | None = None  # draft on after `draft` instead of verifying it
     end_id: int | None = None  # ends the call, and is not in its answer
-    stop_ids: tuple[int, ...] = ()  # end it too, and are in it
+    stop_ids: tuple[int, ...] = ()  # end it too, and are in its answer
     ban_end_ids: bool = False
     wants_logits: bool = False
-    unread_logits: Any = None  # of `draft`: a handle to logits of its own that nobody will read
+    unread_logits: Any = None  # of `draft`: handle to its own logits that will not be read
     wants_log_probs: bool = False
     whole: bool = False  # it may take as long as the request
-    stop_probability: float = 0.0  # stop where it is less probable that all so far are right
-    # Of the target, [num_draft_tokens + 1, words]: which tokens may come at each place. An engine
-    # that takes no masks is called for one token, and gets its mask as a bias.
+    stop_probability: float = 0.0  # see DraftPlan
+    # Of the target, [num_draft_tokens + 1, words]: the tokens that are allowed at each position. An
+    # engine that takes no masks is called for one token, and gets its mask as a bias.
     token_masks: NDArray[np.int32] | None = None
 
 
@@ -124,21 +123,20 @@ class KvBlocks(NamedTuple):
     """What a call did to the engine's KV cache, in blocks."""
 
     reused: int  # computed by an earlier call
-    total: int = 0  # reused and new; 0 where nobody asked
+    total: int = 0  # reused and new; 0 if the call did not ask
 
 
 class PromptLogProbs(NamedTuple):
-    """How likely the prompt's tokens were; nothing precedes the first one, whose row is zeros."""
+    """Log-probabilities of the prompt's tokens. The first token has none: its row is zeros."""
 
     values: NDArray[np.float32]  # [num_input_tokens]
     top: TopLogProbs | None = None
 
 
 class EngineAnswer(NamedTuple):
-    """The new tokens that an engine call brought, and how long it took.
+    """The new tokens of an engine call, and how long it took.
 
-    seconds: as the caller waited. engine_seconds: as the engine worked, by its own clock; the rest
-    was spent on the way. 0 where the engine does not say.
+    seconds: of the whole call. engine_seconds: by the engine's own clock; 0 if it reports none.
     """
 
     tokens: TokenIds  # [n]
@@ -156,20 +154,20 @@ class EngineAnswer(NamedTuple):
     branches: tuple[BranchDraft, ...] = ()
 
 
-class Beside(NamedTuple):
-    """Carry these steps out while the next EngineCall blocks; `Settle` asks for their result.
+class StartAhead(NamedTuple):
+    """Carry out these steps while the next EngineCall blocks. AwaitAhead asks for their result.
 
-    They yield engine calls only. What was not settled before is given up, and its call stopped. If
-    nobody is free to carry them out, nothing happens, and there will be no result.
+    They yield engine calls only. Earlier steps that were not awaited are given up, and their call
+    is stopped. If no thread is free, the steps never begin and have no result.
     """
 
     steps: Generator[EngineCall, EngineAnswer, Any]
 
 
-class Settle(NamedTuple):
-    """Take what the steps beside the last call returned; None where they have not ended in time.
+class AwaitAhead(NamedTuple):
+    """Return what the steps of the last StartAhead returned; None if they are late.
 
-    timeout: how many seconds to wait for it.
+    timeout: seconds to wait.
     """
 
     timeout: float
@@ -186,7 +184,7 @@ class StepSeconds(NamedTuple):
 
 
 class TextCall(NamedTuple):
-    """Ask for the complete text that ``window[context_length:]`` adds to what precedes it.
+    """Ask for the complete text that ``window[context_length:]`` adds to the tokens before it.
 
     With ``context_length`` None: the whole window's text, unfinished characters included.
     """
@@ -197,14 +195,14 @@ class TextCall(NamedTuple):
 
 
 class DecodedText(NamedTuple):
-    """The text that was asked for, and how many characters of it each id completes."""
+    """The text of a TextCall, and how many of its characters each id completes."""
 
     text: str
-    lengths: Counts | None = None  # [n - context_length], where they were wanted
+    lengths: Counts | None = None  # [n - context_length], if the call wants them
 
 
 class Chunk(NamedTuple):
-    """Tokens that became final, and their text where the round had to know it."""
+    """Tokens that became final, and their text if the round needed it."""
 
     tokens: TokenIds  # [n]
     text: str
@@ -217,4 +215,4 @@ class NextChunk(NamedTuple):
     """Wait for tokens that another driver's steps made final."""
 
 
-Effect: TypeAlias = EngineCall | Beside | Settle | TextCall | Chunk | NextChunk
+Effect: TypeAlias = EngineCall | StartAhead | AwaitAhead | TextCall | Chunk | NextChunk

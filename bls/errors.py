@@ -1,4 +1,4 @@
-"""What can go wrong in the loop, who gets an error, and its code and class (contract.errors).
+"""The errors of the loop, and their codes and classes (contract.errors).
 
 ServingError                 INTERNAL     one line that a client may read
 ├── BadRequest               INVALID_ARG  an input is missing, out of bounds, contradicts another
@@ -13,12 +13,11 @@ ServingError                 INTERNAL     one line that a client may read
     ├── EngineUnavailable    UNAVAILABLE  model_unavailable: an engine is not called any more
     └── EngineRefused        INVALID_ARG  an engine will not take this call, now or later
         └── DrafterFailed    INVALID_ARG  a deployment's own drafter has a fault: drafts end
-Cancelled                    CANCELLED    the client has gone; nobody gets it
+Cancelled                    CANCELLED    the client has left; it is not sent
 
-UNAVAILABLE is what balancers and clients send again by themselves: so it means that another server
-may answer. A request that was under way may have streamed part of its answer before it.
-Triton has no code for a deadline. A request that used its time up is INTERNAL, because proxies
-retry CANCELLED too, and it would use its time up again.
+Balancers and clients retry UNAVAILABLE by themselves, so it means that another server may answer. A
+request may have streamed part of its answer before it. Triton has no code for a deadline: it is
+INTERNAL, because proxies also retry CANCELLED, and the retry would exceed its deadline too.
 """
 
 from __future__ import annotations
@@ -29,48 +28,48 @@ from tandem.contract.errors import ErrorClass, ErrorCode, classified
 
 
 class ServingError(Exception):
-    """An error whose text is one line, fit for a client: what, where, and how to fix it."""
+    """An error whose text is one line that clients may read: what, where, and how to fix it."""
 
     code: ErrorCode = "INTERNAL"
     error_class: ErrorClass | None = None
 
     @property
     def line(self) -> str:
-        """What a client is told: the text, behind its class where it has one."""
+        """The line that clients read: the text, after the error's class if it has one."""
         return classified(self.error_class, str(self))
 
 
 class BadRequest(ServingError):
-    """A request that cannot be served as it is; the text names the input."""
+    """The request is invalid; the text names the input."""
 
     code = "INVALID_ARG"
 
 
 class GuideRefused(BadRequest):
-    """A request whose guide cannot be compiled; the text names the input."""
+    """The request's guide cannot be compiled; the text names the input."""
 
     error_class = "invalid_guide"
 
 
 class Overloaded(ServingError):
-    """The server has as many requests as it can hold."""
+    """The queue is full. HTTP clients of the gateway get 429."""
 
     code = "UNAVAILABLE"
     error_class = "overloaded"
 
 
 class DeadlineExceeded(ServingError):
-    """The time that the client or the profile gave the request has passed."""
+    """The request exceeded the time-out of its client or of the profile."""
 
     error_class = "deadline_exceeded"
 
 
 class AnswerNotSent(ServingError):
-    """An answer exists but could not be handed to Triton."""
+    """An answer exists but could not be passed to Triton."""
 
 
 class GuideFailed(ServingError):
-    """An answer cannot go on by its guide."""
+    """An answer cannot continue by its guide."""
 
     code = "INVALID_ARG"
     error_class = "invalid_guide"
@@ -89,7 +88,7 @@ class EngineCallError(ServingError):
 
 
 class EngineTimeout(EngineCallError):
-    """An engine call had no answer in time; the thread that made it may be blocked forever."""
+    """An engine call had no answer in time; its thread may be blocked forever."""
 
     error_class = "model_timeout"
 
@@ -98,21 +97,21 @@ class EngineTimeout(EngineCallError):
 
 
 class EngineUnavailable(EngineCallError):
-    """Too many calls of this engine were abandoned: it is not called again."""
+    """Too many calls of this engine were abandoned, so it is not called again."""
 
     def __init__(self, model: str, what: str) -> None:
         super().__init__(model, what, "UNAVAILABLE")
 
 
 class EngineRefused(EngineCallError):
-    """The engine is well and refused the call's arguments: nothing is wrong for other requests."""
+    """The engine is well and rejected the call's arguments; other requests are not affected."""
 
     def __init__(self, model: str, what: str, code: ErrorCode = "INVALID_ARG") -> None:
         super().__init__(model, what, code)
 
 
 class DrafterFailed(EngineRefused):
-    """A drafter raised, or proposed what cannot be verified: its request goes on without drafts."""
+    """A drafter raised or proposed an unverifiable draft: its request continues without drafts."""
 
     def __init__(self, drafter: str, what: str) -> None:
         super().__init__(drafter, what)
@@ -129,5 +128,5 @@ class Cancelled(Exception):
         return self.line
 
 
-# What a request can end with before its natural end.
+# What a request can end with before its answer is complete.
 Failure: TypeAlias = ServingError | Cancelled

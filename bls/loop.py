@@ -1,8 +1,8 @@
 """The decoding loop: propose, verify, accept, emit, until the answer is complete.
 
-``decode`` is a generator without I/O. It yields what it wants done (see ``bls.effects``) and is
-sent the answers; tests drive it with scripts, ``bls.triton`` with real engines. The text is the
-target's own: the draft decides only how many tokens a target step confirms.
+``Decoding.decode`` is a generator without I/O. It yields the effects that it needs (`bls.effects`)
+and receives their results. Tests drive it with scripts, ``bls.triton`` with real engines. The text
+is the target's own: the draft decides only how many tokens a target step confirms.
 
 Source: Leviathan et al., "Fast Inference from Transformers via Speculative Decoding",
 arXiv:2211.17192; Chen et al., arXiv:2302.01318.
@@ -22,7 +22,6 @@ from tandem.bls.drafters.drafter import Drafter, Proposal, StepsAhead
 from tandem.bls.effects import (
     NO_DRAFT,
     NO_TOKENS,
-    Beside,
     Chunk,
     Draft,
     Effect,
@@ -31,16 +30,17 @@ from tandem.bls.effects import (
     FinishReason,
     KvBlocks,
     PromptLogProbs,
+    StartAhead,
     StepSeconds,
 )
 from tandem.bls.errors import EngineCallError
 from tandem.bls.exactness.seeds import lengths_decide_text, verification_seed
-from tandem.bls.guided.guidance import GRAMMAR, guidance_of
-from tandem.bls.metrics.statistics import Round, Statistics
-from tandem.bls.request import Request, TokenIds
+from tandem.bls.guided.guidance import GRAMMAR, ByGuide, Guidance
+from tandem.bls.metrics.request_statistics import Round, Statistics
+from tandem.bls.request import Request
 from tandem.bls.sequence import Sequence
 from tandem.bls.settings import LoopSettings
-from tandem.bls.text.incremental import TextSoFar
+from tandem.bls.text.detokenizer import IncrementalDetokenizer
 from tandem.bls.text.token_details import (
     TokenDetails,
     joined,
@@ -54,31 +54,33 @@ Steps = Generator[Effect, Any, None]
 
 
 class Decoding:
-    """One request being decoded, and what is known about it at any moment."""
+    """One prompt being decoded, and what is known about it at any moment."""
 
     def __init__(
         self,
         request: Request,
         settings: LoopSettings,
         drafter: Drafter,
-        guide: GuideMatcher | None = None,
+        matcher: GuideMatcher | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.request = request
         self.sequence = Sequence(request)
         self.statistics = Statistics()
         self.finish_reason: FinishReason | None = None
-        self.prompt_log_probs: PromptLogProbs | None = None  # since the first target call
+        self.prompt_log_probs: PromptLogProbs | None = None  # from the first target call
         self.generation_logits: list[NDArray[np.float32]] = []  # [n, vocab_size] each
         self.context_logits: NDArray[np.float32] | None = None  # [num_input_tokens, vocab_size]
         self.prompt_kv_blocks: KvBlocks | None = None  # of the first target call
         self.kv_blocks: KvBlocks | None = None  # of the last one
         self._settings = settings
         self._drafter = drafter
-        self._guidance = guidance_of(guide, self.sequence, settings)
+        self._guidance = (
+            Guidance() if matcher is None else ByGuide(matcher, self.sequence, settings)
+        )
         self.statistics.guide = self._guidance.statistics
         self._clock = clock  # seconds
-        self._text = TextSoFar(
+        self._text = IncrementalDetokenizer(
             request.stop_strings,
             each_round=request.needs_text_each_round,
             tells_lengths=request.wants_text_lengths and request.needs_text_each_round,
@@ -89,7 +91,7 @@ class Decoding:
             whole=request.kind.in_engine,
             timed=not lengths_decide_text(request, settings),
         )
-        self._plain_tokens_due = 0  # before it is worth asking the drafter again
+        self._plain_tokens_due = 0  # until the drafter is asked again
         self._reusable_tokens = 0
 
     def decode(self) -> Steps:
@@ -97,71 +99,146 @@ class Decoding:
         if self._guidance.begins_forced:
             yield from self._emit(EngineAnswer(NO_TOKENS), of_plain_tokens(0, 0), None)
         while self.finish_reason is None:
-            if self._plain_tokens_due or not self._drafter.can_draft(self.sequence):
-                yield from self._target_alone(self._clock())
+            began = self._clock()
+            draft = yield from self._propose()
+            if len(draft):
+                yield from self._round(draft, began)
             else:
-                yield from self._round()
-
-    def _round(self) -> Steps:
-        began = self._clock()
-        proposed = yield from self._propose()
-        if not len(proposed):
-            self._plain_tokens_due = proposed.plain_tokens
-            yield from self._target_alone(began)
-            return
-        draft = self._guidance.within(proposed)
-        yield from self._draft_ahead(draft)
-        answer = yield from self._guidance.ask(self._verification(draft))
-        end = self.sequence.first_end(answer.tokens)
-        accepted = self._accept(draft, answer, end)
-        number, count = self.statistics.num_rounds, len(answer.tokens)
-        yield from self._emit(answer, of_round(number, count, accepted, len(proposed)), end)
-        if proposed.drafter != GRAMMAR:
-            self._drafter.verified(proposed, accepted, self._since(began, answer))
-
-    def _since(self, began: float, answer: EngineAnswer) -> StepSeconds:
-        """What a step took that began then: between the ends of two emits, nobody else waits."""
-        return StepSeconds(self._clock() - began, answer.engine_seconds or answer.seconds)
-
-    def _draft_ahead(self, draft: Draft) -> Steps:
-        """Have the drafter draft the next round's tokens while this round's are verified."""
-        steps = self._drafter.draft_ahead(self.sequence, draft)
-        if steps is not None:
-            yield Beside(self._counted(steps))
-
-    def _counted(self, steps: StepsAhead) -> StepsAhead:
-        """Count steps once they begin: nobody may be free to carry them out."""
-        self.statistics.ahead.num_calls += 1
-        return (yield from steps)
+                yield from self._plain_step(began)
 
     def _propose(self) -> Proposal:
+        """Return the draft of the next round. An empty one means that the target decodes alone."""
+        if self._plain_tokens_due or not self._drafter.can_draft(self.sequence):
+            return NO_DRAFT
+        draft = NO_DRAFT
         limit = self.sequence.draft_limit
-        if limit < 1:
-            return Draft()
-        forced = self._guidance.forced_draft(limit)
-        if forced is not None:
-            return forced
-        try:
-            return (yield from self._drafter.propose(self.sequence, limit))
-        except EngineCallError as error:
-            self.statistics.num_drafter_failures += 1
-            self._drafter.failed(error)
-            return Draft()
+        if limit >= 1:
+            draft = self._guidance.forced_draft(limit)
+            try:
+                if not len(draft):
+                    draft = yield from self._drafter.propose(self.sequence, limit)
+            except EngineCallError as error:
+                self.statistics.num_drafter_failures += 1
+                self._drafter.failed(error)
+        if not len(draft):
+            self._plain_tokens_due = draft.plain_tokens
+        return draft
 
-    def _verification(self, draft: Draft) -> EngineCall:
-        """The target's call of a round.
+    def _round(self, proposed: Draft, began: float) -> Steps:
+        """Verify a draft, count what was accepted, and emit the tokens.
 
-        It gets no end id: an engine that stops there drops the token from its count, and an
-        accepted end of sequence would look like a correction.
+        The target's call gets no end id: an engine that stops there drops the token from its count,
+        and an accepted end of sequence would look like a correction.
         """
-        return self._target_call(len(draft) + 1, ends=(), draft=draft)
+        draft = self._guidance.within(proposed)
+        ahead = self._drafter.draft_ahead(self.sequence, draft)
+        if ahead is not None:
+            yield StartAhead(self._counted(ahead))
+        call = self._target_call(len(draft) + 1, ends=(), draft=draft)
+        answer = yield from self._guidance.ask(call)
+        end = self.sequence.first_end(answer.tokens)
+        accepted = self._accept(draft, answer, end)
+        rounds, count = self.statistics.num_rounds, len(answer.tokens)
+        yield from self._emit(answer, of_round(rounds, count, accepted, len(proposed)), end)
+        if proposed.drafter != GRAMMAR:
+            self._drafter.verified(proposed, accepted, self._seconds(began, answer))
+
+    def _counted(self, ahead: StepsAhead) -> StepsAhead:
+        """Count the steps only if they begin: there may be no thread for them."""
+        self.statistics.ahead.num_calls += 1
+        return (yield from ahead)
+
+    def _accept(self, draft: Draft, answer: EngineAnswer, end: int | None) -> int:
+        """Count a round; return how many draft tokens it accepted: all but the last of the answer.
+
+        end: index of the first end of sequence in the answer, if there is one.
+        """
+        count = len(answer.tokens)
+        if not 1 <= count <= len(draft) + 1:
+            raise EngineCallError(
+                self._settings.target.model,
+                f"it verified {len(draft)} draft tokens and returned {count} tokens, "
+                f"but only 1 to {len(draft) + 1} are possible",
+            )
+        accepted = count - 1 if end is None else min(count - 1, end + 1)
+        self.statistics.add(
+            Round(
+                num_draft_tokens=len(draft),
+                num_accepted_tokens=accepted,
+                drafter=draft.drafter,
+                planned_tokens=draft.plan.num_tokens if draft.plan else 0,
+                stop_probability=draft.plan.stop_probability if draft.plan else 0.0,
+                draft_seconds=draft.answer.engine_seconds if draft.answer else 0.0,
+                target_seconds=answer.engine_seconds,
+                num_branches=draft.num_branches,
+                drafted_ahead=draft.drafted_ahead,
+                seconds_saved=draft.seconds_saved,
+            )
+        )
+        # After an accepted draft token comes another token, and a rejected one is replaced. So if
+        # the answer ends with a draft token, the target dropped it, and all after it, unverified. A
+        # token of its own may hide dropped ones: this is a lower bound. With a threshold, a
+        # rejected token may be drawn again.
+        last = count - 1
+        exact = self.request.draft_acceptance_threshold is None
+        if exact and last < len(draft) and answer.tokens[last] == draft.tokens[last]:
+            self.statistics.num_unverified_draft_tokens += len(draft) - last
+        self._count_blocks(answer)
+        return accepted
+
+    def _plain_step(self, began: float) -> Steps:
+        """Have the target decode alone, for as many tokens as the chunk size allows.
+
+        began: when the step did; a draft that failed is part of it.
+
+        One streaming call for the whole answer would be cheaper, but Triton's Python backend
+        deadlocks a model that receives two streams (see ``bls.triton.engine_calls.calls``).
+        """
+        wanted = min(
+            self.sequence.tokens_left, self._chunk_size.tokens, self._guidance.most_plain_tokens
+        )
+        for bound in (self._plain_tokens_due, self.sequence.min_tokens_left):
+            wanted = min(wanted, bound) if bound else wanted
+        call = self._target_call(wanted, ends=self.request.end_ids)
+        answer = yield from self._guidance.ask(call)
+        count = len(answer.tokens)
+        self._plain_tokens_due = max(0, self._plain_tokens_due - count)
+        self._chunk_size.adapt(count, answer.seconds)
+        self._count_blocks(answer)
+        end = self.sequence.first_end(answer.tokens)
+        ended = count < wanted and not self._guidance.cuts_answers
+        details = self._count_plain_tokens(answer, end, ended=ended)
+        yield from self._emit(answer, details, end, ended=ended)
+        self._drafter.observe_plain_step(count, self._seconds(began, answer))
+
+    def _count_plain_tokens(
+        self, answer: EngineAnswer, end: int | None, *, ended: bool
+    ) -> TokenDetails:
+        """Count the target's own steps up to an end of sequence, or an engine's own rounds.
+
+        If an engine ended early and its answer has no end of sequence, it dropped that token.
+        """
+        rounds, count = self.statistics.num_rounds, len(answer.tokens)
+        if answer.num_draft_tokens:
+            dropped_end = ended and end is None
+            self.statistics.add_own_drafts(
+                count + dropped_end, answer.num_draft_tokens, answer.num_accepted_tokens
+            )
+            self.statistics.target_seconds += answer.engine_seconds
+            return of_other_tokens(self.statistics.num_rounds, count, "unknown")
+        kept = len(answer.tokens[:end])
+        if kept:
+            self.statistics.add(Round(num_plain_tokens=kept, target_seconds=answer.engine_seconds))
+        else:
+            self.statistics.target_seconds += answer.engine_seconds
+        return of_plain_tokens(rounds, count)
 
     def _target_call(
         self, max_new_tokens: int, *, ends: tuple[int, ...], draft: Draft = NO_DRAFT
     ) -> EngineCall:
         """Return a call that any of ``ends`` ends: a call has one end id, the others are stop ids.
 
-        The engine keeps those in its answer, and ``_emit`` cuts them off.
+        The engine keeps stop ids in its answer, and ``_emit`` cuts them off.
         """
         below_min = self.sequence.min_tokens_left > 0
         context = self.sequence.context
@@ -182,94 +259,29 @@ class Decoding:
             whole=self.request.kind.in_engine,
         )
 
-    def _accept(self, draft: Draft, answer: EngineAnswer, end: int | None) -> int:
-        """Count a round; return how many draft tokens it accepted: all but the last one.
-
-        end: where the first end of sequence is in it, if there is one.
-        """
-        count = len(answer.tokens)
-        if not 1 <= count <= len(draft) + 1:
-            raise EngineCallError(
-                self._settings.target.model,
-                f"it verified {len(draft)} draft tokens and answered {count} tokens, "
-                f"where 1 to {len(draft) + 1} are possible",
-            )
-        accepted = count - 1 if end is None else min(count - 1, end + 1)
-        self.statistics.add(_round_of(draft, accepted, answer))
-        self.statistics.num_unverified_draft_tokens += self._unverified(draft, answer)
-        self._count_blocks(answer)
-        return accepted
-
-    def _unverified(self, draft: Draft, answer: EngineAnswer) -> int:
-        """How many draft tokens the target dropped without a look, as far as its answer shows.
-
-        A verified draft token is kept, and one more follows, or it is replaced by another. So the
-        target has not looked at one that its answer ends with. Where its own token is another one,
-        dropped and rejected look alike: the count is a lower bound. A threshold may reject a token
-        and draw it again.
-        """
-        last = len(answer.tokens) - 1
-        if self.request.draft_acceptance_threshold is not None or last == len(draft):
-            return 0
-        return len(draft) - last if answer.tokens[last] == draft.tokens[last] else 0
-
-    def _target_alone(self, began: float) -> Steps:
-        """A call without drafts, for as many tokens as the chunk size allows.
-
-        began: when the step did; a draft that failed is part of it.
-
-        One streaming call for the whole answer would be cheaper, but Triton's Python backend
-        deadlocks a model into which two calls stream (see ``bls.triton.engine_calls.calls``).
-        """
-        wanted = min(
-            self.sequence.tokens_left, self._chunk_size.tokens, self._guidance.most_plain_tokens
-        )
-        for bound in (self._plain_tokens_due, self.sequence.min_tokens_left):
-            wanted = min(wanted, bound) if bound else wanted
-        call = self._target_call(wanted, ends=self.request.end_ids)
-        answer = yield from self._guidance.ask(call)
-        count = len(answer.tokens)
-        self._plain_tokens_due = max(0, self._plain_tokens_due - count)
-        self._chunk_size.adapt(count, answer.seconds)
-        self._count_blocks(answer)
-        end = self.sequence.first_end(answer.tokens)
-        ended = count < wanted and not self._guidance.cuts_answers
-        details = self._count_alone(answer, end, ended=ended)
-        yield from self._emit(answer, details, end, ended=ended)
-        self._drafter.observe_plain_step(count, self._since(began, answer))
-
-    def _count_alone(self, answer: EngineAnswer, end: int | None, *, ended: bool) -> TokenDetails:
-        """Count the target's own steps up to an end of sequence, or the rounds that it had.
-
-        An engine that ended early and whose answer holds no end of sequence has dropped it.
-        """
-        if answer.num_draft_tokens:
-            self.statistics.target_seconds += answer.engine_seconds
-            dropped_end = ended and end is None
-            self.statistics.add_own_drafts(
-                len(answer.tokens) + dropped_end,
-                answer.num_draft_tokens,
-                answer.num_accepted_tokens,
-            )
-            return of_other_tokens(self.statistics.num_rounds, len(answer.tokens), "unknown")
-        details = of_plain_tokens(self.statistics.num_rounds, len(answer.tokens))
-        count = len(answer.tokens[:end])
-        if count:
-            self.statistics.add(Round(num_plain_tokens=count, target_seconds=answer.engine_seconds))
-        else:
-            self.statistics.target_seconds += answer.engine_seconds
-        return details
+    def _seconds(self, began: float, answer: EngineAnswer) -> StepSeconds:
+        """Return what a step took. Called between the ends of two emits: no client waits then."""
+        return StepSeconds(self._clock() - began, answer.engine_seconds or answer.seconds)
 
     def _emit(
         self, answer: EngineAnswer, details: TokenDetails, end: int | None, *, ended: bool = False
     ) -> Steps:
-        """Take over an answer's tokens up to an end of sequence or a stop string, hand them out.
+        """Append an answer's tokens up to an end of sequence or a stop string, and hand them out.
 
-        details: of the answer's tokens. end: where the first end of sequence is in it, if there is
-        one. ended: the engine met the end of sequence and kept it to itself.
+        details: of the answer's tokens. end: index of the first end of sequence in it, if there is
+        one. ended: the engine reached the end of sequence and dropped the token.
         """
         ended = ended or end is not None
-        tokens, details = self._followed(answer.tokens[:end], details, ended=ended)
+        tokens = answer.tokens[:end][: self.sequence.tokens_left]
+        left = 0 if ended else self.sequence.tokens_left - len(tokens)
+        count, forced = self._guidance.follow(tokens, left)
+        tokens = tokens[:count]
+        if len(forced):
+            added = of_other_tokens(self.statistics.num_rounds, len(forced), "forced")
+            tokens, details = (
+                np.concatenate((tokens, forced)),
+                joined([details.first(count), added]),
+            )
         text, cut, lengths = yield from self._text.extend(tokens)
         tokens = tokens[:cut]
         details = details.first(len(tokens))._replace(text_lengths=lengths)
@@ -285,22 +297,10 @@ class Decoding:
             self._drafter.completed(self.sequence)
         yield Chunk(tokens, text, self.finish_reason, self.statistics.totals, details)
 
-    def _followed(
-        self, tokens: TokenIds, details: TokenDetails, *, ended: bool
-    ) -> tuple[TokenIds, TokenDetails]:
-        """Return what is kept of tokens, with those that a guide forces behind them."""
-        tokens = tokens[: self.sequence.tokens_left]
-        left = 0 if ended else self.sequence.tokens_left - len(tokens)
-        count, forced = self._guidance.follow(tokens, left)
-        if not len(forced):
-            return tokens[:count], details
-        told = of_other_tokens(self.statistics.num_rounds, len(forced), "forced")
-        return np.concatenate((tokens[:count], forced)), joined([details.first(count), told])
-
     def _keep_extras(self, answer: EngineAnswer, count: int) -> None:
-        """Copy what belongs to the ``count`` tokens that are kept: the answer's memory is shared.
+        """Copy what belongs to the first ``count`` tokens of an answer.
 
-        A view would hold it, and all its rows, until the request ends.
+        The answer's memory is shared: a view would hold all its rows until the request ends.
         """
         if answer.prompt_log_probs is not None:
             self.prompt_log_probs = answer.prompt_log_probs
@@ -310,9 +310,9 @@ class Decoding:
             self.context_logits = answer.context_logits.copy()
 
     def _count_blocks(self, answer: EngineAnswer) -> None:
-        """Compare the KV blocks that this call reused with those that the last one left behind.
+        """Compare the KV blocks that this call reused with those that the last call filled.
 
-        Everything but the last token of the last round's answer has been computed before.
+        All tokens but the last one of the last answer were computed before.
         """
         if answer.kv_blocks is not None:
             block = self._settings.target.kv_block_tokens
@@ -324,18 +324,3 @@ class Decoding:
             missing = self._reusable_tokens // block - answer.kv_blocks.reused
             self.statistics.num_recomputed_tokens += max(0, missing) * block
         self._reusable_tokens = len(self.sequence) - 1
-
-
-def _round_of(draft: Draft, num_accepted: int, answer: EngineAnswer) -> Round:
-    return Round(
-        num_draft_tokens=len(draft),
-        num_accepted_tokens=num_accepted,
-        drafter=draft.drafter,
-        planned_tokens=draft.plan.num_tokens if draft.plan else 0,
-        stop_probability=draft.plan.stop_probability if draft.plan else 0.0,
-        draft_seconds=draft.answer.engine_seconds if draft.answer else 0.0,
-        target_seconds=answer.engine_seconds,
-        num_branches=draft.num_branches,
-        drafted_ahead=draft.drafted_ahead,
-        seconds_saved=draft.seconds_saved,
-    )

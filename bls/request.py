@@ -1,4 +1,4 @@
-"""One sequence to decode: what the client asked for, checked and complete."""
+"""One prompt to decode: what the client asked for, checked and complete."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TokenIds = NDArray[np.int32]
 
 @dataclass(frozen=True)
 class Sampling(SamplingNumbers):
-    """How a token is chosen. Every field holds for each round of the request."""
+    """How a token is chosen. Every field applies to every round of the request."""
 
     seed: int = 0
     bad_words: TokenIds | None = None  # [2, n]: ids, then end offsets padded with -1
@@ -39,25 +39,25 @@ class Request:
     end_ids: tuple[int, ...] = ()
     stop_strings: tuple[str, ...] = ()
     drafter: DrafterName = CONTROL.name
-    draft_len: int = 0  # of all drafts but those that are only looked up; or AUTO
-    draft_ahead: bool | None = None  # a draft model, while the target verifies; None: where it pays
+    draft_len: int = 0  # or AUTO; prompt lookup has its own
+    draft_ahead: bool | None = None  # while the target verifies; None: if it pays
     max_draft_len: int = 0  # the longest that the target verifies
     prompt_lookup_num_tokens: int = 0
     max_matching_ngram_size: int = 1
-    lookup_pool: str | None = None  # of earlier answers: to copy from, and for this one to join
+    lookup_pool: str | None = None  # of earlier answers: copied from, and joined
     use_draft_logits: bool = False
     draft_acceptance_threshold: float | None = None
-    seeded: bool = False  # the client chose the seed, and so expects to see the text again
+    seeded: bool = False  # the client chose the seed, so it must repeat the text
     echoes_prompt: bool = False  # its text precedes the answer's
     streams_text: bool = False  # text is wanted round by round, not only at the end
     wants_text_lengths: bool = False  # how many characters each token completes
     wants_log_probs: bool = False
     wants_prompt_log_probs: bool = False
-    num_top_log_probs: int = 0  # alternatives where log-probabilities are
+    num_top_log_probs: int = 0  # alternatives per log-probability
     wants_context_logits: bool = False
     wants_generation_logits: bool = False
     guide: Guide | None = None  # what the answer's text must look like
-    wants_kv_blocks: bool = False  # how many its context holds; those reused are always counted
+    wants_kv_blocks: bool = False  # of the context; reused ones are always counted
 
     @property
     def kind(self) -> DrafterKind:
@@ -77,17 +77,17 @@ class Request:
 
     @cached_property
     def longest_proposal(self) -> int:
-        """The most draft tokens of a round that were not looked up."""
+        """The most draft tokens of a round that don't come from prompt lookup."""
         if self.kind.only_looks_up or not self.kind.drafts_in_loop:
             return 0
         return self.max_draft_len if self.draft_len == AUTO else self.draft_len
 
     @cached_property
     def needs_text_each_round(self) -> bool:
-        """Whether a round's text decides how the answer goes on."""
+        """Whether the text of a round may end the answer."""
         return bool(self.stop_strings)
 
     @cached_property
     def detokenizes_off_path(self) -> bool:
-        """Whether text is wanted round by round but decides nothing: no round waits for it."""
+        """Whether text is wanted per round, but no round has to wait for it."""
         return (self.streams_text or self.wants_text_lengths) and not self.needs_text_each_round

@@ -1,4 +1,4 @@
-"""The tokens of one request so far, and the questions that a round asks about them."""
+"""The prompt and the answer of one request, while the answer grows."""
 
 from __future__ import annotations
 
@@ -8,10 +8,7 @@ from tandem.bls.request import Request, TokenIds
 
 
 class Sequence:
-    """Prompt and answer in one growing row.
-
-    A value: ``fork`` gives a second one that goes its own way, so that a round may be tried ahead.
-    """
+    """Prompt and answer in one array that is as long as the answer may become."""
 
     def __init__(self, request: Request) -> None:
         self.request = request
@@ -38,7 +35,6 @@ class Sequence:
 
     @property
     def num_output_tokens(self) -> int:
-        """Length of the answer so far."""
         return self._length - self._start
 
     @property
@@ -48,37 +44,36 @@ class Sequence:
 
     @property
     def min_tokens_left(self) -> int:
-        """How many tokens ``min_tokens`` still asks for; no end of sequence before them."""
+        """How many tokens must come before an end of sequence is allowed."""
         return max(0, self.request.min_tokens - self.num_output_tokens)
 
     @property
     def draft_limit(self) -> int:
         """The longest draft that this round may verify; 0 means a plain target step.
 
-        A round emits one token more than it accepts, so the last token wants no draft. While
+        A round emits one token more than it accepts, so the last token needs no draft. While
         `min_tokens` is not reached, the whole round must lie below it: the target bans the end of
         sequence in all of a call or in none of it.
         """
-        return self.draft_limit_behind(0)
+        return self.draft_limit_after(0)
 
-    def draft_limit_behind(self, num_tokens: int) -> int:
-        """Return `draft_limit` as it will be so many tokens later; below 1: no draft."""
+    def draft_limit_after(self, num_tokens: int) -> int:
+        """Return `draft_limit` as it will be ``num_tokens`` later; below 1: no draft."""
         limit = min(self.request.longest_draft, self.tokens_left - num_tokens - 1)
         below_min = self.min_tokens_left - num_tokens
         return min(limit, below_min - 1) if below_min > 0 else limit
 
     def append(self, tokens: TokenIds) -> None:
-        """Take over the tokens of a round."""
         self._row[self._length : self._length + len(tokens)] = tokens
         self._length += len(tokens)
 
     def first_end(self, tokens: TokenIds) -> int | None:
-        """Index of the first end-of-sequence token in ``tokens``, if there is one."""
+        """Return the index of the first end of sequence in ``tokens``, if there is one."""
         ids = tokens.tolist()
         ends = [ids.index(end) for end in self.request.end_ids if end in ids]
         return min(ends) if ends else None
 
     def up_to_end(self, tokens: TokenIds) -> TokenIds:
-        """``tokens`` up to and with the first end of sequence: nothing behind it can be right."""
+        """Return ``tokens`` up to and with the first end of sequence; later ones are void."""
         end = self.first_end(tokens)
         return tokens if end is None else tokens[: end + 1]

@@ -1,4 +1,4 @@
-"""What a deployment decides for the decoding loop; it arrives as parameters of the models."""
+"""Settings of a deployment for the decoding loop, which reads them from model parameters."""
 
 from __future__ import annotations
 
@@ -11,22 +11,21 @@ from tandem.contract.capabilities import Capabilities
 
 LogitsType = Literal["FP32", "FP16"]
 
-AUTO = -1  # a draft length that follows from what drafts cost and earn
-# How `draft_ahead` is said: always, never, or where it pays.
+AUTO = -1  # a draft length that depends on what drafts cost and gain
+# The values of `draft_ahead`: always, never, or if it pays.
 DRAFT_AHEAD: dict[str, bool | None] = {"true": True, "false": False, "auto": None}
-# Threads that carry calls out beside a sequence's own, to draft ahead: with more sequences at once
-# it hardly pays, and each takes a place in Triton's thread pool.
-MAX_HELPERS = 16
+# Threads that draft ahead, each for one sequence. With more sequences it hardly pays, and each
+# thread takes a place in Triton's thread pool.
+MAX_AHEAD_THREADS = 16
 
 
 @dataclass(frozen=True, kw_only=True)
 class RequestLimits:
-    """What one request may bring to an entry. Bytes are of UTF-8.
+    """Limits of one request to an entry. Bytes are of UTF-8.
 
-    max_text_bytes: one prompt; a longer one cannot fit into ``max_seq_len`` tokens, or is more than
-    the profile wants to tokenize. 0 leaves it open.
-    max_words, max_words_bytes: in each list of stop, bad or bias words of a prompt; and all words
-    of a request together.
+    max_text_bytes: of one prompt, because a longer one cannot fit into ``max_seq_len`` tokens, or
+    because the profile limits it; 0: no limit. max_words: in each list of stop, bad or bias words
+    of a prompt. max_words_bytes: of all words of a request.
     """
 
     max_text_bytes: int = 0
@@ -38,11 +37,11 @@ class RequestLimits:
 class EngineSettings:
     """One engine, as the loop calls it. Lengths are tokens.
 
-    model: its name in Triton. vocab_size: padded width of its logits. max_seq_len: what a context,
-    its answer and the longest draft must fit in together. max_draft_len: the longest draft that it
-    verifies. kv_cache_tokens: what its KV cache holds, in blocks of ``kv_block_tokens``. timeout:
+    model: its name in Triton. vocab_size: padded width of its logits. max_seq_len: limit of a
+    context, its answer and the longest draft together. max_draft_len: the longest draft that it
+    verifies. kv_cache_tokens: size of its KV cache, in blocks of ``kv_block_tokens``. timeout:
     seconds for one call. excludes_input: its answers hold new tokens only. fast_logits: it takes a
-    handle to the draft's logits instead of these.
+    handle to the draft's logits instead of the logits.
     """
 
     model: str
@@ -60,7 +59,6 @@ class EngineSettings:
 
     @property
     def kv_blocks(self) -> int:
-        """Blocks in the KV cache."""
         return self.kv_cache_tokens // self.kv_block_tokens
 
     def kv_blocks_of(self, num_tokens: int) -> int:
@@ -70,7 +68,7 @@ class EngineSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class DrafterModule:
-    """A drafter of the deployment's own: its Python file, and what changes in its settings."""
+    """A drafter of the deployment's own: its Python file, and changes to its settings."""
 
     file: str
     settings: Mapping[str, Any]
@@ -78,7 +76,7 @@ class DrafterModule:
 
 @dataclass(frozen=True, kw_only=True)
 class LoopSettings(RequestLimits):
-    """Settings of ``bls_stream``, the model that holds the loop. Lengths are tokens, times seconds.
+    """Settings of ``bls_stream``, the model with the loop. Lengths are tokens, times seconds.
 
     Each field is a parameter in its ``config.pbtxt``.
     """
@@ -89,16 +87,16 @@ class LoopSettings(RequestLimits):
     preprocessing_model: str
     postprocessing_model: str
 
-    tokenizer_dir: str = "tokenizer"  # beside model.py, for guides
-    end_ids: tuple[int, ...] = ()  # the first one is what an engine is given as end_id
-    engines_share_device: bool = False  # what one of them computes slows the other down
-    drafters: tuple[DrafterName, ...] = (CONTROL.name,)  # what a request may choose from
+    tokenizer_dir: str = "tokenizer"  # next to model.py, for guides
+    end_ids: tuple[int, ...] = ()  # engines get the first one as end_id
+    engines_share_device: bool = False  # so they slow each other down
+    drafters: tuple[DrafterName, ...] = (CONTROL.name,)  # that requests may choose
     drafter_modules: tuple[DrafterModule, ...] = ()  # the deployment's own drafters
 
     # Defaults of a request
     drafter: DrafterName = CONTROL.name
     draft_len: int = 0  # or AUTO
-    draft_ahead: bool | None = None  # while the target verifies; None: where it pays
+    draft_ahead: bool | None = None  # while the target verifies; None: if it pays
     use_draft_logits: bool = False
     draft_acceptance_threshold: float | None = None
     exclude_input_in_output: bool = True
@@ -109,22 +107,22 @@ class LoopSettings(RequestLimits):
     lookup_keeps_all: bool = True
     lookup_uses_oldest: bool = True
     hybrid_min_ngram_size: int = 2  # below it, `hybrid` prefers the draft model
-    max_pool_tokens: int = 0  # of earlier answers, in all pools of all loops; 0: there are none
+    max_pool_tokens: int = 0  # of earlier answers, in all pools of all loops; 0: no pools
 
     # Admission, of all loops together
-    instances: int = 1  # loops, each in a process of its own
+    instances: int = 1  # loops, each in its own process
     max_requests: int = 64  # sequences decoding at once
     max_queue: int = 64  # sequences waiting for KV blocks
-    max_queue_bytes: int = 64 * 2**20  # of texts waiting to be tokenized
+    max_queue_bytes: int = 64 * 2**20  # of text that waits to be tokenized
 
-    # Limits of a request beside RequestLimits
-    max_ngram_size: int = 8  # each size costs the index memory for every token of the context
+    # Limits of a request, besides RequestLimits
+    max_ngram_size: int = 8  # the index needs memory per size and context token
     max_logits_bytes: int = 64 * 2**20  # of all context and generation logits in an answer
-    max_guide_bytes: int = 256 * 2**10  # of a prompt's guide; 0: no guides are taken
+    max_guide_bytes: int = 256 * 2**10  # of a prompt's guide; 0: no guides
 
     # Time-outs; an engine has its own
-    request_timeout: float = 600.0  # a whole request, also where a client sets none
-    drafter_pause: float = 5.0  # rest after a drafter failed
+    request_timeout: float = 600.0  # a whole request, also if the client sets none
+    drafter_pause: float = 5.0  # pause after the draft model failed
 
     @property
     def draft_kv_blocks(self) -> int:
@@ -133,7 +131,7 @@ class LoopSettings(RequestLimits):
 
     @property
     def max_queue_bytes_each(self) -> int:
-        """Bytes of texts that wait to be tokenized in each loop. One text always may."""
+        """Bytes of text that may wait to be tokenized in each loop. One text may always wait."""
         return self.max_queue_bytes // self.instances
 
     @property
@@ -143,22 +141,22 @@ class LoopSettings(RequestLimits):
 
     @property
     def draft_stops_when_unsure(self) -> bool:
-        """Whether the draft honours `draft_stop_probability` and rates its tokens."""
+        """Whether the draft engine takes `draft_stop_probability` and reports probabilities."""
         return self.draft is not None and self.draft.capabilities.stops_when_unsure
 
     @property
     def draft_branches(self) -> bool:
-        """Whether the draft drafts behind many outcomes of a verification in one call."""
+        """Whether one call of the draft engine drafts after many outcomes of a verification."""
         return self.draft is not None and self.draft.capabilities.branches
 
     @property
     def draft_logits_tell_all(self) -> bool:
-        """Whether the draft's logits, warped, are what it draws from."""
+        """Whether the draft engine draws from its logits, warped."""
         return self.draft is None or self.draft.capabilities.logits_tell_all
 
     @property
     def shared_logits(self) -> bool:
-        """Whether the draft's logits are handed over in shared memory, which loses nothing."""
+        """Whether the draft engine passes its logits to the target in shared memory."""
         engines = (self.target, self.draft)
         return all(e is not None and e.capabilities.shares_logits for e in engines)
 
@@ -168,5 +166,5 @@ class ForwarderSettings(RequestLimits):
     """Settings of an entry that answers once by forwarding to ``bls_stream``."""
 
     stream_model: str
-    drafter: DrafterName | None = None  # what a request that names none gets; None leaves it open
+    drafter: DrafterName | None = None  # default of requests; None: the stream entry's default
     request_timeout: float = LoopSettings.request_timeout

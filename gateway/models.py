@@ -11,7 +11,7 @@ from http import HTTPStatus
 from importlib import metadata
 from typing import Any, Literal, TypeVar
 
-from tandem.contract.parameters import decode
+from tandem.contract.model_parameters import decode
 from tandem.gateway.errors import ApiError, bad_request
 from tandem.gateway.protocol.fields import quoted
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from tandem.contract.parameters import decode
+from tandem.contract.model_parameters import decode
 from tandem.postprocessing.postprocessor import Postprocessor
 from tandem.postprocessing.settings import DetokenizerSettings
 from tandem.preprocessing.triton import Answer, ArrayModel

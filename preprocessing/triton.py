@@ -13,7 +13,7 @@ import triton_python_backend_utils as pb_utils
 from numpy.typing import NDArray
 
 from tandem.contract.errors import coded
-from tandem.contract.parameters import decode
+from tandem.contract.model_parameters import decode
 from tandem.contract.strings import Strings
 from tandem.preprocessing.errors import InputError
 from tandem.preprocessing.preprocessor import Preprocessor

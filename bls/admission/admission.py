@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import accumulate, takewhile
 
-from tandem.bls.admission.other_loops import LoopUsage, NoOtherLoops, OtherLoops
+from tandem.bls.admission.other_loops import LoopUsage, OtherLoops
 from tandem.bls.drafters.drafter import DrafterHealth
 from tandem.bls.errors import BadRequest, EngineCallError, EngineRefused, Overloaded
 from tandem.bls.request import Request
@@ -68,7 +68,7 @@ class Admission:
         self._max_waiting = max_waiting
         self._kv_blocks = kv_blocks
         self._draft_kv_blocks = draft_kv_blocks
-        self._other_loops = other_loops or NoOtherLoops()
+        self._other_loops = other_loops or OtherLoops()
         self._others = LoopUsage()  # what the other loops took at the last look
         self._blocks = 0
         self._draft_blocks = 0

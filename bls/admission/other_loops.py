@@ -1,22 +1,22 @@
-"""What one loop knows of the others, where several processes serve the stream entry together.
+"""What one loop knows about the others, if several processes serve the stream entry together.
 
-They share one capacity: ``max_requests``, ``max_queue`` and the engines' KV caches are for all of
-them, because nobody knows which loop Triton gives a request to. So each loop notes what its own
-sequences take where the others read it, and admits none while another one does.
+They share one capacity: ``max_requests``, ``max_queue`` and the engines' KV caches are limits for
+all loops, because it is open which loop Triton gives a request to. So each loop publishes what its
+own sequences take, and admits none while another loop does.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 
 class LoopUsage(NamedTuple):
-    """What sequences take of the capacity: those of one loop, or of several together.
+    """What the sequences of one loop, or of several together, take of the capacity.
 
-    arriving: sequences whose lengths are not known yet. first: when the first of those that wait
-    entered the queue, in ns of the monotonic clock, which all processes share; 0: nobody waits.
+    arriving: sequences whose lengths are not known yet. first: when the first waiting sequence
+    entered the queue, in ns of the monotonic clock, which all processes share; 0: none is waiting.
     """
 
     running: int = 0
@@ -30,67 +30,39 @@ class LoopUsage(NamedTuple):
     def of_all(cls, usages: Iterable[LoopUsage]) -> LoopUsage:
         """Return what several loops take together."""
         of_each = [*usages]
-        return cls(
-            running=sum(usage.running for usage in of_each),
-            arriving=sum(usage.arriving for usage in of_each),
-            waiting=sum(usage.waiting for usage in of_each),
-            blocks=sum(usage.blocks for usage in of_each),
-            draft_blocks=sum(usage.draft_blocks for usage in of_each),
-            first=min((usage.first for usage in of_each if usage.first), default=0),
-        )
+        if not of_each:
+            return cls()
+        firsts = [usage.first for usage in of_each if usage.first]
+        sums = cls(*map(sum, zip(*of_each, strict=True)))
+        return sums._replace(first=min(firsts, default=0))
 
 
-class OtherLoops(Protocol):
-    """The other loops of the entry."""
+class OtherLoops:
+    """The other loops of the entry. This class stands for none: one process serves the entry."""
 
     def exclusively(self) -> AbstractContextManager[None]:
-        """Keep the others from admitting for as long as the context lasts."""
-
-    def usage(self) -> LoopUsage:
-        """Return what the others take, of those that live."""
-
-    def note(self, own: LoopUsage) -> None:
-        """Tell the others what this loop takes; call it exclusively."""
-
-    def call(self) -> None:
-        """Have the others look whether sequences of theirs may start now."""
-
-    def open(self, *, stop: Callable[[str], object], look: Callable[[], None]) -> None:
-        """Begin to hear of the others.
-
-        stop: called with the id of a request that another loop was asked to stop and does not
-        know. look: called where another loop has released something. Both by one thread.
-        """
-
-    def stop(self, request_id: str) -> None:
-        """Have the other loops stop the requests of this id."""
-
-    def close(self) -> None:
-        """Hear no more of the others."""
-
-
-class NoOtherLoops:
-    """One process serves the entry."""
-
-    def exclusively(self) -> AbstractContextManager[None]:
-        """Nobody is there to be kept out."""
+        """Keep the others from admitting until the context ends."""
         return nullcontext()
 
     def usage(self) -> LoopUsage:
-        """Nobody takes anything."""
+        """Return what the live ones among the others take."""
         return LoopUsage()
 
     def note(self, own: LoopUsage) -> None:
-        """Nobody reads it."""
+        """Publish what this loop takes. Call it exclusively."""
 
     def call(self) -> None:
-        """Nobody waits."""
+        """Have the others check whether their sequences may start now."""
 
     def open(self, *, stop: Callable[[str], object], look: Callable[[], None]) -> None:
-        """Nobody will call."""
+        """Begin to receive messages of the others.
+
+        stop: called with the id of a request that another loop was asked to stop and does not
+        know. look: called if another loop has released something. One thread calls both.
+        """
 
     def stop(self, request_id: str) -> None:
-        """Nobody else can know the request."""
+        """Have the other loops stop the requests with this id."""
 
     def close(self) -> None:
-        """Nothing was opened."""
+        """Stop receiving messages."""

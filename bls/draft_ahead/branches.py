@@ -1,13 +1,12 @@
-"""Drafting ahead: while the target verifies a draft, the draft engine drafts on behind it.
+"""Drafting ahead: while the target verifies a draft, the draft engine drafts on after it.
 
-A verification ends in one of its **outcomes**: (accepted length j, next token x). An outcome names
-the context of the next round, so it is the key of a **branch**: what the draft engine drafted
-behind the context, d_1..d_j and x. If the outcome is among those that were foreseen, the next
-round's draft is there at once: a **hit**. Else the round drafts as usual, only shorter, because
-nothing else happens meanwhile.
+A verification ends in an **outcome**: (accepted length j, next token x). An outcome names the
+context of the next round, so it is the key of a **branch**: what the draft engine drafted after the
+context, d_1..d_j and x. If there is a branch for the outcome, the next round has its draft at once:
+a **hit**. If not, the round drafts as usual, only shorter, because the target waits meanwhile.
 
-The tokens of a draft never depend on it, only how many there are: a branch holds, token for token,
-what a draft call behind its outcome would have brought.
+Drafting ahead never changes the tokens of a draft, only their number: a branch holds, token for
+token, what a draft call after its outcome would have returned.
 
 Source: Kumar et al., "Speculative Speculative Decoding", arXiv:2603.03251; Liu et al., "PEARL",
 arXiv:2408.11850.
@@ -22,8 +21,8 @@ from typing import Any
 
 import numpy as np
 
-from tandem.bls.draft_ahead.plan import MOST_TOKENS, AheadPlan, split
-from tandem.bls.draft_ahead.statistics import AheadStatistics
+from tandem.bls.draft_ahead.ahead_planner import AheadPlanner
+from tandem.bls.draft_ahead.cost_model import MOST_TOKENS, AheadPlan, split
 from tandem.bls.effects import BranchDraft, Branching, Draft, EngineAnswer, StepSeconds
 from tandem.bls.exactness.seeds import lengths_decide_text
 from tandem.bls.request import Request, TokenIds
@@ -34,10 +33,10 @@ from tandem.contract.engine import MAX_BRANCH_LOGITS_BYTES
 
 @dataclass(frozen=True)
 class BranchesAhead:
-    """The branches behind the outcomes of one verification.
+    """The branches after the outcomes of one verification.
 
-    start: length of the context that the draft was verified behind. logits: of all branches, in
-    logits mode: the handle to where the draft engine shares them.
+    start: length of the context before the verified draft. logits: handle to the logits of all
+    branches, in logits mode.
     """
 
     start: int
@@ -48,10 +47,10 @@ class BranchesAhead:
     def __len__(self) -> int:
         return len(self.by_outcome)
 
-    def behind(self, sequence: Sequence) -> BranchDraft | None:
-        """Return what was drafted behind exactly this sequence; None: nobody foresaw it.
+    def after(self, sequence: Sequence) -> BranchDraft | None:
+        """Return the branch after exactly this sequence, if there is one.
 
-        The length alone would not tell: another token may stand where the verification ended.
+        The length alone isn't enough: the verification may have ended in another token.
         """
         new = sequence.context[self.start :]
         num_accepted = len(new) - 1
@@ -63,7 +62,7 @@ class BranchesAhead:
 
 
 def branches_of(start: int, draft: TokenIds, answer: EngineAnswer) -> BranchesAhead:
-    """Return an engine's branches by their outcome; empty ones are none."""
+    """Return an engine's branches by their outcome, without empty ones."""
     by_outcome = {(b.num_accepted, b.next_token): b for b in answer.branches if len(b.tokens)}
     return BranchesAhead(start, draft, by_outcome, answer.logits)
 
@@ -71,9 +70,9 @@ def branches_of(start: int, draft: TokenIds, answer: EngineAnswer) -> BranchesAh
 def branching_of(
     sequence: Sequence, draft: TokenIds, plan: AheadPlan, room: int, acceptance: float
 ) -> Branching | None:
-    """Return which branches to ask for behind a draft; None where there can be none.
+    """Return which branches to ask for after a draft; None if there can be none.
 
-    room: tokens that the draft engine can take behind the context.
+    room: tokens that the draft engine can take after the context.
     """
     lengths = lengths_of(sequence, draft, plan.num_tokens, room)
     wanted = tuple(length > 0 for length in lengths)
@@ -84,18 +83,18 @@ def branching_of(
 def lengths_of(
     sequence: Sequence, draft: TokenIds, longest: int, room: int
 ) -> tuple[int, ...]:  # [num_draft_tokens + 1]
-    """How long a branch may be behind each accepted length; 0: there is none.
+    """Return how long a branch may be after each accepted length; 0: no branch.
 
-    Each has the limit that a draft will have there. While ``min_tokens`` is owed, the engine bans
-    ends of sequence in all of a call: what lies beyond must not be drafted under the ban. Behind an
-    end of sequence nothing follows.
+    A branch has the limit that a draft will have there. Until ``min_tokens`` is reached, the engine
+    bans ends of sequence in all of a call, so no branch may reach beyond that under the ban. No
+    branch follows an end of sequence.
     """
     banned = sequence.min_tokens_left
     end = sequence.first_end(draft)
     lengths = []
     for num_accepted in range(len(draft) + 1):
         new = num_accepted + 1
-        length = min(longest, sequence.draft_limit_behind(new), room - new)
+        length = min(longest, sequence.draft_limit_after(new), room - new)
         beyond_ban = 0 < banned <= new
         beyond_end = end is not None and num_accepted > end
         lengths.append(0 if beyond_ban or beyond_end else max(0, length))
@@ -103,10 +102,10 @@ def lengths_of(
 
 
 class BranchLogits:
-    """The logits of one call's branches, which the draft engine shares until somebody reads them.
+    """The logits of one call's branches, which the draft engine shares until they are read.
 
-    unread: handles of such that nobody will read, of all requests; the next draft call gives one
-    back. Another thread than the one that gives them up may bring them.
+    unread: the handles of all requests that will not be read; the next draft call returns one of
+    them to the engine. The call's thread adds the handle, the sequence's own thread gives it up.
     """
 
     def __init__(self, unread: deque[Any]) -> None:
@@ -114,17 +113,17 @@ class BranchLogits:
         self._handle: Any = None
         self._given_up = False
 
-    def came(self, handle: Any) -> None:
-        """Note where they are; None: there are none."""
+    def add(self, handle: Any) -> None:
+        """Note the handle; None: there are no logits."""
         self._handle = handle
-        self._hand_over()
+        self._return_if_unread()
 
     def give_up(self) -> None:
-        """Note that nobody will read them."""
+        """Note that the logits will not be read."""
         self._given_up = True
-        self._hand_over()
+        self._return_if_unread()
 
-    def _hand_over(self) -> None:
+    def _return_if_unread(self) -> None:
         if self._given_up and self._handle is not None:
             self._unread.append(self._handle)
 
@@ -132,43 +131,41 @@ class BranchLogits:
 class DraftAhead:
     """Drafting ahead for one request: whether and how, round by round.
 
-    most: tokens of all branches together. always: wherever it is possible, not only if it pays.
+    most: tokens of all branches of a call. always: draft ahead even if it doesn't pay.
     """
 
-    def __init__(
-        self, statistics: AheadStatistics, *, most: int = MOST_TOKENS, always: bool
-    ) -> None:
-        self.statistics = statistics
-        self.refused = False  # by the draft engine: for this request never again
+    def __init__(self, planner: AheadPlanner, *, most: int = MOST_TOKENS, always: bool) -> None:
+        self.planner = planner
+        self.refused = False  # by the draft engine: never again for this request
         self._most = most
         self._always = always
         self._rounds = 0
 
     def plan(self, longest: int) -> AheadPlan | None:
-        """Plan branches; None: don't draft ahead now. longest: tokens (>= 1) of a branch."""
+        """Plan branches of at most ``longest`` tokens (>= 1); None: don't draft ahead now."""
         if self.refused:
             return None
-        return self.statistics.plan(longest, self._most, always=self._always)
+        return self.planner.plan(longest, self._most, always=self._always)
 
     def verified(self, draft: Draft, num_accepted: int, seconds: StepSeconds) -> None:
-        """Learn from a round. The first one's times include the prompt's."""
+        """Learn from a round. The first round's times include the prompt's."""
         self._rounds += 1
-        self.statistics.verified(draft, num_accepted)
+        self.planner.verified(draft, num_accepted)
         if self._rounds > 1:
-            self.statistics.timed(draft, seconds)
+            self.planner.timed(draft, seconds)
 
 
 def draft_ahead_of(
-    request: Request, settings: LoopSettings, statistics: AheadStatistics | None
+    request: Request, settings: LoopSettings, planner: AheadPlanner | None
 ) -> DraftAhead | None:
-    """Return how a request's drafts are made ahead, or None where they never are.
+    """Return how a request drafts ahead; None: it never does.
 
-    Comparing probabilities, the target needs the logits of a draft: those of all branches are too
-    many to be sent, so they must be shared in memory. A text that a seed is to repeat must not
-    depend on what is there in time. And what a guide forces behind an outcome would have to be in
-    the branch behind it.
+    In logits mode the target needs the logits of a draft. Those of all branches are too large to
+    send, so they must be in shared memory. The text of a seeded request must not depend on which
+    branches are there in time. And after a guide's forced tokens, a branch would have to include
+    them.
     """
-    if statistics is None or not settings.draft_branches or request.draft_ahead is False:
+    if planner is None or not settings.draft_branches or request.draft_ahead is False:
         return None
     if request.guide or lengths_decide_text(request, settings):
         return None
@@ -177,4 +174,4 @@ def draft_ahead_of(
         if settings.draft is None or not settings.shared_logits:
             return None
         most = MAX_BRANCH_LOGITS_BYTES // (4 * settings.draft.vocab_size)
-    return DraftAhead(statistics, most=most, always=request.draft_ahead is True)
+    return DraftAhead(planner, most=most, always=request.draft_ahead is True)

@@ -1,7 +1,7 @@
-"""``num_draft_tokens: auto`` for one request: what promises most tokens per second.
+"""``num_draft_tokens: auto`` for one request: the length with the most expected tokens per second.
 
-Requests differ only by their level, how often their own drafts were accepted recently. All else is
-learned by all requests together (`planner`).
+Requests differ only by their level: how often their own drafts were accepted recently. All other
+statistics are shared by all requests (`planner`).
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from tandem.bls.effects import Draft, DraftPlan, StepSeconds
 
 
 class AutoLength:
-    """Drafts of the length that promises most, and none if the target alone is faster."""
+    """Drafts of the length with the highest expected rate; none if the target alone is faster."""
 
     def __init__(self, planner: DraftPlanner) -> None:
         self._planner = planner
         self._own = Acceptance()
         self._level = planner.level(self._own)
-        self._caught_up = False  # the draft model has nearly all of the context in its cache
+        self._caught_up = False  # the draft model has cached nearly all of the context
         self._awaits_draft = False
         self._load: LoadPlans | None = None  # at the end of the last step; None: the prompt is next
 
@@ -29,7 +29,11 @@ class AutoLength:
         return self._planner.length_ahead(self._level)
 
     def plan(self, limit: int, *, ahead: bool = False) -> DraftPlan:
-        """Plan a draft. Ahead of branches it doesn't stop early: they are worth more than time."""
+        """Plan a draft of at most ``limit`` tokens (>= 1).
+
+        ahead: branches are drafted while this draft is verified. Then it has the limit's length and
+        doesn't stop early: the branches gain more than a shorter draft would.
+        """
         plan = self._planner.plan(self._level, limit)
         self._awaits_draft = plan.num_tokens > 0
         if ahead and plan.num_tokens:
@@ -37,15 +41,15 @@ class AutoLength:
         return plan
 
     def copy_length(self, copied: Draft) -> int:
-        """Return how many tokens of a copy to verify; 0: ``plan`` has something better."""
+        """Return how many tokens of a copy to verify; 0: the draft model is better."""
         return self._planner.copy_length(self._level, copied)
 
     def allows_drafts(self) -> bool:
-        """Return whether any draft may be made now."""
+        """Return whether any draft may be made now, also a copy or a branch."""
         return self._planner.mode is not Mode.ALONE
 
     def verified(self, draft: Draft, num_accepted: int, seconds: StepSeconds) -> None:
-        """Learn from a round. A branch that was drafted ahead says nothing about other rounds."""
+        """Learn from a round. The draft may be a copy; rounds of branches don't predict others."""
         self._awaits_draft = False
         timed = self._load_stayed() and (draft.answer is None or self._caught_up)
         if draft.drafted_ahead:

@@ -1,8 +1,8 @@
-"""Makes the drafter that a request asks for."""
+"""Creates the drafter of a request."""
 
 from __future__ import annotations
 
-from tandem.bls.draft_ahead.statistics import AheadStatistics
+from tandem.bls.draft_ahead.ahead_planner import AheadPlanner
 from tandem.bls.draft_length.planner import DraftPlanner
 from tandem.bls.drafters.drafter import Drafter, DrafterContext, DrafterHealth
 from tandem.bls.drafters.guarded import GuardedDrafter
@@ -17,21 +17,15 @@ def drafter_of(
     settings: LoopSettings,
     health: DrafterHealth,
     draft_planner: DraftPlanner,
-    ahead_statistics: AheadStatistics | None = None,
+    ahead_planner: AheadPlanner | None = None,
     *,
     pools: LookupPools | None = None,
 ) -> Drafter:
-    """Return the drafter that a request asks for.
-
-    health, draft_planner, ahead_statistics: of the draft model, shared by all requests. Without
-    the last one nothing is drafted ahead. pools: of earlier answers.
-    """
+    """Return the drafter that a request asks for; see `DrafterContext` for the arguments."""
     kind = DRAFTERS[request.drafter]
     if kind.samples_from_draft_model and settings.draft is None:
         kind = CONTROL
-    context = DrafterContext(
-        settings, health, draft_planner, kind.settings, ahead_statistics, pools
-    )
+    context = DrafterContext(settings, health, draft_planner, kind.settings, ahead_planner, pools)
     if kind.name in BUILT_IN:
         return kind.make(request, context)
     return GuardedDrafter(kind, request, context)

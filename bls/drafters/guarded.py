@@ -1,4 +1,4 @@
-"""A deployment's own drafter, whose faults end its drafts and never a request."""
+"""A deployment's own drafter: its faults end its drafts, but never a request."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tandem.bls.drafters.drafter import Drafter, DrafterContext, Proposal, Steps
 from tandem.bls.drafters.module import described
 from tandem.bls.drafters.no_drafter import NoDrafter
 from tandem.bls.drafters.registry import CONTROL, DRAFTERS, LOOKUP_POOL, DrafterKind
-from tandem.bls.effects import Draft, EngineCall, Settle, StepSeconds
+from tandem.bls.effects import AwaitAhead, Draft, EngineCall, StepSeconds
 from tandem.bls.errors import Cancelled, DrafterFailed, EngineCallError, ServingError
 from tandem.bls.request import Request
 from tandem.bls.sequence import Sequence
@@ -24,25 +24,24 @@ DRAFT = "draft"  # the one engine that a drafter may call
 
 
 class GuardedDrafter(Drafter):
-    """Passes everything on to the drafter of a row, and checks what it proposes.
+    """Passes all calls on to the drafter of a row, and checks what it proposes.
 
-    What it raises, and a draft that the target could not verify, goes to the log in one line. From
-    then on its request decodes by the target alone; other requests are not affected.
+    If it raises, or proposes a draft that the target could not verify, one line goes to the log,
+    and the target decodes the rest of this request alone. Other requests are not affected.
     """
 
     def __init__(self, kind: DrafterKind, request: Request, context: DrafterContext) -> None:
         self._kind = kind
         self._vocab_size = context.settings.target.vocab_size
         self._health = context.health
-        nobody: Drafter = NoDrafter()
-        self._drafter = self._try(lambda: kind.make(request, context), nobody)
+        instead: Drafter = NoDrafter()
+        self._drafter = self._try(lambda: kind.make(request, context), instead)
 
     def can_draft(self, sequence: Sequence) -> bool:
-        """Whether it wants to be asked now."""
         return self._try(lambda: bool(self._drafter.can_draft(sequence)), instead=False)
 
     def propose(self, sequence: Sequence, limit: int) -> Proposal:
-        """Return its draft; raise DrafterFailed for a draft that the target could not verify."""
+        """Return its draft; raise DrafterFailed if the target could not verify it."""
         with self._naming_it():
             steps = self._drafter.propose(sequence, limit)
             if self._kind.samples_from_draft_model:
@@ -52,7 +51,6 @@ class GuardedDrafter(Drafter):
             return self._checked(draft, sequence, limit)
 
     def draft_ahead(self, sequence: Sequence, draft: Draft) -> StepsAhead | None:
-        """Pass on steps beside a verification, of a drafter that may call an engine."""
         if not self._kind.samples_from_draft_model:
             return None
         steps = self._try(lambda: self._drafter.draft_ahead(sequence, draft), None)
@@ -63,26 +61,23 @@ class GuardedDrafter(Drafter):
             return (yield from self._calls_alone(steps))
 
     def verified(self, draft: Draft, num_accepted: int, seconds: StepSeconds) -> None:
-        """Pass on what became of a draft."""
         self._try(lambda: self._drafter.verified(draft, num_accepted, seconds), None)
 
     def observe_plain_step(self, num_tokens: int, seconds: StepSeconds) -> None:
-        """Pass on what the target costs without drafts."""
         self._try(lambda: self._drafter.observe_plain_step(num_tokens, seconds), None)
 
     def failed(self, error: EngineCallError) -> None:
-        """Pass on that an engine call failed; after a fault of its own it is not asked again."""
+        """Pass on that an engine call failed; after its own fault, stop calling the drafter."""
         if isinstance(error, DrafterFailed):
             self._give_up(error)
         else:
             self._try(lambda: self._drafter.failed(error), None)
 
     def completed(self, sequence: Sequence) -> None:
-        """Pass on that the answer is complete."""
         self._try(lambda: self._drafter.completed(sequence), None)
 
     def _try(self, act: Callable[[], Made], instead: Made) -> Made:
-        """Return what ``act`` returns, or something instead where it raises."""
+        """Return what ``act`` returns, or ``instead`` if it raises."""
         try:
             with self._naming_it():
                 return act()
@@ -96,7 +91,7 @@ class GuardedDrafter(Drafter):
 
     @contextmanager
     def _naming_it(self) -> Iterator[None]:
-        """Make a DrafterFailed of whatever is not an engine's error, or the request's end."""
+        """Turn errors of the drafter's own code into DrafterFailed."""
         try:
             yield
         except (ServingError, Cancelled):
@@ -105,16 +100,16 @@ class GuardedDrafter(Drafter):
             raise self._fault(described(error)) from error
 
     def _without_calls(self, steps: Proposal) -> Draft:
-        """Return what steps return that must not call an engine."""
+        """Return the result of steps that must not call an engine."""
         try:
             next(steps)
         except StopIteration as returned:
             draft: Draft = returned.value
             return draft
-        raise self._fault("it calls an engine; its row has to say samples_from_draft_model")
+        raise self._fault("it calls an engine; set samples_from_draft_model in its row")
 
     def _calls_alone(self, steps: Generator[Any, Any, Any]) -> Generator[Any, Any, Any]:
-        """Pass on what steps ask of the draft model, and nothing else that they yield."""
+        """Pass on the calls of the draft model that steps yield, and nothing else."""
         resume: Callable[[], Any] = partial(next, steps)
         while True:
             try:
@@ -127,23 +122,23 @@ class GuardedDrafter(Drafter):
             except (ServingError, Cancelled) as error:
                 resume = partial(steps.throw, error)
 
-    def _checked_effect(self, effect: Any) -> EngineCall | Settle:
-        """Return a call of the draft model, or `Settle`; raise DrafterFailed for all else."""
-        if isinstance(effect, Settle):
-            return Settle(float(effect.timeout))
+    def _checked_effect(self, effect: Any) -> EngineCall | AwaitAhead:
+        """Return a call of the draft model, or AwaitAhead; raise DrafterFailed for all else."""
+        if isinstance(effect, AwaitAhead):
+            return AwaitAhead(float(effect.timeout))
         if not isinstance(effect, EngineCall):
             what = type(effect).__name__
-            raise self._fault(f"it yields {what} where only calls of the draft model may be")
+            raise self._fault(f"it yields {what}; only calls of the draft model are allowed")
         if effect.engine != DRAFT:
             raise self._fault(f"it calls the {effect.engine}, not the {DRAFT}")
         if not (_is_row(effect.context) and isinstance(effect.max_new_tokens, int)):
-            raise self._fault("its call is not of a row of token ids, for a number of tokens")
+            raise self._fault("its call needs a row of token ids and a number of tokens")
         if not 0 <= effect.seed < 2**64:
-            raise self._fault("its call's seed does not lie in 0..2^64-1")
+            raise self._fault("its call's seed is not in 0..2^64-1")
         if not 0 < effect.max_new_tokens < 2**31:
-            raise self._fault("its call is for no number of tokens that an engine counts")
+            raise self._fault("its call's max_new_tokens is not in 1..2^31-1")
         if len(effect.context) and not 0 <= effect.context.min() <= effect.context.max() < 2**31:
-            raise self._fault("its call's context has ids that are none")
+            raise self._fault("its call's context has ids outside 0..2^31-1")
         return effect._replace(
             context=effect.context.astype(np.int32, copy=False),
             seed=int(effect.seed),
@@ -152,25 +147,27 @@ class GuardedDrafter(Drafter):
         )
 
     def _checked(self, draft: Draft, sequence: Sequence, limit: int) -> Draft:
-        """Return the draft under a drafter's name, up to an end of sequence."""
+        """Return the draft, up to an end of sequence, under the name of a drafter."""
         if not isinstance(draft, Draft):
             raise self._fault(f"it proposed a {type(draft).__name__}, not a Draft")
-        if not self._kind.samples_from_draft_model and _of_draft_model(draft):
+        given = (draft.logits, draft.plan, draft.answer)
+        of_draft_model = draft.drafted_ahead or any(thing is not None for thing in given)
+        if of_draft_model and not self._kind.samples_from_draft_model:
             raise self._fault(
-                "its draft has what only the draft model brings (logits, plan, answer); its row "
-                "has to say samples_from_draft_model"
+                "its draft has fields of the draft model (logits, plan, answer); set "
+                "samples_from_draft_model in its row"
             )
         if not (isinstance(draft.plain_tokens, int) and draft.plain_tokens >= 0):
-            raise self._fault("its draft's plain_tokens are no whole number from 0 on")
+            raise self._fault("its draft's plain_tokens is not a whole number of at least 0")
         if len(draft) > limit:
-            raise self._fault(f"it proposed {len(draft)} tokens where {limit} may be verified")
+            raise self._fault(f"it proposed {len(draft)} tokens, at most {limit} may be verified")
         if not len(draft):
             return draft
         tokens = np.asarray(draft.tokens)
         if not _is_row(tokens):
             raise self._fault("its draft tokens are not one row of whole numbers")
         if not ((tokens >= 0) & (tokens < self._vocab_size)).all():
-            raise self._fault(f"its draft tokens do not lie in 0..{self._vocab_size - 1}")
+            raise self._fault(f"its draft tokens are not in 0..{self._vocab_size - 1}")
         tokens = tokens.astype(np.int32)
         if draft.logits is None:
             tokens = sequence.up_to_end(tokens)
@@ -179,12 +176,6 @@ class GuardedDrafter(Drafter):
 
     def _fault(self, what: str) -> DrafterFailed:
         return DrafterFailed(self._kind.name, what)
-
-
-def _of_draft_model(draft: Draft) -> bool:
-    """Whether a draft has more than tokens and how they were found."""
-    given = (draft.logits, draft.plan, draft.answer)
-    return draft.drafted_ahead or any(thing is not None for thing in given)
 
 
 def _is_row(tokens: Any) -> bool:

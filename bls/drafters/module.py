@@ -14,11 +14,11 @@ from typing import Any
 from tandem.bls.drafters.registry import DrafterKind
 
 ROW, MAKE = "DRAFTER", "make"
-FOLDER = "drafters"  # of the rendered model, beside its model.py
+FOLDER = "drafters"  # of the rendered model, next to its model.py
 
 
 class DrafterModuleError(ValueError):
-    """A file that brings no drafter; the text is one line that says why."""
+    """A file has no valid drafter; the text is one line that says why."""
 
 
 def read_kind(path: Path) -> DrafterKind:
@@ -34,7 +34,7 @@ def read_kind(path: Path) -> DrafterKind:
     if kind.module != module.__name__:
         raise DrafterModuleError(f"{path}: {ROW}: its module must be __name__")
     if kind.in_engine:
-        raise DrafterModuleError(f"{path}: {ROW}: only an engine is in_engine; leave it out")
+        raise DrafterModuleError(f"{path}: {ROW}: remove in_engine; it is for engines only")
     return kind
 
 
@@ -54,7 +54,7 @@ def with_settings(kind: DrafterKind, given: Mapping[str, Any]) -> DrafterKind:
 
 
 def described(error: BaseException) -> str:
-    """Return an error and where it was raised, on one line."""
+    """Return an error and its location, on one line."""
     text = " ".join(f"{type(error).__name__}: {error}".split())
     frames = traceback.extract_tb(error.__traceback__)
     if isinstance(error, SyntaxError) or not frames:

@@ -1,4 +1,4 @@
-"""Drafts copied from the context: what followed the same n-gram before."""
+"""Drafts copied from earlier text: the tokens that followed the same n-gram."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from tandem.bls.settings import LoopSettings
 from tandem.lookup.index import Match, NgramIndex
 from tandem.lookup.pools import LONGEST_MATCH, LookupPools
 
-# Without a match the target goes on alone for as many tokens as there were misses in a row, up to
-# so many: a call for one token each would pay a hop for every token of a text that repeats nothing.
+# Most tokens that the target decodes alone after misses in a row, one token per miss. Single-token
+# calls would pay for a trip to the engine per token of a text that never repeats itself.
 MOST_PLAIN_TOKENS = 8
 
 
 class PromptLookup(Drafter):
-    """Prompt and answer feed one index, which belongs to this request alone.
+    """Copies from the prompt and the answer, whose index belongs to this request alone.
 
-    A request that names a pool copies from the answers in it too, where a longer match leads there
-    than in its own text. Its own answer joins them.
+    A request that names a pool also copies from the pool's answers, if the match there is longer.
+    Its own answer joins the pool.
 
     Source: Saxena, "Prompt Lookup Decoding", 2023; TensorRT-LLM's hyperparameters.
     """
@@ -39,16 +39,18 @@ class PromptLookup(Drafter):
         )
         self._pools = pools
         self._pool = request.lookup_pool
-        self._copies_from_pool = drafts_decide_nothing(request, settings)
+        # A pool must not change a text: a seed would not repeat it, or a threshold accept a part of
+        # another user's answer.
+        lossy = request.draft_acceptance_threshold is not None
+        self._copies_from_pool = not lossy and not lengths_decide_text(request, settings)
         self.misses = 0  # in a row
 
     def propose(self, sequence: Sequence, limit: int) -> Proposal:
-        """Look the context's last tokens up."""
         return self.look_up(sequence, limit)
         yield  # a generator, as every drafter is
 
     def look_up(self, sequence: Sequence, limit: int, *, min_ngram_size: int = 1) -> Draft:
-        """Return what followed the longest n-gram that matches, if it is long enough."""
+        """Return what followed the longest matching n-gram, if it is long enough."""
         match, source = self._longest_match(sequence, min(limit, self._longest))
         if match is None or match.ngram_size < min_ngram_size:
             self.misses += 1
@@ -58,12 +60,11 @@ class PromptLookup(Drafter):
         return Draft(tokens, drafter=source, num_matching=match.ngram_size)
 
     def completed(self, sequence: Sequence) -> None:
-        """Let the answer join its pool."""
         if self._pools is not None and self._pool is not None:
             self._pools.join(self._pool, sequence.output)
 
     def _longest_match(self, sequence: Sequence, limit: int) -> tuple[Match | None, DrafterName]:
-        """Return the longer match of both texts, the own one where they are equal, and its name."""
+        """Return the longer match of own text and pool, and its source; own text wins a tie."""
         self._index.extend(sequence.context[len(self._index) :].tolist())
         pooled = self._match_in_pool(sequence, limit)
         if pooled is None:
@@ -80,19 +81,9 @@ class PromptLookup(Drafter):
 
 
 def pools_of(settings: LoopSettings) -> LookupPools | None:
-    """Return the pools of one loop; None where the deployment has none."""
+    """Return the pools of one loop; None if the deployment has none."""
     return LookupPools(settings.max_pool_tokens_each) if settings.max_pool_tokens else None
 
 
-def drafts_decide_nothing(request: Request, settings: LoopSettings) -> bool:
-    """Whether a request's text is the same whatever is drafted: others' answers must not change it.
-
-    Else a seed would give another text the next time, or a threshold let what others wrote through.
-    """
-    lossy = request.draft_acceptance_threshold is not None
-    return not lossy and not lengths_decide_text(request, settings)
-
-
 def make(request: Request, context: DrafterContext) -> PromptLookup:
-    """Return the drafter of one request."""
     return PromptLookup(request, context.settings, context.pools)

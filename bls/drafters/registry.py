@@ -1,7 +1,7 @@
-"""All drafters, one row each: its name, what it needs, and the module that makes it.
+"""All drafters, one row each: its name, what it needs, and the module that creates it.
 
-Whatever asks who may draft reads this: the request parser, the metrics, profiles, the commands and
-their help. So nothing heavy is imported here.
+The request parser, the metrics, profiles, the commands and their help read this table, so it
+imports nothing heavy.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ DrafterName: TypeAlias = str  # of a row
 
 
 class DrafterExists(ValueError):
-    """A second drafter of a name; the text is one line that names it."""
+    """The name of a drafter is taken; the text is one line that names it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,13 +27,13 @@ class DrafterKind:
     """One row.
 
     name: in the input `drafter`, in profiles, on the command line and in metrics.
-    description: what it does, for help texts; a noun with what follows, without a period.
-    module: the module whose function `make(request, context)` returns the drafter of one request.
+    description: what it does, for help texts; a noun phrase without a period.
+    module: has a function `make(request, context)` that returns the drafter of one request.
     samples_from_draft_model: it may call the draft engine, so it needs one, and KV blocks there.
     looks_up: the inputs of prompt lookup shape its drafts.
     in_engine: the target drafts by itself; the loop proposes nothing.
-    proposes: drafts carry this name; False: the names of other drafters, or there are none.
-    settings: its own settings, a dataclass with the defaults; a profile may change them.
+    proposes: its drafts carry this name; False: they carry other names, or there are none.
+    settings: a dataclass with the defaults of its own settings; a profile may change them.
     """
 
     name: DrafterName
@@ -50,13 +50,12 @@ class DrafterKind:
             raise ValueError(f"'{self.name}' is not a drafter's name; use letters, digits and _")
 
     def make(self, request: Request, context: DrafterContext) -> Drafter:
-        """Return the drafter of one request."""
         drafter: Drafter = import_module(self.module).make(request, context)
         return drafter
 
     @property
     def drafts_in_loop(self) -> bool:
-        """Whether the loop asks it for drafts. Otherwise the target is called alone."""
+        """Whether the loop asks it for drafts. If not, the target decodes alone."""
         return not self.in_engine and self.name != CONTROL.name
 
     @property
@@ -98,12 +97,13 @@ CONTROL = DrafterKind(
     proposes=False,
 )
 
-# By name, in the order in which a deployment prefers them.
+# By name, in order of preference of a deployment.
 DRAFTERS: dict[DrafterName, DrafterKind] = {
     kind.name: kind for kind in (DRAFT_MODEL, PROMPT_LOOKUP, HYBRID, ENGINE, CONTROL)
 }
 BUILT_IN = frozenset(DRAFTERS)
-# Who proposed what prompt lookup copied from a pool. Not a row: a request asks for prompt lookup.
+# The source of drafts that prompt lookup copied from a pool. It is no row: requests name prompt
+# lookup.
 LOOKUP_POOL: DrafterName = "lookup_pool"
 
 
@@ -114,7 +114,7 @@ def join(kind: DrafterKind) -> None:
 
 
 def refuse_taken(kind: DrafterKind, names: Iterable[DrafterName]) -> None:
-    """Raise DrafterExists where the name is one of these."""
+    """Raise DrafterExists if the name is one of these."""
     taken = list(names)
     if kind.name in taken:
         raise DrafterExists(

@@ -1,1 +1,1 @@
-"""What keeps drafts from changing an answer's distribution."""
+"""Keeps drafts from changing the distribution of an answer."""

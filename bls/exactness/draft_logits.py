@@ -1,7 +1,7 @@
-"""The distributions that draft tokens were drawn from, in logits as a target wants to see them.
+"""The distributions that draft tokens were drawn from, as logits for the target.
 
-TensorRT-LLM turns `draft_logits` into probabilities as they are. So it is sent log-probabilities:
-of what the draft engine drew its tokens from, in the width that the target's own logits have.
+TensorRT-LLM turns `draft_logits` into probabilities without warping them. So it gets the
+log-probabilities that the draft engine drew its tokens from, as wide as the target's own logits.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ Logits = NDArray[np.float32]
 def warped(logits: NDArray[Any], sampling: SamplingNumbers, vocab_size: int) -> Logits:
     """Return log-probabilities [1, n, vocab_size] of a draft's raw logits [1, n, width].
 
-    What is never drawn is -inf, and so is padding that the draft does not have. Padding that the
-    target does not have is cut off: a draft ends before a token from there, so what it had is
-    shared out among the others.
+    Tokens that are never drawn are -inf, and so is padding that only the target has. Padding that
+    only the draft has is cut off, and its probability goes to the other tokens: a draft ends before
+    such a token.
     """
     scores = warp(np.asarray(logits, np.float32), sampling)
     missing = vocab_size - scores.shape[-1]
@@ -33,10 +33,10 @@ def warped(logits: NDArray[Any], sampling: SamplingNumbers, vocab_size: int) -> 
 
 
 def certain(tokens: TokenIds, vocab_size: int) -> Logits:
-    """Return log-probabilities [1, n, vocab_size] of draft tokens [n] that had no alternative.
+    """Return log-probabilities [1, n, vocab_size] of draft tokens [n] with probability 1.
 
-    Against these a target keeps a token with its own probability p and else draws one of the
-    others by p: what it emits has the distribution p, wherever the tokens came from.
+    The target accepts such a token with its own probability p, and otherwise draws another one by
+    p. So it emits tokens with distribution p, no matter how they were drafted.
     """
     scores = np.full((1, len(tokens), vocab_size), -np.inf, np.float32)
     scores[0, np.arange(len(tokens)), tokens] = 0.0

@@ -1,18 +1,17 @@
-"""What keeps drafts from changing a text's distribution, where an engine alone would not.
+"""Keeps drafts from changing a text's distribution with engines whose own rules are inexact.
 
-Engines differ in how they draw and verify. Our own follow transformers' rules throughout.
-TensorRT-LLM's (samplingTopPKernels.cu, samplingTopKKernels.cu, externalDraftTokensKernels.cu):
+Engines differ in how they draw and verify. Tandem's own follow transformers' rules throughout.
+TensorRT-LLM (samplingTopPKernels.cu, samplingTopKKernels.cu, externalDraftTokensKernels.cu):
 
-- compares ids and, where they differ, draws once more: the token that was just rejected may come
-  back, which makes it too likely. Sent as `certain`, the same ids are verified exactly;
-- takes draft logits as they come, where the draft drew from warped ones;
-- keeps of several tokens on the edge of top-k an arbitrary one, and gives the last token of top-p
-  only what is missing to it, neither of which its logits show: a draft is drawn by temperature
-  alone;
-- verifies under top-p with the whole probability of that last token, unlike its own sampling: the
-  target is left alone there.
+- compares ids and, if they differ, draws again. The draw may return the rejected token, which makes
+  it too likely. The same ids sent as `certain` logits are verified exactly;
+- takes draft logits as they are, although the draft drew from warped ones;
+- keeps an arbitrary one of several tokens at the edge of top-k, and gives the last token of top-p
+  only the missing probability. Its logits show neither, so a draft is drawn by temperature alone;
+- verifies under top-p with the full probability of that last token, unlike its own sampling: the
+  target decodes alone.
 
-Without token masks a guide is exact by repair, but not under top-k or top-p: the target is left
+Without token masks a guide is exact by repair, but not under top-k or top-p: the target decodes
 alone there too (``bls.guided.guidance``).
 """
 
@@ -35,19 +34,22 @@ LOGITS_TYPES = {"FP32": np.float32, "FP16": np.float16}
 
 
 def lossless(request: Request, settings: LoopSettings) -> Request:
-    """Return the request with only such drafts as change nothing that it asks for.
+    """Return the request, restricted to drafts that change nothing it asks for.
 
-    One with a draft_acceptance_threshold accepts a loss.
+    With a draft_acceptance_threshold, a request accepts a change of its distribution.
     """
     if not request.kind.drafts_in_loop:
         return request
     guided_by_token = request.guide and method_of(request, settings) == "token_by_token"
-    if guided_by_token or not _brings_all(request, settings):
+    # Only a prefill returns the prompt's logits, and some engines compute no log-probabilities
+    # when they verify.
+    log_probs = not request.wants_log_probs or settings.target.capabilities.log_probs_with_drafts
+    if guided_by_token or request.wants_context_logits or not log_probs:
         return _without_drafts(request)
     if request.draft_acceptance_threshold is not None:
         return request
     if request.sampling.greedy:
-        # A token is right or wrong: logits would cost their way and decide nothing.
+        # A token is right or wrong: logits would cost time and decide nothing.
         return replace(request, use_draft_logits=False)
     if request.sampling.top_p < 1.0 and not settings.target.capabilities.top_p_with_drafts:
         return _without_drafts(request)
@@ -55,7 +57,7 @@ def lossless(request: Request, settings: LoopSettings) -> Request:
 
 
 def draft_sampling(request: Request, settings: LoopSettings) -> Sampling:
-    """Return how the draft engine draws, so that its logits are those it drew from."""
+    """Return how the draft engine draws, so that its logits are what it draws from."""
     sampling = request.sampling
     if settings.draft_logits_tell_all or not request.use_draft_logits or sampling.greedy:
         return sampling
@@ -63,7 +65,7 @@ def draft_sampling(request: Request, settings: LoopSettings) -> Sampling:
 
 
 def draft_gets_bans(request: Request, settings: LoopSettings) -> bool:
-    """Whether the draft engine gets the target's banned tokens."""
+    """Return whether the draft engine gets the banned tokens of the request."""
     return settings.draft_logits_tell_all or not request.use_draft_logits
 
 
@@ -72,8 +74,8 @@ def verification_logits(
 ) -> NDArray[Any] | None:
     """Return what the target verifies a draft against, [1, n, vocab_size]; None: ids alone.
 
-    logits: the draft engine's own [1, n, width], or the handle of fast logits, which stays as it
-    is.
+    logits: the draft engine's own [1, n, width], or the handle of fast logits, which is returned
+    unchanged.
     """
     target = settings.target
     if target.fast_logits:
@@ -91,17 +93,6 @@ def verification_logits(
         return scores.astype(LOGITS_TYPES[target.logits_dtype])
 
 
-def _brings_all(request: Request, settings: LoopSettings) -> bool:
-    """Whether a verification can bring all that was asked for.
-
-    The prompt's logits come from a prefill only, and some engines compute no log-probabilities
-    when they verify.
-    """
-    rates = settings.target.capabilities.log_probs_with_drafts
-    rated = not request.wants_log_probs or rates
-    return rated and not request.wants_context_logits
-
-
 def _without_drafts(request: Request) -> Request:
     return replace(
         request, drafter=CONTROL.name, use_draft_logits=False, draft_acceptance_threshold=None
@@ -109,11 +100,11 @@ def _without_drafts(request: Request) -> Request:
 
 
 def _by_handle(request: Request) -> Request:
-    """Fast logits are raw: right for a draft model that drew from them as they are.
+    """Fast logits are raw: exact only if the draft model drew from raw logits.
 
     A lookup has no handle, and ids alone are not compared exactly.
     """
-    as_they_are = request.sampling.temperature == 1.0 and not request.sampling.truncates
-    if request.use_draft_logits and as_they_are:
+    raw = request.sampling.temperature == 1.0 and not request.sampling.truncates
+    if request.use_draft_logits and raw:
         return replace(request, drafter=DRAFT_MODEL.name)
     return _without_drafts(request)

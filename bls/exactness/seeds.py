@@ -1,9 +1,9 @@
-"""Which seed an engine call is given, so that no random number decides two tokens.
+"""Which seed an engine call gets, so that no random number decides two tokens.
 
-An engine with keyed randomness draws the noise of a token from (seed, absolute position): given the
-request's own seed it repeats the control's draws, whatever the rounds look like. An engine that
-starts a fresh generator a call needs another seed for every call, or each round would see the same
-numbers again.
+An engine with keyed randomness derives the noise of a token from (seed, absolute position). With
+the request's own seed it repeats the draws of the baseline, in whatever rounds. An engine that
+starts a fresh generator per call needs another seed per call, or each round would draw the same
+numbers.
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ def derived_seed(seed: int, *key: int | str) -> int:
 
 
 def verification_seed(seed: int, position: int, *, keyed: bool) -> int:
-    """Seed of a target call whose first new token has absolute position ``position``."""
+    """Return the seed of a target call; ``position`` is that of its first new token."""
     return seed if keyed else derived_seed(seed, "verify", position)
 
 
 def repair_seed(seed: int, position: int, *, keyed: bool) -> int:
-    """Seed of a target call that draws one token again, after the first one was forbidden.
+    """Return the seed of a target call that draws a token again, because a guide forbids the first.
 
-    With the same noise by position the token is that of a draw among the allowed ones alone. A
-    fresh generator must not see a number again that another call has used.
+    With the same noise by position, the token equals a draw among the allowed tokens. A fresh
+    generator must not repeat the numbers of another call.
     """
     return seed if keyed else derived_seed(seed, "repair", position)
 
 
 def proposal_seed(seed: int, position: int, *, keyed: bool, use_draft_logits: bool) -> int:
-    """Seed of a draft call.
+    """Return the seed of a draft call.
 
-    Comparing ids, draft and target may share their noise, and agree more often for it. In logits
-    mode they must not: acceptance would correlate with the proposal, and the text be biased.
+    If ids are compared, draft and target may share their noise, and agree more often. In logits
+    mode they must not: acceptance would depend on the proposal, which biases the text.
     """
     if not keyed:
         return derived_seed(seed, "propose", position)
@@ -46,10 +46,10 @@ def proposal_seed(seed: int, position: int, *, keyed: bool, use_draft_logits: bo
 
 
 def lengths_decide_text(request: Request, settings: LoopSettings) -> bool:
-    """Whether a seed repeats a text only if each call has the length that it had before.
+    """Return whether a seed repeats a text only if every call has the same length as before.
 
-    In logits mode it depends on the draft's length which noise a token is drawn with; a fresh
-    generator a call draws by the call's beginning. Such lengths must not follow from times.
+    In logits mode, the noise of a token depends on the draft's length; with a fresh generator per
+    call, on the call's start. Such lengths must not depend on times.
     """
     if request.sampling.greedy or not request.seeded:
         return False

@@ -1,20 +1,20 @@
-"""How a guide shapes the rounds of an answer: its drafts, the target's calls, and what it says.
+"""How a guide shapes the rounds of an answer: its drafts, the target's calls, and its tokens.
 
-A guide is known token by token, and every token of every engine passes here. So it holds whatever
-the target can do:
+A guide is known token by token, and every token of every engine passes through here. So it holds
+whatever the target can do:
 
-- An engine that takes masks (`Capabilities.masks_tokens`) gets one for each place of a call, and
-  draws no token that the guide forbids. It decodes one token a call where it verifies no draft.
-- Another engine verifies, or decodes, without a guide. The first token that the guide forbids is
-  dropped with all behind it, and the engine is asked for that one again, with all others biased to
-  minus infinity. A legal token y then has the probability p(y) + P(illegal) p'(y) = p'(y), where p'
-  is p among the legal ones. An engine with keyed randomness draws both with the same noise: the
-  largest of the noisy scores among legal tokens is the same in both, so a text is that without
-  drafts.
-- Under top-k or top-p that sum does not hold, since a mask changes what the top is. Such an engine
-  gets one biased call a token, and no drafts.
+- An engine that takes masks (`Capabilities.masks_tokens`) gets one per position of a call, and
+  never draws a token that the guide forbids. Without a draft it decodes one token per call.
+- Any other engine verifies, or decodes, without a guide. The first illegal token is dropped with
+  all that follow, and the engine draws it again with every illegal token biased to minus infinity.
+  A legal token y then has the probability p(y) + P(illegal) p'(y) = p'(y), where p' is p
+  renormalized over the legal tokens. An engine with keyed randomness draws both with the same
+  noise: the largest noisy score among legal tokens is the same in both, so the text equals the text
+  without drafts.
+- Under top-k or top-p that sum does not hold, because a mask changes what the top is. Such an
+  engine gets one biased call per token, and no drafts.
 
-Tokens that are the only ones to fit are not drawn at all: no engine is called for them.
+A token that is the only legal one is not drawn at all: no engine is called for it.
 """
 
 from __future__ import annotations
@@ -24,11 +24,12 @@ from dataclasses import replace
 from typing import Any, Final, Literal, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
-from tandem.bls.effects import NO_TOKENS, Draft, Effect, EngineAnswer, EngineCall
+from tandem.bls.effects import NO_DRAFT, NO_TOKENS, Draft, Effect, EngineAnswer, EngineCall
 from tandem.bls.errors import EngineCallError, GuideFailed
 from tandem.bls.exactness.seeds import repair_seed
-from tandem.bls.metrics.statistics import Guided
+from tandem.bls.metrics.request_statistics import Guided
 from tandem.bls.request import Request, TokenIds
 from tandem.bls.sequence import Sequence
 from tandem.bls.settings import LoopSettings
@@ -36,60 +37,53 @@ from tandem.bls.text.token_details import TopLogProbs
 from tandem.guides.errors import GuideError, TokenForbidden
 from tandem.guides.matcher import GuideMatcher, TokenMasks, Walk
 
-Asking: TypeAlias = Generator[Effect, Any, EngineAnswer]
+Bias = NDArray[np.float32]
+GuidedAnswer: TypeAlias = Generator[Effect, Any, EngineAnswer]
 Method: TypeAlias = Literal["masks", "repair", "token_by_token"]
 
-GRAMMAR: Final = "grammar"  # the drafter of forced tokens that have to be verified
-UNBOUND = 2**31 - 1
-# Of an engine that decodes without the guide: what follows the first illegal token is lost.
-FIRST_PIECE, LONGEST_PIECE = 4, 32
+GRAMMAR: Final = "grammar"  # the drafter of forced tokens that must be verified
+UNBOUNDED = 2**31 - 1
+# Tokens per call of an engine that decodes without the guide: those after an illegal one are lost.
+FIRST_CHUNK, LONGEST_CHUNK = 4, 32
 
 
 class Guidance:
-    """What stands between the loop and the engines of one answer. Without a guide: nothing.
+    """Shapes an answer that has no guide: it changes nothing.
 
-    statistics: None without a guide. cuts_answers: a call's answer may be shorter than was asked
-    for though the text has not ended.
+    statistics: None without a guide. cuts_answers: an answer may be shorter than the call asked for
+    although the text has not ended. most_plain_tokens: limit of a call without a draft. complete:
+    only an end of sequence may follow. begins_forced: the answer begins with forced tokens.
     """
 
     statistics: Guided | None = None
     cuts_answers = False
+    most_plain_tokens = UNBOUNDED
+    complete = False
+    begins_forced = False
 
-    @property
-    def most_plain_tokens(self) -> int:
-        """How many tokens a call without drafts may ask for."""
-        return UNBOUND
-
-    @property
-    def complete(self) -> bool:
-        """Whether nothing may follow but an end of sequence."""
-        return False
-
-    @property
-    def begins_forced(self) -> bool:
-        """Whether there are tokens to take over before the first call."""
-        return False
-
-    def forced_draft(self, limit: int) -> Draft | None:  # noqa: ARG002
-        """Return the tokens that must come next as a draft, where they have to be verified."""
-        return None
+    def forced_draft(self, limit: int) -> Draft:  # noqa: ARG002
+        """Return forced tokens that must be verified, as a draft; it is empty if there are none."""
+        return NO_DRAFT
 
     def within(self, draft: Draft) -> Draft:
-        """Return as much of a draft as may be right."""
+        """Return the part of a draft that the guide allows."""
         return draft
 
-    def ask(self, call: EngineCall) -> Asking:
-        """Have the target answer a call, and return what fits."""
+    def ask(self, call: EngineCall) -> GuidedAnswer:
+        """Have the target answer a call, and return the tokens that the guide allows."""
         answer: EngineAnswer = yield call
         return answer
 
     def follow(self, tokens: TokenIds, most: int) -> tuple[int, TokenIds]:  # noqa: ARG002
-        """Take over an answer's tokens; return how many, and up to ``most`` that must follow."""
+        """Accept an answer's tokens.
+
+        Returns how many the answer keeps, and up to ``most`` forced tokens that follow them.
+        """
         return len(tokens), NO_TOKENS
 
 
 class ByGuide(Guidance):
-    """One answer that follows a guide."""
+    """Shapes an answer that follows a guide."""
 
     def __init__(self, matcher: GuideMatcher, sequence: Sequence, settings: LoopSettings) -> None:
         self._matcher = matcher
@@ -97,39 +91,35 @@ class ByGuide(Guidance):
         self._request = sequence.request
         self._settings = settings
         self._method = method_of(self._request, settings)
-        self._commits = commits_forced(self._request)
-        self._piece = FIRST_PIECE
+        self._commits = _commits_forced(self._request)
+        self._chunk = FIRST_CHUNK
         self._masks_of: tuple[TokenIds, TokenMasks] | None = None  # of the draft that was cut last
         self._guided = Guided(method=self._method, warnings=matcher.warnings)
         self.statistics = self._guided
         self.cuts_answers = self._method == "repair"
 
     @property
-    def most_plain_tokens(self) -> int:
-        """An engine without masks may be right for a while; one with a mask has only one."""
-        return self._piece if self._method == "repair" else 1
+    def most_plain_tokens(self) -> int:  # type: ignore[override]
+        """A call has one mask; without masks, several tokens in a row may be legal."""
+        return self._chunk if self._method == "repair" else 1
 
     @property
-    def complete(self) -> bool:
-        """Whether nothing may follow but an end of sequence."""
+    def complete(self) -> bool:  # type: ignore[override]
         return self._matcher.complete
 
     @property
-    def begins_forced(self) -> bool:
-        """Whether the guide says how the answer begins."""
+    def begins_forced(self) -> bool:  # type: ignore[override]
         return self._commits and bool(self._forced(1))
 
-    def forced_draft(self, limit: int) -> Draft | None:
-        """Return the tokens that must come next, where they are not taken over as they are."""
-        if self._commits:
-            return None
-        forced = self._forced(limit)
-        return Draft(np.array(forced, np.int32), drafter=GRAMMAR) if forced else None
+    def forced_draft(self, limit: int) -> Draft:
+        forced = [] if self._commits else self._forced(limit)
+        return Draft(np.array(forced, np.int32), drafter=GRAMMAR) if forced else NO_DRAFT
 
     def within(self, draft: Draft) -> Draft:
-        """Cut a draft where the guide forbids a token of it.
+        """Cut a draft at the first token that the guide forbids.
 
-        Not one with logits: to drop what was drawn would bias the text. The target rejects it.
+        A draft with logits is not cut: dropping a drawn token would bias the text. The target
+        rejects the token.
         """
         if draft.logits is not None:
             return draft
@@ -139,59 +129,51 @@ class ByGuide(Guidance):
         self._guided.num_illegal_draft_tokens += len(draft) - len(tokens)
         return replace(draft, tokens=tokens)
 
-    def ask(self, call: EngineCall) -> Asking:
-        """Have the target answer by the guide."""
-        if self._method != "repair":
-            masks = self._masks(call.draft.tokens)
-            answer: EngineAnswer = yield call._replace(token_masks=masks)
-            return answer
-        return (yield from self._repaired(call))
+    def ask(self, call: EngineCall) -> GuidedAnswer:
+        if self._method == "repair":
+            return (yield from self._repaired(call))
+        tokens = call.draft.tokens
+        if self._masks_of is not None and self._masks_of[0] is tokens:
+            masks = self._masks_of[1]
+        else:
+            masks = self._walk(tokens).masks
+        answer: EngineAnswer = yield call._replace(token_masks=masks)
+        return answer
 
     def follow(self, tokens: TokenIds, most: int) -> tuple[int, TokenIds]:
-        """Take over tokens up to where the guide is complete, and those that must follow them."""
-        taken: int = self._try(lambda: self._matcher.advance(tokens.tolist()))
+        kept: int = self._try(lambda: self._matcher.advance(tokens.tolist()))
         if not self._commits:
-            return taken, NO_TOKENS
+            return kept, NO_TOKENS
         forced: list[int] = self._try(lambda: self._matcher.take_forced(most))
         self._guided.num_forced_tokens += len(forced)
-        return taken, np.array(forced, np.int32)
+        return kept, np.array(forced, np.int32)
 
-    def _repaired(self, call: EngineCall) -> Asking:
-        """Have a call answered without the guide, and its first illegal token replaced.
+    def _repaired(self, call: EngineCall) -> GuidedAnswer:
+        """Have a call answered without the guide, and its first illegal token drawn again.
 
-        It gets no end id: the engine would drop the end, which may be the illegal token.
+        The call gets no end id: the engine would drop the end token, which may be illegal.
         """
         ends = self._request.end_ids if call.end_id is not None else ()
         answer: EngineAnswer = yield call._replace(end_id=None, stop_ids=ends or call.stop_ids)
-        count = len(answer.tokens)
         walk = self._walk(answer.tokens)
-        if walk.num_legal == count:
-            self._piece = min(2 * self._piece, LONGEST_PIECE)
+        if walk.num_legal == len(answer.tokens):
+            self._chunk = min(2 * self._chunk, LONGEST_CHUNK)
             return answer
-        self._piece = max(1, self._piece // 2)
+        self._chunk = max(1, self._chunk // 2)
         self._guided.num_repaired_tokens += 1
-        repair: EngineAnswer = yield self._repair(call, answer.tokens[: walk.num_legal], walk.masks)
-        return joined_answers(answer, walk.num_legal, repair)
-
-    def _repair(self, call: EngineCall, legal: TokenIds, masks: TokenMasks) -> EngineCall:
-        """Return the call for the one token behind the legal ones."""
+        legal = answer.tokens[: walk.num_legal]
         context = np.concatenate((call.context, legal)) if len(legal) else call.context
         keyed = self._settings.target.capabilities.keyed_randomness
-        return EngineCall(
+        repair: EngineAnswer = yield EngineCall(
             engine="target",
             context=context,
             max_new_tokens=1,
             seed=repair_seed(self._request.sampling.seed, len(context), keyed=keyed),
             ban_end_ids=call.ban_end_ids,
             wants_logits=call.wants_logits,
-            token_masks=masks[len(legal) : len(legal) + 1],
+            token_masks=walk.masks[len(legal) : len(legal) + 1],
         )
-
-    def _masks(self, tokens: TokenIds) -> TokenMasks:
-        """Return the masks of a call that verifies these; known already of a draft that was cut."""
-        if self._masks_of is not None and self._masks_of[0] is tokens:
-            return self._masks_of[1]
-        return self._walk(tokens).masks
+        return joined_answers(answer, len(legal), repair)
 
     def _walk(self, tokens: TokenIds) -> Walk:
         may_end = self._sequence.min_tokens_left == 0
@@ -207,16 +189,9 @@ class ByGuide(Guidance):
             return act()
         except TokenForbidden as error:
             model = self._settings.target.model
-            raise EngineCallError(model, f"it answered what its mask forbids: {error}") from error
+            raise EngineCallError(model, f"it returned what its mask forbids: {error}") from error
         except GuideError as error:
             raise GuideFailed(f"the guide cannot be followed any further: {error}") from error
-
-
-def guidance_of(
-    matcher: GuideMatcher | None, sequence: Sequence, settings: LoopSettings
-) -> Guidance:
-    """Return what shapes the rounds of an answer."""
-    return Guidance() if matcher is None else ByGuide(matcher, sequence, settings)
 
 
 def method_of(request: Request, settings: LoopSettings) -> Method:
@@ -226,10 +201,41 @@ def method_of(request: Request, settings: LoopSettings) -> Method:
     return "token_by_token" if request.sampling.truncates else "repair"
 
 
-def commits_forced(request: Request) -> bool:
-    """Whether forced tokens are taken over without a call: nothing is asked of them but their ids.
+def masked_bias(bias: Bias | None, mask: NDArray[np.int32], vocab_size: int) -> Bias:
+    """Return the bias [vocab_size] with minus infinity for each token that a mask forbids.
 
-    Where bad words or a bias may forbid the only token that fits, the engine has to say so.
+    mask: [words], bit (id % 32) of word (id // 32).
+    """
+    allowed = np.unpackbits(mask.view(np.uint8), bitorder="little", count=vocab_size)
+    base = np.zeros(vocab_size, np.float32) if bias is None else bias
+    return np.where(allowed, base, np.float32(-np.inf)).astype(np.float32)
+
+
+def joined_answers(first: EngineAnswer, count: int, then: EngineAnswer) -> EngineAnswer:
+    """Return the first ``count`` tokens of an answer and the tokens of the next, as one answer."""
+
+    def joined(first: Any, then: Any) -> Any:
+        if first is None or then is None:
+            return None
+        return np.concatenate((first[:count], then))
+
+    top = None
+    if first.top is not None and then.top is not None:
+        top = TopLogProbs(*map(joined, first.top, then.top))
+    return first._replace(
+        tokens=joined(first.tokens, then.tokens),
+        seconds=first.seconds + then.seconds,
+        engine_seconds=first.engine_seconds + then.engine_seconds,
+        log_probs=joined(first.log_probs, then.log_probs),
+        top=top,
+        logits=joined(first.logits, then.logits),
+    )
+
+
+def _commits_forced(request: Request) -> bool:
+    """Return whether forced tokens are appended without a call: only their ids are wanted.
+
+    If bad words or a bias may forbid the only legal token, the engine has to decide.
     """
     sampling = request.sampling
     asks = (
@@ -241,32 +247,3 @@ def commits_forced(request: Request) -> bool:
         sampling.embedding_bias is not None,
     )
     return not any(asks)
-
-
-def joined_answers(first: EngineAnswer, count: int, then: EngineAnswer) -> EngineAnswer:
-    """Return the first ``count`` tokens of an answer and those of the next, as one answer."""
-    return first._replace(
-        tokens=np.concatenate((first.tokens[:count], then.tokens)),
-        seconds=first.seconds + then.seconds,
-        engine_seconds=first.engine_seconds + then.engine_seconds,
-        log_probs=_joined(first.log_probs, count, then.log_probs),
-        top=_joined_top(first.top, count, then.top),
-        logits=_joined(first.logits, count, then.logits),
-    )
-
-
-def _joined(first: Any, count: int, then: Any) -> Any:
-    if first is None or then is None:
-        return None
-    return np.concatenate((first[:count], then))
-
-
-def _joined_top(
-    first: TopLogProbs | None, count: int, then: TopLogProbs | None
-) -> TopLogProbs | None:
-    if first is None or then is None:
-        return None
-    return TopLogProbs(
-        np.concatenate((first.ids[:count], then.ids)),
-        np.concatenate((first.values[:count], then.values)),
-    )

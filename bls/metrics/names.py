@@ -1,4 +1,4 @@
-"""The loop's metrics on ``/metrics``, declared. Speculation's are vLLM's, unprefixed."""
+"""Declares the loop's metrics. Those of speculation have vLLM's names, without its prefix."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from tandem.contract.metric import MetricList
 
 
 def _decades(first: int, last: int, steps: tuple[float, ...]) -> tuple[float, ...]:
-    """Each step in every decade: (1, 2, 5) from 10**-1 to 10**0 is 0.1, 0.2, 0.5, 1, 2, 5."""
+    """Return each step in every decade: (1, 2, 5) from -1 to 0 gives 0.1, 0.2, 0.5, 1, 2, 5."""
     return tuple(float(f"{step}e{exp}") for exp in range(first, last + 1) for step in steps)
 
 
@@ -92,7 +92,7 @@ ABANDONED_CALLS = METRICS.gauge(
     "Unanswered engine calls past their timeout; at 32 the engine is no longer called",
 )
 
-# An observation is a trip to the server process (50 us). So a sequence makes one of its mean.
+# An observation is a trip to the server process (50 us), so each sequence observes only its mean.
 TIME_TO_FIRST_TOKEN = METRICS.histogram(
     "tandem_time_to_first_token_seconds",
     "From a request's arrival to a sequence's first token, queueing included",
@@ -114,8 +114,8 @@ ROUND_PART_SECONDS = METRICS.histogram(
     _decades(-4, 1, COARSE),
 )
 
-# Of every model that has a watcher, not of the loop alone: cancellations, deadlines and these
-# metrics depend on it.
+# Of every model with a watcher, not only of the loop: cancellations, deadlines and these metrics
+# depend on it.
 WATCHER = MetricList()
 HEARTBEAT = WATCHER.gauge(
     "tandem_watcher_last_look_timestamp_seconds",

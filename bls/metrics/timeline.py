@@ -1,4 +1,4 @@
-"""When things happened to a sequence, and what follows from it."""
+"""When a sequence reached its milestones, and its latencies."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 @dataclass
 class Timeline:
-    """A sequence's milestones, in nanoseconds of the wall clock; 0 where not reached.
+    """A sequence's milestones, in nanoseconds of the wall clock; 0 if not reached.
 
-    last_delivery: of tokens or, with none, of the news that there are no more.
+    last_delivery: of tokens, or of an end without tokens.
     """
 
     arrival: int
@@ -18,15 +18,14 @@ class Timeline:
     first_token: int = 0
     last_token: int = 0
     last_delivery: int = 0
-    num_first_tokens: int = 0  # those that came at once
+    num_first_tokens: int = 0  # in the first delivery
     num_tokens: int = 0
 
     def scheduled(self) -> None:
-        """Decoding begins."""
         self.first_scheduled = time.time_ns()
 
     def delivered(self, num_tokens: int) -> None:
-        """So many tokens became final."""
+        """Note that ``num_tokens`` became final."""
         self.last_delivery = time.time_ns()
         if not num_tokens:
             return
@@ -37,14 +36,14 @@ class Timeline:
 
     @property
     def time_to_first_token(self) -> float | None:
-        """Seconds from arrival, time in the queue included; None where no token ever came."""
+        """Seconds from arrival, time in the queue included; None without tokens."""
         return _seconds(self.arrival, self.first_token) if self.num_tokens else None
 
     @property
     def inter_token_latency(self) -> float | None:
-        """Seconds a token, of those after the first delivery; None where there were none.
+        """Seconds per token after the first delivery; None if there is none.
 
-        The first delivery's tokens came at once: what they took is the time to first token.
+        The tokens of the first delivery came together: they took the time to first token.
         """
         later_tokens = self.num_tokens - self.num_first_tokens
         if not later_tokens:
@@ -58,5 +57,5 @@ class Timeline:
 
 
 def _seconds(start: int, end: int) -> float:
-    """The wall clock may have been set back between the two times."""
+    """Return the seconds between two times; 0 if the wall clock was set back."""
     return max(0, end - start) / 1e9

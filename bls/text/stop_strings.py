@@ -1,4 +1,4 @@
-"""Stop strings, matched on text: token and round boundaries do not matter."""
+"""Finds stop strings in text, across tokens and rounds."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections import deque
 class StopStrings:
     """Holds back text that may be the beginning of a stop string.
 
-    A character costs the same however many stop strings there are and however much is held.
+    The time per character depends neither on the number of stop strings nor on the text held back.
 
     >>> stops = StopStrings(("END",))
     >>> stops.feed("the E"), stops.feed("N"), stops.feed("D!")
@@ -20,13 +20,13 @@ class StopStrings:
 
     def __init__(self, stops: tuple[str, ...]) -> None:
         self._automaton = Automaton(stops)
-        self._node = 0  # where the text so far has led
+        self._node = 0  # of the text so far
         self._held: deque[str] = deque()
         self._held_length = 0
         self.found = False
 
     def feed(self, text: str) -> str:
-        """Return what of the text so far may be shown; nothing after a stop string ever is."""
+        """Return the text that may be shown now. No text from a stop string on is ever shown."""
         node, start = self._automaton.search(self._node, text)
         self._node = node
         self._held.append(text)
@@ -40,15 +40,15 @@ class StopStrings:
         return shown
 
     def flush(self) -> str:
-        """Return what was held back, at the end of an answer that met no stop string."""
+        """Return the text held back, at the end of an answer without a stop string."""
         return self._release(self._held_length)
 
     def would_find(self, text: str) -> bool:
-        """Whether a stop string would be complete after ``text``; nothing is taken over."""
+        """Return whether ``text`` would complete a stop string; the state doesn't change."""
         return self._automaton.search(self._node, text)[1] is not None
 
     def _release(self, length: int) -> str:
-        """Hold the first ``length`` characters no longer; return them."""
+        """Return the first ``length`` characters held back."""
         self._held_length -= length
         released = []
         while length:
@@ -62,10 +62,10 @@ class StopStrings:
 
 
 class Automaton:
-    """Finds any of some strings in a text that comes in pieces, one step a character.
+    """Finds any of several strings in a text that arrives in parts, with one step per character.
 
-    A node is a beginning of a string; node 0 is the empty one. A text leads to the longest node
-    that it ends with.
+    A node is a prefix of a string; node 0 is the empty prefix. The node of a text is the longest
+    prefix that it ends with.
 
     Source: Aho and Corasick, "Efficient string matching", 1975.
     """
@@ -78,9 +78,9 @@ class Automaton:
         self._add(set(strings) - {""})
 
     def search(self, node: int, text: str) -> tuple[int, int | None]:
-        """Go on from a node; return the next one and where the first string in the text begins.
+        """Continue from a node; return the new node and where the first string found begins.
 
-        None: no string is complete in it. A negative index lies in the text before.
+        None: no string is complete. A negative index lies in the text before.
         """
         if not self._children:
             return 0, None
@@ -93,7 +93,7 @@ class Automaton:
         return node, first
 
     def depth(self, node: int) -> int:
-        """How many characters at the end of the text may be the beginning of a string."""
+        """Return how many characters at the end of a node's text may begin a string."""
         return self._depth[node]
 
     def _next(self, node: int, char: str) -> int:
@@ -104,7 +104,7 @@ class Automaton:
         return child
 
     def _add(self, strings: set[str]) -> None:
-        """Add all strings, a character of each at a time: what is shorter is complete before."""
+        """Add all strings, one character of each at a time, so shorter prefixes come first."""
         nodes = [(string, 0) for string in strings]
         depth = 0
         while nodes:

@@ -1,4 +1,4 @@
-"""What is told of the tokens of a chunk beside their ids: a row for each of them."""
+"""What a chunk reports about its tokens besides their ids: one row per token."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _INDEX: dict[Kind, int] = {kind: index for index, kind in enumerate(KINDS)}
 
 
 class TopLogProbs(NamedTuple):
-    """The k likeliest tokens at each of n places, best first, and their log-probabilities."""
+    """The k most likely tokens at each of n positions, best first, with log-probabilities."""
 
     ids: NDArray[np.int32]  # [n, k]
     values: NDArray[np.float32]  # [n, k]
@@ -28,10 +28,10 @@ class TopLogProbs(NamedTuple):
 class TokenDetails(NamedTuple):
     """Facts about n tokens, in their order.
 
-    rounds: [n], counted from 1 in the whole answer; without drafts every token is a round. Tokens
-        that a guide forces belong to the round before them, those that begin an answer to round 0.
+    rounds: [n], counted from 1 in the whole answer; without drafts every token is a round. Forced
+        tokens of a guide belong to the round before them, or to round 0 at the start.
     kinds: [n], indices of ``contract.entry.KINDS``.
-    text_lengths: [n], characters that a token completes; None where nobody asked, as the rest.
+    text_lengths: [n], characters that a token completes. This and the rest are None if not wanted.
     log_probs: [n]. top_ids, top_log_probs: [n, k], see TopLogProbs.
     """
 
@@ -43,12 +43,11 @@ class TokenDetails(NamedTuple):
     top_log_probs: Floats | None = None
 
     def first(self, count: int) -> TokenDetails:
-        """Those of the first ``count`` tokens."""
         columns: list[Any] = [None if rows is None else rows[:count] for rows in self]
         return TokenDetails(*columns)
 
     def with_log_probs(self, log_probs: Floats | None, top: TopLogProbs | None) -> TokenDetails:
-        """Add log-probabilities of at least these tokens; they are copied.
+        """Add copies of the log-probabilities of at least these tokens.
 
         A view would hold an engine's shared memory until the request ends.
         """
@@ -61,7 +60,7 @@ class TokenDetails(NamedTuple):
 
 
 def joined(parts: Sequence[TokenDetails]) -> TokenDetails:
-    """Return the details of all tokens, of those that all parts tell of."""
+    """Return the details of all tokens. What any part lacks is None."""
     if len(parts) == 1:
         return parts[0]
     return TokenDetails(*map(_joined, zip(*parts, strict=True)))
@@ -72,9 +71,9 @@ def _joined(columns: tuple[Any, ...]) -> Any:
 
 
 def of_round(number: int, count: int, num_accepted: int, num_draft_tokens: int) -> TokenDetails:
-    """Return the details of the ``count`` tokens that a round with drafts emitted.
+    """Return the details of the ``count`` tokens that a round with a draft emitted.
 
-    All behind the accepted ones is the target's own: a bonus where none was rejected.
+    The token after the accepted ones is the target's own: a bonus if all were accepted.
     """
     own: Kind = "bonus" if num_accepted == num_draft_tokens else "correction"
     kinds = np.full(count, _INDEX[own], np.uint8)
@@ -83,15 +82,15 @@ def of_round(number: int, count: int, num_accepted: int, num_draft_tokens: int) 
 
 
 def of_plain_tokens(before: int, count: int) -> TokenDetails:
-    """Return the details of tokens that the target said alone, behind ``before`` rounds."""
+    """Return the details of tokens that the target decoded alone, after ``before`` rounds."""
     rounds = np.arange(before + 1, before + 1 + count, dtype=np.int32)
     return TokenDetails(rounds, np.full(count, _INDEX["plain"], np.uint8))
 
 
 def of_other_tokens(number: int, count: int, kind: Literal["forced", "unknown"]) -> TokenDetails:
-    """Return the details of tokens that belong to round ``number`` without being verified in it.
+    """Return the details of tokens that belong to round ``number`` but were not verified in it.
 
-    forced: a guide forces them after it. unknown: an engine that drafts by itself said them up to
-    it; it does not say which of its tokens were drafts, nor where its rounds began.
+    forced: a guide forces them after that round. unknown: they come from an engine that drafts by
+    itself, which reports neither which tokens were drafts nor where its rounds began.
     """
     return TokenDetails(np.full(count, number, np.int32), np.full(count, _INDEX[kind], np.uint8))

@@ -1,17 +1,17 @@
-"""Performs the effects that steps ask for."""
+"""Performs the effects that a sequence's steps yield."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
 from typing import Any, Protocol, TypeAlias
 
+from tandem.bls.drafters.drafter import StepsAhead
 from tandem.bls.effects import (
-    Beside,
+    AwaitAhead,
     Chunk,
     Effect,
-    EngineAnswer,
     EngineCall,
-    Settle,
+    StartAhead,
     TextCall,
 )
 from tandem.bls.errors import (
@@ -24,9 +24,9 @@ from tandem.bls.errors import (
 )
 from tandem.bls.request import Request
 from tandem.bls.triton.background import in_background, log_exception
+from tandem.bls.triton.engine_calls.ahead_thread import AheadThread, Task
 from tandem.bls.triton.engine_calls.clients import EngineClients
 from tandem.bls.triton.engine_calls.engine_caller import EngineCaller
-from tandem.bls.triton.engine_calls.helper import Helper, StepsBeside, Task
 from tandem.bls.triton.engine_calls.pending_call import Abandoned
 
 Steps: TypeAlias = Generator[Effect, Any, None]
@@ -39,15 +39,16 @@ class ChunkReceiver(Protocol):
         """Take tokens and text that became final."""
 
     def ended(self, error: Failure | None) -> None:
-        """Note that no more chunks will come; ``error`` says why unless the end was natural."""
+        """Note that no more chunks will come. error: why, unless the answer is complete."""
 
 
 class Driver:
     """Performs the effects of one sequence's steps, on a thread of its own.
 
-    When a call is overdue, its thread is abandoned; a new one goes on, with EngineTimeout for an
-    answer. Where the system has no thread left, the next check asks for it again.
-    next_chunk: performs the effect ``NextChunk``, for steps that ask for it.
+    If a call is overdue, its thread is abandoned, and a new thread continues the steps with
+    EngineTimeout. If the system has no thread left, the next check tries again.
+
+    next_chunk: performs the effect ``NextChunk``, for steps that yield it.
     """
 
     def __init__(
@@ -64,33 +65,33 @@ class Driver:
         self._steps = steps
         self._next_chunk = next_chunk
         self._caller = EngineCaller(clients, request)
-        self._resume: Callable[[], Effect] | None = None  # what waits for a thread
-        self._helper: Helper | None = None
-        self._steps_beside: StepsBeside | None = None  # that wait for the next call
-        self._task: Task | None = None  # those beside the last one
+        self._resume: Callable[[], Effect] | None = None  # until there is a thread for it
+        self._ahead_thread: AheadThread | None = None
+        self._steps_ahead: StepsAhead | None = None  # until the next call
+        self._task: Task | None = None  # the steps ahead of the last call
 
     def start(self) -> None:
         """Begin on a new thread."""
         self._go_on(lambda: next(self._steps))
 
     def interrupt(self, reason: Failure) -> None:
-        """End the decoding with ``reason`` at the next moment, and stop the call under way.
+        """End the decoding with ``reason``, and stop the current call.
 
-        An engine in the middle of a long step notices at the end of that step. The sequence keeps
-        its reservation until then: the engine still works for it.
+        An engine notices at the end of its step. The sequence keeps its reservation until then,
+        because the engine still works for it.
         """
         self._caller.interrupt(reason)
-        helper = self._helper  # read once: the sequence's own thread may change it
-        if helper is not None:
-            helper.stop()
+        thread = self._ahead_thread  # read once: the sequence's own thread may change it
+        if thread is not None:
+            thread.stop()
 
     def check(self, now: float) -> None:
-        """Abandon the call under way if it is overdue, and let another thread go on."""
+        """Abandon the current call if it is overdue, and let another thread continue."""
         if self._resume is not None:
             self._go_on(self._resume)
-        helper = self._helper
-        if helper is not None:
-            helper.check(now)
+        thread = self._ahead_thread
+        if thread is not None:
+            thread.check(now)
         self._caller.stop_again(now)
         call = self._caller.abandon_if_overdue(now)
         if call is not None:
@@ -98,7 +99,7 @@ class Driver:
             self._go_on(lambda: self._after_failure(error))
 
     def _go_on(self, resume: Callable[[], Effect]) -> None:
-        """Drive the steps on a new thread; where there is none to be had, at a later check."""
+        """Drive the steps on a new thread; if there is none, at a later check."""
 
         def remember(_: Overloaded) -> None:
             self._resume = resume
@@ -118,7 +119,7 @@ class Driver:
             self._end(error)
         except Abandoned:
             return
-        except BaseException as error:  # noqa: BLE001  a panic of a library in Rust is no Exception
+        except BaseException as error:  # noqa: BLE001  a panic of a Rust library is no Exception
             log_exception("the decoding loop failed", error)
             self._end(ServingError("internal error in the decoding loop; see the log"))
 
@@ -132,61 +133,58 @@ class Driver:
         return self._steps.send(answer)
 
     def _after_failure(self, error: EngineCallError) -> Effect:
-        """Let the steps decide what an engine's failure means, and return the next effect."""
+        """Let the steps handle an engine's failure, and return the next effect."""
         self._raise_interruption()
         return self._steps.throw(error)
 
     def _raise_interruption(self) -> None:
-        """End here once interrupted: to the steps, another prompt's error would be their own."""
+        """End once interrupted: the steps would take another prompt's error for their own."""
         if self._caller.interruption is not None:
             raise self._caller.interruption
 
     def _perform(self, effect: Effect) -> Any:
         if isinstance(effect, EngineCall):
-            return self._engine_answer(effect)
+            return self._caller.answer(effect, about_to_block=self._begin_ahead)
         if isinstance(effect, Chunk):
             return self._receiver.deliver(effect)
         if isinstance(effect, TextCall):
             return self._caller.text(effect)
-        if isinstance(effect, Beside):
-            return self._beside(effect.steps)
-        if isinstance(effect, Settle):
-            return self._settle(effect.timeout)
+        if isinstance(effect, StartAhead):
+            return self._start_ahead(effect.steps)
+        if isinstance(effect, AwaitAhead):
+            return self._await_ahead(effect.timeout)
         assert self._next_chunk is not None
         return self._next_chunk()
 
-    def _engine_answer(self, call: EngineCall) -> EngineAnswer:
-        return self._caller.answer(call, about_to_block=self._begin_beside)
+    def _start_ahead(self, steps: StepsAhead) -> None:
+        """Carry out steps during the next call. Earlier steps that were not awaited are stopped."""
+        if self._task is not None and self._ahead_thread is not None:
+            self._ahead_thread.stop()
+        self._task, self._steps_ahead = None, steps
 
-    def _beside(self, steps: StepsBeside) -> None:
-        """Have steps carried out beside the next call; what was not settled is given up."""
-        if self._task is not None and self._helper is not None:
-            self._helper.stop()
-        self._task, self._steps_beside = None, steps
-
-    def _begin_beside(self) -> None:
-        """Let the helper begin as this thread is about to block: the answer then wakes this one."""
-        steps, self._steps_beside = self._steps_beside, None
+    def _begin_ahead(self) -> None:
+        """Begin the steps ahead right before this thread blocks: they must not delay its call."""
+        steps, self._steps_ahead = self._steps_ahead, None
         if steps is None:
             return
-        if self._helper is None or self._helper.lost:
-            self._helper = Helper.if_free(self._clients, self._request)
-        if self._helper is not None:
-            self._task = self._helper.begin(steps)
+        if self._ahead_thread is None or self._ahead_thread.lost:
+            self._ahead_thread = AheadThread.if_free(self._clients, self._request)
+        if self._ahead_thread is not None:
+            self._task = self._ahead_thread.begin(steps)
 
-    def _settle(self, timeout: float) -> Any:
-        """Return what was carried out beside the last call; None where it takes longer."""
+    def _await_ahead(self, timeout: float) -> Any:
+        """Return the result of the steps ahead; None if they take longer."""
         task, self._task = self._task, None
-        if task is None or self._helper is None:
+        if task is None or self._ahead_thread is None:
             return None
         if task.done_within(timeout):
             return task.result
-        self._helper.stop()
+        self._ahead_thread.stop()
         return None
 
     def _end(self, error: Failure | None) -> None:
-        """Tell the end, once no engine works for the sequence any more."""
-        if self._helper is None:
+        """Report the end, once no engine works for the sequence."""
+        if self._ahead_thread is None:
             self._receiver.ended(error)
         else:
-            self._helper.close(lambda: self._receiver.ended(error))
+            self._ahead_thread.close(lambda: self._receiver.ended(error))

@@ -21,18 +21,18 @@ from tandem.bls.errors import (
     EngineUnavailable,
     ServingError,
 )
-from tandem.bls.requests.inputs import check_sizes, refuse_unknown
+from tandem.bls.parsing.inputs import check_sizes, refuse_unknown
 from tandem.bls.settings import ForwarderSettings
 from tandem.bls.triton.background import in_background, log_exception
 from tandem.bls.triton.engine_calls.calls import Calls
 from tandem.bls.triton.engine_calls.pending_call import Abandoned, AbandonedCalls, CallSlot
 from tandem.bls.triton.metrics import Heartbeat
-from tandem.bls.triton.requests.request_text import parameters_of
+from tandem.bls.triton.raw_request import parameters_of
 from tandem.bls.triton.responses.sender import Sender
 from tandem.bls.triton.watcher import Watcher
 from tandem.contract import entry as tensors
 from tandem.contract.forwarding import fresh_forwarded
-from tandem.contract.parameters import decode
+from tandem.contract.model_parameters import decode
 from tandem.contract.strings import Strings
 
 # `bls_stream` keeps the deadline; if it fails to, the call is abandoned, this much later.

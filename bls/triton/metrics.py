@@ -1,11 +1,11 @@
 """The loop's metrics on Triton's ``/metrics``.
 
-Two threads that change one metric at the same time crash the server (Triton 2.51: a metric keeps
-the message with its change in itself). So the threads that decode only add to numbers
-here, and one thread publishes them.
+Two threads that change one metric at the same time crash the server (Triton 2.51: a metric object
+holds the message with its change). So decoding threads only add to numbers here, and one thread
+publishes them.
 
-A change that Triton refuses (a counter that would fall) raises, and can bring the whole server
-down: none is sent. One that does not get through is made up for at the next chance.
+A change that Triton rejects (a counter that would fall) raises, and can crash the server: such
+changes are not sent. A change that fails is retried at the next publication.
 """
 
 from __future__ import annotations
@@ -19,18 +19,8 @@ from typing import Any
 import triton_python_backend_utils as pb_utils
 
 from tandem.bls.drafters.registry import LOOKUP_POOL, DrafterName
-from tandem.bls.metrics.names import (
-    ABANDONED_CALLS,
-    GUIDES_REFUSED,
-    HEARTBEAT,
-    KV_RESERVED,
-    LOOKUP_POOL_TOKENS,
-    METRICS,
-    OLDEST_DELIVERY,
-    REQUESTS_RUNNING,
-    REQUESTS_WAITING,
-)
-from tandem.bls.metrics.statistics import Statistics
+from tandem.bls.metrics import names
+from tandem.bls.metrics.request_statistics import Statistics
 from tandem.bls.metrics.timeline import Timeline
 from tandem.bls.metrics.updates import (
     Key,
@@ -49,18 +39,18 @@ HEARTBEAT_SECONDS = 1.0
 class Metrics:
     """Metrics of one loop. Sequences are counted when they end.
 
-    Each loop of a model has series of its own, by the label ``loop``: the last one to publish would
-    overwrite the gauges of the others.
+    Each loop of a model has its own series, with the label ``loop``; with a common one, each loop
+    would overwrite the gauges of the others.
 
-    The counters of ``drafters`` are there, at 0, before the first sequence ends: Prometheus takes
-    no notice of what a series begins with. has_pools: so are those of drafts from pools.
+    The counters of ``drafters`` appear at 0 before the first sequence ends, because Prometheus
+    ignores the first value of a series. has_pools: so do the counters of drafts from pools.
     """
 
     def __init__(
         self, model: str, loop: str, drafters: Iterable[DrafterName], *, has_pools: bool = False
     ) -> None:
         self._labels = {"model": model, "loop": loop}
-        self._families = {metric: _family(metric) for metric in METRICS}
+        self._families = {metric: _family(metric) for metric in names.METRICS}
         self._metrics: dict[Key, Any] = {}
         self._shown: dict[Key, float] = {}
         self._unpublished = MetricUpdates()
@@ -71,15 +61,15 @@ class Metrics:
             self._unpublished.add(zero_drafts(LOOKUP_POOL))
 
     def count(self, drafter: DrafterName, statistics: Statistics, timeline: Timeline) -> None:
-        """Add one ended sequence; any thread may. ``drafter`` is what it asked for."""
+        """Add one ended sequence that asked for ``drafter``. Any thread may call this."""
         updates = updates_of(drafter, statistics, timeline)
         with self._lock:
             self._unpublished.add(updates)
 
     def count_refused_guide(self, keyword: str) -> None:
-        """Add one guide that could not be compiled; any thread may."""
+        """Add one guide that could not be compiled. Any thread may call this."""
         with self._lock:
-            self._unpublished.count(GUIDES_REFUSED, 1, keyword=keyword)
+            self._unpublished.count(names.GUIDES_REFUSED, 1, keyword=keyword)
 
     def publish(
         self,
@@ -91,20 +81,21 @@ class Metrics:
         oldest_delivery: int,
         abandoned: Mapping[str, int],
     ) -> None:
-        """Bring ``/metrics`` up to date. One thread only.
+        """Update ``/metrics``. Only one thread may call this.
 
-        Raises the first error that it met, after all that could be published.
+        Raises the first error, after all other changes are published.
         """
         with self._lock:
             updates, self._unpublished = self._unpublished, MetricUpdates()
         gauges = {
-            key_of(REQUESTS_RUNNING): running,
-            key_of(REQUESTS_WAITING): waiting,
-            key_of(KV_RESERVED): kv_reserved,
-            key_of(LOOKUP_POOL_TOKENS): pool_tokens,
-            key_of(OLDEST_DELIVERY): oldest_delivery,
+            key_of(names.REQUESTS_RUNNING): running,
+            key_of(names.REQUESTS_WAITING): waiting,
+            key_of(names.KV_RESERVED): kv_reserved,
+            key_of(names.LOOKUP_POOL_TOKENS): pool_tokens,
+            key_of(names.OLDEST_DELIVERY): oldest_delivery,
             **{
-                key_of(ABANDONED_CALLS, engine=engine): calls for engine, calls in abandoned.items()
+                key_of(names.ABANDONED_CALLS, engine=engine): calls
+                for engine, calls in abandoned.items()
             },
         }
         errors = [*self._publish(updates), *self._show(gauges)]
@@ -112,7 +103,7 @@ class Metrics:
             raise errors[0]
 
     def _publish(self, updates: MetricUpdates) -> Iterator[Exception]:
-        """Publish counters and histograms; keep what Triton refused. Yield the errors."""
+        """Publish counters and histograms; keep what failed. Yield the errors."""
         left = MetricUpdates()
         for key, value in updates.counts.items():
             if not _grows(key, value):
@@ -120,7 +111,7 @@ class Metrics:
             try:
                 if value or key not in self._metrics:  # a change is a trip to the server process
                     self._metric(key).increment(value)
-            except Exception as error:  # noqa: BLE001  the others are not concerned
+            except Exception as error:  # noqa: BLE001  the others are published
                 left.counts[key] = value
                 yield error
         for key, value in updates.observations:
@@ -141,7 +132,7 @@ class Metrics:
                 continue
             try:
                 self._metric(key).set(value)
-            except Exception as error:  # noqa: BLE001  the others are not concerned
+            except Exception as error:  # noqa: BLE001  the others are published
                 yield error
             else:
                 self._shown[key] = value
@@ -156,18 +147,18 @@ class Metrics:
 
 
 class Heartbeat:
-    """When a model's watcher was last at work: what a liveness probe asks.
+    """When a model's watcher last ran, for liveness probes.
 
-    labels: ``model``, and ``loop`` where the model has loops.
+    labels: ``model``, and ``loop`` if the model has loops.
     """
 
     def __init__(self, **labels: str) -> None:
-        self._family = _family(HEARTBEAT)  # a metric dies with its family
+        self._family = _family(names.HEARTBEAT)  # a metric dies with its family
         self._metric = self._family.Metric(labels=labels)
         self._next = 0.0
 
     def beat(self) -> None:
-        """Show that the watcher looks; a trip to the server process now and then is enough."""
+        """Publish the time, once per second: each time is a trip to the server process."""
         now = time.monotonic()
         if now >= self._next:
             self._metric.set(time.time())
@@ -175,7 +166,7 @@ class Heartbeat:
 
 
 def _grows(key: Key, value: float) -> bool:
-    """Whether a counter may take the value; one that may not is a fault of ours, and left out."""
+    """Return whether a counter accepts the value. If not, that is a bug of ours: log it."""
     if math.isfinite(value) and value >= 0:
         return True
     log_exception(f"{value} is not an increase of {key[0]}", ValueError(value))

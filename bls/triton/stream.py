@@ -13,50 +13,48 @@ import triton_python_backend_utils as pb_utils
 
 from tandem.bls.admission.admission import Admission, DraftKvAvailability, Reservation, blocks_of
 from tandem.bls.admission.concurrency_limiter import ConcurrencyLimiter, Permit
-from tandem.bls.draft_ahead.statistics import AheadStatistics
+from tandem.bls.draft_ahead.ahead_planner import AheadPlanner
 from tandem.bls.draft_length.planner import DraftPlanner
-from tandem.bls.drafters.drafter import DrafterHealth
 from tandem.bls.drafters.factory import drafter_of
 from tandem.bls.drafters.module import FOLDER, read_kind, with_settings
 from tandem.bls.drafters.prompt_lookup import pools_of
 from tandem.bls.drafters.registry import join
 from tandem.bls.errors import Cancelled, ServingError
 from tandem.bls.loop import Decoding
+from tandem.bls.parsing.prompt import Prompt, check_logits, request_of
+from tandem.bls.parsing.request_parser import RequestParser
 from tandem.bls.request import Request
-from tandem.bls.requests.parser import RequestParser
-from tandem.bls.requests.prompt import Prompt, check_logits, request_of
 from tandem.bls.settings import LoopSettings
 from tandem.bls.triton.background import in_background, log_exception
 from tandem.bls.triton.engine_calls.clients import EngineClients
-from tandem.bls.triton.engine_calls.draft_health import DraftHealth, NoDraftEngine
+from tandem.bls.triton.engine_calls.draft_health import DraftHealth
 from tandem.bls.triton.engine_calls.pending_call import CallSlot
-from tandem.bls.triton.loops.siblings import index_of_loop, other_loops
+from tandem.bls.triton.loops.shared_capacity import index_of_loop, other_loops
 from tandem.bls.triton.metrics import Heartbeat, Metrics
-from tandem.bls.triton.requests.request_guides import RequestGuides
-from tandem.bls.triton.requests.request_state import RequestState, ending, give_up
-from tandem.bls.triton.requests.request_text import id_of, parameters_of
-from tandem.bls.triton.requests.request_tokenizer import RequestTokenizer, needs_tokenizer
-from tandem.bls.triton.requests.sequence_state import SequenceState
+from tandem.bls.triton.raw_request import id_of, parameters_of
 from tandem.bls.triton.responses.deliveries import Deliveries
 from tandem.bls.triton.responses.response_builder import ResponseBuilder, tells_text_lengths
 from tandem.bls.triton.responses.sender import Sender
+from tandem.bls.triton.serving.request_guides import RequestGuides
+from tandem.bls.triton.serving.request_state import RequestState, ending, give_up
+from tandem.bls.triton.serving.request_tokenizer import RequestTokenizer, needs_tokenizer
+from tandem.bls.triton.serving.sequence_state import SequenceState
 from tandem.bls.triton.watcher import Watcher
 from tandem.contract.forwarding import can_be_stopped, is_forwarded
-from tandem.contract.parameters import decode
+from tandem.contract.model_parameters import decode
 from tandem.contract.strings import Strings
 from tandem.guides.matcher import GuideMatcher
 
-# Calls of the tokenizer under way at once. It answers them one after the other, so that more would
-# gain nothing; each holds a thread of the pool that engine calls and chunks need too. Each of
-# several loops has so many, and such a pool of its own.
+# Concurrent calls of the tokenizer, per loop. It answers one after another, so more would gain
+# nothing, and each holds a thread of the loop's pool, which engine calls and chunks need too.
 TOKENIZER_CALLS = 4
 
 
 class StreamEntry:
-    """Triton's model object: one of the entry's loops. It has a thread for each prompt."""
+    """Triton's model object: one of the entry's loops. It has a thread per prompt."""
 
     def initialize(self, args: dict[str, str]) -> None:
-        """Read the settings and get everything that requests share."""
+        """Read the settings and create what all requests share."""
         pb_utils.deserialize_bytes_tensor = Strings
         settings = decode(LoopSettings, json.loads(args["model_config"]))
         self._settings = settings
@@ -64,7 +62,8 @@ class StreamEntry:
         for own in settings.drafter_modules:
             join(with_settings(read_kind(version_folder / FOLDER / own.file), own.settings))
         self._clients = EngineClients(settings)
-        self._health: DrafterHealth = self._draft_health()
+        draft = self._clients.engines.get("draft")
+        self._health = DraftHealth(draft, self._clients.calls, settings.drafter_pause)
         model, loop = args["model_name"], index_of_loop(args)
         self._pools = pools_of(settings)
         has_pools = self._pools is not None
@@ -77,13 +76,17 @@ class StreamEntry:
             draft_kv_blocks=settings.draft_kv_blocks,
             other_loops=self._other_loops,
         )
+
+        def running() -> int:
+            return self._admission.running_in_all_loops
+
         self._draft_planner = DraftPlanner(
             settings.target.max_draft_len,
-            self._running,
+            running,
             clock=time.monotonic,
             rated=settings.draft_stops_when_unsure,
         )
-        self._ahead_statistics = AheadStatistics(settings, self._running)
+        self._ahead_statistics = AheadPlanner(settings, running)
         self._tokenizer = RequestTokenizer(settings, self._clients.calls)
         self._tokenizer_limiter = ConcurrencyLimiter(
             TOKENIZER_CALLS, settings.max_queue_bytes_each, "texts that wait to be tokenized"
@@ -98,7 +101,7 @@ class StreamEntry:
         self._other_loops.open(stop=self._cancel, look=self._admission.look)
 
     def execute(self, requests: list[Any]) -> None:
-        """Take requests in and return at once; answers follow from other threads."""
+        """Accept requests and return at once; other threads answer them."""
         for request in requests:
             sender = Sender(
                 request,
@@ -110,7 +113,7 @@ class StreamEntry:
                 self._take(request, sender)
             except ServingError as error:
                 sender.refuse(error.line, error.code)
-            except Exception as error:  # noqa: BLE001  the client must not wait for ever
+            except Exception as error:  # noqa: BLE001  the client must get an answer
                 log_exception("a request could not be read", error)
                 sender.refuse("internal error while reading the request; see the server's log")
 
@@ -119,17 +122,6 @@ class StreamEntry:
         self._guides.close()
         self._other_loops.close()
         self._watcher.stop()
-
-    def _draft_health(self) -> DrafterHealth:
-        if "draft" not in self._clients.engines:
-            return NoDraftEngine()
-        return DraftHealth(
-            self._clients.engines["draft"], self._clients.calls, self._settings.drafter_pause
-        )
-
-    def _running(self) -> int:
-        """Return how many sequences decode now, and share the engines."""
-        return self._admission.running_in_all_loops
 
     def _take(self, request: Any, sender: Sender) -> None:
         inputs = {tensor.name(): tensor.as_numpy() for tensor in request.inputs()}
@@ -158,7 +150,7 @@ class StreamEntry:
         self._watcher.add(state)
 
     def _queue(self, state: RequestState, prompts: list[Prompt]) -> None:
-        """Let a request begin; one that needs the tokenizer waits for a permit."""
+        """Begin a request; if it needs the tokenizer, it waits for a permit."""
 
         def begin(permit: Permit | None = None) -> None:
             in_background(
@@ -221,27 +213,37 @@ class StreamEntry:
                 pools=self._pools,
             )
             decoding = Decoding(request, settings, drafter, matchers[index])
-            sequence = SequenceState(index, decoding, prefixes[index], state, self._metrics)
-            sequences.append(sequence)
-            reservations.append(sequence.queue(self._admission, reservation, self._clients))
+            sequences.append(
+                SequenceState(
+                    index,
+                    decoding,
+                    prefixes[index],
+                    state,
+                    metrics=self._metrics,
+                    admission=self._admission,
+                    reservation=reservation,
+                    clients=self._clients,
+                )
+            )
+            reservations.append(reservation)
         return sequences, reservations
 
     def _remember(self, request_id: str, state: RequestState) -> None:
-        """Make a request known to the ``stop`` that may follow it."""
+        """Remember a request for the ``stop`` that may follow it."""
         with self._states_lock:
             self._states = [(name, known) for name, known in self._states if not known.closed]
             if can_be_stopped(request_id):
                 self._states.append((request_id, state))
 
     def _stop(self, request_id: str, sender: Sender) -> None:
-        """End requests, which other loops may have: Triton asks any of them."""
+        """End requests here and in other loops: Triton may give a `stop` to any loop."""
         if can_be_stopped(request_id):
             self._cancel(request_id)
             self._other_loops.stop(request_id)
         sender.close()
 
     def _cancel(self, request_id: str) -> None:
-        """End the requests of this id that are here."""
+        """End this loop's requests with this id."""
         for name, state in self._states:
             if name == request_id:
                 state.fail(Cancelled())

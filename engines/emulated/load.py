@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from tandem.contract.parameters import decode
+from tandem.contract.model_parameters import decode
 from tandem.engines.emulated.engine import EmulatedEngine
 from tandem.engines.emulated.settings import EmulatedSettings
 from tandem.engines.emulated.timers import WallTimer

@@ -6,7 +6,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from tandem.contract.parameters import decode
+from tandem.contract.model_parameters import decode
 from tandem.engines.errors import LoadError
 from tandem.engines.llmapi.engine import LlmApiEngine
 from tandem.engines.llmapi.settings import LlmApiSettings

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tandem.contract.parameters import decode
+from tandem.contract.model_parameters import decode
 from tandem.engines.torch.settings import TorchSettings
 
 if TYPE_CHECKING:

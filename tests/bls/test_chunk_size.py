@@ -4,7 +4,7 @@ import pytest
 from scripted import SETTINGS, Health, ids, play, with_engines
 from timed import Text, Times, World
 
-from tandem.bls.chunk_size import FIXED_PIECE, MOST_TOKENS, WHOLE_ANSWER, ChunkSize
+from tandem.bls.chunk_size import FIXED_CHUNK, MOST_TOKENS, WHOLE_ANSWER, ChunkSize
 from tandem.bls.draft_length.planner import DraftPlanner
 from tandem.bls.drafters.factory import drafter_of
 from tandem.bls.loop import Decoding
@@ -58,7 +58,7 @@ def test_whole_answers_come_in_pieces_where_somebody_reads_along():
 
 
 def test_pieces_that_must_not_follow_from_times_are_of_one_size():
-    assert pieces(ChunkSize(steady=True, timed=False), 0.001) == [FIXED_PIECE] * 8
+    assert pieces(ChunkSize(steady=True, timed=False), 0.001) == [FIXED_CHUNK] * 8
     assert ChunkSize(steady=False, timed=False).tokens == MOST_TOKENS
 
 
@@ -124,4 +124,4 @@ def test_a_seeded_stream_of_an_unkeyed_engine_has_pieces_of_one_size():
     planner = DraftPlanner(16, clock=lambda: world.seconds, rated=True)
     drafter = drafter_of(request, settings, Health(), planner)
     play(Decoding(request, settings, drafter, clock=lambda: world.seconds), world, world)
-    assert [tokens for tokens, _ in world.plain] == [FIXED_PIECE] * 5
+    assert [tokens for tokens, _ in world.plain] == [FIXED_CHUNK] * 5

@@ -30,7 +30,7 @@ from strategies import languages, requests_of
 from tandem.bls.effects import EngineAnswer
 from tandem.bls.errors import EngineCallError
 from tandem.bls.request import Sampling
-from tandem.bls.text.incremental import detokenize_stream
+from tandem.bls.text.detokenizer import detokenize_stream
 from tandem.bls.text.token_details import joined
 from tandem.contract.entry import KINDS
 
@@ -290,7 +290,7 @@ def test_an_impossible_verification_is_named():
         def answers(self, call):
             yield next(super().answers(call))._replace(tokens=ids(1, 2, 3, 4, 5, 6, 7, 0))
 
-    with pytest.raises(EngineCallError, match="verified 4 draft tokens and answered 8 tokens"):
+    with pytest.raises(EngineCallError, match="verified 4 draft tokens and returned 8 tokens"):
         play(decoding_of(request_of()), Overflows(Language()), Draft(Language()))
 
 

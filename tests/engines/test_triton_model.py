@@ -15,7 +15,7 @@ from emulated import settings
 from triton_python_backend_utils import Request, ResponseSender, TritonError
 
 from tandem.contract.errors import decoded
-from tandem.contract.parameters import encode
+from tandem.contract.model_parameters import encode
 from tandem.engines.errors import ResponseError
 from tandem.engines.request import EngineResponse
 from tandem.engines.shared_logits import SharedLogitsWriter

@@ -8,7 +8,7 @@ import scripted
 from scripted import with_engines
 
 from tandem.bls.errors import BadRequest
-from tandem.bls.requests.parser import RequestParser
+from tandem.bls.parsing.request_parser import RequestParser
 from tandem.contract import entry
 
 SETTINGS = replace(

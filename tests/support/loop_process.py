@@ -1,9 +1,9 @@
-"""A loop without Triton: `Siblings` in a process of its own, which does what lines tell it."""
+"""A loop without Triton: `SharedCapacity` in a process of its own, driven by lines."""
 
 import sys
 
 from tandem.bls.admission.other_loops import LoopUsage
-from tandem.bls.triton.loops.siblings import Siblings
+from tandem.bls.triton.loops.shared_capacity import SharedCapacity
 
 
 def say(*words):
@@ -46,7 +46,7 @@ VERBS = {verb.__name__: verb for verb in (note, usage, hold, stop, call, close)}
 
 
 def main():
-    loop = Siblings(sys.argv[1])
+    loop = SharedCapacity(sys.argv[1])
     loop.open(stop=lambda request_id: say("stop", request_id), look=lambda: say("look"))
     say("ready")
     for line in sys.stdin:

@@ -7,25 +7,25 @@ from typing import Any
 
 import numpy as np
 
-from tandem.bls.draft_ahead.statistics import AheadStatistics
+from tandem.bls.draft_ahead.ahead_planner import AheadPlanner
 from tandem.bls.draft_length.planner import DraftPlanner
 from tandem.bls.drafters.factory import drafter_of
 from tandem.bls.effects import (
-    Beside,
+    AwaitAhead,
     BranchDraft,
     Chunk,
     DecodedText,
     EngineAnswer,
     EngineCall,
     NextChunk,
-    Settle,
+    StartAhead,
     TextCall,
 )
 from tandem.bls.errors import EngineCallError, EngineRefused
 from tandem.bls.loop import Decoding
 from tandem.bls.request import Request
 from tandem.bls.settings import EngineSettings, LoopSettings
-from tandem.bls.text.incremental import detokenize_stream
+from tandem.bls.text.detokenizer import detokenize_stream
 from tandem.contract.capabilities import Capabilities
 from tandem.engines.capabilities import TORCH
 from tandem.postprocessing.detokenizer import Detokenizer, chunk, text_lengths
@@ -285,20 +285,20 @@ def decoding_of(
     settings: LoopSettings = SETTINGS,
     health=None,
     pools=None,
-    ahead_statistics=None,
+    ahead_planner=None,
 ) -> Decoding:
     draft_planner = DraftPlanner(
         settings.target.max_draft_len,
         clock=lambda: 0.0,
         rated=settings.draft_stops_when_unsure,
     )
-    ahead_statistics = ahead_statistics or AheadStatistics(settings)
+    ahead_planner = ahead_planner or AheadPlanner(settings)
     drafter = drafter_of(
         request,
         settings,
         health or Health(),
         draft_planner,
-        ahead_statistics,
+        ahead_planner,
         pools=pools,
     )
     return Decoding(request, settings, drafter)
@@ -337,9 +337,9 @@ def perform(steps, engines=None, chunks_in=(), beside=("in time",), decode=decod
         try:
             if isinstance(effect, EngineCall):
                 answer = next(engines[effect.engine].answers(effect))
-            elif isinstance(effect, Beside):
-                ahead, answer = BesideCall(effect.steps, next(fates)), None
-            elif isinstance(effect, Settle):
+            elif isinstance(effect, StartAhead):
+                ahead, answer = AheadCall(effect.steps, next(fates)), None
+            elif isinstance(effect, AwaitAhead):
                 answer = ahead.settled(engines)
             elif isinstance(effect, TextCall):
                 answer = decode(effect)
@@ -353,7 +353,7 @@ def perform(steps, engines=None, chunks_in=(), beside=("in time",), decode=decod
             resume = lambda answer=answer: steps.send(answer)  # noqa: E731
 
 
-class BesideCall:
+class AheadCall:
     """Steps that are carried out beside a call, unless nobody is free to do them."""
 
     def __init__(self, steps, fate: str) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import triton_python_backend_utils as pb_utils
 from tokenizer_kinds import byte_level, write
 
-from tandem.contract.parameters import encode
+from tandem.contract.model_parameters import encode
 
 
 def load(module: str, name: str, settings: Any, repository: Any) -> Any:

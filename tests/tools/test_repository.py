@@ -12,7 +12,7 @@ from google.protobuf import text_format
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from tandem.bls.settings import ForwarderSettings, LoopSettings
-from tandem.contract import parameters
+from tandem.contract import model_parameters
 from tandem.tools.errors import TandemError
 from tandem.tools.profiles import deployment
 from tandem.tools.triton import repository
@@ -65,7 +65,7 @@ def settings(kind, folder):
     """Read a model's settings as the model does: Triton hands it its configuration as JSON."""
     written = config(folder)
     given = {name: {"string_value": p.string_value} for name, p in written.parameters.items()}
-    return parameters.decode(kind, {"name": written.name, "parameters": given})
+    return model_parameters.decode(kind, {"name": written.name, "parameters": given})
 
 
 def files(folder):
@@ -287,7 +287,7 @@ def test_committed_repository_is_the_embedded_profile_rendered(tmp_path):
 
 def test_settings_survive_as_json(planned):
     """Triton hands parameters over as strings; what is no string travels as JSON."""
-    told = parameters.encode(planned.loop_settings())
+    told = model_parameters.encode(planned.loop_settings())
     assert json.loads(told["end_ids"]) == [0, 7]
     assert json.loads(told["draft"])["model"] == "small"
 

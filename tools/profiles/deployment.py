@@ -11,7 +11,7 @@ from typing import Any
 
 from tandem.bls.drafters.registry import CONTROL, DrafterKind, DrafterName
 from tandem.bls.settings import (
-    MAX_HELPERS,
+    MAX_AHEAD_THREADS,
     DrafterModule,
     EngineSettings,
     ForwarderSettings,
@@ -66,7 +66,7 @@ class Deployment:
         if ahead is None:  # auto
             ahead = not _share_device(self.profile)
         can_draft_ahead = self.draft is not None and self.draft.capabilities.branches
-        helpers = min(MAX_HELPERS, admission.max_requests) if ahead and can_draft_ahead else 0
+        helpers = min(MAX_AHEAD_THREADS, admission.max_requests) if ahead and can_draft_ahead else 0
         return most + helpers + SPARE_THREADS
 
     @property

@@ -17,7 +17,7 @@ import tandem
 from tandem.bls.drafters import module as drafter_module
 from tandem.bls.drafters.registry import CONTROL
 from tandem.contract import engine, entry, postprocessing, preprocessing
-from tandem.contract.parameters import encode
+from tandem.contract.model_parameters import encode
 from tandem.contract.tensor import Tensor
 from tandem.tools.errors import TandemError
 from tandem.tools.profiles.deployment import TOKENIZER, Deployment

@@ -1,27 +1,28 @@
 """BLS calls, made so that Triton survives them.
 
-Everything that is known to go wrong between a BLS model and the models it calls is dealt with here
-and nowhere else (measured with Triton 2.51):
+All known hazards between a BLS model and the models it calls are handled in this module (measured
+with Triton 2.51):
 
-- Nothing streams into a model. A thread that is woken by a second response waits for the GIL with
-  its iterator's mutex held; one more response then blocks the thread that hands out responses, with
-  the mutex of all iterators held; a call that returns meanwhile wants that one, with the GIL held:
-  the model's process stands still for ever (still so upstream in 2026-06). An error after a first
-  response is lost on its way besides, since its id is never written (fixed in r25.04).
-- A decoupled model may end a call by an empty response behind its answer. An iterator that saw
-  more than one response crashes the caller when it is freed as its last response arrives (fixed
+- No response streams into a model. A thread that is woken by a second response waits for the GIL
+  while it holds its iterator's mutex; one more response then blocks the thread that hands out
+  responses, while it holds the mutex of all iterators; a call that returns meanwhile waits for that
+  mutex while it holds the GIL: the model's process deadlocks (still so upstream in 2026-06). And an
+  error after a first response is lost, because its id is never written (fixed in r25.04).
+- A decoupled model may end a call by an empty response after its answer. An iterator that saw more
+  than one response crashes the caller if it is freed while its last response arrives (fixed
   upstream in r25.01): it is kept alive for a second after its answer.
 - A call cannot be cancelled, and dropping the iterator stops nothing: a second call with the
   same request id and ``stop`` informs the engine.
-- An error loses its code (fixed in r25.04): models of ours write it before the line
+- An error loses its code (fixed in r25.04): Tandem's models write it before the line
   (``contract.errors``).
 - ``trace=request.trace()`` crashes decoupled models: no call passes it.
 
-The hazard of the way back, to the client, is guarded in ``bls.triton.responses.sender``.
+``bls.triton.responses.sender`` handles the hazards of responses to clients.
 """
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from collections import deque
@@ -30,12 +31,19 @@ from typing import Any
 
 import triton_python_backend_utils as pb_utils
 
-from tandem.bls.errors import EngineCallError
+from tandem.bls.errors import EngineCallError, EngineRefused
 from tandem.bls.triton.background import log_exception
-from tandem.bls.triton.engine_calls.failures import NO_MEMORY, failure
-from tandem.contract.errors import CODES, ErrorCode
+from tandem.contract.errors import CODES, ErrorCode, decoded
 
 KEEP_SECONDS = 1.0
+
+REFUSALS: frozenset[ErrorCode] = frozenset({"INVALID_ARG", "UNSUPPORTED"})
+# Triton's own lines about its shared memory contain the name of the region. A client that knows the
+# name could register the region as its own.
+REGION = re.compile("shared memory (pool size for key|key|region) '|_backend_shm_region_")
+# What Triton says of a call to a model whose process has ended or hangs; it gives no code.
+NOT_HEALTHY = re.compile(r"Stub process '[^']*' is not healthy")
+NO_MEMORY = "Triton's shared memory is full (/dev/shm; docker's --shm-size); see the server's log"
 
 
 class Calls:
@@ -50,17 +58,16 @@ class Calls:
     ) -> Any:
         """Make a call that has one answer; return that response.
 
-        decoupled: whether the model is; it must be said, and costs the call another thread.
-        may_be_empty: whether a response without tensors is an answer, where no other one came.
-        Raises EngineCallError with the model's own words where the call failed, EngineRefused
-        where they say that the call itself is at fault.
+        decoupled: whether the model is; such a call costs another thread. may_be_empty: accept a
+        response without tensors if no other one comes. Raises EngineCallError with the model's own
+        words if the call failed, EngineRefused if the call itself is wrong.
         """
         try:
             if not decoupled:
                 return _answer(model, [request.exec()], may_be_empty)
             responses = request.exec(decoupled=True)
         except pb_utils.TritonModelException as error:
-            raise _failure(model, error) from error
+            raise failure(model, error) from error
         try:
             return _answer(model, responses, may_be_empty)
         finally:
@@ -68,20 +75,34 @@ class Calls:
 
     def _keep(self, responses: Any) -> None:
         now = time.monotonic()
-        forgotten = []  # freed without the lock: one that has not ended waits for its end
+        forgotten = []  # freed without the lock: an unfinished iterator waits for its end
         with self._lock:
             self._kept.append((now + KEEP_SECONDS, responses))
             while self._kept and self._kept[0][0] < now:
                 forgotten.append(self._kept.popleft())
 
 
+def failure(model: str, said: object, code: ErrorCode = "INTERNAL") -> EngineCallError:
+    """Return the error of a failed call, as a client may read it.
+
+    said: the model's words. code: Triton's own; a code before the line takes precedence. Only the
+    first line counts: if a model raised, Triton and engines add a stack, which they log.
+    """
+    written, line = decoded(str(said).strip().partition("\n")[0])
+    code = written or ("UNAVAILABLE" if NOT_HEALTHY.match(line) else code)
+    if REGION.search(line) is not None:
+        line = NO_MEMORY
+        log_exception(f"model '{model}' could not be called", RuntimeError(str(said)))
+    return (EngineRefused if code in REFUSALS else EngineCallError)(model, line, code)
+
+
 def _answer(model: str, responses: Iterable[Any], may_be_empty: bool) -> Any:
-    """The response that holds the answer; Python models may add an empty one."""
+    """Return the response that holds the answer; Python models may add an empty one."""
     response = None
     for response in responses:
         if response.has_error():
             error = response.error()
-            raise _failure(model, error.message(), _code(error))
+            raise failure(model, error.message(), _code(error))
         if response.output_tensors():
             return response
     if may_be_empty and response is not None:
@@ -89,16 +110,8 @@ def _answer(model: str, responses: Iterable[Any], may_be_empty: bool) -> Any:
     raise EngineCallError(model, "it ended the call without an answer")
 
 
-def _failure(model: str, said: object, code: ErrorCode = "INTERNAL") -> EngineCallError:
-    """The error for the caller; what no client may read is in the log."""
-    error = failure(model, said, code)
-    if error.what == NO_MEMORY:
-        log_exception(f"model '{model}' could not be called", RuntimeError(str(said)))
-    return error
-
-
 def _code(error: Any) -> ErrorCode:
-    """The code of Triton's own error, which is always INTERNAL before Triton 25.04."""
+    """Return the code of Triton's own error, which is always INTERNAL before Triton 25.04."""
     for code in CODES:
         if error.code() == getattr(pb_utils.TritonError, code):
             return code

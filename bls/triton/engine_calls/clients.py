@@ -1,15 +1,47 @@
-"""What all decodings share: the engines, the calls to them, the count of abandoned calls."""
+"""What all sequences share: the engines, the calls to them, the count of abandoned calls."""
 
 from __future__ import annotations
 
+import queue
 import threading
 
 from tandem.bls.effects import EngineRole
-from tandem.bls.settings import MAX_HELPERS, EngineSettings, LoopSettings
+from tandem.bls.errors import EngineCallError
+from tandem.bls.settings import MAX_AHEAD_THREADS, EngineSettings, LoopSettings
+from tandem.bls.triton.background import in_background, log_exception
 from tandem.bls.triton.engine_calls.calls import Calls
-from tandem.bls.triton.engine_calls.canceller import Canceller
 from tandem.bls.triton.engine_calls.engine_client import EngineClient
 from tandem.bls.triton.engine_calls.pending_call import AbandonedCalls
+
+# Per engine. An engine that hangs doesn't answer a `stop` either: it blocks these threads for good.
+CANCELLER_THREADS = 4
+
+
+class Canceller:
+    """Sends the calls with `stop` to one engine. Thread-safe."""
+
+    def __init__(self, engine: EngineClient, calls: Calls) -> None:
+        self._engine = engine
+        self._calls = calls
+        self._request_ids: queue.SimpleQueue[str] = queue.SimpleQueue()
+        for _ in range(CANCELLER_THREADS):
+            in_background(self._send)
+
+    def add(self, request_id: str) -> None:
+        """Stop the call with this id soon, without waiting for it."""
+        self._request_ids.put(request_id)
+
+    def _send(self) -> None:
+        settings = self._engine.settings
+        while True:
+            request_id = self._request_ids.get()
+            try:
+                request = self._engine.stop_request(request_id)
+                self._calls.infer(settings.model, request, decoupled=settings.decoupled)
+            except EngineCallError:
+                continue  # the call has ended, or will reach its time-out
+            except Exception as error:  # noqa: BLE001  the next call must still be stopped
+                log_exception("a call of an engine could not be stopped", error)
 
 
 class EngineClients:
@@ -19,7 +51,7 @@ class EngineClients:
         self.settings = settings
         self.calls = Calls()
         self.abandoned = AbandonedCalls()
-        self.helpers = threading.BoundedSemaphore(MAX_HELPERS)  # that sequences may have
+        self.ahead_threads = threading.BoundedSemaphore(MAX_AHEAD_THREADS)
         roles: dict[EngineRole, EngineSettings | None] = {
             "target": settings.target,
             "draft": settings.draft,

@@ -1,4 +1,4 @@
-"""Whether the draft engine answers: one that failed rests, and is tried again."""
+"""Whether the draft engine answers: after a failure it is paused, and tried again."""
 
 from __future__ import annotations
 
@@ -12,85 +12,56 @@ from tandem.bls.triton.engine_calls.engine_client import EngineClient
 
 
 class DraftHealth:
-    """Shared by all requests. After a failure one probe, and no request, finds out what is next.
+    """Shared by all requests. After a failure, a probe tries the engine until it answers.
 
-    A probe of an engine whose process has died never returns. It is not repeated: drafts stay off
-    until the engine answers it, in practice until the server is started anew. One that takes longer
-    than a draft may take does not count.
+    A probe of an engine whose process has died never returns and is not repeated: drafts stay off
+    until the server restarts. A probe that takes longer than a draft may take doesn't count.
+
+    engine: None if the deployment has no draft engine. pause: seconds before each probe.
     """
 
-    def __init__(self, engine: EngineClient, calls: Calls, pause: float) -> None:
+    def __init__(self, engine: EngineClient | None, calls: Calls, pause: float) -> None:
         self._engine = engine
         self._calls = calls
         self._pause = pause
         self._lock = threading.Lock()
-        self._refusals = RefusalLog()
-        self.available = True
+        self._last_refusal = ""
+        self.available = engine is not None
 
     def failed(self, error: EngineCallError) -> None:
         """Pause the engine; the first caller logs it and starts the probe."""
+        engine = self._engine
         with self._lock:
-            if not self.available:
+            if engine is None or not self.available:
                 return
             self.available = False
         log_warning(f"answers go on without drafts: {error}")
-        in_background(self._probe_until_well, self._probe_later)
+        in_background(lambda: self._probe_until_well(engine), self._probe_later)
 
     def refused(self, error: EngineRefused) -> None:
-        """Say once in the log why a request goes on without drafts; others keep theirs."""
-        self._refusals.add(error)
+        """Log why a request goes on without drafts, but no line twice in a row."""
+        if self._last_refusal != str(error):
+            self._last_refusal = str(error)
+            log_warning(f"a request goes on without drafts: {error}")
 
     def _probe_later(self, _: Overloaded) -> None:
         """Let the next failure start the probe: this one found no thread for it."""
         self.available = True
 
-    def _probe_until_well(self) -> None:
+    def _probe_until_well(self, engine: EngineClient) -> None:
         while True:
             time.sleep(self._pause)
             began = time.monotonic()
+            settings = engine.settings
             try:
-                self._probe()
+                request = engine.probe_request("tandem-probe")
+                self._calls.infer(settings.model, request, decoupled=settings.decoupled)
             except EngineCallError:
                 continue
-            except Exception as error:  # noqa: BLE001  nobody else would ever try it again
-                log_exception("a draft engine could not be tried", error)
+            except Exception as error:  # noqa: BLE001  without this thread, drafts would stay off
+                log_exception("a draft engine could not be probed", error)
                 continue
-            if time.monotonic() - began < self._engine.settings.timeout:
+            if time.monotonic() - began < settings.timeout:
                 break
         self.available = True
-        model = self._engine.settings.model
-        log_info(f"model '{model}' answers; drafts are back")
-
-    def _probe(self) -> None:
-        settings = self._engine.settings
-        request = self._engine.probe_request("tandem-probe")
-        self._calls.infer(settings.model, request, decoupled=settings.decoupled)
-
-
-class NoDraftEngine:
-    """Stands where a deployment has no draft engine."""
-
-    available = False
-
-    def __init__(self) -> None:
-        self._refusals = RefusalLog()
-
-    def failed(self, error: EngineCallError) -> None:
-        """Nothing was called."""
-
-    def refused(self, error: EngineRefused) -> None:
-        """Say once in the log why a request goes on without drafts: its drafter has a fault."""
-        self._refusals.add(error)
-
-
-class RefusalLog:
-    """Why requests went on without drafts; the same line is not logged twice in a row."""
-
-    def __init__(self) -> None:
-        self._last = ""
-
-    def add(self, error: EngineRefused) -> None:
-        """Log an error, unless it is the last one."""
-        if self._last != str(error):
-            self._last = str(error)
-            log_warning(f"a request goes on without drafts: {error}")
+        log_info(f"model '{settings.model}' answers; drafts are back")

@@ -1,8 +1,9 @@
-"""Calls engines for one sequence, one call at a time, from a thread that blocks in it."""
+"""Calls models for one sequence, one call at a time, from a thread that blocks in the call."""
 
 from __future__ import annotations
 
 import time
+import uuid
 from collections.abc import Callable
 from typing import Any
 
@@ -12,21 +13,22 @@ from tandem.bls.request import Request
 from tandem.bls.triton.engine_calls.clients import EngineClients
 from tandem.bls.triton.engine_calls.engine_client import EngineRequests
 from tandem.bls.triton.engine_calls.pending_call import CallSlot, PendingCall
-from tandem.bls.triton.requests import request_ids
-from tandem.bls.triton.requests.tokenizers import text_of, text_request
+from tandem.bls.triton.tokenizer_calls import text_of, text_request
 
-SECONDS_BETWEEN_STOPS = 1.0  # of one call: an engine in a long step takes none of them before
+SECONDS_BETWEEN_STOPS = 1.0  # of one call: an engine reads none of them during a long step
 
 
 class EngineCaller:
-    """Makes the calls of one thread. Another one may stop or abandon the call under way."""
+    """Makes the calls of one thread. Another thread may stop or abandon the current call."""
 
     def __init__(self, clients: EngineClients, request: Request) -> None:
         self.interruption: Failure | None = None
         self._clients = clients
         self._request = request
         self._requests: dict[EngineRole, EngineRequests] = {}
-        self._name = request_ids.fresh()
+        # A `stop` must reach this call and no other. Two clients may choose the same id, so theirs
+        # is not used.
+        self._name = f"tandem-{uuid.uuid4().hex}"
         self._calls_made = 0
         self._slot = CallSlot(clients.abandoned)
         self._next_stop = 0.0
@@ -34,7 +36,7 @@ class EngineCaller:
     def answer(
         self, call: EngineCall, about_to_block: Callable[[], None] = lambda: None
     ) -> EngineAnswer:
-        """Make an engine's call; ``about_to_block`` is called when all is ready for it."""
+        """Call an engine. ``about_to_block`` is called right before."""
         engine = self._clients.engines[call.engine]
         if call.engine not in self._requests:
             self._requests[call.engine] = EngineRequests(engine, self._request)
@@ -57,22 +59,22 @@ class EngineCaller:
         return text_of(model, response)
 
     def interrupt(self, reason: Failure) -> None:
-        """Have the engine stop the call under way, which is still waited for; begin no other one.
+        """Have the engine stop the current call, whose end is still awaited.
 
-        The others are refused with ``reason`` until ``interruption`` is None again.
+        Other calls raise ``reason`` until ``interruption`` is None again.
         """
         self.interruption, self._next_stop = reason, 0.0
         self.stop_again(time.monotonic())
 
     def stop_again(self, now: float) -> None:
-        """Have the call under way stopped, once interrupted: a `stop` may have overtaken it."""
+        """Repeat the `stop` of an interrupted call: the first one may have overtaken the call."""
         call = self._slot.call
         if call is not None and self.interruption is not None and now >= self._next_stop:
             self._next_stop = now + SECONDS_BETWEEN_STOPS
             self._clients.stop(call.model, call.request_id)
 
     def abandon_if_overdue(self, now: float) -> PendingCall | None:
-        """Abandon the call under way, and have it stopped, if it is overdue; return it, or None."""
+        """Abandon the current call, and have it stopped, if it is overdue; return it, or None."""
         call = self._slot.abandon_if_overdue(now)
         if call is not None:
             self._clients.stop(call.model, call.request_id)

@@ -19,21 +19,23 @@ from tandem.bls.effects import (
 )
 from tandem.bls.errors import EngineCallError
 from tandem.bls.exactness.lossless import draft_gets_bans, draft_sampling, verification_logits
-from tandem.bls.guided.masked_bias import masked_bias
+from tandem.bls.guided.guidance import masked_bias
+from tandem.bls.parsing.word_lists import joined, known, one_token_words
 from tandem.bls.request import Request, TokenIds
-from tandem.bls.requests.word_lists import joined, known, one_token_words
 from tandem.bls.settings import EngineSettings, LoopSettings
 from tandem.bls.text.token_details import TopLogProbs
-from tandem.bls.triton.engine_calls.draft_timeout import draft_timeout
 from tandem.contract import engine as tensors
 
-# TensorRT-LLM answers no call that does not ask for both.
+# TensorRT-LLM rejects a call that does not request both.
 REQUIRED = [tensors.OUTPUT_IDS, tensors.SEQUENCE_LENGTH]
+# Context tokens per time-out of a draft call. A draft engine computes thousands of tokens per
+# second; a slower one is not worth calling.
+CONTEXT_TOKENS = 2048
 BRANCHES = [tensors.BRANCH_OUTCOMES, tensors.BRANCH_IDS, tensors.BRANCH_LENGTHS]
 
 
 class EngineClient:
-    """One of the two engines, and how long the loop waits for it."""
+    """One of the two engines, and its time-outs."""
 
     def __init__(self, role: EngineRole, settings: EngineSettings, loop: LoopSettings) -> None:
         self.settings = settings
@@ -41,7 +43,7 @@ class EngineClient:
         self.is_draft = role == "draft"
 
     def timeout_of(self, call: EngineCall) -> float:
-        """How long to wait for a call's answer, in seconds."""
+        """Return how long to wait for a call's answer, in seconds."""
         if call.whole:
             return self.loop.request_timeout
         if not self.is_draft:
@@ -50,11 +52,11 @@ class EngineClient:
         return draft_timeout(len(call.context), self.settings.timeout, at_most=at_most)
 
     def stop_request(self, request_id: str) -> Any:
-        """The call that makes the engine stop ``request_id``; required inputs are dummies."""
+        """Return the call that stops ``request_id``; its required inputs are dummies."""
         return self._smallest_request(request_id, _scalar(tensors.STOP, True))
 
     def probe_request(self, request_id: str) -> Any:
-        """The cheapest real call: one token after one token."""
+        """Return the cheapest real call: one token after one token."""
         return self._smallest_request(request_id, _scalar(tensors.RUNTIME_TOP_K, 1))
 
     def _smallest_request(self, request_id: str, purpose: Any) -> Any:
@@ -72,7 +74,7 @@ class EngineClient:
 
 
 class EngineRequests:
-    """Builds one request's calls to one engine; what never changes is built once."""
+    """Builds one request's calls to one engine. Tensors that never change are built once."""
 
     def __init__(self, engine: EngineClient, request: Request) -> None:
         self._engine = engine
@@ -127,7 +129,7 @@ class EngineRequests:
         )
 
     def read(self, call: EngineCall, response: Any, seconds: float) -> EngineAnswer:
-        """Return what a response to ``call`` says, which came after so many seconds."""
+        """Return the answer in a response to ``call``, which took ``seconds``."""
         outputs = {tensor.name(): tensor for tensor in response.output_tensors()}
         if tensors.OUTPUT_IDS not in outputs or tensors.SEQUENCE_LENGTH not in outputs:
             raise EngineCallError(
@@ -172,9 +174,9 @@ class EngineRequests:
         )
 
     def _bias(self, call: EngineCall) -> list[Any]:
-        """The request's bias, with the call's mask in it where the engine takes no masks.
+        """Return the request's bias, with the call's mask in it if the engine takes no masks.
 
-        Such a call is for one token: a bias is the same at every place.
+        Such a call is for one token, because a bias is the same at every position.
         """
         if call.token_masks is None or self._engine.settings.capabilities.masks_tokens:
             return self._request_bias
@@ -183,9 +185,9 @@ class EngineRequests:
         return [_row(tensors.EMBEDDING_BIAS, bias)]
 
     def _logits(self, outputs: dict[str, Any]) -> Any:
-        """Of a draft: the tensor itself, to be passed on. Of the target: [n, vocab_size].
+        """Return a draft's tensor as it is, to be forwarded, or the target's as [n, vocab_size].
 
-        A handle is copied: that of branches may outlive the response.
+        A handle is copied, because the handle of branches may outlive the response.
         """
         logits = outputs.get(self._logits_output)
         if logits is not None and self._logits_output == tensors.SHARED_LOGITS_HANDLE:
@@ -193,18 +195,18 @@ class EngineRequests:
         return logits if self._engine.is_draft else _rows(logits)
 
     def _one_token_words(self, token_ids: tuple[int, ...]) -> TokenIds | None:
-        """Those of the ids that the engine has."""
+        """Return the table of the ids that the engine has."""
         return known(one_token_words(token_ids), self._engine.settings.vocab_size)
 
     def _stop_words_of(self, call: EngineCall) -> list[Any]:
-        """A call's stop ids; they come again, and a tensor that was sent before is cheaper."""
+        """Return a call's stop ids. They recur, and a tensor that was sent before is cheaper."""
         if call.stop_ids not in self._stop_words:
             words = self._one_token_words(call.stop_ids)
             self._stop_words[call.stop_ids] = _optional_row(tensors.STOP_WORDS_LIST, words)
         return self._stop_words[call.stop_ids]
 
     def _scalar(self, tensor: Any, value: float) -> Any:
-        """One of few values that come again: a tensor that was sent before is cheaper."""
+        """Return one of few values that recur: a tensor that was sent before is cheaper."""
         if (tensor, value) not in self._scalars:
             self._scalars[tensor, value] = _scalar(tensor, value)
         return self._scalars[tensor, value]
@@ -228,7 +230,7 @@ class EngineRequests:
         return outputs
 
     def _changing(self, call: EngineCall) -> list[Any]:
-        """Tensors that depend on the round."""
+        """Return the tensors that depend on the round."""
         inputs = []
         if not self._request.sampling.greedy:
             inputs.append(_scalar(tensors.SEED, call.seed))
@@ -271,32 +273,29 @@ class EngineRequests:
         return inputs
 
     def _draft_logits(self, call: EngineCall) -> Any:
-        """The tensor that the target verifies the draft against; None: ids alone."""
+        """Return the tensor that the target verifies the draft against; None: ids alone."""
         settings = self._engine.loop
         if settings.shared_logits:
             handle = call.draft.logits
             if handle is None:
                 return None
             return pb_utils.Tensor(tensors.SHARED_LOGITS_HANDLE, handle)
-        logits = verification_logits(call.draft, self._own_logits(call), self._request, settings)
+        drawn_from: NDArray[Any] | None = None  # [1, n, width]
+        if call.draft.logits is not None:
+            array = call.draft.logits.as_numpy()
+            drawn_from = array.reshape(1, *array.shape[-2:])
+        logits = verification_logits(call.draft, drawn_from, self._request, settings)
         return None if logits is None else pb_utils.Tensor(tensors.DRAFT_LOGITS, logits)
-
-    def _own_logits(self, call: EngineCall) -> NDArray[Any] | None:
-        """The draft engine's, [1, n, width]."""
-        if call.draft.logits is None:
-            return None
-        logits: NDArray[Any] = call.draft.logits.as_numpy()
-        return logits.reshape(1, *logits.shape[-2:])
 
     def _wants_log_probs(self, call: EngineCall) -> bool:
         return call.wants_log_probs or (call.engine == "target" and self._request.wants_log_probs)
 
     def _num_top(self, call: EngineCall) -> int:
-        """How many alternatives a call is to tell."""
+        """Return how many alternatives per token a call requests."""
         return self._request.num_top_log_probs if call.engine == "target" else 0
 
     def _wants_context_logits(self, call: EngineCall) -> bool:
-        """The prompt's come with the first call; in a later one they would cost a prefill."""
+        """Only the first call requests them; in a later one they would cost a prefill."""
         return self._request.wants_context_logits and self._is_first(call)
 
     def _wants_prompt_log_probs(self, call: EngineCall) -> bool:
@@ -307,8 +306,18 @@ class EngineRequests:
         return len(call.context) == len(self._request.prompt_ids)
 
 
+def draft_timeout(context_length: int, timeout: float, *, at_most: float) -> float:
+    """Return the time-out of a draft call, in seconds: ``timeout`` per 2,048 context tokens.
+
+    A round computes only a few of them. The first call of an answer computes all, and so does a
+    call after an eviction: its time says nothing about the engine's health. at_most: the target's
+    time-out; a draft that takes longer doesn't help.
+    """
+    return max(timeout, min(at_most, timeout * context_length / CONTEXT_TOKENS))
+
+
 def _branching(draft: TokenIds, branching: Branching) -> list[Any]:
-    """What asks a draft engine for branches."""
+    """Return the tensors that ask a draft engine for branches."""
     return [
         *([_row(tensors.DRAFT_INPUT_IDS, draft)] if len(draft) else []),
         _row(tensors.BRANCH_COUNTS, np.array(branching.counts, np.int32)),
@@ -317,12 +326,12 @@ def _branching(draft: TokenIds, branching: Branching) -> list[Any]:
 
 
 def _optional_row(tensor: Any, values: NDArray[Any] | None) -> list[Any]:
-    """The tensor of what a call may have, such as bad words or a bias."""
+    """Return the tensor of an optional input, such as bad words or a bias."""
     return [] if values is None else [_row(tensor, values)]
 
 
 def _rows(logits: Any) -> Any:
-    """A tensor of logits as an array [n, vocab_size], where there is one."""
+    """Return a tensor of logits as an array [n, vocab_size]; None if there is none."""
     if logits is None:
         return None
     array = logits.as_numpy()
@@ -330,14 +339,14 @@ def _rows(logits: Any) -> Any:
 
 
 def _top(outputs: dict[str, Any], ids: str, log_probs: str) -> TopLogProbs | None:
-    """The alternatives of [1, 1, n, k] tensors, where there are such."""
+    """Return the alternatives in [1, 1, n, k] tensors; None if there are none."""
     if ids not in outputs or log_probs not in outputs:
         return None
     return TopLogProbs(*(outputs[name].as_numpy()[0, 0] for name in (ids, log_probs)))
 
 
 def _prompt_log_probs(outputs: dict[str, Any]) -> PromptLogProbs | None:
-    """Copied: they outlive the response, whose memory they are."""
+    """Return copies, because they outlive the response and its memory."""
     if tensors.PROMPT_LOG_PROBS not in outputs:
         return None
     top = _top(outputs, tensors.PROMPT_TOP_IDS, tensors.PROMPT_TOP_LOG_PROBS)
@@ -369,7 +378,7 @@ def _engine_seconds(outputs: dict[str, Any]) -> float:
 
 
 def _widened(bias: NDArray[np.float32] | None, vocab_size: int) -> NDArray[np.float32] | None:
-    """The bias in this engine's padded width, where there is one."""
+    """Return the bias in this engine's padded width."""
     if bias is None:
         return None
     return (

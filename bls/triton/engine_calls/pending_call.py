@@ -1,8 +1,7 @@
-"""Waiting for calls that cannot be woken, without waiting for ever.
+"""Waiting for calls that cannot be interrupted, but not forever.
 
-A thread blocked in a BLS call can only be abandoned. So a call is registered before it is made;
-the watcher abandons it when it is overdue. Its thread, should it ever come back, learns that nobody
-waits for it any more.
+A thread blocked in a BLS call can only be abandoned. So a call is registered before it is made, and
+the watcher abandons it when it is overdue. If its thread ever returns, it gets Abandoned.
 """
 
 from __future__ import annotations
@@ -12,16 +11,16 @@ import time
 
 from tandem.bls.errors import EngineUnavailable
 
-# Threads that may block in a model that does not answer, before it is not called any more.
+# Threads that may block in a model that does not answer. After that it is not called again.
 MAX_ABANDONED_CALLS = 32
 
 
 class Abandoned(Exception):
-    """The call of this thread was abandoned: nobody waits for its result."""
+    """The call of this thread was abandoned: its result is not needed."""
 
 
 class PendingCall:
-    """One blocking call, as seen by those who do not block in it. Times are monotonic seconds."""
+    """One blocking call, as other threads see it. Times are seconds of the monotonic clock."""
 
     def __init__(self, model: str, request_id: str, timeout: float) -> None:
         self.model = model
@@ -43,27 +42,20 @@ class AbandonedCalls:
         return dict(self._by_model)
 
     def refuse_if_too_many(self, model: str) -> None:
-        """Raise EngineUnavailable rather than block yet another thread."""
+        """Raise EngineUnavailable if no more threads may block in a model."""
         if self._by_model.get(model, 0) >= MAX_ABANDONED_CALLS:
             raise EngineUnavailable(
                 model, f"it has left {MAX_ABANDONED_CALLS} calls unanswered; restart the server"
             )
 
-    def count_abandoned(self, model: str) -> None:
-        """Count a call that was abandoned."""
-        self._change(model, +1)
-
-    def count_returned(self, model: str) -> None:
-        """Count an abandoned call that returned after all."""
-        self._change(model, -1)
-
-    def _change(self, model: str, by: int) -> None:
+    def add(self, model: str, by: int) -> None:
+        """Count a call that was abandoned (+1), or an abandoned one that has returned (-1)."""
         with self._lock:
             self._by_model[model] = self._by_model.get(model, 0) + by
 
 
 class CallSlot:
-    """At most one call under way at a time, and the way to abandon it. Thread-safe."""
+    """Holds at most one current call, which another thread may abandon. Thread-safe."""
 
     def __init__(self, abandoned: AbandonedCalls) -> None:
         self._abandoned = abandoned
@@ -72,11 +64,11 @@ class CallSlot:
 
     @property
     def call(self) -> PendingCall | None:
-        """The call under way."""
+        """The current call."""
         return self._call
 
     def begin(self, model: str, request_id: str, timeout: float) -> PendingCall:
-        """Register a call that is about to be made."""
+        """Register a call that is about to be made; raise EngineUnavailable."""
         self._abandoned.refuse_if_too_many(model)
         call = PendingCall(model, request_id, timeout)
         with self._lock:
@@ -84,14 +76,13 @@ class CallSlot:
         return call
 
     def end(self, call: PendingCall) -> None:
-        """Take the call back from its thread; raise Abandoned if another thread gave it up."""
+        """Note that the call has returned; raise Abandoned if another thread abandoned it."""
         with self._lock:
-            pending_call, self._call = (
-                self._call is call,
-                None if self._call is call else self._call,
-            )
-        if not pending_call:
-            self._abandoned.count_returned(call.model)
+            is_current = self._call is call
+            if is_current:
+                self._call = None
+        if not is_current:
+            self._abandoned.add(call.model, -1)
             raise Abandoned
 
     def abandon_if_overdue(self, now: float) -> PendingCall | None:
@@ -101,5 +92,5 @@ class CallSlot:
             if call is None or now < call.deadline:
                 return None
             self._call = None
-        self._abandoned.count_abandoned(call.model)
+        self._abandoned.add(call.model, +1)
         return call

@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 
 from tandem.bls.effects import FinishReason, PromptLogProbs
 from tandem.bls.loop import Decoding
-from tandem.bls.metrics.statistics import Totals
+from tandem.bls.metrics.request_statistics import Totals
 from tandem.bls.metrics.timeline import Timeline
+from tandem.bls.parsing.prompt import Options
 from tandem.bls.request import TokenIds
-from tandem.bls.requests.prompt import Options
 from tandem.bls.text.token_details import TokenDetails, TopLogProbs
 from tandem.contract import entry as tensors
 from tandem.contract.tensor import Tensor

@@ -10,40 +10,10 @@ import numpy as np
 from tandem.bls.effects import Chunk
 from tandem.bls.errors import Failure
 from tandem.bls.request import Request
-from tandem.bls.text.incremental import detokenize_stream
+from tandem.bls.text.detokenizer import detokenize_stream
 from tandem.bls.text.token_details import joined
 from tandem.bls.triton.driver import Driver
 from tandem.bls.triton.engine_calls.clients import EngineClients
-
-
-class ChunkQueue:
-    """Chunks from one driver to another, joined where the reader falls behind."""
-
-    def __init__(self) -> None:
-        self._chunks: queue.SimpleQueue[Chunk | None] = queue.SimpleQueue()
-
-    def put(self, chunk: Chunk) -> None:
-        """Add a chunk."""
-        self._chunks.put(chunk)
-
-    def interrupt(self) -> None:
-        """Wake the reader, who will ask why."""
-        self._chunks.put(None)
-
-    def take(self) -> Chunk | None:
-        """Wait for a chunk; return all that are there as one, or None after an interruption."""
-        chunks = [self._chunks.get()]
-        while not self._chunks.empty():
-            chunks.append(self._chunks.get())
-        known = [chunk for chunk in chunks if chunk is not None]
-        if len(known) < len(chunks):
-            return None
-        if len(known) == 1:
-            return known[0]
-        return known[-1]._replace(
-            tokens=np.concatenate([chunk.tokens for chunk in known]),
-            details=joined([chunk.details for chunk in known]),
-        )
 
 
 class StreamDetokenizer:
@@ -57,22 +27,22 @@ class StreamDetokenizer:
         self.done = False
         self._emit = emit
         self._fail = fail
-        self._chunks = ChunkQueue()
+        self._chunks: queue.SimpleQueue[Chunk | None] = queue.SimpleQueue()  # None: interrupted
         self._driver: Driver | None = None
 
     def start(self, clients: EngineClients, request: Request) -> None:
         """Start the thread."""
         self._driver = Driver(
-            clients, detokenize_stream(request), request, self, next_chunk=self._chunks.take
+            clients, detokenize_stream(request), request, self, next_chunk=self._take
         )
         self._driver.start()
 
     def put(self, chunk: Chunk) -> None:
-        """Queue tokens whose text is wanted."""
+        """Queue a chunk without text."""
         self._chunks.put(chunk)
 
     def check(self, now: float) -> None:
-        """Abandon the call under way if it is overdue."""
+        """Abandon the current call if it is overdue."""
         if self._driver is not None:
             self._driver.check(now)
 
@@ -80,7 +50,7 @@ class StreamDetokenizer:
         """Stop detokenizing."""
         if self._driver is not None:
             self._driver.interrupt(reason)
-            self._chunks.interrupt()
+            self._chunks.put(None)
 
     def deliver(self, chunk: Chunk) -> None:
         """Pass on a chunk that has its text."""
@@ -91,3 +61,18 @@ class StreamDetokenizer:
         self.done = True
         if error is not None:
             self._fail(error)
+
+    def _take(self) -> Chunk | None:
+        """Wait for a chunk; return all that are queued as one, or None after an interruption."""
+        chunks = [self._chunks.get()]
+        while not self._chunks.empty():
+            chunks.append(self._chunks.get())
+        known = [chunk for chunk in chunks if chunk is not None]
+        if len(known) < len(chunks):
+            return None
+        if len(known) == 1:
+            return known[0]
+        return known[-1]._replace(
+            tokens=np.concatenate([chunk.tokens for chunk in known]),
+            details=joined([chunk.details for chunk in known]),
+        )

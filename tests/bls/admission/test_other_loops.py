@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tandem.bls.admission.admission import Admission, Reservation
-from tandem.bls.admission.other_loops import LoopUsage, NoOtherLoops
+from tandem.bls.admission.other_loops import LoopUsage, OtherLoops
 from tandem.bls.errors import Overloaded, ServingError
 
 CAPACITY = {"max_running": 3, "max_waiting": 2, "kv_blocks": 8, "draft_kv_blocks": 4}
@@ -33,7 +33,7 @@ class Loops:
         return [admission.running for admission in self.admissions]
 
 
-class Others(NoOtherLoops):
+class Others(OtherLoops):
     """What one of them sees of the others."""
 
     def __init__(self, loops, own):

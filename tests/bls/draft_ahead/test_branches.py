@@ -25,14 +25,14 @@ from scripted import (
 from strategies import languages
 
 from tandem.bls.draft_ahead import branches as draft_ahead
+from tandem.bls.draft_ahead.ahead_planner import AheadPlanner
 from tandem.bls.draft_ahead.branches import (
     BranchesAhead,
     DraftAhead,
     branches_of,
     branching_of,
 )
-from tandem.bls.draft_ahead.plan import AheadPlan
-from tandem.bls.draft_ahead.statistics import AheadStatistics
+from tandem.bls.draft_ahead.cost_model import AheadPlan
 from tandem.bls.draft_length.fixed import FixedLength
 from tandem.bls.drafters.draft_model import DraftModel
 from tandem.bls.effects import BranchDraft, Draft, EngineAnswer
@@ -101,7 +101,7 @@ def test_a_variant_that_looks_outcomes_up_by_length_alone_fails(monkeypatch):
         found = [branch for (j, _), branch in self.by_outcome.items() if j == accepted]
         return found[0] if found else None
 
-    monkeypatch.setattr(BranchesAhead, "behind", by_length)
+    monkeypatch.setattr(BranchesAhead, "after", by_length)
     with pytest.raises(AssertionError):
         check_cases()
 
@@ -160,23 +160,6 @@ def test_rounds_beside_which_nobody_was_free_to_draft_are_not_counted_as_drafted
     begun = sum(call.branching is not None for call in draft.calls)
     assert 0 < ahead.num_hits <= begun <= ahead.num_calls <= begun + 1  # the last is not settled
     assert ahead.num_calls < decoding.statistics.num_rounds - 1
-
-
-@pytest.mark.parametrize("how", ["late", "in time"])
-def test_a_draft_tells_whether_its_round_waited_for_branches_first(how, monkeypatch):
-    seen, verified = [], DraftModel.verified
-
-    def note(self, draft, *others):
-        seen.append(draft)
-        verified(self, draft, *others)
-
-    monkeypatch.setattr(DraftModel, "verified", note)
-    language = Language(2, end_every=10**9)
-    check(request_of(end_ids=(), max_tokens=60), language, BranchingDraft(language), beside=(how,))
-    first, *later = [draft.waited for draft in seen if not draft.drafted_ahead]
-    assert not first
-    assert later
-    assert all(later)
 
 
 def test_nothing_is_drafted_ahead_where_no_drafts_are_worth_it(monkeypatch):
@@ -292,7 +275,7 @@ def test_a_shared_device_does_not_hinder_who_insists():
 
 
 def test_a_lookup_with_a_token_that_the_draft_engine_lacks_has_no_branches():
-    ahead = DraftAhead(AheadStatistics(AHEAD), always=True)
+    ahead = DraftAhead(AheadPlanner(AHEAD), always=True)
     small = replace(AHEAD.draft, vocab_size=6)
     drafter = DraftModel(small, AHEAD.target, Health(), FixedLength(4), ahead)
     sequence = Sequence(request_of())

@@ -20,8 +20,8 @@ from scripted import (
 )
 from strategies import languages
 
+from tandem.bls.draft_ahead.ahead_planner import AheadPlanner
 from tandem.bls.draft_ahead.branches import BranchLogits, draft_ahead_of
-from tandem.bls.draft_ahead.statistics import AheadStatistics
 from tandem.bls.drafters.draft_model import DraftModel
 
 
@@ -63,11 +63,11 @@ class Answered(BranchingDraft):
 @pytest.mark.parametrize("beside", [("in time",), ("in time", "late"), ("late",)])
 def test_logits_that_nobody_will_read_are_given_back_with_a_later_draft(beside):
     request = request_of(end_ids=(), max_tokens=100, **BY_PROBABILITIES)
-    statistics, draft = AheadStatistics(SHARED), Answered(ENDLESS, agrees=5)
+    statistics, draft = AheadPlanner(SHARED), Answered(ENDLESS, agrees=5)
     read = []
     for _ in range(2):
         target = Target(ENDLESS, ())
-        decoding = decoding_of(request, SHARED, ahead_statistics=statistics)
+        decoding = decoding_of(request, SHARED, ahead_planner=statistics)
         play(decoding, target, draft, beside)
         read += [call.draft.logits for call in target.calls if call.draft.drafted_ahead]
     back = [call.unread_logits for call in draft.calls if call.unread_logits is not None]
@@ -84,9 +84,9 @@ def test_logits_that_come_when_nobody_waits_any_more_are_given_back():
     logits = BranchLogits(unread)
     logits.give_up()
     assert not unread
-    logits.came(None)
+    logits.add(None)
     assert not unread
-    logits.came("handle")
+    logits.add("handle")
     assert list(unread) == ["handle"]
 
 
@@ -121,5 +121,5 @@ def test_a_draft_by_probabilities_keeps_what_is_behind_an_end():
 @pytest.mark.parametrize(("width", "most"), [(8, 2**20), (128_256, 65), (2**21, 4)])
 def test_branches_are_as_many_as_their_logits_leave_room_for(width, most):
     wide = with_engines(SHARED, draft={"vocab_size": width})
-    ahead = draft_ahead_of(request_of(**BY_PROBABILITIES), wide, AheadStatistics(wide))
+    ahead = draft_ahead_of(request_of(**BY_PROBABILITIES), wide, AheadPlanner(wide))
     assert ahead._most == min(most, 2**25 // (4 * width))

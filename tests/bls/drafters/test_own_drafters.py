@@ -24,7 +24,7 @@ EXAMPLE = Path(__file__).parents[3] / "examples" / "drafters" / "repeat.py"
 HEAD = """
 from tandem.bls.drafters.registry import DrafterKind
 from tandem.bls.drafters.drafter import Drafter
-from tandem.bls.effects import Draft, EngineCall, Settle
+from tandem.bls.effects import Draft, EngineCall, AwaitAhead
 """
 ROW = "DRAFTER = DrafterKind(name='own', description='a test', module=__name__)\n"
 MAKE = "def make(request, context):\n    return Own()\n"
@@ -150,7 +150,7 @@ CALLER = ROW.replace("a test'", "a test', samples_from_draft_model=True")
             PROPOSE.format("yield EngineCall('draft', sequence.context, 1, 1, end_id='x')"),
             "ValueError: invalid literal for int()",
         ),
-        (PROPOSE.format("yield Settle('x')"), "ValueError: could not convert string to float"),
+        (PROPOSE.format("yield AwaitAhead('x')"), "ValueError: could not convert string to float"),
         (
             PROPOSE.format("yield EngineCall('draft', sequence.context, 1, 1, stop_ids=3)"),
             "TypeError: 'int' object is not iterable",

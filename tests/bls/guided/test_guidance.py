@@ -23,12 +23,12 @@ from hypothesis import strategies as st
 from scripted import ids, play, with_engines
 from small_guides import allowed, encoded
 
+from tandem.bls.draft_ahead.ahead_planner import AheadPlanner
 from tandem.bls.draft_ahead.branches import draft_ahead_of
-from tandem.bls.draft_ahead.statistics import AheadStatistics
 from tandem.bls.effects import EngineAnswer
 from tandem.bls.errors import EngineCallError, GuideFailed
 from tandem.bls.exactness.lossless import lossless
-from tandem.bls.guided.guidance import GRAMMAR, joined_answers, method_of
+from tandem.bls.guided.guidance import GRAMMAR, joined_answers, masked_bias, method_of
 from tandem.bls.request import GREEDY, Request, Sampling
 from tandem.bls.text.token_details import TopLogProbs, joined
 from tandem.contract.entry import KINDS
@@ -320,7 +320,7 @@ def test_an_answer_that_is_cut_says_so():
 def test_drafts_of_a_guided_answer_are_not_made_ahead():
     able = with_engines(WIDE, draft={"branches": True})
     request = request_for(GUIDES[0], drafter="draft_model", draft_len=4, max_draft_len=16)
-    statistics = AheadStatistics(able)
+    statistics = AheadPlanner(able)
     assert draft_ahead_of(replace(request, draft_ahead=True), able, statistics) is None
     assert draft_ahead_of(replace(request, draft_ahead=True, guide=None), able, statistics)
 
@@ -335,7 +335,7 @@ class Disobedient(KeyedEngine):
 def test_an_engine_that_answers_what_its_mask_forbids_ends_the_answer():
     request = request_for(GUIDES[2])
     decoding = decoding_of(request, MASKS)
-    with pytest.raises(EngineCallError, match="model 'target' failed: it answered what its mask"):
+    with pytest.raises(EngineCallError, match="model 'target' failed: it returned what its mask"):
         play(decoding, Disobedient(Rows(), request))
 
 
@@ -350,3 +350,18 @@ def test_a_guide_that_cannot_be_followed_any_further_ends_the_answer_in_one_line
     with pytest.raises(GuideFailed, match=message) as caught:
         play(decoding, KeyedEngine(Rows(), decoding.request))
     assert caught.value.code == "INVALID_ARG"
+
+
+MASKED_WIDTH = 70  # more than two words, and part of a third
+
+
+@given(st.sets(st.integers(0, MASKED_WIDTH - 1)), st.booleans())
+def test_a_masked_bias_forbids_all_tokens_outside_the_mask(allowed, biased):
+    mask = np.zeros(-(-MASKED_WIDTH // 32), np.uint32)
+    for token in allowed:
+        mask[token // 32] |= np.uint32(1 << token % 32)
+    bias = np.arange(MASKED_WIDTH, dtype=np.float32) if biased else None
+    made = masked_bias(bias, mask.view(np.int32), MASKED_WIDTH)
+    assert made.dtype == np.float32
+    expected = [float(i) * biased if i in allowed else -np.inf for i in range(MASKED_WIDTH)]
+    assert made.tolist() == expected

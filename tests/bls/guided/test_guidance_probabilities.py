@@ -126,19 +126,6 @@ def test_to_cut_a_draft_that_has_logits_would_bias_the_text(monkeypatch):
     assert total_variation(drawn(request, FRESH), exact(request)) > 0.01
 
 
-def test_no_masks_on_later_rows_would_be_noticed(monkeypatch):
-    masks = ByGuide._masks
-
-    def first_only(self, tokens):
-        made = masks(self, tokens).copy()
-        made[1:] = -1
-        return made
-
-    monkeypatch.setattr(ByGuide, "_masks", first_only)
-    with pytest.raises(EngineCallError):
-        drawn(random_request(**CASES[1]), FRESH)
-
-
 def test_a_guide_that_follows_rejected_tokens_would_be_noticed():
     request = random_request(**CASES[1])
 

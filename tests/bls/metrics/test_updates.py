@@ -2,7 +2,7 @@
 
 import pytest
 
-from tandem.bls.metrics.statistics import Round, Statistics
+from tandem.bls.metrics.request_statistics import Round, Statistics
 from tandem.bls.metrics.timeline import Timeline
 from tandem.bls.metrics.updates import MetricUpdates, key_of, updates_of, zeros
 

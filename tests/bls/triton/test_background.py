@@ -11,13 +11,13 @@ from tandem.bls.errors import EngineCallError, Overloaded
 from tandem.bls.settings import ForwarderSettings
 from tandem.bls.triton.background import in_background
 from tandem.bls.triton.driver import Driver
+from tandem.bls.triton.engine_calls.ahead_thread import AheadThread
 from tandem.bls.triton.engine_calls.calls import Calls
 from tandem.bls.triton.engine_calls.draft_health import DraftHealth
-from tandem.bls.triton.engine_calls.helper import Helper
 from tandem.bls.triton.engine_calls.pending_call import AbandonedCalls
 from tandem.bls.triton.forward import ForwardEntry
-from tandem.bls.triton.requests.request_state import give_up
 from tandem.bls.triton.responses.sender import Sender
+from tandem.bls.triton.serving.request_state import give_up
 
 
 @pytest.fixture
@@ -134,16 +134,16 @@ def test_a_permit_that_cannot_be_used_goes_to_the_next_one(threads):
 
 
 def test_without_a_thread_there_is_no_helper_and_its_place_stays_free(threads):
-    clients = type("Clients", (Clients,), {"helpers": threading.BoundedSemaphore(1)})
+    clients = type("Clients", (Clients,), {"ahead_threads": threading.BoundedSemaphore(1)})
     threads.left = 0
-    assert Helper.if_free(clients, None) is None
+    assert AheadThread.if_free(clients, None) is None
     threads.left = 1
-    helper = Helper.if_free(clients, None)
-    assert Helper.if_free(clients, None) is None
+    helper = AheadThread.if_free(clients, None)
+    assert AheadThread.if_free(clients, None) is None
     ended = []
     helper.close(lambda: ended.append(1))
     assert ended == [1]
-    assert clients.helpers.acquire(blocking=False)
+    assert clients.ahead_threads.acquire(blocking=False)
 
 
 def test_drafts_come_back_though_the_probe_found_no_thread(threads):

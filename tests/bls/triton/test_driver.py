@@ -9,7 +9,7 @@ import pytest
 import triton_python_backend_utils as triton
 from scripted import SETTINGS, ids
 
-from tandem.bls.effects import Beside, EngineCall, NextChunk, Settle
+from tandem.bls.effects import AwaitAhead, EngineCall, NextChunk, StartAhead
 from tandem.bls.errors import Cancelled, EngineCallError, EngineTimeout
 from tandem.bls.request import Request
 from tandem.bls.triton.driver import Driver
@@ -190,12 +190,12 @@ def run(steps):
     return driver, receiver
 
 
-def test_steps_beside_a_call_that_were_not_settled_are_stopped_before_the_next_ones(engine):
+def test_steps_ahead_a_call_that_were_not_settled_are_stopped_before_the_next_ones(engine):
     def steps():
-        yield Beside(draft_ahead())
+        yield StartAhead(draft_ahead())
         yield VERIFICATION
         assert engine.arrived.wait(PATIENCE)
-        yield Beside(draft_ahead())
+        yield StartAhead(draft_ahead())
         assert engine.stopped.wait(PATIENCE)
 
     _, receiver = run(steps())
@@ -209,10 +209,10 @@ def test_steps_that_are_late_are_stopped_at_once(engine):
     settled = []
 
     def steps():
-        yield Beside(draft_ahead())
+        yield StartAhead(draft_ahead())
         yield VERIFICATION
         assert engine.arrived.wait(PATIENCE)
-        settled.append((yield Settle(0)))
+        settled.append((yield AwaitAhead(0)))
         assert engine.stopped.wait(PATIENCE)
 
     _, receiver = run(steps())
@@ -228,9 +228,9 @@ def test_steps_that_were_settled_in_time_are_not_stopped(engine):
 
     def steps():
         for _ in range(2):
-            yield Beside(draft_ahead())
+            yield StartAhead(draft_ahead())
             yield VERIFICATION
-            settled.append((yield Settle(PATIENCE)))
+            settled.append((yield AwaitAhead(PATIENCE)))
 
     engine.let_go.set()
     _, receiver = run(steps())
@@ -244,12 +244,12 @@ def test_another_helper_takes_the_place_of_one_whose_call_is_overdue(engine):
     given_up, settled = threading.Event(), []
 
     def steps():
-        yield Beside(draft_ahead())
+        yield StartAhead(draft_ahead())
         yield VERIFICATION
         assert given_up.wait(PATIENCE)
-        yield Beside(draft_ahead())
+        yield StartAhead(draft_ahead())
         yield VERIFICATION
-        settled.append((yield Settle(PATIENCE)))
+        settled.append((yield AwaitAhead(PATIENCE)))
 
     driver, receiver = run(steps())
     assert engine.arrived.wait(PATIENCE)

@@ -3,7 +3,7 @@
 import pytest
 
 from tandem.bls.metrics.names import HEARTBEAT, OUTPUT_TOKENS, ROUND_SECONDS, ROUNDS
-from tandem.bls.metrics.statistics import Round, Statistics
+from tandem.bls.metrics.request_statistics import Round, Statistics
 from tandem.bls.metrics.timeline import Timeline
 from tandem.bls.metrics.updates import MetricUpdates
 from tandem.bls.triton.metrics import Heartbeat, Metrics

@@ -15,7 +15,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationInfo, mod
 from pydantic_core import PydanticCustomError
 
 from tandem.bls.settings import LogitsType
-from tandem.contract import parameters
+from tandem.contract import model_parameters
 from tandem.contract.capabilities import Capabilities
 from tandem.contract.engine import EXCLUDE_INPUT_IN_OUTPUT
 from tandem.engines.errors import LoadError
@@ -141,7 +141,7 @@ class OwnEngineSection(EngineSection):
             parameters={
                 KIND: kind,
                 EXCLUDE_INPUT_IN_OUTPUT: json.dumps(self.exclude_input_in_output),
-                **parameters.encode(settings),
+                **model_parameters.encode(settings),
             },
             excludes_input=self.exclude_input_in_output,
             max_seq_len=settings.max_seq_len,

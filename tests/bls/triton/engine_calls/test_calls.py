@@ -13,10 +13,11 @@ from tandem.bls.errors import (
     Overloaded,
     ServingError,
 )
-from tandem.bls.triton.engine_calls.calls import Calls
+from tandem.bls.triton.engine_calls.calls import Calls, failure
 from tandem.contract.errors import CODES, coded, decoded
 
 REGION = "triton_python_backend_shm_region_tandem-14202-ac8fb9ed"
+LOST = "Stub process 'target_0_0' is not healthy."
 
 
 @pytest.fixture
@@ -100,3 +101,14 @@ def test_a_response_without_tensors_is_an_answer_only_where_one_may_be_empty(pb,
     assert calls.infer("bls_stream", request, decoupled=decoupled, may_be_empty=True) is empty
     with pytest.raises(EngineCallError, match="it ended the call without an answer"):
         calls.infer("bls_stream", request, decoupled=decoupled)
+
+
+def test_a_model_whose_process_is_lost_is_unavailable():
+    error = failure("target", LOST)
+    assert error.code == "UNAVAILABLE"
+    assert error.line == f"model_unavailable: model 'target' failed: {LOST}"
+
+
+@pytest.mark.parametrize("said", [f"it said: {LOST}", "Stub process 'target_0_0' has said no"])
+def test_other_failures_keep_their_code(said):
+    assert failure("target", said).code == "INTERNAL"

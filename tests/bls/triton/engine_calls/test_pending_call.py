@@ -31,9 +31,9 @@ def test_a_call_is_lost_past_its_own_time_out_and_no_sooner():
 def test_a_model_that_lost_too_many_is_called_no_more_and_others_are():
     abandoned = AbandonedCalls()
     for _ in range(MAX_ABANDONED_CALLS):
-        abandoned.count_abandoned("target")
+        abandoned.add("target", +1)
     with pytest.raises(EngineUnavailable, match="has left 32 calls unanswered"):
         CallSlot(abandoned).begin("target", "1", timeout=60)
     assert CallSlot(abandoned).begin("draft", "1", timeout=60)
-    abandoned.count_returned("target")
+    abandoned.add("target", -1)
     assert CallSlot(abandoned).begin("target", "1", timeout=60)

@@ -1,0 +1,133 @@
+"""What all requests learn about drafting ahead: whether it pays, and which plan is best."""
+
+from __future__ import annotations
+
+import threading
+from collections import defaultdict, deque
+from collections.abc import Callable
+from typing import Any
+
+from tandem.bls.draft_ahead.cost_model import FIRST_PLAN, MOST_TOKENS, AheadPlan, Costs, best_plan
+from tandem.bls.draft_length.arms import MEMORY, Acceptance
+from tandem.bls.draft_length.costs import Line
+from tandem.bls.drafters.registry import DRAFT_MODEL
+from tandem.bls.effects import Draft, EngineAnswer, StepSeconds
+from tandem.bls.settings import LoopSettings
+
+ALL_BRANCHES = 128  # of all sequences together; each gets at least `cost_model.BUDGETS[0]`
+ADVANTAGE = 1.02  # in tokens per second, from which drafting ahead pays
+PLAN_EVERY = 16  # rounds of all requests; costs change slowly
+MOST_RUNNING = 4  # sequences that draft ahead by default: more of them fill the draft engine
+CALL_WEIGHT = 0.1  # of one call in the learned costs: about the last 100 count
+MOST_UNREAD = 64  # handles of logits; the engine reuses forgotten ones a minute later
+FIRST_ACCEPTANCE = 0.7  # rate, before the first round
+
+
+class AheadPlanner:
+    """Plans drafting ahead for all requests of a loop. Thread-safe.
+
+    running: returns how many sequences decode now and share the engines.
+    """
+
+    def __init__(
+        self,
+        settings: LoopSettings,
+        running: Callable[[], int] = lambda: 1,
+    ) -> None:
+        self._shares_device = settings.engines_share_device
+        self._running = running
+        self._lock = threading.Lock()
+        self._acceptance = defaultdict[str, Acceptance](Acceptance)  # by drafter
+        self._target = Line()  # seconds of a verification, by draft tokens
+        self._step = Line()  # seconds of a step of the draft engine, by branches
+        self._way = Line()  # seconds of a draft call outside the engine
+        # By the limits of drafts and branches: the round of the plan, the plan, its advantage.
+        self._plans: dict[tuple[int, int], tuple[int, AheadPlan, float]] = {}
+        self._rounds = 0
+        # Handles of branches' logits that will not be read; see `branches.BranchLogits`.
+        self.unread_logits: deque[Any] = deque(maxlen=MOST_UNREAD)
+
+    def acceptance(self, drafter: str) -> float:
+        """Return the probability that a draft token is accepted if all before it were."""
+        return max(0.05, self._acceptance[drafter].rate(FIRST_ACCEPTANCE))
+
+    def seconds(self, num_tokens: int) -> float:
+        """Return how long a draft call for ``num_tokens`` takes; 0 if that is not known yet."""
+        with self._lock:
+            costs = self._costs()
+        return costs.draft(num_tokens) if costs else 0.0
+
+    def next_unread_logits(self) -> Any:
+        """Return a handle to send back with a draft call; None if there is none."""
+        try:
+            return self.unread_logits.popleft()
+        except IndexError:
+            return None
+
+    def verified(self, draft: Draft, num_accepted: int) -> None:
+        """Learn from a verified draft.
+
+        A draft that may stop early ends before most wrong tokens: its acceptance would be too high
+        an estimate for other tokens.
+        """
+        stopped = draft.plan is not None and draft.plan.stop_probability > 0
+        with self._lock:
+            self._rounds += 1
+            if not stopped:
+                self._acceptance[draft.drafter].add(num_accepted, len(draft), MEMORY)
+
+    def timed(self, draft: Draft, seconds: StepSeconds) -> None:
+        """Learn what a round took. The time without its draft call is time to draft ahead in."""
+        answer = draft.answer
+        with self._lock:
+            seconds_after_draft = seconds.whole - (answer.seconds if answer else 0.0)
+            self._target.add(len(draft), seconds_after_draft, CALL_WEIGHT)
+            if answer is not None and len(answer.tokens):
+                self._add_call(answer, len(answer.tokens), 1)
+
+    def timed_branches(self, answer: EngineAnswer, num_tokens: int, num_branches: int) -> None:
+        """Learn what a call for branches took.
+
+        num_tokens: of each branch. A call that was stopped because it was late would have taken
+        even longer, so it counts. A call without memory for branches doesn't.
+        """
+        with self._lock:
+            costs = self._costs()
+            late = costs is not None and answer.seconds > costs.verification(0)
+            if answer.branches or late:
+                self._add_call(answer, num_tokens + 1, num_branches)
+
+    def plan(self, longest: int, most: int = MOST_TOKENS, *, always: bool) -> AheadPlan | None:
+        """Plan branches; None: drafting ahead doesn't pay.
+
+        longest: most tokens (>= 1) of a branch. most: tokens of all branches together. always:
+        draft ahead even if it doesn't pay. The more sequences decode, the fewer branches each may
+        have.
+        """
+        running = max(1, self._running())
+        if not always and (self._shares_device or running > MOST_RUNNING):
+            return None
+        with self._lock:
+            limits = longest, most
+            made, plan, advantage = self._plans.get(limits, (-PLAN_EVERY, None, 0.0))
+            if plan is None or self._rounds - made >= PLAN_EVERY:
+                costs = self._costs()
+                if costs is None:
+                    return FIRST_PLAN._replace(num_tokens=min(longest, FIRST_PLAN.num_tokens))
+                acceptance = self.acceptance(DRAFT_MODEL.name)
+                share = ALL_BRANCHES // running
+                plan, advantage = best_plan(costs, acceptance, longest, share, most)
+                self._plans[limits] = self._rounds, plan, advantage
+        return plan if always or advantage > ADVANTAGE else None
+
+    def _costs(self) -> Costs | None:
+        """Return what calls take; None if that is not known yet."""
+        if not (self._target.known and self._step.known):
+            return None
+        costs = Costs(self._target.fit(), self._step.fit(), self._way.at(0))
+        return costs if costs.verification(1) > 0 and sum(costs.step) > 0 else None
+
+    def _add_call(self, answer: EngineAnswer, steps: int, num_branches: int) -> None:
+        working = answer.engine_seconds or answer.seconds
+        self._step.add(num_branches, working / steps, CALL_WEIGHT)
+        self._way.add(0, max(0.0, answer.seconds - working), CALL_WEIGHT)

@@ -1,0 +1,216 @@
+"""What the rounds of a request gained, in total and per drafter."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import asdict, dataclass, field
+from typing import Any, NamedTuple
+
+from tandem.bls.drafters.registry import CONTROL, ENGINE, DrafterName
+
+
+class Round(NamedTuple):
+    """One round's statistics; or those of ``num_plain_tokens`` plain steps of the target at once.
+
+    planned_tokens, stop_probability: what a draft model was asked for. Seconds are by the engines'
+    own clocks. num_branches: drafted for this round during the verification before it.
+    drafted_ahead: one of them was its draft. seconds_saved: the draft call that this saved.
+    """
+
+    num_draft_tokens: int = 0
+    num_accepted_tokens: int = 0
+    drafter: DrafterName = CONTROL.name
+    num_plain_tokens: int = 0
+    planned_tokens: int = 0
+    stop_probability: float = 0.0
+    draft_seconds: float = 0.0
+    target_seconds: float = 0.0
+    num_branches: int = 0
+    drafted_ahead: bool = False
+    seconds_saved: float = 0.0
+
+
+@dataclass
+class Drafted:
+    """What rounds with draft tokens gained, under the names of vLLM's per-request statistics.
+
+    ``num_spec_steps`` counts them; ``acceptance_histogram[i]`` those that accepted exactly i.
+    """
+
+    num_spec_steps: int = 0
+    num_draft_tokens: int = 0
+    num_accepted_draft_tokens: int = 0
+    acceptance_histogram: list[int] = field(default_factory=list)
+
+    def count(self, round_: Round) -> None:
+        """Count a round that had draft tokens."""
+        self.num_spec_steps += 1
+        self.num_draft_tokens += round_.num_draft_tokens
+        self.num_accepted_draft_tokens += round_.num_accepted_tokens
+        missing = round_.num_accepted_tokens + 1 - len(self.acceptance_histogram)
+        self.acceptance_histogram.extend([0] * missing)
+        self.acceptance_histogram[round_.num_accepted_tokens] += 1
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the statistics under vLLM's keys."""
+        return {
+            "num_spec_steps": self.num_spec_steps,
+            "num_draft_tokens": self.num_draft_tokens,
+            "num_accepted_draft_tokens": self.num_accepted_draft_tokens,
+            "draft_acceptance_rate": self.draft_acceptance_rate,
+            "mean_acceptance_length": self.mean_acceptance_length,
+            "acceptance_histogram": self.acceptance_histogram,
+        }
+
+    @property
+    def draft_acceptance_rate(self) -> float:
+        """Accepted / drafted; 0 if nothing was drafted."""
+        if not self.num_draft_tokens:
+            return 0.0
+        return self.num_accepted_draft_tokens / self.num_draft_tokens
+
+    @property
+    def mean_acceptance_length(self) -> float:
+        """Tokens that a round with drafts emitted on average; 1 if there was none."""
+        if not self.num_spec_steps:
+            return 1.0
+        return 1 + self.num_accepted_draft_tokens / self.num_spec_steps
+
+
+@dataclass
+class DraftedAhead:
+    """What drafting ahead gained: a hit's draft was complete when its round began.
+
+    num_calls: rounds during which the draft engine drafted ahead. ``hits_by_accepted[j]`` counts
+    hits after a round that accepted exactly j.
+    """
+
+    num_calls: int = 0
+    num_branches: int = 0
+    hits_by_accepted: list[int] = field(default_factory=list)
+    seconds_saved: float = 0.0
+
+    @property
+    def num_hits(self) -> int:
+        """Rounds whose draft was a branch."""
+        return sum(self.hits_by_accepted)
+
+    @property
+    def num_wasted_branches(self) -> int:
+        """Branches that no round used."""
+        return self.num_branches - self.num_hits
+
+    def count(self, round_: Round, num_accepted_before: int) -> None:
+        """Count a round. num_accepted_before: by the round before it."""
+        self.num_branches += round_.num_branches
+        if round_.drafted_ahead:
+            self.seconds_saved += round_.seconds_saved
+            missing = num_accepted_before + 1 - len(self.hits_by_accepted)
+            self.hits_by_accepted.extend([0] * missing)
+            self.hits_by_accepted[num_accepted_before] += 1
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the figures as a client reads them."""
+        counted = {"num_hits": self.num_hits, "num_wasted_branches": self.num_wasted_branches}
+        return asdict(self) | counted
+
+
+@dataclass
+class Guided:
+    """How a guide shaped an answer.
+
+    method: how the target was held to it, see ``bls.guided.guidance``. num_forced_tokens: emitted
+    without a call, because the guide allows no other. num_repaired_tokens: drawn again, because
+    the first one was illegal. num_illegal_draft_tokens: dropped unverified, with all that follow an
+    illegal one. warnings: parts of the guide that are not enforced.
+    """
+
+    method: str
+    warnings: tuple[str, ...] = ()
+    num_forced_tokens: int = 0
+    num_repaired_tokens: int = 0
+    num_illegal_draft_tokens: int = 0
+
+
+class Totals(NamedTuple):
+    """A request's statistics at one moment."""
+
+    num_rounds: int
+    num_draft_tokens: int
+    num_accepted_draft_tokens: int
+    draft_acceptance_rate: float
+
+
+@dataclass
+class Statistics(Drafted):
+    """Statistics of one request, in total and per drafter."""
+
+    num_rounds: int = 0
+    num_drafter_failures: int = 0
+    num_unverified_draft_tokens: int = 0  # a lower bound
+    num_recomputed_tokens: int = 0
+    num_cached_prompt_tokens: int | None = None  # in whole KV blocks; None: not reported
+    draft_seconds: float = 0.0  # by the engines' own clocks
+    target_seconds: float = 0.0
+    by_drafter: defaultdict[DrafterName, Drafted] = field(
+        default_factory=lambda: defaultdict(Drafted)
+    )
+    ahead: DraftedAhead = field(default_factory=DraftedAhead)
+    guide: Guided | None = None
+    rounds: list[Round] = field(default_factory=list)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the statistics in total, per drafter, and per round."""
+        by_drafter = {name: earned.as_dict() for name, earned in self.by_drafter.items()}
+        return {
+            **super().as_dict(),
+            "num_rounds": self.num_rounds,
+            "num_drafter_failures": self.num_drafter_failures,
+            "num_unverified_draft_tokens": self.num_unverified_draft_tokens,
+            "num_cached_prompt_tokens": self.num_cached_prompt_tokens,
+            "draft_seconds": self.draft_seconds,
+            "target_seconds": self.target_seconds,
+            "by_drafter": by_drafter,
+            "draft_ahead": self.ahead.as_dict(),
+            "guide": None if self.guide is None else asdict(self.guide),
+            "rounds": [round_._asdict() for round_ in self.rounds],
+        }
+
+    def add_own_drafts(self, num_emitted: int, num_draft_tokens: int, num_accepted: int) -> None:
+        """Count what an engine that drafts by itself did in one call.
+
+        num_emitted: the tokens of its answer, including an end of sequence that it dropped.
+
+        Each round emits one token more than it accepts. The engine doesn't report single rounds, so
+        there is no histogram. Its counts are not trusted, because a counter must not fall: accepted
+        tokens are at most the drafted and the emitted ones, and a call is at least one round.
+        """
+        drafted = max(0, num_draft_tokens)
+        accepted = min(max(0, num_accepted), drafted, num_emitted)
+        rounds = max(1, num_emitted - accepted)
+        for counted in (self, self.by_drafter[ENGINE.name]):
+            counted.num_spec_steps += rounds
+            counted.num_draft_tokens += drafted
+            counted.num_accepted_draft_tokens += accepted
+        self.num_rounds += rounds
+
+    @property
+    def totals(self) -> Totals:
+        """The statistics so far."""
+        return Totals(
+            self.num_rounds,
+            self.num_draft_tokens,
+            self.num_accepted_draft_tokens,
+            self.draft_acceptance_rate,
+        )
+
+    def add(self, round_: Round) -> None:
+        """Count one round."""
+        self.ahead.count(round_, self.rounds[-1].num_accepted_tokens if self.rounds else 0)
+        self.rounds.append(round_)
+        self.num_rounds += round_.num_plain_tokens or 1
+        self.draft_seconds += round_.draft_seconds
+        self.target_seconds += round_.target_seconds
+        if round_.num_draft_tokens:
+            self.count(round_)
+            self.by_drafter[round_.drafter].count(round_)

@@ -1,0 +1,181 @@
+"""What a request says of its drafts: who drafts, how much, and how that is verified."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from tandem.bls.drafters.registry import CONTROL, DRAFTERS, DrafterKind
+from tandem.bls.errors import BadRequest
+from tandem.bls.parsing.inputs import Inputs, quoted
+from tandem.bls.request import Request
+from tandem.bls.settings import AUTO, DRAFT_AHEAD, LoopSettings
+from tandem.contract import entry as tensors
+from tandem.sampling.params import Bounds
+
+# What a request may set of its drafts, where they are the loop's.
+DRAFTING = (
+    tensors.NUM_DRAFT_TOKENS,
+    tensors.PROMPT_LOOKUP_NUM_TOKENS,
+    tensors.MAX_MATCHING_NGRAM_SIZE,
+    tensors.LOOKUP_POOL,
+    tensors.USE_DRAFT_LOGITS,
+    tensors.DRAFT_ACCEPTANCE_THRESHOLD,
+)
+IN_ENGINE = "cannot be honoured: the target drafts by itself"
+MAX_POOL_NAME_BYTES = 256  # of UTF-8
+
+
+class DraftInputs:
+    """Those inputs of a request that shape its drafts."""
+
+    def __init__(self, inputs: Inputs, settings: LoopSettings) -> None:
+        self._inputs = inputs
+        self._settings = settings
+
+    def apply(self, request: Request, row: int) -> Request:
+        """Return the request with who drafts, how much, and how its drafts are verified."""
+        settings = self._settings
+        drafter = self._drafter(row)
+        longest = settings.target.max_draft_len
+        asked = self._inputs.integer(tensors.NUM_DRAFT_TOKENS, row, AUTO, longest)
+        looked_up = self._inputs.integer(tensors.PROMPT_LOOKUP_NUM_TOKENS, row, 1, longest)
+        ngram = self._inputs.integer(
+            tensors.MAX_MATCHING_NGRAM_SIZE, row, 1, settings.max_ngram_size
+        )
+        threshold = self._threshold(row)
+        ahead = self._draft_ahead(row, drafter, guided=request.guide is not None)
+        pool = self._lookup_pool(row)
+        if drafter.in_engine and asked == 0:
+            raise BadRequest(f"input '{tensors.NUM_DRAFT_TOKENS}': 0 given, {IN_ENGINE}")
+        if drafter is CONTROL or asked == 0:
+            return replace(request, drafter=CONTROL.name)
+        self._inputs.refuse_unless(
+            drafter.looks_up,
+            row,
+            (
+                tensors.PROMPT_LOOKUP_NUM_TOKENS,
+                tensors.MAX_MATCHING_NGRAM_SIZE,
+                tensors.LOOKUP_POOL,
+            ),
+            f"needs '{tensors.DRAFTER}' to be {_those(lambda kind: kind.looks_up)}",
+        )
+        use_logits = self._uses_logits(row, drafter)
+        return replace(
+            request,
+            drafter=drafter.name,
+            draft_len=settings.draft_len if asked is None else asked,
+            prompt_lookup_num_tokens=self._lookup_length(looked_up, asked, drafter),
+            max_matching_ngram_size=ngram or settings.max_matching_ngram_size,
+            lookup_pool=pool,
+            use_draft_logits=use_logits,
+            draft_acceptance_threshold=threshold if use_logits else None,
+            draft_ahead=ahead,
+        )
+
+    def _lookup_length(self, looked_up: int | None, asked: int | None, drafter: DrafterKind) -> int:
+        """What was asked for lookups, or for drafts of any kind.
+
+        With a draft model, AUTO decides on copies too, by what they earn: all that fits is copied.
+        """
+        if looked_up is not None:
+            return looked_up
+        settings = self._settings
+        length = settings.draft_len if asked is None else asked
+        if drafter.looks_up and not drafter.only_looks_up and length == AUTO:
+            return settings.target.max_draft_len
+        return settings.prompt_lookup_num_tokens if asked in (None, AUTO) else asked
+
+    def _drafter(self, row: int) -> DrafterKind:
+        names = self._inputs.strings(tensors.DRAFTER, row)
+        name = names[0] if names and names[0] else self._settings.drafter
+        known = self._settings.drafters
+        if name not in known:
+            raise BadRequest(
+                f"input '{tensors.DRAFTER}': {quoted(name)} given, this deployment has "
+                f"{', '.join(known)}"
+            )
+        drafter = DRAFTERS[name]
+        self._inputs.refuse_unless(
+            not drafter.in_engine,
+            row,
+            DRAFTING,
+            IN_ENGINE,
+        )
+        return drafter
+
+    def _draft_ahead(self, row: int, drafter: DrafterKind, *, guided: bool) -> bool | None:
+        """Whether to draft ahead; None: where it pays."""
+        given = self._inputs.strings(tensors.DRAFT_AHEAD, row)
+        if not given or not given[0]:
+            return self._settings.draft_ahead
+        if given[0] not in DRAFT_AHEAD:
+            raise BadRequest(
+                f"input '{tensors.DRAFT_AHEAD}': {quoted(given[0])} given, must be "
+                f"{', '.join(DRAFT_AHEAD)}"
+            )
+        ahead = DRAFT_AHEAD[given[0]]
+        if ahead and not drafter.samples_from_draft_model:
+            raise BadRequest(
+                f"input '{tensors.DRAFT_AHEAD}' needs '{tensors.DRAFTER}' to be "
+                f"{_those(lambda kind: kind.samples_from_draft_model)}"
+            )
+        if ahead and not self._settings.draft_branches:
+            raise BadRequest(
+                f"input '{tensors.DRAFT_AHEAD}': true given, but this deployment's draft engine "
+                "cannot draft ahead; say auto or false"
+            )
+        if ahead and guided:
+            raise BadRequest(
+                f"input '{tensors.DRAFT_AHEAD}': true given, but an answer with a guide is not "
+                "drafted ahead; say auto or false"
+            )
+        return ahead
+
+    def _lookup_pool(self, row: int) -> str | None:
+        """Name the pool of earlier answers; None: nothing is shared."""
+        given = self._inputs.values(tensors.LOOKUP_POOL, row)
+        if not len(given):
+            return None
+        if not self._settings.max_pool_tokens:
+            raise BadRequest(
+                f"input '{tensors.LOOKUP_POOL}' is not supported by this deployment: "
+                "decoding.prompt_lookup.max_pool_tokens of its profile is 0"
+            )
+        if not 1 <= len(given[0]) <= MAX_POOL_NAME_BYTES:
+            raise BadRequest(
+                f"input '{tensors.LOOKUP_POOL}': a name of {len(given[0])} bytes given, must have "
+                f"1..{MAX_POOL_NAME_BYTES}"
+            )
+        return self._inputs.strings(tensors.LOOKUP_POOL, row)[0]
+
+    def _uses_logits(self, row: int, drafter: DrafterKind) -> bool:
+        """Whether drafts come with the logits that they were drawn from."""
+        samples = drafter.samples_from_draft_model
+        self._inputs.refuse_unless(
+            samples,
+            row,
+            (tensors.USE_DRAFT_LOGITS,),
+            f"needs '{tensors.DRAFTER}' to be {_those(lambda kind: kind.samples_from_draft_model)}"
+            f": '{drafter.name}' has no logits",
+        )
+        return samples and self._inputs.flag(
+            tensors.USE_DRAFT_LOGITS, row, self._settings.use_draft_logits
+        )
+
+    def _threshold(self, row: int) -> float | None:
+        """The request's, or the deployment's."""
+        threshold = self._inputs.number(tensors.DRAFT_ACCEPTANCE_THRESHOLD, row, Bounds(0, 1))
+        self._inputs.refuse_unless(
+            self._inputs.flag(tensors.USE_DRAFT_LOGITS, row, self._settings.use_draft_logits),
+            row,
+            (tensors.DRAFT_ACCEPTANCE_THRESHOLD,),
+            f"needs '{tensors.USE_DRAFT_LOGITS}' to be true: without logits tokens are accepted by "
+            "comparison",
+        )
+        return self._settings.draft_acceptance_threshold if threshold is None else threshold
+
+
+def _those(fit: Callable[[DrafterKind], bool]) -> str:
+    """Name the drafters of some kind."""
+    return " or ".join(kind.name for kind in DRAFTERS.values() if fit(kind))

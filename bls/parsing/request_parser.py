@@ -1,0 +1,305 @@
+"""Reads a client's request: what holds for all of it, and each of its prompts.
+
+Every complaint names the input and what would be right.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tandem.bls.errors import BadRequest
+from tandem.bls.parsing.draft_inputs import DraftInputs
+from tandem.bls.parsing.guide_inputs import check_guides, guide_of
+from tandem.bls.parsing.inputs import Inputs, check_sizes, refuse_unknown
+from tandem.bls.parsing.prompt import LogitBias, Options, Prompt, TokenizerInputs, check_logits
+from tandem.bls.request import Request, Sampling, TokenIds
+from tandem.bls.settings import LoopSettings
+from tandem.contract import entry as tensors
+from tandem.contract.engine import MAX_TOP_LOG_PROBS
+from tandem.contract.tensor import Tensor
+from tandem.sampling.params import NUMBERS, chosen
+
+# Declared because NVIDIA's models declare them; no engine behind this loop can honour them yet.
+UNSUPPORTED = (
+    tensors.DECODER_TEXT_INPUT,
+    tensors.IMAGE_INPUT,
+    tensors.IMAGE_BYTES_INPUT,
+    tensors.IMAGE_URL_INPUT,
+    tensors.VIDEO_BYTES_INPUT,
+    tensors.PROMPT_EMBEDDING_TABLE,
+    tensors.PROMPT_VOCAB_SIZE,
+    tensors.PROMPT_TABLE_EXTRA_ID,
+    tensors.LORA_TASK_ID,
+    tensors.LORA_WEIGHTS,
+    tensors.LORA_CONFIG,
+)
+
+MOST_NAMED = 10  # wrong ids in an error
+UNTOKENIZED: TokenIds = np.empty(0, np.int32)
+
+Asked = TypeVar("Asked", bool, int)
+
+
+class RequestParser:
+    """Reads one request. inputs: by name, a row a prompt; the values that are kept are copied."""
+
+    def __init__(
+        self, inputs: Mapping[str, NDArray[Any]], parameters: str, settings: LoopSettings
+    ) -> None:
+        refuse_unknown(parameters)
+        check_sizes(inputs, settings)
+        check_guides(inputs, settings.max_guide_bytes)
+        for tensor in UNSUPPORTED:
+            if inputs.get(tensor, np.empty(0)).size:
+                raise BadRequest(f"input '{tensor}' is not supported by this deployment")
+        self._inputs = Inputs(inputs)
+        self._settings = settings
+        self._draft_inputs = DraftInputs(self._inputs, settings)
+
+    @property
+    def is_stop(self) -> bool:
+        """Whether this only ends another request."""
+        return any(self._inputs.values(tensors.STOP, row).any() for row in self._rows)
+
+    @property
+    def _rows(self) -> range:
+        """The prompts."""
+        return range(self._inputs.batch_size)
+
+    def options(self) -> Options:
+        """Read what all prompts share; a batch that disagrees with itself is refused."""
+
+        def flag(tensor: Tensor, default: bool = False) -> bool:
+            values = {self._inputs.flag(tensor, row, default) for row in self._rows}
+            if len(values) > 1:
+                raise BadRequest(f"input '{tensor}' must be the same for all prompts of a request")
+            return values.pop()
+
+        self._require_prompts()
+        return Options(
+            stream=flag(tensors.STREAM),
+            exclude_input_in_output=flag(
+                tensors.EXCLUDE_INPUT_IN_OUTPUT, self._settings.exclude_input_in_output
+            ),
+            return_log_probs=flag(tensors.RETURN_LOG_PROBS),
+            return_prompt_log_probs=self._where_told(
+                flag(tensors.RETURN_PROMPT_LOG_PROBS),
+                self._settings.target.capabilities.prompt_log_probs,
+                tensors.RETURN_PROMPT_LOG_PROBS,
+            ),
+            num_top_log_probs=self._num_top_log_probs(),
+            return_context_logits=flag(tensors.RETURN_CONTEXT_LOGITS),
+            return_generation_logits=flag(tensors.RETURN_GENERATION_LOGITS),
+            return_perf_metrics=flag(tensors.RETURN_PERF_METRICS),
+            return_num_input_tokens=flag(tensors.RETURN_NUM_INPUT_TOKENS),
+            return_num_output_tokens=flag(tensors.RETURN_NUM_OUTPUT_TOKENS),
+        )
+
+    def _num_top_log_probs(self) -> int:
+        """How many alternatives are wanted at each place, of all prompts."""
+        tensor = tensors.NUM_TOP_LOG_PROBS
+        given = {self._inputs.integer(tensor, row, 0, MAX_TOP_LOG_PROBS) or 0 for row in self._rows}
+        if len(given) > 1:
+            raise BadRequest(f"input '{tensor}' must be the same for all prompts of a request")
+        count = given.pop()
+        flags = (tensors.RETURN_LOG_PROBS, tensors.RETURN_PROMPT_LOG_PROBS)
+        if count and not any(self._inputs.flag(flag, row) for flag in flags for row in self._rows):
+            raise BadRequest(f"input '{tensor}' needs '{flags[0]}' or '{flags[1]}' to be true")
+        return self._where_told(count, self._settings.target.capabilities.top_log_probs, tensor)
+
+    def _where_told(self, asked: Asked, can: bool, tensor: Tensor) -> Asked:
+        """Return what was asked for; refuse it where the target does not tell it."""
+        if asked and not can:
+            raise BadRequest(
+                f"input '{tensor}' is not supported by this deployment: its target engine does not "
+                "tell them"
+            )
+        return asked
+
+    def prompts(self, options: Options) -> list[Prompt]:
+        """Read every prompt of the request."""
+        self._require_prompts()
+        prompts = [self._prompt(row, options) for row in self._rows]
+        lengths = [0 if p.input_ids is None else len(p.input_ids) for p in prompts]
+        check_logits(lengths, [p.request.max_tokens for p in prompts], options, self._settings)
+        return prompts
+
+    def _require_prompts(self) -> None:
+        if not self._rows:
+            raise BadRequest(f"input '{tensors.TEXT_INPUT}' is missing; send one prompt or more")
+
+    def _prompt(self, row: int, options: Options) -> Prompt:
+        self._refuse_beams(row)
+        return Prompt(
+            self._words(row),
+            self._input_ids(row),
+            self._request(row, options),
+            self._logit_bias(row),
+        )
+
+    def _request(self, row: int, options: Options) -> Request:
+        """Read all that the tokenizer adds nothing to."""
+        max_tokens = self._inputs.integer(
+            tensors.MAX_TOKENS, row, 1, self._settings.target.max_seq_len
+        )
+        if max_tokens is None:
+            raise BadRequest(
+                f"input '{tensors.MAX_TOKENS}' is missing; send how many tokens to add"
+            )
+        seed = self._seed(row)
+        request = Request(
+            prompt_ids=UNTOKENIZED,
+            max_tokens=max_tokens,
+            min_tokens=self._inputs.integer(tensors.MIN_TOKENS, row, 0, max_tokens) or 0,
+            sampling=self._sampling(row, secrets.randbits(63) if seed is None else seed),
+            seeded=seed is not None,
+            end_ids=self._end_ids(row),
+            max_draft_len=self._settings.target.max_draft_len,
+            echoes_prompt=not options.exclude_input_in_output,
+            streams_text=options.stream,
+            wants_text_lengths=options.tells_text_lengths,
+            wants_log_probs=options.return_log_probs,
+            wants_prompt_log_probs=options.return_prompt_log_probs,
+            num_top_log_probs=options.num_top_log_probs,
+            wants_context_logits=options.return_context_logits,
+            wants_generation_logits=options.return_generation_logits,
+            wants_kv_blocks=options.return_perf_metrics,
+            guide=guide_of(self._inputs, row),
+        )
+        return self._draft_inputs.apply(request, row)
+
+    def _words(self, row: int) -> TokenizerInputs:
+        texts = self._inputs.strings(tensors.TEXT_INPUT, row)
+        has_ids = tensors.INPUT_IDS in self._inputs
+        if not texts and not has_ids:
+            raise BadRequest(f"input '{tensors.TEXT_INPUT}' is missing; send the prompt")
+        if texts and has_ids:
+            raise BadRequest(
+                f"inputs '{tensors.TEXT_INPUT}' and '{tensors.INPUT_IDS}' are both given; send one"
+            )
+        if texts and not texts[0]:
+            raise BadRequest(f"input '{tensors.TEXT_INPUT}' is empty; send at least one character")
+        bias_words = self._inputs.strings(tensors.EMBEDDING_BIAS_WORDS, row)
+        return TokenizerInputs(
+            text=texts[0] if texts else "",
+            stop_words=tuple(w for w in self._inputs.strings(tensors.STOP_WORDS, row) if w),
+            bad_words=tuple(w for w in self._inputs.strings(tensors.BAD_WORDS, row) if w),
+            bias_words=bias_words,
+            bias_weights=self._bias_weights(row, len(bias_words)),
+        )
+
+    def _bias_weights(self, row: int, count: int) -> tuple[float, ...]:
+        weights = self._inputs.values(tensors.EMBEDDING_BIAS_WEIGHTS, row)
+        if len(weights) != count:
+            raise BadRequest(
+                f"input '{tensors.EMBEDDING_BIAS_WEIGHTS}': {len(weights)} weights for {count} "
+                f"'{tensors.EMBEDDING_BIAS_WORDS}'; send one a word"
+            )
+        if not np.isfinite(weights).all():
+            raise BadRequest(f"input '{tensors.EMBEDDING_BIAS_WEIGHTS}' must be finite numbers")
+        return tuple(weights.tolist())
+
+    def _logit_bias(self, row: int) -> LogitBias | None:
+        ids = self._inputs.values(tensors.LOGIT_BIAS_IDS, row)
+        values = self._inputs.values(tensors.LOGIT_BIAS_VALUES, row)
+        if len(ids) != len(values):
+            raise BadRequest(
+                f"input '{tensors.LOGIT_BIAS_VALUES}': {len(values)} values for {len(ids)} "
+                f"'{tensors.LOGIT_BIAS_IDS}'; send one an id"
+            )
+        if not len(ids):
+            return None
+        if len(ids) > self._settings.target.vocab_size:
+            raise BadRequest(
+                f"input '{tensors.LOGIT_BIAS_IDS}': {len(ids)} ids given, the vocabulary has "
+                f"{self._settings.target.vocab_size}"
+            )
+        self._check_ids(tensors.LOGIT_BIAS_IDS, ids)
+        if not np.isfinite(values).all():
+            raise BadRequest(f"input '{tensors.LOGIT_BIAS_VALUES}' must be finite numbers")
+        return LogitBias(tuple(ids.tolist()), tuple(values.tolist()))
+
+    def _check_ids(self, tensor: Tensor, ids: TokenIds) -> None:
+        vocab_size = self._settings.target.vocab_size
+        wrong = ids[ids.view(np.uint32) >= vocab_size]  # a negative one is huge there
+        if len(wrong):
+            named = ", ".join(map(str, wrong[:MOST_NAMED])) + ", ..." * (len(wrong) > MOST_NAMED)
+            raise BadRequest(
+                f"input '{tensor}': ids must lie in 0..{vocab_size - 1}, {named} given"
+            )
+
+    def _input_ids(self, row: int) -> TokenIds | None:
+        if tensors.INPUT_IDS not in self._inputs:
+            return None
+        values, longest = (
+            self._inputs.values(tensors.INPUT_IDS, row),
+            self._settings.target.max_seq_len,
+        )
+        if not len(values):
+            raise BadRequest(f"input '{tensors.INPUT_IDS}' is empty; send at least one id")
+        if len(values) > longest:
+            raise BadRequest(
+                f"input '{tensors.INPUT_IDS}': {len(values)} ids given for a prompt, which are "
+                f"more than max_seq_len, {longest}"
+            )
+        ids: TokenIds = values.astype(np.int32)
+        self._check_ids(tensors.INPUT_IDS, ids)
+        return ids
+
+    def _refuse_beams(self, row: int) -> None:
+        for tensor, instead in (
+            (tensors.BEAM_WIDTH, "speculative decoding verifies one continuation"),
+            (tensors.NUM_RETURN_SEQUENCES, "send the prompt several times with different seeds"),
+        ):
+            value = self._inputs.integer(tensor, row, 1, 2**31 - 1)
+            if value is not None and value > 1:
+                raise BadRequest(f"input '{tensor}': {value} given, only 1 is supported: {instead}")
+
+    def _sampling(self, row: int, seed: int) -> Sampling:
+        """Read how tokens are chosen.
+
+        A temperature of 1 alone doesn't make a request sample: NVIDIA's clients send it with every
+        greedy one.
+        """
+        given = {}
+        for name, number in NUMBERS.items():
+            value = self._inputs.number(number.entry, row, number.bounds)
+            if value is not None:
+                given[name] = value
+                if value != number.neutral and number.capability:
+                    self._check_engines(number.entry, number.capability)
+        if given.get("temperature") == 1.0:
+            del given["temperature"]
+        return Sampling(seed=seed, **chosen(given))
+
+    def _check_engines(self, tensor: Tensor, capability: str) -> None:
+        """Refuse an input that an engine would ignore."""
+        for role, engine in (("target", self._settings.target), ("draft", self._settings.draft)):
+            if engine is not None and not getattr(engine.capabilities, capability):
+                raise BadRequest(
+                    f"input '{tensor}' is not supported by this deployment: its {role} engine "
+                    "ignores it"
+                )
+
+    def _end_ids(self, row: int) -> tuple[int, ...]:
+        """The request's own end id, or the checkpoint's."""
+        end_id = self._inputs.integer(tensors.END_ID, row, -1, self._settings.target.vocab_size - 1)
+        if end_id is None:
+            return self._settings.end_ids
+        return () if end_id < 0 else (end_id,)
+
+    def _seed(self, row: int) -> int | None:
+        seed, alias = (
+            self._inputs.scalar(t, row, None) for t in (tensors.SEED, tensors.RANDOM_SEED)
+        )
+        if seed is not None and alias is not None and seed != alias:
+            raise BadRequest(
+                f"inputs '{tensors.SEED}' and '{tensors.RANDOM_SEED}' differ; they mean the same"
+            )
+        given = alias if seed is None else seed
+        return None if given is None else int(given)

@@ -1,0 +1,153 @@
+"""A second thread of a sequence: it drafts ahead while the first one blocks in a call."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from tandem.bls.drafters.drafter import StepsAhead
+from tandem.bls.errors import Cancelled, EngineTimeout, Failure, Overloaded, ServingError
+from tandem.bls.request import Request
+from tandem.bls.triton.background import in_background, log_exception
+from tandem.bls.triton.engine_calls.clients import EngineClients
+from tandem.bls.triton.engine_calls.engine_caller import EngineCaller
+from tandem.bls.triton.engine_calls.pending_call import Abandoned
+
+
+class Task:
+    """Steps ahead, and their outcome."""
+
+    def __init__(self, steps: StepsAhead) -> None:
+        self.steps = steps
+        self._result: Any = None
+        self._error: Failure | None = None
+        self._done = threading.Event()
+
+    def end(self, result: Any = None, error: Failure | None = None) -> None:
+        """Note the outcome."""
+        self._result, self._error = result, error
+        self._done.set()
+
+    def done_within(self, seconds: float) -> bool:
+        """Wait for the outcome; return whether it is there."""
+        return self._done.wait(seconds)
+
+    @property
+    def result(self) -> Any:
+        """What the steps returned; raises the error that they ended with."""
+        if self._error is not None:
+            raise self._error
+        return self._result
+
+
+class AheadThread:
+    """Carries out tasks, one at a time, on a thread that waits for the next one.
+
+    After an overdue call it is ``lost``: its thread is abandoned, and it takes no more tasks.
+    """
+
+    def __init__(self, clients: EngineClients, request: Request) -> None:
+        self.lost = False
+        self._clients = clients
+        self._caller = EngineCaller(clients, request)
+        self._tasks: queue.SimpleQueue[Task | None] = queue.SimpleQueue()
+        self._task: Task | None = None
+        self._then: Callable[[], None] | None = None
+        self._left = False
+        self._lock = threading.Lock()
+
+    @classmethod
+    def if_free(cls, clients: EngineClients, request: Request) -> AheadThread | None:
+        """Return a running thread; None at the limit, or if the system has no more threads."""
+        if not clients.ahead_threads.acquire(blocking=False):
+            return None
+        thread = cls(clients, request)
+        try:
+            in_background(thread._work)
+        except Overloaded:
+            thread._leave()
+            return None
+        return thread
+
+    def begin(self, steps: StepsAhead) -> Task | None:
+        """Begin to carry out steps; None if the last task has not ended."""
+        with self._lock:
+            if self._task is not None or self.lost:
+                return None
+            self._caller.interruption = None  # of the last task
+            task = self._task = Task(steps)
+        self._tasks.put(task)
+        return task
+
+    def stop(self) -> None:
+        """End the task: its current call is stopped, and it begins no other one."""
+        self._caller.interrupt(Cancelled())
+
+    def check(self, now: float) -> None:
+        """Abandon the thread if its call is overdue."""
+        self._caller.stop_again(now)
+        call = self._caller.abandon_if_overdue(now)
+        if call is not None:
+            self.lost = True
+            self._ended(error=EngineTimeout(call.model, call.timeout))
+
+    def close(self, then: Callable[[], None]) -> None:
+        """End the thread; call ``then`` once no model works for it."""
+        with self._lock:
+            busy = self._task is not None
+            self._then = then
+        self._tasks.put(None)
+        if busy:
+            self.stop()
+        else:
+            self._leave()
+            then()
+
+    def _work(self) -> None:
+        while (task := self._tasks.get()) is not None:
+            try:
+                self._ended(self._carry_out(task.steps))
+            except (ServingError, Cancelled) as error:
+                self._ended(error=error)
+            except Abandoned:
+                return
+            except BaseException as error:  # noqa: BLE001  the sequence must still end
+                log_exception("drafting ahead failed", error)
+                self._ended()
+
+    def _carry_out(self, steps: StepsAhead) -> Any:
+        """Make the calls that steps yield; return what they return.
+
+        The branches of a stopped call are dropped: no round reads them, and the call ended too soon
+        to learn from its time.
+        """
+        try:
+            call = next(steps)
+            while True:
+                answer = self._caller.answer(call)
+                if self._caller.interruption is not None:
+                    answer = answer._replace(branches=())
+                call = steps.send(answer)
+        except StopIteration as ended:
+            return ended.value
+
+    def _ended(self, result: Any = None, error: Failure | None = None) -> None:
+        """Note the task's outcome; end the thread's part if it is lost or closed."""
+        with self._lock:
+            task, self._task = self._task, None
+            then, self._then = self._then, None
+        if task is not None:
+            task.end(result, error)
+        if self.lost or then is not None:
+            self._leave()
+        if then is not None:
+            then()
+
+    def _leave(self) -> None:
+        """Free this thread's place, once."""
+        with self._lock:
+            left, self._left = self._left, True
+        if not left:
+            self._clients.ahead_threads.release()

@@ -1,0 +1,202 @@
+"""The loops of one entry find each other: each is a process of its own, and Triton tells none.
+
+They share a file with a row for each. Whoever holds the lock on its row lives: the system releases
+it when a process ends, however it ends. So what a dead loop took is free again, and what an earlier
+server left in the file counts for nothing.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import mmap
+import os
+import re
+import struct
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from tandem.bls.admission.other_loops import LoopUsage, OtherLoops
+from tandem.bls.triton.loops.mailbox import AddressTaken, Mailbox
+
+SHARED_MEMORY = Path("/dev/shm")
+PREFIX = "triton_python_backend_shm_region_"  # Triton guards what begins so from its clients
+REGION = re.compile(rf"({PREFIX}.*?)(?:[0-9a-f]+-){{4}}[0-9a-f]+")  # a server's prefix, a UUID
+PID_NAMESPACE = Path("/proc/self/ns/pid")
+ROWS = 64  # while Triton loads a model anew, the loops of the old one live on
+WORD = struct.calcsize("q")
+STATE, USAGE = 0, 1  # where in a row the state of its loop is, and its LoopUsage
+ROW = USAGE + len(LoopUsage._fields)  # words
+OPEN, CLOSED = 1, 2  # states; 0: nobody took the row
+LOOK = "look"  # the message that something was released; any other is a request to stop
+
+
+class SharedCapacity(OtherLoops):
+    """The other loops of an entry. Those of one entry have one ``name`` in common."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._path = SHARED_MEMORY / name
+        self._threads = threading.Lock()
+        self._file = _open_locked(self._path)
+        try:
+            os.ftruncate(self._file, ROWS * ROW * WORD)
+            # Each word is written at once: `struct` would clear it before, for others to see.
+            self._words = memoryview(mmap.mmap(self._file, ROWS * ROW * WORD)).cast("q")
+            self._own, self._mailbox = self._take_row()
+            self._enter(OPEN)
+            self.note(LoopUsage())
+        finally:
+            _unlock(self._file, ROWS)
+
+    def open(self, *, stop: Callable[[str], object], look: Callable[[], None]) -> None:
+        """Begin to hear of the others."""
+
+        def receive(lines: list[str]) -> None:
+            for line in lines:
+                if line == LOOK:
+                    look()
+                else:
+                    stop(line)
+
+        self._mailbox.open(receive, self._addresses)
+
+    @contextmanager
+    def exclusively(self) -> Iterator[None]:
+        """Keep the others out, and free what dead ones took."""
+        with self._threads:  # a lock on a file is one of the whole process
+            fcntl.lockf(self._file, fcntl.LOCK_EX, 1, ROWS)
+            try:
+                self._clear_rows_of_the_dead()
+                yield
+            finally:
+                _unlock(self._file, ROWS)
+
+    def usage(self) -> LoopUsage:
+        """Return what the others take."""
+        return LoopUsage.of_all(usage for _, _, usage in self._others())
+
+    def note(self, own: LoopUsage) -> None:
+        """Write this loop's row."""
+        for field, number in enumerate(own, self._own * ROW + USAGE):
+            self._words[field] = number
+
+    def call(self) -> None:
+        """Have the others look whether sequences of theirs may start now."""
+        self._mailbox.put(LOOK)
+
+    def stop(self, request_id: str) -> None:
+        """Have the other loops stop the requests of this id."""
+        self._mailbox.put(request_id)
+
+    def close(self) -> None:
+        """Hear no more. The last one leaves no file behind.
+
+        As long as one is there, those who come find it: loops of a model that was loaded anew, say.
+        """
+        self._mailbox.close()
+        with self.exclusively():
+            self._enter(CLOSED)
+            if not any(state == OPEN for _, state, _ in self._others()):
+                self._path.unlink(missing_ok=True)
+
+    def _take_row(self) -> tuple[int, Mailbox]:
+        """Lock a row that is free; nobody can have its address but a child of a dead loop."""
+        for row in range(ROWS):
+            if self._lock(row):
+                try:
+                    return row, Mailbox(self._address(row))
+                except AddressTaken:
+                    _unlock(self._file, row)
+        raise RuntimeError(f"{ROWS} processes serve this model already")
+
+    def _enter(self, state: int) -> None:
+        """Write this loop's state."""
+        self._words[self._own * ROW + STATE] = state
+
+    def _others(self) -> Iterator[tuple[int, int, LoopUsage]]:
+        """Yield the rows that are taken, all but our own, and what is in them."""
+        for row in range(ROWS):
+            at = row * ROW
+            if (state := self._words[at + STATE]) and row != self._own:
+                yield row, state, LoopUsage(*self._words[at + USAGE : at + ROW])
+
+    def _clear_rows_of_the_dead(self) -> None:
+        for row, *_ in self._others():
+            if self._lock(row):
+                for word in range(row * ROW, (row + 1) * ROW):
+                    self._words[word] = 0
+                _unlock(self._file, row)
+
+    def _lock(self, row: int) -> bool:
+        """Lock a row if nobody has it."""
+        try:
+            fcntl.lockf(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, row)
+        except BlockingIOError:
+            return False
+        return True
+
+    def _addresses(self) -> list[bytes]:
+        return [self._address(row) for row, *_ in self._others()]
+
+    def _address(self, row: int) -> bytes:
+        digest = hashlib.sha256(self._name.encode()).hexdigest()[:32]
+        return f"\0tandem-{digest}-{row}".encode()
+
+
+def _open_locked(path: Path) -> int:
+    """Open the file and keep the others out; one that was removed meanwhile is found by nobody."""
+    while True:
+        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        fcntl.lockf(file, fcntl.LOCK_EX, 1, ROWS)
+        if os.fstat(file).st_nlink:
+            return file
+        os.close(file)
+
+
+def _unlock(file: int, row: int) -> None:
+    """Release a row, or what comes after the last one."""
+    fcntl.lockf(file, fcntl.LOCK_UN, 1, row)
+
+
+def other_loops(args: dict[str, str], instances: int) -> OtherLoops:
+    """Return the other loops of the entry that Triton starts with these arguments.
+
+    instances: how many the settings say there are. Raises ValueError where Triton starts another
+    number: loops that do not know of each other would each take all of ``max_requests``.
+    """
+    groups = json.loads(args["model_config"])["instance_group"]
+    started = sum(group["count"] for group in groups)
+    if started != instances:
+        raise ValueError(
+            f"config.pbtxt of '{args['model_name']}': instance_group starts {started} loops, and "
+            f"the parameter instances says {instances}; set 'instances: {started}' in the profile "
+            "and render it again"
+        )
+    if instances == 1:
+        return OtherLoops()
+    command = Path("/proc/self/cmdline").read_text(errors="replace").split("\0")
+    namespace = PID_NAMESPACE.stat().st_ino
+    return SharedCapacity(shared_name(args, command, os.getppid(), namespace))
+
+
+def shared_name(args: dict[str, str], command: list[str], server: int, namespace: int) -> str:
+    """Return what all loops of an entry have in common, and no others have on this machine.
+
+    args: what Triton tells a model. command: how it started this process. server: its own process.
+    namespace: where that process has its number. In two containers each server may have number 1,
+    and with ``--ipc=host`` both share /dev/shm.
+    The name begins as that of the memory region which Triton gives each process: whoever cleans up
+    after a server removes the file, too.
+    """
+    regions = [found[1] for argument in command if (found := REGION.fullmatch(argument))]
+    prefix = regions[0] if regions else PREFIX
+    return f"{prefix}{namespace}-{server}-{args['model_name']}-{args['model_version']}"
+
+
+def index_of_loop(args: dict[str, str]) -> str:
+    """Return which of its entry's loops this is: what Triton numbers its instances by, from 0."""
+    return args["model_instance_name"].rpartition("_")[2]

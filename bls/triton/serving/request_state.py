@@ -1,0 +1,136 @@
+"""One client request: its prompts decode side by side, its answer goes out once or in chunks."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from tandem.bls.admission.admission import ReservedSlots
+from tandem.bls.admission.concurrency_limiter import Permit
+from tandem.bls.errors import Cancelled, DeadlineExceeded, EngineTimeout, Failure, ServingError
+from tandem.bls.parsing.prompt import Options
+from tandem.bls.triton.background import log_exception
+from tandem.bls.triton.engine_calls.pending_call import Abandoned, CallSlot
+from tandem.bls.triton.responses.response_builder import ResponseBuilder, SequenceOutput
+from tandem.bls.triton.responses.sender import Sender
+from tandem.bls.triton.serving.sequence_state import SequenceState
+
+
+class RequestState:
+    """Everything between a request and the last response to it. Thread-safe."""
+
+    def __init__(
+        self,
+        sender: Sender,
+        response_builder: ResponseBuilder,
+        options: Options,
+        *,
+        deadline: float,
+        timeout: float,
+        wait: CallSlot,
+        slots: ReservedSlots,
+    ) -> None:
+        self.options = options
+        self.wait = wait  # for the tokenizer, before there are sequences
+        self.slots = slots  # theirs in the queue, from the beginning
+        self.permit: Permit | None = None  # at the tokenizer
+        self.arrival_ns = time.time_ns()
+        self._sender = sender
+        self._response_builder = response_builder
+        self._deadline = deadline
+        self._timeout = timeout
+        self._sequences: Sequence[SequenceState] = ()
+        self._unfinished = 0
+        self._failure: Failure | None = None
+        self._lock = threading.Lock()  # the watcher takes it: nobody may wait with it held
+        self._sending = threading.Lock()  # outputs go out one after the other, the last one last
+
+    @property
+    def closed(self) -> bool:
+        """Whether the last response has been sent and no model works for the request any more."""
+        busy = self.wait.call is not None or any(sequence.decodes for sequence in self._sequences)
+        return self._sender.closed and not busy
+
+    def open(self, sequences: Sequence[SequenceState]) -> None:
+        """Take the sequences in; each may start at any moment from now on.
+
+        Raises the error that ended the request, if it has ended already.
+        """
+        with self._lock:
+            self.raise_failure()
+            self._sequences = sequences
+            self._unfinished = len(sequences)
+
+    def raise_failure(self) -> None:
+        """Raise the error that ended the request, if it has ended."""
+        if self._failure is not None:
+            raise self._failure
+
+    def check(self, now: float) -> None:
+        """Notice that the client has gone, that time is up, or that an engine is overdue."""
+        if self._sender.is_cancelled():
+            self.fail(Cancelled())
+        elif now > self._deadline:
+            self.fail(
+                DeadlineExceeded(
+                    f"the request took longer than {self._timeout:g} s, which is its time-out"
+                )
+            )
+        overdue = self.wait.abandon_if_overdue(now)
+        if overdue is not None:
+            if self.permit is not None:
+                self.permit.end()
+            self.fail(EngineTimeout(overdue.model, overdue.timeout))
+        for sequence in self._sequences:
+            sequence.check(now)
+
+    def fail(self, error: Failure) -> None:
+        """End the whole request: one line to the client, every prompt's decoding interrupted.
+
+        It waits for nobody.
+        """
+        with self._lock:
+            if self._failure is not None or self._sender.closed:
+                return
+            self._failure = error
+            sequences = self._sequences
+        if self.permit is not None:
+            self.permit.withdraw()
+        self.slots.give_back()
+        for sequence in sequences:
+            sequence.interrupt(error)
+        self._sender.refuse(error.line, error.code)
+
+    def sequence_advanced(self, output: SequenceOutput) -> None:
+        """Send a sequence's chunk, or the whole answer once all sequences are complete."""
+        with self._sending:
+            self._unfinished -= output.finish_reason is not None
+            last = self._unfinished == 0
+            if self.options.stream:
+                self._sender.send(self._response_builder.response([output]), final=last)
+            elif last:
+                outputs = [sequence.whole() for sequence in self._sequences]
+                self._sender.send(self._response_builder.response(outputs), final=True)
+
+
+@contextmanager
+def ending(state: RequestState) -> Iterator[None]:
+    """End a request with whatever keeps it from beginning."""
+    try:
+        yield
+    except (Abandoned, Cancelled):
+        return
+    except ServingError as error:
+        state.fail(error)
+    except BaseException as error:  # noqa: BLE001  the client must not wait for ever
+        log_exception("a request could not be started", error)
+        state.fail(ServingError("internal error while starting the request"))
+
+
+def give_up(state: RequestState, permit: Permit | None, error: ServingError) -> None:
+    """End a request that cannot begin."""
+    if permit is not None:
+        permit.give_back()
+    state.fail(error)

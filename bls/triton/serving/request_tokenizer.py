@@ -1,0 +1,78 @@
+"""What a request has the tokenizer models do before it has sequences."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tandem.bls.effects import TextCall
+from tandem.bls.errors import EngineCallError
+from tandem.bls.parsing.prompt import Options, Prompt, Tokens
+from tandem.bls.request import TokenIds
+from tandem.bls.settings import LoopSettings
+from tandem.bls.triton.engine_calls.calls import Calls
+from tandem.bls.triton.serving.request_state import RequestState
+from tandem.bls.triton.tokenizer_calls import (
+    refusal,
+    text_of,
+    text_request,
+    tokens_of,
+    tokens_request,
+)
+
+
+class RequestTokenizer:
+    """Tokenizes the prompts of requests. A call blocks its thread, and the request may abandon it.
+
+    Raises what ends the request: ServingError, or Abandoned.
+    """
+
+    def __init__(self, settings: LoopSettings, calls: Calls) -> None:
+        self._settings = settings
+        self._calls = calls
+
+    def tokens(self, state: RequestState, prompts: list[Prompt]) -> list[Tokens]:
+        """Return the token ids of each prompt and its words, by one call for all."""
+        words = [prompt.words for prompt in prompts]
+        given = [Tokens(p.input_ids) for p in prompts if p.input_ids is not None]
+        if len(given) == len(prompts) and not any(map(any, words)):
+            return given  # there is nothing to tokenize
+        model = self._settings.preprocessing_model
+        try:
+            response = self._await(state, model, tokens_request(model, words))
+        except EngineCallError as error:
+            raise refusal(error) from error
+        return [
+            tokens if prompt.input_ids is None else tokens._replace(prompt_ids=prompt.input_ids)
+            for prompt, tokens in zip(prompts, tokens_of(response, words), strict=True)
+        ]
+
+    def prefixes(self, state: RequestState, prompts: list[Prompt]) -> list[str]:
+        """Return what each answer's text begins with: the prompt, where it is not excluded.
+
+        A character that the prompt begins and does not finish belongs to the answer.
+        """
+        if state.options.exclude_input_in_output:
+            return [""] * len(prompts)
+        return [
+            prompt.words.text if prompt.input_ids is None else self._text(state, prompt.input_ids)
+            for prompt in prompts
+        ]
+
+    def _text(self, state: RequestState, ids: TokenIds) -> str:
+        model = self._settings.postprocessing_model
+        response = self._await(state, model, text_request(model, TextCall(ids, 0)))
+        return text_of(model, response).text
+
+    def _await(self, state: RequestState, model: str, request: Any) -> Any:
+        """Make a call for a request that has no sequences yet."""
+        call = state.wait.begin(model, "", self._settings.target.timeout)
+        try:
+            return self._calls.infer(model, request)
+        finally:
+            state.wait.end(call)
+
+
+def needs_tokenizer(prompt: Prompt, options: Options) -> bool:
+    """Whether a prompt has words to tokenize, or ids to show as text."""
+    shows_ids = prompt.input_ids is not None and not options.exclude_input_in_output
+    return any(prompt.words) or shows_ids

@@ -1,0 +1,164 @@
+"""One prompt of a request, from the queue to its last token."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tandem.bls.admission.admission import Admission, Reservation
+from tandem.bls.effects import Chunk, FinishReason
+from tandem.bls.errors import Failure
+from tandem.bls.loop import Decoding
+from tandem.bls.metrics.request_statistics import Totals
+from tandem.bls.metrics.timeline import Timeline
+from tandem.bls.text.token_details import TokenDetails, joined
+from tandem.bls.triton.driver import Driver
+from tandem.bls.triton.engine_calls.clients import EngineClients
+from tandem.bls.triton.metrics import Metrics
+from tandem.bls.triton.responses.response_builder import SequenceOutput
+from tandem.bls.triton.responses.stream_detokenizer import StreamDetokenizer
+
+if TYPE_CHECKING:
+    from tandem.bls.triton.serving.request_state import RequestState
+
+
+class SequenceState:
+    """One prompt of a request. Its reservation starts it."""
+
+    def __init__(
+        self,
+        index: int,
+        decoding: Decoding,
+        prefix: str,
+        request: RequestState,
+        *,
+        metrics: Metrics,
+        admission: Admission,
+        reservation: Reservation,
+        clients: EngineClients,
+    ) -> None:
+        self._index = index
+        self._decoding = decoding
+        self._text = [prefix] if prefix else []
+        self._unsent_text = prefix
+        self._unsent: list[Chunk] = []
+        self._details: list[TokenDetails] = []
+        self._cum_log_prob = 0.0
+        self._is_first = True  # no output was sent yet
+        self._finish_reason: FinishReason | None = None
+        self._detokenizer = (
+            StreamDetokenizer(self.emit, request.fail)
+            if decoding.request.detokenizes_off_path
+            else None
+        )
+        self._request = request
+        self._metrics = metrics
+        self._driver: Driver | None = None
+        self._admission = admission
+        self._reservation = reservation
+        reservation.start = lambda: self._start(clients)
+        self._interruption: Failure | None = None
+        self._ended = False
+        self._timeline = Timeline(request.arrival_ns)
+        self._lock = threading.Lock()
+
+    @property
+    def decodes(self) -> bool:
+        """Whether a thread still decodes or detokenizes this sequence."""
+        detokenizes = self._detokenizer is not None and not self._detokenizer.done
+        return self._driver is not None and (detokenizes or not self._ended)
+
+    def check(self, now: float) -> None:
+        """Abandon overdue calls."""
+        if self._driver is not None:
+            self._driver.check(now)
+        if self._detokenizer is not None:
+            self._detokenizer.check(now)
+
+    def interrupt(self, reason: Failure) -> None:
+        """Stop decoding, or leave the queue."""
+        with self._lock:
+            self._interruption = reason
+            driver = self._driver
+        if driver is not None:
+            driver.interrupt(reason)
+            if self._detokenizer is not None:
+                self._detokenizer.interrupt(reason)
+        else:
+            self._admission.withdraw(self._reservation)
+
+    def deliver(self, chunk: Chunk) -> None:
+        """Pass on a chunk; the next round does not wait for its text."""
+        self._timeline.delivered(len(chunk.tokens))
+        if self._detokenizer is not None:
+            self._detokenizer.put(chunk)
+        else:
+            self.emit(chunk)
+
+    def emit(self, chunk: Chunk) -> None:
+        """Add a chunk with its text to the answer, and send what can be sent."""
+        self._finish_reason = chunk.finish_reason
+        self._unsent_text += chunk.text
+        self._unsent.append(chunk)
+        self._text.append(chunk.text)
+        self._details.append(chunk.details)
+        if chunk.details.log_probs is not None:
+            self._cum_log_prob += float(chunk.details.log_probs.sum())
+        if self._unsent_text or chunk.finish_reason is not None:
+            tokens = np.concatenate([unsent.tokens for unsent in self._unsent])
+            details = joined([unsent.details for unsent in self._unsent])
+            output = self._output(self._unsent_text, tokens, chunk.totals, details)
+            self._unsent_text, self._unsent = "", []
+            self._is_first = False
+            self._request.sequence_advanced(output)
+
+    def ended(self, error: Failure | None) -> None:
+        """Release the reservation; an error ends the whole request."""
+        decoding = self._decoding
+        self._metrics.count(decoding.request.drafter, decoding.statistics, self._timeline)
+        self._ended = True  # the watcher may forget it from now on; its metrics are counted
+        self._admission.leave(self._reservation)
+        if error is not None:
+            self._request.fail(error)
+
+    def whole(self) -> SequenceOutput:
+        """Return the complete answer to this prompt."""
+        decoding = self._decoding
+        self._is_first = True
+        return self._output(
+            "".join(self._text),
+            decoding.sequence.output,
+            decoding.statistics.totals,
+            joined(self._details),
+        )
+
+    def _start(self, clients: EngineClients) -> None:
+        with self._lock:
+            self._timeline.scheduled()
+            if self._interruption is None:
+                request = self._decoding.request
+                self._driver = Driver(clients, self._decoding.decode(), request, self)
+                if self._detokenizer is not None:
+                    self._detokenizer.start(clients, request)
+                self._driver.start()
+                return
+        self.ended(self._interruption)
+
+    def _output(
+        self, text: str, tokens: Any, totals: Totals, details: TokenDetails
+    ) -> SequenceOutput:
+        decoding, timeline = self._decoding, self._timeline
+        return SequenceOutput(
+            self._index,
+            text,
+            tokens,
+            self._finish_reason,
+            totals,
+            details,
+            decoding,
+            timeline,
+            cum_log_prob=self._cum_log_prob,
+            prompt_log_probs=decoding.prompt_log_probs if self._is_first else None,
+        )

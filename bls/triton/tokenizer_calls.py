@@ -1,0 +1,123 @@
+"""Calls of the tokenizer models: `preprocessing` and `postprocessing`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import triton_python_backend_utils as pb_utils
+from numpy.typing import NDArray
+
+from tandem.bls.effects import DecodedText, TextCall
+from tandem.bls.errors import BadRequest, EngineCallError, ServingError
+from tandem.bls.parsing.prompt import TokenizerInputs, Tokens
+from tandem.contract import entry, postprocessing, preprocessing
+
+# What the tokenizer model calls the client's inputs
+INPUTS: dict[str, str] = {
+    preprocessing.QUERY: entry.TEXT_INPUT,
+    preprocessing.STOP_WORDS_DICT: entry.STOP_WORDS,
+    preprocessing.BAD_WORDS_DICT: entry.BAD_WORDS,
+    preprocessing.EMBEDDING_BIAS_WORDS: entry.EMBEDDING_BIAS_WORDS,
+    preprocessing.EMBEDDING_BIAS_WEIGHTS: entry.EMBEDDING_BIAS_WEIGHTS,
+}
+
+
+def tokens_request(model: str, prompts: Sequence[TokenizerInputs]) -> Any:
+    """The call that tokenizes all prompts of a request at once."""
+    inputs = [
+        pb_utils.Tensor(preprocessing.QUERY, _strings([[p.text] for p in prompts])),
+        pb_utils.Tensor(preprocessing.REQUEST_OUTPUT_LEN, np.ones((len(prompts), 1), np.int32)),
+    ]
+    outputs = [preprocessing.INPUT_ID, preprocessing.REQUEST_INPUT_LEN]
+    if any(p.stop_words for p in prompts):
+        words = _strings([p.stop_words for p in prompts])
+        inputs.append(pb_utils.Tensor(preprocessing.STOP_WORDS_DICT, words))
+        outputs.append(preprocessing.SPECIAL_STOP_IDS)
+    if any(p.bad_words for p in prompts):
+        inputs.append(
+            pb_utils.Tensor(preprocessing.BAD_WORDS_DICT, _strings([p.bad_words for p in prompts]))
+        )
+        outputs.append(preprocessing.BAD_WORDS_IDS)
+    if any(p.bias_words for p in prompts):
+        words = _strings([p.bias_words for p in prompts])
+        weights = np.zeros(words.shape, np.float32)
+        for row, prompt in zip(weights, prompts, strict=True):
+            row[: len(prompt.bias_weights)] = prompt.bias_weights
+        inputs.append(pb_utils.Tensor(preprocessing.EMBEDDING_BIAS_WORDS, words))
+        inputs.append(pb_utils.Tensor(preprocessing.EMBEDDING_BIAS_WEIGHTS, weights))
+        outputs.append(preprocessing.EMBEDDING_BIAS)
+    return pb_utils.InferenceRequest(
+        model_name=model, requested_output_names=list(outputs), inputs=inputs
+    )
+
+
+def tokens_of(response: Any, prompts: Sequence[TokenizerInputs]) -> list[Tokens]:
+    """Read the answer to ``tokens_request``, a row a prompt."""
+    outputs = {tensor.name(): tensor.as_numpy() for tensor in response.output_tensors()}
+    lengths = outputs[preprocessing.REQUEST_INPUT_LEN].reshape(-1)
+    special_stops = outputs.get(preprocessing.SPECIAL_STOP_IDS)
+    bad_words = outputs.get(preprocessing.BAD_WORDS_IDS)
+    bias = outputs.get(preprocessing.EMBEDDING_BIAS)
+    return [
+        Tokens(
+            prompt_ids=outputs[preprocessing.INPUT_ID][row, :length].copy(),
+            special_stops=(
+                () if special_stops is None else _special(special_stops[row], len(p.stop_words))
+            ),
+            bad_words=bad_words[row].copy() if bad_words is not None and p.bad_words else None,
+            embedding_bias=bias[row].copy() if bias is not None and p.bias_words else None,
+        )
+        for row, (p, length) in enumerate(zip(prompts, lengths, strict=True))
+    ]
+
+
+def refusal(error: EngineCallError) -> ServingError:
+    """Return what the tokenizer's error is to the client: his own mistake, if it names an input."""
+    name, _, rest = error.what.partition(": ")
+    return BadRequest(f"input '{INPUTS[name]}': {rest}") if name in INPUTS else error
+
+
+def _special(ids: NDArray[np.int32], count: int) -> tuple[int | None, ...]:
+    """The ids of the special ones among so many stop words."""
+    return tuple(None if token_id < 0 else token_id for token_id in ids[:count].tolist())
+
+
+def text_request(model: str, call: TextCall) -> Any:
+    """The call that turns ids into text."""
+    window = call.window
+    inputs = [
+        pb_utils.Tensor(postprocessing.TOKENS_BATCH, window[np.newaxis, np.newaxis]),
+        pb_utils.Tensor(postprocessing.SEQUENCE_LENGTH, np.array([[len(window)]], np.int32)),
+    ]
+    if call.context_length is not None:
+        length = np.array([[call.context_length]], np.int32)
+        inputs.append(pb_utils.Tensor(postprocessing.CONTEXT_LENGTH, length))
+    outputs = [postprocessing.OUTPUT]
+    if call.wants_lengths:
+        outputs.append(postprocessing.TEXT_LENGTHS)
+    return pb_utils.InferenceRequest(
+        model_name=model, requested_output_names=list(outputs), inputs=inputs
+    )
+
+
+def text_of(model: str, response: Any) -> DecodedText:
+    """Read the answer to ``text_request``."""
+    outputs = {tensor.name(): tensor for tensor in response.output_tensors()}
+    if postprocessing.OUTPUT in outputs:
+        text: bytes = outputs[postprocessing.OUTPUT].as_numpy().reshape(-1)[0]
+        lengths = outputs.get(postprocessing.TEXT_LENGTHS)
+        # Copied: it outlives the response, whose memory it is.
+        counts = None if lengths is None else lengths.as_numpy().reshape(-1).copy()
+        return DecodedText(text.decode(), counts)
+    raise EngineCallError(model, f"'{postprocessing.OUTPUT}' is missing from its answer")
+
+
+def _strings(rows: Sequence[Sequence[str]]) -> NDArray[np.object_]:
+    """[b, longest row] of bytes; shorter rows end in empty strings, which mean nothing."""
+    longest = max(len(row) for row in rows)
+    array = np.full((len(rows), longest), b"", dtype=object)
+    for at, row in enumerate(rows):
+        array[at, : len(row)] = [word.encode() for word in row]
+    return array

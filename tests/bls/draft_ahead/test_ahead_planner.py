@@ -1,0 +1,114 @@
+"""Whether requests draft ahead, and by which plan, follows from what they have learned."""
+
+from dataclasses import replace
+
+import pytest
+from scripted import SETTINGS, ids, with_engines
+
+from tandem.bls.draft_ahead.ahead_planner import MOST_UNREAD, AheadPlanner
+from tandem.bls.draft_ahead.branches import DraftAhead
+from tandem.bls.draft_ahead.cost_model import FIRST_PLAN
+from tandem.bls.effects import Draft, DraftPlan, EngineAnswer, StepSeconds
+
+AHEAD = with_engines(SETTINGS, draft={"branches": True})
+
+
+def ahead_of(*, always=True, running=1, settings=AHEAD):
+    return DraftAhead(AheadPlanner(settings, lambda: running), always=always)
+
+
+def learn(ahead, step=0.00109, accepted=4, rounds=200):
+    for number in range(rounds):
+        tokens = 3 + number % 3
+        answer = EngineAnswer(ids(*[1] * tokens), 0.0012 + tokens * step, tokens * step)
+        draft = Draft(ids(*[1] * tokens), drafter="draft_model", answer=answer)
+        verification = 0.021 + 0.0001 * tokens
+        seconds = StepSeconds(answer.seconds + verification, verification)
+        ahead.verified(draft, min(accepted, tokens), seconds)
+        branches = step * (1 + 0.003 * 64) * 11
+        answer = EngineAnswer(ids(), 0.0012 + branches, branches, branches=[None] * 64)
+        ahead.planner.timed_branches(answer, 10, 64)
+
+
+@pytest.mark.parametrize(("running", "branches"), [(1, 128), (2, 64), (16, 8)])
+def test_the_more_sequences_decode_the_fewer_branches_each_asks_for(running, branches):
+    ahead = ahead_of(running=running)
+    learn(ahead)
+    assert ahead.plan(10).num_branches == branches
+
+
+@pytest.mark.parametrize(("running", "drafts_ahead"), [(1, True), (4, True), (5, False)])
+def test_by_default_at_most_four_sequences_draft_ahead(running, drafts_ahead):
+    by_default, always = (ahead_of(always=always, running=running) for always in (False, True))
+    learn(by_default)
+    assert (by_default.plan(10) is not None) == drafts_ahead
+    assert always.plan(10) is not None
+
+
+def test_by_default_engines_on_one_device_draft_nothing_ahead():
+    ahead = ahead_of(always=False, settings=replace(AHEAD, engines_share_device=True))
+    learn(ahead)
+    assert ahead.plan(10) is None
+
+
+def test_if_the_draft_is_as_slow_as_the_target_auto_drafts_nothing_ahead():
+    for always in (False, True):
+        ahead = ahead_of(always=always)
+        learn(ahead, step=0.02, accepted=1)
+        assert (ahead.plan(8) is not None) == always
+
+
+def test_branches_are_no_longer_than_is_worth_it():
+    ahead = ahead_of()
+    learn(ahead)
+    assert max(ahead.plan(longest).num_tokens for longest in (2, 6)) <= 6
+
+
+def test_drafts_that_stop_where_they_are_unsure_say_nothing_of_the_acceptance():
+    statistics, draft = AheadPlanner(AHEAD), Draft(ids(1, 1, 1, 1), drafter="draft_model")
+    before = statistics.acceptance("draft_model")
+    for _ in range(50):
+        statistics.verified(replace(draft, plan=DraftPlan(8, 0.5)), 4)
+    assert statistics.acceptance("draft_model") == before
+    for _ in range(50):
+        statistics.verified(replace(draft, plan=DraftPlan(4)), 4)
+        statistics.verified(replace(draft, drafted_ahead=True), 4)
+    assert statistics.acceptance("draft_model") > 0.95
+
+
+def test_a_call_that_was_on_its_way_for_no_time_does_not_outdate_what_others_were():
+    statistics = AheadPlanner(AHEAD)
+    for number in range(300):
+        way = 0.002 * (number % 2)
+        answer = EngineAnswer(ids(1, 1), 0.004 + way, 0.004)
+        draft = Draft(ids(1, 1), drafter="draft_model", answer=answer)
+        statistics.timed(draft, StepSeconds(0.03 + way, 0.02))
+        if number > 200:
+            assert statistics.seconds(2) == pytest.approx(0.004 + 0.001, abs=1e-4)
+
+
+def test_a_plan_follows_when_costs_do():
+    ahead = ahead_of()
+    assert ahead.plan(10) == FIRST_PLAN
+    learn(ahead)
+    assert ahead.plan(10).num_branches == 128
+    learn(ahead, step=0.004, rounds=2_000)
+    assert ahead.plan(10).num_tokens < 5
+    assert ahead.planner.seconds(3) == pytest.approx(0.0012 + 0.004 * 3, rel=0.1)
+
+
+def test_plans_with_room_for_few_tokens_and_for_many_are_kept_apart():
+    ahead = ahead_of()
+    learn(ahead)
+    statistics = ahead.planner
+    for _ in range(2):  # the second time each is remembered
+        wide, narrow = (statistics.plan(12, most, always=True) for most in (2**20, 65))
+        assert wide.num_branches * wide.num_tokens > 65
+        assert narrow.num_branches * narrow.num_tokens <= 65
+
+
+def test_unread_logits_are_given_back_in_turn_and_the_oldest_forgotten():
+    statistics = AheadPlanner(SETTINGS)
+    assert statistics.next_unread_logits() is None
+    statistics.unread_logits.extend(range(MOST_UNREAD + 1))
+    assert [statistics.next_unread_logits() for _ in range(2)] == [1, 2]

@@ -1,0 +1,97 @@
+"""How branches are shared out among the outcomes, and which plan is worth most."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tandem.bls.draft_ahead.cost_model import Costs, best_plan, hit_chance, split
+
+LLAMA_70B_1B = Costs(target=(0.0198, 0.0001), step=(0.00109, 0.0000033), way=0.0012)
+
+
+def test_branches_go_where_the_verification_probably_ends():
+    assert split(16, 0.8, (True,) * 5) == (4, 4, 3, 2, 3)
+    assert split(16, 0.3, (True,) * 5) == (10, 4, 1, 0, 1)
+    assert split(2, 0.9, (True,) * 5) == (1, 0, 0, 0, 1)
+
+
+@pytest.mark.parametrize("longest", [8, 12, 16, 32])
+def test_branches_are_as_long_as_the_verification_of_such_a_draft_lets_them(longest):
+    steep = LLAMA_70B_1B._replace(target=(0.0198, 0.0004))
+    fits = steep.fitting(longest, 8)
+    step = steep.step[0] + 8 * steep.step[1]
+    ends = [steep.way + (n + 1) * step for n in (fits, fits + 1)]
+    assert ends[0] < steep.verification(fits)
+    assert fits == longest or ends[1] > 0.94 * steep.verification(fits + 1)
+
+
+@given(
+    st.integers(1, 128),
+    st.floats(0.05, 0.98),
+    st.lists(st.booleans(), min_size=1, max_size=17).map(tuple),
+)
+def test_the_whole_budget_is_spent_on_what_is_wanted(budget, acceptance, wanted):
+    counts = split(budget, acceptance, wanted)
+    assert sum(counts) == (budget if any(wanted) else 0)
+    assert all(count >= 0 for count in counts)
+    assert not any(count for count, want in zip(counts, wanted, strict=True) if not want)
+
+
+def test_a_split_hits_more_often_than_its_neighbours():
+    acceptance, counts = 0.8, np.array(split(24, 0.8, (True,) * 7))
+
+    def hits(of):
+        reached = acceptance ** np.arange(7)
+        ends = np.append(reached[:-1] * (1 - acceptance), reached[-1])
+        found = 1 - (of + 1.0) ** -0.67
+        found[-1] = 1 - (1 - acceptance) * float(of[-1]) ** -0.67
+        return (ends * found).sum()
+
+    best = hits(counts)
+    assert best == pytest.approx(hit_chance(6, 24, acceptance))
+    for a in range(7):
+        for b in range(7):
+            moved = counts.copy()
+            moved[a] -= 1
+            moved[b] += 1
+            if moved.min() >= 0 and moved[-1] > 0:
+                assert hits(moved) <= best + 1e-12
+
+
+def test_hit_chances_are_those_of_the_measured_exponent():
+    assert hit_chance(1, 1, 1e-9) == pytest.approx(1 - 2**-0.67, abs=1e-3)
+    assert math.isclose(hit_chance(0, 1, 0.8), 0.8)
+
+
+def test_branches_are_as_long_as_a_verification_leaves_time_for():
+    plan, advantage = best_plan(LLAMA_70B_1B, 0.8, 32, 128)
+    assert 8 <= plan.num_tokens <= 14
+    assert (plan.num_tokens + 1) * 0.00109 < 0.9 * 0.02
+    assert plan.num_branches == 128
+    assert 3 <= plan.on_miss <= 7
+    assert advantage > 1.25
+
+
+def test_steep_branches_are_fewer():
+    steep = LLAMA_70B_1B._replace(step=(0.00109, 0.00003))
+    assert best_plan(steep, 0.8, 32, 128)[0].num_branches <= 32
+
+
+def test_a_draft_engine_as_slow_as_the_target_gains_nothing_ahead():
+    slow = Costs(target=(0.02, 0.0), step=(0.02, 0.0), way=0.001)
+    assert best_plan(slow, 0.3, 8, 128)[0].num_tokens == 1
+
+
+@pytest.mark.parametrize("most", [4, 9, 65, 300, 2**20])
+def test_branches_have_no_more_tokens_together_than_there_is_room_for(most):
+    """Of their logits, say: where these are wide, branches are fewer or shorter."""
+    plan, advantage = best_plan(LLAMA_70B_1B, 0.8, 16, 128, most)
+    assert plan.num_branches * plan.num_tokens <= most
+    assert 1 <= plan.on_miss <= plan.num_tokens
+    unlimited = best_plan(LLAMA_70B_1B, 0.8, 16, 128)
+    assert advantage <= unlimited[1]
+    if most >= unlimited[0].num_branches * unlimited[0].num_tokens:
+        assert (plan, advantage) == unlimited

@@ -1,0 +1,152 @@
+"""What a request says of its drafts, and what the deployment says where it says nothing."""
+
+from dataclasses import replace
+
+import pytest
+from client_inputs import SETTINGS, refusal, request_of
+from scripted import with_engines
+
+from tandem.bls.settings import AUTO
+
+DRAFTING = (
+    "drafter",
+    "draft_len",
+    "prompt_lookup_num_tokens",
+    "max_matching_ngram_size",
+    "use_draft_logits",
+    "draft_acceptance_threshold",
+)
+LOGITS = {"use_draft_logits": True}
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ({"drafter": "none"}, ("none", 0, 0, 1, False, None)),
+        ({"num_draft_tokens": 0}, ("none", 0, 0, 1, False, None)),
+        ({"num_draft_tokens": AUTO}, ("draft_model", AUTO, 5, 2, False, None)),
+        ({"num_draft_tokens": 7}, ("draft_model", 7, 7, 2, False, None)),
+        ({"drafter": "prompt_lookup"}, ("prompt_lookup", 4, 5, 2, False, None)),
+        (
+            {"drafter": "hybrid", "prompt_lookup_num_tokens": 3, "num_draft_tokens": 7},
+            ("hybrid", 7, 3, 2, False, None),
+        ),
+        ({"drafter": "hybrid", "max_matching_ngram_size": 1}, ("hybrid", 4, 5, 1, False, None)),
+        (LOGITS, ("draft_model", 4, 5, 2, True, None)),
+        (LOGITS | {"draft_acceptance_threshold": 0.5}, ("draft_model", 4, 5, 2, True, 0.5)),
+        (
+            {"drafter": "prompt_lookup", "use_draft_logits": False},
+            ("prompt_lookup", 4, 5, 2, False, None),
+        ),
+    ],
+    ids=lambda part: "-".join(part) if isinstance(part, dict) else "",
+)
+def test_drafts_are_the_requests_or_the_deployments(values, expected):
+    request = request_of(**values)
+    assert tuple(getattr(request, name) for name in DRAFTING) == expected
+
+
+@pytest.mark.parametrize(
+    ("values", "served", "copied"),
+    [
+        ({"drafter": "hybrid"}, AUTO, 16),
+        ({"drafter": "hybrid", "num_draft_tokens": AUTO}, 4, 16),
+        ({"drafter": "hybrid", "num_draft_tokens": 7}, AUTO, 7),
+        ({"drafter": "hybrid", "prompt_lookup_num_tokens": 3}, AUTO, 3),
+        ({"drafter": "prompt_lookup"}, AUTO, 5),
+        ({"drafter": "prompt_lookup", "num_draft_tokens": AUTO}, 4, 5),
+    ],
+)
+def test_auto_decides_on_copies_of_any_length_beside_a_draft_model(values, served, copied):
+    """StartAhead prompt lookup alone nobody weighs what they earn."""
+    settings = replace(SETTINGS, draft_len=served)
+    assert settings.target.max_draft_len == 16
+    assert request_of(settings=settings, **values).prompt_lookup_num_tokens == copied
+
+
+@pytest.mark.parametrize(
+    ("values", "pool"),
+    [
+        ({"drafter": "prompt_lookup"}, None),
+        ({"drafter": "prompt_lookup", "lookup_pool": "ours"}, "ours"),
+        ({"drafter": "hybrid", "lookup_pool": "e\u0301\0 \n"}, "e\u0301\0 \n"),
+        ({"drafter": "hybrid", "lookup_pool": "x" * 256}, "x" * 256),
+        ({"drafter": "none", "lookup_pool": "ours"}, None),
+        ({"num_draft_tokens": 0, "lookup_pool": "ours"}, None),
+    ],
+)
+def test_a_pool_is_the_one_that_the_request_names(values, pool):
+    assert request_of(**values).lookup_pool == pool
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("", ": a name of 0 bytes given, must have 1..256"),
+        ("x" * 257, ": a name of 257 bytes given, must have 1..256"),
+        ("é" * 129, ": a name of 258 bytes given, must have 1..256"),
+        (b"\xff", " is not valid UTF-8: byte 0xff at position 0"),
+    ],
+)
+def test_what_is_no_name_of_a_pool_is_refused(name, reason):
+    for drafter in ("prompt_lookup", "none"):
+        text = refusal(drafter=drafter, lookup_pool=name)
+        assert text == f"input 'lookup_pool'{reason}"
+
+
+@pytest.mark.parametrize("drafter", ["prompt_lookup", "hybrid", "draft_model", "none"])
+def test_a_pool_is_refused_where_the_profile_has_none(drafter):
+    none = replace(SETTINGS, max_pool_tokens=0)
+    assert refusal(settings=none, drafter=drafter, lookup_pool="ours") == (
+        "input 'lookup_pool' is not supported by this deployment: "
+        "decoding.prompt_lookup.max_pool_tokens of its profile is 0"
+    )
+
+
+def test_a_pool_needs_a_drafter_that_looks_up():
+    assert refusal(drafter="draft_model", lookup_pool="ours") == (
+        "input 'lookup_pool' needs 'drafter' to be prompt_lookup or hybrid"
+    )
+
+
+def test_drafting_ahead_is_the_requests_or_the_deployments():
+    ahead = with_engines(replace(SETTINGS, draft_ahead=True), draft={"branches": True})
+    given = {"true": True, "false": False, "auto": None, "": True}
+    assert {
+        text: request_of(settings=ahead, draft_ahead=text).draft_ahead for text in given
+    } == given
+    assert request_of(settings=ahead, drafter="hybrid").draft_ahead is True
+    assert request_of().draft_ahead is None
+
+
+def test_a_deployments_threshold_holds_with_logits_only():
+    lossy = replace(SETTINGS, draft_acceptance_threshold=0.25)
+    assert request_of(settings=lossy).draft_acceptance_threshold is None
+    with_logits = request_of(settings=replace(lossy, use_draft_logits=True))
+    assert with_logits.use_draft_logits
+    assert with_logits.draft_acceptance_threshold == 0.25
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("num_draft_tokens", 1),
+        ("use_draft_logits", True),
+        ("max_matching_ngram_size", 1),
+        ("lookup_pool", "ours"),
+    ],
+)
+def test_a_target_that_drafts_by_itself_takes_no_orders(name, value):
+    alone = replace(SETTINGS, drafters=("engine",), drafter="engine")
+    assert request_of(settings=alone).drafter == "engine"
+    assert refusal(settings=alone, **{name: value}) == (
+        f"input '{name}' cannot be honoured: the target drafts by itself"
+    )
+
+
+def test_a_target_that_drafts_by_itself_cannot_be_asked_to_draft_nothing():
+    """It would go on, and nobody would count what it drafts."""
+    alone = replace(SETTINGS, drafters=("engine",), drafter="engine")
+    assert refusal(settings=alone, num_draft_tokens=0) == (
+        "input 'num_draft_tokens': 0 given, cannot be honoured: the target drafts by itself"
+    )

@@ -1,0 +1,66 @@
+"""A request's single inputs: their sizes and their names."""
+
+import numpy as np
+import pytest
+from client_inputs import SETTINGS, batch, refusal, request_parser
+
+from tandem.bls.errors import BadRequest
+from tandem.bls.parsing.inputs import MAX_PARAMETERS_BYTES, TRITON_PARAMETERS, check_sizes
+from tandem.bls.settings import RequestLimits
+from tandem.contract import entry
+
+
+def test_words_of_a_batch_are_counted_together():
+    rows = [{"stop_words": "a" * 10}, {"stop_words": "b" * 10}]
+    assert batch(*rows)
+    rows[1]["stop_words"] += "b"
+    with pytest.raises(BadRequest, match=r"^input 'stop_words': 21 bytes given in all"):
+        batch(*rows)
+
+
+def test_sizes_are_judged_without_looking_at_the_words():
+    nothing = np.broadcast_to(np.array(None, object), (1, 10**9))
+    with pytest.raises(BadRequest, match="1000000000 words given for a prompt, at most 1024"):
+        check_sizes({entry.BAD_WORDS: nothing}, RequestLimits())
+
+
+def test_a_text_may_be_of_any_length_where_nothing_bounds_it():
+    check_sizes({entry.TEXT_INPUT: np.array([[b"x" * 10**6]], object)}, RequestLimits())
+
+
+def test_the_longest_text_of_a_batch_counts():
+    texts = np.array([[b"x" * 51], [b"x"]], object)
+    with pytest.raises(BadRequest, match=r"^input 'text_input': 51 bytes given"):
+        check_sizes({entry.TEXT_INPUT: texts}, SETTINGS)
+
+
+@pytest.mark.parametrize(
+    ("key", "hint"),
+    [
+        ("temprature", "unknown input 'temprature'; did you mean 'temperature'?"),
+        ("zzzzzzzz", "unknown input 'zzzzzzzz'"),
+        ("a\\nb", "unknown input 'a\\nb'"),
+        ("z" * 40, f"unknown input '{'z' * 40}'"),
+        ("z" * 41, f"unknown input '{'z' * 40}...'"),
+    ],
+)
+def test_a_key_that_is_no_input_is_named_on_one_line(key, hint):
+    assert refusal(parameters=f'{{"{key}": 1}}') == hint
+
+
+def test_tritons_own_parameters_are_none_of_ours():
+    for key in (*TRITON_PARAMETERS, "triton_anything"):
+        assert request_parser(parameters=f'{{"{key}": 1}}')
+
+
+def test_parameters_are_not_read_at_any_length():
+    longest = '{"priority": "%s"}'
+    filled = longest % ("x" * (MAX_PARAMETERS_BYTES - len(longest) + 2))
+    assert request_parser(parameters=filled)
+    assert refusal(parameters=filled + " ") == (
+        "65537 bytes of parameters given, at most 65536 are taken; send inputs only"
+    )
+
+
+def test_a_clients_own_words_are_quoted_short_and_on_one_line():
+    assert refusal(drafter="a\n" * 500).startswith("input 'drafter': 'a\\na\\na")

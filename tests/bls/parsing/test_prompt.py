@@ -1,0 +1,135 @@
+"""A prompt with its tokens: what the loop is asked for, and what cannot fit."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from scripted import SETTINGS, ids, with_engines
+
+from tandem.bls.errors import BadRequest
+from tandem.bls.parsing.prompt import (
+    LogitBias,
+    Options,
+    Prompt,
+    TokenizerInputs,
+    Tokens,
+    check_logits,
+    request_of,
+)
+from tandem.bls.request import Request, Sampling
+
+LIMITED = with_engines(
+    replace(SETTINGS, end_ids=(7, 6), max_logits_bytes=320),
+    target={"max_seq_len": 30, "max_draft_len": 5},
+)
+REQUEST = Request(
+    prompt_ids=ids(),
+    max_tokens=20,
+    min_tokens=2,
+    sampling=Sampling(temperature=0.5, top_k=3, top_p=0.75, seed=11, repetition_penalty=1.5),
+    seeded=True,
+    end_ids=(7, 6),
+    drafter="hybrid",
+    draft_len=4,
+    max_draft_len=5,
+    prompt_lookup_num_tokens=3,
+    max_matching_ngram_size=2,
+    use_draft_logits=True,
+    draft_acceptance_threshold=0.5,
+    streams_text=True,
+    wants_log_probs=True,
+)
+PROMPT = Prompt(TokenizerInputs("hello", ("END", "<|eot|>", "stop")), None, REQUEST)
+TOKENS = Tokens(ids(1, 2, 3, 4, 5))
+
+
+def test_the_tokenizer_adds_to_what_was_read():
+    tokens = TOKENS._replace(bad_words=ids(1, 2), embedding_bias=np.ones(8, np.float32))
+    request = request_of(PROMPT, tokens, LIMITED)
+    assert request == replace(
+        REQUEST,
+        prompt_ids=tokens.prompt_ids,
+        sampling=replace(
+            REQUEST.sampling, bad_words=tokens.bad_words, embedding_bias=tokens.embedding_bias
+        ),
+        stop_strings=("END", "<|eot|>", "stop"),
+    )
+
+
+@pytest.mark.parametrize(
+    ("read", "special", "end_ids"),
+    [
+        ((7, 6), (), (7, 6)),
+        ((), (), ()),
+        ((7, 6), (None, 5, None), (7, 6, 5)),
+        ((7, 6), (6, 7, 6), (7, 6)),
+        ((), (None, 5, None), (5,)),
+        ((0,), (0, None, None), (0,)),
+    ],
+)
+def test_special_stop_words_end_an_answer_as_ends_of_sequence_do(read, special, end_ids):
+    prompt = PROMPT._replace(request=replace(REQUEST, end_ids=read))
+    request = request_of(prompt, TOKENS._replace(special_stops=special), LIMITED)
+    assert request.end_ids == end_ids
+
+
+def test_a_stop_word_that_is_a_token_is_not_looked_for_in_the_text():
+    tokens = TOKENS._replace(special_stops=(None, 0, None))
+    request = request_of(PROMPT, tokens, LIMITED)
+    assert request.stop_strings == ("END", "stop")
+
+
+def test_prompt_answer_and_longest_draft_fit_exactly():
+    assert request_of(PROMPT, TOKENS, LIMITED)
+    with pytest.raises(
+        BadRequest,
+        match=r"^input 'max_tokens': 5 prompt tokens and 21 new ones exceed 25, which is "
+        r"max_seq_len 30 less room for 5 draft tokens$",
+    ):
+        request_of(PROMPT._replace(request=replace(REQUEST, max_tokens=21)), TOKENS, LIMITED)
+
+
+def test_a_text_of_no_tokens_is_refused():
+    with pytest.raises(BadRequest, match=r"^input 'text_input' gives no tokens; send some text$"):
+        request_of(PROMPT, Tokens(ids()), LIMITED)
+
+
+def test_a_text_of_one_token_is_enough():
+    assert len(request_of(PROMPT, Tokens(ids(1)), LIMITED).prompt_ids) == 1
+
+
+ROW = 8 * 4  # bytes: ten rows fit
+
+
+@pytest.mark.parametrize(
+    ("options", "lengths", "max_tokens", "size"),
+    [
+        (Options(), [50], [50], 0),
+        (Options(return_context_logits=True), [10], [50], 10),
+        (Options(return_context_logits=True), [11], [50], 11),
+        (Options(return_generation_logits=True), [50], [10], 10),
+        (Options(return_generation_logits=True), [50], [11], 11),
+        (Options(return_context_logits=True, return_generation_logits=True), [6], [4], 10),
+        (Options(return_context_logits=True, return_generation_logits=True), [6], [5], 11),
+        (Options(return_generation_logits=True), [1, 1], [5, 1], 10),
+        (Options(return_generation_logits=True), [1, 1], [1, 6], 12),
+        (Options(return_context_logits=True), [5, 1], [1, 1], 10),
+    ],
+)
+def test_an_answer_holds_so_many_logits(options, lengths, max_tokens, size):
+    if size <= 10:
+        check_logits(lengths, max_tokens, options, LIMITED)
+        return
+    with pytest.raises(BadRequest, match=f"up to {size * ROW} bytes of logits .* at most 320"):
+        check_logits(lengths, max_tokens, options, LIMITED)
+
+
+def test_a_bias_of_ids_adds_to_that_of_words():
+    biased = PROMPT._replace(logit_bias=LogitBias((1, 1, 3), (1, 2, -5)))
+    words = np.ones(SETTINGS.target.vocab_size, np.float32)
+    for given, others in ((None, 0), (words, 1)):
+        request = request_of(biased, TOKENS._replace(embedding_bias=given), LIMITED)
+        expected = np.full(SETTINGS.target.vocab_size, others, np.float32)
+        expected[[1, 3]] += [3, -5]
+        assert request.sampling.embedding_bias.tolist() == expected.tolist()
+    assert words.tolist() == [1] * SETTINGS.target.vocab_size

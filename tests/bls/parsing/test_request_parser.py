@@ -1,0 +1,621 @@
+"""A client's tensors, as Triton hands them over: what is read of them, and every refusal."""
+
+import secrets
+from dataclasses import replace
+from unittest.mock import ANY
+
+import numpy as np
+import pytest
+from client_inputs import (
+    SETTINGS,
+    array,
+    batch,
+    prompt,
+    prompts_of,
+    refusal,
+    request_of,
+    request_parser,
+)
+from scripted import with_engines
+
+from tandem.bls.errors import BadRequest
+from tandem.bls.parsing.prompt import Options, TokenizerInputs
+from tandem.bls.parsing.request_parser import UNSUPPORTED, UNTOKENIZED, RequestParser
+from tandem.bls.request import Request, Sampling
+from tandem.contract import entry
+
+
+def test_a_plain_prompt_gets_the_deployments_defaults():
+    words, input_ids, request, logit_bias = prompt()
+    assert words == TokenizerInputs("x")
+    assert input_ids is None
+    assert logit_bias is None
+    assert request == Request(
+        prompt_ids=UNTOKENIZED,
+        max_tokens=4,
+        sampling=Sampling(top_k=1, seed=request.sampling.seed),
+        end_ids=(7,),
+        drafter="draft_model",
+        draft_len=4,
+        max_draft_len=16,
+        prompt_lookup_num_tokens=5,
+        max_matching_ngram_size=2,
+    )
+    assert request_parser().options() == Options()
+
+
+@pytest.mark.parametrize(
+    ("values", "line"),
+    [
+        ({"text_input": None}, "input 'text_input' is missing; send the prompt"),
+        ({"text_input": ""}, "input 'text_input' is empty; send at least one character"),
+        (
+            {"text_input": b"a\xff"},
+            "input 'text_input' is not valid UTF-8: byte 0xff at position 1",
+        ),
+        (
+            {"text_input": "x" * 51},
+            "input 'text_input': 51 bytes given, at most 50 are taken; shorten the prompt",
+        ),
+        (
+            {"text_input": "é" * 26},
+            "input 'text_input': 52 bytes given, at most 50 are taken; shorten the prompt",
+        ),
+        ({"max_tokens": None}, "input 'max_tokens' is missing; send how many tokens to add"),
+        ({"max_tokens": 0}, "input 'max_tokens': 0 given, must lie in 1..64"),
+        ({"max_tokens": 65}, "input 'max_tokens': 65 given, must lie in 1..64"),
+        ({"max_tokens": [4, 4]}, "input 'max_tokens': 2 values given for a prompt, send one"),
+        ({"min_tokens": -1}, "input 'min_tokens': -1 given, must lie in 0..4"),
+        ({"min_tokens": 5}, "input 'min_tokens': 5 given, must lie in 0..4"),
+        (
+            {"input_ids": [1]},
+            "inputs 'text_input' and 'input_ids' are both given; send one",
+        ),
+        (
+            {"text_input": None, "input_ids": []},
+            "input 'input_ids' is empty; send at least one id",
+        ),
+        (
+            {"text_input": None, "input_ids": [1, -1]},
+            "input 'input_ids': ids must lie in 0..99, -1 given",
+        ),
+        (
+            {"text_input": None, "input_ids": [1, 100]},
+            "input 'input_ids': ids must lie in 0..99, 100 given",
+        ),
+        (
+            {"text_input": None, "input_ids": [1] * 65},
+            "input 'input_ids': 65 ids given for a prompt, which are more than max_seq_len, 64",
+        ),
+        ({"end_id": -2}, "input 'end_id': -2 given, must lie in -1..99"),
+        ({"end_id": 100}, "input 'end_id': 100 given, must lie in -1..99"),
+        (
+            {"beam_width": 2},
+            (
+                "input 'beam_width': 2 given, only 1 is supported: speculative decoding verifies "
+                "one continuation"
+            ),
+        ),
+        ({"beam_width": 0}, "input 'beam_width': 0 given, must lie in 1..2147483647"),
+        (
+            {"num_return_sequences": 2},
+            (
+                "input 'num_return_sequences': 2 given, only 1 is supported: send the prompt "
+                "several times with different seeds"
+            ),
+        ),
+        ({"temperature": -0.5}, "input 'temperature': -0.5 given, must be at least 0 and finite"),
+        (
+            {"temperature": float("nan")},
+            "input 'temperature': nan given, must be at least 0 and finite",
+        ),
+        (
+            {"top_p": 1.5},
+            "input 'top_p': 1.5 given, must be at least 0 and at most 1 and finite",
+        ),
+        (
+            {"top_p": -0.5},
+            "input 'top_p': -0.5 given, must be at least 0 and at most 1 and finite",
+        ),
+        ({"min_p": 1.5}, "input 'min_p': 1.5 given, must be at least 0 and at most 1 and finite"),
+        ({"top_k": -1}, "input 'top_k': -1 given, must be at least 0 and finite"),
+        (
+            {"repetition_penalty": 0.0},
+            "input 'repetition_penalty': 0 given, must be above 0 and finite",
+        ),
+        (
+            {"presence_penalty": float("inf")},
+            "input 'presence_penalty': inf given, must be finite",
+        ),
+        (
+            {"frequency_penalty": float("-inf")},
+            "input 'frequency_penalty': -inf given, must be finite",
+        ),
+        (
+            {"seed": 1, "random_seed": 2},
+            "inputs 'seed' and 'random_seed' differ; they mean the same",
+        ),
+        (
+            {"stop_words": ["a"] * 4},
+            "input 'stop_words': 4 words given for a prompt, at most 3 are taken",
+        ),
+        (
+            {"bad_words": ["a"] * 4},
+            "input 'bad_words': 4 words given for a prompt, at most 3 are taken",
+        ),
+        (
+            {"embedding_bias_words": ["a"] * 4, "embedding_bias_weights": [1.0] * 4},
+            "input 'embedding_bias_words': 4 words given for a prompt, at most 3 are taken",
+        ),
+        (
+            {"stop_words": ["a" * 10], "bad_words": ["b" * 11]},
+            "inputs 'stop_words', 'bad_words': 21 bytes given in all, at most 20 are taken",
+        ),
+        (
+            {"embedding_bias_words": ["a"]},
+            (
+                "input 'embedding_bias_weights': 0 weights for 1 'embedding_bias_words'; send one "
+                "a word"
+            ),
+        ),
+        (
+            {"embedding_bias_weights": [1.0, 2.0]},
+            (
+                "input 'embedding_bias_weights': 2 weights for 0 'embedding_bias_words'; send one "
+                "a word"
+            ),
+        ),
+        (
+            {"embedding_bias_words": ["a"], "embedding_bias_weights": [float("inf")]},
+            "input 'embedding_bias_weights' must be finite numbers",
+        ),
+        (
+            {"logit_bias_ids": [3, 4], "logit_bias_values": [1.0]},
+            "input 'logit_bias_values': 1 values for 2 'logit_bias_ids'; send one an id",
+        ),
+        (
+            {"logit_bias_ids": [3], "logit_bias_values": [float("nan")]},
+            "input 'logit_bias_values' must be finite numbers",
+        ),
+        (
+            {"logit_bias_ids": [3, -1], "logit_bias_values": [1.0, 1.0]},
+            "input 'logit_bias_ids': ids must lie in 0..99, -1 given",
+        ),
+        (
+            {"logit_bias_ids": [3] * 101, "logit_bias_values": [1.0] * 101},
+            "input 'logit_bias_ids': 101 ids given, the vocabulary has 100",
+        ),
+        (
+            {"drafter": "magic"},
+            (
+                "input 'drafter': 'magic' given, this deployment has draft_model, prompt_lookup, "
+                "hybrid, none"
+            ),
+        ),
+        ({"num_draft_tokens": -2}, "input 'num_draft_tokens': -2 given, must lie in -1..16"),
+        ({"num_draft_tokens": 17}, "input 'num_draft_tokens': 17 given, must lie in -1..16"),
+        (
+            {"drafter": "hybrid", "prompt_lookup_num_tokens": 17},
+            "input 'prompt_lookup_num_tokens': 17 given, must lie in 1..16",
+        ),
+        (
+            {"drafter": "hybrid", "max_matching_ngram_size": 4},
+            "input 'max_matching_ngram_size': 4 given, must lie in 1..3",
+        ),
+        (
+            {"drafter": "hybrid", "max_matching_ngram_size": 0},
+            "input 'max_matching_ngram_size': 0 given, must lie in 1..3",
+        ),
+        (
+            {"prompt_lookup_num_tokens": 2},
+            "input 'prompt_lookup_num_tokens' needs 'drafter' to be prompt_lookup or hybrid",
+        ),
+        (
+            {"max_matching_ngram_size": 2},
+            "input 'max_matching_ngram_size' needs 'drafter' to be prompt_lookup or hybrid",
+        ),
+        (
+            {"drafter": "prompt_lookup", "use_draft_logits": True},
+            (
+                "input 'use_draft_logits' needs 'drafter' to be draft_model or hybrid: "
+                "'prompt_lookup' has no logits"
+            ),
+        ),
+        (
+            {"draft_ahead": "yes"},
+            "input 'draft_ahead': 'yes' given, must be true, false, auto",
+        ),
+        (
+            {"draft_ahead": "true", "drafter": "prompt_lookup"},
+            "input 'draft_ahead' needs 'drafter' to be draft_model or hybrid",
+        ),
+        (
+            {"draft_ahead": "true"},
+            (
+                "input 'draft_ahead': true given, but this deployment's draft engine cannot draft "
+                "ahead; say auto or false"
+            ),
+        ),
+        (
+            {"draft_acceptance_threshold": 0.5},
+            (
+                "input 'draft_acceptance_threshold' needs 'use_draft_logits' to be true: without "
+                "logits tokens are accepted by comparison"
+            ),
+        ),
+        (
+            {"use_draft_logits": True, "draft_acceptance_threshold": 1.5},
+            (
+                "input 'draft_acceptance_threshold': 1.5 given, must be at least 0 and at most 1 "
+                "and finite"
+            ),
+        ),
+        (
+            {"return_generation_logits": True, "max_tokens": 13},
+            (
+                "input 'return_generation_logits': up to 5200 bytes of logits (1 prompts of 13 "
+                "rows of 100), an answer holds at most 4800; ask for fewer tokens or prompts"
+            ),
+        ),
+        (
+            {
+                "return_generation_logits": True,
+                "return_context_logits": True,
+                "text_input": None,
+                "input_ids": [1] * 9,
+            },
+            (
+                "inputs 'return_context_logits' and 'return_generation_logits': up to 5200 bytes "
+                "of logits (1 prompts of 13 rows of 100), an answer holds at most 4800; ask for "
+                "fewer tokens or prompts"
+            ),
+        ),
+    ],
+    ids=lambda part: "-".join(part) if isinstance(part, dict) else "",
+)
+def test_what_is_wrong_is_named(values, line):
+    assert refusal(**values) == line
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"text_input": "x" * 50},
+        {"max_tokens": 64},
+        {"max_tokens": 1},
+        {"min_tokens": 4},
+        {"text_input": None, "input_ids": [0, 99]},
+        {"text_input": None, "input_ids": [1] * 64},
+        {"end_id": -1},
+        {"end_id": 99},
+        {"beam_width": 1, "num_return_sequences": 1},
+        {"temperature": 0.0, "top_p": 1.0, "top_k": 2**31 - 1},
+        {"seed": 3, "random_seed": 3},
+        {"stop_words": ["a"] * 3, "bad_words": ["b"] * 3},
+        {"stop_words": ["a" * 10], "bad_words": ["b" * 10]},
+        {"drafter": "hybrid", "max_matching_ngram_size": 3, "prompt_lookup_num_tokens": 16},
+        {"num_draft_tokens": 16},
+        {"drafter": "none", "draft_acceptance_threshold": 0.5, "use_draft_logits": True},
+        {"use_draft_logits": True, "draft_acceptance_threshold": 1.0},
+        {"draft_ahead": "auto"},
+        {"draft_ahead": "false", "drafter": "none"},
+        {"return_generation_logits": True, "max_tokens": 12},
+    ],
+    ids="-".join,
+)
+def test_what_is_just_right_is_taken(values):
+    assert prompt(**values)
+
+
+@pytest.mark.parametrize("tensor", UNSUPPORTED, ids=str)
+def test_what_no_engine_honours_is_refused_where_it_holds_something(tensor):
+    some = np.array([[b"x"]], object) if tensor.dtype == "STRING" else np.ones((1, 1))
+    inputs = {"text_input": array(entry.TEXT_INPUT, [["x"]]), "max_tokens": np.array([[4]])}
+    with pytest.raises(BadRequest, match=f"^input '{tensor}' is not supported by this deployment$"):
+        RequestParser(inputs | {tensor: some}, "", SETTINGS)
+    assert prompts_of(RequestParser(inputs | {tensor: some[:, :0]}, "", SETTINGS))
+
+
+def test_a_request_of_nothing_is_refused():
+    empty = RequestParser({}, "", SETTINGS)
+    for read in (empty.options, lambda: empty.prompts(Options())):
+        with pytest.raises(
+            BadRequest, match=r"^input 'text_input' is missing; send one prompt or more$"
+        ):
+            read()
+
+
+def test_inputs_of_different_rows_are_refused():
+    inputs = {
+        "text_input": array(entry.TEXT_INPUT, [["x"], ["y"]]),
+        "max_tokens": np.array([[4]], np.int32),
+    }
+    with pytest.raises(
+        BadRequest, match=r"^input 'max_tokens': 1 rows given, the request has 2 prompts$"
+    ):
+        RequestParser(inputs, "", SETTINGS)
+
+
+FLAGS = (
+    "stream",
+    "exclude_input_in_output",
+    "return_log_probs",
+    "return_prompt_log_probs",
+    "return_context_logits",
+    "return_generation_logits",
+    "return_perf_metrics",
+    "return_num_input_tokens",
+    "return_num_output_tokens",
+)
+
+
+@pytest.mark.parametrize("flag", FLAGS)
+def test_a_flag_of_the_whole_request_is_read(flag):
+    for value in (True, False):
+        assert getattr(request_parser(**{flag: value}).options(), flag) is value
+
+
+@pytest.mark.parametrize("flag", FLAGS)
+def test_a_flag_that_differs_within_a_batch_is_refused(flag):
+    with pytest.raises(
+        BadRequest, match=f"^input '{flag}' must be the same for all prompts of a request$"
+    ):
+        batch({flag: True}, {flag: False}).options()
+
+
+def test_alternatives_are_those_of_the_whole_request():
+    asked = {"return_log_probs": True, "num_top_log_probs": 5}
+    assert request_parser(**asked).options().num_top_log_probs == 5
+    assert request_parser(num_top_log_probs=0).options().num_top_log_probs == 0
+    other = {**asked, "num_top_log_probs": 4}
+    for rows, line in (
+        ([{"num_top_log_probs": 1}], " needs 'return_log_probs' or 'return_prompt_log_probs' to"),
+        ([{**asked, "num_top_log_probs": 21}], ": 21 given, must lie in 0..20"),
+        ([asked, other], " must be the same for all prompts of a request"),
+    ):
+        with pytest.raises(BadRequest, match=f"^input 'num_top_log_probs'{line}"):
+            batch(*rows).options()
+
+
+@pytest.mark.parametrize(
+    ("setting", "asked"),
+    [
+        ("prompt_log_probs", {"return_prompt_log_probs": True}),
+        ("top_log_probs", {"num_top_log_probs": 1, "return_log_probs": True}),
+    ],
+)
+def test_what_the_target_does_not_tell_is_refused(setting, asked):
+    silent = with_engines(SETTINGS, target={setting: False})
+    name = next(iter(asked))
+    line = f"^input '{name}' is not supported by this deployment: its target engine does not tell"
+    with pytest.raises(BadRequest, match=line):
+        request_parser(settings=silent, **asked).options()
+    assert request_parser(settings=silent).options()
+
+
+def test_whether_the_prompt_is_shown_is_the_deployments_choice():
+    shows = replace(SETTINGS, exclude_input_in_output=False)
+    assert not request_parser(settings=shows).options().exclude_input_in_output
+
+
+def test_prompts_of_a_batch_differ():
+    rows = {"max_tokens": 2, "drafter": "none"}, {"text_input": "y", "max_tokens": 3, "drafter": ""}
+    read = [
+        (words.text, request.max_tokens, request.drafter)
+        for words, _, request, _ in prompts_of(batch(*rows))
+    ]
+    assert read == [("x", 2, "none"), ("y", 3, "draft_model")]
+
+
+HARMLESS = {
+    "temperature": 0.5,
+    "top_k": 2,
+    "top_p": 0.5,
+    "min_p": 0.125,
+    "min_tokens": 1,
+    "seed": 1,
+    "repetition_penalty": 1.25,
+    "presence_penalty": 0.25,
+    "frequency_penalty": 0.25,
+    "end_id": 3,
+    "stop_words": "a",
+    "bad_words": "b",
+    "embedding_bias_words": "c",
+    "embedding_bias_weights": 1.0,
+    "logit_bias_ids": 5,
+    "logit_bias_values": 1.0,
+    "drafter": "hybrid",
+    "num_draft_tokens": 2,
+    "draft_ahead": "auto",
+    "prompt_lookup_num_tokens": 2,
+    "max_matching_ngram_size": 1,
+    "lookup_pool": "f",
+    "use_draft_logits": False,
+    "draft_acceptance_threshold": 0.0,
+    "beam_width": 1,
+    "num_return_sequences": 1,
+    "guided_decoding_guide_type": "regex",
+    "guided_decoding_guide": "a",
+}
+
+
+def test_every_input_of_a_batch_is_read_in_its_own_row():
+    other = {
+        "temperature": 0.75,
+        "top_k": 3,
+        "top_p": 0.75,
+        "min_p": 0.25,
+        "min_tokens": 2,
+        "seed": 2,
+        "repetition_penalty": 1.5,
+        "presence_penalty": 0.5,
+        "frequency_penalty": 0.125,
+        "end_id": 4,
+        "stop_words": "d",
+        "bad_words": "e",
+        "embedding_bias_words": "f",
+        "embedding_bias_weights": 2.0,
+        "logit_bias_ids": 6,
+        "logit_bias_values": 2.0,
+        "num_draft_tokens": 3,
+        "draft_ahead": "false",
+        "prompt_lookup_num_tokens": 4,
+        "max_matching_ngram_size": 3,
+        "lookup_pool": "g",
+        "use_draft_logits": True,
+        "draft_acceptance_threshold": 0.5,
+        "guided_decoding_guide_type": "choice",
+        "guided_decoding_guide": '["b"]',
+    }
+    first = {**HARMLESS, "use_draft_logits": True}
+    one, two = prompts_of(batch(first, {**first, **other}))
+    assert one == prompt(**first)
+    assert two == prompt(**first | other)
+    for part in (lambda p: p.words._asdict(), lambda p: vars(p.request.sampling)):
+        same = {name for name, value in part(one).items() if part(two)[name] == value}
+        assert same <= {"text", "bad_words", "embedding_bias"}
+    same = {name for name, value in vars(one.request).items() if vars(two.request)[name] is value}
+    of_all = ("wants_", "streams_", "echoes_", "num_top_")
+    flags = {name for name in same if name.startswith(of_all)}
+    every_row = {"prompt_ids", "max_tokens", "max_draft_len", "seeded", "drafter", "stop_strings"}
+    assert same - flags - {"use_draft_logits"} <= every_row
+
+
+@pytest.mark.parametrize(
+    ("wrong", "reason"),
+    [
+        ({"beam_width": 2}, "'beam_width': 2 given"),
+        ({"num_return_sequences": 2}, "'num_return_sequences': 2 given"),
+        ({"drafter": "draft_model"}, "'prompt_lookup_num_tokens' needs 'drafter' to be"),
+        (
+            {"drafter": "prompt_lookup", "use_draft_logits": True},
+            "'use_draft_logits' needs 'drafter' to be",
+        ),
+    ],
+)
+def test_what_is_refused_alone_is_refused_behind_a_good_prompt(wrong, reason):
+    harmless = {k: v for k, v in HARMLESS.items() if k != "draft_acceptance_threshold"}
+    assert prompts_of(batch(harmless, harmless))
+    with pytest.raises(BadRequest, match=reason):
+        prompts_of(batch(harmless, {**harmless, **wrong}))
+
+
+def test_a_threshold_is_refused_in_the_row_that_compares_ids():
+    good = {"use_draft_logits": True, "draft_acceptance_threshold": 0.5}
+    assert prompts_of(batch(good, good))
+    with pytest.raises(BadRequest, match="'draft_acceptance_threshold' needs"):
+        prompts_of(batch(good, good | {"use_draft_logits": False}))
+
+
+def test_logits_of_a_batch_are_counted_together():
+    rows = [{"max_tokens": length, "return_generation_logits": True} for length in (6, 2)]
+    assert prompts_of(batch(*rows))
+    rows[0]["max_tokens"] = 7
+    with pytest.raises(BadRequest, match=r"5600 bytes of logits \(2 prompts of 7 rows of 100\)"):
+        prompts_of(batch(*rows))
+
+
+def test_empty_words_are_left_out_but_for_biased_ones():
+    words = prompt(
+        stop_words=["", "stop"],
+        bad_words=["bad", ""],
+        embedding_bias_words=["", "up"],
+        embedding_bias_weights=[1.0, 2.0],
+    ).words
+    assert words == TokenizerInputs("x", ("stop",), ("bad",), ("", "up"), (1.0, 2.0))
+
+
+def test_ids_are_a_copy():
+    ids = np.array([[3, 4]], np.int32)
+    inputs = {"input_ids": ids, "max_tokens": np.array([[4]], np.int32)}
+    [read] = prompts_of(RequestParser(inputs, "", SETTINGS))
+    ids[:] = 0
+    assert read.input_ids.tolist() == [3, 4]
+    assert read.words == TokenizerInputs("")
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ({"temperature": 1.0}, (1.0, 1, 1.0)),
+        ({"temperature": 0.0, "top_k": 5, "top_p": 0.5}, (1.0, 1, 1.0)),
+        ({"temperature": 0.5}, (0.5, 0, 1.0)),
+        ({"top_k": 5}, (1.0, 5, 1.0)),
+        ({"top_k": 1}, (1.0, 1, 1.0)),
+        ({"top_p": 0.5}, (1.0, 0, 0.5)),
+        ({"top_k": 0, "top_p": 0.0, "min_p": 0.0}, (1.0, 1, 1.0)),
+        ({"top_p": 1.0}, (1.0, 0, 1.0)),
+        ({"min_p": 0.5}, (1.0, 0, 1.0)),
+        ({"top_k": 5, "top_p": 0.0}, (1.0, 5, 1.0)),
+        ({"temperature": 2.0, "top_k": 5, "top_p": 0.5}, (2.0, 5, 0.5)),
+    ],
+    ids=lambda part: "-".join(part) if isinstance(part, dict) else "",
+)
+def test_a_request_samples_where_something_asks_for_it(values, expected):
+    sampling = request_of(**values).sampling
+    assert (sampling.temperature, sampling.top_k, sampling.top_p) == expected
+
+
+@pytest.mark.parametrize("role", ["target", "draft"])
+def test_an_engine_that_ignores_min_p_has_it_refused(role):
+    settings = with_engines(SETTINGS, **{role: {"min_p": False}})
+    assert request_of(settings=settings, min_p=0.0) is not None
+    with pytest.raises(BadRequest, match=f"input 'min_p' is not supported .* its {role} engine"):
+        request_of(settings=settings, min_p=0.1)
+
+
+@pytest.mark.parametrize("name", ["seed", "random_seed"])
+def test_a_seed_goes_by_two_names(name):
+    request = request_of(**{name: 2**64 - 1})
+    assert (request.sampling.seed, request.seeded) == (2**64 - 1, True)
+
+
+def test_a_request_without_a_seed_draws_its_own():
+    assert not request_of().seeded
+    assert len({request_of().sampling.seed for _ in range(4)}) == 4
+
+
+def test_a_seed_that_was_drawn_fits_every_engine(monkeypatch):
+    monkeypatch.setattr(secrets, "randbits", lambda bits: 2**bits - 1)
+    assert request_of().sampling.seed == 2**63 - 1
+
+
+def test_numbers_are_read():
+    read = request_of(
+        min_tokens=2, repetition_penalty=1.5, presence_penalty=-0.5, frequency_penalty=0.25
+    )
+    assert read.min_tokens == 2
+    penalties = (
+        read.sampling.repetition_penalty,
+        read.sampling.presence_penalty,
+        read.sampling.frequency_penalty,
+    )
+    assert penalties == (1.5, -0.5, 0.25)
+
+
+@pytest.mark.parametrize(("end_id", "end_ids"), [(None, (7, 6)), (3, (3,)), (0, (0,)), (-1, ())])
+def test_an_answer_ends_at_the_requests_end_id_or_at_the_checkpoints(end_id, end_ids):
+    assert request_of(settings=replace(SETTINGS, end_ids=(7, 6)), end_id=end_id).end_ids == end_ids
+
+
+@pytest.mark.parametrize(
+    ("flag", "field"),
+    [
+        ("stream", "streams_text"),
+        ("return_log_probs", "wants_log_probs"),
+        ("return_prompt_log_probs", "wants_prompt_log_probs"),
+        ("return_context_logits", "wants_context_logits"),
+        ("return_generation_logits", "wants_generation_logits"),
+        ("return_perf_metrics", "wants_kv_blocks"),
+    ],
+)
+def test_a_flag_of_the_request_reaches_the_loop(flag, field):
+    plain = request_of()
+    assert request_of(**{flag: True}) == replace(plain, sampling=ANY, **{field: True})
+
+
+def test_a_stop_is_distinguished_from_a_request():
+    stop = {"stop": np.array([[True]])}
+    assert RequestParser(stop, "", SETTINGS).is_stop
+    assert not RequestParser({"stop": np.array([[False]])}, "", SETTINGS).is_stop
+    assert not request_parser().is_stop

@@ -1,0 +1,60 @@
+"""Words of token ids in NVIDIA's layout: joined, and without those that an engine does not know."""
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tandem.bls.parsing.word_lists import joined, known, one_token_words
+
+lists_of_words = st.lists(st.lists(st.integers(0, 9), min_size=1, max_size=3), max_size=5)
+
+
+def table_of(words, padding=0):
+    """As preprocessing lays them out: ids padded with 0, ends with -1."""
+    ids = [token for word in words for token in word]
+    table = np.zeros((2, max(1, len(ids)) + padding), np.int32)
+    table[1] = -1
+    table[0, : len(ids)] = ids
+    table[1, : len(words)] = np.cumsum([len(word) for word in words])
+    return table
+
+
+def words_of(table):
+    if table is None:
+        return []
+    assert (table.dtype, len(table)) == (np.int32, 2)
+    ends = [end for end in table[1].tolist() if end >= 0]
+    assert table[1].tolist() == ends + [-1] * (table.shape[1] - len(ends))
+    starts = [0, *ends][: len(ends)]
+    return [table[0, start:end].tolist() for start, end in zip(starts, ends, strict=True)]
+
+
+def test_ids_become_words_of_one_token():
+    assert words_of(one_token_words((4, 9))) == [[4], [9]]
+    assert known(one_token_words(()), 10) is None
+
+
+@given(lists_of_words, lists_of_words, st.integers(0, 2))
+def test_joined_tables_hold_the_words_of_both(first, second, padding):
+    tables = table_of(first, padding), table_of(second, padding)
+    assert words_of(joined(*tables)) == first + second
+
+
+def test_no_table_is_a_table_without_words():
+    table = table_of([[1, 2]])
+    assert joined(None, table) is table
+    assert joined(table, None) is table
+    assert joined(None, None) is None
+
+
+@given(lists_of_words, st.integers(0, 10), st.integers(0, 2))
+def test_words_with_an_id_outside_the_vocabulary_are_left_out(words, vocab_size, padding):
+    left = [word for word in words if all(token < vocab_size for token in word)]
+    assert words_of(known(table_of(words, padding), vocab_size)) == left
+    assert (known(table_of(words, padding), vocab_size) is None) == (left == [])
+
+
+def test_a_table_that_the_engine_knows_stays_as_it_is():
+    table = table_of([[1, 2], [3]])
+    assert known(table, 4) is table
+    assert known(None, 4) is None

@@ -1,0 +1,136 @@
+"""The text of an answer while it grows, at a cost in what is new."""
+
+import numpy as np
+import pytest
+from scripted import decoded, ids, perform, request_of, text_of
+
+from tandem.bls.effects import Chunk, TextCall
+from tandem.bls.metrics.request_statistics import Statistics
+from tandem.bls.text import detokenizer as text
+from tandem.bls.text.detokenizer import IncrementalDetokenizer, detokenize_stream
+from tandem.bls.text.token_details import of_plain_tokens
+
+TOTALS = Statistics().totals
+
+
+def fed(tokens, *, stops=(), each_round=True, rounds=None):
+    """Feed rounds of tokens; return the chunks of text, what was kept, and the windows."""
+    so_far, windows, texts, kept = IncrementalDetokenizer(stops, each_round=each_round), [], [], []
+
+    def run(steps):
+        answer = None
+        while True:
+            try:
+                call = steps.send(answer)
+            except StopIteration as done:
+                return done.value
+            windows.append((call.window.tolist(), call.context_length))
+            answer = decoded(call)
+
+    for round_ in tokens:
+        shown, count, _ = run(so_far.extend(ids(*round_)))
+        texts.append(shown)
+        kept.append(count)
+    return so_far, run, texts, kept, windows
+
+
+def test_a_window_holds_the_last_ids_that_made_text_and_the_new_ones():
+    # 7 and 6 make no text
+    *_, texts, kept, windows = fed([[0, 1], [2], [7], [6], [3]])
+    assert texts == ["ab", "ab", "", "", "ba"]
+    assert kept == [2, 1, 1, 1, 1]
+    assert windows == [([0, 1], 0), ([0, 1, 2], 2), ([2, 7], 1), ([2, 7, 6], 2), ([2, 7, 6, 3], 3)]
+
+
+def test_text_that_nobody_wants_each_round_is_asked_for_once():
+    so_far, run, texts, kept, windows = fed([[0, 1], [2]], each_round=False)
+    assert (texts, kept, windows) == (["", ""], [2, 1], [])
+    assert run(so_far.finish(ids(0, 1, 2))) == "abab"
+    assert windows == [([0, 1, 2], None)]
+
+
+def test_a_round_without_tokens_asks_for_nothing():
+    *_, texts, kept, windows = fed([[]])
+    assert (texts, kept, windows) == ([""], [0], [])
+
+
+def test_an_answer_without_tokens_has_no_rest():
+    so_far, run, *_, windows = fed([])
+    assert run(so_far.finish(ids())) == ""
+    assert windows == []
+
+
+def test_the_end_brings_what_was_withheld():
+    so_far, run, texts, *_ = fed([[0, 1], [0]], stops=("aba!",))
+    assert texts == ["", ""]
+    assert run(so_far.finish(ids(0, 1, 0))) == "aba"
+
+
+def test_a_stopped_text_has_no_rest():
+    so_far, run, texts, kept, _ = fed([[4, 0, 1, 0, 1]], stops=("ba",))
+    assert (texts, kept) == ([" a"], [4])
+    assert so_far.stopped
+    assert run(so_far.finish(ids(4, 0, 1, 0))) == ""
+
+
+def test_the_token_that_completes_a_stop_string_is_found_one_by_one():
+    *_, texts, kept, windows = fed([[0], [0, 0, 1, 0, 0]], stops=("ba",))
+    assert (texts, kept) == (["a", "aa"], [1, 4])
+    assert windows == [
+        ([0], 0),
+        ([0, 0, 0, 1, 0, 0], 1),
+        ([0, 0], 1),
+        ([0, 0, 0], 1),
+        ([0, 0, 0, 1], 1),
+        ([0, 0, 0, 1, 0], 1),
+    ]
+
+
+def test_a_stop_string_that_the_last_token_completes_keeps_all():
+    *_, texts, kept, windows = fed([[0], [0, 1, 0]], stops=("ba",))
+    assert (texts, kept) == (["a", "a"], [1, 3])
+    assert [len(window) for window, _ in windows] == [1, 4, 2, 3]
+
+
+def chunks_of(count):
+    finish = [None] * (count - 1) + ["length"]
+    return [
+        Chunk(ids(at % 6, 0), "", reason, TOTALS, of_plain_tokens(2 * at, 2))
+        for at, reason in enumerate(finish)
+    ]
+
+
+@pytest.mark.parametrize("count", [10, 2_000])
+def test_telling_a_text_copies_each_token_a_few_times_however_long_it_grows(monkeypatch, count):
+    copied = []
+
+    def counting(arrays):
+        joined = np.concatenate(arrays)
+        copied.append(len(joined))
+        return joined
+
+    monkeypatch.setattr(text, "np", type("numpy", (), {"concatenate": staticmethod(counting)}))
+    chunks = chunks_of(count)
+    heard = perform(detokenize_stream(request_of()), chunks_in=chunks)
+    tokens = [token for chunk in chunks for token in chunk.tokens.tolist()]
+    assert "".join(chunk.text for chunk in heard) == text_of(tokens)
+    assert sum(copied) <= 4 * len(tokens)
+
+
+def test_narration_asks_for_the_whole_text_at_the_end_alone():
+    steps, wholes = detokenize_stream(request_of()), []
+    heard, effect = iter(chunks_of(3)), None
+    effect = next(steps)
+    while True:
+        if isinstance(effect, TextCall):
+            wholes.append(effect.context_length is None)
+            answer = decoded(effect)
+        elif isinstance(effect, Chunk):
+            answer = None
+        else:
+            answer = next(heard)
+        try:
+            effect = steps.send(answer)
+        except StopIteration:
+            break
+    assert wholes == [False, False, False, True]

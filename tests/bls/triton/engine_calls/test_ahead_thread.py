@@ -1,0 +1,151 @@
+"""A thread: it carries one task after the other out, and gives its place back however one ends."""
+
+import threading
+import time
+
+import pytest
+from engines_beside import AHEAD, PATIENCE, REQUEST, Engines, eventually
+from scripted import ids
+
+from tandem.bls.effects import Branching, Draft, EngineCall
+from tandem.bls.errors import Cancelled, EngineTimeout
+from tandem.bls.settings import MAX_AHEAD_THREADS
+from tandem.bls.triton.engine_calls import ahead_thread as module
+from tandem.bls.triton.engine_calls.ahead_thread import AheadThread
+from tandem.bls.triton.engine_calls.clients import EngineClients
+from tandem.bls.triton.engine_calls.engine_caller import SECONDS_BETWEEN_STOPS
+
+
+class Steps:
+    """Steps of so many draft calls; `made` counts those that were answered."""
+
+    def __init__(self, calls):
+        self.made = 0
+        self._calls = calls
+
+    def __call__(self):
+        for _ in range(self._calls):
+            yield EngineCall("draft", REQUEST.prompt_ids, 1, seed=0)
+            self.made += 1
+        return self.made
+
+
+def test_steps_that_are_given_up_before_their_thread_begins_make_no_call(pb, monkeypatch):
+    threads, given_up, wanted = [], Steps(1), Steps(1)
+    monkeypatch.setattr(module, "in_background", threads.append)
+    pb.InferenceRequest.answer = Engines()
+    thread = AheadThread.if_free(EngineClients(AHEAD), REQUEST)
+    task = thread.begin(given_up())
+    thread.stop()
+    assert thread.begin(wanted()) is None  # one after the other
+    threading.Thread(target=threads[0], daemon=True).start()
+    assert task.done_within(PATIENCE)
+    assert given_up.made == 0
+    task = thread.begin(wanted())
+    assert task.done_within(PATIENCE)
+    assert task.result == wanted.made == 1
+    thread.close(lambda: None)
+
+
+class HeldDraft:
+    """Holds all calls until they are let go."""
+
+    def __init__(self):
+        self.arrived, self.let_go = threading.Event(), threading.Event()
+
+    def __call__(self, kind, request_id):
+        self.arrived.set()
+        assert self.let_go.wait(PATIENCE)
+
+
+@pytest.fixture
+def working(pb):
+    """A thread in the first of two calls: itself, what it shares, its steps, the task, the hold."""
+    hold, steps, clients = HeldDraft(), Steps(2), EngineClients(AHEAD)
+    pb.InferenceRequest.answer = Engines(hold=hold)
+    thread = AheadThread.if_free(clients, REQUEST)
+    task = thread.begin(steps())
+    assert hold.arrived.wait(PATIENCE)
+    yield thread, clients, steps, task, hold
+    hold.let_go.set()
+
+
+def all_are_free(clients):
+    """Whether nobody has a thread; they are as free as before."""
+    taken = [clients.ahead_threads.acquire(blocking=False) for _ in range(MAX_AHEAD_THREADS)]
+    for _ in filter(None, taken):
+        clients.ahead_threads.release()
+    return all(taken)
+
+
+def test_steps_that_are_given_up_during_a_call_make_no_other_one(pb, working):
+    thread, _, steps, task, hold = working
+    thread.stop()
+    eventually(lambda: len(pb.InferenceRequest.answer.stops) == 1)
+    hold.let_go.set()
+    assert task.done_within(PATIENCE)
+    assert steps.made == 1
+    with pytest.raises(Cancelled):
+        _ = task.result
+    thread.close(lambda: None)
+
+
+def test_a_stop_that_overtook_a_helpers_call_is_sent_again(pb, working):
+    thread, *_ = working
+    stops = pb.InferenceRequest.answer.stops
+    thread.stop()
+    eventually(lambda: len(stops) == 1)
+    thread.check(time.monotonic() + SECONDS_BETWEEN_STOPS)
+    eventually(lambda: len(stops) == 2)
+
+
+@pytest.mark.parametrize("stopped", [False, True])
+def test_branches_of_a_call_that_was_stopped_are_left_out(pb, stopped):
+    """They were cut short, and would teach that such calls take next to no time."""
+    hold = HeldDraft()
+    pb.InferenceRequest.answer = Engines(hold=hold)
+    thread = AheadThread.if_free(EngineClients(AHEAD), REQUEST)
+    call = EngineCall("draft", REQUEST.prompt_ids, 4, 0, Draft(ids(4)), Branching((0, 1), (0, 2)))
+
+    def steps():
+        answer = yield call
+        came.append(len(answer.branches))
+
+    came = []
+    task = thread.begin(steps())
+    assert hold.arrived.wait(PATIENCE)
+    if stopped:
+        thread.stop()
+    hold.let_go.set()
+    assert task.done_within(PATIENCE)
+    assert came == [0 if stopped else 1]
+    thread.close(lambda: None)
+
+
+def test_a_helper_whose_call_is_overdue_leaves_its_place_and_takes_no_more_steps(working):
+    thread, clients, _, task, _ = working
+    thread.check(time.monotonic())
+    assert not thread.lost
+    thread.check(time.monotonic() + AHEAD.draft.timeout + 1)
+    assert task.done_within(0)
+    with pytest.raises(EngineTimeout):
+        _ = task.result
+    assert thread.lost
+    assert thread.begin(Steps(1)()) is None
+    assert all_are_free(clients)
+    ended = []
+    thread.close(lambda: ended.append(1))
+    assert ended == [1]
+    assert all_are_free(clients)
+
+
+def test_a_helper_that_is_closed_during_a_call_leaves_its_place_when_the_call_is_over(working):
+    thread, clients, steps, _, hold = working
+    ended = threading.Event()
+    thread.close(ended.set)
+    assert not ended.is_set()
+    assert not all_are_free(clients)
+    hold.let_go.set()
+    assert ended.wait(PATIENCE)
+    assert steps.made == 1
+    assert all_are_free(clients)

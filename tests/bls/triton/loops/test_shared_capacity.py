@@ -1,0 +1,284 @@
+"""Loops in processes of their own, as Triton has them, that live, hang and die."""
+
+import fcntl
+import json
+import os
+import queue
+import re
+import signal
+import struct
+import subprocess
+import sys
+import threading
+import uuid
+from pathlib import Path
+
+import loop_process
+import pytest
+from live_triton import eventually
+
+from tandem.bls.admission.other_loops import OtherLoops
+from tandem.bls.triton.loops.shared_capacity import (
+    OPEN,
+    PREFIX,
+    ROW,
+    ROWS,
+    SHARED_MEMORY,
+    index_of_loop,
+    other_loops,
+    shared_name,
+)
+
+PATIENCE = 30
+NOTHING = "usage 0 0 0 0 0 0"
+
+
+class Loop:
+    """One of them, and what it says."""
+
+    def __init__(self, name):
+        self.process = subprocess.Popen(
+            [sys.executable, loop_process.__file__, name],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        )
+        self._said = queue.SimpleQueue()
+        threading.Thread(target=self._read, daemon=True).start()
+
+    def _read(self):
+        for line in self.process.stdout:
+            self._said.put(line.strip())
+
+    def tell(self, line):
+        self.process.stdin.write(f"{line}\n")
+        self.process.stdin.flush()
+
+    def hear(self):
+        return self._said.get(timeout=PATIENCE)
+
+    def ask(self, line):
+        self.tell(line)
+        return self.hear()
+
+    def kill(self):
+        self.process.kill()
+        self.process.wait()
+
+
+@pytest.fixture
+def name():
+    """A file's name that nobody else has."""
+    made = f"tandem-test-{uuid.uuid4().hex}"
+    yield made
+    (SHARED_MEMORY / made).unlink(missing_ok=True)
+
+
+@pytest.fixture
+def begin(name):
+    """Start so many loops of one entry."""
+    started = []
+
+    def start(count, *, until_ready=True):
+        loops = [Loop(name) for _ in range(count)]
+        started.extend(loops)
+        for loop in loops if until_ready else ():
+            assert loop.hear() == "ready"
+        return loops
+
+    yield start
+    for loop in started:
+        loop.process.send_signal(signal.SIGCONT)
+        loop.kill()
+        loop.process.stdin.close()
+        loop.process.stdout.close()
+
+
+def test_each_knows_what_the_others_take(begin):
+    first, second, third = begin(3)
+    assert first.ask("note 1 2 3 4 5 60") == "noted"
+    assert second.ask("note 10 20 30 40 50 6") == "noted"
+    assert third.ask("usage") == "usage 11 22 33 44 55 6"
+    assert second.ask("usage") == "usage 1 2 3 4 5 60"
+
+
+def test_nobody_admits_while_another_one_does(begin):
+    first, second = begin(2)
+    assert first.ask("hold") == "held"
+    second.tell("usage")
+    assert first.ask("7 0 0 0 0 0") == "released"
+    assert second.hear() == "usage 7 0 0 0 0 0"
+
+
+def test_what_a_dead_loop_took_is_free_again(begin):
+    first, second = begin(2)
+    assert first.ask("note 1 1 1 1 1 1") == "noted"
+    assert second.ask("usage") == "usage 1 1 1 1 1 1"
+    first.kill()
+    assert second.ask("usage") == NOTHING
+
+
+def test_one_that_dies_while_it_admits_holds_nobody_up(begin):
+    first, second = begin(2)
+    assert first.ask("hold") == "held"
+    second.tell("usage")
+    first.kill()
+    assert second.hear() == NOTHING
+
+
+def test_a_newcomer_takes_the_place_of_a_dead_one(begin):
+    first, second = begin(2)
+    assert first.ask("note 1 1 1 1 1 1") == "noted"
+    first.kill()
+    [third] = begin(1)
+    assert third.ask("usage") == second.ask("usage") == NOTHING
+    second.tell("stop a")
+    assert third.hear() == "stop a"
+
+
+def test_what_an_earlier_server_left_behind_counts_for_nothing(name, begin):
+    (SHARED_MEMORY / name).write_bytes(struct.pack(f"{ROW}q", OPEN, *[9] * (ROW - 1)) * 20)
+    first, second = begin(2)
+    assert first.ask("usage") == second.ask("usage") == NOTHING
+
+
+def test_a_stop_reaches_every_other_loop_and_not_its_sender(begin):
+    first, second, third = begin(3)
+    names = [f"tandem-forwarded-{number}" for number in range(200)]
+    first.tell(f"stop {' '.join(names)}")
+    for other in (second, third):
+        assert [other.hear() for _ in names] == [f"stop {name}" for name in names]
+    assert first.ask("usage") == NOTHING  # and it heard of no stop
+
+
+def test_the_others_are_called_to_look(begin):
+    first, second = begin(2)
+    first.tell("call")
+    assert second.hear() == "look"
+
+
+def test_a_loop_that_hangs_keeps_no_message_from_the_others(begin):
+    first, hanging, third = begin(3)
+    hanging.process.send_signal(signal.SIGSTOP)
+    for number in range(40):  # more than the system keeps for it
+        first.tell(f"stop {number}")
+        assert third.hear() == f"stop {number}"
+
+
+def test_a_dead_loop_keeps_no_message_from_the_others(begin):
+    first, dead, third = begin(3)
+    dead.kill()
+    first.tell("stop a")
+    assert third.hear() == "stop a"
+
+
+def test_the_last_thing_that_a_loop_says_is_sent(begin):
+    first, second = begin(2)
+    first.tell("stop a")
+    assert first.ask("close") == "closed"
+    assert second.hear() == "stop a"
+
+
+def test_no_file_is_left_when_loops_close(name, begin):
+    first, second = begin(2)
+    assert (SHARED_MEMORY / name).exists()
+    for loop in (first, second):
+        assert loop.ask("close") == "closed"
+    assert not (SHARED_MEMORY / name).exists()
+
+
+def test_newcomers_find_those_that_stay_when_another_one_closes(name, begin):
+    leaving, staying = begin(2)
+    assert staying.ask("note 1 2 3 4 5 6") == "noted"
+    assert leaving.ask("close") == "closed"
+    [newcomer] = begin(1)
+    assert newcomer.ask("usage") == "usage 1 2 3 4 5 6"
+    newcomer.tell("stop a")
+    assert staying.hear() == "stop a"
+    assert staying.ask("close") == newcomer.ask("close") == "closed"
+    assert not (SHARED_MEMORY / name).exists()
+
+
+def test_no_file_is_left_when_the_last_one_closes_after_another_one_died(name, begin):
+    first, second = begin(2)
+    first.kill()
+    assert second.ask("close") == "closed"
+    assert not (SHARED_MEMORY / name).exists()
+
+
+def test_one_that_opens_a_file_while_the_last_one_removes_it_makes_another(name, begin):
+    [last] = begin(1)
+    held = os.open(SHARED_MEMORY / name, os.O_RDWR)
+    fcntl.lockf(held, fcntl.LOCK_EX, 1, ROWS)  # both wait for it, the newcomer second
+    last.tell("close")
+    [newcomer] = begin(1, until_ready=False)
+    assert eventually(lambda: number_waiting_for(held) == 2)
+    os.close(held)
+    assert last.hear() == "closed"
+    assert newcomer.hear() == "ready"
+    [third] = begin(1)
+    third.tell("stop a")
+    assert newcomer.hear() == "stop a"
+
+
+def number_waiting_for(file):
+    """How many processes wait for a lock on a file.
+
+    The system says `1: -> POSIX ADVISORY WRITE 7 00:1a:42 64 64` of a process 7 and a file 42.
+    """
+    locks = [line.split() for line in Path("/proc/locks").read_text().splitlines()]
+    inode = str(os.fstat(file).st_ino)
+    return sum("->" in lock and inode == lock[-3].split(":")[-1] for lock in locks)
+
+
+ARGS = {"model_name": "bls_stream", "model_version": "1", "model_instance_name": "bls_stream_0_1"}
+
+
+def test_siblings_have_a_name_that_the_servers_own_cleaning_up_finds():
+    region = f"{PREFIX}tandem-15296-cdce9644-"
+    command = ["stub", "/models/bls_stream/1/model.py", f"{region}{uuid.uuid4()}", "1048576"]
+    assert shared_name(ARGS, command, 42, 7) == f"{region}7-42-bls_stream-1"
+    other = [*command[:2], f"{region}{uuid.uuid4()}"]
+    assert shared_name(ARGS, other, 42, 7) == shared_name(ARGS, command, 42, 7)
+
+
+def test_siblings_have_a_name_where_triton_names_regions_otherwise():
+    assert shared_name(ARGS, ["stub", "model.py"], 42, 7) == f"{PREFIX}7-42-bls_stream-1"
+
+
+def test_servers_of_one_number_in_two_containers_have_loops_of_their_own():
+    """Both have number 1, and under --ipc=host one /dev/shm."""
+    command = ["stub", "/models/bls_stream/1/model.py", f"{PREFIX}{uuid.uuid4()}"]
+    assert shared_name(ARGS, command, 1, 7) != shared_name(ARGS, command, 1, 8)
+
+
+def started_as(*counts):
+    return ARGS | {"model_config": json.dumps({"instance_group": [{"count": n} for n in counts]})}
+
+
+def test_one_loop_has_no_others():
+    assert type(other_loops(started_as(1), 1)) is OtherLoops
+
+
+@pytest.mark.parametrize(("counts", "settings"), [((2,), 1), ((1,), 2), ((1, 1), 1)])
+def test_loops_that_the_settings_do_not_know_of_are_refused(counts, settings):
+    with pytest.raises(ValueError, match=f"starts {sum(counts)} loops, .* says {settings}; set"):
+        other_loops(started_as(*counts), settings)
+
+
+def test_loops_find_each_other_by_the_namespace_of_their_processes():
+    loops = other_loops(started_as(2), 2)
+    loops.open(stop=lambda request_id: None, look=lambda: None)
+    namespace = re.fullmatch(r"pid:\[(\d+)\]", os.readlink("/proc/self/ns/pid"))[1]
+    made = SHARED_MEMORY / f"{PREFIX}{namespace}-{os.getppid()}-bls_stream-1"
+    assert made.exists()
+    loops.close()
+    assert not made.exists()
+
+
+@pytest.mark.parametrize(
+    ("instance", "index"), [("bls_stream_0_1", "1"), ("bls_stream_0_12", "12"), ("bls_0", "0")]
+)
+def test_loops_are_numbered_as_triton_numbers_its_instances(instance, index):
+    assert index_of_loop(ARGS | {"model_instance_name": instance}) == index

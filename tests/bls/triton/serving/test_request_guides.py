@@ -1,0 +1,168 @@
+"""Whether a process takes guides, and what it says where it does not."""
+
+import sys
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+import tokenizer_kinds
+from scripted import SETTINGS, ids, with_engines
+from small_guides import END, tokenizer, vocab_size
+
+from tandem.bls.errors import Cancelled, GuideRefused, Overloaded
+from tandem.bls.request import Request
+from tandem.bls.triton.serving.request_guides import RequestGuides
+from tandem.guides.errors import GuideUndecided
+from tandem.guides.guide import Guide
+from tandem.guides.library import check_library
+
+SMALL = replace(
+    with_engines(SETTINGS, target={"vocab_size": vocab_size()}),
+    end_ids=(END,),
+    tokenizer_dir="tokenizer",
+)
+UNSUPPORTED = "^input 'guided_decoding_guide_type' is not supported by this deployment: "
+
+
+def no_check():
+    """The answer is still wanted."""
+
+
+def request_for(guide):
+    return Request(prompt_ids=ids(5), max_tokens=9, end_ids=(END,), guide=guide)
+
+
+@pytest.fixture
+def guides(tmp_path):
+    """What a process with some tokenizer and settings takes, and the refusals that it counts."""
+    counted, all_made = [], []
+
+    def made(read=tokenizer, settings=SMALL):
+        tokenizer_kinds.write(read(), tmp_path / "tokenizer")
+        all_made.append(RequestGuides(settings, tmp_path, counted.append))
+        return all_made[-1], counted
+
+    yield made
+    for each in all_made:
+        each.close()
+
+
+def test_a_guide_is_compiled_once_and_then_known(guides):
+    it, counted = guides()
+    requests = [request_for(Guide("choice", '["fox"]')), request_for(None)]
+    it.check(requests)
+    for _ in range(2):
+        guided, free = it.matchers(requests, no_check)
+        assert guided.forced(9)
+        assert free is None
+    assert not counted
+
+
+def test_guides_of_a_request_that_has_ended_are_not_compiled(guides):
+    def ended():
+        raise Cancelled
+
+    it, _ = guides()
+    with pytest.raises(Cancelled):
+        it.matchers([request_for(Guide("choice", '["fox"]'))], ended)
+
+
+def test_guides_that_wait_hold_no_more_than_fits(guides):
+    it, counted = guides(settings=replace(SMALL, max_queue_bytes=2000, instances=1))
+    others = [request_for(Guide("regex", letter * 1000)) for letter in "bcd"]
+    known = request_for(Guide("regex", "e" * 1000))
+    it.matchers([known], no_check)
+
+    def ask_meanwhile():
+        it.matchers([known], no_check)
+        with pytest.raises(Overloaded, match="the guides that wait hold"):
+            it.matchers(others, no_check)
+
+    it.matchers([request_for(Guide("regex", "a" * 500))], ask_meanwhile)
+    assert len(it.matchers(others, no_check)) == 3  # one request may always wait
+    assert not counted
+
+
+def test_refusals_are_counted_by_keyword(guides):
+    it, counted = guides()
+    with pytest.raises(GuideRefused, match=r"^input 'guided_decoding_guide': Unimplemented keys"):
+        it.matchers([request_for(Guide("json_schema", '{"not": {}, "contains": {}}'))], no_check)
+    assert counted == ["contains", "not"]
+
+
+def test_without_the_library_guides_are_refused_by_name(guides, monkeypatch):
+    monkeypatch.delitem(sys.modules, "tandem.guides.compiler")
+    monkeypatch.setitem(sys.modules, "llguidance", None)
+    it, _ = guides()
+    it.check([request_for(None)])
+    with pytest.raises(
+        GuideRefused, match=UNSUPPORTED + ".*no package llguidance>=1.9,<2; install it there$"
+    ):
+        it.check([request_for(Guide("json"))])
+
+
+@pytest.mark.parametrize("version", ["0.7.30", "1.8.2", "2.0.0", "master", None])
+def test_with_another_version_of_the_library_guides_are_refused_by_name(
+    guides, monkeypatch, version
+):
+    """Its faults are others than those that are known; NVIDIA's image has an older one."""
+    library = SimpleNamespace() if version is None else SimpleNamespace(__version__=version)
+    monkeypatch.setitem(sys.modules, "llguidance", library)
+    it, _ = guides()
+    said = (
+        f".*has llguidance {version or 'of an unknown version'}; install llguidance>=1.9,<2 there$"
+    )
+    with pytest.raises(GuideRefused, match=UNSUPPORTED + said):
+        it.check([request_for(Guide("json"))])
+
+
+@pytest.mark.parametrize("version", ["1.9.0", "1.10.3", "1.99.0rc1"])
+def test_versions_of_the_library_that_guides_are_made_for(monkeypatch, version):
+    monkeypatch.setitem(sys.modules, "llguidance", SimpleNamespace(__version__=version))
+    check_library()
+
+
+def test_with_a_tokenizer_that_cannot_be_read_guides_are_refused_by_name(guides):
+    it, _ = guides(tokenizer_kinds.words)
+    with pytest.raises(GuideRefused, match=UNSUPPORTED + ".*cannot read its tokenizer$"):
+        it.check([request_for(Guide("json"))])
+
+
+def test_a_profile_without_guides_reads_no_tokenizer(tmp_path):
+    it = RequestGuides(replace(SMALL, max_guide_bytes=0), tmp_path / "nowhere", print)
+    it.check([request_for(None)])
+    assert it.matchers([request_for(None)], no_check) == [None]
+
+
+def test_where_no_process_can_be_started_the_server_is_overloaded(guides, monkeypatch):
+    def no_process(*_, **__):
+        raise BlockingIOError("no process")
+
+    it, counted = guides()
+    it.close()
+    monkeypatch.setattr("subprocess.Popen", no_process)
+    with pytest.raises(Overloaded, match="no process to try a new guide in; try again later"):
+        it.matchers([request_for(Guide("regex", "a"))], no_check)
+    assert not counted
+
+
+def test_a_guide_that_the_machine_could_not_try_may_come_again(guides, monkeypatch):
+    def slow(*_):
+        raise GuideUndecided("it is not compiled after 30 s")
+
+    it, counted = guides()
+    request = request_for(Guide("regex", "a"))
+    with monkeypatch.context() as patched:
+        patched.setattr("tandem.guides.trial.Worker.try_out", slow)
+        with pytest.raises(Overloaded, match="not compiled after 30 s; try again later"):
+            it.matchers([request], no_check)
+    [matcher] = it.matchers([request], no_check)
+    assert matcher.forced(9)
+    assert not counted
+
+
+def test_without_a_program_for_workers_guides_are_refused_by_name(guides, monkeypatch):
+    monkeypatch.setattr("tandem.guides.trial.python", lambda: "/nowhere/python")
+    it, _ = guides()
+    with pytest.raises(GuideRefused, match=UNSUPPORTED + ".*no program /nowhere/python; install"):
+        it.check([request_for(Guide("json"))])

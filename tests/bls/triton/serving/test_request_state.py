@@ -1,0 +1,28 @@
+"""A request that cannot begin ends with one line, whatever keeps it."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from tandem.bls.errors import BadRequest, Cancelled
+from tandem.bls.triton.serving.request_state import ending
+
+
+class Panic(BaseException):
+    """What a library in Rust raises is no Exception."""
+
+
+@pytest.mark.parametrize(
+    ("error", "lines"),
+    [
+        (BadRequest("send some text"), ["send some text"]),
+        (RuntimeError("boom"), ["internal error while starting the request"]),
+        (Panic("boom"), ["internal error while starting the request"]),
+        (Cancelled(), []),
+    ],
+)
+def test_its_client_is_told_why(pb, error, lines):
+    told = []
+    with ending(SimpleNamespace(fail=lambda failure: told.append(str(failure)))):
+        raise error
+    assert told == lines

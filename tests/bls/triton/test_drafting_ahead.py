@@ -1,0 +1,172 @@
+"""A sequence that drafts ahead beside its verifications: nothing there holds it up, or its end."""
+
+import threading
+import time
+
+import pytest
+import triton_python_backend_utils as triton
+from engines_beside import AHEAD, PATIENCE, REQUEST, Engines, eventually
+from scripted import ENDLESS, decoding_of, expected
+
+from tandem.bls.errors import Cancelled
+from tandem.bls.settings import MAX_AHEAD_THREADS
+from tandem.bls.triton.driver import Driver
+from tandem.bls.triton.engine_calls.clients import EngineClients
+
+
+class Receiver:
+    """Notes the chunks and the end."""
+
+    def __init__(self):
+        self.tokens = []
+        self.done = threading.Event()  # the last chunk is there
+        self.end = threading.Event()
+        self.error = None
+
+    def deliver(self, chunk):
+        self.tokens += chunk.tokens.tolist()
+        if chunk.finish_reason is not None:
+            self.done.set()
+
+    def ended(self, error):
+        self.error = error
+        self.end.set()
+
+
+class Held:
+    """Holds calls with branches until they are let go."""
+
+    def __init__(self):
+        self.ids = []
+        self.arrived = threading.Event()
+        self.let_go = threading.Event()
+
+    def __call__(self, kind, request_id):
+        if kind == "branches":
+            self.ids.append(request_id)
+            self.arrived.set()
+            assert self.let_go.wait(PATIENCE)
+
+
+@pytest.fixture
+def held():
+    holding = Held()
+    yield holding
+    holding.let_go.set()
+
+
+def started(pb, engines, clients=None):
+    """A sequence that decodes; its driver, what it hands out, and its statistics."""
+    pb.InferenceRequest.answer = engines
+    decoding, receiver = decoding_of(REQUEST, AHEAD), Receiver()
+    clients = clients or EngineClients(AHEAD)
+    driver = Driver(clients, decoding.decode(), REQUEST, receiver)
+    driver.start()
+    return driver, receiver, decoding.statistics
+
+
+def test_one_thread_more_drafts_beside_the_verifications(pb):
+    engines = Engines()
+    clients = EngineClients(AHEAD)
+    _, receiver, statistics = started(pb, engines, clients)
+    assert receiver.end.wait(PATIENCE)
+    assert receiver.error is None
+    assert receiver.tokens == expected(REQUEST, ENDLESS)[0]
+    assert statistics.ahead.num_calls > 0
+    assert statistics.num_drafter_failures == 0
+    assert engines.threads["target"] >= engines.threads["draft"]
+    assert len(engines.threads["branches"]) == 1
+    assert engines.threads["branches"].isdisjoint(engines.threads["target"])
+    for _ in range(MAX_AHEAD_THREADS):  # all are free again
+        assert clients.ahead_threads.acquire(blocking=False)
+
+
+def test_branches_that_hang_hold_up_neither_a_round_nor_the_answer(pb, held):
+    engines = Engines(hold=held)
+    driver, receiver, statistics = started(pb, engines)
+    assert receiver.done.wait(PATIENCE)
+    assert receiver.tokens == expected(REQUEST, ENDLESS)[0]
+    assert statistics.ahead.num_hits == 0
+    assert len(held.ids) == 1  # while it hangs nothing more is drafted ahead
+    eventually(lambda: held.ids[0] in engines.stops)
+    # The draft engine still works for the sequence, which keeps its reservation until it is over.
+    driver.check(time.monotonic())
+    assert not receiver.end.is_set()
+    held.let_go.set()
+    assert receiver.end.wait(PATIENCE)
+    assert receiver.error is None
+
+
+def test_a_draft_engine_that_died_is_given_up_at_its_time_out(pb, held):
+    clients = EngineClients(AHEAD)
+    driver, receiver, _ = started(pb, Engines(hold=held), clients)
+    assert receiver.done.wait(PATIENCE)
+    driver.check(time.monotonic() + AHEAD.draft.timeout + 1)
+    assert receiver.end.wait(PATIENCE)
+    assert receiver.error is None
+    assert clients.abandoned.by_model == {"draft": 1}
+    assert all(clients.ahead_threads.acquire(blocking=False) for _ in range(MAX_AHEAD_THREADS))
+    held.let_go.set()
+    eventually(lambda: clients.abandoned.by_model == {"draft": 0})
+
+
+def test_cancelling_stops_both_calls_and_the_end_waits_for_both(pb, held):
+    verified = threading.Event()
+
+    def hold_both(kind, request_id):
+        """The branches, and the verification beside them."""
+        held(kind, request_id)
+        if kind == "target":
+            assert verified.wait(PATIENCE)
+
+    engines = Engines(hold=hold_both)
+    driver, receiver, _ = started(pb, engines)
+    assert held.arrived.wait(PATIENCE)
+    driver.interrupt(Cancelled())
+    eventually(lambda: len(set(engines.stops)) == 2)
+    assert held.ids[0] in engines.stops
+    verified.set()
+    assert not receiver.end.wait(0.05)
+    held.let_go.set()
+    assert receiver.end.wait(PATIENCE)
+    assert isinstance(receiver.error, Cancelled)
+
+
+def test_without_a_free_helper_nothing_is_drafted_ahead(pb):
+    clients = EngineClients(AHEAD)
+    for _ in range(MAX_AHEAD_THREADS):
+        clients.ahead_threads.acquire()
+    engines = Engines(drafts_ahead=False)
+    _, receiver, statistics = started(pb, engines, clients)
+    assert receiver.end.wait(PATIENCE)
+    assert receiver.tokens == expected(REQUEST, ENDLESS)[0]
+    assert statistics.ahead.num_branches == 0
+    assert not engines.threads["branches"]
+
+
+def test_branches_that_fail_cost_the_draft_its_rest_and_the_text_nothing(pb):
+    def fail(kind, request_id):
+        if kind == "branches":
+            raise triton.TritonModelException("it broke")
+
+    _, receiver, statistics = started(pb, Engines(hold=fail))
+    assert receiver.end.wait(PATIENCE)
+    assert receiver.error is None
+    assert receiver.tokens == expected(REQUEST, ENDLESS)[0]
+    assert statistics.ahead.num_hits == 0
+
+
+class Panic(BaseException):
+    """What a library in Rust raises is no Exception."""
+
+
+@pytest.mark.parametrize("error", [RuntimeError, Panic])
+def test_what_goes_wrong_in_the_helper_is_logged_and_costs_the_text_nothing(pb, error):
+    def wrong(kind, request_id):
+        if kind == "branches":
+            raise error("boom")
+
+    _, receiver, _ = started(pb, Engines(hold=wrong))
+    assert receiver.end.wait(PATIENCE)
+    assert receiver.tokens == expected(REQUEST, ENDLESS)[0]
+    assert any("boom" in line for line in pb.Logger.lines)
