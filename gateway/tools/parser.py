@@ -116,12 +116,12 @@ class ToolCallParser:
             pass
         return self._new
 
-    def end(self) -> Parsed:
-        """Return what was held back: nothing follows."""
+    def end(self) -> str:
+        """Return the text that was held back, at the end of the answer."""
         left = self._held + self._text
         if self._state in (self._in_arguments, self._after_arguments, self._after_call):
             left = ""
-        return Parsed("" if self.has_calls and not left.strip(SPACE) else left)
+        return "" if self.has_calls and not left.strip(SPACE) else left
 
     def _take(self, length: int) -> str:
         taken, self._text = self._text[:length], self._text[length:]

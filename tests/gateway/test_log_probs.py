@@ -12,7 +12,10 @@ from scripted_triton import detokenizer, joined, origins, statistics
 from tokenizers import Tokenizer, processors
 
 from tandem.contract import entry
-from tandem.gateway.answers.log_probs import LogProbReader
+from tandem.gateway.answers.log_probs import log_prob_rows
+from tandem.gateway.answers.state import AnswerState, Echo
+from tandem.gateway.answers.tokens import TokenTexts
+from tandem.gateway.protocol.requests import CompletionRequest
 from tandem.gateway.protocol.responses import Completion
 from tandem.gateway.tokenizer import ChatTokenizer
 from tandem.gateway.triton.backend import ResponseChunk
@@ -203,8 +206,7 @@ def test_tokens_join_to_the_text_whatever_stops_it_and_however_it_comes(text, st
     tokens = tokenizer.encode(text, add_special_tokens=False)
     chunks = written(tokens, tuple(stops), tuple(accepted))
     for arrived in (chunks, [joined(chunks)]):
-        reader = LogProbReader(tokenizer, 5, may_be_cut=bool(stops))
-        rows = [row for chunk in arrived for row in reader.rows(chunk)]
+        rows = rows_of(tokenizer, arrived, stop=stops)
         shown = "".join(chunk.text for chunk in arrived)
         assert b"".join(row.raw for row in rows) == shown.encode()
         assert all(row.offset < len(shown) for row in rows)
@@ -219,13 +221,23 @@ def test_tokens_of_an_echo_and_its_answer_join_to_both(text, stops, cut):
     first, *later = written(answer, tuple(stops), (True, False), prompt=prompt)
     first.extras[entry.PROMPT_LOG_PROBS] = [0.0] * len(prompt)
     echo = tokenizer.complete(prompt)
-    reader = LogProbReader(tokenizer, 5, may_be_cut=bool(stops), prompt=prompt, echo=echo)
-    rows = [row for chunk in (first, *later) for row in reader.rows(chunk)]
+    rows = rows_of(tokenizer, (first, *later), prompt, echo, stop=stops)
     shown = echo + "".join(chunk.text for chunk in (first, *later))
     if len(rows) > len(prompt):
         assert b"".join(row.raw for row in rows) == shown.encode()
     assert all(row.offset <= len(echo) for row in rows[: len(prompt)])
     assert all(row.offset < len(shown) for row in rows[len(prompt) :])
+
+
+def rows_of(tokenizer, chunks, prompt=(), echo="", stop=()):
+    """The log-probabilities of an answer that arrives in these chunks."""
+    body = CompletionRequest(prompt="hi", logprobs=5, stop=stop, echo=bool(prompt))
+    answer = AnswerState(prompt, Echo(echo), texts=TokenTexts(len(echo)))
+    return [
+        row
+        for chunk in chunks
+        for row in log_prob_rows(tokenizer, body, answer, answer.addition(chunk))
+    ]
 
 
 def written(tokens, stops, accepted, prompt=()):
@@ -342,7 +354,7 @@ async def test_part_of_a_character_is_told_by_its_bytes(ask, triton, client):
 async def test_many_log_probs_are_read_and_written_on_a_thread(post, triton, monkeypatch, stream):
     """Others' chunks would wait for them."""
     threads = []
-    rows, json_bytes = LogProbReader.rows, Completion.json_bytes
+    completed, json_bytes = TokenTexts.completed, Completion.json_bytes
 
     def noted(work):
         def noting(*given):
@@ -351,7 +363,7 @@ async def test_many_log_probs_are_read_and_written_on_a_thread(post, triton, mon
 
         return noting
 
-    monkeypatch.setattr(LogProbReader, "rows", noted(rows))
+    monkeypatch.setattr(TokenTexts, "completed", noted(completed))
     monkeypatch.setattr(Completion, "json_bytes", noted(json_bytes))
     triton.script = lambda _: [ANSWER]
     body = {"prompt": PROMPT, "logprobs": 2, "echo": True, "stream": stream}

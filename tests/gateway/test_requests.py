@@ -206,7 +206,7 @@ async def test_what_asks_for_nothing_passes(post, triton, name, value):
             "did you mean 'include_usage'?",
         ),
         ({"prompt": [-1]}, "prompt", ""),
-        ({"prompt": [4096]}, "prompt", "token id 4096 is not below 4096"),
+        ({"prompt": [4096]}, "prompt", "token id 4096 must be less than 4096"),
     ],
 )
 async def test_what_is_wrong_is_said_in_one_line(post, body, param, message):
@@ -476,7 +476,7 @@ async def test_a_prompt_that_gives_no_tokens_is_refused(post, tokenizer_folder, 
     response = await post("/v1/completions", body, tokenizer=folder)
     assert response.status_code == 400, response.text
     error = response.json()["error"]
-    assert error["message"] == "a prompt gives no tokens; send some text"
+    assert error["message"] == "a prompt has no tokens; send some text"
     assert error["param"] == "prompt"
 
 

@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 from live_triton import eventually
-from scripted_triton import FOREVER, HELLO, ScriptedTriton
+from scripted_triton import FOREVER, HELLO, ScriptedTriton, joined
 
 from tandem.gateway import server
-from tandem.gateway.answers.generation import DONE, begun
+from tandem.gateway.answers.generation import with_last_words
 from tandem.gateway.app import create_app
 from tandem.gateway.server import listen, serving
 from tandem.gateway.tasks import UnderWay
@@ -91,13 +91,11 @@ async def test_a_client_that_takes_its_time_is_told_too():
         for _ in range(3):
             yield b"more"
 
-    told_so_far, stream = [], await begun(events(), under_way)
-    async for one in stream:
-        told_so_far.append(one)
-        under_way.end()  # while the client takes it
-    assert told_so_far[0] == b"more"
-    assert json.loads(told_so_far[1].removeprefix(b"data: "))["error"]["code"] == "gateway_stopped"
-    assert told_so_far[2:] == [DONE]
+    sent = []
+    async for one in with_last_words(b"first", events(), under_way, lambda error: error.code):
+        sent.append(one)
+        under_way.end()  # while the client reads it
+    assert sent == [b"first", "gateway_stopped"]
 
 
 GATEWAY = """
@@ -186,11 +184,12 @@ class Paused(ScriptedTriton):
         self.may_end = False
 
     async def generate(self, model, inputs, extras=()):
-        yield HELLO[0]
+        if inputs["stream"]:
+            yield HELLO[0]
         self.sent += 1
         while not self.may_end:
             await asyncio.sleep(0.01)
-        yield HELLO[1]
+        yield HELLO[1] if inputs["stream"] else joined(HELLO)
 
 
 @pytest.mark.parametrize("stream", [True, False])

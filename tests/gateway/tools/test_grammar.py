@@ -96,7 +96,7 @@ def parsed(known, text, tools=TOOLS):
     parser = ToolCallParser(known, [tool.function.name for tool in tools])
     first, last = parser.feed(text), parser.end()
     calls = [(call.name, call.arguments) for call in first.calls]
-    return first.content + last.content, calls
+    return first.content + last, calls
 
 
 @pytest.mark.parametrize(("known", "kind"), KINDS)

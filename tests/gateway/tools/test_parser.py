@@ -18,7 +18,7 @@ def parsed(known, *chunks):
     """The content and the calls of an answer that comes in chunks, as [name, arguments]."""
     parser = ToolCallParser(known, NAMES)
     content, calls = "", []
-    for new in [*map(parser.feed, chunks), parser.end()]:
+    for new in [*map(parser.feed, chunks), Parsed(parser.end())]:
         content += new.content
         for delta in new.calls:
             if delta.name is not None:
