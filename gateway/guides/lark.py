@@ -18,12 +18,12 @@ def literal(text: str) -> str:
 
 
 def marker(text: str, tokens: Mapping[str, int]) -> str:
-    """Return the terminal of a marker, which may be a token. tokens: those that are no text."""
+    """Return the terminal of a marker. tokens: ids of the tokens that aren't text."""
     return f"<[{tokens[text]}]>" if text in tokens else literal(text)
 
 
 def json_value(schema: Mapping[str, Any]) -> str:
-    """Return the rule of a JSON value that fits a schema, whose own layout goes first."""
+    """Return the rule of a JSON value that fits a schema; the schema may set its own layout."""
     own = schema.get(LAYOUT_KEY)
     options = own if isinstance(own, dict) else {}
     layout = JSON_LAYOUT if LAYOUT_OPTIONS.isdisjoint(options) else {}
@@ -37,7 +37,7 @@ def pattern(regex: str) -> str:
 
 
 def ends_in_backslash(regex: str) -> bool:
-    """Whether nothing follows the last backslash of an expression, which would escape its end."""
+    """Whether the expression ends with a backslash, which would escape the delimiter."""
     return ESCAPED_OR_SLASH.sub("", regex).endswith("\\")
 
 
@@ -50,5 +50,5 @@ def grammar(text: str) -> str:
 
 
 def text_without(regex: str) -> str:
-    """Return the terminal of any text that a regular expression does not match."""
+    """Return the terminal of any text that doesn't match a regular expression."""
     return f"/{ANYTHING}/ & ~{pattern(regex)}"

@@ -1,4 +1,4 @@
-"""What clients send: OpenAI's objects, and the fields that Tandem adds."""
+"""Bodies of requests: OpenAI's objects, with the fields of vLLM, llama.cpp and Tandem."""
 
 from __future__ import annotations
 
@@ -27,11 +27,7 @@ from tandem.gateway.protocol.tools import Tool, ToolChoice, ToolNamed, Tools, To
 
 
 class StreamOptions(BodyObject):
-    """What a stream sends in addition to the text.
-
-    include_obfuscation: OpenAI pads chunks against who listens to their lengths. None is padded
-    here.
-    """
+    """Options of a stream. include_obfuscation: OpenAI's padding of chunks; has no effect here."""
 
     place = "stream_options"
 
@@ -41,12 +37,10 @@ class StreamOptions(BodyObject):
 
 
 class GenerationRequest(GuidedRequest):
-    """What a chat and a completion have in common.
+    """The fields that chats and completions share. Fields from ``top_k`` on aren't OpenAI's.
 
-    temperature: 0 is greedy. max_tokens: as many as fit when left out. The fields from ``top_k`` on
-    are not OpenAI's. top_k: -1 and 0 leave the distribution whole. num_draft_tokens: 0 turns drafts
-    off. return_token_details: send each token's round and kind. prompt_logprobs and what follows
-    are vLLM's.
+    temperature: 0 is greedy. top_k: -1 and 0 disable it. num_draft_tokens: 0 disables drafts.
+    return_token_details: send each token's round and kind.
     """
 
     prompt_field: ClassVar = "prompt"
@@ -87,7 +81,7 @@ class GenerationRequest(GuidedRequest):
     @field_validator("response_format", mode="before")
     @classmethod
     def _schema_without_a_name(cls, value: Any) -> Any:
-        """Accept a schema as llama.cpp's clients send it: without OpenAI's object around it."""
+        """Accept llama.cpp's form, with the schema directly in ``response_format``."""
         if not isinstance(value, dict) or value.get("type") not in ("json_object", "json_schema"):
             return value
         rest = {name: item for name, item in value.items() if name != "schema"}
@@ -122,7 +116,7 @@ class GenerationRequest(GuidedRequest):
 
     @property
     def num_alternatives(self) -> int | None:
-        """How many of the likeliest tokens are told beside each; None: no log-probabilities."""
+        """The number of most likely tokens to report per token; None: no log-probabilities."""
         return None
 
     @property
@@ -143,8 +137,8 @@ class GenerationRequest(GuidedRequest):
 class CompletionRequest(GenerationRequest):
     """A body of /v1/completions.
 
-    logprobs: how many alternatives are told of each token, 0 for its own log-probability alone.
-    max_tokens: 0 with echo: the prompt alone.
+    logprobs: number of most likely tokens to report per token; 0: only the token itself.
+    max_tokens: 0 is allowed with echo, which then returns only the prompt.
     """
 
     default_max_tokens: ClassVar[int | None] = 16  # OpenAI's and vLLM's
@@ -173,7 +167,6 @@ class CompletionRequest(GenerationRequest):
 
     @property
     def num_alternatives(self) -> int | None:
-        """How many of the likeliest tokens are told beside each; None: no log-probabilities."""
         return self.logprobs
 
     @property
@@ -187,11 +180,10 @@ class CompletionRequest(GenerationRequest):
 
 
 class TemplateRequest(Body):
-    """What a body asks of the chat template.
+    """Fields for the chat template.
 
-    add_generation_prompt: whether the prompt ends with the beginning of an answer; None leaves that
-    to ``chat_template_kwargs``, and then it does. continue_final_message: the prompt ends with the
-    last message, which the answer continues.
+    add_generation_prompt: whether the prompt ends with the start of an answer (default true, unless
+    ``chat_template_kwargs`` has it). continue_final_message: the answer continues the last message.
     """
 
     tools: Tools = []
@@ -220,7 +212,7 @@ class TemplateRequest(Body):
     def template_variables(self) -> dict[str, Any]:
         """Variables of the chat template.
 
-        As in vLLM, an effort turns the thinking of models on and off that have only a switch.
+        As in vLLM, reasoning_effort sets ``enable_thinking``, for models with only that switch.
         """
         effort = self.reasoning_effort
         fields = {
@@ -239,9 +231,9 @@ class TemplateRequest(Body):
 class ChatRequest(GenerationRequest, TemplateRequest):
     """A body of /v1/chat/completions.
 
-    tool_choice: ``auto`` leaves it to the model whether it calls tools; ``none`` hides them; with
-    ``required``, or with the name of one, its answer is calls. echo: the answer begins with the
-    last message if it continues that.
+    tool_choice: ``auto`` lets the model decide; ``none`` hides the tools from it; ``required``, or
+    the name of a tool, makes it call one. echo: an answer that continues the last message begins
+    with it.
     """
 
     prompt_field = "messages"
@@ -266,7 +258,7 @@ class ChatRequest(GenerationRequest, TemplateRequest):
 
     @property
     def callable(self) -> list[Tool]:
-        """The tools that the model may call: all that it is told of, or the one that is named."""
+        """The tools that the model may call: all that it knows, or the one that is named."""
         if not isinstance(self.tool_choice, ToolNamed):
             return self.offered
         name = self.tool_choice.function.name
@@ -310,7 +302,6 @@ class ChatRequest(GenerationRequest, TemplateRequest):
 
     @property
     def num_alternatives(self) -> int | None:
-        """How many of the likeliest tokens are told beside each; None: no log-probabilities."""
         return self.top_logprobs if self.logprobs else None
 
     @property
@@ -323,7 +314,7 @@ class ChatRequest(GenerationRequest, TemplateRequest):
 
 
 class TokenizeRequest(TemplateRequest):
-    """A body of /tokenize: a text, or the messages of a chat."""
+    """A body of /tokenize, with a text or the messages of a chat."""
 
     model: str | None = None
     prompt: str | None = None

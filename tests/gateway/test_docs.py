@@ -22,7 +22,7 @@ def table(rows):
 
 
 @pytest.mark.parametrize("name", TABLES)
-def test_table_is_that_of_the_code(name):
+def test_documented_fields_match_the_code(name):
     found = re.search(f"<!-- {name} -->\n(.*)<!-- /{name} -->", PAGE.read_text(), re.DOTALL)
     assert found[1].strip() == table(TABLES[name])
 

@@ -241,7 +241,7 @@ def test_nobody_at_home_is_said_with_503(tmp_path, embedded):
         ):
             complete(client, "x")
     assert failed.value.status_code == 503
-    assert f"no Triton answers at {nowhere}" in failed.value.message
+    assert f"no Triton responds at {nowhere}" in failed.value.message
 
 
 @pytest.mark.parametrize("stream", [True, False])

@@ -1,4 +1,4 @@
-"""The page before a live Triton, in a real browser."""
+"""The page of a live Triton, in a real browser."""
 
 import pytest
 from browser import browser, expect, needs_browser
@@ -18,12 +18,12 @@ def page(gateway_url):
         yield opened
 
 
-def test_drafts_change_nothing_beside_the_baseline(page):
-    page.get_by_label("Beside the baseline").check()
+def test_answers_with_drafts_are_those_of_the_baseline(page):
+    page.get_by_label("Compare with the baseline").check()
     page.locator("#prompt").fill("def main():")
     page.get_by_role("button", name="Send").click()
     page.locator(".verdict").wait_for(timeout=60_000)
-    expect(page.locator(".verdict")).to_contain_text("The texts are the same.")
+    expect(page.locator(".verdict")).to_contain_text("The answers are identical.")
     drafted, baseline = page.locator(".panel").all()
     assert drafted.locator(".accepted").count() > 10
     assert baseline.locator(".accepted, .correction, .bonus").count() == 0
@@ -32,7 +32,7 @@ def test_drafts_change_nothing_beside_the_baseline(page):
 def test_stop_button_stops_the_engines(page, server):
     before = computed(server)
     page.get_by_text("Drafts and sampling").click()
-    page.get_by_label("Most tokens").fill("900")
+    page.get_by_label("Maximum tokens").fill("900")
     page.locator("#prompt").fill("x")
     page.get_by_role("button", name="Send").click()
     assert eventually(lambda: computed_so_far(server) > before)

@@ -119,7 +119,7 @@ async def test_a_gateway_with_open_objects_takes_other_guides(post, triton):
 
 
 @pytest.mark.parametrize("path", BODIES)
-async def test_an_answer_that_may_be_anything_has_no_guide(post, triton, path):
+async def test_a_free_answer_has_no_guide(post, triton, path):
     for given in ({}, {"response_format": {"type": "text"}}, {"guided_json": None}):
         await post(path, {**BODIES[path], **given})
         assert not [name for name in triton.asked[-1] if "guide" in name]
@@ -185,7 +185,7 @@ async def test_each_of_several_answers_has_the_guide(post, triton):
         (
             {"guided_json": SCHEMA, "guided_regex": "a"},
             "guided_regex",
-            "guided_json and guided_regex both say what the answer must be; send one",
+            "guided_json and guided_regex both guide the answer; send one",
         ),
         (
             {"response_format": {"type": "json_object"}, "structured_outputs": {"regex": "a"}},
@@ -211,7 +211,7 @@ async def test_each_of_several_answers_has_the_guide(post, triton):
     ],
 )
 @pytest.mark.parametrize("path", BODIES)
-async def test_what_cannot_be_kept_is_refused(post, path, given, param, line):
+async def test_unsupported_values_are_rejected(post, path, given, param, line):
     response = await post(path, {**BODIES[path], **given})
     assert response.status_code == 400, response.text
     error = response.json()["error"]
@@ -231,7 +231,7 @@ REGEXES = [
 
 
 @pytest.mark.parametrize(("regex", "text"), REGEXES)
-def test_regular_expressions_keep_their_meaning_in_a_grammar(regex, text):
+def test_regular_expressions_are_escaped_in_a_grammar(regex, text):
     rule = f"start: content\ncontent: {lark.pattern(regex)}\n"
     asked = Matcher(tokenizer_with("plain"), rule)
     assert asked.takes(text)
@@ -239,13 +239,13 @@ def test_regular_expressions_keep_their_meaning_in_a_grammar(regex, text):
 
 
 @pytest.mark.parametrize("text", ["a", 'a"b\\', "é😀", "\x00\x7f\n", "<tool_call>", "/"])
-def test_texts_keep_their_letters_in_a_grammar(text):
+def test_texts_are_escaped_in_a_grammar(text):
     asked = Matcher(tokenizer_with("plain"), f"start: {lark.literal(text)}\n")
     assert asked.takes(text)
     assert not asked.takes(text[:-1])
 
 
-def test_a_schema_may_lay_out_its_json_itself():
+def test_a_schema_may_set_the_layout_of_its_json():
     asked = Matcher(
         tokenizer_with("plain"), f"start: content\ncontent: {lark.json_value(SCHEMA)}\n"
     )
@@ -258,7 +258,7 @@ def test_a_schema_may_lay_out_its_json_itself():
 LAX = {"type": "array", "uniqueItems": True, "x-guidance": {"lenient": True, "coerce_one_of": True}}
 
 
-def test_no_option_of_a_schema_leaves_a_keyword_out_in_a_grammar():
+def test_options_cannot_weaken_a_schema_in_a_grammar():
     rule = f"start: {lark.json_value(LAX)}\n"
     grammar = LLMatcher.grammar_from_lark(rule)
     _, [reason, *_] = LLMatcher.validate_grammar_with_warnings(grammar)
