@@ -2,7 +2,7 @@
 
 llguidance 1.9 stores the divisor as a 32-bit integer and a power of ten. Larger values wrap: for
 `{"multipleOf": 500000000}`, it rejects 500000000. The least common multiple of two divisors wraps
-too: for 100000 and 50000, it is 14100.
+too: for 100000 and 50000, it is 14100. The library itself rejects divisors that it would round.
 """
 
 from __future__ import annotations
@@ -42,8 +42,6 @@ def _check(divisor: Decimal) -> None:
     if divisor <= 0:
         raise GuideError(f"multipleOf must be greater than 0: {divisor} given")
     coefficient, decimals = _scaled(divisor)
-    if _read(float(divisor)) != coefficient:
-        raise GuideError(f"multipleOf may not be {divisor}, which would be rounded; send another")
     if 10 * coefficient + 9 * 10**decimals >= MOST:
         raise GuideError(f"multipleOf has too many digits: {divisor} given")
 
@@ -52,13 +50,6 @@ def _scaled(divisor: Decimal) -> tuple[int, int]:
     """Return the digits of a divisor as an integer, and the number of decimals."""
     decimals = max(0, -int(divisor.normalize().as_tuple().exponent))
     return int(divisor.scaleb(decimals)), decimals
-
-
-def _read(divisor: float) -> float:
-    """Return the digits that the library reads: 7000000000000001 for 0.07."""
-    while not divisor.is_integer():
-        divisor *= 10
-    return divisor
 
 
 def _common(divisors: list[Decimal]) -> int:

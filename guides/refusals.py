@@ -23,6 +23,7 @@ FORMS = (
     ("minProperties is not supported with", ["minProperties"]),
     ("min/maxProperties only supported", ["minProperties", "maxProperties"]),
     ("multipleOf ", ["multipleOf"]),
+    ("Value for 'multipleOf' has too many digits", ["multipleOf"]),
     ("exclusiveMinimum and exclusiveMaximum are not", ["exclusiveMinimum", "exclusiveMaximum"]),
 )
 
