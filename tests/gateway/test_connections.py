@@ -15,7 +15,7 @@ from tandem.gateway.triton.backend import ResponseChunk
 
 PROMPT = {"prompt": "hi"}
 LONG = 20_000  # chunks of a long answer
-BYTES = 200  # of each, at least
+BYTES = 200  # minimum size of a chunk
 
 
 @pytest.fixture
@@ -52,7 +52,7 @@ def test_a_client_that_disconnects_cancels_its_request(port, triton, stream, chu
 
 
 def test_chunks_do_not_wait_for_acknowledgements(port, monkeypatch):
-    """The kernel would hold a chunk back until the client has acknowledged the one before."""
+    """Otherwise the kernel delays a chunk until the client acknowledges the previous one."""
     at_once = []
     made = Connection.connection_made
 
@@ -97,10 +97,10 @@ def test_a_slow_client_does_not_delay_others(port, triton):
         slow.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         assert slow.sock.recv(1)
         before = -1
-        while before != triton.sent:  # until nothing more goes out
+        while before != triton.sent:  # until nothing more is sent
             before = triton.sent
             time.sleep(0.2)
-        # What the kernel and the gateway hold back is less than the answer.
+        # The buffers of the kernel and the gateway are smaller than the answer.
         assert triton.sent < LONG
         triton.script = lambda _: HELLO
         with request(port, stream=True) as other:

@@ -239,7 +239,7 @@ def rows_of(tokenizer, chunks, prompt=(), echo="", stop=()):
 
 
 def written(tokens, stops, accepted, prompt=()):
-    """The chunks of a stream that says these tokens, of rounds of several lengths.
+    """The chunks of a stream with these tokens, in rounds of several lengths.
 
     prompt: ids of a prompt that is echoed.
     """
@@ -281,7 +281,7 @@ def test_tokens_added_by_the_tokenizer_have_no_text_in_the_echo(tmp_path):
     assert tokenizer.token_text(first) == "<s>"
     assert tokenizer.text_lengths([first, *rest], text)[0] == 0
     assert sum(tokenizer.text_lengths([first, *rest], text)) == len(text)
-    assert tokenizer.text_lengths([first, *rest], f"<s>{text}")[0] == 3  # it was sent as ids
+    assert tokenizer.text_lengths([first, *rest], f"<s>{text}")[0] == 3  # sent as an id
 
 
 async def test_an_echo_of_a_text_is_that_text(ask, triton):
@@ -350,7 +350,7 @@ async def test_a_part_of_a_character_is_reported_as_bytes(ask, triton, client):
 
 @pytest.mark.parametrize("stream", [True, False])
 async def test_many_log_probs_are_read_and_written_on_a_thread(post, triton, monkeypatch, stream):
-    """Others' chunks would wait for them."""
+    """Otherwise they would delay other streams."""
     threads = []
     completed, json_bytes = TokenTexts.completed, Completion.json_bytes
 

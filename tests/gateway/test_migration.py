@@ -23,7 +23,7 @@ GBNF = 'root ::= "yes" | "no"'
 
 @pytest.fixture
 def ask(post, triton):
-    """Send a body; return the answer, and what Triton was asked for."""
+    """Send a body; return the answer and the inputs of Triton."""
 
     async def send(path, **body):
         response = await post(path, BODIES[path] | body)
@@ -47,7 +47,7 @@ def refused(post):
 
 @pytest.fixture
 def prompt_of(client, triton):
-    """The text of the last prompt that Triton was sent."""
+    """The text of the last prompt that Triton got."""
 
     async def read():
         async with client() as opened:
@@ -192,7 +192,7 @@ async def test_a_chat_returns_token_ids_on_request(ask):
 
 @pytest.fixture
 def rated(triton):
-    """Let the model rate its tokens, those of the prompt too."""
+    """Let the model return log-probabilities of the prompt and the answer."""
     extras = {
         "output_text_lengths": [3, 1],
         "output_log_probs": [-0.25, -3.0],

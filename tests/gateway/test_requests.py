@@ -39,7 +39,7 @@ async def refused(post, path="/v1/completions", **body):
         ({"temperature": 0}, GREEDY),
         ({"temperature": 0, "top_p": 0.9, "top_k": 5}, GREEDY),
         ({"top_p": 0}, GREEDY),
-        ({"temperature": 0.7, "top_p": 1e-50}, GREEDY),  # 0 as an entry reads it
+        ({"temperature": 0.7, "top_p": 1e-50}, GREEDY),  # 0 as a float32
         ({"temperature": 0.7, "top_p": 0.9}, {"temperature": 0.7, "top_p": 0.9}),
         ({"top_k": 5}, {"temperature": 1.0, "top_p": 1.0, "top_k": 5}),
         ({"top_k": -1}, {"temperature": 1.0, "top_p": 1.0}),

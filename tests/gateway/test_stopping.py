@@ -34,7 +34,7 @@ def request(port, **body):
 
 
 def events_of(body):
-    """The objects of a stream, which ends as every stream does."""
+    """The objects of a stream that ends normally."""
     *events, last, empty = body.decode().split("\n\n")
     assert (last, empty) == ("data: [DONE]", "")
     return [json.loads(event.removeprefix("data: ")) for event in events]
@@ -42,7 +42,7 @@ def events_of(body):
 
 @pytest.fixture
 def hasty(monkeypatch):
-    """A gateway that waits for hardly anything."""
+    """A gateway with short time limits."""
     monkeypatch.setattr(server, "SECONDS_TO_STOP", 0.1)
 
 
@@ -134,7 +134,7 @@ def gateway_process(tokenizer_folder, seconds_to_stop):
 
 @pytest.mark.parametrize("signal_of_end", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_ends_streams_with_an_error(tokenizer_folder, signal_of_end):
-    """The library would cut them off within a second."""
+    """sse-starlette would end them within a second."""
     with (
         gateway_process(tokenizer_folder, seconds_to_stop=2) as (gateway, port),
         request(port, stream=True) as asked,
@@ -177,7 +177,7 @@ async def test_other_cancellations_stay_cancellations():
 
 
 class Paused(ScriptedTriton):
-    """Ends no answer before it is allowed to."""
+    """A Triton that ends answers only after ``may_end`` is set."""
 
     def __init__(self):
         super().__init__()

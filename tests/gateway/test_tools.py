@@ -49,7 +49,7 @@ def writes(triton, monkeypatch):
 
 @pytest.fixture
 def chat(post, writes):
-    """Ask for a chat with a tool, of a model that writes these chunks."""
+    """Request a chat with a tool, from a model that writes these chunks."""
 
     async def ask(*chunks, finish_reason="stop", template=TEMPLATE, **given):
         writes(*chunks, finish_reason=finish_reason)
@@ -269,7 +269,7 @@ class Weather(BaseModel):
 
 @contextmanager
 def client_of(app):
-    """OpenAI's own client of a gateway to a model that writes calls."""
+    """OpenAI's client, with a model that writes calls."""
     with listen("127.0.0.1", 0) as bound, serving(app(chat_template=TEMPLATE), bound):
         url = f"http://127.0.0.1:{bound.getsockname()[1]}/v1"
         with openai.OpenAI(base_url=url, api_key="any", max_retries=0) as client:
@@ -299,7 +299,7 @@ def test_openais_client_reads_calls(app, writes):
 
 
 class Sum(BaseModel):
-    """Arguments of another."""
+    """Arguments of another tool."""
 
     a: int
     b: int
@@ -313,7 +313,7 @@ TWO = (
 
 @pytest.mark.parametrize("choice", ["auto", "required"])
 def test_openais_client_parses_parallel_calls_of_pydantics_models(app, writes, triton, choice):
-    """Its ``pydantic_function_tool`` makes strict functions; their schemas go into the grammar."""
+    """``pydantic_function_tool`` makes strict functions, whose schemas are in the grammar."""
     asked = {
         "model": "bls_stream",
         "messages": [USER],

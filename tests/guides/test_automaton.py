@@ -86,7 +86,7 @@ def test_waiting_for_an_automaton_does_not_block_other_threads():
         waiting = threading.Thread(target=wait)
         waiting.start()
         waits.wait()
-        # It would end neither if who waits held Python's lock: each switches threads.
+        # This would deadlock if the waiting thread held Python's lock.
         for _ in range(100):
             other = threading.Thread(target=compiler()._tokenizer.decode_bytes, args=([3],))
             other.start()

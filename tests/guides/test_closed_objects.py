@@ -20,7 +20,7 @@ DEFINED = {"$defs": {"shared": A}}
 
 
 def taken(schema, *values):
-    """Whether a guide takes each value, with the names of its object in some order."""
+    """Whether a guide accepts each value, with the names of its object in any order."""
     guide = json.dumps(schema)
     return [
         any(fits("json_schema", guide, json.dumps(order)) for order in orders(value))

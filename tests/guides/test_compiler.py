@@ -194,7 +194,7 @@ MANY_STATES = Guide("regex", "([a-z]*a[a-z]{9}b[a-z]*|[a-z]*c[a-z]{8}d[a-z]*)")
 
 
 def letters(seed: int) -> list[int]:
-    """An answer by the guide of many states."""
+    """An answer that fits the guide with many states."""
     drawn = "".join(random.Random(seed).choice("abcd") for _ in range(60))
     return [token for letter in drawn for token in encoded(letter)]
 
@@ -217,7 +217,7 @@ def seen(matcher, tokens):
 
 
 def drawn(compiler, seed):
-    """An answer by the guide of loops."""
+    """An answer that fits the guide with loops."""
     matcher, rng, tokens = compiler.matcher(LOOPS, [END]), random.Random(seed), []
     for _ in range(12):
         tokens.append(rng.choice([t for t in allowed(matcher.walk([]).masks[0]) if t != END]))

@@ -291,6 +291,6 @@ def test_line_ends_of_a_regex_are_kept(line_end):
 
 @pytest.mark.parametrize("bounds", [{"minimum": -1e9, "maximum": 1e9}, {"multipleOf": 1e-6}])
 def test_bounded_numbers_have_no_exponent(bounds):
-    """So the length of a number isn't limited: a model that means 1e-5 would have to write 1."""
+    """So the length of numbers isn't limited: instead of 1e-5, a model would have to write 1."""
     assert fits("json_schema", '{"type": "number"}', "1e-5")
     assert not fits("json_schema", json.dumps({"type": "number"} | bounds), "1e-5")

@@ -44,7 +44,7 @@ def test_a_set_after_an_apparent_flag_is_rejected():
 
 
 def test_a_pattern_with_unclosed_properties_takes_linear_time():
-    # Quadratic, it would take half an hour.
+    # Quadratic time would be half an hour.
     pattern = r"\p{" * 1_000_000
     assert without_nul(pattern).count(r"&&[^\x00]") == 1_000_000
 
@@ -55,7 +55,7 @@ def test_a_pattern_without_sets_is_accepted(pattern):
     assert not complaint(schema, drawn(schema, 0).decode())
 
 
-# Each set takes all control characters: but not the letters that follow it, and those after them.
+# A set, characters that it doesn't match, and characters that it matches.
 SETS = [
     ('[^"]', '"', "\\n\t!é"),
     (r"[^\\]", "\\", '"n\t!é'),

@@ -52,7 +52,7 @@ ESCAPES = st.sampled_from(["", "u", 'nrbtf\\"u', "nt"])
 
 @st.composite
 def objects(draw):
-    """Schemas of objects that take other names than those that they declare."""
+    """Schemas of objects with additional properties."""
     properties = draw(st.dictionaries(st.sampled_from(LETTERS), PLAIN_VALUES, max_size=3))
     schema = {"type": "object", "properties": properties} | draw(OPEN)
     if "minProperties" in schema:

@@ -221,7 +221,7 @@ for guide in json.loads(sys.stdin.readline()):
 
 
 def loop(tokenizer_dir, *guides):
-    """A process that compiles guides, and that ignores the ends of its children."""
+    """A process that compiles guides and ignores SIGCHLD."""
     size = str(tokenizer_kinds.byte_level().get_vocab_size())
     command = [sys.executable, "-c", LOOP, tokenizer_dir, size]
     pipe = subprocess.PIPE

@@ -33,7 +33,7 @@ LOOSE = CALL.replace(GOOD, "{}")
 
 @pytest.fixture
 def asked(tmp_path):
-    """The guide of a chat, and what makes its matcher."""
+    """The guide of a chat, and a function that makes its matcher."""
 
     def made(template, *, kind=ADDED, ends="", skips=False, opens=False, **given):
         shutil.copytree(DEMO.parent, tmp_path, dirs_exist_ok=True)
@@ -54,7 +54,7 @@ def asked(tmp_path):
 
 @pytest.fixture
 def guided(asked):
-    """The guide of a chat, as texts it takes; None where there is none."""
+    """A matcher of the guide of a chat; None if there is none."""
 
     def made(template, **given):
         guide, matcher = asked(template, **given)
@@ -120,7 +120,7 @@ def test_a_guide_starts_after_reasoning(guided, kind, given, right, wrong):
     for space in ("", "\n\n"):
         assert asked.takes(thoughts + space + right)
         assert not asked.takes(thoughts + space + wrong)
-    assert asked.takes(right)  # a model need not think
+    assert asked.takes(right)  # reasoning is optional
     assert not asked.takes(wrong)
     assert asked.goes_on("<think>\nSo")
     assert not asked.takes(thoughts)

@@ -76,7 +76,7 @@ pytestmark = pytest.mark.anyio
 
 
 def text_of(guide):
-    """The text of a guide, read where it is JSON."""
+    """The text of a guide, or its value if it is JSON."""
     kind, text = guide["guided_decoding_guide_type"], guide["guided_decoding_guide"]
     return json.loads(text) if kind in ("json_schema", "choice") else text
 
@@ -90,7 +90,7 @@ async def test_a_guide_reaches_the_entry(post, triton, path, guide):
     [asked] = triton.asked
     assert asked["guided_decoding_guide_type"] == kind
     assert text_of(asked) == text
-    if "properties" in text:  # in the order that answers have
+    if "properties" in text:  # in the order of answers
         assert [*text_of(asked)["properties"]] == ["b", "a"]
 
 
@@ -268,13 +268,13 @@ def test_options_cannot_weaken_a_schema_in_a_grammar():
 
 
 def test_a_grammar_of_empty_lines_takes_no_time():
-    # Quadratic, it would take half an hour.
+    # Quadratic time would be half an hour.
     assert GuidedRequest(guided_grammar="\n" * 250_000).guide.kind == "lark_grammar"
     assert GuidedRequest(guided_grammar="\n" * 99 + " root ::= 'a'").guide.kind == "ebnf_grammar"
 
 
 class City(BaseModel):
-    """What an application wants to know."""
+    """The answer that an application needs."""
 
     name: str
     people: int
@@ -282,7 +282,7 @@ class City(BaseModel):
 
 @pytest.fixture
 def openai_client(app, triton):
-    """OpenAI's client, unmodified, of a model that writes one city."""
+    """OpenAI's client, with a model that writes one city."""
     text = spaced({"name": "Köln", "people": 1})
     triton.script = lambda _: [
         *(ResponseChunk(letter, [5], 1, 0, 0) for letter in text[:-1]),

@@ -20,7 +20,7 @@ MARKERS = {
     MISTRAL: ("[TOOL_CALLS]",),
     LLAMA: ("<|python_tag|>",),
 }
-# Of hermes' models none has special tokens as markers: their answers would leave them out.
+# No Hermes model has special tokens as markers, since answers would leave them out.
 KINDS = [
     (HERMES, PLAIN),
     (HERMES, ADDED),
@@ -47,13 +47,13 @@ SUM = {
     "$defs": {"number": {"type": "number"}},
 }
 TOOLS = (tool("weather", CITY), tool("weather2", SUM), tool("now"), tool("any", {}))
-# A marker that a text quotes is letters; a tokenizer would make the token of it. No character needs
-# an escape by its number.
+# Texts without markers, which a tokenizer would convert to tokens, and without characters that need
+# a Unicode escape.
 SAID = st.text(st.characters(exclude_categories=["Cc", "Cs"])).filter(
     lambda text: not any(m in text for ms in MARKERS.values() for m in ms)
 )
 INTEGERS = st.integers(-(2**62), 2**62)
-# Properties come in the order of their schema.
+# Properties are in the order of their schema.
 ARGUMENTS = {
     "weather": st.builds(
         lambda city, days: {"city": city} | days,
@@ -85,7 +85,7 @@ def matcher(known, kind, tools=(), *, may=False, **given):
 
 
 def written(known, *calls):
-    """Calls as the models of a family write them."""
+    """Calls in the format of a family of models."""
     objects = [f'{{"name": {spaced(n)}, "{known.arguments}": {spaced(a)}}}' for n, a in calls]
     if known is HERMES:
         return "\n".join(f"<tool_call>\n{call}\n</tool_call>" for call in objects)
@@ -165,7 +165,7 @@ def test_a_model_with_tools_may_write_any_text(known, kind, one_call, text):
 @given(calls=st.lists(CALLS, max_size=3), data=st.data())
 @settings(max_examples=20, deadline=None)
 def test_a_call_that_begins_must_fit_its_schema(known, kind, calls, data):
-    """Whatever is written under the grammar, calls in it fit the schemas of strict functions."""
+    """Calls in any text of the grammar fit the schemas of strict functions."""
     asked = matcher(known, kind, may=True, bound=frozenset({"weather"}))
     text = data.draw(st.sampled_from(TEXTS)) if known is HERMES else ""
     assert asked.takes(text + (written(known, *calls) if calls else ""))
@@ -190,7 +190,7 @@ SPELLINGS = [
 @pytest.mark.parametrize(("known", "text", "kind"), SPELLINGS)
 @pytest.mark.parametrize("letters", [False, True])
 def test_a_call_cannot_bypass_its_schema(known, text, kind, letters):
-    """What the parser would read as a call cannot be written past its schema, be it by letters."""
+    """Text that the parser reads as a call must fit its schema, in every tokenization."""
     assert parsed(known, text)[1]
     cuts = range(len(text)) if letters else ()
     assert not matcher(known, kind, may=True).takes(text, cuts)

@@ -15,7 +15,7 @@ NAMES = ("weather", "add")
 
 
 def parsed(known, *chunks):
-    """The content and the calls of an answer that comes in chunks, as [name, arguments]."""
+    """The content of an answer that arrives in chunks, and its calls as [name, arguments]."""
     parser = ToolCallParser(known, NAMES)
     content, calls = "", []
     for new in [*map(parser.feed, chunks), Parsed(parser.end())]:
@@ -72,12 +72,12 @@ def mistral(name, arguments):
             [["x", '{"b": 2}']],
         ),
         (HERMES, hermes(*ADD) + " <tool", " <tool", [ADD]),
-        # No arguments, however a model writes that.
+        # Spellings of no arguments.
         *(
             (HERMES, hermes("x", nothing), "", [["x", "{}"]])
             for nothing in ("null", '""', '" "', "{}", '"{}"')
         ),
-        # Arguments that are no object are not a call.
+        # Only an object is accepted as arguments.
         *(
             (HERMES, hermes("x", other), hermes("x", other), [])
             for other in (
@@ -104,7 +104,7 @@ def mistral(name, arguments):
             [],
         ),
         (LLAMA, '{"name": "add", "args": {}}', '{"name": "add", "args": {}}', []),
-        # Braces that are too many are no text of the answer.
+        # Superfluous braces aren't text of the answer.
         *(
             (HERMES, hermes("add", '{"a": 1}' + more) + " So", " So", [["add", '{"a": 1}']])
             for more in ("}", "}}", "}\n}")

@@ -34,7 +34,7 @@ async def test_models_are_read_from_configurations():
 
 
 async def test_a_model_that_is_not_loaded_is_left_out():
-    """A draft that was unloaded costs speed; Triton has no configuration of it."""
+    """A draft engine may be unloaded; Triton then has no configuration for it."""
     service = Service()
     service.unloaded = ("another", "draft")
     async with connected(service) as triton:
@@ -89,7 +89,7 @@ async def test_chunks_are_read():
     }
     assert [output.name for output in request.outputs] == list(entry.ANSWER_OUTPUTS)
     assert is_forwarded(request.id)
-    assert "triton_grpc_error" not in service.metadata  # Triton 2.51 crashes of it
+    assert "triton_grpc_error" not in service.metadata  # it crashes Triton 2.51
 
 
 async def failure(service):

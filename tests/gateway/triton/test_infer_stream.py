@@ -14,7 +14,7 @@ pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("event_loop_of_all")]
 
 
 async def closed(service, how):
-    """The first chunk of a long answer, which is then left."""
+    """Read the first chunk of a long answer, and leave it."""
     service.ModelStreamInfer = service.wait
     async with connected(service) as triton:
         await how(triton.generate("bls_stream", INPUTS), service)
@@ -72,11 +72,11 @@ async def test_a_stream_is_cancelled_if_the_server_ignores_the_stop(monkeypatch)
     service.heeds = False
     await closed(service, between_chunks)
     assert service.cancelled
-    assert len(service.stops) == 1  # to ask again would only make a busy server busier
+    assert len(service.stops) == 1  # one stop is enough
 
 
 async def test_closing_the_connection_stops_open_requests():
-    """An app that ends does not wait until its requests have left their streams."""
+    """An application may end before its requests have left their streams."""
     service = Service()
     service.ModelStreamInfer = service.wait
     async with connected(service) as triton:
@@ -91,7 +91,7 @@ async def test_closing_the_connection_stops_open_requests():
 
 
 async def test_closing_the_connection_stops_requests_in_progress():
-    """The reader and who leaves wait for the same response, and both read on."""
+    """The reader and `leave` wait for the same response, and both continue to read."""
     service = Service()
     service.ModelStreamInfer = service.wait
     async with connected(service) as triton:
@@ -117,6 +117,6 @@ async def test_a_complete_answer_is_not_stopped():
     async with connected(service) as triton:
         with anyio.fail_after(20):
             _ = [chunk async for chunk in triton.generate("bls_stream", INPUTS)]
-            await triton.close()  # it waits for streams to end, and this one ends by itself
+            await triton.close()  # waits for the stream to end
     assert len(service.requests) == 1
     assert service.stops == []
