@@ -10,7 +10,7 @@ from typing import Any, Final
 from llguidance import LLMatcher
 from llguidance.gbnf_to_lark import gbnf_to_lark
 
-from tandem.contract.guide import EXACT, JSON_LAYOUT, LAYOUT_KEY, LAYOUT_OPTIONS
+from tandem.contract.guide import EXACT, LAYOUT_KEY, lark_regex, layout_of
 from tandem.guides.errors import GuideError, shortened
 from tandem.guides.guide import Guide
 from tandem.guides.schemas import exact, exact_options
@@ -22,7 +22,6 @@ TOKEN_OF_LARK = re.compile(
     | (?P<json>%json\s*(?=\{))""",
     re.DOTALL | re.VERBOSE,
 )
-ESCAPED_OR_SLASH = re.compile(r"\\.|/", re.DOTALL)
 ESCAPED_IN_GBNF = re.compile(r"\\(?:u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|.)", re.DOTALL)
 MAX_CHOICES = 10_000
 
@@ -42,14 +41,8 @@ def _json_schema(text: str) -> str:
         compiled = exact(read)
     except (ValueError, RecursionError):  # the library reports the error
         return LLMatcher.grammar_from_json_schema(text, overrides=exact_options({}))  # type: ignore[arg-type]
-    layout, options = _layout(compiled), exact_options(compiled)
+    layout, options = dict(layout_of(compiled)) or None, exact_options(compiled)
     return LLMatcher.grammar_from_json_schema(json.dumps(compiled), layout, options)  # type: ignore[arg-type]
-
-
-def _layout(schema: Mapping[str, Any]) -> dict[str, Any] | None:
-    own = schema.get(LAYOUT_KEY)
-    has_layout = isinstance(own, dict) and not LAYOUT_OPTIONS.isdisjoint(own)
-    return None if has_layout else {**JSON_LAYOUT}
 
 
 def _json(text: str) -> str:
@@ -60,10 +53,7 @@ def _json(text: str) -> str:
 
 def _regex(text: str) -> str:
     """Return the grammar of an expression; the library's function would change its line ends."""
-    if ESCAPED_OR_SLASH.sub("", text).endswith("\\"):
-        raise GuideError("regex parse error: nothing follows the last backslash")
-    escaped = ESCAPED_OR_SLASH.sub(lambda found: r"\/" if found[0] == "/" else found[0], text)
-    return LLMatcher.grammar_from_lark(f"start: /{escaped}/")
+    return LLMatcher.grammar_from_lark(f"start: {lark_regex(text)}")
 
 
 def _lark(text: str) -> str:

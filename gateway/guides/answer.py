@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
+from tandem.contract.guide import lark_regex
 from tandem.gateway.answers.reasoning import BEGIN, END
 from tandem.gateway.errors import ApiError, bad_request
 from tandem.gateway.guides import lark
@@ -107,13 +108,11 @@ def _content(guide: AskedGuide) -> Rules:
     if guide.kind == "json_schema":
         rule = lark.json_value(json.loads(guide.text))
     elif guide.kind == "regex":
-        if lark.ends_in_backslash(guide.text):
-            raise bad_request(
-                f"{guide.field}: regex parse error: nothing follows the last backslash",
-                param=guide.field,
-                code="invalid_guide",
-            )
-        rule = lark.pattern(guide.text)
+        try:
+            rule = lark_regex(guide.text)
+        except ValueError as error:
+            message = f"{guide.field}: {error}"
+            raise bad_request(message, param=guide.field, code="invalid_guide") from error
     elif guide.kind == "choice":
         rule = lark.one_of([lark.literal(choice) for choice in json.loads(guide.text)])
     elif guide.kind == "lark_grammar":
@@ -128,7 +127,7 @@ def _after_reasoning(answer: Rules, tokens: Mapping[str, int], *, begun: bool) -
 
     begun: the prompt begins the reasoning; otherwise it is optional.
     """
-    rules = [f"thoughts[lazy]: {lark.pattern(lark.ANYTHING + END)}"]
+    rules = [f"thoughts[lazy]: {lark_regex(lark.ANYTHING + END)}"]
     if END in tokens:  # spelled as text, it would also end the reasoning
         thought = lark.text_without(lark.ANYTHING + END + lark.ANYTHING)
         rules = [f"THOUGHT: {thought}", f"thoughts: THOUGHT {lark.marker(END, tokens)}"]

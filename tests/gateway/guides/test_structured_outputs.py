@@ -9,6 +9,7 @@ from matching import Matcher, spaced, tokenizer_with
 from pydantic import BaseModel
 from scripted_triton import statistics
 
+from tandem.contract.guide import lark_regex
 from tandem.gateway.guides import lark
 from tandem.gateway.guides.structured_outputs import GuidedRequest
 from tandem.gateway.server import listen, serving
@@ -232,7 +233,7 @@ REGEXES = [
 
 @pytest.mark.parametrize(("regex", "text"), REGEXES)
 def test_regular_expressions_are_escaped_in_a_grammar(regex, text):
-    rule = f"start: content\ncontent: {lark.pattern(regex)}\n"
+    rule = f"start: content\ncontent: {lark_regex(regex)}\n"
     asked = Matcher(tokenizer_with("plain"), rule)
     assert asked.takes(text)
     assert not asked.takes(text + "x")
