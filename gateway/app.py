@@ -1,4 +1,4 @@
-"""The application: every endpoint, and what becomes of errors."""
+"""The application: its endpoints, middleware and error handlers."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
-from fastapi import FastAPI, Request
-from fastapi.routing import APIRoute
+from fastapi import APIRouter, FastAPI, Request
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 from starlette.responses import FileResponse, JSONResponse, Response
@@ -29,56 +28,53 @@ from tandem.gateway.protocol.requests import (
 )
 from tandem.gateway.serving import Serving
 from tandem.gateway.settings import GatewaySettings
-from tandem.gateway.tasks import UnderWay
 from tandem.gateway.tokenizer import ChatTokenizer
 from tandem.gateway.triton.backend import Triton
 
 PAGE = Path(__file__).parent / "page"
-# The page asks nobody but its own gateway, and nobody shows it in a frame.
+# The page requests only its own gateway, and other sites can't frame it.
 PAGE_HEADERS = {
     "Content-Security-Policy": "default-src 'self'; frame-ancestors 'none'",
     "Cache-Control": "no-cache",
 }
+GET = ["GET", "HEAD"]  # the server leaves out the body for HEAD
+
+router = APIRouter()
 
 
 def create_app(settings: GatewaySettings, connect: Callable[[str], Triton] = Triton) -> FastAPI:
     """Return the gateway as an ASGI application.
 
-    connect: makes the connection to Triton, inside the event loop. Raises what a tokenizer's folder
-    that cannot be read raises.
+    connect: makes the connection to Triton, inside the event loop. Raises the errors of loading a
+    tokenizer and a chat template.
     """
     tokenizer = ChatTokenizer(settings.tokenizer, settings.chat_template)
     metrics = GatewayMetrics()
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        app.state.serving = Serving(
-            connect(settings.url),
-            tokenizer,
-            metrics,
-            UnderWay(),
-            open_objects=settings.open_objects,
-        )
+        engine = connect(settings.url)
+        app.state.serving = Serving(engine, tokenizer, metrics, open_objects=settings.open_objects)
         try:
             yield
         finally:
-            await app.state.serving.close()
+            await engine.close()
 
-    app = FastAPI(title="Tandem", openapi_url=None, redirect_slashes=False, lifespan=lifespan)
-    _add_errors(app)
-    _add_openai(app)
-    _add_tokenizer(app)
-    _add_operations(app)
-    for route in app.routes:
-        if isinstance(route, APIRoute) and route.methods and "GET" in route.methods:
-            route.methods.add("HEAD")  # the server leaves out the body
-    endpoints = frozenset(route.path for route in app.routes)  # type: ignore[attr-defined]
+    app = FastAPI(
+        title="Tandem",
+        openapi_url=None,
+        redirect_slashes=False,
+        lifespan=lifespan,
+        exception_handlers={ApiError: _rejected, HTTPException: _not_served, ClientGone: _gone},
+    )
+    app.include_router(router)
     app.mount("/page", StaticFiles(directory=PAGE))
-    # The last one added sees a request first.
+    # The last one added handles a request first.
     app.add_middleware(Failures)
     app.add_middleware(BodyLimit, max_bytes=settings.max_body_bytes)
     if settings.api_key is not None:
         app.add_middleware(Keys, key=settings.api_key)
+    endpoints = frozenset(route.path for route in router.routes)  # type: ignore[attr-defined]
     app.add_middleware(RequestCounts, metrics=metrics, endpoints=endpoints)
     app.add_middleware(RequestIds)
     if settings.allowed_origins:
@@ -97,84 +93,90 @@ def _serving(request: Request) -> Serving:
     return serving
 
 
-def _add_openai(app: FastAPI) -> None:
-    @app.get("/v1/models")
-    @app.get("/v1/models/")
-    async def models(request: Request) -> dict[str, Any]:
-        served = await _serving(request).models()
-        return {"object": "list", "data": [served.described(model) for model in served.models]}
-
-    @app.get("/v1/models/{name}")
-    async def model(name: str, request: Request) -> dict[str, Any]:
-        served = await _serving(request).models()
-        return served.described(served.named(name))
-
-    @app.post("/v1/chat/completions")
-    async def chat(request: Request) -> Response:
-        with _serving(request).under_way.one():
-            return await _serving(request).chat(await read_body(ChatRequest, request), request)
-
-    @app.post("/v1/completions")
-    async def completions(request: Request) -> Response:
-        with _serving(request).under_way.one():
-            body = await read_body(CompletionRequest, request)
-            return await _serving(request).completion(body, request)
+@router.api_route("/v1/models", methods=GET)
+@router.api_route("/v1/models/", methods=GET)
+async def models(request: Request) -> dict[str, Any]:
+    served = await _serving(request).models()
+    return {"object": "list", "data": [served.described(model) for model in served.models]}
 
 
-def _add_tokenizer(app: FastAPI) -> None:
-    @app.post("/tokenize")
-    async def tokenize(request: Request) -> dict[str, Any]:
-        return await _serving(request).tokenize(await read_body(TokenizeRequest, request))
-
-    @app.post("/detokenize")
-    async def detokenize(request: Request) -> dict[str, Any]:
-        return await _serving(request).detokenize(await read_body(DetokenizeRequest, request))
-
-    @app.get("/tokenizer_info")
-    async def tokenizer_info(request: Request) -> dict[str, Any]:
-        return _serving(request).tokenizer.described
+@router.api_route("/v1/models/{name}", methods=GET)
+async def model(name: str, request: Request) -> dict[str, Any]:
+    served = await _serving(request).models()
+    return served.described(served.named(name))
 
 
-def _add_operations(app: FastAPI) -> None:
-    @app.get("/")
-    async def page() -> Response:
-        return FileResponse(PAGE / "index.html", headers=PAGE_HEADERS)
-
-    @app.get("/version")
-    async def version() -> dict[str, str]:
-        return {"version": VERSION}
-
-    @app.api_route("/ping", methods=["GET", "POST"])
-    async def ping(request: Request) -> Response:
-        ready = await _serving(request).ready()
-        return Response(status_code=HTTPStatus.OK if ready else HTTPStatus.SERVICE_UNAVAILABLE)
-
-    @app.get("/health")
-    @app.get("/health/ready")
-    async def health(request: Request) -> Response:
-        ready = await _serving(request).ready()
-        status = HTTPStatus.OK if ready else HTTPStatus.SERVICE_UNAVAILABLE
-        return JSONResponse({"status": "ready" if ready else "not ready"}, status)
-
-    @app.get("/metrics")
-    async def metrics(request: Request) -> Response:
-        return Response(_serving(request).metrics.text(), media_type=CONTENT_TYPE)
+@router.post("/v1/chat/completions")
+async def chat(request: Request) -> Response:
+    serving = _serving(request)
+    with serving.under_way.one():
+        return await serving.chat(await read_body(ChatRequest, request), request)
 
 
-def _add_errors(app: FastAPI) -> None:
-    @app.exception_handler(ApiError)
-    async def refused(_: Request, error: ApiError) -> Response:
-        return error.response()
+@router.post("/v1/completions")
+async def completions(request: Request) -> Response:
+    serving = _serving(request)
+    with serving.under_way.one():
+        return await serving.completion(await read_body(CompletionRequest, request), request)
 
-    @app.exception_handler(HTTPException)
-    async def not_served(request: Request, error: HTTPException) -> Response:
-        path = quoted(request.url.path)
-        message = f"{request.method} {path}: {error.detail}"
-        code = HTTP_CODES.get(error.status_code)
-        response = ApiError(error.status_code, message, code=code).response()
-        response.headers.update(error.headers or {})
-        return response
 
-    @app.exception_handler(ClientGone)
-    async def gone(_: Request, __: ClientGone) -> Response:
-        return Response(status_code=CLIENT_CLOSED_REQUEST)
+@router.post("/tokenize")
+async def tokenize(request: Request) -> dict[str, Any]:
+    return await _serving(request).tokenize(await read_body(TokenizeRequest, request))
+
+
+@router.post("/detokenize")
+async def detokenize(request: Request) -> dict[str, Any]:
+    return await _serving(request).detokenize(await read_body(DetokenizeRequest, request))
+
+
+@router.api_route("/tokenizer_info", methods=GET)
+async def tokenizer_info(request: Request) -> dict[str, Any]:
+    return _serving(request).tokenizer.described
+
+
+@router.api_route("/", methods=GET)
+async def page() -> Response:
+    return FileResponse(PAGE / "index.html", headers=PAGE_HEADERS)
+
+
+@router.api_route("/version", methods=GET)
+async def version() -> dict[str, str]:
+    return {"version": VERSION}
+
+
+@router.api_route("/ping", methods=[*GET, "POST"])
+async def ping(request: Request) -> Response:
+    ready = await _serving(request).engine.ready()
+    return Response(status_code=HTTPStatus.OK if ready else HTTPStatus.SERVICE_UNAVAILABLE)
+
+
+@router.api_route("/health", methods=GET)
+@router.api_route("/health/ready", methods=GET)
+async def health(request: Request) -> Response:
+    ready = await _serving(request).engine.ready()
+    status = HTTPStatus.OK if ready else HTTPStatus.SERVICE_UNAVAILABLE
+    return JSONResponse({"status": "ready" if ready else "not ready"}, status)
+
+
+@router.api_route("/metrics", methods=GET)
+async def prometheus_metrics(request: Request) -> Response:
+    return Response(_serving(request).metrics.text(), media_type=CONTENT_TYPE)
+
+
+async def _rejected(_: Request, error: Exception) -> Response:
+    assert isinstance(error, ApiError)
+    return error.response()
+
+
+async def _not_served(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    message = f"{request.method} {quoted(request.url.path)}: {error.detail}"
+    code = HTTP_CODES.get(error.status_code)
+    response = ApiError(error.status_code, message, code=code).response()
+    response.headers.update(error.headers or {})
+    return response
+
+
+async def _gone(_: Request, __: Exception) -> Response:
+    return Response(status_code=CLIENT_CLOSED_REQUEST)

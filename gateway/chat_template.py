@@ -1,7 +1,7 @@
-"""Messages to a prompt, as transformers' ``apply_chat_template`` renders them, without it.
+"""Renders messages as transformers' ``apply_chat_template`` does, without transformers.
 
-A template comes with a checkpoint, so it is somebody else's program: it runs in jinja2's immutable
-sandbox and sees nothing but plain data.
+A template comes with a checkpoint, so it is untrusted code. It runs in jinja2's immutable sandbox
+and gets only plain data.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ NAMED_TOKENS = (
     *("bos_token", "eos_token", "unk_token", "sep_token"),
     *("pad_token", "cls_token", "mask_token"),
 )
-# Names of templates, as transformers has them.
+# Transformers' names of templates.
 DEFAULT, WITH_TOOLS = "default", "tool_use"
 
 NO_VARIABLES: Mapping[str, Any] = MappingProxyType({})
 
 
 class ChatTemplateError(ValueError):
-    """A chat cannot be rendered; the text is one line that says why."""
+    """A chat can't be rendered; the text is one line."""
 
 
 class ChatTemplate:
-    """A chat template and the special tokens that it may write.
+    """A chat template and its special tokens.
 
-    source: the template's text. with_tools: another one's, for chats with tools.
-    special_tokens: ``bos_token`` and such, by name.
+    source: text of the template. with_tools: text of another one, for chats with tools.
+    special_tokens: by name, such as ``bos_token``.
     """
 
     def __init__(
@@ -57,10 +57,10 @@ class ChatTemplate:
         messages: Sequence[Mapping[str, Any]],
         variables: Mapping[str, Any] = NO_VARIABLES,
     ) -> str:
-        """Return the prompt; raises ChatTemplateError, also with what the template itself raises.
+        """Return the prompt; raise ChatTemplateError if the template fails or rejects the chat.
 
-        variables: more that the template may ask for; they come before special tokens. The prompt
-        ends with the answer's beginning unless ``add_generation_prompt`` among them is false.
+        variables: additional variables, which take precedence over special tokens. The prompt ends
+        with the start of an answer unless ``add_generation_prompt`` is false.
         """
         tools = variables.get("tools") is not None
         template = self._template_with_tools if tools else self._template
@@ -76,9 +76,9 @@ class ChatTemplate:
                     "messages": _understood(messages, source),
                 }
             )
-        except Exception as error:  # a template is a program: it can fail in any way
+        except Exception as error:  # a template can raise anything
             text = " ".join(str(error).split())
-            raise ChatTemplateError(f"the chat template refuses these messages: {text}") from error
+            raise ChatTemplateError(f"the chat template rejects these messages: {text}") from error
 
 
 def _compiled(source: str) -> Template:
@@ -89,7 +89,7 @@ def _compiled(source: str) -> Template:
 
 
 def _understood(messages: Sequence[Mapping[str, Any]], source: str) -> list[dict[str, Any]]:
-    """Call a developer what most templates call one."""
+    """Rename the role ``developer`` to ``system`` for templates that don't know it."""
     knows_developers = "developer" in source
     return [
         {**message, "role": "system"}
@@ -100,9 +100,9 @@ def _understood(messages: Sequence[Mapping[str, Any]], source: str) -> list[dict
 
 
 def load_chat_template(folder: Path, file: Path | None = None) -> ChatTemplate | None:
-    """Return the template of a tokenizer's folder, or of a file; None where there is none.
+    """Return the template in a file or in a tokenizer's folder; None if there is none.
 
-    Raises ChatTemplateError, and OSError for a file that cannot be read.
+    Raises ChatTemplateError, or OSError for an unreadable file.
     """
     sources = {DEFAULT: file.read_text(encoding="utf-8")} if file else _sources(folder)
     if DEFAULT not in sources:
@@ -111,7 +111,7 @@ def load_chat_template(folder: Path, file: Path | None = None) -> ChatTemplate |
 
 
 def _sources(folder: Path) -> dict[str, str]:
-    """Return a folder's templates by name; files come before the tokenizer's configuration."""
+    """Return a folder's templates by name; files take precedence over the configuration."""
     named = sorted((folder / "additional_chat_templates").glob("*.jinja"))
     files = {file.stem: file for file in named} | {DEFAULT: folder / "chat_template.jinja"}
     found = {n: file.read_text(encoding="utf-8") for n, file in files.items() if file.is_file()}
@@ -124,7 +124,7 @@ def _sources(folder: Path) -> dict[str, str]:
 
 
 def special_tokens(folder: Path) -> dict[str, str]:
-    """Return what a tokenizer's folder calls ``bos_token`` and such: their texts, by name."""
+    """Return the texts of a tokenizer's special tokens by name, such as ``bos_token``."""
     given = {**read_json(folder / "special_tokens_map.json"), **_configuration(folder)}
     contents = {name: _content(given.get(name)) for name in NAMED_TOKENS}
     extra = given.get("extra_special_tokens")
@@ -138,7 +138,7 @@ def _configuration(folder: Path) -> dict[str, Any]:
 
 
 def _content(token: Any) -> str | None:
-    """Return the text of a token, which a configuration writes plainly or as an object."""
+    """Return the text of a token, which a configuration has as a string or an object."""
     content = token.get("content") if isinstance(token, dict) else token
     return content if isinstance(content, str) else None
 
@@ -158,9 +158,9 @@ def _environment() -> ImmutableSandboxedEnvironment:
 
 
 class _Generation(Extension):
-    """``{% generation %}`` marks what a model said, for training; it says nothing here."""
+    """Accepts ``{% generation %}``, which only matters for training."""
 
-    tags = {"generation"}  # noqa: RUF012  jinja2 declares it so
+    tags = {"generation"}  # noqa: RUF012  as jinja2 declares it
 
     def parse(self, parser: Parser) -> nodes.Node:
         line = next(parser.stream).lineno
@@ -183,7 +183,7 @@ def _tojson(
     separators: tuple[str, str] | None = None,
     sort_keys: bool = False,
 ) -> str:
-    """Write JSON for a model: jinja2's own filter would write it for HTML."""
+    """Return JSON for a model; jinja2's own filter escapes it for HTML."""
     return json.dumps(
         value,
         ensure_ascii=ensure_ascii,
@@ -194,7 +194,7 @@ def _tojson(
 
 
 class _Dict:
-    """``dict`` without its attributes, by which a template could leave the sandbox."""
+    """``dict`` without attributes through which a template could leave the sandbox."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> dict[Any, Any]:
         return dict(*args, **kwargs)

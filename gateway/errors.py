@@ -1,8 +1,4 @@
-"""Errors as OpenAI's clients read them.
-
-ApiError                what a client gets: status, message, type, param, code
-ClientGone              the client has closed the connection; nobody hears of it
-"""
+"""Errors in the format of OpenAI's clients."""
 
 from __future__ import annotations
 
@@ -16,29 +12,29 @@ from starlette.responses import JSONResponse
 from tandem.contract.errors import CLASSES, ErrorClass, ErrorCode
 
 LOG = logging.getLogger("gateway")
-CLIENT_CLOSED_REQUEST = 499  # nginx's name for it; nobody reads the answer
+CLIENT_CLOSED_REQUEST = 499  # nginx's code, for the metrics: the client doesn't see it
 RETRY_SECONDS = 1
 GatewayCode: TypeAlias = Literal[
     "body_too_large",
-    "chat_template",  # it fails on these messages, or there is none
+    "chat_template",  # it rejects these messages, or there is none
     "context_length_exceeded",
-    "gateway_stopped",  # while the request was under way
+    "gateway_stopped",  # during the request
     "invalid_api_key",
     "invalid_json",
-    "invalid_text",  # what JSON can spell and UTF-8 cannot
+    "invalid_text",  # JSON can express it, UTF-8 can't
     "method_not_allowed",
     "model_not_found",
     "no_server",  # no Triton answers, or one that is not ready
-    "not_configured",  # Triton has no loop, or the gateway another model's tokenizer
+    "not_configured",  # Triton has no loop, or the gateway has another model's tokenizer
     "not_found",
     "too_deep",
     "unknown_field",
     "unsupported_field",
 ]
-# What a program may act on: the class of an entry's error, or the gateway's own.
+# Codes that programs can act on: the class of an entry's error, or the gateway's own.
 ApiCode: TypeAlias = ErrorClass | GatewayCode
 API_CODES: tuple[ApiCode, ...] = (*CLASSES, *get_args(GatewayCode))
-# Statuses of the entries' errors: by their class, else by their code.
+# Statuses of the entries' errors, by class, or by code if there is no class.
 STATUS_OF_CLASS: dict[ErrorClass, HTTPStatus] = {
     "overloaded": HTTPStatus.TOO_MANY_REQUESTS,
     "model_unavailable": HTTPStatus.SERVICE_UNAVAILABLE,
@@ -64,9 +60,9 @@ _TYPES = {
 
 
 class ApiError(Exception):
-    """A request that is not answered; ``message`` is one line that says what and how to fix it.
+    """An error that the client gets. message: one line that says what to fix.
 
-    param: the field that is wrong. code: what a program may act on.
+    param: the field at fault. code: for programs.
     """
 
     def __init__(
@@ -99,13 +95,8 @@ class ApiError(Exception):
 
     @property
     def body(self) -> dict[str, Any]:
-        error = {
-            "message": self.message,
-            "type": self.type,
-            "param": self.param,
-            "code": self.code,
-        }
-        return {"error": error}
+        names = ("message", "type", "param", "code")
+        return {"error": {name: getattr(self, name) for name in names}}
 
     def response(self) -> JSONResponse:
         return JSONResponse(self.body, self.status, self.headers)
@@ -120,7 +111,7 @@ def bad_request(message: str, *, param: str | None = None, code: ApiCode | None 
 
 
 def api_error(error: Exception) -> ApiError:
-    """Return the error that a client gets. One of our own says nothing but that."""
+    """Return the error that a client gets. The details of an unexpected one go to the log only."""
     if isinstance(error, ApiError):
         return error
     LOG.error("a request failed", exc_info=error)

@@ -1,4 +1,4 @@
-"""What holds for every request: ids, keys, sizes, failures, counts."""
+"""Middleware for all requests: ids, keys, size limits, failures and counters."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ GUARDED = ("/v1/", "/tokenize", "/detokenize", "/tokenizer_info")
 
 
 class Middleware(ABC):
-    """Handles HTTP requests on their way to the application."""
+    """Handles HTTP requests before the application does."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -35,7 +35,7 @@ class Middleware(ABC):
 
 
 class RequestIds(Middleware):
-    """Answers with the request's ``x-request-id``, or with a new one."""
+    """Returns the request's ``x-request-id``, or a new one."""
 
     async def _handle(self, scope: Scope, receive: Receive, send: Send) -> None:
         given = Headers(scope=scope).get("x-request-id", "")
@@ -50,7 +50,7 @@ class RequestIds(Middleware):
 
 
 class Keys(Middleware):
-    """Rejects requests without the key, except to probes, the version, metrics and the page."""
+    """Rejects requests to ``GUARDED`` paths that don't have the key."""
 
     def __init__(self, app: ASGIApp, key: str) -> None:
         super().__init__(app)
@@ -70,7 +70,7 @@ class Keys(Middleware):
 
 
 class BodyLimit(Middleware):
-    """Rejects a body that is too large, at once if the request's header says so."""
+    """Rejects a body that is too large; immediately if the request has a content-length."""
 
     def __init__(self, app: ASGIApp, max_bytes: int) -> None:
         super().__init__(app)
@@ -103,13 +103,13 @@ class BodyLimit(Middleware):
     def _error(self) -> ApiError:
         return ApiError(
             HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
-            f"the body is larger than {self._max_bytes} bytes, which is this gateway's limit",
+            f"the body is larger than {self._max_bytes} bytes, the limit of this gateway",
             code="body_too_large",
         )
 
 
 class Failures(Middleware):
-    """Answers a request that failed with an unexpected error."""
+    """Returns an error response for a request that failed unexpectedly."""
 
     async def _handle(self, scope: Scope, receive: Receive, send: Send) -> None:
         answered = False
@@ -122,7 +122,7 @@ class Failures(Middleware):
         try:
             await self._app(scope, receive, sending)
         except SendTimeoutError:
-            LOG.warning("a client took nothing for too long; its answer was cut off")
+            LOG.warning("a client read nothing for too long; its connection was closed")
         except Exception as error:
             if answered:
                 raise
@@ -130,7 +130,7 @@ class Failures(Middleware):
 
 
 class RequestCounts(Middleware):
-    """Counts requests by endpoint and status; 499 is a client that left."""
+    """Counts requests by endpoint and status; 499 is a client that disconnected."""
 
     def __init__(self, app: ASGIApp, metrics: GatewayMetrics, endpoints: frozenset[str]) -> None:
         super().__init__(app)

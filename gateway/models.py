@@ -1,4 +1,4 @@
-"""What a Triton serves, read from the configurations of its models."""
+"""The models that a Triton server offers, read from their configurations."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tandem.contract.model_parameters import decode
 from tandem.gateway.errors import ApiError, bad_request
 from tandem.gateway.protocol.fields import quoted
 
-# How OpenAI's begin: clients tell by these words what they can shorten.
+# OpenAI's errors begin with these words; clients recognize by them what they can shorten.
 CONTEXT_LENGTH = "this model's maximum context length is"
 
 VERSION = metadata.version("tandem-triton")
@@ -25,7 +25,7 @@ Kind = TypeVar("Kind")
 
 @dataclass(frozen=True)
 class TargetFacts:
-    """What the gateway wants to know of the target engine; lengths are tokens."""
+    """Settings of the target engine; lengths are in tokens."""
 
     vocab_size: int
     max_seq_len: int
@@ -34,23 +34,23 @@ class TargetFacts:
 
 @dataclass(frozen=True)
 class LoopFacts:
-    """What the gateway wants to know of the model that holds the loop.
+    """Settings of the model that runs the loop.
 
-    max_text_bytes: of one prompt, in UTF-8; 0 leaves it open. drafters: those that a request may
-    name.
+    max_text_bytes: of one prompt, in UTF-8; 0 means no limit. drafters: the names that a request
+    may use.
     """
 
     target: TargetFacts
     preprocessing_model: str
     postprocessing_model: str
-    max_requests: int = 64
+    max_requests: int
     max_text_bytes: int = 0
     drafters: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class ForwarderFacts:
-    """What the gateway wants to know of an entry that forwards."""
+    """Settings of an entry that forwards requests to the loop."""
 
     stream_model: str
     drafter: str | None = None
@@ -58,21 +58,21 @@ class ForwarderFacts:
 
 @dataclass(frozen=True)
 class PreprocessingFacts:
-    """Whether prompts get what the tokenizer adds by itself."""
+    """Whether the tokenizer adds special tokens to prompts."""
 
     add_special_tokens: bool = True
 
 
 @dataclass(frozen=True)
 class PostprocessingFacts:
-    """Whether special tokens leave no text in answers."""
+    """Whether answers leave out special tokens."""
 
     skip_special_tokens: bool = True
 
 
 @dataclass(frozen=True)
 class ServedModel:
-    """An entry that clients may name. drafter: of requests that name none; None leaves it open."""
+    """An entry that clients may name. drafter: default of its requests; None: the loop's."""
 
     name: str
     stream_model: str
@@ -81,7 +81,7 @@ class ServedModel:
 
 @dataclass(frozen=True)
 class ServedModels:
-    """The entries of one Triton, the one that holds the loop first, and what they share."""
+    """The entries of one Triton server, the one with the loop first, and their common settings."""
 
     models: tuple[ServedModel, ...]
     loop: LoopFacts
@@ -91,7 +91,7 @@ class ServedModels:
 
     @cached_property
     def fingerprint(self) -> str:
-        """Name this version and deployment: it changes if answers may."""
+        """A name of this version and deployment, which changes if answers may change."""
         facts = (self.models, self.loop, self.add_special_tokens, self.skip_special_tokens)
         return (
             f"tandem-{VERSION}-{hashlib.blake2b(repr(facts).encode(), digest_size=4).hexdigest()}"
@@ -99,11 +99,11 @@ class ServedModels:
 
     @property
     def room(self) -> int:
-        """Tokens that a prompt and its answer may have together."""
+        """The maximum number of tokens of a prompt and its answer together."""
         return self.loop.target.max_seq_len - self.loop.target.max_draft_len
 
     def check_text(self, text: str, field: str) -> None:
-        """Refuse a prompt, sent in a field, that entries would not take, before it is tokenized."""
+        """Reject a prompt that is too long for the entries, before it is tokenized."""
         size, most = len(text.encode()), self.loop.max_text_bytes
         if 0 < most < size:
             raise ApiError(
@@ -115,7 +115,7 @@ class ServedModels:
             )
 
     def check_draft_length(self, length: int | Literal["auto"] | None) -> None:
-        """Reject a draft length that entries would reject: to them "auto" is -1."""
+        """Reject a draft length that the entries would reject; they get -1 for "auto"."""
         most = self.loop.target.max_draft_len
         if isinstance(length, int) and 0 < most < length:
             raise bad_request(
@@ -133,7 +133,7 @@ class ServedModels:
         }
 
     def named(self, name: str | None) -> ServedModel:
-        """Return the entry of a name, the first one for None; raise ApiError for another name."""
+        """Return the entry with a name (None: the first one); raise ApiError if there is none."""
         if name is None:
             return self.models[0]
         for model in self.models:
@@ -142,20 +142,20 @@ class ServedModels:
         known = ", ".join(model.name for model in self.models)
         raise ApiError(
             HTTPStatus.NOT_FOUND,
-            f"model '{quoted(name)}' is not served; these are: {known}",
+            f"model '{quoted(name)}' is not served; available: {known}",
             param="model",
             code="model_not_found",
         )
 
 
 def served_models(configs: Iterable[Mapping[str, Any]]) -> ServedModels:
-    """Read the configurations of all models of a server; raise ApiError where there is no entry."""
+    """Read the configurations of all models of a server; raise ApiError if there is no loop."""
     by_name = {config["name"]: config for config in configs}
     loops = [name for name, config in by_name.items() if _has(config, "preprocessing_model")]
     if len(loops) != 1:
         raise ApiError(
             HTTPStatus.SERVICE_UNAVAILABLE,
-            f"{len(loops)} models of this Triton hold Tandem's loop; one must",
+            f"{len(loops)} models of this Triton run Tandem's loop; there must be one",
             code="not_configured",
         )
     stream = loops[0]
@@ -165,8 +165,8 @@ def served_models(configs: Iterable[Mapping[str, Any]]) -> ServedModels:
         for name, config in sorted(by_name.items())
         if _has(config, "stream_model")
     }
-    before = _read(PreprocessingFacts, by_name.get(loop.preprocessing_model, {}))
-    behind = _read(PostprocessingFacts, by_name.get(loop.postprocessing_model, {}))
+    preprocessing = _read(PreprocessingFacts, by_name.get(loop.preprocessing_model, {}))
+    postprocessing = _read(PostprocessingFacts, by_name.get(loop.postprocessing_model, {}))
     return ServedModels(
         models=(
             ServedModel(stream, stream, None),
@@ -177,8 +177,8 @@ def served_models(configs: Iterable[Mapping[str, Any]]) -> ServedModels:
             ),
         ),
         loop=loop,
-        add_special_tokens=before.add_special_tokens,
-        skip_special_tokens=behind.skip_special_tokens,
+        add_special_tokens=preprocessing.add_special_tokens,
+        skip_special_tokens=postprocessing.skip_special_tokens,
     )
 
 

@@ -1,4 +1,4 @@
-"""Serves the application: until it is interrupted, or on a thread."""
+"""Serves the application, on the main thread or on one of its own."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ import uvicorn
 from fastapi import FastAPI
 from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
-SECONDS_TO_STOP = 5  # until requests under way are ended when the gateway stops
-SECONDS_TO_END = 2  # for them to end then
-SECONDS_TO_ASK = 30.0  # a client that takes up to twice as long for a request is cut off
+SECONDS_TO_STOP = 5  # after a signal, requests may finish for this long
+SECONDS_TO_END = 2  # after that, they may send an error for this long
+SECONDS_TO_ASK = 30.0  # for a request; at most twice as long, then the client is disconnected
 NOTHING = object()
 
 
 def serve(app: FastAPI, listening: socket.socket) -> None:
-    """Serve until SIGINT or SIGTERM. Called from the main thread."""
+    """Serve until SIGINT or SIGTERM; call this from the main thread."""
     _server(app).run(sockets=[listening])
 
 
@@ -40,10 +40,10 @@ def serving(app: FastAPI, listening: socket.socket) -> Iterator[None]:
 
 
 def listen(address: str, port: int) -> socket.socket:
-    """Return a socket that listens; port 0 picks a free one. Raises OSError for a busy one."""
+    """Return a listening socket; port 0 picks a free one. Raises OSError if the port is in use."""
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
-    # Only where a socket names its protocol does asyncio set TCP_NODELAY: without it the kernel
-    # holds a chunk back until the client has acknowledged the one before, for up to 40 ms.
+    # asyncio sets TCP_NODELAY only if the socket names its protocol. Without it, the kernel delays
+    # a chunk until the client has acknowledged the previous one, by up to 40 ms.
     listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -56,14 +56,14 @@ def listen(address: str, port: int) -> socket.socket:
 
 
 class Connection(AutoHTTPProtocol):  # type: ignore[misc,valid-type]
-    """A client's connection, which closes when no whole request arrives in time.
+    """A client's connection, which closes if no complete request arrives in time.
 
-    Uvicorn waits forever for the first request, for the rest of a head and for the rest of a body.
-    A thousand connections that send nothing would take all of the process's file descriptors.
+    Uvicorn has no time limit for a request. A thousand connections that send nothing would use up
+    the process's file descriptors.
     """
 
     _timer: asyncio.TimerHandle | None = None
-    _waiting_for: Any = NOTHING  # the last request, while the next one or its rest is awaited
+    _waiting_for: Any = NOTHING  # the last request, while the rest of it or the next one is awaited
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
@@ -78,7 +78,7 @@ class Connection(AutoHTTPProtocol):  # type: ignore[misc,valid-type]
         self._timer = self.loop.call_later(SECONDS_TO_ASK, self._check)
 
     def _check(self) -> None:
-        """Close the connection if no request was completed since the last check."""
+        """Close the connection if no complete request has arrived since the last check."""
         request = self.cycle
         if request is not None and not (request.response_complete or request.more_body):
             self._waiting_for = NOTHING  # it is being answered
@@ -91,20 +91,20 @@ class Connection(AutoHTTPProtocol):  # type: ignore[misc,valid-type]
 
 
 class _Server(uvicorn.Server):
-    """Ends the requests that are still under way a while after it is asked to stop.
+    """Ends unfinished requests with an error when it stops.
 
-    uvicorn would cut them off: a stream would break off, and another request get a bare 500.
+    Uvicorn would break off streams, and send a 500 without a body for other requests.
     """
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Take no more requests, and wait for the others to end."""
+        """Accept no more requests, and wait for the others to end."""
         end = self.config.app.state.serving.under_way.end  # type: ignore[union-attr]
         ending = asyncio.get_running_loop().call_later(SECONDS_TO_STOP, end)
         try:
             await super().shutdown(sockets)
         finally:
             ending.cancel()
-            end()  # a second Ctrl-C waits for nothing
+            end()  # immediately after a second Ctrl-C
 
 
 def _server(app: FastAPI) -> uvicorn.Server:

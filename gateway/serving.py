@@ -1,4 +1,4 @@
-"""From a request's body to what Triton is asked for."""
+"""Answers requests: from a body to Triton's inputs, and from Triton's chunks to a response."""
 
 from __future__ import annotations
 
@@ -11,18 +11,11 @@ from pydantic import BaseModel
 from starlette.requests import Request
 from starlette.responses import Response
 
-from tandem.gateway.answers.generation import (
-    Exchange,
-    begun,
-    generate,
-    naming_fields,
-    stream_response,
-)
-from tandem.gateway.answers.log_probs import LogProbReader
+from tandem.gateway.answers.generation import Exchange, generate, in_client_terms
 from tandem.gateway.answers.reasoning import ReasoningSplitter
 from tandem.gateway.answers.state import NO_ECHO, AnswerState, Echo
-from tandem.gateway.answers.tokens import TokenOrigins
-from tandem.gateway.answers.writer import CHAT, COMPLETION, Shape, Writer
+from tandem.gateway.answers.tokens import TokenTexts
+from tandem.gateway.answers.writer import ChatWriter, CompletionWriter, Writer
 from tandem.gateway.chat_template import ChatTemplateError
 from tandem.gateway.errors import ApiError, bad_request
 from tandem.gateway.guides.answer import answer_guide
@@ -42,43 +35,31 @@ from tandem.gateway.tokenizer import ChatTokenizer
 from tandem.gateway.tools.formats import FORMATS
 from tandem.gateway.tools.parser import ToolCallParser
 from tandem.gateway.triton.backend import Triton
-from tandem.gateway.triton.inputs import (
-    check_room,
-    extras_for,
-    field_names,
-    inputs_for,
-)
+from tandem.gateway.triton.inputs import check_room, extras_for, field_names, inputs_for
 
-MESSAGE = 100  # what rendering a message or a variable costs by itself, in characters
+MESSAGE = 100  # the cost of rendering a message or a variable, in characters of text
 
 
 class Serving:
-    """Answers requests; it holds no state but a connection, counters and who is under way."""
+    """Answers requests. open_objects: objects of JSON schemas are open by default."""
 
     def __init__(
         self,
         engine: Triton,
         tokenizer: ChatTokenizer,
         metrics: GatewayMetrics,
-        under_way: UnderWay,
         *,
         open_objects: bool = False,
     ) -> None:
+        self.engine = engine
         self.tokenizer = tokenizer
         self.metrics = metrics
-        self._engine = engine
-        self.under_way = under_way
+        self.under_way = UnderWay()
         self._open_objects = open_objects
 
-    async def ready(self) -> bool:
-        return await self._engine.ready()
-
-    async def close(self) -> None:
-        await self._engine.close()
-
     async def models(self) -> ServedModels:
-        """What is served; raises ApiError where this gateway's tokenizer is not the models'."""
-        models = await self._engine.models()
+        """Return the served models; raise ApiError if the tokenizer isn't theirs."""
+        models = await self.engine.models()
         if self.tokenizer.size > models.loop.target.vocab_size:
             raise ApiError(
                 HTTPStatus.SERVICE_UNAVAILABLE,
@@ -88,32 +69,33 @@ class Serving:
             )
         return models
 
-    async def chat(self, body: ChatRequest, http: Request) -> Response:
+    async def chat(
+        self, body: ChatRequest, http: Request, writer: type[Writer] = ChatWriter
+    ) -> Response:
+        """Answer a chat. writer: makes the response; other APIs may have their own."""
         models = await self.models()
         if body.offered and self.tokenizer.tool_calls is None:
             known = ", ".join(known.name for known in FORMATS)
             raise bad_request(
-                "field 'tools' is not supported: the model's chat template writes no tool calls "
-                f"of a known format ({known})",
+                "field 'tools' is not supported: the model's chat template uses no known format "
+                f"of tool calls ({known})",
                 param="tools",
                 code="unsupported_field",
             )
         ids = await self._chat_ids(body, models)
-        size = _size(body) + len(body.guide.text if body.guide else "")
-        skips = models.skip_special_tokens
         guide = await aside(
-            size,
-            lambda: answer_guide(
+            _size(body) + len(body.guide.text if body.guide else ""),
+            partial(
+                answer_guide,
                 body,
                 self.tokenizer,
                 ids,
-                skips_special_tokens=skips,
+                skips_special_tokens=models.skip_special_tokens,
                 open_objects=self._open_objects,
             ),
         )
-        return await self._answer(
-            CHAT, body, [ids], models, http, guide=guide, echoes=[Echo(body.echoed)]
-        )
+        echo = Echo(body.echoed)
+        return await self._answer(writer, body, [ids], models, http, guide=guide, echoes=[echo])
 
     async def completion(self, body: CompletionRequest, http: Request) -> Response:
         models = await self.models()
@@ -122,22 +104,22 @@ class Serving:
                 f"{len(body.prompts)} prompts with n {body.n} exceed {MOST_CHOICES} answers",
                 param="prompt",
             )
-        special = models.add_special_tokens
         for prompt in body.prompts:
             if isinstance(prompt, str):
                 models.check_text(prompt, "prompt")
-        # Many short prompts take as long as a long one: they go aside together.
         length = sum(map(len, body.prompts))
-        prompts = await aside(length, lambda: self._prompt_ids(body.prompts, special))
+        prompts = await aside(
+            length, lambda: self._prompt_ids(body.prompts, models.add_special_tokens)
+        )
         for ids in prompts:
             if not ids:
-                raise bad_request("a prompt gives no tokens; send some text", param="prompt")
+                raise bad_request("a prompt has no tokens; send some text", param="prompt")
             check_room(body, len(ids), models.room)
         largest = max(map(max, prompts))
         vocab_size = models.loop.target.vocab_size
         if largest >= vocab_size:
             raise bad_request(
-                f"token id {largest} is not below {vocab_size}, the vocabulary's size",
+                f"token id {largest} must be less than {vocab_size}, the size of the vocabulary",
                 param="prompt",
             )
         skips = models.skip_special_tokens
@@ -146,7 +128,7 @@ class Serving:
         if guide is not None and self._open_objects:
             guide = await aside(len(guide.text), guide.opened)
         return await self._answer(
-            COMPLETION, body, prompts, models, http, guide=guide, echoes=echoes
+            CompletionWriter, body, prompts, models, http, guide=guide, echoes=echoes
         )
 
     def _prompt_ids(
@@ -162,10 +144,9 @@ class Serving:
     def _echoes(
         self, body: CompletionRequest, prompts: Sequence[list[int]], skips: bool
     ) -> list[Echo]:
-        """Return what the answers to each prompt begin with.
+        """Return the text that the answers to each prompt begin with.
 
-        A character that the prompt begins and does not finish belongs to the answer, if there is
-        one.
+        An incomplete character at the end of a prompt belongs to the answer, if there is one.
         """
         if not body.echo:
             return [NO_ECHO] * len(prompts)
@@ -200,7 +181,7 @@ class Serving:
     async def _chat_ids(
         self, body: ChatRequest | TokenizeRequest, models: ServedModels
     ) -> list[int]:
-        """Return the prompt of a chat; raises ApiError where no template renders it."""
+        """Return the prompt of a chat; raise ApiError if the template can't render it."""
 
         def encoded() -> list[int]:
             return self.tokenizer.encode_chat(
@@ -217,55 +198,48 @@ class Serving:
 
     async def _answer(
         self,
-        shape: Shape,
+        writer: type[Writer],
         body: GenerationRequest,
         prompts: Sequence[list[int]],
         models: ServedModels,
         http: Request,
         *,
         guide: AskedGuide | None,
-        echoes: Sequence[Echo] = (NO_ECHO,),
+        echoes: Sequence[Echo],
     ) -> Response:
-        """Answer prompts, each as often as is asked for. echoes: what their answers begin with."""
+        """Return ``body.n`` answers to each prompt. echoes: what the answers to each begin with."""
         model = models.named(body.model)
         models.check_draft_length(body.num_draft_tokens)
-        wanted = [ids for ids in prompts for _ in range(body.n)]
+        wanted = [pair for pair in zip(prompts, echoes, strict=True) for _ in range(body.n)]
         requests = [
             inputs_for(body, model, ids, models.room, number=number, guide=guide)
-            for number, ids in enumerate(wanted)
+            for number, (ids, _) in enumerate(wanted)
         ]
-        begins = [echo for echo in echoes for _ in range(body.n)]
-        answers = [self._new_answer(body, *given) for given in zip(wanted, begins, strict=True)]
+        answers = [self._new_answer(body, ids, echo) for ids, echo in wanted]
+        fingerprint = models.fingerprint
         exchange = Exchange(
             body,
             answers,
-            Writer(
-                shape,
-                body,
-                answers,
-                self.tokenizer,
-                model=model.name,
-                fingerprint=models.fingerprint,
-            ),
+            writer(body, answers, self.tokenizer, model=model.name, fingerprint=fingerprint),
             self.metrics,
+            explain=partial(in_client_terms, fields=field_names(body, guide), guide=guide),
         )
         chunks = generate(
-            self._engine,
+            self.engine,
             model.stream_model,
             requests,
             extras_for(body),
             most_at_once=models.loop.max_requests,
         )
-        chunks = naming_fields(field_names(body, guide), guide, chunks)
-        if body.stream:
-            events = begun(exchange.events(chunks), self.under_way)
-            return stream_response(await while_connected(http.receive, events))
-        return await while_connected(http.receive, exchange.whole(chunks))
+        answering = (
+            exchange.stream(chunks, self.under_way) if body.stream else exchange.whole(chunks)
+        )
+        return await while_connected(http.receive, answering)
 
     def _new_answer(self, body: GenerationRequest, ids: Sequence[int], echo: Echo) -> AnswerState:
         answer = AnswerState(ids, echo)
-        if body.return_token_details:
-            answer.origins = TokenOrigins()
+        if body.return_token_details or body.num_alternatives is not None:
+            answer.texts = TokenTexts(len(echo.text))
         if isinstance(body, ChatRequest) and self.tokenizer.reasons:
             begun = self.tokenizer.has_begun_to_reason(ids)
             answer.splitter = ReasoningSplitter(begun=begun)
@@ -273,19 +247,11 @@ class Serving:
             names = [tool.function.name for tool in body.offered]
             answer.parser = ToolCallParser(self.tokenizer.tool_calls, names)
             answer.one_call, answer.only_calls = body.one_call, body.must_call
-        if body.num_alternatives is not None:
-            answer.log_probs = LogProbReader(
-                self.tokenizer,
-                body.num_alternatives,
-                may_be_cut=bool(body.stop_strings),
-                prompt=ids if body.echoes else None,
-                echo=echo.text,
-            )
         return answer
 
 
 def _size(body: ChatRequest | TokenizeRequest) -> int:
-    """Characters of a chat, each text and each item counting for some more; enough to be long."""
+    """Estimate the cost of rendering a chat, in characters; stop counting at ``LONG``."""
     size, left = 0, [body.chat_template_kwargs, *(body.messages or ()), *body.offered]
     while left and size <= LONG:
         item = left.pop()

@@ -12,11 +12,11 @@ MEGABYTE = 2**20
 class GatewaySettings:
     """Settings of a gateway.
 
-    url: address and port of Triton's gRPC endpoint. tokenizer: folder that holds tokenizer.json.
-    chat_template: a file that takes the place of the tokenizer's own template. api_key: what a
-    client must send as a bearer token; None asks for none. max_body_bytes: larger requests are
-    refused. allowed_origins: web pages of other hosts that browsers may let in. open_objects:
-    objects of JSON schemas are open by default, for requests that don't decide it.
+    url: address and port of Triton's gRPC endpoint. tokenizer: folder with a tokenizer.json.
+    chat_template: file with a template that replaces the tokenizer's. api_key: bearer token that
+    clients must send; None disables authentication. max_body_bytes: larger requests are rejected.
+    allowed_origins: origins of other web pages that may call the gateway (CORS). open_objects:
+    objects of JSON schemas are open, unless the request decides it.
     """
 
     url: str

@@ -1,4 +1,4 @@
-"""Work for requests: on a thread if it is long, while the client stays, until the gateway stops."""
+"""Runs work for requests until the client leaves or the gateway stops."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from tandem.gateway.errors import ApiError, ClientGone
 
 Result = TypeVar("Result")
 
-LONG = 20_000  # characters of a text, or what takes as long
+LONG = 20_000  # characters of text, or work that takes as long
 
 
 async def aside(length: int, work: Callable[[], Result]) -> Result:
-    """Do the work here, or on a thread if it is long: all streams wait for the event loop."""
+    """Do the work here, or on a thread if it is long, since all streams share the event loop."""
     return await asyncio.to_thread(work) if length > LONG else work()
 
 
 async def while_connected(receive: Receive, work: Coroutine[Any, Any, Result]) -> Result:
-    """Return what the work returns; cancel it and raise ClientGone when the client goes.
+    """Return the result of the work; cancel it and raise ClientGone if the client disconnects.
 
-    receive: of a request whose body has been read.
+    receive: of a request whose body has already been read.
     """
     task = asyncio.ensure_future(work)
     gone = asyncio.ensure_future(_gone(receive))
@@ -47,9 +47,9 @@ async def _gone(receive: Receive) -> None:
 
 
 class UnderWay:
-    """The tasks that work for requests. When the gateway stops, they end with an error.
+    """The tasks that work for requests, which an error ends when the gateway stops.
 
-    One event loop only.
+    All of them run in one event loop.
     """
 
     def __init__(self) -> None:
@@ -58,7 +58,7 @@ class UnderWay:
 
     @contextmanager
     def one(self) -> Iterator[None]:
-        """Let the calling task work for a request; raise ApiError once the gateway ends."""
+        """Register the calling task during the context; raise ApiError after ``end``."""
         if self._over:
             raise _stopped()
         task = asyncio.current_task()
@@ -84,6 +84,6 @@ class UnderWay:
 def _stopped() -> ApiError:
     return ApiError(
         HTTPStatus.SERVICE_UNAVAILABLE,
-        "the gateway is being stopped; send the request again",
+        "the gateway is shutting down; send the request again",
         code="gateway_stopped",
     )

@@ -1,4 +1,4 @@
-"""Prompts to token ids, and ids to text."""
+"""Converts prompts to token ids, and ids to text."""
 
 from __future__ import annotations
 
@@ -28,18 +28,17 @@ from tandem.postprocessing.detokenizer import (
 )
 from tandem.preprocessing.tokenizer import load_tokenizer
 
-LAST_TOKENS = 16  # of a prompt: more than the tag and a line end take
-UNREADABLE = "\ufffd"  # stands for bytes that are no character
+LAST_TOKENS = 16  # of a prompt; a tag and a line end have fewer
+UNREADABLE = "\ufffd"  # stands for bytes that aren't a character
 
 Value = TypeVar("Value")
 
 
 class Marks:
-    """What stands around a special token that a client wrote, while its chat is rendered.
+    """Marks around special tokens in a client's text, while a chat is rendered.
 
-    Digits, which a template leaves as they are however it writes a value: as text, as JSON, as
-    Python shows it. No client can send them, because each chat has its own. end: another one, of
-    the message that an answer continues.
+    A mark consists of random digits: no client can guess them, and templates keep them unchanged
+    in text, JSON and Python literals. end: the mark after a message that the answer continues.
     """
 
     def __init__(self) -> None:
@@ -54,7 +53,7 @@ class Marks:
         return f"{self._begin}{found[0]}{self._end}"
 
     def split(self, text: str) -> list[str | None]:
-        """Return ``[text, marked, text, ..., text]``; None for a mark that lost its partner."""
+        """Return ``[text, marked, text, ..., text]``; None for a mark without a partner."""
         return self._marked.split(text)
 
     def removed_from(self, text: str) -> str:
@@ -62,11 +61,11 @@ class Marks:
 
 
 class ChatTokenizer:
-    """A tokenizer with its chat template, from one folder. Raises what the two loaders raise.
+    """A tokenizer with its chat template, from one folder. Raises the errors of loading both.
 
-    size: one more than the largest token id. tool_calls: how its model writes them, where known.
-    reasons: whether its model may think before it answers. tokens_apart: those that are no text to
-    a grammar, as llguidance tells them: special ones, and added ones in angle brackets.
+    size: the largest token id plus 1. tool_calls: the model's format of tool calls, if known.
+    reasons: whether the model may reason before it answers. tokens_apart: tokens that llguidance
+    doesn't treat as text: special ones, and added ones in angle brackets.
     """
 
     def __init__(self, folder: Path, chat_template: Path | None = None) -> None:
@@ -92,7 +91,7 @@ class ChatTokenizer:
         self.size = max(ids, default=-1) + 1
 
     def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
-        """Return the ids of a text. Special tokens in it are tokens."""
+        """Return the ids of a text; special tokens in it become tokens."""
         return self._encode(self._tokenizer, text, add_special_tokens=add_special_tokens)
 
     def encode_chat(
@@ -103,11 +102,12 @@ class ChatTokenizer:
         continue_final_message: bool = False,
         check: Callable[[str], None] = lambda _: None,
     ) -> list[int]:
-        """Return the prompt of a chat. Special tokens are tokens where the template writes them.
+        """Return the ids of a chat's prompt.
 
-        In what the messages and the template's variables say they are text: nobody can end his own
-        turn and speak for another. continue_final_message: the prompt ends with the last message's
-        content. check: sees the text before it is encoded, and may raise.
+        Special tokens become tokens only if the template writes them. In messages and variables
+        they remain text, so that a message can't imitate the end of a turn.
+        continue_final_message: the prompt ends with the content of the last message. check: is
+        called with the text before it is encoded, and may raise.
         """
         if self.template is None:
             raise ChatTemplateError(
@@ -129,10 +129,10 @@ class ChatTokenizer:
         check(marks.removed_from(rendered))
         first, *rest = marks.split(rendered)
         ids = self._encode(self._tokenizer, first or "")
-        said = cache(self._as_said)  # the same few, however often they come
+        as_text = cache(self._as_text_only)
         for number, piece in enumerate(rest):
             if piece:
-                ids += said(piece) if number % 2 == 0 else self._inside(piece)
+                ids += as_text(piece) if number % 2 == 0 else self._inside(piece)
         return ids
 
     @property
@@ -145,7 +145,7 @@ class ChatTokenizer:
         }
 
     def complete(self, ids: Sequence[int], *, skip_special_tokens: bool = False) -> str:
-        """Return the text of ids without a character that the last ones only begin."""
+        """Return the text of ids without an incomplete character at the end."""
         detokenizer = self._without_special if skip_special_tokens else self._detokenizer
         return detokenizer.complete(ids)
 
@@ -161,31 +161,31 @@ class ChatTokenizer:
         return self._ends_with(ids, END_OF_THOUGHTS)
 
     def hides(self, text: str) -> bool:
-        """Whether a text is a special token, which answers leave out."""
+        """Whether a text is a special token, which answers don't show."""
         return text in self._special_tokens
 
     def token(self, token_id: int) -> str:
-        """Return a token as the vocabulary writes it; empty for an id that it has not."""
+        """Return a token in the vocabulary's spelling; empty for an unknown id."""
         return self._tokenizer.id_to_token(token_id) or ""
 
     def token_text(self, token_id: int) -> str:
-        """Return what a token adds to a text; U+FFFD for bytes that are no character alone."""
+        """Return what a token adds to a text; U+FFFD for bytes that aren't a character."""
         if token_id not in self._token_texts:
             before = self.decode(self._line_end)
-            # Behind other text: some tokenizers take the space off a text's first word.
+            # After other text, since some tokenizers remove the space before the first word.
             text = self.decode([*self._line_end, token_id])[len(before) :]
             self._token_texts[token_id] = text
         return self._token_texts[token_id]
 
     def token_bytes(self, token_id: int) -> bytes | None:
-        """Return the bytes that a token adds to a text; None where nobody knows them."""
+        """Return the bytes that a token adds to a text; None if they aren't known."""
         text = self.token_text(token_id)
         return piece_bytes(self.token(token_id)) if UNREADABLE in text else text.encode()
 
     def text_lengths(self, ids: Sequence[int], text: str) -> list[int]:
         """Return how many characters of a text each of its ids completes.
 
-        None of those that the tokenizer has added, and so begins and ends more than the text.
+        Special tokens that the tokenizer added around the text complete none.
         """
         lengths = text_lengths(self._detokenizer, ids, 0)
         special = set(self._special_tokens.values())
@@ -205,7 +205,7 @@ class ChatTokenizer:
         return make_detokenizer(self._tokenizer, skip_special_tokens=True)
 
     def _marked(self, value: Value, marks: Marks) -> Value:
-        """Mark the special tokens in every text of some plain data."""
+        """Mark the special tokens in all strings of a value."""
         if isinstance(value, str):
             return self._special.sub(marks.around, value)  # type: ignore[return-value]
         if isinstance(value, dict):
@@ -218,20 +218,20 @@ class ChatTokenizer:
     def _ends_with(self, ids: Sequence[int], tag: str) -> bool:
         return self.decode(ids[-LAST_TOKENS:]).rstrip().endswith(tag)
 
-    def _as_said(self, piece: str) -> list[int]:
-        """Return the ids of a special token that is only text."""
+    def _as_text_only(self, piece: str) -> list[int]:
+        """Return ids that spell a special token as text."""
         token = self._tokenizer.token_to_id(piece)
         ids = self._inside(piece, self._as_text)
-        if token in ids:  # it is a word of the vocabulary as well
+        if token in ids:  # the vocabulary also has it as a word
             ids = [i for letter in piece for i in self._inside(letter, self._as_text)]
         if token in ids:
             raise ChatTemplateError(f"the tokenizer cannot write {piece!r} as text; leave it out")
         return ids
 
     def _inside(self, piece: str, tokenizer: Tokenizer | None = None) -> list[int]:
-        """Encode what follows other text: some tokenizers begin a text with a space of their own.
+        """Encode a piece that follows other text.
 
-        So a line end goes before it, and is taken away again.
+        Some tokenizers add a space before a text, so a line end is put there and removed again.
         """
         tokenizer = tokenizer or self._tokenizer
         ids = self._encode(tokenizer, "\n" + piece)
@@ -242,7 +242,7 @@ class ChatTokenizer:
 
     @staticmethod
     def _encode(tokenizer: Tokenizer, text: str, *, add_special_tokens: bool = False) -> list[int]:
-        # Calls for a batch let other threads of Python go on meanwhile; those for one text do not.
+        # Only the calls for a batch release Python's global lock.
         encoded = tokenizer.encode_batch([text], add_special_tokens=add_special_tokens)
         ids: list[int] = encoded[0].ids
         return ids

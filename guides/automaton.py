@@ -1,4 +1,4 @@
-"""What all answers by one guide share: it grows as they go, and never shrinks."""
+"""The compiled form of a guide, which all its answers share. It grows and never shrinks."""
 
 from __future__ import annotations
 
@@ -13,35 +13,34 @@ if TYPE_CHECKING:
 
     from tandem.guides.trial import Tried
 
-# Where it is full, a new one begins. Long answers by long strings need some thousand states.
+# A full automaton is replaced. Long answers with long strings need some thousand states.
 MOST_STATES: Final = 50_000
 STATE_BYTES: Final = 2_000  # at most
-# How fast it grows while it works, at most (250 MB was measured): the library does not tell how
-# many states it has.
+# Maximum growth while it works (250 MB was measured); the library doesn't report its size.
 BYTES_PER_SECOND: Final = 500_000_000
 
 
 class GuideAutomaton:
     """A compiled guide. Thread-safe.
 
-    The library locks it as well, but waits for it with Python's own lock held: whoever asks one of
-    its matchers for anything that takes time must be ``at_work``.
+    The library has its own lock, but waits for it while holding Python's. So slow calls of a
+    matcher belong inside ``at_work``.
 
-    Once it is full, each of its matchers takes every byte for one that does not fit, and few of
-    them say why. So nothing that they said ``at_work`` holds unless there was no ``error`` then.
+    Once it is full, its matchers reject every byte, often without an error. So results are valid
+    only if there is no ``error`` afterwards.
     """
 
     def __init__(self, compiled: LLMatcher, tried: Tried) -> None:
         self.tried = tried
         self._compiled = compiled
         self._probe = compiled.deep_copy()
-        self._probe_is_forced = True  # as far as is known
+        self._probe_is_forced = True  # until checked
         self._lock = threading.Lock()
         self._seconds = 0.0
 
     @property
     def most_bytes(self) -> int:
-        """How much memory it may hold by now."""
+        """Upper bound of its current memory."""
         grown = min(self._seconds * BYTES_PER_SECOND, MOST_STATES * STATE_BYTES)
         return self.tried.num_bytes + int(grown)
 
@@ -56,7 +55,7 @@ class GuideAutomaton:
 
     @contextmanager
     def at_work(self) -> Iterator[None]:
-        """Keep it for what is done, and count the time."""
+        """Lock it and count the time."""
         with self._lock:
             began = perf_counter()
             try:
@@ -65,11 +64,11 @@ class GuideAutomaton:
                 self._seconds += perf_counter() - began
 
     def error(self) -> str:
-        """Return why no matcher of it can be believed any more; nothing where they can.
+        """Return why its matchers are no longer valid; an empty string if they are.
 
-        The library looks for it only where it makes a mask, or takes a token, of which not all was
-        known before. So the probe stands where nothing is forced, and is asked for the same mask
-        again and again: that one is kept, and costs a microsecond.
+        The library notices it only when it computes a mask or takes a token that isn't cached. The
+        probe is at a place where nothing is forced, and computes the same mask each time, which
+        takes a microsecond.
         """
         mask = self._probe.compute_bitmask()
         if self._probe_is_forced and not self._probe.is_error():
@@ -80,6 +79,6 @@ class GuideAutomaton:
 
 
 def _first(mask: bytes) -> int:
-    """Return the smallest token that a mask lets come."""
+    """Return the smallest token that a mask allows."""
     bits = int.from_bytes(mask, "little")
     return (bits & -bits).bit_length() - 1

@@ -1,12 +1,12 @@
-"""Objects have only the names that their schema declares, unless it says otherwise.
+"""Closes objects: by default, they have only the properties that their schema declares.
 
-JSON Schema lets an object have any other name too. Schemas of pydantic and other tools say nothing
-of `additionalProperties`, and models then invent names until they run out of tokens. So an object
+JSON Schema allows additional properties. Schemas of pydantic and other tools don't set
+`additionalProperties`, and models then invent properties until they run out of tokens. So an object
 with `properties` or `patternProperties` is closed by default, as in xgrammar and llama.cpp.
 
-An object is closed as `unevaluatedProperties` does it: the schemas that apply to one object (by
-`allOf`, `anyOf`, `oneOf`, `$ref`, and the keywords beside them) are closed over the names of all.
-llguidance lacks that keyword, which is supported by the same means.
+Closing works like `unevaluatedProperties`: if several schemas apply to one object (`allOf`,
+`anyOf`, `oneOf`, `$ref`), it has the names of all of them. llguidance lacks that keyword, which is
+implemented in the same way.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ Part = dict[str, Any]
 
 
 def close_objects(schema: Part, *, by_default: bool) -> None:
-    """Write into a schema which names its objects may have.
+    """Set the additional properties of all objects in a schema.
 
-    by_default: whether an object that says nothing of other names has none. It stays open if parts
-    of the schema have an `$id`: then it isn't known where references lead.
+    by_default: close objects whose schema doesn't decide it. They stay open if parts of the schema
+    have an `$id`, since the targets of references aren't known then.
     """
     definitions = Definitions(_copied(schema))
     closer = _Closer(definitions, rest=not by_default or definitions.has_other_roots)
@@ -42,9 +42,9 @@ def close_objects(schema: Part, *, by_default: bool) -> None:
 
 @dataclass(frozen=True)
 class _Names:
-    """The names that schemas give an object, in their order.
+    """The names of an object's properties in one or more schemas, in order.
 
-    declared: whether any schema lists names. open: whether one takes all other names as well.
+    declared: whether any schema lists names. open: whether one allows additional names.
     """
 
     properties: dict[str, bool] = field(default_factory=dict)
@@ -65,9 +65,9 @@ NO_NAMES, UNKNOWN_NAMES = _Names(), _Names(open=True)
 
 
 class _Closer:
-    """Closes the objects of one schema. rest: the schema of names that an object doesn't have.
+    """Closes the objects of one schema. rest: schema of additional properties by default.
 
-    copies: definitions that stay open, because they are part of objects with more names.
+    copies: open copies of definitions that are part of objects with more names.
     """
 
     def __init__(self, definitions: Definitions, rest: bool) -> None:
@@ -77,9 +77,9 @@ class _Closer:
         self._references: dict[str, str] = {}  # references to copies, by the original reference
 
     def close(self, part: Any, around: _Names = NO_NAMES, stated: Any = None) -> None:
-        """Close an object and those in it.
+        """Close an object and the objects in it.
 
-        around: names that other schemas give the object. stated: its `unevaluatedProperties`.
+        around: names from other schemas of the object. stated: its `unevaluatedProperties`.
         """
         if not isinstance(part, dict):
             return
@@ -93,9 +93,9 @@ class _Closer:
         elif alternatives:
             for keyword, schemas in alternatives.items():
                 others = {name: value for name, value in alternatives.items() if name != keyword}
-                beside = names | self._names(others)
+                shared = names | self._names(others)
                 for one in _list(schemas):
-                    self.close(one, beside, stated)
+                    self.close(one, shared, stated)
             self._leave_open(part, without=alternatives)
         elif stated is None and not around.declared and _is_another(part):
             for one in _list(part.get("allOf")):
@@ -114,7 +114,7 @@ class _Closer:
                 self.close(inner)
 
     def _leave_open(self, part: Part, without: Any = ()) -> None:
-        """Close what is in a value, but not the schemas that apply to the value itself."""
+        """Close the objects in a value, but not the schemas that apply to the value itself."""
         for keyword in IN_PLACE:
             for one in _list(part.get(keyword)) if keyword not in without else ():
                 if isinstance(one, dict) and UNEVALUATED in one:
@@ -126,7 +126,7 @@ class _Closer:
             part["$ref"] = self._open(part["$ref"])
 
     def _open(self, reference: str) -> str:
-        """Return a reference to what another leads to, but open."""
+        """Return a reference to an open copy of the target of another reference."""
         target = self._definitions.target(reference)
         if reference in self._references or target is None or not self._names(target).declared:
             return self._references.get(reference, reference)
@@ -136,12 +136,12 @@ class _Closer:
         self._references[reference] = f"#/$defs/{name}"
         self.copies[name] = copied = _copied(target)
         for part in schemas_of(copied):
-            part.pop("$anchor", None)  # references lead to the original
+            part.pop("$anchor", None)  # anchors stay unique
         self._leave_open({"allOf": [copied]})
         return self._references[reference]
 
     def _names(self, part: Part, without: Any = (), seen: set[str] | None = None) -> _Names:
-        """Return the names that a schema and those for the same value give an object."""
+        """Return the names in a schema and in all schemas that apply to the same object."""
         seen = set() if seen is None else seen
         names = _own_names(part)
         for keyword in IN_PLACE:
@@ -179,7 +179,7 @@ def _write(part: Part, names: _Names, rest: Any) -> None:
 
 
 def _is_another(part: Part) -> bool:
-    """Whether a schema gives names only by one other, which is closed where it is."""
+    """Whether all names of a schema come from one other schema, which is closed itself."""
     others = len(_list(part.get("allOf"))) + ("$ref" in part)
     return others == 1 and not _own_names(part).declared
 

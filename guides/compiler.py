@@ -1,4 +1,4 @@
-"""Compiles guides, and keeps those that were compiled last."""
+"""Compiles guides, and caches them."""
 
 from __future__ import annotations
 
@@ -27,21 +27,21 @@ from tandem.preprocessing.tokenizer import load_tokenizer
 
 T = TypeVar("T")
 
-KEPT_BYTES = 512 * 2**20  # of compiled guides, as they have grown
+KEPT_BYTES = 512 * 2**20  # of compiled guides, including their growth
 KEPT_GUIDES = 64
 KEPT_REFUSALS = 1024
-# CPU time of a first attempt at a guide, and of the second. Guides wait for each other per attempt,
-# so one that takes seconds holds up none that needs a moment.
+# CPU time of the first and the second attempt at a guide. Each attempt has its own queue, so a
+# guide that takes seconds doesn't delay quick ones.
 ATTEMPT_SECONDS = (0.1, 4.0)
 MASK_THREADS = 2
 
 
 class GuideCompiler:
-    """Makes a matcher of a guide, for one vocabulary. Thread-safe.
+    """Makes matchers of guides, for one vocabulary. Thread-safe.
 
-    Building one holds Python's lock for as long as the library reads the tokenizer: 0.3 s for
-    49,152 tokens. Compiling does not hold it. Raises GuideError for a tokenizer whose tokens are
-    not made of bytes: such as T5's, or whole words.
+    The constructor holds Python's lock while the library reads the tokenizer: 0.3 s for 49,152
+    tokens. Compiling doesn't hold it. Raises GuideError for a tokenizer whose tokens aren't made of
+    bytes, such as T5's.
     """
 
     def __init__(self, tokenizer_dir: Path, vocab_size: int, end_ids: Sequence[int]) -> None:
@@ -59,26 +59,26 @@ class GuideCompiler:
             for seconds in ATTEMPT_SECONDS
         ]
         self._renewing = LowPriorityThread()
-        with suppress(OSError):  # then the first guide starts it, as it does the other one
+        with suppress(OSError):  # the first guide tries again
             self._attempts[0].worker.start()
 
     def close(self) -> None:
-        """End the workers. The guide that one of them tries remains undecided."""
+        """End the workers; raise GuideUndecided for the guides in them."""
         for attempt in self._attempts:
             attempt.worker.close()
 
     def has(self, guide: Guide) -> bool:
-        """Whether a guide is compiled or known to be refused, so that nothing is left to do."""
+        """Whether a guide is cached, as compiled or as rejected."""
         with self._lock:
             return guide in self._kept or _digest(guide) in self._refusals
 
     def matcher(
         self, guide: Guide, end_ids: Sequence[int], check: Callable[[], None] = lambda: None
     ) -> GuideMatcher:
-        """Return a matcher at the beginning of an answer; raise GuideError if there is none.
+        """Return a matcher at the start of an answer; raise GuideError for an invalid guide.
 
-        A new guide waits for its turn. end_ids: what ends the answer. check: called when the turn
-        comes; raises if the matcher isn't needed anymore.
+        New guides wait in a queue. end_ids: end-of-sequence ids of the request. check: called
+        before the guide is compiled; raises if the matcher is no longer needed.
         """
         known = self._known(guide)
         if known is not None:
@@ -91,7 +91,7 @@ class GuideCompiler:
         raise GuideError(reason)
 
     def _known(self, guide: Guide) -> GuideAutomaton | None:
-        """Return the automaton of a compiled guide; raise GuideError for a refused one."""
+        """Return the automaton of a cached guide, if any; raise GuideError for a rejected one."""
         with self._lock:
             refused = self._refusals.get(_digest(guide))
             if refused is not None:
@@ -103,7 +103,7 @@ class GuideCompiler:
     def _try(
         self, attempt: Attempt, guide: Guide, end_ids: Sequence[int], check: Callable[[], None]
     ) -> GuideMatcher:
-        """Compile a guide here after a worker has, unless another request brought it meanwhile."""
+        """Compile a guide after a worker has, unless another request has done so meanwhile."""
         check()
         automaton = self._known(guide)
         if automaton is None:
@@ -120,7 +120,7 @@ class GuideCompiler:
     def _begin(
         self, guide: Guide, automaton: GuideAutomaton, end_ids: Sequence[int]
     ) -> GuideMatcher:
-        """Return a matcher whose first mask is made: some guides fail only there."""
+        """Return a matcher after computing its first mask, where some guides fail."""
         used: GuideAutomaton | None = None
 
         def fresh() -> GuideAutomaton:
@@ -131,17 +131,17 @@ class GuideCompiler:
         matcher = GuideMatcher(fresh, self._executor, self._vocabulary, end_ids)
         try:
             matcher.check_start()
-        except (GuideUndecided, EndsExcluded):  # which say nothing of the guide for others
+        except (GuideUndecided, EndsExcluded):  # other requests may succeed
             raise
         except GuideError as error:
             self._forget(guide, used or automaton)
             self._refuse(guide, str(error))
             raise
-        self._make_room()  # the first mask may have made it grow
+        self._make_room()  # the first mask may have enlarged it
         return matcher
 
     def _renewed(self, guide: Guide, full: GuideAutomaton) -> GuideAutomaton:
-        """Return an automaton in place of a full one, which another answer may have renewed."""
+        """Return a replacement for a full automaton; another answer may have made one."""
         self._forget(guide, full)
         known = self._known(guide)
         if known is not None:
@@ -159,14 +159,14 @@ class GuideCompiler:
             return self._kept.setdefault(guide, compiled)
 
     def _refuse(self, guide: Guide, reason: str) -> None:
-        """Keep why it cannot be compiled: clients send the same guide with each request."""
+        """Cache the reason of a rejection: clients send the same guide with each request."""
         with self._lock:
             self._refusals[_digest(guide)] = reason
             if len(self._refusals) > KEPT_REFUSALS:
                 self._refusals.popitem(last=False)
 
     def _make_room(self) -> None:
-        """Forget what was used longest ago, or has grown most: once compiled again, it is small."""
+        """Drop the least recently used guides, and the largest: recompiled, they are small."""
         dropped = []
         with self._lock:
             while len(self._kept) > KEPT_GUIDES:
@@ -181,20 +181,20 @@ class GuideCompiler:
             trim_heap()
 
     def _forget(self, guide: Guide, full: GuideAutomaton) -> None:
-        """Keep no longer what is full; another answer may have seen to it already."""
+        """Drop a full automaton, unless another answer has replaced it."""
         with self._lock:
             if self._kept.get(guide) is full:
                 del self._kept[guide]
 
 
 class LowPriorityThread:
-    """Does one thing after the other, and leaves the processors to engines and streams."""
+    """Does one task at a time, with a low priority."""
 
     def __init__(self) -> None:
         self._thread = ThreadPoolExecutor(1, initializer=os.nice, initargs=(NICENESS,))
 
     def do(self, work: Callable[[], T]) -> T:
-        """Return what the work returns. Raises GuideUndecided if no thread can be started."""
+        """Return the result of the work; raise GuideUndecided if no thread can be started."""
         try:
             done = self._thread.submit(work)
         except RuntimeError as error:
@@ -203,7 +203,7 @@ class LowPriorityThread:
 
 
 class Attempt(NamedTuple):
-    """A process that tries guides within a limit of CPU seconds, and the thread that asks it."""
+    """A worker with a limit of CPU seconds per guide, and the thread that waits for it."""
 
     seconds: float
     worker: Worker
@@ -213,7 +213,7 @@ class Attempt(NamedTuple):
 def _vocabulary(
     tokenizer: LLTokenizer, size: int, end_ids: Sequence[int], added: Sequence[int]
 ) -> Vocabulary:
-    """Return what matchers know of it. added: the tokens that may be special."""
+    """Return the vocabulary for matchers. added: the tokens that may be special."""
     special = np.zeros(-(-size // WORD_BITS) * WORD_BITS, bool)
     special[[token for token in added if tokenizer.is_special_token(token)]] = True
     bits = np.packbits(special, bitorder="little")

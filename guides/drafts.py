@@ -1,7 +1,7 @@
-"""What a schema means by the draft of JSON Schema that it declares; by 2020-12 where it is silent.
+"""Checks that a schema means the same in its draft of JSON Schema as in llguidance.
 
-llguidance obeys the keywords of all drafts in each of them, and those beside a `$ref`, which drafts
-before 2019-09 ignore. So a `oneOf` may have branches that it can tell apart, and the draft cannot.
+The default draft is 2020-12. In every draft, llguidance obeys the keywords of all drafts, and the
+keywords next to a `$ref`, which drafts before 2019-09 ignore.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ DRAFTS: Final = {
 }
 ORDER: Final = tuple(DRAFTS.values())
 LATEST, ADDRESS = ORDER[-1], tuple(DRAFTS)[-1]
-# The drafts that do not have a keyword, by which it would limit nothing.
+# The drafts that lack a keyword.
 BEFORE_6, BEFORE_7, BEFORE_2019, BEFORE_2020 = (ORDER[:n] for n in range(1, 5))
 LACKING: Final[dict[str, tuple[str, ...]]] = {
     **dict.fromkeys(("const", "contains", "propertyNames"), BEFORE_6),
@@ -36,7 +36,7 @@ LACKING: Final[dict[str, tuple[str, ...]]] = {
     **dict.fromkeys(("prefixItems", "$dynamicRef"), BEFORE_2020),
     "$recursiveRef": (*BEFORE_2019, LATEST),
 }
-# What limits a value, and nothing beside a `$ref` before 2019-09.
+# Keywords that limit a value, except next to a `$ref` before 2019-09.
 LIMITS: Final = KEYWORDS | {
     *("type", "const", "enum", "allOf", "anyOf"),
     *("properties", "additionalProperties", "required"),
@@ -45,8 +45,8 @@ LIMITS: Final = KEYWORDS | {
 }
 
 
-def drop_beside_references(schema: dict[str, Any]) -> None:
-    """Drop the keywords that a draft ignores, since they stand beside a `$ref`."""
+def drop_next_to_references(schema: dict[str, Any]) -> None:
+    """Drop the keywords next to a `$ref` that the draft ignores."""
     if _draft_of(schema) not in BEFORE_2019:
         return
     for part in schemas_of(schema):
@@ -56,7 +56,7 @@ def drop_beside_references(schema: dict[str, Any]) -> None:
 
 
 def check_draft(schema: dict[str, Any]) -> None:
-    """Raise GuideError where the draft of a schema, or of a part, makes it mean something else."""
+    """Raise GuideError if the draft of a schema or of a part changes its meaning."""
     draft = _draft_of(schema)
     for part in schemas_of(schema):
         if _draft_of(part, draft) != draft:
@@ -67,7 +67,7 @@ def check_draft(schema: dict[str, Any]) -> None:
         unknown = [keyword for keyword in part if draft in LACKING.get(keyword, ())]
         if unknown:
             raise GuideError(
-                f"'{unknown[0]}' is no keyword of {draft}, which '$schema' declares; declare a "
+                f"'{unknown[0]}' is not a keyword of {draft}, which '$schema' declares; declare a "
                 "draft that has it"
             )
 

@@ -1,4 +1,4 @@
-"""Schemas that only a text without an end would fit, such as a list that must hold itself."""
+"""Schemas that no finite text fits, such as a list that must contain itself."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from tandem.guides.schema_parts import schemas_of
 
 Part = dict[str, Any]
 
-NO_TEXT: Final = "no text fits it"  # as for what the library itself finds to be empty
+NO_TEXT: Final = "no text fits it"  # as for schemas that the library finds to be empty
 NOTHING: Final[Part] = {"enum": []}
 
 
 def drop_endless(schema: Part) -> None:
-    """Let no value be of a schema without an end; raise GuideError if the whole is one."""
+    """Replace endless parts by an empty enum; raise GuideError if the whole schema is endless."""
     definitions = Definitions(schema)
     parts = list(schemas_of(schema))
     if not any("$ref" in part for part in parts):
         return
     ending: set[int] = set()
-    waiting: dict[int, list[Part]] = defaultdict(list)  # for a schema to end
+    waiting: dict[int, list[Part]] = defaultdict(list)  # by the schema that they wait for
     left = [*parts]
     while left:
         part = left.pop()
@@ -42,9 +42,9 @@ def drop_endless(schema: Part) -> None:
 
 
 def _inner(part: Part, definitions: Definitions, ending: set[int]) -> Iterator[Part]:
-    """Return the schemas that must end, so that a value of this one can.
+    """Return the schemas of which a value of this one must contain values.
 
-    ending: what is known to end, of which one schema of an `anyOf` or `oneOf` is enough.
+    ending: ids of schemas that are known to end; one of them in `anyOf` or `oneOf` is enough.
     """
     reference, kind = part.get("$ref"), part.get("type")
     inner = [definitions.target(reference)] if isinstance(reference, str) else []
@@ -66,7 +66,7 @@ def _required(part: Part) -> list[Any]:
 
 
 def _first_items(part: Part) -> list[Any]:
-    """Return the schemas of the items that an array cannot be without."""
+    """Return the schemas of the items that an array must have."""
     least, items, first = part.get("minItems"), part.get("items"), part.get("prefixItems")
     count = int(least) if isinstance(least, int | float) else 0
     listed = items if isinstance(items, list) else first if isinstance(first, list) else []

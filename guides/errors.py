@@ -1,4 +1,4 @@
-"""What can be wrong with a guide, and what of it isn't enforced."""
+"""Errors and warnings about guides."""
 
 from __future__ import annotations
 
@@ -6,31 +6,31 @@ LONGEST_REASON = 300  # characters
 
 
 class GuideError(Exception):
-    """A guide cannot be compiled or followed; the text is one line that says why."""
+    """A guide can't be compiled or followed; the text is one line."""
 
 
 class GuideUndecided(GuideError):
-    """A guide could not be tried out to the end; on another day it may be."""
+    """A guide could not be checked, for a reason that may pass."""
 
 
 class GuideTakesLong(GuideUndecided):
-    """A guide was not compiled in the time that it was given."""
+    """A guide was not compiled within its time limit."""
 
 
 class EndsExcluded(GuideError):
-    """A guide and the end ids of a request exclude each other; with others it may be followed."""
+    """A guide and the end ids of a request exclude each other."""
 
 
 class TokenForbidden(GuideError):
-    """A token came that the guide forbids."""
+    """The guide forbids a token of the answer."""
 
 
 class GuideWarning(UserWarning):
-    """A part of a guide isn't enforced; the text is one line that says which."""
+    """A part of a guide isn't enforced; the text is one line."""
 
 
 def shortened(reason: str) -> str:
-    """Leave out the middle of a reason that repeats a long guide."""
+    """Shorten a reason that repeats a long guide, in its middle."""
     if len(reason) <= LONGEST_REASON:
         return reason
     half = LONGEST_REASON // 2

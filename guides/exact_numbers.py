@@ -1,7 +1,7 @@
-"""Numbers of schemas that the library takes and rounds, so that they are refused here.
+"""Rejects numbers of schemas that the library would round.
 
-llguidance 1.9 reads a number's digits as one float and its power of ten as another: of
-1456051.6399670597 it makes 1456051.6399670595. Of an integer it keeps what a float holds.
+llguidance 1.9 reads a number's digits as one float and its power of ten as another, so that
+1456051.6399670597 becomes 1456051.6399670595. It reads integers as floats.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from tandem.guides.schema_parts import is_number, leaves_of, schemas_of
 CONSTANTS = ("const", "enum")
 BOUNDS = ("minimum", "maximum")
 OTHERS = ("exclusiveMinimum", "exclusiveMaximum", "multipleOf")
-# Bounds from here on are refused by the library, or are the largest that it knows.
+# The library rejects larger bounds itself.
 LARGEST = 2**63 - 1
 LONGEST_INTEGER = 2**64
 
 
 def check_numbers(schema: Any) -> None:
-    """Raise GuideError for a schema with a number that would become another one, or has no end."""
+    """Raise GuideError for a schema with a number that would be rounded or isn't finite."""
     for part in schemas_of(schema):
         for keyword, number in _numbers_of(part):
             if not _is_kept(number):
@@ -37,7 +37,7 @@ def check_numbers(schema: Any) -> None:
 
 
 def _numbers_of(part: dict[str, Any]) -> Iterator[tuple[str, int | float]]:
-    """Return the numbers of a part, each with its keyword."""
+    """Yield the numbers of a part with their keywords."""
     for keyword in CONSTANTS:
         numbers = filter(is_number, leaves_of(part.get(keyword)))
         yield from ((keyword, number) for number in numbers)
@@ -48,7 +48,7 @@ def _numbers_of(part: dict[str, Any]) -> Iterator[tuple[str, int | float]]:
 
 
 def _is_kept(number: int | float) -> bool:
-    """Whether the library writes a number as what it is."""
+    """Whether the library keeps a number exactly."""
     if isinstance(number, int):
         return abs(number) < LONGEST_INTEGER and Decimal(repr(float(number))) == number
     if not math.isfinite(number):

@@ -1,7 +1,7 @@
-"""Exclusive bounds of numbers that the library takes and gets wrong, so that they are refused here.
+"""Rejects exclusive bounds that the library gets wrong.
 
-llguidance 1.9 lets a number be its exclusive bound where that is an integer and the other bound has
-the same integer part: 1 fits `{"exclusiveMinimum": 1, "maximum": 1.5}`.
+llguidance 1.9 includes an exclusive bound if it is an integer and the other bound has the same
+integer part: it allows 1 for `{"exclusiveMinimum": 1, "maximum": 1.5}`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ HUGE = 2**63
 
 
 def check_exclusive_bounds(schema: Any) -> None:
-    """Raise GuideError for a schema whose answers might not be valid by it."""
+    """Raise GuideError for a schema with exclusive bounds that the library may include."""
     for part in schemas_of(schema):
         _check([part])
     for parts in combined_in(schema):
@@ -26,7 +26,7 @@ def check_exclusive_bounds(schema: Any) -> None:
 
 
 def _check(parts: list[dict[str, Any]]) -> None:
-    """Refuse bounds that are too close, where a number may have to be valid by several parts."""
+    """Reject bounds that are too close, if several parts may apply to one number."""
     low, strictly_low = _bounds(parts, "Minimum")
     high, strictly_high = _bounds(parts, "Maximum")
     pairs = [*_too_close(strictly_low, high), *_too_close(low, strictly_high)]
@@ -39,23 +39,23 @@ def _check(parts: list[dict[str, Any]]) -> None:
 
 
 def _bounds(parts: Iterable[dict[str, Any]], side: Side) -> tuple[set[float], set[float]]:
-    """Return all bounds of a side, and those that are exclusive integers."""
+    """Return all bounds of a side, and the exclusive integers among them."""
     among: set[float] = set()
     exclusive: set[float] = set()
     for part in parts:
         bound, strict = part.get(side.lower()), part.get(f"exclusive{side}")
         among |= _number(bound)
-        exclusive |= _number(bound if strict is True else strict)  # draft-04 says only whether
+        exclusive |= _number(bound if strict is True else strict)  # a boolean in draft-04
     return among | exclusive, {bound for bound in exclusive if bound.is_integer()}
 
 
 def _number(value: Any) -> set[float]:
-    """Return a bound; none where it is no number, or one that the library does not take."""
+    """Return a bound; an empty set if it isn't a number that the library accepts."""
     return {float(value)} if is_number(value) and abs(value) < HUGE else set()
 
 
 def _too_close(low: Iterable[float], high: Iterable[float]) -> list[tuple[float, float]]:
-    """Return each lower bound with the next upper one, where that is less than 1 away."""
+    """Return each lower bound with the next upper one, if that is less than 1 away."""
     uppers = sorted(high)
     next_ones = ((one, bisect_right(uppers, one)) for one in sorted(low))
     return [(one, uppers[at]) for one, at in next_ones if at < len(uppers) and uppers[at] - one < 1]

@@ -1,4 +1,4 @@
-"""Sets of a few values: `uniqueItems` and `propertyNames`, which llguidance lacks."""
+"""`uniqueItems` and `propertyNames` with a few values, which llguidance lacks."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from tandem.guides.errors import GuideError, GuideWarning
 from tandem.guides.references import Definitions
 from tandem.guides.schema_parts import schemas_of
 
-# Each order of the values is a list of its own to the library: five values have 120.
+# Orders are written out as lists; five values have 120.
 MOST_ORDERS: Final = 120
 ENUMERATED: Final = frozenset({"enum", "const", "type", "title", "description", "default"})
 
-# What else says which items an array has.
+# Other keywords for the items of an array.
 OTHER_ITEMS: Final = frozenset({"anyOf", "prefixItems", "additionalItems"})
 
 REPEATS: Final = "the schema's uniqueItems isn't enforced; items may repeat"
@@ -24,10 +24,10 @@ Part = dict[str, Any]
 
 
 def list_values(schema: Part, *, strict: bool) -> None:
-    """Write sets with the keywords that the library has.
+    """Rewrite sets with keywords that the library has.
 
-    strict: whether GuideError is raised for a set that is too large to keep its items unique;
-    otherwise they may repeat, and GuideWarning is issued.
+    strict: whether to raise GuideError if the items of a set can't be kept unique; otherwise they
+    may repeat, and GuideWarning is issued.
     """
     definitions = Definitions(schema)
     for part in list(schemas_of(schema)):
@@ -38,7 +38,7 @@ def list_values(schema: Part, *, strict: bool) -> None:
 
 
 def _list_items(part: Part, definitions: Definitions, *, strict: bool) -> None:
-    """Write out each order in which the items of an array may come."""
+    """Write out the possible orders of the items of an array."""
     del part["uniqueItems"]
     items, most = _constants(part.get("items"), definitions), part.get("maxItems")
     count = int(most) if isinstance(most, int | float) else None
@@ -60,7 +60,7 @@ def _list_items(part: Part, definitions: Definitions, *, strict: bool) -> None:
 
 
 def _list_names(part: Part, definitions: Definitions) -> None:
-    """Write the names that an object may have as properties of it."""
+    """Write the names of an object as its properties."""
     constants = _constants(part["propertyNames"], definitions)
     given, others = part.get("properties", {}), part.get("additionalProperties", True)
     if constants is None or "patternProperties" in part or not isinstance(given, dict):
@@ -73,7 +73,7 @@ def _list_names(part: Part, definitions: Definitions) -> None:
 
 
 def _constants(schema: Any, definitions: Definitions) -> list[Part] | None:
-    """Return a schema of each value that fits one; None if these are not listed, or not plain."""
+    """Return a schema for each value of a schema; None if it doesn't list scalar values."""
     if isinstance(schema, dict) and isinstance(schema.get("$ref"), str) and len(schema) == 1:
         schema = definitions.target(schema["$ref"])
     if not isinstance(schema, dict) or not schema.keys() <= ENUMERATED:

@@ -1,4 +1,4 @@
-"""The library's own form of each kind of guide."""
+"""Converts guides to the library's grammars."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ from typing import Any, Final
 from llguidance import LLMatcher
 from llguidance.gbnf_to_lark import gbnf_to_lark
 
-from tandem.contract.guide import EXACT, JSON_LAYOUT, LAYOUT_KEY, LAYOUT_OPTIONS
+from tandem.contract.guide import EXACT, LAYOUT_KEY, lark_regex, layout_of
 from tandem.guides.errors import GuideError, shortened
 from tandem.guides.guide import Guide
 from tandem.guides.schemas import exact, exact_options
 
-# What may hold the sign of a schema and mean none (comments, texts, expressions, tokens), and it.
+# A schema (``json``), and what may contain `%json` without being one: comments, strings, regular
+# expressions and tokens.
 TOKEN_OF_LARK = re.compile(
     r"""(?:\#|//)[^\n]* | "(?:\\.|[^"\\])*"? | /(?:\\.|[^/\\])+/? | <[^<>\s]+>
     | (?P<json>%json\s*(?=\{))""",
     re.DOTALL | re.VERBOSE,
 )
-ESCAPED_OR_SLASH = re.compile(r"\\.|/", re.DOTALL)
 ESCAPED_IN_GBNF = re.compile(r"\\(?:u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|.)", re.DOTALL)
 MAX_CHOICES = 10_000
 
 
 def grammar_of(guide: Guide) -> str:
-    """Return the library's own form of a guide; raise GuideError where it has none."""
+    """Return the library's grammar of a guide; raise GuideError if it is invalid."""
     try:
         return GRAMMARS[guide.kind](guide.text)
     except ValueError as error:
@@ -35,20 +35,14 @@ def grammar_of(guide: Guide) -> str:
 
 
 def _json_schema(text: str) -> str:
-    """Return the grammar of a schema; one with a layout of its own is laid out by that alone."""
+    """Return the grammar of a schema, which may set its own layout."""
     try:
         read = json.loads(text)
         compiled = exact(read)
-    except (ValueError, RecursionError):  # the library says what is wrong with it
+    except (ValueError, RecursionError):  # the library reports the error
         return LLMatcher.grammar_from_json_schema(text, overrides=exact_options({}))  # type: ignore[arg-type]
-    layout, options = _layout(compiled), exact_options(compiled)
+    layout, options = dict(layout_of(compiled)) or None, exact_options(compiled)
     return LLMatcher.grammar_from_json_schema(json.dumps(compiled), layout, options)  # type: ignore[arg-type]
-
-
-def _layout(schema: Mapping[str, Any]) -> dict[str, Any] | None:
-    own = schema.get(LAYOUT_KEY)
-    has_layout = isinstance(own, dict) and not LAYOUT_OPTIONS.isdisjoint(own)
-    return None if has_layout else {**JSON_LAYOUT}
 
 
 def _json(text: str) -> str:
@@ -58,15 +52,12 @@ def _json(text: str) -> str:
 
 
 def _regex(text: str) -> str:
-    """Return the grammar of an expression; the library's own function changes its line ends."""
-    if ESCAPED_OR_SLASH.sub("", text).endswith("\\"):
-        raise GuideError("regex parse error: nothing follows the last backslash")
-    escaped = ESCAPED_OR_SLASH.sub(lambda found: r"\/" if found[0] == "/" else found[0], text)
-    return LLMatcher.grammar_from_lark(f"start: /{escaped}/")
+    """Return the grammar of an expression; the library's function would change its line ends."""
+    return LLMatcher.grammar_from_lark(f"start: {lark_regex(text)}")
 
 
 def _lark(text: str) -> str:
-    """Return a grammar with its schemas as the library may compile them."""
+    """Return a grammar with its schemas prepared for the library."""
     pieces, at = [], 0
     while found := TOKEN_OF_LARK.search(text, at):
         pieces.append(text[at : found.end()])
@@ -78,17 +69,17 @@ def _lark(text: str) -> str:
 
 
 def _schema_in_lark(text: str, at: int) -> tuple[str, int]:
-    """Return the schema at a place of a grammar, and where it ends."""
+    """Return the prepared schema at an offset of a grammar, and its end."""
     try:
         read, end = json.JSONDecoder().raw_decode(text, at)
         compiled = _exact_in_lark(read)
     except (ValueError, RecursionError):
-        return "", at  # the library says what is wrong with it
+        return "", at  # the library reports the error
     except GuideError as error:
         before = text[:at]
         line, column = before.count("\n") + 1, at - before.rfind("\n")
         raise GuideError(f"at {line}({column}): {error}") from error
-    lines = "\n" * text.count("\n", at, end)  # the library names lines where it complains
+    lines = "\n" * text.count("\n", at, end)  # keeps line numbers in errors
     return f"{json.dumps(compiled)[:-1]}{lines}}}", end
 
 
@@ -102,23 +93,23 @@ def _exact_in_lark(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 def _check_exact(own: Mapping[str, Any]) -> None:
-    """Refuse options of a grammar's schema by which it would mean less."""
+    """Reject options that would weaken a schema."""
     inexact = [name for name in EXACT if own.get(name)]
     if inexact:
         raise GuideError(f"'{LAYOUT_KEY}' of a schema may not have '{inexact[0]}'; leave it out")
 
 
 def _ebnf(text: str) -> str:
-    """A grammar as llama.cpp writes it (GBNF)."""
+    """Return the grammar of llama.cpp's EBNF (GBNF)."""
     try:
         return _lark(gbnf_to_lark(ESCAPED_IN_GBNF.sub(_unescaped, text)))
-    except Exception as error:  # it raises what it likes
+    except Exception as error:  # of any type
         reason = "it nests too deep" if isinstance(error, RecursionError) else _first_line(error)
-        raise GuideError(f"not EBNF as llama.cpp has it: {reason}") from error
+        raise GuideError(f"not EBNF in llama.cpp's dialect: {reason}") from error
 
 
 def _unescaped(found: re.Match[str]) -> str:
-    """Return the character of an escape: the library drops the zeros before its number."""
+    """Return the character of an escape; the library would drop leading zeros."""
     if (number := found[1] or found[2]) is None:
         return found[0]
     code = int(number, 16)
@@ -126,22 +117,20 @@ def _unescaped(found: re.Match[str]) -> str:
 
 
 def _choice(text: str) -> str:
-    """One of several texts, as a regular expression of them."""
+    """Return the grammar of one of several texts."""
     try:
         choices = json.loads(text)
     except (ValueError, RecursionError):
         choices = None
     if not isinstance(choices, list) or not all(c and isinstance(c, str) for c in choices):
-        raise GuideError(
-            'choices must be a JSON list of texts that are not empty, such as ["yes", "no"]'
-        )
+        raise GuideError('choices must be a JSON list of non-empty strings, such as ["yes", "no"]')
     if not 0 < len(choices) <= MAX_CHOICES:
         raise GuideError(f"{len(choices)} choices given, must be 1..{MAX_CHOICES}")
     return _regex("|".join(map(_literally, choices)))
 
 
 def _literally(text: str) -> str:
-    """Return the regular expression that only ``text`` matches."""
+    """Return a regular expression that matches only ``text``."""
     return "".join(c if c.isalnum() else f"\\x{{{ord(c):x}}}" for c in text)
 
 

@@ -1,4 +1,4 @@
-"""A guide as a client sends it."""
+"""A guide in a request."""
 
 from __future__ import annotations
 
@@ -10,10 +10,7 @@ KINDS: Final[tuple[GuideKind, ...]] = get_args(GuideKind)
 
 
 class Guide(NamedTuple):
-    """What an answer must look like.
-
-    kind: one of ``KINDS``. text: of the schema, expression, grammar or list; empty for ``json``.
-    """
+    """A guide. kind: one of ``KINDS``. text: the schema, expression, grammar or list of choices."""
 
     kind: str
     text: str = ""

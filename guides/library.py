@@ -1,7 +1,7 @@
-"""Whether the library that compiles guides is here, in a version whose faults are known.
+"""Checks the version of llguidance.
 
-What it gets wrong is refused or put right (see this package's other modules), and that differs from
-version to version. NVIDIA's image has an older one for TensorRT-LLM.
+Other modules of this package work around faults of the supported versions. NVIDIA's image has an
+older version, for TensorRT-LLM.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ REQUIREMENT = f"{LIBRARY}>={OLDEST[0]}.{OLDEST[1]},<{FIRST_OTHER[0]}"
 
 
 def check_library() -> None:
-    """Raise GuideError where this Python has none, or another one."""
+    """Raise GuideError if this Python has no supported version."""
     try:
         library = import_module(LIBRARY)
     except ModuleNotFoundError as error:

@@ -1,4 +1,4 @@
-"""Where one answer stands in its guide, and which tokens may come there."""
+"""Follows an answer through its guide, and computes the tokens that may come next."""
 
 from __future__ import annotations
 
@@ -15,42 +15,42 @@ if TYPE_CHECKING:
 
     from tandem.guides.automaton import GuideAutomaton
 
-# Bit (id % 32) of word (id // 32) is set where the token may come: [rows, ceil(vocab_size / 32)].
+# Bit (id % 32) of word (id // 32) is set if the token may come: [rows, ceil(vocab_size / 32)].
 TokenMasks: TypeAlias = NDArray[np.int32]
 
 T = TypeVar("T")
 
 WORD_BITS = 32
 ANYTHING = np.int32(-1)  # a word of a mask that forbids nothing
-# How it begins to say that an automaton is full, which answers before may have filled.
+# Start of the library's error for a full automaton.
 FULL = "lexer error:"
 MOST_RENEWALS = 8
-# Tokens that must come one after the other. The library looks at all of them for each of them, and
-# keeps Python's lock where it is not asked for a mask: for 0.1 s where they are 100,000.
+# Length of a run of forced tokens. For each one, the library looks at the whole run, and it holds
+# Python's lock unless it computes a mask: 0.1 s for 100,000 tokens.
 LONG_RUN = 1000
-STEPS_OF_LONG_RUN = 16  # at once; who is asked for no more can be interrupted
-# More are refused: 100,000 cost 0.1 s for each of them, and hold 100 MB.
+STEPS_OF_LONG_RUN = 16  # per call, so that the caller can be interrupted
+# Longer runs are rejected: 100,000 tokens take 0.1 s each, and 100 MB.
 LONGEST_RUN = 4096
 DEAD_END = "no token may come next: the guide and the end ids exclude each other"
 TOO_COMPLEX = "it has become too complex"
-# What the library says where no text at all fits a guide.
+# The library's errors for a guide that no text fits.
 DEAD_ENDS = ("NoExtensionBias", "NoExtension")
-# How the library begins what is no text, but a token of its own.
+# The library's prefix of a special token.
 NO_TEXT = b"\xff"
-# How it says that it cannot look ahead.
+# The library's error if it can't look ahead.
 ONE_WAY = "rollback not supported"
-# What it advises and is not to be had here, and what is.
+# Advice of the library that doesn't apply here, and its replacement.
 NO_ONE_OF = (
     ". Enable 'coerce_one_of' option to approximate oneOf with anyOf",
-    " where two of them may fit at once; tell them apart by a constant, or send anyOf",
+    " if two of them may fit at once; distinguish them by a constant, or send anyOf",
 )
 
 
 class Vocabulary(NamedTuple):
-    """The target's.
+    """The target's vocabulary.
 
-    end_ids: those that the compiler knows as ends of sequence. special: a row of masks with the
-    tokens that are no text, such as these. first_token: of bytes, no matter what they spell.
+    end_ids: the end-of-sequence ids of the compiler. special: a row of masks with the tokens that
+    aren't text. first_token: returns the first token of the encoding of some bytes.
     """
 
     size: int
@@ -60,10 +60,10 @@ class Vocabulary(NamedTuple):
 
 
 class Walk(NamedTuple):
-    """What may come at the place of each of some tokens, and behind the last of them.
+    """The masks at the position of each of n tokens, and after the last one.
 
-    masks: [n + 1, words]. num_legal: how many of the tokens the guide takes, one after the other;
-    rows behind the first that it does not take say nothing.
+    masks: [n + 1, words]. num_legal: number of tokens that the guide allows before the first
+    forbidden one; rows after that position are undefined.
     """
 
     masks: TokenMasks
@@ -71,15 +71,14 @@ class Walk(NamedTuple):
 
 
 class GuideMatcher:
-    """Follows one answer through its guide. Ends of sequence are no part of what it follows.
+    """Follows one answer through its guide, without end-of-sequence tokens.
 
-    fresh: returns the guide's automaton. It is asked again where the one before is full: the tokens
-    so far are then followed anew.
-    end_ids: those of the request. One of them may come wherever the answer is complete, and nowhere
-    else, whatever the vocabulary says of it.
+    fresh: returns the guide's automaton. It is called again if the previous one is full; the tokens
+    so far are then replayed. end_ids: end-of-sequence ids of the request, which may come only where
+    the answer is complete.
 
-    Source: https://github.com/guidance-ai/llguidance, `LLMatcher`. It is fed no token that its own
-    mask forbids: that would end it for good.
+    Source: https://github.com/guidance-ai/llguidance, `LLMatcher`. A token that its mask forbids
+    would end it for good, so it never gets one.
     """
 
     def __init__(
@@ -102,10 +101,7 @@ class GuideMatcher:
         self._special_words = np.flatnonzero(vocabulary.special)
 
     def check_start(self) -> None:
-        """Raise GuideError for a guide that fails at once: at its first mask, or in going back.
-
-        To look ahead is to follow tokens, and to go back.
-        """
+        """Raise GuideError for a guide that fails at its first mask or its first rollback."""
         self.walk([])
         legal = _ids(self._masks([], rows=1)[0])
         first: list[int] = legal[~np.isin(legal, self._vocabulary.end_ids)][:1].tolist()
@@ -114,18 +110,18 @@ class GuideMatcher:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What of the guide isn't enforced, one line each."""
+        """Parts of the guide that aren't enforced, one line each."""
         return self._automaton.tried.warnings
 
     @property
     def complete(self) -> bool:
-        """Whether nothing may follow any more but an end of sequence."""
+        """Whether only an end of sequence may follow."""
         return self._matcher.is_stopped() and not self._matcher.is_error()
 
     def advance(self, tokens: Sequence[int]) -> int:
-        """Follow tokens up to where the guide is complete; return how many it took.
+        """Follow tokens until the guide is complete; return their number.
 
-        Raises TokenForbidden, or GuideError where it cannot be followed.
+        Raises TokenForbidden, or GuideError if the guide can't be followed.
         """
         known = self._known(tokens)
         taken = self._take(known)
@@ -134,16 +130,16 @@ class GuideMatcher:
         return taken
 
     def forced(self, most: int) -> list[int]:
-        """Return up to ``most`` tokens that must come now, because no others may."""
+        """Return up to ``most`` next tokens to which there is no alternative."""
         tokens = self.take_forced(most)
         self._go_back(len(tokens))
         return tokens
 
     def take_forced(self, most: int) -> list[int]:
-        """Follow up to ``most`` tokens that must come now, and return them; of many only some.
+        """Follow up to ``most`` forced tokens, and return them; of a long run only some.
 
-        One after the other: how the library spells bytes that are no whole character depends on
-        where it begins, and a mask that is made for one place begins there.
+        One at a time, because the library's spelling of an incomplete character depends on where it
+        starts, and a mask starts at its own position.
         """
         taken: list[int] = []
         while len(taken) < most and not self.complete:
@@ -163,7 +159,7 @@ class GuideMatcher:
         return taken
 
     def _go_back(self, count: int) -> None:
-        """Follow the last tokens no longer."""
+        """Undo the last tokens."""
         if count:
             self._checked(lambda: self._matcher.rollback(count))
             del self._followed[-count:]
@@ -176,8 +172,8 @@ class GuideMatcher:
         run: list[int] = self._checked(self._run)
         if len(run) > LONGEST_RUN:
             raise GuideError(
-                f"{len(run)} tokens would be the only ones to fit, one after the other, at most "
-                f"{LONGEST_RUN} are taken; send shorter constants"
+                f"{len(run)} consecutive tokens have no alternative, at most {LONGEST_RUN} are "
+                "taken; send shorter constants"
             )
         self._in_long_run = len(run) > LONG_RUN
         if run and self._is_special(run[0]):
@@ -188,10 +184,10 @@ class GuideMatcher:
         return self._matcher.compute_ff_tokens()
 
     def walk(self, tokens: Sequence[int], *, may_end: bool = True) -> Walk:
-        """Return what may come at the place of each token, and behind the last one.
+        """Return the masks at the position of each token, and after the last one.
 
-        may_end: whether the answer may end there at all. Where it is complete and may not, anything
-        may come: what comes behind a complete answer is dropped. Raises GuideError.
+        may_end: whether the answer may end. If it is complete and may not, any token may come,
+        since tokens after a complete answer are dropped. Raises GuideError.
         """
         before_end = self._known(_up_to(tokens, self._end_ids))
         masks, num_legal = self._masks_and_legal(tokens, before_end, may_end=may_end)
@@ -204,22 +200,22 @@ class GuideMatcher:
     def _masks_and_legal(
         self, tokens: Sequence[int], before_end: list[int], *, may_end: bool
     ) -> tuple[TokenMasks, int]:
-        """Return a row for each token and the next, and how many of the tokens these let come."""
+        """Return a row per token and the next one, and the number of tokens that they allow."""
         masks = self._masks(before_end, rows=len(tokens) + 1)
         self._set_ends(masks, may_end=may_end)
         illegal = (i for i, token in enumerate(tokens) if not self._may(masks[i], token))
         return masks, next(illegal, len(tokens))
 
     def _known(self, tokens: Sequence[int]) -> list[int]:
-        """Those before the first id that the vocabulary does not have: it would end the matcher."""
+        """Return the tokens before the first unknown id, which would end the matcher."""
         unknown = (i for i, token in enumerate(tokens) if not 0 <= token < self._vocabulary.size)
         return list(tokens[: next(unknown, len(tokens))])
 
     def _masks(self, tokens: list[int], rows: int) -> TokenMasks:
-        """Return what may come at each place, [rows, words]; zeros behind what does not fit.
+        """Return the masks, [rows, words]; zeros after a token that doesn't fit.
 
-        The library takes a text that must come for the special token of that name, which is no
-        text. It is spelled here instead, and the library goes on with the rest of it.
+        If forced text is the name of a special token, the library forces that token, which isn't
+        text. Here the text is spelled instead, and the library continues after its first token.
         """
         masks = self._library_masks(tokens, rows)
         for place in self._places_of_special(masks[: len(tokens) + 1]):
@@ -230,19 +226,19 @@ class GuideMatcher:
             word, bit = _place(token)
             masks[place].view(np.uint32)[word] = bit
             if tokens[place : place + 1] == [token]:
-                masks[place + 1 :] = self._masks_behind(tokens, place + 1, rows)
+                masks[place + 1 :] = self._masks_after(tokens, place + 1, rows)
             break
         return masks
 
-    def _masks_behind(self, tokens: list[int], count: int, rows: int) -> TokenMasks:
-        """Return the masks behind the first tokens."""
+    def _masks_after(self, tokens: list[int], count: int, rows: int) -> TokenMasks:
+        """Return the masks after the first tokens."""
         taken = self._take(tokens[:count])
         masks = self._masks(tokens[count:], rows - count)
         self._go_back(taken)
         return masks
 
     def _spelled(self, before: list[int], special: int) -> int:
-        """Return the token that must come behind some: a special one only where it is meant."""
+        """Return the forced token after some; the special one only if the guide names it."""
 
         def text() -> bytes:
             taken = self._matcher.try_consume_tokens(before)
@@ -256,7 +252,7 @@ class GuideMatcher:
         return self._vocabulary.first_token(forced[:1])
 
     def _places_of_special(self, masks: TokenMasks) -> list[int]:
-        """Return the rows that hold a special token, and few others if any."""
+        """Return the rows with a special token that have few other tokens."""
         words = self._special_words
         has_special = (masks[:, words] & self._vocabulary.special[words]).any(axis=1)
         rows: list[int] = np.flatnonzero(has_special).tolist()
@@ -267,7 +263,7 @@ class GuideMatcher:
         return bool(self._vocabulary.special.view(np.uint32)[word] & bit)
 
     def _library_masks(self, tokens: list[int], rows: int) -> TokenMasks:
-        """Return what the library says, [rows, words]; zeros behind what it does not take."""
+        """Return the library's masks, [rows, words]; zeros after a token that doesn't fit."""
         masks = np.zeros((rows, self._words), np.int32)
         address, row_bytes = masks.ctypes.data, masks.strides[0]
 
@@ -284,7 +280,7 @@ class GuideMatcher:
         return masks
 
     def _set_ends(self, masks: TokenMasks, *, may_end: bool) -> None:
-        """Let the request's end ids come where the library would let the vocabulary's come."""
+        """Replace the vocabulary's end ids by the request's."""
         bits = masks.view(np.uint32)
         word, bit = _place(self._vocabulary.end_ids[0])
         accepting = (bits[:, word] & bit) != 0
@@ -304,7 +300,7 @@ class GuideMatcher:
         return bool(mask.view(np.uint32)[word] & bit)
 
     def _is_dead_end(self, masks: TokenMasks, num_legal: int, before_end: list[int]) -> bool:
-        """Whether nothing may follow the legal tokens though the answer is incomplete."""
+        """Whether no token may follow the legal ones although the answer is incomplete."""
         if num_legal > len(before_end) or masks[num_legal].any():
             return False
         tokens = before_end[:num_legal]
@@ -318,7 +314,7 @@ class GuideMatcher:
         return self._checked(incomplete)
 
     def _checked(self, act: Callable[[], T]) -> T:
-        """Return what is done, by a new automaton where the one before is full."""
+        """Return the result of an action, with a new automaton if the current one is full."""
         done, full, alone = self._do(act)
         while full:
             if alone or not self._renewals_left:
@@ -331,9 +327,9 @@ class GuideMatcher:
         return done
 
     def _do(self, act: Callable[[], T], follow: list[int] | None = None) -> tuple[T, str, bool]:
-        """Follow tokens, and act; return what is done, and why the automaton is full, if it is.
+        """Follow tokens and act; return the result, and the error of a full automaton or "".
 
-        The third says whether no other answer had a part in that.
+        The third value is whether this answer alone has filled it.
         """
         with self._automaton.at_work():
             alone = self._automaton.untouched
@@ -351,9 +347,9 @@ class GuideMatcher:
 
 
 def reason_of(error: str) -> str:
-    """Return one line of the library's words; the others may hold the answer's text.
+    """Return one line of a library's error; other lines may contain the answer's text.
 
-    Of an expression that is none, the first line says only that; the reason is in another.
+    For an invalid regular expression, another line has the reason.
     """
     line, _, others = error.strip().partition("\n")
     if line.endswith("regex parse error:"):
@@ -365,12 +361,12 @@ def reason_of(error: str) -> str:
 
 
 def _up_to(tokens: Sequence[int], ends: frozenset[int]) -> list[int]:
-    """Those before the first end."""
+    """Return the tokens before the first end."""
     return next((list(tokens[:i]) for i, token in enumerate(tokens) if token in ends), list(tokens))
 
 
 def _ids(mask: NDArray[np.int32]) -> NDArray[np.intp]:
-    """Return the tokens that a row lets come, the smallest first."""
+    """Return the tokens that a row allows, in ascending order."""
     return np.flatnonzero(np.unpackbits(mask.view(np.uint8), bitorder="little"))
 
 

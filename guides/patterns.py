@@ -1,11 +1,11 @@
-r"""Patterns of schemas that the library reads otherwise than JSON Schema.
+r"""Patterns that mean something else to the library than in JSON Schema.
 
-JSON Schema's expressions are those of JavaScript. Rust's, which llguidance takes, have sets within
-brackets: `[[ab]]` is one of two letters there, and `[^a&&b]` is any letter. They have flags as
-well, of which `x` lets blanks say nothing, also in `[ ^"]`. These are refused.
+JSON Schema has JavaScript's regular expressions, llguidance has Rust's. In Rust, brackets may
+contain sets: `[[ab]]` is one of two letters, and `[^a&&b]` is any letter. Rust also has more flags,
+such as `x`, which ignores spaces. These patterns are rejected.
 
-llguidance 1.9 takes `"` and `\` for members of each set that has all control characters, as `[^"]`
-has. Such sets are written without NUL here, which no answer can have.
+llguidance 1.9 adds `"` and `\` to each set that contains all control characters, such as `[^"]`.
+Such sets are rewritten without NUL, which can't occur in an answer.
 """
 
 from __future__ import annotations
@@ -17,19 +17,18 @@ from typing import Any
 from tandem.guides.errors import GuideError, shortened
 from tandem.guides.schema_parts import schemas_of
 
-# An escaped character, the beginning of brackets, their end, what only Rust takes for a set, or
-# what flags may follow.
+# An escaped character, the start or end of brackets, Rust's set operators, or the start of flags.
 SIGN = re.compile(r"\\.|\[\^?\]?|\]|&&|--|~~|\(\?", re.DOTALL)
 FLAGS = re.compile("[A-Za-z-]*")
-KNOWN_FLAGS = frozenset("imsP-")  # with P, a name begins
-# A set that may have NUL: by a property of characters, or in brackets. What is none goes between.
-# A property's name has no brace: without ends, each would be looked for to the end of the pattern.
+KNOWN_FLAGS = frozenset("imsP-")  # P starts a name
+# A Unicode property, brackets, or another escape. The name of a property excludes braces;
+# otherwise unclosed ones would take quadratic time.
 SET = re.compile(r"(?P<set>\\[pP](?:\{[^{}]*\}|.))|\\.|\[\^?\]?(?:\\.|[^]\\])*\]", re.DOTALL)
 MAY_HAVE_NUL = re.compile(r"\[(?:\^|.*(?:\\[pPuUx]|\x00))", re.DOTALL)
 
 
 def check_patterns(schema: Any) -> None:
-    """Raise GuideError for a schema with an expression that would mean another one."""
+    """Raise GuideError for a schema with a pattern that has another meaning in Rust."""
     for part in schemas_of(schema):
         for pattern in _patterns_of(part):
             if fault := _fault_in(pattern):
@@ -37,7 +36,7 @@ def check_patterns(schema: Any) -> None:
 
 
 def without_nul(pattern: str) -> str:
-    """Return a pattern that the same answers match, and that the library takes as it is meant."""
+    """Return an equivalent pattern that the library matches correctly."""
 
     def written(found: re.Match[str]) -> str:
         has_nul = found["set"] or MAY_HAVE_NUL.match(found[0])
@@ -54,7 +53,7 @@ def _patterns_of(part: dict[str, Any]) -> Iterator[str]:
 
 
 def _fault_in(pattern: str) -> str:
-    """Return what it has that only Rust takes for a set or a flag; nothing where it has none."""
+    """Return the set or flags that only Rust has; an empty string if there are none."""
     inside = False
     for found in SIGN.finditer(pattern):
         sign = found[0]

@@ -1,4 +1,4 @@
-"""References of schemas: where they may lead, and how the library spells them."""
+"""References in schemas: their targets and their encoding."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from urllib.parse import quote, unquote
 from tandem.guides.errors import GuideError, shortened
 from tandem.guides.schema_parts import BY_NAME, DATA, schemas_of
 
-# What a reference may hold as it is, beside letters, digits and `_.-~`.
+# Characters of a reference that need no encoding, besides letters, digits and `_.-~`.
 PLAIN: Final = "%#/:?@!$&'()*+,;="
 
 
 def check_references(schema: Any) -> None:
-    """Raise GuideError for a reference to what is no schema: nothing there is checked as one."""
+    """Raise GuideError for a reference into data, which isn't checked as a schema."""
     for part in schemas_of(schema):
         reference = part.get("$ref")
         if not isinstance(reference, str):
@@ -27,14 +27,14 @@ def check_references(schema: Any) -> None:
 
 
 class Definitions:
-    """What the references of a schema lead to."""
+    """Resolves the references of a schema."""
 
     def __init__(self, schema: dict[str, Any]) -> None:
         self._schema = schema
 
     @cached_property
     def has_other_roots(self) -> bool:
-        """Whether a part has an id of its own, and is the root of the references in it."""
+        """Whether a part has an `$id`, which makes it the root of the references in it."""
         inner = (part for part in schemas_of(self._schema) if part is not self._schema)
         return any(isinstance(part.get("$id"), str) for part in inner)
 
@@ -44,7 +44,7 @@ class Definitions:
         return {part["$anchor"]: part for part in parts}
 
     def target(self, reference: str) -> dict[str, Any] | None:
-        """Return the schema at a reference; None if that is no object, or another document."""
+        """Return the target of a reference; None if it isn't an object of this document."""
         base, _, pointer = reference.partition("#")
         if self.has_other_roots or base not in ("", self._schema.get("$id")):
             return None
@@ -60,13 +60,13 @@ class Definitions:
 
 
 def encoded(reference: str) -> str:
-    """Return a reference with the characters percent-encoded that a URI may not have."""
+    """Percent-encode the characters of a reference that a URI can't have."""
     return quote(reference, safe=PLAIN, errors="surrogatepass")
 
 
 def _data_on_the_way(reference: str) -> str:
-    """Return the keyword at which a reference leaves the schemas; nothing where it does not."""
-    holder = ""  # of schemas by name, whose name comes next
+    """Return the keyword by which a reference leads into data; an empty string if none."""
+    holder = ""  # a keyword with schemas by name, before the name
     for keyword in _keys(reference.partition("#")[2]):
         if holder:
             holder = ""
@@ -78,6 +78,6 @@ def _data_on_the_way(reference: str) -> str:
 
 
 def _keys(pointer: str) -> list[str]:
-    """Return the keys on the way of a JSON pointer."""
+    """Return the keys of a JSON pointer."""
     tokens = unquote(pointer).split("/")[1:]
     return [token.replace("~1", "/").replace("~0", "~") for token in tokens]

@@ -1,10 +1,10 @@
-"""Why guides were refused, in words that are few enough to count."""
+"""Classifies rejected guides by keyword, for a metric."""
 
 from __future__ import annotations
 
 import re
 
-# JSON Schema's keywords that the library names when it refuses them; all else counts as OTHER.
+# JSON Schema's keywords in errors of the library; everything else counts as OTHER.
 KEYWORDS = frozenset(
     {
         "contains", "contentEncoding", "contentMediaType", "dependencies", "dependentRequired",
@@ -16,19 +16,20 @@ KEYWORDS = frozenset(
 )  # fmt: skip
 OTHER = "other"
 IN_GRAMMAR = re.compile(r"^at \d+\(\d+\): (?:failed to compile JSON schema: )?")
-# How other refusals begin.
+# Starts of other errors.
 FORMS = (
     ("oneOf constraints are not supported", ["oneOf"]),
     ("uniqueItems ", ["uniqueItems"]),
-    ("minProperties is not supported where", ["minProperties"]),
+    ("minProperties is not supported with", ["minProperties"]),
     ("min/maxProperties only supported", ["minProperties", "maxProperties"]),
     ("multipleOf ", ["multipleOf"]),
+    ("Value for 'multipleOf' has too many digits", ["multipleOf"]),
     ("exclusiveMinimum and exclusiveMaximum are not", ["exclusiveMinimum", "exclusiveMaximum"]),
 )
 
 
 def keywords_of(reason: str) -> list[str]:
-    """Return the keywords that a refusal is about; ``OTHER`` where it is about none of them."""
+    """Return the keywords that an error is about; ``OTHER`` if there are none."""
     reason = IN_GRAMMAR.sub("", reason)
     if reason.startswith("Unimplemented keys:"):
         named = re.findall(r'"([$A-Za-z]+)"', reason)

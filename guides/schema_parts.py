@@ -1,15 +1,15 @@
-"""What a JSON schema is made of."""
+"""Iterates over the parts of a JSON schema."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Any, Final, TypeGuard
 
-# Where a schema holds schemas under names of its author's, and where it holds data.
+# Keywords that hold schemas by name, and keywords that hold data.
 BY_NAME: Final = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
 DATA: Final = ("const", "enum", "default", "examples")
 
-# Numbers' limits, and what passes a value's parts on to other schemas.
+# Keywords that limit numbers, and keywords that apply to the parts of a value.
 LIMITS_OF_NUMBERS = {
     *("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"),
 }
@@ -20,7 +20,7 @@ INNER = {
 
 
 def schemas_of(schema: Any) -> Iterator[dict[str, Any]]:
-    """A schema and those in it, also where only a reference makes it one; no data."""
+    """Yield a schema and all schemas in it, including those that only a reference leads to."""
     left = [schema]
     while left:
         part = left.pop()
@@ -30,7 +30,7 @@ def schemas_of(schema: Any) -> Iterator[dict[str, Any]]:
 
 
 def _inside(part: Any) -> list[Any]:
-    """Return what it holds that may be a schema, or hold some."""
+    """Return the values in it that may be or contain schemas."""
     if isinstance(part, list):
         return part
     inner: list[Any] = []
@@ -43,7 +43,7 @@ def _inside(part: Any) -> list[Any]:
 
 
 def leaves_of(value: Any) -> Iterator[Any]:
-    """Every value in it that holds no others, in their order; names of an object are none."""
+    """Yield all scalars in a value, in order, without the names of objects."""
     left = [value]
     while left:
         part = left.pop()
@@ -54,10 +54,10 @@ def leaves_of(value: Any) -> Iterator[Any]:
 
 
 def combined_in(schema: Any) -> Iterator[list[dict[str, Any]]]:
-    """Groups of its schemas of which two may limit one number, which has to be valid by both.
+    """Yield groups of schemas of which several may apply to one number.
 
-    A reference may add any schema to its group: then all of them are one, which is the last, since
-    it holds every other.
+    A reference may add any schema to its group, so a group with one is the whole schema, and the
+    last group.
     """
     left = [schema]
     while left:
@@ -73,7 +73,7 @@ def combined_in(schema: Any) -> Iterator[list[dict[str, Any]]]:
 
 
 def _combines(part: dict[str, Any]) -> bool:
-    """Whether a value has to be valid by more than one schema: the part itself may be one."""
+    """Whether several schemas apply to one value; the part itself counts as one."""
     all_of = part.get("allOf")
     sources = [
         not part.keys().isdisjoint(LIMITS_OF_NUMBERS | INNER),
@@ -84,5 +84,5 @@ def _combines(part: dict[str, Any]) -> bool:
 
 
 def is_number(value: Any) -> TypeGuard[int | float]:
-    """Whether it is a number in JSON, where true and false are none."""
+    """Whether a value is a number in JSON, which booleans aren't."""
     return isinstance(value, int | float) and not isinstance(value, bool)

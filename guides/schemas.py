@@ -1,9 +1,8 @@
-r"""JSON schemas as the library may compile them: so that every answer is valid by its schema.
+r"""Prepares JSON schemas for the library, so that every answer is valid by its schema.
 
-llguidance 1.9 counts a name that comes again for `minProperties`. With escapes such as `\u0061` an
-additional name may be another spelling of one that the schema declares. The library refuses some
-keywords that limit nothing, so these are dropped here, and misreads some patterns, which are
-written anew.
+llguidance 1.9 counts repeated names for `minProperties`. With escapes such as `\u0061`, an
+additional name may be another spelling of a declared one. The library rejects some keywords that
+limit nothing, so they are dropped here, and it misreads some patterns, which are rewritten.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from typing import Any, Final
 
 from tandem.contract.guide import EXACT, LAYOUT_KEY, OWN_OPTIONS
 from tandem.guides.closed_objects import close_objects
-from tandem.guides.drafts import check_draft, drop_beside_references
+from tandem.guides.drafts import check_draft, drop_next_to_references
 from tandem.guides.endless import drop_endless
 from tandem.guides.errors import GuideError
 from tandem.guides.exact_numbers import check_numbers
@@ -28,13 +27,13 @@ from tandem.guides.schema_parts import leaves_of, schemas_of
 
 # With these alone, each character of a string has one spelling.
 ESCAPES: Final = 'nrbtf\\"'
-# JSON can write these only as `\u001b`, and these only by a letter behind a backslash.
+# Characters that need an escape such as `\u001b`, and characters with an escape of one letter.
 UNWRITABLE = r"\x00-\x07\x0b\x0e-\x1f\x7f"
 ESCAPED = {"\n": "n", "\r": "r", "\t": "t", "\b": "b", "\f": "f", "\\": "\\", '"': '"'}
 
-# Counts, of which JSON may write 2 as 2.0.
+# Keywords with counts; JSON may write 2 as 2.0.
 COUNTS: Final = ("minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties")
-# Keywords by the values with which they limit nothing.
+# Values with which a keyword limits nothing.
 IDLE: Final[dict[str, tuple[Any, ...]]] = {
     "uniqueItems": (False,),
     "propertyNames": (True, {}, {"type": "string"}),
@@ -43,14 +42,14 @@ IDLE: Final[dict[str, tuple[Any, ...]]] = {
     "dependentRequired": ({},),
     "dependentSchemas": ({},),
 }
-# Those that the library enforces. All others are annotations, as the standard has it.
+# Formats that the library enforces. Others are annotations, as in the standard.
 FORMATS = frozenset(
     {
         *("date-time", "date", "time", "duration", "email", "hostname", "ipv4", "ipv6"),
         *("uri", "uuid"),
     }
 )
-# Keywords that only mean something beside one of others.
+# Keywords that only matter together with one of these.
 DEPENDENT: Final[dict[str, tuple[str, ...]]] = {
     "if": ("then", "else"),
     "then": ("if",),
@@ -58,17 +57,17 @@ DEPENDENT: Final[dict[str, tuple[str, ...]]] = {
     "minContains": ("contains",),
     "maxContains": ("contains",),
 }
-# What an integer may be if its schema sets no bound: 64 bits, as far as a float is exact.
+# Default bound of integers: 64 bits, rounded to a float.
 LARGEST_INTEGER: Final = 2**63 - 1024
-# Ours, beside the library's options: whether objects are open by default, and whether what cannot
-# be enforced is refused.
+# Our own options: whether objects are open by default, and whether to reject keywords that can't be
+# enforced.
 OPEN_OPTION, STRICT_OPTION = OWN_OPTIONS
 
 
 def exact(schema: Any) -> dict[str, Any]:
-    """Return what the library has to compile for a schema; raise GuideError where it cannot.
+    """Return the schema for the library to compile; raise GuideError for an unsupported one.
 
-    RecursionError is raised for one that nests deeper than the library takes.
+    Raises RecursionError for one that nests deeper than the library allows.
     """
     if not isinstance(schema, dict):
         raise GuideError('a JSON schema must be an object here, such as {"type": "string"}')
@@ -76,19 +75,19 @@ def exact(schema: Any) -> dict[str, Any]:
     own = _own_options(copied)
     try:
         _drop_idle(copied)
-        drop_beside_references(copied)
+        drop_next_to_references(copied)
         list_values(copied, strict=own[STRICT_OPTION])
         close_objects(copied, by_default=not own[OPEN_OPTION])
     except RecursionError as error:
         raise GuideError("it is too deep or too large to compile; send a simpler one") from error
     _check(copied)
     drop_endless(copied)
-    _write_anew(copied)
+    _rewrite(copied)
     return copied
 
 
 def _own_options(schema: dict[str, Any]) -> dict[str, bool]:
-    """Take the options that are not the library's out of a schema."""
+    """Remove our own options from a schema, and return them."""
     given = schema.get(LAYOUT_KEY)
     taken = {
         name: given.pop(name) for name in OWN_OPTIONS if isinstance(given, dict) and name in given
@@ -112,7 +111,7 @@ def _check(schema: dict[str, Any]) -> None:
 
 
 def exact_options(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options that leave no keyword out, whatever a schema's own ones say."""
+    """Return options of the library that enforce all keywords."""
     own = schema.get(LAYOUT_KEY)
     escapes = own.get("json_allowed_escapes", ESCAPES) if isinstance(own, dict) else ESCAPES
     if isinstance(escapes, str):
@@ -121,9 +120,9 @@ def exact_options(schema: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _check_least_properties(schema: Any) -> None:
-    """Refuse `minProperties` where names that come again may be counted.
+    """Reject `minProperties` if the library may count repeated names.
 
-    One name beside those that are required is another one, so it counts rightly.
+    One name in addition to the required ones can't be a repeated one.
     """
     for part in schemas_of(schema):
         least, required = part.get("minProperties"), part.get("required")
@@ -132,8 +131,8 @@ def _check_least_properties(schema: Any) -> None:
         names = {n for n in required if isinstance(n, str)} if isinstance(required, list) else ()
         if least > len(names) + 1:
             raise GuideError(
-                f"minProperties is not supported where names may come that are not in "
-                f"'properties': {least} given, at most {len(names) + 1} can be told apart"
+                f"minProperties is not supported with names that are not in 'properties': "
+                f"{least} given, at most {len(names) + 1} can be counted"
             )
 
 
@@ -142,19 +141,19 @@ def _is_closed(part: Mapping[str, Any]) -> bool:
 
 
 def _check_first_items(schema: Any) -> None:
-    """Refuse `prefixItems` where the library does not look at them."""
+    """Reject `prefixItems` next to keywords that make the library ignore it."""
     for part in schemas_of(schema):
         if isinstance(part.get("prefixItems"), list) and (
             "additionalItems" in part or isinstance(part.get("items"), list)
         ):
             raise GuideError(
-                "prefixItems is not supported beside additionalItems or a list of items; send "
-                "'items' for those that follow"
+                "prefixItems is not supported together with additionalItems or a list of items; "
+                "send 'items' for the items that follow"
             )
 
 
 def _check_constants(schema: Any, escapes: Any) -> None:
-    """Refuse texts of which no answer could have the spelling."""
+    """Reject texts that an answer can't spell."""
     missing = "".join(
         c for c, by in ESCAPED.items() if isinstance(escapes, str) and by not in escapes
     )
@@ -171,7 +170,7 @@ def _check_constants(schema: Any, escapes: Any) -> None:
 
 
 def _drop_idle(schema: dict[str, Any]) -> None:
-    """Drop what limits nothing."""
+    """Drop keywords that limit nothing."""
     for part in schemas_of(schema):
         if part.get("minContains") == 0 and "maxContains" not in part:
             part.pop("contains", None)
@@ -179,8 +178,8 @@ def _drop_idle(schema: dict[str, Any]) -> None:
             del part[keyword]
 
 
-def _write_anew(schema: dict[str, Any]) -> None:
-    """Write as the library reads it what means the same."""
+def _rewrite(schema: dict[str, Any]) -> None:
+    """Replace values by equivalent ones that the library reads correctly."""
     for part in schemas_of(schema):
         for keyword in COUNTS:
             count = part.get(keyword)
@@ -205,7 +204,7 @@ def _is_idle(keyword: str, value: Any, part: Mapping[str, Any]) -> bool:
 
 
 def _bound_integer(part: dict[str, Any]) -> None:
-    """Bound an integer: a model that repeats itself would write digits until it is cut off."""
+    """Set bounds of an integer, since a model may otherwise repeat digits without end."""
     kinds = part.get("type")
     listed = kinds if isinstance(kinds, list) else [kinds]
     if "integer" not in listed or "number" in listed:

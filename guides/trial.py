@@ -1,4 +1,4 @@
-"""Tries guides in a worker process (`guides/worker.py`), which the loop starts."""
+"""Starts worker processes (`guides/worker.py`) and checks guides in them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tandem.guides.guide import Guide
 from tandem.guides.matcher import reason_of
 from tandem.guides.worker import SECONDS, TOO_LARGE
 
-# The worker's first arguments: its end of the pipe, and where this process finds modules.
+# The worker's first arguments: its end of the pipe, and the module path of this process.
 PROGRAM: Final = """\
 import json, sys
 jobs, sys.path[:], *tokenizer = json.loads(sys.argv[1])
@@ -25,13 +25,13 @@ from multiprocessing.connection import Connection
 from tandem.guides.worker import main
 main(Connection(jobs), *tokenizer)
 """
-SILENT_SECONDS: Final = 2 * SECONDS  # after which a worker is taken for dead
+SILENT_SECONDS: Final = 2 * SECONDS  # a worker that sends nothing for this long is dead
 
 
 class Tried(NamedTuple):
     """A guide that compiles.
 
-    num_bytes: memory that its compiled form takes. warnings: what of it isn't enforced.
+    num_bytes: memory of its compiled form. warnings: parts that aren't enforced.
     """
 
     grammar: str
@@ -40,9 +40,9 @@ class Tried(NamedTuple):
 
 
 class Worker:
-    """A process that tries guides, one after the other. Not thread-safe.
+    """A process that checks one guide at a time. Not thread-safe.
 
-    It starts with ``start`` or the first guide, and again after it was killed.
+    It starts with ``start`` or the first guide, and restarts after it was killed.
     """
 
     def __init__(self, tokenizer_dir: Path, vocab_size: int, end_ids: Sequence[int]) -> None:
@@ -51,26 +51,26 @@ class Worker:
         self._number = 0
 
     def start(self) -> None:
-        """Start the process, and don't wait until it has loaded the tokenizer.
+        """Start the process, without waiting for it to load the tokenizer.
 
         Raises OSError, or GuideError if there is no program to start.
         """
         self._jobs, theirs = Pipe()
         with theirs:
             arguments = json.dumps([theirs.fileno(), [*map(str, sys.path)], *self._tokenizer])
-            # This interpreter may be embedded in Triton's stub, so sys.executable may be no Python.
+            # Inside Triton's stub, sys.executable isn't Python.
             try:
                 self._process = subprocess.Popen(
                     [python(), "-I", "-S", "-c", PROGRAM, arguments],
                     stdin=subprocess.DEVNULL,
                     pass_fds=[theirs.fileno()],
-                    start_new_session=True,  # a server's own session is Triton and its stubs
+                    start_new_session=True,  # apart from the session of Triton and its stubs
                 )
             except FileNotFoundError as error:
                 raise GuideError(f"its Python has no program {python()}; install it") from error
 
     def close(self) -> None:
-        """End the process and what it tries. Any thread may call this."""
+        """End the process. Any thread may call this."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()
@@ -78,9 +78,8 @@ class Worker:
     def try_out(self, guide: Guide, cpu_seconds: float) -> Tried:
         """Compile a guide and compute its first mask.
 
-        Raises GuideError if that fails, GuideTakesLong if it takes more than ``cpu_seconds`` of a
-        core, GuideUndecided if the machine had no time or memory to spare, and OSError if no
-        process can be started.
+        Raises GuideError if that fails, GuideTakesLong if it takes more than ``cpu_seconds``,
+        GuideUndecided if the machine lacks time or memory, and OSError if no process can start.
         """
         if self._process is None or self._process.poll() is not None:
             self.start()
@@ -102,7 +101,7 @@ class Worker:
         return Tried(answer["grammar"], answer["num_bytes"], tuple(answer["warnings"]))
 
     def _answer(self) -> dict[str, Any]:
-        """Return the answer to the last job. Others say how an idle copy ended."""
+        """Return the answer to the last job, and skip reports about idle copies."""
         while self._jobs.poll(SILENT_SECONDS):
             answer: dict[str, Any] = json.loads(self._jobs.recv_bytes())
             if answer["number"] == self._number:
@@ -116,7 +115,7 @@ def python() -> str:
 
 
 def _end(status: int, cpu_seconds: float) -> GuideError:
-    """Return what the end of a worker's copy says of its guide."""
+    """Return the error for a guide whose check ended its process with a status."""
     ended_by = os.WTERMSIG(status) if os.WIFSIGNALED(status) else None
     if ended_by == signal.SIGPROF:
         return GuideTakesLong(

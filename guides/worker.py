@@ -1,12 +1,12 @@
-"""The process that tries new guides, so that a hostile one harms neither the loop nor its streams.
+"""The process that checks new guides, which protects the loop from hostile ones.
 
 `llguidance` recurses for each reference of a schema and each rule of a grammar. A chain of 3,000
 overflows the stack and ends the process. An intersection of 300 expressions, 5 kB, computes for
 minutes, and only the end of the process can stop it.
 
-The process loads the tokenizer once and copies itself by `fork`. The copy reads guides and answers
-until one takes more than its time or memory, which ends the copy. Then the process itself reports
-how the copy ended, and makes the next one within milliseconds.
+The process loads the tokenizer once and copies itself by `fork`. The copy checks guides until one
+exceeds its time or memory, which ends the copy. Then the process reports how the copy ended, and
+makes the next one within milliseconds.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ from tandem.guides.grammar import grammar_of
 from tandem.guides.guide import Guide
 from tandem.preprocessing.tokenizer import load_tokenizer
 
-NICENESS: Final = 10  # beside normal work, it gets a tenth of a core
-MOST_BYTES: Final = 512 * 2**20  # that a copy may take
+NICENESS: Final = 10  # a tenth of a core if the machine is busy
+MOST_BYTES: Final = 512 * 2**20  # memory of a copy
 STACK_BYTES: Final = 3 * 2**19  # the loop's threads have 2 MiB or more
 STALE_BYTES: Final = 32 * 2**20  # a copy whose heap has grown by more is replaced
-SECONDS: Final = 30.0  # wall time of a guide, for a machine without a core to spare
+SECONDS: Final = 30.0  # wall time of a guide, for a busy machine
 SILENT: Final = 0
-# Verbose errors would hold the answer's text.
+# Verbose errors would contain the text of the answer.
 LIMITS: Final = LLParserLimits(verbose_errors=False, max_lexer_states=MOST_STATES)
 TOO_LARGE: Final = "it is too deep or too large to compile; send a simpler one"
 PR_SET_PDEATHSIG: Final = 1  # <linux/prctl.h>
@@ -51,7 +51,7 @@ LIBC: Final = ctypes.CDLL(None)
 
 
 def read_tokenizer(read: Tokenizer, vocab_size: int, end_ids: Sequence[int]) -> LLTokenizer:
-    """Return the library's form of a tokenizer, with our ends of sequence.
+    """Return the library's form of a tokenizer, with our end-of-sequence ids.
 
     Raises GuideError if the library can't read it.
     """
@@ -62,10 +62,10 @@ def read_tokenizer(read: Tokenizer, vocab_size: int, end_ids: Sequence[int]) -> 
 
 
 def main(jobs: Connection, tokenizer_dir: str, vocab_size: int, end_ids: Sequence[int]) -> None:
-    """Answer jobs until their sender closes the connection, or ends."""
+    """Answer jobs until the sender closes the connection or ends."""
     LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # at the end of the thread that started it
-    os.nice(max(0, NICENESS - os.nice(0)))  # its parent may have a low priority already
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # ignored, it would hide how a copy ended
+    os.nice(max(0, NICENESS - os.nice(0)))  # the parent may already have a low priority
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # if ignored, it would hide how a copy ended
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     tokenizer = read_tokenizer(load_tokenizer(Path(tokenizer_dir)), vocab_size, end_ids)
     gc.collect()
@@ -88,7 +88,7 @@ def _number(begun: mmap.mmap) -> int:
 
 
 def _serve(jobs: Connection, tokenizer: LLTokenizer, begun: mmap.mmap) -> NoReturn:
-    """Answer jobs within bounds. This process ends here, with 0 if no more jobs will come."""
+    """Answer jobs within limits. The process ends here, with status 0 after the last job."""
     status = 1
     try:
         _bound()
@@ -110,7 +110,7 @@ def _serve(jobs: Connection, tokenizer: LLTokenizer, begun: mmap.mmap) -> NoRetu
 
 def _bound() -> None:
     LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # the last words of a copy don't belong in the log
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # keeps its crash out of the log
     faulthandler.disable()
     pages = int(Path("/proc/self/statm").read_text().split()[0])
     most = pages * resource.getpagesize() + MOST_BYTES
@@ -119,7 +119,7 @@ def _bound() -> None:
 
 
 def _answer(tokenizer: LLTokenizer, guide: Guide) -> dict[str, Any]:
-    """Return what `Tried` holds of a guide, or why it is refused."""
+    """Return the fields of `Tried`, or the reason of a rejection."""
     trim_heap()
     before = _heap_bytes()
     try:
@@ -148,7 +148,7 @@ def _answer(tokenizer: LLTokenizer, guide: Guide) -> dict[str, Any]:
 
 
 def _begin(answer: LLMatcher, end_ids: Sequence[int]) -> None:
-    """Do what the loop does first: some guides fail, or compute for minutes, only there."""
+    """Do what the loop does first, where some guides fail or compute for minutes."""
     legal = int.from_bytes(answer.compute_bitmask(), "little")
     for end in end_ids:
         legal &= ~(1 << end)
@@ -159,6 +159,6 @@ def _begin(answer: LLMatcher, end_ids: Sequence[int]) -> None:
 
 
 def _heap_bytes() -> int:
-    """Return the bytes of resident memory that isn't a file's."""
+    """Return the bytes of resident memory that isn't mapped from files."""
     _, resident, shared, *_ = map(int, Path("/proc/self/statm").read_text().split())
     return (resident - shared) * resource.getpagesize()

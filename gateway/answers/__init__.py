@@ -1,1 +1,1 @@
-"""Answers: from the chunks of the loop to the objects that clients are sent."""
+"""Answers: from the chunks of the loop to the objects of responses."""

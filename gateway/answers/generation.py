@@ -1,12 +1,11 @@
-"""One request's answers: made side by side, cancelled together, sent whole or as events."""
+"""Generates the answers of one request: concurrently, and cancelled together."""
 
 from __future__ import annotations
 
 import asyncio
-import json
 import re
 import time
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from functools import partial
 from http import HTTPStatus
@@ -18,7 +17,7 @@ from starlette.responses import Response
 
 from tandem.contract.errors import ErrorClass
 from tandem.contract.tensor import Tensor
-from tandem.gateway.answers.state import AnswerState
+from tandem.gateway.answers.state import Addition, AnswerState
 from tandem.gateway.answers.writer import Writer
 from tandem.gateway.errors import ApiError, api_error, bad_request
 from tandem.gateway.guides.structured_outputs import AskedGuide
@@ -29,14 +28,12 @@ from tandem.gateway.triton.backend import Inputs, ResponseChunk, Triton, without
 
 Numbered: TypeAlias = tuple[int, ResponseChunk]
 INVALID_GUIDE: ErrorClass = "invalid_guide"
-# The library cuts streams off, without a word, as soon as the process is asked to end. UnderWay
-# gives them time, and a last event.
+# sse-starlette ends streams without an event as soon as the process is asked to stop. UnderWay
+# leaves them time to finish and sends an error.
 AppStatus.enable_automatic_graceful_drain = False
 
-DONE = b"data: [DONE]\n\n"
 SECONDS_BETWEEN_PINGS = 15
-# A client that takes nothing for so long has gone, whatever its connection says.
-SECONDS_TO_SEND = 120.0
+SECONDS_TO_SEND = 120.0  # a client that reads nothing for this long is disconnected
 
 
 async def generate(
@@ -47,10 +44,10 @@ async def generate(
     *,
     most_at_once: int,
 ) -> AsyncGenerator[Numbered, None]:
-    """Yield the chunks of all answers as they come, each with its answer's number.
+    """Yield the chunks of all answers as they arrive, each with its answer's number.
 
-    Closing the iterator cancels what is left; so does the first error, which is raised. Nothing is
-    read ahead of a slow reader but one chunk an answer. extras: outputs that are wanted of each.
+    Closing the iterator cancels the remaining answers, and so does the first error, which is
+    raised. At most one chunk per answer is read ahead of a slow client. extras: optional outputs.
     """
     if len(requests) == 1:
         async with aclosing(engine.generate(model, requests[0], extras)) as chunks:
@@ -87,29 +84,24 @@ async def generate(
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def naming_fields(
-    fields: Mapping[str, str], guide: AskedGuide | None, chunks: AsyncGenerator[Numbered, None]
-) -> AsyncGenerator[Numbered, None]:
-    """Yield the same chunks; where the request is at fault, name the field that the client sent.
+def in_client_terms(
+    error: ApiError, fields: Mapping[str, str], guide: AskedGuide | None
+) -> ApiError:
+    """Return an entry's error with the names of the fields that the client sent.
 
     fields: by the names of the entries' inputs.
     """
-    try:
-        async with aclosing(chunks) as closing:
-            async for chunk in closing:
-                yield chunk
-    except ApiError as error:
-        if error.status != HTTPStatus.BAD_REQUEST:
-            raise
-        field, message = _named(error.message, fields)
-        if guide is not None and error.code == INVALID_GUIDE:
-            field, reason = guide.blamed(message.removeprefix(f"{guide.field}: "))
-            message = f"{field}: {reason}"
-        raise bad_request(message, param=field, code=error.code) from error
+    if error.status != HTTPStatus.BAD_REQUEST:
+        return error
+    field, message = _named(error.message, fields)
+    if guide is not None and error.code == INVALID_GUIDE:
+        field, reason = guide.blamed(message.removeprefix(f"{guide.field}: "))
+        message = f"{field}: {reason}"
+    return bad_request(message, param=field, code=error.code)
 
 
 def _named(message: str, fields: Mapping[str, str]) -> tuple[str | None, str]:
-    """Return the field that an entry complains of, and its line with the names of fields.
+    """Return the field that an entry's error is about, and the message with the names of fields.
 
     >>> _named("input 'stop_words': 300 words given", {"stop_words": "stop"})
     ('stop', 'stop: 300 words given')
@@ -124,47 +116,61 @@ def _named(message: str, fields: Mapping[str, str]) -> tuple[str | None, str]:
 
 
 class Exchange:
-    """One request and its answers."""
+    """One request and its answers. explain: makes the client's error of an entry's."""
 
     def __init__(
         self,
         body: GenerationRequest,
-        answers: list[AnswerState],
+        answers: Sequence[AnswerState],
         writer: Writer,
         metrics: GatewayMetrics,
+        explain: Callable[[ApiError], ApiError],
     ) -> None:
         self._body = body
         self._answers = answers
         self._writer = writer
         self._metrics = metrics
+        self._explain = explain
         self._began = time.perf_counter()
 
     async def whole(self, chunks: AsyncGenerator[Numbered, None]) -> Response:
+        additions: dict[int, Addition] = {}
         size = 0
         async with aclosing(self._counted(chunks)) as counted:
             async for number, chunk in counted:
-                answer = self._answers[number]
                 size += chunk.size
-                answer.additions.append(await aside(chunk.size, partial(answer.addition, chunk)))
-        written = await aside(size, lambda: self._writer.whole().json_bytes())
+                addition = partial(self._answers[number].addition, chunk)
+                additions[number] = await aside(chunk.size, addition)
+        ordered = [additions[number] for number in sorted(additions)]
+        written = await aside(size, partial(self._writer.whole, ordered))
         return Response(written, media_type="application/json")
 
-    async def events(self, chunks: AsyncGenerator[Numbered, None]) -> AsyncGenerator[bytes, None]:
+    async def stream(
+        self, chunks: AsyncGenerator[Numbered, None], under_way: UnderWay
+    ) -> EventSourceResponse:
+        """Return the stream after its first event; an error before it has a status of its own."""
+        events = self._events(chunks)
+        first = await anext(events)
+        return EventSourceResponse(
+            with_last_words(first, events, under_way, self._writer.failure),
+            ping=SECONDS_BETWEEN_PINGS,
+            sep="\n",
+            send_timeout=SECONDS_TO_SEND,
+        )
+
+    async def _events(self, chunks: AsyncGenerator[Numbered, None]) -> AsyncGenerator[bytes, None]:
         async with aclosing(self._counted(chunks)) as counted:
             async for number, chunk in counted:
-                yield event(await aside(chunk.size, partial(self._written, number, chunk)))
-        if self._body.streams_usage:
-            yield event(self._writer.end().json_bytes())
-        yield DONE
+                yield await aside(chunk.size, partial(self._written, number, chunk))
+        yield self._writer.end()
 
     def _written(self, number: int, chunk: ResponseChunk) -> bytes:
-        addition = self._answers[number].addition(chunk)
-        return self._writer.chunk(number, addition).json_bytes()
+        return self._writer.chunk(number, self._answers[number].addition(chunk))
 
     async def _counted(
         self, chunks: AsyncGenerator[Numbered, None]
     ) -> AsyncGenerator[Numbered, None]:
-        """Yield the same chunks and count them, also if the request is cut short."""
+        """Yield the same chunks and count them, also if the request is interrupted."""
         metrics = self._metrics
         metrics.running.inc()
         first = True
@@ -178,46 +184,33 @@ class Exchange:
                     first = False
                     yield number, chunk
             metrics.latency.observe(time.perf_counter() - self._began)
+        except ApiError as error:
+            raise self._explain(error) from error
         finally:
             metrics.running.dec()
-            if not first:  # a request that was rejected has no usage
+            if not first:  # a rejected request has no usage
                 usage = self._writer.usage
                 metrics.prompt_tokens.inc(usage.prompt_tokens)
                 metrics.generation_tokens.inc(usage.completion_tokens)
-                metrics.count(self._writer.metrics.speculative_decoding)
+                metrics.count(self._writer.speculation)
 
 
-def event(data: bytes) -> bytes:
-    return b"data: " + data + b"\n\n"
-
-
-async def begun(
-    events: AsyncGenerator[bytes, None], under_way: UnderWay
+async def with_last_words(
+    first: bytes,
+    events: AsyncGenerator[bytes, None],
+    under_way: UnderWay,
+    failure: Callable[[ApiError], bytes],
 ) -> AsyncGenerator[bytes, None]:
-    """Return the same events, the first of which has come; raise what comes instead of it."""
-    first = await anext(events)
-    return _after(first, events, under_way)
-
-
-async def _after(
-    first: bytes, events: AsyncGenerator[bytes, None], under_way: UnderWay
-) -> AsyncGenerator[bytes, None]:
+    """Yield all events. After an error, or when the gateway stops, yield the event of a failure."""
     try:
         yield first
         while True:
-            with under_way.one():  # not while a client takes its time: the library would be hit
+            with under_way.one():  # not during a yield: cancelling would hit sse-starlette
                 more = await anext(events, None)
             if more is None:
                 return
             yield more
-    except Exception as error:  # noqa: BLE001  the status was said already: only an event is left
-        yield event(json.dumps(api_error(error).body).encode())
-        yield DONE
+    except Exception as error:  # noqa: BLE001  the status is already sent
+        yield failure(api_error(error))
     finally:
         await events.aclose()
-
-
-def stream_response(events: AsyncGenerator[bytes, None]) -> EventSourceResponse:
-    return EventSourceResponse(
-        events, ping=SECONDS_BETWEEN_PINGS, sep="\n", send_timeout=SECONDS_TO_SEND
-    )

@@ -1,7 +1,6 @@
-"""What a model thinks before it answers: the block between ``<think>`` and ``</think>``.
+"""Separates reasoning, the block between ``<think>`` and ``</think>``, from the answer.
 
-As with calls of tools, what is found is a function of the text alone, whatever its chunks, and
-nothing that was told is taken back.
+The result depends on the text alone, not on its chunks, and nothing that was returned is revoked.
 """
 
 from __future__ import annotations
@@ -13,21 +12,20 @@ SPACE = " \t\r\n"
 
 
 class Split(NamedTuple):
-    """What is new of an answer."""
+    """The next part of an answer."""
 
     reasoning: str = ""
     content: str = ""
 
 
 class ReasoningSplitter:
-    """Tells a model's thoughts from its answer, while both are written.
+    """Separates reasoning from the answer as the text arrives, without white space around it.
 
-    begun: the prompt ends where thoughts have begun; a model may repeat the tag. White space around
-    thoughts is left out.
+    begun: the prompt ends with the opening tag; a model may repeat it.
     """
 
     def __init__(self, *, begun: bool) -> None:
-        self._held = ""  # a tag that may have begun, and the white space before it
+        self._held = ""  # the start of a tag, if it is one, and the white space before it
         self._thinks = self._at_edge = begun
         self._answers = False
         self._may_begin = True
@@ -58,7 +56,7 @@ class ReasoningSplitter:
         return Split(self._inside(thoughts[:length]))
 
     def end(self) -> Split:
-        """Return what was held back: nothing follows."""
+        """Return the text that was held back, at the end of the answer."""
         held, self._held = self._held, ""
         return Split(self._inside(held.rstrip(SPACE))) if self._thinks else Split(content=held)
 
@@ -70,6 +68,6 @@ class ReasoningSplitter:
 
 
 def _length_before_edge(thoughts: str) -> int:
-    """How much is surely of the thoughts: an end tag, or white space before it, may have begun."""
+    """Return how many characters can't be part of an end tag or of white space before one."""
     begun = next(n for n in range(len(END) - 1, -1, -1) if thoughts.endswith(END[:n]))
     return len(thoughts[: len(thoughts) - begun].rstrip(SPACE))

@@ -1,25 +1,23 @@
-"""What came of one answer so far."""
+"""The state of one answer."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from tandem.gateway.answers.log_probs import LogProbReader, LogProbRow
 from tandem.gateway.answers.reasoning import ReasoningSplitter, Split
-from tandem.gateway.answers.tokens import TokenOrigins
-from tandem.gateway.protocol.responses import FinishReason, TokenDetail
+from tandem.gateway.answers.tokens import AnswerToken, TokenTexts
+from tandem.gateway.protocol.responses import FinishReason
 from tandem.gateway.tools.parser import CallDelta, Parsed, ToolCallParser
 from tandem.gateway.triton.backend import ResponseChunk
 
 
-@dataclass(frozen=True)
-class Addition:
-    """What a chunk adds to an answer.
+class Addition(NamedTuple):
+    """What a chunk adds to an answer. An answer that isn't streamed has one chunk.
 
-    first: nothing of this answer was told yet. details, rows: None where nobody wants them; rows
-    are of log-probabilities.
+    first: whether the chunk is the first one. tokens: those whose text is complete, if the request
+    asked for details of them. rest: text at the end of the answer that belongs to no token.
     """
 
     chunk: ResponseChunk
@@ -28,15 +26,15 @@ class Addition:
     calls: list[CallDelta]
     finish_reason: FinishReason | None
     first: bool
-    details: list[TokenDetail] | None
-    rows: list[LogProbRow] | None
+    tokens: list[AnswerToken]
+    rest: str
 
 
 class Echo(NamedTuple):
     """The prompt that an answer begins with.
 
-    text: as the client sent it. num_received: characters of it, as the loop shows it, that the
-    first chunk begins with: the loop decodes prompt and answer together.
+    text: as the client sent it. num_received: characters of the first chunk that show the prompt;
+    the loop decodes prompt and answer together.
     """
 
     text: str = ""
@@ -48,19 +46,18 @@ NO_ECHO = Echo()
 
 @dataclass
 class AnswerState:
-    """One answer while it grows. What it holds is kept for a whole answer only.
+    """One answer while it grows.
 
-    prompt: its token ids. echo: what it begins with. origins, log_probs: read what is told of
-    tokens, where it is wanted. splitter: tells thoughts from the answer, where the model may think.
-    parser: tells calls from text, where there are tools; one_call: of them, the first alone is
-    told; only_calls: all the answer is calls, so what of it is none is the markup of one that was
-    cut.
+    prompt: its token ids. echo: what the answer begins with. texts: assigns the text to tokens, if
+    the request asked for details of them. splitter: separates reasoning from the answer, if the
+    model may reason. parser: separates tool calls from text, if there are tools. one_call: keep
+    only the first call. only_calls: the answer consists of calls, so other text is the markup of an
+    incomplete call.
     """
 
     prompt: Sequence[int]
     echo: Echo = NO_ECHO
-    origins: TokenOrigins | None = None
-    log_probs: LogProbReader | None = None
+    texts: TokenTexts | None = None
     splitter: ReasoningSplitter | None = None
     parser: ToolCallParser | None = None
     one_call: bool = False
@@ -71,7 +68,6 @@ class AnswerState:
     num_draft_tokens: int = 0
     num_accepted_tokens: int = 0
     begun: bool = False
-    additions: list[Addition] = field(default_factory=list)
 
     def add(self, chunk: ResponseChunk) -> None:
         self.num_tokens += len(chunk.tokens)
@@ -86,6 +82,7 @@ class AnswerState:
             chunk = chunk._replace(text=chunk.text[self.echo.num_received :])
         split = self._split(chunk)
         parsed = self._parsed(chunk, split.content)
+        tokens = list(self.texts.completed(chunk)) if self.texts else []
         return Addition(
             chunk,
             text=(self.echo.text if first else "") + parsed.content,
@@ -93,8 +90,8 @@ class AnswerState:
             calls=parsed.calls,
             finish_reason=self.finish_reason,
             first=first,
-            details=None if self.origins is None else self.origins.details(chunk),
-            rows=None if self.log_probs is None else self.log_probs.rows(chunk),
+            tokens=tokens,
+            rest=self.texts.rest if self.texts and chunk.finish_reason else "",
         )
 
     def _split(self, chunk: ResponseChunk) -> Split:
@@ -111,7 +108,7 @@ class AnswerState:
             return Parsed(text)
         parsed = self.parser.feed(text)
         if chunk.finish_reason is not None:
-            parsed.content += self.parser.end().content
+            parsed.content += self.parser.end()
             ended = chunk.finish_reason == "stop" and not self.parser.in_call
             if self.parser.has_calls and ended:
                 self.finish_reason = "tool_calls"
@@ -123,18 +120,18 @@ class AnswerState:
 
     @property
     def num_cached_prompt_tokens(self) -> int | None:
-        """Tokens of the prompt that were in the KV cache; None where, or until, nobody says."""
+        """Prompt tokens that were in the KV cache; None if the target doesn't report them."""
         return None if self.statistics is None else self.statistics["num_cached_prompt_tokens"]
 
     @property
     def warnings(self) -> list[str]:
-        """What of the guide isn't enforced; empty until the answer has ended."""
+        """Parts of the guide that aren't enforced; empty until the answer has ended."""
         guide = (self.statistics or {}).get("guide") or {}
         return list(guide.get("warnings", ()))
 
     @property
     def speculation(self) -> Mapping[str, Any]:
-        """What speculation did; of an answer that was cut short, in no more than these totals."""
+        """Statistics of speculation; for an interrupted answer, only totals of tokens."""
         if self.statistics is not None:
             return self.statistics
         return {
@@ -143,25 +140,3 @@ class AnswerState:
             "num_accepted_draft_tokens": self.num_accepted_tokens,
             "acceptance_histogram": [],
         }
-
-    def whole(self) -> Addition:
-        """Return all that was kept as one addition."""
-        kept = self.additions
-        calls: list[CallDelta] = []
-        for delta in (call for addition in kept for call in addition.calls):
-            if delta.index == len(calls):
-                calls.append(CallDelta(delta.index, delta.name))
-            calls[delta.index].arguments += delta.arguments
-        tokens = [token for addition in kept for token in addition.chunk.tokens]
-        details = [detail for addition in kept for detail in addition.details or ()]
-        rows = [row for addition in kept for row in addition.rows or ()]
-        return Addition(
-            kept[0].chunk._replace(tokens=tokens),
-            text="".join(addition.text for addition in kept),
-            reasoning="".join(addition.reasoning for addition in kept),
-            calls=calls,
-            finish_reason=self.finish_reason,
-            first=True,
-            details=None if self.origins is None else details,
-            rows=None if self.log_probs is None else rows,
-        )

@@ -1,76 +1,81 @@
-"""Which text belongs to which token of an answer, and which round made it."""
+"""Which text belongs to which token of an answer."""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator
-from typing import Generic, TypeVar
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
 
 from tandem.contract import entry as tensors
-from tandem.contract.entry import KINDS
-from tandem.gateway.protocol.responses import TokenDetail
+from tandem.contract.tensor import Tensor
 from tandem.gateway.triton.backend import ResponseChunk
 
-Row = TypeVar("Row")
-# What is reported per token.
+# The outputs that show the origin of each token.
 ORIGINS = (tensors.OUTPUT_ROUNDS, tensors.OUTPUT_KINDS, tensors.OUTPUT_TEXT_LENGTHS)
 
 
-class TokenTexts(Generic[Row]):
-    """Joins the tokens of one answer to its text.
+class AnswerToken(NamedTuple):
+    """A token of an answer, with its text.
 
-    A token is complete when its text has come: what may be the beginning of a stop string comes
-    later than its tokens. rest: text that belongs to no complete token.
+    offset: where the text starts in the answer, in characters. length: characters that the token
+    completes; a stop string may leave fewer in the text. round, kind, log_prob: None unless the
+    request asked for them. top: the most likely tokens and their log-probabilities, best first.
+    """
+
+    offset: int
+    text: str
+    id: int
+    length: int
+    round: int | None
+    kind: int | None
+    log_prob: float | None
+    top: list[tuple[int, float]]
+
+
+class TokenTexts:
+    """Assigns the text of one answer to its tokens.
+
+    Text that may be the start of a stop string arrives after its tokens, so a token is held until
+    its text has arrived. rest: text that belongs to no complete token. end: characters of the
+    answer that have arrived.
     """
 
     def __init__(self, offset: int = 0) -> None:
-        self._held: deque[tuple[int, Row]] = deque()
-        self._offset = offset  # of the first token that is held, in characters
+        self._held: deque[tuple[Any, ...]] = deque()
+        self._offset = offset  # of the first held token, in characters
         self.rest = ""
+        self.end = offset
 
-    @property
-    def end(self) -> int:
-        """Where the text ends that has come, in characters."""
-        return self._offset + len(self.rest)
-
-    def completed(
-        self, chunk: ResponseChunk, rows: Iterable[Row]
-    ) -> Iterator[tuple[int, str, Row]]:
-        """Yield the offset, the text and the row of each token that the next chunk completes.
-
-        rows: one for each token of the chunk.
-        """
+    def completed(self, chunk: ResponseChunk) -> Iterator[AnswerToken]:
+        """Yield the tokens whose text the next chunk completes."""
         self.rest += chunk.text
-        self._held.extend(zip(chunk.extras[tensors.OUTPUT_TEXT_LENGTHS], rows, strict=True))
+        self.end += len(chunk.text)
+        count = len(chunk.tokens)
+        optional = (tensors.OUTPUT_ROUNDS, tensors.OUTPUT_KINDS, tensors.OUTPUT_LOG_PROBS)
+        columns = (
+            chunk.tokens,
+            chunk.extras[tensors.OUTPUT_TEXT_LENGTHS],
+            *(chunk.extras.get(name, [None] * count) for name in optional),
+            top_tokens(chunk, tensors.OUTPUT_TOP_IDS, tensors.OUTPUT_TOP_LOG_PROBS, count),
+        )
+        self._held.extend(zip(*columns, strict=True))
         begin = 0
         while self._held:
-            length, row = self._held[0]
-            # A part of a character has no length: what follows it shows whether it is in the text.
+            token, length, *others = self._held[0]
+            # A part of a character has length 0; the next token shows whether it is in the text.
             if chunk.finish_reason is None and begin + max(length, 1) > len(self.rest):
                 break
             self._held.popleft()
-            yield self._offset + begin, self.rest[begin : begin + length], row
+            text = self.rest[begin : begin + length]
+            yield AnswerToken(self._offset + begin, text, token, length, *others)
             begin += length
         self._offset += begin
         self.rest = self.rest[begin:]
 
 
-class TokenOrigins:
-    """Finds, for each token of one answer, its text, its round and its kind.
-
-    Together the texts are the answer's.
-    """
-
-    def __init__(self) -> None:
-        self._texts: TokenTexts[tuple[int, int, int]] = TokenTexts()
-
-    def details(self, chunk: ResponseChunk) -> list[TokenDetail]:
-        columns = (chunk.extras[name] for name in (tensors.OUTPUT_ROUNDS, tensors.OUTPUT_KINDS))
-        rows = zip(chunk.tokens, *columns, strict=True)
-        told = [
-            TokenDetail(id=token, text=text, round=round_, kind=KINDS[kind])
-            for _, text, (token, round_, kind) in self._texts.completed(chunk, rows)
-        ]
-        if chunk.finish_reason is not None and told:
-            told[-1].text += self._texts.rest  # an unfinished character, which no token completes
-        return told
+def top_tokens(
+    chunk: ResponseChunk, ids: Tensor, log_probs: Tensor, count: int
+) -> Sequence[list[tuple[int, float]]]:
+    """Return the most likely tokens at each of ``count`` positions; empty lists if not sent."""
+    rows = zip(chunk.extras.get(ids, ()), chunk.extras.get(log_probs, ()), strict=True)
+    return [list(zip(*row, strict=True)) for row in rows] or [[] for _ in range(count)]

@@ -1,55 +1,193 @@
-"""Writes OpenAI's objects: whole answers, and the chunks of streams."""
+"""Writes answers as OpenAI's objects and as events of a stream."""
 
 from __future__ import annotations
 
+import json
 import secrets
 import string
 import time
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from itertools import zip_longest
-from typing import Any, TypeAlias
+from typing import Any, ClassVar
 
+from tandem.contract.entry import KINDS
 from tandem.gateway.answers.log_probs import (
+    LogProbRow,
     chat_log_probs,
     completion_log_probs,
+    log_prob_rows,
     prompt_log_probs,
 )
 from tandem.gateway.answers.state import Addition, AnswerState
+from tandem.gateway.errors import ApiError
 from tandem.gateway.protocol.requests import GenerationRequest
 from tandem.gateway.protocol.responses import (
+    ChatLogProbs,
     ChatMessage,
     Choice,
     Completion,
+    CompletionLogProbs,
     FunctionCall,
     PromptTokensDetails,
     RequestMetrics,
     SpeculationSoFar,
     SpeculativeDecoding,
+    TokenDetail,
     ToolCall,
     Usage,
 )
 from tandem.gateway.tokenizer import ChatTokenizer
 from tandem.gateway.tools.parser import CallDelta
 
-# Letters and digits of a call's id: Mistral's templates take no other ids back.
+# Mistral's templates accept only call ids of 9 letters and digits.
 ID_LETTERS, ID_LENGTH = string.ascii_letters + string.digits, 9
+DONE = b"data: [DONE]\n\n"
 
 
-class ChatShape:
-    """Choices of /v1/chat/completions.
+class Writer(ABC):
+    """Writes what the client gets for one request: one object, or the events of a stream.
 
-    prompt_in_choice: what is reported about a prompt is part of a choice, not of the whole object.
+    An API with other objects overrides ``whole``, ``chunk``, ``end`` and ``failure``. answers: all
+    choices of the first prompt precede those of the next.
     """
 
+    prefix: ClassVar[str]  # of the id
+    whole_object: ClassVar[str]
+    chunk_object: ClassVar[str]
+    prompt_in_choice: ClassVar[bool]  # whether details of a prompt are in a choice
+
+    def __init__(
+        self,
+        body: GenerationRequest,
+        answers: Sequence[AnswerState],
+        tokenizer: ChatTokenizer,
+        *,
+        model: str,
+        fingerprint: str,
+    ) -> None:
+        self._body = body
+        self._answers = answers
+        self._tokenizer = tokenizer
+        self._fields: dict[str, Any] = {
+            "id": self.prefix + uuid.uuid4().hex,
+            "created": int(time.time()),
+            "model": model,
+            "system_fingerprint": fingerprint,
+        }
+
+    @property
+    def usage(self) -> Usage:
+        """Tokens so far. A prompt counts once, even if it has several choices."""
+        firsts = self._answers[:: self._body.n]
+        prompts = sum(len(answer.prompt) for answer in firsts)
+        new = sum(answer.num_tokens for answer in self._answers)
+        usage = Usage(prompt_tokens=prompts, completion_tokens=new, total_tokens=prompts + new)
+        cached = [answer.num_cached_prompt_tokens for answer in firsts]
+        known = [count for count in cached if count is not None]
+        if len(known) == len(cached):
+            usage.prompt_tokens_details = PromptTokensDetails(cached_tokens=sum(known))
+        return usage
+
+    @property
+    def speculation(self) -> SpeculativeDecoding:
+        statistics = [answer.speculation for answer in self._answers]
+        steps, drafted, accepted = (
+            sum(one[name] for one in statistics)
+            for name in ("num_spec_steps", "num_draft_tokens", "num_accepted_draft_tokens")
+        )
+        histograms = [one["acceptance_histogram"] for one in statistics]
+        return SpeculativeDecoding(
+            num_spec_steps=steps,
+            num_draft_tokens=drafted,
+            num_accepted_draft_tokens=accepted,
+            draft_acceptance_rate=accepted / drafted if drafted else 0.0,
+            mean_acceptance_length=1 + accepted / steps if steps else 1.0,
+            acceptance_histogram=[sum(counts) for counts in zip_longest(*histograms, fillvalue=0)],
+        )
+
+    def whole(self, additions: Sequence[Addition]) -> bytes:
+        """Return complete answers, one addition each."""
+        made = self._with_statistics(self.whole_object)
+        for number, addition in enumerate(additions):
+            self._add(made, number, addition, whole=True)
+        return made.json_bytes()
+
+    def chunk(self, number: int, addition: Addition) -> bytes:
+        """Return the events for what a chunk adds to an answer."""
+        made = Completion(object=self.chunk_object, choices=[], **self._fields)
+        self._add(made, number, addition, whole=False)
+        if self._body.streams_usage:
+            made.usage = self.usage if self._body.streams_usage_always else None
+        return event(made.json_bytes())
+
+    def end(self) -> bytes:
+        """Return the last events of a stream."""
+        if not self._body.streams_usage:
+            return DONE
+        return event(self._with_statistics(self.chunk_object).json_bytes()) + DONE
+
+    def failure(self, error: ApiError) -> bytes:
+        """Return the last events of a stream that an error ends."""
+        return event(json.dumps(error.body).encode()) + DONE
+
+    @abstractmethod
+    def choice(self, number: int, addition: Addition, *, whole: bool) -> Choice:
+        """Return a complete answer, or what a chunk adds to it."""
+
+    @abstractmethod
+    def log_probs(
+        self, rows: Sequence[LogProbRow], *, as_ids: bool
+    ) -> ChatLogProbs | CompletionLogProbs:
+        """Return rows in the format of this API. as_ids: token ids take the place of texts."""
+
+    def _with_statistics(self, name: str) -> Completion:
+        metrics = RequestMetrics(speculative_decoding=self.speculation)
+        return Completion(
+            object=name, choices=[], usage=self.usage, metrics=metrics, **self._fields
+        )
+
+    def _add(self, made: Completion, number: int, addition: Addition, *, whole: bool) -> None:
+        """Add a choice with the details of its tokens and its prompt that the request asked for."""
+        body, chunk, answer = self._body, addition.chunk, self._answers[number]
+        choice = self.choice(number, addition, whole=whole)
+        made.choices.append(choice)
+        if body.return_token_details:
+            choice.token_details = _token_details(addition)
+            if not whole:
+                choice.speculation = SpeculationSoFar(
+                    num_rounds=chunk.num_rounds,
+                    num_draft_tokens=chunk.num_draft_tokens,
+                    num_accepted_draft_tokens=chunk.num_accepted_tokens,
+                )
+        if body.num_alternatives is not None:
+            rows = log_prob_rows(self._tokenizer, body, answer, addition)
+            choice.logprobs = self.log_probs(rows, as_ids=body.return_tokens_as_token_ids)
+        if body.return_token_ids:
+            choice.token_ids = list(chunk.tokens)
+        if warnings := answer.warnings:
+            made.warnings = warnings
+        if not addition.first:
+            return
+        place = choice if self.prompt_in_choice else made
+        if body.return_token_ids:
+            place.prompt_token_ids = list(answer.prompt)
+        if body.prompt_logprobs is not None:
+            place.prompt_logprobs = prompt_log_probs(
+                self._tokenizer, answer.prompt, chunk, body.prompt_logprobs
+            )
+
+
+class ChatWriter(Writer):
+    """Writes answers of /v1/chat/completions."""
+
     prefix = "chatcmpl-"
+    whole_object = "chat.completion"
+    chunk_object = "chat.completion.chunk"
     prompt_in_choice = False
-    whole = "chat.completion"
-    chunk = "chat.completion.chunk"
-    log_probs = staticmethod(chat_log_probs)
 
     def choice(self, number: int, addition: Addition, *, whole: bool) -> Choice:
-        """Return what a chunk adds, or a complete answer; the first chunk has the role."""
         message = ChatMessage(content=addition.text)
         if addition.first:
             message.role = "assistant"
@@ -68,20 +206,39 @@ class ChatShape:
             choice.delta = message
         return choice
 
+    def log_probs(self, rows: Sequence[LogProbRow], *, as_ids: bool) -> ChatLogProbs:
+        return chat_log_probs(self._tokenizer, rows, as_ids=as_ids)
 
-class CompletionShape:
-    """Choices of /v1/completions."""
+
+class CompletionWriter(Writer):
+    """Writes answers of /v1/completions."""
 
     prefix = "cmpl-"
+    whole_object = chunk_object = "text_completion"
     prompt_in_choice = True
-    whole = "text_completion"
-    chunk = "text_completion"
-    log_probs = staticmethod(completion_log_probs)
 
     def choice(self, number: int, addition: Addition, *, whole: bool) -> Choice:  # noqa: ARG002
         return Choice(
             index=number, text=addition.text, logprobs=None, finish_reason=addition.finish_reason
         )
+
+    def log_probs(self, rows: Sequence[LogProbRow], *, as_ids: bool) -> CompletionLogProbs:
+        return completion_log_probs(self._tokenizer, rows, as_ids=as_ids)
+
+
+def event(data: bytes) -> bytes:
+    return b"data: " + data + b"\n\n"
+
+
+def _token_details(addition: Addition) -> list[TokenDetail]:
+    details = [
+        TokenDetail(id=token.id, text=token.text, round=token.round, kind=KINDS[token.kind])
+        for token in addition.tokens
+        if token.round is not None and token.kind is not None
+    ]
+    if details:
+        details[-1].text += addition.rest  # an incomplete character at the end of the answer
+    return details
 
 
 def _tool_call(call: CallDelta, *, whole: bool) -> ToolCall:
@@ -90,132 +247,6 @@ def _tool_call(call: CallDelta, *, whole: bool) -> ToolCall:
     if not whole:
         made.index = call.index
     if call.name is not None:
-        made.id, made.type, made.function.name = _call_id(), "function", call.name
+        call_id = "".join(secrets.choice(ID_LETTERS) for _ in range(ID_LENGTH))
+        made.id, made.type, made.function.name = call_id, "function", call.name
     return made
-
-
-def _call_id() -> str:
-    return "".join(secrets.choice(ID_LETTERS) for _ in range(ID_LENGTH))
-
-
-Shape: TypeAlias = ChatShape | CompletionShape
-CHAT, COMPLETION = ChatShape(), CompletionShape()
-
-
-class Writer:
-    """Writes the objects of one request: they share an id, a moment and a model.
-
-    answers: of the request, all choices of the first prompt before those of the next.
-    """
-
-    def __init__(
-        self,
-        shape: Shape,
-        body: GenerationRequest,
-        answers: Sequence[AnswerState],
-        tokenizer: ChatTokenizer,
-        *,
-        model: str,
-        fingerprint: str,
-    ) -> None:
-        self._shape = shape
-        self._body = body
-        self._answers = answers
-        self._tokenizer = tokenizer
-        self._model = model
-        self._fingerprint = fingerprint
-        self._id = shape.prefix + uuid.uuid4().hex
-        self._created = int(time.time())
-
-    @property
-    def usage(self) -> Usage:
-        """Tokens so far; those of a prompt are counted once, however many choices it has."""
-        firsts = self._answers[:: self._body.n]
-        prompts = sum(len(answer.prompt) for answer in firsts)
-        new = sum(answer.num_tokens for answer in self._answers)
-        usage = Usage(prompt_tokens=prompts, completion_tokens=new, total_tokens=prompts + new)
-        cached = [answer.num_cached_prompt_tokens for answer in firsts]
-        known = [count for count in cached if count is not None]
-        if len(known) == len(cached):
-            usage.prompt_tokens_details = PromptTokensDetails(cached_tokens=sum(known))
-        return usage
-
-    @property
-    def metrics(self) -> RequestMetrics:
-        counted = [answer.speculation for answer in self._answers]
-        return RequestMetrics(speculative_decoding=speculative_decoding(counted))
-
-    def whole(self) -> Completion:
-        made = self._object(self._shape.whole, choices=[], usage=self.usage, metrics=self.metrics)
-        for number, answer in enumerate(self._answers):
-            self._add(made, number, answer.whole(), whole=True)
-        return made
-
-    def chunk(self, number: int, addition: Addition) -> Completion:
-        made = self._object(self._shape.chunk, choices=[])
-        self._add(made, number, addition, whole=False)
-        if self._body.streams_usage:
-            made.usage = self.usage if self._body.streams_usage_always else None
-        return made
-
-    def end(self) -> Completion:
-        """Return the last chunk of a stream: no choices, but the statistics of all of them."""
-        return self._object(self._shape.chunk, choices=[], usage=self.usage, metrics=self.metrics)
-
-    def _add(self, made: Completion, number: int, addition: Addition, *, whole: bool) -> None:
-        """Add a choice, with what the request wants to know of its tokens and of its prompt."""
-        body, chunk = self._body, addition.chunk
-        choice = self._shape.choice(number, addition, whole=whole)
-        made.choices.append(choice)
-        if addition.details is not None:
-            choice.token_details = addition.details
-            if not whole:
-                choice.speculation = SpeculationSoFar(
-                    num_rounds=chunk.num_rounds,
-                    num_draft_tokens=chunk.num_draft_tokens,
-                    num_accepted_draft_tokens=chunk.num_accepted_tokens,
-                )
-        if addition.rows is not None:
-            as_ids = body.return_tokens_as_token_ids
-            choice.logprobs = self._shape.log_probs(self._tokenizer, addition.rows, as_ids=as_ids)
-        if body.return_token_ids:
-            choice.token_ids = list(chunk.tokens)
-        if warnings := self._answers[number].warnings:
-            made.warnings = warnings
-        if not addition.first:
-            return
-        told = choice if self._shape.prompt_in_choice else made
-        prompt = self._answers[number].prompt
-        if body.return_token_ids:
-            told.prompt_token_ids = list(prompt)
-        if body.prompt_logprobs is not None:
-            told.prompt_logprobs = prompt_log_probs(
-                self._tokenizer, prompt, chunk, body.prompt_logprobs
-            )
-
-    def _object(self, name: str, **fields: Any) -> Completion:
-        return Completion(
-            id=self._id,
-            object=name,
-            created=self._created,
-            model=self._model,
-            system_fingerprint=self._fingerprint,
-            **fields,
-        )
-
-
-def speculative_decoding(statistics: Iterable[Mapping[str, Any]]) -> SpeculativeDecoding:
-    given = list(statistics)
-    steps, drafted, accepted = (
-        sum(one[name] for one in given)
-        for name in ("num_spec_steps", "num_draft_tokens", "num_accepted_draft_tokens")
-    )
-    histograms = [one["acceptance_histogram"] for one in given]
-    return SpeculativeDecoding(
-        num_spec_steps=steps,
-        num_draft_tokens=drafted,
-        num_accepted_draft_tokens=accepted,
-        draft_acceptance_rate=accepted / drafted if drafted else 0.0,
-        mean_acceptance_length=1 + accepted / steps if steps else 1.0,
-        acceptance_histogram=[sum(counts) for counts in zip_longest(*histograms, fillvalue=0)],
-    )

@@ -1,1 +1,1 @@
-"""What an answer must be: from the fields of a request to the grammar that the entries get."""
+"""Guides of answers: from the fields of a request to the grammar that the entries get."""

@@ -1,4 +1,4 @@
-"""The guide of a chat's answer: of its content, of its calls, and of the thoughts before them."""
+"""The guide of a chat's answer: of its reasoning, its content and its calls."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
+from tandem.contract.guide import lark_regex
 from tandem.gateway.answers.reasoning import BEGIN, END
 from tandem.gateway.errors import ApiError, bad_request
 from tandem.gateway.guides import lark
@@ -15,9 +16,9 @@ from tandem.gateway.tokenizer import ChatTokenizer
 from tandem.gateway.tools.formats import ToolCallFormat
 from tandem.gateway.tools.grammar import CallGrammar, Rules, check_names
 
-# The rules of an answer's content, and of calls of each function, by number.
+# The names of the rule for content, and of the rules for calls of each function.
 CONTENT, CALL = "content", re.compile(r"call_(\d+)")
-SPACE_BEHIND_THOUGHTS = r"/[ \t\r\n]{0,2}/"
+SPACE_AFTER_REASONING = r"/[ \t\r\n]{0,2}/"
 
 
 def answer_guide(
@@ -28,11 +29,11 @@ def answer_guide(
     skips_special_tokens: bool,
     open_objects: bool = False,
 ) -> AskedGuide | None:
-    """Return the guide of an answer; None leaves it free.
+    """Return the guide of an answer; None if the answer is free.
 
-    prompt: its token ids, which tell whether the model thinks first. skips_special_tokens: they
-    leave no text in answers. open_objects: objects of JSON schemas are open by default. Raises
-    ApiError where no grammar can say what is asked for.
+    prompt: its token ids, which show whether the model reasons first. skips_special_tokens: answers
+    leave out special tokens. open_objects: objects of JSON schemas are open by default. Raises
+    ApiError if no grammar can express the request.
     """
     thinks = tokenizer.reasons and not tokenizer.has_reasoned(prompt)
     guide = body.guide.opened() if body.guide and open_objects else body.guide
@@ -47,14 +48,14 @@ def answer_guide(
     if thinks:
         begun = tokenizer.has_begun_to_reason(prompt)
         if guide is None and not (body.must_call or begun or BEGIN in tokenizer.tokens_apart):
-            raise _unsupported("tools", f"strict: text and {BEGIN} cannot be told apart")
-        rules = _behind_thoughts(rules, tokenizer.tokens_apart, begun=begun)
+            raise _unsupported("tools", f"strict: text and {BEGIN} can't be distinguished")
+        rules = _after_reasoning(rules, tokenizer.tokens_apart, begun=begun)
     return AskedGuide("lark_grammar", rules.grammar, field, tuple(_parts(rules, body)))
 
 
 def _parts(rules: Rules, body: ChatRequest) -> Iterator[Part]:
-    """Say where the schemas and texts of the client stand in a grammar."""
-    line = 2  # behind the start
+    """Yield the places of the client's schemas and texts in a grammar."""
+    line = 2  # after the start
     for rule in rules.others:
         name = rule.partition(":")[0]
         if name == CONTENT and body.guide:
@@ -65,13 +66,13 @@ def _parts(rules: Rules, body: ChatRequest) -> Iterator[Part]:
 
 
 def _markers(body: ChatRequest, tokenizer: ChatTokenizer, *, thinks: bool) -> list[str]:
-    """Return what has to be seen in an answer, so that its parts can be told apart."""
+    """Return the text that separates the parts of an answer."""
     known = tokenizer.tool_calls if body.callable else None
     return [*([BEGIN, END] if thinks else ()), *([known.begin, known.end] if known else ())]
 
 
 def _check_seen(markers: Sequence[str], tokenizer: ChatTokenizer, field: str) -> None:
-    """Refuse what asks for a marker that answers leave out."""
+    """Reject a request that needs a marker that answers leave out."""
     for marker in markers:
         if tokenizer.hides(marker):
             raise _unsupported(field, f"answers of this model leave out {marker}")
@@ -80,7 +81,7 @@ def _check_seen(markers: Sequence[str], tokenizer: ChatTokenizer, field: str) ->
 def _with_calls(
     body: ChatRequest, guide: AskedGuide | None, tokenizer: ChatTokenizer, *, open_objects: bool
 ) -> Rules | None:
-    """Return the grammar of an answer with calls; None where they are looked for in any text."""
+    """Return the grammar of an answer with calls; None if no grammar is needed."""
     known, tools = tokenizer.tool_calls, body.callable
     strict = {tool.function.name for tool in tools if tool.function.strict}
     if known is None or not tools or not (body.must_call or guide or strict):
@@ -89,50 +90,48 @@ def _with_calls(
     bound = {tool.function.name for tool in tools} if body.must_call else strict
     grammar = CallGrammar(known, tools, bound, tokenizer.tokens_apart, body.one_call, open_objects)
     if guide:
-        _check_beside_calls(guide, known, body)
+        _check_with_calls(guide, known, body)
     if body.must_call:
         return grammar.calls()
     return grammar.calls_or(_content(guide)) if guide else grammar.text_or_calls()
 
 
-def _check_beside_calls(guide: AskedGuide, known: ToolCallFormat, body: ChatRequest) -> None:
-    """Refuse a guide of which nobody can tell whether an answer begins with it or with a call."""
+def _check_with_calls(guide: AskedGuide, known: ToolCallFormat, body: ChatRequest) -> None:
+    """Reject a guide whose text can't be distinguished from a call."""
     if guide.kind != "json_schema":
-        raise _unsupported(guide.field, "beside tools, an answer can only be JSON")
+        raise _unsupported(guide.field, "with tools, an answer can only be guided by a JSON schema")
     if known.begins_as_json and not body.must_call:
-        raise _unsupported(guide.field, "the model writes calls as plain JSON; send no tools")
+        raise _unsupported(guide.field, "the model writes calls as plain JSON; remove the tools")
 
 
 def _content(guide: AskedGuide) -> Rules:
     if guide.kind == "json_schema":
         rule = lark.json_value(json.loads(guide.text))
     elif guide.kind == "regex":
-        if lark.ends_in_backslash(guide.text):
-            raise bad_request(
-                f"{guide.field}: regex parse error: nothing follows the last backslash",
-                param=guide.field,
-                code="invalid_guide",
-            )
-        rule = lark.pattern(guide.text)
+        try:
+            rule = lark_regex(guide.text)
+        except ValueError as error:
+            message = f"{guide.field}: {error}"
+            raise bad_request(message, param=guide.field, code="invalid_guide") from error
     elif guide.kind == "choice":
         rule = lark.one_of([lark.literal(choice) for choice in json.loads(guide.text)])
     elif guide.kind == "lark_grammar":
         rule = lark.grammar(guide.text)
     else:
-        raise _unsupported(guide.field, "the model thinks first; write the grammar in Lark")
+        raise _unsupported(guide.field, "the model reasons first; write the grammar in Lark")
     return Rules(CONTENT, (f"{CONTENT}: {rule}",))
 
 
-def _behind_thoughts(answer: Rules, tokens: Mapping[str, int], *, begun: bool) -> Rules:
-    """Return the grammar of an answer behind thoughts.
+def _after_reasoning(answer: Rules, tokens: Mapping[str, int], *, begun: bool) -> Rules:
+    """Return the grammar of an answer after reasoning.
 
-    begun: the prompt begins them; else the model need not think.
+    begun: the prompt begins the reasoning; otherwise it is optional.
     """
-    rules = [f"thoughts[lazy]: {lark.pattern(lark.ANYTHING + END)}"]
-    if END in tokens:  # spelled in letters, it would be seen as well
+    rules = [f"thoughts[lazy]: {lark_regex(lark.ANYTHING + END)}"]
+    if END in tokens:  # spelled as text, it would also end the reasoning
         thought = lark.text_without(lark.ANYTHING + END + lark.ANYTHING)
         rules = [f"THOUGHT: {thought}", f"thoughts: THOUGHT {lark.marker(END, tokens)}"]
-    before = f"thoughts {SPACE_BEHIND_THOUGHTS}"
+    before = f"thoughts {SPACE_AFTER_REASONING}"
     if not begun:
         before = f"({lark.marker(BEGIN, tokens)} {before})?"
     return Rules(f"{before} {answer.start}", (*rules, *answer.others))

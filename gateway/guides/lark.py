@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping
 from typing import Any
 
-from tandem.contract.guide import EXACT, JSON_LAYOUT, LAYOUT_KEY, LAYOUT_OPTIONS
+from tandem.contract.guide import EXACT, LAYOUT_KEY, lark_regex, layout_of
 
 ANYTHING = "(?s:.*)"  # a regular expression
-ESCAPED_OR_SLASH = re.compile(r"\\.|/", re.DOTALL)
 
 
 def literal(text: str) -> str:
@@ -18,27 +16,16 @@ def literal(text: str) -> str:
 
 
 def marker(text: str, tokens: Mapping[str, int]) -> str:
-    """Return the terminal of a marker, which may be a token. tokens: those that are no text."""
+    """Return the terminal of a marker. tokens: ids of the tokens that aren't text."""
     return f"<[{tokens[text]}]>" if text in tokens else literal(text)
 
 
 def json_value(schema: Mapping[str, Any]) -> str:
-    """Return the rule of a JSON value that fits a schema, whose own layout goes first."""
+    """Return the rule of a JSON value that fits a schema; the schema may set its own layout."""
     own = schema.get(LAYOUT_KEY)
     options = own if isinstance(own, dict) else {}
-    layout = JSON_LAYOUT if LAYOUT_OPTIONS.isdisjoint(options) else {}
-    whole = {**schema, LAYOUT_KEY: {**layout, **options, **EXACT}}
+    whole = {**schema, LAYOUT_KEY: {**layout_of(schema), **options, **EXACT}}
     return f"%json {json.dumps(whole, ensure_ascii=False)}"
-
-
-def pattern(regex: str) -> str:
-    escaped = ESCAPED_OR_SLASH.sub(lambda found: r"\/" if found[0] == "/" else found[0], regex)
-    return f"/{escaped}/"
-
-
-def ends_in_backslash(regex: str) -> bool:
-    """Whether nothing follows the last backslash of an expression, which would escape its end."""
-    return ESCAPED_OR_SLASH.sub("", regex).endswith("\\")
 
 
 def one_of(alternatives: list[str]) -> str:
@@ -50,5 +37,5 @@ def grammar(text: str) -> str:
 
 
 def text_without(regex: str) -> str:
-    """Return the terminal of any text that a regular expression does not match."""
-    return f"/{ANYTHING}/ & ~{pattern(regex)}"
+    """Return the terminal of any text that doesn't match a regular expression."""
+    return f"/{ANYTHING}/ & ~{lark_regex(regex)}"

@@ -1,4 +1,4 @@
-"""What an answer must be, as OpenAI's and vLLM's clients ask for it."""
+"""The fields of a request that guide the answer: OpenAI's, vLLM's and llama.cpp's."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import json
 import re
 from collections.abc import Mapping
 from functools import cached_property
-from types import MappingProxyType
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 from pydantic import AfterValidator, Field, ValidationInfo, model_validator
@@ -16,19 +15,18 @@ from tandem.contract.guide import LAYOUT_KEY, OWN_OPTIONS, GuideKind
 from tandem.gateway.protocol.body import Body, BodyObject
 from tandem.gateway.protocol.fields import Refused, check_plain, quoted, wrong
 
-ANY_OBJECT: Mapping[str, Any] = MappingProxyType({"type": "object"})
+ANY_OBJECT = {"type": "object"}
 FREE_WHITE_SPACE = "whitespace_flexible"  # an option of llguidance
 ADDITIONAL, STRICT = OWN_OPTIONS
-# No line is looked at from the one before: many empty ones would take ever longer.
+# White space excludes line ends: otherwise many empty lines would take quadratic time.
 RULE_OF_EBNF = re.compile(r"^[^\S\n]*[\w.-]+\s*::=", re.MULTILINE)
 
-
-# Where a grammar is at fault, and why, as the entries say it.
+# The place of an error in a grammar, as the entries report it.
 PLACE = re.compile(r"at (\d+)\(\d+\): (?:failed to compile JSON schema: )?")
 
 
 class Part(NamedTuple):
-    """A part of a grammar that a client asked for. line: its first. function: a tool's name."""
+    """A part of a grammar. line: its first. field: its source. function: a tool's name."""
 
     line: int
     field: str
@@ -36,9 +34,9 @@ class Part(NamedTuple):
 
 
 class AskedGuide(NamedTuple):
-    """What an answer must be. kind, text: as the entries take them. field: that asked for it.
+    """A guide for the entries. field: the client's field with it.
 
-    parts: what of a grammar that the gateway wrote comes from where, in the order of their lines.
+    parts: of a grammar that the gateway wrote, in the order of their lines.
     """
 
     kind: GuideKind
@@ -47,7 +45,7 @@ class AskedGuide(NamedTuple):
     parts: tuple[Part, ...] = ()
 
     def blamed(self, reason: str) -> tuple[str, str]:
-        """Return the field that is at fault, and what is wrong with it."""
+        """Return the field at fault, and what is wrong with it."""
         found = PLACE.match(reason)
         line = int(found[1]) if found else 0
         part = max((part for part in self.parts if part.line <= line), default=None)
@@ -57,7 +55,7 @@ class AskedGuide(NamedTuple):
         return part.field, function + reason[found.end() :]
 
     def opened(self) -> AskedGuide:
-        """Return the guide with objects of its JSON schema open, unless the schema decides that."""
+        """Return the guide with the objects of its JSON schema open, unless it decides that."""
         if self.kind != "json_schema":
             return self
         schema = with_options(json.loads(self.text), **{ADDITIONAL: True})
@@ -65,41 +63,28 @@ class AskedGuide(NamedTuple):
 
 
 def with_options(schema: Mapping[str, Any], **options: bool) -> Mapping[str, Any]:
-    """Return a schema with options of its guide; those that it has stay."""
+    """Return a schema with options for its guide; options that it already has stay."""
     own = schema.get(LAYOUT_KEY, {})
     return {**schema, LAYOUT_KEY: {**options, **own}} if isinstance(own, dict) else schema
 
 
-def guides_in(
-    field: str,
-    *,
-    json_: Any = None,
-    regex: str | None = None,
-    choice: list[str] | None = None,
-    grammar: str | None = None,
-) -> list[AskedGuide]:
-    """Return the guides among the values that came in a field.
+def asked_guide(field: str, kind: GuideKind, value: Any) -> AskedGuide:
+    """Return the guide with the value of a field.
 
-    grammar: EBNF as llama.cpp writes it if it has a rule with ``::=``, else Lark.
+    A grammar with a rule that has ``::=`` is llama.cpp's EBNF, any other is Lark.
     """
-    found = []
-    if json_ is not None:
-        found.append(AskedGuide("json_schema", json.dumps(dict(json_), ensure_ascii=False), field))
-    if regex is not None:
-        found.append(AskedGuide("regex", regex, field))
-    if choice is not None:
-        found.append(AskedGuide("choice", json.dumps(choice, ensure_ascii=False), field))
-    if grammar is not None:
-        is_ebnf = RULE_OF_EBNF.search(grammar)
-        found.append(AskedGuide("ebnf_grammar" if is_ebnf else "lark_grammar", grammar, field))
-    return found
+    if kind == "lark_grammar" and RULE_OF_EBNF.search(value):
+        kind = "ebnf_grammar"
+    if not isinstance(value, str):
+        value = json.dumps(value, ensure_ascii=False)
+    return AskedGuide(kind, value, field)
 
 
-PLACES = {"json_": "structured_outputs.json"}  # of fields that a body calls otherwise
+PLACES = {"json_": "structured_outputs.json"}  # fields whose path differs from their name
 
 
 def _schema(value: dict[str, Any] | str, info: ValidationInfo) -> dict[str, Any]:
-    """Read a JSON schema that may have come as text."""
+    """Return a JSON schema, which may be sent as text."""
     if isinstance(value, dict):
         return value
     try:
@@ -121,7 +106,7 @@ Choices = Annotated[list[str], Field(fail_fast=True, min_length=1)]
 class NamedSchema(BodyObject):
     """A JSON schema as OpenAI's clients send it.
 
-    strict: refuse a schema of which a part cannot be enforced.
+    strict: reject a schema with a part that can't be enforced.
     """
 
     place: ClassVar = "response_format.json_schema"
@@ -132,7 +117,7 @@ class NamedSchema(BodyObject):
 
 
 class ResponseFormat(BodyObject):
-    """What kind of text an answer is."""
+    """The format of an answer."""
 
     place: ClassVar = "response_format"
     type: Literal["text", "json_object", "json_schema"]
@@ -159,8 +144,8 @@ class StructuredOutputs(BodyObject):
     """A guide as vLLM's clients send it.
 
     disable_any_whitespace: false allows white space wherever JSON does.
-    disable_additional_properties: whether objects whose schema doesn't say otherwise have only the
-    properties that it declares; the gateway's own default if None.
+    disable_additional_properties: whether objects have only the properties that their schema
+    declares, unless it decides that; the gateway's default if None.
     """
 
     place: ClassVar = "structured_outputs"
@@ -189,15 +174,14 @@ class StructuredOutputs(BodyObject):
 
     @cached_property
     def _guides(self) -> list[AskedGuide]:
-        guides = guides_in(
-            self.place,
-            json_=self._with_options(self.json_),
-            regex=self.regex,
-            choice=self.choice,
-            grammar=self.grammar,
-        )
-        schema = self._with_options(ANY_OBJECT if self.json_object else None)
-        return [*guides, *guides_in(self.place, json_=schema)]
+        given: list[tuple[GuideKind, Any]] = [
+            ("json_schema", self._with_options(self.json_)),
+            ("regex", self.regex),
+            ("choice", self.choice),
+            ("lark_grammar", self.grammar),
+            ("json_schema", self._with_options(ANY_OBJECT if self.json_object else None)),
+        ]
+        return [asked_guide(self.place, kind, value) for kind, value in given if value is not None]
 
     def _with_options(self, schema: Any) -> Any:
         options = {} if self.disable_any_whitespace else {FREE_WHITE_SPACE: True}
@@ -221,7 +205,7 @@ class GuidedRequest(Body):
     """List of strings; the output is one of them."""
     guided_grammar: Text | None = None
     """Grammar: GBNF if its rules have `::=`, else Lark."""
-    json_schema: Schema | None = None  # this and the next one as llama.cpp's clients send them
+    json_schema: Schema | None = None  # llama.cpp's, as is the next one
     """JSON schema, as llama.cpp's clients send it."""
     grammar: str | None = None
     """Grammar, as llama.cpp's clients send it."""
@@ -230,7 +214,7 @@ class GuidedRequest(Body):
     def _one_guide(self) -> GuidedRequest:
         if len(self._guides) > 1:
             one, other = (guide.field for guide in self._guides[:2])
-            raise wrong(other, f"{one} and {other} both say what the answer must be; send one")
+            raise wrong(other, f"{one} and {other} both guide the answer; send one")
         return self
 
     @property
@@ -240,14 +224,14 @@ class GuidedRequest(Body):
     @cached_property
     def _guides(self) -> list[AskedGuide]:
         formatted = self.response_format and self.response_format.schema_
-        structured = [self.structured_outputs.guide] if self.structured_outputs else []
-        return [
-            *guides_in("response_format", json_=formatted),
-            *structured,
-            *guides_in("guided_json", json_=self.guided_json),
-            *guides_in("guided_regex", regex=self.guided_regex),
-            *guides_in("guided_choice", choice=self.guided_choice),
-            *guides_in("guided_grammar", grammar=self.guided_grammar),
-            *guides_in("json_schema", json_=self.json_schema),
-            *guides_in("grammar", grammar=self.grammar or None),
+        given: list[tuple[str, GuideKind, Any]] = [
+            ("response_format", "json_schema", formatted),
+            ("guided_json", "json_schema", self.guided_json),
+            ("guided_regex", "regex", self.guided_regex),
+            ("guided_choice", "choice", self.guided_choice),
+            ("guided_grammar", "lark_grammar", self.guided_grammar),
+            ("json_schema", "json_schema", self.json_schema),
+            ("grammar", "lark_grammar", self.grammar or None),
         ]
+        guides = [asked_guide(*one) for one in given if one[2] is not None]
+        return [*guides, self.structured_outputs.guide] if self.structured_outputs else guides

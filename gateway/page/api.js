@@ -13,7 +13,7 @@ async function refuse(response) {
   let message = text || `status ${response.status}`;
   try {
     message = JSON.parse(text).error.message;
-  } catch { /* a proxy's own words */ }
+  } catch { /* not the gateway's error, but a proxy's */ }
   throw new ApiError(message);
 }
 
@@ -33,7 +33,7 @@ export async function* stream(path, body, key, signal) {
   let held = "";
   for (;;) {
     const { done, value } = await reader.read();
-    if (done) throw new ApiError("the answer broke off");
+    if (done) throw new ApiError("The answer ended unexpectedly.");
     const lines = (held + value).split("\n");
     held = lines.pop();
     for (const line of lines) {

@@ -1,4 +1,4 @@
-// The page: reads the form, streams answers into panels, compares them with the baseline.
+// Reads the form, streams answers into panels, and compares them with the baseline.
 
 import { ApiError, get, stream } from "./api.js";
 import { Panel } from "./panel.js";
@@ -6,7 +6,7 @@ import { Panel } from "./panel.js";
 const at = (id) => document.getElementById(id);
 const [answers, form, note, promptBox] = ["answers", "form", "note", "prompt"].map(at);
 let messages = []; // of the chat so far
-let running = null; // what stops the answers that are coming
+let running = null; // aborts the current answers
 
 const mode = () => form.elements.mode.value;
 const key = () => at("key").value;
@@ -16,7 +16,7 @@ function showStatus(text, wrong = false) {
   note.classList.toggle("wrong", wrong);
 }
 
-// The fields of a request that the controls set; what is left empty is the deployment's.
+// Fields of a request. An empty control leaves its field out, so the default applies.
 function fields() {
   const number = (id) => (at(id).value === "" ? undefined : Number(at(id).value));
   const length = at("draft-length").value;
@@ -36,14 +36,14 @@ function fields() {
   };
 }
 
-// The JSON schema that answers must fit; undefined where there is none.
+// The JSON schema of the answer; undefined if there is none.
 function schema() {
   const text = at("schema").value.trim();
   if (!text) return undefined;
   try {
     return JSON.parse(text);
   } catch (error) {
-    throw new ApiError(`The JSON schema cannot be read: ${error.message}`);
+    throw new ApiError(`The JSON schema is not valid JSON: ${error.message}`);
   }
 }
 
@@ -69,15 +69,15 @@ function say(text) {
 function panelsFor(titles) {
   const row = document.createElement("div");
   row.className = "panels";
-  const tellRound = (text) => { at("round").textContent = text; };
-  const panels = titles.map((title) => new Panel(title, tellRound));
+  const showRound = (text) => { at("round").textContent = text; };
+  const panels = titles.map((title) => new Panel(title, showRound));
   row.append(...panels.map((panel) => panel.element));
   answers.append(row);
   row.scrollIntoView({ block: "nearest" });
   return [row, panels];
 }
 
-// One after the other: side by side they would take the machine's time from each other.
+// Sequential, because concurrent requests would slow each other down.
 async function compare(body, signal) {
   const seeded = { ...body, seed: body.seed ?? Math.floor(Math.random() * 2 ** 31) };
   const [row, [drafted, baseline]] = panelsFor(["With drafts", "Baseline"]);
@@ -87,21 +87,21 @@ async function compare(body, signal) {
   const verdict = document.createElement("p");
   verdict.className = "verdict";
   const ratio = (drafted.speed / baseline.speed).toFixed(2);
-  verdict.textContent = `${difference(drafted.said, baseline.said)} With drafts: ${ratio}x the speed.`;
+  verdict.textContent = `${difference(drafted.said, baseline.said)} Speedup with drafts: ${ratio}x.`;
   row.append(verdict);
   return drafted;
 }
 
 function difference(one, other) {
-  if (one === other) return "The texts are the same.";
+  if (one === other) return "The answers are identical.";
   let place = 0;
   while (one[place] === other[place]) place += 1;
-  return `The texts differ from character ${place + 1} on.`;
+  return `The answers differ from character ${place + 1}.`;
 }
 
 async function send() {
   at("send").disabled = true;
-  await looked; // what is served decides what is sent
+  await connected; // the form depends on the server
   const text = promptBox.value;
   const chat = mode() === "chat";
   const asked = [...messages, { role: "user", content: text }];
@@ -112,7 +112,7 @@ async function send() {
     const body = { ...fields(), ...(chat ? { messages: asked } : { prompt: text }) };
     say(text);
     let panel;
-    if (at("beside").checked) {
+    if (at("compare").checked) {
       panel = await compare(body, running.signal);
     } else {
       let row;
@@ -121,10 +121,10 @@ async function send() {
     }
     if (chat) messages = [...asked, { role: "assistant", content: panel.said }];
     if (chat) promptBox.value = "";
-    showStatus(`${panel.numTokens} tokens in ${panel.seconds.toFixed(1)} s; ended by ${panel.finishReason}.`);
+    showStatus(`${panel.numTokens} tokens in ${panel.seconds.toFixed(1)} s; finish reason: ${panel.finishReason}.`);
   } catch (error) {
     if (error.name === "AbortError") showStatus("Stopped.");
-    else showStatus(error instanceof ApiError ? error.message : `The gateway cannot be reached: ${error.message}`, true);
+    else showStatus(error instanceof ApiError ? error.message : `Can't reach the gateway: ${error.message}`, true);
   } finally {
     running = null;
     at("send").disabled = false;
@@ -133,22 +133,22 @@ async function send() {
   }
 }
 
-async function look() {
+async function connect() {
   try {
     const [models, tokenizer] = await Promise.all([get("/v1/models", key()), get("/tokenizer_info", key())]);
     at("model").replaceChildren(...models.data.map((model) => new Option(model.id)));
-    const [first] = at("drafter").options; // the deployment's
+    const [first] = at("drafter").options; // the default
     at("drafter").replaceChildren(first, ...models.data[0].drafters.map((name) => new Option(name)));
     const room = models.data[0].max_model_len;
     at("max-tokens").max = room;
     at("max-tokens").value = Math.min(Number(at("max-tokens").value), Math.floor(room / 2));
-    at("server").textContent = `${room} tokens of context`;
+    at("server").textContent = `Context length: ${room} tokens`;
     at("server").classList.remove("wrong");
     const [chat, completion] = form.elements.mode;
     chat.disabled = !tokenizer.chat_template;
     if (chat.disabled) {
       completion.checked = true;
-      showStatus("This model has no chat template: it completes texts.");
+      showStatus("This model has no chat template, so it only completes text.");
     }
   } catch (error) {
     at("server").textContent = error.message;
@@ -174,7 +174,7 @@ at("clear").addEventListener("click", () => {
 });
 at("key").addEventListener("change", () => {
   sessionStorage.setItem("tandem-key", key());
-  looked = look();
+  connected = connect();
 });
 at("key").value = sessionStorage.getItem("tandem-key") ?? "";
-let looked = look();
+let connected = connect();

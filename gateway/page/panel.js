@@ -1,19 +1,19 @@
-// One answer on the page: its text, a token a span, and its statistics.
+// One answer on the page: its text, with a span per token, its statistics and warnings.
 
 const KINDS = {
   accepted: "accepted", correction: "correction", bonus: "bonus", plain: "without a draft",
-  unknown: "drafted in the engine or not", forced: "forced by the schema",
+  unknown: "of unknown origin", forced: "forced by the schema",
 };
 const STATISTICS = {
   speed: "tokens/s", acceptance: "acceptance", perRound: "tokens per round", first: "first token",
 };
 
 export class Panel {
-  #placed = 0; // characters whose tokens have come
-  #rest = null; // shows those behind them
-  #shown = null; // the round that is marked; what a guide forces before the first one has round 0
+  #placed = 0; // characters whose tokens have arrived
+  #rest = null; // shows the characters after them
+  #shown = null; // the marked round; 0 for tokens that a guide forces before the first one
 
-  constructor(title, tellRound) {
+  constructor(title, showRound) {
     this.element = document.createElement("article");
     this.element.className = "panel";
     const heading = document.createElement("h3");
@@ -22,10 +22,12 @@ export class Panel {
     this.text.className = "text";
     this.text.tabIndex = 0;
     this.text.setAttribute("role", "group");
-    this.text.setAttribute("aria-label", `${title}: arrow keys go from round to round`);
+    this.text.setAttribute("aria-label", `${title}: arrow keys select a round`);
     this.statistics = document.createElement("dl");
-    this.element.append(heading, this.text, this.statistics);
-    this.tellRound = tellRound;
+    this.warnings = document.createElement("p");
+    this.warnings.className = "wrong";
+    this.element.append(heading, this.text, this.warnings, this.statistics);
+    this.showRound = showRound;
     this.said = "";
     this.numTokens = 0;
     this.totals = null;
@@ -41,8 +43,9 @@ export class Panel {
     this.text.addEventListener("keydown", (event) => this.#step(event));
   }
 
-  // Take in a chunk of the stream.
+  // Show a chunk of the stream.
   add(chunk) {
+    if (chunk.warnings) this.warnings.textContent = `Warning: ${chunk.warnings.join("; ")}`;
     const [choice] = chunk.choices;
     if (!choice) return;
     const text = choice.delta ? choice.delta.content : choice.text;
@@ -51,7 +54,7 @@ export class Panel {
     if (this.numTokens && this.first === null) this.first = performance.now();
     this.totals = choice.speculation ?? this.totals;
     this.finishReason = choice.finish_reason ?? this.finishReason;
-    this.said += text ?? ""; // none while the model thinks
+    this.said += text ?? ""; // none while the model reasons
     this.#show(tokens);
     this.showStatistics();
   }
@@ -95,7 +98,7 @@ export class Panel {
     }
   }
 
-  // Mark all tokens of a round, and show what it brought; null marks none.
+  // Mark all tokens of a round and show their number by kind; null marks none.
   mark(round) {
     if (round === this.#shown) return;
     this.#shown = round;
@@ -107,23 +110,23 @@ export class Panel {
     }
     const parts = Object.entries(kinds).map(([kind, count]) => `${count} ${KINDS[kind]}`);
     const place = round === 0 ? "Before the first round" : `Round ${round}`;
-    this.tellRound(round === null ? "" : `${place}: ${parts.join(", ")}`);
+    this.showRound(round === null ? "" : `${place}: ${parts.join(", ")}`);
   }
 
   #step(event) {
     const steps = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1 };
-    const told = this.text.querySelectorAll("[data-round]");
-    if (!(event.key in steps) || !told.length) return;
+    const tokens = this.text.querySelectorAll("[data-round]");
+    if (!(event.key in steps) || !tokens.length) return;
     event.preventDefault();
-    const rounds = [...new Set([...told].map((s) => Number(s.dataset.round)))];
+    const rounds = [...new Set([...tokens].map((s) => Number(s.dataset.round)))];
     const place = rounds.indexOf(this.#shown) + steps[event.key];
     this.mark(rounds[Math.min(Math.max(place, 0), rounds.length - 1)]);
   }
 
-  // Append the tokens, each with its text, and what has come of those behind them.
+  // Append the tokens, and the text of tokens that haven't arrived.
   #show(tokens) {
     this.#rest?.remove();
-    for (const token of tokens.filter((told) => told.text)) {
+    for (const token of tokens.filter((one) => one.text)) {
       const span = this.#append(token.text);
       span.className = `token ${token.kind}`;
       span.dataset.round = token.round;

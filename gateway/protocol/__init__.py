@@ -1,1 +1,1 @@
-"""What clients send, and what they are sent: the JSON objects of the API."""
+"""The JSON objects of the API."""

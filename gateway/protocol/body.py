@@ -1,4 +1,4 @@
-"""A request's body: how it is read, and the objects that it consists of."""
+"""Reads the body of a request; base classes of the objects in it."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ from tandem.gateway.tasks import aside
 
 Kind = TypeVar("Kind", bound=BaseModel)
 
-MOST_NAMED = 10  # faults of one body
-BY_KEY = "logit_bias"  # the field whose entries have names of the client's own
-# Pydantic's names of faults that it describes in words of Python.
-KINDS_OF_VALUES = {
+MOST_NAMED = 10  # errors in one line
+BY_KEY = "logit_bias"  # a field with keys that the client chooses
+# JSON's name of the type that pydantic expected, by the type of error.
+EXPECTED = {
     "dict_type": "an object",
     "list_type": "a list",
     "model_attributes_type": "an object",
@@ -40,13 +40,13 @@ KINDS_OF_VALUES = {
 
 
 class Strict(BaseModel):
-    """An object whose values must have their types: true is not a number, and neither is "1"."""
+    """An object whose values are not converted: neither true nor "1" is a number."""
 
     model_config = ConfigDict(strict=True)
 
 
 class BodyObject(Strict):
-    """An object in a body. Unknown fields are rejected by name; null is the same as a missing one.
+    """An object in a body. Unknown fields are rejected; null means that the field is missing.
 
     place: the object's path in the body. refused: fields that are known but rejected.
     """
@@ -64,7 +64,7 @@ class BodyObject(Strict):
 
 
 class Body(BodyObject):
-    """A request's body. Some fields are ignored."""
+    """A request's body. Fields in ``IGNORED`` have no effect."""
 
     refused = REFUSED
 
@@ -79,7 +79,7 @@ class Body(BodyObject):
 
 
 async def read_body(kind: type[Kind], request: Request) -> Kind:
-    """Return the body as `kind`; raise ApiError if it isn't one. A long one is read on a thread."""
+    """Return the body as an object of a type; raise ApiError if it isn't one."""
     encoding = request.headers.get("content-encoding", "")
     if encoding.lower() not in ("", "identity"):
         raise ApiError(
@@ -98,7 +98,7 @@ async def read_body(kind: type[Kind], request: Request) -> Kind:
 
 
 def _is_json(content_type: str) -> bool:
-    # Browsers send no such type to another host unless that host allows it first.
+    # Browsers send this type to another host only with that host's permission (CORS).
     message = email.message.Message()
     message["content-type"] = content_type
     subtype = message.get_content_subtype()
@@ -119,20 +119,20 @@ def _parsed(raw: bytes) -> Any:
     except json.JSONDecodeError as error:
         raise bad_request(f"the body is not JSON: {error.msg}", code="invalid_json") from None
     except (ValueError, RecursionError):
-        message = "the body is not JSON: it is no UTF-8, nests too deep, or has too long an integer"
+        message = "the body is not JSON: it isn't UTF-8, nests too deep or has too long an integer"
         raise bad_request(message, code="invalid_json") from None
 
 
 def invalid(error: ValidationError) -> ApiError:
-    """Return the error of a body that is not what the endpoint takes; it names all faults."""
+    """Return the client's error for all errors that pydantic found, in one line."""
     faults = error.errors(include_url=False, include_input=False)
-    lines: dict[str, str] = {}  # by the path of a fault
+    lines: dict[str, str] = {}  # by path
     for fault in faults:
         field = fault.get("ctx", {}).get("field")  # then the message is a complete line
         path = field or _path(fault["loc"])
-        kind = KINDS_OF_VALUES.get(fault["type"])
-        text = f"must be {kind}" if kind else _in_our_words(fault["msg"])
-        if path in lines:  # it takes values of several kinds
+        kind = EXPECTED.get(fault["type"])
+        text = f"must be {kind}" if kind else _after_name(fault["msg"])
+        if path in lines:  # the field accepts several types
             lines[path] += f" or {text.removeprefix('must be ')}"
         elif fault["type"] == "missing":
             lines[path] = f"{path or 'the body'} is missing"
@@ -145,13 +145,13 @@ def invalid(error: ValidationError) -> ApiError:
     return bad_request("; ".join(named), param=next(iter(lines)) or None, code=code)
 
 
-def _in_our_words(message: str) -> str:
-    """Return pydantic's message as what follows the name of a field."""
+def _after_name(message: str) -> str:
+    """Return pydantic's message in a form that follows the name of a field."""
     return re.sub(r"^\w+ should (be|have)", r"must \1", message).replace(" after validation", "")
 
 
 def _path(location: tuple[int | str, ...]) -> str:
-    """Spell a place in the body: ``messages[0].role``. Names of alternatives are left out."""
+    """Return a path such as ``messages[0].role``, without the names of pydantic's unions."""
     path = ""
     for before, part in pairwise(("", *location)):
         if isinstance(part, int):

@@ -1,87 +1,75 @@
-"""Fields of requests: the kinds of values that they take, and the fields that are rejected.
-
-A refused field would change the answer; its neutral values, and null, pass. An ignored one would
-not.
-"""
+"""Fields of requests: types of their values, and the fields that are rejected or ignored."""
 
 from __future__ import annotations
 
 import difflib
 import re
 from collections.abc import Callable, Collection, Mapping
-from itertools import islice
 from typing import Annotated, Any, NamedTuple
 
-from pydantic import (
-    BeforeValidator,
-    Discriminator,
-    Field,
-    Tag,
-    ValidatorFunctionWrapHandler,
-    WrapValidator,
-)
+from pydantic import BeforeValidator, Discriminator, Field, Tag
 from pydantic_core import PydanticCustomError
 
 from tandem.contract.engine import MAX_TOP_LOG_PROBS
 from tandem.gateway.errors import ApiCode
 
-MOST_LEVELS = 64  # of lists and objects in each other: all that is read here recurses
-LONGEST_QUOTE = 40  # characters of a client's own text in an error
+MOST_LEVELS = 64  # of nested lists and objects, which are read recursively
+LONGEST_QUOTE = 40  # characters of a client's text in an error
 
 
 class Refused(NamedTuple):
-    """Why a field is refused, and the values that ask for nothing."""
+    """Why a field is rejected, and the values that have no effect, so they are accepted."""
 
     why: str
     neutral: tuple[Any, ...] = ()
 
 
-_TOOLS = "tools belong to chats; send tools to /v1/chat/completions"
+_TOOLS = "only chats have tools; send them to /v1/chat/completions"
 
-_CHATS = "it belongs to chats; send it to /v1/chat/completions"
+_CHATS = "only chats have it; send it to /v1/chat/completions"
 
-_LAYOUT = "white space is fixed, or free with structured_outputs.disable_any_whitespace false"
+_LAYOUT = "for free white space, send structured_outputs.disable_any_whitespace false"
 
 REFUSED: dict[str, Refused] = {
     "add_generation_prompt": Refused(_CHATS, (True,)),
     "allowed_token_ids": Refused("send guided_choice or guided_regex"),
     "audio": Refused("answers are text"),
-    "best_of": Refused("send n, and choose yourself", (1,)),
+    "best_of": Refused("send n and choose among the answers", (1,)),
     "cache_salt": Refused("all prompts share one KV cache"),
     "continue_final_message": Refused(_CHATS, (False,)),
-    "function_call": Refused("it was replaced: send tool_choice", ("none", "auto")),
+    "function_call": Refused("deprecated; send tool_choice", ("none", "auto")),
     "ebnf": Refused("send guided_grammar"),
-    "functions": Refused("they were replaced: send tools", ([],)),
+    "functions": Refused("deprecated; send tools", ([],)),
     "guided_whitespace_pattern": Refused(_LAYOUT),
-    "include_reasoning": Refused("reasoning is always sent, apart from the answer", (True,)),
-    "include_stop_str_in_output": Refused("a stop string is never shown", (False,)),
-    "length_penalty": Refused("it belongs to beam search", (1, 0)),
+    "include_reasoning": Refused("reasoning is always sent, separate from the answer", (True,)),
+    "include_stop_str_in_output": Refused("answers never include the stop string", (False,)),
+    "length_penalty": Refused("only beam search has it", (1, 0)),
     "modalities": Refused("answers are text", (["text"],)),
-    "priority": Refused("requests are answered in the order in which they come", (0,)),
+    "priority": Refused("requests are answered in order of arrival", (0,)),
     "reasoning_effort": Refused(_CHATS, ("none",)),
     "regex": Refused("send guided_regex"),
-    "skip_special_tokens": Refused("the deployment decides it", (True,)),
+    "skip_special_tokens": Refused("the deployment's configuration decides it", (True,)),
     "stop_token_ids": Refused("send stop strings", ([],)),
     "structural_tag": Refused("send tools, or guided_grammar"),
-    "suffix": Refused("text is only added at the end", ("",)),
+    "suffix": Refused("only text at the end can be generated", ("",)),
     "parallel_tool_calls": Refused(_TOOLS, (True, False)),
     "tool_choice": Refused(_TOOLS, ("none", "auto")),
     "tools": Refused(_TOOLS, ([],)),
-    "top_logprobs": Refused("a completion takes their number as logprobs", (0,)),
-    "truncate_prompt_tokens": Refused("a prompt that does not fit is refused, not cut"),
+    "top_logprobs": Refused("send their number as logprobs", (0,)),
+    "truncate_prompt_tokens": Refused("a prompt that is too long is rejected, not truncated"),
     "use_beam_search": Refused("speculative decoding verifies one continuation", (False,)),
     "verbosity": Refused(_CHATS),
-    "web_search_options": Refused("nothing is searched"),
+    "web_search_options": Refused("there is no web search"),
 }
 
 IGNORED: dict[str, str] = {
-    "guided_decoding_backend": "there is one",
+    "guided_decoding_backend": "there is only one",
     "metadata": "nothing is stored",
     "prediction": "it only speeds up OpenAI's answers; drafts do that here",
     "prompt_cache_key": "a prompt's KV cache is reused by its content",
-    "prompt_cache_retention": "a prompt's KV cache is reused while it is there",
+    "prompt_cache_retention": "a prompt's KV cache is kept while there is space",
     "safety_identifier": "users are not distinguished",
-    "service_tier": "there is one",
+    "service_tier": "there is only one",
     "store": "nothing is stored",
     "user": "users are not distinguished",
 }
@@ -93,7 +81,7 @@ def taken(
     refused: Mapping[str, Refused],
     place: str = "",
 ) -> dict[str, Any]:
-    """Return what of an object is to be read; raise PydanticCustomError for what is refused.
+    """Return the known fields of an object; raise PydanticCustomError for others.
 
     place: the object's path in the body.
     """
@@ -104,10 +92,7 @@ def taken(
 
 
 def check_plain(field: str, value: Any, level: int = 0) -> None:
-    """Refuse in a field what JSON can spell and nobody can read.
-
-    Half of a surrogate pair is not text; what nests without end is more than a stack holds.
-    """
+    """Reject half of a surrogate pair, which isn't text, and values that nest too deep."""
     if isinstance(value, str):
         try:
             value.encode()
@@ -125,11 +110,11 @@ def check_plain(field: str, value: Any, level: int = 0) -> None:
 
 def _unreadable(field: str, why: str, code: ApiCode) -> PydanticCustomError:
     shown = quoted(field.encode(errors="replace").decode())
-    return _error(shown, f"{shown}: {why}", code)
+    return wrong(shown, f"{shown}: {why}", code)
 
 
 def quoted(text: str) -> str:
-    """A client's own text, short and in one line."""
+    """Return a client's text as a short part of an error's line."""
     shown = "".join(
         letter if letter.isprintable() else letter.encode("unicode_escape").decode()
         for letter in text[:LONGEST_QUOTE]
@@ -142,32 +127,26 @@ def _refuse(path: str, value: Any, known: Collection[str], refused: Refused | No
         shown = quoted(path)
         near = difflib.get_close_matches(shown.rpartition(".")[2], sorted(known), n=1)
         hint = f"; did you mean '{near[0]}'?" if near else ""
-        raise _error(shown, f"unknown field '{shown}'{hint}", "unknown_field")
+        raise wrong(shown, f"unknown field '{shown}'{hint}", "unknown_field")
     if not any(_same(value, neutral) for neutral in refused.neutral):
         message = f"field '{path}' is not supported: {refused.why}"
-        raise _error(path, message, "unsupported_field")
+        raise wrong(path, message, "unsupported_field")
 
 
 def _same(value: Any, neutral: Any) -> bool:
     return bool(value == neutral) and isinstance(value, bool) == isinstance(neutral, bool)
 
 
-def wrong(field: str, message: str) -> PydanticCustomError:
-    """Return the error of a field whose value cannot be read."""
-    return PydanticCustomError("field", "{message}", {"message": message, "field": field})
-
-
-def _error(field: str, message: str, code: ApiCode) -> PydanticCustomError:
+def wrong(field: str, message: str, code: ApiCode | None = None) -> PydanticCustomError:
+    """Return an error that names a field. message: the client's complete line."""
     return PydanticCustomError(
         "field", "{message}", {"message": message, "field": field, "code": code}
     )
 
 
 MOST_CHOICES = 128
-ENTRIES_AT_ONCE = 1000
 INT32 = 2**31 - 1
-# Bodies are read in the event loop, where all streams wait for it, and pydantic would keep a
-# complaint about each of millions of items.
+# Otherwise pydantic would keep an error for each of millions of items.
 FIRST_FAULT = Field(fail_fast=True)
 
 Count = Annotated[int, Field(ge=1, le=INT32)]
@@ -177,40 +156,26 @@ Alternatives = Annotated[int, Field(ge=0, le=MAX_TOP_LOG_PROBS)]
 Penalty = Annotated[float, Field(ge=-2, le=2, allow_inf_nan=False)]
 
 
-def _by_parts(value: Any, check: ValidatorFunctionWrapHandler) -> Any:
-    """Have an object read part by part, no further than the first one with faults."""
-    if not isinstance(value, dict):
-        return check(value)
-    entries: dict[Any, Any] = {}
-    left = iter(value.items())
-    while part := dict(islice(left, ENTRIES_AT_ONCE)):
-        entries |= check(part)
-    return entries
-
-
 def _token_id(name: str) -> int:
     if not re.fullmatch("0|[1-9][0-9]{0,9}", name):  # one spelling per id
         raise PydanticCustomError("token_id", "must be a token id")
     return int(name)
 
 
-# Where a field takes several kinds, its first item says which: each kind would be tried on all.
-LogitBias = Annotated[
-    dict[Annotated[TokenId, BeforeValidator(_token_id)], Bias], WrapValidator(_by_parts)
-]
+LogitBias = Annotated[dict[Annotated[TokenId, BeforeValidator(_token_id)], Bias], FIRST_FAULT]
 Texts = Annotated[list[str], FIRST_FAULT]
 TokenIds = Annotated[list[TokenId], FIRST_FAULT]
 
 
+# A field of several types is read as the type of its first item; pydantic would try them all. Paths
+# in errors omit the names of these types.
 def _text_or_list(value: Any) -> str | None:
-    """Return which of the two a value is (None: neither); an error's path omits such names."""
     if isinstance(value, list):
         return "list[]"
     return "str" if isinstance(value, str) else None
 
 
 def _kind_of_prompt(value: Any) -> str | None:
-    """Return what a prompt is by its first item; an error's path omits such names."""
     if not isinstance(value, list):
         return _text_or_list(value)
     if not value or isinstance(value[0], str):

@@ -15,8 +15,8 @@ from tandem.gateway.protocol.tools import MOST_TOOLS
 
 MOST_MESSAGES = 10_000
 MOST_PARTS = 10_000  # of one message
-REFUSED = ("function_call", "audio")  # of a message: no text stands for them
-# With one of these, a message may have no content: such answers come from here.
+REFUSED = ("function_call", "audio")  # fields of a message
+# A message with one of these may have no content, as in this gateway's own answers.
 INSTEAD_OF_TEXT = ("tool_calls", "reasoning", "reasoning_content")
 
 
@@ -46,17 +46,17 @@ class ToolCalled(Strict):
 
     @property
     def plain(self) -> dict[str, Any]:
-        """What a template sees of it: templates write arguments themselves, and read no JSON.
+        """The call for a template, which needs the arguments as an object instead of JSON text.
 
-        Raises ApiError for arguments that nobody can read.
+        Raises ApiError for arguments with invalid text or too many levels.
         """
         plain = self.model_dump(exclude_none=True)
-        plain["function"]["arguments"] = _read(self.function.arguments)
+        plain["function"]["arguments"] = _parsed(self.function.arguments)
         return plain
 
 
-def _read(arguments: str) -> Any:
-    """Read JSON that came as text, where it is any."""
+def _parsed(arguments: str) -> Any:
+    """Return the value of a JSON text; a text that isn't JSON is returned unchanged."""
     try:
         read = json.loads(arguments)
         check_plain("messages", read)
@@ -75,9 +75,9 @@ ToolsCalled = Annotated[list[ToolCalled], Field(fail_fast=True, max_length=MOST_
 
 
 class Message(Strict):
-    """A message of a chat. Fields that are not named here say nothing to a template.
+    """A message of a chat. Other fields are ignored, since templates don't use them.
 
-    reasoning_content: vLLM's clients call it ``reasoning``; templates know this name.
+    reasoning_content: the name that templates use; vLLM's clients send ``reasoning``.
     """
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
@@ -106,7 +106,7 @@ class Message(Strict):
 
     @property
     def text(self) -> str:
-        """The content as one text; parts are joined by line ends, as vLLM joins them."""
+        """The content as one text; as in vLLM, line ends join the parts."""
         if isinstance(self.content, str):
             return self.content
         return "\n".join(part.text for part in self.content)
@@ -119,5 +119,4 @@ class Message(Strict):
         return plain | {"content": self.text}
 
 
-# All that are faulty are named: unlike lists of texts and ids, there are not many.
 Messages = Annotated[list[Message], Field(max_length=MOST_MESSAGES)]

@@ -1,4 +1,4 @@
-"""What clients send: OpenAI's objects, and the fields that Tandem adds."""
+"""Bodies of requests: OpenAI's objects, with the fields of vLLM, llama.cpp and Tandem."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ class StreamOptions(BodyObject):
 
 
 class GenerationRequest(GuidedRequest):
-    """What a chat and a completion have in common.
+    """The fields that chats and completions share.
 
-    Fields from ``top_k`` on are not OpenAI's; `prompt_logprobs` and what follows are vLLM's.
+    Fields from ``top_k`` on aren't OpenAI's; ``prompt_logprobs`` and what follows are vLLM's.
     """
 
     prompt_field: ClassVar = "prompt"
@@ -118,7 +118,7 @@ class GenerationRequest(GuidedRequest):
     @field_validator("response_format", mode="before")
     @classmethod
     def _schema_without_a_name(cls, value: Any) -> Any:
-        """Accept a schema as llama.cpp's clients send it: without OpenAI's object around it."""
+        """Accept llama.cpp's form, with the schema directly in ``response_format``."""
         if not isinstance(value, dict) or value.get("type") not in ("json_object", "json_schema"):
             return value
         rest = {name: item for name, item in value.items() if name != "schema"}
@@ -153,7 +153,7 @@ class GenerationRequest(GuidedRequest):
 
     @property
     def num_alternatives(self) -> int | None:
-        """How many of the likeliest tokens are told beside each; None: no log-probabilities."""
+        """The number of most likely tokens to report per token; None: no log-probabilities."""
         return None
 
     @property
@@ -204,7 +204,6 @@ class CompletionRequest(GenerationRequest):
 
     @property
     def num_alternatives(self) -> int | None:
-        """How many of the likeliest tokens are told beside each; None: no log-probabilities."""
         return self.logprobs
 
     @property
@@ -254,7 +253,7 @@ class TemplateRequest(Body):
     def template_variables(self) -> dict[str, Any]:
         """Variables of the chat template.
 
-        As in vLLM, an effort turns the thinking of models on and off that have only a switch.
+        As in vLLM, reasoning_effort sets ``enable_thinking``, for models with only that switch.
         """
         effort = self.reasoning_effort
         fields = {
@@ -302,7 +301,7 @@ class ChatRequest(GenerationRequest, TemplateRequest):
 
     @property
     def callable(self) -> list[Tool]:
-        """The tools that the model may call: all that it is told of, or the one that is named."""
+        """The tools that the model may call: all that it knows, or the one that is named."""
         if not isinstance(self.tool_choice, ToolNamed):
             return self.offered
         name = self.tool_choice.function.name
@@ -346,7 +345,6 @@ class ChatRequest(GenerationRequest, TemplateRequest):
 
     @property
     def num_alternatives(self) -> int | None:
-        """How many of the likeliest tokens are told beside each; None: no log-probabilities."""
         return self.top_logprobs if self.logprobs else None
 
     @property
@@ -359,7 +357,7 @@ class ChatRequest(GenerationRequest, TemplateRequest):
 
 
 class TokenizeRequest(TemplateRequest):
-    """A body of /tokenize: a text, or the messages of a chat."""
+    """A body of /tokenize, with a text or the messages of a chat."""
 
     model: str | None = None
     prompt: str | None = None

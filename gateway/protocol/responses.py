@@ -1,4 +1,4 @@
-"""What clients are sent: OpenAI's objects, and the fields that Tandem adds."""
+"""Objects of responses: OpenAI's, with the fields that Tandem adds."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ FinishReason = Literal["stop", "length", "tool_calls"]
 
 
 class Answered(BaseModel):
-    """Something that clients are sent; fields that were not set stay out of it."""
+    """An object of a response, which omits fields that weren't set."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -21,13 +21,13 @@ class Answered(BaseModel):
 
 
 class PromptTokensDetails(Answered):
-    """Of the tokens of all prompts: how many were in the target's KV cache, in whole blocks."""
+    """Tokens of all prompts that were in the target's KV cache, in whole blocks."""
 
     cached_tokens: int
 
 
 class Usage(Answered):
-    """Tokens of a request. ``completion_tokens`` leaves out the token that ends an answer."""
+    """Tokens of a request. ``completion_tokens`` doesn't count the end-of-sequence token."""
 
     prompt_tokens: int
     completion_tokens: int
@@ -36,7 +36,7 @@ class Usage(Answered):
 
 
 class SpeculativeDecoding(Answered):
-    """What speculation did for a request, in vLLM's words."""
+    """Statistics of speculation for a request, with vLLM's names."""
 
     num_spec_steps: int
     num_draft_tokens: int
@@ -53,11 +53,11 @@ class RequestMetrics(Answered):
 
 
 class TokenDetail(Answered):
-    """Where a token of the answer came from.
+    """The origin of a token of an answer.
 
-    text: what it adds to the text; empty where later tokens complete a character. round: counted
-    from 1. kind: an accepted draft token, the target's correction, its bonus token, or a plain one;
-    unknown where the engine drafts by itself.
+    text: what the token adds to the text; empty if a later token completes the character. round:
+    starts at 1; 0 for tokens that a guide forced before the first round. kind: ``unknown`` if the
+    engine drafts by itself.
     """
 
     id: int
@@ -67,7 +67,7 @@ class TokenDetail(Answered):
 
 
 class SpeculationSoFar(Answered):
-    """What speculation did for one answer until now."""
+    """Statistics of speculation for one answer so far."""
 
     num_rounds: int
     num_draft_tokens: int
@@ -75,14 +75,14 @@ class SpeculationSoFar(Answered):
 
 
 class FunctionCall(Answered):
-    """A function and its arguments, JSON as the model wrote it; or what a chunk adds to them."""
+    """A function and its arguments, as JSON that the model wrote, or a chunk of them."""
 
     name: str | None = None
     arguments: str
 
 
 class ToolCall(Answered):
-    """A call of a tool, or what a chunk adds to the one with this index."""
+    """A call of a tool, or a chunk of the call with this index."""
 
     index: int | None = None
     id: str | None = None
@@ -91,10 +91,10 @@ class ToolCall(Answered):
 
 
 class ChatMessage(Answered):
-    """The message of a choice, or what a chunk adds to it.
+    """The message of a choice, or a chunk of it.
 
-    reasoning, reasoning_content: the same text. Clients of vLLM read the first; those of DeepSeek,
-    SGLang, litellm and older versions of vLLM read the second.
+    reasoning, reasoning_content: the same text. vLLM's clients read the first; clients of DeepSeek,
+    SGLang, LiteLLM and older versions of vLLM read the second.
     """
 
     role: Literal["assistant"] | None = None
@@ -106,7 +106,7 @@ class ChatMessage(Answered):
 
 
 class Alternative(Answered):
-    """A token and how likely it was. bytes: UTF-8, perhaps of a part of a character."""
+    """A token and its log-probability. bytes: its UTF-8, possibly a part of a character."""
 
     token: str
     logprob: float
@@ -114,7 +114,7 @@ class Alternative(Answered):
 
 
 class ChatLogProb(Alternative):
-    """A token of a chat's answer, and the likeliest at its place."""
+    """A token of a chat's answer, and the most likely tokens at its position."""
 
     top_logprobs: list[Alternative]
 
@@ -127,9 +127,9 @@ class ChatLogProbs(Answered):
 
 
 class CompletionLogProbs(Answered):
-    """Log-probabilities of a completion, a list an aspect; nothing precedes a prompt's first token.
+    """Log-probabilities of a completion; None for the first token of an echoed prompt.
 
-    text_offset: where a token begins in the text, in characters.
+    text_offset: where a token starts in the text, in characters.
     """
 
     tokens: list[str]
@@ -139,7 +139,7 @@ class CompletionLogProbs(Answered):
 
 
 class PromptLogProb(Answered):
-    """How likely a token of a prompt was. rank: 1 is the likeliest; None if it isn't known."""
+    """A token of a prompt. rank: 1 is the most likely token; None if the rank isn't known."""
 
     logprob: float
     rank: int | None
@@ -150,9 +150,9 @@ PromptLogProbs: TypeAlias = list[dict[int, PromptLogProb] | None]
 
 
 class Choice(Answered):
-    """One answer, or what a chunk adds to it: a message in a chat, a text in a completion.
+    """One answer, or a chunk of it: a message in a chat, a text in a completion.
 
-    prompt_token_ids, prompt_logprobs: of a completion; those of a chat are in its ``Completion``.
+    prompt_token_ids, prompt_logprobs: only in completions; chats have them in ``Completion``.
     """
 
     index: int
@@ -169,7 +169,7 @@ class Choice(Answered):
 
 
 class Completion(Answered):
-    """A whole answer, or a chunk of a stream. warnings: what of the guide isn't enforced."""
+    """A complete response, or a chunk of a stream. warnings: parts of the guide not enforced."""
 
     id: str
     object: str

@@ -1,4 +1,4 @@
-"""The fields of a request that offer tools."""
+"""Tools, and which of them the model may call."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MOST_TOOLS = 128
 class Function(Strict):
     """A function that a model may call.
 
-    parameters: JSON schema of the arguments; None: there are none. strict: they must fit it.
+    parameters: JSON schema of the arguments; None: there are none. strict: enforce the schema.
     """
 
     name: Annotated[str, Field(min_length=1, max_length=256)]
@@ -38,7 +38,7 @@ Tools = Annotated[list[Tool], Field(fail_fast=True, max_length=MOST_TOOLS)]
 
 
 class AllowedTools(BodyObject):
-    """The tools that may be called, by their names, and whether one of them has to be."""
+    """The names of the tools that may be called, and whether the model must call one."""
 
     place: ClassVar = "tool_choice.allowed_tools"
     mode: Literal["auto", "required"]
@@ -46,7 +46,7 @@ class AllowedTools(BodyObject):
 
 
 class ToolsAllowed(BodyObject):
-    """Some of the tools, as the only ones that may be called."""
+    """A choice that allows only some of the tools."""
 
     place: ClassVar = "tool_choice"
     type: Literal["allowed_tools"]
@@ -61,7 +61,7 @@ class FunctionNamed(BodyObject):
 
 
 class ToolNamed(BodyObject):
-    """The one tool that has to be called."""
+    """A choice of the one tool that the model must call."""
 
     place: ClassVar = "tool_choice"
     type: Literal["function"]

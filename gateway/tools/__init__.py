@@ -1,1 +1,1 @@
-"""Tools of a chat: the functions that the model may call, and its calls of them."""
+"""Tool calls: their formats, their grammars and their parser."""

@@ -6,14 +6,14 @@ from typing import NamedTuple
 
 
 class ToolCallFormat(NamedTuple):
-    """How a family of models writes calls: as JSON objects with a name and arguments.
+    """A format of tool calls: JSON objects with a name and arguments.
 
-    mark: text that only the family's chat templates have; words: the same for templates without the
-    mark. arguments: the key of a call's arguments. begin, end: around each call. Without them, an
-    answer with calls begins with one of ``openings``, in which white space does not count, and
-    ``between`` separates calls. A model's special tokens may be missing in the text, so an
-    opening with one has a twin without. head: the grammar's rule before all calls, joint: the text
-    between two of them. Calls that a grammar asks for have a line end inside ``begin`` and ``end``.
+    mark: text by which a chat template of the format is recognized; words: the same for templates
+    without the mark. arguments: key of the arguments. begin, end: text around each call. In formats
+    without ``begin``, an answer with calls begins with one of ``openings`` (white space in it
+    doesn't matter), and ``between`` separates calls. Special tokens may be missing in the text, so
+    an opening with one has a twin without it. head: the grammar's rule before all calls. joint: the
+    grammar's text between calls. In grammars, a line end follows ``begin`` and precedes ``end``.
     """
 
     name: str
@@ -29,14 +29,14 @@ class ToolCallFormat(NamedTuple):
 
     @property
     def begins_as_json(self) -> bool:
-        """Whether a call may begin with what any JSON object begins with."""
+        """Whether a call may look like any other JSON object at its start."""
         return "{" in self.openings
 
 
 FORMATS = (
     # Nous Hermes 2 Pro, Qwen 2.5 and 3
     ToolCallFormat("hermes", "<tool_call>", begin="<tool_call>", end="</tool_call>", joint="\n"),
-    # Mistral 7B Instruct v0.3 and those after it: a list
+    # Mistral 7B Instruct v0.3 and later: a list
     ToolCallFormat(
         "mistral",
         "[TOOL_CALLS]",
@@ -55,14 +55,14 @@ FORMATS = (
         between=";",
         head="{mark}?",
         joint="; ",
-        # Templates of the text models of Llama 3.2 have no mark, and ask for calls by these words.
+        # Templates of the text models of Llama 3.2 have these words instead of the mark.
         words='"parameters": dictionary of argument name and its value',
     ),
 )
 
 
 def format_of(template: str) -> ToolCallFormat | None:
-    """Return the format that a chat template asks for; None if it is not known."""
+    """Return the format that a chat template uses; None if it isn't known."""
     for known in FORMATS:
         if known.mark in template or (known.words and known.words in template):
             return known

@@ -1,4 +1,4 @@
-"""Grammars of tool calls: in the model's own format, with arguments that fit the tools' schemas."""
+"""Grammars of tool calls in the model's format, with arguments that fit the tools' schemas."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SPACES = r"[ \t\r\n]*"
 
 
 class Rules(NamedTuple):
-    """A part of a grammar. start: what refers to it. others: the rules that it names."""
+    """A part of a grammar. start: expression for it. others: rules that the expression uses."""
 
     start: str
     others: tuple[str, ...] = ()
@@ -36,8 +36,8 @@ class Rules(NamedTuple):
 class CallGrammar(NamedTuple):
     """Writes the grammar of an answer with calls.
 
-    tools: those that may be called. bound: names of tools whose arguments must fit their schemas.
-    tokens: ids of tokens that are not text to a grammar. one_call: whether one call is the most.
+    tools: the ones that may be called. bound: names of tools whose schemas are enforced. tokens:
+    ids of the tokens that a grammar doesn't treat as text. one_call: allow only one call.
     open_objects: objects of the schemas are open by default.
     """
 
@@ -52,14 +52,14 @@ class CallGrammar(NamedTuple):
         return Rules("calls", (f"calls: {self._all}", *self._call))
 
     def calls_or(self, content: Rules) -> Rules:
-        """Return the grammar of an answer that is calls, or content that begins differently."""
+        """Return the grammar of an answer that is either calls or other content."""
         calls = self.calls()
         return Rules(lark.one_of([calls.start, content.start]), (*calls.others, *content.others))
 
     def text_or_calls(self) -> Rules:
-        """Return the grammar of text with or without calls. What begins as a call must be one."""
+        """Return the grammar of text with or without calls. A call that begins must be valid."""
         if not self.format.begin:
-            # White space in an opening does not count.
+            # White space in an opening doesn't matter.
             begins = "|".join(
                 SPACES + SPACES.join(map(re.escape, opening))
                 for opening in (self.format.mark, *self.format.openings)
@@ -81,13 +81,13 @@ class CallGrammar(NamedTuple):
 
     @property
     def _inside(self) -> str:
-        """The rule of what follows the beginning of a call."""
+        """The rule of a call after its start mark."""
         line_end = lark.literal("\n")
         return f"{line_end} call {line_end} {self._marker(self.format.end)}"
 
     @property
     def _lead(self) -> tuple[str, ...]:
-        """The rules of text up to the beginning of a call."""
+        """The rules of the text up to the start mark of a call."""
         begin = self.format.begin
         if begin in self.tokens:
             text = lark.text_without(f"{lark.ANYTHING}{re.escape(begin)}{lark.ANYTHING}")
@@ -112,7 +112,7 @@ class CallGrammar(NamedTuple):
 
 
 def parameters_of(function: Function) -> Mapping[str, Any]:
-    """Return the schema of a function's arguments; raise ApiError if it allows no object."""
+    """Return the schema of a function's arguments; raise ApiError if it doesn't allow objects."""
     if function.parameters is None:
         return NO_PARAMETERS
     kinds = function.parameters.get("type", "object")
@@ -126,7 +126,7 @@ def parameters_of(function: Function) -> Mapping[str, Any]:
 
 
 def check_names(tools: Sequence[Tool]) -> None:
-    """Raise ApiError if two functions have one name: their arguments could not be told apart."""
+    """Raise ApiError if two functions have the same name."""
     [(name, count)] = Counter(tool.function.name for tool in tools).most_common(1)
     if count > 1:
         raise bad_request(f"tools: two functions are called '{quoted(name)}'", param="tools")

@@ -1,7 +1,7 @@
-"""Finds tool calls in an answer's text while it is written.
+"""Finds tool calls in an answer's text as it arrives.
 
-The result depends on the text alone, not on the chunks in which it arrives. Nothing that was
-returned is taken back: text is held back for as long as it may turn out to be a call.
+The result depends on the text alone, not on its chunks. Text is held back for as long as it may be
+part of a call, so nothing that was returned is revoked.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ SPACE = " \t\r\n"
 S = f"[{SPACE}]*"
 # Each format has one of these keys, but models also write the other.
 ARGUMENTS = ("arguments", "parameters")
-# A call up to its arguments, as models nearly always write it. The arguments that follow can be
-# returned as they grow. A call that is written otherwise is returned once it is complete.
+# The usual form of a call up to its arguments, which can then be returned as they grow. A call of
+# another form is returned when it is complete.
 HEAD = re.compile(
     rf'\{{{S}"name"{S}:{S}("(?:[^"\\]|\\.)*"){S},{S}"(?:{"|".join(ARGUMENTS)})"{S}:{S}(?=\{{)',
     re.DOTALL,
@@ -30,7 +30,7 @@ SIGN = re.compile(r'\\.|["{}\[\]<]', re.DOTALL)
 
 @dataclass
 class CallDelta:
-    """What is new of a call. name: in the first delta only. arguments: a part of their JSON."""
+    """The next part of a call. name: only in the first part. arguments: part of their JSON."""
 
     index: int
     name: str | None = None
@@ -39,16 +39,16 @@ class CallDelta:
 
 @dataclass
 class Parsed:
-    """What is new of an answer: text, and calls in the order in which they began."""
+    """The next part of an answer: text, and parts of calls in their order."""
 
     content: str = ""
     calls: list[CallDelta] = field(default_factory=list)
 
 
 class ObjectEnd:
-    """Finds the end of a JSON object in a text that grows.
+    """Finds the end of a JSON object in a growing text.
 
-    at: how much of the text has been read. depth: how many objects and lists are open there.
+    at: number of characters read. depth: number of open objects and lists at the start.
     """
 
     def __init__(self, depth: int = 0) -> None:
@@ -57,14 +57,14 @@ class ObjectEnd:
         self._in_string = False
 
     def found(self, text: str) -> bool:
-        """Read on; return whether the object ends at ``at``, or is broken off there."""
+        """Continue to read; return whether the object ends, or breaks off, at ``at``."""
         for sign in SIGN.finditer(text, self.at):
             self.at = sign.end()
             if sign[0] == '"':
                 self._in_string = not self._in_string
             elif self._in_string:
                 continue
-            elif sign[0] == "<":  # JSON has none outside of strings: the end mark of the call
+            elif sign[0] == "<":  # not JSON, so it is the end mark of the call
                 self.at = sign.start()
                 return True
             elif sign[0] in "{[":
@@ -73,7 +73,7 @@ class ObjectEnd:
                 self._depth -= 1
                 if self._depth == 0:
                     return True
-        # A backslash at the end is read together with what it escapes.
+        # A backslash at the end is read together with the character that it escapes.
         self.at = len(text) - text.endswith("\\", self.at)
         return False
 
@@ -88,12 +88,11 @@ class ToolCallParser:
     def __init__(self, known: ToolCallFormat, names: Collection[str]) -> None:
         self._format = known
         self._names = frozenset(names)
-        # A state is a method that takes from the text what it can. It returns whether there may
-        # be more to take, in a new state.
+        # A state is a method that consumes text. It returns whether a next state may consume more.
         self._outside = self._in_text if known.begin else self._in_last_text
         self._state: Callable[[], bool] = self._in_text if known.begin else self._at_start
-        self._text = ""  # not taken yet
-        self._held = ""  # taken, but content unless a call follows: white space, what begins a call
+        self._text = ""  # not consumed yet
+        self._held = ""  # consumed; becomes content unless a call follows
         self._object = ObjectEnd()
         self._num_calls = 0
         self._new = Parsed()
@@ -104,7 +103,7 @@ class ToolCallParser:
 
     @property
     def in_call(self) -> bool:
-        """Whether a call has begun whose arguments are not complete."""
+        """Whether a call has begun and its arguments aren't complete."""
         if self._state == self._before_arguments:
             return bool(self._format.begin or self._text.strip(SPACE))
         return self._state == self._in_arguments
@@ -116,12 +115,12 @@ class ToolCallParser:
             pass
         return self._new
 
-    def end(self) -> Parsed:
-        """Return what was held back: nothing follows."""
+    def end(self) -> str:
+        """Return the text that was held back, at the end of the answer."""
         left = self._held + self._text
         if self._state in (self._in_arguments, self._after_arguments, self._after_call):
             left = ""
-        return Parsed("" if self.has_calls and not left.strip(SPACE) else left)
+        return "" if self.has_calls and not left.strip(SPACE) else left
 
     def _take(self, length: int) -> str:
         taken, self._text = self._text[:length], self._text[length:]
@@ -131,7 +130,7 @@ class ToolCallParser:
         self._held += self._take(len(self._text) - len(self._text.lstrip(SPACE)))
 
     def _in_text(self) -> bool:
-        """Take the text before a call, without the white space between them."""
+        """Consume the text before a call, except white space directly before it."""
         begin = self._format.begin
         text, found, _ = self._text.partition(begin)
         if not found:
@@ -152,7 +151,7 @@ class ToolCallParser:
         return False
 
     def _at_start(self) -> bool:
-        """Find out whether the answer begins with a call."""
+        """Decide whether the answer begins with a call."""
         self._hold_space()
         begins = "".join(letter for letter in self._text if letter not in SPACE)
         if begins.startswith(self._format.openings):
@@ -164,13 +163,13 @@ class ToolCallParser:
         return True
 
     def _begin_call(self, length: int) -> None:
-        """Expect a call's object after this number of characters."""
+        """Expect the object of a call after ``length`` characters."""
         self._held += self._take(length)
         self._object = ObjectEnd()
         self._state = self._before_arguments
 
     def _before_arguments(self) -> bool:
-        """Hold a call back until its arguments begin, or until it is complete."""
+        """Hold a call back until its arguments begin or it is complete."""
         self._hold_space()
         head = HEAD.match(self._text)
         if head is None and self._text[:1] in ("", "{") and not self._object.found(self._text):
@@ -232,10 +231,10 @@ class ToolCallParser:
         return True
 
     def _after_call(self) -> bool:
-        """Wait for the end of a call or of all calls, or for the next call."""
+        """Wait for the end mark or the next call."""
         self._hold_space()
         known, text = self._format, self._text
-        if text.startswith("}"):  # of the call, or one too many
+        if text.startswith("}"):  # the end of the call, or a superfluous one
             self._take(1)
             self._held = ""
         elif known.between and text.startswith(known.between):

@@ -1,1 +1,1 @@
-"""What the gateway asks of Triton; nothing else in the gateway knows it."""
+"""Requests to Triton and its responses."""

@@ -1,4 +1,4 @@
-"""Triton behind the gateway: requests go to the entry that holds the loop, chunks come back."""
+"""The connection to Triton: sends requests to the entry with the loop, and reads its chunks."""
 
 from __future__ import annotations
 
@@ -33,9 +33,8 @@ GRPC_CODES = {
     grpc.StatusCode.RESOURCE_EXHAUSTED: HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
     grpc.StatusCode.DEADLINE_EXCEEDED: HTTPStatus.GATEWAY_TIMEOUT,
 }
-# Requests spread over all addresses of a name, and a server that comes back is soon found: gRPC
-# would stay with the first address, and look for a lost one every two minutes. A proxy that the
-# environment names is for all else: the server is near.
+# Spread requests over all addresses of a name, and reconnect soon. By default, gRPC uses only the
+# first address, waits up to two minutes to reconnect, and uses a proxy from the environment.
 CHANNEL = [
     ("grpc.lb_policy_name", "round_robin"),
     ("grpc.max_reconnect_backoff_ms", 1000),
@@ -43,12 +42,12 @@ CHANNEL = [
     ("grpc.max_send_message_length", -1),
     ("grpc.max_receive_message_length", -1),
 ]
-# The loop's reasons, in OpenAI's words; of a newer server's others, "stop" says the least.
+# The loop's reasons, in OpenAI's words. An unknown one becomes "stop".
 FINISH_REASONS: Mapping[str, FinishReason] = {"stop": "stop", "length": "length"}
-VALUE = 10  # what telling a number takes, in characters
-SECONDS_TO_ANSWER = 5.0  # for what is not a request for text
-SECONDS_TO_CLOSE = 3.0  # for requests to end that are stopped as the gateway ends
-# Outputs that come where they are asked for, [1, 1, n, ...], and their types.
+VALUE = 10  # the cost of writing a number, in characters of text
+SECONDS_TO_ANSWER = 5.0  # for requests about the server
+SECONDS_TO_CLOSE = 3.0  # for requests to end that the closing gateway stops
+# Optional outputs, [1, 1, n, ...], and their types.
 EXTRAS = {
     tensor: triton_to_np_dtype(tensor.dtype)
     for tensor in (
@@ -63,15 +62,15 @@ EXTRAS = {
         tensors.PROMPT_TOP_LOG_PROBS,
     )
 }
-READY = "READY"  # Triton's word for a model that is loaded
+READY = "READY"  # Triton's state of a loaded model
 OF_THE_PROMPT = frozenset(name for name in EXTRAS if name.startswith("prompt_"))
 
 
 class ResponseChunk(NamedTuple):
-    """Part of an answer, or all of it. The totals are of the request so far.
+    """A part of an answer, or all of it. Totals count from the start of the request.
 
-    finish_reason, statistics: None while more will come. extras: the further outputs that were
-    asked for, as far as they came; a row for each token, of the answer or of the prompt.
+    finish_reason, statistics: None before the last chunk. extras: the optional outputs that were
+    requested, with a row per token of the answer or the prompt.
     """
 
     text: str
@@ -85,40 +84,37 @@ class ResponseChunk(NamedTuple):
 
     @property
     def size(self) -> int:
-        """About as many characters of text take as long to read and to write."""
+        """The cost of reading and writing the chunk, in characters of text."""
         return len(self.text) + VALUE * sum(map(_num_values, self.extras.values()))
 
 
 def _num_values(rows: Sequence[Any]) -> int:
-    """How many numbers there are in equal rows, or in a single one."""
+    """Return the number of values in a list, or in a list of lists of one length."""
     return len(rows) * len(rows[0]) if rows and isinstance(rows[0], list) else len(rows)
 
 
 def without_tokens(chunk: ResponseChunk) -> ResponseChunk:
-    """Return a chunk that tells of the prompt alone."""
+    """Return a chunk with only what it reports about the prompt."""
     extras = {name: rows if name in OF_THE_PROMPT else [] for name, rows in chunk.extras.items()}
     reason: FinishReason | None = None if chunk.finish_reason is None else "length"
     return chunk._replace(text="", tokens=[], extras=extras, finish_reason=reason)
 
 
 class Triton:
-    """A connection to one Triton. Every failure is an ApiError.
+    """A connection to Triton, made inside the event loop that uses it. All errors are ApiErrors.
 
-    url: address and port of its gRPC endpoint; of a name that has several addresses, all are used:
-    they must serve the same. Made inside the event loop that uses it.
+    url: address and port of the gRPC endpoint. If the name has several addresses, all are used, so
+    they must serve the same models.
     """
 
     def __init__(self, url: str) -> None:
         self._url = url
         self._connection = InferenceServerClient(url, channel_args=CHANNEL)
         self._models: asyncio.Task[ServedModels] | None = None
-        self._open: dict[InferStream, asyncio.Task[None] | None] = {}  # and who leaves it
+        self._open: dict[InferStream, asyncio.Task[None] | None] = {}  # and the task that leaves it
 
     async def ready(self) -> bool:
-        """Whether the server holds the loop, and streams reach it.
-
-        Triton's own word for a model that is ready says nothing of streams.
-        """
+        """Whether the server runs the loop and accepts streams."""
 
         async def requests(model: str) -> AsyncIterator[dict[str, Any]]:
             yield _stop_request(model)
@@ -137,9 +133,9 @@ class Triton:
             return True
 
     async def models(self) -> ServedModels:
-        """What the server serves; it is asked once, and again after it could not be reached.
+        """Return the served models, which are read once per connection to the server.
 
-        All who come meanwhile wait for the same answer: to read it takes the event loop a while.
+        Concurrent calls wait for one read, since it occupies the event loop for a while.
         """
         if self._models is None:
             self._models = asyncio.create_task(self._served())
@@ -148,7 +144,7 @@ class Triton:
     async def generate(
         self, model: str, inputs: Inputs, extras: Sequence[Tensor] = ()
     ) -> AsyncGenerator[ResponseChunk, None]:
-        """Send a prompt to the entry that holds the loop; yield the chunks of its answer."""
+        """Send a request to the entry with the loop; yield the chunks of its answer."""
         stop = _stop_request(model)
         request = {
             **stop,  # its id
@@ -185,7 +181,7 @@ class Triton:
             return served_models(await self._configs())
         except InferenceServerException as error:
             raise self._no_server(error.message()) from error
-        except BaseException:  # whatever it was, who comes next asks again
+        except BaseException:  # the next call tries again
             self._models = None
             raise
 
@@ -204,9 +200,9 @@ class Triton:
         return [answer["config"] for answer in answers]
 
     async def _refusal(self, model: str, line: str) -> ApiError:
-        """Return what a client is told of an error's line: by its class, by its code, or without.
+        """Return the client's error for an entry's line, by its class or its code.
 
-        One without either is Triton's own, or of something that failed.
+        An error with neither comes from Triton itself, or is unexpected.
         """
         code, rest = decoded(_line(line))
         error_class, message = class_of(rest)
@@ -232,15 +228,15 @@ class Triton:
         self._models = None
         return ApiError(
             HTTPStatus.SERVICE_UNAVAILABLE,
-            f"no Triton answers at {self._url}: {_line(message)}",
+            f"no Triton responds at {self._url}: {_line(message)}",
             code="no_server",
         )
 
 
 def _stop_request(model: str) -> dict[str, Any]:
-    """Return a request that ends the one with the same id, and asks for no answer.
+    """Return a request that stops the one with the same id, and gets no answer.
 
-    The id is a new one; such ids ask for codes before the lines of errors.
+    The id is new; with ids of this form, entries put codes before the lines of errors.
     """
     return {
         "model_name": model,
@@ -250,7 +246,7 @@ def _stop_request(model: str) -> dict[str, Any]:
 
 
 def _chunk(response: ModelInferResponse) -> ResponseChunk:
-    """Read a response from its raw bytes: by tritonclient's arrays it takes 4 times as long."""
+    """Read a response from its raw bytes, which is 4 times as fast as tritonclient's arrays."""
     shapes = {output.name: output.shape for output in response.outputs}
     raw = dict(zip(shapes, response.raw_output_contents, strict=True))
     length = _number(raw[tensors.SEQUENCE_LENGTH])
@@ -276,12 +272,12 @@ def _number(raw: bytes) -> int:
 
 
 def _string(raw: bytes) -> str:
-    """Read one string: Triton puts its length before it."""
+    """Read one string, after its length."""
     return raw[4:].decode()
 
 
 def _tensor(tensor: Tensor, value: Value) -> InferInput:
-    """Return a batch of one: [1, 1], or [1, n] for several texts or ids."""
+    """Return a batch of one, [1, 1], or [1, n] for several values."""
     values = [value] if isinstance(value, str | int | float) else value
     if tensor.dtype == "STRING":
         array = np.array([[str(text).encode() for text in values]], dtype=object)

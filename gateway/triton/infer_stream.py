@@ -1,11 +1,11 @@
-"""One request on a stream of its own, and how to leave it before its end.
+"""One request on a gRPC stream of its own, which can be left before its end.
 
-Triton serves all streams with one thread. A stream that is cancelled while a response goes out can
-make this thread hang (docs/deploy/security.md says why), and no stream gets a response any more.
-So whoever leaves an answer that has begun asks the loop to stop, and drops what still comes. The
-``stop`` goes the same way as its request: another stream may lead to another server of the same
-name. Where no response has come, none is likely to go out just then, and the stream is cancelled:
-a ``stop`` is a request too, and would wait with its own among those of a crowd.
+Triton serves all streams with one thread. Cancelling a stream while a response is sent can block
+this thread forever, which hangs all streams (see docs/deploy/security.md). So to leave an answer that
+has begun, the gateway asks the loop to stop it, and drops the remaining responses. The ``stop``
+uses the stream of its request, since another stream may lead to another server of the same name.
+Before the first response, a response is unlikely to be sent at that moment, and the stream is
+cancelled: a ``stop`` would wait in the same queue as its request.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from tritonclient.utils import InferenceServerException
 
 from tandem.contract import entry as tensors
 
-SECONDS_TO_END = 30.0  # for a server that is short of time; one that hangs never ends a stream
+SECONDS_TO_END = 30.0  # for a slow server; one that hangs never ends a stream
 
 Read: TypeAlias = ModelInferResponse | InferenceServerException
 
 
 class InferStream:
-    """A request and the responses to it. Every stream must be left, also at its end.
+    """A request and its responses. Every stream must be left, also at its end.
 
     request, stop: arguments of tritonclient's ``infer`` by name; both have the same id.
     """
@@ -41,12 +41,12 @@ class InferStream:
         self._outbox.put_nowait(request)
         self._results = connection.stream_infer(self._requests())
         self._reading: asyncio.Task[Read | None] | None = None
-        self._begun = self._complete = False  # the answer
+        self._begun = self._complete = False  # of the answer
 
     async def next(self) -> ModelInferResponse | None:
         """Return the next response; None after the last one.
 
-        Raises InferenceServerException with an error's line, grpc.RpcError where the stream fails.
+        Raises InferenceServerException for an entry's error, grpc.RpcError if the stream fails.
         """
         read = None if self._complete else await self._next()
         if isinstance(read, InferenceServerException):
@@ -54,32 +54,34 @@ class InferStream:
         return read
 
     async def leave(self) -> None:
-        """End the stream, and with it the request if it is not complete."""
+        """End the stream, and stop the request if it isn't complete."""
         if self._begun:
             if not self._complete:
                 self._outbox.put_nowait(self._stop)
             await asyncio.wait([asyncio.create_task(self._drop())], timeout=SECONDS_TO_END)
-        self._results.cancel()  # one that has ended takes no notice
+        self._results.cancel()  # has no effect on an ended stream
 
     async def _requests(self) -> AsyncIterator[dict[str, Any]]:
-        """What is sent: the stream stays open for a ``stop`` until the request is complete."""
+        """Yield the requests; the stream stays open for a ``stop`` until the answer is complete."""
         while (request := await self._outbox.get()) is not None:
             yield request
 
     async def _next(self) -> Read | None:
-        # gRPC cancels a stream if the task that reads from it is cancelled. So one of its own
-        # reads, and whoever leaves takes it over.
+        # gRPC cancels a stream if the task that reads it is cancelled. So a separate task reads,
+        # and `leave` continues with it.
         if self._reading is None:
             self._reading = asyncio.create_task(self._read())
         reading = self._reading
         try:
             return await asyncio.shield(reading)
         finally:
-            if reading.done() and self._reading is reading:  # whoever also waited may read on
+            if (
+                reading.done() and self._reading is reading
+            ):  # another waiting call may already read on
                 self._reading = None
 
     async def _read(self) -> Read | None:
-        """Read what comes next, None at the end of the stream."""
+        """Return the next response or error; None at the end of the stream."""
         read: Read | None = None
         try:
             result, error = await anext(self._results)

@@ -1,4 +1,4 @@
-"""A request's fields as tensors of the entry that holds the loop."""
+"""Converts the fields of a request to inputs of the entry with the loop."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from tandem.gateway.models import CONTEXT_LENGTH, ServedModel
 from tandem.gateway.protocol.requests import ChatRequest, GenerationRequest
 from tandem.gateway.triton.backend import Inputs, Value
 
-AUTO = -1  # a draft length that follows what drafts cost and earn
+AUTO = -1  # the entries' value for num_draft_tokens "auto"
 NO_END = -1
-LEAST_TOKENS = 1  # that an entry is asked for; who wants none is told of none
+LEAST_TOKENS = 1  # entries take no 0; the gateway drops the token of a request for 0
 
 
 def inputs_for(
@@ -30,10 +30,10 @@ def inputs_for(
     number: int,
     guide: AskedGuide | None,
 ) -> Inputs:
-    """Return what is sent for one answer; raise ApiError where it cannot fit.
+    """Return the inputs for one answer; raise ApiError if it doesn't fit.
 
-    ids: the prompt, [num_input_tokens]. room: tokens of prompt and answer together. number: of the
-    answer among all that the request asks for, from 0.
+    ids: the prompt, [num_input_tokens]. room: maximum tokens of prompt and answer together. number:
+    index of the answer among all of the request.
     """
     length = request.num_draft_tokens
     ahead = request.draft_ahead
@@ -65,8 +65,8 @@ def inputs_for(
         tensors.DRAFT_ACCEPTANCE_THRESHOLD: request.draft_acceptance_threshold,
         tensors.TEMPERATURE: 0.0,
     }
-    # With a top_p of 0, as float32 reads it, only the most likely token is left, which is greedy. A
-    # temperature of 1 samples only if top_p comes too: without it, entries take it for greedy.
+    # A top_p that is 0 as a float32 leaves only the most likely token, which is greedy. Without
+    # top_p, entries would decode greedily at temperature 1.
     if request.temperature and np.float32(request.top_p):
         inputs |= {
             tensors.TEMPERATURE: request.temperature,
@@ -83,7 +83,7 @@ def inputs_for(
 
 
 def field_names(request: GenerationRequest, guide: AskedGuide | None) -> dict[str, str]:
-    """Return what clients call each input of the entries, by the input's name."""
+    """Return the client's field for each input of the entries, by the input's name."""
     chat = isinstance(request, ChatRequest)
     names: dict[str, str] = {name: name for name in tensors.INPUTS}
     names |= {
@@ -104,7 +104,7 @@ def field_names(request: GenerationRequest, guide: AskedGuide | None) -> dict[st
 
 
 def extras_for(request: GenerationRequest) -> list[Tensor]:
-    """Return the outputs that this request needs beside those that each does."""
+    """Return the optional outputs that a request needs."""
     extras = dict.fromkeys(ORIGINS if request.return_token_details else ())
     if request.num_alternatives is not None:
         extras |= dict.fromkeys([tensors.OUTPUT_TEXT_LENGTHS, tensors.OUTPUT_LOG_PROBS])
@@ -123,12 +123,12 @@ def _rates_prompt(request: GenerationRequest) -> bool:
 
 
 def _num_alternatives(request: GenerationRequest) -> int:
-    """Return how many alternatives the entry is asked for: prompt and answer get as many."""
+    """Return the number of alternatives per token of the prompt and the answer."""
     return max(request.num_alternatives or 0, request.prompt_logprobs or 0)
 
 
 def derived_seed(seed: int, number: int) -> int:
-    """Return the seed of one of several answers: the request's own for the first."""
+    """Return the seed of one of several answers; the first one gets the request's."""
     if number == 0:
         return seed % 2**64
     digest = hashlib.blake2b(f"{seed}:{number}".encode(), digest_size=8).digest()
@@ -136,9 +136,9 @@ def derived_seed(seed: int, number: int) -> int:
 
 
 def check_room(request: GenerationRequest, length: int, room: int) -> int:
-    """Return how many tokens an answer may have; raise ApiError where it cannot fit.
+    """Return the maximum number of tokens of an answer; raise ApiError if it doesn't fit.
 
-    length: of its prompt. room: see `inputs_for`.
+    length: tokens of the prompt. room: see `inputs_for`.
     """
     limit, left = request.limit, room - length
     if left < 1 or (limit or 0) > left:

@@ -26,9 +26,9 @@ def anyio_backend():
 
 @pytest.fixture(scope="module")
 async def event_loop_of_all(anyio_backend):
-    """One loop: grpc.aio has one queue for them all.
+    """Share one event loop, since grpc.aio has one queue for all loops.
 
-    What a test leaves in it would reach the next test's loop, and fail there, as its own is closed.
+    Events that a test leaves in it would fail in the next test, after their own loop is closed.
     """
     yield  # noqa: PT022  the loop is there as long as this is
 

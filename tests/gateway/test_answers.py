@@ -1,4 +1,4 @@
-"""What clients are answered, whole and streamed."""
+"""Responses, streamed or not."""
 
 import pytest
 from scripted_triton import HELLO, origins, statistics
@@ -68,8 +68,8 @@ async def test_completion_is_streamed(post):
     assert [event["choices"][0]["text"] for event in events(response)] == ["Hel", "lo"]
 
 
-async def test_stream_ends_with_its_usage_where_it_is_asked_for(post):
-    """The other chunks say that they have none: OpenAI's are so."""
+async def test_stream_ends_with_usage_on_request(post):
+    """The other chunks have null, as OpenAI's do."""
     body = {**PROMPT, "stream": True, "stream_options": {"include_usage": True}}
     *chunks, last = events(await post("/v1/completions", body))
     assert [chunk["usage"] for chunk in chunks] == [None, None]
@@ -78,10 +78,8 @@ async def test_stream_ends_with_its_usage_where_it_is_asked_for(post):
     assert last["metrics"]["speculative_decoding"] == FIGURES
 
 
-@pytest.mark.parametrize(("second", "told"), [(5, {"cached_tokens": 37}), (None, None)])
-async def test_usage_tells_how_much_of_the_prompts_was_cached_where_the_target_does(
-    post, triton, second, told
-):
+@pytest.mark.parametrize(("second", "got"), [(5, {"cached_tokens": 37}), (None, None)])
+async def test_usage_reports_cached_tokens_if_the_target_does(post, triton, second, got):
     cached = {4: 32, 5: second}
 
     def script(asked):
@@ -90,17 +88,17 @@ async def test_usage_tells_how_much_of_the_prompts_was_cached_where_the_target_d
 
     triton.script = script
     answer = (await post("/v1/completions", {"prompt": [[4], [5]], "n": 2})).json()
-    assert answer["usage"].get("prompt_tokens_details") == told
+    assert answer["usage"].get("prompt_tokens_details") == got
 
 
-async def test_every_chunk_has_the_usage_where_it_is_asked_for(post):
+async def test_every_chunk_has_usage_on_request(post):
     options = {"include_usage": True, "continuous_usage_stats": True}
     body = {**PROMPT, "stream": True, "stream_options": options}
-    told = events(await post("/v1/completions", body))
-    assert [event["usage"]["completion_tokens"] for event in told] == [2, 4, 4]
+    got = events(await post("/v1/completions", body))
+    assert [event["usage"]["completion_tokens"] for event in got] == [2, 4, 4]
 
 
-async def test_an_answer_says_what_of_its_guide_is_not_enforced(post, triton):
+async def test_an_answer_warns_about_parts_of_its_guide_that_are_not_enforced(post, triton):
     figures = {**statistics(1, 1), "guide": {"warnings": ["items may repeat"]}}
     triton.script = lambda _: [HELLO[0], HELLO[1]._replace(statistics=figures)]
     body = {**CHAT, "n": 2, "guided_json": {}}
@@ -123,27 +121,27 @@ async def test_n_and_several_prompts_are_a_request_each(post, triton):
     assert len(triton.asked) == 4
 
 
-async def test_choices_of_a_stream_come_side_by_side(post):
-    told = events(await post("/v1/chat/completions", {**CHAT, "stream": True, "n": 3}))
+async def test_choices_of_a_stream_are_interleaved(post):
+    got = events(await post("/v1/chat/completions", {**CHAT, "stream": True, "n": 3}))
     for number in range(3):
-        own = [e["choices"][0] for e in told if e["choices"][0]["index"] == number]
+        own = [e["choices"][0] for e in got if e["choices"][0]["index"] == number]
         assert "".join(choice["delta"]["content"] for choice in own) == "Hello"
         assert [choice["delta"].get("role") for choice in own] == ["assistant", None]
 
 
 async def details_of(post, triton, *chunks):
-    """What is told with each chunk."""
+    """The token details of each chunk."""
     triton.script = lambda _: chunks
     body = {**PROMPT, "stream": True, "return_token_details": True}
-    told = events(await post("/v1/completions", body))
+    got = events(await post("/v1/completions", body))
     assert triton.extras == list(ORIGINS)
     return [
         [(token["id"], token["text"]) for token in event["choices"][0]["token_details"]]
-        for event in told
+        for event in got
     ]
 
 
-async def test_tokens_tell_where_they_came_from(post, triton):
+async def test_token_details_show_round_and_kind(post, triton):
     body = {**PROMPT, "stream": True, "return_token_details": True}
     first, second = events(await post("/v1/completions", body))
     assert first["choices"][0]["token_details"] == [
@@ -153,7 +151,7 @@ async def test_tokens_tell_where_they_came_from(post, triton):
     assert [token["text"] for token in second["choices"][0]["token_details"]] == ["l", "o"]
 
 
-async def test_a_token_is_told_of_when_all_its_text_has_come(post, triton):
+async def test_a_token_is_reported_when_its_text_is_complete(post, triton):
     plain = [(1, "plain", 2), (2, "plain", 0), (3, "plain", 1)]
     first = ResponseChunk("a", [65, 66, 67], 3, 0, 0, extras=origins(*plain))
     last = ResponseChunk("bc", [68], 4, 0, 0, "length", statistics(0), origins((4, "plain", 1)))
@@ -163,14 +161,7 @@ async def test_a_token_is_told_of_when_all_its_text_has_come(post, triton):
     ]
 
 
-async def test_text_of_a_token_that_is_told_later_belongs_to_no_other(post, triton):
-    plain = [(1, "plain", 1), (2, "plain", 2)]
-    first = ResponseChunk("ab", [65, 66], 2, 0, 0, extras=origins(*plain))
-    last = ResponseChunk("cd", [67], 3, 0, 0, "length", statistics(0), origins((3, "plain", 1)))
-    assert await details_of(post, triton, first, last) == [[(65, "a")], [(66, "bc"), (67, "d")]]
-
-
-async def test_a_text_that_a_stop_string_cut_and_an_unfinished_character_join(post, triton):
+async def test_token_details_join_to_a_text_that_was_cut(post, triton):
     plain = [(1, "plain", 2), (2, "plain", 3)]
     cut = ResponseChunk("abc", [65, 66], 2, 0, 0, "stop", statistics(0), origins(*plain))
     assert await details_of(post, triton, cut) == [[(65, "ab"), (66, "c")]]
@@ -178,7 +169,7 @@ async def test_a_text_that_a_stop_string_cut_and_an_unfinished_character_join(po
     assert await details_of(post, triton, unfinished) == [[(65, "ab"), (66, "\ufffd")]]
 
 
-async def test_tokens_of_a_whole_answer_say_it_too(post, triton):
+async def test_token_details_of_an_answer_that_is_not_streamed(post, triton):
     answer = (await post("/v1/completions", {**PROMPT, "return_token_details": True})).json()
     details = answer["choices"][0]["token_details"]
     assert [(token["text"], token["round"], token["kind"]) for token in details] == [
@@ -188,18 +179,12 @@ async def test_tokens_of_a_whole_answer_say_it_too(post, triton):
     assert not triton.asked[0]["stream"]
 
 
-async def test_nobody_is_told_what_nobody_asked_for(post, triton):
-    answer = (await post("/v1/completions", PROMPT)).json()
-    assert "token_details" not in answer["choices"][0]
-    assert triton.extras == []
-
-
-async def test_no_draft_is_no_division_by_zero(post, triton):
+async def test_an_answer_without_drafts_has_statistics(post, triton):
     figures = {**statistics(0, drafted=0), "num_spec_steps": 0, "acceptance_histogram": []}
     triton.script = lambda _: [HELLO[-1]._replace(statistics=figures)]
-    told = (await post("/v1/completions", PROMPT)).json()["metrics"]["speculative_decoding"]
-    assert told["draft_acceptance_rate"] == 0
-    assert told["mean_acceptance_length"] == 1
+    got = (await post("/v1/completions", PROMPT)).json()["metrics"]["speculative_decoding"]
+    assert got["draft_acceptance_rate"] == 0
+    assert got["mean_acceptance_length"] == 1
 
 
 async def test_models_are_the_entries(client):
@@ -211,20 +196,13 @@ async def test_models_are_the_entries(client):
         assert (await opened.get("/v1/models/bls")).json() == listed["data"][1]
 
 
-async def test_health_is_tritons(client, triton):
-    async with client() as opened:
-        assert (await opened.get("/health")).status_code == 200
-        triton.is_ready = False
-        assert (await opened.get("/health")).status_code == 503
-
-
 async def test_texts_and_ids_are_turned_into_each_other(client):
     async with client() as opened:
         body = {"prompt": "def main():", "return_token_strs": True}
-        told = (await opened.post("/tokenize", json=body)).json()
-        assert told["count"] == len(told["tokens"]) == len(told["token_strs"])
-        assert told["max_model_len"] == 100
-        back = await opened.post("/detokenize", json={"tokens": told["tokens"]})
+        got = (await opened.post("/tokenize", json=body)).json()
+        assert got["count"] == len(got["tokens"]) == len(got["token_strs"])
+        assert got["max_model_len"] == 100
+        back = await opened.post("/detokenize", json={"tokens": got["tokens"]})
         assert back.json() == {"prompt": "def main():"}
         chat = (await opened.post("/tokenize", json=CHAT)).json()["tokens"]
         back = await opened.post("/detokenize", json={"tokens": chat})
@@ -265,8 +243,8 @@ async def test_metrics_count_requests_and_speculation(client, triton):
     assert "_created" not in response.text
 
 
-async def test_metrics_count_what_was_drafted_for_an_answer_that_was_cut_short(client, triton):
-    """Its tokens count, so drafts a token would be too few."""
+async def test_metrics_count_drafts_of_an_interrupted_answer(client, triton):
+    """Its tokens count, so its drafts must count too."""
     triton.script = lambda _: [HELLO[0], ApiError(503, "why")]
     async with client() as opened:
         await opened.post("/v1/completions", json=PROMPT | {"stream": True})

@@ -15,7 +15,7 @@ from tandem.gateway.triton.backend import ResponseChunk
 
 PROMPT = {"prompt": "hi"}
 LONG = 20_000  # chunks of a long answer
-BYTES = 200  # of each, at least
+BYTES = 200  # minimum size of a chunk
 
 
 @pytest.fixture
@@ -41,7 +41,7 @@ def request(port, **body):
 @pytest.mark.parametrize("n", [1, 3])
 @pytest.mark.parametrize("chunks", [0, 1])
 @pytest.mark.parametrize("stream", [True, False])
-def test_a_client_that_leaves_cancels_its_request(port, triton, stream, chunks, n):
+def test_a_client_that_disconnects_cancels_its_request(port, triton, stream, chunks, n):
     triton.script = lambda _: [HELLO[0]] * chunks + [FOREVER]
     with request(port, stream=stream, n=n) as connection:
         assert eventually(lambda: triton.running == n and triton.sent == n * chunks)
@@ -51,8 +51,8 @@ def test_a_client_that_leaves_cancels_its_request(port, triton, stream, chunks, 
     assert triton.running == 0
 
 
-def test_chunks_wait_for_no_acknowledgement(port, monkeypatch):
-    """The kernel would hold a chunk back until the client has acknowledged the one before."""
+def test_chunks_do_not_wait_for_acknowledgements(port, monkeypatch):
+    """Otherwise the kernel delays a chunk until the client acknowledges the previous one."""
     at_once = []
     made = Connection.connection_made
 
@@ -67,7 +67,7 @@ def test_chunks_wait_for_no_acknowledgement(port, monkeypatch):
     assert at_once == [1]
 
 
-def test_hundreds_that_leave_leave_nothing(port, triton):
+def test_hundreds_of_disconnects_leave_no_requests(port, triton):
     triton.script = lambda _: [HELLO[0], FOREVER]
     with contextlib.ExitStack() as clients:
         for _ in range(200):
@@ -79,28 +79,28 @@ def test_hundreds_that_leave_leave_nothing(port, triton):
         assert connection.getresponse().status == 200
 
 
-def test_a_client_that_takes_nothing_is_cut_off(port, triton, monkeypatch, caplog):
+def test_a_client_that_reads_nothing_is_disconnected(port, triton, monkeypatch, caplog):
     monkeypatch.setattr("tandem.gateway.answers.generation.SECONDS_TO_SEND", 0.2)
     chunk = ResponseChunk("x" * BYTES, [70], 1, 0, 0)
     triton.script = lambda _: [chunk] * LONG + [HELLO[-1]]
     with request(port, stream=True) as idle:
         assert idle.sock.recv(1)
         assert eventually(lambda: triton.left == 1)
-        assert eventually(lambda: "took nothing for too long" in caplog.text)
+        assert eventually(lambda: "read nothing for too long" in caplog.text)
     assert "Traceback" not in caplog.text
 
 
-def test_a_slow_reader_holds_up_nobody_and_little_is_made_for_it(port, triton):
+def test_a_slow_client_does_not_delay_others(port, triton):
     chunk = ResponseChunk("x" * BYTES, [70], 1, 0, 0)
     triton.script = lambda _: [chunk] * LONG + [HELLO[-1]]
     with request(port, stream=True) as slow:
         slow.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         assert slow.sock.recv(1)
         before = -1
-        while before != triton.sent:  # until nothing more goes out
+        while before != triton.sent:  # until nothing more is sent
             before = triton.sent
             time.sleep(0.2)
-        # What the kernel and the gateway hold back is less than the answer.
+        # The buffers of the kernel and the gateway are smaller than the answer.
         assert triton.sent < LONG
         triton.script = lambda _: HELLO
         with request(port, stream=True) as other:
@@ -108,9 +108,7 @@ def test_a_slow_reader_holds_up_nobody_and_little_is_made_for_it(port, triton):
     assert eventually(lambda: triton.running == 0)
 
 
-def test_who_sends_no_whole_request_is_cut_off_and_who_waits_for_an_answer_is_not(
-    port, triton, monkeypatch
-):
+def test_only_clients_without_a_complete_request_are_disconnected(port, triton, monkeypatch):
     monkeypatch.setattr("tandem.gateway.server.SECONDS_TO_ASK", 0.1)
     triton.script = lambda _: [HELLO[0], FOREVER]
     head = b"POST /v1/completions HTTP/1.1\r\nhost: gateway\r\n"

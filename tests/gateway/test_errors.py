@@ -1,11 +1,11 @@
-"""Errors are OpenAI's objects with the right status, and say nothing of the inside."""
+"""Errors are OpenAI's objects with the right status and without internal details."""
 
 import gzip
 import json
 import logging
 
 import pytest
-from scripted_triton import HELLO
+from scripted_triton import FOREVER, HELLO
 
 from tandem.gateway.errors import ApiError
 
@@ -34,7 +34,7 @@ def fails_with(error):
         (504, "server_error"),
     ],
 )
-async def test_an_error_before_the_first_chunk_is_the_answer(post, triton, status, kind, stream):
+async def test_an_error_before_the_first_chunk_has_its_status(post, triton, status, kind, stream):
     triton.script = fails_with(ApiError(status, "why", code="some_code"))
     response = await post("/v1/completions", {**PROMPT, "stream": stream})
     assert response.status_code == status
@@ -44,7 +44,7 @@ async def test_an_error_before_the_first_chunk_is_the_answer(post, triton, statu
     assert ("retry-after" in response.headers) == (status == 429)
 
 
-async def test_an_error_behind_the_first_chunk_is_an_event(post, triton):
+async def test_an_error_after_the_first_chunk_is_an_event(post, triton):
     triton.script = lambda _: [HELLO[0], ApiError(500, "why")]
     response = await post("/v1/completions", {**PROMPT, "stream": True})
     assert response.status_code == 200
@@ -53,15 +53,15 @@ async def test_an_error_behind_the_first_chunk_is_an_event(post, triton):
     assert error["error"]["message"] == "why"
 
 
-async def test_one_failed_choice_ends_all(post, triton):
-    triton.script = lambda inputs: [ApiError(500, "why")] if inputs["seed"] == 1 else ["for ever"]
+async def test_one_failed_choice_ends_the_request(post, triton):
+    triton.script = lambda inputs: [ApiError(500, "why")] if inputs["seed"] == 1 else [FOREVER]
     response = await post("/v1/completions", {**PROMPT, "n": 4, "seed": 1})
     assert response.status_code == 500
     assert triton.running == 0
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_what_nobody_thought_of_is_an_internal_error(post, triton, caplog, stream):
+async def test_an_unexpected_error_is_an_internal_error(post, triton, caplog, stream):
     def broken(_):
         raise RuntimeError("a secret of the inside")
 
@@ -94,7 +94,7 @@ async def test_another_method_is_not_allowed(client):
 
 
 @pytest.mark.parametrize("path", ["/", "/health", "/health/ready", "/ping", "/v1/models"])
-async def test_head_is_answered_as_get_is(client, path):
+async def test_head_returns_the_headers_of_get(client, path):
     async with client() as opened:
         got, asked = await opened.get(path), await opened.head(path)
     assert asked.status_code == 200
@@ -108,7 +108,7 @@ async def test_an_unknown_model_is_not_found(post):
     assert "bls_stream, bls, ensemble" in response.json()["error"]["message"]
 
 
-async def test_a_chat_without_a_template_says_so(post, tmp_path, tokenizer_folder):
+async def test_a_chat_without_a_template_is_rejected(post, tmp_path, tokenizer_folder):
     for name in ("tokenizer.json", "tokenizer_config.json"):
         (tmp_path / name).write_text((tokenizer_folder / name).read_text())
     chat = {"messages": [{"role": "user", "content": "hi"}]}
@@ -117,7 +117,7 @@ async def test_a_chat_without_a_template_says_so(post, tmp_path, tokenizer_folde
     assert "has no chat template; use /v1/completions" in response.json()["error"]["message"]
 
 
-async def test_a_tokenizer_of_another_model_is_noticed(post, triton):
+async def test_a_tokenizer_of_another_model_is_reported(post, triton):
     from dataclasses import replace
 
     served = triton.models_served
@@ -130,7 +130,7 @@ async def test_a_tokenizer_of_another_model_is_noticed(post, triton):
 
 
 @pytest.mark.parametrize("body", [b"{", b"", b"[]", b'"x"'])
-async def test_a_body_that_is_no_object_is_refused(client, body):
+async def test_a_body_that_is_not_an_object_is_rejected(client, body):
     headers = {"content-type": "application/json"}
     async with client() as opened:
         response = await opened.post("/v1/completions", content=body, headers=headers)
@@ -139,15 +139,15 @@ async def test_a_body_that_is_no_object_is_refused(client, body):
     assert "\n" not in response.json()["error"]["message"]
 
 
-async def test_a_body_must_be_said_to_be_json(client):
-    """A web page of another host may send a browser's plain text anywhere, without asking."""
+async def test_a_body_without_a_json_content_type_is_rejected(client):
+    """Web pages of other hosts may send text/plain without permission."""
     headers = {"content-type": "text/plain"}
     async with client() as opened:
         response = await opened.post("/v1/completions", content=b'{"prompt": "x"}', headers=headers)
     assert response.status_code == 400
 
 
-async def test_a_compressed_body_is_refused_as_what_it_is(client):
+async def test_a_compressed_body_is_rejected(client):
     headers = {"content-type": "application/json", "content-encoding": "gzip"}
     body = gzip.compress(json.dumps(PROMPT).encode())
     async with client() as opened:
@@ -166,7 +166,7 @@ async def chunked():
 
 
 @pytest.mark.parametrize("body", [b" " * 10_000, chunked()], ids=["said", "unsaid"])
-async def test_a_large_body_is_refused(client, body):
+async def test_a_large_body_is_rejected(client, body):
     headers = {"content-type": "application/json"}
     async with client(max_body_bytes=5000) as opened:
         response = await opened.post("/v1/completions", content=body, headers=headers)
@@ -178,7 +178,7 @@ async def test_a_large_body_is_refused(client, body):
     "sent", [None, KEY, f"Bearer {KEY}x", "Bearer ", "Basic s3cret", "Bearer \u00e9"]
 )
 @pytest.mark.parametrize("path", ["/v1/completions", "/tokenize"])
-async def test_nobody_gets_in_without_the_key(post, sent, path):
+async def test_requests_without_the_key_are_rejected(post, sent, path):
     headers = {} if sent is None else {"authorization": sent.encode()}
     response = await post(path, PROMPT, headers, api_key=KEY)
     assert response.status_code == 401
@@ -186,7 +186,7 @@ async def test_nobody_gets_in_without_the_key(post, sent, path):
 
 
 @pytest.mark.parametrize("key", [KEY, "clé"])
-async def test_the_key_lets_in(client, key):
+async def test_requests_with_the_key_are_accepted(client, key):
     async with client(api_key=key) as opened:
         headers = {"authorization": f"Bearer {key}".encode()}
         response = await opened.post("/v1/completions", json=PROMPT, headers=headers)
@@ -198,14 +198,14 @@ async def test_the_key_lets_in(client, key):
 @pytest.mark.parametrize(
     ("sent", "taken"), [("abc-1", True), ("", False), ("a" * 129, False), ("a b", False)]
 )
-async def test_request_id_comes_back(post, sent, taken):
+async def test_request_id_is_returned(post, sent, taken):
     response = await post("/v1/completions", PROMPT, {"x-request-id": sent})
     assert (response.headers["x-request-id"] == sent) == taken
     refused = await post("/v1/completions", {}, {"x-request-id": sent})
     assert (refused.headers["x-request-id"] == sent) == taken
 
 
-async def test_other_origins_are_let_in_by_name_only(client):
+async def test_only_listed_origins_are_allowed(client):
     asked = {"origin": "http://elsewhere", "access-control-request-method": "POST"}
     for origins, allowed in (((), False), (("http://elsewhere",), True)):
         async with client(allowed_origins=origins) as opened:

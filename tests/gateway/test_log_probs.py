@@ -12,7 +12,10 @@ from scripted_triton import detokenizer, joined, origins, statistics
 from tokenizers import Tokenizer, processors
 
 from tandem.contract import entry
-from tandem.gateway.answers.log_probs import LogProbReader
+from tandem.gateway.answers.log_probs import log_prob_rows
+from tandem.gateway.answers.state import AnswerState, Echo
+from tandem.gateway.answers.tokens import TokenTexts
+from tandem.gateway.protocol.requests import CompletionRequest
 from tandem.gateway.protocol.responses import Completion
 from tandem.gateway.tokenizer import ChatTokenizer
 from tandem.gateway.triton.backend import ResponseChunk
@@ -27,7 +30,7 @@ LIKELY = [[[1002, -0.25], [3, -2.0]], [[3, -0.5], [260, -1.0]]]
 
 
 def rated(prefix, values, likely):
-    """What is told of tokens: their log-probabilities, and the likeliest."""
+    """Log-probabilities of tokens and the most likely alternatives."""
     return {
         f"{prefix}_log_probs": values,
         f"{prefix}_top_ids": [[token for token, _ in row] for row in likely],
@@ -43,7 +46,7 @@ ANSWER = ResponseChunk("():\n", NEW, 2, 0, 0, "length", statistics(0), LENGTHS |
 
 @pytest.fixture
 def ask(post, triton):
-    """Send a body; return what the choices tell, and what Triton was asked for."""
+    """Send a body; return the answer."""
     triton.script = lambda _: [ANSWER]
 
     async def send(path="/v1/completions", **body):
@@ -82,12 +85,12 @@ async def test_a_chats_log_probs(ask):
     assert (second["token"], second["logprob"]) == ("\n", -3.0)
 
 
-async def test_alternatives_stay_away_where_none_are_asked_for(ask, triton):
+async def test_alternatives_are_sent_only_on_request(ask, triton):
     extras = {k: v for k, v in ANSWER.extras.items() if "top" not in k}
     triton.script = lambda _: [ANSWER._replace(extras=extras)]
     answer = await ask(prompt=PROMPT, logprobs=0)
-    told = answer["choices"][0]["logprobs"]["top_logprobs"]
-    assert told == [{"():": -0.25}, {"\n": -3.0}]
+    got = answer["choices"][0]["logprobs"]["top_logprobs"]
+    assert got == [{"():": -0.25}, {"\n": -3.0}]
     answer = await ask("/v1/chat/completions", **CHAT, logprobs=True)
     assert answer["choices"][0]["logprobs"]["content"][0]["top_logprobs"] == []
     assert "num_top_log_probs" not in triton.asked[1]
@@ -106,12 +109,12 @@ async def test_an_echo_is_the_prompt_with_its_log_probs(ask, triton):
 
 
 @pytest.mark.parametrize("as_ids", [True, False])
-async def test_the_tokens_of_one_character_are_where_it_is(ask, triton, tokenizer_folder, as_ids):
+async def test_tokens_of_one_character_have_the_same_offset(ask, triton, tokenizer_folder, as_ids):
     text = "a \U0001f642 b"
     ids = ChatTokenizer(tokenizer_folder).encode(text, add_special_tokens=False)
     assert len(ids) == 7  # four of them are the smile
-    told = rated("prompt", [0.0] * 7, [[[0, 0.0]]] * 7)
-    triton.script = lambda _: [ANSWER._replace(extras=ANSWER.extras | told)]
+    got = rated("prompt", [0.0] * 7, [[[0, 0.0]]] * 7)
+    triton.script = lambda _: [ANSWER._replace(extras=ANSWER.extras | got)]
     answer = await ask(prompt=ids if as_ids else text, echo=True, logprobs=1)
     assert answer["choices"][0]["text"] == text + "():\n"
     offsets = answer["choices"][0]["logprobs"]["text_offset"]
@@ -119,27 +122,25 @@ async def test_the_tokens_of_one_character_are_where_it_is(ask, triton, tokenize
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_a_character_that_prompt_and_answer_share_is_whole(
+async def test_a_character_shared_by_prompt_and_answer_is_complete(
     post, triton, tokenizer_folder, stream
 ):
     smile = ChatTokenizer(tokenizer_folder).encode("\U0001f642", add_special_tokens=False)
     assert len(smile) == 4
     lengths = {entry.OUTPUT_TEXT_LENGTHS: [0, 1], entry.OUTPUT_LOG_PROBS: [-1.0, -2.0]}
-    told = lengths | {entry.PROMPT_LOG_PROBS: [0.0, -1.5, -2.5]}
-    answer = ResponseChunk("\U0001f642", smile[2:], 1, 0, 0, "length", statistics(0), told)
+    got = lengths | {entry.PROMPT_LOG_PROBS: [0.0, -1.5, -2.5]}
+    answer = ResponseChunk("\U0001f642", smile[2:], 1, 0, 0, "length", statistics(0), got)
     triton.script = lambda _: [answer]
     body = {"prompt": [PROMPT[0], *smile[:2]], "echo": True, "logprobs": 0, "stream": stream}
     response = await post("/v1/completions", body)
-    [told] = events(response) if stream else [response.json()]
-    choice = told["choices"][0]
+    [got] = events(response) if stream else [response.json()]
+    choice = got["choices"][0]
     assert choice["text"] == "def\U0001f642"
     assert choice["logprobs"]["text_offset"] == [0, 3, 3, 3, 3]
     assert not triton.asked[0]["exclude_input_in_output"]
 
 
-async def test_a_prompt_alone_shows_the_part_of_a_character_that_it_ends_with(
-    ask, triton, tokenizer_folder
-):
+async def test_an_echoed_prompt_ends_with_its_incomplete_character(ask, triton, tokenizer_folder):
     smile = ChatTokenizer(tokenizer_folder).encode("\U0001f642", add_special_tokens=False)
     answer = await ask(prompt=[PROMPT[0], *smile[:2]], echo=True, max_tokens=0)
     assert answer["choices"][0]["text"] == "def\ufffd"
@@ -171,9 +172,9 @@ async def test_log_probs_end_where_a_stop_string_cuts_the_text(post, triton, pat
         asked = {**CHAT, "logprobs": True, "top_logprobs": 1}
     response = await post(path, {**asked, "stream": stream, "stop": stop, "n": 2})
     assert response.status_code == 200, response.text
-    told = events(response) if stream else [response.json()]
+    got = events(response) if stream else [response.json()]
     for number in range(2):
-        choices = [c for event in told for c in event["choices"] if c["index"] == number]
+        choices = [c for event in got for c in event["choices"] if c["index"] == number]
         assert "".join(names_in(choice) for choice in choices) == text
         offsets = [o for c in choices for o in c["logprobs"].get("text_offset", ())]
         assert all(offset < len(text) for offset in offsets)
@@ -181,13 +182,13 @@ async def test_log_probs_end_where_a_stop_string_cuts_the_text(post, triton, pat
 
 def names_in(choice):
     """The tokens of a choice's log-probabilities, joined."""
-    told = choice["logprobs"]
-    return "".join(told["tokens"] if "tokens" in told else [t["token"] for t in told["content"]])
+    got = choice["logprobs"]
+    return "".join(got["tokens"] if "tokens" in got else [t["token"] for t in got["content"]])
 
 
 async def test_a_hidden_token_at_the_end_has_its_log_prob(ask, triton):
-    told = {entry.OUTPUT_TEXT_LENGTHS: [3, 0], entry.OUTPUT_LOG_PROBS: [-1.0, -2.0]}
-    hidden = ResponseChunk("():", [NEW[0], 0], 2, 0, 0, "length", statistics(0), told)
+    got = {entry.OUTPUT_TEXT_LENGTHS: [3, 0], entry.OUTPUT_LOG_PROBS: [-1.0, -2.0]}
+    hidden = ResponseChunk("():", [NEW[0], 0], 2, 0, 0, "length", statistics(0), got)
     triton.script = lambda _: [hidden]
     answer = await ask(prompt=PROMPT, logprobs=0, stop="zzz")
     assert answer["choices"][0]["logprobs"]["tokens"] == ["():", "<|endoftext|>"]
@@ -198,13 +199,12 @@ STOPS = st.lists(WRITTEN, max_size=2)
 
 
 @given(text=WRITTEN, stops=STOPS, accepted=st.lists(st.booleans(), min_size=1))
-def test_tokens_join_to_the_text_whatever_stops_it_and_however_it_comes(text, stops, accepted):
+def test_tokens_join_to_the_text_for_all_stops_and_chunks(text, stops, accepted):
     tokenizer = ChatTokenizer(DEMO)
     tokens = tokenizer.encode(text, add_special_tokens=False)
     chunks = written(tokens, tuple(stops), tuple(accepted))
     for arrived in (chunks, [joined(chunks)]):
-        reader = LogProbReader(tokenizer, 5, may_be_cut=bool(stops))
-        rows = [row for chunk in arrived for row in reader.rows(chunk)]
+        rows = rows_of(tokenizer, arrived, stop=stops)
         shown = "".join(chunk.text for chunk in arrived)
         assert b"".join(row.raw for row in rows) == shown.encode()
         assert all(row.offset < len(shown) for row in rows)
@@ -219,8 +219,7 @@ def test_tokens_of_an_echo_and_its_answer_join_to_both(text, stops, cut):
     first, *later = written(answer, tuple(stops), (True, False), prompt=prompt)
     first.extras[entry.PROMPT_LOG_PROBS] = [0.0] * len(prompt)
     echo = tokenizer.complete(prompt)
-    reader = LogProbReader(tokenizer, 5, may_be_cut=bool(stops), prompt=prompt, echo=echo)
-    rows = [row for chunk in (first, *later) for row in reader.rows(chunk)]
+    rows = rows_of(tokenizer, (first, *later), prompt, echo, stop=stops)
     shown = echo + "".join(chunk.text for chunk in (first, *later))
     if len(rows) > len(prompt):
         assert b"".join(row.raw for row in rows) == shown.encode()
@@ -228,8 +227,19 @@ def test_tokens_of_an_echo_and_its_answer_join_to_both(text, stops, cut):
     assert all(row.offset < len(shown) for row in rows[len(prompt) :])
 
 
+def rows_of(tokenizer, chunks, prompt=(), echo="", stop=()):
+    """The log-probabilities of an answer that arrives in these chunks."""
+    body = CompletionRequest(prompt="hi", logprobs=5, stop=stop, echo=bool(prompt))
+    answer = AnswerState(prompt, Echo(echo), texts=TokenTexts(len(echo)))
+    return [
+        row
+        for chunk in chunks
+        for row in log_prob_rows(tokenizer, body, answer, answer.addition(chunk))
+    ]
+
+
 def written(tokens, stops, accepted, prompt=()):
-    """The chunks of a stream that says these tokens, of rounds of several lengths.
+    """The chunks of a stream with these tokens, in rounds of several lengths.
 
     prompt: ids of a prompt that is echoed.
     """
@@ -261,7 +271,7 @@ def written(tokens, stops, accepted, prompt=()):
     return chunks
 
 
-def test_a_token_that_the_tokenizer_added_is_none_of_the_echo(tmp_path):
+def test_tokens_added_by_the_tokenizer_have_no_text_in_the_echo(tmp_path):
     adding = Tokenizer.from_str(tokenizer_kinds.byte_level().to_str())
     mark = "<s>", adding.token_to_id("<s>")
     adding.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[mark])
@@ -271,7 +281,7 @@ def test_a_token_that_the_tokenizer_added_is_none_of_the_echo(tmp_path):
     assert tokenizer.token_text(first) == "<s>"
     assert tokenizer.text_lengths([first, *rest], text)[0] == 0
     assert sum(tokenizer.text_lengths([first, *rest], text)) == len(text)
-    assert tokenizer.text_lengths([first, *rest], f"<s>{text}")[0] == 3  # it was sent as ids
+    assert tokenizer.text_lengths([first, *rest], f"<s>{text}")[0] == 3  # sent as an id
 
 
 async def test_an_echo_of_a_text_is_that_text(ask, triton):
@@ -280,7 +290,7 @@ async def test_an_echo_of_a_text_is_that_text(ask, triton):
     assert "return_prompt_log_probs" not in triton.asked[0]
 
 
-async def test_no_new_tokens_is_the_prompt_alone(ask, triton):
+async def test_max_tokens_0_returns_only_the_prompt(ask, triton):
     answer = await ask(prompt=PROMPT, echo=True, logprobs=1, max_tokens=0)
     choice = answer["choices"][0]
     assert (choice["text"], choice["finish_reason"]) == ("def main", "length")
@@ -289,7 +299,7 @@ async def test_no_new_tokens_is_the_prompt_alone(ask, triton):
     assert triton.asked[0]["max_tokens"] == 1
 
 
-async def test_each_chunk_of_a_stream_tells_its_own(post, triton):
+async def test_each_chunk_has_the_log_probs_of_its_tokens(post, triton):
     halves = [
         ANSWER._replace(
             text="():",
@@ -313,16 +323,16 @@ async def test_each_chunk_of_a_stream_tells_its_own(post, triton):
     assert second["choices"][0]["logprobs"]["text_offset"] == [11]
 
 
-async def test_a_chat_says_what_its_alternatives_need(post):
+async def test_top_logprobs_without_logprobs_is_rejected(post):
     response = await post("/v1/chat/completions", {**CHAT, "top_logprobs": 2})
     assert response.status_code == 400
     assert response.json()["error"]["param"] == "top_logprobs"
 
 
-async def test_part_of_a_character_is_told_by_its_bytes(ask, triton, client):
+async def test_a_part_of_a_character_is_reported_as_bytes(ask, triton, client):
     async with client() as opened:
-        told = await opened.post("/tokenize", json={"prompt": "\N{ROBOT FACE}"})
-    pieces = told.json()["tokens"]
+        got = await opened.post("/tokenize", json={"prompt": "\N{ROBOT FACE}"})
+    pieces = got.json()["tokens"]
     chunk = ANSWER._replace(
         text="",
         tokens=pieces[:1],
@@ -340,9 +350,9 @@ async def test_part_of_a_character_is_told_by_its_bytes(ask, triton, client):
 
 @pytest.mark.parametrize("stream", [True, False])
 async def test_many_log_probs_are_read_and_written_on_a_thread(post, triton, monkeypatch, stream):
-    """Others' chunks would wait for them."""
+    """Otherwise they would delay other streams."""
     threads = []
-    rows, json_bytes = LogProbReader.rows, Completion.json_bytes
+    completed, json_bytes = TokenTexts.completed, Completion.json_bytes
 
     def noted(work):
         def noting(*given):
@@ -351,7 +361,7 @@ async def test_many_log_probs_are_read_and_written_on_a_thread(post, triton, mon
 
         return noting
 
-    monkeypatch.setattr(LogProbReader, "rows", noted(rows))
+    monkeypatch.setattr(TokenTexts, "completed", noted(completed))
     monkeypatch.setattr(Completion, "json_bytes", noted(json_bytes))
     triton.script = lambda _: [ANSWER]
     body = {"prompt": PROMPT, "logprobs": 2, "echo": True, "stream": stream}

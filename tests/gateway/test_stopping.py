@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 from live_triton import eventually
-from scripted_triton import FOREVER, HELLO, ScriptedTriton
+from scripted_triton import FOREVER, HELLO, ScriptedTriton, joined
 
 from tandem.gateway import server
-from tandem.gateway.answers.generation import DONE, begun
+from tandem.gateway.answers.generation import with_last_words
 from tandem.gateway.app import create_app
 from tandem.gateway.server import listen, serving
 from tandem.gateway.tasks import UnderWay
@@ -33,8 +33,8 @@ def request(port, **body):
         yield one
 
 
-def told(body):
-    """The objects of a stream, which ends as every stream does."""
+def events_of(body):
+    """The objects of a stream that ends normally."""
     *events, last, empty = body.decode().split("\n\n")
     assert (last, empty) == ("data: [DONE]", "")
     return [json.loads(event.removeprefix("data: ")) for event in events]
@@ -42,7 +42,7 @@ def told(body):
 
 @pytest.fixture
 def hasty(monkeypatch):
-    """A gateway that waits for hardly anything."""
+    """A gateway with short time limits."""
     monkeypatch.setattr(server, "SECONDS_TO_STOP", 0.1)
 
 
@@ -60,7 +60,7 @@ def test_an_answer_that_takes_too_long_ends_with_an_error(app, triton, capfd, *,
             response = response or asked.getresponse()
             body = response.read()
     if stream and chunks:
-        *_, last = told(body)
+        *_, last = events_of(body)
     else:
         assert response.status == 503
         last = json.loads(body)
@@ -69,7 +69,7 @@ def test_an_answer_that_takes_too_long_ends_with_an_error(app, triton, capfd, *,
     assert capfd.readouterr().err == ""
 
 
-def test_a_request_that_comes_too_late_is_refused(app, triton, capfd):
+def test_a_request_during_shutdown_is_rejected(app, triton, capfd):
     made = app()
     with listen("127.0.0.1", 0) as bound, serving(made, bound):
         with request(bound.getsockname()[1]) as asked:
@@ -83,21 +83,19 @@ def test_a_request_that_comes_too_late_is_refused(app, triton, capfd):
 
 
 @pytest.mark.anyio
-async def test_a_client_that_takes_its_time_is_told_too():
-    """The last event waits behind what it has not taken yet."""
+async def test_a_slow_client_gets_the_error_of_a_shutdown():
+    """The last event follows the events that it has not read yet."""
     under_way = UnderWay()
 
     async def events():
         for _ in range(3):
             yield b"more"
 
-    told_so_far, stream = [], await begun(events(), under_way)
-    async for one in stream:
-        told_so_far.append(one)
-        under_way.end()  # while the client takes it
-    assert told_so_far[0] == b"more"
-    assert json.loads(told_so_far[1].removeprefix(b"data: "))["error"]["code"] == "gateway_stopped"
-    assert told_so_far[2:] == [DONE]
+    sent = []
+    async for one in with_last_words(b"first", events(), under_way, lambda error: error.code):
+        sent.append(one)
+        under_way.end()  # while the client reads it
+    assert sent == [b"first", "gateway_stopped"]
 
 
 GATEWAY = """
@@ -115,7 +113,7 @@ app = create_app(GatewaySettings("", Path(sys.argv[2])), connect=lambda _: trito
 server.SECONDS_TO_STOP = float(sys.argv[3])
 with server.listen("127.0.0.1", 0) as bound:
     print(bound.getsockname()[1], flush=True)
-    with suppress(KeyboardInterrupt):  # it comes again behind the end
+    with suppress(KeyboardInterrupt):  # raised again after the end
         server.serve(app, bound)
 """
 
@@ -136,7 +134,7 @@ def gateway_process(tokenizer_folder, seconds_to_stop):
 
 @pytest.mark.parametrize("signal_of_end", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_ends_streams_with_an_error(tokenizer_folder, signal_of_end):
-    """The library would cut them off within a second."""
+    """sse-starlette would end them within a second."""
     with (
         gateway_process(tokenizer_folder, seconds_to_stop=2) as (gateway, port),
         request(port, stream=True) as asked,
@@ -144,12 +142,12 @@ def test_a_signal_ends_streams_with_an_error(tokenizer_folder, signal_of_end):
         response = asked.getresponse()
         first = response.readline()
         gateway.send_signal(signal_of_end)
-        *_, last = told(first + response.read())
+        *_, last = events_of(first + response.read())
         assert gateway.communicate(timeout=SECONDS)[1] == ""
     assert last["error"]["code"] == "gateway_stopped"
 
 
-def test_a_second_interrupt_waits_for_nothing(tokenizer_folder):
+def test_a_second_interrupt_stops_immediately(tokenizer_folder):
     with (
         gateway_process(tokenizer_folder, seconds_to_stop=10 * SECONDS) as (gateway, port),
         request(port, stream=True) as asked,
@@ -159,12 +157,12 @@ def test_a_second_interrupt_waits_for_nothing(tokenizer_folder):
         gateway.send_signal(signal.SIGINT)
         assert eventually(lambda: not is_taken(port))
         gateway.send_signal(signal.SIGINT)
-        *_, last = told(first + response.read())
+        *_, last = events_of(first + response.read())
     assert last["error"]["code"] == "gateway_stopped"
 
 
 @pytest.mark.anyio
-async def test_what_is_cancelled_for_another_reason_stays_cancelled():
+async def test_other_cancellations_stay_cancellations():
     under_way = UnderWay()
 
     async def work():
@@ -179,22 +177,23 @@ async def test_what_is_cancelled_for_another_reason_stays_cancelled():
 
 
 class Paused(ScriptedTriton):
-    """Ends no answer before it is allowed to."""
+    """A Triton that ends answers only after ``may_end`` is set."""
 
     def __init__(self):
         super().__init__()
         self.may_end = False
 
     async def generate(self, model, inputs, extras=()):
-        yield HELLO[0]
+        if inputs["stream"]:
+            yield HELLO[0]
         self.sent += 1
         while not self.may_end:
             await asyncio.sleep(0.01)
-        yield HELLO[1]
+        yield HELLO[1] if inputs["stream"] else joined(HELLO)
 
 
 @pytest.mark.parametrize("stream", [True, False])
-def test_an_answer_may_end_while_the_gateway_is_being_stopped(settings, monkeypatch, stream):
+def test_an_answer_may_end_during_shutdown(settings, monkeypatch, stream):
     monkeypatch.setattr(server, "SECONDS_TO_STOP", SECONDS)
     triton = Paused()
     app = create_app(settings(), connect=lambda _: triton)
@@ -209,12 +208,12 @@ def test_an_answer_may_end_while_the_gateway_is_being_stopped(settings, monkeypa
             triton.may_end = True
             body = asked.getresponse().read()
         stopping.join()
-    text = told(body) if stream else [json.loads(body)]
+    text = events_of(body) if stream else [json.loads(body)]
     assert "".join(part["choices"][0]["text"] for part in text) == "Hello"
 
 
 def is_taken(port):
-    """Whether somebody listens there."""
+    """Whether a process listens on the port."""
     with contextlib.suppress(ConnectionError), socket.create_connection(("127.0.0.1", port)):
         return True
     return False

@@ -1,4 +1,4 @@
-"""Tools of a chat: what the model is told of them, and what clients are told of its calls."""
+"""Tools in prompts and responses of chats."""
 
 import json
 from contextlib import contextmanager
@@ -49,7 +49,7 @@ def writes(triton, monkeypatch):
 
 @pytest.fixture
 def chat(post, writes):
-    """Ask for a chat with a tool, of a model that writes these chunks."""
+    """Request a chat with a tool, from a model that writes these chunks."""
 
     async def ask(*chunks, finish_reason="stop", template=TEMPLATE, **given):
         writes(*chunks, finish_reason=finish_reason)
@@ -69,7 +69,7 @@ CALLS = (
 
 
 @pytest.mark.anyio
-async def test_a_whole_answer_has_calls_apart_from_its_text(chat):
+async def test_an_answer_has_calls_and_text_in_separate_fields(chat):
     choice = (await chat("".join(CALLS))).json()["choices"][0]
     message = choice["message"]
     assert choice["finish_reason"] == "tool_calls"
@@ -84,7 +84,7 @@ async def test_a_whole_answer_has_calls_apart_from_its_text(chat):
 
 
 @pytest.mark.anyio
-async def test_an_answer_of_calls_alone_has_no_content(chat):
+async def test_an_answer_with_only_calls_has_no_content(chat):
     message = (await chat("".join(CALLS[1:]), "")).json()["choices"][0]["message"]
     assert message["content"] == "_call>" + CALLS[1].removeprefix("_call>") + "".join(CALLS[2:4])
     message = (await chat("<tool" + "".join(CALLS[1:]))).json()["choices"][0]["message"]
@@ -92,7 +92,7 @@ async def test_an_answer_of_calls_alone_has_no_content(chat):
 
 
 @pytest.mark.anyio
-async def test_a_stream_tells_calls_as_they_are_written(chat):
+async def test_a_stream_sends_calls_as_they_arrive(chat):
     chunks = events(await chat(*CALLS, stream=True))
     deltas = [chunk["choices"][0]["delta"] for chunk in chunks]
     assert deltas[0] == {"role": "assistant", "content": "Well."}
@@ -108,23 +108,8 @@ async def test_a_stream_tells_calls_as_they_are_written(chat):
 
 
 @pytest.mark.anyio
-@pytest.mark.parametrize("stream", [False, True])
-async def test_an_answer_without_calls_is_text(chat, stream):
-    response = await chat("Yes <", "3 ", stream=stream)
-    if stream:
-        chunks = events(response)
-        text = "".join(chunk["choices"][0]["delta"]["content"] for chunk in chunks)
-        reason = chunks[-1]["choices"][0]["finish_reason"]
-    else:
-        choice = response.json()["choices"][0]
-        text, reason = choice["message"]["content"], choice["finish_reason"]
-        assert "tool_calls" not in choice["message"]
-    assert (text, reason) == ("Yes <3 ", "stop")
-
-
-@pytest.mark.anyio
 @pytest.mark.parametrize("reason", ["length", "stop"])
-async def test_a_call_that_is_cut_is_said_to_be(chat, reason):
+async def test_an_incomplete_call_keeps_the_finish_reason(chat, reason):
     cut = '<tool_call>{"name": "add", "arguments": {"a": '
     choice = (await chat(cut, finish_reason=reason)).json()["choices"][0]
     assert choice["finish_reason"] == reason
@@ -133,7 +118,7 @@ async def test_a_call_that_is_cut_is_said_to_be(chat, reason):
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("cut", ["<tool_call>", '<tool_call>\n{"na', '<tool_call>\n{"name": "su'])
-async def test_a_second_call_that_is_cut_is_said_to_be(chat, cut):
+async def test_an_incomplete_second_call_is_left_out(chat, cut):
     whole = '<tool_call>{"name": "add", "arguments": {}}</tool_call>\n'
     choice = (await chat(whole + cut)).json()["choices"][0]
     assert choice["finish_reason"] == "stop"
@@ -145,7 +130,7 @@ async def test_a_second_call_that_is_cut_is_said_to_be(chat, cut):
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("choice", ["required", named("add")])
 @pytest.mark.parametrize("cut", ["<tool", '<tool_call>\n{"name": "a'])
-async def test_an_answer_of_calls_alone_never_shows_their_markup(chat, choice, cut, stream):
+async def test_an_answer_with_only_calls_never_shows_their_markup(chat, choice, cut, stream):
     response = await chat(cut, finish_reason="length", tool_choice=choice, stream=stream)
     if stream:
         deltas = [chunk["choices"][0]["delta"] for chunk in events(response)]
@@ -157,17 +142,10 @@ async def test_an_answer_of_calls_alone_never_shows_their_markup(chat, choice, c
 
 
 @pytest.mark.anyio
-async def test_one_call_alone_where_more_are_not_wanted(chat):
+async def test_parallel_tool_calls_false_allows_one_call(chat):
     choice = (await chat("".join(CALLS), parallel_tool_calls=False)).json()["choices"][0]
     [call] = choice["message"]["tool_calls"]
     assert call["function"]["name"] == "add"
-
-
-@pytest.mark.anyio
-async def test_choices_are_told_apart(chat):
-    response = (await chat("".join(CALLS), n=2)).json()
-    ids = [call["id"] for choice in response["choices"] for call in choice["message"]["tool_calls"]]
-    assert len(set(ids)) == 4
 
 
 @pytest.mark.anyio
@@ -180,7 +158,7 @@ async def test_choices_are_told_apart(chat):
         ("[" * 90_000 + "]" * 90_000, "too_deep", "nests more than 64 levels deep"),
     ],
 )
-async def test_arguments_that_nobody_can_read_are_refused(chat, arguments, code, message):
+async def test_unreadable_arguments_are_rejected(chat, arguments, code, message):
     call = {"type": "function", "function": {"name": "add", "arguments": arguments}}
     said = {"role": "assistant", "content": None, "tool_calls": [call]}
     response = await chat("Yes.", messages=[USER, said])
@@ -192,18 +170,18 @@ async def test_arguments_that_nobody_can_read_are_refused(chat, arguments, code,
 async def prompt_of(client, **given):
     async with client(chat_template=TEMPLATE) as opened:
         made = (await opened.post("/tokenize", json={"messages": [USER]} | given)).json()
-        told = await opened.post("/detokenize", json={"tokens": made["tokens"]})
-    return told.json()["prompt"]
+        got = await opened.post("/detokenize", json={"tokens": made["tokens"]})
+    return got.json()["prompt"]
 
 
 @pytest.mark.anyio
-async def test_the_model_is_told_its_tools(client):
+async def test_tools_are_in_the_prompt(client):
     assert json.dumps(TOOL) in await prompt_of(client, tools=[TOOL])
     assert "functions" not in await prompt_of(client)
 
 
 @pytest.mark.anyio
-async def test_tools_that_may_not_be_called_are_hidden(chat, triton, client):
+async def test_tool_choice_none_hides_the_tools(chat, triton, client):
     choice = (await chat("".join(CALLS), tool_choice="none")).json()["choices"][0]
     assert choice["message"]["content"] == "".join(CALLS)
     assert choice["finish_reason"] == "stop"
@@ -214,7 +192,7 @@ async def test_tools_that_may_not_be_called_are_hidden(chat, triton, client):
 
 
 @pytest.mark.anyio
-async def test_calls_and_their_results_go_back_to_the_model(client, chat):
+async def test_calls_and_results_can_be_sent_back(client, chat):
     [call] = (await chat('<tool_call>{"name": "add", "arguments": {"a": 1}}')).json()["choices"][0][
         "message"
     ]["tool_calls"]
@@ -229,7 +207,7 @@ async def test_calls_and_their_results_go_back_to_the_model(client, chat):
 
 
 @pytest.mark.anyio
-async def test_arguments_that_are_no_json_go_back_as_they_are(client):
+async def test_arguments_that_are_not_json_stay_unchanged(client):
     call = {"id": "a", "type": "function", "function": {"name": "add", "arguments": "{oops"}}
     prompt = await prompt_of(client, messages=[USER, {"role": "assistant", "tool_calls": [call]}])
     assert '"arguments": "{oops"' in prompt
@@ -253,14 +231,14 @@ async def test_arguments_that_are_no_json_go_back_as_they_are(client):
         (
             {"guided_regex": "a"},
             "guided_regex",
-            "is not supported here: beside tools, an answer can only be JSON",
+            "is not supported here: with tools, an answer can only be guided by a JSON schema",
         ),
         ({"tools": [TOOL] * 129}, "tools", "at most 128 items"),
         ({"tools": [{"type": "web_search"}]}, "tools[0].type", "function"),
         ({"tools": [{"type": "function"}]}, "tools[0].function", "is missing"),
     ],
 )
-async def test_what_cannot_be_kept_is_refused(chat, given, param, line):
+async def test_unsupported_values_are_rejected(chat, given, param, line):
     response = await chat(**given)
     assert response.status_code == 400
     assert response.json()["error"]["param"] == param
@@ -268,7 +246,7 @@ async def test_what_cannot_be_kept_is_refused(chat, given, param, line):
 
 
 @pytest.mark.anyio
-async def test_tools_are_refused_where_nobody_knows_how_the_model_calls_them(chat):
+async def test_tools_are_rejected_if_the_format_of_calls_is_unknown(chat):
     response = await chat(template=None)
     assert response.status_code == 400
     error = response.json()["error"]
@@ -277,10 +255,10 @@ async def test_tools_are_refused_where_nobody_knows_how_the_model_calls_them(cha
 
 
 @pytest.mark.anyio
-async def test_a_completion_takes_no_tools(post):
+async def test_tools_of_a_completion_are_rejected(post):
     response = await post("/v1/completions", {"prompt": "x", "tools": [TOOL]})
     assert response.status_code == 400
-    assert "tools belong to chats" in response.json()["error"]["message"]
+    assert "only chats have tools" in response.json()["error"]["message"]
 
 
 class Weather(BaseModel):
@@ -291,7 +269,7 @@ class Weather(BaseModel):
 
 @contextmanager
 def client_of(app):
-    """OpenAI's own client of a gateway to a model that writes calls."""
+    """OpenAI's client, with a model that writes calls."""
     with listen("127.0.0.1", 0) as bound, serving(app(chat_template=TEMPLATE), bound):
         url = f"http://127.0.0.1:{bound.getsockname()[1]}/v1"
         with openai.OpenAI(base_url=url, api_key="any", max_retries=0) as client:
@@ -321,7 +299,7 @@ def test_openais_client_reads_calls(app, writes):
 
 
 class Sum(BaseModel):
-    """Arguments of another."""
+    """Arguments of another tool."""
 
     a: int
     b: int
@@ -335,7 +313,7 @@ TWO = (
 
 @pytest.mark.parametrize("choice", ["auto", "required"])
 def test_openais_client_parses_parallel_calls_of_pydantics_models(app, writes, triton, choice):
-    """Its ``pydantic_function_tool`` makes strict functions; their schemas go into the grammar."""
+    """``pydantic_function_tool`` makes strict functions, whose schemas are in the grammar."""
     asked = {
         "model": "bls_stream",
         "messages": [USER],
@@ -371,7 +349,7 @@ SUB = {"type": "function", "function": {"name": "sub"}}
 
 
 @pytest.mark.anyio
-async def test_the_model_is_told_of_the_allowed_tools_alone(chat, triton):
+async def test_only_the_allowed_tools_are_in_the_prompt(chat, triton):
     texts = []
     for given in (
         {"tools": [TOOL, SUB], "tool_choice": allowed("auto", "add")},
@@ -384,7 +362,7 @@ async def test_the_model_is_told_of_the_allowed_tools_alone(chat, triton):
 
 
 @pytest.mark.anyio
-async def test_one_of_the_allowed_tools_may_have_to_be_called(chat, triton):
+async def test_allowed_tools_may_be_required(chat, triton):
     choice = allowed("required", "sub")
     response = await chat('<tool_call>{"name": "sub"}', tools=[TOOL, SUB], tool_choice=choice)
     assert response.status_code == 200, response.text
@@ -405,7 +383,7 @@ async def test_one_of_the_allowed_tools_may_have_to_be_called(chat, triton):
         ({"type": "allowed_tools"}, "tool_choice.allowed_tools is missing"),
     ],
 )
-async def test_allowed_tools_that_cannot_be_read_are_refused(chat, choice, message):
+async def test_invalid_allowed_tools_are_rejected(chat, choice, message):
     response = await chat("Yes", tool_choice=choice)
     assert response.status_code == 400, response.text
     assert message in response.json()["error"]["message"]

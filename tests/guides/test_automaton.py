@@ -1,4 +1,4 @@
-"""What answers by one guide share is used by one at a time; who waits for it stops nobody."""
+"""Answers share an automaton, one at a time, and waiting for it does not block others."""
 
 import threading
 
@@ -12,29 +12,29 @@ from tandem.guides.matcher import GuideMatcher
 from tandem.guides.trial import Tried
 
 GUIDE = Guide("lark_grammar", 'start: "fox" (" a" | " b")+ " jumps."')
-# What the library only looks up, of one matcher that nobody else has.
+# Quick calls of the library.
 QUICK = {"deep_copy", "get_error", "is_error", "is_stopped"}
 
 
 class Watched:
-    """A matcher of the library that only works where it may."""
+    """A matcher of the library that reports its calls."""
 
     def __init__(self, matcher, automaton):
         self.matcher, self.automaton = matcher, automaton
 
     def __getattr__(self, name):
-        self.automaton.told(name)
+        self.automaton.used(name)
         return getattr(self.matcher, name)
 
 
 class Recording(GuideAutomaton):
-    """An automaton whose matchers tell of work that nobody has kept it for."""
+    """An automaton whose matchers record calls, with and without its lock."""
 
     def __init__(self, compiled, tried):
         super().__init__(compiled, tried)
         self.kept, self.unkept = [], []
 
-    def told(self, name):
+    def used(self, name):
         if name not in QUICK:
             (self.kept if self._lock.locked() else self.unkept).append(name)
 
@@ -43,11 +43,11 @@ class Recording(GuideAutomaton):
 
 
 class Executor:
-    """The library's, which takes no matchers but its own."""
+    """The library's executor, which accepts only the library's matchers."""
 
     def unsafe_compute_mask_ptr_with_draft_token(self, asked, *where):
         [(watched, row, tokens)] = asked
-        watched.automaton.told("masks")
+        watched.automaton.used("masks")
         compiler()._executor.unsafe_compute_mask_ptr_with_draft_token(
             [(watched.matcher, row, tokens)], *where
         )
@@ -58,7 +58,7 @@ def automaton(kind=GuideAutomaton):
     return kind(made._compiled, made.tried)
 
 
-def test_all_that_takes_time_is_done_with_the_automaton_kept():
+def test_slow_calls_hold_the_lock_of_the_automaton():
     made = automaton(Recording)
     it = GuideMatcher(lambda: made, Executor(), compiler()._vocabulary, [END])
     it.check_start()
@@ -73,7 +73,7 @@ def test_all_that_takes_time_is_done_with_the_automaton_kept():
     assert works < set(made.kept)
 
 
-def test_who_waits_for_an_automaton_lets_others_work():
+def test_waiting_for_an_automaton_does_not_block_other_threads():
     made, done, waits = automaton(), threading.Event(), threading.Event()
     it = GuideMatcher(lambda: made, compiler()._executor, compiler()._vocabulary, [END])
 
@@ -86,7 +86,7 @@ def test_who_waits_for_an_automaton_lets_others_work():
         waiting = threading.Thread(target=wait)
         waiting.start()
         waits.wait()
-        # It would end neither if who waits held Python's lock: each switches threads.
+        # This would deadlock if the waiting thread held Python's lock.
         for _ in range(100):
             other = threading.Thread(target=compiler()._tokenizer.decode_bytes, args=([3],))
             other.start()
@@ -96,21 +96,8 @@ def test_who_waits_for_an_automaton_lets_others_work():
     assert done.is_set()
 
 
-def test_an_automaton_is_held_to_grow_while_it_works(monkeypatch):
-    times = iter([1.0, 1.5])
-    made = automaton()
-    before = made.most_bytes
-    assert made.untouched
-    monkeypatch.setattr("tandem.guides.automaton.perf_counter", lambda: next(times))
-    monkeypatch.setattr("tandem.guides.automaton.BYTES_PER_SECOND", 100)
-    with made.at_work():
-        pass
-    assert made.most_bytes == before + 50
-    assert not made.untouched
-
-
 @pytest.mark.parametrize("text", ['start: "fox jumps over" ("." | "!")', "start: /[a-z]+/"])
-def test_what_tells_of_a_full_automaton_stands_where_nothing_is_forced(text):
+def test_the_probe_of_an_automaton_is_not_at_forced_text(text):
     made = compiler()._compile(Tried(text, 1000))
     for _ in range(30):
         assert not made.error()

@@ -1,17 +1,15 @@
-"""Objects have only the names that their schema declares, unless it says otherwise."""
+"""By default, objects have only the properties that their schema declares."""
 
 import json
 from itertools import permutations
 
 import pytest
-from hypothesis import assume, given
+from hypothesis import given
 from hypothesis import strategies as st
-from schema_guides import drawn
 from schemas import complaint
 from small_guides import fits, refusal
 
 from tandem.guides.closed_objects import close_objects
-from tandem.guides.errors import GuideError
 
 TEXT, NUMBER = {"type": "string"}, {"type": "integer"}
 A, B = {"properties": {"a": TEXT}}, {"properties": {"b": NUMBER}}
@@ -22,7 +20,7 @@ DEFINED = {"$defs": {"shared": A}}
 
 
 def taken(schema, *values):
-    """Whether a guide takes each value, with the names of its object in some order."""
+    """Whether a guide accepts each value, with the names of its object in any order."""
     guide = json.dumps(schema)
     return [
         any(fits("json_schema", guide, json.dumps(order)) for order in orders(value))
@@ -57,7 +55,7 @@ def test_a_schema_may_open_its_objects(more):
     assert taken(opened, {"name": "x"}, {"name": "x", "age": 1}) == [True, True]
 
 
-def test_an_option_opens_all_objects_that_say_nothing():
+def test_an_option_opens_objects_by_default():
     user = {**USER, "properties": {**USER["properties"], "a": {**A, "additionalProperties": False}}}
     value = {"name": "x", "a": {"a": "y"}, "more": 1}
     assert taken(user | OPEN, value, {**value, "a": {"b": 1}}) == [True, False]
@@ -103,7 +101,7 @@ def test_schemas_of_one_object_are_closed_together(combined):
     assert taken(whole, BOTH, {**BOTH, "c": 1}) == [True, False]
 
 
-def test_a_definition_that_is_part_of_one_object_may_be_all_of_another():
+def test_a_definition_is_closed_and_open_in_different_places():
     schema = {"properties": {"one": SHARED, "two": {**B, "allOf": [SHARED]}}, **DEFINED}
     schema["type"] = schema["$defs"]["shared"]["type"] = "object"
     assert taken(schema, {"one": {"a": "x"}, "two": {"b": 1, "a": "x"}}) == [True]
@@ -112,15 +110,15 @@ def test_a_definition_that_is_part_of_one_object_may_be_all_of_another():
 
 def test_each_alternative_has_its_own_names():
     kinds = [{"properties": {"kind": {"const": kind}, kind: NUMBER}} for kind in ("a", "b")]
-    for beside in ({}, {"properties": {"id": NUMBER}, "required": ["id"]}):
-        first = {"id": 1} if beside else {}
-        schema = {"type": "object", **beside, "anyOf": kinds}
+    for shared in ({}, {"properties": {"id": NUMBER}, "required": ["id"]}):
+        first = {"id": 1} if shared else {}
+        schema = {"type": "object", **shared, "anyOf": kinds}
         right, mixed, more = {"kind": "a", "a": 1}, {"kind": "a", "b": 1}, {"kind": "a", "c": 1}
-        told = taken(schema, *({**first, **value} for value in (right, mixed, more)))
-        assert told == [True, False, False]
+        got = taken(schema, *({**first, **value} for value in (right, mixed, more)))
+        assert got == [True, False, False]
 
 
-def test_an_object_with_names_that_are_not_known_stays_open():
+def test_an_object_with_unknown_names_stays_open():
     parts = {"shared": A, "other": {"$id": "https://example.org/other"}}
     schema = {"type": "object", "allOf": [SHARED, B], "$defs": parts}
     assert taken(schema, BOTH, {**BOTH, "b": "x"}) == [True, False]
@@ -131,7 +129,7 @@ def test_a_tree_is_closed_in_each_node():
     assert taken(node, {"below": {"below": {"id": 1}}}, {"below": {"x": 1}}) == [True, False]
 
 
-def test_unevaluated_properties_are_what_no_schema_of_the_object_declares():
+def test_unevaluated_properties_are_those_that_no_schema_declares():
     schema = {"type": "object", "allOf": [A, B], "unevaluatedProperties": False}
     assert taken(schema | OPEN, BOTH, {**BOTH, "c": 1}) == [True, False]
     schema["unevaluatedProperties"] = {"type": "null"}
@@ -178,18 +176,8 @@ VALUES = st.recursive(
 )
 
 
-@given(combined(SCHEMAS), objects(LEAVES), st.integers(0, 2**32))
-def test_what_a_closed_schema_lets_come_is_valid_by_the_open_one(schema, shared, seed):
-    whole = {"type": "array", "items": schema, "minItems": 1, "$defs": {"shared": shared}}
-    try:
-        text = drawn(whole, seed)
-    except GuideError:  # no value fits
-        assume(False)
-    assert text is None or not complaint(whole, text.decode())
-
-
 @given(combined(SCHEMAS), objects(LEAVES), VALUES)
-def test_closing_an_object_is_to_evaluate_all_its_names(schema, shared, value):
+def test_closing_an_object_equals_unevaluated_properties_false(schema, shared, value):
     """A value fits the closed object if it fits the open one and has no other names at its top."""
     whole = {**schema, "$defs": {"shared": shared}}
     closed = json.loads(json.dumps(whole))

@@ -8,7 +8,7 @@ import threading
 import pytest
 import tokenizer_kinds
 from llguidance import LLParserLimits
-from small_guides import END, allowed, compiler, encoded
+from small_guides import END, allowed, encoded
 
 from tandem.guides.compiler import GuideCompiler
 from tandem.guides.errors import GuideError, GuideUndecided
@@ -39,7 +39,7 @@ def compiled(monkeypatch):
     return here
 
 
-def test_what_cannot_be_compiled_is_compiled_by_a_worker_only(fresh, compiled):
+def test_an_invalid_guide_is_compiled_only_by_a_worker(fresh, compiled):
     with pytest.raises(GuideError):
         fresh.matcher(Guide("regex", "a{2,1}"), [END])
     assert compiled == []
@@ -47,8 +47,8 @@ def test_what_cannot_be_compiled_is_compiled_by_a_worker_only(fresh, compiled):
     assert len(compiled) == 1
 
 
-def test_what_fails_at_its_first_token_is_compiled_by_a_worker_only(fresh, compiled):
-    """Each such guide took seconds, and 160 MB, with every request."""
+def test_a_guide_that_fails_at_its_first_token_is_compiled_only_by_a_worker(fresh, compiled):
+    """Such a guide takes seconds and 160 MB."""
     guide = Guide("regex", "(d{801}){1000}")
     for _ in range(2):
         with pytest.raises(GuideError, match="lexer error: too many expressions"):
@@ -56,7 +56,7 @@ def test_what_fails_at_its_first_token_is_compiled_by_a_worker_only(fresh, compi
     assert compiled == []
 
 
-def test_end_ids_that_exclude_a_guide_spoil_it_for_nobody_else(fresh, compiled):
+def test_end_ids_that_exclude_a_guide_do_not_affect_other_requests(fresh, compiled):
     guide = Guide("choice", '["fox"]')
     [first] = allowed(fresh.matcher(guide, [END]).walk([]).masks[0])
     for _ in range(2):
@@ -66,7 +66,7 @@ def test_end_ids_that_exclude_a_guide_spoil_it_for_nobody_else(fresh, compiled):
     assert len(compiled) == 1
 
 
-def test_answers_by_one_guide_go_their_own_ways(fresh):
+def test_answers_with_one_guide_are_independent(fresh):
     guide = Guide("choice", '["fox", "dog"]')
     assert not fresh.has(guide)
     one, two = (fresh.matcher(guide, [END]) for _ in range(2))
@@ -76,7 +76,7 @@ def test_answers_by_one_guide_go_their_own_ways(fresh):
     assert (tokens == fresh.matcher(guide, [END]).walk([]).masks).all()
 
 
-def test_guides_are_told_apart_by_kind_and_text(fresh):
+def test_guides_are_cached_by_kind_and_text(fresh):
     fresh.matcher(Guide("regex", '["fox"]'), [END])
     assert not fresh.has(Guide("choice", '["fox"]'))
     assert not fresh.has(Guide("regex", '["fox" ]'))
@@ -84,8 +84,8 @@ def test_guides_are_told_apart_by_kind_and_text(fresh):
 
 @pytest.fixture
 def sized(fresh, monkeypatch):
-    """Compiled guides are held to take 1000 bytes each, and to grow by 100 bytes a second."""
-    times = [0.0, 0.0]  # now; what everything takes
+    """Compiled guides take 1000 bytes each, and grow by 100 bytes per second."""
+    times = [0.0, 0.0]  # now; duration of each call
 
     def clock():
         times[0] += times[1]
@@ -98,9 +98,7 @@ def sized(fresh, monkeypatch):
     return times
 
 
-def test_the_largest_guides_and_among_equals_the_oldest_are_forgotten_first(
-    fresh, sized, monkeypatch
-):
+def test_the_cache_drops_the_largest_then_the_oldest_guide(fresh, sized, monkeypatch):
     monkeypatch.setattr("tandem.guides.compiler.KEPT_BYTES", 4500)
     guides = [Guide("regex", f"[a-z]*{n}") for n in range(6)]
     for guide in guides[:4]:
@@ -113,17 +111,10 @@ def test_the_largest_guides_and_among_equals_the_oldest_are_forgotten_first(
     sized[1] = 0.0
     fresh.matcher(guides[5], [END])
     assert [fresh.has(guide) for guide in guides] == [False, False, True, True, True, True]
-    assert used.advance(encoded("a")) == 1  # who follows it does so to the end
+    assert used.advance(encoded("a")) == 1  # an answer keeps a dropped guide
 
 
-def test_what_cannot_be_compiled_is_not_kept(fresh):
-    for text in ('{"not": {}}', '{"$ref": "#"}'):
-        with pytest.raises(GuideError):
-            fresh.matcher(Guide("json_schema", text), [END])
-    assert Guide("json_schema", '{"not": {}}') not in fresh._kept
-
-
-def test_what_was_refused_is_refused_again_without_being_tried(fresh, monkeypatch):
+def test_a_rejected_guide_is_not_compiled_again(fresh, monkeypatch):
     refused = Guide("json_schema", '{"not": {}}')
     assert not fresh.has(refused)
     with pytest.raises(GuideError) as first:
@@ -135,7 +126,7 @@ def test_what_was_refused_is_refused_again_without_being_tried(fresh, monkeypatc
     assert str(again.value) == str(first.value)
 
 
-def test_refusals_are_bounded_by_their_number(fresh, monkeypatch):
+def test_the_number_of_cached_rejections_is_limited(fresh, monkeypatch):
     monkeypatch.setattr("tandem.guides.compiler.KEPT_REFUSALS", 2)
     refused = [Guide("json_schema", f'{{"not": {{"const": {n}}}}}') for n in range(3)]
     for guide in refused:
@@ -144,7 +135,7 @@ def test_refusals_are_bounded_by_their_number(fresh, monkeypatch):
     assert [fresh.has(guide) for guide in refused] == [False, True, True]
 
 
-def test_what_had_no_time_is_tried_again(fresh, monkeypatch):
+def test_an_undecided_guide_is_compiled_again(fresh, monkeypatch):
     guide = Guide("regex", "[a-z]+")
 
     def no_time(*_):
@@ -158,7 +149,7 @@ def test_what_had_no_time_is_tried_again(fresh, monkeypatch):
     fresh.matcher(guide, [END])
 
 
-def test_threads_compile_side_by_side(fresh):
+def test_threads_can_compile_concurrently(fresh):
     guide = Guide("choice", json.dumps([f"word {n}" for n in range(500)]))
     failures = []
 
@@ -178,15 +169,10 @@ def test_threads_compile_side_by_side(fresh):
 
 
 @pytest.mark.parametrize("kind", ["metaspace", "words"])
-def test_a_tokenizer_that_is_not_made_of_bytes_takes_no_guides(kind, tmp_path):
+def test_guides_need_a_tokenizer_with_byte_tokens(kind, tmp_path):
     tokenizer_kinds.write(tokenizer_kinds.KINDS[kind](), tmp_path)
     with pytest.raises(GuideError, match="cannot read its tokenizer"):
         GuideCompiler(tmp_path, 500, [END])
-
-
-def test_the_end_is_the_one_that_is_told(fresh):
-    assert fresh._tokenizer.eos_tokens == [END]
-    assert compiler()._tokenizer.eos_tokens == [2, 1]
 
 
 def test_a_reason_that_repeats_the_guide_is_shortened(fresh):
@@ -195,7 +181,7 @@ def test_a_reason_that_repeats_the_guide_is_shortened(fresh):
     assert len(str(caught.value)) < 400
 
 
-def test_refusals_are_counted_by_keyword():
+def test_rejections_are_counted_by_keyword():
     assert keywords_of('Unimplemented keys: ["if", "then"]') == ["if", "then"]
     assert keywords_of('Unimplemented keys: ["my own"]') == [OTHER]
     assert keywords_of("oneOf constraints are not supported. Enable 'coerce_one_of'") == ["oneOf"]
@@ -203,43 +189,17 @@ def test_refusals_are_counted_by_keyword():
     assert keywords_of("oneOf is not") == [OTHER]
 
 
-# Each letter doubles what may have been: an automaton of some thousand states.
+# An automaton with some thousand states.
 MANY_STATES = Guide("regex", "([a-z]*a[a-z]{9}b[a-z]*|[a-z]*c[a-z]{8}d[a-z]*)")
 
 
 def letters(seed: int) -> list[int]:
-    """An answer by the guide of many states."""
+    """An answer that fits the guide with many states."""
     drawn = "".join(random.Random(seed).choice("abcd") for _ in range(60))
     return [token for letter in drawn for token in encoded(letter)]
 
 
-def test_what_other_answers_did_fills_nobodys_automaton(fresh, monkeypatch):
-    expected = [mask_behind(fresh, letters(seed)) for seed in range(20)]
-    monkeypatch.setattr(fresh, "_limits", LLParserLimits(max_lexer_states=100))
-    fresh._kept.clear()
-    begun = []
-    for seed in range(20):
-        assert (mask_behind(fresh, letters(seed)) == expected[seed]).all()
-        begun.append(fresh._kept[MANY_STATES])
-    assert len(set(map(id, begun))) > 1
-
-
-def test_who_fills_an_automaton_alone_ends_in_a_line(fresh, monkeypatch):
-    monkeypatch.setattr(fresh, "_limits", LLParserLimits(max_lexer_states=50))
-    with pytest.raises(GuideError, match=r"^lexer error: too many states: 50 >= 50$"):
-        mask_behind(fresh, letters(2))
-
-
-def mask_behind(compiler, tokens):
-    """The mask behind tokens that were followed, and looked ahead from, one by one."""
-    it = compiler.matcher(MANY_STATES, [END])
-    for token in tokens:
-        it.walk([token])
-        assert it.advance([token]) == 1
-    return it.walk([]).masks
-
-
-# Any of its places may be the last, and to see what forces itself there takes new states.
+# Looking for forced tokens adds states at each position.
 LOOPS = Guide(
     "lark_grammar",
     "start: (X | Y)*\nX: /(fox|dog|lazy)*a(fox|dog|lazy)*b[a-z]{6}1/\n"
@@ -248,7 +208,7 @@ LOOPS = Guide(
 
 
 def seen(matcher, tokens):
-    """All that a matcher says on the way through some tokens."""
+    """Results of a matcher while it follows some tokens."""
     said = []
     for token in tokens:
         rows = matcher.walk([token]).masks.tobytes()
@@ -257,7 +217,7 @@ def seen(matcher, tokens):
 
 
 def drawn(compiler, seed):
-    """An answer by the guide of loops."""
+    """An answer that fits the guide with loops."""
     matcher, rng, tokens = compiler.matcher(LOOPS, [END]), random.Random(seed), []
     for _ in range(12):
         tokens.append(rng.choice([t for t in allowed(matcher.walk([]).masks[0]) if t != END]))
@@ -266,7 +226,7 @@ def drawn(compiler, seed):
 
 
 @pytest.mark.parametrize("seed", [24, 31])
-def test_an_answer_is_right_or_ends_in_a_line_wherever_its_automaton_becomes_full(fresh, seed):
+def test_an_answer_with_a_full_automaton_is_right_or_an_error(fresh, seed):
     answer = drawn(fresh, seed)
     expected, outcomes = seen(fresh.matcher(LOOPS, [END]), answer), []
     for limit in range(36, 66):
@@ -283,17 +243,17 @@ def test_an_answer_is_right_or_ends_in_a_line_wherever_its_automaton_becomes_ful
     assert set(outcomes) == {"right", "lexer error: too many states: n >= n"}
 
 
-def test_an_answer_goes_on_rightly_where_others_have_filled_its_automaton(fresh):
+def test_an_answer_continues_if_others_have_filled_its_automaton(fresh):
     answer = letters(1)
     expected = seen(fresh.matcher(MANY_STATES, [END]), answer)
     fresh._kept.clear()
     fresh._limits = LLParserLimits(max_lexer_states=120)
-    it, told = fresh.matcher(MANY_STATES, [END]), []
+    it, got = fresh.matcher(MANY_STATES, [END]), []
     for at in range(len(answer)):
         fill(it._automaton)
-        told += seen(it, answer[at : at + 1])
+        got += seen(it, answer[at : at + 1])
         it._renewals_left = 1
-    assert told == expected
+    assert got == expected
 
 
 def fill(automaton):
@@ -308,7 +268,7 @@ def fill(automaton):
     pytest.fail("it does not become full")
 
 
-def test_many_guides_are_bounded_by_their_number(fresh, monkeypatch):
+def test_the_number_of_cached_guides_is_limited(fresh, monkeypatch):
     monkeypatch.setattr("tandem.guides.compiler.KEPT_GUIDES", 3)
     for n in range(4):
         fresh.matcher(Guide("regex", str(n)), [END])

@@ -1,4 +1,4 @@
-"""A schema means what the draft says that it declares."""
+"""A schema has the meaning of the draft that it declares."""
 
 import json
 
@@ -17,7 +17,7 @@ def declared(draft, schema):
 
 
 @pytest.mark.parametrize("draft", ALL)
-def test_what_is_beside_a_reference_counts_from_2019_09_on(draft):
+def test_keywords_next_to_a_reference_count_since_2019_09(draft):
     schema = {"$ref": "#/definitions/a", "maxLength": 2, "title": "x", "definitions": {"a": STRING}}
     schema = declared(draft, schema)
     valid = jsonschema.validators.validator_for(schema)(schema).is_valid("xxx")
@@ -27,7 +27,7 @@ def test_what_is_beside_a_reference_counts_from_2019_09_on(draft):
 
 
 @pytest.mark.parametrize("draft", ALL)
-def test_one_of_is_told_apart_only_by_what_its_draft_sees(draft):
+def test_one_of_is_distinguished_only_by_keywords_of_its_draft(draft):
     any_or_string = {"$ref": "#/definitions/a", "type": "string"}
     schema = declared(draft, {"oneOf": [any_or_string, NUMBER], "definitions": {"a": {}}})
     guide = json.dumps(schema)
@@ -37,7 +37,7 @@ def test_one_of_is_told_apart_only_by_what_its_draft_sees(draft):
         matcher("json_schema", guide)
 
 
-def test_definitions_beside_a_reference_are_found():
+def test_definitions_next_to_a_reference_are_found():
     held = {"$ref": "#/definitions/a", "definitions": {"a": STRING}, "components": {"b": NUMBER}}
     assert fits("json_schema", json.dumps(declared(7, held)), '"x"')
     held["definitions"]["a"] = {"$ref": "#/components/b"}
@@ -56,23 +56,23 @@ def test_definitions_beside_a_reference_are_found():
         ("2020-12", "$recursiveRef", "#"),
     ],
 )
-def test_a_keyword_that_its_draft_does_not_have_is_refused(draft, keyword, value):
+def test_a_keyword_that_its_draft_lacks_is_rejected(draft, keyword, value):
     name, advice = f"draft-0{draft}" if draft in OLD else draft, "declare a draft that has it"
     schema = declared(
         draft, {"properties": {"const": {"type": ["string", "array"], keyword: value}}}
     )
     assert refusal("json_schema", json.dumps(schema)) == (
-        f"'{keyword}' is no keyword of {name}, which '$schema' declares; {advice}"
+        f"'{keyword}' is not a keyword of {name}, which '$schema' declares; {advice}"
     )
 
 
-def test_a_keyword_that_limits_nothing_is_of_every_draft():
+def test_a_keyword_that_limits_nothing_is_accepted_in_every_draft():
     idle = {"propertyNames": {}, "dependentRequired": {}, "unevaluatedProperties": True}
     matcher("json_schema", json.dumps(declared(4, {"type": "object", **idle})))
 
 
 @pytest.mark.parametrize("whole", [{}, declared(7, {})])
-def test_a_part_is_of_no_other_draft_than_the_whole(whole):
+def test_a_part_with_another_draft_is_rejected(whole):
     part = declared(6, STRING)
     assert refusal("json_schema", json.dumps({**whole, "items": part})) == (
         f"'$schema' of a part may not be '{part['$schema']}', since the whole is of "
@@ -84,7 +84,7 @@ def test_a_part_is_of_no_other_draft_than_the_whole(whole):
 @pytest.mark.parametrize(
     "address", ["http://json-schema.org/draft-03/schema#", "http://example.org/mine", ""]
 )
-def test_a_draft_that_is_not_known_is_refused(address):
+def test_an_unknown_draft_is_rejected(address):
     for schema in ({"$schema": address, **STRING}, {"items": {"$schema": address}}):
         assert refusal("json_schema", json.dumps(schema)) == (
             f"'$schema' may not be {address!r}; send the address of draft-04, draft-06, draft-07, "

@@ -27,7 +27,7 @@ def required(**properties):
     ],
     ids=json.dumps,
 )
-def test_a_schema_without_an_end_is_refused_since_no_text_fits_it(endless):
+def test_an_endless_schema_is_rejected(endless):
     for whole in ({**SELF, "$defs": {"self": endless}}, required(a={"$ref": "#/$defs/a"})):
         whole["$defs"] = {"self": endless, "a": SELF}
         assert refusal("json_schema", json.dumps(whole)) == "no text fits it"
@@ -42,13 +42,13 @@ def test_a_schema_without_an_end_is_refused_since_no_text_fits_it(endless):
     ],
     ids=json.dumps,
 )
-def test_a_value_without_an_end_is_never_begun(schema, taken, never):
+def test_an_endless_value_never_begins(schema, taken, never):
     whole = {**schema, "$defs": {"self": required(name=TEXT, below=SELF)}}
     assert fits("json_schema", json.dumps(whole), taken)
     assert not fits("json_schema", json.dumps(whole), never + '"name": "x", "below": null}')
 
 
-def test_trees_and_lists_end():
+def test_recursive_schemas_that_can_end_are_accepted():
     tree = required(below={"type": "array", "items": SELF})
     chain = required(next={"anyOf": [SELF, {"type": "null"}]})
     for node, text in ((tree, '{"below": [{"below": []}]}'), (chain, '{"next": {"next": null}}')):

@@ -42,13 +42,13 @@ def test_a_set_of_a_few_values_has_each_once_in_any_order(schema):
         assert fits("json_schema", json.dumps(schema), json.dumps(value)) == valid, value
 
 
-def test_a_set_of_many_values_is_no_longer_than_they_are_many():
+def test_a_set_has_at_most_as_many_items_as_values():
     guide = json.dumps(unique({"enum": list("abcdefgh")}))
     assert fits("json_schema", guide, json.dumps(list("hgfedcba")))
     assert not fits("json_schema", guide, json.dumps(list("hgfedcbaa")))
 
 
-def test_items_that_cannot_be_kept_unique_are_refused_only_if_strict():
+def test_items_that_cannot_be_kept_unique_are_rejected_only_if_strict():
     schema = {"type": "object", "properties": {"tags": unique({"type": "string"})}}
     assert fits("json_schema", json.dumps(schema), '{"tags": ["x", "y"]}')
     strict = {**schema, "x-guidance": {"strict": True}}
@@ -69,7 +69,7 @@ def test_items_that_cannot_be_kept_unique_are_refused_only_if_strict():
     ],
     ids=json.dumps,
 )
-def test_a_guide_says_that_items_may_repeat(schema, warnings):
+def test_a_guide_warns_that_items_may_repeat(schema, warnings):
     text = json.dumps(schema)
     assert matcher("json_schema", text).warnings == warnings
     assert matcher("lark_grammar", f"start: %json {text}").warnings == warnings
@@ -86,7 +86,7 @@ def test_a_guide_says_that_items_may_repeat(schema, warnings):
     ],
     ids=json.dumps,
 )
-def test_names_may_be_listed_by_a_schema_of_their_own(schema):
+def test_property_names_may_be_listed(schema):
     whole = {"type": "object", **schema}
     for value in ({}, {"a": 1}, {"b": 1}, {"b": None}, {"a": 1, "b": 1}, {"c": 1}):
         valid = jsonschema.Draft202012Validator(whole).is_valid(value)

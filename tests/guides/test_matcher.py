@@ -1,6 +1,5 @@
-"""What a matcher says of the tokens of an answer."""
+"""Masks and forced tokens of an answer."""
 
-import itertools
 import json
 
 import numpy as np
@@ -11,10 +10,9 @@ from small_guides import END, OTHER_END, allowed, compiler, decoded, encoded, ma
 from tokenizer_kinds import SPECIAL
 
 from tandem.guides.automaton import GuideAutomaton
-from tandem.guides.compiler import GuideCompiler
 from tandem.guides.errors import GuideError, TokenForbidden
 from tandem.guides.guide import Guide
-from tandem.guides.matcher import FULL, GuideMatcher
+from tandem.guides.matcher import GuideMatcher
 from tandem.guides.trial import Tried
 
 GRAMMAR = 'start: "fox" (" a" | " b")+ "."'
@@ -40,7 +38,7 @@ def test_masks_are_as_wide_as_the_vocabulary_and_its_padding():
     assert masks.dtype == np.int32
 
 
-def test_each_row_is_what_a_matcher_that_was_advanced_so_far_says():
+def test_each_row_equals_the_mask_after_advancing():
     tokens = encoded("fox a b.")
     rows = start().walk(tokens).masks
     for i in range(len(tokens) + 1):
@@ -54,7 +52,7 @@ NAMES = ["</s>", "a<unk> fox", "<s></s></s>b"]
 
 @pytest.mark.parametrize("text", NAMES)
 @pytest.mark.parametrize("kind", ["choice", "lark_grammar"])
-def test_a_text_is_not_taken_for_the_special_token_of_its_name(kind, text):
+def test_text_that_names_a_special_token_stays_text(kind, text):
     one = matcher(kind, json.dumps([text]) if kind == "choice" else f'start: "{text}"')
     forced = one.forced(99)
     assert decoded(forced) == text
@@ -67,23 +65,12 @@ def test_a_text_is_not_taken_for_the_special_token_of_its_name(kind, text):
     assert one.complete
 
 
-@pytest.mark.parametrize("at", range(12))
-def test_a_name_is_spelled_whatever_becomes_full_on_the_way(monkeypatch, at):
-    one = matcher("choice", json.dumps(["a<unk> fox"]))
-    forced = one.forced(99)
-    expected = one.walk(forced).masks
-    own, calls = GuideAutomaton.error, itertools.count(-at)
-    monkeypatch.setattr(GuideAutomaton, "error", lambda it: own(it) if next(calls) else FULL)
-    assert (one.walk(forced).masks == expected).all()
-    assert one.advance(forced) == len(forced)
-
-
 def test_a_grammar_may_still_name_special_tokens():
     one = matcher("lark_grammar", 'start: <unk> "fox"')
     assert one.forced(9) == [SPECIAL.index("<unk>"), *encoded("fox")]
 
 
-def test_to_look_ahead_changes_nothing():
+def test_looking_ahead_changes_nothing():
     one = start()
     before = one.walk([]).masks
     one.walk(encoded("fox a b."))
@@ -92,7 +79,7 @@ def test_to_look_ahead_changes_nothing():
     assert one.advance(encoded("fox a.")) == len(encoded("fox a."))
 
 
-def test_to_look_behind_the_end_changes_nothing():
+def test_looking_past_the_end_changes_nothing():
     tokens = encoded("fox a.")
     it = matcher("lark_grammar", GRAMMAR, ends=[])
     assert it.walk([*tokens, 9]).num_legal == len(tokens)
@@ -100,23 +87,14 @@ def test_to_look_behind_the_end_changes_nothing():
     assert it.advance(tokens) == len(tokens)
 
 
-def test_what_ends_an_answer_has_nothing_compiled_anew(monkeypatch):
-    monkeypatch.setattr(GuideCompiler, "_renewed", pytest.fail)
-    tokens = encoded("fox a.")
-    for ends, may_end in (([], True), ([END], False), ([END], True)):
-        it = matcher("lark_grammar", GRAMMAR, ends=ends)
-        assert it.walk(tokens, may_end=may_end).num_legal == len(tokens)
-        assert it.walk([*tokens, END], may_end=may_end).num_legal >= len(tokens)
-
-
-def test_tokens_are_legal_up_to_the_first_that_a_mask_forbids():
+def test_tokens_are_legal_up_to_the_first_forbidden_one():
     tokens = encoded("fox a")
     assert start().walk([*tokens, *encoded("x"), *encoded(".")]).num_legal == len(tokens)
     assert start().walk([vocab_size()]).num_legal == 0
     assert start().walk([-1]).num_legal == 0
 
 
-def test_a_token_that_spells_what_is_forced_in_pieces_is_not_legal():
+def test_another_spelling_of_forced_text_is_not_legal():
     it = matcher("lark_grammar", 'start: "fox jumps"')
     whole = it.forced(9)
     assert whole == encoded("fox jumps")
@@ -124,7 +102,7 @@ def test_a_token_that_spells_what_is_forced_in_pieces_is_not_legal():
     assert it.walk(encoded("f")).num_legal == 0
 
 
-def test_an_end_may_come_where_the_answer_is_complete_and_nowhere_else():
+def test_an_end_may_come_only_after_a_complete_answer():
     tokens = [*encoded("fox a."), END]
     walk = start().walk(tokens)
     assert walk.num_legal == len(tokens)
@@ -135,23 +113,23 @@ def test_an_end_may_come_where_the_answer_is_complete_and_nowhere_else():
     assert start().walk([*encoded("fox a"), END]).num_legal == len(tokens) - 2
 
 
-def test_behind_an_end_anything_may_come_for_it_is_dropped():
+def test_any_token_may_come_after_an_end():
     walk = start().walk([*encoded("fox a."), END, 9, 9])
     assert walk.num_legal == len(encoded("fox a.")) + 1
     assert len(allowed(walk.masks[walk.num_legal])) == EVERYTHING
 
 
-def test_the_ends_are_the_requests_own():
+def test_end_ids_are_the_ones_of_the_request():
     only = at_end(ends=[OTHER_END])
     assert allowed(only.walk([]).masks[0]) == [OTHER_END]
     assert only.walk([END]).num_legal == 0
     text = encoded("a")[0]
     assert allowed(at_end(ends=[text]).walk([]).masks[0]) == [text]
-    # It is an end, so it is no text that fits.
+    # It is an end, so it isn't text.
     assert matcher("regex", "a*b", ends=[text]).walk([text]).num_legal == 0
 
 
-def test_an_answer_that_may_not_end_yet_may_be_followed_by_anything():
+def test_any_token_may_follow_a_complete_answer_that_may_not_end():
     walk = at_end().walk([], may_end=False)
     assert len(allowed(walk.masks[0])) == EVERYTHING
     more = matcher("regex", "a+")
@@ -160,13 +138,13 @@ def test_an_answer_that_may_not_end_yet_may_be_followed_by_anything():
     assert END not in allowed(more.walk([], may_end=False).masks[0])
 
 
-def test_without_ends_it_is_complete_all_the_same():
+def test_an_answer_without_end_ids_can_be_complete():
     it = at_end(ends=[])
     assert it.complete
     assert len(allowed(it.walk([]).masks[0])) == EVERYTHING
 
 
-def test_it_is_complete_as_soon_as_nothing_may_follow():
+def test_an_answer_is_complete_if_no_text_may_follow():
     it = start()
     assert not it.complete
     it.advance(encoded("fox a"))
@@ -176,17 +154,17 @@ def test_it_is_complete_as_soon_as_nothing_may_follow():
     assert it.forced(9) == []
 
 
-def test_tokens_behind_the_complete_answer_are_not_taken():
+def test_tokens_after_a_complete_answer_are_not_followed():
     tokens = encoded("fox a.")
     assert start().advance([*tokens, 9, 9]) == len(tokens)
 
 
-def test_a_token_that_is_forbidden_is_told():
+def test_a_forbidden_token_is_reported():
     with pytest.raises(TokenForbidden, match=r"^the token \d+ does not fit the guide$"):
         start().advance(encoded("fox x"))
 
 
-def test_a_guide_that_the_ends_make_impossible_is_told():
+def test_end_ids_that_exclude_a_guide_are_reported():
     ends = encoded("fox")[:1]
     with pytest.raises(GuideError, match="no token may come next"):
         matcher("lark_grammar", 'start: "fox"', ends=ends)
@@ -196,7 +174,7 @@ LITERALS = st.text(st.characters(codec="utf-8"), min_size=1, max_size=12)
 
 
 @given(LITERALS, st.integers(0, 30))
-def test_what_is_forced_is_the_only_token_that_may_come(text, most):
+def test_forced_tokens_have_no_alternative(text, most):
     guide = Guide("choice", json.dumps([text]))
     it = compiler().matcher(guide, [END])
     forced = it.forced(most)
@@ -215,7 +193,7 @@ def test_forced_tokens_are_followed_once_they_are_taken():
     assert it.take_forced(1) != taken[:1]
 
 
-def test_of_a_long_run_some_are_taken_at_once(monkeypatch):
+def test_a_long_run_is_taken_in_steps(monkeypatch):
     text = "fox jumps " * 40
     guide, whole = ("choice", json.dumps([text])), matcher("choice", json.dumps([text])).forced(999)
     monkeypatch.setattr("tandem.guides.matcher.LONG_RUN", len(whole) // 2)
@@ -226,8 +204,8 @@ def test_of_a_long_run_some_are_taken_at_once(monkeypatch):
     assert matcher(*guide).take_forced(5) == whole[:5]
 
 
-def test_endless_runs_are_refused_wherever_they_are():
-    with pytest.raises(GuideError, match="tokens would be the only ones to fit"):
+def test_endless_runs_are_rejected():
+    with pytest.raises(GuideError, match="consecutive tokens have no alternative"):
         matcher("choice", json.dumps(["fox jumps " * 4000]))
     it = matcher("choice", json.dumps(["a", "fox jumps " * 4000]))
     it.advance(encoded("f"))
@@ -237,18 +215,18 @@ def test_endless_runs_are_refused_wherever_they_are():
 
 @pytest.mark.parametrize("attribute", ["max_tokens=3", 'stop="x"', 'stop_capture="n", stop="x"'])
 @pytest.mark.parametrize("before", ["", '"fox" ', "/[a-c]+/ "])
-def test_what_cannot_be_looked_ahead_in_is_refused(attribute, before):
+def test_attributes_that_prevent_looking_ahead_are_rejected(attribute, before):
     with pytest.raises(GuideError, match="max_tokens and stop, are not supported"):
         matcher("lark_grammar", f"start: {before}a\na[{attribute}]: /[a-z]*/")
 
 
-def test_what_is_forced_ends_before_a_token_that_is_an_end():
+def test_forced_tokens_stop_before_an_end_id():
     tokens = matcher("lark_grammar", 'start: "fox jumps"').forced(9)
     assert len(tokens) > 1
     assert matcher("lark_grammar", 'start: "fox jumps"', ends=tokens[1:2]).forced(9) == tokens[:1]
 
 
-def test_it_says_nothing_of_the_answer_when_it_fails():
+def test_an_error_does_not_contain_the_answer():
     class Failed:
         """A matcher that has become too complex."""
 

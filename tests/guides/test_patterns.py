@@ -1,4 +1,4 @@
-"""Patterns mean what they mean in JSON Schema, or are refused."""
+"""Patterns have their meaning in JSON Schema, or are rejected."""
 
 import json
 
@@ -20,18 +20,18 @@ from tandem.guides.patterns import without_nul
         ("[]~~]", "~~"),
     ],
 )
-def test_a_pattern_with_sets_inside_brackets_is_refused(pattern, sign):
-    told = f"the pattern {pattern!r} has '{sign}' inside brackets; escape it with backslashes"
-    assert refused({"type": "string", "pattern": pattern}) == told
-    assert refused({"patternProperties": {pattern: {}}}) == told
+def test_a_pattern_with_sets_inside_brackets_is_rejected(pattern, sign):
+    got = f"the pattern {pattern!r} has '{sign}' inside brackets; escape it with backslashes"
+    assert refused({"type": "string", "pattern": pattern}) == got
+    assert refused({"patternProperties": {pattern: {}}}) == got
 
 
 @pytest.mark.parametrize(
     ("pattern", "flags"), [('(?x)[ ^"]', "x"), ("a(?-u:b)", "-u"), ("[(?i](?isU)", "isU")]
 )
-def test_a_pattern_with_flags_of_rust_alone_is_refused(pattern, flags):
-    told = f"the pattern {pattern!r} has the flags '{flags}'; only i, m and s are supported"
-    assert refused({"type": "string", "pattern": pattern}) == told
+def test_a_pattern_with_flags_of_rust_alone_is_rejected(pattern, flags):
+    got = f"the pattern {pattern!r} has the flags '{flags}'; only i, m and s are supported"
+    assert refused({"type": "string", "pattern": pattern}) == got
 
 
 @pytest.mark.parametrize("pattern", ["(?i)a", "(?:a)", "(?P<x>a)", "[(?x]", r"\(?", "(?<xu>a)"])
@@ -39,12 +39,12 @@ def test_a_pattern_without_such_flags_is_accepted(pattern):
     matcher("json_schema", json.dumps({"type": "string", "pattern": pattern}))
 
 
-def test_brackets_hide_no_set_behind_what_looks_like_a_flag():
+def test_a_set_after_an_apparent_flag_is_rejected():
     assert "'--' inside brackets" in refused({"type": "string", "pattern": "[(?a--b]"})
 
 
-def test_a_pattern_of_properties_without_an_end_takes_no_time():
-    # Quadratic, it would take half an hour.
+def test_a_pattern_with_unclosed_properties_takes_linear_time():
+    # Quadratic time would be half an hour.
     pattern = r"\p{" * 1_000_000
     assert without_nul(pattern).count(r"&&[^\x00]") == 1_000_000
 
@@ -55,7 +55,7 @@ def test_a_pattern_without_sets_is_accepted(pattern):
     assert not complaint(schema, drawn(schema, 0).decode())
 
 
-# Each set takes all control characters: but not the letters that follow it, and those after them.
+# A set, characters that it doesn't match, and characters that it matches.
 SETS = [
     ('[^"]', '"', "\\n\t!é"),
     (r"[^\\]", "\\", '"n\t!é'),
@@ -73,19 +73,17 @@ SETS = [
 
 
 @pytest.mark.parametrize(("letters", "never", "taken"), SETS)
-def test_a_set_of_a_pattern_takes_quotes_and_backslashes_only_where_it_has_them(
-    letters, never, taken
-):
+def test_sets_match_quotes_and_backslashes_only_if_they_contain_them(letters, never, taken):
     named = {"type": "string", "pattern": f"^x{letters}$"}
     held = {"$ref": "#/components/schemas/x", "components": {"schemas": {"x": {"anyOf": [named]}}}}
     names = {"patternProperties": {named["pattern"]: {}}, "additionalProperties": False}
     for letter in never + taken:
         text = json.dumps(f"x{letter}", ensure_ascii=False)
-        told = [
+        got = [
             fits("json_schema", json.dumps(named), text),
             fits("json_schema", json.dumps({"allOf": [named, {"maxLength": 9}]}), text),
             fits("json_schema", json.dumps(held), text),
             fits("lark_grammar", f"start: %json {json.dumps(named)}", text),
             fits("json_schema", json.dumps({"type": "object", **names}), f"{{{text}: 0}}"),
         ]
-        assert told == [letter in taken] * len(told), letter
+        assert got == [letter in taken] * len(got), letter

@@ -22,7 +22,7 @@ from small_guides import fits, refusal
         ("", ""),
     ],
 )
-def test_a_reference_finds_a_name_however_it_is_spelled(name, spelled):
+def test_a_reference_finds_a_name_in_every_encoding(name, spelled):
     schema = {"$ref": f"#/$defs/{spelled}", "$defs": {name: {"const": 1}}}
     for kind, guide in (
         ("json_schema", json.dumps(schema, ensure_ascii=False)),
@@ -35,7 +35,7 @@ def test_a_reference_finds_a_name_however_it_is_spelled(name, spelled):
 @pytest.mark.parametrize(
     "reference", ["#/$defs/a%zz", "#/$defs/b", "#/$defs/\ud800", "#b", "other.json", "#/$defs/a#b"]
 )
-def test_a_reference_to_nowhere_is_refused(reference):
+def test_a_reference_to_nowhere_is_rejected(reference):
     assert refusal("json_schema", json.dumps({"$ref": reference, "$defs": {"a": {}}}))
 
 
@@ -55,7 +55,7 @@ DATA = {"type": "string", "pattern": '^[^"]$'}
         ("https://example.org/whole.json#/properties/a/const", "const"),
     ],
 )
-def test_a_reference_into_what_is_no_schema_is_refused(reference, keyword):
+def test_a_reference_into_data_is_rejected(reference, keyword):
     a = {"const": DATA, "enum": [DATA], "default": {"x": DATA}, "examples": [DATA]}
     whole = {"$id": "https://example.org/whole.json", "properties": {"a": a}, "$defs": DATA}
     assert refusal("json_schema", json.dumps({**whole, "items": {"$ref": reference}})) == (

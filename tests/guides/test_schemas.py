@@ -1,4 +1,4 @@
-"""Whatever is drawn by a schema's masks is valid by it; what cannot be is refused by keyword."""
+"""Texts drawn by a schema's masks are valid; unsupported keywords are rejected."""
 
 import json
 import math
@@ -18,7 +18,7 @@ from tandem.guides.refusals import keywords_of
 
 
 @pytest.mark.parametrize("schemas", scaled(60, 200))
-def test_what_masks_let_come_is_valid(schemas):
+def test_texts_drawn_by_masks_are_valid(schemas):
     texts = {seed: drawn(schema_of(seed), seed) for seed in range(schemas)}
     ended = {seed: text for seed, text in texts.items() if text is not None}
     assert len(ended) > 0.85 * schemas
@@ -27,7 +27,7 @@ def test_what_masks_let_come_is_valid(schemas):
 
 
 @pytest.mark.parametrize("keyword", REFUSED)
-def test_what_is_not_supported_is_refused_by_its_keyword(keyword):
+def test_unsupported_keywords_are_rejected(keyword):
     with pytest.raises(GuideError) as caught:
         matcher("json_schema", json.dumps(REFUSED[keyword]))
     assert keywords_of(str(caught.value))[0] == keyword
@@ -52,7 +52,7 @@ ESCAPES = st.sampled_from(["", "u", 'nrbtf\\"u', "nt"])
 
 @st.composite
 def objects(draw):
-    """Schemas of objects that take other names than those that they declare."""
+    """Schemas of objects with additional properties."""
     properties = draw(st.dictionaries(st.sampled_from(LETTERS), PLAIN_VALUES, max_size=3))
     schema = {"type": "object", "properties": properties} | draw(OPEN)
     if "minProperties" in schema:
@@ -84,7 +84,7 @@ def test_a_name_that_is_declared_may_hold_any_character(name):
 
 @pytest.mark.parametrize("keyword", ["const", "enum"])
 @pytest.mark.parametrize("letter", ["\x00", "\x0b", "\x1b", "\x1f", "\x7f"])
-def test_a_constant_that_nobody_can_write_is_refused_with_its_character(keyword, letter):
+def test_a_constant_that_needs_a_forbidden_escape_is_rejected(keyword, letter):
     value = ["ok", [{"a": f"x{letter}"}]]
     schema = {"properties": {"p": {keyword: value if keyword == "enum" else value[1]}}}
     with pytest.raises(GuideError) as caught:
@@ -110,16 +110,16 @@ MANY = {"type": "object", "additionalProperties": {"type": "integer"}, "minPrope
     ],
     ids=json.dumps,
 )
-def test_least_properties_are_refused_where_a_name_that_repeats_would_count(schema):
+def test_min_properties_is_rejected_if_repeated_names_would_count(schema):
     for kind, guide in (
         ("json_schema", json.dumps({"type": "array", "items": schema})),
         ("lark_grammar", f'start: "x" %json {json.dumps(schema)}'),
     ):
-        with pytest.raises(GuideError, match="minProperties is not supported where names may come"):
+        with pytest.raises(GuideError, match="minProperties is not supported with names that"):
             matcher(kind, guide)
 
 
-def test_least_properties_are_kept_where_names_can_be_told_apart():
+def test_min_properties_is_enforced_if_names_are_distinct():
     for schema in ({**MANY, "required": ["a", "b"]}, {"type": "object", "minProperties": 1}):
         texts = [drawn(schema, seed, ['"a": 1', '"b": 2', '"b": 3']) for seed in range(10)]
         assert not any(complaint(schema, text.decode()) for text in texts if text is not None)
@@ -138,7 +138,7 @@ IDLE = [
 
 
 @pytest.mark.parametrize("schema", IDLE, ids=json.dumps)
-def test_what_limits_nothing_is_accepted(schema):
+def test_keywords_that_limit_nothing_are_accepted(schema):
     whole = {"type": "array", "prefixItems": [schema], "items": False, "minItems": 1}
     for seed in range(5):
         text = drawn(whole, seed)
@@ -147,7 +147,7 @@ def test_what_limits_nothing_is_accepted(schema):
 
 
 @pytest.mark.parametrize("name", ["iri", "regex", "uri-reference", "phone", "int64", "color"])
-def test_a_format_that_cannot_be_guided_is_an_annotation(name):
+def test_unsupported_formats_are_annotations(name):
     schema = {"type": "array", "items": {"type": "string", "format": name}}
     assert fits("json_schema", json.dumps(schema), '["(anything"]')
 
@@ -162,7 +162,7 @@ def test_a_format_that_cannot_be_guided_is_an_annotation(name):
     ],
     ids=json.dumps,
 )
-def test_a_keyword_without_the_one_that_it_depends_on_limits_nothing(alone):
+def test_a_keyword_without_its_partner_limits_nothing(alone):
     for text in ('"x"', "[1]"):
         jsonschema.validate(json.loads(text), alone)
         assert fits("json_schema", json.dumps(alone), text)
@@ -189,7 +189,7 @@ def test_an_integer_with_a_bound_is_bounded_on_the_other_side():
         assert not any(fits("json_schema", guide, str(n)) for n in not_taken)
 
 
-def test_any_json_spells_no_character_by_its_number():
+def test_any_json_has_no_unicode_escapes():
     for kind, guide in (("json", ""), ("json_schema", '{"type": "object"}')):
         for seed in range(10):
             text = drawn(guide, seed, ['{"\\ud800": 1, ', '"\\u0061": 1}'], kind)
@@ -203,7 +203,7 @@ LONG_NUMBERS = [
 
 
 @pytest.mark.parametrize("number", LONG_NUMBERS)
-def test_a_number_that_would_be_rounded_is_refused(number):
+def test_a_number_that_would_be_rounded_is_rejected(number):
     for keyword, value in (("const", number), ("enum", [0, [{"a": number}]])):
         assert refused({keyword: value}) == (
             f"a number of '{keyword}' may not be {number!r}, which would be rounded; send at most "
@@ -222,7 +222,7 @@ def test_a_number_that_would_be_rounded_is_refused(number):
     ],
     ids=json.dumps,
 )
-def test_a_bound_that_would_be_rounded_is_refused(schema):
+def test_a_bound_that_would_be_rounded_is_rejected(schema):
     keyword, number = next(iter(schema.items()))
     assert refused({"type": "integer", **schema}).startswith(
         f"a number of '{keyword}' may not be {number!r}, which would be rounded"
@@ -231,7 +231,7 @@ def test_a_bound_that_would_be_rounded_is_refused(schema):
 
 @pytest.mark.parametrize("keyword", ["default", "maximum", "title"])
 @pytest.mark.parametrize("number", [float("1e400"), -math.inf])
-def test_a_number_without_end_is_refused_wherever_it_is(keyword, number):
+def test_an_infinite_number_is_rejected(keyword, number):
     told = f"a number of a JSON schema may not be {number}; send one below 1e308"
     assert refused({"properties": {"a": {keyword: number}}}) == told
 
@@ -243,7 +243,7 @@ def test_a_number_without_end_is_refused_wherever_it_is(keyword, number):
         st.integers(-(2**65), 2**65),
     )
 )
-def test_a_constant_that_is_accepted_is_the_number_itself(number):
+def test_an_accepted_number_is_exact(number):
     try:
         text = drawn({"const": number}, 0)
     except GuideError:
@@ -259,12 +259,12 @@ def test_a_constant_of_15_digits_is_accepted(digits, power):
 
 
 @pytest.mark.parametrize("largest", [2**63 - 1, 2**63, 2**64 - 1])
-def test_the_largest_integers_of_computers_are_bounds(largest):
+def test_bounds_may_be_the_largest_64_bit_integers(largest):
     matcher("json_schema", json.dumps({"type": "integer", "minimum": 0, "maximum": largest}))
 
 
 @pytest.mark.parametrize(
-    "beside",
+    "others",
     [
         {"additionalItems": False},
         {"additionalItems": {"type": "string"}, "items": {}},
@@ -272,39 +272,17 @@ def test_the_largest_integers_of_computers_are_bounds(largest):
     ],
     ids=json.dumps,
 )
-def test_first_items_are_refused_where_the_library_does_not_see_them(beside):
-    assert refused({"prefixItems": [{"type": "integer"}], **beside}) == (
-        "prefixItems is not supported beside additionalItems or a list of items; send 'items' for "
-        "those that follow"
-    )
-
-
-def test_a_constant_is_checked_wherever_a_reference_may_find_it():
-    assert refused({"const": "a\x1bb"}).startswith(
-        "a text of 'const' may not have the character U+001B"
+def test_prefix_items_that_the_library_ignores_are_rejected(others):
+    assert refused({"prefixItems": [{"type": "integer"}], **others}) == (
+        "prefixItems is not supported together with additionalItems or a list of items; "
+        "send 'items' for the items that follow"
     )
 
 
 @pytest.mark.parametrize("schema", ["true", "[]", "5", '"x"', "null"])
-def test_a_schema_that_is_no_object_is_refused(schema):
+def test_a_schema_that_is_not_an_object_is_rejected(schema):
     with pytest.raises(GuideError, match=r"^a JSON schema must be an object here"):
         matcher("json_schema", schema)
-
-
-@pytest.mark.parametrize(
-    ("schema", "told"),
-    [
-        (
-            {"properties": {"a": {}, "b": {}}, "minProperties": 2},
-            "min/maxProperties only supported when all keys",
-        ),
-        ({"required": [["a"]], "minProperties": 3}, "minProperties is not supported where names"),
-    ],
-    ids=json.dumps,
-)
-def test_least_properties_of_odd_objects_are_refused_with_the_reason(schema, told):
-    with pytest.raises(GuideError, match=f"^{told}"):
-        matcher("json_schema", json.dumps(schema))
 
 
 @pytest.mark.parametrize("letter", '\n\r\t\b\f\\"')
@@ -329,7 +307,7 @@ def test_a_schema_may_allow_fewer_escapes(letter):
     ],
     ids=json.dumps,
 )
-def test_a_count_may_be_written_with_a_zero_behind_its_point(schema, right, wrong):
+def test_a_count_may_be_a_float(schema, right, wrong):
     for kind, guide in (
         ("json_schema", json.dumps(schema)),
         ("lark_grammar", f"start: %json {json.dumps(schema)}"),
@@ -339,12 +317,12 @@ def test_a_count_may_be_written_with_a_zero_behind_its_point(schema, right, wron
 
 
 @pytest.mark.parametrize("count", [2.5, -1, -1.0, 1e30, "2", True])
-def test_what_is_no_count_is_refused(count):
+def test_an_invalid_count_is_rejected(count):
     told = refusal("json_schema", json.dumps({"type": "string", "maxLength": count}))
     assert told.startswith("Expected positive integer for 'maxLength', got ")
 
 
-def test_data_may_look_like_a_schema_that_is_refused():
+def test_data_may_look_like_an_unsupported_schema():
     looks = {"pattern": "[[a]]", "multipleOf": -1, "prefixItems": [], "additionalItems": {}}
     assert json.loads(drawn({"const": looks}, 0)) == looks
     matcher("json_schema", json.dumps({"type": "null", "default": looks, "examples": [looks]}))

@@ -1,4 +1,4 @@
-"""A hostile guide ends at most the process that tries it, and is refused."""
+"""A hostile guide ends only the process that checks it, and is rejected."""
 
 import json
 import os
@@ -52,7 +52,7 @@ def children(pid):
 
 
 def copy_of(worker):
-    """The process that a worker's process has made to try guides."""
+    """The copy of a worker's process that checks guides."""
     [copy] = children(worker._process.pid)
     return copy
 
@@ -65,14 +65,14 @@ def until(condition):
 
 
 @pytest.mark.parametrize("name", CRASHING)
-def test_a_guide_that_crashes_its_process_is_refused(name):
+def test_a_guide_that_crashes_its_process_is_rejected(name):
     with pytest.raises(GuideError, match="too deep or too large to compile"):
         matcher(*CRASHING[name])
     assert matcher("regex", name).forced(1)
 
 
 @pytest.mark.parametrize("name", ENDLESS)
-def test_a_guide_that_compiles_for_minutes_is_refused_for_good(name, fresh, monkeypatch):
+def test_a_guide_that_compiles_for_minutes_is_rejected_permanently(name, fresh, monkeypatch):
     fresh._attempts[1] = fresh._attempts[1]._replace(seconds=0.5)
     monkeypatch.setattr(compiler_module, "ATTEMPT_SECONDS", (0.1, 0.5))
     guide = Guide(*ENDLESS[name])
@@ -82,7 +82,7 @@ def test_a_guide_that_compiles_for_minutes_is_refused_for_good(name, fresh, monk
     assert fresh.has(guide)
 
 
-def test_a_guide_that_takes_all_memory_is_refused(worker):
+def test_a_guide_that_takes_all_memory_is_rejected(worker):
     with pytest.raises(GuideError, match="too deep or too large to compile"):
         worker.try_out(Guide(*ENDLESS["intersections"]), 300)
     assert worker.try_out(SMALL, 1)
@@ -92,13 +92,13 @@ def test_a_guide_that_takes_all_memory_is_refused(worker):
     ("text", "why"),
     [("{2,1}", "nothing"), ('{"multipleOf": -1}', "greater than 0"), ('{"not": {}}', "Unimpl")],
 )
-def test_a_guide_that_does_not_compile_is_refused_with_the_reason(worker, text, why):
+def test_a_guide_that_does_not_compile_is_rejected_with_the_reason(worker, text, why):
     guide = Guide("json_schema", text) if text[1] == '"' else Guide("regex", f"a{text}\\")
     with pytest.raises(GuideError, match=why):
         worker.try_out(guide, 1)
 
 
-def test_text_of_half_a_character_reaches_the_worker(worker):
+def test_half_a_surrogate_pair_is_rejected(worker):
     with pytest.raises(GuideError, match="surrogates not allowed"):
         worker.try_out(Guide("regex", "a\ud800"), 1)
 
@@ -116,7 +116,7 @@ def test_a_small_guide_does_not_wait_for_one_that_takes_seconds(fresh):
     heavy.join()
 
 
-def test_a_guide_of_a_request_that_has_ended_is_not_compiled(fresh):
+def test_the_guide_of_an_ended_request_is_not_compiled(fresh):
     def gone():
         raise InterruptedError
 
@@ -131,7 +131,7 @@ def test_a_large_guide_is_compiled_in_a_second_attempt(fresh):
 
 
 @pytest.mark.parametrize("which", ["worker", "copy"])
-def test_guides_are_tried_again_after_a_process_was_killed(worker, which):
+def test_guides_are_compiled_after_a_process_was_killed(worker, which):
     for _ in range(2):
         assert worker.try_out(SMALL, 1).grammar
         pid = copy_of(worker) if which == "copy" else worker._process.pid
@@ -171,7 +171,7 @@ def cpu_ticks(pid):
     return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11])
 
 
-def test_a_worker_has_a_low_priority_little_memory_and_nothing_of_its_parents(worker):
+def test_a_worker_is_isolated_and_has_a_low_priority(worker):
     shared, ours = os.memfd_create("triton_shm"), os.getpid()
     os.set_inheritable(shared, True)
     try:
@@ -189,7 +189,7 @@ def test_a_worker_has_a_low_priority_little_memory_and_nothing_of_its_parents(wo
     assert os.getpid() == ours
 
 
-def test_a_worker_that_has_tried_large_guides_gives_their_memory_back(worker):
+def test_a_worker_returns_the_memory_of_large_guides(worker):
     def anonymous():
         fields = Path(f"/proc/{copy_of(worker)}/status").read_text().split("RssAnon:")[1]
         return int(fields.split()[0]) / 1024
@@ -221,7 +221,7 @@ for guide in json.loads(sys.stdin.readline()):
 
 
 def loop(tokenizer_dir, *guides):
-    """A process that compiles guides, and that ignores the ends of its children."""
+    """A process that compiles guides and ignores SIGCHLD."""
     size = str(tokenizer_kinds.byte_level().get_vocab_size())
     command = [sys.executable, "-c", LOOP, tokenizer_dir, size]
     pipe = subprocess.PIPE
@@ -231,7 +231,7 @@ def loop(tokenizer_dir, *guides):
     return process
 
 
-def test_guides_are_judged_alike_where_the_ends_of_children_are_ignored(tokenizer_dir):
+def test_workers_run_with_sigchld_ignored(tokenizer_dir):
     with loop(tokenizer_dir, SMALL, CRASHING["references"], ("choice", '["a"]')) as process:
         lines = process.stdout.read().splitlines()
     refused = "refused: it is too deep or too large to compile; send a simpler one"
@@ -274,7 +274,7 @@ def megabytes_of_many_guides(tokenizer_dir, kept):
     return float(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
 
 
-def test_compiled_guides_take_no_more_memory_than_is_kept_for_them(tokenizer_dir):
-    """These of 4 kB take 5 MB each. What is forgotten goes back to the system."""
+def test_the_cache_of_guides_stays_within_its_memory_limit(tokenizer_dir):
+    """Each of these 4 kB guides takes 5 MB. Dropped guides return their memory to the system."""
     assert megabytes_of_many_guides(tokenizer_dir, 10_000) > 60
     assert megabytes_of_many_guides(tokenizer_dir, 20) < 30

@@ -226,7 +226,7 @@ def test_a_server_that_does_not_answer_is_a_503(embedded):
     ):
         complete(client, "x")
     assert failed.value.status_code == 503
-    assert f"no Triton answers at {nowhere}" in failed.value.message
+    assert f"no Triton responds at {nowhere}" in failed.value.message
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,7 @@ DEMO = Path(__file__).resolve().parents[2] / "demo" / "tokenizer"
 FACTS = LoopFacts(
     preprocessing_model="preprocessing",
     postprocessing_model="postprocessing",
+    max_requests=64,
     target=TargetFacts(vocab_size=4096, max_seq_len=116, max_draft_len=16),
     drafters=("prompt_lookup", "hybrid", "repeat", "none"),
 )

@@ -12,6 +12,7 @@ from tandem.gateway.triton.backend import Triton
 
 LOOP = {
     "preprocessing_model": "preprocessing",
+    "max_requests": "64",
     "postprocessing_model": "postprocessing",
     "target": '{"model": "target", "vocab_size": 3072, "max_seq_len": 1024, "max_draft_len": 16}',
     "drafters": '["none"]',

@@ -33,7 +33,7 @@ LOOSE = CALL.replace(GOOD, "{}")
 
 @pytest.fixture
 def asked(tmp_path):
-    """The guide of a chat, and what makes its matcher."""
+    """The guide of a chat, and a function that makes its matcher."""
 
     def made(template, *, kind=ADDED, ends="", skips=False, opens=False, **given):
         shutil.copytree(DEMO.parent, tmp_path, dirs_exist_ok=True)
@@ -54,7 +54,7 @@ def asked(tmp_path):
 
 @pytest.fixture
 def guided(asked):
-    """The guide of a chat, as texts it takes; None where there is none."""
+    """A matcher of the guide of a chat; None if there is none."""
 
     def made(template, **given):
         guide, matcher = asked(template, **given)
@@ -114,13 +114,13 @@ def test_the_field_and_the_function_at_fault_are_named(asked, template, given, f
         ({"guided_grammar": 'start: "a" b\nb: /[0-9]/'}, "a1", "a"),
     ],
 )
-def test_a_guide_starts_behind_thoughts(guided, kind, given, right, wrong):
+def test_a_guide_starts_after_reasoning(guided, kind, given, right, wrong):
     asked = guided(THINKS, kind=kind, **given)
     thoughts = "<think>\nSo </th {} so\n</think>"
     for space in ("", "\n\n"):
         assert asked.takes(thoughts + space + right)
         assert not asked.takes(thoughts + space + wrong)
-    assert asked.takes(right)  # a model need not think
+    assert asked.takes(right)  # reasoning is optional
     assert not asked.takes(wrong)
     assert asked.goes_on("<think>\nSo")
     assert not asked.takes(thoughts)
@@ -129,7 +129,7 @@ def test_a_guide_starts_behind_thoughts(guided, kind, given, right, wrong):
 
 
 @pytest.mark.parametrize("regex", ["a\\", "\\", "a/\\\\\\"])
-def test_an_expression_that_ends_in_a_backslash_is_refused_in_the_same_words(asked, regex):
+def test_a_final_backslash_is_rejected_after_reasoning_too(asked, regex):
     with pytest.raises(ApiError) as caught:
         asked(THINKS, guided_regex=regex)
     with pytest.raises(GuideError) as alone:
@@ -144,25 +144,25 @@ def test_an_expression_may_end_in_an_escaped_backslash(guided):
 
 
 @pytest.mark.parametrize("kind", [PLAIN, ADDED, SPECIAL])
-def test_thoughts_that_the_prompt_begins_have_to_end(guided, kind):
+def test_reasoning_that_the_prompt_begins_must_end(guided, kind):
     asked = guided(THINKS, kind=kind, ends="{{ '<think>\\n' }}", **JSON)
     assert asked.takes(f"So.</think>\n\n{GOOD}")
     assert not asked.takes(GOOD)
     assert not asked.takes(f"So.</think>{GOOD}</think>{GOOD}")
 
 
-def test_thoughts_that_are_over_leave_the_guide_alone(guided):
+def test_a_prompt_with_complete_reasoning_does_not_change_the_guide(guided):
     guide = guided(THINKS, ends="{{ '<think>\\n\\n</think>\\n\\n' }}", **JSON)
     assert (guide.kind, json.loads(guide.text)) == ("json_schema", SCHEMA)
     assert guided("", **JSON) == guide
     assert guided(THINKS) is None
 
 
-def test_ebnf_has_to_be_lark_behind_thoughts(guided):
+def test_ebnf_is_rejected_after_reasoning(guided):
     ebnf = {"guided_grammar": 'root ::= "a"'}
     assert guided("", **ebnf).kind == "ebnf_grammar"
     with pytest.raises(
-        ApiError, match="the model thinks first; write the grammar in Lark"
+        ApiError, match="the model reasons first; write the grammar in Lark"
     ) as error:
         guided(THINKS, **ebnf)
     assert error.value.param == "guided_grammar"
@@ -172,7 +172,7 @@ REQUIRED = {"tools": [ADD], "tool_choice": "required"}
 
 
 @pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "add"}}])
-def test_a_forced_call_fits_its_schema_strict_or_not(guided, choice):
+def test_a_required_call_fits_its_schema(guided, choice):
     asked = guided(HERMES, tools=[ADD], tool_choice=choice)
     assert asked.takes(CALL)
     assert not asked.takes("Well.")
@@ -182,7 +182,7 @@ def test_a_forced_call_fits_its_schema_strict_or_not(guided, choice):
     assert not guided(HERMES, **REQUIRED, parallel_tool_calls=False).takes(f"{CALL}\n{CALL}")
 
 
-def test_the_named_tool_alone_is_called(guided):
+def test_only_the_named_tool_is_called(guided):
     other = {"type": "function", "function": {"name": "sub"}}
     choice = {"type": "function", "function": {"name": "add"}}
     asked = guided(HERMES, tools=[other, ADD], tool_choice=choice)
@@ -190,7 +190,7 @@ def test_the_named_tool_alone_is_called(guided):
     assert not asked.goes_on('<tool_call>\n{"name": "sub"')
 
 
-def test_free_answers_have_a_guide_where_a_function_is_strict(guided):
+def test_strict_functions_guide_free_answers(guided):
     assert guided(HERMES, tools=[ADD]) is None
     assert guided(HERMES, tools=[STRICT], tool_choice="none") is None
     other = {"type": "function", "function": {"name": "sub", "parameters": SCHEMA}}
@@ -214,7 +214,7 @@ def test_answers_are_json_or_calls(guided):
 
 
 @pytest.mark.parametrize("kind", [ADDED, PLAIN])
-def test_thoughts_come_before_calls(guided, kind):
+def test_reasoning_precedes_calls(guided, kind):
     template = THINKS + HERMES
     thoughts = (
         "<think>\nI call <tool_call>\n{}</think>\n\n" if kind == PLAIN else "<think>a</think>"
@@ -231,10 +231,10 @@ def test_thoughts_come_before_calls(guided, kind):
     assert all(either.takes(thoughts + answer) for answer in (CALL, GOOD))
 
 
-def test_strict_functions_are_refused_where_text_and_thoughts_look_alike(guided):
+def test_strict_functions_are_rejected_if_reasoning_looks_like_text(guided):
     template = THINKS + HERMES
     assert guided(template, kind=ADDED, tools=[STRICT]).takes(f"<think>So.</think>Well. {CALL}")
-    with pytest.raises(ApiError, match="text and <think> cannot be told apart"):
+    with pytest.raises(ApiError, match="text and <think> can't be distinguished"):
         guided(template, kind=PLAIN, tools=[STRICT])
 
 
@@ -242,11 +242,11 @@ def test_strict_functions_are_refused_where_text_and_thoughts_look_alike(guided)
     ("template", "kind", "given", "line"),
     [
         (LLAMA, SPECIAL, {"tools": [ADD], **JSON}, "the model writes calls as plain JSON"),
-        (HERMES, ADDED, {"tools": [ADD], "guided_regex": "a"}, "beside tools, an answer can only"),
-        (HERMES, ADDED, {**REQUIRED, "guided_choice": ["a"]}, "beside tools, an answer can only"),
+        (HERMES, ADDED, {"tools": [ADD], "guided_regex": "a"}, "with tools, an answer can only"),
+        (HERMES, ADDED, {**REQUIRED, "guided_choice": ["a"]}, "with tools, an answer can only"),
     ],
 )
-def test_what_no_grammar_can_say_is_refused(guided, template, kind, given, line):
+def test_combinations_without_a_grammar_are_rejected(guided, template, kind, given, line):
     with pytest.raises(ApiError, match=line) as refused:
         guided(template, kind=kind, **given)
     assert refused.value.code == "unsupported_field"
@@ -261,7 +261,7 @@ def test_what_no_grammar_can_say_is_refused(guided, template, kind, given, line)
         (THINKS + LLAMA, REQUIRED, "<t"),
     ],
 )
-def test_what_answers_leave_out_cannot_tell_their_parts_apart(guided, template, given, marker):
+def test_markers_that_answers_leave_out_are_rejected(guided, template, given, marker):
     guided(template, kind=SPECIAL, **given)
     guided(template, kind=ADDED, skips=True, **given)
     guided("", kind=SPECIAL, skips=True, **JSON)
@@ -273,7 +273,7 @@ def test_what_answers_leave_out_cannot_tell_their_parts_apart(guided, template, 
 
 @pytest.mark.parametrize("kind", [PLAIN, ADDED, SPECIAL])
 @pytest.mark.parametrize("ends", ["", "{{ '<think>' }}"])
-def test_thoughts_end_but_once_however_their_end_is_spelled(guided, kind, ends):
+def test_reasoning_ends_once_in_every_spelling(guided, kind, ends):
     asked = guided(THINKS, kind=kind, ends=ends, **JSON)
     text = f"{'' if ends else '<think>'}So.</thi"
     assert asked.goes_on(text)
@@ -282,7 +282,7 @@ def test_thoughts_end_but_once_however_their_end_is_spelled(guided, kind, ends):
     assert not asked.takes(whole, range(begin, begin + len("</think>")))
 
 
-def test_forced_calls_of_llama_need_no_json_beside_them(guided):
+def test_required_calls_of_llama_replace_the_json_answer(guided):
     call = f'{{"name": "add", "parameters": {GOOD}}}'
     asked = guided(LLAMA, kind=SPECIAL, **REQUIRED, **JSON)
     assert asked.takes(call)

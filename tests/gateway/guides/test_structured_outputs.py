@@ -9,6 +9,7 @@ from matching import Matcher, spaced, tokenizer_with
 from pydantic import BaseModel
 from scripted_triton import statistics
 
+from tandem.contract.guide import lark_regex
 from tandem.gateway.guides import lark
 from tandem.gateway.guides.structured_outputs import GuidedRequest
 from tandem.gateway.server import listen, serving
@@ -76,7 +77,7 @@ pytestmark = pytest.mark.anyio
 
 
 def text_of(guide):
-    """The text of a guide, read where it is JSON."""
+    """The text of a guide, or its value if it is JSON."""
     kind, text = guide["guided_decoding_guide_type"], guide["guided_decoding_guide"]
     return json.loads(text) if kind in ("json_schema", "choice") else text
 
@@ -90,7 +91,7 @@ async def test_a_guide_reaches_the_entry(post, triton, path, guide):
     [asked] = triton.asked
     assert asked["guided_decoding_guide_type"] == kind
     assert text_of(asked) == text
-    if "properties" in text:  # in the order that answers have
+    if "properties" in text:  # in the order of answers
         assert [*text_of(asked)["properties"]] == ["b", "a"]
 
 
@@ -119,7 +120,7 @@ async def test_a_gateway_with_open_objects_takes_other_guides(post, triton):
 
 
 @pytest.mark.parametrize("path", BODIES)
-async def test_an_answer_that_may_be_anything_has_no_guide(post, triton, path):
+async def test_a_free_answer_has_no_guide(post, triton, path):
     for given in ({}, {"response_format": {"type": "text"}}, {"guided_json": None}):
         await post(path, {**BODIES[path], **given})
         assert not [name for name in triton.asked[-1] if "guide" in name]
@@ -185,7 +186,7 @@ async def test_each_of_several_answers_has_the_guide(post, triton):
         (
             {"guided_json": SCHEMA, "guided_regex": "a"},
             "guided_regex",
-            "guided_json and guided_regex both say what the answer must be; send one",
+            "guided_json and guided_regex both guide the answer; send one",
         ),
         (
             {"response_format": {"type": "json_object"}, "structured_outputs": {"regex": "a"}},
@@ -211,7 +212,7 @@ async def test_each_of_several_answers_has_the_guide(post, triton):
     ],
 )
 @pytest.mark.parametrize("path", BODIES)
-async def test_what_cannot_be_kept_is_refused(post, path, given, param, line):
+async def test_unsupported_values_are_rejected(post, path, given, param, line):
     response = await post(path, {**BODIES[path], **given})
     assert response.status_code == 400, response.text
     error = response.json()["error"]
@@ -231,21 +232,21 @@ REGEXES = [
 
 
 @pytest.mark.parametrize(("regex", "text"), REGEXES)
-def test_regular_expressions_keep_their_meaning_in_a_grammar(regex, text):
-    rule = f"start: content\ncontent: {lark.pattern(regex)}\n"
+def test_regular_expressions_are_escaped_in_a_grammar(regex, text):
+    rule = f"start: content\ncontent: {lark_regex(regex)}\n"
     asked = Matcher(tokenizer_with("plain"), rule)
     assert asked.takes(text)
     assert not asked.takes(text + "x")
 
 
 @pytest.mark.parametrize("text", ["a", 'a"b\\', "é😀", "\x00\x7f\n", "<tool_call>", "/"])
-def test_texts_keep_their_letters_in_a_grammar(text):
+def test_texts_are_escaped_in_a_grammar(text):
     asked = Matcher(tokenizer_with("plain"), f"start: {lark.literal(text)}\n")
     assert asked.takes(text)
     assert not asked.takes(text[:-1])
 
 
-def test_a_schema_may_lay_out_its_json_itself():
+def test_a_schema_may_set_the_layout_of_its_json():
     asked = Matcher(
         tokenizer_with("plain"), f"start: content\ncontent: {lark.json_value(SCHEMA)}\n"
     )
@@ -258,7 +259,7 @@ def test_a_schema_may_lay_out_its_json_itself():
 LAX = {"type": "array", "uniqueItems": True, "x-guidance": {"lenient": True, "coerce_one_of": True}}
 
 
-def test_no_option_of_a_schema_leaves_a_keyword_out_in_a_grammar():
+def test_options_cannot_weaken_a_schema_in_a_grammar():
     rule = f"start: {lark.json_value(LAX)}\n"
     grammar = LLMatcher.grammar_from_lark(rule)
     _, [reason, *_] = LLMatcher.validate_grammar_with_warnings(grammar)
@@ -268,13 +269,13 @@ def test_no_option_of_a_schema_leaves_a_keyword_out_in_a_grammar():
 
 
 def test_a_grammar_of_empty_lines_takes_no_time():
-    # Quadratic, it would take half an hour.
+    # Quadratic time would be half an hour.
     assert GuidedRequest(guided_grammar="\n" * 250_000).guide.kind == "lark_grammar"
     assert GuidedRequest(guided_grammar="\n" * 99 + " root ::= 'a'").guide.kind == "ebnf_grammar"
 
 
 class City(BaseModel):
-    """What an application wants to know."""
+    """The answer that an application needs."""
 
     name: str
     people: int
@@ -282,7 +283,7 @@ class City(BaseModel):
 
 @pytest.fixture
 def openai_client(app, triton):
-    """OpenAI's client, unmodified, of a model that writes one city."""
+    """OpenAI's client, with a model that writes one city."""
     text = spaced({"name": "Köln", "people": 1})
     triton.script = lambda _: [
         *(ResponseChunk(letter, [5], 1, 0, 0) for letter in text[:-1]),

@@ -20,7 +20,7 @@ MARKERS = {
     MISTRAL: ("[TOOL_CALLS]",),
     LLAMA: ("<|python_tag|>",),
 }
-# Of hermes' models none has special tokens as markers: their answers would leave them out.
+# No Hermes model has special tokens as markers, since answers would leave them out.
 KINDS = [
     (HERMES, PLAIN),
     (HERMES, ADDED),
@@ -47,13 +47,13 @@ SUM = {
     "$defs": {"number": {"type": "number"}},
 }
 TOOLS = (tool("weather", CITY), tool("weather2", SUM), tool("now"), tool("any", {}))
-# A marker that a text quotes is letters; a tokenizer would make the token of it. No character needs
-# an escape by its number.
+# Texts without markers, which a tokenizer would convert to tokens, and without characters that need
+# a Unicode escape.
 SAID = st.text(st.characters(exclude_categories=["Cc", "Cs"])).filter(
     lambda text: not any(m in text for ms in MARKERS.values() for m in ms)
 )
 INTEGERS = st.integers(-(2**62), 2**62)
-# Properties come in the order of their schema.
+# Properties are in the order of their schema.
 ARGUMENTS = {
     "weather": st.builds(
         lambda city, days: {"city": city} | days,
@@ -85,7 +85,7 @@ def matcher(known, kind, tools=(), *, may=False, **given):
 
 
 def written(known, *calls):
-    """Calls as the models of a family write them."""
+    """Calls in the format of a family of models."""
     objects = [f'{{"name": {spaced(n)}, "{known.arguments}": {spaced(a)}}}' for n, a in calls]
     if known is HERMES:
         return "\n".join(f"<tool_call>\n{call}\n</tool_call>" for call in objects)
@@ -96,13 +96,13 @@ def parsed(known, text, tools=TOOLS):
     parser = ToolCallParser(known, [tool.function.name for tool in tools])
     first, last = parser.feed(text), parser.end()
     calls = [(call.name, call.arguments) for call in first.calls]
-    return first.content + last.content, calls
+    return first.content + last, calls
 
 
 @pytest.mark.parametrize(("known", "kind"), KINDS)
 @given(calls=st.lists(CALLS, min_size=1, max_size=3), data=st.data())
 @settings(max_examples=40, deadline=None)
-def test_right_calls_are_taken_however_they_are_tokenized(known, kind, calls, data):
+def test_valid_calls_fit_in_every_tokenization(known, kind, calls, data):
     text = written(known, *calls)
     cuts = data.draw(st.lists(st.integers(0, len(text)), max_size=6))
     inside = [
@@ -126,7 +126,7 @@ def test_right_calls_are_taken_however_they_are_tokenized(known, kind, calls, da
         ("any", [1]),
     ],
 )
-def test_wrong_calls_are_refused(known, kind, wrong):
+def test_invalid_calls_do_not_fit(known, kind, wrong):
     asked = matcher(known, kind)
     right = ("weather", {"city": "Bonn"})
     assert asked.takes(written(known, right))
@@ -135,7 +135,7 @@ def test_wrong_calls_are_refused(known, kind, wrong):
 
 
 @pytest.mark.parametrize(("known", "kind"), KINDS)
-def test_an_answer_that_must_call_has_nothing_but_calls(known, kind):
+def test_a_required_call_excludes_text(known, kind):
     asked, call = matcher(known, kind), written(known, ("now", {}))
     for text in ("", "Well.", f"Well. {call}", f"{call} Done.", call[:-1], call.replace(": ", ":")):
         assert not asked.takes(text)
@@ -144,7 +144,7 @@ def test_an_answer_that_must_call_has_nothing_but_calls(known, kind):
 
 @pytest.mark.parametrize(("known", "kind"), KINDS)
 @pytest.mark.parametrize("may", [False, True])
-def test_one_call_alone_where_more_are_not_wanted(known, kind, may):
+def test_parallel_tool_calls_false_allows_one_call(known, kind, may):
     asked = matcher(known, kind, may=may, one_call=True)
     calls = [("now", {}), ("weather", {"city": "Bonn"})]
     assert all(asked.takes(written(known, call)) for call in calls)
@@ -157,15 +157,15 @@ TEXTS = ["", "Well. ", "a < b", " [x](y) ", "[1, 2]", "é\n", "(a; b)", "<tool",
 @pytest.mark.parametrize(("known", "kind"), KINDS)
 @pytest.mark.parametrize("one_call", [False, True])
 @pytest.mark.parametrize("text", TEXTS)
-def test_a_model_that_may_call_may_also_say_anything(known, kind, one_call, text):
+def test_a_model_with_tools_may_write_any_text(known, kind, one_call, text):
     assert matcher(known, kind, may=True, one_call=one_call).takes(text)
 
 
 @pytest.mark.parametrize(("known", "kind"), KINDS)
 @given(calls=st.lists(CALLS, max_size=3), data=st.data())
 @settings(max_examples=20, deadline=None)
-def test_what_begins_as_a_call_is_one(known, kind, calls, data):
-    """Whatever is written under the grammar, calls in it fit the schemas of strict functions."""
+def test_a_call_that_begins_must_fit_its_schema(known, kind, calls, data):
+    """Calls in any text of the grammar fit the schemas of strict functions."""
     asked = matcher(known, kind, may=True, bound=frozenset({"weather"}))
     text = data.draw(st.sampled_from(TEXTS)) if known is HERMES else ""
     assert asked.takes(text + (written(known, *calls) if calls else ""))
@@ -189,14 +189,14 @@ SPELLINGS = [
 
 @pytest.mark.parametrize(("known", "text", "kind"), SPELLINGS)
 @pytest.mark.parametrize("letters", [False, True])
-def test_there_is_no_other_way_to_write_a_call(known, text, kind, letters):
-    """What the parser would read as a call cannot be written past its schema, be it by letters."""
+def test_a_call_cannot_bypass_its_schema(known, text, kind, letters):
+    """Text that the parser reads as a call must fit its schema, in every tokenization."""
     assert parsed(known, text)[1]
     cuts = range(len(text)) if letters else ()
     assert not matcher(known, kind, may=True).takes(text, cuts)
 
 
-def test_what_a_function_leaves_open_is_closed_or_refused():
+def test_parameters_must_be_an_object():
     assert parameters_of(tool("f").function) == {
         "type": "object",
         "properties": {},
@@ -216,17 +216,10 @@ def test_what_a_function_leaves_open_is_closed_or_refused():
     check_names(TOOLS)
 
 
-def test_names_of_any_letters_are_called_as_they_are():
+def test_functions_may_have_any_name():
     odd = 'a"b\\c\x7f😀'
     asked = matcher.__wrapped__(HERMES, PLAIN, [tool(odd)])
     name = spaced(odd).replace("\\u007F", "\x7f")
     text = f'<tool_call>\n{{"name": {name}, "arguments": {{}}}}\n</tool_call>'
     assert asked.takes(text)
     assert parsed(HERMES, text) == ("", [(odd, "{}")])
-
-
-def test_letters_count_as_they_are_for_the_size_of_a_grammar():
-    letters = "名" * 250
-    parameters = {"type": "object", "properties": {letters: {"const": letters}}}
-    _, asked = grammar(HERMES, PLAIN, [tool(letters, parameters)])
-    assert len(asked.calls().grammar.encode()) < 3 * 3 * 250 + 1000

@@ -1,4 +1,4 @@
-"""Tool calls in texts: what is one, what is told of it, and that chunks change nothing."""
+"""Tool calls are found in texts, independent of chunks."""
 
 import json
 
@@ -15,10 +15,10 @@ NAMES = ("weather", "add")
 
 
 def parsed(known, *chunks):
-    """The content and the calls of an answer that comes in chunks, as [name, arguments]."""
+    """The content of an answer that arrives in chunks, and its calls as [name, arguments]."""
     parser = ToolCallParser(known, NAMES)
     content, calls = "", []
-    for new in [*map(parser.feed, chunks), parser.end()]:
+    for new in [*map(parser.feed, chunks), Parsed(parser.end())]:
         content += new.content
         for delta in new.calls:
             if delta.name is not None:
@@ -72,12 +72,12 @@ def mistral(name, arguments):
             [["x", '{"b": 2}']],
         ),
         (HERMES, hermes(*ADD) + " <tool", " <tool", [ADD]),
-        # No arguments, however a model writes that.
+        # Spellings of no arguments.
         *(
             (HERMES, hermes("x", nothing), "", [["x", "{}"]])
             for nothing in ("null", '""', '" "', "{}", '"{}"')
         ),
-        # Arguments that are no object are not a call.
+        # Only an object is accepted as arguments.
         *(
             (HERMES, hermes("x", other), hermes("x", other), [])
             for other in (
@@ -104,7 +104,7 @@ def mistral(name, arguments):
             [],
         ),
         (LLAMA, '{"name": "add", "args": {}}', '{"name": "add", "args": {}}', []),
-        # Braces that are too many are no text of the answer.
+        # Superfluous braces aren't text of the answer.
         *(
             (HERMES, hermes("add", '{"a": 1}' + more) + " So", " So", [["add", '{"a": 1}']])
             for more in ("}", "}}", "}\n}")
@@ -137,7 +137,7 @@ def mistral(name, arguments):
         (HERMES, "<tool_call>" + hermes(*ADD), "<tool_call>", [ADD]),
         (HERMES, '<tool_call>{"name": "add", "arguments": {}} x', " x", [["add", "{}"]]),
         (HERMES, '<tool_call>{"name": "add", "arguments": {} x', " x", [["add", "{}"]]),
-        # A brace is missing; the markup behind it is no text of the answer.
+        # A brace is missing; the markup after it isn't text of the answer.
         (
             HERMES,
             '<tool_call>\n{"name": "add", "arguments": {"a": 1}\n</tool_call> So',
@@ -179,7 +179,7 @@ def mistral(name, arguments):
         (MISTRAL, '[{"name": "Bob", "arguments": {}}]', '[{"name": "Bob", "arguments": {}}]', []),
     ],
 )
-def test_calls_are_told_apart_from_text(known, text, content, calls):
+def test_calls_are_separated_from_text(known, text, content, calls):
     assert parsed(known, text) == (content, calls)
     assert parsed(known, *text) == (content, calls)
 
@@ -198,27 +198,16 @@ TEXTS = st.lists(PIECES, max_size=12).map("".join)
 
 
 @given(known=st.sampled_from(FORMATS), text=TEXTS, data=st.data())
-def test_chunks_change_nothing(known, text, data):
+def test_chunking_does_not_change_the_result(known, text, data):
     cuts = sorted(data.draw(st.lists(st.integers(0, len(text)), max_size=8)))
     chunks = [text[a:b] for a, b in zip([0, *cuts], [*cuts, len(text)], strict=True)]
     assert parsed(known, *chunks) == parsed(known, text)
 
 
 @given(known=st.sampled_from(FORMATS), text=TEXTS)
-def test_nothing_is_lost_where_there_is_no_call(known, text):
+def test_text_without_a_call_is_unchanged(known, text):
     content, calls = parsed(known, text)
     assert calls or content == text
-
-
-@given(known=st.sampled_from(FORMATS), text=TEXTS)
-def test_what_is_told_is_never_taken_back(known, text):
-    """What is known of a beginning is known of the whole."""
-    parser = ToolCallParser(known, NAMES)
-    told = [parser.feed(letter) for letter in text]
-    content = "".join(new.content for new in told)
-    whole, calls = parsed(known, text)
-    assert whole.startswith(content)
-    assert [d.name for new in told for d in new.calls if d.name] == [name for name, _ in calls]
 
 
 JSON = st.recursive(
@@ -237,7 +226,7 @@ JSON = st.recursive(
     ),
     ascii_only=st.booleans(),
 )
-def test_arguments_of_any_kind_come_through(known, calls, ascii_only):
+def test_arguments_of_any_kind_are_returned(known, calls, ascii_only):
     written = [
         json.dumps({"name": name, known.arguments: given}, ensure_ascii=ascii_only)
         for name, given in calls
@@ -252,7 +241,7 @@ def test_arguments_of_any_kind_come_through(known, calls, ascii_only):
     assert [(name, json.loads(arguments)) for name, arguments in found] == calls
 
 
-def test_arguments_come_as_they_are_written():
+def test_arguments_are_returned_as_they_arrive():
     parser = ToolCallParser(HERMES, NAMES)
     assert parser.feed('<tool_call>{"name": "add", "arguments"') == Parsed()
     first = parser.feed(': {"a"')
@@ -261,7 +250,7 @@ def test_arguments_come_as_they_are_written():
     assert [(d.index, d.name, d.arguments) for d in second.calls] == [(0, None, ": 1}")]
 
 
-def test_text_is_told_at_once():
+def test_text_is_returned_immediately():
     parser = ToolCallParser(HERMES, NAMES)
     assert [parser.feed(text).content for text in ("Hel", "lo", " a <", "b")] == [
         *("Hel", "lo", " a"),
@@ -281,7 +270,7 @@ def test_text_is_told_at_once():
         (HERMES, "<tool_call>{}</tool_call> so", False),
     ],
 )
-def test_it_is_known_whether_the_end_cuts_a_call(known, text, cut):
+def test_the_parser_knows_whether_a_call_is_incomplete(known, text, cut):
     parser = ToolCallParser(known, NAMES)
     parser.feed(text.replace("{}", (llama if known is LLAMA else mistral)(*WEATHER), 1))
     assert (parser.has_calls, parser.in_call) == (True, cut)
@@ -302,5 +291,5 @@ dictionary of argument name and its value}.' }}""".replace("\\\n", "")
         ("{{ messages }}", None),
     ],
 )
-def test_a_template_tells_the_format(template, known):
+def test_the_format_is_recognized_by_the_template(template, known):
     assert format_of(template) is known

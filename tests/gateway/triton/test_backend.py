@@ -33,8 +33,8 @@ async def test_models_are_read_from_configurations():
         assert await triton.ready()
 
 
-async def test_a_model_that_is_not_loaded_takes_none_of_the_others_along():
-    """A draft that was unloaded costs speed; Triton has no configuration of it."""
+async def test_a_model_that_is_not_loaded_is_left_out():
+    """A draft engine may be unloaded; Triton then has no configuration for it."""
     service = Service()
     service.unloaded = ("another", "draft")
     async with connected(service) as triton:
@@ -43,29 +43,29 @@ async def test_a_model_that_is_not_loaded_takes_none_of_the_others_along():
         ]
 
 
-async def test_many_who_come_at_once_ask_for_the_models_once():
+async def test_concurrent_requests_read_the_models_once():
     service = Service()
     async with connected(service) as triton:
         first = asyncio.create_task(triton.models())
         others = [asyncio.create_task(triton.models()) for _ in range(20)]
         await asyncio.sleep(0)
-        first.cancel()  # whoever leaves takes nobody along
+        first.cancel()  # doesn't cancel the others
         assert len({id(models) for models in await asyncio.gather(*others)}) == 1
     assert service.asked == 1
 
 
-async def test_many_who_come_at_once_hear_of_the_same_failure_and_ask_again():
+async def test_concurrent_requests_get_the_same_failure_and_can_retry():
     service = Service()
     service.configs = {"target": {}}
     async with connected(service) as triton:
-        told = await asyncio.gather(*(triton.models() for _ in range(20)), return_exceptions=True)
-        assert {error.status for error in told} == {503}
+        got = await asyncio.gather(*(triton.models() for _ in range(20)), return_exceptions=True)
+        assert {error.status for error in got} == {503}
         assert service.asked == 1
         service.configs = CONFIGS
         assert (await triton.models()).room == 1008
 
 
-async def test_a_failure_of_any_kind_is_not_kept(monkeypatch):
+async def test_failures_are_not_cached(monkeypatch):
     service = Service()
     async with connected(service) as triton:
         with monkeypatch.context() as broken:
@@ -89,11 +89,11 @@ async def test_chunks_are_read():
     }
     assert [output.name for output in request.outputs] == list(entry.ANSWER_OUTPUTS)
     assert is_forwarded(request.id)
-    assert "triton_grpc_error" not in service.metadata  # Triton 2.51 crashes of it
+    assert "triton_grpc_error" not in service.metadata  # it crashes Triton 2.51
 
 
 async def failure(service):
-    """What a client is told of the service's error."""
+    """The error for a client."""
     async with connected(service) as triton:
         await triton.models()
         with pytest.raises(ApiError) as failed:
@@ -101,7 +101,7 @@ async def failure(service):
     return failed.value.status, failed.value.code, failed.value.message
 
 
-async def test_further_outputs_are_read_where_they_are_asked_for():
+async def test_optional_outputs_are_read_on_request():
     service = Service()
     service.more = {entry.OUTPUT_ROUNDS: [[[3, 4]]]}
     async with connected(service) as triton:
@@ -119,7 +119,7 @@ async def test_further_outputs_are_read_where_they_are_asked_for():
         (grpc.StatusCode.UNKNOWN, 500),
     ],
 )
-async def test_calls_that_fail_have_statuses(code, status):
+async def test_grpc_errors_become_statuses(code, status):
     service = Service()
     service.code = code
     assert await failure(service) == (status, None, "why it failed")
@@ -142,7 +142,7 @@ async def test_codes_become_statuses(code, status):
     assert await failure(service) == (status, None, "why it failed")
 
 
-async def test_an_error_of_a_model_that_is_not_ready_is_the_servers():
+async def test_an_error_of_an_unready_model_has_status_503():
     service = Service()
     service.refusal, service.ready = "it is unknown", False
     line = "model 'bls_stream' is not ready: it is unknown"
@@ -165,7 +165,7 @@ async def test_classes_become_statuses(code, error, status):
     assert await failure(service) == (status, error, "why")
 
 
-async def test_a_call_that_is_unavailable_is_the_server():
+async def test_an_unavailable_call_has_status_503():
     service = Service()
     service.code = grpc.StatusCode.UNAVAILABLE
     status, code, message = await failure(service)
@@ -173,27 +173,27 @@ async def test_a_call_that_is_unavailable_is_the_server():
     assert message.endswith(": why it failed")
 
 
-async def test_a_server_that_is_not_ready_is_not():
+async def test_readiness_needs_a_ready_server():
     service = Service()
     service.ready = False
     async with connected(service) as triton:
         assert not await triton.ready()
 
 
-async def test_a_triton_without_the_loop_says_so():
+async def test_a_triton_without_the_loop_is_reported():
     service = Service()
     service.configs = {"target": {}}
     async with connected(service) as triton:
-        with pytest.raises(ApiError, match="0 models of this Triton hold Tandem's loop") as failed:
+        with pytest.raises(ApiError, match="0 models of this Triton run Tandem's loop") as failed:
             await triton.models()
         assert (failed.value.status, failed.value.code) == (503, "not_configured")
 
 
-async def test_every_reason_of_the_loop_to_end_is_known():
+async def test_every_finish_reason_of_the_loop_is_known():
     assert set(FINISH_REASONS) == set(get_args(FinishReason))
 
 
-async def test_a_server_whose_streams_are_silent_is_not_ready(monkeypatch):
+async def test_readiness_needs_working_streams(monkeypatch):
     monkeypatch.setattr(backend, "SECONDS_TO_ANSWER", 0.5)
     service = Service()
     async with connected(service) as triton:
@@ -202,7 +202,7 @@ async def test_a_server_whose_streams_are_silent_is_not_ready(monkeypatch):
         assert not await triton.ready()
 
 
-async def test_what_is_served_is_asked_again_after_the_server_was_gone():
+async def test_models_are_read_again_after_a_restart():
     service = Service()
     async with connected(service) as triton:
         await triton.models()
@@ -213,7 +213,7 @@ async def test_what_is_served_is_asked_again_after_the_server_was_gone():
         assert [model.name for model in (await triton.models()).models] == ["bls_stream", "bls"]
 
 
-async def test_no_proxy_is_asked(monkeypatch):
+async def test_proxies_of_the_environment_are_ignored(monkeypatch):
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
     for name in ("no_proxy", "no_grpc_proxy"):
         monkeypatch.delenv(name, raising=False)
@@ -224,7 +224,7 @@ async def test_no_proxy_is_asked(monkeypatch):
     await server.stop(0)
 
 
-async def test_a_server_that_comes_back_is_found():
+async def test_a_restarted_server_is_found():
     server, port = await started(Service())
     triton = Triton(f"127.0.0.1:{port}")
     assert await triton.ready()

@@ -14,7 +14,7 @@ pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("event_loop_of_all")]
 
 
 async def closed(service, how):
-    """The first chunk of a long answer, which is then left."""
+    """Read the first chunk of a long answer, and leave it."""
     service.ModelStreamInfer = service.wait
     async with connected(service) as triton:
         await how(triton.generate("bls_stream", INPUTS), service)
@@ -45,8 +45,8 @@ async def before_the_first(chunks, service):
 
 
 @pytest.mark.parametrize("how", [between_chunks, amid_a_chunk])
-async def test_an_answer_that_is_left_is_stopped_and_its_stream_is_not_cancelled(how):
-    """Triton's one thread for streams can wait for ever behind a stream that is cancelled."""
+async def test_leaving_an_answer_stops_it_without_cancelling_the_stream(how):
+    """Cancelling a stream can block Triton's only thread for streams."""
     service = Service()
     await closed(service, how)
     (request,), (stop,) = service.requests, service.stops
@@ -57,8 +57,8 @@ async def test_an_answer_that_is_left_is_stopped_and_its_stream_is_not_cancelled
     assert stop.raw_input_contents == [b"\1"]
 
 
-async def test_a_request_that_is_left_before_its_answer_is_cancelled():
-    """A `stop` would wait behind it, in the same queue."""
+async def test_leaving_before_the_first_response_cancels_the_stream():
+    """A `stop` would wait in the same queue as its request."""
     service = Service()
     service.answers = False
     await closed(service, before_the_first)
@@ -66,17 +66,17 @@ async def test_a_request_that_is_left_before_its_answer_is_cancelled():
     assert service.stops == []
 
 
-async def test_a_stream_whose_server_heeds_no_stop_is_cancelled(monkeypatch):
+async def test_a_stream_is_cancelled_if_the_server_ignores_the_stop(monkeypatch):
     monkeypatch.setattr(infer_stream, "SECONDS_TO_END", 0.3)
     service = Service()
     service.heeds = False
     await closed(service, between_chunks)
     assert service.cancelled
-    assert len(service.stops) == 1  # to ask again would only make a busy server busier
+    assert len(service.stops) == 1  # one stop is enough
 
 
-async def test_closing_the_connection_stops_what_is_open():
-    """An app that ends does not wait until its requests have left their streams."""
+async def test_closing_the_connection_stops_open_requests():
+    """An application may end before its requests have left their streams."""
     service = Service()
     service.ModelStreamInfer = service.wait
     async with connected(service) as triton:
@@ -90,8 +90,8 @@ async def test_closing_the_connection_stops_what_is_open():
         await chunks.aclose()
 
 
-async def test_closing_the_connection_stops_what_is_being_read():
-    """The reader and who leaves wait for the same response, and both read on."""
+async def test_closing_the_connection_stops_requests_in_progress():
+    """The reader and `leave` wait for the same response, and both continue to read."""
     service = Service()
     service.ModelStreamInfer = service.wait
     async with connected(service) as triton:
@@ -117,6 +117,6 @@ async def test_a_complete_answer_is_not_stopped():
     async with connected(service) as triton:
         with anyio.fail_after(20):
             _ = [chunk async for chunk in triton.generate("bls_stream", INPUTS)]
-            await triton.close()  # it waits for streams to end, and this one ends by itself
+            await triton.close()  # waits for the stream to end
     assert len(service.requests) == 1
     assert service.stops == []
