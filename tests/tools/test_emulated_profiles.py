@@ -7,7 +7,6 @@ import yaml
 from benchmarks.published_rows import PUBLISHED, rows
 from checkpoints import write_tokenizer
 
-from tandem.tools.commands.options import named_profile
 from tandem.tools.errors import TandemError
 from tandem.tools.profiles import deployment
 
@@ -55,22 +54,6 @@ def test_engines_of_two_languages_are_refused(tmp_path):
     path.write_text(yaml.safe_dump(profile))
     with pytest.raises(TandemError, match=r"engines.draft.language: differs from the target's"):
         deployment.load(path)
-
-
-def test_a_profile_is_found_by_its_name():
-    assert named_profile(Path("emulated-70b-1b")) == PROFILES / "emulated-70b-1b.yaml"
-
-
-def test_a_path_is_taken_as_it_is(tmp_path):
-    assert named_profile(tmp_path / "mine.yaml") == tmp_path / "mine.yaml"
-    assert named_profile(Path("mine.yaml")) == Path("mine.yaml")
-
-
-def test_an_unknown_name_brings_the_nearest_one():
-    with pytest.raises(TandemError, match="no profile 'emulated-zro'; did you mean 'emulated-z"):
-        named_profile(Path("emulated-zro"))
-    with pytest.raises(TandemError, match=r"no profile 'xyz'; known are .*embedded"):
-        named_profile(Path("xyz"))
 
 
 @pytest.fixture

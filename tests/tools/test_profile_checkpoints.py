@@ -29,16 +29,19 @@ def test_padded_vocabularies_are_accepted_when_the_tokenizer_is_shared(folder):
     assert (settings.target.vocab_size, settings.draft.vocab_size) == (300, 320)
 
 
-def test_missing_checkpoint_is_named(folder):
-    assert "engines.target.checkpoint: no folder nowhere" in refusal(
-        folder, profile(engines=engines(checkpoint="nowhere"))
-    )
-
-
-def test_folder_that_is_no_checkpoint_is_refused(folder):
-    assert "tokenizer is not a Hugging Face checkpoint: it has no config.json" in refusal(
-        folder, profile(engines=engines(checkpoint="tokenizer"))
-    )
+@pytest.mark.parametrize(
+    ("target", "line"),
+    [
+        ({"checkpoint": "nowhere"}, "engines.target.checkpoint: no folder nowhere"),
+        ({"checkpoint": "tokenizer"}, "tokenizer is not a Hugging Face checkpoint: it has no conf"),
+        ({"kv_cache_tokens": 512}, "512 is less than one sequence of max_seq_len 1024"),
+        ({"max_seq_len": 2048}, "engines.target.max_seq_len: 2048 is over the 1024 positions of"),
+        ({"max_batch_tokens": 8}, "max_batch_tokens (8) must exceed max_draft_len (8)"),
+        ({"max_draft_len": 1023}, "1023 leaves no room for text in max_seq_len 1024"),
+    ],
+)
+def test_target_that_cannot_be_served_is_refused(folder, target, line):
+    assert line in refusal(folder, profile(engines=engines(**target)))
 
 
 def test_checkpoint_without_weights_is_refused(folder):
@@ -63,30 +66,6 @@ def test_checkpoint_narrower_than_the_tokenizer_is_refused(folder):
     write_empty(folder / "draft", 280)
     assert "engines.draft.checkpoint: vocab_size 280 in draft is less than the 300" in refusal(
         folder, profile()
-    )
-
-
-def test_cache_smaller_than_one_sequence_is_refused(folder):
-    assert "kv_cache_tokens: 512 is less than one sequence of max_seq_len 1024" in refusal(
-        folder, profile(engines=engines(kv_cache_tokens=512))
-    )
-
-
-def test_sequences_longer_than_the_checkpoint_allows_are_refused(folder):
-    assert "engines.target.max_seq_len: 2048 is over the 1024 positions of target" in refusal(
-        folder, profile(engines=engines(max_seq_len=2048))
-    )
-
-
-def test_what_an_engine_refuses_is_refused_before_it_starts(folder):
-    assert "engines.target: max_batch_tokens (8) must exceed max_draft_len (8)" in refusal(
-        folder, profile(engines=engines(max_batch_tokens=8))
-    )
-
-
-def test_draft_len_that_leaves_no_room_for_text_is_refused(folder):
-    assert "max_draft_len: 1023 leaves no room for text in max_seq_len 1024" in refusal(
-        folder, profile(engines=engines(max_draft_len=1023))
     )
 
 

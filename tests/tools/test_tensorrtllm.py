@@ -149,30 +149,26 @@ def test_shipped_profile_names_its_missing_checkpoint_and_what_is_read_of_it():
 
 
 @pytest.mark.parametrize(
-    ("name", "settings", "place", "text"),
+    ("name", "settings", "text"),
     [
         (
             PAIR,
             {"engines.target.run.enable_kv_cache_reuse": False},
-            "engines.target.run.enable_kv_cache_reuse",
             "off, which makes every round compute the whole context again; say true",
         ),
         (
             PAIR,
             {"engines.draft.build.use_paged_context_fmha": False},
-            "engines.draft.build.use_paged_context_fmha",
             "off, but KV-block reuse needs it; say true",
         ),
         (
             PAIR,
             {"engines.target.build.speculative_decoding_mode": None},
-            "engines.target.build.speculative_decoding_mode",
             "off, but max_draft_len is 10; say draft_tokens_external",
         ),
         (
             PAIR,
             {"engines.target.build.max_draft_len": 0},
-            "engines.target.build.max_draft_len",
             (
                 "0, but speculative_decoding_mode is draft_tokens_external; say how many draft "
                 "tokens the engine verifies"
@@ -181,7 +177,6 @@ def test_shipped_profile_names_its_missing_checkpoint_and_what_is_read_of_it():
         (
             PAIR,
             {"decoding.draft_len": 11},
-            "decoding.draft_len",
             (
                 "11 is over engines.target.max_draft_len, which is 10; lower the one or raise the "
                 "other"
@@ -190,37 +185,31 @@ def test_shipped_profile_names_its_missing_checkpoint_and_what_is_read_of_it():
         (
             PAIR,
             {"engines.draft.build.gather_generation_logits": False},
-            "engines.draft.build.gather_generation_logits",
             "off, but decoding.use_draft_logits wants the draft's logits; say true",
         ),
         (
             PAIR,
             FAST | {"engines.draft.build.logits_dtype": "float16"},
-            "engines.draft.build.logits_dtype",
             "speculative_decoding_fast_logits hands over float32; say float32",
         ),
         (
             "llama-3.1-70b",
             {"engines.target.device_ids": [0, 1, 2, 3, 4, 5, 6, 7]},
-            "engines.target.device_ids",
             "8 GPUs on 1 node(s) for tp_size 1 * pp_size 1; say [0]",
         ),
         (
             LARGE,
             {"engines.draft.device_ids": [0, 1]},
-            "engines.draft.device_ids",
             "2 GPUs on 1 node(s) for tp_size 4 * pp_size 1; name 4 of them, or change tp_size",
         ),
         (
             LARGE,
             {"engines.draft.device_ids": [0, 1, 2, 2]},
-            "engines.draft.device_ids",
             "a GPU is named twice; name each once",
         ),
         (
             LARGE,
             {"engines.target.run.enable_chunked_context": False},
-            "engines.target.run.enable_chunked_context",
             (
                 "off, so a context over max_num_tokens 8192 would be refused; say true, or raise "
                 "max_num_tokens to 131071"
@@ -229,13 +218,11 @@ def test_shipped_profile_names_its_missing_checkpoint_and_what_is_read_of_it():
         (
             LARGE,
             {"engines.target.run.max_tokens_in_paged_kv_cache": 100},
-            "engines.target.run.max_tokens_in_paged_kv_cache",
             "100 is less than one sequence of max_seq_len 131072",
         ),
         (
             PAIR,
             {"engines.target.convert.kv_cache_dtype": "fp8"},
-            "engines.target.convert.kv_cache_dtype",
             (
                 "'fp8' needs qformat, whose calibration finds its scales; add the one or leave out "
                 "the other"
@@ -244,17 +231,15 @@ def test_shipped_profile_names_its_missing_checkpoint_and_what_is_read_of_it():
         (
             LARGE,
             {"engines.target.num_nodes": 2, "engines.target.device_ids": [0, 1]},
-            "engines.target.num_nodes",
             (
-                "2 given, but several nodes mean leader mode, in which TensorRT-LLM's ranks load "
-                "one engine only; say 1 in both, or leave out engines.draft and draft by "
+                "engines.target.num_nodes: 2 given, but several nodes mean leader mode, in which "
+                "TensorRT-LLM's ranks load one engine only; say 1 in both, or leave out engines.draft and draft by "
                 "prompt_lookup"
             ),
         ),
         (
             PAIR,
             FAST | {"engines.target.run.participant_ids": [1]},
-            "engines.target.run.participant_ids",
             (
                 "speculative_decoding_fast_logits needs [2] here: rank 0 is Triton's, then come "
                 "the draft's and the target's"
@@ -263,32 +248,36 @@ def test_shipped_profile_names_its_missing_checkpoint_and_what_is_read_of_it():
         (
             PAIR,
             FAST | {"decoding.use_draft_logits": False},
-            "engines.target.run.speculative_decoding_fast_logits",
-            "needs decoding.use_draft_logits; say true",
+            (
+                "engines.target.run.speculative_decoding_fast_logits: needs "
+                "decoding.use_draft_logits; say true"
+            ),
         ),
         (
             PAIR,
             FAST | {"engines.draft.run.speculative_decoding_fast_logits": False},
-            "engines.draft.run.speculative_decoding_fast_logits",
-            "on in one engine only; both need it, or none",
+            (
+                "engines.draft.run.speculative_decoding_fast_logits: on in one engine only; both "
+                "need it, or none"
+            ),
         ),
         (
             PAIR,
             {"engines.target.run.participant_ids": [2]},
-            "engines.target.run.participant_ids",
             "leave it out without speculative_decoding_fast_logits",
         ),
         (
             PAIR,
             {"engines.target.build.max_seq_lenn": 4},
-            "engines.target.build.max_seq_lenn",
             "unknown key; did you mean 'max_seq_len'?",
         ),
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )
-def test_profile_is_refused_in_one_line(refusal, name, settings, place, text):
-    assert refusal(name, settings) == f"{place}: {text}"
+def test_profile_is_refused_in_one_line(refusal, name, settings, text):
+    """The line begins with the place of the last setting, unless it names another."""
+    place = "" if text.startswith("engines.") else f"{[*settings][-1]}: "
+    assert refusal(name, settings) == place + text
 
 
 @pytest.fixture
