@@ -1,4 +1,4 @@
-"""One call that drafts behind many outcomes, while it runs."""
+"""A running call that drafts after many outcomes of a verification."""
 
 from __future__ import annotations
 
@@ -30,10 +30,7 @@ class EmulatedBranchingCall(EmulatedCall):
         max_tokens: int,
         begin_ns: int,
     ) -> None:
-        """Two languages: what the engine says, and what the target would.
-
-        max_tokens: of all branches together.
-        """
+        """languages: the draft's and the target's. max_tokens: of all branches together."""
         own, target = languages
         sampler = EmulatedSampler(request, own)
         super().__init__(request, respond, sampler, usage, own.vocab_size, begin_ns=begin_ns)
@@ -46,7 +43,7 @@ class EmulatedBranchingCall(EmulatedCall):
 
     @property
     def rows(self) -> int:
-        """How many tokens of the call its widest step computes."""
+        """Tokens that the call's widest step computes."""
         return max(len(self.request.draft_ids) + 1, len(self._branches))
 
     @property
@@ -79,7 +76,7 @@ class EmulatedBranchingCall(EmulatedCall):
         self.computed_tokens += len(drafts) + sum(branch.steps for branch in self._branches)
 
     def stop(self, now_ns: int) -> None:
-        """Leave the branches what they had by now."""
+        """Keep the tokens that branches have by now."""
         self._stopped = True
         if self._end_steps(now_ns):
             self._branches = [branch.early(self._steps - 1) for branch in self._branches]
@@ -102,14 +99,14 @@ class EmulatedBranchingCall(EmulatedCall):
         super().answer(now_ns)
 
     def _sampler_of(self, branch: Branch) -> EmulatedSampler:
-        """Return what goes on behind a branch that leaves the text here."""
+        """Return the sampler of a branch that leaves the text here."""
         seeds = self.request.branch_seeds
         sampler = self._sampler.fork(None if seeds is None else int(seeds[branch.accepted]))
         sampler.append(branch.token)
         return sampler
 
     def _candidates(self, count: int) -> list[int]:
-        """What may come next, as the draft guesses; nothing where all is banned."""
+        """Return the draft's guesses of the next token; none if all are banned."""
         by_noise = self.request.branch_seeds is None and not self.request.return_generation_logits
         try:
             first = self._sampler.peek(by_noise=by_noise)

@@ -21,11 +21,10 @@ log = logging.getLogger(__name__)
 
 
 class EmulatedCall:
-    """A call's tokens, when they are due, and what it has answered so far.
+    """A call's tokens, their times, and its answers so far.
 
-    An answer is prepared and composed before the time at which it is due, so that nothing is left
-    to do then but to send it. Its owner holds `lock` from a look at `open` to the answer that
-    follows.
+    An answer is prepared and composed before it is due, so that only sending is left then. The
+    owner holds `lock` from reading `open` to the answer that follows.
 
     Attributes:
         open: whether a final answer is still to come.
@@ -47,12 +46,11 @@ class EmulatedCall:
     ) -> None:
         """`usage` is what the context costs.
 
-        begin_ns: when the call's time begins, in the timer's time; `usage` says it in the system's.
-        One look at both clocks serves all times of a call: their order is then that of its steps,
-        however long this process had to wait between two looks.
+        begin_ns: start of the call in the timer's time; `usage` has it in the system's. Both clocks
+        are read once per call, so its times are in the order of its steps on a busy machine too.
         """
         self.request = request
-        self.lock = threading.RLock()  # who is sent an answer may stop the call in the same breath
+        self.lock = threading.RLock()  # the receiver of an answer may stop the call
         self.open = True
         self.over = False
         self.due_ns = 0
@@ -78,12 +76,12 @@ class EmulatedCall:
 
     @property
     def rows(self) -> int:
-        """How many tokens of the call a step computes, drafts to verify apart."""
+        """Tokens of the call that a step computes, without drafts to verify."""
         return 1
 
     @property
     def known(self) -> Ids:
-        """The text as far as the engine remembers it: all but the last token, which it only said.
+        """The text that the engine remembers: all but the last token, which it hasn't computed.
 
         [context + answer - 1]
         """
@@ -119,7 +117,7 @@ class EmulatedCall:
         self.due_ns = begin_ns + self._steps * step_ns
 
     def stop(self, now_ns: int) -> None:
-        """Make the prepared answer final, with those of its tokens that had their time."""
+        """Make the prepared answer final, with the tokens that are due by now."""
         if self._end_steps(now_ns):
             del self._ids[len(self._ids) - len(self._unsent) + self._steps :]
             del self._unsent[self._steps :]
@@ -127,7 +125,7 @@ class EmulatedCall:
         self.over = True
 
     def _end_steps(self, now_ns: int) -> bool:
-        """Drop the steps that are not over now; say whether there are such."""
+        """Drop the steps that are not over now; return whether there were any."""
         missing_ns = max(0, self.due_ns - now_ns)
         missing = -(-missing_ns // self._step_ns) if self._step_ns else 0  # rounded up
         self._steps = max(0, self._steps - missing)
@@ -153,7 +151,7 @@ class EmulatedCall:
         self._send = prepared(self._respond, self._composed)
 
     def answer(self, now_ns: int) -> None:
-        """Send what was composed; its last token came now, or when it was due if this is before."""
+        """Send the composed answer; its last token came now, or when due if that is later."""
         if self._unsent:
             self._last_token_ns = self._wall_ns(max(now_ns, self.due_ns))
         self._unsent = []
@@ -167,7 +165,7 @@ class EmulatedCall:
         self._deliver(partial(self._respond, answer), final=True)
 
     def _deliver(self, send: Callable[[], None], *, final: bool) -> None:
-        """Send; where nobody takes it, the call is over."""
+        """Send an answer; if that fails, the call is over."""
         self.open = not final
         try:
             send()
@@ -176,7 +174,7 @@ class EmulatedCall:
             self.open = False
 
     def _take(self, tokens: list[Token]) -> int:
-        """Add tokens to the answer, as far as it goes; return how many came behind its end."""
+        """Add tokens to the answer; return the number of tokens after its end."""
         request = self.request
         kept, ended, behind = cut(request, self._ids, [token.id for token in tokens])
         self._ids += kept
@@ -202,6 +200,6 @@ class EmulatedCall:
 
 
 def _log_probs(tokens: list[Token]) -> Floats:
-    """Those of the language; what only a mask made follow has none there."""
+    """Return the language's log-probabilities; a token that only a mask allowed has `FLOOR`."""
     probabilities = (token.probability for token in tokens)
     return np.array([math.log(p) if p else FLOOR for p in probabilities], np.float32)

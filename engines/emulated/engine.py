@@ -1,4 +1,4 @@
-"""The emulated engine: answers come out of a synthetic language, at the times of a profile."""
+"""The emulated engine: answers in a synthetic language, at the times of a profile."""
 
 from __future__ import annotations
 
@@ -25,17 +25,16 @@ log = logging.getLogger(__name__)
 
 
 class EmulatedEngine:
-    """No weights and no work: it waits; see `engines.engine.Engine`.
+    """Waits instead of computing; see `engines.engine.Engine`.
 
-    Calls overlap as in an engine that batches in flight, each with steps of its own: none waits for
-    the step of another to end. A call's time begins with its arrival. What takes no time is
-    answered within `submit`, in the caller's thread.
+    Calls overlap as with in-flight batching, each with its own steps. A call's time begins with its
+    arrival. A call that takes no time is answered within `submit`, in the caller's thread.
     """
 
     capabilities = EMULATED
 
     def __init__(self, settings: EmulatedSettings, timer: Timer) -> None:
-        """`timer` becomes the engine's own, unless it is shared by engines in a simulation."""
+        """Start the engine, which closes `timer` with itself."""
         self._settings = settings
         self._timer = timer
         self._language = Language(settings)
@@ -89,7 +88,7 @@ class EmulatedEngine:
     ) -> tuple[EmulatedCall, int]:
         """Return a new call and how many tokens of its context must be computed.
 
-        begin_ns, begin_wall_ns: when its time begins, as the timer and as the system's clock say.
+        begin_ns, begin_wall_ns: its start by the timer and by the system's clock.
         """
         cache, length = self._cache, len(request.input_ids)
         max_length = length + max(request.max_new_tokens, len(request.draft_ids) + 1) - 1
@@ -120,7 +119,7 @@ class EmulatedEngine:
         return call, missing
 
     def _prepare(self, call: EmulatedCall, begin_ns: int) -> None:
-        """Have the next answer ready, and set when its steps, which begin then, are over."""
+        """Prepare the next answer, whose steps begin at ``begin_ns``."""
         call.prepare()
         call.schedule(begin_ns, self._step_ns(call))
         call.compose()
@@ -135,7 +134,7 @@ class EmulatedEngine:
         return round(step_ms * MS)
 
     def _serve(self, call: EmulatedCall) -> None:
-        """Send the answer that is due, and those behind it that are by now; wait for the next."""
+        """Send the answers that are due, then wait for the next one."""
         with call.lock:
             while call.open:
                 self._answer(call)
@@ -144,7 +143,7 @@ class EmulatedEngine:
                     return
 
     def _prepare_next(self, call: EmulatedCall) -> bool:
-        """Prepare another answer; say whether there is to be waited for it."""
+        """Prepare another answer; return whether it is due later."""
         try:
             self._prepare(call, call.due_ns)
         except RequestError as error:
@@ -155,7 +154,7 @@ class EmulatedEngine:
         return call.open and call.due_ns > self._timer.now_ns()
 
     def _answer(self, call: EmulatedCall) -> None:
-        """Send what is composed, after all state is settled: the loop's next call comes at once."""
+        """Send the composed answer, after all state is settled: the next call may come at once."""
         if call.over:
             self._cache.remember(call.known)
             self._forget(call)

@@ -1,15 +1,15 @@
 """The synthetic language: what follows a text, by the target and by the draft's guess.
 
-Everything is decided by hashes of (text, position), so it is the same in every process and every
-call. After each text there are `CANDIDATES` tokens that the target may say, and as many others.
-With probability alpha the draft knows the target's row and has exactly that one; else its row is of
-the others, so that the two have no token in common. A draft token is therefore accepted with
+Everything is decided by hashes of (text, position), so it is the same in every process and call.
+After each text the target has `CANDIDATES` possible tokens, and there are as many others. With
+probability alpha the draft has exactly the target's row; otherwise its row is of the others, so
+that the two have no token in common. A draft token is therefore accepted with
 probability alpha in each way to verify it: greedily, by ids when both draw with the same noise (the
 rows are the same, or no token is), and by probabilities (sum(min(p, q)) is 1 or 0).
 
-Where the draft does not have the target's row, it has alternatives: a list of guesses apart from
-the row, with no probability of its own. The token that the target says is among the next F of them
-with probability 1 - (F + 1)^-r, at any temperature.
+If the draft doesn't have the target's row, it has alternatives: a list of guesses besides the row,
+without probabilities. The target's token is among the next F of them with probability
+1 - (F + 1)^-r, at any temperature.
 
 The best token of a row has the probability alpha itself: the draft gives its guess
 exactly the probability of being right, which is what `draft_stop_probability` looks at.
@@ -46,7 +46,7 @@ class Text(NamedTuple):
 
 
 class Language:
-    """What one engine says after a text; `end_id` is how it ends one, if ever."""
+    """What one engine predicts after a text; `end_id` may end it."""
 
     def __init__(self, settings: EmulatedSettings) -> None:
         self._settings = settings
@@ -81,7 +81,7 @@ class Language:
         return self._low + (self._first(text) + rank) % self._words
 
     def shape(self, text: Text) -> NDArray[np.float64]:
-        """Return the probabilities [CANDIDATES] of what may follow, by rank."""
+        """Return the probabilities [CANDIDATES] of the next tokens, by rank."""
         return self._shapes[text.easy]
 
     def row(self, text: Text, *, may_end: bool) -> Row:
@@ -90,7 +90,7 @@ class Language:
         return Row(tokens, self._shapes[text.easy])
 
     def row_among(self, text: Text, allowed: Ids) -> Row:
-        """Return what follows where nothing may that the language would say.
+        """Return the row of a place where none of the language's own tokens is allowed.
 
         allowed: [n], of which some, like its own candidates in number and probabilities, follow.
         """
@@ -101,8 +101,8 @@ class Language:
     def alternatives(self, text: Text, first: int, truth: int) -> Iterator[int]:
         """Yield a draft's guesses: its `first`, then more, with the target's own among them.
 
-        truth: what the target says after the text. Where that is `first`, the row goes on: the
-        target may draw another token of it.
+        truth: the target's token. If that is `first`, the row follows: the target may draw another
+        token of it.
         """
         yield first
         rank, row = self._rank(text), []
@@ -121,7 +121,7 @@ class Language:
         """Place of the target's token among the draft's alternatives, from 1."""
         u = _uniform(text.digest << 32 | text.length, _RANK)
         exponent = self._settings.alternatives_exponent
-        # The rank is at most F where 1 - u < 1 - (F + 1)^-r.
+        # The rank is at most F if 1 - u < 1 - (F + 1)^-r.
         power = -math.log(1 - u) / exponent if exponent else math.inf
         return int(math.exp(power)) if power < _FAR else 0
 
@@ -146,14 +146,14 @@ class Language:
         return self._knows(text, mixed(text.digest << 32 | text.length))
 
     def _next_kind(self, easy: bool, token: int, length: int) -> bool:
-        """Whether the position behind `token`, the text's `length`-th, is easy."""
+        """Whether the position after `token`, the text's `length`-th, is easy."""
         if self._settings.hard_alpha is None:
             return True
         u = _uniform(token << 32 | length, _KIND)
         return u < (self._settings.stay_easy if easy else 1 - self._settings.stay_hard)
 
     def _kind_after(self, ids: Ids) -> bool:
-        """Whether the position behind ids [n] is easy.
+        """Whether the position after ids [n] is easy.
 
         One number a position drives the chain whatever its kind was before. So as soon as both
         kinds lead to the same one, nothing before that position matters: look back just that far.
@@ -175,8 +175,8 @@ class Language:
 def _shape(alpha: float) -> NDArray[np.float64]:
     """Probabilities [CANDIDATES]: alpha, then an even decline.
 
-    Never less than twice an equal share, or the best token would not be the best; never so much
-    that the others could not follow where it is banned.
+    At least twice an equal share, so that the best token is the best, and less than 1, so that the
+    others can follow if it is banned.
     """
     best = min(max(alpha, 2 / CANDIDATES), 0.9999)
     decline = np.arange(CANDIDATES - 1, 0, -1, dtype=np.float64)

@@ -1,4 +1,4 @@
-"""A plain model of block reuse: which beginnings of a text need not be computed again."""
+"""A model of block reuse: which beginnings of a text need not be computed again."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ _BYTES = 4  # of a token
 
 
 class PrefixCache:
-    """The last texts that fit in the cap, forgotten least recently used first.
+    """The last texts that fit in the cap; the least recently used one is forgotten first.
 
-    Calls under way take no room, so none ever waits for it. May be used from any thread.
+    Running calls take no room, so none waits for it. Thread-safe.
     """
 
     def __init__(self, max_tokens: int, block_tokens: int) -> None:
         self._block = block_tokens
         self.total_blocks = max_tokens // block_tokens
-        # As bytes, whose order is found fast: a text's neighbours in it share most with it.
+        # As bytes in order: a text's neighbors share the longest beginning with it.
         self._in_order: list[bytes] = []
         self._copies: dict[bytes, int] = {}  # of each text, least recently used first
         self._used_blocks = 0
@@ -39,9 +39,9 @@ class PrefixCache:
         wanted = ids[:reusable].tobytes()
         with self._lock:
             place = bisect_left(self._in_order, wanted)
-            neighbours = self._in_order[max(0, place - 1) : place + 1]
+            neighbors = self._in_order[max(0, place - 1) : place + 1]
             shared, text = max(
-                ((_shared_tokens(text, wanted), text) for text in neighbours), default=(0, b"")
+                ((_shared_tokens(text, wanted), text) for text in neighbors), default=(0, b"")
             )
             if shared and len(text) // _BYTES - shared <= self._block:
                 self._forget_one(text)

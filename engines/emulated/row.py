@@ -29,12 +29,12 @@ class Row:
         return float(self.probabilities[self.tokens == token].sum())
 
     def without(self, banned: Ids) -> Row:
-        """Return the row of what is not banned; empty where everything is."""
+        """Return the row without banned tokens; it may be empty."""
         kept = np.isin(self.tokens, banned, invert=True)
         return _normalised(self.tokens[kept], self.probabilities[kept])
 
     def among(self, allowed: NDArray[np.bool_]) -> Row:
-        """Return the row of what is allowed [vocab_size]; empty where nothing is."""
+        """Return the row of allowed tokens, by `allowed` [vocab_size]; it may be empty."""
         kept = allowed[self.tokens]
         return _normalised(self.tokens[kept], self.probabilities[kept])
 
@@ -49,7 +49,7 @@ class Row:
         return int(self.tokens[np.argmax(self.probabilities / noise[: len(self.tokens)])])
 
     def minus(self, other: Row) -> Row:
-        """Return norm(max(0, self - other)); self where nothing is left of it."""
+        """Return norm(max(0, self - other)), or self if nothing is left."""
         taken = np.array([other.of(token) for token in self.tokens.tolist()])
         left = np.maximum(self.probabilities - taken, 0)
         return Row(self.tokens, left / left.sum()) if left.any() else self

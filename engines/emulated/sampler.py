@@ -23,9 +23,8 @@ _RANKS: Ids = np.arange(CANDIDATES, dtype=np.int32)
 class Token(NamedTuple):
     """A token of an answer.
 
-    probability: the model's own, before anything that the request asked for. row: what it was
-    chosen from, after bans and masks and before temperature, top-k and top-p; None if nobody asked
-    for it.
+    probability: the model's own, before all processing. row: what it was chosen from, after bans
+    and masks and before temperature, top-k and top-p; None if the request doesn't want it.
     """
 
     id: int
@@ -34,7 +33,7 @@ class Token(NamedTuple):
 
 
 class EmulatedSampler:
-    """Chooses a call's tokens one after another, keeping the text that they lengthen."""
+    """Chooses a call's tokens one after another."""
 
     def __init__(self, request: EngineRequest, language: Language) -> None:
         sampling = request.sampling
@@ -125,10 +124,7 @@ class EmulatedSampler:
         return self._token(self._draw(allowed.warped(self._sampling), Purpose.SAMPLE), own, allowed)
 
     def _rank(self) -> int:
-        """Draw the rank of the next token, which the text decides only by its length and kind.
-
-        So it is drawn once for all branches that have come as far.
-        """
+        """Draw the rank of the next token, once for all branches of that length and kind."""
         key = self.text.length, self.text.easy
         if key not in self._ranks:
             row = Row(_RANKS, self._language.shape(self.text)).warped(self._sampling)
@@ -150,10 +146,10 @@ class EmulatedSampler:
         return own, allowed
 
     def _masked_rows(self, banned: Ids) -> tuple[Row, Row]:
-        """Return the same where a mask says what may come.
+        """Return the language's row and what a mask allows of it.
 
-        The language has few tokens, and must be able to follow any grammar: where none of them may
-        come, the text decides on others that may.
+        The language has few tokens, and must be able to follow any grammar: if the mask allows none
+        of them, the text decides on others.
         """
         may_come = self._masks.allowed(self.text.length)
         may_come[banned] = False
@@ -183,12 +179,12 @@ class EmulatedSampler:
         return row.draw(noise)
 
     def _noise_seed(self) -> int:
-        """The request's seed; where it has none, a random one for the whole call."""
+        """Return the request's seed, or a random one for the whole call."""
         if self._seed is None:
             self._seed = secrets.randbits(64)
         return self._seed
 
     def _may_end(self, banned: Ids) -> bool:
-        """Whether the language may say its end here; a ban on it makes the text go on."""
+        """Whether the text may end here."""
         said = self.text.length - len(self._request.input_ids)
         return said >= self._sampling.min_tokens and not (banned == self._language.end_id).any()

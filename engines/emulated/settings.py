@@ -16,7 +16,7 @@ class EmulatedSettings:
     """Settings of one emulated engine. All lengths are tokens.
 
     role: whether it speaks the language (`target`) or guesses it (`draft`).
-    vocab_size: width of its logits. low_id, high_id: it says ids from low_id to high_id - 1.
+    vocab_size: width of its logits. low_id, high_id: it emits ids from low_id to high_id - 1.
     max_seq_len: a context and its answer must fit in together.
     max_draft_len: the longest draft it verifies; 0: none.
     kv_cache_tokens: how much past text it remembers, in blocks of `kv_block_tokens`.
@@ -24,15 +24,15 @@ class EmulatedSettings:
         the text has easy and hard stretches, a Markov chain over its tokens: alpha is that of the
         easy ones, and a token is of the same kind as the one before it with probability `stay_easy`
         or `stay_hard`.
-    alternatives_exponent: r. Where that guess is wrong, the target's token is among the draft's
-        next F guesses with probability 1 - (F + 1)^-r; 0: never.
-    mean_answer_len: tokens until the language says `end_id`, on average; 0: never.
+    alternatives_exponent: r. If that guess is wrong, the target's token is among the draft's next F
+        guesses with probability 1 - (F + 1)^-r; 0: never.
+    mean_answer_len: mean tokens until `end_id`; 0: never.
     step_ms: one step, i.e. one new token. verify_slope: a draft of k tokens makes the target's step
         1 + verify_slope * k times as long. batch_slope: each other call under way makes a step
         longer by this part of it. prefill_ms_per_token: for each token of a context that the
         engine does not remember.
-    branch_slope: each row of a step besides its calls' first ones, which branches are, makes the
-        steps of all calls longer by this part.
+    branch_slope: each branch besides its call's first makes the steps of all calls longer by this
+        part.
     """
 
     role: Literal["draft", "target"]
@@ -73,7 +73,7 @@ class EmulatedSettings:
                 f"{2 * CANDIDATES} of the {self.vocab_size} ids in vocab_size"
             )
         if self.end_id is not None and self.low_id <= self.end_id < self.high_id:
-            raise LoadError(f"end_id {self.end_id} is one of the ids that it says")
+            raise LoadError(f"end_id {self.end_id} is one of the ids from low_id to high_id")
         if self.stay_easy == self.stay_hard == 1:
             raise LoadError("stay_easy and stay_hard are both 1: text would never change its kind")
         if self.mean_answer_len and self.end_id is None:

@@ -1,4 +1,4 @@
-"""When the emulated steps end: by the clock of the machine, or by one that a program turns."""
+"""Clocks of emulated steps: the machine's, and a virtual one."""
 
 from __future__ import annotations
 
@@ -31,10 +31,9 @@ class Timer(Protocol):
 class WallTimer:
     """Real time, kept to some ten microseconds on an idle machine by one thread.
 
-    A thread that sleeps wakes up 0.1 ms late, in a virtual machine especially, and is slow at
-    first. So this one asks to wake up earlier: by the median of that delay, which it learns, and by
-    what its actions usually take. To wake up still earlier and spin the rest would be more exact
-    where cores are free; where they are not, it takes them from those who have work.
+    A sleeping thread wakes up 0.1 ms late, especially in a virtual machine. So this one asks to
+    wake up earlier: by the median of that delay, which it learns, and by what its actions usually
+    take. Spinning would be more exact, but takes cores from other processes.
     """
 
     _ACTION_NS = 60_000
@@ -86,7 +85,7 @@ class WallTimer:
         return bool(self._events) and self._events[0][0] - self.now_ns() <= self._ACTION_NS
 
     def _sleep(self) -> None:
-        """Sleep until the next event is near, or until there is news; learn how late."""
+        """Sleep until the next event is near or a new one comes; learn the delay."""
         if not self._events:
             self._news.wait()
             return
@@ -99,7 +98,7 @@ class WallTimer:
 
 
 class VirtualTimer:
-    """A clock that stands still until `advance`: simulations of hours, exact and at once."""
+    """A clock that stands still until `advance`, for exact simulations."""
 
     def __init__(self) -> None:
         self._now_ns = 0

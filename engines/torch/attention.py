@@ -1,8 +1,8 @@
 """Attention over packed sequences, plugged into transformers' attention interface.
 
-All sequences' new tokens travel in ONE row, so that every linear layer runs once for all of them;
-only attention tells them apart: each sequence's new keys and values are written behind its old
-ones, and its queries see exactly those.
+All sequences' new tokens travel in one row, so that every linear layer runs once for all of them.
+Only attention separates them: it appends each sequence's new keys and values to its old ones, and
+its queries see exactly those.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _current = threading.local()  # .segments: what the forward pass of this thread 
 
 
 class Attending(Protocol):
-    """New tokens of a forward pass, and what they look at."""
+    """New tokens of a forward pass, and what they attend to."""
 
     @property
     def count(self) -> int: ...
@@ -34,7 +34,7 @@ class Attending(Protocol):
     def attend(
         self, layer: int, qkv: QKV, scaling: float | None, window: int | None
     ) -> torch.Tensor:
-        """Write the new keys and values, then attend to what each token may look at.
+        """Write the new keys and values, then attend.
 
         query, key, value [1, heads, count, size] to [1, count, heads, size].
         """
@@ -48,7 +48,7 @@ class Packed(Attending, Protocol):
 
     @property
     def positions(self) -> NDArray[np.int64]:
-        """Where the tokens stand in their texts: [count]."""
+        """Positions of the tokens in their texts: [count]."""
 
 
 class Segment:
@@ -100,10 +100,9 @@ class Segment:
         return (outs[0] if len(outs) == 1 else torch.cat(outs, 2)).transpose(1, 2)
 
     def chunks(self, groups: int) -> Iterator[tuple[int, int]]:
-        """Yield the new tokens in parts, each from one to before another.
+        """Yield the new tokens in parts (first, end) whose masks have up to `MASK_VALUES` values.
 
-        No part's mask has more than `MASK_VALUES`: for all of a long prompt's chunk it would take
-        gigabytes.
+        One mask for a whole chunk of a long prompt would take gigabytes.
         """
         size = max(1, MASK_VALUES // (groups * self.end))
         for first in range(0, self.count, size):
@@ -112,10 +111,10 @@ class Segment:
     def mask(
         self, groups: int, part: tuple[int, int], window: int | None, like: torch.Tensor
     ) -> torch.Tensor | None:
-        """What a part of the new tokens may look at: [groups * its size, its end] to add to scores.
+        """Return a part's mask, [groups * its size, its end] to add to scores; None: it sees all.
 
-        None: all. The rows repeat for the `groups` query heads that share a key head. Where its
-        tokens stand does not matter, seen from the end of the part, so all parts share one mask.
+        The rows repeat for the `groups` query heads that share a key head. Relative to the end of a
+        part, all parts see the same, so they share one mask.
         """
         size, end = part[1] - part[0], self.start + part[1]
         if size == 1 and (window is None or end <= window):
@@ -135,11 +134,10 @@ class Segment:
 class BranchSegment:
     """The next token of each branch after one shared text in a forward pass; all want logits.
 
-    Each branch sees the text up to where it leaves it, and its own tokens: two parts of one
-    softmax, so that the shared keys and values stay where they are and are not copied (cascade
-    inference, as FlashInfer calls it; there by the parts' log-sum-exp).
+    Each branch sees the beginning of the text and its own tokens, as two parts of one softmax. So
+    the shared keys and values are not copied (FlashInfer calls it cascade inference).
 
-    entry: the shared text's keys and values. leaves: how many of its tokens each branch sees: [n].
+    entry: the shared text's keys and values. leaves: tokens of it that each branch sees: [n].
     """
 
     def __init__(self, entry: KVEntry, own: BranchKV, leaves: NDArray[np.int64]) -> None:
@@ -182,7 +180,7 @@ class BranchSegment:
         return out.reshape(1, heads, count, -1).transpose(1, 2)
 
     def _hide(self, window: int | None, device: torch.device) -> torch.Tensor:
-        """What the branches do not look at: [n, shared text + own tokens]."""
+        """Return what the branches don't see: [n, shared text + own tokens]."""
         if window not in self._hidden:
             own = self.own.length + 1
             leaves = torch.from_numpy(self.leaves).to(device)[:, None]
@@ -198,7 +196,7 @@ class BranchSegment:
 
 
 def wanted_rows(segments: Sequence[Packed]) -> NDArray[np.int64]:
-    """Return indices, in the packed row, of the tokens whose logits are wanted."""
+    """Return the places in the packed row of the tokens whose logits are wanted."""
     found = []
     at = 0
     for segment in segments:
@@ -260,14 +258,14 @@ def record_shapes(
     *_args: Any,
     **_kwargs: Any,
 ) -> tuple[torch.Tensor, None]:
-    """Attend to nothing; note what a layer's keys and values look like."""
+    """Attend to nothing; record the shapes of a layer's keys and values."""
     _current.shapes[module.layer_idx] = (key.shape[1], key.shape[3], value.shape[3])
     batch, heads, tokens, _size = query.shape
     return query.new_zeros(batch, tokens, heads, value.shape[3]), None
 
 
 def recorded_shapes(run: Callable[[], object]) -> tuple[tuple[int, int, int], ...]:
-    """Per layer (heads, key size, value size), as `run`, a forward pass, shows them."""
+    """Return (heads, key size, value size) per layer, from a forward pass, `run`."""
     _current.shapes = {}
     run()
     shapes = _current.shapes

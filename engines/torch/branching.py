@@ -1,4 +1,4 @@
-"""One call that drafts behind many outcomes, while it runs."""
+"""A running call that drafts after many outcomes of a verification."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from tandem.engines.torch.sequence import TorchSequence
 
 
 class BranchingSequence(TorchSequence):
-    """Runs the draft tokens once, as a verification would, then all branches side by side.
+    """Runs the draft tokens once, as a verification does, then all branches side by side.
 
-    Its entry holds the context and the draft tokens, and stays for reuse. Keys and values of the
-    branches take what blocks nobody else has, and end with the call.
+    Its entry holds the context and the draft tokens, and stays for reuse. The branches' keys and
+    values take free blocks, and end with the call.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class BranchingSequence(TorchSequence):
 
     @property
     def max_new(self) -> int:
-        """How many tokens its entry holds behind the context, and one."""
+        """The draft tokens, and one."""
         return len(self.request.draft_ids) + 1
 
     @property
@@ -104,7 +104,7 @@ class BranchingSequence(TorchSequence):
         )
 
     def _branch_out(self, scores: Rows) -> None:
-        """Begin the branches that there is room for, by scores [k + 1, vocab_size]."""
+        """Begin as many branches as fit, by scores [k + 1, vocab_size]."""
         wanted = [
             branch
             for accepted in self._outcomes.accepted_lengths
@@ -121,7 +121,7 @@ class BranchingSequence(TorchSequence):
             self._unseen = len(self._live)
 
     def _candidates(self, scores: Rows, accepted: int) -> list[int]:
-        """What may come behind so many draft tokens; nothing where all is banned."""
+        """Return candidates for the token after ``accepted`` drafts; none if all are banned."""
         try:
             row = scores[accepted]
         except RequestError:
@@ -130,7 +130,7 @@ class BranchingSequence(TorchSequence):
         return self._branch_sampler.rank(row, self.prompt_length + accepted, count)
 
     def _extend(self, logits: torch.Tensor) -> None:
-        """Add a token to each live branch, by logits [live, vocab_size]; go on with the others."""
+        """Add a token to each live branch, by logits [live, vocab_size]; drop those that end."""
         scores, able = self._processed(logits)
         live = [self._live[row] for row in able]
         if live:
@@ -153,9 +153,9 @@ class BranchingSequence(TorchSequence):
         self._go_on()
 
     def _processed(self, logits: torch.Tensor) -> tuple[torch.Tensor, list[int]]:
-        """Return the scores of the branches that can go on, and which those are.
+        """Return the scores of the branches that can go on, and their rows.
 
-        A plain call in which every token is banned is refused; a branch ends there.
+        If every token is banned, a plain call is rejected; a branch ends.
         """
         if not self.sampler.looks_at_text:
             return logits, list(range(len(logits)))
@@ -178,7 +178,7 @@ class BranchingSequence(TorchSequence):
         self._unseen = len(left)
 
     def _leaves(self) -> NDArray[np.int64]:
-        """How many tokens of the text each live branch sees: [live]."""
+        """Return the number of tokens of the text that each live branch sees: [live]."""
         return np.array([self.prompt_length + branch.accepted for branch in self._live], np.int64)
 
     def _end(self, branch: Branch) -> int:
@@ -192,7 +192,7 @@ class BranchingSequence(TorchSequence):
 class BranchSampler(TorchSampler):
     """A call's sampler that also chooses for many branches at once.
 
-    Branches of one seed draw a position's token with the same noise: it is made once a position.
+    Branches of one seed share the noise of a position, which is made once.
     """
 
     def __init__(self, request: EngineRequest, vocab_size: int, device: torch.device) -> None:
@@ -204,8 +204,8 @@ class BranchSampler(TorchSampler):
     def rank(self, scores: Row, position: int, count: int) -> list[int]:
         """Return up to `count` tokens that may stand at `position`, the likeliest first.
 
-        scores: [vocab_size]. Where draft and target share their noise, the token that the target
-        adds is one of the best under it.
+        scores: [vocab_size]. If draft and target share their noise, the target's own token is one
+        of the best under it.
         """
         if self._greedy:
             weights, least = scores, -torch.inf
@@ -230,7 +230,7 @@ class BranchSampler(TorchSampler):
         return tokens
 
     def _forget_before(self, keys: Sequence[tuple[int, int]]) -> None:
-        """Forget the noise that no branch comes to any more: each goes on from its position."""
+        """Forget the noise of positions that all branches have passed."""
         least: dict[int, int] = {}
         for seed, position in keys:
             least[seed] = min(position, least.get(seed, position))
@@ -241,7 +241,7 @@ class BranchSampler(TorchSampler):
         }
 
     def _noise(self, seed: int, position: int) -> torch.Tensor:
-        """Return the noise [vocab_size] that a plain call draws the token there with."""
+        """Return the noise [vocab_size] that a plain call uses at that position."""
         key = (seed, position)
         if key not in self._noise_at:
             noise = exponentials(seed, position, Purpose.SAMPLE, self.vocab_size)
@@ -255,6 +255,6 @@ def _numpy(logits: torch.Tensor) -> Floats:
 
 
 def _of(rows: torch.Tensor, tokens: list[int]) -> list[float]:
-    """What each row [vocab_size] has for its token."""
+    """Return each row's value for its token."""
     values: list[float] = rows[range(len(tokens)), tokens].tolist()
     return values

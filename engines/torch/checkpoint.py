@@ -60,7 +60,7 @@ def device_of(name: str, gpus: int | None = None) -> torch.device:
     except RuntimeError as error:
         raise LoadError(f"device '{name}' is unknown; use cpu, cuda, cuda:N or auto") from error
     if device.type not in {"cpu", "cuda"}:
-        raise LoadError(f"device '{name}' is none for this engine; use cpu, cuda, cuda:N or auto")
+        raise LoadError(f"device '{name}' is not supported; use cpu, cuda, cuda:N or auto")
     if device.type == "cuda" and not found:
         raise LoadError(f"device '{name}': PyTorch sees no CUDA device here; use cpu or auto")
     if device.type == "cuda" and (device.index or 0) >= found:
@@ -82,7 +82,7 @@ def dtype_of(name: str, device: torch.device) -> torch.dtype | str:
 
 
 def _loaded_dtype(dtype: torch.dtype | str, config: Any) -> torch.dtype:
-    """What transformers makes of `auto`."""
+    """Return what transformers takes `auto` for."""
     if isinstance(dtype, torch.dtype):
         return dtype
     own = config.dtype
@@ -96,11 +96,11 @@ def require_memory(
     dtype: torch.dtype,
     read: Callable[[torch.device], tuple[int, int]] = torch.cuda.mem_get_info,
 ) -> None:
-    """Raise LoadError where the checkpoint of this config would not fit; a CPU has no limit.
+    """Raise LoadError if the checkpoint of this config doesn't fit; a CPU has no limit.
 
     Weights and KV cache count. Room for the steps themselves is what `gpu_memory_fraction` leaves.
 
-    read: tells how many bytes of a device are free, and how many there are.
+    read: returns the free bytes and all bytes of a device.
     """
     if device.type != "cuda":
         return
@@ -110,9 +110,9 @@ def require_memory(
 
 
 def check_fit(weights: int, cache: int, *, free: int, total: int, fraction: float) -> None:
-    """Raise LoadError if this number of bytes would take more than a fraction of a GPU's memory.
+    """Raise LoadError if these bytes need more than a fraction of a GPU's memory.
 
-    free, total: bytes; what others hold already counts too.
+    free, total: bytes; memory that other processes use counts too.
     """
     room = max(0, int(fraction * total) - (total - free))
     if weights + cache > room:

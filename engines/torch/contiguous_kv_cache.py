@@ -1,10 +1,10 @@
-"""Keys and values of past tokens, kept for the calls to come.
+"""Keys and values of past tokens, kept for later calls: the KV cache without pages.
 
-One entry holds one sequence, contiguous in memory, so that attention reads it in place. Memory is
-accounted in blocks: a running call owns the blocks of all the tokens it may reach, an idle entry
-those of the tokens it holds. Branches of a call borrow blocks that nobody has. A loop sends its
-growing context once a round, so the usual call finds
-an idle entry that holds all but the last few of its tokens, and takes it over.
+An entry holds one sequence, contiguous in memory, so that attention reads it in place. Memory is
+accounted in blocks: a running call owns the blocks of all tokens that it may reach, an idle entry
+the blocks of the tokens that it holds. Branches of a call borrow free blocks. A loop sends its
+growing context once per round, so the usual call finds an idle entry that holds all but the last
+few of its tokens, and takes it over. `paged.paged_kv_cache` keeps entries in pages instead.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from numpy.typing import NDArray
 
 Tokens = NDArray[np.int64]
 _NO_TOKENS: Tokens = np.empty(0, np.int64)
-_GLANCE = 64  # tokens that are compared at first
-STALE_SECONDS = 30.0  # whoever goes on with a text does so sooner
+_GLANCE = 64  # tokens that are compared first
+STALE_SECONDS = 30.0  # after these, no call is likely to continue an idle text
 
 
 @dataclass(frozen=True)
@@ -82,10 +82,10 @@ class KVEntry:
         return n
 
     def may_share(self, tokens: Tokens, count: int) -> bool:
-        """Whether this entry may hold the first `count` tokens, by a glance at the last of them.
+        """Whether this entry may hold the first `count` tokens, by the last of them.
 
-        Texts that have parted hardly meet again: so nearly all that do not share them are found out
-        at once, however long their common beginning is.
+        Texts that have parted rarely meet again, so this rules out nearly all that differ, however
+        long their common beginning is.
         """
         if count > min(self.length, len(tokens)):
             return False
@@ -93,7 +93,7 @@ class KVEntry:
         return np.array_equal(self.tokens[start:count], tokens[start:count])
 
     def resize(self, shape: KVShape, capacity: int, source: KVEntry | None = None) -> None:
-        """Move to fresh memory, taking along the first `length` tokens of `source` (or its own)."""
+        """Move to new memory, with the first `length` tokens of `source` (default: its own)."""
         old = (source or self).layers
         self.layers = shape.allocate(capacity)  # or it raises, and nothing has changed
         self.capacity = capacity
@@ -169,11 +169,9 @@ class KVCache:
         return None
 
     def lend(self, entry: KVEntry, branches: int, tokens: int) -> int:
-        """Lend a running call blocks for its branches, of so many tokens each.
+        """Lend a running call blocks for branches of ``tokens`` each; return the tokens of room.
 
-        Return for how many tokens of all of them there is room.
-
-        Only what nobody has, or has gone on with for long: a beginning that another call will want
+        Only free blocks and those of stale texts are lent: a text that another call will continue
         is not forgotten for a guess.
         """
         wanted = self.blocks_for(branches * tokens)
@@ -190,12 +188,12 @@ class KVCache:
         leaves: NDArray[np.int64],
         tokens: int,
     ) -> BranchKV:
-        """Make room for branches of so many tokens, which leave the text behind `leaves` tokens."""
+        """Make room for branches of ``tokens`` each, which leave the text after `leaves` tokens."""
         return BranchKV(self.shape, len(leaves), tokens)
 
     @property
     def lent_too_much(self) -> bool:
-        """Whether calls have got blocks since that were lent: a call never waits for branches."""
+        """Whether calls need lent blocks back: a call never waits for branches."""
         return self._free_blocks < 0
 
     def release(self, entry: KVEntry) -> None:
@@ -212,7 +210,7 @@ class KVCache:
                 entry.resize(self.shape, self._capacity(entry.length))
 
     def drop(self, entry: KVEntry) -> None:
-        """End a call whose keys and values cannot be trusted."""
+        """Forget the entry of a failed call."""
         self._entries.remove(entry)
 
     def _stale(self) -> list[KVEntry]:
@@ -220,9 +218,9 @@ class KVCache:
         return [e for e in self._entries if not e.busy and e.idle_since < before]
 
     def _longest_prefix(self, tokens: Tokens) -> tuple[KVEntry | None, int]:
-        """Return the entry that shares most with `tokens`, and how much: an idle one if it can be.
+        """Return the entry with the longest common beginning, idle if possible, and its length.
 
-        Only an entry that may be better than the best so far is compared from the beginning.
+        An entry that can't beat the best so far is not compared from the beginning.
         """
         best: KVEntry | None = None
         longest = 0

@@ -1,4 +1,4 @@
-"""Drafts that an engine makes for itself, inside a call: prompt lookup (V2)."""
+"""Prompt lookup inside an engine: drafts that it makes for itself during a call."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from tandem.lookup.index import NgramIndex
 
 
 class LookupDrafter:
-    """Drafts for one call: what followed its text's tail earlier in that text.
+    """Drafts for one call: what followed the text's tail earlier in the same text.
 
-    It knows that text alone, so nobody's prompt shows in what is drafted for another.
+    It knows no other text, so no prompt shows in another call's drafts.
     """
 
     def __init__(self, settings: TorchSettings) -> None:
@@ -45,10 +45,7 @@ class LookupDrafter:
         self._index.extend(tokens)
 
     def propose(self, max_tokens: int) -> list[int]:
-        """Return up to `max_tokens` draft tokens; none where the text's tail is new.
-
-        Nothing is drafted behind an end of sequence: the answer ends there.
-        """
+        """Return up to `max_tokens` draft tokens, none after an end of sequence."""
         limit = min(self._longest, max_tokens)
         match = self._index.lookup(limit) if limit > 0 else None
         tokens = match.tokens if match else []
@@ -56,11 +53,11 @@ class LookupDrafter:
 
 
 class Drafters:
-    """A drafter for each call; one that goes on with an ended call's text gets that call's drafter.
+    """A drafter per call. A call that continues an ended call's text gets that call's drafter.
 
-    A loop that streams sends its growing context once a piece: only the new tokens are read.
-    Drafters of ended calls are kept, least recently used first out, while their tokens fit the KV
-    cache's cap. Any thread may call.
+    So of the growing context of a loop only the new tokens are read. Drafters of ended calls are
+    kept while their tokens fit the KV cache's cap; the least recently used one goes first.
+    Thread-safe.
     """
 
     def __init__(self, settings: TorchSettings) -> None:

@@ -33,9 +33,8 @@ log = logging.getLogger(__name__)
 class TorchEngine:
     """Serves a Hugging Face checkpoint; see `engines.engine.Engine`.
 
-    `computed_tokens` counts the tokens that went through the model since the start. Where the
-    settings say `prompt_lookup_num_tokens`, every call is speculative: the engine drafts from the
-    call's own text, verifies, and goes on, so that one call brings a whole answer (V2).
+    With `prompt_lookup_num_tokens` in its settings, every call is speculative: the engine drafts
+    from the call's own text and verifies until the answer is complete.
     """
 
     def __init__(
@@ -43,7 +42,7 @@ class TorchEngine:
     ) -> None:
         """Load the checkpoint, check and warm it up. Raises LoadError.
 
-        load: whatever makes the model, in the engine's process and on its device.
+        load: makes the model, in the engine's process and on its device.
         """
         self._settings = settings
         self.capabilities = TORCH_LOOKUP if settings.drafts_itself else TORCH
@@ -106,13 +105,13 @@ class TorchEngine:
     def _run(self, folder: Path, load: Loader, ready: Future[None]) -> None:
         """Load, then serve until closed.
 
-        All of it in one thread: a second one that computes would have OpenMP threads of its own,
-        and OpenMP lets threads that outnumber the cores sleep between any two operations.
+        One thread does all of it: a second one that computes would have its own OpenMP threads, and
+        OpenMP lets threads that outnumber the cores sleep between any two operations.
         """
         with torch.inference_mode():
             try:
                 self._load(folder, load)
-            except Exception as error:  # noqa: BLE001 (raised in the thread that waits)
+            except Exception as error:  # noqa: BLE001 (raised in the waiting thread)
                 ready.set_exception(error)
                 return
             ready.set_result(None)
@@ -135,7 +134,7 @@ class TorchEngine:
         trim_heap()  # loading has freed as much as a model weighs
 
     def _take_news(self) -> bool:
-        """Wait for work, take in new calls and stops; say whether to go on."""
+        """Wait for work; take in new calls and stops. Return whether to go on."""
         with self._wake:
             while not (self._arrived or self._stops or self._closing or len(self._scheduler)):
                 self._wake.wait()
@@ -178,7 +177,7 @@ class TorchEngine:
             self._advance(sequence, count, part)
 
     def _admit(self) -> None:
-        """Admit calls. One for which there is no memory ends alone."""
+        """Admit calls. A call without memory fails alone."""
         while True:
             try:
                 return self._scheduler.admit()
@@ -200,7 +199,7 @@ class TorchEngine:
             self._end(sequence, f"choosing a token failed: {first_line(error)}")
 
     def _finish(self, sequence: TorchSequence) -> None:
-        """End a call that somebody stopped."""
+        """End a stopped call."""
         try:
             self._release(sequence)
             sequence.answer(final=True)
@@ -209,7 +208,7 @@ class TorchEngine:
             self._end(sequence, f"the engine could not end it: {first_line(error)}")
 
     def _release(self, sequence: TorchSequence) -> None:
-        """Leave what an ended call has computed and read to the calls that go on with its text."""
+        """Keep what an ended call has computed and read for calls that continue its text."""
         self._scheduler.remove(sequence, keep=True)
         if self._drafters and sequence.drafter:
             self._drafters.keep(sequence.drafter)

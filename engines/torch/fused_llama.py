@@ -1,4 +1,4 @@
-"""The Llama family's forward pass, without what transformers spends a layer on generality.
+"""The Llama family's forward pass, without transformers' overhead per layer.
 
 For a small model on a CPU half the time of a decoded token goes into Python and tiny operations.
 This is the same arithmetic with the query, key and value matrices joined, gate and up likewise,
@@ -28,9 +28,9 @@ class _Layer:
         self.attention_norm = _own(layer.input_layernorm)
         self.qkv = _join(attention.q_proj, attention.k_proj, attention.v_proj)
         self.output = _join(attention.o_proj)
-        # How far back it looks: Qwen2 says so per layer, Mistral for all, Llama never.
-        says = attention.config if attention.config.model_type == "mistral" else attention
-        self.window: int | None = getattr(says, "sliding_window", None)
+        # Qwen2 has a window per layer, Mistral one for all, Llama none.
+        owner = attention.config if attention.config.model_type == "mistral" else attention
+        self.window: int | None = getattr(owner, "sliding_window", None)
         self.mlp_norm = _own(layer.post_attention_layernorm)
         self.gate_up = _join(mlp.gate_proj, mlp.up_proj)
         self.down = _join(mlp.down_proj)
@@ -40,7 +40,7 @@ class FusedLlama:
     """Runs a Llama, Mistral or Qwen2 checkpoint: in float32 on a CPU, or over a paged KV cache."""
 
     def __init__(self, model: Any, max_seq_len: int) -> None:
-        """Take over the weights of a transformers model, which is empty afterwards."""
+        """Take the weights out of a transformers model."""
         config = model.config
         decoder = model.model
         self.num_heads: int = config.num_attention_heads
@@ -88,7 +88,7 @@ class FusedLlama:
         angles: torch.Tensor,
         segments: Sequence[Attending],
     ) -> torch.Tensor:
-        """Add to hidden [tokens, width] what the tokens see in each other."""
+        """Add attention to hidden [tokens, width]."""
         normed = F.rms_norm(hidden, layer.attention_norm.shape, layer.attention_norm, self._eps)
         mixed = layer.qkv(normed).view(len(hidden), -1, self._size)
         turned = self.num_heads + self._kv_heads
@@ -128,13 +128,13 @@ def _rotate(heads: torch.Tensor, angles: torch.Tensor) -> torch.Tensor:
 
 
 def _own(layer: Any) -> torch.Tensor:
-    """A copy of a layer's weight, which may be a view of the whole checkpoint file."""
+    """Copy a layer's weight, which may be a view of the whole checkpoint file."""
     weight: torch.Tensor = layer.weight.detach().clone()
     return weight
 
 
 def _join(*layers: Any) -> Any:
-    """One linear layer whose output is the layers' outputs behind each other."""
+    """Join layers into one linear layer with concatenated outputs."""
     weight = torch.cat([layer.weight for layer in layers])
     biases = [layer.bias for layer in layers]
     return linear(weight, None if biases[0] is None else torch.cat(biases))

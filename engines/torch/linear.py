@@ -1,8 +1,8 @@
 """Linear layers for few tokens at a time on a CPU.
 
 Decoding and verifying multiply every weight matrix by 1 to 10 rows. PyTorch's default (MKL) packs
-the whole matrix anew for each such product, so that five rows cost half as much again as one.
-oneDNN can pack it once; then five rows cost what one does.
+the whole matrix for each such product, so that five rows cost half as much again as one. oneDNN
+packs it once, so that five rows cost as much as one.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def padded(rows: int) -> int:
 
 
 def linear(weight: torch.Tensor, bias: torch.Tensor | None) -> Callable[..., torch.Tensor]:
-    """Return the map of rows [..., in] to [..., out], packed if that gains anything."""
+    """Return the map of rows [..., in] to [..., out], packed if that is faster."""
     on_cpu = weight.device.type == "cpu" and weight.dtype == torch.float32
     if on_cpu and can_pack() and weight.numel() >= MIN_WEIGHTS:
         return PackedLinear(weight, bias).forward

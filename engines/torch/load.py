@@ -19,10 +19,10 @@ def load(
 ) -> TorchEngine:
     """Load the checkpoint and start the engine. Raises LoadError or ParameterError.
 
-    load_model: what loads it; transformers' own way when left out.
+    load_model: default: transformers.
 
     PyTorch is imported here, after its OpenMP threads are set not to spin for longer than the gaps
-    within a forward pass: those of an idle engine would take cores from the engine that works.
+    within a forward pass. Otherwise an idle engine would take cores from a busy one.
     """
     os.environ.setdefault("GOMP_SPINCOUNT", "20000")
     from tandem.engines.torch.checkpoint import load_checkpoint  # noqa: PLC0415

@@ -1,4 +1,4 @@
-"""How likely tokens were, and which would have been likelier."""
+"""Log-probabilities of tokens, and of the likeliest alternatives."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ _ROWS_AT_ONCE = 64  # of a prompt's logits: each row is a vocabulary of float32
 
 
 class LogProbRecorder:
-    """Log-probabilities of tokens, as they come, and of the k likeliest at the place of each.
+    """Collects the log-probabilities of tokens, and of the k likeliest ones at each place.
 
-    They are the model's own: log-softmax of its logits, before any processing.
+    They are the model's own: the log-softmax of its logits, before any processing.
     """
 
     def __init__(self, num_top: int) -> None:
@@ -26,7 +26,7 @@ class LogProbRecorder:
         self.total = 0.0
 
     def add(self, logits: torch.Tensor, tokens: Sequence[int]) -> None:
-        """Take in tokens [n], chosen behind what gave the logits [n, vocab_size]."""
+        """Add tokens [n], chosen from logits [n, vocab_size]."""
         for start in range(0, len(tokens), _ROWS_AT_ONCE):
             chosen = tokens[start : start + _ROWS_AT_ONCE]
             rows = logits[start : start + len(chosen)].float().log_softmax(-1)
@@ -37,11 +37,11 @@ class LogProbRecorder:
                 self._top_ids.append(ids.int().cpu())
 
     def note(self, values: Sequence[float]) -> None:
-        """Take in tokens whose log-probabilities are known; not where the likeliest are wanted."""
+        """Add tokens whose log-probabilities are known, without alternatives."""
         self._values += values
 
     def skip(self, count: int) -> None:
-        """Take in tokens that nothing precedes: their rows are zeros."""
+        """Add tokens that nothing precedes: their rows are zeros."""
         self._values += [0.0] * count
         if self._num_top:
             self._top_values.append(torch.zeros(count, self._num_top))

@@ -123,7 +123,7 @@ class PackedModel:
         return logits
 
     def _kv_shape(self) -> KVShape:
-        """Look at the keys and values of one token, and refuse attention that we do not do."""
+        """Return the shape of one token's keys and values; reject unsupported attention."""
         config = self._model.config.get_text_config()
         kinds = set(getattr(config, "layer_types", None) or ()) - _ATTENTION_KINDS
         if kinds:
@@ -136,7 +136,7 @@ class PackedModel:
         return KVShape(layers, self._model.dtype, self.device)
 
     def _check(self) -> int:
-        """Speed the model up, compare with transformers' own; return the width of the logits."""
+        """Speed the model up and compare its logits with transformers'; return their width."""
         ids = np.arange(_CHECK_TOKENS) % self._model.config.get_text_config().vocab_size
         plain = self._plain_logits(ids, "eager")
         self._speed_up(int(plain.shape[-1]))
@@ -147,7 +147,7 @@ class PackedModel:
         return int(plain.shape[-1])
 
     def _speed_up(self, vocab_size: int) -> None:
-        """On a CPU small models are slow for reasons that can be helped; in pages, any are."""
+        """Replace what is slow: of small models on a CPU, and of all over a paged cache."""
         max_seq_len = self._settings.max_seq_len
         if isinstance(self.cache, PagedKVCache):
             if not supports(self._model):
@@ -164,15 +164,15 @@ class PackedModel:
             pack_linears(self._model)
 
     def _packed_logits(self, ids: NDArray[np.int64]) -> torch.Tensor:
-        """Logits [tokens, vocab_size] of `ids`, computed beside another sequence and in pieces."""
+        """Compute the logits [tokens, vocab_size] of `ids` in pieces, next to another sequence."""
         size = len(ids)
         one, other = self._new_entry(ids), self._new_entry(ids)
         cut = size // 2
         parts = [self.step(ids[:cut], [Segment(one, cut, cut)]).logits]
         one.length = cut
-        tail, beside = size - cut - 1, cut
-        mixed = np.concatenate((ids[cut:-1], ids[::-1][:beside]))
-        segments = [Segment(one, tail, tail), Segment(other, beside, 0)]
+        tail = size - cut - 1
+        mixed = np.concatenate((ids[cut:-1], ids[::-1][:cut]))
+        segments = [Segment(one, tail, tail), Segment(other, cut, 0)]
         parts.append(self.step(mixed, segments).logits)
         one.length = size - 1
         parts.append(self.step(ids[-1:], [Segment(one, 1, 1)]).logits)
@@ -181,7 +181,7 @@ class PackedModel:
         return torch.cat(parts)
 
     def _new_entry(self, ids: NDArray[np.int64]) -> KVEntry:
-        """Return room for these tokens: of no cache, or in the one that has all pages."""
+        """Return an entry with room for these tokens: in no cache, or in the paged one."""
         if not self._paged:
             entry = KVEntry()
             entry.resize(self.kv_shape, len(ids))

@@ -1,4 +1,4 @@
-"""What a request does to logits, by transformers' own processors where it has them."""
+"""What a request does to logits, by transformers' own processors if it has them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from transformers.generation.logits_process import (
 
 from tandem.sampling.params import SamplingNumbers
 
-_LEAST_DIVISOR = torch.finfo(torch.float32).tiny  # some devices take what is less for 0
+_LEAST_DIVISOR = torch.finfo(torch.float32).tiny  # some devices round smaller ones to 0
 
 
 def penalizes(sampling: SamplingNumbers) -> bool:

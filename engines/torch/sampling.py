@@ -25,7 +25,7 @@ from tandem.engines.torch.verification import (
 )
 from tandem.sampling.params import SamplingNumbers
 
-# By octet of a mask, of its 8 ids: [256, 8]. Looking them up beats a conditional fill by far.
+# Upper bounds of 8 ids by their octet of a mask: [256, 8]. Much faster than a conditional fill.
 _CEILINGS = torch.tensor(
     [[torch.inf if octet >> bit & 1 else -torch.inf for bit in range(8)] for octet in range(256)]
 )
@@ -48,7 +48,7 @@ class TorchSampler:
         bias = sampling.embedding_bias
         self._bias = None if bias is None else torch.from_numpy(bias).to(device)
         self._greedy = sampling.greedy
-        # What shapes the distribution that tokens are drawn from; None: the best are taken.
+        # Shapes the distribution that tokens are drawn from; None: greedy.
         self.warping: SamplingNumbers | None = None if self._greedy else sampling.numbers
         self.seed = secrets.randbits(64) if sampling.seed is None else sampling.seed
         self._draft_logits = request.draft_logits
@@ -66,8 +66,8 @@ class TorchSampler:
     def process(self, logits: torch.Tensor, tokens: NDArray[np.int64], first: int) -> Rows:
         """Return logits [rows, vocab_size] after bias, penalties, bans and masks.
 
-        tokens: the text; row i sees tokens[: first + i]. Asking for a row raises RequestError where
-        all is banned.
+        tokens: the text; row i sees tokens[: first + i]. Reading a row raises RequestError if it
+        bans every token.
         """
         if not self.looks_at_text:
             return logits
@@ -83,12 +83,12 @@ class TorchSampler:
     def draw_each(self, logits: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
         """Return a token [rows] of each row of logits [rows, vocab_size], by noise of keys [rows].
 
-        It is what `choose` returns where nothing looks at the text; nothing comes to the host.
+        Equals `choose` if no processor looks at the text. Copies nothing to the host.
         """
         return (self._warped(logits) / exponentials_of(keys, self.vocab_size)).argmax(-1)
 
     def send_drafts(self, drafts: Sequence[int], first: int) -> SentDrafts:
-        """Send to the device what drafts are verified with, if not by their ids."""
+        """Send what drafts are verified with by logits to the device."""
         assert self._draft_logits is not None
         count, seed, constant = len(drafts), self.seed, self._threshold
         purposes = [Purpose.RESIDUAL] * count + [Purpose.SAMPLE]
@@ -105,11 +105,11 @@ class TorchSampler:
         )
 
     def verify_by_logits(self, logits: torch.Tensor, sent: SentDrafts) -> torch.Tensor:
-        """Return what `verify` does, [drafts + 1] on the device; -1 behind it."""
+        """Verify on the device: what `verify` emits, padded with -1: [drafts + 1]."""
         return verify_at_once(self._warped(logits), sent)
 
     def verify(self, scores: Rows, drafts: Sequence[int], first: int) -> list[int]:
-        """Return what a verification emits: scores [len(drafts) + 1, vocab_size]."""
+        """Return the tokens that a verification emits, by scores [len(drafts) + 1, vocab_size]."""
         if self._greedy and isinstance(scores, torch.Tensor):
             return verify_ids(drafts, self.choose(scores, first))
         if self._greedy or self._draft_logits is None:
@@ -143,7 +143,7 @@ class TorchSampler:
         return (scores if self.warping is None else warp(scores, self.warping)).softmax(-1)
 
     def _processed(self, row: Row, history: NDArray[np.int64]) -> Row:
-        """Return logits [vocab_size] of the token behind `history`."""
+        """Return the processed logits [vocab_size] of the token after `history`."""
         scores = row[None] if self._bias is None else row[None] + self._bias
         if self._penalizes:
             ids = torch.from_numpy(history).to(self._device)[None]
@@ -153,7 +153,7 @@ class TorchSampler:
             scores = scores.index_fill(-1, banned.long(), -torch.inf)
         if self._masks:
             ceilings = self._ceilings(len(history))
-            scores = torch.minimum(scores, ceilings, out=ceilings)  # fresh memory costs most here
+            scores = torch.minimum(scores, ceilings, out=ceilings)  # without new memory
         if not bool(scores.amax() > -torch.inf):
             masks = "token_masks, " if self._masks else ""
             raise RequestError(
@@ -162,17 +162,17 @@ class TorchSampler:
         return scores[0]
 
     def _ceilings(self, position: int) -> torch.Tensor:
-        """Return the most that scores [1, vocab_size] may be there: -inf where a mask forbids."""
+        """Return upper bounds of scores [1, vocab_size]: -inf for ids that the mask disallows."""
         octets = torch.from_numpy(self._masks.octets(position)).to(self._device)
         rows = _CEILINGS.to(self._device).index_select(0, octets.int())
         return rows.view(1, -1)[:, : self.vocab_size]
 
 
 def _at_width(q: torch.Tensor, vocab_size: int) -> torch.Tensor:
-    """Probabilities [rows, vocab_size] from those of a draft that is padded differently.
+    """Fit a draft's probabilities to the target's vocabulary, which is padded differently.
 
-    They are warped as the draft warped them, padding included. A token that it drew lies in what
-    both have; what it gives to padding of its own is shared out among the others.
+    They are warped as the draft warped them, padding included. Both vocabularies have the tokens
+    that it drew. The probability of its extra padding is shared among the others.
     """
     missing = vocab_size - q.shape[-1]
     if missing >= 0:

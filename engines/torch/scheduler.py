@@ -10,12 +10,12 @@ from tandem.engines.torch.sequence import TorchSequence
 
 
 class Scheduler:
-    """Admits waiting calls in order of arrival and shares each step's tokens among the running.
+    """Admits waiting calls in order of arrival and shares each step's tokens among running ones.
 
-    A call is admitted when the KV cache has blocks for all it may need; until then it and those
-    behind it wait. A step takes the call that has waited longest, then all that are one step from
-    an answer (decoding, verifying), then chunks of longer prompts, up to `max_batch_tokens`. Who
-    got a turn goes to the back, so nobody starves.
+    A call is admitted once the KV cache has blocks for all that it may need; later calls wait for
+    it. A step takes the call that has waited longest, then all that are one step from an answer
+    (decoding, verifying), then chunks of longer prompts, up to `max_batch_tokens`. Served calls go
+    to the back, so that each gets its turn.
     """
 
     def __init__(self, cache: KVCache, max_batch_tokens: int) -> None:
@@ -44,10 +44,7 @@ class Scheduler:
             self.running.append(self.waiting.popleft())
 
     def in_the_way(self) -> Iterator[TorchSequence]:
-        """Yield, to be ended at once, calls whose branches have blocks that others have got since.
-
-        As many as it takes, the latest first.
-        """
+        """Yield calls to end at once, the latest first: others need their branches' blocks."""
         for call in reversed(self.calls):
             if not self._cache.lent_too_much:
                 return
@@ -71,10 +68,7 @@ class Scheduler:
         return chosen
 
     def remove(self, sequence: TorchSequence, *, keep: bool) -> None:
-        """Forget a call, which is over; `keep` leaves its keys and values for reuse.
-
-        One that is over already stays so: its end may have failed behind this.
-        """
+        """Forget a call; `keep` leaves its keys and values for reuse. May be repeated."""
         if sequence.over:
             return
         sequence.over = True

@@ -1,4 +1,4 @@
-"""The rows of logits that a call's tokens are chosen from, each worked out when it is looked at."""
+"""Rows of logits that a call's tokens are chosen from, each made when it is read."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Row: TypeAlias = torch.Tensor  # [vocab_size]
 
 
 class Rows(Protocol):
-    """Rows [vocab_size] one by one; a tensor [rows, vocab_size] is such."""
+    """Rows [vocab_size], for example a tensor [rows, vocab_size]."""
 
     def __len__(self) -> int: ...
 
@@ -21,9 +21,9 @@ class Rows(Protocol):
 class StepLogits(NamedTuple):
     """What a forward pass computed: logits [rows, vocab_size], on the model's device.
 
-    tokens: [rows], what each row chooses if nothing but its logits decides, on the host; -1 behind
-        a draft token that is rejected by its logits. None where nobody has chosen yet.
-    log_probs: [rows], log-softmax of the logits at these; None where nobody has looked.
+    tokens: [rows], chosen on the device; -1 after a draft token that was rejected by its logits.
+        None: not chosen yet.
+    log_probs: [rows], log-softmax of the logits at the tokens; None: unknown.
     """
 
     logits: torch.Tensor
@@ -47,9 +47,9 @@ class StepLogits(NamedTuple):
 
 
 class LazyRows(Sequence[Row]):
-    """Rows that are made, once, when somebody asks for them.
+    """Rows that are made once, when they are read.
 
-    A verification ends at its first mismatch: what would come behind that is never made.
+    A verification ends at its first mismatch and reads no row after it.
     """
 
     def __init__(self, length: int, make: Callable[[int], Row]) -> None:

@@ -27,14 +27,14 @@ log = logging.getLogger(__name__)
 
 
 class TorchSequence:
-    """A call's tokens, its place in the KV cache and what it has answered so far.
+    """A call's tokens, its place in the KV cache and its answers so far.
 
     Attributes:
-        tokens: the context, what was generated, then the drafts; room for all the call may reach.
-        length: how many of them are known, or drafted.
-        drafts: the tokens to verify next, the last of `tokens`; the caller's, or a drafter's own.
-        entry: keys and values of the first `entry.length`; None while the call waits.
-        drafter: proposes after every step what to verify in the next; None: nobody does.
+        tokens: context, generated tokens, then drafts, with room for all that the call may reach.
+        length: number of tokens, drafts included.
+        drafts: the tokens to verify next, from the caller or the drafter.
+        entry: keys and values of the first `entry.length` tokens; None while the call waits.
+        drafter: proposes the drafts of the next step; None: the engine doesn't draft.
         abandoned: whether an answer could not be delivered.
         over: whether it has ended.
         stopped: whether its caller has stopped the call.
@@ -79,17 +79,17 @@ class TorchSequence:
 
     @property
     def max_new(self) -> int:
-        """The most tokens that the context may be followed by, unverified drafts included."""
+        """The most tokens after the context, unverified drafts included."""
         return max(self.request.max_new_tokens, len(self.request.draft_ids) + 1)
 
     @property
     def max_length(self) -> int:
-        """How many tokens' keys and values the call may need: all but the last new token's."""
+        """The most keys and values that the call may need: not the last new token's."""
         return self.prompt_length + self.max_new - 1
 
     @property
     def reusable(self) -> int:
-        """How many leading tokens need not be computed: the last one's logits are always wanted."""
+        """Leading tokens that may come from the cache: the last one's logits are always needed."""
         return 0 if self.wants_all_rows else self.prompt_length - 1
 
     @property
@@ -102,17 +102,17 @@ class TorchSequence:
 
     @property
     def pending(self) -> int:
-        """Known tokens that the model has not seen."""
+        """Tokens that the model hasn't computed yet."""
         return self.length - self.computed
 
     @property
     def tail(self) -> int:
-        """How many of the last known tokens the model must see in one pass."""
+        """The last tokens that the model must compute in one pass."""
         return len(self.drafts) + 1
 
     @property
     def choice(self) -> TokenChoice | None:
-        """What the device may choose from the rows of the call's tail; None: the call does it."""
+        """How the device chooses from the tail's rows; None: the call chooses on the host."""
         request = self.request
         if request.branches or self.sampler.looks_at_text:
             return None
@@ -124,10 +124,7 @@ class TorchSequence:
         return self.tokens[self.computed : self.computed + count]
 
     def segment(self, count: int) -> Packed:
-        """What the attention of the next forward pass must know of them.
-
-        Logits for the call's tail, or for all of a context.
-        """
+        """Return the call's part of the next forward pass: its next ``count`` tokens."""
         assert self.entry is not None
         rows = self.tail if count == self.pending else 0
         return Segment(self.entry, count, count if self.wants_all_rows else rows)
@@ -139,9 +136,9 @@ class TorchSequence:
         self._first_scheduled_ns = self._first_scheduled_ns or time.time_ns()
 
     def keep_context(self, logits: torch.Tensor, start: int) -> None:
-        """Keep what is wanted of logits [rows, vocab_size], as far as they are the context's.
+        """Keep what the caller wants of the context's logits [rows, vocab_size].
 
-        They are of the tokens from `start` on.
+        start: position of the first row's token.
         """
         if self.request.return_context_logits:
             self._context_logits.append(logits[: max(0, self.prompt_length - start)])
@@ -152,14 +149,14 @@ class TorchSequence:
             self._prompt_log_probs.add(logits[: len(following)], following)
 
     def advance(self, step: StepLogits) -> bool:
-        """Choose tokens from `tail` rows of logits, answer, and say whether the call is over.
+        """Choose tokens from `tail` rows of logits, and answer. Return whether the call is over.
 
         Raises RequestError (or what a processor raises) without having answered.
         """
         first = self.length - len(self.drafts)  # position of the first new token
         scores = self.sampler.process(step.logits, self.tokens, first)
         if self.sampler.looks_at_text:
-            step = StepLogits(step.logits)  # what was chosen beside it is not for this call
+            step = StepLogits(step.logits)  # the device chose without processors
         tokens, ended = self._choose(scores, first, step.tokens)
         self._keep(tokens, step, scores, first)
         over = ended or len(self._generated) >= self.request.max_new_tokens
@@ -200,7 +197,7 @@ class TorchSequence:
         self._send(EngineResponse(error=message, code=code, usage=self._usage()))
 
     def _send(self, answer: EngineResponse) -> None:
-        """Deliver, or note that the client has gone; the engine's thread must survive both."""
+        """Deliver an answer, or note that it couldn't be delivered."""
         try:
             self._respond(answer)
         except Exception:
@@ -208,9 +205,9 @@ class TorchSequence:
             self.abandoned = True
 
     def _choose(self, scores: Rows, first: int, chosen: list[int] | None) -> tuple[list[int], bool]:
-        """Return the accepted drafts, if any, and the model's own token behind them.
+        """Return the accepted drafts with the model's own token, and whether the answer ends.
 
-        As far as the answer goes; and whether it ends there. chosen: what the device has chosen.
+        chosen: the tokens that the device has chosen.
         """
         if not self.drafts:
             tokens = self.sampler.choose(scores, first) if chosen is None else chosen
@@ -236,7 +233,7 @@ class TorchSequence:
         self.length += len(self.drafts)
 
     def _keep(self, tokens: list[int], step: StepLogits, scores: Rows, first: int) -> None:
-        """Take `tokens` into the text, with what the caller wants to know about them."""
+        """Add `tokens` to the text, with the log-probabilities and logits that the caller wants."""
         if not tokens:
             return
         self.tokens[first : first + len(tokens)] = tokens
@@ -284,7 +281,7 @@ class TorchSequence:
 
 
 def _taken(parts: list[torch.Tensor]) -> Floats | None:
-    """Empty the parts [n, vocab_size] into one array [rows, vocab_size]; None: there are none."""
+    """Join and clear the parts [n, vocab_size]; None: there are none."""
     if not parts:
         return None
     array: Floats = torch.cat(parts).float().cpu().numpy()

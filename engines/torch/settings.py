@@ -7,8 +7,8 @@ from typing import Literal
 
 from tandem.engines.errors import LoadError
 
-# Times the tokens of a cache without pages, so much memory a GPU gives it: an entry has room to
-# grow, and a CPU gives only what is written to.
+# Memory of a cache without pages, as a multiple of its tokens': entries have room to grow. A CPU
+# provides only the memory that is written to.
 UNPAGED_GROWTH = 2
 
 
@@ -17,7 +17,7 @@ class TorchSettings:
     """Settings of one torch engine. All lengths are tokens.
 
     checkpoint: folder of the Hugging Face checkpoint, relative to the model's version folder.
-    device: `cpu`, `cuda` (or `cuda:1`), or `auto`: CUDA where there is one.
+    device: `cpu`, `cuda` (or `cuda:1`), or `auto`: CUDA if there is a GPU.
     dtype: `float32`, `bfloat16`, `float16`, or `auto`: float32 on a CPU, the checkpoint's own on
         CUDA.
     threads: of PyTorch; 0 is PyTorch's default.
@@ -29,9 +29,9 @@ class TorchSettings:
     max_batch_tokens: tokens in one forward pass; longer prompts are computed in chunks.
     paged_kv_cache: keep the KV cache in pages of `kv_block_tokens`, with one attention call for all
         sequences of a step, and on CUDA graphs of the small steps; for the Llama family.
-    gpu_memory_fraction: of a GPU's memory, what may be taken once weights and KV cache are there,
-        whoever holds it; what does not fit is refused before it is loaded.
-    draft_vocab_size: width of the draft's logits, where the same vocabulary is padded differently.
+    gpu_memory_fraction: part of a GPU's memory that all processes together may use once weights and
+        KV cache are loaded; what doesn't fit is rejected before it is loaded.
+    draft_vocab_size: width of the draft's logits, if the same vocabulary is padded differently.
     """
 
     checkpoint: str

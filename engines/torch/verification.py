@@ -21,8 +21,8 @@ from tandem.sampling.acceptance import accepts
 def verify_ids(drafts: Sequence[int], chosen: Iterable[int]) -> list[int]:
     """ID mode: `chosen` [k + 1] is the target's own token at each position.
 
-    The first that differs from the draft IS the correction: it is a sample of the target already,
-    and drawing again would bias it away from the draft. None behind it is asked for.
+    The first that differs from the draft is the correction: it is a sample of the target already,
+    and drawing again would bias it away from the draft. The tokens after it are not read.
     """
     own_tokens = iter(chosen)
     for i, (draft, own) in enumerate(zip(drafts, own_tokens, strict=False)):
@@ -42,8 +42,8 @@ def verify_probabilities(
 ) -> list[int]:
     """Logits mode: accept with min(1, p/q), correct from norm(max(0, p - q)), bonus from p.
 
-    p: [k + 1, vocab_size], the target's warped probabilities; q: [k, vocab_size], the draft's. No
-    row behind the first rejected token is asked for.
+    p: [k + 1, vocab_size], the target's warped probabilities; q: [k, vocab_size], the draft's. Rows
+    after the first rejected token are not read.
     position: absolute position of the first draft token.
     threshold: a constant in place of the random number: accept when p/q reaches it, as
         TensorRT-LLM does (externalDraftTokensKernels.cu). That is lossy: the text no longer has
@@ -71,7 +71,7 @@ class SentDrafts(NamedTuple):
 
 
 def verify_at_once(p: torch.Tensor, sent: SentDrafts) -> torch.Tensor:
-    """Do what `verify_probabilities` does, all on the device: [k + 1] tokens, -1 behind the last.
+    """Do what `verify_probabilities` does on the device: tokens [k + 1], padded with -1.
 
     p: [k + 1, vocab_size].
     """
@@ -79,7 +79,7 @@ def verify_at_once(p: torch.Tensor, sent: SentDrafts) -> torch.Tensor:
     place = torch.arange(len(p), device=p.device)
     p_of, q_of = (part[place[:-1], drafts].double() for part in (p[:-1], q))
     accepted = accepts(p_of, q_of, u).long().cumprod(0).sum()[None]
-    # After all drafts nothing was proposed: what is left over of p is p itself.
+    # After the last draft token nothing was proposed: the residual is p itself.
     proposed = F.pad(q, (0, 0, 0, 1)).index_select(0, accepted)
     source = residual(p.index_select(0, accepted), proposed)
     noise = exponentials_of(keys.index_select(0, accepted), p.shape[-1])
@@ -97,7 +97,7 @@ def residual(p: torch.Tensor, q: torch.Tensor) -> torch.Tensor:
 def draw(weights: Row, seed: int, position: int, purpose: Purpose) -> int:
     """Sample an index of `weights` [vocab_size], unnormalised, with the noise of that key.
 
-    Where most weights are 0, there is noise for the others only.
+    If most weights are 0, noise is made for the others only.
     """
     if 2 * int(weights.count_nonzero()) > len(weights):
         noise = torch.from_numpy(exponentials(seed, position, purpose, len(weights)))

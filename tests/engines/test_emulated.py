@@ -231,7 +231,7 @@ def test_what_it_cannot_honour_is_refused_by_name(name, given):
         ({"step_ms": -1}, "step_ms is -1; it must be at least 0"),
         ({"low_id": 100}, "must leave at least 32 of the 131 ids"),
         ({"high_id": 200}, "must leave at least 32 of the 131 ids"),
-        ({"end_id": 7}, "end_id 7 is one of the ids that it says"),
+        ({"end_id": 7}, "end_id 7 is one of the ids from low_id to high_id"),
         ({"end_id": None, "mean_answer_len": 9}, "mean_answer_len needs end_id"),
         ({"stay_easy": 1, "stay_hard": 1}, "would never change its kind"),
     ],

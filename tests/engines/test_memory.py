@@ -115,7 +115,7 @@ def test_a_device_is_one_that_is_there(name, gpus, found):
         ("cuda:1", 1, "'cuda:1': PyTorch sees 1 CUDA device here, cuda:0$"),
         ("cuda:2", 2, "'cuda:2': PyTorch sees 2 CUDA devices here, cuda:0, cuda:1$"),
         ("gpu", 2, "'gpu' is unknown; use cpu, cuda, cuda:N or auto"),
-        ("meta", 2, "'meta' is none for this engine; use cpu, cuda, cuda:N or auto"),
+        ("meta", 2, "'meta' is not supported; use cpu, cuda, cuda:N or auto"),
     ],
 )
 def test_a_device_that_is_not_there_is_refused_by_name(name, gpus, message):

@@ -2,7 +2,7 @@
 
 `gathered` is plain PyTorch and runs everywhere: it copies each row's pages together first.
 PyTorch's own `varlen_attn` (FlashAttention) reads them in place; what it can do depends on its
-version and on the GPU, and some versions return wrong rows, so `choose` tries it before it is used.
+version and on the GPU, and some versions return wrong rows, so `choose` tests it before use.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class PagedStep:
         return pages.index_select(0, self._pages).view(self.batch.rows, -1, *pages.shape[2:])
 
     def mask(self, window: int | None, keys: int, groups: int) -> torch.Tensor:
-        """Which keys the tokens of each row see, once a group: [rows, 1, groups * width, keys]."""
+        """Return the keys that each row's tokens see: [rows, 1, groups * width, keys]."""
         if (window, groups) not in self._masks:
             device = self.batch.positions.device
             position = self.rectangle(self.batch.positions)[..., None]
@@ -70,7 +70,7 @@ class PagedStep:
         return self._masks[window, groups]
 
     def rectangle(self, tokens: torch.Tensor) -> torch.Tensor:
-        """Lay out tokens [tokens, ...] by row: [rows, width, ...]; some again where rows differ."""
+        """Lay out tokens [tokens, ...] by row, with repeats as padding: [rows, width, ...]."""
         batch = self.batch
         if batch.is_even:
             return tokens.view(batch.rows, batch.width, *tokens.shape[1:])
@@ -150,9 +150,9 @@ def choose(
     windows: Collection[int | None] = (None,),
     candidates: Mapping[str, Attention] = CANDIDATES,
 ) -> Attention:
-    """Return the first candidate that computes what `gathered` does in this pool, or that.
+    """Return the first candidate that equals `gathered` in this pool, or `gathered`.
 
-    windows: how many tokens the layers see, each of its own; None: all.
+    windows: numbers of tokens that layers see; None: all.
     """
     if pool.memory.device.type != "cuda" and candidates is CANDIDATES:
         return gathered
@@ -171,9 +171,9 @@ def choose(
 def _fault(
     attention: Attention, pool: PagePool, heads: int, windows: Collection[int | None]
 ) -> str | None:
-    """Try an attention on a ragged and on an even step of noise; return what is wrong.
+    """Test an attention on a ragged and on an even step of noise; return what is wrong.
 
-    Windows are tried as short as a page: rows of the noise are hardly longer.
+    Windows are shortened to a page, because the noise has few tokens.
     """
     keys, _ = pool.layer(0)
     kv_heads, size = keys.shape[2:]

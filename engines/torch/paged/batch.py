@@ -1,4 +1,4 @@
-"""What a step over the paged cache computes, as one row of numbers that goes to the device."""
+"""A step over the paged cache, as one row of numbers that goes to the device."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Numbers = NDArray[np.int32]
 
 
 class PagedRow(NamedTuple):
-    """New tokens of one text: `new` of them behind `start` others, whose pages these are."""
+    """New tokens of one text: `new` of them after `start` others, with the text's pages."""
 
     start: int
     new: int
@@ -52,7 +52,7 @@ class Bucket(NamedTuple):
         return self.rows * self.width
 
     def holds(self, rows: Sequence[PagedRow], page_tokens: int) -> bool:
-        """Whether texts fit, their padding included: it stands behind each one's new tokens."""
+        """Whether texts fit with the padding after their new tokens."""
         return (
             len(rows) <= self.rows
             and max(row.new for row in rows) <= self.width
@@ -81,17 +81,17 @@ class PagedBatch:
     """The numbers of one step, as views of one tensor.
 
     ids, positions, slots [tokens]: slots are places in the pool, page by page.
-    ends [rows + 1]: where each row's tokens begin in the step, and the last one's end.
+    ends [rows + 1]: index of each row's first token in the step, and the number of tokens.
     lengths [rows]: tokens of each text, new ones included.
     tables [rows, pages]: its pages.
-    wanted [tokens]: tokens whose logits are wanted; zeros behind those.
+    wanted [tokens]: tokens whose logits are wanted, then zeros.
     width: the most new tokens of a row.
     """
 
     def __init__(
         self, memory: torch.Tensor, tokens: int, rows: int, pages: int, width: int
     ) -> None:
-        """Take the memory [size_of(...)] in int32, on whatever device, as it is."""
+        """Take memory [size_of(...)] in int32, on any device, as it is."""
         self.width = width
         sizes = [tokens, tokens, tokens, rows + 1, rows, rows * pages, tokens]
         parts = torch.split(memory[: sum(sizes)], sizes)
@@ -108,7 +108,7 @@ class PagedBatch:
 
     @cached_property
     def ends_of_pages(self) -> torch.Tensor:
-        """Where each row's pages would begin, if they stood behind each other: [rows + 1]."""
+        """Index of each row's first page if all pages were in one list: [rows + 1]."""
         page = torch.arange(self.rows + 1, dtype=torch.int32, device=self.tables.device)
         return page * self.tables.shape[1]
 
@@ -123,7 +123,7 @@ def write(
 ) -> None:
     """Write a step's numbers into a batch on the CPU: ids [all rows' new tokens].
 
-    An even batch is padded: each row after its new tokens, then with rows of which nothing is read.
+    An even batch is padded: each row after its new tokens, then with rows that are not read.
     """
     arrays = [part.numpy() for part in (batch.ids, batch.positions, batch.slots, batch.ends)]
     token_ids, positions, slots, ends = arrays
@@ -156,5 +156,5 @@ def write(
 
 
 def places(rows: Sequence[PagedRow], width: int) -> NDArray[np.int64]:
-    """Return where the new tokens stand in an even batch: [all rows' new tokens]."""
+    """Return the places of the new tokens in an even batch: [all rows' new tokens]."""
     return np.concatenate([np.arange(row.new) + i * width for i, row in enumerate(rows)])

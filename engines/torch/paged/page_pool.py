@@ -9,18 +9,18 @@ import torch
 
 from tandem.engines.torch.contiguous_kv_cache import KVShape
 
-PADDING = 0  # a page that is nobody's: padded tokens write there
+PADDING = 0  # a page that no text has: padded tokens write there
 
 
 class PagePool:
-    """Pages of keys and values, of all layers at once, and how many have each of them.
+    """Pages of keys and values of all layers, with reference counts.
 
-    memory: [layers, 2, pages, page_tokens, heads, size]; zeros at first, for attention multiplies
-    what it does not look at by 0, and 0 times what memory happens to hold may be no number.
+    memory: [layers, 2, pages, page_tokens, heads, size]; zeros at first, because attention
+    multiplies what it doesn't see by 0, and 0 times arbitrary memory may be NaN.
     """
 
     def __init__(self, shape: KVShape, pages: int, page_tokens: int) -> None:
-        """Make room for so many pages, and one of padding. Raises NotImplementedError."""
+        """Make room for pages and one of padding. Raises NotImplementedError."""
         [heads, size], *others = {layer[:2] for layer in shape.layers}
         if others or any(key != value for _, key, value in shape.layers):
             raise NotImplementedError("paged_kv_cache needs layers of one shape")

@@ -14,18 +14,18 @@ from tandem.engines.torch.paged.page_pool import PADDING, PagePool
 
 @dataclass(eq=False)
 class PagedEntry(KVEntry):
-    """One sequence's keys and values: where in the pool its tokens stand, page by page."""
+    """One sequence's keys and values, page by page."""
 
     pages: list[int] = field(default_factory=list)
     lent_pages: list[int] = field(default_factory=list)  # to its branches
 
 
 class PagedBranchKV(BranchKV):
-    """Pages of a call's branches, until it ends: those of the shared text, then a few of its own.
+    """Pages of a call's branches, until it ends: the shared text's, then a few of their own.
 
     Attributes:
-        length: tokens that each branch has behind the shared text.
-        tables: pages of each branch, padded with those of nobody: [branches, pages].
+        length: tokens of each branch after the shared text.
+        tables: pages of each branch, padded: [branches, pages].
 
     """
 
@@ -41,7 +41,7 @@ class PagedBranchKV(BranchKV):
 class PagedKVCache(KVCache):
     """All entries of an engine, in one pool of pages; a block is a page.
 
-    Only full pages are shared. The last one of a common beginning, where the texts part, is copied.
+    Only full pages are shared. The last page of a common beginning is copied if it isn't full.
     """
 
     def __init__(
@@ -118,7 +118,7 @@ class PagedKVCache(KVCache):
         self._forget(entry)
 
     def _share(self, source: PagedEntry | None, shared: int, max_length: int) -> PagedEntry | None:
-        """Return a new entry that begins with `shared` tokens of `source`, or None: no pages."""
+        """Return a new entry that begins with `shared` tokens of `source`; None: too few pages."""
         full = shared // self._block
         common = source.pages[:full] if source else []
         if not self._make_free(self.blocks_for(max_length) - full, keep=source):
@@ -132,7 +132,7 @@ class PagedKVCache(KVCache):
         return entry
 
     def _cut(self, entry: PagedEntry, shared: int, max_length: int) -> PagedEntry | None:
-        """Let an idle entry go on behind its first `shared` tokens, or return None: no pages."""
+        """Continue an idle entry after its first `shared` tokens; None: too few pages."""
         full, parted = divmod(shared, self._block)
         copied = parted > 0 and self.pool.is_shared(entry.pages[full])
         kept = full + (parted > 0 and not copied)
@@ -150,12 +150,12 @@ class PagedKVCache(KVCache):
         return entry
 
     def _available(self, keep: KVEntry | None) -> int:
-        """Pages that are free, or would be without the idle entries; `keep` is none of them."""
+        """Return the number of pages that are free or held by idle entries other than `keep`."""
         idle = [e for e in self._entries if not e.busy and e is not keep]
         return self.pool.num_free + self.pool.freed_by([_pages(entry) for entry in idle])
 
     def _make_free(self, pages: int, keep: KVEntry | None) -> bool:
-        """Forget idle entries, least recently used first, until so many are free; or none."""
+        """Forget idle entries, least recently used first, until ``pages`` are free; or none."""
         if self._available(keep) < pages:
             return False
         for entry in list(self._entries):
@@ -183,7 +183,7 @@ class PagedKVCache(KVCache):
         entry.lent_blocks = 0
 
     def _pages_of_a_branch(self, tokens: int) -> int:
-        """How many of its own a branch of so many tokens may need, wherever it leaves the text."""
+        """Return the most pages of its own that a branch of ``tokens`` may need."""
         return self.blocks_for(self._block - 1 + tokens)
 
 

@@ -30,9 +30,9 @@ from tandem.engines.torch.settings import TorchSettings
 log = logging.getLogger(__name__)
 
 MAX_ROWS = 64
-# Of a step that is padded: in larger ones, launching kernels is no longer the cost.
+# Most tokens of a padded step: larger steps don't wait for kernel launches.
 MAX_TOKENS = 256
-# Of an engine that verifies nothing: a draft's next call brings one or two new tokens.
+# Least width: the next call of a draft has one or two new tokens.
 MIN_WIDTH = 2
 
 
@@ -127,7 +127,7 @@ class PagedRunner:
         return self._padded(bucket, ids, rows, wanted)
 
     def _bucket(self, rows: Sequence[PagedRow]) -> Bucket | None:
-        """Return the cheapest size that these texts fit into; None: they are too many or long."""
+        """Return the cheapest size that these texts fit into; None: there is none."""
         page_tokens = self._pool.page_tokens
         return next((b for b in self.buckets if b.holds(rows, page_tokens)), None)
 
@@ -149,7 +149,7 @@ class PagedRunner:
         return self._logits.index_select(0, chosen), self._best.index_select(0, chosen)
 
     def _replay(self, bucket: Bucket) -> None:
-        """Compute what `_numbers` says into `_logits` and `_best`."""
+        """Run the batch in `_numbers`; write `_logits` and `_best`."""
         if bucket in self._graphs:
             self._graphs[bucket].replay()
         else:
