@@ -122,7 +122,7 @@ async def completions(request: Request) -> Response:
 
 @router.post("/tokenize")
 async def tokenize(request: Request) -> dict[str, Any]:
-    return await _serving(request).tokenize(await read_body(TokenizeRequest, request))
+    return await _serving(request).tokenize(await read_body(TokenizeRequest, request), request)
 
 
 @router.post("/detokenize")

@@ -7,7 +7,6 @@ from functools import partial
 from http import HTTPStatus
 from typing import Any
 
-from pydantic import BaseModel
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -30,14 +29,12 @@ from tandem.gateway.protocol.requests import (
     GenerationRequest,
     TokenizeRequest,
 )
-from tandem.gateway.tasks import LONG, UnderWay, aside, while_connected
+from tandem.gateway.tasks import UnderWay, aside, while_connected
 from tandem.gateway.tokenizer import ChatTokenizer
 from tandem.gateway.tools.formats import FORMATS
 from tandem.gateway.tools.parser import ToolCallParser
 from tandem.gateway.triton.backend import Triton
 from tandem.gateway.triton.inputs import check_room, extras_for, field_names, inputs_for
-
-MESSAGE = 100  # the cost of rendering a message or a variable, in characters of text
 
 
 class Serving:
@@ -82,9 +79,10 @@ class Serving:
                 param="tools",
                 code="unsupported_field",
             )
-        ids = await self._chat_ids(body, models)
+        size = len(await http.body())
+        ids = await self._chat_ids(body, models, size)
         guide = await aside(
-            _size(body) + len(body.guide.text if body.guide else ""),
+            size,
             partial(
                 answer_guide,
                 body,
@@ -159,14 +157,14 @@ class Serving:
             for given, ids in zip(body.prompts, prompts, strict=True)
         ]
 
-    async def tokenize(self, body: TokenizeRequest) -> dict[str, Any]:
+    async def tokenize(self, body: TokenizeRequest, http: Request) -> dict[str, Any]:
         models = await self.models()
         if body.prompt is not None:
             models.check_text(body.prompt, "prompt")
             prompts, special = [body.prompt], body.add_special_tokens
             [ids] = await aside(len(body.prompt), lambda: self._prompt_ids(prompts, special))
         else:
-            ids = await self._chat_ids(body, models)
+            ids = await self._chat_ids(body, models, len(await http.body()))
         tokenized = {"count": len(ids), "max_model_len": models.room, "tokens": ids}
         if body.return_token_strs:
             tokenized["token_strs"] = await aside(
@@ -179,9 +177,12 @@ class Serving:
         return {"prompt": await aside(len(ids), lambda: self.tokenizer.decode(ids))}
 
     async def _chat_ids(
-        self, body: ChatRequest | TokenizeRequest, models: ServedModels
+        self, body: ChatRequest | TokenizeRequest, models: ServedModels, size: int
     ) -> list[int]:
-        """Return the prompt of a chat; raise ApiError if the template can't render it."""
+        """Return the prompt of a chat; raise ApiError if the template can't render it.
+
+        size: bytes of the request's body.
+        """
 
         def encoded() -> list[int]:
             return self.tokenizer.encode_chat(
@@ -192,7 +193,7 @@ class Serving:
             )
 
         try:
-            return await aside(_size(body), encoded)
+            return await aside(size, encoded)
         except ChatTemplateError as error:
             raise bad_request(str(error), param="messages", code="chat_template") from error
 
@@ -248,20 +249,3 @@ class Serving:
             answer.parser = ToolCallParser(self.tokenizer.tool_calls, names)
             answer.one_call, answer.only_calls = body.one_call, body.must_call
         return answer
-
-
-def _size(body: ChatRequest | TokenizeRequest) -> int:
-    """Estimate the cost of rendering a chat, in characters; stop counting at ``LONG``."""
-    size, left = 0, [body.chat_template_kwargs, *(body.messages or ()), *body.offered]
-    while left and size <= LONG:
-        item = left.pop()
-        size += MESSAGE
-        if isinstance(item, str):
-            size += len(item)
-        elif isinstance(item, dict):
-            left += [*item, *item.values()]
-        elif isinstance(item, list):
-            left += item
-        elif isinstance(item, BaseModel):
-            left += dict(item).values()
-    return size
