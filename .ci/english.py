@@ -27,6 +27,7 @@ CHECKED = (
     "docs/project",
     "docs/reference",
     "docs/recording.py",
+    "examples",
     "docs/result_tables.py",
     "docs/screenshot.py",
     "docs/site.py",

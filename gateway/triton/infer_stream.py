@@ -1,11 +1,11 @@
 """One request on a gRPC stream of its own, which can be left before its end.
 
 Triton serves all streams with one thread. Cancelling a stream while a response is sent can block
-this thread forever, which hangs all streams (see docs/deploy/security.md). So to leave an answer that
-has begun, the gateway asks the loop to stop it, and drops the remaining responses. The ``stop``
-uses the stream of its request, since another stream may lead to another server of the same name.
-Before the first response, a response is unlikely to be sent at that moment, and the stream is
-cancelled: a ``stop`` would wait in the same queue as its request.
+this thread forever, which hangs all streams (see docs/deploy/security.md). So to leave an answer
+that has begun, the gateway asks the loop to stop it, and drops the remaining responses. The
+``stop`` uses the stream of its request, since another stream may lead to another server of the
+same name. Before the first response, a response is unlikely to be sent at that moment, and the
+stream is cancelled: a ``stop`` would wait in the same queue as its request.
 """
 
 from __future__ import annotations
