@@ -1,0 +1,42 @@
+"""Faults of llguidance that this package works around; a failure means that one has been fixed."""
+
+import json
+
+import pytest
+from llguidance import LLMatcher, LLTokenizer
+
+OLD = "http://json-schema.org/draft-07/schema"
+LOOP = {"type": "array", "minItems": 1, "items": {"$ref": "#/$defs/loop"}}
+# By the module with the workaround: a schema, a text, and whether llguidance accepts it.
+FAULTS = [
+    ("drafts", {"$schema": OLD, "$ref": "#/$defs/a", "maxLength": 0, "$defs": {"a": {}}}, '"x"', 0),
+    ("exact_numbers", {"const": 1456051.6399670597}, "1456051.6399670597", 0),
+    ("exclusive_bounds", {"type": "number", "exclusiveMinimum": 1, "maximum": 1.5}, "1", 1),
+    ("finite_sets", {"type": "array", "uniqueItems": True}, "[]", 0),
+    ("multiples", {"type": "number", "multipleOf": 500_000_000}, "500000000", 0),
+    ("patterns", {"type": "string", "pattern": '^[^"]$'}, r'"\""', 1),
+    ("references", {"$ref": "#/$defs/a b", "$defs": {"a b": {}}}, "1", 0),
+    ("schemas", {"type": "object", "minProperties": 2}, '{"a":1,"a":1}', 1),
+    ("schemas", {"prefixItems": [{"type": "string"}], "additionalItems": False}, "[1]", 1),
+    ("schemas", {"type": "array", "uniqueItems": False}, "[]", 0),
+    ("schemas", {"type": "string", "format": "binary"}, '""', 0),
+    ("schemas", {"type": "string", "minLength": 2.0}, '"aa"', 0),
+    ("schemas", {"type": "integer"}, "9" * 30, 1),
+]
+
+
+def library(schema):
+    grammar = LLMatcher.grammar_from_json_schema(json.dumps(schema))
+    return LLMatcher(LLTokenizer("byte"), grammar, log_level=0)
+
+
+@pytest.mark.parametrize(("module", "schema", "text", "accepts"), FAULTS)
+def test_workarounds_are_still_needed(module, schema, text, accepts):
+    matcher = library(schema)
+    fits = not matcher.is_error() and matcher.try_consume_tokens(list(text.encode())) == len(text)
+    assert (fits and matcher.is_accepting()) == bool(accepts)
+
+
+def test_endless_values_still_begin():
+    schema = {"properties": {"a": {"$ref": "#/$defs/loop"}}, "$defs": {"loop": LOOP}}
+    assert library(schema).try_consume_tokens(list(b'{"a":[[[')) == len('{"a":[[[')
