@@ -233,8 +233,8 @@ def test_shipped_profile_names_its_missing_checkpoint_and_what_is_read_of_it():
             {"engines.target.num_nodes": 2, "engines.target.device_ids": [0, 1]},
             (
                 "engines.target.num_nodes: 2 given, but several nodes mean leader mode, in which "
-                "TensorRT-LLM's ranks load one engine only; say 1 in both, or leave out engines.draft and draft by "
-                "prompt_lookup"
+                "TensorRT-LLM's ranks load one engine only; say 1 in both, or leave out "
+                "engines.draft and draft by prompt_lookup"
             ),
         ),
         (
