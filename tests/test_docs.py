@@ -57,7 +57,12 @@ NAME_METRICS = [
 REFERENCE = (ROOT / "docs" / "reference.md").read_text()
 GATEWAY = (ROOT / "docs" / "gateway.md").read_text()
 # The keys of a kind of engine are on its own page.
-ENGINE_PAGES = {"emulated": "emulated", "tensorrtllm": "tensorrt-llm", "llmapi": "llmapi"}
+ENGINE_PAGES = {
+    "emulated": "emulated",
+    "tensorrtllm": "tensorrt-llm",
+    "llmapi": "llmapi",
+    "vllm": "vllm",
+}
 # Commands whose sections say that they have the options of another.
 LIKE = {"tune": "bench", "summarize": "run"}
 VARIABLE = re.compile(r"""environ(?:\.get\(|\.setdefault\(|\[)['"](\w+)""")

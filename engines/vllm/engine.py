@@ -53,8 +53,9 @@ class VllmEngine:
         self._thread.start()
 
     def submit(self, request: EngineRequest, respond: Respond) -> None:
-        check(request, self._settings, self._settings.vocab_size)
-        refuse_unsupported(request, self._settings)
+        settings = self._settings
+        check(request, settings, settings.vocab_size, settings.draft_vocab_size)
+        refuse_unsupported(request, settings)
         with self._lock:
             if self._ended:
                 raise self._ended
@@ -71,14 +72,15 @@ class VllmEngine:
     def close(self) -> None:
         with self._lock:
             self._ended = self._ended or ClosingError()
-        self._connection.close()
+            self._send(None)
         try:
             self._process.wait(SECONDS_TO_END)
         except subprocess.TimeoutExpired:
             self._process.kill()
-        self._fail_all()
+        self._thread.join()
+        self._connection.close()
 
-    def _send(self, message: Submit | Stop) -> None:
+    def _send(self, message: Submit | Stop | None) -> None:
         with contextlib.suppress(OSError):  # vLLM's process has ended; `_read` answers the call
             self._connection.send(message)
 

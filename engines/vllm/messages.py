@@ -1,4 +1,8 @@
-"""What travels between the engine and vLLM's process, pickled by `multiprocessing.connection`."""
+"""What travels between the engine and vLLM's process, pickled by `multiprocessing.connection`.
+
+The engine sends its `VllmSettings`, then a `Submit` or `Stop` for each call, and None in the end.
+The process answers `Ready` or a `LoadError`, then `Stepped`.
+"""
 
 from __future__ import annotations
 

@@ -15,12 +15,13 @@ class VllmSettings:
 
     model: path of the checkpoint on the serving machine, or its name on the Hugging Face Hub.
     max_seq_len: context and answer together. max_draft_len: the longest draft that it verifies; 0
-    for a draft engine. kv_cache_tokens: size of the KV cache. max_batch_size: sequences per step.
-    max_batch_tokens: tokens per step; longer prompts are computed in chunks.
-    speculative_config: vLLM's own, with which the engine drafts by itself and verifies no others.
-    arguments: more of vLLM's engine arguments, for example {quantization: fp8}.
-    python: the Python that has vLLM. device_ids: the GPUs to use, all that are visible if empty.
-    threads: of a CPU engine; 0 leaves the choice to PyTorch.
+    for a draft engine. draft_vocab_size: another width that draft logits may have.
+    kv_cache_tokens: size of the KV cache. max_batch_size: sequences per step. max_batch_tokens:
+    tokens per step; longer prompts are computed in chunks. speculative_config: vLLM's own, with
+    which the engine drafts by itself and verifies no others. arguments: more of vLLM's engine
+    arguments, for example {quantization: fp8}. python: the Python that has vLLM. device_ids: the
+    GPUs to use, all visible ones if empty. threads: of a CPU engine; 0 leaves the choice to
+    PyTorch.
     """
 
     model: str
@@ -28,6 +29,7 @@ class VllmSettings:
     max_seq_len: int
     kv_cache_tokens: int
     max_draft_len: int = 0
+    draft_vocab_size: int | None = None
     kv_block_tokens: int = 32
     max_batch_size: int = 64
     max_batch_tokens: int = 8192

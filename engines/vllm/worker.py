@@ -44,7 +44,7 @@ def main() -> None:
         connection.send(LoadError(f"vLLM does not start: {first_line(error)}"))
     else:
         connection.send(Ready(vllm.__version__))
-        with contextlib.suppress(EOFError, OSError):  # the engine has closed it, or has died
+        with contextlib.suppress(EOFError, OSError):  # the engine has died
             worker.serve(connection)
     # Neither vLLM's threads nor its finalizers may keep the process.
     sys.stdout.flush()
@@ -69,11 +69,13 @@ class VllmWorker:
         self._calls: dict[str, VllmCall] = {}
 
     def serve(self, connection: Connection) -> None:
-        """Take calls and step until the connection ends. Raises EOFError then."""
+        """Take calls and step until a message is None. Raises EOFError if the engine has died."""
         while True:
             answers: list[tuple[int, EngineResponse]] = []
             while connection.poll(None if not (self._calls or answers) else 0):
                 message = connection.recv()
+                if message is None:
+                    return
                 if isinstance(message, Submit):
                     answers += self._submit(message)
                 else:

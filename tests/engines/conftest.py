@@ -122,13 +122,3 @@ def reference(checkpoints):
         return loaded[name]
 
     return get
-
-
-@pytest.fixture(scope="session")
-def vllm_harness(tmp_path_factory):
-    """A vLLM engine; `make test-vllm` installs what it needs."""
-    from vllm_engine import vllm_harness
-
-    harness = vllm_harness(tmp_path_factory.mktemp("vllm"))
-    yield harness
-    harness.engine.close()

@@ -34,7 +34,7 @@ def write_checkpoint(folder: Path) -> None:
     AutoModelForCausalLM.from_config(config).save_pretrained(folder)
 
 
-def vllm_harness(folder: Path, **settings) -> Harness:
+def start_vllm(folder: Path, **settings) -> Harness:
     write_checkpoint(folder)
     defaults = {
         "model": str(folder),

@@ -28,6 +28,7 @@ exec {command}
 PACKAGES = {  # of the Python that runs the models, by the engine in them
     "torch": ("torch", "transformers>=5"),
     "llmapi": ("tensorrt_llm",),
+    "vllm": ("vllm",),
 }
 README = """\
 # {name}

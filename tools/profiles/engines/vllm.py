@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -110,3 +111,10 @@ class VllmTarget(VllmDraft):
 
     max_draft_len: NonNegativeInt = 16
     speculative_config: Mapping[str, JsonValue] | None = None
+
+    def adjusted_to_draft(self, draft: EnginePlan, planned: EnginePlan) -> EnginePlan:
+        """Pass on to the engine how wide the draft's logits are, where its padding differs."""
+        if draft.vocab_size == planned.vocab_size:
+            return planned
+        width = {"draft_vocab_size": str(draft.vocab_size)}
+        return replace(planned, parameters={**planned.parameters, **width})
