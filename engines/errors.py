@@ -6,7 +6,8 @@ EngineError
 ├── CancelledError        what the engine runs on gave the call up
 └── RequestError          one call asked for something impossible; the text names the input
     ├── UnsupportedError  this engine does not do that, whatever the value
-    └── ClosingError      the engine is shutting down; another one may serve the call
+    ├── ClosingError      the engine is shutting down; another one may serve the call
+    └── EndedError        what the engine runs on has ended; another one may serve the call
 """
 
 from __future__ import annotations
@@ -49,6 +50,12 @@ class ClosingError(RequestError):
 
     def __init__(self) -> None:
         super().__init__("the engine is shutting down")
+
+
+class EndedError(RequestError):
+    """What the engine runs on has ended."""
+
+    code: ClassVar[ErrorCode] = "UNAVAILABLE"
 
 
 class CancelledError(EngineError):

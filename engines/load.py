@@ -10,7 +10,7 @@ from tandem.contract.engine import EXCLUDE_INPUT_IN_OUTPUT
 from tandem.engines.engine import Engine
 from tandem.engines.errors import LoadError
 
-KINDS = ("torch", "emulated", "llmapi")
+KINDS = ("torch", "emulated", "llmapi", "vllm")
 KIND = "engine"
 COMMON = {KIND, EXCLUDE_INPUT_IN_OUTPUT}
 

@@ -25,17 +25,22 @@ settings.load_profile("patient")
 
 @pytest.fixture(scope="session")
 def embedded_profile(tmp_path_factory):
-    """The embedded profile; with random checkpoints if the demo's are missing."""
+    """The embedded profile; with random checkpoints if the demo's are missing.
+
+    `make test-vllm` has another one, with the same models and lengths.
+    """
+    name = "vllm-cpu" if os.environ.get("TANDEM_TEST_ENGINES") == "vllm" else "embedded"
     folder, demo = tmp_path_factory.mktemp("deployment"), ROOT / "demo"
     if not (demo / "target" / "config.json").is_file():
         demo = folder / "demo"
         write_pair(demo)
-    text = (ROOT / "profiles" / "embedded.yaml").read_text()
-    profile = folder / "embedded.yaml"
+    text = (ROOT / "profiles" / f"{name}.yaml").read_text()
+    profile = folder / f"{name}.yaml"
     # By default a draft must not depend on how long things take.
     changes = {
         "../demo": str(demo),
-        "threads: 2": "threads: 1",
+        **({"threads: 2": "threads: 1"} if name == "embedded" else {}),
+        **({"../.venv": str(ROOT / ".venv")} if name == "vllm-cpu" else {}),
         "drafter: hybrid": "drafter: draft_model",
         "draft_len: auto": "draft_len: 4",
     }
@@ -44,3 +49,14 @@ def embedded_profile(tmp_path_factory):
         text = text.replace(old, new)
     profile.write_text(text)
     return profile
+
+
+@pytest.fixture(scope="session")
+def vllm_harness(tmp_path_factory):
+    """A vLLM engine on a random checkpoint. `make test-vllm` installs what it needs."""
+    from vllm_engine import start_vllm
+
+    harness = start_vllm(tmp_path_factory.mktemp("vllm"))
+    yield harness
+    harness.engine.close()
+    assert harness.engine._process.returncode == 0

@@ -58,7 +58,12 @@ NAME_METRICS = [
 # By name; a page of the reference comes after one of the concepts with its name.
 PAGES = {path.stem: path.read_text() for path in sorted((ROOT / "docs").rglob("*.md"))}
 # The keys of a kind of engine are on its own page.
-ENGINE_PAGES = {"emulated": "emulated", "tensorrtllm": "tensorrt-llm", "llmapi": "llmapi"}
+ENGINE_PAGES = {
+    "emulated": "emulated",
+    "tensorrtllm": "tensorrt-llm",
+    "llmapi": "llmapi",
+    "vllm": "vllm",
+}
 VARIABLE = re.compile(r"""environ(?:\.get\(|\.setdefault\(|\[)['"](\w+)""")
 OF_EVERY_PROCESS = {"PATH", "LD_LIBRARY_PATH"}
 

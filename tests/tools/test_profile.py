@@ -41,7 +41,7 @@ def test_text_that_is_no_yaml_is_refused(folder):
 def test_kind_that_is_unknown_names_the_known_ones(folder):
     assert refusal(folder, profile(engines=engines(kind="pytorch"))) == (
         "profile.yaml:4: engines.target.kind: unknown kind 'pytorch'; known are torch, emulated, "
-        "tensorrtllm, llmapi"
+        "tensorrtllm, llmapi, vllm"
     )
 
 

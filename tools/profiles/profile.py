@@ -36,6 +36,7 @@ from tandem.tools.profiles.engines.llmapi import LlmApiTarget
 from tandem.tools.profiles.engines.lookup import LookupSection
 from tandem.tools.profiles.engines.tensorrtllm import TensorRTLLMDraft, TensorRTLLMTarget
 from tandem.tools.profiles.engines.torch import TorchDraft, TorchTarget
+from tandem.tools.profiles.engines.vllm import VllmDraft, VllmTarget
 
 TARGET: KeyPath = ("engines", "target")
 DRAFT: KeyPath = ("engines", "draft")
@@ -48,12 +49,12 @@ def _torch_by_default(value: Any) -> Any:
 
 
 Target = Annotated[
-    TorchTarget | EmulatedTarget | TensorRTLLMTarget | LlmApiTarget,
+    TorchTarget | EmulatedTarget | TensorRTLLMTarget | LlmApiTarget | VllmTarget,
     Field(discriminator="kind"),
     BeforeValidator(_torch_by_default),
 ]
 Draft = Annotated[
-    TorchDraft | EmulatedDraft | TensorRTLLMDraft,
+    TorchDraft | EmulatedDraft | TensorRTLLMDraft | VllmDraft,
     Field(discriminator="kind"),
     BeforeValidator(_torch_by_default),
 ]

@@ -28,6 +28,7 @@ exec {command}
 PACKAGES = {  # kind of engine -> packages of the Python that runs it
     "torch": ("torch", "transformers>=5"),
     "llmapi": ("tensorrt_llm",),
+    "vllm": ("vllm",),
 }
 README = """\
 # {name}

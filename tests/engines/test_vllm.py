@@ -1,0 +1,98 @@
+"""What the vLLM engine asks of vLLM, without vLLM."""
+
+import numpy as np
+import pytest
+from engine_harness import GREEDY
+
+from tandem.engines.errors import LoadError, UnsupportedError
+from tandem.engines.request import EngineRequest, SamplingParams
+from tandem.engines.vllm.arguments import (
+    engine_arguments,
+    environment,
+    refuse_unsupported,
+    sampling_arguments,
+)
+from tandem.engines.vllm.engine import VllmEngine
+from tandem.engines.vllm.hooks import HOOKS, check_hooks
+from tandem.engines.vllm.settings import VllmSettings
+from tandem.engines.words import Words
+
+
+def settings(**changes):
+    given = {"model": "/m", "vocab_size": 131, "max_seq_len": 256, "kv_cache_tokens": 4096}
+    return VllmSettings(**given | changes)
+
+
+def call(**asked):
+    ids = np.array([5, 6], np.int32)
+    return EngineRequest(
+        **{"request_id": "r", "input_ids": ids, "max_new_tokens": 4, "sampling": GREEDY} | asked
+    )
+
+
+def test_a_target_verifies_drafts_by_vllms_rejection_sampler():
+    arguments = engine_arguments(settings(max_draft_len=10))
+    assert arguments["speculative_config"]["method"] == "custom_class"
+    assert arguments["speculative_config"]["num_speculative_tokens"] == 10
+    assert arguments["async_scheduling"] is False
+    assert arguments["num_gpu_blocks_override"] == 4096 // 32 + 1
+
+
+def test_vllms_own_speculation_is_passed_through():
+    own = {"method": "ngram", "num_speculative_tokens": 4}
+    assert engine_arguments(settings(speculative_config=own))["speculative_config"] == own
+    assert "speculative_config" not in engine_arguments(settings())
+
+
+def test_more_of_vllms_arguments_are_passed_through_and_none_is_given_twice():
+    arguments = engine_arguments(settings(arguments={"quantization": "fp8"}))
+    assert arguments["quantization"] == "fp8"
+    with pytest.raises(LoadError, match="max_model_len is decided by the profile's other keys"):
+        settings(arguments={"max_model_len": 5})
+
+
+def test_drafts_must_fit_into_a_step():
+    with pytest.raises(LoadError, match=r"max_batch_tokens is 512; .* need more than 512"):
+        settings(max_batch_size=32, max_draft_len=8, max_batch_tokens=512)
+
+
+def test_an_engine_may_be_kept_to_some_gpus():
+    assert environment(settings(device_ids=(2, 3)))["CUDA_VISIBLE_DEVICES"] == "2,3"
+
+
+def test_greedy_and_sampled_calls_are_translated():
+    assert sampling_arguments(call())["temperature"] == 0
+    sampled = SamplingParams(temperature=0.7, top_k=20, top_p=0.9, seed=2**64 - 1)
+    arguments = sampling_arguments(call(sampling=sampled))
+    assert [arguments[name] for name in ("temperature", "top_k", "top_p")] == [0.7, 20, 0.9]
+    assert arguments["seed"] == 2**63 - 1  # vLLM's seeds are signed
+
+
+def test_the_request_says_what_ends_it():
+    plain = sampling_arguments(call(end_id=1, stop_words=Words.of((7,), (8, 9))))
+    assert plain["ignore_eos"] is True
+    assert plain["stop_token_ids"] == [1, 7]
+    drafts = np.array([1], np.int32)
+    assert "stop_token_ids" not in sampling_arguments(call(end_id=1, draft_ids=drafts))
+
+
+def test_what_vllm_would_count_differently_is_rejected_by_name():
+    penalized = call(sampling=SamplingParams(top_k=1, frequency_penalty=0.5))
+    with pytest.raises(UnsupportedError, match="frequency_penalty is not supported by this engine"):
+        refuse_unsupported(penalized, settings())
+
+
+def test_a_vllm_with_other_hooks_is_one_line_that_names_versions_that_work():
+    names = {name: eval(f"lambda self, {', '.join(HOOKS[name])}: None") for name in HOOKS}
+    check_hooks("0.27.1", names)
+    changed = names | {"Scheduler._update_after_schedule": lambda self, output, more: None}
+    with pytest.raises(LoadError, match=r"vLLM 9\.9 can't verify drafts: .*0\.27\.1 or 0\.32\.0"):
+        check_hooks("9.9", changed)
+    del changed["Scheduler._update_after_schedule"]
+    with pytest.raises(LoadError, match="_update_after_schedule is missing"):
+        check_hooks("9.9", changed)
+
+
+def test_a_missing_python_is_one_line():
+    with pytest.raises(LoadError, match="vLLM's Python /none/python: No such file"):
+        VllmEngine(settings(python="/none/python"))

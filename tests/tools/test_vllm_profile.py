@@ -1,0 +1,98 @@
+"""Profiles of `kind: vllm`."""
+
+import json
+
+import pytest
+import yaml
+
+from tandem.engines import capabilities
+from tandem.tools.errors import TandemError
+from tandem.tools.profiles import deployment
+from tandem.tools.triton import repository
+
+
+@pytest.fixture
+def plan(folder):
+    """Return the deployment of a vLLM target; keywords are its section."""
+
+    def load(draft=None, decoding=None, **target):
+        engines = {"target": {"kind": "vllm", "checkpoint": "target"} | target}
+        whole = {
+            "name": "test",
+            "engines": engines | ({"draft": {"checkpoint": "draft"} | draft} if draft else {}),
+            "tokenizer": {"folder": "tokenizer"},
+            "decoding": decoding or {},
+        }
+        path = folder / "profile.yaml"
+        path.write_text(yaml.safe_dump(whole))
+        return deployment.load(path)
+
+    return load
+
+
+def test_a_target_verifies_what_any_drafter_proposes(plan):
+    planned = plan(draft={"kind": "vllm"})
+    assert planned.drafters == ("draft_model", "prompt_lookup", "hybrid", "none")
+    assert planned.target.max_draft_len == 16
+    assert planned.target.capabilities == capabilities.VLLM
+
+
+def test_a_draft_engine_verifies_nothing(plan):
+    assert plan(draft={"kind": "vllm"}).draft.max_draft_len == 0
+
+
+def test_vllms_own_speculation_makes_the_engine_the_drafter(plan):
+    own = {"method": "ngram", "num_speculative_tokens": 4}
+    planned = plan(speculative_config=own)
+    assert json.loads(planned.target.parameters["speculative_config"]) == own
+    assert planned.drafters == ("engine",)
+    assert planned.target.max_draft_len == 0
+
+
+def test_a_path_to_python_is_relative_to_the_profile(plan, folder):
+    assert plan(python="venv/bin/python").target.parameters["python"] == str(
+        folder / "venv" / "bin" / "python"
+    )
+    assert plan(python="python3.12").target.parameters["python"] == "python3.12"
+
+
+@pytest.mark.parametrize(
+    ("target", "words"),
+    [
+        ({"max_batch_tokens": 1024}, "engines.target: max_batch_tokens is 1024; the drafts of"),
+        ({"kv_cache_tokens": 512}, "engines.target.kv_cache_tokens: 512 is less than one"),
+        ({"arguments": {"dtype": "half"}}, "engines.target: arguments: dtype is decided by"),
+        ({"max_draft_length": 4}, "did you mean 'max_draft_len'?"),
+    ],
+)
+def test_what_does_not_fit_is_rejected_by_place(plan, target, words):
+    with pytest.raises(TandemError) as rejected:
+        plan(**target)
+    assert words in str(rejected.value)
+
+
+def test_a_rendered_model_carries_no_weights(plan, tmp_path):
+    repository.render(plan(), tmp_path / "models")
+    version = tmp_path / "models" / "target" / "1"
+    assert sorted(path.name for path in version.iterdir()) == ["model.py", "tandem"]
+    assert (version / "tandem" / "engines" / "vllm" / "worker.py").is_file()
+
+
+@pytest.mark.parametrize(
+    ("name", "changes"),
+    [
+        ("llama-3.1-70b-vllm", {}),
+        (
+            "qwen2.5-7b-vllm",
+            {
+                "Qwen2.5-7B-Instruct": "Llama-3.1-8B-Instruct",
+                "Qwen2.5-0.5B-Instruct": "Llama-3.2-1B-Instruct",
+            },
+        ),
+    ],
+)
+def test_shipped_profiles_fit_two_engines_on_one_gpu(shipped, name, changes):
+    planned = deployment.load(shipped(name, changes))
+    engines = planned.profile.engines
+    assert engines.target.gpu_memory_fraction + engines.draft.gpu_memory_fraction <= 1
+    assert planned.loop_settings().drafter == "draft_model"

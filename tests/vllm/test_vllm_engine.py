@@ -1,0 +1,218 @@
+"""The vLLM engine verifies drafts exactly, in one forward pass per round."""
+
+import os
+import signal
+import time
+
+import numpy as np
+import pytest
+import torch
+from distributions import Warp, fits
+from engine_harness import VOCAB, prompt
+from masks import Grammar
+from transformers import AutoModelForCausalLM
+from vllm_engine import start_vllm
+
+from tandem.engines.errors import EndedError, LoadError, UnsupportedError
+from tandem.engines.request import SamplingParams
+from tandem.engines.words import Words
+
+DRAWS = 2048
+AT_ONCE = 32
+
+
+@pytest.fixture(scope="module")
+def engine(vllm_harness):
+    return vllm_harness
+
+
+@pytest.fixture(scope="module")
+def logits_after(engine):
+    """Logits [vocab_size] after a text, by transformers."""
+    model = AutoModelForCausalLM.from_pretrained(engine.engine._settings.model).eval()
+
+    def after(ids):
+        with torch.inference_mode():
+            return model(torch.tensor([ids])).logits[0, -1].numpy()
+
+    return after
+
+
+def rounds(engine, ids, want, seed, **asked):
+    """Continue a text by rounds with drafts that are partly right; return it and their number."""
+    random = np.random.default_rng(seed)
+    text, count = [], 0
+    while len(text) < len(want):
+        length = int(random.integers(0, 9))
+        right = int(random.integers(0, length + 1))
+        draft = want[len(text) : len(text) + right]
+        draft += random.integers(2, VOCAB, length - len(draft)).tolist()
+        text += engine.tokens(ids + text, length + 1, drafts=draft, **asked)
+        count += 1
+    return text[: len(want)], count
+
+
+def test_greedy_text_is_the_same_in_rounds_and_each_is_one_step(engine):
+    for seed in range(4):
+        ids = prompt(seed, 40)
+        want = engine.tokens(ids, 60)
+        before = engine.engine.steps
+        text, count = rounds(engine, ids, want, seed)
+        assert text == want
+        assert engine.engine.steps - before == count
+
+
+def test_a_round_computes_the_last_block_and_the_draft(engine):
+    ids = prompt(3, 100)
+    engine.tokens(ids)
+    usage = engine.call(ids, 5, drafts=[9, 9, 9, 9]).last.usage
+    assert (usage.reused_blocks, usage.computed_tokens) == (3, 100 - 3 * 32 + 4)
+
+
+@pytest.mark.parametrize(
+    "sampling",
+    [
+        SamplingParams(top_k=1, repetition_penalty=1.3),
+        SamplingParams(top_k=1, bad_words=Words.of((40,), (41, 42), (7, 8, 9))),
+    ],
+    ids=["repetition_penalty", "bad_words"],
+)
+def test_what_looks_at_the_history_is_the_same_in_rounds(engine, sampling):
+    ids = prompt(5, 30)
+    want = engine.tokens(ids, 50, sampling=sampling)
+    assert rounds(engine, ids, want, 5, sampling=sampling)[0] == want
+
+
+def test_a_bad_word_that_begins_in_the_context_is_not_completed(engine):
+    ids = prompt(6, 30)
+    word = Words.of((*ids[-2:], engine.tokens(ids, 1)[0]))
+    sampling = SamplingParams(top_k=1, bad_words=word)
+    assert engine.tokens(ids, 1, sampling=sampling) != engine.tokens(ids, 1)
+
+
+def test_masks_hold_at_each_place_of_a_draft(engine):
+    grammar, ids = Grammar(VOCAB), prompt(7, 30)
+    want = []
+    while len(want) < 20:
+        text = ids + want
+        want += engine.tokens(text, 1, token_masks=grammar.masks(text))
+        assert want[-1] in grammar.legal(text)
+    for at in range(0, 16, 4):
+        text, draft = ids + want[:at], want[at : at + 3]
+        masks = grammar.masks(text, draft)
+        assert engine.tokens(text, 4, drafts=draft, token_masks=masks) == want[at : at + 4]
+
+
+def drawn(engine, ids, count, sampling, of):
+    """The answers to calls with many seeds; of: what the call of a seed asks."""
+    answers = []
+    for start in range(0, count, AT_ONCE):
+        pending = [
+            engine.start(ids, sampling=SamplingParams(**sampling, seed=seed), **of(seed))
+            for seed in range(start, start + AT_ONCE)
+        ]
+        answers += [call.wait().tokens for call in pending]
+    return answers
+
+
+@pytest.mark.parametrize("warp", [Warp(1.0), Warp(0.7, top_k=20, top_p=0.9)], ids=str)
+@pytest.mark.parametrize("by", ["ids", "logits"])
+def test_verified_drafts_have_the_targets_distribution(engine, logits_after, warp, by):
+    ids = prompt(8, 20)
+    exact = logits_after(ids)
+    p = warp.of(exact)
+    sampling = {"temperature": warp.temperature, "top_k": warp.top_k, "top_p": warp.top_p}
+    draft_logits = np.roll(exact, 1) * 0.3 + exact * 0.5
+    q = warp.of(draft_logits)
+    random = np.random.default_rng(4)
+    drafts = random.choice(VOCAB, DRAWS, p=q)
+
+    def of(seed):
+        given = {"draft_logits": draft_logits[None].astype(np.float32)} if by == "logits" else {}
+        return {"new": 2, "drafts": [int(drafts[seed])], **given}
+
+    answers = drawn(engine, ids, DRAWS, sampling, of)
+    assert fits(np.bincount([answer[0] for answer in answers], minlength=VOCAB), p)
+    accepted = np.mean([len(answer) == 2 for answer in answers])
+    expected = np.minimum(p, q).sum() if by == "logits" else (p * q).sum()
+    assert accepted == pytest.approx(expected, abs=4 / np.sqrt(DRAWS) / 2)
+
+
+def test_a_seed_repeats_a_verification(engine):
+    call = {"drafts": [5, 6], "sampling": SamplingParams(temperature=1.0, seed=3)}
+    assert engine.tokens(prompt(9, 20), 3, **call) == engine.tokens(prompt(9, 20), 3, **call)
+
+
+def test_many_verifications_at_once_equal_one_at_a_time(engine):
+    prompts = [prompt(seed, 20 + 5 * seed) for seed in range(AT_ONCE)]
+    want = [engine.tokens(ids, 9) for ids in prompts]
+    drafts = [text[: seed % 9] + [3] * (8 - seed % 9) for seed, text in enumerate(want)]
+    pending = [
+        engine.start(ids, 9, drafts=draft) for ids, draft in zip(prompts, drafts, strict=True)
+    ]
+    for call, text, seed in zip(pending, want, range(AT_ONCE), strict=True):
+        tokens = call.wait().tokens
+        assert len(tokens) > min(seed % 9, 8)
+        assert tokens == text[: len(tokens)]
+
+
+def test_stop_ends_a_call_soon(engine):
+    running = engine.start(prompt(10, 9), 240, request_id="long", streaming=True)
+    running.next()
+    began = time.monotonic()
+    engine.engine.stop("long")
+    assert len(running.wait().tokens) < 239
+    assert time.monotonic() - began < 5
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"sampling": SamplingParams(temperature=1.0, min_p=0.1)},
+        {"sampling": SamplingParams(top_k=1, presence_penalty=0.5)},
+        {"sampling": SamplingParams(top_k=1, embedding_bias=np.zeros(VOCAB, np.float32))},
+        {"return_context_logits": True},
+    ],
+    ids=["min_p", "presence_penalty", "embedding_bias", "context_logits"],
+)
+def test_what_vllm_cannot_do_exactly_is_rejected_by_name(engine, asked):
+    with pytest.raises(UnsupportedError, match=r"is not supported by this engine \(vllm\)"):
+        engine.start(prompt(1, 9), 4, **asked)
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory):
+    """An engine whose KV cache holds two of its longest sequences, in steps of few tokens."""
+    folder = tmp_path_factory.mktemp("small")
+    harness = start_vllm(
+        folder, kv_cache_tokens=512, max_batch_size=8, max_draft_len=4, max_batch_tokens=128
+    )
+    yield harness
+    harness.engine.close()
+
+
+def test_preempted_and_chunked_calls_say_the_same(small):
+    prompts = [prompt(seed, 150 + seed) for seed in range(8)]
+    want = [small.tokens(ids, 60) for ids in prompts]
+    pending = [small.start(ids, 60) for ids in prompts]
+    verified = [
+        small.start(ids, 5, drafts=text[:4]) for ids, text in zip(prompts, want, strict=True)
+    ]
+    assert [call.wait().tokens for call in pending] == want
+    assert [call.wait().tokens for call in verified] == [text[:5] for text in want]
+
+
+def test_death_of_vllm_fails_calls_at_once_and_names_the_cause(small):
+    running = small.start(prompt(1, 9), 240, streaming=True)
+    running.next()
+    os.kill(small.engine._process.pid, signal.SIGKILL)
+    outcome = running.wait()
+    assert outcome.error == "vLLM's process ended with status -9"
+    assert outcome.last.code == "UNAVAILABLE"
+    with pytest.raises(EndedError, match="vLLM's process ended"):
+        small.tokens(prompt(1, 9))
+
+
+def test_a_python_without_vllm_is_one_line(tmp_path):
+    with pytest.raises(LoadError, match="must have vLLM installed"):
+        start_vllm(tmp_path, python="/usr/bin/python3")

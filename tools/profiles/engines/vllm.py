@@ -1,0 +1,120 @@
+"""A Hugging Face checkpoint on vLLM."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field, JsonValue, NonNegativeInt, PositiveInt, ValidationInfo
+
+from tandem.engines import capabilities
+from tandem.engines.vllm.settings import VllmSettings
+from tandem.tools.profiles.checkpoint import read_checkpoint
+from tandem.tools.profiles.engines.base import (
+    EnginePlan,
+    Folder,
+    KeyPath,
+    OwnEngineSection,
+    as_tuple,
+    check_kv_cache,
+    located,
+    resolve,
+    sequence_length,
+)
+
+MAX_SEQ_LEN = 8192
+SEQUENCES_CACHED = 16  # in the default KV cache
+# Fields whose settings follow from others too; the rest are settings as they are.
+DECIDED = ("kind", "checkpoint", "model", "max_seq_len", "kv_cache_tokens")
+
+
+def _executable(value: Any, info: ValidationInfo) -> Any:
+    """Read a path relative to the profile's folder; a bare command stays as it is."""
+    return str(resolve(value, info)) if isinstance(value, str) and "/" in value else value
+
+
+class VllmDraft(OwnEngineSection):
+    """A vLLM process.
+
+    checkpoint: the Hugging Face folder; rendering reads its tokenizer and sizes. model: what vLLM
+    loads, a path on the serving machine or a name on the Hub; default: the checkpoint's path.
+    max_seq_len: context and answer; default: what the checkpoint allows, at most 8192.
+    kv_cache_tokens: size of the KV cache; default: 16 whole sequences. gpu_memory_fraction: of the
+    GPU's memory, weights included; two engines on a GPU share it. device_ids: the GPUs to use;
+    default: the first ones. python: the Python that has vLLM, a path or a command on the serving
+    machine. arguments: more of vLLM's engine arguments.
+    """
+
+    kind: Literal["vllm"]
+    checkpoint: Folder
+    model: str | None = None
+    python: Annotated[str, BeforeValidator(_executable)] = VllmSettings.python
+    device_ids: Annotated[tuple[NonNegativeInt, ...], BeforeValidator(as_tuple)] = ()
+    tensor_parallel_size: PositiveInt = VllmSettings.tensor_parallel_size
+    dtype: Literal["auto", "bfloat16", "float16", "float32"] = VllmSettings.dtype
+    max_seq_len: PositiveInt | None = None
+    max_batch_size: PositiveInt = VllmSettings.max_batch_size
+    max_batch_tokens: PositiveInt = VllmSettings.max_batch_tokens
+    kv_cache_tokens: PositiveInt | None = None
+    kv_block_tokens: Literal[16, 32, 64, 128] = 32
+    gpu_memory_fraction: Annotated[float, Field(gt=0, le=1)] = VllmSettings.gpu_memory_fraction
+    enforce_eager: bool = VllmSettings.enforce_eager
+    trust_remote_code: bool = VllmSettings.trust_remote_code
+    threads: NonNegativeInt = VllmSettings.threads
+    arguments: Mapping[str, JsonValue] | None = None
+
+    @property
+    def tokenizer_folder(self) -> Path:
+        return self.checkpoint
+
+    @property
+    def devices(self) -> frozenset[str]:
+        used = self.device_ids or range(self.tensor_parallel_size)
+        on_gpu = {f"cuda:{index}" for index in used}
+        return frozenset(on_gpu if self.device_ids else on_gpu | {"cpu"})
+
+    def plan(self, key_path: KeyPath) -> EnginePlan:
+        with located(*key_path, "checkpoint"):
+            checkpoint = read_checkpoint(self.checkpoint, with_weights=False)
+        length = sequence_length(self.max_seq_len, checkpoint, key_path, most=MAX_SEQ_LEN)
+        cache = self.kv_cache_tokens or SEQUENCES_CACHED * length
+        check_kv_cache(cache, length, *key_path, "kv_cache_tokens")
+        with located(*key_path):
+            settings = VllmSettings(
+                model=self.model or str(self.checkpoint),
+                vocab_size=checkpoint.vocab_size,
+                max_seq_len=length,
+                kv_cache_tokens=cache,
+                **self.model_dump(exclude={*OwnEngineSection.model_fields, *DECIDED}),
+            )
+        return self.plan_of(
+            self.kind,
+            settings,
+            capabilities=capabilities.VLLM_SPECULATIVE
+            if settings.drafts_itself
+            else capabilities.VLLM,
+            vocab_size=checkpoint.vocab_size,
+            max_draft_len=0 if settings.drafts_itself else settings.max_draft_len,
+            end_ids=checkpoint.end_ids,
+            pad_id=checkpoint.pad_id,
+        )
+
+
+class VllmTarget(VllmDraft):
+    """One that verifies drafts of up to max_draft_len tokens, or drafts by itself.
+
+    speculative_config: vLLM's own, for example {method: ngram, num_speculative_tokens: 4}. All
+    requests then speculate in this way, and the engine takes no other drafts.
+    """
+
+    max_draft_len: NonNegativeInt = 16
+    speculative_config: Mapping[str, JsonValue] | None = None
+
+    def adjusted_to_draft(self, draft: EnginePlan, planned: EnginePlan) -> EnginePlan:
+        """Pass on to the engine how wide the draft's logits are, where its padding differs."""
+        if draft.vocab_size == planned.vocab_size:
+            return planned
+        width = {"draft_vocab_size": str(draft.vocab_size)}
+        return replace(planned, parameters={**planned.parameters, **width})
