@@ -57,7 +57,7 @@ Item = TypeVar("Item")
 
 
 class ProfileText(NamedTuple):
-    """A profile, the kind of its prompts where they are words, and the lengths to compare with."""
+    """A profile, the kind of its prompts if it has a file of them, and lengths to compare with."""
 
     profile: Path
     kind: str | None = None
@@ -333,9 +333,9 @@ def _turn(plan: LoadPlan, scenario: Scenario, at_once: int, number: int) -> Load
 
 
 def _scenario(text: ProfileText, at_once: int, num_each: int) -> Scenario:
-    """Return the prompts of a turn: of emulated texts, so many for each request at once.
+    """Return the prompts of a turn: ``num_each`` for each request at once of emulated texts.
 
-    Among few texts one fixed length fits best by chance.
+    With few texts, one fixed length fits best by chance.
     """
     if text.kind is None:
         return scenarios_of_lengths([PROMPT_TOKENS], at_once * num_each)[0]

@@ -263,7 +263,7 @@ class Healthy:
 
 
 class StepsAhead:
-    """Steps beside a call of the target, and who waits for their result."""
+    """Steps that run during a call of the target, and what waits for their result."""
 
     def __init__(self, steps: Generator[EngineCall, EngineAnswer, Any]) -> None:
         self.steps = steps
@@ -281,7 +281,7 @@ class Paused(NamedTuple):
 
 
 class Wait(NamedTuple):
-    """A stream waits for steps beside a call, for some seconds at most."""
+    """A stream waits up to ``timeout`` seconds for steps that ran during a call."""
 
     ahead: StepsAhead
     timeout: float
@@ -529,7 +529,7 @@ def _branches(
 ) -> tuple[BranchDraft, ...]:
     """Return the branches of a call. Only one of them can be hit: the others hold no words.
 
-    at: where in the answer the draft begins. accepted: how many of its tokens are right.
+    at: place in the answer of the first draft token. accepted: number of right draft tokens.
     """
     truth = at + accepted
     rank = int(text.ranks[truth])

@@ -1,4 +1,4 @@
-"""The least that a loop can do with asyncio: it awaits `async_exec` twice a round."""
+"""The barest loop with asyncio: it awaits `async_exec` twice per round."""
 
 from __future__ import annotations
 

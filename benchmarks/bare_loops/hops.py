@@ -1,4 +1,4 @@
-"""What both bare loops share: the calls of a round, and where their time goes."""
+"""The calls of a round, which both bare loops share, and their times by part."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ class Hop:
 
     @property
     def seconds(self) -> Any:
-        """How long it was built, on the way in, in the engine, on the way out and read, [5]."""
+        """Seconds of building, way in, engine, way out and reading: [5]."""
         return np.diff(self._stations) / 1e9
 
 
 class BareRounds:
-    """So many rounds of draft and target, and what they took."""
+    """Rounds of draft and target, and their times."""
 
     def __init__(self, request: Any) -> None:
         given = {tensor.name(): tensor.as_numpy() for tensor in request.inputs()}
@@ -54,7 +54,7 @@ class BareRounds:
         self._seconds = np.zeros(5)
 
     def play(self) -> Any:
-        """Yield each call, want its response; return the answer: seconds in all, and by part."""
+        """Yield each call and get its response; return the answer: seconds in all, and by part."""
         began = time.perf_counter()
         for _ in range(self._rounds):
             draft = yield from self._hop("draft", self._context, 10)

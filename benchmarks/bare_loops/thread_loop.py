@@ -1,4 +1,4 @@
-"""The least that a loop can do on a thread: it waits in `exec` twice a round."""
+"""The barest loop on a thread: it waits in `exec` twice per round."""
 
 from __future__ import annotations
 

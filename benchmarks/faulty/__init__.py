@@ -1,7 +1,7 @@
 """Models that fail on demand: the real ones, with a fault before them.
 
 `plant` puts engine.py and tokenizer.py of this folder before the model.py that was rendered. They
-read the file `fault` in their version folder at every call; where there is none, all is well.
+read the file `fault` in their version folder at every call. Without that file they work.
 """
 
 from __future__ import annotations

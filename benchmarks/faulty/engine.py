@@ -1,4 +1,4 @@
-"""The model.py of an engine that can fail: the real one, behind `FaultyEngine`."""
+"""The model.py of an engine that can fail: the real one, wrapped in `FaultyEngine`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ POLL_SECONDS = 0.01
 
 
 class FaultyEngine:
-    """A real engine, and what goes wrong before a call reaches it or an answer leaves it."""
+    """A real engine, with faults before its calls or its answers."""
 
     def __init__(self, engine: Any, fault: Path) -> None:
         self._engine = engine
@@ -49,7 +49,7 @@ class FaultyEngine:
             self._engine.submit(request, respond)
 
     def _submit_when_over(self, request: Any, respond: Any) -> None:
-        """Hold a call until nobody wants calls to be held; a `stop` does not reach it."""
+        """Hold a call until the fault ends; a `stop` does not reach it."""
         while _read(self._fault) == "hold":
             time.sleep(POLL_SECONDS)
         self._engine.submit(request, respond)
@@ -74,5 +74,5 @@ class TritonPythonModel(RealModel):
     """What Triton's Python backend looks for."""
 
     def load_engine(self, model_config: dict[str, Any], folder: Path) -> FaultyEngine:
-        """Put the real engine behind its faults."""
+        """Wrap the real engine."""
         return FaultyEngine(super().load_engine(model_config, folder), folder / "fault")

@@ -1,4 +1,4 @@
-"""The model.py of a tokenizer model that can fail: the real one, behind a fault."""
+"""The model.py of a tokenizer model that can fail: it checks for a fault first."""
 
 import time
 from pathlib import Path

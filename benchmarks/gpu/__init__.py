@@ -1,1 +1,1 @@
-"""The torch engine on a GPU, measured on an inflated pair: alone, and behind Triton."""
+"""The torch engine on a GPU with an inflated pair: alone, and served by Triton."""

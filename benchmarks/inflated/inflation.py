@@ -1,16 +1,16 @@
 """Make a Llama model wider and deeper without changing its function.
 
-What is new in the hidden state is zero everywhere, so nothing is added to what was there:
+New columns of the hidden state are zero everywhere, so nothing is added to the old ones:
 
 - RMSNorm divides by the mean over more columns: its weights and epsilon make up for that.
 - A larger head keeps its angles, with theta' = theta^(new / old size), and its scores, with queries
   times sqrt(new / old size). Its old halves stand at the start of the new ones.
-- Where fewer query heads share a key-value head, that head is repeated.
+- If fewer query heads share a key-value head, that head is repeated.
 - New layers, heads and MLP columns write zeros into the hidden state.
 - New rows of the vocabulary never win. They need a hidden column that is the same for every token:
   it is so small that it takes the place of half the epsilon of each RMSNorm.
 
-Where no value can have an effect there is noise, so that products cost what they usually do.
+Weights without any effect are noise, so that products cost what they usually do.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ class _Writer:
             _put(mlp.down_proj.weight, old.mlp.down_proj.weight)
 
     def _write_attention(self, new: Any, old: Any) -> None:
-        """Write the old heads where they find their keys and values."""
+        """Write the old heads next to their keys and values."""
         size, old_size = int(self._new.head_dim or 0), int(self._old.head_dim)
         width = self._old.hidden_size
         louder = math.sqrt(size / old_size)
@@ -146,7 +146,7 @@ class _Writer:
 
 
 def _check(base: Any, shape: LlamaShape) -> None:
-    """Raise ShapeError for a model that is none of ours, or does not fit into the shape."""
+    """Raise ShapeError for an unsupported model, or one that doesn't fit into the shape."""
     odd = base.model_type != "llama" or base.attention_bias or base.mlp_bias
     if odd or base.rope_parameters["rope_type"] != "default":
         raise ShapeError(
@@ -163,7 +163,7 @@ def _check(base: Any, shape: LlamaShape) -> None:
 
 
 def _places(old: Any, new: Any) -> list[tuple[int, int]]:
-    """Where each old query head goes: its new place, and that of its keys and values."""
+    """Return the new place of each old query head, and of its keys and values."""
     groups = old.num_attention_heads // old.num_key_value_heads
     new_groups = new.num_attention_heads // new.num_key_value_heads
     copies = -(-groups // new_groups)
@@ -182,13 +182,13 @@ def _places(old: Any, new: Any) -> list[tuple[int, int]]:
 
 
 def _halves(old_size: int, size: int) -> list[int]:
-    """Where the rows of an old head go: rotary embedding turns row i with row i + half."""
+    """Return the new rows of an old head: rotary embedding turns row i with row i + half."""
     half, new_half = old_size // 2, size // 2
     return [*range(half), *range(new_half, new_half + half)]
 
 
 def _constant(base: Any) -> float:
-    """What the constant column holds: squared, half of epsilon's part. bfloat16 has it exactly."""
+    """Return the constant column's value: squared, half of epsilon's part. Exact in bfloat16."""
     exact = math.sqrt(base.rms_norm_eps * base.hidden_size / 2)
     return float(torch.tensor(exact).to(torch.bfloat16))
 

@@ -1,4 +1,4 @@
-"""One request to a text entry: by which way, and whether its client stays for the answer."""
+"""One request to a text entry, whose client may leave early."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from tandem.contract import entry as tensors
 
 CONTROL = "ensemble"
 STREAM = "bls_stream"
-PATIENCE = 60.0  # seconds without a word, after which a client counts its request as lost
+PATIENCE = 60.0  # seconds without an answer, after which a client counts its request as lost
 NO_ANSWER = f"no answer within {PATIENCE:g} s"
 TYPES = {tensor: tensor.dtype for tensor in tensors.INPUTS}
 
 
 @dataclass(frozen=True)
 class SoakRequest:
-    """What is sent.
+    """A request.
 
     timeout: microseconds, 0 for the server's own. leaves_after: seconds, or chunks, after which the
     client cancels; None to stay.
@@ -38,13 +38,13 @@ class SoakRequest:
 
     @property
     def leaves(self) -> bool:
-        """Whether the client does not mean to stay."""
+        """Whether the client leaves before the end."""
         return self.leaves_after_seconds is not None or self.leaves_after_chunks is not None
 
 
 @dataclass
 class SoakOutcome:
-    """What came: a text a prompt, complete unless the client left or there was an error."""
+    """One text per prompt, complete unless the client left or there was an error."""
 
     texts: tuple[str, ...]
     error: str = ""
@@ -54,7 +54,7 @@ class SoakOutcome:
 
 
 def ask(url: str, request: SoakRequest) -> SoakOutcome:
-    """Send a request and stay for the answer, or not. Times are monotonic seconds."""
+    """Send a request and return its outcome. Times are monotonic seconds."""
     began = time.monotonic()
     how = _streamed if request.entry == STREAM else _plain
     with grpc.InferenceServerClient(url) as connection:
@@ -88,18 +88,18 @@ def _streamed(connection: grpc.InferenceServerClient, request: SoakRequest) -> S
             if error is not None:
                 complete = True
                 return SoakOutcome(tuple(texts), error.message())
-            told = result.as_numpy(tensors.TEXT_OUTPUT)
-            if told is not None:
+            text = result.as_numpy(tensors.TEXT_OUTPUT)
+            if text is not None:
                 chunks += 1
                 row = result.as_numpy(tensors.BATCH_INDEX).item()
-                texts[row] += told.item().decode()
+                texts[row] += text.item().decode()
             if result.get_response().parameters["triton_final_response"].bool_param:
                 complete = True
                 return SoakOutcome(tuple(texts))
     except InferenceServerException as error:
         return SoakOutcome(tuple(texts), error.message())
     finally:
-        # Of a stream that is cancelled tritonclient keeps a thread for good.
+        # tritonclient never ends the thread of a cancelled stream.
         connection.stop_stream(cancel_requests=not complete)
 
 
@@ -128,7 +128,7 @@ def _moment(seconds: float | None) -> float:
 
 
 def _inputs(request: SoakRequest, *, stream: bool) -> list[grpc.InferInput]:
-    """The same values for every prompt: [b, 1], or [b, n] for lists."""
+    """Return the inputs, with the same values for every prompt: [b, 1], or [b, n] for lists."""
     made = [_input(tensors.TEXT_INPUT, [[prompt] for prompt in request.prompts])]
     for name, value in {**request.values, tensors.STREAM: stream}.items():
         row = list(value) if isinstance(value, tuple) else [value]

@@ -106,8 +106,8 @@ class Crowd:
         if _right(question, outcome):
             self._ledger.add(kind)
         else:
-            told = f"{request.values} of {question.prompts} -> {outcome.texts}"
-            self._ledger.add("wrong", f"{told}, the baseline has {question.answers}")
+            got = f"{request.values} of {question.prompts} -> {outcome.texts}"
+            self._ledger.add("wrong", f"{got}, the baseline has {question.answers}")
 
     def _judge_error(self, question: Question, outcome: SoakOutcome) -> None:
         if outcome.error == NO_ANSWER:

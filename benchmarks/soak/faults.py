@@ -1,4 +1,4 @@
-"""Faults, one after the other for as long as the crowd is there, and which of them may be felt."""
+"""Faults in turn during the soak test, and the errors that they explain."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from tandem.contract.errors import class_of
 POLL = 0.02
 # An error may reach a client this long after its fault: the longest time-out, and some to spare.
 SECONDS_FELT = 15.0
-# Each is a thread for good, and 32 of them end a server's service.
+# Each takes a thread until the server ends, and 32 of them stop it.
 MOST_LOST = 8
 
 
 class FaultStep(NamedTuple):
-    """A model fails in some way for some seconds; a "once" until somebody was struck."""
+    """A model fails for some seconds; with a "once" fault until one call was struck."""
 
     model: str
     fault: Fault
@@ -53,7 +53,7 @@ class Struck(NamedTuple):
 
 
 class Trouble:
-    """Runs through the steps again and again on a thread of its own; a context manager."""
+    """Repeats the steps on its own thread; a context manager."""
 
     def __init__(self, models: Path) -> None:
         self.injected: Counter[str] = Counter()
@@ -84,7 +84,7 @@ class Trouble:
         return self.injected["target lose once"]
 
     def explains(self, error: str, began: float, ended: float) -> bool:
-        """Whether an error that a client got is that of a fault of its time."""
+        """Whether a fault at the time of a request explains its error."""
         _, line = class_of(error)
         return any(
             line.startswith(f"model '{fault.model}' failed: ")

@@ -1,11 +1,11 @@
-"""Whether what a server holds stays as it is once it has warmed up.
+"""Whether a server's memory, descriptors and threads stay constant after warm-up.
 
 The first quarter of the samples is warm-up. Of the rest, the median of the last third may be above
 that of the first third by a limit: for memory a twentieth and some megabytes (allocators keep what
 a busy moment took), for descriptors a few.
 
-Threads come and go with the crowd: each sequence that decodes has its own. So they are counted at
-rest, before the crowd comes and after it has gone.
+Each decoding sequence has its own thread. So threads are counted at rest, before and after all
+requests.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ FEW = 8
 
 
 class Course(NamedTuple):
-    """How something went: what it was at first and in the end, and what may lie between."""
+    """How a quantity developed: its first and last values, and the allowed growth."""
 
     name: str
     first: float
@@ -32,7 +32,7 @@ class Course(NamedTuple):
 
     @property
     def growth(self) -> float:
-        """By how much there was more in the end."""
+        """The last value less the first one."""
         return self.end - self.first
 
     @property

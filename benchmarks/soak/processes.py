@@ -1,4 +1,4 @@
-"""What a server holds at a moment: memory, threads and descriptors by process, shared memory."""
+"""A server's use of memory, threads, descriptors and shared memory."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Sample(NamedTuple):
     """A moment. memory_mb, threads, descriptors: by model, "triton" for the server itself.
 
     All processes of a model count together. heartbeat: seconds since the watcher that looked last
-    of all entries did; None where it is not told. lost: calls given up, by engine.
+    of all entries did; None if unknown. lost: abandoned calls, by engine.
     """
 
     moment: float
@@ -41,7 +41,7 @@ class Sample(NamedTuple):
 
 
 def sample(server: TritonServer) -> Sample:
-    """Look at a server."""
+    """Take a sample of a server."""
     names = {pid: name_of(pid) for pid in server.processes}
     metrics = read_metrics(server)
     beats = [one.value for one in metrics if one.name == HEARTBEAT]
@@ -57,12 +57,12 @@ def sample(server: TritonServer) -> Sample:
 
 
 def process_of(server: TritonServer, model: str) -> int:
-    """The stub of a model."""
+    """Return the process id of a model's stub."""
     return next(pid for pid in server.processes if name_of(pid) == model)
 
 
 def is_at_rest(server: TritonServer) -> bool:
-    """Whether nothing decodes and nothing waits."""
+    """Whether no request runs or waits."""
     return not any(one.value for one in read_metrics(server) if one.name in AT_REST)
 
 

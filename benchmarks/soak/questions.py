@@ -1,4 +1,4 @@
-"""What the crowd asks, and what the control answers: each question has one right answer."""
+"""Requests of the soak test, each with its one right answer: the baseline's."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MOST_TOKENS = 24
 BATCH = 3
 WORDS = ("self", "return", " = ")
 
-# Everything that decides a text: greedy or sampled with a seed, so that it can be repeated.
+# Everything that decides a text. Sampled ones have a seed, so that they can be repeated.
 MANNERS: tuple[Mapping[str, Any], ...] = (
     {},
     {tensors.TEMPERATURE: 0.9, tensors.SEED: 7},
@@ -32,7 +32,7 @@ MANNERS: tuple[Mapping[str, Any], ...] = (
 
 @dataclass(frozen=True)
 class Question:
-    """Prompts and how they are to be continued; ``answers`` are the control's, a text a prompt."""
+    """Prompts and how to continue them; ``answers`` are the baseline's, one per prompt."""
 
     prompts: tuple[str, ...]
     manner: Mapping[str, Any]
@@ -40,17 +40,17 @@ class Question:
 
     @property
     def greedy(self) -> bool:
-        """Whether the most probable token is always taken."""
+        """Whether it is decoded greedily."""
         return not self.manner
 
     @property
     def values(self) -> dict[str, Any]:
-        """What is sent beside the prompts."""
+        """Inputs besides the prompts."""
         return {tensors.MAX_TOKENS: MOST_TOKENS, **self.manner}
 
 
 def answered(url: str) -> list[Question]:
-    """All questions, with the control's answers; nothing else may be asked meanwhile."""
+    """Return all questions with the baseline's answers. The server must be idle."""
     with ThreadPoolExecutor(4) as threads:
         return list(threads.map(lambda question: _answered(url, question), _questions()))
 
@@ -66,5 +66,5 @@ def _questions() -> Iterator[Question]:
 def _answered(url: str, question: Question) -> Question:
     outcome = ask(url, SoakRequest(CONTROL, question.prompts, question.values))
     if outcome.error:
-        raise RuntimeError(f"the control does not answer: {outcome.error}")
+        raise RuntimeError(f"the baseline does not answer: {outcome.error}")
     return Question(question.prompts, question.manner, outcome.texts)
