@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import tritonclient.grpc as client
+from checkpoints import write_qwen2, write_tokenizer
 from crowd import Crowd, answers_of, ask, controls, prompts_of, wrong
 from entries import ask_one, inputs, streaming
 from live_triton import eventually
@@ -340,10 +341,12 @@ def logits_of(server, entry, prompts):
 
 
 @pytest.mark.heavy
-def test_an_answer_that_does_not_fit_into_shared_memory_ends_its_request(embedded, serve):
-    # One prompt after the other, so the target's answers don't make room for the whole answer.
+def test_an_answer_that_does_not_fit_into_shared_memory_ends_its_request(tmp_path, serve):
+    """The answers of the target fit, one prompt after the other; the whole answer does not."""
+    write_qwen2(tmp_path, write_tokenizer(tmp_path), layers=1)
+    profile = deployment.for_checkpoints(tmp_path, None).profile
     admission = AdmissionSection(max_requests=1)
-    server = serve(deployment.check(embedded.profile.model_copy(update={"admission": admission})))
+    server = serve(deployment.check(profile.model_copy(update={"admission": admission})))
     prompts = ["x = 1\n" * 60] * 8
     for entry in ("bls", "ensemble"):
         with no_more_shared_memory(server, "bls_stream"):
