@@ -4,8 +4,8 @@ from typing import Final, Literal, TypeAlias, get_args
 
 from tandem.contract.tensor import Tensors
 
-# Where a token of an answer came from: an index of these in `output_kinds`. An engine that drafts
-# by itself does not tell. A forced token is the only one that the request's guide allows there.
+# The origin of a token, whose index is in `output_kinds`. An engine that drafts by itself doesn't
+# report it. A forced token is the only one that the request's guide allows there.
 Kind: TypeAlias = Literal["plain", "accepted", "correction", "bonus", "unknown", "forced"]
 KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
 
@@ -75,10 +75,10 @@ OUTPUTS = Tensors()
 TEXT_OUTPUT = OUTPUTS.declare("text_output", "STRING", (-1,))
 CUM_LOG_PROBS = OUTPUTS.declare("cum_log_probs", "FP32", (-1,))
 OUTPUT_LOG_PROBS = OUTPUTS.declare("output_log_probs", "FP32", (-1, -1))
-# The likeliest tokens at the place of each of the output ids, [b, 1, n, k], best first.
+# The most likely tokens at the position of each output id, [b, 1, n, k], best first.
 OUTPUT_TOP_IDS = OUTPUTS.declare("output_top_ids", "INT32", (-1, -1, -1))
 OUTPUT_TOP_LOG_PROBS = OUTPUTS.declare("output_top_log_probs", "FP32", (-1, -1, -1))
-# The same of the prompt; nothing precedes its first token, whose row is zeros.
+# The same of the prompt. Its first token has no log-probability: its row is zeros.
 PROMPT_LOG_PROBS = OUTPUTS.declare("prompt_log_probs", "FP32", (-1, -1))
 PROMPT_TOP_IDS = OUTPUTS.declare("prompt_top_ids", "INT32", (-1, -1, -1))
 PROMPT_TOP_LOG_PROBS = OUTPUTS.declare("prompt_top_log_probs", "FP32", (-1, -1, -1))
@@ -100,16 +100,17 @@ NUM_INPUT_TOKENS = OUTPUTS.declare("num_input_tokens", "INT32", (1,))
 NUM_OUTPUT_TOKENS = OUTPUTS.declare("num_output_tokens", "INT32", (1,))
 OUTPUT_IDS = OUTPUTS.declare("output_ids", "INT32", (-1, -1))
 SEQUENCE_LENGTH = OUTPUTS.declare("sequence_length", "INT32", (-1,))
-# Of each of the output ids: its round, its kind, and the characters of text that it completes.
+# Of each output id: its round, its kind, and the number of characters that it completes.
 OUTPUT_ROUNDS = OUTPUTS.declare("output_rounds", "INT32", (-1, -1))
 OUTPUT_KINDS = OUTPUTS.declare("output_kinds", "UINT8", (-1, -1))
 OUTPUT_TEXT_LENGTHS = OUTPUTS.declare("output_text_lengths", "INT32", (-1, -1))
 FINISH_REASON = OUTPUTS.declare("finish_reason", "STRING", (-1,))
 NUM_ROUNDS = OUTPUTS.declare("num_rounds", "INT32", (1,))
-# A JSON object a prompt, with the keys of vLLM's per-request statistics, in all and by drafter.
+# A JSON object per prompt, with the keys of vLLM's per-request statistics, in total and per
+# drafter.
 SPEC_DECODE_STATISTICS = OUTPUTS.declare("spec_decode_statistics", "STRING", (-1,))
 
-# What a client reads of every answer and of every chunk of it.
+# The outputs that clients read in every answer and chunk.
 ANSWER_OUTPUTS: Final = (
     TEXT_OUTPUT,
     OUTPUT_IDS,

@@ -33,7 +33,7 @@ AHEAD_CALLS = METRICS.counter(
     "tandem_draft_ahead_calls_total", "Rounds during whose verification the next was drafted"
 )
 AHEAD_BRANCHES = METRICS.counter(
-    "tandem_draft_ahead_branches_total", "Branches drafted, each behind one outcome of a round"
+    "tandem_draft_ahead_branches_total", "Branches drafted, each after one outcome of a round"
 )
 AHEAD_WASTED_BRANCHES = METRICS.counter(
     "tandem_draft_ahead_wasted_branches_total", "Branches that no round used"
@@ -50,7 +50,7 @@ DRAFTER_FAILURES = METRICS.counter(
 )
 UNVERIFIED_DRAFT_TOKENS = METRICS.counter(
     "tandem_unverified_draft_tokens_total",
-    "Draft tokens that the target dropped without verifying them; at least so many",
+    "Draft tokens that the target dropped without verifying them; a lower bound",
 )
 GUIDES_REFUSED = METRICS.counter(
     "tandem_guides_refused_total", "Guides that could not be compiled, by the keyword that is why"
@@ -62,7 +62,7 @@ REPAIRED_TOKENS = METRICS.counter(
     "tandem_repaired_tokens_total", "Tokens that the target drew again to fit a guide"
 )
 ILLEGAL_DRAFT_TOKENS = METRICS.counter(
-    "tandem_illegal_draft_tokens_total", "Draft tokens dropped where a guide forbids one"
+    "tandem_illegal_draft_tokens_total", "Draft tokens dropped because a guide forbids one"
 )
 RECOMPUTED_TOKENS = METRICS.counter(
     "tandem_recomputed_tokens_total", "Context tokens computed again after an eviction"
@@ -81,7 +81,7 @@ LOOKUP_POOL_TOKENS = METRICS.gauge(
 )
 OLDEST_DELIVERY = METRICS.gauge(
     "tandem_oldest_untaken_response_seconds",
-    "For how long the server has not taken a response; where it exceeds 30 its streams hang",
+    "How long the server has not accepted a response; above 30, its streams hang",
 )
 ABANDONED_CALLS = METRICS.gauge(
     "tandem_abandoned_calls", "Engine calls abandoned without an answer"

@@ -87,9 +87,9 @@ class SharedCapacity(OtherLoops):
         self._mailbox.put(request_id)
 
     def close(self) -> None:
-        """Hear no more. The last one leaves no file behind.
+        """Stop receiving messages. The last loop removes the file.
 
-        As long as one is there, those who come find it: loops of a model that was loaded anew, say.
+        Until then new loops find the others, for example those of a reloaded model.
         """
         self._mailbox.close()
         with self.exclusively():
