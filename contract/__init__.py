@@ -1,5 +1,5 @@
-"""The contract: where the decoding loop, the engines and the tokenizer models meet.
+"""The contract between the decoding loop, the engines and the tokenizer models.
 
-Nothing here imports anything of ours. No tensor is declared anywhere else; metrics are declared by
-whoever counts them, with `contract.metric`.
+Its modules import nothing else of Tandem. Every tensor is declared here; metrics are declared by
+the packages that count them, with `contract.metric`.
 """

@@ -1,4 +1,4 @@
-"""What an engine can do. The entries refuse by name what its capabilities exclude."""
+"""What an engine can do. The entries reject inputs that need other capabilities."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ class Capabilities:
 
     verifies_drafts: takes `draft_input_ids` and verifies them in one step.
     drafts_itself: speculates inside; the loop must not draft for it.
-    keyed_randomness: the noise of a token depends on (seed, absolute position, purpose) alone, so
-        that a seed gives one text however it is cut into calls.
-    log_probs_with_drafts: returns log-probabilities of what a verification emits.
-    top_log_probs: tells the likeliest tokens beside those that it emits.
+    keyed_randomness: the noise of a token depends only on (seed, absolute position, purpose), so a
+        seed gives the same text however it is divided into calls.
+    log_probs_with_drafts: returns log-probabilities of the tokens that a verification emits.
+    top_log_probs: returns the most likely tokens at each position.
     prompt_log_probs: returns log-probabilities of a context's tokens.
-    stops_when_unsure: honours `draft_stop_probability`, and rates the tokens it drafts.
-    logits_tell_all: its `generation_logits`, warped as transformers does, are what it draws from:
-        bias, penalties, bans and masks are in them.
+    stops_when_unsure: supports `draft_stop_probability`, and returns log-probabilities of drafts.
+    logits_tell_all: it draws from its `generation_logits`, warped as in transformers: they include
+        bias, penalties, bans and masks.
     shares_logits: as a draft it returns `shared_logits_handle`, as a target it reads that
         instead of `draft_logits`.
     warps_draft_logits: takes `draft_logits` raw; otherwise they must be log-probabilities.
-    compares_ids_exactly: without `draft_logits`, its own sample that differs is the correction.
-    top_p_with_drafts: draws under top-p from the same distribution, verifying or not.
-    min_p: draws by `min_p`.
-    branches: as a draft it honours `branch_counts`: it drafts on behind several outcomes of a
-        verification in one call.
-    masks_tokens: honours `token_masks`: which tokens may come at each place.
+    compares_ids_exactly: without `draft_logits`, its own first different sample is the correction.
+    top_p_with_drafts: under top-p, verification draws from the same distribution as sampling.
+    min_p: supports `min_p`.
+    branches: as a draft it supports `branch_counts`: one call drafts on after several outcomes of a
+        verification.
+    masks_tokens: supports `token_masks`: which tokens are allowed at each position.
     returns_logits: as a draft it returns the logits that it drew its tokens from.
     """
 

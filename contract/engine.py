@@ -72,40 +72,41 @@ LOOKAHEAD_VERIFICATION_SET_SIZE = NVIDIA_INPUTS.ragged(
 RETURN_NUM_INPUT_TOKENS = NVIDIA_INPUTS.scalar("return_num_input_tokens", "BOOL")
 RETURN_NUM_OUTPUT_TOKENS = NVIDIA_INPUTS.scalar("return_num_output_tokens", "BOOL")
 
-INPUTS = Tensors(NVIDIA_INPUTS)  # of our own engines
+INPUTS = Tensors(NVIDIA_INPUTS)  # of Tandem's own engines
 MIN_P = INPUTS.scalar("min_p", "FP32")
-MAX_TOP_LOG_PROBS = 20  # as OpenAI's clients may ask for
+MAX_TOP_LOG_PROBS = 20  # OpenAI's limit
 NUM_TOP_LOG_PROBS = INPUTS.scalar("num_top_log_probs", "INT32")
 RETURN_PROMPT_LOG_PROBS = INPUTS.scalar("return_prompt_log_probs", "BOOL")
 DRAFT_STOP_PROBABILITY = INPUTS.scalar("draft_stop_probability", "FP32")
-# Between our own engines: where the draft's logits lie in shared memory; see
+# Between Tandem's own engines: the place of the draft's logits in shared memory; see
 # `engines.shared_logits`.
 SHARED_LOGITS_HANDLE = INPUTS.declare("shared_logits_handle", "UINT64", (3,), optional=True)
-# The row there of the first draft token; left out: 0. Branches of one call share one page.
+# The row of the first draft token there; default 0. The branches of one call share one page.
 SHARED_LOGITS_ROW = INPUTS.scalar("shared_logits_row", "INT32")
-# Of a draft: logits that it has shared and nobody will read, so that it may use their memory again.
+# For a draft: logits that it has shared and that will not be read, so it may reuse their memory.
 UNREAD_LOGITS_HANDLE = INPUTS.declare("unread_logits_handle", "UINT64", (3,), optional=True)
-# Of a draft whose capabilities say `branches`: a call with `branch_counts` verifies nothing. It
-# drafts on, behind each of several outcomes that a verification of `draft_input_ids` [k] may have.
-# An outcome is (accepted length j, next token x). Its branch continues input_ids, d_1..d_j, x as a
-# plain draft call on that context would: what ends a plain call (a length, `end_id`, stop words,
-# `draft_stop_probability`) ends each branch by itself, and `min_tokens` counts from input_ids.
-# Per accepted length j = 0..k: how many next tokens to draft behind, the likeliest first. At j < k
-# none is d_(j+1). One that ends the answer takes a place but has no branch; nothing is drafted
-# behind a d_j that ends it. Without free memory there are fewer branches, even none.
+# For a draft with the capability `branches`: a call with `branch_counts` verifies nothing. It
+# drafts on after several outcomes that a verification of `draft_input_ids` [k] may have. An outcome
+# is (accepted length j, next token x). Its branch continues input_ids, d_1..d_j, x like a plain
+# draft call on that context: what ends a plain call (a length, `end_id`, stop words,
+# `draft_stop_probability`) ends each branch by itself, and `min_tokens` counts from input_ids. Per
+# accepted length j = 0..k: the number of next tokens to draft after, the most likely first. At j <
+# k none is d_(j+1). A next token that ends the answer takes a place but has no branch; no branch
+# follows a d_j that ends the answer. Without free memory there are fewer branches, or none.
 BRANCH_COUNTS = INPUTS.ragged("branch_counts", "INT32", (-1,))
-# Per accepted length: the most tokens behind x; 0: no branch. `request_output_len` counts nothing.
+# Per accepted length: the most tokens after x; 0: no branch. `request_output_len` is ignored.
 BRANCH_OUTPUT_LEN = INPUTS.ragged("branch_output_len", "INT32", (-1,))
-# Per accepted length: the seed of a plain call there. Left out: `seed`, whose noise by position
-# draft and target share, so that the next tokens are chosen by it too; otherwise by probability.
-# By probability too where `return_generation_logits` asks for logits: a target that compares them
-# shares no noise. They are those of all branches' tokens, one branch behind another; none where the
-# call was stopped, because then nobody reads them.
+# Per accepted length: the seed of a plain call there. Default: `seed`, whose noise by position
+# draft and target share, so it also chooses the next tokens; with seeds, they are chosen by
+# probability. They are also chosen by probability if `return_generation_logits` asks for logits,
+# because a target that compares logits shares no noise. The logits are those of all branches'
+# tokens, in order of the branches. A call that was stopped returns none, because no round reads
+# them.
 BRANCH_SEEDS = INPUTS.ragged("branch_seeds", "UINT64", (-1,))
-# Of a target whose capabilities say `masks_tokens`, [k + 1, ceil(vocab_size / 32)]: which tokens
-# may come at the place of each draft token, and behind the last one. Bit (id % 32) of word
-# (id // 32) is set where `id` may. What lies behind the first rejected draft token is not read.
-# Without draft tokens, a row for each new token: the call decodes no further than the rows reach.
+# For a target with the capability `masks_tokens`, [k + 1, ceil(vocab_size / 32)]: the tokens that
+# are allowed at the position of each draft token, and after the last one. Bit (id % 32) of word (id
+# // 32) is set if `id` is allowed. Rows after the first rejected draft token are not read. Without
+# draft tokens, one row per new token: the call decodes at most as many tokens as there are rows.
 TOKEN_MASKS = INPUTS.declare("token_masks", "INT32", (-1, -1), optional=True)
 
 NVIDIA_OUTPUTS = Tensors()
@@ -131,26 +132,26 @@ TOTAL_DRAFT_TOKENS = NVIDIA_OUTPUTS.declare("total_draft_tokens", "INT32", (1,))
 NUM_INPUT_TOKENS = NVIDIA_OUTPUTS.declare("num_input_tokens", "INT32", (1,))
 NUM_OUTPUT_TOKENS = NVIDIA_OUTPUTS.declare("num_output_tokens", "INT32", (1,))
 
-OUTPUTS = Tensors(NVIDIA_OUTPUTS)  # of our own engines
-# The likeliest tokens at each place of the answer, [1, 1, n, k], and of the context, [1, 1, n]
-# and [1, 1, n, k]; nothing precedes the context's first token, whose row is zeros.
+OUTPUTS = Tensors(NVIDIA_OUTPUTS)  # of Tandem's own engines
+# The most likely tokens at each position of the answer, [1, 1, n, k], and of the context, [1, 1, n]
+# and [1, 1, n, k]. The context's first token has no log-probability: its row is zeros.
 OUTPUT_TOP_IDS = OUTPUTS.declare("output_top_ids", "INT32", (-1, -1, -1))
 OUTPUT_TOP_LOG_PROBS = OUTPUTS.declare("output_top_log_probs", "FP32", (-1, -1, -1))
 PROMPT_LOG_PROBS = OUTPUTS.declare("prompt_log_probs", "FP32", (-1, -1))
 PROMPT_TOP_IDS = OUTPUTS.declare("prompt_top_ids", "INT32", (-1, -1, -1))
 PROMPT_TOP_LOG_PROBS = OUTPUTS.declare("prompt_top_log_probs", "FP32", (-1, -1, -1))
 OUT_SHARED_LOGITS_HANDLE = OUTPUTS.declare(SHARED_LOGITS_HANDLE, "UINT64", (3,))
-# What a call with `branch_counts` answers, besides `output_ids` without tokens: b branches, by
-# accepted length, then the likeliest next token first. K is the length of the longest.
-# [b, 2]: accepted length, next token.
+# What a call with `branch_counts` returns, besides `output_ids` without tokens: b branches, by
+# accepted length, then the most likely next token first. K is the length of the longest branch. [b,
+# 2]: accepted length, next token.
 BRANCH_OUTCOMES = OUTPUTS.declare("branch_outcomes", "INT32", (-1, 2))
-BRANCH_IDS = OUTPUTS.declare("branch_ids", "INT32", (-1, -1))  # [b, K]: behind it; then zeros
+BRANCH_IDS = OUTPUTS.declare("branch_ids", "INT32", (-1, -1))  # [b, K]: tokens after it; then zeros
 BRANCH_LENGTHS = OUTPUTS.declare("branch_lengths", "INT32", (-1,))  # [b]
-# [b, K]: as `output_log_probs`, where `return_log_probs` asks for them.
+# [b, K]: like `output_log_probs`, if `return_log_probs` is true.
 BRANCH_LOG_PROBS = OUTPUTS.declare("branch_log_probs", "FP32", (-1, -1))
 
 LOGITS = frozenset({DRAFT_LOGITS, CONTEXT_LOGITS, GENERATION_LOGITS})  # of the deployment's type
 
-# Of 32-bit logits that the branches of one call may have; there are fewer branches where these are
-# wide. So they are written beside the target's step, not behind it.
+# Limit of the 32-bit logits of the branches of one call: wide logits mean fewer branches. So
+# writing them takes no longer than the target's step.
 MAX_BRANCH_LOGITS_BYTES = 2**25

@@ -1,11 +1,11 @@
-"""The kind of an error: Triton's code, a class where that is too coarse, and how both travel.
+"""Triton's code of an error, a class where the code is too coarse, and how both are sent.
 
-A call between models loses the code before Triton 25.04: each error arrives as INTERNAL. So a
-model that is called by another one writes the code before its line, and the caller takes it off.
+A call between models loses the code before Triton 25.04: each error arrives as INTERNAL. So a model
+that is called by another one writes the code before its line, and the caller removes it.
 
-Triton has one code for a server that has too much to do and one that lost an engine, and none for
-a deadline. So where a client should act otherwise than the code says, the line itself begins with
-the class, for whoever reads it by whatever protocol.
+Triton has the same code for an overloaded server and for one that lost an engine, and none for a
+deadline. If a client should react differently than to the code alone, the line begins with the
+class, in every protocol.
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ from __future__ import annotations
 from typing import Final, Literal, TypeAlias, TypeVar, get_args
 
 ErrorCode: TypeAlias = Literal[
-    "INVALID_ARG",  # the call itself is at fault, and would be refused again
+    "INVALID_ARG",  # the call itself is wrong, and would be rejected again
     "UNSUPPORTED",
     "NOT_FOUND",
-    "UNAVAILABLE",  # another server, or this one later, may answer; part may have been streamed
-    "CANCELLED",  # nobody waits for the answer any more
-    "INTERNAL",  # something failed on the way
+    "UNAVAILABLE",  # another server, or this one later, may answer
+    "CANCELLED",  # the client left
+    "INTERNAL",  # something failed
 ]
 ErrorClass: TypeAlias = Literal[
-    "overloaded",  # UNAVAILABLE: all is well, and full; come again in a moment
-    "model_unavailable",  # UNAVAILABLE: a model behind the entry is lost, or shuts down
+    "overloaded",  # UNAVAILABLE: the queue is full; retry later (HTTP 429 at the gateway)
+    "model_unavailable",  # UNAVAILABLE: a model behind the entry died or shuts down
     "model_timeout",  # INTERNAL: a model behind the entry did not answer in time
-    "deadline_exceeded",  # INTERNAL: the request used its own time up
-    "invalid_guide",  # INVALID_ARG: what the answer is to look like cannot be compiled or followed
+    "deadline_exceeded",  # INTERNAL: the request exceeded its time-out
+    "invalid_guide",  # INVALID_ARG: the guide cannot be compiled or followed
 ]
 Prefix = TypeVar("Prefix", bound=str)
 
@@ -34,7 +34,7 @@ CLASSES: Final[tuple[ErrorClass, ...]] = get_args(ErrorClass)
 
 
 def coded(code: ErrorCode, line: str) -> str:
-    """Write a code before an error's line, but for INTERNAL, which it arrives as anyway."""
+    """Write a code before an error's line, except INTERNAL, which is what arrives anyway."""
     return line if code == "INTERNAL" else f"{code}: {line}"
 
 

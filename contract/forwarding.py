@@ -1,12 +1,12 @@
-"""What the id of a request says: that a program of ours forwards it, and that it can be stopped.
+"""Request ids: which requests are forwarded by Tandem's own programs, and which can be stopped.
 
-A ``stop`` ends the request with the same id, and its sender need not be the one who asked. So only
-ids that nobody can guess are stopped: random UUIDs (version 4), in hexadecimal with hyphens or
-without, and those of forwarded requests.
+A ``stop`` ends the request with the same id, and any client can send it. So it only works for ids
+that can't be guessed: random UUIDs (version 4), in hexadecimal with or without hyphens, and ids of
+forwarded requests.
 
-The errors of a forwarded request have their code before the line (``contract.errors``): a call
-between models loses the code before Triton 25.04, and so does a stream. Triton's own remedy for
-streams, the header ``triton_grpc_error``, makes Triton 2.51 crash where many of them end in errors.
+The errors of a forwarded request have their code before the line (``contract.errors``), because
+calls between models lose the code before Triton 25.04, and so do streams. Triton's own remedy for
+streams, the header ``triton_grpc_error``, crashes Triton 2.51 if many of them end in errors.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _UUID4 = re.compile(
 
 
 def fresh_forwarded() -> str:
-    """Return the id of a request on its way to ``bls_stream``; nobody can guess it."""
+    """Return an unguessable id for a request that is forwarded to ``bls_stream``."""
     return f"{_FORWARDED}{uuid.uuid4().hex}"
 
 

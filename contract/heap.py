@@ -1,4 +1,4 @@
-"""Memory that the C library keeps after it has been freed."""
+"""Returns freed memory that the C library keeps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a Prometheus metric is declared as."""
+"""The declaration of a Prometheus metric."""
 
 from __future__ import annotations
 
@@ -8,9 +8,7 @@ Kind: TypeAlias = Literal["counter", "gauge", "histogram"]
 
 
 class Metric(str):
-    """A metric's name that also knows its kind and its help text.
-
-    It is a plain ``str`` wherever a name is wanted, as `contract.tensor.Tensor` is.
+    """A metric's name, with its kind and help text. It is a ``str``, so it can be used as a name.
 
     buckets: the upper bounds of a histogram, in seconds.
     """

@@ -9,5 +9,5 @@ CONTEXT_LENGTH = INPUTS.scalar("CONTEXT_LENGTH", "INT32")
 
 OUTPUTS = Tensors()
 OUTPUT = OUTPUTS.declare("OUTPUT", "STRING", (-1,))
-# Of each id behind the context, the characters that it completes; shorter rows end in zeros.
+# The characters that each id after the context completes; shorter rows end in zeros.
 TEXT_LENGTHS = OUTPUTS.declare("TEXT_LENGTHS", "INT32", (-1,))

@@ -38,5 +38,5 @@ IS_VIDEO_INPUT = OUTPUTS.declare("IS_VIDEO_INPUT", "BOOL", (1,))
 ATTENTION_MASK = OUTPUTS.declare("ATTENTION_MASK", "INT64", (-1,))
 IMAGE_GRID_THW = OUTPUTS.declare("IMAGE_GRID_THW", "INT64", (3,))
 VISION_INPUT_ID = OUTPUTS.declare("VISION_INPUT_ID", "INT32", (-1,))
-# For each stop word its id, where it is one special token, which the text hides; else -1.
+# The id of each stop word that is one special token, because text omits those; else -1.
 SPECIAL_STOP_IDS = OUTPUTS.declare("SPECIAL_STOP_IDS", "INT32", (-1,))

@@ -1,9 +1,8 @@
-"""How Triton writes strings into a tensor, read without trusting how many there are.
+"""Decodes the strings in a tensor, with a limit on their number.
 
-Triton's Python backend decodes every string of a request before a model sees it, one by one in
-Python: a list of some millions holds the process's only GIL for many seconds. A model that takes
-strangers' requests puts ``Strings`` in the place of that decoder
-(``pb_utils.deserialize_bytes_tensor``); what it makes of too many costs nothing.
+Triton's Python backend decodes every string of a request in Python before a model gets it: a list
+of millions holds the GIL of the process for many seconds. Models with public inputs replace that
+decoder (``pb_utils.deserialize_bytes_tensor``) by ``Strings``, which skips too long lists.
 """
 
 from __future__ import annotations
@@ -20,13 +19,13 @@ _LENGTH = struct.Struct("<I")
 
 
 class Strings:
-    """The encoded strings of a tensor, which Triton asks for in their shape."""
+    """The encoded strings of a tensor. Triton calls ``reshape`` with the tensor's shape."""
 
     def __init__(self, encoded: NDArray[np.uint8]) -> None:
         self._encoded = encoded
 
     def reshape(self, shape: Any) -> NDArray[np.object_]:
-        """Return the strings as bytes, or b"" in each one's place where there are too many."""
+        """Return the strings as bytes, or b"" for each if there are too many."""
         count = int(np.prod(shape))
         if count > MOST_STRINGS:
             return np.broadcast_to(np.array(b"", object), shape)

@@ -1,17 +1,16 @@
-"""What a Triton model declares about one tensor."""
+"""The declaration of a Triton model's tensor."""
 
 from __future__ import annotations
 
 
 class Tensor(str):
-    """A tensor's name that also knows its type and shape.
+    """A tensor's name, with its type and shape.
 
-    It is a plain ``str`` wherever a name is wanted (a dictionary key, a request), so that no
-    caller has to unwrap it.
+    It is a ``str``, so it can be used as a name: a dictionary key, for example.
 
     dtype: Triton's name without the ``TYPE_`` prefix, e.g. ``INT32``, ``STRING``.
-    dims: the shape without the batch dimension; -1 is free.
-    optional: whether a request may leave the input out.
+    dims: the shape without the batch dimension; -1: any size.
+    optional: whether a request may omit the input.
     scalar: the model sees ``[batch]`` although the client sends ``[batch, 1]`` (Triton's reshape).
     ragged: requests of different lengths may be batched together.
     """

@@ -1,4 +1,4 @@
-"""The rule by which a draft token stays: Leviathan et al. 2023 (arXiv:2211.17192)."""
+"""Acceptance of draft tokens by p/q: Leviathan et al. 2023 (arXiv:2211.17192)."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from typing import Any
 
 
 def accepts(p: Any, q: Any, u: Any) -> Any:
-    """Whether a token proposed with probability q, for which the target has p, is accepted.
+    """Return whether to accept a token with draft probability q and target probability p.
 
-    That is with probability min(1, p / q), for a random u in [0, 1). A rejected token is replaced
-    by one from norm(max(0, p - q)), which leaves the target's distribution. A constant u is lossy.
-    Numbers, or arrays or tensors of equal shapes.
+    With a random u in [0, 1), it is accepted with probability min(1, p / q). Replacing a rejected
+    token by one from norm(max(0, p - q)) preserves the target's distribution. A constant u doesn't.
+    Arguments are numbers, or arrays or tensors of equal shapes.
     """
     return (p > 0) & (u * q <= p)

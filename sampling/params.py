@@ -1,4 +1,4 @@
-"""The numbers that shape how a token is chosen, each declared once for all packages."""
+"""The sampling numbers, such as temperature or min_p, each declared once for all packages."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tandem.contract.tensor import Tensor
 
 
 class Bounds(NamedTuple):
-    """What a finite number may be: at least, at most, and above these."""
+    """Bounds of a finite number: at least, at most, and above."""
 
     least: float = -math.inf
     most: float = math.inf
@@ -32,10 +32,10 @@ class Bounds(NamedTuple):
 
 
 class Number(NamedTuple):
-    """One of the numbers.
+    """One sampling number.
 
-    entry, engine: the inputs that carry it. draws: it shapes what a token is drawn from, and makes
-    a request sample, unless it is 0. capability: the field of `Capabilities` that engines need.
+    entry, engine: its input of each. draws: it shapes the distribution that tokens are drawn from,
+    and turns on sampling unless it is 0. capability: the field of `Capabilities` that engines need.
     """
 
     neutral: float
@@ -63,8 +63,8 @@ def _number(
 class SamplingNumbers:
     """How a token is chosen. The defaults draw it from the model's own distribution.
 
-    A `top_k` of 1 or a `temperature` of 0 is greedy; then the other numbers that draw don't count.
-    Instances are hashable: calls with equal ones can be warped together.
+    A `top_k` of 1 or a `temperature` of 0 is greedy; then the other numbers that draw are ignored.
+    Instances are hashable, so calls with equal ones can be warped together.
     """
 
     temperature: float = _number(
@@ -87,19 +87,19 @@ class SamplingNumbers:
 
     @property
     def truncates(self) -> bool:
-        """Whether tokens that the model finds possible are never drawn."""
+        """Whether tokens with a probability above 0 may never be drawn."""
         cuts = {name for name, number in NUMBERS.items() if number.draws} - {"temperature"}
         return not self.greedy and any(getattr(self, n) != NUMBERS[n].neutral for n in cuts)
 
     @property
     def numbers(self) -> SamplingNumbers:
-        """The numbers alone, without what a subclass adds to them."""
+        """The numbers alone, without the fields of a subclass."""
         return SamplingNumbers(**{name: getattr(self, name) for name in NUMBERS})
 
     def engine_inputs(self) -> dict[Tensor, float]:
-        """Return what an engine must be sent: all that isn't neutral.
+        """Return the inputs for an engine: all numbers that aren't neutral.
 
-        A call that sends nothing that draws would be greedy, so a sampled one always sends top_p.
+        A call without a number that draws would be greedy, so a sampled one always sends top_p.
         """
         sent = {name: getattr(self, name) for name in NUMBERS}
         sent = {name: value for name, value in sent.items() if value != NUMBERS[name].neutral}
@@ -117,10 +117,10 @@ NUMBERS: dict[str, Number] = {
 
 
 def chosen(given: Mapping[str, float]) -> dict[str, Any]:
-    """Return the fields of `SamplingNumbers` that a request sets, by the numbers that it sends.
+    """Return the fields of `SamplingNumbers` for the numbers that a request sends.
 
-    As with TensorRT-LLM, a request is greedy unless it sends a number that draws, and a 0 of these
-    counts as not sent; a temperature of 0 is greedy.
+    As with TensorRT-LLM, a request is greedy unless it sends a number that draws. A 0 counts as not
+    sent, but a temperature of 0 is greedy.
     """
     draws = {name: value for name, value in given.items() if NUMBERS[name].draws and value}
     if not draws or given.get("temperature") == 0:

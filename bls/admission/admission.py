@@ -1,14 +1,15 @@
 """Which sequences may decode now, and which wait.
 
-Between two rounds a sequence's KV blocks are nobody's and can be evicted; with more sequences than
-the target's cache holds, every round would be a prefill. So a sequence enters only while all
-contexts that may grow meanwhile fit, in the order of arrival, and the queue is bounded.
+Between two rounds no call holds a sequence's KV blocks, and they can be evicted. With more
+sequences than fit into the target's cache, every round would be a prefill. So a sequence starts
+only if all running contexts fit at their full length. Sequences start in order of arrival, and the
+queue is bounded.
 
-The draft's cache is reserved apart, and nobody waits for it: a draft costs no text, only speed. A
-sequence for which it has no blocks decodes by the target alone until it has, and one that needs
-more than all of it always does.
+The draft's cache is reserved separately, and no sequence waits for it. Without blocks there, a
+sequence decodes by the target alone until blocks are free; a sequence that needs more than the
+whole cache never drafts with the draft model.
 
-Where several loops serve the entry, all of this holds for their sequences together.
+If several loops serve the entry, the limits are for all of their sequences together.
 """
 
 from __future__ import annotations
@@ -28,11 +29,11 @@ from tandem.bls.settings import LoopSettings
 
 
 class Reservation:
-    """One sequence's reservation: the KV blocks that it may come to need, and what starts it.
+    """The KV blocks that a sequence may need, and the function that starts it.
 
-    One that needs more of the target's than there are gets all of them: it decodes alone.
-    drafts: whether it has its blocks in the draft's cache. entered: when it entered the queue, in
-    ns of the monotonic clock.
+    A sequence that needs more blocks than the target has gets all of them, and runs alone. drafts:
+    whether it has its blocks in the draft's cache. entered: when it entered the queue, in ns of the
+    monotonic clock.
     """
 
     def __init__(
@@ -49,10 +50,9 @@ class Reservation:
 
 
 class Admission:
-    """Bounds the sequences that decode at once by number and by KV blocks.
+    """Limits the running sequences by number and by KV blocks.
 
-    Thread-safe; ``Reservation.start`` is called without the lock held, by the thread that freed the
-    slot.
+    Thread-safe. The thread that frees a slot calls ``Reservation.start``, without the lock.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class Admission:
         self._kv_blocks = kv_blocks
         self._draft_kv_blocks = draft_kv_blocks
         self._other_loops = other_loops or OtherLoops()
-        self._others = LoopUsage()  # what the other loops took at the last look
+        self._others = LoopUsage()  # as of the last look
         self._blocks = 0
         self._draft_blocks = 0
         self._arriving = 0
@@ -89,19 +89,19 @@ class Admission:
 
     @property
     def waiting(self) -> int:
-        """Sequences of this loop that wait to be tokenized, or for KV blocks."""
+        """Sequences of this loop that wait for the tokenizer or for KV blocks."""
         return self._arriving + len(self._waiting)
 
     @property
     def kv_reserved(self) -> float:
-        """Share of the target's KV blocks that this loop's running sequences may come to need."""
+        """Share of the target's KV blocks that this loop's running sequences may need."""
         return self._blocks / self._kv_blocks if self._kv_blocks else 0.0
 
     def reserve(self, count: int) -> ReservedSlots:
-        """Reserve queue slots for the sequences of one request, whose lengths are not known yet.
+        """Reserve queue slots for the sequences of one request before their lengths are known.
 
-        Raises Overloaded where they would find the queue full, and BadRequest where that is so
-        however idle the server is.
+        Raises Overloaded if the queue is full, and BadRequest if even an idle server has too few
+        slots.
         """
         most = self._max_running + self._max_waiting
         if count > most:
@@ -109,7 +109,7 @@ class Admission:
         with self._exclusively():
             waiting = len(self._waiting) + self._others.waiting
             arriving = self._arriving + self._others.arriving + count
-            # Behind somebody who waits, one waits; else as many may run as there are slots.
+            # If a sequence waits, new ones wait too; otherwise they may run in the free slots.
             slots = 0 if waiting else self._free_slots
             if waiting + arriving > self._max_waiting + slots:
                 raise self._overloaded()
@@ -117,7 +117,7 @@ class Admission:
         return ReservedSlots(self, count)
 
     def leave(self, reservation: Reservation) -> None:
-        """Release a running sequence's blocks to those that wait, for the target or for drafts."""
+        """Release a running sequence's blocks to the others."""
         with self._exclusively():
             del self._running[reservation]
             self._blocks -= reservation.blocks
@@ -129,7 +129,7 @@ class Admission:
         self._call_others()
 
     def withdraw(self, reservation: Reservation) -> bool:
-        """Take a reservation out of the queue; False if it was started before."""
+        """Remove a reservation from the queue; return False if it has started."""
         with self._exclusively():
             if reservation not in self._waiting:
                 return False
@@ -140,15 +140,15 @@ class Admission:
         return True
 
     def look(self) -> None:
-        """Start what may start now: another loop has released something."""
+        """Start what may start now, because another loop has released something."""
         with self._exclusively():
             started = self._take_those_that_fit()
         _start(started)
-        if started:  # it was their turn, perhaps, before that of others
+        if started:  # sequences of other loops may be next in turn
             self._call_others()
 
     def _enter(self, reservations: Sequence[Reservation]) -> None:
-        """Start each sequence now or when its turn comes; raise Overloaded if not all may wait."""
+        """Start each sequence now or in its turn; raise Overloaded if not all may wait."""
         for reservation in reservations:
             reservation.blocks = min(reservation.blocks, self._kv_blocks)
         with self._exclusively():
@@ -174,7 +174,7 @@ class Admission:
 
     @contextmanager
     def _exclusively(self) -> Iterator[None]:
-        """Keep every other thread out, and every other loop; know what these take."""
+        """Lock out other threads and loops, and read what the other loops take."""
         with self._lock, self._other_loops.exclusively():
             self._others = self._other_loops.usage()
             try:
@@ -198,19 +198,19 @@ class Admission:
         return self._max_running - len(self._running) - self._others.running
 
     def _call_others(self) -> None:
-        """Let those who wait in other loops have what was released here."""
-        if self._others.waiting or self._others.running:  # who runs may wait for draft blocks
+        """Have other loops check whether their sequences fit into what was released here."""
+        if self._others.waiting or self._others.running:  # running ones may need draft blocks
             self._other_loops.call()
 
     def _number_that_fit(self, queue: Iterable[Reservation]) -> int:
-        """How many sequences of a queue may start now: none before who entered another loop's."""
+        """Return how many sequences of a queue may start now, in turn with other loops' queues."""
         first = self._others.first
         in_turn = [*takewhile(lambda waiting: not first or waiting.entered < first, queue)]
         free_blocks = self._kv_blocks - self._blocks - self._others.blocks
         return _number_that_fit(in_turn, max(0, self._free_slots), free_blocks)
 
     def _take_those_that_fit(self) -> list[Reservation]:
-        """Count those at the head of the queue as running that fit; they are to be started."""
+        """Move sequences that fit from the queue to the running ones. The caller starts them."""
         for running in self._running:
             self._let_draft(running)
         taken = [self._waiting.popleft() for _ in range(self._number_that_fit(self._waiting))]
@@ -221,7 +221,7 @@ class Admission:
         return taken
 
     def _let_draft(self, reservation: Reservation) -> None:
-        """Give a running sequence its blocks in the draft's cache, if they are free."""
+        """Reserve a running sequence's blocks in the draft's cache, if they are free."""
         free = self._draft_kv_blocks - self._draft_blocks - self._others.draft_blocks
         if not reservation.drafts and 0 < reservation.draft_blocks <= free:
             reservation.drafts = True
@@ -230,15 +230,15 @@ class Admission:
     def _overloaded(self) -> Overloaded:
         return Overloaded(
             f"{self.running + self._others.running} sequences are running and "
-            f"{self.waiting + self._others.arriving + self._others.waiting} waiting, which is all "
-            "the server takes; try again later"
+            f"{self.waiting + self._others.arriving + self._others.waiting} waiting, which is the "
+            "server's limit; try again later"
         )
 
     @staticmethod
     def _never(count: int, most: int) -> BadRequest:
         return BadRequest(
-            f"the request has {count} prompts, of which at most {most} can run and wait here at "
-            "once; send fewer in a request"
+            f"the request has {count} prompts, but at most {most} can run and wait here at once; "
+            "send fewer per request"
         )
 
 
@@ -252,15 +252,15 @@ class ReservedSlots:
         self._lock = threading.Lock()
 
     def enter(self, reservations: Sequence[Reservation]) -> None:
-        """Put a reservation in each slot; raise Overloaded if not all may wait.
+        """Fill the slots with reservations; raise Overloaded if not all may wait.
 
-        Nothing happens if the slots were given back meanwhile.
+        Does nothing if the slots were given back meanwhile.
         """
         if self._take():
             self._admission._enter(reservations)
 
     def give_back(self) -> None:
-        """Release the slots, unless reservations took them."""
+        """Release the slots, unless reservations fill them."""
         if self._take():
             self._admission._give_back(self._count)
 
@@ -271,7 +271,7 @@ class ReservedSlots:
 
 
 class DraftKvAvailability:
-    """The draft model's health for one sequence, which also needs blocks in the draft's cache."""
+    """The draft model's health for one sequence: it also needs blocks in the draft's cache."""
 
     def __init__(self, reservation: Reservation, health: DrafterHealth) -> None:
         self._reservation = reservation
@@ -279,20 +279,17 @@ class DraftKvAvailability:
 
     @property
     def available(self) -> bool:
-        """Whether the draft model may be asked."""
         return self._reservation.drafts and self._health.available
 
     def failed(self, error: EngineCallError) -> None:
-        """Let the draft model rest."""
         self._health.failed(error)
 
     def refused(self, error: EngineRefused) -> None:
-        """Note that it refused this sequence's call."""
         self._health.refused(error)
 
 
 def blocks_of(request: Request, settings: LoopSettings) -> tuple[int, int]:
-    """Return the KV blocks that a request may come to need in the target, and in the draft."""
+    """Return the KV blocks that a request may need in the target and in the draft."""
     tokens = len(request.prompt_ids) + request.max_tokens + request.longest_draft
     draft = settings.draft if request.kind.samples_from_draft_model else None
     draft_blocks = draft.kv_blocks_of(min(tokens, draft.max_seq_len)) if draft else 0
@@ -300,7 +297,7 @@ def blocks_of(request: Request, settings: LoopSettings) -> tuple[int, int]:
 
 
 def _number_that_fit(queue: Sequence[Reservation], slots: int, blocks: int) -> int:
-    """How many may start. They start in order, so a long prompt is not starved."""
+    """Return how many may start. They start in order, so a long prompt doesn't starve."""
     needed = accumulate(reservation.blocks for reservation in queue[:slots])
     return sum(so_far <= blocks for so_far in needed)
 

@@ -1,4 +1,4 @@
-"""Bounds how many requests use something at once; those that wait hold no thread."""
+"""Limits how many requests use something at once. Waiting requests hold no thread."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tandem.bls.errors import Overloaded
 
 
 class Permit:
-    """One request's permit to work: it waits, then it is held, then it is over."""
+    """One request's permit to work: it waits, is used, and ends."""
 
     def __init__(
         self, limiter: ConcurrencyLimiter, work: Callable[[Permit], None], size: int
@@ -21,23 +21,23 @@ class Permit:
         self._limiter = limiter
 
     def withdraw(self) -> None:
-        """Wait no more; nothing happens once the work has begun."""
+        """Leave the queue; nothing happens once the work has begun."""
         self._limiter.withdraw(self)
 
     def end(self) -> None:
-        """Let the next one go, whether the work is done or was abandoned."""
+        """Free the permit, once, and start the next work."""
         self._limiter.end(self)
 
     def give_back(self) -> None:
-        """Leave it to the next one, from within ``work``, which could not begin."""
+        """Free the permit from within its ``work``, which could not begin."""
         self._limiter.give_back(self)
 
 
 class ConcurrencyLimiter:
-    """At most so many permits at once; others wait in the order of arrival. Thread-safe.
+    """Gives a limited number of permits, in order of arrival. Thread-safe.
 
-    max_waiting_bytes: bound on what those who wait hold; one may always wait. waiting: what they
-    are, for the error.
+    max_waiting_bytes: limit of the waiting requests' sizes; one may always wait. waiting: what
+    waits, for the error.
     """
 
     def __init__(self, most: int, max_waiting_bytes: int, waiting: str) -> None:
@@ -49,9 +49,9 @@ class ConcurrencyLimiter:
         self._lock = threading.Lock()
 
     def acquire(self, work: Callable[[Permit], None], size: int) -> Permit:
-        """Have ``work`` called now, or by the thread that frees a permit; it must not block.
+        """Call ``work`` now, or from the thread that frees a permit; it must not block.
 
-        size: bytes that it holds while it waits. Raises Overloaded where they are too many.
+        size: bytes that the request holds while it waits. Raises Overloaded if they are too many.
         """
         permit = Permit(self, work, size)
         with self._lock:
@@ -63,28 +63,25 @@ class ConcurrencyLimiter:
                 )
             self._waiting.append(permit)
             self._waiting_bytes = held
-        self._go_on()
+        self._work()
         return permit
 
     def withdraw(self, permit: Permit) -> None:
-        """Take a permit out of the queue, if it is there."""
         with self._lock:
             if permit in self._waiting:
                 self._waiting.remove(permit)
                 self._waiting_bytes -= permit.size
 
     def end(self, permit: Permit) -> None:
-        """Let the next one go, once for each permit."""
         self.give_back(permit)
-        self._go_on()
+        self._work()
 
     def give_back(self, permit: Permit) -> None:
-        """Free a permit; the caller of its work starts the next one."""
         with self._lock:
             self._free += not permit.over
             permit.over = True
 
-    def _go_on(self) -> None:
+    def _work(self) -> None:
         while (permit := self._next()) is not None:
             permit.work(permit)
 

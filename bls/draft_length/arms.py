@@ -1,4 +1,4 @@
-"""What each draft length would have earned, learned from every round for every length.
+"""What each draft length would have gained: every round teaches all lengths.
 
 An arm is a maximum length and a stop probability: the draft model stops as soon as the joint
 probability of its tokens falls below it. A verified draft shows what every shorter arm would have
@@ -23,12 +23,12 @@ Floats = NDArray[np.float64]
 LENGTHS = (1, 2, 3, 4, 6, 8, 10, 12, 16, 24, 32)
 STOP_PROBABILITIES = (0.0, 0.1, 0.2, 0.35, 0.5)
 MEMORY = 0.998  # weight of older rounds per round of all requests: the last 500 count
-OWN_MEMORY = 0.9  # the same per round of one request: its last 10 count
-PRIOR = 8.0  # weight of what all requests do: in tokens for a request, in rounds for a level
+OWN_MEMORY = 0.9  # the same for one request: its last 10 rounds count
+PRIOR = 8.0  # weight of the prior: in tokens for a request, in rounds for a level or copies
 
 
 class Acceptance:
-    """How often the next draft token is accepted if all before it were."""
+    """How often a draft token is accepted if all before it were."""
 
     def __init__(self) -> None:
         self._accepted = self._decided = 0.0
@@ -44,7 +44,7 @@ class Acceptance:
 
 
 class Arms:
-    """Sums of what every arm drafted and emitted, for several groups of rounds."""
+    """Sums of tokens that every arm drafted and emitted, per group of rounds."""
 
     def __init__(self, lengths: Sequence[int], stops: Sequence[float], num_groups: int) -> None:
         self._lengths = np.array(lengths, float)
@@ -96,7 +96,7 @@ class Arms:
         if log_probs is not None:
             doubt = -np.cumsum(log_probs[: len(draft)], dtype=np.float64)
             ends = doubt.searchsorted(self._doubts, side="right") + 1.0
-            ends[ends > len(doubt)] = math.inf  # it wasn't unsure before its end
+            ends[ends > len(doubt)] = math.inf  # it wasn't unsure until its end
             np.minimum(drafted, ends[:, None], out=drafted)
         np.minimum(drafted, num_accepted, out=emitted)
         emitted += 1.0

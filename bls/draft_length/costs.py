@@ -5,8 +5,7 @@ from __future__ import annotations
 from tandem.bls.draft_length.experiments import Mode, Slots
 
 SLOT_MEMORY = 0.9  # weight of older slots, per full slot: the last 10 count
-CLOCK_RESOLUTION = 1e-9  # seconds; no step takes less, and none is divided by zero
-SURPRISE = 1.5  # two slots that differ by this factor from what was expected outweigh older ones
+SURPRISE = 1.5  # two slots in a row that differ by this factor outweigh older ones
 
 
 class Line:
@@ -20,11 +19,11 @@ class Line:
 
     @property
     def known(self) -> bool:
-        """Whether any slot has ended in which steps were counted."""
+        """Whether a slot with steps has ended."""
         return self._weight > 0
 
     def of_neighbor(self) -> Line:
-        """Return a copy for another load, which the first slots of its own outweigh."""
+        """Return a copy for another load. Its own first slots will outweigh it."""
         line = Line()
         line.__dict__.update(self.__dict__)
         line._forget_slot()
@@ -32,10 +31,10 @@ class Line:
         return line
 
     def count(self, tokens: float, seconds: float, *, steps: int = 1, engine: float = 0.0) -> None:
-        """Count steps in the slot. engine: seconds of ``tokens`` by the draft engine's clock."""
+        """Count steps in the slot. engine: seconds for ``tokens`` by the draft engine's clock."""
         self.steps += steps
         self._tokens += tokens
-        self._seconds += max(seconds, CLOCK_RESOLUTION)
+        self._seconds += max(seconds, 1e-9)  # the clock may not have advanced
         self._engine_seconds += engine
         self._engine_tokens += tokens
 
@@ -49,7 +48,7 @@ class Line:
     def add(self, x: float, y: float, weight: float) -> None:
         """Learn that steps of ``x`` tokens took ``y`` seconds. weight: up to 1.
 
-        A surprise is ignored until a second one follows: the machine may just have been paused.
+        A surprise is ignored unless a second one follows, because the machine may have been paused.
         """
         expected = self.at(x)
         surprising = self._weight > 1 and not expected / SURPRISE < y < expected * SURPRISE
@@ -93,37 +92,37 @@ class Line:
 
 
 class LoadCosts:
-    """What steps cost under one load, the number of sequences that decode.
+    """What steps cost under one load: a number of running sequences.
 
-    near: the load that is most similar to it, and known.
+    near: the costs of the most similar known load.
     """
 
     def __init__(self, near: LoadCosts | None = None) -> None:
-        # Rounds by drafted tokens, rounds by copied tokens, and a token of the target alone.
+        # Rounds by drafted tokens, rounds by copied tokens, and tokens of the target alone.
         self.drafting: Line = near.drafting.of_neighbor() if near else Line()
         self.copying: Line = near.copying.of_neighbor() if near else Line()
         self.alone = Line()
         self.verification = 0.0  # seconds of the target's call in a round, on average
         self.slots: Slots = Slots(near.slots.seconds) if near else Slots()
         self._counted = 0  # the slot whose steps are being counted
-        self._measured = False  # whether as many rounds as sequences were counted under this load
+        self._measured = False  # as many rounds as sequences were counted under this load
 
     def mode(self, now: float) -> Mode:
-        """Return what is done at a time. A new load drafts first: nothing else shows the costs."""
+        """Return the mode at a time. A new load drafts first, because only that shows its costs."""
         return self.slots.mode(self.slots.number(now)) if self._measured else Mode.DRAFTING
 
     @property
     def seconds_alone(self) -> float:
-        """Seconds per token of the target alone. Until it was measured: of a verification."""
+        """Seconds per token of the target alone; per verification until that was measured."""
         return max(1e-9, self.alone.at(0) if self.alone.known else self.verification)
 
     def count_verification(self, seconds: float) -> None:
-        """Learn what a call of the target took in a round."""
+        """Learn what the target's call of a round took."""
         weight = 1 - SLOT_MEMORY if self.verification else 1.0
         self.verification += weight * (seconds - self.verification)
 
     def end_slot(self, now: float, running: int) -> bool:
-        """Learn from the last slot if another one has begun; return whether it has."""
+        """Learn from the last slot if a new one has begun; return whether it has."""
         slot = self.slots.number(now)
         if slot == self._counted:
             return False
@@ -132,7 +131,7 @@ class LoadCosts:
         return True
 
     def measured_first(self, running: int) -> bool:
-        """Learn as soon as a new load shows anything; return whether it just has."""
+        """Learn from the first rounds under a new load; return whether that happened now."""
         if self._measured or self.drafting.steps < max(2, running):
             return False
         self._learn(running)

@@ -1,9 +1,9 @@
 """Experiments that show what drafting costs under load.
 
-What a sequence costs the others can't be seen in its own steps. So all sequences experiment at
-once, in slots of the machine's monotonic clock: in one slot of a period no sequence drafts, in
-another one all do. All processes share that clock, so several loops make the same experiments at
-the same time without exchanging anything. A slot ends whatever happens in it.
+The steps of a sequence don't show what it costs the others. So all sequences experiment together,
+in slots of the machine's monotonic clock: in one slot of a period no sequence drafts, in another
+one all do. All processes share that clock, so several loops make the same experiments at the same
+time without messages.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ import math
 from enum import Enum
 
 SHORTEST_SLOT, LONGEST_SLOT = -2, 3  # a quarter of a second and 8 s, as powers of two
-SLOT_ROUNDS = 4  # rounds that a slot has time for, at least
+SLOT_ROUNDS = 4  # least number of rounds that fit into a slot
 SHORTEST_PERIOD = 16  # slots
-EXPERIMENTS_COST = 0.01  # share of the throughput that experiments of one kind may cost
-SLOT_ALONE, SLOT_DRAFTING = 6, 2  # of each period; a longer period's are a shorter one's, too
+EXPERIMENTS_COST = 0.01  # share of the throughput that each kind of experiment may cost
+SLOT_ALONE, SLOT_DRAFTING = 6, 2  # numbers within a period, whatever its length
 
 
 class Mode(Enum):
@@ -29,7 +29,7 @@ class Mode(Enum):
 class Slots:
     """The slots of one load.
 
-    seconds: how long each is. A new load starts with slots of its neighbor's length.
+    seconds: length of a slot. A new load starts with its neighbor's.
     """
 
     def __init__(self, seconds: float = 2.0**SHORTEST_SLOT) -> None:
@@ -39,8 +39,9 @@ class Slots:
     def schedule(self, round_seconds: float, cost_alone: float, cost_drafting: float) -> None:
         """Choose the slots.
 
-        round_seconds: of a round with a draft. cost_*: share of the throughput that is lost in an
-        experiment of that kind. Powers of two have edges in common, also among several loops.
+        round_seconds: of a round with a draft. cost_*: share of the throughput that an experiment
+        of that kind loses. Lengths are powers of two, so slots of different lengths have common
+        edges.
         """
         exponent = math.ceil(math.log2(max(1e-9, SLOT_ROUNDS * round_seconds)))
         self.seconds = 2.0 ** min(max(SHORTEST_SLOT, exponent), LONGEST_SLOT)
@@ -59,13 +60,13 @@ class Slots:
         return Mode.DRAFTING if slot % self._periods[Mode.DRAFTING] == SLOT_DRAFTING else Mode.BEST
 
     def is_settled(self, began: float, now: float) -> bool:
-        """Return whether all sequences were in one mode from a while before a step to its end."""
+        """Return whether the mode was the same from a while before a step until its end."""
         last = self.number(now)
         first = int(began / self.seconds - 1 / SLOT_ROUNDS)
         return all(self.mode(slot) is self.mode(last) for slot in range(first, last))
 
     def seconds_to_change(self, now: float) -> float:
-        """Return how long the target may go on alone, so that its step belongs to one mode."""
+        """Return how long the target may decode alone within one mode."""
         slot = self.number(now)
         if self.mode(slot) is Mode.ALONE:
             settled = (slot + 1 / SLOT_ROUNDS) * self.seconds

@@ -1,8 +1,8 @@
-"""What all requests have learned about drafts: which arm promises most, under which load.
+"""Chooses the arm with the most expected tokens per second, for each load.
 
     tokens per second = tokens of a round / (fixed + each * tokens drafted in it)
 
-The tokens follow from `arms`, the seconds from `costs`, and the target alone is a choice, too.
+`arms` estimates the tokens, `costs` the seconds. The target alone is a choice, too.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from tandem.bls.chunk_size import MOST_TOKENS
 from tandem.bls.draft_length.arms import (
     LENGTHS,
     MEMORY,
+    PRIOR,
     STOP_PROBABILITIES,
     Acceptance,
     Arms,
@@ -29,21 +30,20 @@ from tandem.bls.draft_length.costs import LoadCosts
 from tandem.bls.draft_length.experiments import Mode
 from tandem.bls.effects import Draft, DraftPlan, StepSeconds
 
-FIRST_TOKENS = 8  # of a draft before anything is known
-LEVELS = 5  # of requests: drafts are right for about 1, 2, 4, 8 or 16 tokens
-OWN_ADVANTAGE = 1.04  # that a level must gain by another arm than all requests'; less may be chance
-FIRST_ROUNDS = 64  # of all requests, after each of which they plan; later at the end of a slot
-SEQUENCES_PER_LESSON = 16  # one sequence in this many asks for probabilities: they cost time
-# Acceptance rate of tokens that 1, 2, 3, and 4 or more copied tokens led to, before the first copy.
+FIRST_TOKENS = 8  # draft length before anything is known
+LEVELS = 5  # of requests, whose drafts are right for about 1, 2, 4, 8 or 16 tokens
+OWN_ADVANTAGE = 1.04  # by which a level's own arm must beat the common one; less may be chance
+FIRST_ROUNDS = 64  # plan after each of these rounds of all requests; later only after slots
+SEQUENCES_PER_LESSON = 16  # of which one asks for probabilities, because they cost time
+# Initial acceptance rates of copies after n-grams of 1, 2, 3, and 4 or more tokens.
 COPY_ACCEPTANCE = (0.3, 0.6, 0.7, 0.8)
-COPY_ROUNDS = 2.0  # that this counts for
 
 
 class DraftChoice(NamedTuple):
     """What is best for requests of one level under one load.
 
-    draft: the best draft. rate: tokens per second by it. pays: more than by the target alone.
-    length_ahead: of branches; they take no time of a round, so the next longer one than in turn.
+    draft: the best draft. rate: its tokens per second. pays: whether the target alone is slower.
+    length_ahead: of branches. They take no time of a round, so it is one step longer.
     """
 
     draft: DraftPlan
@@ -53,7 +53,7 @@ class DraftChoice(NamedTuple):
 
 
 class LoadPlans:
-    """The plans for one load, and the costs that they follow from."""
+    """The plans for one load, and its costs."""
 
     def __init__(self, near: LoadPlans | None) -> None:
         self.costs: LoadCosts = LoadCosts(near.costs if near else None)
@@ -63,10 +63,10 @@ class LoadPlans:
 
 
 class DraftPlanner:
-    """What the requests of a loop have learned about drafts. Thread-safe.
+    """Plans the drafts of all requests of a loop. Thread-safe.
 
-    running: how many sequences decode now, in all loops. clock: seconds, the same for all loops.
-    rated: the draft engine reports probabilities, and can stop by them.
+    running: returns the number of running sequences in all loops. clock: seconds, common to all
+    loops. rated: the draft engine reports probabilities, and can stop by them.
     """
 
     def __init__(
@@ -87,19 +87,19 @@ class DraftPlanner:
         ]
         self._arms = Arms(self._lengths, stops, 1 + LEVELS)  # of all requests, and by level
         self._copies = Arms(self._lengths, (0.0,), len(COPY_ACCEPTANCE))
-        self._copies.expect(COPY_ACCEPTANCE, COPY_ROUNDS)
+        self._copies.expect(COPY_ACCEPTANCE, PRIOR)
         self._acceptance = Acceptance()
         self._loads: dict[int, LoadPlans] = {}  # by the binary logarithm of running sequences
         self._turns = itertools.count()
         self._lock = threading.RLock()
 
     def level(self, own: Acceptance) -> int:
-        """Return the level of a request whose own drafts were accepted so often."""
+        """Return the level of a request with this acceptance of its own drafts."""
         right = 1 / (1 - own.rate(self._acceptance.rate()))  # tokens per round, without a limit
         return min(LEVELS - 1, int(math.log2(right)))
 
     def load(self) -> LoadPlans:
-        """Return the plans for the number of sequences that decode now."""
+        """Return the plans for the current number of running sequences."""
         number = round(math.log2(max(1, self._running())))
         found = self._loads.get(number)
         if found is None:
@@ -125,12 +125,12 @@ class DraftPlanner:
         )
 
     def length_ahead(self, level: int) -> int:
-        """Return how long a request's branches are worth being, if they are free."""
+        """Return the best length of a request's branches, if they take no time."""
         choices = self.load().choices
         return choices[level].length_ahead if choices else FIRST_TOKENS
 
     def copy_length(self, level: int, copied: Draft) -> int:
-        """Return how many tokens of a copy to verify; 0: ``plan`` has something better."""
+        """Return how many tokens of a copy to verify; 0: the draft model is better."""
         load = self.load()
         mode = self._mode(load)
         if mode is not Mode.BEST:
@@ -143,13 +143,13 @@ class DraftPlanner:
 
     @property
     def mode(self) -> Mode:
-        """What all sequences do now."""
+        """The current mode of all sequences."""
         return self._mode(self.load())
 
     def verified(
         self, draft: Draft, num_accepted: int, seconds: StepSeconds, level: int, *, timed: bool
     ) -> None:
-        """Learn from a round. timed: whether other such rounds take as long."""
+        """Learn from a round. timed: whether its time is typical."""
         with self._lock:
             load, rate = self.load(), self._acceptance.rate()
             if draft.answer is None:
@@ -178,7 +178,6 @@ class DraftPlanner:
         return load.costs.mode(self._clock()) if load.choices else Mode.DRAFTING
 
     def _count(self, load: LoadPlans, draft: Draft, seconds: StepSeconds) -> None:
-        """Count what a round took."""
         costs, now = load.costs, self._clock()
         if costs.drafting.known and not costs.slots.is_settled(now - seconds.whole, now):
             return
@@ -196,7 +195,7 @@ class DraftPlanner:
             self._plan(load)
 
     def _plan(self, load: LoadPlans) -> None:
-        """Plan for each level of requests, as soon as anything is known."""
+        """Plan for each level of requests, once costs and acceptance are known."""
         costs = load.costs
         if not (costs.drafting.known and self._arms.rounds[0] and costs.verification):
             return
@@ -222,5 +221,5 @@ class DraftPlanner:
 
 
 def _kind_of(copied: Draft) -> int:
-    """Return the row of copies that as many tokens led to."""
+    """Return the row of copies after an n-gram of this length."""
     return min(max(1, copied.num_matching), len(COPY_ACCEPTANCE)) - 1

@@ -92,7 +92,7 @@ ENGINE = DrafterKind(
 )
 CONTROL = DrafterKind(
     name="none",
-    description="nobody: the target alone",
+    description="no drafts: the target alone",
     module="tandem.bls.drafters.no_drafter",
     proposes=False,
 )

@@ -1,1 +1,1 @@
-"""Reading and checking a client's request."""
+"""Reads and checks a client's request."""

@@ -1,4 +1,4 @@
-"""What a request says of its drafts: who drafts, how much, and how that is verified."""
+"""Reads the inputs that shape a request's drafts: drafter, length and verification."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tandem.bls.settings import AUTO, DRAFT_AHEAD, LoopSettings
 from tandem.contract import entry as tensors
 from tandem.sampling.params import Bounds
 
-# What a request may set of its drafts, where they are the loop's.
+# The inputs that shape drafts of the loop.
 DRAFTING = (
     tensors.NUM_DRAFT_TOKENS,
     tensors.PROMPT_LOOKUP_NUM_TOKENS,
@@ -22,19 +22,19 @@ DRAFTING = (
     tensors.USE_DRAFT_LOGITS,
     tensors.DRAFT_ACCEPTANCE_THRESHOLD,
 )
-IN_ENGINE = "cannot be honoured: the target drafts by itself"
+IN_ENGINE = "is not supported: the target drafts by itself"
 MAX_POOL_NAME_BYTES = 256  # of UTF-8
 
 
 class DraftInputs:
-    """Those inputs of a request that shape its drafts."""
+    """Reads the draft inputs of a request."""
 
     def __init__(self, inputs: Inputs, settings: LoopSettings) -> None:
         self._inputs = inputs
         self._settings = settings
 
     def apply(self, request: Request, row: int) -> Request:
-        """Return the request with who drafts, how much, and how its drafts are verified."""
+        """Return the request with its drafter, draft length and verification."""
         settings = self._settings
         drafter = self._drafter(row)
         longest = settings.target.max_draft_len
@@ -74,9 +74,9 @@ class DraftInputs:
         )
 
     def _lookup_length(self, looked_up: int | None, asked: int | None, drafter: DrafterKind) -> int:
-        """What was asked for lookups, or for drafts of any kind.
+        """Return the length of copies: the request's own, or that of all drafts.
 
-        With a draft model, AUTO decides on copies too, by what they earn: all that fits is copied.
+        With a draft model, AUTO also decides on the length of copies, so they may have the maximum.
         """
         if looked_up is not None:
             return looked_up
@@ -105,7 +105,7 @@ class DraftInputs:
         return drafter
 
     def _draft_ahead(self, row: int, drafter: DrafterKind, *, guided: bool) -> bool | None:
-        """Whether to draft ahead; None: where it pays."""
+        """Return whether to draft ahead; None: if it pays."""
         given = self._inputs.strings(tensors.DRAFT_AHEAD, row)
         if not given or not given[0]:
             return self._settings.draft_ahead
@@ -123,17 +123,17 @@ class DraftInputs:
         if ahead and not self._settings.draft_branches:
             raise BadRequest(
                 f"input '{tensors.DRAFT_AHEAD}': true given, but this deployment's draft engine "
-                "cannot draft ahead; say auto or false"
+                "cannot draft ahead; send auto or false"
             )
         if ahead and guided:
             raise BadRequest(
-                f"input '{tensors.DRAFT_AHEAD}': true given, but an answer with a guide is not "
-                "drafted ahead; say auto or false"
+                f"input '{tensors.DRAFT_AHEAD}': true given, but guided answers are not drafted "
+                "ahead; send auto or false"
             )
         return ahead
 
     def _lookup_pool(self, row: int) -> str | None:
-        """Name the pool of earlier answers; None: nothing is shared."""
+        """Return the name of the pool of earlier answers; None: no pool."""
         given = self._inputs.values(tensors.LOOKUP_POOL, row)
         if not len(given):
             return None
@@ -150,7 +150,7 @@ class DraftInputs:
         return self._inputs.strings(tensors.LOOKUP_POOL, row)[0]
 
     def _uses_logits(self, row: int, drafter: DrafterKind) -> bool:
-        """Whether drafts come with the logits that they were drawn from."""
+        """Return whether drafts have the logits that they were drawn from."""
         samples = drafter.samples_from_draft_model
         self._inputs.refuse_unless(
             samples,
@@ -164,18 +164,17 @@ class DraftInputs:
         )
 
     def _threshold(self, row: int) -> float | None:
-        """The request's, or the deployment's."""
+        """Return the request's threshold, or the deployment's."""
         threshold = self._inputs.number(tensors.DRAFT_ACCEPTANCE_THRESHOLD, row, Bounds(0, 1))
         self._inputs.refuse_unless(
             self._inputs.flag(tensors.USE_DRAFT_LOGITS, row, self._settings.use_draft_logits),
             row,
             (tensors.DRAFT_ACCEPTANCE_THRESHOLD,),
-            f"needs '{tensors.USE_DRAFT_LOGITS}' to be true: without logits tokens are accepted by "
-            "comparison",
+            f"needs '{tensors.USE_DRAFT_LOGITS}' to be true: without logits, ids are compared",
         )
         return self._settings.draft_acceptance_threshold if threshold is None else threshold
 
 
 def _those(fit: Callable[[DrafterKind], bool]) -> str:
-    """Name the drafters of some kind."""
+    """Return the names of the drafters that fit."""
     return " or ".join(kind.name for kind in DRAFTERS.values() if fit(kind))

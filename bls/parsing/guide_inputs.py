@@ -1,4 +1,4 @@
-"""What a request says of the form of its answer, under NVIDIA's names."""
+"""Reads the guide of a request, under NVIDIA's names."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ WITHOUT_TEXT = "json"  # any JSON
 
 
 def check_guides(inputs: Mapping[str, NDArray[Any]], max_bytes: int) -> None:
-    """Refuse guides that are too long to look at, or all of them where ``max_bytes`` is 0."""
+    """Reject guides that are too long, or all guides if ``max_bytes`` is 0."""
     given = [inputs[tensor] for tensor in (TYPE, TEXT) if tensor in inputs]
     longest = max((len(text) for texts in given for text in texts.flat), default=0)
     if longest and not max_bytes:
@@ -34,7 +34,7 @@ def check_guides(inputs: Mapping[str, NDArray[Any]], max_bytes: int) -> None:
 
 
 def guide_of(inputs: Inputs, row: int) -> Guide | None:
-    """Return a prompt's guide, None without one; raise BadRequest for half of one."""
+    """Return a prompt's guide, None without one; raise BadRequest if a part is missing."""
     kind, text = (_only(inputs, tensor, row) for tensor in (TYPE, TEXT))
     if not kind:
         if text:

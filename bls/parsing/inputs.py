@@ -1,7 +1,7 @@
-"""The inputs of a client's request, one by one: their names, sizes, shapes and bounds are checked.
+"""Checks names, sizes, shapes and bounds of the inputs of a client's request.
 
-Triton lets a batch omit a required input, wraps a number that is too large, and passes keys that it
-does not know on as parameters. Every complaint names the input and what would be right.
+Triton accepts a batch without a required input, wraps numbers that are too large, and passes on
+unknown keys as parameters. Each error names the input and the valid values.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ from tandem.contract import entry as tensors
 from tandem.contract.tensor import Tensor
 from tandem.sampling.params import Bounds
 
-# What a front end may send that is not an input of ours: Triton's own request parameters.
+# Triton's own request parameters, which front ends may send.
 TRITON_PARAMETERS = frozenset(
     {"sequence_id", "sequence_start", "sequence_end", "priority", "timeout", "binary_data_output"}
 )
 
 WORD_LISTS = (tensors.STOP_WORDS, tensors.BAD_WORDS, tensors.EMBEDDING_BIAS_WORDS)
-MAX_PARAMETERS_BYTES = 64 * 1024  # none of them is an input, so none is long
-LONGEST_QUOTE = 40  # characters of a client's own text in an error
+MAX_PARAMETERS_BYTES = 64 * 1024
+LONGEST_QUOTE = 40  # characters of client text in an error
 NOTHING: NDArray[Any] = np.empty(0)
 
 
 class Inputs:
-    """The arrays of one request, by name, a row a prompt.
+    """The arrays of one request, by name, one row per prompt.
 
-    Values are copied: Triton may take the memory back.
+    Values are copied, because Triton may reuse the memory.
     """
 
     def __init__(self, arrays: Mapping[str, NDArray[Any]]) -> None:
@@ -47,25 +47,24 @@ class Inputs:
                 )
 
     def __contains__(self, tensor: Tensor) -> bool:
-        """Whether the client sent it."""
+        """Return whether the client sent this input."""
         return tensor in self._arrays
 
     @property
     def batch_size(self) -> int:
-        """How many prompts the request holds."""
+        """Number of prompts in the request."""
         return len(next(iter(self._arrays.values()))) if self._arrays else 0
 
     def values(self, tensor: Tensor, row: int) -> NDArray[Any]:
-        """Return a prompt's values, [n], not copied; none where the input is missing."""
+        """Return a prompt's values, [n], not copied; empty if the input is missing."""
         array = self._arrays.get(tensor)
         return NOTHING if array is None else array[row].reshape(-1)
 
     def flag(self, tensor: Tensor, row: int, default: bool = False) -> bool:
-        """Return a prompt's truth value."""
         return bool(self.scalar(tensor, row, default))
 
     def integer(self, tensor: Tensor, row: int, least: int, most: int) -> int | None:
-        """Return a prompt's whole number; None where the input is missing."""
+        """Return a prompt's integer; None if the input is missing."""
         value = self.scalar(tensor, row, None)
         if value is None:
             return None
@@ -74,7 +73,7 @@ class Inputs:
         return int(value)
 
     def number(self, tensor: Tensor, row: int, bounds: Bounds) -> float | None:
-        """Return a prompt's number, whole if the tensor's type is; None if the input is missing."""
+        """Return a prompt's number; None if the input is missing."""
         value = self.scalar(tensor, row, None)
         if value is not None and not bounds.hold(value):
             raise BadRequest(f"input '{tensor}': {value:g} given, must be {bounds}")
@@ -82,7 +81,7 @@ class Inputs:
         return number
 
     def scalar(self, tensor: Tensor, row: int, default: Any) -> Any:
-        """Return the only value of a prompt; ``default`` where the input is missing."""
+        """Return the only value of a prompt; ``default`` if the input is missing."""
         if tensor not in self:
             return default
         values = self.values(tensor, row)
@@ -91,7 +90,7 @@ class Inputs:
         return values[0].item()
 
     def strings(self, tensor: Tensor, row: int) -> tuple[str, ...]:
-        """Return a prompt's strings; none where the input is missing."""
+        """Return a prompt's strings; empty if the input is missing."""
         try:
             return tuple(value.decode() for value in self.values(tensor, row))
         except UnicodeDecodeError as error:
@@ -103,16 +102,16 @@ class Inputs:
     def refuse_unless(
         self, possible: bool, row: int, inputs: Iterable[Tensor], reason: str
     ) -> None:
-        """Refuse inputs that were given (a flag: set) where they cannot be honoured."""
+        """Reject inputs that are not empty (flags: true), unless they are possible."""
         for tensor in () if possible else inputs:
             if any(self.values(tensor, row).tolist()):
                 raise BadRequest(f"input '{tensor}' {reason}")
 
 
 def refuse_unknown(parameters: str) -> None:
-    """`generate` makes a parameter of every key that is not an input: a typo must not vanish.
+    """Reject unknown keys: `generate` turns them into parameters, and a typo must not be ignored.
 
-    parameters: the request's, as the JSON object that Triton gives.
+    parameters: the request's, as Triton's JSON object.
     """
     if len(parameters) > MAX_PARAMETERS_BYTES:
         raise BadRequest(
@@ -129,9 +128,9 @@ def refuse_unknown(parameters: str) -> None:
 
 
 def check_sizes(inputs: Mapping[str, NDArray[Any]], limits: RequestLimits) -> None:
-    """Refuse what is too much to look at: it costs no more than asking each value for its length.
+    """Reject inputs that are too large, by their lengths alone.
 
-    inputs: by name, a row a prompt; strings as bytes.
+    inputs: by name, one row per prompt; strings as bytes.
     """
     texts = inputs.get(tensors.TEXT_INPUT, np.empty((0, 1), object))
     longest = max((len(text) for text in texts.flat), default=0)
@@ -157,6 +156,6 @@ def check_sizes(inputs: Mapping[str, NDArray[Any]], limits: RequestLimits) -> No
 
 
 def quoted(text: str) -> str:
-    """A client's own text, short and on one line."""
+    """Return client text for an error: short and on one line."""
     cut = "..." if len(text) > LONGEST_QUOTE else ""
     return repr(text[:LONGEST_QUOTE] + cut)

@@ -1,4 +1,4 @@
-"""One prompt of a client's request: as the parser reads it, and with what the tokenizer adds."""
+"""One prompt of a client's request, before and after the tokenizer."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LOGITS_BYTES = 4  # answers hold them as FP32
 
 
 class TokenizerInputs(NamedTuple):
-    """What of a prompt goes through the tokenizer."""
+    """The parts of a prompt that the tokenizer reads."""
 
     text: str
     stop_words: tuple[str, ...] = ()
@@ -29,9 +29,10 @@ class TokenizerInputs(NamedTuple):
 
 
 class Tokens(NamedTuple):
-    """What the tokenizer made of it.
+    """The tokenizer's output for a prompt.
 
-    special_stops: for each stop word its id, where it is one special token: text hides those.
+    special_stops: the id of each stop word that is one special token, because text omits those;
+    None for the others.
     """
 
     prompt_ids: TokenIds  # [n]
@@ -41,16 +42,16 @@ class Tokens(NamedTuple):
 
 
 class LogitBias(NamedTuple):
-    """What is added to the logits of some tokens; one that comes twice gets both."""
+    """Values added to the logits of some tokens. An id may occur twice: its values add up."""
 
     ids: tuple[int, ...]
     values: tuple[float, ...]
 
 
 class Prompt(NamedTuple):
-    """One row of a request, checked as far as it can be before it is tokenized.
+    """One row of a request, checked as far as possible without the tokenizer.
 
-    request: complete but for what the tokenizer adds to it (`request_of`).
+    request: without the tokenizer's output, which `request_of` adds.
     """
 
     words: TokenizerInputs
@@ -60,9 +61,9 @@ class Prompt(NamedTuple):
 
 
 class Options(NamedTuple):
-    """What holds for all prompts of a request.
+    """The options of all prompts of a request.
 
-    tells_text_lengths: the client named that output.
+    tells_text_lengths: the client requested that output by name.
     """
 
     stream: bool = False
@@ -79,7 +80,7 @@ class Options(NamedTuple):
 
 
 def request_of(prompt: Prompt, tokens: Tokens, settings: LoopSettings) -> Request:
-    """Return what the loop decodes; raise BadRequest where it cannot fit the engine."""
+    """Return the complete request; raise BadRequest if it doesn't fit the engine."""
     request = prompt.request
     _check_length(len(tokens.prompt_ids), request.max_tokens, settings.target)
     sampling = replace(
@@ -103,9 +104,9 @@ def check_logits(
     options: Options,
     settings: LoopSettings,
 ) -> None:
-    """Refuse more logits than an answer may hold: every row of a batch is as long as the longest.
+    """Reject more logits than an answer may hold. All rows of a batch are as long as the longest.
 
-    context_lengths: tokens of each prompt, 0 for those that are not known yet; [b] as max_tokens.
+    context_lengths: [b], tokens of each prompt, 0 if not known yet. max_tokens: [b].
     """
     rows = 0
     if options.return_context_logits:
@@ -131,7 +132,7 @@ def check_logits(
 
 
 def _bias(prompt: Prompt, tokens: Tokens, settings: LoopSettings) -> NDArray[np.float32] | None:
-    """What is added to all logits, [vocab_size]: that of words and that of ids."""
+    """Return the bias of all logits, [vocab_size]: by words and by ids."""
     if prompt.logit_bias is None:
         return tokens.embedding_bias
     bias = np.zeros(settings.target.vocab_size, np.float32)
@@ -142,7 +143,7 @@ def _bias(prompt: Prompt, tokens: Tokens, settings: LoopSettings) -> NDArray[np.
 
 
 def _end_ids(request: Request, tokens: Tokens) -> tuple[int, ...]:
-    """The request's end ids, and the special tokens among its stop words."""
+    """Return the request's end ids and the special tokens among its stop words."""
     special = [token_id for token_id in tokens.special_stops if token_id is not None]
     return tuple(dict.fromkeys([*request.end_ids, *special]))
 
@@ -154,7 +155,7 @@ def _stop_strings(prompt: Prompt, tokens: Tokens) -> tuple[str, ...]:
 
 
 def _check_length(prompt_length: int, max_tokens: int, target: EngineSettings) -> None:
-    """Engines cut what is too long in silence; so it is refused at the door."""
+    """Reject what is too long, because engines cut it silently."""
     limit = target.max_seq_len - target.max_draft_len
     if prompt_length < 1:
         raise BadRequest(f"input '{tensors.TEXT_INPUT}' gives no tokens; send some text")

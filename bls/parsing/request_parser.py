@@ -1,6 +1,6 @@
-"""Reads a client's request: what holds for all of it, and each of its prompts.
+"""Reads a client's request: the options of the request, and each of its prompts.
 
-Every complaint names the input and what would be right.
+Each error names the input and the valid values.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tandem.contract.engine import MAX_TOP_LOG_PROBS
 from tandem.contract.tensor import Tensor
 from tandem.sampling.params import NUMBERS, chosen
 
-# Declared because NVIDIA's models declare them; no engine behind this loop can honour them yet.
+# Declared because NVIDIA's models declare them; no engine of this loop supports them.
 UNSUPPORTED = (
     tensors.DECODER_TEXT_INPUT,
     tensors.IMAGE_INPUT,
@@ -39,14 +39,14 @@ UNSUPPORTED = (
     tensors.LORA_CONFIG,
 )
 
-MOST_NAMED = 10  # wrong ids in an error
+MOST_NAMED = 10  # invalid ids in an error
 UNTOKENIZED: TokenIds = np.empty(0, np.int32)
 
 Asked = TypeVar("Asked", bool, int)
 
 
 class RequestParser:
-    """Reads one request. inputs: by name, a row a prompt; the values that are kept are copied."""
+    """Reads one request. inputs: by name, one row per prompt; kept values are copied."""
 
     def __init__(
         self, inputs: Mapping[str, NDArray[Any]], parameters: str, settings: LoopSettings
@@ -63,16 +63,15 @@ class RequestParser:
 
     @property
     def is_stop(self) -> bool:
-        """Whether this only ends another request."""
+        """Whether this request only stops another one."""
         return any(self._inputs.values(tensors.STOP, row).any() for row in self._rows)
 
     @property
     def _rows(self) -> range:
-        """The prompts."""
         return range(self._inputs.batch_size)
 
     def options(self) -> Options:
-        """Read what all prompts share; a batch that disagrees with itself is refused."""
+        """Read the options, which must be the same for all prompts of a batch."""
 
         def flag(tensor: Tensor, default: bool = False) -> bool:
             values = {self._inputs.flag(tensor, row, default) for row in self._rows}
@@ -87,7 +86,7 @@ class RequestParser:
                 tensors.EXCLUDE_INPUT_IN_OUTPUT, self._settings.exclude_input_in_output
             ),
             return_log_probs=flag(tensors.RETURN_LOG_PROBS),
-            return_prompt_log_probs=self._where_told(
+            return_prompt_log_probs=self._if_reported(
                 flag(tensors.RETURN_PROMPT_LOG_PROBS),
                 self._settings.target.capabilities.prompt_log_probs,
                 tensors.RETURN_PROMPT_LOG_PROBS,
@@ -101,7 +100,7 @@ class RequestParser:
         )
 
     def _num_top_log_probs(self) -> int:
-        """How many alternatives are wanted at each place, of all prompts."""
+        """Return how many alternatives per token all prompts want."""
         tensor = tensors.NUM_TOP_LOG_PROBS
         given = {self._inputs.integer(tensor, row, 0, MAX_TOP_LOG_PROBS) or 0 for row in self._rows}
         if len(given) > 1:
@@ -110,10 +109,10 @@ class RequestParser:
         flags = (tensors.RETURN_LOG_PROBS, tensors.RETURN_PROMPT_LOG_PROBS)
         if count and not any(self._inputs.flag(flag, row) for flag in flags for row in self._rows):
             raise BadRequest(f"input '{tensor}' needs '{flags[0]}' or '{flags[1]}' to be true")
-        return self._where_told(count, self._settings.target.capabilities.top_log_probs, tensor)
+        return self._if_reported(count, self._settings.target.capabilities.top_log_probs, tensor)
 
-    def _where_told(self, asked: Asked, can: bool, tensor: Tensor) -> Asked:
-        """Return what was asked for; refuse it where the target does not tell it."""
+    def _if_reported(self, asked: Asked, can: bool, tensor: Tensor) -> Asked:
+        """Return what was asked for; reject it if the target doesn't report it."""
         if asked and not can:
             raise BadRequest(
                 f"input '{tensor}' is not supported by this deployment: its target engine does not "
@@ -122,7 +121,6 @@ class RequestParser:
         return asked
 
     def prompts(self, options: Options) -> list[Prompt]:
-        """Read every prompt of the request."""
         self._require_prompts()
         prompts = [self._prompt(row, options) for row in self._rows]
         lengths = [0 if p.input_ids is None else len(p.input_ids) for p in prompts]
@@ -143,7 +141,7 @@ class RequestParser:
         )
 
     def _request(self, row: int, options: Options) -> Request:
-        """Read all that the tokenizer adds nothing to."""
+        """Read everything that doesn't need the tokenizer."""
         max_tokens = self._inputs.integer(
             tensors.MAX_TOKENS, row, 1, self._settings.target.max_seq_len
         )
@@ -198,7 +196,7 @@ class RequestParser:
         if len(weights) != count:
             raise BadRequest(
                 f"input '{tensors.EMBEDDING_BIAS_WEIGHTS}': {len(weights)} weights for {count} "
-                f"'{tensors.EMBEDDING_BIAS_WORDS}'; send one a word"
+                f"'{tensors.EMBEDDING_BIAS_WORDS}'; send one per word"
             )
         if not np.isfinite(weights).all():
             raise BadRequest(f"input '{tensors.EMBEDDING_BIAS_WEIGHTS}' must be finite numbers")
@@ -210,7 +208,7 @@ class RequestParser:
         if len(ids) != len(values):
             raise BadRequest(
                 f"input '{tensors.LOGIT_BIAS_VALUES}': {len(values)} values for {len(ids)} "
-                f"'{tensors.LOGIT_BIAS_IDS}'; send one an id"
+                f"'{tensors.LOGIT_BIAS_IDS}'; send one per id"
             )
         if not len(ids):
             return None
@@ -226,7 +224,7 @@ class RequestParser:
 
     def _check_ids(self, tensor: Tensor, ids: TokenIds) -> None:
         vocab_size = self._settings.target.vocab_size
-        wrong = ids[ids.view(np.uint32) >= vocab_size]  # a negative one is huge there
+        wrong = ids[ids.view(np.uint32) >= vocab_size]  # negative ids become huge
         if len(wrong):
             named = ", ".join(map(str, wrong[:MOST_NAMED])) + ", ..." * (len(wrong) > MOST_NAMED)
             raise BadRequest(
@@ -244,8 +242,8 @@ class RequestParser:
             raise BadRequest(f"input '{tensors.INPUT_IDS}' is empty; send at least one id")
         if len(values) > longest:
             raise BadRequest(
-                f"input '{tensors.INPUT_IDS}': {len(values)} ids given for a prompt, which are "
-                f"more than max_seq_len, {longest}"
+                f"input '{tensors.INPUT_IDS}': {len(values)} ids given for a prompt, more than "
+                f"max_seq_len, {longest}"
             )
         ids: TokenIds = values.astype(np.int32)
         self._check_ids(tensors.INPUT_IDS, ids)
@@ -261,10 +259,10 @@ class RequestParser:
                 raise BadRequest(f"input '{tensor}': {value} given, only 1 is supported: {instead}")
 
     def _sampling(self, row: int, seed: int) -> Sampling:
-        """Read how tokens are chosen.
+        """Read the sampling numbers.
 
-        A temperature of 1 alone doesn't make a request sample: NVIDIA's clients send it with every
-        greedy one.
+        A temperature of 1 alone doesn't turn on sampling: NVIDIA's clients send it with every
+        greedy request.
         """
         given = {}
         for name, number in NUMBERS.items():
@@ -278,7 +276,7 @@ class RequestParser:
         return Sampling(seed=seed, **chosen(given))
 
     def _check_engines(self, tensor: Tensor, capability: str) -> None:
-        """Refuse an input that an engine would ignore."""
+        """Reject an input that an engine would ignore."""
         for role, engine in (("target", self._settings.target), ("draft", self._settings.draft)):
             if engine is not None and not getattr(engine.capabilities, capability):
                 raise BadRequest(
@@ -287,7 +285,7 @@ class RequestParser:
                 )
 
     def _end_ids(self, row: int) -> tuple[int, ...]:
-        """The request's own end id, or the checkpoint's."""
+        """Return the request's end id, or the checkpoint's end ids."""
         end_id = self._inputs.integer(tensors.END_ID, row, -1, self._settings.target.vocab_size - 1)
         if end_id is None:
             return self._settings.end_ids

@@ -1,7 +1,7 @@
-"""Words of token ids as engines take them: NVIDIA's `bad_words_list` and `stop_words_list`.
+"""Words of token ids in the format of NVIDIA's `bad_words_list` and `stop_words_list`.
 
-A table [2, n]: row 0 holds the ids of all words one after the other, row 1 where each word ends in
-it, padded with -1. Words [7, 8] and [9] are [[7, 8, 9], [2, 3, -1]].
+A table [2, n]: row 0 holds the ids of all words, row 1 the end offset of each word, padded with -1.
+Words [7, 8] and [9] are [[7, 8, 9], [2, 3, -1]].
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ def one_token_words(token_ids: Iterable[int]) -> TokenIds:
 
 
 def joined(first: TokenIds | None, second: TokenIds | None) -> TokenIds | None:
-    """Return the words of two tables as one; None is a table without words."""
+    """Return the words of two tables in one; None is a table without words."""
     if first is None or second is None:
         return second if first is None else first
     (ids, ends), (more_ids, more_ends) = _parts(first), _parts(second)
@@ -28,7 +28,7 @@ def joined(first: TokenIds | None, second: TokenIds | None) -> TokenIds | None:
 
 
 def known(table: TokenIds | None, vocab_size: int) -> TokenIds | None:
-    """Return the words that an engine of so many tokens can say; it never says the others."""
+    """Return the words whose ids an engine has; it can't generate the others."""
     if table is None:
         return None
     ids, ends = _parts(table)

@@ -17,8 +17,8 @@ def in_background(
 ) -> None:
     """Run ``work`` on a new thread that does not keep the process alive.
 
-    Where the system has no more threads, ``refused`` is called instead, by the calling thread: that
-    one often works for somebody else, who is not to suffer. Without ``refused``, it is raised.
+    refused: called by the calling thread if the system has no more threads, because that thread may
+    work for another request. Without it, Overloaded is raised.
     """
     try:
         threading.Thread(target=work, daemon=True).start()
@@ -30,13 +30,13 @@ def in_background(
 
 
 def log_exception(what: str, error: BaseException) -> None:
-    """Write a traceback to the server's log; clients get one line without it. Never raises."""
+    """Write a traceback to the server's log. Never raises."""
     text = f"tandem: {what}\n{''.join(traceback.format_exception(error))}"
     _log(pb_utils.Logger.log_error, text)
 
 
 def log_warning(text: str) -> None:
-    """Write a line to the server's log: something is wrong, and is dealt with. Never raises."""
+    """Write a warning to the server's log. Never raises."""
     _log(pb_utils.Logger.log_warn, f"tandem: {text}")
 
 

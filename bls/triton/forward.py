@@ -1,8 +1,8 @@
-"""``bls`` and ``ensemble``: entries that answer once, by forwarding to ``bls_stream``.
+"""``bls`` and ``ensemble``: entries that return a single response, by forwarding to ``bls_stream``.
 
-Triton refuses plain `infer` for decoupled models, and streaming needs one; so these are not
-decoupled, yet serve any number of requests at once: ``execute`` returns nothing and each answer
-follows through its response sender.
+Triton rejects plain `infer` for decoupled models, and streaming needs one. So these entries are not
+decoupled. Still they serve many requests at once: ``execute`` returns nothing, and each answer is
+sent through its response sender.
 """
 
 from __future__ import annotations
@@ -35,18 +35,17 @@ from tandem.contract.forwarding import fresh_forwarded
 from tandem.contract.model_parameters import decode
 from tandem.contract.strings import Strings
 
-# `bls_stream` keeps the deadline; if it fails to, the call is abandoned, this much later.
+# `bls_stream` enforces the deadline; if it doesn't, the call is abandoned this much later.
 SECONDS_OF_GRACE = 10.0
-# A `stop` that overtakes its request finds nothing to stop; so it is sent until that has ended,
-# one at a time: an entry that hangs answers none of them.
+# A `stop` that overtakes its request finds nothing to stop, so it is repeated until the request has
+# ended. Only one is sent at a time, because an entry that hangs answers none of them.
 SECONDS_BETWEEN_STOPS = 0.2
 
 
 class ForwardEntry:
-    """Triton's model object; it holds no state but the calls under way."""
+    """Triton's model object; its only state is the current calls."""
 
     def initialize(self, args: dict[str, str]) -> None:
-        """Read the settings."""
         pb_utils.deserialize_bytes_tensor = Strings
         self._settings = decode(ForwarderSettings, json.loads(args["model_config"]))
         self._calls = Calls()
@@ -54,19 +53,18 @@ class ForwardEntry:
         self._watcher = Watcher(Heartbeat(model=args["model_name"]).beat)
 
     def execute(self, requests: list[Any]) -> None:
-        """Forward each request on a thread of its own."""
+        """Forward each request on its own thread."""
         for request in requests:
             forwarded = _Forwarded(request, self._settings, self._calls, self._abandoned)
             self._watcher.add(forwarded)
             in_background(forwarded.run, forwarded.refuse)
 
     def finalize(self) -> None:
-        """End what the instance started."""
         self._watcher.stop()
 
 
 class _Forwarded:
-    """One request on its way through ``bls_stream``."""
+    """One request that is forwarded to ``bls_stream``."""
 
     def __init__(
         self, request: Any, settings: ForwarderSettings, calls: Calls, abandoned: AbandonedCalls
@@ -82,31 +80,33 @@ class _Forwarded:
 
     @property
     def closed(self) -> bool:
-        """Whether the client has its answer."""
+        """Whether the final response has been sent."""
         return self._sender.closed
 
     def run(self) -> None:
-        """Make the call and answer with what comes back."""
+        """Make the call and send its answer."""
         try:
-            self._answer(self._call())
+            tensors_of_answer = self._call().output_tensors()
+            answer = pb_utils.InferenceResponse(output_tensors=tensors_of_answer)
+            self._sender.send(answer, final=True)
         except Abandoned:
             return
         except EngineUnavailable as error:
             self.refuse(error)
         except EngineCallError as error:
-            self._sender.refuse(error.what, error.code)  # what `bls_stream` said, as it said it
+            self._sender.refuse(error.what, error.code)  # the words of `bls_stream`, unchanged
         except ServingError as error:
             self.refuse(error)
-        except BaseException as error:  # noqa: BLE001  the client must not wait for ever
+        except BaseException as error:  # noqa: BLE001  the client must get an answer
             log_exception("a request could not be forwarded", error)
             self._sender.refuse("internal error while forwarding; see the server's log")
 
     def refuse(self, error: ServingError) -> None:
-        """Send the client the reason why there is no answer."""
+        """Send an error to the client."""
         self._sender.refuse(error.line, error.code)
 
     def check(self, now: float) -> None:
-        """Pass a cancellation on; abandon the call if its deadline was ignored."""
+        """Stop the request of a client that left; abandon an overdue call."""
         due = now >= self._next_stop and not self._stopping
         if due and self._sender.is_cancelled():
             self._next_stop = now + SECONDS_BETWEEN_STOPS
@@ -129,13 +129,13 @@ class _Forwarded:
         timeout = self._settings.request_timeout + SECONDS_OF_GRACE
         call = self._wait.begin(model, self._id, timeout)
         try:
-            # A client that names only what is not made gets an answer without tensors.
+            # If a client names only outputs that are not made, its answer has no tensors.
             return self._calls.infer(model, request, decoupled=True, may_be_empty=True)
         finally:
             self._wait.end(call)
 
     def _inputs(self) -> list[Any]:
-        """The client's inputs, with this entry's drafter where it named none."""
+        """Return the client's inputs, with this entry's drafter if it named none."""
         sent = {tensor.name(): tensor for tensor in self._request.inputs()}
         check_sizes({name: tensor.as_numpy() for name, tensor in sent.items()}, self._settings)
         inputs = {name: _as_sent(tensor) for name, tensor in sent.items()}
@@ -158,15 +158,11 @@ class _Forwarded:
             inputs[tensors.DRAFTER] = pb_utils.Tensor(tensors.DRAFTER, names)
         return list(inputs.values())
 
-    def _answer(self, response: Any) -> None:
-        answer = pb_utils.InferenceResponse(output_tensors=response.output_tensors())
-        self._sender.send(answer, final=True)
-
     def _stop_later(self, _: ServingError) -> None:
         self._stopping = False
 
     def _stop(self) -> None:
-        """Have ``bls_stream`` end this request, whose client has gone."""
+        """Have ``bls_stream`` end this request, whose client has left."""
         model = self._settings.stream_model
         request = pb_utils.InferenceRequest(
             model_name=model,
@@ -175,7 +171,7 @@ class _Forwarded:
             inputs=[pb_utils.Tensor(tensors.STOP, np.array([[True]]))],
         )
         try:
-            with suppress(EngineCallError):  # it may answer with nothing but the end of the call
+            with suppress(EngineCallError):  # it may return an empty answer
                 self._calls.infer(model, request, decoupled=True, may_be_empty=True)
         finally:
             self._stopping = False
@@ -185,7 +181,7 @@ _SCALARS = frozenset(tensor for tensor in tensors.INPUTS if tensor.scalar)
 
 
 def _as_sent(tensor: Any) -> Any:
-    """Undo Triton's reshape: a client sends [b, 1] of what arrives as [b]."""
+    """Undo Triton's reshape: a client sends [b, 1], and the model receives [b]."""
     if tensor.name() not in _SCALARS:
         return tensor
     return pb_utils.Tensor(tensor.name(), tensor.as_numpy().reshape(-1, 1))

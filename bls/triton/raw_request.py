@@ -1,4 +1,4 @@
-"""What a request says besides its inputs, which Triton's HTTP server takes in any bytes."""
+"""A request's id and parameters, which Triton's HTTP server accepts as any bytes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tandem.bls.errors import BadRequest
 
 
 def id_of(request: Any) -> str:
-    """Return the id that the client gave; "" for one that is not UTF-8: it is none of ours."""
+    """Return the client's id; "" if it is not UTF-8, because then it is not one of ours."""
     try:
         return str(request.request_id())
     except UnicodeDecodeError:

@@ -1,8 +1,10 @@
-"""The one thread that looks after all requests: gone clients, deadlines, overdue engine calls.
+"""The one thread that checks all requests: clients that left, deadlines, overdue engine calls.
 
-Triton does not say that a client has left; a model has to ask, and each question costs a trip to
-the server process. One thread asks for all. Without it nobody is cancelled, nothing is overdue and
-no metric grows: so it outlives every error, and waits for nobody.
+Triton doesn't report that a client has left: a model has to ask (`Sender.is_cancelled`), and each
+question is a trip to the server process. This thread asks for all requests, through
+`RequestState.check` in the stream entry and `_Forwarded.check` in the others. Without it, no
+request is cancelled, no call is overdue and no metric changes. So it survives every error and never
+blocks.
 """
 
 from __future__ import annotations
@@ -15,27 +17,28 @@ from typing import Protocol
 
 from tandem.bls.triton.background import log_exception
 
-INTERVAL = 0.02  # seconds between two looks at everybody,
-INTERVAL_EACH = 0.002  # or more where there are many: 64 then still get a look within a round
-IDLE_INTERVAL = 0.5  # and while there is nobody
-LOG_INTERVAL = 10.0  # between two tracebacks of what may go wrong in look after look
+INTERVAL = 0.02  # seconds between two checks of all requests,
+INTERVAL_EACH = 0.002  # or this per request, if there are many
+IDLE_INTERVAL = 0.5  # without requests
+LOG_INTERVAL = 10.0  # between two tracebacks of a repeated error
 
 
 class Watched(Protocol):
-    """Something that must be looked at now and then until it is closed."""
+    """A request that must be checked until it is closed."""
 
     @property
     def closed(self) -> bool:
-        """Whether it needs no more looks."""
+        """Whether it needs no more checks."""
 
     def check(self, now: float) -> None:
-        """Look at it; ``now`` is of the monotonic clock."""
+        """Check it. now: seconds of the monotonic clock."""
 
 
 class Watcher:
-    """Checks whatever was added, until it is closed; then does what is due after each look.
+    """Checks the added requests until they are closed.
 
-    watchers: how many there are of the model; together they ask no more questions than one would.
+    after_each_look: called after each check of all requests. watchers: how many the model has;
+    together they ask Triton as often as one.
     """
 
     def __init__(self, *after_each_look: Callable[[], None], watchers: int = 1) -> None:
@@ -50,7 +53,6 @@ class Watcher:
         self._thread.start()
 
     def add(self, watched: Watched) -> None:
-        """Begin to look after ``watched``."""
         with self._lock:
             self._watched.add(watched)
         self._wake.set()
@@ -71,15 +73,15 @@ class Watcher:
                 self._wake.clear()
 
     def _look(self) -> int:
-        """Check everybody once; return how many there were."""
+        """Check all requests once; return how many there were."""
         with self._lock:
-            everybody = list(self._watched)
+            requests = list(self._watched)
         now = time.monotonic()
-        for watched in everybody:
-            self._try("looking after a request failed", partial(self._check, watched, now))
+        for watched in requests:
+            self._try("checking a request failed", partial(self._check, watched, now))
         for due in self._after_each_look:
             self._try("publishing metrics failed", due)
-        return len(everybody)
+        return len(requests)
 
     def _check(self, watched: Watched, now: float) -> None:
         if watched.closed:
@@ -89,10 +91,10 @@ class Watcher:
             watched.check(now)
 
     def _try(self, what: str, work: Callable[[], None]) -> None:
-        """Do the work; whatever it raises ends neither this thread nor the look."""
+        """Do the work; an error ends neither this thread nor the other checks."""
         try:
             work()
-        except Exception as error:  # noqa: BLE001  the others must still be looked after
+        except Exception as error:  # noqa: BLE001  the others must still be checked
             now = time.monotonic()
             if now >= self._may_log.get(what, 0.0):
                 self._may_log[what] = now + LOG_INTERVAL

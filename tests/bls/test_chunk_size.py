@@ -30,36 +30,31 @@ def pieces(chunk_size, seconds_a_token, count=8):
         (0.0001, [1, 2, 4, 8, 16, 32, 32, 32]),
     ],
 )
-def test_steady_pieces_take_about_fifty_milliseconds(seconds_a_token, sizes):
+def test_chunks_of_a_stream_take_about_fifty_milliseconds(seconds_a_token, sizes):
     assert pieces(ChunkSize(steady=True), seconds_a_token) == sizes
 
 
-def test_a_target_that_became_slow_is_asked_for_less_at_once():
+def test_chunks_shrink_when_the_target_slows_down():
     chunk_size = ChunkSize(steady=True)
     pieces(chunk_size, 0.001)
     chunk_size.adapt(chunk_size.tokens, 0.1 * chunk_size.tokens)
     assert chunk_size.tokens == 1
 
 
-def test_a_chunk_without_tokens_teaches_nothing():
+def test_an_empty_chunk_does_not_change_the_size():
     chunk_size = ChunkSize(steady=True)
     chunk_size.adapt(1, 0.01)
     chunk_size.adapt(0, 5.0)
     assert chunk_size.tokens == 2
 
 
-def test_nobody_reading_along_there_is_no_hurry():
+def test_without_a_stream_chunks_are_large():
     assert pieces(ChunkSize(steady=False), 1.0) == [MOST_TOKENS] * 8
     assert pieces(ChunkSize(steady=False, whole=True), 1.0) == [WHOLE_ANSWER] * 8
 
 
-def test_whole_answers_come_in_pieces_where_somebody_reads_along():
+def test_a_stream_of_a_self_drafting_engine_has_chunks():
     assert ChunkSize(steady=True, whole=True).tokens == 1
-
-
-def test_pieces_that_must_not_follow_from_times_are_of_one_size():
-    assert pieces(ChunkSize(steady=True, timed=False), 0.001) == [FIXED_CHUNK] * 8
-    assert ChunkSize(steady=False, timed=False).tokens == MOST_TOKENS
 
 
 class Notes(World):
@@ -94,20 +89,20 @@ def play_auto(times, **changes):
 DEAR_DRAFTS = Times(target=0.030, verify_slope=0.3, draft=0.030)
 
 
-def test_a_stream_hears_from_a_target_whose_drafts_rest_as_often_as_from_any():
+def test_streams_keep_their_pace_while_drafts_are_paused():
     world = play_auto(DEAR_DRAFTS, streams_text=True)
     assert sum(tokens for tokens, _ in world.plain) > 400  # drafts rest most of the time
     assert max(seconds for _, seconds in world.plain) < 0.1
 
 
-def test_drafts_that_rest_are_not_asked_for_in_between():
+def test_paused_drafts_are_not_asked_for_early():
     streamed, whole = (play_auto(DEAR_DRAFTS, streams_text=s) for s in (True, False))
     assert len(streamed.drafted) < 30
     assert len(streamed.drafted) <= len(whole.drafted) + 8
     assert max(tokens for tokens, _ in whole.plain) == MOST_TOKENS
 
 
-def test_a_seeded_stream_of_an_unkeyed_engine_has_pieces_of_one_size():
+def test_seeded_streams_of_an_unkeyed_engine_use_a_fixed_chunk_size():
     class Streams(Notes):
         pass
 

@@ -17,7 +17,7 @@ def facts_of(error):
     return str(error), error.model, error.what, error.code
 
 
-def test_an_engines_failure_names_the_model_and_has_its_words():
+def test_an_engine_failure_names_the_model():
     failed = "model 'draft' failed: "
     assert facts_of(EngineCallError("draft", "it fell over")) == (
         failed + "it fell over",
@@ -28,13 +28,7 @@ def test_an_engines_failure_names_the_model_and_has_its_words():
     assert facts_of(EngineCallError("draft", "full", "UNAVAILABLE"))[-1] == "UNAVAILABLE"
 
 
-def test_a_time_out_says_how_long_it_waited():
-    what = "no answer within 2.5 s"
-    failed = f"model 'target' failed: {what}"
-    assert facts_of(EngineTimeout("target", 2.5)) == (failed, "target", what, "INTERNAL")
-
-
-def test_an_engine_that_is_called_no_more_is_unavailable():
+def test_an_abandoned_engine_is_unavailable():
     failed = "model 'target' failed: it hangs"
     assert facts_of(EngineUnavailable("target", "it hangs")) == (
         failed,
@@ -44,7 +38,7 @@ def test_an_engine_that_is_called_no_more_is_unavailable():
     )
 
 
-def test_a_refusal_is_the_requests_fault_unless_the_engine_says_otherwise():
+def test_rejected_calls_are_invalid_arguments_by_default():
     failed = "model 'draft' failed: too long"
     assert facts_of(EngineRefused("draft", "too long")) == (
         failed,
@@ -55,11 +49,7 @@ def test_a_refusal_is_the_requests_fault_unless_the_engine_says_otherwise():
     assert facts_of(EngineRefused("draft", "too long", "INTERNAL"))[-1] == "INTERNAL"
 
 
-def test_a_cancelled_request_says_so():
-    assert str(Cancelled()) == "the request was cancelled"
-
-
-def test_a_line_begins_with_the_class_where_the_code_is_too_coarse():
+def test_error_lines_begin_with_their_class():
     lines = {
         "overloaded: full": Overloaded("full"),
         "deadline_exceeded: late": DeadlineExceeded("late"),

@@ -53,7 +53,7 @@ lookups = st.builds(
 
 
 @pytest.mark.parametrize("examples", scaled(1_000, 10_000))
-def test_output_is_the_targets_own_whatever_the_drafter_does(examples):
+def test_drafts_never_change_the_output(examples):
     settings(max_examples=examples)(output_is_the_targets_own)()
 
 
@@ -92,7 +92,7 @@ def details_of(chunks):
 
 @settings(deadline=None)
 @given(requests, languages, scripts)
-def test_each_token_tells_its_round_and_its_kind(request, language, script):
+def test_each_token_has_its_round_and_kind(request, language, script):
     decoding = decoding_of(replace(request, wants_text_lengths=True))
     chunks = play(decoding, Target(language, request.end_ids), Draft(language, script))
     tokens, *_ = expected(request, language)
@@ -132,7 +132,7 @@ def test_a_round_emits_accepted_plus_one_when_nothing_ends_the_answer(request, l
     assert figures.num_rounds + figures.num_accepted_draft_tokens == request.max_tokens
 
 
-def test_a_perfect_draft_earns_draft_len_plus_one_tokens_a_round():
+def test_a_perfect_draft_emits_draft_len_plus_one_tokens():
     language = Language(end_every=10**9)
     target = Target(language)
     decoding = decoding_of(request_of(max_tokens=25))
@@ -142,7 +142,7 @@ def test_a_perfect_draft_earns_draft_len_plus_one_tokens_a_round():
     assert decoding.statistics.draft_acceptance_rate == 1
 
 
-def test_drafts_never_reach_beyond_the_tokens_left():
+def test_drafts_never_exceed_the_tokens_left():
     language = Language(end_every=10**9)
     target, draft = Target(language), Draft(language)
     play(decoding_of(request_of(max_tokens=7)), target, draft)
@@ -150,15 +150,7 @@ def test_drafts_never_reach_beyond_the_tokens_left():
     assert [(len(call.draft), call.max_new_tokens) for call in target.calls] == [(4, 5), (1, 2)]
 
 
-def test_the_last_token_is_a_plain_target_step():
-    language = Language(end_every=10**9)
-    target, draft = Target(language), Draft(language)
-    play(decoding_of(request_of(max_tokens=6)), target, draft)
-    assert len(draft.calls) == 1
-    assert (len(target.calls[1].draft), target.calls[1].end_id) == (0, END)
-
-
-def test_calls_with_drafts_carry_no_end_id_and_calls_without_carry_it():
+def test_only_calls_without_drafts_have_an_end_id():
     language = Language(end_every=10**9)
     target = Target(language)
     play(decoding_of(request_of(max_tokens=6)), target, Draft(language))
@@ -186,7 +178,7 @@ def test_any_end_of_sequence_ends_a_call_without_drafts(drafter, end):
     assert decoding.statistics.num_rounds == decoding.sequence.num_output_tokens == 7
 
 
-def test_no_stop_id_ends_a_call_before_min_tokens():
+def test_calls_have_no_stop_ids_before_min_tokens():
     language = Language(end_every=2)
     target, draft = Target(language), Draft(language)
     play(decoding_of(request_of(min_tokens=6, max_tokens=30)), target, draft)
@@ -194,7 +186,7 @@ def test_no_stop_id_ends_a_call_before_min_tokens():
         assert not (call.ban_end_ids and call.stop_ids)
 
 
-def test_calls_with_drafts_are_ended_by_nothing():
+def test_calls_with_drafts_have_no_stop_ids():
     target = Target(ENDLESS)
     play(decoding_of(request_of(max_tokens=6)), target, Draft(ENDLESS))
     assert {(len(call.draft) > 0, call.stop_ids) for call in target.calls} == {
@@ -211,14 +203,14 @@ def test_a_draft_may_end_with_any_end_of_sequence():
     assert [call.draft.tokens.tolist() for call in target.calls] == [[4, 5, 6]]
 
 
-def test_logits_come_of_whole_drafts():
+def test_drafts_with_logits_are_not_ended_early():
     draft = Draft(ENDLESS)
     request = request_of(sampling=Sampling(top_k=0), use_draft_logits=True)
     play(decoding_of(request), Target(ENDLESS), draft)
     assert {call.stop_ids for call in draft.calls} == {()}
 
 
-def test_a_draft_is_cut_behind_an_end_of_sequence():
+def test_a_draft_is_cut_after_an_end_of_sequence():
     class Ends(Draft):
         def answers(self, call):
             yield next(super().answers(call))._replace(tokens=ids(1, END, 3, 4))
@@ -239,13 +231,13 @@ def test_min_tokens_ban_the_end_and_clip_the_draft():
     assert decoding.sequence.num_output_tokens >= 3
 
 
-def test_without_a_drafter_the_rest_comes_in_pieces():
+def test_without_a_drafter_the_answer_comes_in_chunks():
     target = Target(Language(end_every=10**9))
     play(decoding_of(request_of(drafter="none", max_tokens=100)), target)
     assert [call.max_new_tokens for call in target.calls] == [32, 32, 32, 4]
 
 
-def test_a_stream_without_a_drafter_comes_in_pieces_of_equal_times():
+def test_a_stream_without_a_drafter_has_chunks_of_equal_times():
     class Takes(Target):
         def answers(self, call):
             answer = next(super().answers(call))
@@ -256,7 +248,7 @@ def test_a_stream_without_a_drafter_comes_in_pieces_of_equal_times():
     assert [call.max_new_tokens for call in target.calls] == [1, 2, 4, 5, 5, 3]
 
 
-def test_a_failed_draft_costs_only_speed_and_drafts_come_back():
+def test_a_failed_draft_never_fails_the_request():
     language = Language(end_every=10**9)
     target, draft = Target(language), Draft(language, (None,))
     request = request_of(max_tokens=200)
@@ -285,7 +277,7 @@ def test_a_failed_target_ends_the_request():
         play(decoding_of(request_of()), Fails(Language()), Draft(Language()))
 
 
-def test_an_impossible_verification_is_named():
+def test_an_impossible_verification_is_an_error():
     class Overflows(Target):
         def answers(self, call):
             yield next(super().answers(call))._replace(tokens=ids(1, 2, 3, 4, 5, 6, 7, 0))
@@ -294,7 +286,7 @@ def test_an_impossible_verification_is_named():
         play(decoding_of(request_of()), Overflows(Language()), Draft(Language()))
 
 
-def test_the_draft_stops_where_its_own_engine_has_no_more_room():
+def test_drafts_end_at_the_drafts_max_seq_len():
     language = Language(end_every=10**9)
     settings_ = with_engines(SETTINGS, draft={"max_seq_len": 10})
     target, draft = Target(language), Draft(language)
@@ -305,7 +297,7 @@ def test_the_draft_stops_where_its_own_engine_has_no_more_room():
 
 
 @pytest.mark.parametrize("keyed", [True, False])
-def test_seeds_repeat_only_where_the_engine_keys_its_noise_by_position(keyed):
+def test_only_keyed_engines_get_the_same_seed_in_every_round(keyed):
     language = Language(end_every=10**9)
     target, draft = Target(language), Draft(language)
     noise = {"keyed_randomness": keyed}
@@ -316,7 +308,7 @@ def test_seeds_repeat_only_where_the_engine_keys_its_noise_by_position(keyed):
     assert set(seeds) == {9} if keyed else len(set(seeds)) == len(seeds)
 
 
-def test_in_logits_mode_draft_and_target_share_no_noise():
+def test_draft_and_target_share_no_noise_in_logits_mode():
     language = Language(end_every=10**9)
     target, draft = Target(language), Draft(language)
     request = request_of(sampling=Sampling(top_k=0, seed=9), use_draft_logits=True)
@@ -325,7 +317,7 @@ def test_in_logits_mode_draft_and_target_share_no_noise():
     assert all(call.wants_logits for call in draft.calls)
 
 
-def test_streamed_text_withholds_what_may_become_a_stop_string():
+def test_streamed_text_withholds_the_start_of_a_stop_string():
     class Recites(Language):
         def next(self, context, banned=()):
             return [0, 1, 2, 4, 0, 3][len(context) - 3]
@@ -337,7 +329,7 @@ def test_streamed_text_withholds_what_may_become_a_stop_string():
     assert chunks[-1].finish_reason == "stop"
 
 
-def test_a_streams_text_keeps_no_round_waiting():
+def test_rounds_do_not_wait_for_streamed_text():
     request = request_of(streams_text=True, max_tokens=20)
     effects = []
 

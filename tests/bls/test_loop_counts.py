@@ -20,7 +20,7 @@ from tandem.bls.effects import EngineAnswer, KvBlocks
 
 
 @pytest.mark.parametrize("end", [END, 6])
-def test_the_token_that_ended_a_call_counts_in_the_rounds_of_an_engine_that_drafts(end):
+def test_a_dropped_end_token_counts_in_the_rounds_of_the_engine(end):
     class Speculates(Target):
         def answers(self, call):
             answer = next(super().answers(call))
@@ -32,14 +32,14 @@ def test_the_token_that_ended_a_call_counts_in_the_rounds_of_an_engine_that_draf
     assert decoding.statistics.num_rounds == 7 + 1 - 5  # the end id's token is dropped, or is kept
 
 
-def test_an_end_of_sequence_alone_is_no_round():
+def test_an_end_of_sequence_alone_is_not_a_round():
     for end in (END, 6):
         decoding = decoding_of(request_of(drafter="none"))
         play(decoding, Target(Says(end, at=3)))
         assert (decoding.statistics.num_rounds, decoding.finish_reason) == (0, "stop")
 
 
-def test_time_of_a_call_that_brought_nothing_is_counted():
+def test_the_time_of_an_empty_call_is_counted():
     class Slow(Target):
         def answers(self, call):
             yield next(super().answers(call))._replace(engine_seconds=0.25)
@@ -49,7 +49,7 @@ def test_time_of_a_call_that_brought_nothing_is_counted():
     assert decoding.statistics.target_seconds == 0.25
 
 
-def test_recomputed_tokens_are_what_was_computed_before_and_not_reused():
+def test_recomputed_tokens_were_computed_before_and_not_reused():
     class Evicts(Target):
         def answers(self, call):
             reused = 0 if len(self.calls) == 2 else (len(call.context) - 1) // 4
@@ -64,7 +64,7 @@ def test_recomputed_tokens_are_what_was_computed_before_and_not_reused():
 
 
 @pytest.mark.parametrize(("reused", "cached"), [((0, 1), 0), ((2, 3), 8), ((3, 3), 9)])
-def test_cached_prompt_tokens_are_those_in_the_blocks_that_the_first_call_reused(reused, cached):
+def test_cached_prompt_tokens_are_those_reused_by_the_first_call(reused, cached):
     class Reuses(Target):
         def answers(self, call):
             blocks = KvBlocks(reused[len(self.calls) > 1])
@@ -78,7 +78,7 @@ def test_cached_prompt_tokens_are_those_in_the_blocks_that_the_first_call_reused
     assert decoding.statistics.num_cached_prompt_tokens == cached
 
 
-def test_a_first_call_has_nothing_to_reuse_whatever_the_blocks_hold():
+def test_the_first_call_has_no_recomputed_tokens():
     class Fresh(Target):
         def answers(self, call):
             for answer in super().answers(call):
@@ -93,7 +93,7 @@ def test_a_first_call_has_nothing_to_reuse_whatever_the_blocks_hold():
 
 
 @pytest.mark.parametrize(("end_at", "accepted"), [(0, 1), (2, 3), (3, 4), (4, 4), (None, 4)])
-def test_an_accepted_end_of_sequence_is_accepted_and_what_follows_it_is_not(end_at, accepted):
+def test_tokens_after_an_accepted_end_are_not_accepted(end_at, accepted):
     class Ends(Target):
         def answers(self, call):
             tokens = [*call.draft.tokens.tolist(), 0]
@@ -138,7 +138,7 @@ def test_the_engines_own_seconds_are_added_up():
     assert decoding.statistics.draft_seconds == 0.5
 
 
-def test_draft_tokens_that_came_back_unverified_are_counted():
+def test_unverified_draft_tokens_are_counted():
     target, draft = Target(Says(at=100), verifies=2), Draft(Says(at=100))
     decoding = decoding_of(request_of(max_tokens=15))
     play(decoding, target, draft)
@@ -150,7 +150,7 @@ def test_draft_tokens_that_came_back_unverified_are_counted():
 
 
 @pytest.mark.parametrize("script", [(True,), (False,), (True, False), (True, True, True, False)])
-def test_verified_draft_tokens_are_not_counted_as_dropped(script):
+def test_verified_draft_tokens_do_not_count_as_unverified(script):
     decoding = decoding_of(request_of(max_tokens=40))
     play(decoding, Target(ENDLESS), Draft(ENDLESS, script))
     assert decoding.statistics.num_unverified_draft_tokens == 0

@@ -16,7 +16,7 @@ from tandem.bls.effects import PromptLogProbs
 from tandem.bls.text.token_details import TopLogProbs
 
 
-def test_kept_logits_hold_no_memory_of_an_answer():
+def test_kept_logits_are_copies():
     width, sent = 8, []
 
     class SendsLogits(Target):
@@ -55,7 +55,7 @@ def test_log_probs_line_up_with_the_tokens():
         assert (-details.top_log_probs[:, 0]).astype(int).tolist() == tokens
 
 
-def test_the_prompts_log_probs_are_those_of_the_first_call():
+def test_prompt_log_probs_come_from_the_first_call():
     class Rated(Target):
         def answers(self, call):
             first = len(self.calls) == 0

@@ -23,14 +23,14 @@ def sequence_of(output=(), **changes):
     return sequence
 
 
-def test_prompt_and_answer_are_one_row():
+def test_the_context_is_prompt_and_answer():
     sequence = sequence_of((4, 5))
     assert sequence.context.tolist() == [1, 2, 3, 4, 5]
     assert sequence.output.tolist() == [4, 5]
     assert (len(sequence), sequence.num_output_tokens, sequence.tokens_left) == (5, 2, 8)
 
 
-def test_later_tokens_do_not_change_a_context_that_was_handed_out():
+def test_later_tokens_do_not_change_an_earlier_context():
     sequence = sequence_of((4,))
     context = sequence.context
     sequence.append(ids(5))
@@ -51,7 +51,9 @@ def test_later_tokens_do_not_change_a_context_that_was_handed_out():
         (0, 10, 10, 4),
     ],
 )
-def test_a_draft_fits_the_tokens_left_and_min_tokens(num_output, min_tokens, tokens_left, limit):
+def test_draft_limit_respects_tokens_left_and_min_tokens(
+    num_output, min_tokens, tokens_left, limit
+):
     sequence = sequence_of(range(num_output), min_tokens=min_tokens)
     assert (sequence.min_tokens_left, sequence.draft_limit) == (tokens_left, limit)
 
@@ -60,7 +62,7 @@ def test_a_draft_fits_the_tokens_left_and_min_tokens(num_output, min_tokens, tok
     ("tokens", "end"),
     [((1, 2), None), ((1, 7), 1), ((6, 7), 0), ((7, 6), 0), ((1, 6, 2, 7), 1), ((), None)],
 )
-def test_the_first_end_of_sequence_is_found_among_all(tokens, end):
+def test_the_first_of_several_ends_is_found(tokens, end):
     sequence = sequence_of()
     assert sequence.first_end(ids(*tokens)) == end
     kept = tokens if end is None else tokens[: end + 1]
@@ -79,7 +81,7 @@ def test_the_first_end_of_sequence_is_found_among_all(tokens, end):
         ("hybrid", 8, 8),
     ],
 )
-def test_the_longest_draft_is_that_of_who_may_propose(drafter, draft_len, longest):
+def test_the_longest_draft_depends_on_the_drafter(drafter, draft_len, longest):
     request = Request(
         prompt_ids=ids(1),
         max_tokens=1,

@@ -15,22 +15,22 @@ def index_of(tokens, ngram=2, **switches):
     return index
 
 
-def test_the_documents_worked_example():
+def test_the_documented_example():
     """num_tokens 4, ngram size 2; the prefix ends in t3, t4, which t5 to t8 followed before."""
     t1, t2, t3, t4, t5, t6, t7, t8, t9 = range(1, 10)
     pool = [t3, t4, t5, t6, t7, t8, t9]
     assert index_of([*pool, t1, t2, t3, t4]).lookup(4) == ([t5, t6, t7, t8], 2)
 
 
-def test_what_followed_may_be_shorter_than_a_draft():
+def test_a_copy_may_be_shorter_than_the_limit():
     assert index_of([3, 4, 9, 3, 4], ngram=2).lookup(4) == ([9, 3, 4], 2)
 
 
-def test_a_shorter_ngram_is_tried_where_the_longest_is_unknown():
+def test_a_shorter_ngram_is_tried_if_the_longest_is_unknown():
     assert index_of([4, 9, 3, 4], ngram=2).lookup(2) == ([9, 3], 1)
 
 
-def test_nothing_known_drafts_nothing():
+def test_an_unknown_ngram_gives_no_copy():
     assert index_of([1, 2, 3]).lookup(4) is None
     assert index_of([]).lookup(4) is None
     assert index_of([1]).lookup(4) is None
@@ -48,7 +48,7 @@ OCCURRENCES = [1, 2, 10, 11, 12, 1, 2, 20, 21, 22, 1, 2, 30, 1, 2]
         ({"use_oldest": False, "keep_all": False}, [30, 1, 2]),
     ],
 )
-def test_switches_choose_among_several_occurrences(switches, draft):
+def test_switches_choose_between_occurrences(switches, draft):
     assert index_of(OCCURRENCES, **switches).lookup(4).tokens == draft
 
 
@@ -56,9 +56,7 @@ rows = st.lists(st.integers(0, 3), max_size=60)
 
 
 @given(rows, st.integers(1, 4), st.integers(1, 10), st.booleans(), st.booleans())
-def test_a_draft_is_what_followed_the_longest_ngram_that_occurred(
-    row, ngram, limit, keep_all, use_oldest
-):
+def test_a_copy_followed_the_longest_matching_ngram(row, ngram, limit, keep_all, use_oldest):
     match = index_of(row, ngram, keep_all=keep_all, use_oldest=use_oldest).lookup(limit)
     for size in range(min(ngram, len(row) - 1), 0, -1):
         ends = [at for at in range(size, len(row)) if row[at - size : at] == row[-size:]]
@@ -80,9 +78,7 @@ repeated = st.lists(st.integers(0, 3), min_size=1, max_size=8).flatmap(
 
 @settings(max_examples=1_000)
 @given(repeated, st.integers(1, 6), st.integers(1, 6), st.booleans(), st.booleans())
-def test_which_occurrence_is_drafted_from_follows_from_the_switches(
-    row, ngram, limit, keep_all, use_oldest
-):
+def test_the_copied_occurrence_follows_the_switches(row, ngram, limit, keep_all, use_oldest):
     match = index_of(row, ngram, keep_all=keep_all, use_oldest=use_oldest).lookup(limit)
     for size in range(min(ngram, len(row) - 1), 0, -1):
         ends = [at for at in range(size, len(row)) if row[at - size : at] == row[-size:]]
@@ -111,7 +107,7 @@ class Counted(dict):
 
 
 @pytest.mark.parametrize("ngram", [2, 16])
-def test_what_is_new_costs_a_step_a_token_whatever_sizes_are_looked_up(ngram):
+def test_new_tokens_take_one_step_each(ngram):
     index = NgramIndex(ngram)
     nodes = index._nodes = Counted()
     index.extend(range(10_000))
@@ -119,7 +115,7 @@ def test_what_is_new_costs_a_step_a_token_whatever_sizes_are_looked_up(ngram):
     assert len(nodes) <= 10_000
 
 
-def test_what_is_repeated_costs_no_step_at_all():
+def test_repeated_lookups_take_no_step():
     index = NgramIndex(16)
     index.extend([*range(1_000)] * 2)
     nodes = index._nodes = Counted(index._nodes)
@@ -127,16 +123,8 @@ def test_what_is_repeated_costs_no_step_at_all():
     assert nodes.count <= 2 * 16
 
 
-def test_a_tail_is_compared_with_the_row_where_it_occurred_once():
-    assert index_of([9, 1, 2, 3, 4, 8, 1, 2, 3], ngram=16).lookup(2) == ([4, 8], 3)
-    assert index_of([1, 2, 3, 4, 1, 2, 3], ngram=16).lookup(2) == ([4, 1], 3)
-    assert index_of([9, 1, 2, 3, 4, 9, 1, 2, 3], ngram=3).lookup(2) == ([4, 9], 3)
-
-
 @given(repeated, st.integers(1, 6), st.integers(0, 9), st.booleans(), st.booleans())
-def test_more_tokens_than_an_ngram_has_are_counted_where_it_is_asked_for(
-    row, ngram, most, keep_all, use_oldest
-):
+def test_longer_matches_are_counted_on_request(row, ngram, most, keep_all, use_oldest):
     index = index_of(row, ngram, keep_all=keep_all, use_oldest=use_oldest)
     match, counted = index.lookup(len(row)), index.lookup(len(row), most)
     if match is None:
@@ -149,7 +137,7 @@ def test_more_tokens_than_an_ngram_has_are_counted_where_it_is_asked_for(
 
 
 @given(st.lists(rows, max_size=6), st.integers(1, 4))
-def test_growing_in_pieces_is_growing_at_once(pieces, ngram):
+def test_the_index_can_grow_in_parts(pieces, ngram):
     grown = NgramIndex(ngram)
     for piece in pieces:
         grown.extend(piece)
@@ -173,7 +161,7 @@ class Touches(int):
 
 
 @pytest.mark.parametrize("length", [1_000, 100_000])
-def test_a_token_costs_the_same_in_a_context_of_any_length(length):
+def test_the_time_per_token_does_not_depend_on_the_context(length):
     """Counted, not timed: how often an index touches a token, for each that is added."""
     Touches.count = 0
     index = index_of([Touches(at * 7919 % 3000) for at in range(length)], ngram=4)

@@ -40,20 +40,20 @@ def test_a_copy_is_what_followed_the_same_tokens_in_an_earlier_answer():
     assert pools.lookup("ours", ANSWER[:-1], 9) == ([16], 6)
 
 
-def test_too_few_tokens_lead_nowhere_and_nothing_follows_the_last_one():
+def test_short_matches_and_the_last_token_give_no_copy():
     pools = pools_of(ANSWER)
     assert LEAST_MATCH == 3
     for tail in ([], [13], [12, 13], [1, 12, 13], ANSWER):
         assert pools.lookup("ours", tail, 4) is None
 
 
-def test_other_pools_have_nothing_of_it():
+def test_pools_are_separate():
     pools = pools_of(ANSWER)
     for name in ("", "our", "ours ", "OURS", "theirs"):
         assert pools.lookup(name, ANSWER[:4], 4) is None
 
 
-def test_an_answer_does_not_go_on_in_the_next():
+def test_a_copy_does_not_cross_answers():
     pools = pools_of([1, 2, 3, 4], [5, 6, 7, 8])
     assert pools.lookup("ours", [2, 3, 4], 4) is None
     assert pools.lookup("ours", [3, 4, 5], 4) is None
@@ -79,12 +79,12 @@ def test_within_an_answer_the_newest_occurrence_is_taken_too():
     assert pools_of([1, 1, 1, 1, 1, 2]).lookup("ours", [1, 1, 1], 2) == ([2], 3)
 
 
-def test_no_more_than_so_many_tokens_are_compared():
+def test_compared_tokens_are_limited():
     long = [*range(100)]
     assert pools_of(long).lookup("ours", long[:60], 2) == ([60, 61], LONGEST_MATCH)
 
 
-def test_no_more_than_so_many_occurrences_are_compared():
+def test_compared_occurrences_are_limited():
     newer = [[100 + at, 1, 2, 3, 4] for at in range(MOST_OCCURRENCES - 1)]
     assert pools_of([9, 1, 2, 3, 50], *newer).lookup("ours", [9, 1, 2, 3], 1) == ([50], 4)
     newer.append([99, 1, 2, 3, 4])
@@ -98,7 +98,7 @@ def test_any_id_may_be_looked_up():
         assert pools.lookup("ours", answer[:end], 1) == ([answer[end]], end)
 
 
-def test_an_answer_stays_as_it_joined():
+def test_an_answer_is_copied_when_it_joins():
     row = np.array(ANSWER, np.int32)
     pools = pools_of(row)
     row[:] = 0
@@ -115,7 +115,7 @@ def test_a_name_may_be_any_text():
 
 
 @pytest.mark.parametrize("max_tokens", [0, -1, MOST_TOKENS + 1])
-def test_a_bound_that_cannot_be_kept_is_refused(max_tokens):
+def test_an_impossible_bound_is_rejected(max_tokens):
     with pytest.raises(ValueError, match=rf"{max_tokens} tokens of pools, must lie in 1\.\."):
         LookupPools(max_tokens)
 
@@ -192,9 +192,7 @@ def made(max_tokens, crowded):
 
 @settings(max_examples=400, deadline=None)
 @given(bounds, st.booleans(), operations, st.integers(1, 6))
-def test_pools_hold_and_find_what_they_should_after_any_operations(
-    max_tokens, crowded, operations, limit
-):
+def test_pools_are_correct_after_any_operations(max_tokens, crowded, operations, limit):
     pools, model = made(max_tokens, crowded), Model(max_tokens)
     with patch.object(module, "MOST_OCCURRENCES", 10**6):
         for what, name, tokens in operations:
@@ -214,9 +212,7 @@ def test_pools_hold_and_find_what_they_should_after_any_operations(
 
 @settings(max_examples=400, deadline=None)
 @given(bounds, st.booleans(), operations, st.integers(1, 6))
-def test_a_copy_always_followed_its_ngram_in_an_answer_of_that_very_pool(
-    max_tokens, crowded, operations, limit
-):
+def test_a_copy_always_comes_from_its_own_pool(max_tokens, crowded, operations, limit):
     """As few occurrences are compared as really are."""
     pools, joined = made(max_tokens, crowded), {name: [] for name in NAMES}
     for what, name, tokens in operations:
@@ -235,7 +231,7 @@ def test_a_copy_always_followed_its_ngram_in_an_answer_of_that_very_pool(
             )
 
 
-def test_the_least_recently_used_pool_makes_room():
+def test_the_least_recently_used_pool_is_evicted():
     pools = LookupPools(3 * LEAST_COUNTED)
     for name in ("a", "b", "c"):
         pools.join(name, [1, 2, 3, 4])
@@ -252,7 +248,7 @@ def test_a_pool_in_use_loses_its_oldest_answers():
     assert [bool(pools.lookup("a", [at] * 3, 1)) for at in range(5)] == [False] * 3 + [True] * 2
 
 
-def test_a_pool_in_use_outlives_any_number_of_others():
+def test_a_pool_in_use_is_not_evicted():
     pools = LookupPools(20 * LEAST_COUNTED)
     pools.join("ours", ANSWER)
     for at in range(1000):
@@ -261,7 +257,7 @@ def test_a_pool_in_use_outlives_any_number_of_others():
     assert pools.num_tokens == 20 * LEAST_COUNTED
 
 
-def test_for_an_answer_that_joins_only_so_much_is_moved():
+def test_joining_moves_a_limited_amount():
     """What moving costs is bounded, so a pool in use may lose its oldest answers after all."""
     most = MOST_MOVED // (MOVE + len(ANSWER))
     pools = LookupPools(2 * most * LEAST_COUNTED)
@@ -275,7 +271,7 @@ def test_for_an_answer_that_joins_only_so_much_is_moved():
 
 
 @pytest.mark.parametrize("more", [0, 1])
-def test_an_answer_that_takes_too_long_to_move_is_not_moved(more):
+def test_an_answer_that_is_slow_to_move_is_dropped(more):
     long = range(MOST_MOVED - MOVE + more)
     pools = pools_of(long, max_tokens=len(long) + LEAST_COUNTED)
     pools.join("theirs", ANSWER)
@@ -284,7 +280,7 @@ def test_an_answer_that_takes_too_long_to_move_is_not_moved(more):
     assert bool(pools.lookup("ours", [0, 1, 2], 1)) == (not more)
 
 
-def test_an_answer_over_the_bound_is_left_out_and_costs_nobody_anything():
+def test_an_answer_over_the_bound_is_not_kept():
     pools = pools_of(ANSWER, max_tokens=100)
     pools.join("theirs", range(101))
     assert pools.num_tokens == LEAST_COUNTED
@@ -329,7 +325,7 @@ class Touches(int):
 
 
 @pytest.mark.parametrize("num_answers", [10, 1000])
-def test_a_lookup_costs_the_same_in_a_pool_of_any_size(num_answers):
+def test_lookup_time_does_not_depend_on_the_pool_size(num_answers):
     """Counted, not timed."""
     pools = pools_of(*[[7] * 40] * num_answers)
     Touches.count = 0
@@ -337,7 +333,7 @@ def test_a_lookup_costs_the_same_in_a_pool_of_any_size(num_answers):
     assert Touches.count <= MOST_OCCURRENCES * LONGEST_MATCH
 
 
-def test_many_at_once_leave_all_in_order():
+def test_pools_are_thread_safe():
     max_tokens, names = 50 * LEAST_COUNTED, [str(at) for at in range(8)]
     pools, wrong = LookupPools(max_tokens), []
 

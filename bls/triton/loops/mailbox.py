@@ -1,6 +1,6 @@
-"""Messages between processes on one machine, at once and without a file that could stay behind.
+"""Messages between processes on one machine, without files that could be left over.
 
-A mailbox is a datagram socket in Linux's abstract namespace, which is gone with its process.
+A mailbox is a datagram socket in Linux's abstract namespace, which ends with its process.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from contextlib import suppress
 
 from tandem.bls.triton.background import in_background, log_exception
 
-# The system keeps some ten messages for a process that does not read; it is given up after this.
+# The system holds about ten messages for a process that doesn't read. Later ones are dropped after
+# this time.
 SECONDS_TO_SEND = 0.2
 MESSAGE_BYTES = 2**16
 
@@ -21,7 +22,7 @@ MESSAGE_BYTES = 2**16
 class Mailbox:
     """Receives lines, and sends lines to other mailboxes. Thread-safe.
 
-    address: whatever begins with a zero byte. Raises AddressTaken.
+    address: begins with a zero byte. Raises AddressTaken.
     """
 
     def __init__(self, address: bytes) -> None:
@@ -42,16 +43,16 @@ class Mailbox:
     def open(
         self, receive: Callable[[list[str]], None], addresses: Callable[[], Iterable[bytes]]
     ) -> None:
-        """Begin to receive lines, and to send what is put in to all ``addresses``."""
+        """Begin to receive lines, and to send lines to all ``addresses``."""
         in_background(lambda: self._receive(receive))
         in_background(lambda: self._send(addresses))
 
     def put(self, line: str) -> None:
-        """Send a line soon, without waiting for anybody."""
+        """Send a line soon, without blocking."""
         self._unsent.put(line)
 
     def close(self) -> None:
-        """End both threads; what was put in before is sent."""
+        """End both threads after sending the lines put before."""
         self._closed = True
         self._unsent.put(None)
         with suppress(OSError):
@@ -61,20 +62,20 @@ class Mailbox:
         while (message := self._socket.recv(MESSAGE_BYTES)) or not self._closed:
             try:
                 receive(message.decode().splitlines())
-            except Exception as error:  # noqa: BLE001  the next message is to be read all the same
-                log_exception("a message of another loop could not be followed", error)
+            except Exception as error:  # noqa: BLE001  the next message must still be read
+                log_exception("a message of another loop failed", error)
         self._socket.close()
 
     def _send(self, addresses: Callable[[], Iterable[bytes]]) -> None:
         while (lines := self._next()) is not None:
             message = "\n".join(dict.fromkeys(lines)).encode()
             for address in addresses():
-                with suppress(OSError):  # it is gone, or reads nothing
+                with suppress(OSError):  # it has ended, or doesn't read
                     self._sending.sendto(message, address)
         self._sending.close()
 
     def _next(self) -> list[str] | None:
-        """Wait for lines; return all that are there, up to a message. None at the end."""
+        """Wait for lines; return all that fit into a message. None at the end."""
         lines: list[str] = []
         size = 0
         while size < MESSAGE_BYTES // 2:

@@ -1,8 +1,8 @@
-"""The loops of one entry find each other: each is a process of its own, and Triton tells none.
+"""The capacity that the loops of one entry share. Each loop is a process that finds the others.
 
-They share a file with a row for each. Whoever holds the lock on its row lives: the system releases
-it when a process ends, however it ends. So what a dead loop took is free again, and what an earlier
-server left in the file counts for nothing.
+They share a file with a row per loop. A loop holds the lock on its row as long as it lives: the
+system releases the lock when the process ends, for whatever reason. So the capacity of a dead loop
+is free again, and rows of an earlier server are ignored.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from tandem.bls.admission.other_loops import LoopUsage, OtherLoops
 from tandem.bls.triton.loops.mailbox import AddressTaken, Mailbox
 
 SHARED_MEMORY = Path("/dev/shm")
-PREFIX = "triton_python_backend_shm_region_"  # Triton guards what begins so from its clients
+PREFIX = "triton_python_backend_shm_region_"  # Triton keeps clients away from such names
 REGION = re.compile(rf"({PREFIX}.*?)(?:[0-9a-f]+-){{4}}[0-9a-f]+")  # a server's prefix, a UUID
 PID_NAMESPACE = Path("/proc/self/ns/pid")
-ROWS = 64  # while Triton loads a model anew, the loops of the old one live on
+ROWS = 64  # while Triton reloads a model, the loops of the old one still live
 WORD = struct.calcsize("q")
-STATE, USAGE = 0, 1  # where in a row the state of its loop is, and its LoopUsage
+STATE, USAGE = 0, 1  # offsets in a row: the state of its loop, and its LoopUsage
 ROW = USAGE + len(LoopUsage._fields)  # words
-OPEN, CLOSED = 1, 2  # states; 0: nobody took the row
-LOOK = "look"  # the message that something was released; any other is a request to stop
+OPEN, CLOSED = 1, 2  # states; 0: the row is free
+LOOK = "look"  # message: something was released; any other message is an id to stop
 
 
 class SharedCapacity(OtherLoops):
-    """The other loops of an entry. Those of one entry have one ``name`` in common."""
+    """The other loops of an entry. All loops of an entry use the same ``name``."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -44,7 +44,7 @@ class SharedCapacity(OtherLoops):
         self._file = _open_locked(self._path)
         try:
             os.ftruncate(self._file, ROWS * ROW * WORD)
-            # Each word is written at once: `struct` would clear it before, for others to see.
+            # Words are written atomically; `struct` would clear them first, visibly to others.
             self._words = memoryview(mmap.mmap(self._file, ROWS * ROW * WORD)).cast("q")
             self._own, self._mailbox = self._take_row()
             self._enter(OPEN)
@@ -53,8 +53,6 @@ class SharedCapacity(OtherLoops):
             _unlock(self._file, ROWS)
 
     def open(self, *, stop: Callable[[str], object], look: Callable[[], None]) -> None:
-        """Begin to hear of the others."""
-
         def receive(lines: list[str]) -> None:
             for line in lines:
                 if line == LOOK:
@@ -66,8 +64,8 @@ class SharedCapacity(OtherLoops):
 
     @contextmanager
     def exclusively(self) -> Iterator[None]:
-        """Keep the others out, and free what dead ones took."""
-        with self._threads:  # a lock on a file is one of the whole process
+        """Lock out the others, and free the capacity of dead ones."""
+        with self._threads:  # a file lock belongs to the whole process
             fcntl.lockf(self._file, fcntl.LOCK_EX, 1, ROWS)
             try:
                 self._clear_rows_of_the_dead()
@@ -76,26 +74,22 @@ class SharedCapacity(OtherLoops):
                 _unlock(self._file, ROWS)
 
     def usage(self) -> LoopUsage:
-        """Return what the others take."""
         return LoopUsage.of_all(usage for _, _, usage in self._others())
 
     def note(self, own: LoopUsage) -> None:
-        """Write this loop's row."""
         for field, number in enumerate(own, self._own * ROW + USAGE):
             self._words[field] = number
 
     def call(self) -> None:
-        """Have the others look whether sequences of theirs may start now."""
         self._mailbox.put(LOOK)
 
     def stop(self, request_id: str) -> None:
-        """Have the other loops stop the requests of this id."""
         self._mailbox.put(request_id)
 
     def close(self) -> None:
-        """Hear no more. The last one leaves no file behind.
+        """Stop receiving messages. The last loop removes the file.
 
-        As long as one is there, those who come find it: loops of a model that was loaded anew, say.
+        Until then new loops find the others, for example those of a reloaded model.
         """
         self._mailbox.close()
         with self.exclusively():
@@ -104,7 +98,7 @@ class SharedCapacity(OtherLoops):
                 self._path.unlink(missing_ok=True)
 
     def _take_row(self) -> tuple[int, Mailbox]:
-        """Lock a row that is free; nobody can have its address but a child of a dead loop."""
+        """Lock a free row. Its address may still be taken by a child of a dead loop."""
         for row in range(ROWS):
             if self._lock(row):
                 try:
@@ -114,11 +108,10 @@ class SharedCapacity(OtherLoops):
         raise RuntimeError(f"{ROWS} processes serve this model already")
 
     def _enter(self, state: int) -> None:
-        """Write this loop's state."""
         self._words[self._own * ROW + STATE] = state
 
     def _others(self) -> Iterator[tuple[int, int, LoopUsage]]:
-        """Yield the rows that are taken, all but our own, and what is in them."""
+        """Yield number, state and usage of the taken rows, except this loop's own."""
         for row in range(ROWS):
             at = row * ROW
             if (state := self._words[at + STATE]) and row != self._own:
@@ -132,7 +125,7 @@ class SharedCapacity(OtherLoops):
                 _unlock(self._file, row)
 
     def _lock(self, row: int) -> bool:
-        """Lock a row if nobody has it."""
+        """Lock a row if it is free; return whether it was."""
         try:
             fcntl.lockf(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, row)
         except BlockingIOError:
@@ -148,7 +141,7 @@ class SharedCapacity(OtherLoops):
 
 
 def _open_locked(path: Path) -> int:
-    """Open the file and keep the others out; one that was removed meanwhile is found by nobody."""
+    """Open the file and lock out the others; retry if it was removed meanwhile."""
     while True:
         file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         fcntl.lockf(file, fcntl.LOCK_EX, 1, ROWS)
@@ -158,22 +151,22 @@ def _open_locked(path: Path) -> int:
 
 
 def _unlock(file: int, row: int) -> None:
-    """Release a row, or what comes after the last one."""
+    """Unlock a row; number ROWS is the lock of the whole file."""
     fcntl.lockf(file, fcntl.LOCK_UN, 1, row)
 
 
 def other_loops(args: dict[str, str], instances: int) -> OtherLoops:
     """Return the other loops of the entry that Triton starts with these arguments.
 
-    instances: how many the settings say there are. Raises ValueError where Triton starts another
-    number: loops that do not know of each other would each take all of ``max_requests``.
+    instances: number of loops in the settings. Raises ValueError if Triton starts another number:
+    loops that don't know each other would each use all of ``max_requests``.
     """
     groups = json.loads(args["model_config"])["instance_group"]
     started = sum(group["count"] for group in groups)
     if started != instances:
         raise ValueError(
-            f"config.pbtxt of '{args['model_name']}': instance_group starts {started} loops, and "
-            f"the parameter instances says {instances}; set 'instances: {started}' in the profile "
+            f"config.pbtxt of '{args['model_name']}': instance_group starts {started} loops, but "
+            f"the parameter instances is {instances}; set 'instances: {started}' in the profile "
             "and render it again"
         )
     if instances == 1:
@@ -184,13 +177,14 @@ def other_loops(args: dict[str, str], instances: int) -> OtherLoops:
 
 
 def shared_name(args: dict[str, str], command: list[str], server: int, namespace: int) -> str:
-    """Return what all loops of an entry have in common, and no others have on this machine.
+    """Return a name that all loops of an entry share, and no other loops on this machine.
 
-    args: what Triton tells a model. command: how it started this process. server: its own process.
-    namespace: where that process has its number. In two containers each server may have number 1,
-    and with ``--ipc=host`` both share /dev/shm.
-    The name begins as that of the memory region which Triton gives each process: whoever cleans up
-    after a server removes the file, too.
+    args: Triton's arguments of the model. command: the command line of this process. server: the
+    server's process id. namespace: the id's namespace, because in two containers each server may
+    have id 1, and with ``--ipc=host`` both share /dev/shm.
+
+    The name begins like that of the memory region that Triton gives each process, so that a cleanup
+    after the server also removes this file.
     """
     regions = [found[1] for argument in command if (found := REGION.fullmatch(argument))]
     prefix = regions[0] if regions else PREFIX
@@ -198,5 +192,5 @@ def shared_name(args: dict[str, str], command: list[str], server: int, namespace
 
 
 def index_of_loop(args: dict[str, str]) -> str:
-    """Return which of its entry's loops this is: what Triton numbers its instances by, from 0."""
+    """Return the number of this loop: Triton numbers its instances from 0."""
     return args["model_instance_name"].rpartition("_")[2]

@@ -1,7 +1,7 @@
-"""Which responses Triton is taking now, and since when.
+"""Which responses Triton is accepting now, and since when.
 
-It takes one within milliseconds, however slowly its client reads. One that it does not take is the
-sign that its streams hang (docs/deploy/security.md), which nothing else in a server's health shows.
+Triton accepts a response within milliseconds, no matter how slowly its client reads. If it doesn't,
+its streams hang (docs/deploy/security.md), which no other health check shows.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from contextlib import contextmanager
 
 
 class Deliveries:
-    """The responses of one loop that are under way. Thread-safe."""
+    """The responses of one loop that Triton has not accepted yet. Thread-safe."""
 
     def __init__(self) -> None:
         self._begun: dict[object, float] = {}
 
     @contextmanager
     def one(self) -> Iterator[None]:
-        """Count a response as under way."""
+        """Count a response as not accepted until the context ends."""
         delivery = object()
         self._begun[delivery] = time.monotonic()
         try:
@@ -29,6 +29,6 @@ class Deliveries:
 
     @property
     def seconds(self) -> int:
-        """For how many whole seconds the oldest one has been under way; 0 where there is none."""
+        """Whole seconds that the oldest response has waited; 0 if there is none."""
         begun = list(self._begun.values())
         return int(time.monotonic() - min(begun)) if begun else 0

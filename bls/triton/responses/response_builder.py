@@ -1,4 +1,4 @@
-"""What goes back to a client: one answer for all prompts, or a chunk for one of them."""
+"""Builds responses to clients: one answer for all prompts, or a chunk for one of them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tandem.bls.text.token_details import TokenDetails, TopLogProbs
 from tandem.contract import entry as tensors
 from tandem.contract.tensor import Tensor
 
-# Made only for a client that names them: most want the text, not every id of it.
+# Made only for clients that request them by name: most want text, not ids.
 ON_REQUEST = frozenset(
     {
         tensors.OUTPUT_IDS,
@@ -32,7 +32,7 @@ ON_REQUEST = frozenset(
         tensors.SPEC_DECODE_STATISTICS,
     }
 )
-# Running totals: in every chunk for a client that names them, for others with the end alone.
+# Running totals: in every chunk for clients that request them by name, for others only at the end.
 TOTALS = frozenset(
     {tensors.NUM_ROUNDS, tensors.TOTAL_DRAFT_TOKENS, tensors.TOTAL_ACCEPTED_DRAFT_TOKENS}
 )
@@ -40,7 +40,7 @@ TOTALS = frozenset(
 
 @dataclass(frozen=True)
 class SequenceOutput:
-    """What a response says about one prompt: its whole answer, or what a round added.
+    """What a response reports about one prompt: its whole answer, or a chunk.
 
     cum_log_prob: of the answer so far. prompt_log_probs: with the first response.
     """
@@ -58,7 +58,7 @@ class SequenceOutput:
 
 
 class ResponseBuilder:
-    """Builds responses with just the outputs that the client asked for."""
+    """Builds responses with the outputs that the client requested."""
 
     def __init__(self, requested: Sequence[str], options: Options) -> None:
         names = set(requested)
@@ -68,7 +68,7 @@ class ResponseBuilder:
         self._options = options
 
     def response(self, parts: Sequence[SequenceOutput]) -> Any:
-        """Return one response for ``parts``: a chunk has one, an answer one for each prompt."""
+        """Return one response. parts: one for a chunk, one per prompt for an answer."""
         outputs: dict[Tensor, NDArray[Any]] = {
             tensors.TEXT_OUTPUT: np.array([p.text.encode() for p in parts], dtype=object),
             tensors.BATCH_INDEX: _column([p.index for p in parts]),
@@ -81,7 +81,7 @@ class ResponseBuilder:
             lengths = [len(p.decoding.request.prompt_ids) for p in parts]
             outputs[tensors.NUM_INPUT_TOKENS] = _column(lengths)
         if self._options.return_num_output_tokens:
-            # Front ends add up what the chunks say.
+            # Front ends add up the chunks.
             outputs[tensors.NUM_OUTPUT_TOKENS] = _column([len(p.tokens) for p in parts])
         outputs |= {n: total for n, total in _statistics(parts).items() if n in self._running}
         reasons = [p.finish_reason for p in parts if p.finish_reason is not None]
@@ -102,12 +102,12 @@ class ResponseBuilder:
 
 
 def tells_text_lengths(requested: Collection[str]) -> bool:
-    """Whether a client that named these outputs is to learn what each token completes."""
+    """Return whether a client requested the text length of each token by name."""
     return tensors.OUTPUT_TEXT_LENGTHS in requested and not _named_nothing(requested)
 
 
 def _named_nothing(requested: Collection[str]) -> bool:
-    """Whether the client left it open: then Triton gives the names of all outputs."""
+    """Return whether the client named no outputs: then Triton passes the names of all."""
     return set(requested) >= set(tensors.OUTPUTS)
 
 
@@ -141,7 +141,7 @@ def _statistics_in_json(parts: Sequence[SequenceOutput]) -> NDArray[Any]:
 
 
 def _log_probs(parts: Sequence[SequenceOutput]) -> dict[Tensor, NDArray[Any]]:
-    """Log-probabilities of the tokens, [b, 1, n], and of the likeliest, [b, 1, n, k]."""
+    """Return log-probabilities of the tokens, [b, 1, n], and of the top ones, [b, 1, n, k]."""
     values = [p.details.log_probs for p in parts if p.details.log_probs is not None]
     if len(values) < len(parts):
         return {}
@@ -161,7 +161,6 @@ def _log_probs(parts: Sequence[SequenceOutput]) -> dict[Tensor, NDArray[Any]]:
 
 
 def _prompt_log_probs(parts: Sequence[SequenceOutput]) -> dict[Tensor, NDArray[Any]]:
-    """The same of the prompts."""
     prompts = [p.prompt_log_probs for p in parts if p.prompt_log_probs is not None]
     if len(prompts) < len(parts):
         return {}
@@ -174,22 +173,18 @@ def _prompt_log_probs(parts: Sequence[SequenceOutput]) -> dict[Tensor, NDArray[A
 
 
 def _logits(parts: Sequence[SequenceOutput]) -> dict[Tensor, NDArray[Any]]:
-    """Logits of the prompt and of the answer; rows of a batch that are shorter end in zeros."""
+    """Return logits of the prompts and the answers; shorter rows of a batch end in zeros."""
     outputs = {}
     context = [p.decoding.context_logits for p in parts]
     if all(logits is not None for logits in context):
-        outputs[tensors.CONTEXT_LOGITS] = _stacked(context)
+        outputs[tensors.CONTEXT_LOGITS] = _padded(context, np.float32)[:, 0]
     generation = [p.decoding.generation_logits for p in parts]
     widths = {logits[0].shape[-1] for logits in generation if logits}
-    if widths and all(map(_has_its_logits, parts)):
+    if widths and all(p.decoding.generation_logits or not len(p.tokens) for p in parts):
         nothing = np.empty((0, *widths), np.float32)  # of an answer without tokens
         rows = [np.concatenate((nothing, *logits)) for logits in generation]
-        outputs[tensors.GENERATION_LOGITS] = _stacked(rows)[:, np.newaxis]
+        outputs[tensors.GENERATION_LOGITS] = _padded(rows, np.float32)
     return outputs
-
-
-def _has_its_logits(part: SequenceOutput) -> bool:
-    return bool(part.decoding.generation_logits) or not len(part.tokens)
 
 
 def _performance(parts: Sequence[SequenceOutput]) -> dict[Tensor, NDArray[Any]]:
@@ -213,18 +208,10 @@ def _column(values: Sequence[Any] | NDArray[Any], dtype: Any = np.int32) -> NDAr
     return np.array(values, dtype).reshape(-1, 1)
 
 
-def _padded(rows: Sequence[NDArray[Any]], dtype: Any) -> NDArray[Any]:
-    """[b, 1, longest, ...], one beam each; shorter rows end in zeros."""
+def _padded(rows: Sequence[Any], dtype: Any) -> NDArray[Any]:
+    """Return [b, 1, longest, ...], one beam each; shorter rows end in zeros."""
     longest = max(len(row) for row in rows)
     array = np.zeros((len(rows), 1, longest, *rows[0].shape[1:]), dtype)
     for at, row in enumerate(rows):
         array[at, 0, : len(row)] = row
-    return array
-
-
-def _stacked(rows: Sequence[Any]) -> NDArray[Any]:
-    """[b, longest, width]; shorter rows end in zeros."""
-    array = np.zeros((len(rows), max(len(row) for row in rows), rows[0].shape[-1]), np.float32)
-    for at, row in enumerate(rows):
-        array[at, : len(row)] = row
     return array

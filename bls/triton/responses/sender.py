@@ -1,15 +1,15 @@
-"""The way back to a client.
+"""Sends responses to a client.
 
-Triton 2.51 frees what belongs to a request when its final response is sent, and asking afterwards
-whether it was cancelled crashes the whole server; a question that overlaps the final response does
-too. So questions and responses take turns here, and after the final response there are none.
+Triton 2.51 frees a request when its final response is sent. Asking whether the request was
+cancelled crashes the server after that, and also during the final response. So questions and
+responses take turns here, and none follow the final response.
 
-A response with the final flag has one chance: where it does not fit into shared memory, Triton has
-noted its end already, takes nothing more, and the client waits for ever. So one that is large goes
-ahead of the flag, and the flag is sent only while there is memory for it.
+A response with the final flag has one chance: if it doesn't fit into shared memory, Triton has
+already noted the end, accepts nothing more, and the client waits forever. So a large response is
+sent before the flag, and the flag only if there is memory for it.
 
-Sending waits for a thread of the server. Whoever must not wait refuses: that is done on a thread
-of its own.
+Sending blocks until a thread of the server is free. Errors must not block, so they are sent on
+their own thread.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ from tandem.bls.triton.responses.deliveries import Deliveries
 from tandem.contract.errors import ErrorCode, coded
 
 FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
-LARGE_BYTES = 2**17  # of a response: it may have to wait for more shared memory
-SPARE_BYTES = 2**18  # free in shared memory: what the largest small response takes, twice
-GROWTH_BYTES = 2**24  # free in /dev/shm: Triton takes a MiB at a time
+LARGE_BYTES = 2**17  # a response from this size on may need more shared memory
+SPARE_BYTES = 2**18  # free in shared memory: twice the largest small response
+GROWTH_BYTES = 2**24  # free in /dev/shm: Triton grows by a MiB at a time
 SECONDS_BETWEEN_TRIES = 0.2
 
 
 class Sender:
-    """Sends the responses to one request. Thread-safe; after the final one it does nothing.
+    """Sends the responses to one request. Thread-safe; does nothing after the final one.
 
-    decoupled: whether the model is; only then may a response go ahead of the final flag.
-    codes_errors: write the code before an error's line, for a model of ours that asks.
-    deliveries: notes which responses are under way.
+    decoupled: whether the model is; only then may a response precede the final flag. codes_errors:
+    write the code before an error's line, for calls by Tandem's own models. deliveries: notes
+    responses that Triton has not accepted yet.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class Sender:
         self._deliveries = deliveries or Deliveries()
         self._lock = threading.Lock()
         self._closed = False
-        self._ending = threading.Lock()  # taken for good by whoever ends the request early
+        self._ending = threading.Lock()  # held forever by the thread that ends the request early
 
     @property
     def closed(self) -> bool:
@@ -65,7 +65,7 @@ class Sender:
         return self._closed
 
     def is_cancelled(self) -> bool:
-        """Whether the client is known to have gone. It never waits for a response under way."""
+        """Ask Triton whether the client has left. Never waits for a response that is being sent."""
         if not self._lock.acquire(blocking=False):
             return False
         try:
@@ -74,9 +74,9 @@ class Sender:
             self._lock.release()
 
     def send(self, response: Any, *, final: bool) -> None:
-        """Send a response, and the end of the request with the last one.
+        """Send a response, and with the last one the end of the request.
 
-        Raises AnswerNotSent where there is no memory; the request can still be refused.
+        Raises AnswerNotSent without memory for it; the request can still be refused.
         """
         size = _bytes_of(response) if final else 0
         large = self._decoupled and size > LARGE_BYTES
@@ -89,38 +89,38 @@ class Sender:
                 self._end(None if large else response, 0 if large else size)
 
     def refuse(self, line: str, code: ErrorCode = "INTERNAL") -> None:
-        """Send one line instead of an answer, soon, without waiting for it."""
+        """Send an error of one line instead of an answer, soon, without blocking."""
         if self._codes_errors:
             line = coded(code, line)
         error = pb_utils.TritonError(line, getattr(pb_utils.TritonError, code))
         self._end_soon(pb_utils.InferenceResponse(error=error))
 
     def close(self) -> None:
-        """End without a word, soon: for a call that asks for nothing."""
+        """End without a response, soon: for a call that asks for none."""
         self._end_soon(None)
 
     def _end_soon(self, response: Any) -> None:
         if not self._closed and self._ending.acquire(blocking=False):
             end = partial(self._end_when_possible, response)
-            in_background(end, lambda _: end())  # nobody else would
+            in_background(end, lambda _: end())  # no other thread would
 
     def _end_when_possible(self, response: Any) -> None:
-        told = False
+        logged = False
         while not self._closed:
             try:
                 with self._lock:
                     if not self._closed:
                         self._end(response)
             except AnswerNotSent:
-                if not told:
-                    log_warning("a request waits for its end: the server's shared memory is full")
-                    told = True
+                if not logged:
+                    log_warning("the end of a request waits: the server's shared memory is full")
+                    logged = True
                 time.sleep(SECONDS_BETWEEN_TRIES)
 
     def _end(self, response: Any, size: int = 0) -> None:
-        """Send what goes with the final flag, and the flag. Call with the lock held.
+        """Send the final flag, with a response if there is one. Call with the lock held.
 
-        size: bytes of the response, where it may be large.
+        size: bytes of the response, if it may be large.
         """
         if not _memory_for_the_end(size):
             raise AnswerNotSent("the answer cannot be sent: the server's shared memory is full")
@@ -130,7 +130,7 @@ class Sender:
                     self._sender.send(flags=FINAL)
                 else:
                     self._sender.send(response, flags=FINAL)
-        except Exception as error:  # noqa: BLE001  whatever it was, Triton takes nothing more
+        except Exception as error:  # noqa: BLE001  after any error, Triton accepts no more
             log_exception("the end of a request could not be sent", error)
         finally:
             self._closed = True
@@ -148,23 +148,22 @@ class Sender:
 
 
 def _bytes_of(response: Any) -> int:
-    """What the numbers and the texts in a response take."""
+    """Return the size of a response's numbers and texts."""
     size = 0
     for array in (tensor.as_numpy() for tensor in response.output_tensors()):
-        size += array.nbytes if array.dtype != object else sum(map(_bytes_of_text, array.flat))
+        if array.dtype != object:
+            size += array.nbytes
+        else:
+            size += sum(len(t.encode() if isinstance(t, str) else t) for t in array.flat)
     return size
 
 
-def _bytes_of_text(text: str | bytes) -> int:
-    return len(text.encode() if isinstance(text, str) else text)
-
-
 def _memory_for_the_end(size: int) -> bool:
-    """Whether a response surely finds shared memory, of what Triton holds or may take.
+    """Return whether a response surely fits into shared memory that Triton has or can allocate.
 
-    size: its bytes, where they are more than few.
+    size: its bytes, if it may be large.
     """
-    # What a process shares with Triton. It is not documented: it may be gone one day.
+    # The memory that a process shares with Triton. Undocumented, so it may disappear.
     pool = getattr(sys.modules.get("c_python_backend_utils"), "shared_memory", None)
     free_memory = getattr(pool, "free_memory", None)
     if free_memory is not None and free_memory() >= SPARE_BYTES + size:

@@ -1,4 +1,4 @@
-"""The guides of requests: whether this process can compile them, and their matchers."""
+"""Compiles the guides of requests, and creates their matchers."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 
 
 class RequestGuides:
-    """Has the guides of requests compiled; refuses those that nobody here can. Thread-safe.
+    """Compiles the guides of requests, or rejects them if it can't. Thread-safe.
 
-    Nobody can where a profile's `max_guide_bytes` is 0, without the library in this Python (see
-    `guides/library.py`), and with a tokenizer that it cannot read. folder: of the model.
-    count_refused: is told the keywords of each guide that could not be compiled.
+    It can't if the profile's `max_guide_bytes` is 0, if this Python lacks the library (see
+    `guides/library.py`), or if the library can't read the tokenizer. folder: of the model.
+    count_refused: called with each keyword of a guide that could not be compiled.
     """
 
     def __init__(
@@ -38,14 +38,14 @@ class RequestGuides:
         self._waiting_bytes = 0
         self._lock = threading.Lock()
         self._compiler: GuideCompiler | None = None
-        self._missing = ""  # why there is none
+        self._missing = ""  # why there is no compiler
         try:
             self._compiler = _compiler(settings, folder / settings.tokenizer_dir)
         except GuideError as error:
             self._missing = str(error)
 
     def check(self, requests: Sequence[Request]) -> None:
-        """Refuse guides where none can be compiled."""
+        """Raise GuideRefused for a guide if none can be compiled."""
         if self._compiler is None and any(request.guide for request in requests):
             raise GuideRefused(
                 f"input '{TYPE}' is not supported by this deployment: {self._missing}"
@@ -56,8 +56,8 @@ class RequestGuides:
     ) -> list[GuideMatcher | None]:
         """Return the matcher of each request's answer; None for a request without a guide.
 
-        Waits until new guides are compiled. check: called before each of them; raises if the answer
-        isn't needed anymore. Raises GuideRefused, or Overloaded if the machine can't try a guide.
+        Waits until new guides are compiled. check: called before each one; raises if the answer is
+        no longer needed. Raises GuideRefused, or Overloaded if the machine can't try a guide.
         """
         with self._waiting(sum(self._new_bytes(request) for request in requests)):
             return [self._matcher(request, check) for request in requests]

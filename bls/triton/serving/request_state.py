@@ -1,4 +1,4 @@
-"""One client request: its prompts decode side by side, its answer goes out once or in chunks."""
+"""One client request: its prompts decode in parallel, its answer is sent once or in chunks."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tandem.bls.triton.serving.sequence_state import SequenceState
 
 
 class RequestState:
-    """Everything between a request and the last response to it. Thread-safe."""
+    """The state of a request until its last response. Thread-safe."""
 
     def __init__(
         self,
@@ -33,9 +33,9 @@ class RequestState:
         slots: ReservedSlots,
     ) -> None:
         self.options = options
-        self.wait = wait  # for the tokenizer, before there are sequences
-        self.slots = slots  # theirs in the queue, from the beginning
-        self.permit: Permit | None = None  # at the tokenizer
+        self.wait = wait  # for the tokenizer, before the sequences exist
+        self.slots = slots  # of its sequences in the queue
+        self.permit: Permit | None = None  # to use the tokenizer
         self.arrival_ns = time.time_ns()
         self._sender = sender
         self._response_builder = response_builder
@@ -44,19 +44,19 @@ class RequestState:
         self._sequences: Sequence[SequenceState] = ()
         self._unfinished = 0
         self._failure: Failure | None = None
-        self._lock = threading.Lock()  # the watcher takes it: nobody may wait with it held
-        self._sending = threading.Lock()  # outputs go out one after the other, the last one last
+        self._lock = threading.Lock()  # the watcher takes it: never block while holding it
+        self._sending = threading.Lock()  # keeps outputs in order
 
     @property
     def closed(self) -> bool:
-        """Whether the last response has been sent and no model works for the request any more."""
+        """Whether the last response has been sent and no model works for the request."""
         busy = self.wait.call is not None or any(sequence.decodes for sequence in self._sequences)
         return self._sender.closed and not busy
 
     def open(self, sequences: Sequence[SequenceState]) -> None:
-        """Take the sequences in; each may start at any moment from now on.
+        """Add the sequences; each may start at any moment from now on.
 
-        Raises the error that ended the request, if it has ended already.
+        Raises the error that ended the request, if it has ended.
         """
         with self._lock:
             self.raise_failure()
@@ -69,7 +69,7 @@ class RequestState:
             raise self._failure
 
     def check(self, now: float) -> None:
-        """Notice that the client has gone, that time is up, or that an engine is overdue."""
+        """End the request if its client has left or it is overdue; abandon overdue calls."""
         if self._sender.is_cancelled():
             self.fail(Cancelled())
         elif now > self._deadline:
@@ -87,10 +87,7 @@ class RequestState:
             sequence.check(now)
 
     def fail(self, error: Failure) -> None:
-        """End the whole request: one line to the client, every prompt's decoding interrupted.
-
-        It waits for nobody.
-        """
+        """Interrupt all prompts and send the client one line. Never blocks."""
         with self._lock:
             if self._failure is not None or self._sender.closed:
                 return
@@ -117,20 +114,20 @@ class RequestState:
 
 @contextmanager
 def ending(state: RequestState) -> Iterator[None]:
-    """End a request with whatever keeps it from beginning."""
+    """End a request with the error that keeps it from starting."""
     try:
         yield
     except (Abandoned, Cancelled):
         return
     except ServingError as error:
         state.fail(error)
-    except BaseException as error:  # noqa: BLE001  the client must not wait for ever
+    except BaseException as error:  # noqa: BLE001  the client must get an answer
         log_exception("a request could not be started", error)
         state.fail(ServingError("internal error while starting the request"))
 
 
 def give_up(state: RequestState, permit: Permit | None, error: ServingError) -> None:
-    """End a request that cannot begin."""
+    """End a request that cannot start."""
     if permit is not None:
         permit.give_back()
     state.fail(error)

@@ -1,4 +1,4 @@
-"""What a request has the tokenizer models do before it has sequences."""
+"""Tokenizes a request before its sequences exist."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from tandem.bls.triton.tokenizer_calls import (
 
 
 class RequestTokenizer:
-    """Tokenizes the prompts of requests. A call blocks its thread, and the request may abandon it.
+    """Tokenizes the prompts of requests.
 
-    Raises what ends the request: ServingError, or Abandoned.
+    A call blocks its thread, and the request may abandon it: then it raises Abandoned.
     """
 
     def __init__(self, settings: LoopSettings, calls: Calls) -> None:
@@ -31,11 +31,11 @@ class RequestTokenizer:
         self._calls = calls
 
     def tokens(self, state: RequestState, prompts: list[Prompt]) -> list[Tokens]:
-        """Return the token ids of each prompt and its words, by one call for all."""
+        """Return the token ids of each prompt and its words, with one call for all."""
         words = [prompt.words for prompt in prompts]
         given = [Tokens(p.input_ids) for p in prompts if p.input_ids is not None]
         if len(given) == len(prompts) and not any(map(any, words)):
-            return given  # there is nothing to tokenize
+            return given  # nothing to tokenize
         model = self._settings.preprocessing_model
         try:
             response = self._await(state, model, tokens_request(model, words))
@@ -47,9 +47,9 @@ class RequestTokenizer:
         ]
 
     def prefixes(self, state: RequestState, prompts: list[Prompt]) -> list[str]:
-        """Return what each answer's text begins with: the prompt, where it is not excluded.
+        """Return the text before each answer: its prompt, unless prompts are excluded.
 
-        A character that the prompt begins and does not finish belongs to the answer.
+        An unfinished character at the end of the prompt belongs to the answer.
         """
         if state.options.exclude_input_in_output:
             return [""] * len(prompts)
@@ -64,7 +64,7 @@ class RequestTokenizer:
         return text_of(model, response).text
 
     def _await(self, state: RequestState, model: str, request: Any) -> Any:
-        """Make a call for a request that has no sequences yet."""
+        """Make a call that the request's state may abandon."""
         call = state.wait.begin(model, "", self._settings.target.timeout)
         try:
             return self._calls.infer(model, request)
@@ -73,6 +73,6 @@ class RequestTokenizer:
 
 
 def needs_tokenizer(prompt: Prompt, options: Options) -> bool:
-    """Whether a prompt has words to tokenize, or ids to show as text."""
+    """Return whether a prompt has words to tokenize, or ids to show as text."""
     shows_ids = prompt.input_ids is not None and not options.exclude_input_in_output
     return any(prompt.words) or shows_ids

@@ -37,7 +37,7 @@ class Waiting:
         return self.admission.running, self.admission.waiting
 
 
-def test_as_many_start_as_may_run_and_the_rest_wait_in_order():
+def test_max_requests_sequences_run_and_the_rest_wait_in_order():
     queue = Waiting()
     first, *_ = [queue.add(name) for name in "abcd"]
     assert queue.started == ["a", "b"]
@@ -58,7 +58,7 @@ def test_a_sequence_starts_only_when_its_blocks_are_free():
     assert queue.admission.kv_reserved == 4 / 8
 
 
-def test_blocks_that_are_just_enough_are_enough():
+def test_a_sequence_that_exactly_fits_the_free_blocks_starts():
     queue = Waiting(max_running=9, kv_blocks=8)
     queue.add("five", 5)
     queue.add("three", 3)
@@ -66,7 +66,7 @@ def test_blocks_that_are_just_enough_are_enough():
     assert queue.admission.kv_reserved == 1
 
 
-def test_nobody_overtakes_a_long_prompt():
+def test_short_prompts_do_not_overtake_a_long_one():
     queue = Waiting(max_running=9, kv_blocks=8)
     queue.add("five", 5)
     queue.add("four", 4)
@@ -85,24 +85,24 @@ def test_a_sequence_larger_than_the_cache_decodes_alone():
     assert queue.admission.kv_reserved == 1 / 8
 
 
-def test_without_a_cache_nothing_is_reserved():
+def test_kv_reserved_is_zero_without_a_cache():
     assert Waiting(kv_blocks=0).admission.kv_reserved == 0
 
 
-def test_a_full_queue_refuses_before_lengths_are_known():
+def test_a_full_queue_rejects_a_request_before_tokenization():
     queue = Waiting()
     for name in "abcd":
         queue.add(name)
     with pytest.raises(
         Overloaded,
-        match=r"^2 sequences are running and 2 waiting, which is all the server takes; "
+        match=r"^2 sequences are running and 2 waiting, which is the server's limit; "
         r"try again later$",
     ):
         queue.admission.reserve(1)
     assert queue.present == (2, 2)
 
 
-def test_places_count_from_the_moment_they_are_kept():
+def test_reserved_slots_count_before_tokenization():
     queue = Waiting()
     slots = [queue.admission.reserve(1) for _ in range(4)]
     assert queue.present == (0, 4)
@@ -116,7 +116,7 @@ def test_places_count_from_the_moment_they_are_kept():
         queue.admission.reserve(1)
 
 
-def test_behind_one_that_waits_there_is_no_place_to_run():
+def test_a_request_waits_if_another_one_waits():
     queue = Waiting(max_running=9, kv_blocks=8)
     queue.add("eight", 8)
     queue.add("waits", 8)
@@ -125,7 +125,7 @@ def test_behind_one_that_waits_there_is_no_place_to_run():
         queue.admission.reserve(1)
 
 
-def test_those_that_turn_out_too_long_to_wait_all_are_refused_together():
+def test_a_batch_is_rejected_as_a_whole_if_its_prompts_cannot_all_wait():
     queue = Waiting(max_running=9, kv_blocks=8)
     queue.add("eight", 8)
     many = queue.admission.reserve(3)
@@ -135,7 +135,7 @@ def test_those_that_turn_out_too_long_to_wait_all_are_refused_together():
     assert queue.present == (1, 0)
 
 
-def test_of_a_batch_some_may_start_and_the_rest_wait():
+def test_a_batch_may_start_in_part_while_the_rest_waits():
     queue = Waiting(max_running=9, kv_blocks=8)
     queue.enter(
         *(
@@ -147,7 +147,7 @@ def test_of_a_batch_some_may_start_and_the_rest_wait():
     assert queue.present == (2, 2)
 
 
-def test_places_are_used_once():
+def test_reserved_slots_are_used_once():
     queue = Waiting()
     slots = queue.admission.reserve(1)
     slots.enter([queue.reservation("a")])
@@ -160,26 +160,26 @@ def test_places_are_used_once():
     assert queue.present == (1, 0)
 
 
-def test_a_batch_that_no_idle_server_could_take_is_not_asked_to_try_again():
+def test_a_batch_over_the_capacity_is_a_bad_request():
     queue = Waiting()
     with pytest.raises(
         BadRequest,
-        match=r"^the request has 5 prompts, of which at most 4 can run and wait here at once; send "
-        r"fewer in a request$",
+        match=r"^the request has 5 prompts, but at most 4 can run and wait here at once; send "
+        r"fewer per request$",
     ):
         queue.admission.reserve(5)
     assert queue.present == (0, 0)
 
 
-def test_a_batch_whose_contexts_could_never_wait_is_not_asked_to_try_again():
+def test_a_batch_whose_contexts_can_never_wait_is_a_bad_request():
     queue = Waiting(max_running=9, kv_blocks=8)
     slots = queue.admission.reserve(4)
-    with pytest.raises(BadRequest, match="has 4 prompts, of which at most 3 can"):
+    with pytest.raises(BadRequest, match="has 4 prompts, but at most 3 can"):
         slots.enter([queue.reservation(name, 8) for name in "abcd"])
     assert queue.present == (0, 0)
 
 
-def test_one_that_waits_may_leave_the_queue_and_one_that_runs_may_not():
+def test_only_a_waiting_sequence_can_be_withdrawn():
     queue = Waiting(max_running=1)
     first, second = queue.add("a"), queue.add("b")
     assert not queue.admission.withdraw(first)
@@ -188,7 +188,7 @@ def test_one_that_waits_may_leave_the_queue_and_one_that_runs_may_not():
     assert queue.present == (1, 0)
 
 
-def test_who_stood_behind_one_that_left_moves_up():
+def test_the_next_sequence_moves_up_when_one_is_withdrawn():
     queue = Waiting(max_running=9, kv_blocks=8)
     queue.add("five", 5)
     four = queue.add("four", 4)
@@ -197,14 +197,14 @@ def test_who_stood_behind_one_that_left_moves_up():
     assert queue.started == ["five", "three"]
 
 
-def test_nobody_waits_for_the_drafts_cache():
+def test_sequences_do_not_wait_for_the_draft_cache():
     queue = Waiting(max_running=3, draft_kv_blocks=4)
     reservations = [queue.add(name, 1, 3) for name in "ab"]
     assert queue.started == ["a", "b"]
     assert [reservation.drafts for reservation in reservations] == [True, False]
 
 
-def test_room_for_drafts_goes_to_those_that_run_in_their_order():
+def test_free_draft_blocks_go_to_running_sequences_in_order():
     queue = Waiting(max_running=4, draft_kv_blocks=4)
     first, second, third, fourth = [queue.add(name, 1, 2) for name in "abcd"]
     assert [t.drafts for t in (first, second, third, fourth)] == [True, True, False, False]
@@ -217,26 +217,19 @@ def test_room_for_drafts_goes_to_those_that_run_in_their_order():
     assert not queue.add("f", 1, 1).drafts
 
 
-def test_room_for_drafts_that_was_free_stays_free_when_somebody_leaves():
-    queue = Waiting(max_running=4, draft_kv_blocks=4)
-    first = queue.add("a", 1, 1)
-    queue.admission.leave(first)
-    assert queue.add("b", 1, 4).drafts
-
-
-def test_one_that_asks_no_draft_model_takes_none_of_its_cache():
+def test_a_request_without_draft_model_reserves_no_draft_blocks():
     queue = Waiting(draft_kv_blocks=2)
     assert not queue.add("none", 1, 0).drafts
     assert queue.add("model", 1, 2).drafts
 
 
-def test_one_that_needs_more_than_the_drafts_cache_goes_without_and_leaves_it_to_others():
+def test_a_sequence_larger_than_the_draft_cache_runs_without_drafts():
     queue = Waiting(draft_kv_blocks=2)
     assert not queue.add("long", 1, 3).drafts
     assert queue.add("short", 1, 2).drafts
 
 
-def test_a_draft_model_is_available_to_who_has_room_in_its_cache():
+def test_the_draft_model_is_available_only_with_reserved_draft_blocks():
     reservation, health = Reservation(1, 1), Health(patience=1)
     room = DraftKvAvailability(reservation, health)
     assert not room.available
@@ -262,14 +255,10 @@ BLOCKS = with_engines(
         ("hybrid", (4, 2)),
     ],
 )
-def test_blocks_are_counted_for_each_engine_that_is_asked(drafter, blocks):
+def test_blocks_are_counted_per_engine(drafter, blocks):
     assert blocks_of(replace(REQUEST, drafter=drafter), BLOCKS) == blocks
 
 
-def test_a_draft_engine_holds_no_more_than_it_reaches():
+def test_draft_blocks_are_limited_by_the_drafts_max_seq_len():
     settings = with_engines(BLOCKS, draft={"max_seq_len": 8})
     assert blocks_of(replace(REQUEST, drafter="draft_model"), settings) == (4, 1)
-
-
-def test_a_request_that_fills_its_blocks_takes_no_more():
-    assert blocks_of(replace(REQUEST, max_tokens=3), BLOCKS) == (2, 0)

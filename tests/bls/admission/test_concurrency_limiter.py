@@ -19,7 +19,7 @@ class Kitchen:
         return self.limiter.acquire(lambda permit: self.at_work.append(name), size)
 
 
-def test_as_many_go_to_work_as_may_and_the_rest_in_order():
+def test_permits_are_limited_and_given_in_order():
     kitchen = Kitchen(most=2)
     first, second, *_ = [kitchen.come(name) for name in "abcd"]
     assert kitchen.at_work == ["a", "b"]
@@ -29,14 +29,14 @@ def test_as_many_go_to_work_as_may_and_the_rest_in_order():
     assert kitchen.at_work == ["a", "b", "c", "d"]
 
 
-def test_work_gets_its_own_turn():
+def test_work_receives_its_permit():
     begun = []
     limiter = ConcurrencyLimiter(1, 0, "texts")
     permit = limiter.acquire(begun.append, 1)
     assert begun == [permit]
 
 
-def test_a_turn_ends_once():
+def test_a_permit_ends_once():
     kitchen = Kitchen()
     first = kitchen.come("a")
     for name in "bcd":
@@ -46,7 +46,7 @@ def test_a_turn_ends_once():
     assert kitchen.at_work == ["a", "b"]
 
 
-def test_one_that_left_the_queue_is_passed_over():
+def test_a_withdrawn_permit_is_skipped():
     kitchen = Kitchen()
     first, second, _ = [kitchen.come(name) for name in "abc"]
     second.withdraw()
@@ -55,7 +55,7 @@ def test_one_that_left_the_queue_is_passed_over():
     assert kitchen.at_work == ["a", "c"]
 
 
-def test_one_at_work_cannot_leave_the_queue():
+def test_a_permit_in_use_cannot_be_withdrawn():
     kitchen = Kitchen()
     first = kitchen.come("a")
     kitchen.come("b")
@@ -63,7 +63,7 @@ def test_one_at_work_cannot_leave_the_queue():
     assert kitchen.at_work == ["a"]
 
 
-def test_what_waits_holds_so_many_bytes_and_no_more():
+def test_waiting_texts_are_limited_in_bytes():
     kitchen = Kitchen(max_waiting_bytes=100)
     kitchen.come("at work", 1000)
     kitchen.come("b", 60)
@@ -78,7 +78,7 @@ def test_what_waits_holds_so_many_bytes_and_no_more():
     kitchen.come("e", 40)
 
 
-def test_what_went_to_work_waits_no_more():
+def test_bytes_of_started_work_are_free_again():
     kitchen = Kitchen(max_waiting_bytes=100)
     first = kitchen.come("a")
     kitchen.come("b", 100)
@@ -86,7 +86,7 @@ def test_what_went_to_work_waits_no_more():
     kitchen.come("c", 100)
 
 
-def test_one_may_always_wait():
+def test_one_text_of_any_size_may_wait():
     kitchen = Kitchen(max_waiting_bytes=100)
     kitchen.come("a")
     kitchen.come("b", 1000)

@@ -52,23 +52,7 @@ class Others(OtherLoops):
                 admission.look()
 
 
-def test_together_they_run_as_many_as_one_loop():
-    loops = Loops(2)
-    for name in "abcd":
-        loops.add("abcd".index(name) % 2, name)
-    assert loops.started == ["a", "b", "c"]
-    assert [admission.waiting for admission in loops.admissions] == [0, 1]
-
-
-def test_one_loop_may_have_all_of_the_room():
-    loops = Loops(2)
-    for name in "abcde":
-        loops.add(0, name)
-    with pytest.raises(Overloaded, match="3 sequences are running and 2 waiting, which is all"):
-        loops.add(1, "f")
-
-
-def test_a_place_that_one_loop_frees_goes_to_who_waits_in_another():
+def test_a_slot_freed_in_one_loop_starts_a_sequence_in_another():
     loops = Loops(2)
     first, *_ = [loops.add(0, name) for name in "abc"]
     loops.add(1, "d")
@@ -76,17 +60,7 @@ def test_a_place_that_one_loop_frees_goes_to_who_waits_in_another():
     assert loops.started == ["a", "b", "c", "d"]
 
 
-def test_blocks_are_those_of_all_loops():
-    loops = Loops(2)
-    five = loops.add(0, "five", 5)
-    loops.add(1, "four", 4)
-    assert loops.started == ["five"]
-    assert [admission.kv_reserved for admission in loops.admissions] == [5 / 8, 0]
-    loops.admissions[0].leave(five)
-    assert loops.started == ["five", "four"]
-
-
-def test_nobody_overtakes_who_waits_in_another_loop():
+def test_sequences_start_in_order_across_loops():
     loops = Loops(3)
     five = loops.add(0, "five", 5)
     loops.add(1, "four", 4)
@@ -96,7 +70,7 @@ def test_nobody_overtakes_who_waits_in_another_loop():
     assert loops.started == ["five", "four", "one"]
 
 
-def test_one_that_needs_more_than_all_waits_until_every_loop_is_empty():
+def test_a_sequence_larger_than_the_cache_waits_for_all_loops():
     loops = Loops(2)
     one = loops.add(0, "one")
     loops.add(1, "huge", 100)
@@ -105,7 +79,7 @@ def test_one_that_needs_more_than_all_waits_until_every_loop_is_empty():
     assert loops.started == ["one", "huge"]
 
 
-def test_who_leaves_the_head_of_the_queue_holds_up_no_other_loop():
+def test_a_withdrawn_head_of_queue_does_not_block_other_loops():
     loops = Loops(2)
     loops.add(0, "five", 5)
     four = loops.add(0, "four", 4)
@@ -114,7 +88,7 @@ def test_who_leaves_the_head_of_the_queue_holds_up_no_other_loop():
     assert loops.started == ["five", "one"]
 
 
-def test_draft_blocks_that_one_loop_frees_go_to_who_runs_in_another():
+def test_draft_blocks_freed_in_one_loop_are_used_in_another():
     loops = Loops(2)
     first, second = loops.add(0, "a", 1, 3), loops.add(1, "b", 1, 3)
     assert (first.drafts, second.drafts) == (True, False)
@@ -122,7 +96,7 @@ def test_draft_blocks_that_one_loop_frees_go_to_who_runs_in_another():
     assert second.drafts
 
 
-def test_sequences_that_are_tokenized_in_another_loop_have_their_places():
+def test_slots_reserved_in_another_loop_count():
     loops = Loops(2)
     held = loops.admissions[0].reserve(5)
     with pytest.raises(Overloaded, match="0 sequences are running and 5 waiting"):
@@ -132,7 +106,7 @@ def test_sequences_that_are_tokenized_in_another_loop_have_their_places():
     assert loops.started == ["a"]
 
 
-def test_what_all_loops_run_is_known_as_of_the_last_look():
+def test_running_sequences_of_other_loops_are_counted():
     loops = Loops(2)
     loops.add(0, "a")
     loops.add(1, "b")
@@ -152,7 +126,7 @@ steps = st.lists(
 
 
 @given(steps)
-def test_however_requests_are_dealt_out_the_loops_do_what_one_would(steps):
+def test_several_loops_admit_exactly_like_one(steps):
     assert played(Loops(3), steps) == played(Loops(1), steps)
 
 

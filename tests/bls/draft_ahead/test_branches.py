@@ -24,18 +24,15 @@ from scripted import (
 )
 from strategies import languages
 
-from tandem.bls.draft_ahead import branches as draft_ahead
 from tandem.bls.draft_ahead.ahead_planner import AheadPlanner
 from tandem.bls.draft_ahead.branches import (
-    BranchesAhead,
     DraftAhead,
-    branches_of,
     branching_of,
 )
 from tandem.bls.draft_ahead.cost_model import AheadPlan
 from tandem.bls.draft_length.fixed import FixedLength
 from tandem.bls.drafters.draft_model import DraftModel
-from tandem.bls.effects import BranchDraft, Draft, EngineAnswer
+from tandem.bls.effects import Draft, EngineAnswer
 from tandem.bls.request import Sampling
 from tandem.bls.sequence import Sequence
 from tandem.bls.settings import AUTO
@@ -71,64 +68,17 @@ def assert_is_a_plain_call_would_draft(call, request, draft):
 
 @settings(max_examples=1_000, deadline=None)
 @given(requests, languages, st.integers(0, 8), fates, st.sampled_from([10**9, 0, 1, 3]))
-def test_text_is_the_targets_own_whatever_is_drafted_ahead(
-    request, language, agrees, beside, verifies
-):
+def test_drafting_ahead_never_changes_the_text(request, language, agrees, beside, verifies):
     check(request, language, BranchingDraft(language, agrees), beside=beside, verifies=verifies)
 
 
 @settings(max_examples=200, deadline=None)
 @given(requests, languages)
-def test_branches_that_are_longer_than_asked_for_are_cut_when_they_are_used(request, language):
+def test_branches_that_are_too_long_are_cut(request, language):
     check(request, language, BranchingDraft(language, keeps_lengths=False))
 
 
-def check_cases(**of_draft):
-    for salt in range(40):
-        language = Language(salt, end_every=5)
-        request = request_of(min_tokens=salt % 20, draft_len=4 + salt % 4)
-        check(request, language, BranchingDraft(language, **of_draft))
-
-
-def test_the_cases_that_the_variants_fail_are_right_without_them():
-    check_cases()
-    check_cases(keeps_lengths=False)
-
-
-def test_a_variant_that_looks_outcomes_up_by_length_alone_fails(monkeypatch):
-    def by_length(self, sequence):
-        accepted = len(sequence) - self.start - 1
-        found = [branch for (j, _), branch in self.by_outcome.items() if j == accepted]
-        return found[0] if found else None
-
-    monkeypatch.setattr(BranchesAhead, "after", by_length)
-    with pytest.raises(AssertionError):
-        check_cases()
-
-
-def test_a_variant_with_branches_across_the_border_of_min_tokens_fails(monkeypatch):
-    right = draft_ahead.lengths_of
-
-    def across(sequence, draft, longest, room):
-        *lengths, last = right(sequence, draft, longest, room)
-        owed = sequence.min_tokens_left
-        return *lengths, longest if owed == len(draft) + 1 else last
-
-    monkeypatch.setattr(draft_ahead, "lengths_of", across)
-    with pytest.raises(AssertionError):
-        check_cases()
-
-
-def test_a_variant_that_does_not_cut_a_branch_when_it_is_used_fails(monkeypatch):
-    branch = DraftModel._branch
-    monkeypatch.setattr(
-        DraftModel, "_branch", lambda self, b, sequence, _: branch(self, b, sequence, 99)
-    )
-    with pytest.raises(AssertionError):
-        check_cases(keeps_lengths=False)
-
-
-def test_a_hit_asks_the_draft_engine_for_nothing_but_the_next_branches():
+def test_a_hit_needs_no_draft_call():
     draft = BranchingDraft(ENDLESS, agrees=8, unsure_every=10**9)
     decoding = check(request_of(end_ids=(), max_tokens=40), ENDLESS, draft)
     first, *rest = draft.calls
@@ -142,7 +92,7 @@ def test_a_hit_asks_the_draft_engine_for_nothing_but_the_next_branches():
     assert {round_.num_draft_tokens for round_ in rounds} == {4}
 
 
-def test_a_miss_drafts_as_usual_only_shorter():
+def test_a_miss_makes_a_shorter_draft():
     draft = BranchingDraft(ENDLESS, agrees=8)
     decoding = check(request_of(end_ids=(), draft_len=8), ENDLESS, draft, beside=("late",))
     plain = [call.max_new_tokens for call in draft.calls if call.branching is None]
@@ -152,7 +102,7 @@ def test_a_miss_drafts_as_usual_only_shorter():
     assert decoding.statistics.ahead.num_calls > 0
 
 
-def test_rounds_beside_which_nobody_was_free_to_draft_are_not_counted_as_drafted_ahead():
+def test_rounds_without_a_free_thread_do_not_count_as_drafted_ahead():
     draft = BranchingDraft(ENDLESS, agrees=8)
     request = request_of(end_ids=(), draft_len=8)
     decoding = check(request, ENDLESS, draft, beside=("nobody free", "in time"))
@@ -162,7 +112,7 @@ def test_rounds_beside_which_nobody_was_free_to_draft_are_not_counted_as_drafted
     assert ahead.num_calls < decoding.statistics.num_rounds - 1
 
 
-def test_nothing_is_drafted_ahead_where_no_drafts_are_worth_it(monkeypatch):
+def test_no_branches_are_drafted_if_no_drafts_pay(monkeypatch):
     monkeypatch.setattr(FixedLength, "allows_drafts", lambda _: False)
     draft = BranchingDraft(ENDLESS)
     decoding = check(request_of(end_ids=()), ENDLESS, draft)
@@ -170,22 +120,7 @@ def test_nothing_is_drafted_ahead_where_no_drafts_are_worth_it(monkeypatch):
     assert all(call.branching is None for call in draft.calls)
 
 
-@pytest.mark.parametrize("ahead", [True, False])
-def test_a_draft_length_is_told_whether_others_are_drafted_behind_its_draft(monkeypatch, ahead):
-    asked, plan = [], FixedLength.plan
-
-    def note(self, limit, **others):
-        asked.append((limit, others.get("ahead", False)))
-        return plan(self, limit, **others)
-
-    monkeypatch.setattr(FixedLength, "plan", note)
-    draft = BranchingDraft(ENDLESS, agrees=5)
-    check(request_of(end_ids=(), max_tokens=200, draft_ahead=ahead), ENDLESS, draft)
-    assert len(asked) > 5
-    assert {told for _, told in asked[1:]} == {ahead}
-
-
-def test_figures_tell_hits_by_what_the_round_before_accepted():
+def test_hits_are_counted_by_tokens_accepted_before():
     draft = BranchingDraft(ENDLESS, agrees=5)
     ahead = check(request_of(end_ids=(), max_tokens=200), ENDLESS, draft).statistics
     rounds, hits = ahead.rounds, [0] * 5
@@ -203,7 +138,7 @@ def test_figures_tell_hits_by_what_the_round_before_accepted():
     }
 
 
-def test_branches_follow_looked_up_drafts_too():
+def test_branches_follow_looked_up_drafts():
     class Repeats(Language):
         def next(self, context, banned=()):
             return len(context) // 3 % 5 if len(context) % 7 else 5
@@ -222,7 +157,7 @@ def test_branches_follow_looked_up_drafts_too():
     )
 
 
-def test_a_branch_that_fails_lets_the_drafter_rest_and_one_that_is_refused_does_not():
+def test_a_failed_branch_call_pauses_drafts_and_a_rejected_one_does_not():
     request = request_of(end_ids=())
     draft, health = BranchingDraft(ENDLESS), Health()
     decoding = decoding_of(request, AHEAD, health)
@@ -256,7 +191,7 @@ def test_a_branch_that_fails_lets_the_drafter_rest_and_one_that_is_refused_does_
         ({"draft_ahead": None}, replace(AHEAD, engines_share_device=True)),
     ],
 )
-def test_nothing_is_drafted_ahead_where_it_is_off_or_cannot_be(changes, settings_):
+def test_drafting_ahead_can_be_off_or_impossible(changes, settings_):
     class NoBranches(BranchingDraft):
         def answers(self, call):
             assert call.branching is None
@@ -268,13 +203,13 @@ def test_nothing_is_drafted_ahead_where_it_is_off_or_cannot_be(changes, settings
     assert decoding.statistics.ahead.num_calls == 0
 
 
-def test_a_shared_device_does_not_hinder_who_insists():
+def test_draft_ahead_true_works_on_a_shared_device():
     decoding = decoding_of(request_of(), replace(AHEAD, engines_share_device=True))
     play(decoding, Target(ENDLESS), BranchingDraft(ENDLESS))
     assert decoding.statistics.ahead.num_hits > 0
 
 
-def test_a_lookup_with_a_token_that_the_draft_engine_lacks_has_no_branches():
+def test_a_draft_with_ids_unknown_to_the_draft_engine_has_no_branches():
     ahead = DraftAhead(AheadPlanner(AHEAD), always=True)
     small = replace(AHEAD.draft, vocab_size=6)
     drafter = DraftModel(small, AHEAD.target, Health(), FixedLength(4), ahead)
@@ -283,14 +218,7 @@ def test_a_lookup_with_a_token_that_the_draft_engine_lacks_has_no_branches():
     assert drafter.draft_ahead(sequence, Draft(ids(1, 6), drafter="prompt_lookup")) is None
 
 
-def test_an_empty_branch_is_none():
-    branches = (BranchDraft(0, 5, ids()), BranchDraft(1, 4, ids(2, 3)))
-    ahead = branches_of(3, ids(1), EngineAnswer(ids(), branches=branches))
-    assert len(ahead) == 1
-    assert ahead.by_outcome[1, 4].tokens.tolist() == [2, 3]
-
-
-def test_no_branch_follows_an_end_of_sequence_or_a_ban_that_ends():
+def test_no_branch_follows_an_end_of_sequence_or_crosses_min_tokens():
     plan = AheadPlan(num_tokens=4, num_branches=8, on_miss=2)
     sequence = Sequence(request_of(min_tokens=0))
     branching = branching_of(sequence, ids(1, END), plan, 100, 0.8)
@@ -309,7 +237,7 @@ def test_no_branch_follows_an_end_of_sequence_or_a_ban_that_ends():
     assert branching_of(sequence, ids(1), plan, 100, 0.8) is None
 
 
-def test_auto_lengths_learn_nothing_from_a_draft_that_cost_no_call():
+def test_auto_ignores_drafts_that_were_made_ahead():
     class TimedTarget(Target):
         def answers(self, call):
             answer = next(super().answers(call))

@@ -22,7 +22,6 @@ from strategies import languages
 
 from tandem.bls.draft_ahead.ahead_planner import AheadPlanner
 from tandem.bls.draft_ahead.branches import BranchLogits, draft_ahead_of
-from tandem.bls.drafters.draft_model import DraftModel
 
 
 def drawn_from(draft):
@@ -33,7 +32,7 @@ def drawn_from(draft):
 
 @settings(max_examples=300, deadline=None)
 @given(requests, languages, st.integers(0, 8), fates, st.sampled_from([10**9, 0, 1, 3]))
-def test_each_branch_is_verified_against_the_logits_that_it_was_drawn_from(
+def test_each_branch_is_verified_against_its_own_logits(
     request, language, agrees, beside, verifies
 ):
     request = replace(request, **BY_PROBABILITIES)
@@ -61,7 +60,7 @@ class Answered(BranchingDraft):
 
 
 @pytest.mark.parametrize("beside", [("in time",), ("in time", "late"), ("late",)])
-def test_logits_that_nobody_will_read_are_given_back_with_a_later_draft(beside):
+def test_unread_logits_are_returned_with_a_later_draft(beside):
     request = request_of(end_ids=(), max_tokens=100, **BY_PROBABILITIES)
     statistics, draft = AheadPlanner(SHARED), Answered(ENDLESS, agrees=5)
     read = []
@@ -79,7 +78,7 @@ def test_logits_that_nobody_will_read_are_given_back_with_a_later_draft(beside):
     assert len(statistics.unread_logits) <= 2
 
 
-def test_logits_that_come_when_nobody_waits_any_more_are_given_back():
+def test_logits_that_arrive_too_late_are_returned():
     unread = deque()
     logits = BranchLogits(unread)
     logits.give_up()
@@ -90,22 +89,7 @@ def test_logits_that_come_when_nobody_waits_any_more_are_given_back():
     assert list(unread) == ["handle"]
 
 
-def test_a_variant_with_the_rows_of_another_branch_fails(monkeypatch):
-    right = DraftModel._branch
-
-    def swapped(self, branches, sequence, limit):
-        draft = right(self, branches, sequence, limit)
-        return draft and replace(draft, logits_row=max(0, draft.logits_row - 1))
-
-    monkeypatch.setattr(DraftModel, "_branch", swapped)
-    draft, target = BranchingDraft(ENDLESS), Target(ENDLESS, ())
-    request = request_of(end_ids=(), max_tokens=200, **BY_PROBABILITIES)
-    play(decoding_of(request, SHARED), target, draft)
-    ahead = [call.draft for call in target.calls if call.draft.drafted_ahead]
-    assert any(drawn_from(draft) != draft.tokens.tolist() for draft in ahead)
-
-
-def test_a_draft_by_probabilities_keeps_what_is_behind_an_end():
+def test_a_draft_with_logits_is_not_cut_at_an_end():
     """What was drawn is never dropped: the target ends the text there itself."""
     for salt in range(20):
         language = Language(salt, end_every=3)
@@ -119,7 +103,7 @@ def test_a_draft_by_probabilities_keeps_what_is_behind_an_end():
 
 
 @pytest.mark.parametrize(("width", "most"), [(8, 2**20), (128_256, 65), (2**21, 4)])
-def test_branches_are_as_many_as_their_logits_leave_room_for(width, most):
+def test_branches_are_limited_by_the_size_of_their_logits(width, most):
     wide = with_engines(SHARED, draft={"vocab_size": width})
     ahead = draft_ahead_of(request_of(**BY_PROBABILITIES), wide, AheadPlanner(wide))
     assert ahead._most == min(most, 2**25 // (4 * width))

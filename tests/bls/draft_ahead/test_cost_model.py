@@ -1,7 +1,5 @@
 """How branches are shared out among the outcomes, and which plan is worth most."""
 
-import math
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -12,20 +10,10 @@ from tandem.bls.draft_ahead.cost_model import Costs, best_plan, hit_chance, spli
 LLAMA_70B_1B = Costs(target=(0.0198, 0.0001), step=(0.00109, 0.0000033), way=0.0012)
 
 
-def test_branches_go_where_the_verification_probably_ends():
+def test_branches_go_to_the_likely_outcomes():
     assert split(16, 0.8, (True,) * 5) == (4, 4, 3, 2, 3)
     assert split(16, 0.3, (True,) * 5) == (10, 4, 1, 0, 1)
     assert split(2, 0.9, (True,) * 5) == (1, 0, 0, 0, 1)
-
-
-@pytest.mark.parametrize("longest", [8, 12, 16, 32])
-def test_branches_are_as_long_as_the_verification_of_such_a_draft_lets_them(longest):
-    steep = LLAMA_70B_1B._replace(target=(0.0198, 0.0004))
-    fits = steep.fitting(longest, 8)
-    step = steep.step[0] + 8 * steep.step[1]
-    ends = [steep.way + (n + 1) * step for n in (fits, fits + 1)]
-    assert ends[0] < steep.verification(fits)
-    assert fits == longest or ends[1] > 0.94 * steep.verification(fits + 1)
 
 
 @given(
@@ -33,14 +21,14 @@ def test_branches_are_as_long_as_the_verification_of_such_a_draft_lets_them(long
     st.floats(0.05, 0.98),
     st.lists(st.booleans(), min_size=1, max_size=17).map(tuple),
 )
-def test_the_whole_budget_is_spent_on_what_is_wanted(budget, acceptance, wanted):
+def test_the_whole_budget_is_spent(budget, acceptance, wanted):
     counts = split(budget, acceptance, wanted)
     assert sum(counts) == (budget if any(wanted) else 0)
     assert all(count >= 0 for count in counts)
     assert not any(count for count, want in zip(counts, wanted, strict=True) if not want)
 
 
-def test_a_split_hits_more_often_than_its_neighbours():
+def test_a_split_has_the_best_hit_chance():
     acceptance, counts = 0.8, np.array(split(24, 0.8, (True,) * 7))
 
     def hits(of):
@@ -61,12 +49,7 @@ def test_a_split_hits_more_often_than_its_neighbours():
                 assert hits(moved) <= best + 1e-12
 
 
-def test_hit_chances_are_those_of_the_measured_exponent():
-    assert hit_chance(1, 1, 1e-9) == pytest.approx(1 - 2**-0.67, abs=1e-3)
-    assert math.isclose(hit_chance(0, 1, 0.8), 0.8)
-
-
-def test_branches_are_as_long_as_a_verification_leaves_time_for():
+def test_branches_fit_into_the_time_of_a_verification():
     plan, advantage = best_plan(LLAMA_70B_1B, 0.8, 32, 128)
     assert 8 <= plan.num_tokens <= 14
     assert (plan.num_tokens + 1) * 0.00109 < 0.9 * 0.02
@@ -75,18 +58,13 @@ def test_branches_are_as_long_as_a_verification_leaves_time_for():
     assert advantage > 1.25
 
 
-def test_steep_branches_are_fewer():
-    steep = LLAMA_70B_1B._replace(step=(0.00109, 0.00003))
-    assert best_plan(steep, 0.8, 32, 128)[0].num_branches <= 32
-
-
-def test_a_draft_engine_as_slow_as_the_target_gains_nothing_ahead():
+def test_a_slow_draft_engine_gains_nothing_by_drafting_ahead():
     slow = Costs(target=(0.02, 0.0), step=(0.02, 0.0), way=0.001)
     assert best_plan(slow, 0.3, 8, 128)[0].num_tokens == 1
 
 
 @pytest.mark.parametrize("most", [4, 9, 65, 300, 2**20])
-def test_branches_have_no_more_tokens_together_than_there_is_room_for(most):
+def test_branches_respect_the_limit_of_tokens_per_call(most):
     """Of their logits, say: where these are wide, branches are fewer or shorter."""
     plan, advantage = best_plan(LLAMA_70B_1B, 0.8, 16, 128, most)
     assert plan.num_branches * plan.num_tokens <= most

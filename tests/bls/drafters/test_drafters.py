@@ -59,7 +59,7 @@ def test_lookup_needs_no_draft_model():
     assert max(len(call.draft) for call in target.calls) == 4
 
 
-def test_lookup_without_a_match_drafts_nothing_and_asks_less_and_less_often():
+def test_prompt_lookup_without_matches_asks_less_often():
     class Counts(Language):
         def next(self, context, banned=()):
             return len(context)
@@ -82,7 +82,7 @@ OCCURRENCES = ids(1, 2, 10, 11, 12, 1, 2, 20, 21, 22, 1, 2, 30, 1, 2)
         (False, False, [30, 1, 2]),
     ],
 )
-def test_the_profile_chooses_among_occurrences(keeps_all, uses_oldest, draft):
+def test_the_profile_chooses_between_occurrences(keeps_all, uses_oldest, draft):
     settings = replace(SETTINGS, lookup_keeps_all=keeps_all, lookup_uses_oldest=uses_oldest)
     request = request_of("prompt_lookup", prompt_ids=OCCURRENCES)
     found = PromptLookup(request, settings).look_up(Sequence(request), 4)
@@ -90,7 +90,7 @@ def test_the_profile_chooses_among_occurrences(keeps_all, uses_oldest, draft):
     assert found.drafter == "prompt_lookup"
 
 
-def test_lookup_alone_takes_a_match_of_one_token():
+def test_prompt_lookup_accepts_a_match_of_one_token():
     request = request_of("prompt_lookup", prompt_ids=ids(1, 5, 2, 1))
     assert PromptLookup(request, SETTINGS).look_up(Sequence(request), 4).tokens.tolist() == [
         5,
@@ -99,7 +99,7 @@ def test_lookup_alone_takes_a_match_of_one_token():
     ]
 
 
-def test_a_match_makes_the_next_miss_the_first_again():
+def test_a_match_resets_the_count_of_misses():
     request = request_of("prompt_lookup", prompt_ids=ids(0))
     lookup, sequence = PromptLookup(request, SETTINGS), Sequence(request)
     plain = []
@@ -110,14 +110,14 @@ def test_a_match_makes_the_next_miss_the_first_again():
     assert plain == [1, 2, 3, 4, 1, 1, 2]
 
 
-def test_lookup_drafts_end_with_an_end_of_sequence():
+def test_copies_end_with_an_end_of_sequence_in_prompt_lookup():
     request = request_of("prompt_lookup", prompt_ids=ids(1, 2, 7, 3, 4, 1, 2), end_ids=(7,))
     target = Target(ENDLESS)
     play(decoding_of(request), target)
     assert target.calls[0].draft.tokens.tolist() == [7]
 
 
-def test_hybrid_copies_where_it_can_and_asks_the_model_where_it_cannot():
+def test_hybrid_copies_or_asks_the_model():
     draft = Draft(Repeats())
     decoding = decoding_of(request_of("hybrid"))
     play(decoding, Target(Repeats()), draft)
@@ -137,7 +137,7 @@ def test_hybrid_prefers_the_model_to_a_short_match():
         assert (target.calls[0].draft.drafter == "draft_model") == bool(asked)
 
 
-def test_hybrid_goes_on_copying_while_the_model_rests():
+def test_hybrid_copies_while_the_model_is_paused():
     draft, health = Draft(Repeats(), (None,)), Health(patience=1)
     decoding = decoding_of(request_of("hybrid"), health=health)
     play(decoding, Target(Repeats()), draft)
@@ -154,7 +154,7 @@ def test_hybrid_keeps_each_drafters_own_length():
     assert {c.draft.drafter for c in target.calls if len(c.draft)} == set(lengths)
 
 
-def test_copied_drafts_carry_no_logits_where_the_models_do():
+def test_copies_have_no_logits():
     target, draft = Target(Repeats()), Draft(Repeats())
     play(decoding_of(request_of("hybrid", use_draft_logits=True)), target, draft)
     copied = [call for call in target.calls if call.draft.drafter == "prompt_lookup"]
@@ -169,7 +169,7 @@ def test_an_engine_that_drafts_by_itself_gets_one_call():
     assert [call.max_new_tokens for call in target.calls] == [300]
 
 
-def test_what_such_an_engine_says_of_its_drafts_is_counted_under_engine():
+def test_drafts_of_an_engine_are_counted_under_engine():
     class Speculates(Target):
         def answers(self, call):
             answer = next(super().answers(call))
@@ -181,7 +181,7 @@ def test_what_such_an_engine_says_of_its_drafts_is_counted_under_engine():
     assert decoding.statistics.by_drafter["engine"].draft_acceptance_rate == 0.5
 
 
-def test_a_refused_draft_call_ends_drafting_for_its_request_alone():
+def test_a_rejected_draft_call_ends_drafts_of_that_request_only():
     draft, health = Draft(ENDLESS, refuses=True), Health()
     decoding = decoding_of(request_of("draft_model"), health=health)
     play(decoding, Target(ENDLESS), draft)
@@ -195,14 +195,14 @@ def test_a_refused_draft_call_ends_drafting_for_its_request_alone():
     assert len(other.calls) > 5
 
 
-def test_a_failed_draft_call_lets_the_engine_rest():
+def test_a_failed_draft_call_pauses_the_draft_engine():
     draft, health = Draft(ENDLESS, (None,)), Health(patience=2)
     play(decoding_of(request_of("draft_model"), health=health), Target(ENDLESS), draft)
     assert (len(draft.calls), health.refusals, health.failures) == (2, 0, 2)
     assert health.errors == ["model 'draft' failed: scripted failure"] * 2
 
 
-def test_hybrid_copies_where_the_model_refused():
+def test_hybrid_copies_after_the_model_rejected_a_call():
     draft = Draft(Repeats(), refuses=True)
     decoding = decoding_of(request_of("hybrid"))
     play(decoding, Target(Repeats()), draft)
@@ -214,7 +214,7 @@ SMALL_DRAFT = with_engines(SETTINGS, draft={"vocab_size": 4})
 
 
 @pytest.mark.parametrize(("prompt", "asks"), [((0, 3), True), ((0, 4), False), ((7, 0), False)])
-def test_a_context_with_an_id_outside_the_drafts_vocabulary_is_not_sent_to_it(prompt, asks):
+def test_ids_outside_the_drafts_vocabulary_are_not_sent_to_it(prompt, asks):
     class Zeros(Language):
         def next(self, context, banned=()):
             return 0
@@ -226,7 +226,7 @@ def test_a_context_with_an_id_outside_the_drafts_vocabulary_is_not_sent_to_it(pr
     assert decoding.statistics.num_drafter_failures == 0
 
 
-def test_an_id_outside_the_drafts_vocabulary_ends_drafting_where_it_comes_up():
+def test_an_id_outside_the_drafts_vocabulary_ends_drafting():
     class Counts(Language):
         def next(self, context, banned=()):
             return 4 if len(context) == 12 else 1
@@ -236,24 +236,7 @@ def test_an_id_outside_the_drafts_vocabulary_ends_drafting_where_it_comes_up():
     assert [len(call.context) for call in draft.calls] == list(range(3, 13))
 
 
-def test_only_new_ids_of_a_context_are_compared_with_the_drafts_vocabulary():
-    compared = []
-
-    class Row(np.ndarray):
-        def __lt__(self, other):
-            compared.append(self.size)
-            return np.asarray(self) < other
-
-    sequence = Sequence(request_of("draft_model"))
-    sequence._read = sequence._read.view(Row)
-    drafter = DraftModel(SMALL_DRAFT.draft, SMALL_DRAFT.target, Health(), FixedLength(3))
-    for _ in range(3):
-        assert drafter.can_draft(sequence)
-        sequence.append(ids(1, 2))
-    assert compared == [3, 2, 2]
-
-
-def test_the_model_is_asked_only_where_it_has_room():
+def test_the_draft_model_is_not_asked_beyond_its_max_seq_len():
     short = replace(SETTINGS.draft, max_seq_len=4)
     drafter = DraftModel(short, SETTINGS.target, Health(), FixedLength(3))
     sequence = Sequence(request_of("draft_model"))
@@ -272,7 +255,7 @@ def test_a_draft_has_no_end_of_sequence_before_min_tokens():
     assert [call.ban_end_ids for call in draft.calls] == below_min
 
 
-def test_a_draft_of_the_last_token_that_the_target_has_is_kept():
+def test_the_last_id_of_the_targets_vocabulary_can_be_drafted():
     settings = with_engines(SETTINGS, target={"vocab_size": 6})
 
     class Strays(Draft):
@@ -307,7 +290,7 @@ def drafting_in_vain():
     return drafter, time
 
 
-def test_hybrid_leaves_the_target_alone_for_longer_the_longer_nothing_is_found_to_copy():
+def test_hybrid_without_matches_asks_less_often():
     drafter, _ = drafting_in_vain()
     assert pieces_alone(drafter, 7) == [1, 2, 3, 4, 8, 16, 32]
 
@@ -325,7 +308,7 @@ def pieces_alone(drafter, count):
 @pytest.mark.parametrize("draft_len", [AUTO, 3])
 @pytest.mark.parametrize("seeded", [True, False])
 @pytest.mark.parametrize("use_draft_logits", [True, False])
-def test_where_lengths_would_change_a_seeded_text_they_follow_from_nothing(
+def test_seeded_text_that_depends_on_lengths_gets_a_fixed_length(
     draft_len, seeded, use_draft_logits
 ):
     request = request_of(
@@ -345,7 +328,7 @@ def test_where_lengths_would_change_a_seeded_text_they_follow_from_nothing(
     assert draft_len == AUTO or first == 3
 
 
-def test_a_draft_without_the_logits_that_were_asked_for_is_a_failure_that_names_them():
+def test_missing_draft_logits_are_named_in_the_error():
     health = Health()
     request = request_of("draft_model", use_draft_logits=True)
     decoding = decoding_of(request, health=health)

@@ -21,13 +21,9 @@ from scripted import (
 from strategies import languages
 
 from tandem.bls import effects
-from tandem.bls.draft_length.planner import DraftPlanner
-from tandem.bls.drafters.drafter import DrafterContext
-from tandem.bls.drafters.hybrid import make as make_hybrid
 from tandem.bls.drafters.prompt_lookup import PromptLookup, pools_of
 from tandem.bls.drafters.prompt_lookup import make as make_prompt_lookup
 from tandem.bls.drafters.registry import DRAFTERS, DrafterKind
-from tandem.bls.effects import StepSeconds
 from tandem.bls.errors import EngineCallError
 from tandem.bls.request import GREEDY, Request, Sampling
 from tandem.bls.sequence import Sequence
@@ -68,7 +64,7 @@ def played(request, pools, language=None, *, settings=SETTINGS, target=None, dra
 
 
 @pytest.mark.parametrize("drafter", ["prompt_lookup", "hybrid"])
-def test_an_answer_that_was_given_before_takes_few_calls(pools, drafter):
+def test_a_repeated_answer_takes_few_calls(pools, drafter):
     request = request_of(drafter=drafter, draft_len=1)
     wrong = Draft(Counts(), (False,))
     first, _ = played(request, pools, draft=wrong)
@@ -82,13 +78,13 @@ def test_an_answer_that_was_given_before_takes_few_calls(pools, drafter):
 
 
 @pytest.mark.parametrize("other", ["theirs", "", None])
-def test_who_names_another_pool_or_none_copies_nothing(pools, other):
+def test_other_pools_are_not_copied_from(pools, other):
     played(request_of(), pools)
     decoding, _ = played(request_of(other), pools)
     assert decoding.statistics.num_draft_tokens == 0
 
 
-def test_who_names_no_pool_leaves_nothing_there(pools):
+def test_answers_without_a_pool_are_not_kept(pools):
     played(request_of(None), pools)
     assert pools.num_tokens == 0
 
@@ -108,7 +104,7 @@ def test_an_answer_joins_up_to_its_end(pools):
     assert decoding.finish_reason == "stop"
 
 
-def test_it_has_joined_when_its_client_hears_the_end(pools):
+def test_an_answer_is_in_its_pool_before_its_client_gets_the_end(pools):
     steps = decoding_of(request_of(streams_text=True), pools=pools).decode()
     target, heard, effect = Target(Counts()), [], next(steps)
     while not heard or heard[-1][0] is None:
@@ -143,7 +139,7 @@ def test_an_answer_that_failed_does_not_join(pools):
     assert pools.num_tokens == 0
 
 
-def test_each_loop_has_its_part_of_the_bound():
+def test_loops_share_max_pool_tokens():
     assert pools_of(SETTINGS) is None
     for instances, each in ((1, 1000), (3, 333)):
         pooled = replace(SETTINGS, max_pool_tokens=1000, instances=instances)
@@ -155,7 +151,7 @@ def found(request, pools, settings=SETTINGS, limit=4):
 
 
 @pytest.mark.parametrize("ngram", [1, 2, 3, 8])
-def test_the_longest_match_wins_and_the_own_text_among_equals(pools, ngram):
+def test_the_longest_match_wins_and_own_text_wins_a_tie(pools, ngram):
     """Whatever n-gram was looked up in the own text: what matched before it counts too."""
     pools.join("ours", [1, 2, 3, 4, 50, 51, 52, 53, 54])
     own = [9, 2, 3, 4, 60, 61, 62, 63]
@@ -170,12 +166,12 @@ def test_the_longest_match_wins_and_the_own_text_among_equals(pools, ngram):
         assert draft.num_matching == size
 
 
-def test_a_text_without_a_match_in_its_pool_is_looked_up_as_ever(pools):
+def test_without_a_match_in_the_pool_own_text_is_copied(pools):
     request = request_of(prompt_ids=ids(1, 2, 3, 4, 1, 2, 3), max_matching_ngram_size=2)
     assert found(request, pools).num_matching == found(request, None).num_matching == 2
 
 
-def test_copies_are_as_long_as_copies_may_be(pools):
+def test_copies_have_at_most_prompt_lookup_num_tokens(pools):
     pools.join("ours", range(20))
     for num_tokens, limit, length in ((4, 9, 4), (9, 3, 3), (9, 9, 9)):
         request = request_of(prompt_ids=ids(0, 1, 2), prompt_lookup_num_tokens=num_tokens)
@@ -186,17 +182,6 @@ def test_copies_end_with_an_end_of_sequence(pools):
     pools.join("ours", [1, 2, 3, 4, 7, 5, 6])
     draft = found(request_of(prompt_ids=ids(1, 2, 3), end_ids=(7,)), pools)
     assert draft.tokens.tolist() == [4, 7]
-
-
-def test_a_copy_from_a_pool_makes_the_next_miss_the_first_again(pools):
-    pools.join("ours", [1, 2, 3, 4])
-    request = request_of(prompt_ids=ids(0))
-    lookup, sequence = PromptLookup(request, SETTINGS, pools), Sequence(request)
-    plain = []
-    for token in (1, 2, 3, 5, 6):
-        plain.append(lookup.look_up(sequence, 4).plain_tokens)
-        sequence.append(ids(token))
-    assert plain == [1, 2, 3, 1, 1]
 
 
 @pytest.mark.parametrize(
@@ -211,7 +196,7 @@ def test_a_copy_from_a_pool_makes_the_next_miss_the_first_again(pools):
         (GREEDY, {"draft_acceptance_threshold": 0.5, "use_draft_logits": True}, True, False),
     ],
 )
-def test_where_drafts_would_change_the_text_others_answers_are_no_drafts(
+def test_pools_are_not_used_if_drafts_would_change_the_text(
     pools, sampling, changes, keyed, copies
 ):
     pools.join("ours", [1, 2, 3, 4])
@@ -220,7 +205,7 @@ def test_where_drafts_would_change_the_text_others_answers_are_no_drafts(
     assert bool(len(found(request, pools, settings))) == copies
 
 
-def test_the_answer_of_a_request_that_may_not_copy_joins(pools):
+def test_an_answer_that_may_not_copy_still_joins(pools):
     request = request_of(sampling=Sampling(top_k=0), seeded=True)
     unkeyed = with_engines(SETTINGS, target={"keyed_randomness": False})
     for _ in range(2):
@@ -229,24 +214,7 @@ def test_the_answer_of_a_request_that_may_not_copy_joins(pools):
     assert pools.num_tokens == 2 * 64
 
 
-def test_a_draft_model_learns_of_a_copy_from_a_pool_what_it_learns_of_any(pools, monkeypatch):
-    context = DrafterContext(
-        SETTINGS, None, DraftPlanner(16, clock=lambda: 0.0, rated=False), pools=pools
-    )
-    hybrid = make_hybrid(request_of(drafter="hybrid"), context)
-    learned = []
-    monkeypatch.setattr(
-        hybrid._draft_model, "verified", lambda draft, *rest: learned.append((draft, rest))
-    )
-    seconds = StepSeconds(0.1, 0.1)
-    for drafter in ("lookup_pool", "prompt_lookup", "draft_model"):
-        hybrid.verified(effects.Draft(ids(1, 2), drafter=drafter, num_matching=5), 1, seconds)
-    assert [draft.drafter for draft, _ in learned] == ["prompt_lookup"] * 2 + ["draft_model"]
-    assert {draft.num_matching for draft, _ in learned} == {5}
-    assert [rest for _, rest in learned] == [(1, seconds)] * 3
-
-
-def test_a_drafter_of_the_deployments_own_may_build_on_it(pools, monkeypatch):
+def test_a_custom_drafter_can_build_on_prompt_lookup(pools, monkeypatch):
     kind = DrafterKind(name="own", description="x", module=make_prompt_lookup.__module__)
     monkeypatch.setitem(DRAFTERS, "own", kind)
     settings = with_engines(SETTINGS, target={"vocab_size": 200})
@@ -261,7 +229,7 @@ def test_a_drafter_of_the_deployments_own_may_build_on_it(pools, monkeypatch):
     st.sampled_from(["prompt_lookup", "hybrid"]),
     st.integers(1, 4),
 )
-def test_every_text_is_the_targets_whatever_the_pool_holds(language, prompts, drafter, ngram):
+def test_a_pool_never_changes_the_text(language, prompts, drafter, ngram):
     pools = LookupPools(200)
     for prompt in [*prompts, *prompts]:
         request = request_of(

@@ -89,21 +89,30 @@ PROPOSE = "def propose(self, sequence, limit):\n    {}\n    yield"
     [
         (PROPOSE.format("[][1]"), "IndexError: list index out of range (own.py, line 8)"),
         ("def propose(self, sequence, limit):\n    return Draft()", "TypeError: 'Draft' object"),
-        (PROPOSE.format("return Draft([1] * 4)"), "it proposed 4 tokens where 3 may be verified"),
-        (PROPOSE.format("return Draft([8])"), "its draft tokens do not lie in 0..7"),
-        (PROPOSE.format("return Draft([-1])"), "its draft tokens do not lie in 0..7"),
+        (
+            PROPOSE.format("return Draft([1] * 4)"),
+            "it proposed 4 tokens, at most 3 may be verified",
+        ),
+        (PROPOSE.format("return Draft([8])"), "its draft tokens are not in 0..7"),
+        (PROPOSE.format("return Draft([-1])"), "its draft tokens are not in 0..7"),
         (PROPOSE.format("return Draft([0.5])"), "its draft tokens are not one row of whole"),
         (PROPOSE.format("return Draft([[1]])"), "its draft tokens are not one row of whole"),
-        (PROPOSE.format("yield EngineCall('draft', None, 1, 1)"), "it calls an engine; its row"),
+        (PROPOSE.format("yield EngineCall('draft', None, 1, 1)"), "it calls an engine; set"),
         (PROPOSE.format("return []"), "it proposed a list, not a Draft"),
-        (PROPOSE.format("return Draft([1] * 10**6)"), "it proposed 1000000 tokens where 3 may"),
+        (PROPOSE.format("return Draft([1] * 10**6)"), "it proposed 1000000 tokens, at most 3"),
         (
             PROPOSE.format("return Draft([1], logits=[[0.0]])"),
-            "its draft has what only",
+            "its draft has fields of the draft model",
         ),
-        (PROPOSE.format("return Draft([1], plan=7)"), "its draft has what only"),
-        (PROPOSE.format("return Draft(plain_tokens=-4)"), "its draft's plain_tokens are no whole"),
-        (PROPOSE.format("return Draft(plain_tokens='4')"), "its draft's plain_tokens are no whole"),
+        (PROPOSE.format("return Draft([1], plan=7)"), "its draft has fields of the draft model"),
+        (
+            PROPOSE.format("return Draft(plain_tokens=-4)"),
+            "its draft's plain_tokens is not a whole",
+        ),
+        (
+            PROPOSE.format("return Draft(plain_tokens='4')"),
+            "its draft's plain_tokens is not a whole",
+        ),
         (PROPOSE.format("raise SystemExit(3)"), "SystemExit: 3 (own.py"),
         (PROPOSE.format("sequence.context[0] = 7"), "ValueError: assignment destination is read"),
         (PROPOSE.format("sequence.output.sort()"), "ValueError: "),
@@ -111,7 +120,7 @@ PROPOSE = "def propose(self, sequence, limit):\n    {}\n    yield"
         ("def __init__(self):\n    1 / 0", "ZeroDivisionError: division by zero (own.py"),
     ],
 )
-def test_a_fault_ends_the_drafts_of_its_request_in_one_line(joined, body, fault):
+def test_a_fault_ends_drafts_of_its_request_with_one_log_line(joined, body, fault):
     joined(body)
     health = Health()
     _, target = played(health=health)
@@ -128,23 +137,23 @@ CALLER = ROW.replace("a test'", "a test', samples_from_draft_model=True")
 @pytest.mark.parametrize(
     ("body", "fault"),
     [
-        (PROPOSE.format("yield 7"), "it yields int where only calls of the draft model may be"),
+        (PROPOSE.format("yield 7"), "it yields int; only calls of the draft model are allowed"),
         (PROPOSE.format("yield EngineCall('target', None, 1, 1)"), "it calls the target, not the"),
-        (PROPOSE.format("yield EngineCall('draft', None, 1, 1)"), "its call is not of a row of"),
-        ("def propose(self, sequence, limit):\n    return iter([1])", "it yields int where only"),
+        (PROPOSE.format("yield EngineCall('draft', None, 1, 1)"), "its call needs a row of"),
+        ("def propose(self, sequence, limit):\n    return iter([1])", "it yields int; only"),
         (
             PROPOSE.format("yield EngineCall('draft', sequence.context, 1, -1)"),
-            "its call's seed does not lie in 0..2^64-1",
+            "its call's seed is not in 0..2^64-1",
         ),
         (
             PROPOSE.format("yield EngineCall('draft', sequence.context, 2**64, 1)"),
-            "its call is for no number of tokens",
+            "its call's max_new_tokens is not in",
         ),
         (
             PROPOSE.format(
                 "yield EngineCall('draft', sequence.context.astype('int64') + 2**40, 1, 1)"
             ),
-            "its call's context has ids that are none",
+            "its call's context has ids outside",
         ),
         (
             PROPOSE.format("yield EngineCall('draft', sequence.context, 1, 1, end_id='x')"),
@@ -157,7 +166,7 @@ CALLER = ROW.replace("a test'", "a test', samples_from_draft_model=True")
         ),
     ],
 )
-def test_who_may_call_the_draft_model_may_do_nothing_else(joined, body, fault):
+def test_invalid_calls_of_a_custom_drafter_are_rejected(joined, body, fault):
     joined(body, CALLER)
     health = Health()
     _, target = played(health=health)
@@ -166,7 +175,7 @@ def test_who_may_call_the_draft_model_may_do_nothing_else(joined, body, fault):
     assert line.startswith(f"drafter 'own' failed: {fault}")
 
 
-def test_steps_ahead_may_do_nothing_else_either(joined):
+def test_invalid_steps_ahead_are_rejected(joined):
     joined(
         "def draft_ahead(self, sequence, draft):\n"
         "    yield EngineCall('target', sequence.context, 1, 1)\n"
@@ -179,7 +188,7 @@ def test_steps_ahead_may_do_nothing_else_either(joined):
         next(steps)
 
 
-def test_its_calls_go_out_as_engines_read_them(joined):
+def test_calls_of_a_custom_drafter_are_converted(joined):
     """Triton refuses ids of 64 bits, and such a refusal would rest everybody's drafts."""
     joined(
         "def propose(self, sequence, limit):\n"
@@ -195,7 +204,7 @@ def test_its_calls_go_out_as_engines_read_them(joined):
     assert {call.stop_ids for call in draft.calls} == {(2,)}
 
 
-def test_drafts_count_under_no_name_that_nobody_knows(joined):
+def test_drafts_with_an_unknown_name_count_under_the_drafters(joined):
     joined(
         "def propose(self, sequence, limit):\n"
         "    return Draft([1], drafter=f'own-{len(sequence)}')\n"
@@ -205,7 +214,7 @@ def test_drafts_count_under_no_name_that_nobody_knows(joined):
     assert decoding.statistics.by_drafter.keys() == {"own"}
 
 
-def test_a_fault_in_what_a_drafter_learns_from_costs_later_drafts_only(joined):
+def test_a_fault_while_learning_ends_only_later_drafts(joined):
     joined(
         "def propose(self, sequence, limit):\n"
         "    return Draft([1])\n"
@@ -235,18 +244,18 @@ def test_the_example_is_read_with_its_settings():
         (["DRAFTER = 'own'"], "own.py has no row; define DRAFTER = DrafterKind(...)"),
         ([HEAD, ROW], "own.py has no function make(request, context)"),
         ([HEAD, ROW.replace("__name__", "'own'"), MAKE], "its module must be __name__"),
-        ([HEAD, ROW.replace("a test'", "a test', in_engine=True"), MAKE], "only an engine is"),
+        ([HEAD, ROW.replace("a test'", "a test', in_engine=True"), MAKE], "remove in_engine"),
         ([HEAD, ROW.replace("'own'", "'my own'"), MAKE], "'my own' is not a drafter's name"),
     ],
 )
-def test_a_file_that_brings_no_drafter_is_refused_in_one_line(write, parts, reason):
+def test_an_invalid_drafter_file_is_rejected_with_one_line(write, parts, reason):
     with pytest.raises(DrafterModuleError) as refused:
         read_kind(write(*parts))
     assert reason in str(refused.value)
     assert "\n" not in str(refused.value)
 
 
-def test_a_missing_file_and_one_that_is_not_python_are_refused(write, tmp_path):
+def test_missing_and_non_python_files_are_rejected(write, tmp_path):
     with pytest.raises(DrafterModuleError, match=r"no file .*nowhere\.py"):
         read_kind(tmp_path / "nowhere.py")
     with pytest.raises(DrafterModuleError, match=r"own\.txt is not a Python file"):
@@ -260,25 +269,25 @@ def test_a_missing_file_and_one_that_is_not_python_are_refused(write, tmp_path):
         ({"period": 0}, "ValueError: period must be at least 1, not 0"),
     ],
 )
-def test_wrong_settings_are_refused(given, reason):
+def test_wrong_settings_are_rejected(given, reason):
     with pytest.raises(DrafterModuleError, match=reason):
         with_settings(read_kind(EXAMPLE), given)
 
 
-def test_a_drafter_without_settings_takes_none():
+def test_a_drafter_without_settings_rejects_settings():
     with pytest.raises(DrafterModuleError, match="unknown setting 'period'; 'none' has none"):
         with_settings(CONTROL, {"period": 2})
 
 
 @pytest.mark.parametrize("name", sorted(BUILT_IN))
-def test_a_name_that_is_taken_cannot_join(name):
+def test_a_taken_name_is_rejected(name):
     before = dict(DRAFTERS)
     with pytest.raises(DrafterExists, match=f"a drafter '{name}' exists; choose a name other than"):
         join(DrafterKind(name=name, description="again", module="nowhere"))
     assert before == DRAFTERS
 
 
-def test_its_draft_length_is_what_a_request_asks_for_or_all_that_is_verified(joined):
+def test_custom_drafts_have_the_requested_length_or_the_maximum(joined):
     joined("pass")
     lengths = [
         replace(REQUEST, draft_len=length, max_draft_len=16, prompt_lookup_num_tokens=9)

@@ -51,7 +51,7 @@ def request_of(drafter="draft_model", **changes):
     return replace(plain, **changes)
 
 
-def test_logits_stay_as_they_are_where_the_target_warps_them():
+def test_logits_are_sent_raw_if_the_target_warps_them():
     draft = effects.Draft(TOKENS)
     found = verification_logits(draft, LOGITS, request_of(), SETTINGS)
     assert np.shares_memory(found, LOGITS)
@@ -61,7 +61,7 @@ def test_logits_stay_as_they_are_where_the_target_warps_them():
 
 @pytest.mark.parametrize(("dtype", "expected"), [("FP32", np.float32), ("FP16", np.float16)])
 @pytest.mark.parametrize("width", [VOCAB - 2, VOCAB, VOCAB + 3])
-def test_target_that_takes_them_raw_is_shown_what_they_were_drawn_from(width, dtype, expected):
+def test_logits_are_warped_for_a_target_that_does_not(width, dtype, expected):
     settings = with_engines(RAW, target={"vocab_size": width, "logits_dtype": dtype})
     found = verification_logits(effects.Draft(TOKENS), LOGITS, request_of(), settings)
     assert (found.shape, found.dtype) == ((1, 2, width), expected)
@@ -80,7 +80,7 @@ def test_draft_with_complete_logits_is_warped_by_the_whole_request():
 
 
 @pytest.mark.parametrize("drafter", ["draft_model", "prompt_lookup", "hybrid"])
-def test_ids_alone_are_certain_where_the_target_would_draw_anew(drafter):
+def test_ids_are_sent_as_certain_to_a_target_that_draws_again(drafter):
     request = request_of(drafter, use_draft_logits=False)
     found = verification_logits(effects.Draft(TOKENS), None, request, RAW)
     assert np.exp(found).sum() == 2
@@ -103,7 +103,7 @@ def test_logits_below_half_precision_are_impossible():
     assert np.isinf(found).any()
 
 
-def test_handle_of_fast_logits_is_passed_on_untouched():
+def test_handles_of_fast_logits_are_forwarded():
     handle = np.array([[[1.5, np.nan, -0.0, 3e38, 7]]], np.float32)
     assert (
         verification_logits(effects.Draft(TOKENS), handle, request_of(sampling=PLAIN), FAST)
@@ -111,7 +111,7 @@ def test_handle_of_fast_logits_is_passed_on_untouched():
     )
 
 
-def test_draft_is_drawn_by_what_its_logits_hold():
+def test_drafts_are_drawn_by_temperature_alone_if_logits_are_incomplete():
     penalised = replace(SAMPLED, top_p=0.5, repetition_penalty=1.3, bad_words=ids(1))
     request = request_of(sampling=penalised)
     assert draft_sampling(request, SETTINGS) is penalised
@@ -139,7 +139,7 @@ def test_draft_is_drawn_by_what_its_logits_hold():
         (FAST, replace(PLAIN, temperature=0.7), False),
     ],
 )
-def test_drafts_that_would_change_the_distribution_are_left_out(
+def test_drafts_that_would_change_the_distribution_are_not_made(
     drafter, settings, sampling, drafts
 ):
     found = lossless(request_of(drafter, sampling=sampling), settings)
@@ -158,14 +158,12 @@ def test_drafts_that_would_change_the_distribution_are_left_out(
         ("prompt_lookup", False, "none"),
     ],
 )
-def test_fast_logits_leave_sampled_requests_the_drafts_that_have_them(
-    drafter, use_draft_logits, found
-):
+def test_fast_logits_allow_only_drafts_with_logits(drafter, use_draft_logits, found):
     request = request_of(drafter, sampling=PLAIN, use_draft_logits=use_draft_logits)
     assert lossless(request, FAST).drafter == found
 
 
-def test_threshold_accepts_a_loss():
+def test_a_threshold_allows_inexact_drafts():
     request = request_of(sampling=TOP_P, draft_acceptance_threshold=0.4)
     assert lossless(request, RAW) is request
 
@@ -178,7 +176,7 @@ def test_greedy_request_needs_no_logits():
 
 
 @pytest.mark.parametrize("wanted", ["wants_log_probs", "wants_context_logits"])
-def test_what_no_verification_brings_is_answered_without_drafts(wanted):
+def test_outputs_that_no_verification_returns_turn_drafts_off(wanted):
     request = request_of(sampling=GREEDY, **{wanted: True})
     assert lossless(request, RAW).drafter == "none"
     only_logits = wanted == "wants_context_logits"

@@ -24,7 +24,7 @@ SAMPLED = Request(
 UNKEYED = with_engines(SETTINGS, target={"keyed_randomness": False})
 
 
-def test_derived_seeds_fit_63_bits_and_follow_from_all_of_the_key():
+def test_derived_seeds_depend_on_the_whole_key():
     seeds = [derived_seed(seed, *key) for seed in (0, 1) for key in ((), (1,), (1, "a"), (2, "a"))]
     assert len(set(seeds)) == len(seeds)
     assert all(0 <= seed < 2**63 for seed in seeds)
@@ -38,19 +38,19 @@ def test_keyed_engines_get_the_requests_own_seed():
     assert proposal_seed(5, 7, keyed=True, use_draft_logits=False) == 5
 
 
-def test_in_logits_mode_the_draft_has_one_of_its_own():
+def test_the_draft_has_its_own_seed_in_logits_mode():
     ahead = {proposal_seed(5, at, keyed=True, use_draft_logits=True) for at in range(9)}
     assert len(ahead) == 1
     assert 5 not in ahead
 
 
-def test_unkeyed_engines_get_another_with_every_call():
+def test_unkeyed_engines_get_a_new_seed_per_call():
     seeds = [verification_seed(5, at, keyed=False) for at in range(9)]
     seeds += [proposal_seed(5, at, keyed=False, use_draft_logits=False) for at in range(9)]
     assert len({5, *seeds}) == 19
 
 
-def test_another_seed_gives_every_call_another():
+def test_another_request_seed_changes_every_call():
     for keyed in (True, False):
         assert verification_seed(5, 7, keyed=keyed) != verification_seed(6, 7, keyed=keyed)
         for logits in (True, False):
@@ -75,5 +75,5 @@ def test_another_seed_gives_every_call_another():
         (replace(SAMPLED, sampling=GREEDY), UNKEYED, False),
     ],
 )
-def test_lengths_decide_a_seeded_text_where_noise_depends_on_them(request_, settings, decide):
+def test_it_is_known_when_lengths_change_a_seeded_text(request_, settings, decide):
     assert lengths_decide_text(request_, settings) == decide

@@ -72,7 +72,7 @@ engines = st.sampled_from([MASKS, REPAIR])
 
 @settings(max_examples=300)
 @given(requests, rows, scripts.map(tuple), engines)
-def test_a_guided_answer_is_that_of_one_masked_call_a_token(request, language, script, engine):
+def test_a_guided_answer_equals_masked_decoding_token_by_token(request, language, script, engine):
     request = lossless(request, engine)
     tokens, reason = expected(request, engine, language)
     decoding = decoding_of(request, engine)
@@ -100,7 +100,7 @@ def played(request, engine=MASKS, language=LANGUAGE, draft=None):
     return decoding, target, play(decoding, target, draft)
 
 
-def test_what_only_one_token_fits_costs_no_call():
+def test_forced_tokens_need_no_call():
     decoding, target, chunks = played(request_for(Guide("choice", '["The quick brown fox"]')))
     assert decoding.sequence.output.tolist() == encoded("The quick brown fox")
     assert not target.calls
@@ -119,7 +119,7 @@ def test_forced_tokens_come_with_the_round_before_them():
     assert decoding.statistics.guide.num_forced_tokens == len(details.kinds) - 1
 
 
-def test_statistics_say_what_of_the_guide_is_not_enforced():
+def test_statistics_list_parts_of_the_guide_that_are_not_enforced():
     schema = '{"type": "array", "items": {"type": "string"}, "uniqueItems": true}'
     decoding, _, _ = played(request_for(Guide("json_schema", schema)))
     [warning] = decoding.statistics.as_dict()["guide"]["warnings"]
@@ -136,7 +136,7 @@ def test_statistics_say_what_of_the_guide_is_not_enforced():
         {"sampling": Sampling(embedding_bias=np.zeros(WIDTH, np.float32))},
     ],
 )
-def test_where_more_is_asked_than_ids_forced_tokens_are_drafts(asks):
+def test_forced_tokens_are_verified_if_log_probs_are_wanted(asks):
     guide = Guide("choice", '["The quick brown fox"]')
     request = request_for(guide, drafter="draft_model", draft_len=4, max_draft_len=16, **asks)
     decoding, target, _ = played(request, draft=Guesser([], 1))
@@ -148,13 +148,13 @@ def test_where_more_is_asked_than_ids_forced_tokens_are_drafts(asks):
     assert decoding.statistics.guide.num_forced_tokens == 0
 
 
-def test_the_prompts_logits_need_the_prompt_as_the_first_context():
+def test_the_prompts_logits_come_from_the_first_call():
     request = request_for(GUIDES[0], wants_context_logits=True)
     _, target, _ = played(request)
     assert target.calls[0].context.tolist() == [5]
 
 
-def test_a_draft_is_cut_where_the_guide_forbids_it():
+def test_a_draft_is_cut_at_the_first_illegal_token():
     guide = Guide("regex", "a{9}|b{9}")
     request = request_for(guide, drafter="draft_model", draft_len=4, max_draft_len=16)
     a = encoded("a")[0]
@@ -168,7 +168,7 @@ def test_a_draft_is_cut_where_the_guide_forbids_it():
     assert told.num_repaired_tokens == 0
 
 
-def test_a_draft_of_nothing_legal_leaves_one_masked_token_and_counts_as_rejected():
+def test_an_illegal_draft_counts_as_rejected():
     guide = Guide("regex", "[ab]{5}")
     request = request_for(guide, drafter="draft_model", draft_len=4, max_draft_len=16)
     decoding = decoding_of(request, MASKS)
@@ -184,7 +184,7 @@ def test_a_draft_of_nothing_legal_leaves_one_masked_token_and_counts_as_rejected
     assert [KINDS[kind] for kind in kinds] == ["correction"] * 5
 
 
-def test_masks_reach_every_place_of_a_call():
+def test_a_call_has_a_mask_per_position():
     request = request_for(GUIDES[0], drafter="draft_model", draft_len=5, max_draft_len=16)
     tokens, _ = expected(request, MASKS, Rows(1, FAVOURED))
     _, target, _ = played(request, draft=Guesser(tokens, 1, (True, True, True, False)))
@@ -194,7 +194,7 @@ def test_masks_reach_every_place_of_a_call():
         assert call.token_masks.shape[1] == -(-WIDTH // 32)
 
 
-def test_an_engine_without_masks_is_asked_without_a_guide_until_a_token_does_not_fit():
+def test_an_engine_without_masks_decodes_until_a_token_is_illegal():
     decoding, target, _ = played(request_for(GUIDES[2]), REPAIR)
     free = [call for call in target.calls if call.token_masks is None]
     repairs = [call for call in target.calls if call.token_masks is not None]
@@ -213,29 +213,18 @@ def sizes_of(guide, favourite):
     return [call.max_new_tokens for call in target.calls if call.token_masks is None]
 
 
-def test_pieces_without_a_guide_grow_while_they_fit_and_shrink_where_they_do_not():
+def test_chunks_without_masks_grow_while_tokens_are_legal():
     assert sizes_of(Guide("regex", "a*b?"), "a") == [4, 8, 16, 32, 32, 8]
     assert sizes_of(Guide("regex", "[bc]{5}"), "a")[:4] == [4, 2, 1, 1]
 
 
-def test_a_verification_without_a_guide_ends_at_no_end():
+def test_a_verification_without_masks_has_no_end_id():
     request = request_for(GUIDES[2], drafter="draft_model", draft_len=4, max_draft_len=16)
     tokens, _ = expected(request, REPAIR, LANGUAGE)
     _, target, _ = played(request, REPAIR, draft=Guesser(tokens, 1))
     verifications = [call for call in target.calls if len(call.draft)]
     assert verifications
     assert {call.stop_ids for call in verifications} == {()}
-
-
-def test_a_draft_is_walked_once():
-    request = request_for(GUIDES[2], drafter="draft_model", draft_len=4, max_draft_len=16)
-    tokens, _ = expected(request, MASKS, LANGUAGE)
-    decoding, walks = decoding_of(request, MASKS), []
-    walk = decoding._guidance._matcher.walk
-    decoding._guidance._matcher.walk = lambda *a, **k: walks.append(a) or walk(*a, **k)
-    target = KeyedEngine(LANGUAGE, request)
-    play(decoding, target, Guesser(tokens, 1))
-    assert len(walks) == len(target.calls)
 
 
 METHODS = [
@@ -252,7 +241,7 @@ METHODS = [
 
 
 @pytest.mark.parametrize(("engine", "sampling", "method"), METHODS)
-def test_the_method_follows_from_the_engine_and_how_tokens_are_drawn(engine, sampling, method):
+def test_the_method_depends_on_engine_and_sampling(engine, sampling, method):
     assert method_of(request_for(GUIDES[0], sampling=Sampling(**sampling)), engine) == method
 
 
@@ -264,7 +253,7 @@ def answer(count, first, **fields):
     )
 
 
-def test_what_was_told_of_tokens_is_told_of_them_behind_a_repair():
+def test_log_probs_line_up_after_a_repair():
     one = answer(4, 10, seconds=2.0, engine_seconds=1.0)
     both = joined_answers(one, 2, answer(1, 90, seconds=0.5, engine_seconds=0.25))
     assert both.tokens.tolist() == [10, 11, 90]
@@ -274,15 +263,8 @@ def test_what_was_told_of_tokens_is_told_of_them_behind_a_repair():
     assert both.top.ids.tolist() == both.top.values.tolist() == [[10], [11], [90]]
 
 
-@pytest.mark.parametrize("field", ["log_probs", "top", "logits"])
-def test_what_one_part_does_not_tell_is_not_told_of_the_whole(field):
-    one, two = answer(4, 10), answer(1, 90)
-    assert getattr(joined_answers(one._replace(**{field: None}), 2, two), field) is None
-    assert getattr(joined_answers(one, 2, two._replace(**{field: None})), field) is None
-
-
 @pytest.mark.parametrize("cut", [{"top_k": 4}, {"top_k": 0, "top_p": 0.5}])
-def test_under_top_k_or_top_p_an_engine_without_masks_goes_token_by_token(cut):
+def test_truncated_sampling_without_masks_decodes_token_by_token(cut):
     request = request_for(GUIDES[2], drafter="draft_model", draft_len=4, max_draft_len=16)
     request = lossless(guided.sampled(request, **cut), REPAIR)
     assert request.drafter == "none"
@@ -293,7 +275,7 @@ def test_under_top_k_or_top_p_an_engine_without_masks_goes_token_by_token(cut):
     assert lossless(guided.sampled(request_for(GUIDES[2]), **cut), MASKS).guide == GUIDES[2]
 
 
-def test_repairs_of_an_engine_with_fresh_noise_never_see_a_number_again():
+def test_repairs_with_fresh_noise_use_new_seeds():
     request = guided.sampled(request_for(GUIDES[0]), top_k=0, seed=3)
     _, target, _ = played(request, UNKEYED)
     seeds = [call.seed for call in target.calls]
@@ -302,7 +284,7 @@ def test_repairs_of_an_engine_with_fresh_noise_never_see_a_number_again():
     assert {call.seed for call in keyed.calls} == {3}
 
 
-def test_an_end_of_sequence_below_min_tokens_is_banned_unless_nothing_else_is_left():
+def test_min_tokens_bans_the_end_unless_it_is_the_only_legal_token():
     long = request_for(Guide("regex", "a*"), min_tokens=6)
     decoding, target, _ = played(long, language=Rows(0, (*ENDS, *ENDS)))
     assert decoding.sequence.num_output_tokens >= 6
@@ -312,12 +294,12 @@ def test_an_end_of_sequence_below_min_tokens_is_banned_unless_nothing_else_is_le
     assert chunks[-1].finish_reason == "stop"
 
 
-def test_an_answer_that_is_cut_says_so():
+def test_an_unfinished_guided_answer_ends_with_length():
     _, _, chunks = played(replace(request_for(Guide("choice", '["The quick"]')), max_tokens=1))
     assert chunks[-1].finish_reason == "length"
 
 
-def test_drafts_of_a_guided_answer_are_not_made_ahead():
+def test_guided_answers_are_not_drafted_ahead():
     able = with_engines(WIDE, draft={"branches": True})
     request = request_for(GUIDES[0], drafter="draft_model", draft_len=4, max_draft_len=16)
     statistics = AheadPlanner(able)
@@ -332,14 +314,14 @@ class Disobedient(KeyedEngine):
         return next(token for token in range(5, WIDTH) if token not in allowed(mask))
 
 
-def test_an_engine_that_answers_what_its_mask_forbids_ends_the_answer():
+def test_a_token_that_its_mask_forbids_fails_the_request():
     request = request_for(GUIDES[2])
     decoding = decoding_of(request, MASKS)
     with pytest.raises(EngineCallError, match="model 'target' failed: it returned what its mask"):
         play(decoding, Disobedient(Rows(), request))
 
 
-def test_a_guide_that_cannot_be_followed_any_further_ends_the_answer_in_one_line():
+def test_a_dead_end_of_the_guide_fails_with_one_line():
     decoding = decoding_of(request_for(GUIDES[2]), MASKS)
 
     def fail(*_, **__):

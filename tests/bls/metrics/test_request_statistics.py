@@ -9,7 +9,7 @@ from tandem.bls.metrics.timeline import Timeline
 from tandem.bls.metrics.updates import updates_of
 
 
-def test_rounds_add_up_in_all_and_by_drafter():
+def test_rounds_add_up_in_total_and_per_drafter():
     statistics = Statistics(
         num_drafter_failures=5, num_unverified_draft_tokens=7, num_cached_prompt_tokens=3
     )
@@ -76,7 +76,7 @@ def test_rounds_add_up_in_all_and_by_drafter():
     }
 
 
-def test_hits_are_told_by_what_the_round_before_accepted():
+def test_hits_are_counted_by_what_the_round_before_accepted():
     statistics = Statistics()
     for round_ in (
         Round(4, 4, "draft_model"),
@@ -97,7 +97,7 @@ def test_hits_are_told_by_what_the_round_before_accepted():
     }
 
 
-def test_who_drafted_nothing_has_earned_nothing():
+def test_statistics_without_drafts_are_zero():
     nothing = Drafted()
     assert (nothing.draft_acceptance_rate, nothing.mean_acceptance_length) == (0.0, 1.0)
 
@@ -125,7 +125,7 @@ integers = st.integers(-(2**31), 2**31 - 1)
 
 
 @given(st.lists(st.tuples(st.integers(0, 10_000), integers, integers), min_size=1))
-def test_no_figure_falls_whatever_an_engine_says(calls):
+def test_counters_never_fall_whatever_an_engine_reports(calls):
     statistics = Statistics()
     before = {}
     for call in calls:

@@ -21,7 +21,7 @@ def clock(monkeypatch):
     return made
 
 
-def test_times_follow_from_what_was_delivered_when(clock):
+def test_latencies_follow_from_deliveries(clock):
     times = Timeline(arrival=1 * S)
     clock.now = 2 * S
     times.scheduled()
@@ -34,7 +34,7 @@ def test_times_follow_from_what_was_delivered_when(clock):
     assert (times.first_token, times.last_token) == (4 * S, 10 * S)
 
 
-def test_what_never_came_took_no_time(clock):
+def test_missing_milestones_have_no_latency(clock):
     times = Timeline(arrival=1 * S)
     assert times.decoding_seconds == 0
     times.scheduled()
@@ -45,14 +45,14 @@ def test_what_never_came_took_no_time(clock):
     assert times.decoding_seconds == 3
 
 
-def test_tokens_that_came_at_once_have_no_time_between_them(clock):
+def test_one_delivery_has_no_inter_token_latency(clock):
     times = Timeline(arrival=0)
     clock.now = 1 * S
     times.delivered(5)
     assert times.inter_token_latency is None
 
 
-def test_a_clock_that_was_set_back_makes_no_negative_times(clock):
+def test_a_clock_that_was_set_back_gives_no_negative_latency(clock):
     times = Timeline(arrival=9 * S)
     clock.now = 8 * S
     times.delivered(1)

@@ -41,7 +41,7 @@ LOGITS = {"use_draft_logits": True}
     ],
     ids=lambda part: "-".join(part) if isinstance(part, dict) else "",
 )
-def test_drafts_are_the_requests_or_the_deployments(values, expected):
+def test_draft_inputs_override_the_deployments_defaults(values, expected):
     request = request_of(**values)
     assert tuple(getattr(request, name) for name in DRAFTING) == expected
 
@@ -57,7 +57,7 @@ def test_drafts_are_the_requests_or_the_deployments(values, expected):
         ({"drafter": "prompt_lookup", "num_draft_tokens": AUTO}, 4, 5),
     ],
 )
-def test_auto_decides_on_copies_of_any_length_beside_a_draft_model(values, served, copied):
+def test_hybrid_with_auto_copies_up_to_the_maximum(values, served, copied):
     """StartAhead prompt lookup alone nobody weighs what they earn."""
     settings = replace(SETTINGS, draft_len=served)
     assert settings.target.max_draft_len == 16
@@ -75,7 +75,7 @@ def test_auto_decides_on_copies_of_any_length_beside_a_draft_model(values, serve
         ({"num_draft_tokens": 0, "lookup_pool": "ours"}, None),
     ],
 )
-def test_a_pool_is_the_one_that_the_request_names(values, pool):
+def test_the_request_names_its_pool(values, pool):
     assert request_of(**values).lookup_pool == pool
 
 
@@ -88,14 +88,14 @@ def test_a_pool_is_the_one_that_the_request_names(values, pool):
         (b"\xff", " is not valid UTF-8: byte 0xff at position 0"),
     ],
 )
-def test_what_is_no_name_of_a_pool_is_refused(name, reason):
+def test_invalid_pool_names_are_rejected(name, reason):
     for drafter in ("prompt_lookup", "none"):
         text = refusal(drafter=drafter, lookup_pool=name)
         assert text == f"input 'lookup_pool'{reason}"
 
 
 @pytest.mark.parametrize("drafter", ["prompt_lookup", "hybrid", "draft_model", "none"])
-def test_a_pool_is_refused_where_the_profile_has_none(drafter):
+def test_a_pool_is_rejected_if_the_profile_has_none(drafter):
     none = replace(SETTINGS, max_pool_tokens=0)
     assert refusal(settings=none, drafter=drafter, lookup_pool="ours") == (
         "input 'lookup_pool' is not supported by this deployment: "
@@ -109,7 +109,7 @@ def test_a_pool_needs_a_drafter_that_looks_up():
     )
 
 
-def test_drafting_ahead_is_the_requests_or_the_deployments():
+def test_draft_ahead_overrides_the_deployments_default():
     ahead = with_engines(replace(SETTINGS, draft_ahead=True), draft={"branches": True})
     given = {"true": True, "false": False, "auto": None, "": True}
     assert {
@@ -119,7 +119,7 @@ def test_drafting_ahead_is_the_requests_or_the_deployments():
     assert request_of().draft_ahead is None
 
 
-def test_a_deployments_threshold_holds_with_logits_only():
+def test_the_default_threshold_applies_only_with_logits():
     lossy = replace(SETTINGS, draft_acceptance_threshold=0.25)
     assert request_of(settings=lossy).draft_acceptance_threshold is None
     with_logits = request_of(settings=replace(lossy, use_draft_logits=True))
@@ -136,17 +136,17 @@ def test_a_deployments_threshold_holds_with_logits_only():
         ("lookup_pool", "ours"),
     ],
 )
-def test_a_target_that_drafts_by_itself_takes_no_orders(name, value):
+def test_draft_inputs_are_rejected_if_the_engine_drafts_by_itself(name, value):
     alone = replace(SETTINGS, drafters=("engine",), drafter="engine")
     assert request_of(settings=alone).drafter == "engine"
     assert refusal(settings=alone, **{name: value}) == (
-        f"input '{name}' cannot be honoured: the target drafts by itself"
+        f"input '{name}' is not supported: the target drafts by itself"
     )
 
 
-def test_a_target_that_drafts_by_itself_cannot_be_asked_to_draft_nothing():
+def test_an_engine_that_drafts_by_itself_cannot_be_turned_off():
     """It would go on, and nobody would count what it drafts."""
     alone = replace(SETTINGS, drafters=("engine",), drafter="engine")
     assert refusal(settings=alone, num_draft_tokens=0) == (
-        "input 'num_draft_tokens': 0 given, cannot be honoured: the target drafts by itself"
+        "input 'num_draft_tokens': 0 given, is not supported: the target drafts by itself"
     )

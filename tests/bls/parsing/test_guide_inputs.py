@@ -39,11 +39,11 @@ def test_a_guide_has_a_type_and_a_text():
         ),
     ],
 )
-def test_half_a_guide_is_refused(values, reason):
+def test_incomplete_guides_are_rejected(values, reason):
     assert refusal(**values) == reason
 
 
-def test_a_guide_has_so_many_bytes_and_no_more():
+def test_guides_are_limited_in_bytes():
     short = replace(SETTINGS, max_guide_bytes=10)
     assert request_of(settings=short, **{TYPE: "regex", TEXT: "a" * 10}).guide
     assert refusal(settings=short, **{TYPE: "regex", TEXT: "é" * 6}) == (
@@ -51,7 +51,7 @@ def test_a_guide_has_so_many_bytes_and_no_more():
     )
 
 
-def test_a_deployment_may_take_none():
+def test_a_deployment_can_reject_all_guides():
     none = replace(SETTINGS, max_guide_bytes=0)
     assert request_of(settings=none, **{TYPE: "", TEXT: ""}).guide is None
     assert refusal(settings=none, **{TYPE: "json"}) == (
@@ -60,11 +60,11 @@ def test_a_deployment_may_take_none():
     )
 
 
-def test_what_a_guide_forces_is_not_drafted_ahead():
+def test_draft_ahead_true_is_rejected_with_a_guide():
     able = with_engines(SETTINGS, draft={"branches": True})
     guide = {TYPE: "json"}
     assert request_of(settings=replace(able, draft_ahead=True), **guide).draft_ahead is True
     assert refusal(settings=able, draft_ahead="true", **guide) == (
-        "input 'draft_ahead': true given, but an answer with a guide is not drafted ahead; say "
+        "input 'draft_ahead': true given, but guided answers are not drafted ahead; send "
         "auto or false"
     )

@@ -18,13 +18,13 @@ def test_words_of_a_batch_are_counted_together():
         batch(*rows)
 
 
-def test_sizes_are_judged_without_looking_at_the_words():
+def test_sizes_are_checked_before_decoding_strings():
     nothing = np.broadcast_to(np.array(None, object), (1, 10**9))
     with pytest.raises(BadRequest, match="1000000000 words given for a prompt, at most 1024"):
         check_sizes({entry.BAD_WORDS: nothing}, RequestLimits())
 
 
-def test_a_text_may_be_of_any_length_where_nothing_bounds_it():
+def test_text_is_unlimited_without_a_limit():
     check_sizes({entry.TEXT_INPUT: np.array([[b"x" * 10**6]], object)}, RequestLimits())
 
 
@@ -44,16 +44,16 @@ def test_the_longest_text_of_a_batch_counts():
         ("z" * 41, f"unknown input '{'z' * 40}...'"),
     ],
 )
-def test_a_key_that_is_no_input_is_named_on_one_line(key, hint):
+def test_unknown_inputs_are_named_in_one_line(key, hint):
     assert refusal(parameters=f'{{"{key}": 1}}') == hint
 
 
-def test_tritons_own_parameters_are_none_of_ours():
+def test_tritons_own_parameters_are_accepted():
     for key in (*TRITON_PARAMETERS, "triton_anything"):
         assert request_parser(parameters=f'{{"{key}": 1}}')
 
 
-def test_parameters_are_not_read_at_any_length():
+def test_parameters_are_limited_in_bytes():
     longest = '{"priority": "%s"}'
     filled = longest % ("x" * (MAX_PARAMETERS_BYTES - len(longest) + 2))
     assert request_parser(parameters=filled)
@@ -62,5 +62,5 @@ def test_parameters_are_not_read_at_any_length():
     )
 
 
-def test_a_clients_own_words_are_quoted_short_and_on_one_line():
+def test_client_text_in_errors_is_short_and_on_one_line():
     assert refusal(drafter="a\n" * 500).startswith("input 'drafter': 'a\\na\\na")

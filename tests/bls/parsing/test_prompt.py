@@ -43,7 +43,7 @@ PROMPT = Prompt(TokenizerInputs("hello", ("END", "<|eot|>", "stop")), None, REQU
 TOKENS = Tokens(ids(1, 2, 3, 4, 5))
 
 
-def test_the_tokenizer_adds_to_what_was_read():
+def test_tokenizer_output_completes_the_request():
     tokens = TOKENS._replace(bad_words=ids(1, 2), embedding_bias=np.ones(8, np.float32))
     request = request_of(PROMPT, tokens, LIMITED)
     assert request == replace(
@@ -67,13 +67,13 @@ def test_the_tokenizer_adds_to_what_was_read():
         ((0,), (0, None, None), (0,)),
     ],
 )
-def test_special_stop_words_end_an_answer_as_ends_of_sequence_do(read, special, end_ids):
+def test_special_stop_words_become_end_ids(read, special, end_ids):
     prompt = PROMPT._replace(request=replace(REQUEST, end_ids=read))
     request = request_of(prompt, TOKENS._replace(special_stops=special), LIMITED)
     assert request.end_ids == end_ids
 
 
-def test_a_stop_word_that_is_a_token_is_not_looked_for_in_the_text():
+def test_special_stop_words_are_not_stop_strings():
     tokens = TOKENS._replace(special_stops=(None, 0, None))
     request = request_of(PROMPT, tokens, LIMITED)
     assert request.stop_strings == ("END", "stop")
@@ -89,12 +89,12 @@ def test_prompt_answer_and_longest_draft_fit_exactly():
         request_of(PROMPT._replace(request=replace(REQUEST, max_tokens=21)), TOKENS, LIMITED)
 
 
-def test_a_text_of_no_tokens_is_refused():
+def test_a_prompt_without_tokens_is_rejected():
     with pytest.raises(BadRequest, match=r"^input 'text_input' gives no tokens; send some text$"):
         request_of(PROMPT, Tokens(ids()), LIMITED)
 
 
-def test_a_text_of_one_token_is_enough():
+def test_a_prompt_of_one_token_is_accepted():
     assert len(request_of(PROMPT, Tokens(ids(1)), LIMITED).prompt_ids) == 1
 
 
@@ -116,7 +116,7 @@ ROW = 8 * 4  # bytes: ten rows fit
         (Options(return_context_logits=True), [5, 1], [1, 1], 10),
     ],
 )
-def test_an_answer_holds_so_many_logits(options, lengths, max_tokens, size):
+def test_logits_per_answer_are_limited(options, lengths, max_tokens, size):
     if size <= 10:
         check_logits(lengths, max_tokens, options, LIMITED)
         return
@@ -124,7 +124,7 @@ def test_an_answer_holds_so_many_logits(options, lengths, max_tokens, size):
         check_logits(lengths, max_tokens, options, LIMITED)
 
 
-def test_a_bias_of_ids_adds_to_that_of_words():
+def test_biases_of_ids_and_words_add_up():
     biased = PROMPT._replace(logit_bias=LogitBias((1, 1, 3), (1, 2, -5)))
     words = np.ones(SETTINGS.target.vocab_size, np.float32)
     for given, others in ((None, 0), (words, 1)):

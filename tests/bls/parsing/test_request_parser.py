@@ -85,7 +85,7 @@ def test_a_plain_prompt_gets_the_deployments_defaults():
         ),
         (
             {"text_input": None, "input_ids": [1] * 65},
-            "input 'input_ids': 65 ids given for a prompt, which are more than max_seq_len, 64",
+            "input 'input_ids': 65 ids given for a prompt, more than max_seq_len, 64",
         ),
         ({"end_id": -2}, "input 'end_id': -2 given, must lie in -1..99"),
         ({"end_id": 100}, "input 'end_id': 100 given, must lie in -1..99"),
@@ -155,14 +155,14 @@ def test_a_plain_prompt_gets_the_deployments_defaults():
             {"embedding_bias_words": ["a"]},
             (
                 "input 'embedding_bias_weights': 0 weights for 1 'embedding_bias_words'; send one "
-                "a word"
+                "per word"
             ),
         ),
         (
             {"embedding_bias_weights": [1.0, 2.0]},
             (
                 "input 'embedding_bias_weights': 2 weights for 0 'embedding_bias_words'; send one "
-                "a word"
+                "per word"
             ),
         ),
         (
@@ -171,7 +171,7 @@ def test_a_plain_prompt_gets_the_deployments_defaults():
         ),
         (
             {"logit_bias_ids": [3, 4], "logit_bias_values": [1.0]},
-            "input 'logit_bias_values': 1 values for 2 'logit_bias_ids'; send one an id",
+            "input 'logit_bias_values': 1 values for 2 'logit_bias_ids'; send one per id",
         ),
         (
             {"logit_bias_ids": [3], "logit_bias_values": [float("nan")]},
@@ -233,14 +233,14 @@ def test_a_plain_prompt_gets_the_deployments_defaults():
             {"draft_ahead": "true"},
             (
                 "input 'draft_ahead': true given, but this deployment's draft engine cannot draft "
-                "ahead; say auto or false"
+                "ahead; send auto or false"
             ),
         ),
         (
             {"draft_acceptance_threshold": 0.5},
             (
                 "input 'draft_acceptance_threshold' needs 'use_draft_logits' to be true: without "
-                "logits tokens are accepted by comparison"
+                "logits, ids are compared"
             ),
         ),
         (
@@ -273,7 +273,7 @@ def test_a_plain_prompt_gets_the_deployments_defaults():
     ],
     ids=lambda part: "-".join(part) if isinstance(part, dict) else "",
 )
-def test_what_is_wrong_is_named(values, line):
+def test_invalid_inputs_are_named(values, line):
     assert refusal(**values) == line
 
 
@@ -303,12 +303,12 @@ def test_what_is_wrong_is_named(values, line):
     ],
     ids="-".join,
 )
-def test_what_is_just_right_is_taken(values):
+def test_boundary_values_are_accepted(values):
     assert prompt(**values)
 
 
 @pytest.mark.parametrize("tensor", UNSUPPORTED, ids=str)
-def test_what_no_engine_honours_is_refused_where_it_holds_something(tensor):
+def test_unsupported_inputs_are_rejected_if_not_empty(tensor):
     some = np.array([[b"x"]], object) if tensor.dtype == "STRING" else np.ones((1, 1))
     inputs = {"text_input": array(entry.TEXT_INPUT, [["x"]]), "max_tokens": np.array([[4]])}
     with pytest.raises(BadRequest, match=f"^input '{tensor}' is not supported by this deployment$"):
@@ -316,7 +316,7 @@ def test_what_no_engine_honours_is_refused_where_it_holds_something(tensor):
     assert prompts_of(RequestParser(inputs | {tensor: some[:, :0]}, "", SETTINGS))
 
 
-def test_a_request_of_nothing_is_refused():
+def test_an_empty_request_is_rejected():
     empty = RequestParser({}, "", SETTINGS)
     for read in (empty.options, lambda: empty.prompts(Options())):
         with pytest.raises(
@@ -325,7 +325,7 @@ def test_a_request_of_nothing_is_refused():
             read()
 
 
-def test_inputs_of_different_rows_are_refused():
+def test_inputs_with_different_numbers_of_rows_are_rejected():
     inputs = {
         "text_input": array(entry.TEXT_INPUT, [["x"], ["y"]]),
         "max_tokens": np.array([[4]], np.int32),
@@ -356,14 +356,14 @@ def test_a_flag_of_the_whole_request_is_read(flag):
 
 
 @pytest.mark.parametrize("flag", FLAGS)
-def test_a_flag_that_differs_within_a_batch_is_refused(flag):
+def test_a_flag_that_differs_within_a_batch_is_rejected(flag):
     with pytest.raises(
         BadRequest, match=f"^input '{flag}' must be the same for all prompts of a request$"
     ):
         batch({flag: True}, {flag: False}).options()
 
 
-def test_alternatives_are_those_of_the_whole_request():
+def test_num_top_log_probs_applies_to_the_whole_request():
     asked = {"return_log_probs": True, "num_top_log_probs": 5}
     assert request_parser(**asked).options().num_top_log_probs == 5
     assert request_parser(num_top_log_probs=0).options().num_top_log_probs == 0
@@ -384,7 +384,7 @@ def test_alternatives_are_those_of_the_whole_request():
         ("top_log_probs", {"num_top_log_probs": 1, "return_log_probs": True}),
     ],
 )
-def test_what_the_target_does_not_tell_is_refused(setting, asked):
+def test_log_probs_that_the_target_does_not_report_are_rejected(setting, asked):
     silent = with_engines(SETTINGS, target={setting: False})
     name = next(iter(asked))
     line = f"^input '{name}' is not supported by this deployment: its target engine does not tell"
@@ -393,7 +393,7 @@ def test_what_the_target_does_not_tell_is_refused(setting, asked):
     assert request_parser(settings=silent).options()
 
 
-def test_whether_the_prompt_is_shown_is_the_deployments_choice():
+def test_the_deployment_decides_whether_output_includes_the_prompt():
     shows = replace(SETTINGS, exclude_input_in_output=False)
     assert not request_parser(settings=shows).options().exclude_input_in_output
 
@@ -493,14 +493,14 @@ def test_every_input_of_a_batch_is_read_in_its_own_row():
         ),
     ],
 )
-def test_what_is_refused_alone_is_refused_behind_a_good_prompt(wrong, reason):
+def test_an_invalid_row_is_rejected_after_a_valid_one(wrong, reason):
     harmless = {k: v for k, v in HARMLESS.items() if k != "draft_acceptance_threshold"}
     assert prompts_of(batch(harmless, harmless))
     with pytest.raises(BadRequest, match=reason):
         prompts_of(batch(harmless, {**harmless, **wrong}))
 
 
-def test_a_threshold_is_refused_in_the_row_that_compares_ids():
+def test_a_threshold_without_logits_is_rejected_in_any_row():
     good = {"use_draft_logits": True, "draft_acceptance_threshold": 0.5}
     assert prompts_of(batch(good, good))
     with pytest.raises(BadRequest, match="'draft_acceptance_threshold' needs"):
@@ -515,7 +515,7 @@ def test_logits_of_a_batch_are_counted_together():
         prompts_of(batch(*rows))
 
 
-def test_empty_words_are_left_out_but_for_biased_ones():
+def test_empty_words_are_dropped_except_biased_ones():
     words = prompt(
         stop_words=["", "stop"],
         bad_words=["bad", ""],
@@ -525,7 +525,7 @@ def test_empty_words_are_left_out_but_for_biased_ones():
     assert words == TokenizerInputs("x", ("stop",), ("bad",), ("", "up"), (1.0, 2.0))
 
 
-def test_ids_are_a_copy():
+def test_input_ids_are_copied():
     ids = np.array([[3, 4]], np.int32)
     inputs = {"input_ids": ids, "max_tokens": np.array([[4]], np.int32)}
     [read] = prompts_of(RequestParser(inputs, "", SETTINGS))
@@ -551,13 +551,13 @@ def test_ids_are_a_copy():
     ],
     ids=lambda part: "-".join(part) if isinstance(part, dict) else "",
 )
-def test_a_request_samples_where_something_asks_for_it(values, expected):
+def test_sampling_needs_a_sampling_input(values, expected):
     sampling = request_of(**values).sampling
     assert (sampling.temperature, sampling.top_k, sampling.top_p) == expected
 
 
 @pytest.mark.parametrize("role", ["target", "draft"])
-def test_an_engine_that_ignores_min_p_has_it_refused(role):
+def test_min_p_is_rejected_if_an_engine_ignores_it(role):
     settings = with_engines(SETTINGS, **{role: {"min_p": False}})
     assert request_of(settings=settings, min_p=0.0) is not None
     with pytest.raises(BadRequest, match=f"input 'min_p' is not supported .* its {role} engine"):
@@ -565,22 +565,22 @@ def test_an_engine_that_ignores_min_p_has_it_refused(role):
 
 
 @pytest.mark.parametrize("name", ["seed", "random_seed"])
-def test_a_seed_goes_by_two_names(name):
+def test_random_seed_is_an_alias_of_seed(name):
     request = request_of(**{name: 2**64 - 1})
     assert (request.sampling.seed, request.seeded) == (2**64 - 1, True)
 
 
-def test_a_request_without_a_seed_draws_its_own():
+def test_requests_without_a_seed_get_a_random_one():
     assert not request_of().seeded
     assert len({request_of().sampling.seed for _ in range(4)}) == 4
 
 
-def test_a_seed_that_was_drawn_fits_every_engine(monkeypatch):
+def test_random_seeds_fit_63_bits(monkeypatch):
     monkeypatch.setattr(secrets, "randbits", lambda bits: 2**bits - 1)
     assert request_of().sampling.seed == 2**63 - 1
 
 
-def test_numbers_are_read():
+def test_sampling_numbers_are_read():
     read = request_of(
         min_tokens=2, repetition_penalty=1.5, presence_penalty=-0.5, frequency_penalty=0.25
     )
@@ -594,7 +594,7 @@ def test_numbers_are_read():
 
 
 @pytest.mark.parametrize(("end_id", "end_ids"), [(None, (7, 6)), (3, (3,)), (0, (0,)), (-1, ())])
-def test_an_answer_ends_at_the_requests_end_id_or_at_the_checkpoints(end_id, end_ids):
+def test_end_id_overrides_the_checkpoints_end_ids(end_id, end_ids):
     assert request_of(settings=replace(SETTINGS, end_ids=(7, 6)), end_id=end_id).end_ids == end_ids
 
 
@@ -614,7 +614,7 @@ def test_a_flag_of_the_request_reaches_the_loop(flag, field):
     assert request_of(**{flag: True}) == replace(plain, sampling=ANY, **{field: True})
 
 
-def test_a_stop_is_distinguished_from_a_request():
+def test_a_stop_is_recognized():
     stop = {"stop": np.array([[True]])}
     assert RequestParser(stop, "", SETTINGS).is_stop
     assert not RequestParser({"stop": np.array([[False]])}, "", SETTINGS).is_stop

@@ -34,7 +34,7 @@ def fed(tokens, *, stops=(), each_round=True, rounds=None):
     return so_far, run, texts, kept, windows
 
 
-def test_a_window_holds_the_last_ids_that_made_text_and_the_new_ones():
+def test_a_window_holds_the_last_ids_with_text_and_the_new_ones():
     # 7 and 6 make no text
     *_, texts, kept, windows = fed([[0, 1], [2], [7], [6], [3]])
     assert texts == ["ab", "ab", "", "", "ba"]
@@ -42,38 +42,38 @@ def test_a_window_holds_the_last_ids_that_made_text_and_the_new_ones():
     assert windows == [([0, 1], 0), ([0, 1, 2], 2), ([2, 7], 1), ([2, 7, 6], 2), ([2, 7, 6, 3], 3)]
 
 
-def test_text_that_nobody_wants_each_round_is_asked_for_once():
+def test_text_is_decoded_once_if_not_wanted_each_round():
     so_far, run, texts, kept, windows = fed([[0, 1], [2]], each_round=False)
     assert (texts, kept, windows) == (["", ""], [2, 1], [])
     assert run(so_far.finish(ids(0, 1, 2))) == "abab"
     assert windows == [([0, 1, 2], None)]
 
 
-def test_a_round_without_tokens_asks_for_nothing():
+def test_a_round_without_tokens_needs_no_text_call():
     *_, texts, kept, windows = fed([[]])
     assert (texts, kept, windows) == ([""], [0], [])
 
 
-def test_an_answer_without_tokens_has_no_rest():
+def test_an_empty_answer_has_no_text():
     so_far, run, *_, windows = fed([])
     assert run(so_far.finish(ids())) == ""
     assert windows == []
 
 
-def test_the_end_brings_what_was_withheld():
+def test_withheld_text_comes_at_the_end():
     so_far, run, texts, *_ = fed([[0, 1], [0]], stops=("aba!",))
     assert texts == ["", ""]
     assert run(so_far.finish(ids(0, 1, 0))) == "aba"
 
 
-def test_a_stopped_text_has_no_rest():
+def test_no_text_follows_a_stop_string():
     so_far, run, texts, kept, _ = fed([[4, 0, 1, 0, 1]], stops=("ba",))
     assert (texts, kept) == ([" a"], [4])
     assert so_far.stopped
     assert run(so_far.finish(ids(4, 0, 1, 0))) == ""
 
 
-def test_the_token_that_completes_a_stop_string_is_found_one_by_one():
+def test_the_token_that_completes_a_stop_string_is_the_last_one():
     *_, texts, kept, windows = fed([[0], [0, 0, 1, 0, 0]], stops=("ba",))
     assert (texts, kept) == (["a", "aa"], [1, 4])
     assert windows == [
@@ -86,7 +86,7 @@ def test_the_token_that_completes_a_stop_string_is_found_one_by_one():
     ]
 
 
-def test_a_stop_string_that_the_last_token_completes_keeps_all():
+def test_a_stop_string_at_the_last_token_keeps_all_tokens():
     *_, texts, kept, windows = fed([[0], [0, 1, 0]], stops=("ba",))
     assert (texts, kept) == (["a", "a"], [1, 3])
     assert [len(window) for window, _ in windows] == [1, 4, 2, 3]
@@ -101,7 +101,7 @@ def chunks_of(count):
 
 
 @pytest.mark.parametrize("count", [10, 2_000])
-def test_telling_a_text_copies_each_token_a_few_times_however_long_it_grows(monkeypatch, count):
+def test_detokenizing_takes_linear_time(monkeypatch, count):
     copied = []
 
     def counting(arrays):
@@ -117,7 +117,7 @@ def test_telling_a_text_copies_each_token_a_few_times_however_long_it_grows(monk
     assert sum(copied) <= 4 * len(tokens)
 
 
-def test_narration_asks_for_the_whole_text_at_the_end_alone():
+def test_a_stream_decodes_the_whole_text_only_at_the_end():
     steps, wholes = detokenize_stream(request_of()), []
     heard, effect = iter(chunks_of(3)), None
     effect = next(steps)

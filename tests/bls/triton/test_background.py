@@ -61,7 +61,7 @@ class Clients:
     abandoned = AbandonedCalls()
 
 
-def test_a_caller_learns_that_no_thread_can_start(threads):
+def test_missing_threads_are_reported(threads):
     threads.left = 0
     refusals, worked = [], []
     in_background(lambda: worked.append(1), refusals.append)
@@ -105,7 +105,7 @@ def test_a_forwarded_request_is_refused(threads, pb):
         assert sent.response.error().code() == pb.TritonError.UNAVAILABLE
 
 
-def test_a_refusal_needs_no_thread(threads, pb):
+def test_a_refusal_works_without_threads(threads, pb):
     triton = pb.ResponseSender()
     threads.left = 0
     Sender(Request(triton), decoupled=True).refuse("no", "INVALID_ARG")
@@ -113,7 +113,7 @@ def test_a_refusal_needs_no_thread(threads, pb):
     assert sent.response.error().message() == "no"
 
 
-def test_a_permit_that_cannot_be_used_goes_to_the_next_one(threads):
+def test_an_unusable_permit_goes_to_the_next_request(threads):
     failures, served, limiter = [], [], ConcurrencyLimiter(1, 100, "texts")
 
     class State:
@@ -133,7 +133,7 @@ def test_a_permit_that_cannot_be_used_goes_to_the_next_one(threads):
     assert len(served) == 1
 
 
-def test_without_a_thread_there_is_no_helper_and_its_place_stays_free(threads):
+def test_a_thread_that_cannot_start_takes_no_place(threads):
     clients = type("Clients", (Clients,), {"ahead_threads": threading.BoundedSemaphore(1)})
     threads.left = 0
     assert AheadThread.if_free(clients, None) is None
@@ -146,7 +146,7 @@ def test_without_a_thread_there_is_no_helper_and_its_place_stays_free(threads):
     assert clients.ahead_threads.acquire(blocking=False)
 
 
-def test_drafts_come_back_though_the_probe_found_no_thread(threads):
+def test_drafts_resume_if_the_probe_found_no_thread(threads):
     health = DraftHealth(
         type("Engine", (), {"timeout": 1.0, "model": "draft"})(), Calls(), 1e6
     )  # the probe sleeps on

@@ -65,7 +65,7 @@ def started(pb, engines, clients=None):
     return driver, receiver, decoding.statistics
 
 
-def test_one_thread_more_drafts_beside_the_verifications(pb):
+def test_one_more_thread_drafts_ahead(pb):
     engines = Engines()
     clients = EngineClients(AHEAD)
     _, receiver, statistics = started(pb, engines, clients)
@@ -81,7 +81,7 @@ def test_one_thread_more_drafts_beside_the_verifications(pb):
         assert clients.ahead_threads.acquire(blocking=False)
 
 
-def test_branches_that_hang_hold_up_neither_a_round_nor_the_answer(pb, held):
+def test_hanging_branches_delay_neither_round_nor_answer(pb, held):
     engines = Engines(hold=held)
     driver, receiver, statistics = started(pb, engines)
     assert receiver.done.wait(PATIENCE)
@@ -97,7 +97,7 @@ def test_branches_that_hang_hold_up_neither_a_round_nor_the_answer(pb, held):
     assert receiver.error is None
 
 
-def test_a_draft_engine_that_died_is_given_up_at_its_time_out(pb, held):
+def test_a_dead_draft_engine_is_abandoned_at_its_time_out(pb, held):
     clients = EngineClients(AHEAD)
     driver, receiver, _ = started(pb, Engines(hold=held), clients)
     assert receiver.done.wait(PATIENCE)
@@ -110,7 +110,7 @@ def test_a_draft_engine_that_died_is_given_up_at_its_time_out(pb, held):
     eventually(lambda: clients.abandoned.by_model == {"draft": 0})
 
 
-def test_cancelling_stops_both_calls_and_the_end_waits_for_both(pb, held):
+def test_cancelling_stops_both_calls_and_waits_for_them(pb, held):
     verified = threading.Event()
 
     def hold_both(kind, request_id):
@@ -132,7 +132,7 @@ def test_cancelling_stops_both_calls_and_the_end_waits_for_both(pb, held):
     assert isinstance(receiver.error, Cancelled)
 
 
-def test_without_a_free_helper_nothing_is_drafted_ahead(pb):
+def test_no_free_thread_means_no_drafting_ahead(pb):
     clients = EngineClients(AHEAD)
     for _ in range(MAX_AHEAD_THREADS):
         clients.ahead_threads.acquire()
@@ -144,7 +144,7 @@ def test_without_a_free_helper_nothing_is_drafted_ahead(pb):
     assert not engines.threads["branches"]
 
 
-def test_branches_that_fail_cost_the_draft_its_rest_and_the_text_nothing(pb):
+def test_failing_branches_pause_drafts_and_keep_the_text(pb):
     def fail(kind, request_id):
         if kind == "branches":
             raise triton.TritonModelException("it broke")
@@ -161,7 +161,7 @@ class Panic(BaseException):
 
 
 @pytest.mark.parametrize("error", [RuntimeError, Panic])
-def test_what_goes_wrong_in_the_helper_is_logged_and_costs_the_text_nothing(pb, error):
+def test_errors_while_drafting_ahead_are_logged_and_keep_the_text(pb, error):
     def wrong(kind, request_id):
         if kind == "branches":
             raise error("boom")

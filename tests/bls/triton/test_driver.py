@@ -88,7 +88,7 @@ def interrupted(engine):
     return driver, steps, receiver, reason
 
 
-def test_an_interruption_is_no_failure_of_the_call_under_way(engine, interrupted):
+def test_an_interruption_is_not_a_failed_call(engine, interrupted):
     _, steps, receiver, reason = interrupted
     engine.let_go.set()
     assert receiver.end.wait(PATIENCE)
@@ -97,7 +97,7 @@ def test_an_interruption_is_no_failure_of_the_call_under_way(engine, interrupted
     assert engine.called == ["draft"]
 
 
-def test_nor_is_it_one_where_the_call_under_way_never_ends(engine, interrupted):
+def test_an_interruption_of_a_hanging_call_is_not_a_failed_call(engine, interrupted):
     driver, steps, receiver, reason = interrupted
     driver.check(time.monotonic() + SETTINGS.draft.timeout + 1)
     assert receiver.end.wait(PATIENCE)
@@ -106,7 +106,7 @@ def test_nor_is_it_one_where_the_call_under_way_never_ends(engine, interrupted):
     assert engine.called == ["draft"]
 
 
-def test_a_stop_that_overtook_its_call_is_sent_again(engine, interrupted):
+def test_a_stop_that_overtook_its_call_is_repeated(engine, interrupted):
     driver, *_ = interrupted
     assert engine.stopped.wait(PATIENCE)
     engine.stopped.clear()
@@ -116,7 +116,7 @@ def test_a_stop_that_overtook_its_call_is_sent_again(engine, interrupted):
     assert engine.num_stops == 2
 
 
-def test_another_call_is_stopped_however_soon_it_follows():
+def test_each_interrupted_call_is_stopped():
     """Branches that are late are stopped round by round."""
     stops, clients = [], SimpleNamespace(abandoned=AbandonedCalls())
     clients.stop = lambda *call: stops.append(call)
@@ -129,7 +129,7 @@ def test_another_call_is_stopped_however_soon_it_follows():
     assert stops == [("draft", "1"), ("draft", "2")]
 
 
-def test_a_call_that_nobody_interrupted_is_not_stopped(engine):
+def test_only_interrupted_calls_are_stopped(engine):
     driver = Driver(EngineClients(SETTINGS), DraftThenVerify()(), REQUEST, Receiver())
     driver.start()
     assert engine.arrived.wait(PATIENCE)
@@ -139,7 +139,7 @@ def test_a_call_that_nobody_interrupted_is_not_stopped(engine):
     assert engine.num_stops == 1
 
 
-def test_who_waits_for_a_chunk_ends_with_the_reason(pb):
+def test_an_interruption_ends_the_wait_for_a_chunk(pb):
     waits, woken, receiver = threading.Event(), threading.Event(), Receiver()
 
     def steps():
@@ -164,7 +164,7 @@ class Panic(BaseException):
     """What a library in Rust raises is no Exception."""
 
 
-def test_whatever_a_loop_ends_with_its_client_is_told(pb):
+def test_the_client_gets_every_error_of_the_loop(pb):
     def steps():
         raise Panic("index out of bounds")
         yield
@@ -190,7 +190,7 @@ def run(steps):
     return driver, receiver
 
 
-def test_steps_ahead_a_call_that_were_not_settled_are_stopped_before_the_next_ones(engine):
+def test_steps_ahead_that_were_not_awaited_are_stopped(engine):
     def steps():
         yield StartAhead(draft_ahead())
         yield VERIFICATION
@@ -205,7 +205,7 @@ def test_steps_ahead_a_call_that_were_not_settled_are_stopped_before_the_next_on
     assert receiver.error is None
 
 
-def test_steps_that_are_late_are_stopped_at_once(engine):
+def test_late_steps_ahead_are_stopped(engine):
     settled = []
 
     def steps():
@@ -223,7 +223,7 @@ def test_steps_that_are_late_are_stopped_at_once(engine):
     assert settled == [None]
 
 
-def test_steps_that_were_settled_in_time_are_not_stopped(engine):
+def test_steps_ahead_that_end_in_time_are_not_stopped(engine):
     settled = []
 
     def steps():
@@ -240,7 +240,7 @@ def test_steps_that_were_settled_in_time_are_not_stopped(engine):
     assert not engine.stopped.is_set()
 
 
-def test_another_helper_takes_the_place_of_one_whose_call_is_overdue(engine):
+def test_a_new_thread_replaces_one_with_an_overdue_call(engine):
     given_up, settled = threading.Event(), []
 
     def steps():

@@ -26,7 +26,7 @@ def cancelled(pb):
     return _Forwarded(Request(sender), settings, Calls(), AbandonedCalls())
 
 
-def test_one_stop_is_under_way_at_a_time(cancelled, pb, monkeypatch):
+def test_only_one_stop_is_sent_at_a_time(cancelled, pb, monkeypatch):
     begun, asked = [], []
     monkeypatch.setattr(forward, "in_background", lambda work, refused: begun.append(work))
     now = itertools.count(time.monotonic(), SECONDS_BETWEEN_STOPS)
@@ -58,7 +58,7 @@ class Panic(BaseException):
 
 
 @pytest.mark.parametrize("error", [RuntimeError, Panic])
-def test_whatever_ends_the_call_the_client_is_told(pb, monkeypatch, error):
+def test_the_client_gets_every_error_of_the_call(pb, monkeypatch, error):
     def call(_):
         raise error("boom")
 

@@ -48,7 +48,7 @@ def ended(*rounds):
 ROUND = Round(num_draft_tokens=4, num_accepted_tokens=3, drafter="draft_model")
 
 
-def test_counters_and_gauges_say_what_happened(metrics, shown):
+def test_counters_and_gauges_are_published(metrics, shown):
     metrics.count("draft_model", *ended(ROUND, ROUND))
     metrics.publish(**GAUGES)
     assert shown("tandem_rounds_total", drafter="draft_model") == 2
@@ -58,7 +58,7 @@ def test_counters_and_gauges_say_what_happened(metrics, shown):
     assert shown("tandem_abandoned_calls", engine="target") == 3
 
 
-def test_pools_have_counters_of_drafts_before_the_first_one_where_there_are_pools(pb, shown):
+def test_counters_of_pool_drafts_appear_at_zero(pb, shown):
     Metrics("bls_stream", "0", ["prompt_lookup"]).publish(**GAUGES)
     with pytest.raises(KeyError):
         shown("spec_decode_num_drafts_total", drafter="lookup_pool")
@@ -70,7 +70,7 @@ def test_pools_have_counters_of_drafts_before_the_first_one_where_there_are_pool
 
 
 @pytest.mark.parametrize("value", [-1, float("nan"), float("inf"), -float("inf")])
-def test_a_counter_takes_only_values_that_grow(metrics, shown, pb, value):
+def test_counters_accept_only_increments(metrics, shown, pb, value):
     """Triton answers a negative increment with an exception, or with the server's end."""
     wrong = MetricUpdates()
     wrong.count(ROUNDS, value, drafter="draft_model")
@@ -88,7 +88,7 @@ def test_a_counter_takes_only_values_that_grow(metrics, shown, pb, value):
     assert len(shown("tandem_round_seconds", drafter="draft_model")) == 1
 
 
-def test_what_does_not_get_through_comes_later_and_once(metrics, shown, pb):
+def test_failed_updates_are_published_later_and_once(metrics, shown, pb):
     metrics.publish(**GAUGES)
     metrics.count("draft_model", *ended(ROUND))
     pb.MetricFamily.full = True
@@ -105,7 +105,7 @@ def test_what_does_not_get_through_comes_later_and_once(metrics, shown, pb):
     assert shown("tandem_requests_running") == 7
 
 
-def test_one_metric_that_fails_holds_no_other_up(metrics, shown, pb):
+def test_a_failing_metric_blocks_no_other(metrics, shown, pb):
     metrics.publish(**GAUGES)
     labels = {"model": "bls_stream", "loop": "0", "drafter": "draft_model"}
     metric = pb.MetricFamily.metrics["tandem_rounds_total", frozenset(labels.items())]
@@ -117,7 +117,7 @@ def test_one_metric_that_fails_holds_no_other_up(metrics, shown, pb):
     assert shown("tandem_requests_waiting") == 9
 
 
-def test_the_heart_beats_once_a_second(pb, monkeypatch):
+def test_the_heartbeat_is_published_once_per_second(pb, monkeypatch):
     clock = [100.0]
     monkeypatch.setattr("tandem.bls.triton.metrics.time.monotonic", lambda: clock[-1])
     monkeypatch.setattr("tandem.bls.triton.metrics.time.time", lambda: 5000 + clock[-1])

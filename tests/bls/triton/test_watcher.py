@@ -59,7 +59,7 @@ def watch():
 
 
 @pytest.mark.parametrize("error", [RuntimeError("boom"), MemoryError(), ValueError("nan")])
-def test_an_error_of_a_look_ends_neither_the_watcher_nor_that_request(watch, error):
+def test_an_error_in_a_check_ends_neither_watcher_nor_request(watch, error):
     watcher, failing, other = watch(), Looked(error), Looked()
     watcher.add(failing)
     watcher.add(other)
@@ -67,7 +67,7 @@ def test_an_error_of_a_look_ends_neither_the_watcher_nor_that_request(watch, err
     assert other.wait_for(3)
 
 
-def test_an_error_of_publishing_ends_neither_the_watcher_nor_what_comes_after_it(watch):
+def test_an_error_while_publishing_does_not_end_the_watcher(watch):
     after = Looked()
 
     def refused():
@@ -79,7 +79,7 @@ def test_an_error_of_publishing_ends_neither_the_watcher_nor_what_comes_after_it
     assert after.wait_for(3)
 
 
-def test_what_cannot_be_asked_whether_it_is_closed_is_asked_again(watch):
+def test_a_request_whose_state_is_unknown_is_checked_again(watch):
     watcher, unknowable, other = watch(), Unknowable(), Looked()
     watcher.add(unknowable)
     watcher.add(other)
@@ -87,7 +87,7 @@ def test_what_cannot_be_asked_whether_it_is_closed_is_asked_again(watch):
     assert unknowable.asked > 1
 
 
-def test_the_log_may_fail_too(watch, pb, capsys):
+def test_a_failing_log_does_not_end_the_watcher(watch, pb, capsys):
     pb.Logger.full = True
     watcher, failing = watch(), Looked(RuntimeError("boom"))
     watcher.add(failing)
@@ -95,14 +95,14 @@ def test_the_log_may_fail_too(watch, pb, capsys):
     assert "boom" in capsys.readouterr().err
 
 
-def test_an_error_in_look_after_look_is_logged_once(watch, pb):
+def test_a_repeated_error_is_logged_once(watch, pb):
     watcher, failing = watch(), Looked(RuntimeError("boom"))
     watcher.add(failing)
     assert failing.wait_for(5)
     assert sum("boom" in line for line in pb.Logger.lines) == 1
 
 
-def test_what_is_closed_is_not_looked_at_again(watch):
+def test_closed_requests_are_not_checked_again(watch):
     watcher, closed, other = watch(), Looked(), Looked()
     closed.closed = True
     watcher.add(closed)
@@ -112,7 +112,7 @@ def test_what_is_closed_is_not_looked_at_again(watch):
 
 
 @pytest.mark.parametrize("watchers", [1, 2])
-def test_watchers_of_several_loops_ask_together_as_often_as_one(watch, monkeypatch, watchers):
+def test_several_loops_ask_triton_as_often_as_one(watch, monkeypatch, watchers):
     pauses = queue.SimpleQueue()
 
     def sleep(seconds):

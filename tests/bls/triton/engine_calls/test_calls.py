@@ -56,7 +56,7 @@ def test_a_code_is_read_from_the_line_or_from_the_error(fails, code, decoupled):
     ],
 )
 @pytest.mark.parametrize("raised", [True, False])
-def test_no_client_learns_the_name_of_a_shared_memory_region(fails, pb, said, raised):
+def test_errors_never_contain_names_of_shared_memory_regions(fails, pb, said, raised):
     error = fails(pb.TritonModelException(said) if raised else said)
     assert str(error) == (
         "model 'target' failed: Triton's shared memory is full (/dev/shm; docker's --shm-size); "
@@ -69,18 +69,18 @@ def test_a_stack_stays_in_the_log(fails):
     assert fails("it broke\n\nAt:\n  /models/x.py(3): f").what == "it broke"
 
 
-def test_our_own_line_about_shared_memory_is_as_it_was(fails):
+def test_our_own_error_about_shared_memory_is_unchanged(fails):
     line = "the answer does not fit into the server's shared memory (/dev/shm; docker's --shm-size)"
     assert fails(line).what == line
 
 
-def test_a_line_that_begins_like_no_code_is_as_it_was():
+def test_a_line_without_a_code_is_unchanged():
     assert decoded("input 'x': wrong") == (None, "input 'x': wrong")
     assert decoded("INVALID: wrong") == (None, "INVALID: wrong")
     assert coded("INTERNAL", "it broke") == "it broke"
 
 
-def test_errors_have_the_codes_that_balancers_and_clients_act_by():
+def test_errors_have_their_documented_codes():
     codes = {
         "INVALID_ARG": [BadRequest("x"), EngineRefused("target", "x")],
         "UNAVAILABLE": [Overloaded("x"), EngineUnavailable("target", "x")],
@@ -93,7 +93,7 @@ def test_errors_have_the_codes_that_balancers_and_clients_act_by():
 
 
 @pytest.mark.parametrize("decoupled", [True, False])
-def test_a_response_without_tensors_is_an_answer_only_where_one_may_be_empty(pb, decoupled):
+def test_empty_responses_are_answers_only_if_allowed(pb, decoupled):
     empty = pb.InferenceResponse()
     pb.InferenceRequest.answer = lambda _: empty
     request = pb.InferenceRequest("bls_stream")
@@ -103,7 +103,7 @@ def test_a_response_without_tensors_is_an_answer_only_where_one_may_be_empty(pb,
         calls.infer("bls_stream", request, decoupled=decoupled)
 
 
-def test_a_model_whose_process_is_lost_is_unavailable():
+def test_a_model_whose_process_died_is_unavailable():
     error = failure("target", LOST)
     assert error.code == "UNAVAILABLE"
     assert error.line == f"model_unavailable: model 'target' failed: {LOST}"

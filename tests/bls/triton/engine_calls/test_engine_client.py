@@ -9,9 +9,9 @@ from tandem.bls.triton.engine_calls.engine_client import draft_timeout
     ("context", "seconds"),
     [(1, 5.0), (2_048, 5.0), (4_096, 10.0), (20_480, 50.0), (100_000, 60.0)],
 )
-def test_a_draft_calls_time_out_grows_with_its_context_up_to_the_targets(context, seconds):
+def test_the_draft_time_out_grows_with_the_context(context, seconds):
     assert draft_timeout(context, 5.0, at_most=60.0) == seconds
 
 
-def test_it_is_never_less_than_the_profiles():
+def test_the_draft_time_out_is_at_least_the_profiles():
     assert draft_timeout(100_000, 5.0, at_most=2.0) == 5.0

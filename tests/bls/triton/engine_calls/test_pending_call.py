@@ -13,7 +13,7 @@ from tandem.bls.triton.engine_calls.pending_call import (
 )
 
 
-def test_a_call_is_lost_past_its_own_time_out_and_no_sooner():
+def test_a_call_is_abandoned_after_its_time_out():
     abandoned = AbandonedCalls()
     wait = CallSlot(abandoned)
     call = wait.begin("target", "1", timeout=60)
@@ -28,7 +28,7 @@ def test_a_call_is_lost_past_its_own_time_out_and_no_sooner():
     assert abandoned.by_model == {"target": 0}
 
 
-def test_a_model_that_lost_too_many_is_called_no_more_and_others_are():
+def test_a_model_with_too_many_abandoned_calls_is_not_called():
     abandoned = AbandonedCalls()
     for _ in range(MAX_ABANDONED_CALLS):
         abandoned.add("target", +1)

@@ -56,7 +56,7 @@ def test_more_lines_than_a_message_holds_arrive_in_several(pair):
     assert receiver.lines(1000) == lines
 
 
-def test_a_line_that_cannot_be_followed_keeps_no_other_one_back(pair, pb):
+def test_a_failing_message_does_not_block_the_next(pair, pb):
     sender, receiver = pair
     sender.mailbox.put("wrong")
     assert receiver.lines(1) == ["wrong"]
@@ -66,14 +66,14 @@ def test_a_line_that_cannot_be_followed_keeps_no_other_one_back(pair, pb):
 
 
 @pytest.mark.parametrize("message", [b"", b"\xff"])
-def test_what_is_no_line_changes_nothing(pair, message):
+def test_invalid_messages_are_ignored(pair, message):
     sender, receiver = pair
     sender.mailbox._sending.sendto(message, receiver.address)
     sender.mailbox.put("a")
     assert receiver.lines(1) == ["a"]
 
 
-def test_an_address_is_that_of_one_mailbox():
+def test_an_address_can_be_taken_once():
     first = Neighbour()
     first.open()
     with pytest.raises(AddressTaken):
@@ -81,7 +81,7 @@ def test_an_address_is_that_of_one_mailbox():
     first.mailbox.close()
 
 
-def test_a_neighbour_that_has_gone_is_passed_over(pair):
+def test_messages_to_a_dead_mailbox_are_skipped(pair):
     _, receiver = pair
     gone, sender = Neighbour(), Neighbour()
     sender.open(gone, receiver)

@@ -95,7 +95,7 @@ def begin(name):
         loop.process.stdout.close()
 
 
-def test_each_knows_what_the_others_take(begin):
+def test_each_loop_knows_the_usage_of_the_others(begin):
     first, second, third = begin(3)
     assert first.ask("note 1 2 3 4 5 60") == "noted"
     assert second.ask("note 10 20 30 40 50 6") == "noted"
@@ -103,7 +103,7 @@ def test_each_knows_what_the_others_take(begin):
     assert second.ask("usage") == "usage 1 2 3 4 5 60"
 
 
-def test_nobody_admits_while_another_one_does(begin):
+def test_only_one_loop_admits_at_a_time(begin):
     first, second = begin(2)
     assert first.ask("hold") == "held"
     second.tell("usage")
@@ -111,7 +111,7 @@ def test_nobody_admits_while_another_one_does(begin):
     assert second.hear() == "usage 7 0 0 0 0 0"
 
 
-def test_what_a_dead_loop_took_is_free_again(begin):
+def test_capacity_of_a_dead_loop_is_freed(begin):
     first, second = begin(2)
     assert first.ask("note 1 1 1 1 1 1") == "noted"
     assert second.ask("usage") == "usage 1 1 1 1 1 1"
@@ -119,7 +119,7 @@ def test_what_a_dead_loop_took_is_free_again(begin):
     assert second.ask("usage") == NOTHING
 
 
-def test_one_that_dies_while_it_admits_holds_nobody_up(begin):
+def test_a_loop_that_dies_while_admitting_blocks_no_other(begin):
     first, second = begin(2)
     assert first.ask("hold") == "held"
     second.tell("usage")
@@ -127,7 +127,7 @@ def test_one_that_dies_while_it_admits_holds_nobody_up(begin):
     assert second.hear() == NOTHING
 
 
-def test_a_newcomer_takes_the_place_of_a_dead_one(begin):
+def test_a_new_loop_takes_the_row_of_a_dead_one(begin):
     first, second = begin(2)
     assert first.ask("note 1 1 1 1 1 1") == "noted"
     first.kill()
@@ -137,13 +137,13 @@ def test_a_newcomer_takes_the_place_of_a_dead_one(begin):
     assert third.hear() == "stop a"
 
 
-def test_what_an_earlier_server_left_behind_counts_for_nothing(name, begin):
+def test_rows_of_an_earlier_server_are_ignored(name, begin):
     (SHARED_MEMORY / name).write_bytes(struct.pack(f"{ROW}q", OPEN, *[9] * (ROW - 1)) * 20)
     first, second = begin(2)
     assert first.ask("usage") == second.ask("usage") == NOTHING
 
 
-def test_a_stop_reaches_every_other_loop_and_not_its_sender(begin):
+def test_a_stop_reaches_every_other_loop(begin):
     first, second, third = begin(3)
     names = [f"tandem-forwarded-{number}" for number in range(200)]
     first.tell(f"stop {' '.join(names)}")
@@ -152,13 +152,13 @@ def test_a_stop_reaches_every_other_loop_and_not_its_sender(begin):
     assert first.ask("usage") == NOTHING  # and it heard of no stop
 
 
-def test_the_others_are_called_to_look(begin):
+def test_other_loops_are_told_to_look(begin):
     first, second = begin(2)
     first.tell("call")
     assert second.hear() == "look"
 
 
-def test_a_loop_that_hangs_keeps_no_message_from_the_others(begin):
+def test_a_hanging_loop_blocks_no_messages(begin):
     first, hanging, third = begin(3)
     hanging.process.send_signal(signal.SIGSTOP)
     for number in range(40):  # more than the system keeps for it
@@ -166,14 +166,14 @@ def test_a_loop_that_hangs_keeps_no_message_from_the_others(begin):
         assert third.hear() == f"stop {number}"
 
 
-def test_a_dead_loop_keeps_no_message_from_the_others(begin):
+def test_a_dead_loop_blocks_no_messages(begin):
     first, dead, third = begin(3)
     dead.kill()
     first.tell("stop a")
     assert third.hear() == "stop a"
 
 
-def test_the_last_thing_that_a_loop_says_is_sent(begin):
+def test_the_last_message_before_closing_is_sent(begin):
     first, second = begin(2)
     first.tell("stop a")
     assert first.ask("close") == "closed"
@@ -188,7 +188,7 @@ def test_no_file_is_left_when_loops_close(name, begin):
     assert not (SHARED_MEMORY / name).exists()
 
 
-def test_newcomers_find_those_that_stay_when_another_one_closes(name, begin):
+def test_new_loops_find_the_remaining_ones(name, begin):
     leaving, staying = begin(2)
     assert staying.ask("note 1 2 3 4 5 6") == "noted"
     assert leaving.ask("close") == "closed"
@@ -207,7 +207,7 @@ def test_no_file_is_left_when_the_last_one_closes_after_another_one_died(name, b
     assert not (SHARED_MEMORY / name).exists()
 
 
-def test_one_that_opens_a_file_while_the_last_one_removes_it_makes_another(name, begin):
+def test_a_file_removed_while_it_is_opened_is_created_again(name, begin):
     [last] = begin(1)
     held = os.open(SHARED_MEMORY / name, os.O_RDWR)
     fcntl.lockf(held, fcntl.LOCK_EX, 1, ROWS)  # both wait for it, the newcomer second
@@ -235,7 +235,7 @@ def number_waiting_for(file):
 ARGS = {"model_name": "bls_stream", "model_version": "1", "model_instance_name": "bls_stream_0_1"}
 
 
-def test_siblings_have_a_name_that_the_servers_own_cleaning_up_finds():
+def test_the_shared_file_has_the_servers_prefix():
     region = f"{PREFIX}tandem-15296-cdce9644-"
     command = ["stub", "/models/bls_stream/1/model.py", f"{region}{uuid.uuid4()}", "1048576"]
     assert shared_name(ARGS, command, 42, 7) == f"{region}7-42-bls_stream-1"
@@ -243,11 +243,11 @@ def test_siblings_have_a_name_that_the_servers_own_cleaning_up_finds():
     assert shared_name(ARGS, other, 42, 7) == shared_name(ARGS, command, 42, 7)
 
 
-def test_siblings_have_a_name_where_triton_names_regions_otherwise():
+def test_the_shared_file_has_a_name_without_the_servers_prefix():
     assert shared_name(ARGS, ["stub", "model.py"], 42, 7) == f"{PREFIX}7-42-bls_stream-1"
 
 
-def test_servers_of_one_number_in_two_containers_have_loops_of_their_own():
+def test_two_containers_do_not_share_a_file():
     """Both have number 1, and under --ipc=host one /dev/shm."""
     command = ["stub", "/models/bls_stream/1/model.py", f"{PREFIX}{uuid.uuid4()}"]
     assert shared_name(ARGS, command, 1, 7) != shared_name(ARGS, command, 1, 8)
@@ -257,12 +257,12 @@ def started_as(*counts):
     return ARGS | {"model_config": json.dumps({"instance_group": [{"count": n} for n in counts]})}
 
 
-def test_one_loop_has_no_others():
+def test_a_single_loop_has_no_others():
     assert type(other_loops(started_as(1), 1)) is OtherLoops
 
 
 @pytest.mark.parametrize(("counts", "settings"), [((2,), 1), ((1,), 2), ((1, 1), 1)])
-def test_loops_that_the_settings_do_not_know_of_are_refused(counts, settings):
+def test_a_wrong_number_of_instances_is_rejected(counts, settings):
     with pytest.raises(ValueError, match=f"starts {sum(counts)} loops, .* says {settings}; set"):
         other_loops(started_as(*counts), settings)
 

@@ -50,14 +50,14 @@ def large(response):
 
 
 @pytest.mark.parametrize("decoupled", [True, False])
-def test_a_small_answer_goes_with_the_final_flag(made, answer, decoupled):
+def test_a_small_answer_is_sent_with_the_final_flag(made, answer, decoupled):
     triton, sender = made(decoupled=decoupled)
     sender.send(answer(8), final=True)
     assert [sent.flags for sent in triton.sent] == [FINAL]
     assert sender.closed
 
 
-def test_a_large_answer_goes_ahead_of_the_final_flag(made, answer):
+def test_a_large_answer_is_sent_before_the_final_flag(made, answer):
     triton, sender = made()
     sender.send(answer(LARGE_BYTES + 1), final=True)
     [data, end] = triton.sent
@@ -67,7 +67,7 @@ def test_a_large_answer_goes_ahead_of_the_final_flag(made, answer):
 
 @pytest.mark.parametrize("size", [LARGE_BYTES, LARGE_BYTES + 1])
 @pytest.mark.parametrize("decoupled", [True, False])
-def test_texts_count_as_numbers_do(made, pb, monkeypatch, size, decoupled):
+def test_texts_count_as_bytes_of_the_answer(made, pb, monkeypatch, size, decoupled):
     """The statistics of 10,000 rounds are megabytes of text."""
     asked = []
     monkeypatch.setattr(module, "_memory_for_the_end", lambda size: asked.append(size) or True)
@@ -80,7 +80,7 @@ def test_texts_count_as_numbers_do(made, pb, monkeypatch, size, decoupled):
 
 
 @pytest.mark.parametrize("final", [True, False])
-def test_a_request_ends_with_one_line_when_its_answer_does_not_fit(made, answer, final):
+def test_an_answer_that_does_not_fit_fails_with_one_line(made, answer, final):
     triton, sender = made(fits=lambda response: not large(response))
     with pytest.raises(AnswerNotSent, match="does not fit into the server's shared memory"):
         sender.send(answer(LARGE_BYTES + 1), final=final)
@@ -92,7 +92,7 @@ def test_a_request_ends_with_one_line_when_its_answer_does_not_fit(made, answer,
     assert (end.line, end.flags) == ("it does not fit", FINAL)
 
 
-def test_the_end_is_not_tried_where_no_memory_is_left(made, answer, pb, monkeypatch):
+def test_the_end_waits_for_free_shared_memory(made, answer, pb, monkeypatch):
     """Triton closes its sender before it knows whether the response fits."""
     monkeypatch.setattr(module, "_memory_for_the_end", lambda _: False)
     monkeypatch.setattr(module, "SECONDS_BETWEEN_TRIES", 0.01)
@@ -110,7 +110,7 @@ def test_the_end_is_not_tried_where_no_memory_is_left(made, answer, pb, monkeypa
     assert line.endswith("a request waits for its end: the server's shared memory is full")
 
 
-def test_memory_that_triton_holds_or_may_take_will_do(monkeypatch):
+def test_free_memory_of_triton_or_dev_shm_is_enough(monkeypatch):
     class Pool:
         free = 0
 
@@ -135,14 +135,14 @@ def test_memory_that_triton_holds_or_may_take_will_do(monkeypatch):
     assert module._memory_for_the_end(0)
 
 
-def test_an_end_that_triton_does_not_take_is_logged_and_tried_no_more(made, answer, pb):
+def test_a_failed_end_is_logged_and_not_repeated(made, answer, pb):
     _, sender = made(fits=lambda response: False)
     sender.send(answer(8), final=True)
     assert sender.closed
     assert any("the end of a request could not be sent" in line for line in pb.Logger.lines)
 
 
-def test_nobody_who_refuses_or_asks_waits_for_a_response_under_way(made, answer):
+def test_refusing_and_asking_never_block(made, answer):
     go_on = threading.Event()
     triton, sender = made(hold=go_on.wait)
     sending = threading.Thread(target=lambda: sender.send(answer(8), final=False))
@@ -157,7 +157,7 @@ def test_nobody_who_refuses_or_asks_waits_for_a_response_under_way(made, answer)
     assert [sent.flags for sent in triton.sent] == [0, FINAL]
 
 
-def test_the_first_refusal_is_the_one(made):
+def test_only_the_first_refusal_is_sent(made):
     go_on = threading.Event()
     triton, sender = made(hold=go_on.wait)
     sender.refuse("first")
@@ -179,7 +179,7 @@ def test_a_refusal_has_its_code(made, pb, codes_errors, line):
     assert (sent.line, sent.response.error().code()) == (line, pb.TritonError.UNAVAILABLE)
 
 
-def test_nothing_is_asked_or_said_after_the_end(made, answer):
+def test_nothing_happens_after_the_final_response(made, answer):
     triton, sender = made()
     triton.cancelled = True
     assert sender.is_cancelled()
@@ -191,7 +191,7 @@ def test_nothing_is_asked_or_said_after_the_end(made, answer):
 
 
 @pytest.mark.parametrize("final", [True, False])
-def test_a_response_that_triton_does_not_take_is_seen(made, answer, final, monkeypatch):
+def test_a_blocked_response_is_reported(made, answer, final, monkeypatch):
     go_on, now, deliveries = threading.Event(), 100.0, Deliveries()
     clock = SimpleNamespace(monotonic=lambda: now)
     monkeypatch.setattr("tandem.bls.triton.responses.deliveries.time", clock)
@@ -210,7 +210,7 @@ def test_a_response_that_triton_does_not_take_is_seen(made, answer, final, monke
     assert deliveries.seconds == 0
 
 
-def test_a_response_that_does_not_fit_is_not_under_way(made, answer, monkeypatch):
+def test_a_failed_response_is_not_reported_as_blocked(made, answer, monkeypatch):
     deliveries = Deliveries()
     _, sender = made(fits=lambda response: False, deliveries=deliveries)
     with pytest.raises(AnswerNotSent):

@@ -67,7 +67,7 @@ def test_guides_of_a_request_that_has_ended_are_not_compiled(guides):
         it.matchers([request_for(Guide("choice", '["fox"]'))], ended)
 
 
-def test_guides_that_wait_hold_no_more_than_fits(guides):
+def test_waiting_guides_are_limited_in_bytes(guides):
     it, counted = guides(settings=replace(SMALL, max_queue_bytes=2000, instances=1))
     others = [request_for(Guide("regex", letter * 1000)) for letter in "bcd"]
     known = request_for(Guide("regex", "e" * 1000))
@@ -90,7 +90,7 @@ def test_refusals_are_counted_by_keyword(guides):
     assert counted == ["contains", "not"]
 
 
-def test_without_the_library_guides_are_refused_by_name(guides, monkeypatch):
+def test_guides_are_rejected_without_the_library(guides, monkeypatch):
     monkeypatch.delitem(sys.modules, "tandem.guides.compiler")
     monkeypatch.setitem(sys.modules, "llguidance", None)
     it, _ = guides()
@@ -102,9 +102,7 @@ def test_without_the_library_guides_are_refused_by_name(guides, monkeypatch):
 
 
 @pytest.mark.parametrize("version", ["0.7.30", "1.8.2", "2.0.0", "master", None])
-def test_with_another_version_of_the_library_guides_are_refused_by_name(
-    guides, monkeypatch, version
-):
+def test_guides_are_rejected_with_another_library_version(guides, monkeypatch, version):
     """Its faults are others than those that are known; NVIDIA's image has an older one."""
     library = SimpleNamespace() if version is None else SimpleNamespace(__version__=version)
     monkeypatch.setitem(sys.modules, "llguidance", library)
@@ -117,24 +115,24 @@ def test_with_another_version_of_the_library_guides_are_refused_by_name(
 
 
 @pytest.mark.parametrize("version", ["1.9.0", "1.10.3", "1.99.0rc1"])
-def test_versions_of_the_library_that_guides_are_made_for(monkeypatch, version):
+def test_supported_library_versions_are_accepted(monkeypatch, version):
     monkeypatch.setitem(sys.modules, "llguidance", SimpleNamespace(__version__=version))
     check_library()
 
 
-def test_with_a_tokenizer_that_cannot_be_read_guides_are_refused_by_name(guides):
+def test_guides_are_rejected_without_a_readable_tokenizer(guides):
     it, _ = guides(tokenizer_kinds.words)
     with pytest.raises(GuideRefused, match=UNSUPPORTED + ".*cannot read its tokenizer$"):
         it.check([request_for(Guide("json"))])
 
 
-def test_a_profile_without_guides_reads_no_tokenizer(tmp_path):
+def test_a_profile_without_guides_loads_no_tokenizer(tmp_path):
     it = RequestGuides(replace(SMALL, max_guide_bytes=0), tmp_path / "nowhere", print)
     it.check([request_for(None)])
     assert it.matchers([request_for(None)], no_check) == [None]
 
 
-def test_where_no_process_can_be_started_the_server_is_overloaded(guides, monkeypatch):
+def test_guides_are_overloaded_if_no_process_can_start(guides, monkeypatch):
     def no_process(*_, **__):
         raise BlockingIOError("no process")
 
@@ -146,7 +144,7 @@ def test_where_no_process_can_be_started_the_server_is_overloaded(guides, monkey
     assert not counted
 
 
-def test_a_guide_that_the_machine_could_not_try_may_come_again(guides, monkeypatch):
+def test_an_untested_guide_may_be_sent_again(guides, monkeypatch):
     def slow(*_):
         raise GuideUndecided("it is not compiled after 30 s")
 
@@ -161,7 +159,7 @@ def test_a_guide_that_the_machine_could_not_try_may_come_again(guides, monkeypat
     assert not counted
 
 
-def test_without_a_program_for_workers_guides_are_refused_by_name(guides, monkeypatch):
+def test_guides_are_rejected_without_a_worker_program(guides, monkeypatch):
     monkeypatch.setattr("tandem.guides.trial.python", lambda: "/nowhere/python")
     it, _ = guides()
     with pytest.raises(GuideRefused, match=UNSUPPORTED + ".*no program /nowhere/python; install"):

@@ -21,7 +21,7 @@ class Panic(BaseException):
         (Cancelled(), []),
     ],
 )
-def test_its_client_is_told_why(pb, error, lines):
+def test_the_client_gets_the_reason_of_a_failed_start(pb, error, lines):
     told = []
     with ending(SimpleNamespace(fail=lambda failure: told.append(str(failure)))):
         raise error
