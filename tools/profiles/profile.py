@@ -1,4 +1,4 @@
-"""A profile: everything that a deployment decides, in one typed YAML file."""
+"""A profile: all settings of a deployment, in one typed YAML file."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ Draft = Annotated[
 
 
 class EnginesSection(ConfigSection):
-    """What stands behind `target` and `draft`; without a draft no drafter asks a draft model."""
+    """The engines of `target` and `draft`; without a draft no drafter can use a draft model."""
 
     target: Target
     draft: Draft | None = None
@@ -69,7 +69,7 @@ class EnginesSection(ConfigSection):
 class TokenizerSection(ConfigSection):
     """The tokenizer that both engines share.
 
-    folder: holds tokenizer.json; the target's checkpoint when left out.
+    folder: has tokenizer.json (default: the target's checkpoint).
     """
 
     folder: Folder | None = None
@@ -80,7 +80,7 @@ class TokenizerSection(ConfigSection):
 class PromptLookupSection(LookupSection):
     """What the loop looks up (see `LookupSection`).
 
-    hybrid_min_ngram_size: drafter `hybrid` asks the draft model where only a shorter one matched.
+    hybrid_min_ngram_size: drafter `hybrid` asks the draft model if only a shorter one matched.
     max_pool_tokens: of earlier answers in all pools of all loops, for requests that name one; 0:
     none may.
     """
@@ -110,12 +110,12 @@ DraftAhead = Annotated[bool | None, BeforeValidator(_draft_ahead)]
 
 
 class DecodingSection(ConfigSection):
-    """What a request gets that does not say otherwise.
+    """Defaults of a request.
 
-    drafter: the draft model where there is one, else prompt lookup, when left out. draft_len: of
-    the draft model's drafts; `auto` follows what they cost and earn. draft_ahead: the draft model
-    drafts for the next round while the target verifies this one's; `auto`: where that pays, and
-    never where both engines compute on one device.
+    drafter: by default the draft model, or prompt lookup without one. draft_len: of the draft
+    model's drafts; `auto` adapts it to their costs and gains. draft_ahead: the draft model drafts
+    for the next round while the target verifies; `auto`: if that pays, and not if both engines
+    compute on one device.
     """
 
     drafter: DrafterName | None = None
@@ -140,7 +140,7 @@ class EntrySection(ConfigSection):
     """A model that clients call.
 
     stream: the loop itself, decoupled. forward: answers once, by calling the stream entry.
-    drafter: what a request gets here that names none; `decoding.drafter` when left out.
+    drafter: the default of requests to this entry (default: `decoding.drafter`).
     """
 
     name: ModelName
@@ -149,7 +149,7 @@ class EntrySection(ConfigSection):
 
 
 class AdmissionSection(ConfigSection):
-    """Sequences that decode at once, and that wait for room before the next one is refused.
+    """Maximum numbers of sequences that decode at once, and that wait; others are refused.
 
     max_queue_bytes: of the texts that wait to be tokenized.
     """
@@ -160,9 +160,9 @@ class AdmissionSection(ConfigSection):
 
 
 class LimitsSection(ConfigSection):
-    """What one request may ask for; more is refused in one line that names the input.
+    """Limits of a request; the error for a larger one names the input.
 
-    max_text_bytes: of one prompt; what cannot fit into max_seq_len tokens when left out.
+    max_text_bytes: of one prompt (default: what fits into max_seq_len tokens).
     max_words: in each list of stop, bad or bias words of a prompt. max_words_bytes: of all words of
     a request. max_ngram_size: the longest n-gram that a request may have looked up.
     max_logits_bytes: of the context and generation logits in an answer, which travel through
@@ -226,13 +226,13 @@ def sections_of(profile: Profile) -> Iterator[tuple[KeyPath, EngineSection]]:
 
 @dataclass(frozen=True)
 class ProfileSource:
-    """The text that a profile was read from, to say where it is wrong."""
+    """The text of a profile, for the line numbers in errors."""
 
     path: Path
     root: yaml.Node | None
 
     def error(self, key_path: KeyPath, text: str) -> TandemError:
-        """Return the one line: file, line, key path, what is wrong."""
+        """Return the error: file, line, key path and reason in one line."""
         line, node = self._find(key_path)
         where = f"{self.path}:{line}" if self.root else str(self.path)
         dotted = ".".join(map(str, key_path))
@@ -250,7 +250,7 @@ class ProfileSource:
         return line, node
 
     def _base(self, node: yaml.Node | None, text: str) -> str:
-        """Say what a path is relative to, where the text names one that is not there."""
+        """Say what a path is relative to, if the text names one that doesn't exist."""
         if not isinstance(node, yaml.ScalarNode) or Path(node.value).is_absolute():
             return ""
         folder = self.path.resolve().parent
@@ -301,7 +301,7 @@ def explain(error: ValidationError) -> tuple[KeyPath, str]:
 
 
 def _children(node: yaml.Node | None) -> Iterator[tuple[str | int, tuple[yaml.Node, yaml.Node]]]:
-    """Yield key and (where the key stands, its value) of a YAML mapping or sequence."""
+    """Yield key and (node of the key, node of its value) of a YAML mapping or sequence."""
     if isinstance(node, yaml.MappingNode):
         for key, value in node.value:
             yield key.value, (key, value)

@@ -29,11 +29,11 @@ Probability = Annotated[float, Field(ge=0, le=1)]
 
 
 class LanguageSection(ConfigSection):
-    """The text that is emulated; draft and target must have the same one.
+    """The emulated text; draft and target must have the same one.
 
     alpha: how probable it is that a draft's best guess is right. With hard_alpha that of the easy
     stretches of a text that has hard ones too; stay_easy and stay_hard: how probable the next token
-    is to be of the same kind. alternatives_exponent: r; where that guess is wrong, the right token
+    is to be of the same kind. alternatives_exponent: r; if that guess is wrong, the right token
     is among the draft's next F with probability 1 - (F + 1)^-r. mean_answer_len: tokens until the
     end of sequence; 0: it never comes.
     """
@@ -49,12 +49,12 @@ class LanguageSection(ConfigSection):
 class EmulatedDraft(OwnEngineSection):
     """An emulated engine.
 
-    tokenizer: folder of the tokenizer whose ids it says. vocab_size: width of its logits; the
-    tokenizer's when left out. step_ms: one new token. prefill_ms_per_token: for each token of a
+    tokenizer: folder of the tokenizer whose ids it says. vocab_size: width of its logits (default:
+    the tokenizer's). step_ms: one new token. prefill_ms_per_token: for each token of a
     context that is not in its KV cache. batch_slope: each other call under way makes a step longer
     by this part; branch_slope: each branch but its call's first does, by that part. same_gpu: draft
     and target, if both say so, slow each other down.
-    kv_cache_tokens: 64 whole sequences when left out.
+    kv_cache_tokens: 64 whole sequences by default.
     """
 
     kind: Literal["emulated"]

@@ -1,7 +1,7 @@
-"""A TensorRT engine behind NVIDIA's `tensorrtllm` backend: how it is built, and how it runs.
+"""A TensorRT engine of NVIDIA's `tensorrtllm` backend: its build and its run settings.
 
-Settings carry NVIDIA's own names: those of the flags of quantize.py, convert_checkpoint.py and
-trtllm-build, and of the parameters of Triton's model `tensorrt_llm`.
+Settings have NVIDIA's own names: the flags of quantize.py, convert_checkpoint.py and
+trtllm-build, and the parameters of Triton's model `tensorrt_llm`.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ class ConvertSection(ConfigSection):
     """How the Hugging Face checkpoint becomes one of TensorRT-LLM.
 
     dtype: of what is not quantized. qformat: quantized by quantize.py with calib_size samples of
-    calib_dataset; when left out, convert_checkpoint.py converts without quantizing. kv_cache_dtype:
-    of the KV cache, `dtype` when left out; needs qformat, because its scales are calibrated too.
+    calib_dataset; by default convert_checkpoint.py converts without quantizing. kv_cache_dtype:
+    of the KV cache (default: `dtype`); needs qformat, because its scales are calibrated too.
     """
 
     dtype: Literal["auto", "float16", "bfloat16", "float32"] = "auto"
@@ -50,7 +50,7 @@ class ConvertSection(ConfigSection):
 
 
 class BuildSection(ConfigSection):
-    """Flags of trtllm-build; one that is left out is not given, and NVIDIA's default holds.
+    """Flags of trtllm-build; NVIDIA's default applies to a flag that is left out.
 
     Lengths are tokens. max_seq_len: context, answer and draft together. max_num_tokens: in one
     step of the engine. max_batch_size: sequences in one step. workers: GPUs that build at once.
@@ -75,7 +75,7 @@ class BuildSection(ConfigSection):
 
 
 class TargetBuildSection(BuildSection):
-    """Those of an engine that verifies drafts of up to max_draft_len tokens."""
+    """Flags of an engine that verifies drafts of up to max_draft_len tokens."""
 
     speculative_decoding_mode: Literal["draft_tokens_external"] | None = "draft_tokens_external"
     max_draft_len: NonNegativeInt = 10
@@ -87,7 +87,7 @@ class RunSection(ConfigSection):
     kv_cache_free_gpu_mem_fraction: of the memory that is free when the engine's KV cache is made.
     max_tokens_in_paged_kv_cache: what the KV cache holds, which admission counts on; less if the
     fraction holds less, so pre-flight compares them. participant_ids: the MPI ranks that run the
-    engine; only where processes are not spawned, as speculative_decoding_fast_logits wants it.
+    engine; only if processes are not spawned, as with speculative_decoding_fast_logits.
     """
 
     max_tokens_in_paged_kv_cache: PositiveInt
@@ -165,7 +165,7 @@ class TensorRTLLMDraft(EngineSection):
         )
 
     def check_settings(self, key_path: KeyPath) -> None:
-        """Check what needs no checkpoint; raise ProfileError."""
+        """Check the settings without the checkpoint; raise ProfileError."""
         if self.convert.kv_cache_dtype and not self.convert.qformat:
             raise ProfileError(
                 (*key_path, "convert", "kv_cache_dtype"),
@@ -212,7 +212,7 @@ class TensorRTLLMDraft(EngineSection):
         return -(-vocab_size // self.tp_size) * self.tp_size
 
     def _parameters(self) -> dict[str, str]:
-        """The Triton model's. The three empty ones must be there, or the backend won't start."""
+        """Return the Triton model's parameters; the backend needs the three empty ones too."""
         return {
             "gpt_model_path": str(self.engine_dir),
             "max_beam_width": "1",
@@ -235,7 +235,7 @@ class TensorRTLLMTarget(TensorRTLLMDraft):
         return self.build.max_draft_len
 
     def check_settings(self, key_path: KeyPath) -> None:
-        """Check what needs no checkpoint; raise ProfileError."""
+        """Check the settings without the checkpoint; raise ProfileError."""
         super().check_settings(key_path)
         build = self.build
         if build.max_draft_len and not build.speculative_decoding_mode:

@@ -30,8 +30,8 @@ from tandem.tools.profiles.engines.base import (
 )
 from tandem.tools.profiles.engines.lookup import LookupSection
 
-CHECKPOINT = "checkpoint"  # folder beside model.py
-SEQUENCES_CACHED = 16  # what a KV cache holds where the profile does not say, if memory allows
+CHECKPOINT = "checkpoint"  # folder of the model's version
+SEQUENCES_CACHED = 16  # default of the KV cache, if memory allows
 KV_BYTES = 2**30
 MAX_SEQ_LEN = 4096
 CAUSAL = ("ForCausalLM", "LMHeadModel")  # how transformers' classes for decoders end
@@ -42,10 +42,10 @@ RECURRENT = {"mamba", "mamba2", "falcon_mamba", "rwkv"}
 class TorchDraft(OwnEngineSection):
     """A Hugging Face checkpoint on PyTorch.
 
-    checkpoint: its folder. max_seq_len: tokens of context, answer and draft together; what the
-    checkpoint allows, at most 4096, when left out. kv_cache_tokens: cap of the KV cache; when left
-    out, 16 whole sequences or what a gigabyte holds. max_batch_tokens: tokens in one forward pass.
-    threads: of PyTorch; 0 is its own choice.
+    checkpoint: its folder. max_seq_len: tokens of context, answer and draft together (default: what
+    the checkpoint allows, at most 4096). kv_cache_tokens: size of the KV cache (default: 16 whole
+    sequences or what a gigabyte holds). max_batch_tokens: tokens in one forward pass. threads: of
+    PyTorch; 0 is its own choice.
     """
 
     kind: Literal["torch"] = "torch"
@@ -66,7 +66,7 @@ class TorchDraft(OwnEngineSection):
 
     @property
     def devices(self) -> frozenset[str]:
-        """The CPU or a GPU; `auto` may be the CPU or the first GPU, where there is one."""
+        """The CPU or a GPU; `auto` may be the CPU or the first GPU."""
         either = {"auto": {"cpu", "cuda:0"}, "cuda": {"cuda:0"}}
         return frozenset(either.get(self.device, {self.device}))
 
@@ -138,7 +138,7 @@ class TorchTarget(TorchDraft):
     prompt_lookup: LookupSection | None = None
 
     def adjusted_to_draft(self, draft: EnginePlan, planned: EnginePlan) -> EnginePlan:
-        """Pass on to the engine how wide the draft's logits are, where its padding differs."""
+        """Give the engine the width of the draft's logits if their padding differs."""
         if draft.vocab_size == planned.vocab_size:
             return planned
         width = {"draft_vocab_size": str(draft.vocab_size)}
@@ -154,10 +154,10 @@ class TorchTarget(TorchDraft):
 
 
 def _why_unsupported(config: Mapping[str, Any]) -> str | None:
-    """Return why the engine cannot serve a checkpoint, as far as its config.json says.
+    """Return why the engine can't serve a checkpoint, by its config.json.
 
-    The engine compares its logits with those of transformers after it has loaded the weights. This
-    check saves the load, or the download, of an architecture that is known not to work.
+    The engine checks its logits against transformers after it has loaded the weights. This check
+    comes before the load or the download.
     """
     names = [str(name) for name in config.get("architectures") or ()]
     if config.get("is_encoder_decoder") or (
