@@ -24,18 +24,18 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from tandem.bls.draft_ahead.statistics import AheadStatistics
+from tandem.bls.draft_ahead.ahead_planner import AheadPlanner
 from tandem.bls.draft_length.planner import DraftPlanner
 from tandem.bls.drafters.factory import drafter_of
 from tandem.bls.effects import (
-    Beside,
+    AwaitAhead,
     BranchDraft,
     Branching,
     Chunk,
     DecodedText,
     EngineAnswer,
     EngineCall,
-    Settle,
+    StartAhead,
     TextCall,
 )
 from tandem.bls.errors import EngineCallError
@@ -343,7 +343,7 @@ class World:
                     clock=lambda: offset + self.clock.now,
                     rated=rated,
                 ),
-                AheadStatistics(settings, lambda: self._running),
+                AheadPlanner(settings, lambda: self._running),
             )
             for _ in range(loops)
         ]
@@ -412,10 +412,10 @@ class World:
                 sent = DecodedText("")
             elif isinstance(effect, Chunk):
                 count.add(len(effect.tokens), self.clock.now)
-            elif isinstance(effect, Beside):
+            elif isinstance(effect, StartAhead):
                 self._give_up(ahead)
                 beside, ahead = StepsAhead(effect.steps), None
-            elif isinstance(effect, Settle) and ahead is not None:
+            elif isinstance(effect, AwaitAhead) and ahead is not None:
                 yield Wait(ahead, effect.timeout)
                 sent = ahead.result
                 self._give_up(ahead)

@@ -8,13 +8,8 @@ from typing import Final, Literal, TypeAlias, get_args
 
 from tandem.contract.tensor import Tensors
 
-<<<<<<< HEAD
-# The origin of an output token, as an index in `output_kinds`. Tokens of an engine that drafts
-# itself are unknown. A forced token is the only one that the request's guide allows.
-=======
 # The origin of a token, whose index is in `output_kinds`. An engine that drafts by itself doesn't
 # report it. A forced token is the only one that the request's guide allows there.
->>>>>>> bls
 Kind: TypeAlias = Literal["plain", "accepted", "correction", "bonus", "unknown", "forced"]
 KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
 
@@ -135,19 +130,11 @@ TEXT_OUTPUT = OUTPUTS.declare("text_output", "STRING", (-1,))
 CUM_LOG_PROBS = OUTPUTS.declare("cum_log_probs", "FP32", (-1,))
 """Sum of the log-probabilities so far."""
 OUTPUT_LOG_PROBS = OUTPUTS.declare("output_log_probs", "FP32", (-1, -1))
-<<<<<<< HEAD
 """Log-probability of each token."""
-=======
-# The most likely tokens at the position of each output id, [b, 1, n, k], best first.
->>>>>>> bls
 OUTPUT_TOP_IDS = OUTPUTS.declare("output_top_ids", "INT32", (-1, -1, -1))
 """Most likely tokens at each position, best first."""
 OUTPUT_TOP_LOG_PROBS = OUTPUTS.declare("output_top_log_probs", "FP32", (-1, -1, -1))
-<<<<<<< HEAD
 """Log-probabilities of `output_top_ids`."""
-=======
-# The same of the prompt. Its first token has no log-probability: its row is zeros.
->>>>>>> bls
 PROMPT_LOG_PROBS = OUTPUTS.declare("prompt_log_probs", "FP32", (-1, -1))
 """Log-probability of each prompt token; zero for the first. First response only."""
 PROMPT_TOP_IDS = OUTPUTS.declare("prompt_top_ids", "INT32", (-1, -1, -1))
@@ -189,11 +176,7 @@ NUM_OUTPUT_TOKENS = OUTPUTS.declare("num_output_tokens", "INT32", (1,))
 OUTPUT_IDS = OUTPUTS.declare("output_ids", "INT32", (-1, -1))
 """Token ids of the output. On request."""
 SEQUENCE_LENGTH = OUTPUTS.declare("sequence_length", "INT32", (-1,))
-<<<<<<< HEAD
 """Number of `output_ids`. On request."""
-=======
-# Of each output id: its round, its kind, and the number of characters that it completes.
->>>>>>> bls
 OUTPUT_ROUNDS = OUTPUTS.declare("output_rounds", "INT32", (-1, -1))
 """Round of each token, from 1. On request."""
 OUTPUT_KINDS = OUTPUTS.declare("output_kinds", "UINT8", (-1, -1))
@@ -203,20 +186,11 @@ OUTPUT_TEXT_LENGTHS = OUTPUTS.declare("output_text_lengths", "INT32", (-1, -1))
 FINISH_REASON = OUTPUTS.declare("finish_reason", "STRING", (-1,))
 """`stop` or `length`; last response only."""
 NUM_ROUNDS = OUTPUTS.declare("num_rounds", "INT32", (1,))
-<<<<<<< HEAD
 """Rounds so far."""
-=======
-# A JSON object per prompt, with the keys of vLLM's per-request statistics, in total and per
-# drafter.
->>>>>>> bls
 SPEC_DECODE_STATISTICS = OUTPUTS.declare("spec_decode_statistics", "STRING", (-1,))
 """JSON statistics of speculation, in total and per round. On request."""
 
-<<<<<<< HEAD
 # Outputs that every client reads, of whole responses and of chunks.
-=======
-# The outputs that clients read in every answer and chunk.
->>>>>>> bls
 ANSWER_OUTPUTS: Final = (
     TEXT_OUTPUT,
     OUTPUT_IDS,

@@ -1,8 +1,4 @@
-<<<<<<< HEAD
 """The kinds of guides, and their options and layout, for the loop and the gateway."""
-=======
-"""Kinds of guides, and the layout of guided JSON: for the loop and the gateway."""
->>>>>>> bls
 
 import re
 from collections.abc import Mapping
@@ -13,26 +9,15 @@ from typing import Any, Final, Literal, TypeAlias
 GuideKind: TypeAlias = Literal[
     "json", "json_schema", "regex", "choice", "lark_grammar", "ebnf_grammar"
 ]
-<<<<<<< HEAD
-# The key of a schema's own options, such as {"whitespace_flexible": true}.
-LAYOUT_KEY: Final = "x-guidance"
-# The usual layout in training data. With flexible white space, almost nothing is forced, and a
-# model may write spaces without end.
-=======
 # The key of a JSON schema's own layout, such as {"whitespace_flexible": true}. It has priority.
 LAYOUT_KEY: Final = "x-guidance"
 # JSON as in training data, with one space. With flexible white space almost no token is forced, and
 # a model may emit blanks forever.
->>>>>>> bls
 JSON_LAYOUT: Final[Mapping[str, str | bool]] = MappingProxyType(
     {"item_separator": ", ", "key_separator": ": ", "whitespace_flexible": False}
 )
 LAYOUT_OPTIONS: Final = frozenset({*JSON_LAYOUT, "whitespace_pattern"})
-<<<<<<< HEAD
-# Options that a schema can't change: all keywords are enforced.
-=======
 # Not configurable by a schema: no keyword is ignored, and none is treated as another one.
->>>>>>> bls
 EXACT: Final[Mapping[str, bool]] = MappingProxyType({"lenient": False, "coerce_one_of": False})
 # Our own options under the same key: open objects by default, and reject keywords that can't be
 # enforced.

@@ -176,7 +176,7 @@ def test_render_lists_the_models_and_how_to_serve_them(embedded_profile, tmp_pat
     shown = capsys.readouterr().out
     assert "preprocessing, postprocessing, target, draft, bls_stream, bls, ensemble" in shown
     *_, said, served = shown.splitlines()
-    assert said == "To serve it, run this where Triton is installed:"
+    assert said == "To serve it, run this on a machine with Triton:"
     assert served == f"sh {tmp_path / 'o' / 'serve.sh'}"
     assert (tmp_path / "o" / "bls_stream" / "config.pbtxt").is_file()
 

@@ -150,7 +150,7 @@ def test_llmapi_target_without_speculation_is_a_control(plan):
     [
         (
             {"prompt_lookup": {}, "draft": {"checkpoint": "draft"}},
-            "engines.target.draft: given beside prompt_lookup; an LLM drafts in one way",
+            "engines.target.draft: given together with prompt_lookup; an LLM drafts in one way",
         ),
         (
             {"max_seq_len": 2048},
@@ -158,7 +158,7 @@ def test_llmapi_target_without_speculation_is_a_control(plan):
         ),
         (
             {"max_seq_len": 5, "prompt_lookup": {}},
-            "engines.target.max_seq_len: 5 leaves no room for text beside drafts of 4",
+            "engines.target.max_seq_len: 5 leaves no room for text with drafts of 4",
         ),
         (
             {"kv_cache_tokens": 512},

@@ -1,4 +1,4 @@
-"""Puts the scenarios to a server, the variants in turn, so that all meet the same noise."""
+"""Asks a server the prompts of the scenarios, with the variants in turn to share the noise."""
 
 from __future__ import annotations
 
@@ -49,12 +49,12 @@ class LoadPlan:
         return len(self.variants) * (sum(prompts) + turns * asked)
 
     def each_of(self, prompts: int, count: int) -> int:
-        """Return how many of so many prompts each of the streams asks; one alone asks all."""
+        """Return how many of the prompts each stream asks; a single stream asks all."""
         return prompts if count == 1 else min(prompts, self.prompts_each or prompts)
 
 
 class LoadGenerator(AbstractContextManager["LoadGenerator"]):
-    """As many connections to a server as ask it at once.
+    """A connection to a server for each concurrent stream.
 
     on_answer: called with each answer's variant, from the thread that asked.
     """
@@ -80,7 +80,7 @@ class LoadGenerator(AbstractContextManager["LoadGenerator"]):
         self._open.close()
 
     def cells(self) -> list[Cell]:
-        """Measure everything; raise TandemError where the server refuses a request."""
+        """Measure everything; raise TandemError if the server refuses a request."""
         return [cell for scenario in self._plan.scenarios for cell in self._measure(scenario)]
 
     def _measure(self, scenario: Scenario) -> list[Cell]:
@@ -100,7 +100,7 @@ class LoadGenerator(AbstractContextManager["LoadGenerator"]):
         return [*cells.values()]
 
     def _prime(self, scenario: Scenario) -> None:
-        """Bring each prompt into the KV caches: no answer shall find what another computed."""
+        """Bring each prompt into the KV caches, so that no answer profits from an earlier one."""
         few, most = min(PRIMING_TOKENS, self._plan.max_tokens), len(self._clients)
 
         def prime(number: int) -> None:
@@ -185,6 +185,6 @@ class LoadGenerator(AbstractContextManager["LoadGenerator"]):
 
 
 def _rotated(items: Sequence[Item], by: int) -> list[Item]:
-    """Return the items from another one on, so that none is always the first."""
+    """Return the items in the same order, but begin with another one."""
     start = by % len(items)
     return [*items[start:], *items[:start]]

@@ -1,4 +1,4 @@
-"""What was observed: one answer, and all answers of a variant in one repetition.
+"""The measurements of one answer, and of all answers of a variant in one repetition.
 
 Engine seconds are the engines' own, by their clocks; the rest of an answer's time is orchestration:
 the loop, the hops between processes, tokenizing, and the client's connection.
@@ -34,8 +34,8 @@ class Trace(Answer):
 
     @property
     def engine_seconds(self) -> float:
-        told = self.statistics or {}
-        return float(told.get("draft_seconds", 0) + told.get("target_seconds", 0))
+        statistics = self.statistics or {}
+        return float(statistics.get("draft_seconds", 0) + statistics.get("target_seconds", 0))
 
     @property
     def inter_token_seconds(self) -> list[float]:

@@ -1,4 +1,4 @@
-"""A variant of decoding: who drafts, how many tokens, by what n-grams."""
+"""A variant of decoding: a drafter and its settings."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tandem.tools.errors import TandemError
 
 @dataclass(frozen=True)
 class Variant:
-    """What a request says of its drafts.
+    """The settings of a request for its drafts.
 
     draft_len: AUTO, or tokens; None: as served. ngram_size: the longest that is looked up; None: as
     served, or nothing is looked up. use_draft_logits: of a draft model. draft_ahead: auto, true or
@@ -75,10 +75,10 @@ def variants_of(
     use_draft_logits: bool = False,
     draft_aheads: Sequence[str | None] = (None,),
 ) -> list[Variant]:
-    """Return the control and every combination that means something, each once.
+    """Return the baseline and every meaningful combination, each once.
 
-    `auto` and drafting ahead are matters of a draft model, n-grams are one of lookup. Raises
-    TandemError where nothing is left to compare with the control.
+    `auto` and drafting ahead apply to draft models, n-grams to lookup. Raises TandemError if
+    nothing is left to compare with the baseline.
     """
     variants = {CONTROL: None}
     for drafter, draft_len, ngram_size, ahead in product(

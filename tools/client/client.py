@@ -30,9 +30,9 @@ Inputs: TypeAlias = Mapping[Tensor, Value]
 
 ORIGINS = (tensors.OUTPUT_KINDS, tensors.OUTPUT_TEXT_LENGTHS)
 ALIVE_SECONDS = 2.0
-SECONDS_TO_END = 10.0  # for a request that is stopped; one that hangs never ends
+SECONDS_TO_END = 10.0  # for a stopped request to end
 UNKNOWN_MODEL = "StatusCode.NOT_FOUND"
-# Of a channel to it: a proxy that the environment names is for all else.
+# A channel to this machine doesn't use the proxy of the environment.
 THIS_MACHINE = (
     ("grpc.enable_http_proxy", 0),
     ("grpc.max_send_message_length", -1),
@@ -53,7 +53,7 @@ class ServedEntry(NamedTuple):
 
 
 class AnswerTotals(NamedTuple):
-    """What speculation did for a request so far."""
+    """Counts of a request so far."""
 
     num_rounds: int = 0
     num_draft_tokens: int = 0
@@ -63,8 +63,8 @@ class AnswerTotals(NamedTuple):
 class AnswerChunk(NamedTuple):
     """Part of an answer.
 
-    finish_reason, statistics: None while more will come. seconds: since it was asked. kinds,
-    text_lengths: of the tokens, where they were asked for: see `contract.entry`.
+    finish_reason, statistics: None unless it is the last. seconds: since the request. kinds,
+    text_lengths: of the tokens, if requested: see `contract.entry`.
     """
 
     text: str
@@ -79,7 +79,7 @@ class AnswerChunk(NamedTuple):
 
 @dataclass
 class Answer:
-    """The chunks of an answer joined: its text, its tokens and its times."""
+    """The joined chunks of an answer: its text, its tokens and its times."""
 
     text: str = ""
     num_tokens: int = 0
@@ -139,7 +139,7 @@ class Answers:
 def inputs_for(
     prompt: str | Inputs, max_tokens: int, more: Inputs, *, stream: bool = True
 ) -> Inputs:
-    """Return everything that an entry is sent; prompt: its text, or the inputs that carry it."""
+    """Return all inputs of a request; prompt: its text, or the inputs that contain it."""
     always: dict[Tensor, Value] = {
         tensors.MAX_TOKENS: max_tokens,
         tensors.STREAM: stream,
@@ -173,7 +173,7 @@ class Client(AbstractContextManager["Client"]):
         self._connection.close()
 
     def entry(self, name: str) -> ServedEntry:
-        """Return what the server says of an entry; raise TandemError with those that it has."""
+        """Return the server's facts about an entry; raise TandemError with the existing entries."""
         try:
             config = self._connection.get_model_config(name).config
         except InferenceServerException as error:
@@ -217,7 +217,7 @@ class Client(AbstractContextManager["Client"]):
                 if begun and not complete:
                     complete = self._leave(model, request_id, arrived)
             finally:
-                # Of a stream that is cancelled tritonclient keeps a thread for good.
+                # tritonclient never ends the thread of a cancelled stream.
                 self._connection.stop_stream(cancel_requests=not complete)
 
     def answer(self, model: str, inputs: Inputs) -> Answer:
@@ -227,9 +227,9 @@ class Client(AbstractContextManager["Client"]):
         return answer
 
     def _leave(self, model: str, request_id: str, arrived: queue.SimpleQueue[_Arrival]) -> bool:
-        """Have a request stopped, and drop what still comes of it; return whether it ended.
+        """Stop a request, and drop its remaining chunks; return whether it ended.
 
-        A stream that is cancelled while a response goes out can silence Triton
+        Cancelling a stream while a response is being sent can silence Triton
         (docs/deploy/security.md).
         """
         self._send(model, request_id, {tensors.STOP: True}, ())
@@ -241,7 +241,7 @@ class Client(AbstractContextManager["Client"]):
         return False
 
     def _send(self, model: str, request_id: str, inputs: Inputs, outputs: Sequence[Tensor]) -> None:
-        # A stream that has broken refuses the request, and says why through its callback.
+        # A broken stream refuses the request, and its callback gets the reason.
         with suppress(InferenceServerException):
             self._connection.async_stream_infer(
                 model,
@@ -273,7 +273,7 @@ class Client(AbstractContextManager["Client"]):
 
 
 class _Arrival(NamedTuple):
-    """What the connection's thread hands over, and when it came."""
+    """A result or an error from the connection's thread, and its time."""
 
     result: Any
     error: InferenceServerException | None
@@ -325,7 +325,7 @@ def as_array(tensor: Tensor, value: Value) -> NDArray[Any]:
     """Return a value as a batch of one: [1, 1], or [1, n] for several strings or ids."""
     values = [value] if isinstance(value, str | int | float) else value
     if tensor.dtype == "STRING":
-        # What was not UTF-8 on the command line goes out as it came in: the server says so.
+        # Bytes of the command line that are not UTF-8 are sent unchanged: the server rejects them.
         texts = [str(text).encode(errors="surrogateescape") for text in values]
         return np.array([texts], dtype=object)
     return np.array([values], dtype=triton_to_np_dtype(tensor.dtype))

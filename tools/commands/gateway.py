@@ -29,7 +29,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="A chat template to use instead of the tokenizer's own.",
     )
-    listens = parser.add_argument_group("where to listen")
+    listens = parser.add_argument_group("addresses")
     listens.add_argument(
         "--address", default=LOOPBACK, help="The address to listen on (default: %(default)s)."
     )

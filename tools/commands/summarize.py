@@ -1,4 +1,4 @@
-"""`tandem summarize`: does speculation keep the accuracy? With the options of `summarize.py`."""
+"""`tandem summarize`: the accuracy with speculation, with the options of `summarize.py`."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 CONTROL = drafter_registry.CONTROL.name  # the drafter that every other is compared with
 DATASET = DEMO / "summaries.jsonl"
-WIDTH = 100  # where the output is not a terminal
+WIDTH = 100  # if the output is not a terminal
 PRIMING_TOKENS = 2  # the fewest that make the draft model see the prompt
 
 
@@ -181,8 +181,8 @@ def answer_in_turns(
 ) -> tuple[AnswerColumn, AnswerColumn]:
     """Return the control's greedy answers and the speculative ones.
 
-    Both ask each item in turns. A short request before puts the prompt into the KV caches, so that
-    neither answer reuses blocks that the other had to compute.
+    Both answer each item in turns. A short request first puts the prompt into the KV caches, so
+    that neither answer reuses blocks that the other one computed.
     """
 
     def answer(item: Item, inputs: Inputs, max_tokens: int) -> Answer:
@@ -217,7 +217,7 @@ def _plan(options: argparse.Namespace, drafting: DraftingOptions) -> Deployment 
         return run_options.plan(options, drafting)
     if drafting.given:
         print(
-            "tandem: device lists have no effect: the engines are where the profile puts them",
+            "tandem: device lists have no effect: the profile decides the devices of the engines",
             file=sys.stderr,
         )
     return None if options.url else deployment.load(chosen_profile(options))

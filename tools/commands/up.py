@@ -30,7 +30,7 @@ SCREENS = ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER")  # set if there is a browser
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     add_deployment(parser.add_argument_group("what to serve"))
-    listening = parser.add_argument_group("where to listen")
+    listening = parser.add_argument_group("addresses")
     listening.add_argument(
         "--address", default=LOOPBACK, help="The address to listen on (default: %(default)s)."
     )
@@ -57,8 +57,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    # Before anything starts: a signal must never leave a server behind. SIGINT is among them
-    # because a shell starts what runs in the background with SIGINT ignored.
+    # Before anything starts, so that no signal leaves a server running. SIGINT is set too, because
+    # a shell starts background processes with SIGINT ignored.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.default_int_handler)
     if options.open and options.no_gateway:

@@ -1,6 +1,6 @@
 """A checkpoint's own answers, by transformers' `generate`: what a server must agree with.
 
-Imports PyTorch and transformers, which takes seconds and is an extra: import it where it is needed.
+Imports PyTorch and transformers, which are an extra and take seconds: import it only if needed.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class HuggingFace:
 
     folder: the checkpoint. tokenizer: a folder with tokenizer.json. In float32 on a CPU, in the
     checkpoint's own type on a GPU, as the torch engine. The weights are loaded by the first answer;
-    TandemError says at once where there are none.
+    TandemError is raised at once if there are none.
     """
 
     def __init__(self, folder: Path, tokenizer: Path, *, add_special_tokens: bool = True) -> None:

@@ -21,7 +21,7 @@ Scores: TypeAlias = Mapping[str, float]
 class Rouge:
     """Scores texts, without stemming, as Hugging Face's `evaluate` does.
 
-    Raises TandemError where rouge-score is not installed.
+    Raises TandemError if rouge-score is not installed.
     """
 
     def __init__(self) -> None:
@@ -34,9 +34,9 @@ class Rouge:
         self._scorer = RougeScorer(list(MEASURES))
 
     def mean(self, texts: Sequence[str], references: Sequence[str]) -> Scores:
-        """Return each measure's mean F, in percent: 100 where every text is its reference."""
+        """Return each measure's mean F, in percent: 100 if each text equals its reference."""
         scores = [
-            # Equal texts may have no word that ROUGE counts.
+            # Equal texts may have no words that ROUGE counts.
             dict.fromkeys(MEASURES, 1.0)
             if text == reference
             else {name: s.fmeasure for name, s in self._scorer.score(reference, text).items()}

@@ -18,9 +18,9 @@ SPARE = 1_000_000_000  # bytes: PyTorch, transformers, and one tensor twice
 
 
 def dequantize(path: Path, folder: Path) -> None:
-    """Write weights in float32, configuration and tokenizer; raise TandemError for want of room."""
-    _check_room(path, folder)
-    import torch  # noqa: PLC0415  takes its time
+    """Write a float32 checkpoint and its tokenizer; raise TandemError if it doesn't fit."""
+    _check_space(path, folder)
+    import torch  # noqa: PLC0415  takes seconds
     from transformers import AutoModelForCausalLM, AutoTokenizer  # noqa: PLC0415
 
     where = {"pretrained_model_name_or_path": str(path.parent), "gguf_file": path.name}
@@ -34,7 +34,7 @@ def dequantize(path: Path, folder: Path) -> None:
     AutoTokenizer.from_pretrained(**where, local_files_only=True).save_pretrained(folder)
 
 
-def _check_room(path: Path, folder: Path) -> None:
+def _check_space(path: Path, folder: Path) -> None:
     from gguf import GGUFReader  # noqa: PLC0415  an extra
 
     size = BYTES * sum(math.prod(map(int, tensor.shape)) for tensor in GGUFReader(path).tensors)
@@ -52,7 +52,7 @@ def _check_room(path: Path, folder: Path) -> None:
 def main() -> None:
     try:
         dequantize(Path(sys.argv[1]), Path(sys.argv[2]))
-    except Exception as error:  # noqa: BLE001  whatever it is, the caller is told in one line
+    except Exception as error:  # noqa: BLE001  the caller gets one line of any error
         line = first_line(error)
         sys.exit(line if isinstance(error, TandemError) else f"{type(error).__name__}: {line}")
 

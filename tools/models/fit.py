@@ -1,4 +1,4 @@
-"""Whether models fit into the memory that is free, estimated before any of them is loaded."""
+"""Whether models fit into the free memory, estimated before any of them is loaded."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ JOBS: tuple[Job, ...] = ("target", "draft")
 
 @dataclass(frozen=True)
 class Need:
-    """What one engine takes.
+    """The memory that one engine needs.
 
-    weights: bytes. token_bytes: of one token in its KV cache. kv_tokens: what that would hold at
-    best. max_seq_len: what it must hold at least.
+    weights: bytes. token_bytes: of one token in its KV cache. kv_tokens: the wanted size of the
+    cache. max_seq_len: its smallest size.
     """
 
     weights: int
@@ -41,7 +41,7 @@ class Need:
 
 @dataclass(frozen=True)
 class Fit:
-    """What the engines of a deployment need together, and what there is. on_gpu: where they run."""
+    """The memory that the engines of a deployment need, and the free memory."""
 
     needs: Mapping[Job, Need]
     free: int
@@ -65,14 +65,14 @@ class Fit:
             for job, need in self.needs.items()
             for length in [need.max_seq_len]
         ]
-        where = "the GPU" if self.on_gpu else "memory"
+        memory = "GPU memory" if self.on_gpu else "memory"
         raise TandemError(
-            f"the models need about {gigabytes(self.needed)} of {where} ({', '.join(parts)}), and "
+            f"the models need about {gigabytes(self.needed)} of {memory} ({', '.join(parts)}), and "
             f"{gigabytes(self.free)} are free; take smaller models"
         )
 
     def kv_cache_tokens(self) -> dict[str, int]:
-        """Return the KV caches: as large as planned, or what the free memory holds."""
+        """Return the sizes of the KV caches: as planned, or what the free memory holds."""
         left = self.free - sum(need.fixed for need in self.needs.values())
         wanted = sum(need.token_bytes * need.kv_tokens for need in self.needs.values())
         share = min(1.0, left / max(wanted, 1))
@@ -83,7 +83,7 @@ class Fit:
 
 
 def fit_of(planned: Deployment, num_parameters: Mapping[Job, int]) -> Fit:
-    """Estimate what a deployment of checkpoints takes.
+    """Estimate the memory that a deployment of checkpoints needs.
 
     num_parameters: of each engine's weights, which may not be here yet.
     """

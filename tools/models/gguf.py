@@ -39,8 +39,8 @@ def is_gguf(path: Path) -> bool:
 class GgufFile:
     """A GGUF file on this machine.
 
-    Its checkpoint lies in Tandem's cache. It is made anew when the file's size or time of change
-    differs, or the versions of the packages that read it.
+    Its checkpoint is in Tandem's cache. It is converted again if the size or the time of the file
+    has changed, or the version of a package that reads it.
     """
 
     path: Path
@@ -50,7 +50,7 @@ class GgufFile:
         return self.path.stem
 
     def describe(self) -> Description:
-        """Dequantize it, unless that was done before."""
+        """Dequantize it, unless its checkpoint is in the cache."""
         folder = self.checkpoint()
         return Description(folder, count_parameters(folder))
 
@@ -73,12 +73,12 @@ class GgufFile:
         except OSError as error:
             raise TandemError(
                 f"cannot write {error.filename or folder}: {error.strerror}; set XDG_CACHE_HOME to "
-                "a folder with room that you may write"
+                "a folder with free space that you may write"
             ) from error
         return folder
 
     def _stamp(self) -> str:
-        """Say which file it is, and what reads it; raise TandemError where a package is missing."""
+        """Identify the file and the packages; raise TandemError if a package is missing."""
         try:
             versions = {name: metadata.version(name) for name in PACKAGES}
         except metadata.PackageNotFoundError as error:
@@ -89,19 +89,19 @@ class GgufFile:
         return json.dumps({"size": facts.st_size, "changed": facts.st_mtime_ns, **versions})
 
     def _convert(self, folder: Path, stamp: str) -> None:
-        """Write the checkpoint beside and rename it, so that nobody finds half of one."""
+        """Write the checkpoint into a temporary folder, and rename that when it is complete."""
         for leftover in folder.parent.glob(f".{folder.name}-*"):
             shutil.rmtree(leftover)
-        with tempfile.TemporaryDirectory(prefix=f".{folder.name}-", dir=folder.parent) as beside:
-            fresh = Path(beside, "checkpoint")
+        with tempfile.TemporaryDirectory(prefix=f".{folder.name}-", dir=folder.parent) as temporary:
+            fresh = Path(temporary, "checkpoint")
             self._dequantize(fresh)
             (fresh / STAMP).write_text(stamp)
             if folder.exists():
-                folder.rename(Path(beside, "old"))
+                folder.rename(Path(temporary, "old"))
             fresh.rename(folder)
 
     def _dequantize(self, folder: Path) -> None:
-        """Run the conversion in a process of its own: PyTorch's memory goes back with it."""
+        """Run the conversion in another process, which frees PyTorch's memory when it ends."""
         title = f"dequantizing {self.path} ({gigabytes(self.path.stat().st_size)}), once"
         command = [sys.executable, "-m", f"{__package__}.dequantize", str(self.path), str(folder)]
         console = Console(stderr=True, highlight=False, soft_wrap=True)

@@ -1,4 +1,4 @@
-"""A profile that was checked against its checkpoints: the settings of each of its models."""
+"""A profile that was checked against its checkpoints, and the settings of its models."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from tandem.tools.profiles.profile import (
     sections_of,
 )
 
-TOKENIZER = "tokenizer"  # folder beside model.py
+TOKENIZER = "tokenizer"  # folder of a model's version
 SPARE_THREADS = 32
 
 
@@ -54,11 +54,11 @@ class Deployment:
     def thread_pool_size(self) -> int:
         """BLS calls that one model can have in flight at once.
 
-        The loop's worst case is a call for each running sequence beside one for each that a dead
-        engine never answers, and one for each that drafts ahead; a forwarder's is one for each
-        sequence that runs or waits. No more than that: every model gets so many threads, and idle
-        ones make each wake-up in the server dearer (docs/results.md). Of several loops any one may
-        have all sequences, because Triton deals requests out as it likes.
+        The loop's worst case is one call per running sequence, one per call that a dead engine
+        never answers, and one per sequence that drafts ahead. A forwarder's is one per running or
+        waiting sequence. The number must not be larger: every model gets that many threads, and
+        idle ones slow each wake-up in the server (docs/results.md). Any of several loops may get
+        all sequences, because Triton distributes the requests.
         """
         admission = self.profile.admission
         most = admission.max_requests + max(admission.max_requests, admission.max_queue)
@@ -71,13 +71,13 @@ class Deployment:
 
     @property
     def max_text_bytes(self) -> int:
-        """The longest prompt; a longer one cannot fit, were each token the longest there is."""
+        """The longest prompt; a longer one doesn't fit even if all tokens are the longest."""
         fit = self.tokenizer.longest_token_bytes * self.target.max_seq_len
         return min(fit, self.profile.limits.max_text_bytes or fit)
 
     @property
     def drafters(self) -> tuple[DrafterName, ...]:
-        """What can draft here, best first."""
+        """The drafters of this deployment, best first."""
         return tuple(self.drafter_kinds)
 
     @cached_property
@@ -157,7 +157,7 @@ class Deployment:
 
 
 def _engine_settings(model: str, planned: EnginePlan, timeout: float) -> EngineSettings:
-    """Return what the loop knows of an engine. timeout: seconds."""
+    """Return the loop's settings of an engine. timeout: seconds."""
     return EngineSettings(
         model=model,
         capabilities=planned.capabilities,
@@ -194,11 +194,10 @@ def for_checkpoints(
     kv_cache_tokens: Mapping[str, int] = MappingProxyType({}),
     with_weights: bool = True,
 ) -> Deployment:
-    """Return a deployment of one's own checkpoints, without a profile; raise TandemError.
+    """Return a deployment of checkpoints, without a profile; raise TandemError.
 
-    name: what the deployment is called, the target's folder when left out. kv_cache_tokens: of
-    `target` and `draft`. with_weights: false checks all that the small files say, where the weights
-    are not there yet.
+    name: of the deployment (default: the target's folder). kv_cache_tokens: of `target` and
+    `draft`. with_weights: False checks the small files only, before the weights are fetched.
     """
     folders = {"target": target, "draft": draft} if draft else {"target": target}
     engines = {
@@ -218,7 +217,7 @@ def for_checkpoints(
 
 
 def check(profile: Profile, *, with_weights: bool = True) -> Deployment:
-    """Return the deployment of a profile; raise ProfileError where its parts do not fit."""
+    """Return the deployment of a profile; raise ProfileError if its parts don't fit."""
     checks.check_names(profile)
     engines = {key_path: section.plan(key_path) for key_path, section in sections_of(profile)}
     if with_weights:
@@ -229,7 +228,7 @@ def check(profile: Profile, *, with_weights: bool = True) -> Deployment:
     if draft:
         target = profile.engines.target.adjusted_to_draft(draft, target)
     if target.capabilities.drafts_itself and "entries" not in profile.model_fields_set:
-        # Its control would be a second engine, so there is no entry for it.
+        # The baseline would need a second engine, so there is no entry for it.
         entries = tuple(entry for entry in profile.entries if entry.drafter != CONTROL.name)
         profile = profile.model_copy(update={"entries": entries})
     check_pair(
@@ -261,6 +260,6 @@ def check(profile: Profile, *, with_weights: bool = True) -> Deployment:
 
 
 def _share_device(profile: Profile) -> bool:
-    """Whether what one engine computes slows the other down."""
+    """Whether the engines slow each other down."""
     target, draft = profile.engines.target, profile.engines.draft
     return draft is not None and bool(target.devices & draft.devices)

@@ -1,4 +1,4 @@
-"""What this machine can still give to a deployment: memory, and the GPUs that PyTorch sees."""
+"""The free memory of this machine, and the GPUs that PyTorch sees."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 MEMINFO = Path("/proc/meminfo")
-CGROUP = Path("/sys/fs/cgroup")  # of version 2; what a container sees is its own
+CGROUP = Path("/sys/fs/cgroup")  # version 2; a container sees its own
 
 
 def free_memory() -> int:
@@ -21,7 +21,7 @@ def free_memory() -> int:
 
 
 def _left_by_limit() -> int | None:
-    """Return what the limit of this control group leaves; None where there is none."""
+    """Return what the limit of this control group leaves; None without a limit."""
     try:
         limit = (CGROUP / "memory.max").read_text().strip()
         used = int((CGROUP / "memory.current").read_text())
@@ -39,9 +39,9 @@ def count_gpus() -> int:
 
 
 def free_gpu_memory(fraction: float) -> int | None:
-    """Return the bytes that are free on the GPU that they take; None where there is none.
+    """Return the free bytes of the first GPU; None without a GPU.
 
-    fraction: of all its memory, what may be taken, by others too.
+    fraction: of all its memory, the part that may be used, by other processes too.
     """
     memory = _asked("*torch.cuda.mem_get_info() if torch.cuda.is_available() else ()")
     if not memory:
@@ -53,7 +53,7 @@ def free_gpu_memory(fraction: float) -> int | None:
 def _asked(question: str) -> list[int]:
     """Ask PyTorch in a process of its own: importing it takes seconds and memory.
 
-    It is not asked at all where there is no driver.
+    Without a driver it is not asked at all.
     """
     if shutil.which("nvidia-smi") is None:
         return []

@@ -14,9 +14,9 @@ FAST = "speculative_decoding_fast_logits"
 def check_pair(
     target: EngineSection, draft: EngineSection | None, *, use_draft_logits: bool
 ) -> None:
-    """Raise ProfileError where an engine cannot do what the other, or the decoding, asks of it.
+    """Raise ProfileError if an engine can't do what the other one or the decoding needs.
 
-    Engines of other kinds ask nothing.
+    Engines of other kinds need nothing.
     """
     if isinstance(target, TensorRTLLMTarget) and isinstance(draft, TensorRTLLMDraft):
         _check_both(target, draft, use_draft_logits=use_draft_logits)

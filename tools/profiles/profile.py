@@ -1,4 +1,4 @@
-"""A profile: everything that a deployment decides, in one typed YAML file."""
+"""A profile: all settings of a deployment, in one typed YAML file."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ Draft = Annotated[
 
 
 class EnginesSection(ConfigSection):
-    """What stands behind `target` and `draft`; without a draft no drafter asks a draft model."""
+    """The engines of `target` and `draft`; without a draft no drafter can use a draft model."""
 
     target: Target
     draft: Draft | None = None
@@ -237,13 +237,13 @@ def sections_of(profile: Profile) -> Iterator[tuple[KeyPath, EngineSection]]:
 
 @dataclass(frozen=True)
 class ProfileSource:
-    """The text that a profile was read from, to say where it is wrong."""
+    """The text of a profile, for the line numbers in errors."""
 
     path: Path
     root: yaml.Node | None
 
     def error(self, key_path: KeyPath, text: str) -> TandemError:
-        """Return the one line: file, line, key path, what is wrong."""
+        """Return the error: file, line, key path and reason in one line."""
         line, node = self._find(key_path)
         where = f"{self.path}:{line}" if self.root else str(self.path)
         dotted = ".".join(map(str, key_path))
@@ -261,7 +261,7 @@ class ProfileSource:
         return line, node
 
     def _base(self, node: yaml.Node | None, text: str) -> str:
-        """Say what a path is relative to, where the text names one that is not there."""
+        """Say what a path is relative to, if the text names one that doesn't exist."""
         if not isinstance(node, yaml.ScalarNode) or Path(node.value).is_absolute():
             return ""
         folder = self.path.resolve().parent
@@ -312,7 +312,7 @@ def explain(error: ValidationError) -> tuple[KeyPath, str]:
 
 
 def _children(node: yaml.Node | None) -> Iterator[tuple[str | int, tuple[yaml.Node, yaml.Node]]]:
-    """Yield key and (where the key stands, its value) of a YAML mapping or sequence."""
+    """Yield key and (node of the key, node of its value) of a YAML mapping or sequence."""
     if isinstance(node, yaml.MappingNode):
         for key, value in node.value:
             yield key.value, (key, value)

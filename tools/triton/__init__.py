@@ -1,1 +1,1 @@
-"""Triton itself: where it is, what it serves, how it starts and ends."""
+"""Finds, starts and stops Triton, and writes the repositories that it serves."""

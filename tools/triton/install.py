@@ -1,8 +1,8 @@
-"""Finds the real Triton on this machine.
+"""Finds the Triton of this machine.
 
 A system Triton (``/opt/tritonserver``) is used as it is. Otherwise the server that the
 ``nvidia-pytriton`` wheel carries is assembled once into a cache folder, with the stub of this
-interpreter's version beside its Python backend. Nothing of pytriton's own API is used.
+interpreter's version in its Python backend. pytriton's own API is not used.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def library_path(*folders: Path) -> str:
 
 
 def find_triton() -> TritonInstall:
-    """Return the Triton to start; raise TandemError where there is none that can run here."""
+    """Return the Triton to start; raise TandemError if none can run here."""
     libpython = find_libpython()
     if libpython is None:
         raise TandemError(
@@ -85,7 +85,7 @@ def find_triton() -> TritonInstall:
 
 
 def find_libpython() -> Path | None:
-    """Return this interpreter's shared library, or None where it was built without one."""
+    """Return this interpreter's shared library, or None if it was built without one."""
     name = f"libpython{PYTHON}.so.1.0"
     mapped = re.search(
         rf"\S*/{re.escape(name)}$", Path("/proc/self/maps").read_text(), re.MULTILINE
@@ -99,7 +99,7 @@ def find_libpython() -> Path | None:
 
 
 def cache_folder() -> Path:
-    """Return where Tandem keeps what it can make again."""
+    """Return the folder of Tandem's cache."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tandem"
 
 
@@ -158,13 +158,13 @@ def _assemble(source: Path, version: str) -> Path:
     except OSError as error:
         raise TandemError(
             f"cannot assemble Triton in {home}: {error.strerror}; set XDG_CACHE_HOME to a "
-            "folder of yours with 40 MB of room"
+            "folder of yours with 40 MB of free space"
         ) from error
     return home
 
 
 def _rename_unless_there(source: Path, target: Path) -> None:
-    """Another process may have assembled the same copy at the same time: either will do."""
+    """Rename a folder, unless another process has made the same copy at the same time."""
     try:
         source.rename(target)
     except OSError:

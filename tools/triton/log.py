@@ -1,4 +1,4 @@
-"""What Triton's log says about its start."""
+"""The facts in Triton's log about its start."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ ERROR = re.compile(
     r"^(?:error: |Error: |\S*tritonserver: |E\d{4} \S+ \d+ \S+\] )(.*)$", re.MULTILINE
 )
 TRACEBACK = re.compile(r'^E\d{4} .*\] "tandem: .*Traceback', re.MULTILINE)
-# Models that load side by side make Triton 2.51 die, seldom. And a port that was free at first may
-# be taken when Triton listens, once its models are loaded.
+# Triton 2.51 rarely dies if models load at the same time. And another program may take a port that
+# was free while the models were loading.
 LOST_RACE = re.compile(r"boost::interprocess::lock_exception|Socket '[^']+' already in use")
 STATUS = re.compile(r"^(?:Internal|Invalid argument|Not found|Unavailable|Unsupported): ")
 HARMLESS = ("CudaDriverHelper", "NVML")
@@ -32,7 +32,7 @@ class TritonLog:
 
     @property
     def failure(self) -> str | None:
-        """The first model that failed to load and why, in one line; None while there is none."""
+        """The first model that failed to load and why, in one line; or None."""
         found = FAILED.search(self._text) or POLL_FAILED.search(self._text)
         return f"model '{found[1]}' failed to load: {_first_line(found[2])}" if found else None
 
@@ -48,9 +48,9 @@ class TritonLog:
 
     @property
     def last_error(self) -> str:
-        """The last thing that Triton called an error, or its last words."""
+        """The last error of Triton, or its last line."""
         errors = [e for e in ERROR.findall(self._text) if not any(h in e for h in HARMLESS)]
-        lines = errors or self._text.strip().splitlines() or ["it said nothing"]
+        lines = errors or self._text.strip().splitlines() or ["no output"]
         return _first_line(lines[-1].strip('"'))
 
     @property

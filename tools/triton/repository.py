@@ -1,4 +1,4 @@
-"""Writes a deployment as a Triton model repository that needs nothing of ours installed."""
+"""Writes a deployment as a Triton model repository that doesn't need Tandem installed."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tandem.tools.profiles.deployment import TOKENIZER, Deployment
 from tandem.tools.profiles.engines.base import EnginePlan
 from tandem.tools.triton.rendered_readme import SCRIPT, readme, serve_script
 
-PACKAGE = Path(tandem.__file__).parent  # in a checkout its rooms are links
+PACKAGE = Path(tandem.__file__).parent  # in a checkout its packages are links
 MARKER = ".rendered-by-tandem"
 README = "README.md"
 QUOTE, ESCAPED_QUOTE = '"', '\\"'
@@ -37,21 +37,21 @@ ENGINE_PACKAGES = ("contract", "sampling", "lookup", "engines")
 TOKENIZER_FILES = (
     "tokenizer.json",
     "tokenizer_config.json",
-    "chat_template.jinja",  # for a gateway that takes its tokenizer from here
+    "chat_template.jinja",  # for a gateway that uses this folder
     "special_tokens_map.json",
     "vocab.json",  # of GPT-2, with merges.txt and config.json instead of a tokenizer.json
     "merges.txt",
     "config.json",
 )
-MORE_TEMPLATES = "additional_chat_templates"  # beside the default one, such as one for tools
+MORE_TEMPLATES = "additional_chat_templates"  # other than the default, such as one for tools
 
 
 @dataclass(frozen=True)
 class Model:
     """One folder of the repository.
 
-    source: the folder of model_repository/ whose model.py it runs, None where the backend needs
-    none. packages: the rooms of `tandem` that its version folder must carry. files: by subfolder.
+    source: the folder of model_repository/ whose model.py it runs, None if the backend needs
+    none. packages: those of `tandem` that its version folder must contain. files: by subfolder.
     """
 
     name: str
@@ -82,7 +82,7 @@ class Model:
             config.model_transaction_policy.decoupled = True
         for name, value in self.parameters.items():
             config.parameters[name].string_value = value
-        # JSON in single quotes, which text format knows too, is easier to read and to change.
+        # JSON is easier to read and to change in single quotes.
         return HEADER + ESCAPED_JSON.sub(
             lambda found: f"'{found[1].replace(ESCAPED_QUOTE, QUOTE)}'",
             text_format.MessageToString(config),
@@ -121,8 +121,8 @@ def models(deployment: Deployment) -> Iterator[Model]:
 def render(deployment: Deployment, output: Path, *, link: bool = False) -> None:
     """Write the model repository, or replace the one that was rendered there before.
 
-    link: symbolic links to checkpoints and tokenizers instead of copies. The folder is written
-    beside and renamed at the end, so that nobody sees half of it. Raises TandemError.
+    link: symbolic links to checkpoints and tokenizers instead of copies. A temporary folder is
+    written and renamed when it is complete. Raises TandemError.
     """
     output = output.absolute()
     try:
@@ -174,7 +174,7 @@ def _engine_models(deployment: Deployment) -> Iterator[Model]:
 
 
 def _typed(tensors: Sequence[Tensor], planned: EnginePlan) -> tuple[Tensor, ...]:
-    """The tensors of an engine, its logits in the type that it makes and reads."""
+    """Return the tensors of an engine, with the type of its logits."""
     return tuple(
         tensor.of_type(planned.logits_dtype) if tensor in engine.LOGITS else tensor
         for tensor in tensors
@@ -230,10 +230,10 @@ def _write(model: Model, folder: Path, *, link: bool) -> None:
     if model.packages:
         (version / PACKAGE.name).mkdir()
         shutil.copyfile(PACKAGE / "__init__.py", version / PACKAGE.name / "__init__.py")
-    for room in model.packages:
+    for package in model.packages:
         shutil.copytree(
-            PACKAGE / room,
-            version / PACKAGE.name / room,
+            PACKAGE / package,
+            version / PACKAGE.name / package,
             ignore=shutil.ignore_patterns("__pycache__"),
         )
     for subfolder, files in model.files.items():

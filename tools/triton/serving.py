@@ -45,7 +45,7 @@ def stop(server: TritonServer) -> None:
 @contextmanager
 def serving(planned: Deployment) -> Iterator[TritonServer]:
     """Serve a deployment on free ports within the context."""
-    # Before anything starts: a signal must never leave a server behind.
+    # Before anything starts, so that no signal leaves a server running.
     with (
         _interrupted_by(signal.SIGTERM, signal.SIGHUP),
         tempfile.TemporaryDirectory(prefix="tandem-serving-") as folder,

@@ -62,7 +62,7 @@ def session_processes(session: int) -> Iterator[int]:
 def names_of(processes: Iterable[int]) -> list[str]:
     """Return what processes of a server are: the model of each stub, "Triton" itself first.
 
-    A model with several stubs is there as often.
+    A model with several stubs is there several times.
     """
     names = []
     for process in processes:

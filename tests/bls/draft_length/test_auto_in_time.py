@@ -45,13 +45,8 @@ def gain(texts, times, **options):
 
 
 @pytest.mark.parametrize("pair", PAIRS)
-<<<<<<< HEAD
 @pytest.mark.parametrize("rated", [True, pytest.param(False, marks=pytest.mark.heavy)])
-def test_on_an_even_text_it_loses_at_most_two_percent_to_the_best_fixed_length(pair, rated):
-=======
-@pytest.mark.parametrize("rated", [True, False])
 def test_auto_is_within_two_percent_of_the_best_fixed_length(pair, rated):
->>>>>>> bls
     times, alpha, _ = PAIRS[pair]
     assert gain([even(alpha, seed) for seed in range(2)], times, rated=rated) > -0.02
 

@@ -1,4 +1,4 @@
-"""What every kind of engine shares: how a profile's part is read, and what is planned of it."""
+"""The base of a profile's part for an engine, and the plan that it makes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ KeyPath = tuple[str | int, ...]
 
 
 class ProfileError(Exception):
-    """A profile is well formed but cannot be served: the key path, and what would be right."""
+    """A well-formed profile that cannot be served: the key path, and how to fix it."""
 
     def __init__(self, key_path: KeyPath, text: str) -> None:
         super().__init__(text)
@@ -36,7 +36,7 @@ class ProfileError(Exception):
 
 @contextmanager
 def located(*key_path: str | int) -> Iterator[None]:
-    """Raise what is wrong with a checkpoint or an engine's settings as a ProfileError."""
+    """Raise errors of a checkpoint or of an engine's settings as a ProfileError."""
     try:
         yield
     except (CheckpointError, LoadError) as error:
@@ -50,7 +50,7 @@ def resolve(value: Any, info: ValidationInfo) -> Any:
 
 
 def as_tuple(value: Any) -> Any:
-    """Read a YAML list where a section, which is frozen, holds a tuple."""
+    """Read a YAML list as a tuple, because sections are frozen."""
     return tuple(value) if isinstance(value, list) else value
 
 
@@ -58,7 +58,7 @@ Folder = Annotated[Path, BeforeValidator(resolve)]
 
 
 class ConfigSection(BaseModel):
-    """A part of a profile; a key that it does not know is an error that names the nearest."""
+    """A part of a profile; an unknown key is an error that names the nearest one."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
@@ -76,7 +76,7 @@ class ConfigSection(BaseModel):
 
 @dataclass(frozen=True)
 class EnginePlan:
-    """What the rest of a deployment must know of one of its engines.
+    """The facts about an engine that the rest of a deployment needs.
 
     parameters: of its model. files: subfolder of its version folder -> the files in it.
     vocab_size: width of its logits, padding included. kv_cache_tokens: what its KV cache holds.
@@ -116,14 +116,14 @@ class EngineSection(ConfigSection):
     @property
     @abstractmethod
     def devices(self) -> frozenset[str]:
-        """Names of what it computes on: engines with one in common slow each other down."""
+        """Names of its devices: engines with one in common slow each other down."""
 
     @abstractmethod
     def plan(self, key_path: KeyPath) -> EnginePlan:
-        """Check the part against what is on disk; raise ProfileError with its key path."""
+        """Check the part against the files on disk; raise ProfileError with its key path."""
 
     def check_weights(self, key_path: KeyPath) -> None:
-        """Raise ProfileError where the weights to serve are missing; what brings none has none."""
+        """Raise ProfileError if the weights to serve are missing; not every engine has any."""
 
     def adjusted_to_draft(self, draft: EnginePlan, planned: EnginePlan) -> EnginePlan:  # noqa: ARG002
         return planned
@@ -157,7 +157,7 @@ def sequence_length(
 ) -> int:
     """Return max_seq_len: the wanted one, or what the checkpoint allows, up to ``most``.
 
-    Raises ProfileError where the checkpoint has fewer positions.
+    Raises ProfileError if the checkpoint has fewer positions.
     """
     reach = checkpoint.max_positions
     length = wanted or min(reach or most, most)

@@ -28,12 +28,12 @@ from tandem.tools.profiles.engines.base import (
 from tandem.tools.profiles.engines.lookup import LookupSection
 
 MAX_SEQ_LEN = 8192
-# Fields whose settings follow from others too; the rest are settings as they are.
+# Fields that need more than a copy into the settings.
 DECIDED = (
     *("kind", "checkpoint", "model", "max_seq_len", "kv_cache_tokens"),
     *("prompt_lookup", "draft"),
 )
-SEQUENCES_CACHED = 16  # what the KV cache holds where the profile does not say
+SEQUENCES_CACHED = 16  # default of the KV cache
 
 
 class InLlmLookupSection(LookupSection):
@@ -102,14 +102,14 @@ class LlmApiTarget(OwnEngineSection):
 
     @property
     def devices(self) -> frozenset[str]:
-        """GPUs that are nobody else's: it drafts by itself."""
+        """None that are shared with a draft engine: it drafts by itself."""
         return frozenset()
 
     def plan(self, key_path: KeyPath) -> EnginePlan:
         if self.prompt_lookup and self.draft:
             raise ProfileError(
                 (*key_path, "draft"),
-                "given beside prompt_lookup; an LLM drafts in one way: drop one",
+                "given together with prompt_lookup; an LLM drafts in one way: drop one",
             )
         with located(*key_path, "checkpoint"):
             checkpoint = read_checkpoint(self.checkpoint, with_weights=False)
@@ -140,7 +140,7 @@ class LlmApiTarget(OwnEngineSection):
         if self._longest_draft >= length - 1:
             raise ProfileError(
                 (*key_path, "max_seq_len"),
-                f"{length} leaves no room for text beside drafts of {self._longest_draft}",
+                f"{length} leaves no room for text with drafts of {self._longest_draft}",
             )
         cache = self.kv_cache_tokens or SEQUENCES_CACHED * length
         check_kv_cache(cache, length, *key_path, "kv_cache_tokens")

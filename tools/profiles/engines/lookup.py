@@ -1,4 +1,4 @@
-"""A profile's part for prompt lookup, whoever does it: the loop or an engine."""
+"""A profile's part for prompt lookup, by the loop or by an engine."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""A TensorRT engine behind NVIDIA's `tensorrtllm` backend: how it is built, and how it runs.
+"""A TensorRT engine of NVIDIA's `tensorrtllm` backend: its build and its run settings.
 
-Settings carry NVIDIA's own names: those of the flags of quantize.py, convert_checkpoint.py and
-trtllm-build, and of the parameters of Triton's model `tensorrt_llm`.
+Settings have NVIDIA's own names: the flags of quantize.py, convert_checkpoint.py and
+trtllm-build, and the parameters of Triton's model `tensorrt_llm`.
 """
 
 from __future__ import annotations
@@ -181,7 +181,7 @@ class TensorRTLLMDraft(EngineSection):
         )
 
     def check_settings(self, key_path: KeyPath) -> None:
-        """Check what needs no checkpoint; raise ProfileError."""
+        """Check the settings without the checkpoint; raise ProfileError."""
         if self.convert.kv_cache_dtype and not self.convert.qformat:
             raise ProfileError(
                 (*key_path, "convert", "kv_cache_dtype"),
@@ -228,7 +228,7 @@ class TensorRTLLMDraft(EngineSection):
         return -(-vocab_size // self.tp_size) * self.tp_size
 
     def _parameters(self) -> dict[str, str]:
-        """The Triton model's. The three empty ones must be there, or the backend won't start."""
+        """Return the Triton model's parameters; the backend needs the three empty ones too."""
         return {
             "gpt_model_path": str(self.engine_dir),
             "max_beam_width": "1",
@@ -251,7 +251,7 @@ class TensorRTLLMTarget(TensorRTLLMDraft):
         return self.build.max_draft_len
 
     def check_settings(self, key_path: KeyPath) -> None:
-        """Check what needs no checkpoint; raise ProfileError."""
+        """Check the settings without the checkpoint; raise ProfileError."""
         super().check_settings(key_path)
         build = self.build
         if build.max_draft_len and not build.speculative_decoding_mode:

@@ -72,7 +72,7 @@ class TorchDraft(OwnEngineSection):
 
     @property
     def devices(self) -> frozenset[str]:
-        """The CPU or a GPU; `auto` may be the CPU or the first GPU, where there is one."""
+        """The CPU or a GPU; `auto` may be the CPU or the first GPU."""
         either = {"auto": {"cpu", "cuda:0"}, "cuda": {"cuda:0"}}
         return frozenset(either.get(self.device, {self.device}))
 
@@ -143,7 +143,7 @@ class TorchTarget(TorchDraft):
     """Target only: look drafts up inside the engine, with these settings (default: none)."""
 
     def adjusted_to_draft(self, draft: EnginePlan, planned: EnginePlan) -> EnginePlan:
-        """Pass on to the engine how wide the draft's logits are, where its padding differs."""
+        """Give the engine the width of the draft's logits if their padding differs."""
         if draft.vocab_size == planned.vocab_size:
             return planned
         width = {"draft_vocab_size": str(draft.vocab_size)}
@@ -159,7 +159,7 @@ class TorchTarget(TorchDraft):
 
 
 def _why_unsupported(config: Mapping[str, Any]) -> str | None:
-    """Return why the engine cannot serve a checkpoint, as far as its config.json says.
+    """Return why the engine can't serve a checkpoint, by its config.json.
 
     The engine compares its logits with transformers' after it has loaded the weights. This
     check saves the load, or the download, of an architecture that is known not to work.
