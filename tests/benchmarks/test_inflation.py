@@ -138,7 +138,7 @@ def test_an_engine_says_the_small_checkpoints_texts(base, tmp_path):
             assert said.accepted == said.drafted
 
 
-def test_a_folder_tells_others_what_the_large_checkpoint_is(base, tmp_path):
+def test_a_folder_describes_the_large_checkpoint(base, tmp_path):
     base.save_pretrained(tmp_path / "small")
     shape = OWN._replace(hidden_size=96, vocab_size=100, num_hidden_layers=3)
     checkpoint = read_checkpoint(write_folder(tmp_path / "small", shape, tmp_path / "large"))

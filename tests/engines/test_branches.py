@@ -62,7 +62,7 @@ def assert_plain(engine, ids, drafts, found, output_len, *, sampling=GREEDY, **g
         assert drafted == plain, (accepted, token)
 
 
-def test_branches_are_plain_drafts_behind_their_outcomes(engine):
+def test_branches_equal_plain_drafts_after_their_outcomes(engine):
     ids = prompt(1, 40)
     drafts = engine.tokens(ids, 5)
     found = branches(engine, ids, drafts, 3, 6)
@@ -97,7 +97,7 @@ def test_next_tokens_are_the_likeliest_but_the_draft_token(engine):
         replace(GREEDY, bad_words=Words.of((5,), (7, 8))),
     ],
 )
-def test_each_sees_its_own_text_and_the_noise_of_its_positions(engine, sampling):
+def test_each_branch_has_its_own_text_and_noise(engine, sampling):
     if emulates(engine) and sampling.repetition_penalty + sampling.frequency_penalty != 1:
         pytest.skip("it has no penalties")
     ids = prompt(3, 30)
@@ -161,7 +161,7 @@ def test_without_draft_tokens_there_is_one_accepted_length(engine):
     assert_plain(engine, ids, [], found, 4)
 
 
-def test_no_branch_at_all_is_an_answer_too(engine):
+def test_a_call_may_have_no_branches(engine):
     found = branches(engine, prompt(7, 12), [4, 5], 0, 4)
     assert found.outcomes.shape == (0, 2)
     assert found.ids.shape == (0, 0)
@@ -237,7 +237,7 @@ def test_logits_of_branches_have_a_limited_number_of_bytes(engine, monkeypatch):
     assert len(branches(engine, ids, drafts, 3, 4, sampling=SAMPLED).lengths) == len(whole.lengths)
 
 
-def test_a_branch_ends_where_it_is_unsure(engine):
+def test_a_branch_ends_if_it_is_unsure(engine):
     ids, drafts = prompt(9, 20), [4, 5, 6]
     limit = 0.3
     found = branches(engine, ids, drafts, 4, 6, draft_stop_probability=limit)
@@ -258,7 +258,7 @@ def test_an_end_of_sequence_ends_its_branch_alone(engine, ends):
     assert [(j, x) for j, x, _ in rows(found)] == [(j, x) for j, x, _ in whole if x != end]
 
 
-def test_nothing_is_drafted_behind_an_end(engine):
+def test_nothing_is_drafted_after_an_end(engine):
     """Neither behind a draft token that ends the answer nor behind such a next token."""
     ids, drafts = prompt(11, 20), [4, 5, 6, 7]
     counts = [2, 2, 2, 2, 2]
@@ -270,7 +270,7 @@ def test_nothing_is_drafted_behind_an_end(engine):
 
 
 @pytest.mark.parametrize("min_tokens", range(8))
-def test_tokens_are_owed_from_the_context_on(engine, min_tokens):
+def test_min_tokens_count_from_the_context(engine, min_tokens):
     ids = prompt(12, 20)
     drafts = [4, 5]
     plain = rows(branches(engine, ids, drafts, 2, 5))
@@ -293,7 +293,7 @@ def test_a_branch_in_which_all_is_banned_ends_alone(engine):
     assert max(len(row) for _, x, row in found) == 2
 
 
-def test_what_it_leaves_is_the_text_with_the_draft_tokens(engine):
+def test_the_text_with_its_draft_tokens_stays_in_the_cache(engine):
     ids = prompt(14, 48)
     drafts = engine.tokens(ids, 4)
     branches(engine, ids, drafts, 4, 6)
@@ -301,7 +301,7 @@ def test_what_it_leaves_is_the_text_with_the_draft_tokens(engine):
     assert engine.computed([*ids, *drafts[:2], 9], 1) <= 1
 
 
-def test_many_branching_calls_at_once_beside_others(engine):
+def test_branching_and_plain_calls_run_concurrently(engine):
     prompts = [prompt(seed, 12 + seed) for seed in range(20, 26)]
     texts = [engine.tokens(ids, 8) for ids in prompts]
     counts = np.full(4, 3, np.int32)

@@ -43,7 +43,7 @@ class Conducted(Pending):
         self.respond(answer)
 
 
-def test_there_are_fewer_branches_where_memory_is_short_the_likeliest_first(make_harness):
+def test_with_little_memory_only_the_likeliest_branches_are_drafted(make_harness):
     engine = make_harness(kv_cache_tokens=16 * BLOCK)
     ids = prompt(1, 40)
     found = engine.call(ids, **asked([4, 5, 6], 10, 6)).last.branches
@@ -73,7 +73,7 @@ def test_without_memory_there_is_an_answer_without_branches(make_harness, kind):
     assert found.outcomes.shape == (0, 2)
 
 
-def test_texts_that_nobody_has_gone_on_with_for_long_make_room(make_harness, monkeypatch):
+def test_stale_texts_make_room_for_branches(make_harness, monkeypatch):
     engine = make_harness(kv_cache_tokens=16 * BLOCK)
     engine.tokens(prompt(3, 60))
     monkeypatch.setattr(contiguous_kv_cache, "STALE_SECONDS", -1.0)

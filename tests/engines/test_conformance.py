@@ -175,7 +175,7 @@ def test_times_are_in_order(engine):
     assert usage.first_token_time_ns <= usage.last_token_time_ns
 
 
-def test_drafting_ends_where_it_is_unsure_of_all_so_far(engine):
+def test_drafting_ends_at_the_stop_probability(engine):
     outcome = engine.call(prompt(8, 9), 12, return_log_probs=True)
     chances = np.exp(np.cumsum(outcome.last.log_probs))
     limit = float(chances[4]) * 1.001

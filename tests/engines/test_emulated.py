@@ -47,7 +47,7 @@ def test_text_is_the_same_in_every_engine_and_at_every_alpha():
     assert emulated(alpha=0.3, hard_alpha=0.1).tokens(ids, 30) == want
 
 
-def test_it_says_only_the_ids_that_it_has():
+def test_only_ids_of_its_vocabulary_are_emitted():
     text = emulated(low_id=40, high_id=90).tokens(prompt(1, 5), 200)
     assert min(text) >= 40
     assert max(text) < 90
@@ -175,7 +175,7 @@ def test_drafting_stops_early_in_a_hard_stretch():
     assert len(lengths) > 3
 
 
-def test_text_ends_only_where_it_was_asked_for():
+def test_text_ends_only_with_an_end_id():
     ids = prompt(1, 12)
     assert END not in emulated().tokens(ids, 240)
     target = emulated(mean_answer_len=20)
@@ -219,7 +219,7 @@ def test_bad_words_are_not_said():
         ("return_context_logits", {"return_context_logits": True}),
     ],
 )
-def test_what_it_cannot_honour_is_refused_by_name(name, given):
+def test_unsupported_inputs_are_refused_by_name(name, given):
     with pytest.raises(RequestError, match=f"{name} is not supported by the emulated engine"):
         emulated().call(prompt(1, 5), 2, **{"sampling": SamplingParams(), **given})
 

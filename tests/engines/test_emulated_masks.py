@@ -47,7 +47,7 @@ def counted(target, ids, legal, *, draws=800, **sampling) -> np.ndarray:
 
 
 @pytest.mark.parametrize("warp", [{}, {"temperature": 0.6}, {"top_k": 4}, {"top_p": 0.7}])
-def test_the_tokens_it_has_keep_their_shares(warp):
+def test_allowed_tokens_keep_their_shares(warp):
     target, row = emulated(alpha=0.3), row_behind(IDS, alpha=0.3)
     ranks = [1, 2, 5, 8, 9, 12]
     legal, p = row.tokens[ranks], row.probabilities[ranks]
@@ -58,7 +58,7 @@ def test_the_tokens_it_has_keep_their_shares(warp):
 
 
 @pytest.mark.parametrize("size", [2, 10, 90])
-def test_others_that_may_come_have_the_same_shape(size):
+def test_other_allowed_tokens_have_the_same_probabilities(size):
     target, legal = emulated(alpha=0.3), others(IDS)[:size]
     counts = counted(target, IDS, legal)
     assert set(np.flatnonzero(counts)) <= set(legal)
@@ -69,7 +69,7 @@ def test_others_that_may_come_have_the_same_shape(size):
     assert fits(counts, expected)
 
 
-def test_which_others_come_is_the_texts_to_decide():
+def test_the_text_decides_which_other_tokens_follow():
     target, legal = emulated(), list(range(50, 60))
     said = []
     for seed in range(400):
@@ -81,7 +81,7 @@ def test_which_others_come_is_the_texts_to_decide():
     assert fits(counts, np.isin(np.arange(VOCAB), legal) / len(legal))
 
 
-def test_what_only_a_mask_made_follow_has_no_log_prob_in_the_language():
+def test_a_token_that_only_a_mask_allows_has_the_lowest_log_prob():
     target, ids = emulated(), IDS
     best, other = target.tokens(ids)[0], others(ids)[3]
     found = target.call(
@@ -92,7 +92,7 @@ def test_what_only_a_mask_made_follow_has_no_log_prob_in_the_language():
     assert found.cum_log_prob == pytest.approx(np.log(ALPHA) + FLOOR)
 
 
-def test_others_are_said_as_the_request_bans_and_owes():
+def test_bans_and_min_tokens_apply_under_masks():
     target, owed = emulated(), replace(GREEDY, min_tokens=1)
     for seed in range(10):
         ids = prompt(seed, 12)
@@ -115,13 +115,13 @@ def test_a_draft_with_the_same_masks_is_right_with_probability_alpha():
     assert binomtest(right, 600, ALPHA).pvalue > 1e-4
 
 
-def test_a_draft_that_does_not_know_the_others_guesses():
+def test_at_alpha_0_a_masked_draft_is_wrong():
     draft, target = pair(alpha=0.0)
     legal = mask(others(IDS))
     assert draft.tokens(IDS, token_masks=legal) != target.tokens(IDS, token_masks=legal)
 
 
-def test_the_end_comes_where_it_may():
+def test_the_end_comes_only_if_the_mask_allows_it():
     target = emulated(mean_answer_len=4)
     ends = [ids for ids in map(prompt, range(60), itertools.repeat(12)) if _ends(target, ids)]
     assert len(ends) > 5

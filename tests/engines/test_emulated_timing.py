@@ -65,7 +65,7 @@ def test_a_response_is_made_before_it_is_due():
     assert responder.sent == [30.0]
 
 
-def test_what_was_made_too_long_is_made_anew_when_a_call_is_stopped():
+def test_a_stopped_call_answers_only_the_tokens_due_by_then():
     timer = VirtualTimer()
     responder = Responder(timer)
     target = emulated(timer, step_ms=10.0).engine
@@ -204,7 +204,7 @@ def test_the_target_alone_has_the_published_baseline():
     assert alone.tokens_per_second == pytest.approx(row.baseline, rel=0.001)
 
 
-def test_stopping_inside_the_call_gains_where_the_text_is_of_two_kinds():
+def test_a_stop_probability_speeds_up_texts_of_two_kinds():
     rows = {row.profile.stem: row for row in published_rows.rows()}
     loop = SequentialLoop(rows["emulated-70b-1b-two-state"].profile, orchestration_ms=1.0)
     fixed = loop.run(20, draft_len=10)

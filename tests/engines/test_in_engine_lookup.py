@@ -120,7 +120,7 @@ def test_sampled_text_is_the_controls_for_the_seed(engine_of, make_harness, name
     ids=lambda asked: next(iter(asked)),
 )
 @pytest.mark.parametrize("name", first_of("paged cycles", "llama", "cycles", "paged llama"))
-def test_what_the_user_asked_for_holds_at_every_draft_position(
+def test_penalties_bans_and_biases_hold_at_every_draft_position(
     engine_of, make_harness, asked, name
 ):
     looker, control = engine_of(name=name), make_harness(name)
@@ -130,7 +130,7 @@ def test_what_the_user_asked_for_holds_at_every_draft_position(
         assert looker.tokens(ids, 30, sampling=sampling) == want
 
 
-def test_a_call_takes_few_steps_where_lookups_are_right(make_harness):
+def test_right_lookups_save_steps(make_harness):
     outcome = make_harness("cycles", prompt_lookup_num_tokens=4).call(CYCLE, 41)
     usage = outcome.last.usage
     assert len(outcome.tokens) == 41
@@ -149,7 +149,7 @@ def test_counts_add_up(looker, plain):
 
 
 @pytest.mark.parametrize("ends", ["end_id", "stop_words", "longer_stop_words"])
-def test_counts_add_up_where_a_draft_holds_the_end(engine_of, ends):
+def test_counts_add_up_if_a_draft_holds_the_end(engine_of, ends):
     """A round emits one token more than it accepts; that which ends the answer is its round's own.
 
     An end id is left out of the answer, so its round emits one less.
@@ -223,7 +223,7 @@ def test_drafts_and_text_are_those_of_rounds_from_outside(engine_of, make_harnes
         assert inside == decode_by_rounds(target, ids, 40)
 
 
-def test_nothing_is_drafted_behind_an_end_of_sequence(cycler):
+def test_nothing_is_drafted_after_an_end_of_sequence(cycler):
     ids = [5, 6, 0, END, 2, 3, 4, 5]
     assert cycler.call(ids, 20, end_id=END).last.usage.draft_tokens == 3
 
@@ -279,7 +279,7 @@ def test_an_answer_in_pieces_is_the_one_in_one_piece(looker, plain):
         assert text == want
 
 
-def test_statistics_leave_by_nvidias_tensors(cycler):
+def test_statistics_are_sent_in_nvidias_tensors(cycler):
     pending = cycler.start(CYCLE, 20, return_perf_metrics=True)
     answer = pending.wait().last
     request = EngineRequest("r", np.array(CYCLE, np.int32), 20, return_perf_metrics=True)
@@ -298,7 +298,7 @@ def test_an_engine_that_drafts_itself_says_so(looker, llama):
     assert not llama.engine.capabilities.drafts_itself
 
 
-def test_drafts_of_others_are_refused_by_name(looker):
+def test_drafts_from_the_caller_are_refused_by_name(looker):
     with pytest.raises(RequestError, match=r"draft_input_ids has 2 tokens; .* drafts by itself"):
         looker.start([3, 4], 3, drafts=[5, 6])
 

@@ -59,7 +59,7 @@ def test_a_running_calls_beginning_is_copied(make_harness):
     assert len(running.wait().tokens) == 149
 
 
-def test_rejected_drafts_leave_nothing_behind(make_harness):
+def test_rejected_drafts_leave_no_trace_in_the_cache(make_harness):
     engine = make_harness()
     ids = prompt(7, 20)
     clean = engine.tokens(ids, 8)
@@ -175,7 +175,7 @@ def no_memory(*_):
     raise NO_MEMORY
 
 
-def test_where_nothing_can_be_allocated_one_call_ends_and_others_go_on(make_harness, monkeypatch):
+def test_without_memory_one_call_fails_and_others_go_on(make_harness, monkeypatch):
     engine = make_harness()
     running = engine.start(prompt(1, 9), 40, streaming=True, request_id="running")
     first = running.next().tokens

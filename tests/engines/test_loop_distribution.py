@@ -133,7 +133,7 @@ def test_a_wrong_step_of_logits_mode_is_noticed(monkeypatch, wrong):
 
 
 @pytest.mark.heavy
-def test_a_draft_may_stop_behind_an_unlikely_token():
+def test_a_draft_may_stop_after_an_unlikely_token():
     assert passes(draft=StopsBehindUnlikelyTokens)
 
 

@@ -140,7 +140,7 @@ def test_a_masked_draft_may_be_verified_by_its_logits():
     assert passes(DraftsWithMasks)
 
 
-def test_a_draft_may_be_cut_at_its_first_illegal_token_where_ids_are_compared():
+def test_in_id_mode_a_draft_may_be_cut_at_its_first_illegal_token():
     assert passes(CutsTheDraft, use_draft_logits=False)
 
 

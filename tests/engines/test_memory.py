@@ -61,7 +61,7 @@ def test_a_cache_without_pages_has_room_to_grow():
     assert twice == UNPAGED_GROWTH * once
 
 
-def test_what_others_hold_counts():
+def test_memory_of_other_processes_counts():
     check_fit(60 * GIB, 9 * GIB, free=80 * GIB, total=80 * GIB, fraction=0.9)
     check_fit(50 * GIB, 2 * GIB, free=60 * GIB, total=80 * GIB, fraction=0.9)
     with pytest.raises(LoadError, match=r"60\.0 GiB.*\(9\.0 GiB.*the 62\.0 GiB .*0\.9.* 80\.0 GiB"):
@@ -103,7 +103,7 @@ def test_each_engine_is_measured_by_the_gpu_that_it_is_put_on():
         ("cuda:1", 2, "cuda:1"),
     ],
 )
-def test_a_device_is_one_that_is_there(name, gpus, found):
+def test_a_device_name_is_resolved(name, gpus, found):
     assert device_of(name, gpus) == torch.device(found)
 
 
@@ -118,7 +118,7 @@ def test_a_device_is_one_that_is_there(name, gpus, found):
         ("meta", 2, "'meta' is not supported; use cpu, cuda, cuda:N or auto"),
     ],
 )
-def test_a_device_that_is_not_there_is_refused_by_name(name, gpus, message):
+def test_a_missing_device_is_refused_by_name(name, gpus, message):
     with pytest.raises(LoadError, match=message):
         device_of(name, gpus)
 
@@ -128,6 +128,6 @@ def test_a_cpu_has_no_limit():
 
 
 @pytest.mark.parametrize("fraction", [0.0, -1.0, 1.1])
-def test_a_fraction_that_is_none_is_refused(fraction):
+def test_a_memory_fraction_out_of_bounds_is_refused(fraction):
     with pytest.raises(LoadError, match="gpu_memory_fraction is"):
         TorchSettings("x", max_seq_len=9, kv_cache_tokens=99, gpu_memory_fraction=fraction)

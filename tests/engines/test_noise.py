@@ -24,7 +24,7 @@ def test_the_bits_are_splitmix64s():
     st.sampled_from(Purpose),
     st.lists(st.integers(0, 300), min_size=1),
 )
-def test_some_are_what_all_have_there(seed, position, purpose, indices):
+def test_noise_at_some_indices_equals_all_noise_there(seed, position, purpose, indices):
     some = exponentials_at(seed, position, purpose, np.array(indices))
     assert (some == exponentials(seed, position, purpose, 301)[indices]).all()
     assert (some > 0).all()
@@ -50,7 +50,7 @@ def test_draws_are_exponential_within_a_row_and_from_key_to_key(purpose):
         lambda seed, at, purpose: (at, seed, purpose),
     ],
 )
-def test_neighbours_know_nothing_of_each_other(neighbour):
+def test_noise_of_neighboring_keys_is_independent(neighbour):
     key = (3, 17, Purpose.SAMPLE)
     mine, theirs = (exponentials(*each, 20_000) for each in (key, neighbour(*key)))
     for shift in (0, 1, 2):

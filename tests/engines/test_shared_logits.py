@@ -92,7 +92,7 @@ def test_a_handle_is_read_once(writer):
     assert reader.read(handle) is None
 
 
-def test_a_page_is_not_reused_while_somebody_reads_it(writer, clock):
+def test_a_page_is_not_reused_while_it_is_read(writer, clock):
     reader = SharedLogitsReader()
     shared = reader.read(writer.write(rows(1)))
     clock.now = 100 * SECONDS_TO_TAKE
@@ -101,7 +101,7 @@ def test_a_page_is_not_reused_while_somebody_reads_it(writer, clock):
     assert shared.logits.tolist() == rows(1).tolist()
 
 
-def test_a_page_that_nobody_reads_is_reused_in_the_end(writer, clock):
+def test_an_unread_page_is_reused_after_a_time(writer, clock):
     old = writer.write(rows(1))
     writer.write(rows(2))
     assert len(writer._written) == 2
@@ -111,7 +111,7 @@ def test_a_page_that_nobody_reads_is_reused_in_the_end(writer, clock):
     assert SharedLogitsReader().read(old) is None
 
 
-def test_a_page_that_nobody_will_read_is_used_again_at_once(writer):
+def test_a_page_taken_back_is_reused_at_once(writer):
     reader = SharedLogitsReader()
     old = writer.write(rows(1))
     other = writer.write(rows(2))
@@ -146,7 +146,7 @@ def test_no_number_opens_a_page_that_is_free(writer):
         assert reader.read(np.array([*handle[:2], number], np.uint64)) is None
 
 
-def test_who_does_not_know_the_number_leaves_nothing_behind(writer):
+def test_a_read_with_a_wrong_number_leaks_no_descriptor(writer):
     reader = SharedLogitsReader()
     handle = writer.write(rows(1))
     before = len(os.listdir("/proc/self/fd"))
@@ -167,7 +167,7 @@ def test_a_page_whose_reader_was_killed_is_used_again(writer, clock):
     assert len(writer._written) == 2
 
 
-def test_logits_that_nobody_reads_fill_a_limited_number_of_pages(writer):
+def test_unread_logits_fill_a_limited_number_of_pages(writer):
     handles = [writer.write(rows(n)) for n in range(3 * MOST_PAGES)]
     assert len(writer._written) == MOST_PAGES
     reader = SharedLogitsReader()
@@ -246,7 +246,7 @@ def test_logits_that_cannot_be_read_are_logged_once(caplog):
 
 @settings(max_examples=50, deadline=None)
 @given(st.lists(st.tuples(st.sampled_from(["write", "take", "return"]), st.integers(0, 7))))
-def test_whoever_reads_reads_his_own_in_any_order(steps):
+def test_each_reader_gets_its_own_logits_in_any_order(steps):
     writer, reader = SharedLogitsWriter(), SharedLogitsReader()
     written, taken = [], []
     for number, (step, which) in enumerate(steps):

@@ -83,7 +83,7 @@ def test_branches_have_a_batch_dimension():
     assert list(plain) == ["output_ids"]
 
 
-def test_all_that_shapes_the_answer_arrives():
+def test_all_sampling_inputs_are_read():
     call = request(
         draft_input_ids=[8, 9],
         draft_logits=[[0.5, 1.0], [2.0, 3.0]],
@@ -139,7 +139,7 @@ def test_masks_of_tokens_arrive_as_they_were_packed():
         ({"min_p": 0.5}, False),
     ],
 )
-def test_what_counts_as_greedy(given, is_greedy):
+def test_which_settings_are_greedy(given, is_greedy):
     assert request(**given).sampling.greedy is is_greedy
 
 
@@ -214,7 +214,7 @@ def test_a_tensor_without_elements_is_taken_as_absent():
         {"prompt_table_extra_ids": [0, 0, 0], "pad_id": 9},
     ],
 )
-def test_what_fills_an_unused_tensor_is_ignored(given):
+def test_padding_of_an_unused_tensor_is_ignored(given):
     assert request(**given).input_ids.tolist() == [3, 4, 5]
 
 
@@ -227,7 +227,7 @@ def test_what_fills_an_unused_tensor_is_ignored(given):
         {"prompt_table_extra_ids": [0, 3, 0]},
     ],
 )
-def test_what_an_unused_tensor_says_is_refused(given):
+def test_values_in_an_unused_tensor_are_refused(given):
     with pytest.raises(UnsupportedError, match="_ids is not supported by this engine"):
         request(**given)
 
@@ -241,9 +241,7 @@ def test_a_long_list_that_is_wrong_is_refused_in_one_short_line():
 
 
 @pytest.mark.parametrize(("default", "given"), [(True, False), (False, True)])
-def test_whether_the_context_is_left_out_is_the_engines_to_say_where_the_call_does_not(
-    default, given
-):
+def test_the_engine_has_a_default_for_excluding_the_context(default, given):
     assert decode(arrays(), "", 0, exclude_input=default).exclude_input is default
     told = arrays(exclude_input_in_output=given)
     assert decode(told, "", 0, exclude_input=default).exclude_input is given
@@ -325,7 +323,7 @@ def test_more_alternatives_than_there_may_be_are_refused():
         request(num_top_log_probs=21)
 
 
-def test_what_was_not_asked_for_stays_away():
+def test_only_requested_outputs_are_encoded():
     wanted = [str(tensor) for tensor in tensors.OUTPUTS]
     assert set(dict(encode(request(), EngineResponse(tokens=(8,)), wanted))) == {
         "output_ids",
@@ -338,7 +336,7 @@ def test_what_was_not_asked_for_stays_away():
     ]
 
 
-def test_the_context_comes_first_where_it_is_not_excluded():
+def test_the_context_comes_first_if_it_is_not_excluded():
     call = request(exclude_input_in_output=False)
     first = EngineResponse(tokens=(8,))
     wanted = ["output_ids", "sequence_length"]

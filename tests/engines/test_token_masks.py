@@ -87,7 +87,7 @@ def test_a_mask_that_allows_everything_changes_nothing(engine, sampling):
         assert engine.tokens(ids, 12, sampling=sampling, token_masks=masked) == text
 
 
-def test_the_best_token_is_said_where_it_may_come(engine):
+def test_the_best_token_is_chosen_if_the_mask_allows_it(engine):
     ids = prompt(2, 9)
     best = engine.tokens(ids)[0]
     others = [token for token in EVERYTHING if token != best]
@@ -133,12 +133,12 @@ def assert_verified(engine, seed, *, grammar=GRAMMAR, sampling, **rest) -> None:
 
 
 @pytest.mark.parametrize("sampling", ASKED.values(), ids=ASKED)
-def test_a_verification_says_what_calls_for_one_token_do(engine, sampling):
+def test_verification_equals_one_token_calls(engine, sampling):
     for seed in range(6):
         assert_verified(engine, seed, sampling=sampling)
 
 
-def test_so_it_does_with_penalties(engine):
+def test_verification_equals_one_token_calls_with_penalties(engine):
     if emulates(engine):
         pytest.skip("no penalties")
     for seed in range(6):
@@ -147,7 +147,7 @@ def test_so_it_does_with_penalties(engine):
 
 
 @pytest.mark.parametrize("sampling", first_of(SAMPLED, GREEDY, ASKED["top_k"]))
-def test_so_it_does_with_bad_words_and_min_tokens(engine, sampling):
+def test_verification_equals_one_token_calls_with_bad_words_and_min_tokens(engine, sampling):
     grammar = Grammar(VOCAB, (4, 40, 125))
     for seed in range(6):
         ids = prompt(seed, 12)
@@ -252,7 +252,7 @@ def refusal(engine, ids, drafts, token_masks, **rest) -> str:
 
 @pytest.mark.parametrize("right", [0, 2])
 @pytest.mark.parametrize("sampling", [GREEDY, SAMPLED])
-def test_a_place_where_nothing_may_come_is_named(engine, right, sampling):
+def test_an_error_names_a_mask_that_allows_nothing(engine, right, sampling):
     ids = prompt(4, 12)
     text = engine.tokens(ids, 3, sampling=sampling)
     drafts, before = text[:right], [EVERYTHING] * right
@@ -286,7 +286,7 @@ def test_rows_that_a_plain_call_does_not_reach_are_not_read(engine):
     assert engine.tokens(prompt(6, 9), 2, token_masks=masked) == [7, 8]
 
 
-def test_branches_have_none(engine):
+def test_branches_take_no_masks(engine):
     counts = np.ones(2, np.int32)
     with pytest.raises(UnsupportedError, match="token_masks is not supported with branch_counts"):
         engine.start(

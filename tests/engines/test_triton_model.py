@@ -245,7 +245,7 @@ def test_an_answer_without_room_is_an_error_in_its_place(begin, free):
     assert sender.sent[0][0].arrays["generation_logits"].shape == (1, 1, 2, 2**20)
 
 
-def test_a_small_answer_asks_nobody(begin, free):
+def test_a_small_answer_needs_no_free_shared_memory(begin, free):
     free(0)
     response, _ = ask(begin())
     assert not response.has_error()
@@ -303,7 +303,7 @@ def test_rows_beyond_a_page_are_refused(begin, row, message):
     writer.close()
 
 
-def test_a_page_that_nobody_will_read_is_given_back_with_a_call(begin):
+def test_a_call_gives_back_an_unread_page(begin):
     engine = Scripted()
     model = begin(engine)
     _, sender = ask(model, wanted=[*PLAIN, "shared_logits_handle"])
@@ -326,7 +326,7 @@ def test_masks_go_with_logits_that_are_shared(begin):
     writer.close()
 
 
-def test_the_prompt_comes_first_where_the_profile_says_so(begin):
+def test_the_prompt_comes_first_if_the_profile_says_so(begin):
     model = begin(exclude_input_in_output="false")
     response, _ = ask(model)
     ids = response.arrays["output_ids"].tolist()[0][0]

@@ -30,12 +30,12 @@ def test_a_list_holds_its_words():
     assert (len(NO_WORDS), NO_WORDS.longest, bool(NO_WORDS)) == (0, 0, False)
 
 
-def test_ids_behind_the_last_word_are_padding():
+def test_ids_after_the_last_word_are_padding():
     assert Words(np.array([7, 8, 99, 99], np.int32), np.array([2])).ids.tolist() == [7, 8]
 
 
 @given(words, texts)
-def test_what_must_not_come_next(listed, text):
+def test_the_next_token_of_a_started_word_is_found(listed, text):
     found = Words.of(*listed).next_after(np.array(text, np.int64))
     expected = [
         word[-1]
@@ -46,7 +46,7 @@ def test_what_must_not_come_next(listed, text):
 
 
 @given(words, texts, texts, st.integers(0, 6))
-def test_where_a_word_is_complete(listed, before, new, skip):
+def test_the_end_of_the_first_complete_word_is_found(listed, before, new, skip):
     text = before + new
     ends = [
         i
@@ -101,7 +101,7 @@ def test_bans_are_bad_words_and_what_would_end_the_answer_too_soon():
     assert sorted(bans.behind(np.array([5, 6, 8, 6, 8])).tolist()) == [4]
 
 
-def test_nothing_is_banned_unless_somebody_asks():
+def test_nothing_is_banned_by_default():
     assert not Bans(request(end_id=1, stop_words=Words.of((2,))), 50)
     assert not Bans(request(min_tokens=3), 50)
     assert Bans(request(min_tokens=3, end_id=1), 50)

@@ -1,4 +1,4 @@
-"""Lines between mailboxes of one process; `test_siblings` has several processes."""
+"""Lines between mailboxes of one process; `test_shared_capacity` has several processes."""
 
 import queue
 import uuid
