@@ -137,7 +137,7 @@ def test_an_answer_that_is_cut_is_said_to_be(client):
         json.loads(choice.message.content)
 
 
-def test_forced_tokens_are_told(client):
+def test_forced_tokens_are_reported(client):
     response = client.completions.create(
         model="bls_stream",
         prompt="x",
@@ -243,7 +243,7 @@ def test_a_model_that_may_call_says_anything_or_calls_rightly(client_of, known):
                 assert choice.message.content
 
 
-def test_answers_beside_tools_are_json_or_calls(client_of):
+def test_answers_with_tools_are_json_or_calls(client_of):
     with client_of(MARKS["hermes"]) as client:
         asked = ASKED | {"temperature": 1, "seed": 4, "n": 4, "parallel_tool_calls": False}
         for choice in client.chat.completions.parse(
