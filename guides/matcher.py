@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from itertools import takewhile
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
@@ -169,7 +170,8 @@ class GuideMatcher:
             tokens = _ids(self._masks([], rows=1)[0])
             if len(tokens) == 1:
                 return int(tokens[0])
-        run: list[int] = self._checked(self._run)
+        # A renewal replaces the matcher.
+        run: list[int] = self._checked(lambda: self._matcher.compute_ff_tokens())  # noqa: PLW0108
         if len(run) > LONGEST_RUN:
             raise GuideError(
                 f"{len(run)} consecutive tokens have no alternative, at most {LONGEST_RUN} are "
@@ -180,16 +182,13 @@ class GuideMatcher:
             return self._spelled([], run[0])
         return run[0] if run else None
 
-    def _run(self) -> list[int]:
-        return self._matcher.compute_ff_tokens()
-
     def walk(self, tokens: Sequence[int], *, may_end: bool = True) -> Walk:
         """Return the masks at the position of each token, and after the last one.
 
         may_end: whether the answer may end. If it is complete and may not, any token may come,
         since tokens after a complete answer are dropped. Raises GuideError.
         """
-        before_end = self._known(_up_to(tokens, self._end_ids))
+        before_end = self._known(takewhile(lambda token: token not in self._end_ids, tokens))
         masks, num_legal = self._masks_and_legal(tokens, before_end, may_end=may_end)
         if self._is_dead_end(masks, num_legal, before_end):
             raise EndsExcluded(DEAD_END)
@@ -206,10 +205,9 @@ class GuideMatcher:
         illegal = (i for i, token in enumerate(tokens) if not self._may(masks[i], token))
         return masks, next(illegal, len(tokens))
 
-    def _known(self, tokens: Sequence[int]) -> list[int]:
+    def _known(self, tokens: Iterable[int]) -> list[int]:
         """Return the tokens before the first unknown id, which would end the matcher."""
-        unknown = (i for i, token in enumerate(tokens) if not 0 <= token < self._vocabulary.size)
-        return list(tokens[: next(unknown, len(tokens))])
+        return list(takewhile(lambda token: 0 <= token < self._vocabulary.size, tokens))
 
     def _masks(self, tokens: list[int], rows: int) -> TokenMasks:
         """Return the masks, [rows, words]; zeros after a token that doesn't fit.
@@ -323,7 +321,8 @@ class GuideMatcher:
             self._automaton = self._fresh()
             self._matcher = self._automaton.new_matcher()
             done, full, alone = self._do(act, follow=self._followed)
-        self._check()
+        if self._matcher.is_error():
+            raise GuideError(reason_of(self._matcher.get_error()))
         return done
 
     def _do(self, act: Callable[[], T], follow: list[int] | None = None) -> tuple[T, str, bool]:
@@ -341,10 +340,6 @@ class GuideMatcher:
             raise GuideError(reason_of(errors[1]) if errors[1] else TOO_COMPLEX)
         return done, full, alone
 
-    def _check(self) -> None:
-        if self._matcher.is_error():
-            raise GuideError(reason_of(self._matcher.get_error()))
-
 
 def reason_of(error: str) -> str:
     """Return one line of a library's error; other lines may contain the answer's text.
@@ -358,11 +353,6 @@ def reason_of(error: str) -> str:
     if line.startswith(ONE_WAY):
         return "attributes of rules that count or stop, max_tokens and stop, are not supported"
     return "no text fits it" if line in DEAD_ENDS else shortened(line.replace(*NO_ONE_OF))
-
-
-def _up_to(tokens: Sequence[int], ends: frozenset[int]) -> list[int]:
-    """Return the tokens before the first end."""
-    return next((list(tokens[:i]) for i, token in enumerate(tokens) if token in ends), list(tokens))
 
 
 def _ids(mask: NDArray[np.int32]) -> NDArray[np.intp]:

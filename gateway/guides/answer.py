@@ -44,7 +44,11 @@ def answer_guide(
         rules = _content(guide)
     field = guide.field if guide and not body.must_call else "tools"
     if skips_special_tokens:
-        _check_seen(_markers(body, tokenizer, thinks=thinks), tokenizer, field)
+        known = tokenizer.tool_calls if body.callable else None
+        markers = [*([BEGIN, END] if thinks else ()), *([known.begin, known.end] if known else ())]
+        hidden = next(filter(tokenizer.hides, markers), None)
+        if hidden is not None:
+            raise _unsupported(field, f"answers of this model leave out {hidden}")
     if thinks:
         begun = tokenizer.has_begun_to_reason(prompt)
         if guide is None and not (body.must_call or begun or BEGIN in tokenizer.tokens_apart):
@@ -63,19 +67,6 @@ def _parts(rules: Rules, body: ChatRequest) -> Iterator[Part]:
         elif number := CALL.fullmatch(name):
             yield Part(line, "tools", body.callable[int(number[1])].function.name)
         line += 1 + rule.count("\n")
-
-
-def _markers(body: ChatRequest, tokenizer: ChatTokenizer, *, thinks: bool) -> list[str]:
-    """Return the text that separates the parts of an answer."""
-    known = tokenizer.tool_calls if body.callable else None
-    return [*([BEGIN, END] if thinks else ()), *([known.begin, known.end] if known else ())]
-
-
-def _check_seen(markers: Sequence[str], tokenizer: ChatTokenizer, field: str) -> None:
-    """Reject a request that needs a marker that answers leave out."""
-    for marker in markers:
-        if tokenizer.hides(marker):
-            raise _unsupported(field, f"answers of this model leave out {marker}")
 
 
 def _with_calls(
