@@ -25,7 +25,7 @@ FIGURE = Path(__file__).with_name("demo.svg")
 ROOT = FIGURE.parents[1]
 FONTS = re.compile(r"@font-face \{.*?\}\s*", re.DOTALL)  # they would be loaded from another host
 ELEMENT = re.compile(r'(<text [^>]*clip-path="url\(#[\w-]+-line-(\d+)\)")')
-WIDTH = 92
+WIDTH = 98
 LONGEST_PAUSE = 2.0  # seconds
 SHOWN = {"serving", "target", "draft", "drafter", "length", "page"}  # lines of `tandem up`
 WARM_UP = 3  # runs before the recorded one
