@@ -32,8 +32,8 @@ GROUPS: Mapping[str, Mapping[Tensor, str]] = {
         tensors.PROMPT_LOOKUP_NUM_TOKENS: "The number of draft tokens per round if prompt lookup "
         "finds them.",
         tensors.MAX_MATCHING_NGRAM_SIZE: "The longest n-gram that prompt lookup searches for.",
-        tensors.LOOKUP_POOL: "The lookup pool: prompt lookup also copies from its answers, and this "
-        "answer joins it.",
+        tensors.LOOKUP_POOL: "The lookup pool: prompt lookup also copies from its answers, and "
+        "this answer joins it.",
         tensors.USE_DRAFT_LOGITS: "Accept draft tokens by probability instead of comparing ids.",
         tensors.DRAFT_ACCEPTANCE_THRESHOLD: "Accept draft tokens that the target finds at least "
         "this likely. This changes the distribution.",
