@@ -24,8 +24,7 @@ VIDEO_BYTES_INPUT = INPUTS.declare("video_bytes_input", "UINT8", (-1, -1, -1, -1
 MAX_TOKENS = INPUTS.declare("max_tokens", "INT32", (1,))
 """Maximum length of the output, at least 1. Required."""
 BAD_WORDS = INPUTS.declare("bad_words", "STRING", (-1,), optional=True)
-"""Words to suppress, at the start of the text or after a space; a longer token may still contain
-one."""
+"""Words to suppress, at the start of the text or after a space, but not within longer tokens."""
 STOP_WORDS = INPUTS.declare("stop_words", "STRING", (-1,), optional=True)
 """Strings that end the output before they appear."""
 EXCLUDE_INPUT_IN_OUTPUT = INPUTS.declare("exclude_input_in_output", "BOOL", (1,), optional=True)

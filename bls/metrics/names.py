@@ -55,7 +55,7 @@ UNVERIFIED_DRAFT_TOKENS = METRICS.counter(
 )
 GUIDES_REFUSED = METRICS.counter(
     "tandem_guides_refused_total",
-    "Guides that could not be compiled, by keyword of the JSON schema, or other",
+    "Guides that couldn't be compiled, by the JSON schema's keyword, or other",
 )
 FORCED_TOKENS = METRICS.counter(
     "tandem_forced_tokens_total",

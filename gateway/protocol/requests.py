@@ -71,8 +71,7 @@ class GenerationRequest(GuidedRequest):
     stream: bool = False
     """Send server-sent events."""
     stream_options: StreamOptions | None = None
-    """`include_usage`: a last chunk has the `usage`; `continuous_usage_stats`: every chunk has it;
-    `include_obfuscation`: no effect."""
+    """See below."""
 
     top_k: Annotated[int, Field(ge=-1, le=INT32)] = 0
     """Sample from this many most likely tokens; -1 and 0: all."""

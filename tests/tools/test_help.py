@@ -50,7 +50,7 @@ def test_help_has_a_description_and_examples_that_are_understood(name, capsys):
     assert verb.examples
     for example in verb.examples:
         assert f"\n  {example}\n" in f"{shown}\n"
-        program, said, *arguments = shlex.split(re.split(r" [<|] ", example)[0])
+        program, said, *arguments = shlex.split(re.split(r" [<>|] ", example)[0])
         assert (program, said) == ("tandem", name)
         parser(name).parse_args(dashed(arguments))
 

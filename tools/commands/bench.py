@@ -65,7 +65,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         type=several(at_least(1)),
         default=(),
         metavar="N,N",
-        help="Lengths of random prompts, a scenario for each, instead of the demo's prompts.",
+        help="Token counts of random prompts, one scenario each, instead of the demo's prompts.",
     )
     sampling = parser.add_argument_group("sampling")
     sampling.add_argument(

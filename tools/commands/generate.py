@@ -32,8 +32,8 @@ GROUPS: Mapping[str, Mapping[Tensor, str]] = {
         tensors.PROMPT_LOOKUP_NUM_TOKENS: "The number of draft tokens per round if prompt lookup "
         "finds them.",
         tensors.MAX_MATCHING_NGRAM_SIZE: "The longest n-gram that prompt lookup searches for.",
-        tensors.LOOKUP_POOL: "The pool of earlier answers that prompt lookup copies from too, and "
-        "that this answer joins.",
+        tensors.LOOKUP_POOL: "The lookup pool: prompt lookup also copies from its answers, and "
+        "this answer joins it.",
         tensors.USE_DRAFT_LOGITS: "Accept draft tokens by probability instead of comparing ids.",
         tensors.DRAFT_ACCEPTANCE_THRESHOLD: "Accept draft tokens that the target finds at least "
         "this likely. This changes the distribution.",
@@ -88,7 +88,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     guides.add_argument(
         "--regex",
         metavar="TEXT",
-        help="Answer with a text that this regular expression matches as a whole.",
+        help="Answer with text that matches this regular expression in full.",
     )
     groups["output"].add_argument(
         "--explain", action="store_true", help="Show what each round drafted and accepted."

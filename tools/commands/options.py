@@ -94,7 +94,7 @@ def drafter_names(*, control: bool = False) -> str:
     """List the drafters for a help text; control: include the target alone."""
     drafting = [kind.name for kind in DRAFTERS.values() if kind.drafts_in_loop]
     also = [CONTROL.name] if control else []
-    return ", ".join((*drafting, *also, "or one that the deployment brings"))
+    return ", ".join((*drafting, *also, "or a custom drafter of the deployment"))
 
 
 def at_least(least: int) -> Callable[[str], int]:

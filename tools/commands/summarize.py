@@ -51,7 +51,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         type=Path,
         default=DATASET,
         metavar="FILE",
-        help='The dataset: JSONL of {"id", "text", "summary"}, and "stop" if wanted (default: '
+        help='The dataset: JSONL of {"id", "text", "summary"}, and optionally "stop" (default: '
         "docstrings).",
     )
     add_count(dataset, "--limit", "The number of items to take from the start (default: all).")
@@ -84,7 +84,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     columns.add_argument(
         "--test-trt-llm",
         action="store_true",
-        help="Accepted without effect: what is served is always tested.",
+        help="Accepted without effect: the served model is always tested.",
     )
     columns.add_argument(
         "--batch-size", type=int, default=1, choices=[1], metavar="N", help="Must be 1."
@@ -98,14 +98,14 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         type=float,
         default=15.0,  # the one in NVIDIA's documents
         metavar="PERCENT",
-        help="The threshold of all texts against the reference (default: %(default)g).",
+        help="The minimum for every output against the reference (default: %(default)g).",
     )
     accuracy.add_argument(
         "--control-threshold",
         type=float,
         default=95.0,  # greedy texts differ only after two tokens with equal logits
         metavar="PERCENT",
-        help=f"The threshold of the speculative texts against those of '{CONTROL}' (default: "
+        help=f"The minimum for the drafter's outputs against the outputs of '{CONTROL}' (default: "
         "%(default)g).",
     )
     parser.add_argument_group("output").add_argument(

@@ -112,7 +112,7 @@ GROUPS: Mapping[str, Mapping[str, Verb]] = {
             "its settings don't fit together or the engines don't fit into the GPUs.",
             (
                 "tandem build --profile llama-3.1-70b",
-                "tandem build --profile llama-3.1-70b | sh",
+                "tandem build --profile llama-3.1-70b > build.sh && sh build.sh",
             ),
         ),
     },

@@ -167,7 +167,7 @@ class LimitsSection(ConfigSection):
     """Limits of one request; more is rejected with one line that names the input."""
 
     max_text_bytes: PositiveInt | None = None
-    """Bytes of one prompt (default: what can fit: the longest token times `max_seq_len`)."""
+    """Bytes of one prompt (default: `max_seq_len` x the longest token's bytes)."""
     max_words: PositiveInt = RequestLimits.max_words
     """Words in each list of a prompt: stop, bad and bias words."""
     max_words_bytes: PositiveInt = RequestLimits.max_words_bytes
