@@ -263,7 +263,7 @@ def test_a_single_loop_has_no_others():
 
 @pytest.mark.parametrize(("counts", "settings"), [((2,), 1), ((1,), 2), ((1, 1), 1)])
 def test_a_wrong_number_of_instances_is_rejected(counts, settings):
-    with pytest.raises(ValueError, match=f"starts {sum(counts)} loops, .* says {settings}; set"):
+    with pytest.raises(ValueError, match=f"starts {sum(counts)} loops, .* is {settings}; set"):
         other_loops(started_as(*counts), settings)
 
 

@@ -107,7 +107,7 @@ def test_the_end_waits_for_free_shared_memory(made, answer, pb, monkeypatch):
     assert eventually(lambda: sender.closed)
     assert [sent.line for sent in triton.sent] == ["no memory"]
     [line] = pb.Logger.lines
-    assert line.endswith("a request waits for its end: the server's shared memory is full")
+    assert line.endswith("the end of a request waits: the server's shared memory is full")
 
 
 def test_free_memory_of_triton_or_dev_shm_is_enough(monkeypatch):
