@@ -183,7 +183,7 @@ def test_what_vllm_cannot_do_exactly_is_rejected_by_name(engine, asked):
 @pytest.fixture(scope="module")
 def speculating(tmp_path_factory):
     """An engine that drafts by itself, by vLLM's n-gram lookup."""
-    own = {"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_max": 3}
+    own = {"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_min": 1}
     harness = start_vllm(tmp_path_factory.mktemp("ngram"), speculative_config=own)
     yield harness
     harness.engine.close()
