@@ -163,9 +163,8 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--eager", action="store_true", help="without CUDA graphs")
     parser.add_argument("--tensor-parallel-size", type=int, default=1)
     parser.add_argument("--threads", type=int, default=0, help="of a CPU")
-    parser.add_argument(
-        "--arguments", type=json.loads, help='more of vLLM\'s, as JSON: \'{"quantization": "fp8"}\''
-    )
+    parser.add_argument("--dtype", default="auto")
+    parser.add_argument("--arguments", type=json.loads, help="more of vLLM's, as a JSON object")
     return parser.parse_args()
 
 

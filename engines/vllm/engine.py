@@ -77,6 +77,7 @@ class VllmEngine:
             self._process.wait(SECONDS_TO_END)
         except subprocess.TimeoutExpired:
             self._process.kill()
+            self._process.wait()
         self._thread.join()
         self._connection.close()
 
@@ -146,6 +147,7 @@ def _start(settings: VllmSettings) -> tuple[Connection, subprocess.Popen[bytes]]
             f"messages say why ({settings.python} must have vLLM installed)"
         ) from error
     if not isinstance(said, Ready):
+        process.wait()
         raise said
     log.info("vLLM %s serves %s", said.version, settings.model)
     return ours, process

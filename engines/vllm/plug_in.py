@@ -87,6 +87,8 @@ class DraftScheduler(Scheduler):  # type: ignore[misc]
         super().__init__(*args, **kwargs)
         self.calls: dict[str, ScheduledCall] = {}
         self.steps = 0
+        speculation = self.vllm_config.speculative_config
+        self._drafts_itself = speculation is not None and speculation.method != "custom_class"
         # A draft is added after vLLM has counted a step's tokens and allocated their blocks.
         self.num_lookahead_tokens = max(self.num_lookahead_tokens, self.num_spec_tokens)
         self.max_num_scheduled_tokens -= self.max_num_running_reqs * self.num_spec_tokens
@@ -101,20 +103,19 @@ class DraftScheduler(Scheduler):  # type: ignore[misc]
             call = self.calls.get(request_id)
             if call is None:
                 continue
-            request = self.requests[request_id]
-            if call.verifies:
-                # Newer versions pad the drafts of a request that decodes; this one never does.
-                count = counts[request_id] - len(drafts.pop(request_id, ()))
-                if request.num_computed_tokens + count == request.num_tokens:
-                    drafts[request_id] = call.request.draft_ids.tolist()
-                    count += len(call.request.draft_ids)
-                scheduler_output.total_num_scheduled_tokens += count - counts[request_id]
-                counts[request_id] = count
+            request, count = self.requests[request_id], counts[request_id]
+            if not self._drafts_itself:
+                count -= len(drafts.pop(request_id, ()))  # padding, so that all drafts are as long
+            if call.verifies and request.num_computed_tokens + count == request.num_tokens:
+                drafts[request_id] = call.request.draft_ids.tolist()
+                count += len(call.request.draft_ids)
+            scheduler_output.total_num_scheduled_tokens += count - counts[request_id]
+            counts[request_id] = count
             if not call.computed_tokens:
                 call.cached_tokens = request.num_computed_tokens
                 call.first_scheduled_time_ns = time.time_ns()
             call.computed_tokens += counts[request_id]
-            call.draft_tokens += len(drafts.get(request_id, ()))
+            call.draft_tokens += sum(token >= 0 for token in drafts.get(request_id, ()))
         super()._update_after_schedule(scheduler_output)
         scheduler_output.has_structured_output_requests |= bool(self._constrained(scheduler_output))
 

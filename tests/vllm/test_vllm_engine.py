@@ -181,6 +181,27 @@ def test_what_vllm_cannot_do_exactly_is_rejected_by_name(engine, asked):
 
 
 @pytest.fixture(scope="module")
+def speculating(tmp_path_factory):
+    """An engine that drafts by itself, by vLLM's n-gram lookup."""
+    own = {"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_min": 1}
+    harness = start_vllm(tmp_path_factory.mktemp("ngram"), speculative_config=own)
+    yield harness
+    harness.engine.close()
+
+
+def test_vllms_own_speculation_says_the_same_and_is_counted(engine, speculating):
+    ids = [*prompt(4, 12)] * 6
+    want = engine.tokens(ids, 60)
+    before = speculating.engine.steps
+    outcome = speculating.call(ids, 60)
+    usage = outcome.last.usage
+    assert outcome.tokens == want
+    assert 0 <= usage.accepted_tokens <= usage.draft_tokens > 0
+    assert speculating.engine.steps - before == 60 - usage.accepted_tokens
+    assert speculating.tokens(ids, 60, stop_words=Words.of(want[10:12])) == want[:12]
+
+
+@pytest.fixture(scope="module")
 def small(tmp_path_factory):
     """An engine whose KV cache holds two of its longest sequences, in steps of few tokens."""
     folder = tmp_path_factory.mktemp("small")
