@@ -1,13 +1,11 @@
 """Profiles of `kind: vllm`."""
 
 import json
-import sys
 
 import pytest
 import yaml
 
 from tandem.engines import capabilities
-from tandem.tools.commands import doctor
 from tandem.tools.errors import TandemError
 from tandem.tools.profiles import deployment
 from tandem.tools.triton import repository
@@ -98,13 +96,3 @@ def test_shipped_profiles_fit_two_engines_on_one_gpu(shipped, name, changes):
     engines = planned.profile.engines
     assert engines.target.gpu_memory_fraction + engines.draft.gpu_memory_fraction <= 1
     assert planned.loop_settings().drafter == "draft_model"
-
-
-@pytest.mark.parametrize(
-    ("python", "found"),
-    [(sys.executable, "not in "), ("/none/python", "/none/python: No such file")],
-)
-def test_doctor_says_where_vllm_is_missing(python, found):
-    finding = doctor.examine_vllm("target", python)
-    assert finding.good is False
-    assert finding.found.startswith(found)
