@@ -5,9 +5,17 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Callable, Collection, Mapping
+from itertools import islice
 from typing import Annotated, Any, NamedTuple
 
-from pydantic import BeforeValidator, Discriminator, Field, Tag
+from pydantic import (
+    BeforeValidator,
+    Discriminator,
+    Field,
+    Tag,
+    ValidatorFunctionWrapHandler,
+    WrapValidator,
+)
 from pydantic_core import PydanticCustomError
 
 from tandem.contract.engine import MAX_TOP_LOG_PROBS
@@ -145,6 +153,7 @@ def wrong(field: str, message: str, code: ApiCode | None = None) -> PydanticCust
 
 
 MOST_CHOICES = 128
+ENTRIES_AT_ONCE = 1000
 INT32 = 2**31 - 1
 # Otherwise pydantic would keep an error for each of millions of items.
 FIRST_FAULT = Field(fail_fast=True)
@@ -156,13 +165,26 @@ Alternatives = Annotated[int, Field(ge=0, le=MAX_TOP_LOG_PROBS)]
 Penalty = Annotated[float, Field(ge=-2, le=2, allow_inf_nan=False)]
 
 
+def _in_parts(value: Any, check: ValidatorFunctionWrapHandler) -> Any:
+    """Check an object in parts, up to the first part with errors, which are all reported."""
+    if not isinstance(value, dict):
+        return check(value)
+    entries: dict[Any, Any] = {}
+    left = iter(value.items())
+    while part := dict(islice(left, ENTRIES_AT_ONCE)):
+        entries |= check(part)
+    return entries
+
+
 def _token_id(name: str) -> int:
     if not re.fullmatch("0|[1-9][0-9]{0,9}", name):  # one spelling per id
         raise PydanticCustomError("token_id", "must be a token id")
     return int(name)
 
 
-LogitBias = Annotated[dict[Annotated[TokenId, BeforeValidator(_token_id)], Bias], FIRST_FAULT]
+LogitBias = Annotated[
+    dict[Annotated[TokenId, BeforeValidator(_token_id)], Bias], WrapValidator(_in_parts)
+]
 Texts = Annotated[list[str], FIRST_FAULT]
 TokenIds = Annotated[list[TokenId], FIRST_FAULT]
 

@@ -160,7 +160,7 @@ async def test_neutral_values_are_accepted(post, triton, name, value):
         (
             {"logit_bias": {"5": 101, "6": 1, "x": 1, "7": True}},
             "logit_bias.5",
-            "logit_bias.5: must be less than or equal to 100",
+            "less than or equal to 100; logit_bias.x: must be a token id; logit_bias.7: must be a",
         ),
         ({"n": True}, "n", "n: must be a valid integer"),
         ({"n": "2"}, "n", "n: must be a valid integer"),
