@@ -1,4 +1,4 @@
-"""Commands that ask a running server: `generate`, `bench`, `tune`, `summarize`; and examples/."""
+"""Commands that ask a running server: `generate`, `bench`, `summarize`; and examples/."""
 
 import io
 import json
@@ -194,18 +194,12 @@ def test_bench_measures_every_combination(emulated, tmp_path, capsys):
         assert (row["scaling"] is None) == (row["num_streams"] == 1)
 
 
-def test_bench_and_tune_measure_only_drafters_of_the_server(without_draft, capsys):
+def test_bench_measures_only_drafters_of_the_server(without_draft, capsys):
     assert run("bench", without_draft, *FEWEST, "--model", "bls") == 0
     shown = capsys.readouterr()
     assert re.search(r"^prompt_lookup ", shown.out, re.MULTILINE)
     assert "draft_model" not in shown.out
-    assert "'bls' does not stream: no latencies" in shown.err
-    arguments = ("--num-draft-tokens", "2,4", "--max-matching-ngram-size", "2")
-    assert run("tune", without_draft, *FEWEST, *arguments) == 0
-    shown = capsys.readouterr().out
-    assert "draft_model" not in shown
-    assert "fastest: " in shown
-    assert "\ndecoding:\n  drafter: " in shown
+    assert "'bls' doesn't stream: no latencies" in shown.err
 
 
 def test_bench_rejects_drafters_and_lengths_that_the_server_lacks(without_draft, emulated, capsys):
@@ -219,7 +213,7 @@ def test_bench_rejects_drafters_and_lengths_that_the_server_lacks(without_draft,
     assert f"--num-draft-tokens 99: {emulated.grpc_url} verifies 32 draft tokens per round" in error
 
 
-@pytest.mark.parametrize("verb", ["generate", "bench", "tune", "summarize", "perf"])
+@pytest.mark.parametrize("verb", ["generate", "bench", "summarize", "perf"])
 def test_commands_name_the_entries_when_they_get_a_wrong_one(without_draft, capsys, verb):
     url = without_draft.grpc_url
     option = "--entry" if verb == "perf" else "--model"

@@ -184,6 +184,7 @@ def test_without_a_hub_the_cache_serves_what_it_holds(served, tmp_path, monkeypa
     assert "doesn't have all of it" in refusal(HubModel("owner/other").describe)
 
 
+@pytest.mark.heavy  # the library retries for 20 s
 def test_without_a_hub_half_a_model_is_none(served, monkeypatch):
     HubModel(ID).describe()
     ask("http://127.0.0.1:9", monkeypatch)
