@@ -1,6 +1,6 @@
 """The dashboard, made by hand as far as it differs from any other.
 
-Run it to write tandem.json anew; a test finds out when that was forgotten.
+Run it to write tandem.json; a test fails if the file is out of date.
 """
 
 from __future__ import annotations
@@ -205,8 +205,8 @@ def rows() -> Iterator[list[dict[str, Any]]]:
     yield [
         panel(
             "Lost calls",
-            "Engine calls given up and still unanswered. At 32 a loop calls an engine no more "
-            "until the server is restarted.",
+            "Engine calls past their timeout without an answer. At 32, a loop stops calling the "
+            "engine until the server is restarted.",
             "short",
             {
                 "{{engine}}, loop {{loop}}": "max by (engine, loop) "
@@ -215,16 +215,15 @@ def rows() -> Iterator[list[dict[str, Any]]]:
         ),
         panel(
             "Since the last look",
-            "How long ago each model last looked after its requests; of several loops, the one "
-            "that has not looked for longest. Where it grows, nobody is cancelled and no time-out "
-            "ends a call: restart the server.",
+            "Seconds since each model last checked its requests; of several loops, the highest. If "
+            "it grows, cancellations and timeouts no longer work: restart the server.",
             "s",
             {"{{model}}": "time() - min by (model) (tandem_watcher_last_look_timestamp_seconds)"},
         ),
         panel(
             "Response not taken",
-            "For how long Triton has not taken a response. Where it grows beyond 30 s, no gRPC "
-            "stream is answered any more: restart the server.",
+            "How long Triton has not taken a response. Above 30 s, no gRPC stream gets answers: "
+            "restart the server.",
             "s",
             {
                 "{{model}}, loop {{loop}}": "max by (model, loop) "

@@ -153,10 +153,10 @@ def test_a_server_is_alive_as_long_as_each_of_its_watchers_looks(blindness, trit
     triton.looked = {"bls": 3.0, "bls_stream": 20.0}
     assert blindness() is None
     triton.other_loop_looked = 90.0
-    said = f"nobody has looked after the requests of {OTHER_LOOP[1:-1]} for 90 s"
+    said = f"the requests of {OTHER_LOOP[1:-1]} were last checked 90 s ago"
     assert blindness() == said
     triton.other_loop_looked, triton.looked["bls_stream"] = 0.0, 90.0
-    assert blindness() == 'nobody has looked after the requests of model="bls_stream" for 90 s'
+    assert blindness() == 'the requests of model="bls_stream" were last checked 90 s ago'
 
 
 def test_a_server_that_does_not_answer_says_nothing_about_its_watchers(program):

@@ -102,12 +102,12 @@ def ailment(generate: str, metrics: str, target: str, patience: float) -> str | 
 def blindness(metrics: str) -> str | None:
     """Return which model's watcher has stopped, or None.
 
-    Without it requests are answered still, but nobody is cancelled and no time-out ends a call.
+    Without it, requests are still answered, but cancellations and timeouts do not work.
     """
     now = time.time()
     for labels, seen in samples(metrics, LAST_LOOK):
         if now - seen > SECONDS_WITHOUT_A_LOOK:
-            return f"nobody has looked after the requests of {labels} for {now - seen:.0f} s"
+            return f"the requests of {labels} were last checked {now - seen:.0f} s ago"
     return None
 
 
