@@ -4,7 +4,7 @@
 
 Each turn sends the same prompt both ways: the first token and the time between chunks are compared
 turn by turn. Then many streams run at once through the gateway, which shows its processor time.
-Streams of one chunk separate the cost of a request from that of a chunk.
+Streams of one chunk separate the cost of a request from the cost of a chunk.
 """
 
 from __future__ import annotations

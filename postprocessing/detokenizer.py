@@ -141,7 +141,7 @@ def _token_bytes(token: str) -> bytes:
 
 
 def piece_bytes(piece: str) -> bytes | None:
-    """Return the bytes that a piece of a vocabulary stands for: one, or those of its letters."""
+    """Return the bytes that a piece of a vocabulary represents: one, or one per letter."""
     if BYTE_TOKEN.fullmatch(piece):
         return bytes([int(piece[3:-1], 16)])
     if not all(letter in _BYTE_OF_LETTER for letter in piece):

@@ -33,12 +33,12 @@ WORD_LISTS = (
 PROMPTS = (tensors.INPUT_ID, tensors.REQUEST_INPUT_LEN)
 DECODER_PROMPTS = (tensors.DECODER_INPUT_ID, tensors.REQUEST_DECODER_INPUT_LEN)
 CHARACTERS_OF_A_TOKEN = 16  # more than of any text that is worth reading to its end
-LONG_TEXT_BYTES = 2**20  # from here on a text's tokens take memory worth giving back
+LONG_TEXT_BYTES = 2**20  # above this, a text's tokens take memory worth giving back
 IMAGES = (tensors.IMAGE_BYTES, tensors.IMAGE_URL, tensors.VIDEO_BYTES)
 
 
 class Preprocessor:
-    """Turns the tensors of one request into those of its answer."""
+    """Turns the input tensors of one request into its output tensors."""
 
     def __init__(self, tokenizer: Tokenizer, settings: TokenizerSettings) -> None:
         self._tokenizer = tokenizer

@@ -33,7 +33,7 @@ def load_tokenizer(folder: Path) -> Tokenizer:
     tokenizer = _read_tokenizer(folder, config)
     _add_configured_tokens(tokenizer, folder, config)
     _mark_named_tokens(tokenizer, read_json(folder / "special_tokens_map.json") | config)
-    # Both may have been left in the file by whoever trained with them; a prompt must come whole.
+    # Training may have left both in the file, but a prompt must not be cut or padded.
     tokenizer.no_truncation()
     tokenizer.no_padding()
     return tokenizer
@@ -46,9 +46,9 @@ def special_token_ids(tokenizer: Tokenizer) -> frozenset[int]:
 
 
 def longest_token_bytes(tokenizer: Tokenizer) -> int:
-    """Return the most bytes of UTF-8 that one token of a text may stand for, on average of it.
+    """Return an upper bound of a text's bytes of UTF-8 per token.
 
-    Not of every text: an unknown word, or spaces beside a special token, may be of any length.
+    Some texts exceed it: an unknown word, or spaces next to a special token, may have any length.
     """
     vocabulary = tokenizer.get_vocab(with_added_tokens=True)
     bytewise = '"ByteLevel"' in _state(tokenizer.decoder)

@@ -160,10 +160,9 @@ def draft_ahead_of(
 ) -> DraftAhead | None:
     """Return how a request drafts ahead; None: it never does.
 
-    In logits mode the target needs the logits of a draft. Those of all branches are too large to
-    send, so they must be in shared memory. The text of a seeded request must not depend on which
-    branches are there in time. And after a guide's forced tokens, a branch would have to include
-    them.
+    In logits mode the target needs the logits of a draft. The logits of all branches are too large
+    to send, so they must be in shared memory. The text of a seeded request must not depend on which
+    branches are ready in time. After a guide's forced tokens, a branch would have to include them.
     """
     if planner is None or not settings.draft_branches or request.draft_ahead is False:
         return None

@@ -1,4 +1,4 @@
-"""A model of block reuse: which beginnings of a text need not be computed again."""
+"""A model of block reuse: which beginnings of a text don't have to be computed again."""
 
 from __future__ import annotations
 

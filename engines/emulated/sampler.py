@@ -59,7 +59,7 @@ class EmulatedSampler:
         return token
 
     def peek(self, *, by_noise: bool) -> int:
-        """Return the token that would come next; without noise, the likeliest one."""
+        """Return the token that would come next; without noise, the most likely one."""
         if by_noise or self._sampling.greedy:
             return self._choose().id
         return int(self._rows()[1].tokens[0])

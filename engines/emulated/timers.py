@@ -19,13 +19,13 @@ class Timer(Protocol):
     def now_ns(self) -> int: ...
 
     def wall_ns(self) -> int:
-        """Return the time as the system's clock has it."""
+        """Return the time of the system's clock."""
 
     def at(self, due_ns: int, action: Action) -> None:
-        """Have `action` called at that time, or as soon as possible after it."""
+        """Call `action` at that time, or as soon as possible after it."""
 
     def close(self) -> None:
-        """Forget what was not called yet; after this nothing is."""
+        """Drop all pending actions, and call no more."""
 
 
 class WallTimer:
@@ -98,7 +98,7 @@ class WallTimer:
 
 
 class VirtualTimer:
-    """A clock that stands still until `advance`, for exact simulations."""
+    """A clock that moves only by `advance`, for exact simulations."""
 
     def __init__(self) -> None:
         self._now_ns = 0

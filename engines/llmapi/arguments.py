@@ -1,6 +1,6 @@
-"""From our settings and requests to TensorRT-LLM's arguments. Pure.
+"""Turns our settings and requests into TensorRT-LLM's arguments. Pure.
 
-Names are those of TensorRT-LLM 1.2.1: `BaseLlmArgs`, `TorchLlmArgs`, `KvCacheConfig`,
+Names are from TensorRT-LLM 1.2.1: `BaseLlmArgs`, `TorchLlmArgs`, `KvCacheConfig`,
 `NGramDecodingConfig` and `DraftTargetDecodingConfig` in tensorrt_llm/llmapi/llm_args.py,
 `SamplingParams` in tensorrt_llm/sampling_params.py. Before 1.2 the draft model's argument was
 `speculative_model_dir` (1.2.1 reads either name), and before 1.0 the draft's length was

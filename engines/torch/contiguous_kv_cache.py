@@ -171,7 +171,7 @@ class KVCache:
     def lend(self, entry: KVEntry, branches: int, tokens: int) -> int:
         """Lend a running call blocks for branches of ``tokens`` each; return the tokens of room.
 
-        Only free blocks and those of stale texts are lent: a text that another call will continue
+        Only free blocks and blocks of stale texts are lent: a text that another call will continue
         is not forgotten for a guess.
         """
         wanted = self.blocks_for(branches * tokens)

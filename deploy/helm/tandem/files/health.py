@@ -102,7 +102,7 @@ def ailment(generate: str, metrics: str, target: str, patience: float) -> str | 
 def blindness(metrics: str) -> str | None:
     """Return which model's watcher has stopped, or None.
 
-    Without it requests are answered still, but nobody is cancelled and no time-out ends a call.
+    Without a watcher requests are still answered, but cancellations and time-outs don't work.
     """
     now = time.time()
     for labels, seen in samples(metrics, LAST_LOOK):
@@ -114,7 +114,7 @@ def blindness(metrics: str) -> str | None:
 def silence_of_streams(metrics: str) -> str | None:
     """Return which loop's responses Triton does not take any more, or None.
 
-    The one thread that serves all gRPC streams waits for ever then; all else goes on.
+    The one thread that serves all gRPC streams then hangs. Everything else keeps working.
     """
     for labels, seconds in samples(metrics, UNTAKEN):
         if seconds > SECONDS_UNTAKEN:
