@@ -1,4 +1,4 @@
-"""What a deployment decides for an emulated engine; it arrives as parameters of the model."""
+"""The settings of an emulated engine, which arrive as parameters of the model."""
 
 from __future__ import annotations
 

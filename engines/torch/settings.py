@@ -1,4 +1,4 @@
-"""What a deployment decides for the torch engine; it arrives as parameters of the model."""
+"""The settings of a torch engine, which arrive as parameters of the model."""
 
 from __future__ import annotations
 
