@@ -175,7 +175,6 @@ class TokenCount:
     last: float = 0.0
 
     def add(self, tokens: int, now: float) -> None:
-        """Count a chunk."""
         if not self.tokens:
             self.num_first, self.first = tokens, now
         self.tokens += tokens
@@ -196,11 +195,9 @@ class Clock:
         self._order = itertools.count()
 
     def after(self, seconds: float, action: Callable[[], None]) -> None:
-        """Schedule an action."""
         heapq.heappush(self._events, (self.now + seconds, next(self._order), action))
 
     def advance(self) -> None:
-        """Pass on to the next event."""
         self.now, _, action = heapq.heappop(self._events)
         action()
 
@@ -360,7 +357,6 @@ class World:
                 self._perform(self._paused.pop(number, None) or self._answers(number), None)
 
     def pass_time(self, seconds: float) -> None:
-        """Let virtual time pass."""
         end = self.clock.now + seconds
         while self.clock.now < end:
             self.clock.advance()
@@ -377,7 +373,6 @@ class World:
 
     @property
     def tokens(self) -> int:
-        """Tokens of all streams."""
         return sum(count.tokens for count in self._counts.values())
 
     @property

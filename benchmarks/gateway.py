@@ -54,7 +54,6 @@ class ProcessorTime(NamedTuple):
 
 
 def main() -> None:
-    """Measure and print."""
     options = _options()
     tokenizer = deployment.load(PROFILE).tokenizer.folder
     with (

@@ -1,4 +1,4 @@
-"""The progress bar of a long job, and its log lines where output is not a terminal."""
+"""The progress bar of a long job, or log lines if the output is not a terminal."""
 
 from __future__ import annotations
 
