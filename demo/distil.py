@@ -95,7 +95,7 @@ def rows_for(step: int, tokens: int, train: Ids, own: Ids) -> torch.Tensor:
 
 
 def distil(steps: int, tokens: int, own_batches: int, muon_rate: float, adam_rate: float) -> Any:
-    """Train the draft for `steps` steps of `tokens` tokens, from where the last run left off."""
+    """Train the draft for `steps` steps of `tokens` tokens; resume the last run."""
     train = load_corpus().train
     target = load_checkpoint("target", torch.bfloat16).to(device()).requires_grad_(False)
     draft = new_model("draft").to(device())

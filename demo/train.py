@@ -63,7 +63,7 @@ def validation_loss(model: Any, held_out: Ids, tokens: int = 131_072, length: in
 
 
 def train(steps: int, tokens: int, muon_rate: float, adam_rate: float, state: Path) -> Any:
-    """Train for `steps` steps of `tokens` tokens, from where `state` left off."""
+    """Train for `steps` steps of `tokens` tokens; resume from `state`."""
     corpus = load_corpus()
     model = new_model("target").to(device())
     optimizer = Optimizer(model, muon_rate, adam_rate)

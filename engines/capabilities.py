@@ -30,7 +30,7 @@ _NONE = Capabilities(**{field.name: False for field in fields(Capabilities)})
 # rows only as several responses to one call, which deadlocks it, and reports no alternatives: no
 # branches.
 TENSORRTLLM = replace(_NONE, verifies_drafts=True, returns_logits=True)
-# A synthetic language knows how likely the tokens are that it says.
+# A synthetic language knows the probabilities of its tokens.
 EMULATED = replace(TORCH, top_log_probs=False, prompt_log_probs=False)
 TORCH_LOOKUP = replace(
     TORCH,

@@ -3,11 +3,11 @@
 EngineError
 ├── LoadError             the engine cannot start: the checkpoint or the settings are at fault
 ├── ResponseError         an answer does not fit into shared memory
-├── CancelledError        the library or process behind the engine aborted the call
+├── CancelledError        the engine's library aborted the call
 └── RequestError          one call asked for something impossible; the text names the input
     ├── UnsupportedError  this engine does not do that, whatever the value
-    ├── ClosingError      the engine is shutting down; another one may serve the call
-    └── EndedError        the process behind the engine has ended; another one may serve the call
+    ├── ClosingError      the engine is shutting down; another engine may serve the call
+    └── EndedError        the engine's process has ended; another engine may serve the call
 """
 
 from __future__ import annotations
@@ -53,13 +53,13 @@ class ClosingError(RequestError):
 
 
 class EndedError(RequestError):
-    """The process behind the engine has ended."""
+    """The engine's process has ended."""
 
     code: ClassVar[ErrorCode] = "UNAVAILABLE"
 
 
 class CancelledError(EngineError):
-    """The library behind the engine aborted the call."""
+    """The engine's library aborted the call."""
 
     code: ClassVar[ErrorCode] = "CANCELLED"
 

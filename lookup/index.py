@@ -48,7 +48,7 @@ class NgramIndex:
         self._nodes: dict[int, int] = {}  # key of (shorter n-gram's node, token before it) -> node
         self._follower = array("i", [0])  # node -> position of the token after its occurrence
         self._once = bytearray(1)  # node -> whether its n-gram occurred once
-        # The position after the oldest occurrence of the longest n-gram of the tail; 0: none, or
+        # The position after the oldest occurrence of the tail's longest n-gram; 0: none, or
         # newer ones matter. While the row repeats what follows there, it brings no new n-gram.
         self._copied = 0
         # (node, position after an occurrence) -> position after the occurrence before
@@ -61,7 +61,7 @@ class NgramIndex:
         row = self._row
         for token in tokens:
             if not self._copied:
-                self._add_ngrams()  # which end here, now that a token follows them
+                self._add_ngrams()  # they end here, and now a token follows them
             if self._copied:
                 self._copied = self._copied + 1 if row[self._copied] == token else 0
             row.append(token)
@@ -88,7 +88,7 @@ class NgramIndex:
         return Match(row[start : start + limit].tolist(), size)
 
     def _matching(self, follower: int, size: int, most: int) -> int:
-        """Count the tokens before a position that equal the row's last ones; ``size`` surely do."""
+        """Count the tokens before a position that equal the row's last ones, at least ``size``."""
         row, end = self._row, len(self._row)
         most = min(most, follower)
         while size < most and row[follower - size - 1] == row[end - size - 1]:

@@ -15,12 +15,12 @@ from numpy.typing import NDArray
 
 from tandem.lookup.index import Match
 
-LEAST_MATCH: Final = 3  # tokens that lead to a copy from a pool: what is shorter is everywhere
+LEAST_MATCH: Final = 3  # tokens that lead to a copy from a pool: shorter matches are everywhere
 LONGEST_MATCH: Final = 24  # that are compared
 MOST_OCCURRENCES: Final = 16  # that a lookup compares, the newest first
 # Least number of tokens that an answer counts for: its objects and a pool's take as much memory.
 LEAST_COUNTED: Final = 64
-# What may go to the end of the line for an answer that joins, in tokens: it takes about 1 ms.
+# Tokens of answers that may be requeued when one answer joins: this takes about 1 ms.
 MOST_MOVED: Final = 8192
 MOVE: Final = 512  # what one answer costs in addition to its tokens
 OFFSET_BITS: Final = 24  # of a position, which is an answer's number and an offset in it
@@ -47,7 +47,7 @@ class PooledAnswer(NamedTuple):
 class Links(NamedTuple):
     """The slots of an answer's positions, [n - LEAST_MATCH].
 
-    again: which of them came before in this answer, and before: where they last did.
+    again: which of them occurred before in this answer. before: their last positions there.
     """
 
     slots: NDArray[np.int64]
@@ -203,7 +203,7 @@ class LookupPools:
         return mixed >> self._shift
 
     def _links(self, key: bytes, row: NDArray[np.int32]) -> Links:
-        """Return where the tokens before each position belong that a token follows. row: [n]."""
+        """Return the slots of the tokens before each position that a token follows. row: [n]."""
         count = len(row) - LEAST_MATCH
         mixed = np.full(count, int.from_bytes(key[:8], "little"), np.uint64)
         for at in range(LEAST_MATCH):

@@ -1,9 +1,9 @@
-"""Drafting ahead: while the target verifies a draft, the draft engine drafts on after it.
+"""Drafting ahead: while the target verifies a draft, the draft engine drafts what may follow.
 
 A verification ends in an **outcome**: (accepted length j, next token x). An outcome names the
 context of the next round, so it is the key of a **branch**: what the draft engine drafted after the
 context, d_1..d_j and x. If there is a branch for the outcome, the next round has its draft at once:
-a **hit**. If not, the round drafts as usual, only shorter, because the target waits meanwhile.
+a **hit**. If not, the round drafts as usual, but fewer tokens, because the target waits meanwhile.
 
 Drafting ahead never changes the tokens of a draft, only their number: a branch holds, token for
 token, what a draft call after its outcome would have returned.

@@ -56,10 +56,10 @@ class Row:
 
 
 def read_row(logits: Floats) -> Row:
-    """Return the distribution that logits [vocab_size] stand for.
+    """Return the distribution of logits [vocab_size].
 
-    Tokens that no temperature up to 1 would let through are left out: most rows come from an
-    emulated draft, and looking for its few candidates costs a tenth of a softmax.
+    Tokens that are never drawn at a temperature up to 1 are omitted. Most rows come from an
+    emulated draft, and finding its few candidates takes a tenth of a softmax's time.
     """
     best = logits.max()
     tokens = np.flatnonzero(logits > best - _NEGLIGIBLE)

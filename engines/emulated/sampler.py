@@ -44,7 +44,7 @@ class EmulatedSampler:
         self.text: Text = language.read(request.input_ids)
         self._bans = Bans(request, language.vocab_size)
         self._masks = TokenMasks(request, language.vocab_size)
-        self._history: Ids | None = None  # what `text` stands for, with room for the answer
+        self._history: Ids | None = None  # the ids of `text`, with room for the answer
         if self._bans:
             most = max(request.max_new_tokens, len(request.draft_ids) + 1)
             most += int(request.branch_output_len.max(initial=0))

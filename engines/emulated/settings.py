@@ -17,7 +17,7 @@ class EmulatedSettings:
 
     role: whether it speaks the language (`target`) or guesses it (`draft`).
     vocab_size: width of its logits. low_id, high_id: it emits ids from low_id to high_id - 1.
-    max_seq_len: a context and its answer must fit in together.
+    max_seq_len: most tokens of a context and its answer together.
     max_draft_len: the longest draft it verifies; 0: none.
     kv_cache_tokens: tokens of past text that it remembers, in blocks of `kv_block_tokens`.
     alpha: probability that a draft's best guess is the target's own token. With `hard_alpha`, the
