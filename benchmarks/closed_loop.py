@@ -4,12 +4,12 @@ Each stream sends its next request as soon as the last one is answered. The loop
 their controllers are the product's own. Engines, hops and the clock are modelled:
 
 - A call takes one step per token that it decodes. A verification is one step, which grows with the
-  draft. Every other call under way in the same engine makes a step longer by ``batch_slope``.
-- A call of the draft engine that drafts ahead computes all its branches side by side.
+  draft. Every other running call of the same engine makes a step longer by ``batch_slope``.
+- A call of the draft engine that drafts ahead computes all its branches in parallel.
 - A call waits for the loop's processor on its way in and out. All streams share that processor, in
-  the order of their calls. On a small machine it is what many streams wait for.
+  the order of their calls. On a small machine, many streams mostly wait for it.
 
-Each stream's texts are drawn once, so every setting meets the same texts.
+Each stream's texts are drawn once, so every setting has the same texts.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ MAX_DRAFT_LEN = 32
 ANSWER_LEN = 300
 MAX_COPY_LEN = 10
 PROMPT_LEN = 200
-WORDS = 10**6  # words of the vocabulary: none occurs twice by chance
+WORDS = 10**6  # size of the vocabulary, so large that no word repeats by chance
 COPY_LEN, NEW_LEN = 20, 10  # mean lengths of stretches copied from the prompt, and of new ones
 STEPS_ALONE = 20
 FLOOR = 1e-9  # lower bound of probabilities whose logarithm is taken, and of divisors
@@ -78,11 +78,10 @@ SETTINGS = LoopSettings(
 class PairTimes:
     """What calls of two engines take.
 
-    target, draft: seconds of a step. hop: seconds on the way of a call, in and out. processor:
-    seconds of the loop's processor per call. The slopes make a step longer by that part of it:
-    verify_slope for each draft token that is verified, batch_slope for each other call under way,
-    token_slope for each draft token of other verifications under way, branch_slope for each branch
-    but the first.
+    target, draft: seconds of a step. hop: seconds of a call's transport in each direction.
+    processor: seconds of the loop's processor per call. Each slope makes a step longer by this
+    fraction: verify_slope per verified draft token, batch_slope per other running call, token_slope
+    per draft token of other running verifications, branch_slope per branch after the first.
     """
 
     target: float
@@ -175,7 +174,6 @@ class TokenCount:
     last: float = 0.0
 
     def add(self, tokens: int, now: float) -> None:
-        """Count a chunk."""
         if not self.tokens:
             self.num_first, self.first = tokens, now
         self.tokens += tokens
@@ -196,17 +194,15 @@ class Clock:
         self._order = itertools.count()
 
     def after(self, seconds: float, action: Callable[[], None]) -> None:
-        """Schedule an action."""
         heapq.heappush(self._events, (self.now + seconds, next(self._order), action))
 
     def advance(self) -> None:
-        """Pass on to the next event."""
         self.now, _, action = heapq.heappop(self._events)
         action()
 
 
 class SimulatedEngine:
-    """Serves calls side by side. How long a call takes is decided when it begins."""
+    """Serves calls in parallel. The duration of a call is fixed when it begins."""
 
     def __init__(self, clock: Clock, step: float, pair: PairTimes) -> None:
         self.step = step
@@ -217,7 +213,7 @@ class SimulatedEngine:
     def serve(
         self, steps: float, draft_tokens: int, then: Callable[[float], None]
     ) -> Callable[[], None]:
-        """Serve a call, pass its seconds to ``then``; return what stops the call early."""
+        """Serve a call and pass its seconds to ``then``; return a function that stops it early."""
         began = self._clock.now
         steps *= 1 + self._pair.batch_slope * self._under_way
         whole = self.step * (steps + self._pair.token_slope * self._verifying)
@@ -245,7 +241,7 @@ class Processor:
         self._free_at = 0.0
 
     def work(self, seconds: float, then: Callable[[], None]) -> None:
-        """Work for some seconds as soon as it is free."""
+        """Work for some seconds as soon as the processor is free."""
         self._free_at = max(self._clock.now, self._free_at) + seconds
         self._clock.after(self._free_at - self._clock.now, then)
 
@@ -293,7 +289,7 @@ Calls: TypeAlias = Generator[tuple[EngineCall, SimulatedText] | Wait | Paused, A
 class World:
     """Both engines, the loop's processor and all streams.
 
-    draft_len: 0 is the target alone. draft_ahead: as in a request; None lets the loop decide.
+    draft_len: 0: the target alone. draft_ahead: as in a request; None: the loop decides.
     rated: whether drafts come with probabilities. offset: seconds that the machine's clock shows at
     the beginning. loops: processes that serve the streams in turn, and learn separately.
     """
@@ -360,13 +356,12 @@ class World:
                 self._perform(self._paused.pop(number, None) or self._answers(number), None)
 
     def pass_time(self, seconds: float) -> None:
-        """Let virtual time pass."""
         end = self.clock.now + seconds
         while self.clock.now < end:
             self.clock.advance()
 
     def begin_counting(self) -> None:
-        """Forget all figures; streams go on."""
+        """Reset all figures; streams continue."""
         self.rounds = self.hits = 0
         for count in self._counts.values():
             count.tokens = 0
@@ -377,7 +372,6 @@ class World:
 
     @property
     def tokens(self) -> int:
-        """Tokens of all streams."""
         return sum(count.tokens for count in self._counts.values())
 
     @property

@@ -4,7 +4,7 @@
 
 Each turn sends the same prompt both ways: the first token and the time between chunks are compared
 turn by turn. Then many streams run at once through the gateway, which shows its processor time.
-Streams of one chunk separate the cost of a request from that of a chunk.
+Streams of one chunk separate the cost of a request from the cost of a chunk.
 """
 
 from __future__ import annotations
@@ -54,7 +54,6 @@ class ProcessorTime(NamedTuple):
 
 
 def main() -> None:
-    """Measure and print."""
     options = _options()
     tokenizer = deployment.load(PROFILE).tokenizer.folder
     with (

@@ -43,7 +43,6 @@ GuideOf = Callable[[int], tuple[str, str, str]]  # by a number: a name, a type a
 
 
 def main() -> None:
-    """Measure each case and print it."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--streams", type=int, default=8, help="that are measured")
     parser.add_argument("--seconds", type=float, default=60, help="of each case")
@@ -102,7 +101,6 @@ def first_chunks(url: str, name: str, over: threading.Event) -> list[float]:
 
 
 def report(name: str, gaps: list[float], waits: list[float], endings: Counter[str]) -> None:
-    """Print one case."""
     p50, p99, longest = (MS * np.percentile(gaps, part) for part in (50, 99, 100))
     print(  # noqa: T201
         f"{name}: {len(gaps)} gaps, p50 {p50:.1f} ms, p99 {p99:.1f} ms, longest {longest:.0f} ms; "

@@ -38,7 +38,6 @@ Answer = Callable[[str], int]  # answers a prompt, returns the number of tokens
 
 
 def main() -> None:
-    """Measure and print."""
     argparse.ArgumentParser(description=__doc__.partition("\n")[0]).parse_args()
     torch.set_num_threads(2)
     prompts = [row["prompt"] for row in load_prompts()][:PROMPTS]

@@ -51,7 +51,6 @@ class Turn(NamedTuple):
 
 
 def main() -> None:
-    """Measure in turns and print medians."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--profile", type=Path, default=PROFILE, help="of emulated engines")
     parser.add_argument("--instances", type=int, nargs="+", default=[1], help="loop processes")

@@ -43,7 +43,6 @@ FEW = AdmissionSection(max_requests=4, max_queue=4)  # idle threads of the serve
 
 
 def main() -> None:
-    """Measure in turns and print medians."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--profile", type=Path, default=PROFILE, help="of emulated engines")
     parser.add_argument("--rounds", type=int, default=200, help="of each loop in a turn")

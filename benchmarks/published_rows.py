@@ -56,7 +56,6 @@ class SimulatedRun:
 
     @property
     def tokens_per_second(self) -> float:
-        """Emulated throughput."""
         return self.tokens / self.seconds
 
 
@@ -120,7 +119,6 @@ def rows() -> list[PublishedPair]:
 
 
 def run(row: PublishedPair, answers: int = ANSWERS) -> SimulatedRun:
-    """Simulate a row."""
     loop = SequentialLoop(row.profile, orchestration_ms=PUBLISHED["orchestration_ms_assumed"])
     return loop.run(answers, draft_len=PUBLISHED["draft_len"])
 
@@ -131,7 +129,6 @@ def _settings_of(planned: EnginePlan) -> EmulatedSettings:
 
 
 def main() -> None:
-    """Print the table."""
     argparse.ArgumentParser(description=__doc__.partition("\n")[0]).parse_args()
     table = Table(title="emulated engines, virtual time: 10 draft tokens, 1.0 ms orchestration")
     for heading in ("profile", "published tok/s", "emulated tok/s", "error", "tokens per round"):

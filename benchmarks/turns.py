@@ -1,4 +1,4 @@
-"""Interleaved measurements: every way takes its turn, so that all meet the same noise."""
+"""Interleaved measurements: all ways take turns, so that noise affects them equally."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ ServingError                 INTERNAL     one line that a client may read
     │                        came with    the request
     ├── EngineTimeout        INTERNAL     model_timeout: an engine did not answer in time
     ├── EngineUnavailable    UNAVAILABLE  model_unavailable: an engine is not called any more
-    └── EngineRefused        INVALID_ARG  an engine will not take this call, now or later
+    └── EngineRefused        INVALID_ARG  an engine rejects this call, now and later
         └── DrafterFailed    INVALID_ARG  a deployment's own drafter has a fault: drafts end
 Cancelled                    CANCELLED    the client has left; it is not sent
 

@@ -66,7 +66,7 @@ class Request:
 
     @property
     def echoed_ids(self) -> TokenIds:
-        """The ids whose text precedes the answer's: those of the prompt, or none."""
+        """The ids whose text precedes the answer: the prompt's ids, or none."""
         return self.prompt_ids if self.echoes_prompt else self.prompt_ids[:0]
 
     @cached_property

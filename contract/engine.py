@@ -99,8 +99,8 @@ BRANCH_OUTPUT_LEN = INPUTS.ragged("branch_output_len", "INT32", (-1,))
 # Per accepted length: the seed of a plain call there. Default: `seed`, whose noise by position
 # draft and target share, so it also chooses the next tokens; with seeds, they are chosen by
 # probability. They are also chosen by probability if `return_generation_logits` asks for logits,
-# because a target that compares logits shares no noise. The logits are those of all branches'
-# tokens, in order of the branches. A call that was stopped returns none, because no round reads
+# because a target that compares logits shares no noise. The call returns the logits of all
+# branches' tokens, in order of the branches. A stopped call returns none, because no round reads
 # them.
 BRANCH_SEEDS = INPUTS.ragged("branch_seeds", "UINT64", (-1,))
 # For a target with the capability `masks_tokens`, [k + 1, ceil(vocab_size / 32)]: the tokens that

@@ -1,4 +1,4 @@
-"""Triton's code of an error, a class where the code is too coarse, and how both are sent.
+"""Triton's code of an error, a class if the code is too coarse, and how both are sent.
 
 A call between models loses the code before Triton 25.04: each error arrives as INTERNAL. So a model
 that is called by another one writes the code before its line, and the caller removes it.

@@ -14,7 +14,7 @@ from tandem.demo.vocabulary import VOCABULARY_SIZE
 
 Role = Literal["target", "draft"]
 
-# One head of keys and values keeps the KV cache small: copying it is much of what verifying costs.
+# One head of keys and values keeps the KV cache small. Copying it is a large part of verification.
 SHAPES: dict[Role, dict[str, Any]] = {
     "target": {
         "hidden_size": 320,
@@ -36,7 +36,7 @@ END_ID = 0
 
 
 def new_model(role: Role, seed: int = 0) -> Any:
-    """A freshly initialised model; what writes to the residual stream starts at zero."""
+    """Return an initialized model; weights that write to the residual stream are zero."""
     torch.manual_seed(seed)
     config = LlamaConfig(
         vocab_size=VOCABULARY_SIZE,
@@ -55,7 +55,7 @@ def new_model(role: Role, seed: int = 0) -> Any:
 
 
 def save_checkpoint(model: Any, role: Role) -> Path:
-    """Write `demo/<role>/`: bfloat16 weights, configs and tokenizer; it stands alone."""
+    """Write `demo/<role>/`: bfloat16 weights, configs and tokenizer."""
     folder = DEMO / role
     ship = new_model(role).to(torch.bfloat16)
     ship.load_state_dict(model.state_dict())
@@ -67,5 +67,5 @@ def save_checkpoint(model: Any, role: Role) -> Path:
 
 
 def load_checkpoint(role: Role, dtype: torch.dtype = torch.float32) -> Any:
-    """A shipped model, ready to generate."""
+    """Return a shipped model, ready to generate."""
     return LlamaForCausalLM.from_pretrained(DEMO / role, dtype=dtype).eval()  # type: ignore[no-untyped-call]

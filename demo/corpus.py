@@ -1,8 +1,8 @@
 """The training text: Python sources that every installation of Tandem has.
 
-The standard library and what the `embedded` extra brings, without tests, tables, vendored copies
-and near duplicates. Which file is held out follows from a hash of its path alone, so a new version
-of a library moves no file from one side to the other.
+These are the standard library and the packages of the `embedded` extra, without tests, tables,
+vendored copies and near duplicates. A hash of a file's path decides whether it is held out, so a
+new version of a library doesn't move files from one side to the other.
 """
 
 from __future__ import annotations
@@ -38,26 +38,26 @@ MAX_SEEN_SHARE = 0.35
 
 @dataclass(frozen=True)
 class Document:
-    """One source file: `name` its path below the library folder, `text` what a model sees."""
+    """One source file. name: its path below the library folder. text: what a model sees."""
 
     name: str
     text: str
 
     @property
     def split(self) -> Split:
-        """Held out or not, by a hash of the name."""
+        """The side that the file belongs to, by a hash of its name."""
         return "held_out" if _hash(self.name) % 100 < HELD_OUT_PERCENT else "train"
 
 
 def documents() -> list[Document]:
-    """Every usable source file, near duplicates dropped, in hash order (a fixed shuffle)."""
+    """Return all usable source files without near duplicates, in hash order (a fixed shuffle)."""
     found = [d for name, path in _source_files() if (d := _read(name, path)) is not None]
     found.sort(key=lambda d: _hash(d.name))
     return list(_without_near_duplicates(found))
 
 
 def is_usable(text: str) -> bool:
-    """False for tables, minified or generated text, and for files too short or too long."""
+    """Return False for tables, minified or generated text, and texts of unusual length."""
     if not MIN_CHARS <= len(text) <= MAX_CHARS:
         return False
     if max(map(len, text.splitlines())) > MAX_LINE:
@@ -68,7 +68,7 @@ def is_usable(text: str) -> bool:
 
 
 def clean(text: str) -> str:
-    """Normalise white space and drop the leading comment block (licence headers, shebangs)."""
+    """Normalize white space and drop the leading comment block (license headers, shebangs)."""
     text = text.replace("\r\n", "\n").expandtabs(8)
     text = re.sub(r"\A(?:[ \t]*(?:#[^\n]*)?\n)+", "", text)
     text = re.sub(r"[ \t]+\n", "\n", text)
@@ -99,7 +99,7 @@ def _read(name: str, path: Path) -> Document | None:
 
 
 def _without_near_duplicates(candidates: list[Document]) -> Iterator[Document]:
-    """Drop a file when more than a third of its 4-line shingles were in files before it."""
+    """Drop a file if more than a third of its 4-line shingles are in files before it."""
     seen: set[int] = set()
     for document in candidates:
         shingles = _shingles(document.text)

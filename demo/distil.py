@@ -24,7 +24,7 @@ from tandem.demo.train import hidden_states, load_state, save_state, slices
 from tandem.demo.workers import Workers, compile_for_gpu, device
 
 LENGTH, CONTEXT = 256, 32
-WRITERS, WRITTEN = 2048, 160  # rows written at once, and their length with the context
+WRITERS, WRITTEN = 2048, 160  # rows generated at once, and their length with the context
 TEMPERATURES = (0.0, 0.0, 0.5, 0.8)
 NOTE_EVERY, SAVE_EVERY = 10, 500
 
@@ -49,7 +49,7 @@ def write(target: Any, temperature: float, contexts: torch.Tensor) -> torch.Tens
 
 
 def own_text(target: Any, workers: Workers, train: Ids, batches: int) -> Ids:
-    """What the target writes after contexts of the training text: ids [rows, 160], cached."""
+    """Return the target's text after contexts of the training text: ids [rows, 160], cached."""
     cached = STATE / "own_text.npy"
     written = list(np.load(cached)) if cached.exists() else []
     with JobProgress("target writes", batches, len(written)) as progress:
@@ -65,7 +65,7 @@ def own_text(target: Any, workers: Workers, train: Ids, batches: int) -> Ids:
 
 
 def distillation_loss(draft: Any, target: Any, ids: torch.Tensor) -> torch.Tensor:
-    """Mean KL(target || draft), nats a token, over every position of ids [rows, length]."""
+    """Return the mean KL(target || draft) in nats per token, over all of ids [rows, length]."""
     with torch.no_grad():
         wanted = hidden_states(target, ids)
     hidden = hidden_states(draft, ids)
@@ -85,7 +85,7 @@ def distillation_loss(draft: Any, target: Any, ids: torch.Tensor) -> torch.Tenso
 
 
 def rows_for(step: int, tokens: int, train: Ids, own: Ids) -> torch.Tensor:
-    """Ids [rows, length] of a step: corpus and the target's own text by turns."""
+    """Return the ids [rows, length] of a step: alternately corpus and the target's own text."""
     if step % 2 == 0:
         return batch(train, step // 2, tokens // LENGTH, LENGTH, seed=2)[:, :LENGTH]
     rows = tokens // WRITTEN
@@ -95,7 +95,7 @@ def rows_for(step: int, tokens: int, train: Ids, own: Ids) -> torch.Tensor:
 
 
 def distil(steps: int, tokens: int, own_batches: int, muon_rate: float, adam_rate: float) -> Any:
-    """Train the draft for `steps` steps of `tokens` tokens, from where the last run left off."""
+    """Train the draft for `steps` steps of `tokens` tokens; resume the last run."""
     train = load_corpus().train
     target = load_checkpoint("target", torch.bfloat16).to(device()).requires_grad_(False)
     draft = new_model("draft").to(device())
@@ -119,7 +119,6 @@ def distil(steps: int, tokens: int, own_batches: int, muon_rate: float, adam_rat
 
 
 def main() -> None:
-    """Parse the options, distil, ship."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument(
         "--steps", type=int, default=9750, help="optimizer steps (default %(default)s)"

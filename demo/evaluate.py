@@ -28,13 +28,13 @@ console = Console(soft_wrap=True)
 
 
 def load_prompts() -> list[dict[str, str]]:
-    """The shipped prompts that are there to be completed, in order."""
+    """Return the shipped prompts that are to be completed, in order."""
     lines = (DEMO / "prompts.jsonl").read_text(encoding="utf-8").splitlines()
     return [row for line in lines if (row := json.loads(line))["kind"] == "completion"]
 
 
 def continue_greedily(target: Any, prompt: list[int], **options: Any) -> list[int]:
-    """The target's greedy continuation of `prompt`, up to 128 tokens."""
+    """Return the target's greedy continuation of `prompt`, up to 128 tokens."""
     ids = torch.tensor([prompt])
     out = target.generate(
         ids,
@@ -48,14 +48,14 @@ def continue_greedily(target: Any, prompt: list[int], **options: Any) -> list[in
 
 @torch.no_grad()
 def shares(target: Any, draft: Any, prompt: list[int], text: list[int]) -> tuple[list[int], float]:
-    """The draft's greedy guess for each token of `text`, and the mean overlap sum(min(p, q))."""
+    """Return the draft's greedy guess for each token of `text`, and the mean sum(min(p, q))."""
     ids, first = torch.tensor([prompt + text]), len(prompt) - 1
     p, q = (model(ids).logits[0, first:-1].softmax(-1) for model in (target, draft))
     return q.argmax(-1).tolist(), torch.minimum(p, q).sum(-1).mean().item()
 
 
 def quality(limit: int) -> None:
-    """Tokens per round, overlap and repetition over the prompts; losses over the held-out files."""
+    """Print tokens per round, overlap and repetition for prompts, and losses for held-out files."""
     target, draft, tokenizer = load_checkpoint("target"), load_checkpoint("draft"), load_tokenizer()
     held_out = load_corpus().held_out
     for name, model in (("target", target), ("draft", draft)):
@@ -83,7 +83,7 @@ def quality(limit: int) -> None:
 
 
 def speed() -> None:
-    """Milliseconds of one forward pass with 128 tokens of KV cache, float32."""
+    """Print milliseconds of one forward pass with 128 tokens of KV cache, in float32."""
     target, draft = load_checkpoint("target"), load_checkpoint("draft")
     passes = [
         ("target decodes 1", target, 1),
@@ -99,7 +99,7 @@ def speed() -> None:
 
 
 def generate(limit: int) -> None:
-    """Tokens a second of Hugging Face's generation: plain, assisted by the draft, prompt lookup."""
+    """Print Hugging Face's tokens per second: plain, assisted by the draft, with prompt lookup."""
     target, draft, tokenizer = load_checkpoint("target"), load_checkpoint("draft"), load_tokenizer()
     draft.generation_config.num_assistant_tokens = DRAFT_LEN
     draft.generation_config.num_assistant_tokens_schedule = "constant"
@@ -112,7 +112,7 @@ def generate(limit: int) -> None:
     prompts = [tokenizer.encode(p["prompt"]).ids for p in load_prompts()[:limit]]
     seconds = dict.fromkeys(ways, 0.0)
     texts: dict[str, list[list[int]]] = {name: [] for name in ways}
-    # Ways take turns prompt by prompt, so that another process's bursts fall on all alike.
+    # The ways alternate by prompt, so that bursts of other processes affect all of them.
     for ids, (name, options) in itertools.product([prompts[0], *prompts], ways.items()):
         start = time.perf_counter()
         texts[name].append(continue_greedily(target, ids, **options))
@@ -126,7 +126,6 @@ def generate(limit: int) -> None:
 
 
 def show(limit: int) -> None:
-    """Print the greedy continuations."""
     target, tokenizer = load_checkpoint("target"), load_tokenizer()
     for prompt in load_prompts()[:limit]:
         text = continue_greedily(target, tokenizer.encode(prompt["prompt"]).ids)
@@ -159,7 +158,6 @@ def _spread(values: Sequence[float]) -> str:
 
 
 def main() -> None:
-    """Parse the options, measure, print."""
     ways: dict[str, Callable[[int], None]] = {
         "quality": quality,
         "speed": lambda _: speed(),

@@ -9,9 +9,9 @@ import torch
 
 
 class Optimizer:
-    """All optimizers as one; a step takes the share of the peak learning rates to use.
+    """All optimizers as one.
 
-    Muon (Jordan et al., 2024) learns more from each token than AdamW, and tokens are what is short.
+    Muon (Jordan et al., 2024) learns more from each token than AdamW, and there are few tokens.
     """
 
     def __init__(self, model: Any, muon_rate: float, adam_rate: float) -> None:
@@ -27,16 +27,14 @@ class Optimizer:
     def step(self, share: float, pool: Executor) -> None:
         """Apply the gradients at `share` (0..1) of the peak rates, then clear them.
 
-        Muon's matrix products cost a tenth of a step: `pool` runs the parts side by side.
+        Muon's matrix products cost a tenth of a step, so `pool` runs the parts in parallel.
         """
         list(pool.map(_step, self.parts, [peak * share for peak in self.peaks]))
 
     def state_dict(self) -> list[dict[str, Any]]:
-        """State of every part."""
         return [part.state_dict() for part in self.parts]
 
     def load_state_dict(self, states: list[dict[str, Any]]) -> None:
-        """Restore what `state_dict` gave."""
         for part, state in zip(self.parts, states, strict=True):
             part.load_state_dict(state)
 

@@ -1,4 +1,4 @@
-"""The progress bar of a long job, and its log lines where output is not a terminal."""
+"""The progress bar of a long job, or log lines if the output is not a terminal."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ class JobProgress(Progress):
         self.task = self.add_task("", total=total, completed=done)
 
     def stepped(self, note: str = "") -> None:
-        """One step more; `note` stands beside the bar."""
+        """Advance the bar by one step, and show `note` next to it."""
         self.update(self.task, advance=1, description=note)
 
     def milestone(self, line: str) -> None:
-        """A line that stays, with the seconds since this run began."""
+        """Print a line that stays, with the seconds since this run began."""
         self.console.print(f"{line} ({self.tasks[0].elapsed or 0:.0f} s)")

@@ -50,7 +50,7 @@ NATURAL_END = re.compile(r"[:,(\w\"')\]]\Z")
 
 
 def excerpts(document: Document, tokenizer: Tokenizer) -> Iterator[str]:
-    """Beginnings of functions and classes of `document`, cut at a line's end after a few lines."""
+    """Yield the first lines of functions and classes of `document`, in random order."""
     rng = np.random.default_rng(len(document.text))
     for start in rng.permutation([m.start() for m in START.finditer(document.text)]).tolist():
         lines = document.text[start : start + 2000].split("\n")
@@ -60,12 +60,12 @@ def excerpts(document: Document, tokenizer: Tokenizer) -> Iterator[str]:
 
 
 def edits() -> list[str]:
-    """Code that is to be written once more with something changed: `edits.txt`, divided by %%."""
+    """Return the prompts of `edits.txt`, divided by %%: code to repeat with a change."""
     return [text[:-1] for text in (DEMO / "edits.txt").read_text(encoding="utf-8").split("%%\n")]
 
 
 def main() -> None:
-    """Take one excerpt a file, files in hash order, until there are enough."""
+    """Take one excerpt per file, in hash order, until there are enough."""
     tokenizer = load_tokenizer()
     rows = [
         {"id": f"show-{i}", "kind": "completion", "prompt": text} for i, text in enumerate(SHOWN)

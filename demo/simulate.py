@@ -9,7 +9,7 @@ def rounds(text: Sequence[int], guesses: Sequence[int], draft_len: int) -> list[
     """Tokens emitted by each round of greedy speculative decoding that ends in `text`.
 
     `guesses[i]` is the draft's greedy token after the true context before `text[i]`. One draft pass
-    over the finished text gives them all: while drafts are accepted, its context IS the true text.
+    over the finished text gives all of them, because the context of accepted drafts is that text.
 
     >>> rounds([5, 6, 7, 8, 9], guesses=[5, 6, 0, 8, 9], draft_len=4)
     [3, 2]
@@ -27,6 +27,6 @@ def rounds(text: Sequence[int], guesses: Sequence[int], draft_len: int) -> list[
 
 
 def repeated_share(text: Sequence[int], n: int = 8) -> float:
-    """Share of n-grams that already occurred earlier in `text`: 0 is none, near 1 a loop."""
+    """Return the share of n-grams that occurred earlier in `text`: near 1, the text is a loop."""
     grams = [tuple(text[i : i + n]) for i in range(len(text) - n + 1)]
     return 1 - len(set(grams)) / len(grams) if grams else 0.0

@@ -22,14 +22,14 @@ TOKENIZER = DEMO / "tokenizer"
 
 @dataclass(frozen=True)
 class TokenizedCorpus:
-    """Two streams of ids, documents divided by the end-of-text token."""
+    """Two streams of ids, with an end-of-text token between documents."""
 
     train: Ids
     held_out: Ids
 
 
 def load_corpus() -> TokenizedCorpus:
-    """Tokenize the corpus, or load what was cached; train the tokenizer where there is none."""
+    """Tokenize the corpus, or load it from the cache; train the tokenizer if there is none."""
     cached = STATE / "corpus.npz"
     if not cached.exists():
         STATE.mkdir(exist_ok=True)
@@ -45,14 +45,13 @@ def load_corpus() -> TokenizedCorpus:
 
 
 def load_tokenizer() -> Tokenizer:
-    """The shipped tokenizer."""
     return Tokenizer.from_file(str(TOKENIZER / "tokenizer.json"))
 
 
 def batch(stream: Ids, index: int, rows: int, length: int, seed: int = 0) -> torch.Tensor:
-    """Batch number `index` of an endless, seeded shuffle of `stream`: ids [rows, length + 1].
+    """Return batch `index` of an endless, seeded shuffle of `stream`: ids [rows, length + 1].
 
-    Each pass over the stream starts at another offset, so windows do not repeat exactly.
+    Each pass over the stream starts at another offset, so windows don't repeat exactly.
     """
     windows = len(stream) // length - 2
     epoch, first = divmod(index * rows, windows)
@@ -70,7 +69,7 @@ def batch(stream: Ids, index: int, rows: int, length: int, seed: int = 0) -> tor
 
 def _tokenizer(found: list[Document]) -> Tokenizer:
     if not (TOKENIZER / "tokenizer.json").exists():
-        # A third of the files already fixes the merges; the rest would only cost memory.
+        # A third of the files is enough to determine the merges; more would only cost memory.
         save_tokenizer(train_tokenizer(d.text for d in found[::3] if d.split == "train"), TOKENIZER)
     return load_tokenizer()
 

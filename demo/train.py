@@ -19,29 +19,29 @@ from tandem.demo.tokens import STATE, Ids, batch, load_corpus
 from tandem.demo.workers import Workers, device
 
 NOTE_EVERY, SAVE_EVERY = 10, 500
-LOSS_ROWS = {"cpu": 1024, "cuda": 65_536}  # a CPU's caches hold the logits of so many positions
+LOSS_ROWS = {"cpu": 1024, "cuda": 65_536}  # positions whose logits fit a CPU's caches
 
 
 def window(step: int, steps: int) -> int:
-    """Tokens a row at `step`: short rows are cheap, longer ones later teach far positions."""
+    """Return tokens per row at `step`: first short rows, which are cheap, then longer ones."""
     done = step / steps
     return 512 if done < 0.7 else 1024 if done < 0.9 else 2048
 
 
 def hidden_states(model: Any, ids: torch.Tensor) -> torch.Tensor:
-    """The last hidden states of `ids` [rows, length]: [rows * length, width]."""
+    """Return the last hidden states of `ids` [rows, length]: [rows * length, width]."""
     with torch.autocast(ids.device.type, dtype=torch.bfloat16):
         return model.model(input_ids=ids, use_cache=False).last_hidden_state.flatten(0, 1)  # type: ignore[no-any-return]
 
 
 def slices(*tensors: torch.Tensor) -> Iterator[tuple[torch.Tensor, ...]]:
-    """Runs of rows of all `tensors` side by side, so that their logits fit the device."""
+    """Return matching slices of all `tensors`, small enough that their logits fit the device."""
     runs = -(-len(tensors[0]) // LOSS_ROWS[tensors[0].device.type])
     return zip(*(tensor.chunk(runs) for tensor in tensors), strict=True)
 
 
 def token_loss(model: Any, rows: torch.Tensor) -> torch.Tensor:
-    """Mean cross entropy (nats a token) of rows [rows, length + 1]; logits a slice at a time."""
+    """Return the mean cross entropy (nats per token) of [rows, length + 1], slice by slice."""
     hidden = hidden_states(model, rows[:, :-1])
     labels = rows[:, 1:].flatten()
     total = hidden.new_zeros((), dtype=torch.float32)
@@ -54,7 +54,7 @@ def token_loss(model: Any, rows: torch.Tensor) -> torch.Tensor:
 
 @torch.no_grad()
 def validation_loss(model: Any, held_out: Ids, tokens: int = 131_072, length: int = 512) -> float:
-    """Mean cross entropy on the first `tokens` of a fixed shuffle of the held-out stream."""
+    """Return the mean cross entropy of the first `tokens` of a fixed shuffle of held-out text."""
     model.eval()
     rows = torch.split(batch(held_out, 0, tokens // length, length).to(model.device), 16)
     losses = [token_loss(model, part).item() * len(part) for part in rows]
@@ -63,7 +63,7 @@ def validation_loss(model: Any, held_out: Ids, tokens: int = 131_072, length: in
 
 
 def train(steps: int, tokens: int, muon_rate: float, adam_rate: float, state: Path) -> Any:
-    """Train for `steps` steps of `tokens` tokens, from where `state` left off."""
+    """Train for `steps` steps of `tokens` tokens; resume from `state`."""
     corpus = load_corpus()
     model = new_model("target").to(device())
     optimizer = Optimizer(model, muon_rate, adam_rate)
@@ -77,7 +77,7 @@ def train(steps: int, tokens: int, muon_rate: float, adam_rate: float, state: Pa
             loss = workers.backward(rows)
             torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
             optimizer.step(rate_share(step, steps), workers.pool)
-            if step % NOTE_EVERY == 0:  # to read the loss is to wait for the GPU
+            if step % NOTE_EVERY == 0:  # reading the loss waits for the GPU
                 smooth = loss.item() if math.isnan(smooth) else 0.8 * smooth + 0.2 * loss.item()
             progress.stepped(f"loss {smooth:.3f}")
             if (step + 1) % SAVE_EVERY == 0 or step + 1 == steps:
@@ -88,7 +88,7 @@ def train(steps: int, tokens: int, muon_rate: float, adam_rate: float, state: Pa
 
 
 def save_state(model: Any, optimizer: Optimizer, step: int, state: Path) -> None:
-    """Write a resumable state, whole or not at all."""
+    """Write a resumable state atomically."""
     partial = state.with_suffix(".partial")
     torch.save(
         {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "step": step}, partial
@@ -97,7 +97,7 @@ def save_state(model: Any, optimizer: Optimizer, step: int, state: Path) -> None
 
 
 def load_state(model: Any, optimizer: Optimizer, state: Path) -> int:
-    """Restore what `save_state` wrote; the number of steps done, 0 where there is no state."""
+    """Restore what `save_state` wrote; return the number of steps done, 0 without a state."""
     if not state.exists():
         return 0
     saved = torch.load(state, map_location=device())
@@ -107,7 +107,6 @@ def load_state(model: Any, optimizer: Optimizer, state: Path) -> int:
 
 
 def main() -> None:
-    """Parse the options, train, ship."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument(
         "--steps", type=int, default=1750, help="optimizer steps (default %(default)s)"

@@ -11,9 +11,9 @@ from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, train
 VOCABULARY_SIZE = 3072
 END_OF_TEXT = "<|endoftext|>"
 
-# Runs of newlines and of spaces stand alone, so that an indentation is one token and a prompt may
-# end before or after it; a name takes one leading blank or dot with it, and CamelCase is cut at its
-# humps; digits are single.
+# Runs of newlines and runs of spaces are separate, so an indentation is one token and a prompt may
+# end before or after it. A name includes one leading blank or dot. CamelCase is split at capitals.
+# Each digit is separate.
 PIECES = (
     r"[ .]?(?:\p{Lu}?[\p{Ll}_]+|[\p{Lu}_]+(?!\p{Ll})|\p{L})"
     r"|[ ]?\p{N}|\n+|[ ]{2,}|[ ]?[^\s\p{L}\p{N}_]+|\s"

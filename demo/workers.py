@@ -1,4 +1,4 @@
-"""Where training runs: on a GPU where there is one, else on two threads with a replica each."""
+"""Where training runs: on a GPU if there is one, else on two threads with a replica each."""
 
 from __future__ import annotations
 
@@ -13,12 +13,11 @@ Loss = Callable[[Any, torch.Tensor], torch.Tensor]
 
 
 def device() -> torch.device:
-    """A GPU where there is one."""
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
 def compile_for_gpu(model: Any) -> None:
-    """Compile each layer where there is a GPU: traced whole, attention would be handed a mask."""
+    """Compile each layer if there is a GPU; compiled as a whole, attention would get a mask."""
     if device().type == "cuda":
         for layer in model.model.layers:
             layer.compile(dynamic=False)
@@ -27,8 +26,8 @@ def compile_for_gpu(model: Any) -> None:
 class Workers:
     """Replicas of a model that share its weights, each with a thread of its own.
 
-    Two threads with half the rows each meet once a step; one pass with two threads meets after
-    every operation, and waits each time that another process holds a core.
+    Two threads with half the rows each synchronize once per step. One pass with two threads would
+    synchronize after every operation, and wait whenever another process holds a core.
     """
 
     def __init__(self, model: Any, loss: Loss) -> None:
@@ -40,11 +39,11 @@ class Workers:
         self.pool = ThreadPoolExecutor(count, "worker", torch.set_num_threads, (threads,))
 
     def map(self, function: Callable[[torch.Tensor], torch.Tensor], rows: torch.Tensor) -> Any:
-        """`function` of each worker's share of `rows`, put together again."""
+        """Return `function` of each worker's share of `rows`, concatenated."""
         return torch.cat(list(self.pool.map(function, rows.chunk(len(self.models)))))
 
     def backward(self, rows: torch.Tensor) -> torch.Tensor:
-        """Leave the gradients of the mean loss over `rows` in the first model; that loss."""
+        """Leave the gradients of the mean loss over `rows` in the first model; return the loss."""
         losses = list(self.pool.map(self._backward, self.models, rows.chunk(len(self.models))))
         _average_gradients(self.models)
         return torch.stack(losses).mean()

@@ -1,5 +1,5 @@
-"""What can stand behind `draft` and `target`: engines that speak NVIDIA's `tensorrt_llm` tensors.
+"""The engines of `draft` and `target`. They use the tensors of NVIDIA's `tensorrt_llm` model.
 
-An engine takes an `EngineRequest`, answers with `EngineResponse`s and knows nothing of Triton;
-`engines.triton` is where the two meet.
+An engine takes an `EngineRequest`, responds with `EngineResponse`s and doesn't know Triton.
+`engines.triton` connects the two.
 """

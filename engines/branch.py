@@ -1,4 +1,4 @@
-"""Drafting ahead: what goes on behind each outcome that a verification may have.
+"""Drafting ahead: a branch after each likely outcome of a verification.
 
 Saguaro (arXiv:2603.03251) calls it speculating on the verification's outcomes.
 """
@@ -16,18 +16,18 @@ from tandem.engines.request import Branches, EngineRequest
 
 
 class Branch:
-    """One outcome, and the draft behind it: token for token a plain draft call on that text.
+    """One outcome, and the draft after it: the same tokens as a plain draft call on that text.
 
     Attributes:
-        accepted: how many of the call's draft tokens the outcome has.
-        token: the next one, which the target would add.
-        rank: its place among the next tokens there, from 0.
-        limit: the most tokens that it may have.
-        tokens: what was drafted behind it.
-        log_probs: how likely the model finds each of them, where the call wants it.
-        logits: what each of them was drawn from, where the call wants it: rows of the engine's own.
-        steps: how many tokens were chosen; one more where the last ended the draft and is no
-            part of it.
+        accepted: number of the call's draft tokens that the outcome has.
+        token: the next token, which the target would add.
+        rank: of that token among the next tokens there, from 0.
+        limit: most tokens that the branch may have.
+        tokens: the draft.
+        log_probs: the model's log-probability of each token, if the call asks for it.
+        logits: what each token was drawn from, as the engine's own rows, if the call asks for it.
+        steps: number of tokens that were chosen, including a last one that ended the draft and is
+            not part of it.
         over: whether the draft has ended.
 
     """
@@ -49,10 +49,10 @@ class Branch:
     def take(
         self, token: int, probability: float | None, log_prob: float | None, logits: Any = None
     ) -> None:
-        """Add a drafted token, unless it ends the draft and is no part of it.
+        """Add a drafted token, unless it ends the draft and is not part of it.
 
-        probability: the model's own, where the call has a `draft_stop_probability`. log_prob,
-        logits: where the call wants them.
+        probability: the model's own, if the call has a `draft_stop_probability`. log_prob, logits:
+        if the call asks for them.
         """
         self.steps += 1
         kept, ended = [token], False
@@ -71,7 +71,7 @@ class Branch:
         self.over = ended or unsure or len(self.tokens) >= self.limit
 
     def early(self, count: int) -> Branch:
-        """Return the branch as it was after so many steps."""
+        """Return the branch as it was after ``count`` steps."""
         early = Branch(self._plain, self.accepted, self.token, self.rank)
         early.steps = max(0, min(count, self.steps))
         early.tokens, early.log_probs = self.tokens[: early.steps], self.log_probs[: early.steps]
@@ -81,7 +81,7 @@ class Branch:
 
 
 class Outcomes:
-    """For which outcomes a call wants branches."""
+    """The outcomes that a call asks branches for."""
 
     def __init__(self, request: EngineRequest) -> None:
         assert request.branch_counts is not None
@@ -92,18 +92,18 @@ class Outcomes:
 
     @property
     def accepted_lengths(self) -> list[int]:
-        """Those with branches; none behind a draft token that ends the answer."""
+        """Accepted lengths that have branches; none after a draft token that ends the answer."""
         ends = (n for n, token in enumerate(self._drafts, 1) if token in self._ends)
         limit = next(ends, len(self._drafts) + 1)
         lengths = self._request.branch_output_len
         return [j for j in range(limit) if self._counts[j] > 0 and lengths[j] > 0]
 
     def num_candidates(self, accepted: int) -> int:
-        """How many candidates are enough there: one may be the draft token, which is no outcome."""
+        """Return the number of candidates to rank: one may be the draft token, without a branch."""
         return self._counts[accepted] + (accepted < len(self._drafts))
 
     def branches(self, accepted: int, candidates: Iterable[int]) -> list[Branch]:
-        """Return those there, for next tokens with the likeliest first."""
+        """Return the branches after ``accepted`` tokens; candidates: next tokens, best first."""
         draft = self._drafts[accepted] if accepted < len(self._drafts) else None
         likely = [token for token in candidates if token != draft][: self._counts[accepted]]
         plain = self._request.plain(accepted)
@@ -115,10 +115,10 @@ class Outcomes:
 
 
 def fitting(branches: Sequence[Branch], max_branches: int, max_tokens: int) -> list[Branch]:
-    """Return as many as there is room for, those of the likeliest next tokens first.
+    """Return as many branches as there is room for, those with the most likely next tokens first.
 
-    max_tokens: room for keys and values, of each branch's next token and all drafted but the last,
-    and for logits. Each branch takes as much of it as the longest: they lie side by side.
+    max_tokens: room for logits, and for keys and values of each branch's next token and of all
+    drafted tokens but the last. Branches lie side by side, so each takes as much as the longest.
     """
     kept: list[Branch] = []
     longest = 0
@@ -131,14 +131,14 @@ def fitting(branches: Sequence[Branch], max_branches: int, max_tokens: int) -> l
 
 
 def logits_room(request: EngineRequest, vocab_size: int, room: int) -> int:
-    """Return for how many tokens of branches there is room, if `room` is what the cache has."""
+    """Return the number of branch tokens that fit, if the cache has `room` for that many."""
     if not request.return_generation_logits:
         return room
     return min(room, MAX_BRANCH_LOGITS_BYTES // (4 * vocab_size))
 
 
 def answered(branches: Sequence[Branch]) -> list[Branch]:
-    """Return those that have begun, in the order of an answer."""
+    """Return the branches that have begun, in the order of an answer."""
     begun = (branch for branch in branches if branch.tokens or branch.over)
     return sorted(begun, key=lambda branch: (branch.accepted, branch.rank))
 

@@ -1,4 +1,4 @@
-"""Which calls no engine of ours can serve."""
+"""Rejects calls that none of our engines can serve."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ from tandem.engines.request import MAX_BRANCHES, EngineRequest, Floats, Ids, Mas
 
 
 class Limits(Protocol):
-    """What an engine takes; lengths are tokens."""
+    """The limits of an engine; lengths are tokens."""
 
     @property
     def max_seq_len(self) -> int:
-        """A context and its answer must fit in together."""
+        """Most tokens of a context and its answer together."""
 
     @property
     def max_draft_len(self) -> int:
-        """The longest draft that it verifies."""
+        """Most draft tokens that it verifies."""
 
     @property
     def drafts_itself(self) -> bool:
-        """Whether it takes no drafts because it makes them."""
+        """Whether it takes no drafts, because it drafts by itself."""
 
 
 def check(
     request: EngineRequest, limits: Limits, vocab_size: int, draft_vocab_size: int | None = None
 ) -> None:
-    """Raise RequestError, naming the input, for a call that cannot be served.
+    """Raise RequestError, naming the input, if the call cannot be served.
 
     draft_vocab_size: another width that draft logits may have, of the same vocabulary.
     """
@@ -124,7 +124,7 @@ def _check_branches_alone(request: EngineRequest) -> None:
 
 
 def refuse(given: Mapping[str, bool], why: str) -> None:
-    """Raise UnsupportedError ("NAME is not supported WHY") for the first input that is given."""
+    """Raise UnsupportedError ("NAME is not supported WHY") for the first input that is sent."""
     for name, is_given in given.items():
         if is_given:
             raise UnsupportedError(f"{name} is not supported {why}")

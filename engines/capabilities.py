@@ -1,4 +1,4 @@
-"""What our kinds of engines can do."""
+"""The capabilities of our kinds of engines."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ TORCH = Capabilities(
 )
 _NONE = Capabilities(**{field.name: False for field in fields(Capabilities)})
 # NVIDIA's C++ backend starts a fresh random generator per call, and computes no log-probabilities
-# if it verifies drafts. `bls.exactness.lossless` says what it does to sampled drafts. It answers
+# when it verifies drafts. `bls.exactness.lossless` says what it does to sampled drafts. It answers
 # rows only as several responses to one call, which deadlocks it, and reports no alternatives: no
 # branches.
 TENSORRTLLM = replace(_NONE, verifies_drafts=True, returns_logits=True)
-# A synthetic language knows how likely the tokens are that it says.
+# A synthetic language knows the probabilities of its tokens.
 EMULATED = replace(TORCH, top_log_probs=False, prompt_log_probs=False)
 TORCH_LOOKUP = replace(
     TORCH,

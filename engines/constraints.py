@@ -1,4 +1,4 @@
-"""Which tokens a call must not say next: bad words, early ends, and what its masks disallow."""
+"""The tokens that a call must not generate next: bad words, early ends, and masked tokens."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tandem.engines.request import NO_IDS, EngineRequest, Ids, MaskWords
 
 
 class Bans:
-    """The bad words of a call, and what would end its answer while `min_tokens` are missing."""
+    """The bad words of a call, and the tokens that would end its answer before `min_tokens`."""
 
     def __init__(self, request: EngineRequest, vocab_size: int) -> None:
         self._words = request.sampling.bad_words
@@ -28,7 +28,7 @@ class Bans:
         return len(self._words) > 0 or len(self._ends) > 0
 
     def behind(self, text: NDArray[Any]) -> Ids:
-        """Return the ids that must not follow `text` [n], the context and what was said since."""
+        """Return the ids that must not follow `text` [n]: the context and the answer so far."""
         banned = [self._words.singles]
         if self._phrases:
             banned.append(self._words.next_after(text))
@@ -38,9 +38,9 @@ class Bans:
 
 
 class TokenMasks:
-    """The rows of a call's `token_masks`, each read when its place is looked at.
+    """The rows of a call's `token_masks`, each read when its position is reached.
 
-    Without them every token may come, and this is False.
+    Without masks every token is allowed, and this is False.
     """
 
     def __init__(self, request: EngineRequest, vocab_size: int) -> None:
@@ -52,12 +52,12 @@ class TokenMasks:
         return self._words is not None
 
     def allowed(self, position: int) -> NDArray[np.bool_]:
-        """Return which ids may stand at an absolute position of the text: [vocab_size]."""
+        """Return which ids are allowed at an absolute position of the text: [vocab_size]."""
         bits = np.unpackbits(self.octets(position), count=self._vocab_size, bitorder="little")
         return bits.view(np.bool_)
 
     def octets(self, position: int) -> NDArray[np.uint8]:
-        """Return the same as bits: an id has bit (id % 8) of octet (id // 8)."""
+        """Return the same as bits: bit (id % 8) of octet (id // 8)."""
         assert self._words is not None
         words: MaskWords = self._words[position - self._start].astype("<i4", copy=False)
         return words.view(np.uint8)

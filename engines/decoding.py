@@ -1,4 +1,4 @@
-"""From the contract's tensors to an `EngineRequest`. Pure: arrays in, a request or an error out."""
+"""Turns the contract's tensors into an `EngineRequest`. Pure."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ Array: TypeAlias = NDArray[Any]
 Arrays: TypeAlias = Mapping[str, Array]
 Read: TypeAlias = Callable[[str, Array], Any]  # name and tensor to value; raises RequestError
 
-# Inputs that are read elsewhere, or change nothing here: hints, beam search's own, or inert without
-# another input.
+# Inputs that are read elsewhere, or change nothing here: hints, inputs of beam search, or inputs
+# without effect unless another one is set.
 _UNREAD = {
     tensors.INPUT_LENGTHS,
     tensors.STOP,
@@ -41,9 +41,9 @@ _UNREAD = {
     tensors.RETENTION_DECODE_PRIORITY,
     tensors.RETENTION_DECODE_DURATION_MS,
 }
-# Inputs that NVIDIA's preprocessing fills with zeros or the pad id where a text has nothing there.
+# Inputs that NVIDIA's preprocessing fills with zeros or the pad id if a request doesn't set them.
 _FILLED = {tensors.DECODER_INPUT_IDS, tensors.PROMPT_TABLE_EXTRA_IDS}
-# Inputs of which one value only can be honoured.
+# Inputs that support only one value.
 _FIXED = {
     tensors.NUM_RETURN_SEQUENCES: 1,
     tensors.BEAM_WIDTH: 1,
@@ -56,9 +56,9 @@ def decode(
 ) -> EngineRequest:
     """Build a request from a call's tensors, each with a leading batch dimension of 1.
 
-    A tensor without elements is taken as absent: NVIDIA's own callers send such where they mean
-    nothing. exclude_input: what holds where the call does not say. Raises RequestError, naming the
-    tensor, for what is missing, malformed or not supported.
+    A tensor without elements counts as absent, because NVIDIA's own callers send such tensors.
+    exclude_input: the default. Raises RequestError, naming the tensor, for what is missing,
+    malformed or not supported.
     """
     fields: dict[str, Any] = {"exclude_input": exclude_input}
     sampling: dict[str, Any] = {}
@@ -98,7 +98,7 @@ def flag(arrays: Arrays, name: str) -> bool:
 
 
 def count(arrays: Arrays, name: str) -> int:
-    """Return an INT32 scalar of at least 0, and 0 where it is absent. Raises RequestError."""
+    """Return an INT32 scalar of at least 0, or 0 if it is absent. Raises RequestError."""
     return _count(name, arrays[name]) if name in arrays and arrays[name].size else 0
 
 
@@ -174,7 +174,7 @@ def _count(name: str, array: Array) -> int:
 
 
 def _row(dims: int) -> Read:
-    """Read the tensor of so many dimensions behind the batch dimension."""
+    """Read a tensor without its batch dimension; raise RequestError for other dimensions."""
 
     def read(name: str, array: Array) -> Array:
         if array.ndim != dims + 1:
@@ -188,7 +188,7 @@ def _row(dims: int) -> Read:
 
 
 def _words(name: str, array: Array) -> Words:
-    """Token sequences from NVIDIA's word list [2, n]: ids, and where each sequence ends (or -1)."""
+    """Read NVIDIA's word list [2, n]: ids, and the end of each sequence (or -1)."""
     table = _row(2)(name, array)
     if len(table) != 2:
         raise RequestError(f"{name} has shape {list(table.shape)}; [2, n] is wanted")

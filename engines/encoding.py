@@ -1,4 +1,4 @@
-"""From an `EngineResponse` to the contract's tensors. Pure."""
+"""Turns an `EngineResponse` into the contract's tensors. Pure."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def encode(
 
 
 def nothing(wanted: Collection[str]) -> Iterator[tuple[str, Array]]:
-    """Yield an answer without tokens: what a call with `stop` gets."""
+    """Yield an answer without tokens, the response to a call with `stop`."""
     if tensors.OUTPUT_IDS in wanted:
         yield tensors.OUTPUT_IDS, np.empty((1, 1, 0), np.int32)
     if tensors.SEQUENCE_LENGTH in wanted:
@@ -47,7 +47,7 @@ def _usage(of: Callable[[CallUsage], float]) -> Callable[[EngineRequest, EngineR
     return lambda request, answer: of(answer.usage) if request.return_perf_metrics else None
 
 
-# What each output holds, without the axes for batch and beam; None: the call doesn't have it.
+# The value of each output, without the axes for batch and beam; None: the call doesn't have it.
 _VALUES: dict[Tensor, Callable[[EngineRequest, EngineResponse], Any]] = {
     tensors.OUTPUT_IDS: lambda request, answer: np.concatenate(
         (_shown_context(request, answer), np.array(answer.tokens, np.int32))

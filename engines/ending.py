@@ -9,12 +9,13 @@ from tandem.engines.request import EngineRequest
 
 
 class Cut(NamedTuple):
-    """New tokens as far as the answer goes.
+    """New tokens, up to the end of the answer.
 
-    tokens: what belongs to the answer. ended: whether it ends here, before its limit. behind: how
-    many tokens came behind the one that ended it, or behind the limit. In a verification these are
-    accepted drafts and the token that the target added, as many as the round accepted too much: the
-    token that ends an answer is its round's own, whoever proposed it.
+    tokens: the part that belongs to the answer. ended: whether the answer ends here, before its
+    limit. behind: number of tokens after the one that ended it, or after the limit. In a
+    verification, these are accepted draft tokens and the token that the target added. The token
+    that ends an answer counts as the target's own, so `behind` is subtracted from the accepted
+    tokens.
     """
 
     tokens: list[int]
@@ -23,7 +24,7 @@ class Cut(NamedTuple):
 
 
 def cut(request: EngineRequest, before: Sequence[int], tokens: Sequence[int]) -> Cut:
-    """Cut new tokens at the call's limit, its end id (left out) or a stop word (kept).
+    """Cut new tokens at the call's limit, its end id (removed) or a stop word (kept).
 
     before: the call's new tokens so far. No stop word ends an answer while `min_tokens` are
     missing.

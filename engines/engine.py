@@ -1,4 +1,4 @@
-"""What every engine offers."""
+"""The interface of all engines."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from tandem.contract.capabilities import Capabilities
 from tandem.engines.request import EngineRequest, EngineResponse
 
 Respond: TypeAlias = Callable[[EngineResponse], None]
-Send: TypeAlias = Callable[[int], None]  # given when the last token came, in ns of the wall clock
+Send: TypeAlias = Callable[[int], None]  # argument: time of the last token, in ns of the wall clock
 
 
 class Preparing(ABC):
-    """A `Respond` that can do all but the sending beforehand."""
+    """A `Respond` that can do everything but the sending in advance."""
 
     @abstractmethod
     def __call__(self, answer: EngineResponse) -> None: ...
@@ -37,7 +37,7 @@ class Engine(Protocol):
     """Answers many calls at once. All methods may be called from any thread.
 
     Attributes:
-        capabilities: what it can do.
+        capabilities: of this kind of engine.
         computed_tokens: tokens that went through the model since the start.
 
     """
@@ -52,6 +52,6 @@ class Engine(Protocol):
         """
 
     def stop(self, request_id: str) -> None:
-        """End the call of that id, if there is one: it gets its final answer within a step."""
+        """End the call with that id, if it runs; its final answer comes within a step."""
 
     def close(self) -> None: ...

@@ -3,11 +3,11 @@
 EngineError
 ├── LoadError             the engine cannot start: the checkpoint or the settings are at fault
 ├── ResponseError         an answer does not fit into shared memory
-├── CancelledError        what the engine runs on gave the call up
+├── CancelledError        the engine's library aborted the call
 └── RequestError          one call asked for something impossible; the text names the input
     ├── UnsupportedError  this engine does not do that, whatever the value
-    ├── ClosingError      the engine is shutting down; another one may serve the call
-    └── EndedError        what the engine runs on has ended; another one may serve the call
+    ├── ClosingError      the engine is shutting down; another engine may serve the call
+    └── EndedError        the engine's process has ended; another engine may serve the call
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tandem.contract.errors import ErrorCode
 
 
 class EngineError(Exception):
-    """Anything an engine reports on purpose."""
+    """Base of all errors that an engine reports to a caller."""
 
     code: ClassVar[ErrorCode] = "INTERNAL"
 
@@ -28,11 +28,11 @@ class LoadError(EngineError):
 
 
 class ResponseError(EngineError):
-    """A response cannot leave; its call ends."""
+    """A response cannot be sent, so its call ends."""
 
 
 class RequestError(EngineError):
-    """One call cannot be served; other calls are not concerned."""
+    """One call cannot be served; other calls are not affected."""
 
     code: ClassVar[ErrorCode] = "INVALID_ARG"
 
@@ -53,19 +53,19 @@ class ClosingError(RequestError):
 
 
 class EndedError(RequestError):
-    """What the engine runs on has ended."""
+    """The engine's process has ended."""
 
     code: ClassVar[ErrorCode] = "UNAVAILABLE"
 
 
 class CancelledError(EngineError):
-    """What the engine runs on gave the call up."""
+    """The engine's library aborted the call."""
 
     code: ClassVar[ErrorCode] = "CANCELLED"
 
 
 def first_line(error: Exception) -> str:
-    r"""Return what somebody else's error says, in one line; its type where it says nothing.
+    r"""Return the first line of a library's error, or its type if it has no message.
 
     >>> first_line(ValueError("no such head\n  at layer 3"))
     'no such head'

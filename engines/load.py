@@ -16,7 +16,7 @@ COMMON = {KIND, EXCLUDE_INPUT_IN_OUTPUT}
 
 
 def load_engine(model_config: dict[str, Any], folder: Path) -> Engine:
-    """Build the engine; what only another kind needs is not imported. Raises LoadError.
+    """Build the engine, importing only what its kind needs. Raises LoadError.
 
     model_config: Triton's, parsed. folder: the model's version folder.
     """
@@ -35,9 +35,9 @@ def of_its_kind(model_config: dict[str, Any]) -> dict[str, Any]:
 
 
 def excludes_input(model_config: dict[str, Any]) -> bool:
-    """Whether answers leave the context out where a call does not say, which is usual.
+    """Whether answers omit the context by default.
 
-    The parameter is named as that of NVIDIA's backend, for their clients look it up.
+    The parameter has the name that NVIDIA's backend uses, because its clients look it up.
     """
     given = model_config.get("parameters", {}).get(EXCLUDE_INPUT_IN_OUTPUT, {})
     return bool(given.get("string_value", "true") == "true")

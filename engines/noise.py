@@ -1,9 +1,9 @@
 """Randomness keyed by (seed, absolute position, purpose).
 
-The noise of a token is a pure function of its key and its index: whatever call computes it, in
-whatever batch, on whatever device, it is the same, and what nobody asks for costs nothing. The
-function is SplitMix64 (Steele, Lea, Flood 2014), whose n-th output is a mixed n-th multiple of a
-constant: any of them can be had without those before.
+The noise of a token is a pure function of its key and its index. So it is the same in every call,
+batch and on every device, and only the noise that is needed is computed. The function is SplitMix64
+(Steele, Lea, Flood 2014). Its n-th output mixes the n-th multiple of a constant, so any output can
+be computed without the ones before it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _TINY = np.float32(np.finfo(np.float32).tiny)
 
 
 class Purpose(IntEnum):
-    """What the noise decides; two purposes never share any."""
+    """What the noise decides; two purposes never share noise."""
 
     SAMPLE = 0  # propose a token, or sample it plainly
     ACCEPT = 1  # accept a draft token
@@ -42,7 +42,7 @@ def exponentials(seed: int, position: int, purpose: Purpose, width: int) -> Floa
 def exponentials_at(
     seed: int, position: int, purpose: Purpose, indices: NDArray[np.int64]
 ) -> Floats:
-    """Return what `exponentials` has at these indices [n]."""
+    """Return the draws of `exponentials` at these indices [n]."""
     bits = _bits(key_of(seed, position, purpose), indices)
     draws = (bits >> np.uint64(11)).astype(np.float64)
     draws += 0.5  # 0 has no logarithm
@@ -58,7 +58,7 @@ def uniform(seed: int, position: int, purpose: Purpose) -> float:
 
 
 def key_of(seed: int, position: int, purpose: Purpose) -> int:
-    """Return 64 bits that differ wholly where the key differs a little."""
+    """Hash a key to 64 bits, so that similar keys give unrelated bits."""
     key = mixed(seed + STEP)
     for part in (position, purpose):
         key = mixed(key + (part + 1) * STEP)

@@ -1,4 +1,4 @@
-"""The meaning of one engine call and of its answers, whatever brought them here."""
+"""One engine call and its answers, independent of how they are transported."""
 
 from __future__ import annotations
 
@@ -25,22 +25,22 @@ NO_IDS: Ids = np.empty(0, np.int32)
 class SamplingParams(SamplingNumbers):
     """How the next token is chosen from the model's logits.
 
-    `bad_words` and the penalties look at the context and at every token after it, `min_tokens` at
-    the number of new tokens of this call: before so many neither the end id nor a stop word of one
-    token is said, and no stop word ends the answer.
+    `bad_words` and the penalties look at the context and at every token after it. `min_tokens`
+    counts the new tokens of this call. Until then, neither the end id nor a stop word of one token
+    is generated, and no stop word ends the answer.
     """
 
     bad_words: Words = NO_WORDS
     embedding_bias: Floats | None = None  # [vocab_size]
     min_tokens: int = 0
-    seed: int | None = None  # none given: a random one a call
+    seed: int | None = None  # None: a random one per call
 
 
 GREEDY = SamplingParams(top_k=1)
 
 
 class LikeliestTokens(NamedTuple):
-    """The k likeliest tokens at each of n places, best first, and their log-probabilities."""
+    """The k most likely tokens at each of n positions, best first, and their log-probabilities."""
 
     ids: NDArray[np.int32]  # [n, k]
     log_probs: Floats  # [n, k]
@@ -51,12 +51,12 @@ class EngineRequest(NamedTuple):
 
     `draft_logits` [len(draft_ids), vocab_size] switches verification from ids to probabilities:
     they are the draft engine's `generation_logits`, i.e. before temperature, top-k and top-p.
-    `num_top_log_probs`: how many alternatives are told where log-probabilities are; of the context
-    these are with `return_prompt_log_probs`. `end_id` None: no token ends the answer.
+    `num_top_log_probs`: number of alternatives per token that has log-probabilities. Tokens of the
+    context have them with `return_prompt_log_probs`. `end_id` None: no token ends the answer.
     `draft_stop_probability`: stop when the joint probability of the new tokens falls below this.
-    `token_masks` [rows, ceil(vocab_size / 32)]: which tokens may come at each place, as bits; a row
-    for each draft token and one behind them, or one for each new token of a plain call.
-    `branches` makes it a call that verifies nothing and drafts behind outcomes instead.
+    `token_masks` [rows, ceil(vocab_size / 32)]: the tokens that are allowed at each position, as
+    bits. There is a row for each draft token and one more, or one for each new token of a plain
+    call. If `branches` is true, the call verifies nothing and drafts after outcomes instead.
     """
 
     request_id: str
@@ -87,16 +87,16 @@ class EngineRequest(NamedTuple):
 
     @property
     def branches(self) -> bool:
-        """Whether the call drafts on behind outcomes: (accepted length j, next token).
+        """Whether the call drafts after outcomes: (accepted length j, next token).
 
-        `branch_counts` [k + 1], for k draft tokens: how many next tokens at each j.
-        `branch_output_len` [k + 1]: the most tokens behind each. `branch_seeds` [k + 1]: the seeds
-        of plain calls there; None: the call's own, and noise by position that the target shares.
+        `branch_counts` [k + 1], for k draft tokens: number of next tokens at each j.
+        `branch_output_len` [k + 1]: most tokens after each. `branch_seeds` [k + 1]: the seeds of
+        plain calls there; None: the call's own, and noise by position that the target shares.
         """
         return self.branch_counts is not None
 
     def plain(self, accepted: int) -> EngineRequest:
-        """Return what a branch behind so many accepted tokens is asked, but for its text."""
+        """Return the plain call that a branch after ``accepted`` tokens equals, except its text."""
         seeds, sampling = self.branch_seeds, self.sampling
         return self._replace(
             max_new_tokens=int(self.branch_output_len[accepted]),
@@ -111,7 +111,7 @@ class EngineRequest(NamedTuple):
 
 
 class CallUsage(NamedTuple):
-    """What a call has cost so far. Times are nanoseconds of the system clock, 0: not yet.
+    """The cost of a call so far. Times are nanoseconds of the system clock; 0: not yet.
 
     Blocks are `kv_block_tokens` tokens each; `computed_tokens` went through the model.
     """
@@ -129,7 +129,7 @@ class CallUsage(NamedTuple):
 class Branches(NamedTuple):
     """What a call with `branch_counts` has drafted: b branches, by accepted length, then rank.
 
-    outcomes: [b, 2], accepted length and next token. ids: [b, K], what follows, zeros behind.
+    outcomes: [b, 2], accepted length and next token. ids: [b, K], the drafts, padded with zeros.
     lengths: [b]. log_probs: [b, K], log-softmax of the model's own logits, if asked for.
     """
 
@@ -142,15 +142,15 @@ class Branches(NamedTuple):
 class EngineResponse(NamedTuple):
     """One response to a call: the tokens since the last one (all of them unless streaming).
 
-    error: one line that the call ends with instead, and of which kind it is (`code`).
+    error, code: one line that the call ends with instead, and the kind of error.
     log_probs: [len(tokens)], log-softmax of the model's own logits, before any processing.
     cum_log_prob: their sum since the call began.
-    top_log_probs: at the places of the tokens.
+    top_log_probs: alternatives at the positions of the tokens.
     prompt_log_probs: [len(input_ids)], on the first answer, with prompt_top_log_probs; nothing
         precedes the first token, whose row is zeros.
     context_logits: [len(input_ids), vocab_size], on the first answer.
     generation_logits: [len(tokens), vocab_size], after bias, penalties, bans and masks, before
-        temperature, top-k and top-p: what a token was drawn from, where it is a draft's.
+        temperature, top-k and top-p. A draft token was drawn from them.
     """
 
     tokens: tuple[int, ...] = ()

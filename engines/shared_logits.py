@@ -1,12 +1,12 @@
 """Logits that a draft shares with the target in memory, instead of sending them.
 
 Triton's Python backend copies a tensor six times on its way from one model through a second to a
-third: for ten rows of a vocabulary of 128,256 that is 5 MB each time. A handle is 24 bytes: where
-the logits lie. TensorRT-LLM's fast logits do the same between its own processes.
+third. Ten rows of a vocabulary of 128,256 are 5 MB each time. A handle has 24 bytes, which say
+where the logits are. TensorRT-LLM's fast logits do the same between its own processes.
 
-A page of memory has no name in any folder (memfd_create(2)), so that none outlives the draft's
-process, however that ends. It is used again once its reader gave it back, or if nobody read it in
-time. Each handle has a number that cannot be guessed: nobody reads without it.
+A page of memory has no name in any folder (memfd_create(2)), so no page outlives the draft's
+process. The writer reuses a page after its reader gives it back, or if it isn't read in time.
+Reading needs the number in the handle, which cannot be guessed.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ from tandem.engines.request import Floats
 
 Handle: TypeAlias = NDArray[np.uint64]  # [3]: process, its descriptor of the page, number
 
-SECONDS_TO_TAKE = 60.0  # whoever asked for the logits has timed out long before
-MOST_PAGES = 128  # then the oldest page that nobody read is used again sooner
-MOST_BYTES = 2**30  # of all pages; the logits of long drafts of 64 requests, of a large vocabulary
+SECONDS_TO_TAKE = 60.0  # the caller that asked for the logits has timed out long before
+MOST_PAGES = 128  # above this, the oldest unread page is reused sooner
+MOST_BYTES = 2**30  # of all pages: enough for long drafts of 64 requests with a large vocabulary
 
 log = logging.getLogger(__name__)
 
 _NAME = "tandem-logits"
 _HANDLE_WORDS = 3
 _HEADER_BYTES = 64
-# Words of a header. Number 0 stands for a page that nobody may read.
+# Words of a header. Number 0: the page must not be read.
 _NUMBER, _TAKEN, _RETURNED, _ROWS, _WIDTH, _READER, _CLOSED = range(7)
 
 
@@ -68,7 +68,7 @@ class _Page:
         return bool(self._header[_RETURNED] == self._header[_NUMBER])
 
     def try_free(self) -> bool:
-        """Withdraw it if nobody has read it yet; return whether nobody reads it, or will."""
+        """Withdraw the page if it is unread; return whether it has no reader now or later."""
         reader = int(self._header[_READER])
         return self.returned or self.withdraw() or not os.path.exists(f"/proc/{reader}")
 
@@ -77,10 +77,10 @@ class _Page:
         return bool(self._header[_CLOSED])
 
     def close(self) -> None:
-        self._header[_CLOSED] = 1  # readers forget it; one that reads it now reads on
+        self._header[_CLOSED] = 1  # readers forget it; a current reader may finish
 
     def withdraw(self) -> bool:
-        """Take back a page that nobody has read; return whether that was so."""
+        """Take back an unread page; return False if it has been read."""
         number = int(self._header[_NUMBER])
         self._header[_NUMBER] = 0
         if self._header[_TAKEN] == number:
@@ -89,7 +89,7 @@ class _Page:
         return True
 
     def discard(self, number: int) -> None:
-        """Free the page, if it has the logits of that number and nobody reads them."""
+        """Free the page if it has the logits of that number and they are unread."""
         if self._header[_NUMBER] == number and self.withdraw():
             self._header[_RETURNED] = 0  # the number of a withdrawn page, so it is `returned`
 
@@ -101,7 +101,7 @@ class _Page:
         self._header[_TAKEN] = number
         if self._header[_NUMBER] == number:
             return True
-        self.give_back(number)  # withdrawn in this very moment
+        self.give_back(number)  # the writer withdrew it at the same moment
         return False
 
     def give_back(self, number: int) -> None:
@@ -113,13 +113,13 @@ class SharedLogitsWriter:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._written: deque[tuple[float, int, _Page]] = deque()  # the oldest first
+        self._written: deque[tuple[float, int, _Page]] = deque()  # oldest first
         self._lock = threading.Lock()
 
     def write(self, logits: Floats) -> Handle:
-        """Return where a reader finds a copy of logits [n, vocab_size].
+        """Copy logits [n, vocab_size] to shared memory; return the handle for the reader.
 
-        Raises ResponseError where they are more than there is room for.
+        Raises ResponseError if there is not enough room.
         """
         with self._lock:
             descriptor, page = self._free_page(logits.nbytes)
@@ -129,7 +129,7 @@ class SharedLogitsWriter:
         return np.array([os.getpid(), descriptor, number], np.uint64)
 
     def take_back(self, handle: Handle) -> None:
-        """Use the memory of logits again that nobody will read. A handle of others' is ignored."""
+        """Reuse the memory of logits that won't be read. Other writers' handles are ignored."""
         if handle.size != _HANDLE_WORDS:
             return
         process, descriptor, number = handle.reshape(-1).tolist()
@@ -139,7 +139,7 @@ class SharedLogitsWriter:
                     page.discard(number)
 
     def close(self) -> None:
-        """Free all pages; a reader keeps the one that it reads."""
+        """Free all pages; a reader keeps the page that it reads now."""
         with self._lock:
             while self._written:
                 _close(*self._written.popleft()[1:])
@@ -152,7 +152,7 @@ class SharedLogitsWriter:
             if page.capacity >= num_bytes:
                 return descriptor, page
             _close(descriptor, page)
-        # Pages that are not written take no memory: capacity for longer drafts costs nothing.
+        # Unwritten parts of a page take no memory, so capacity for longer drafts costs nothing.
         capacity = 1 << (num_bytes - 1).bit_length()
         self._make_room(capacity)
         descriptor = os.memfd_create(_NAME)
@@ -160,7 +160,7 @@ class SharedLogitsWriter:
         return descriptor, _Page(descriptor)
 
     def _make_room(self, num_bytes: int) -> None:
-        """Free pages that nobody reads, the oldest first, until there may be so many bytes more."""
+        """Free pages without a reader, oldest first, until ``num_bytes`` more fit the limit."""
         excess = num_bytes + sum(page.capacity for _, _, page in self._written) - MOST_BYTES
         for place in list(self._written) if num_bytes <= MOST_BYTES else ():
             _, descriptor, page = place
@@ -224,12 +224,12 @@ class SharedLogitsReader:
         page = self._pages.get((process, descriptor))
         if page is not None and page.take(number):
             return page
-        # Not seen yet, or the descriptor has become another page's. Who does not know its number
-        # leaves nothing behind.
+        # Not seen yet, or the descriptor now belongs to another page. A handle with a wrong number
+        # leaves no trace.
         page = self._open(process, descriptor)
         if page is None or not page.take(number):
             return None
-        # Unmap the pages that their writers have closed, and those of processes that ended.
+        # Unmap pages that their writers have closed, and pages of processes that have ended.
         self._pages = {
             place: page
             for place, page in self._pages.items()
@@ -248,7 +248,7 @@ class SharedLogitsReader:
             return None
         try:
             return _Page(opened)
-        except (OSError, ValueError):  # no room for it, or it is only being made
+        except (OSError, ValueError):  # no room for it, or it is still being created
             return None
         finally:
             os.close(opened)

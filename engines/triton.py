@@ -1,4 +1,4 @@
-"""An engine as a model of Triton's Python backend: the only place here that knows Triton."""
+"""An engine as a model of Triton's Python backend: the only module here that knows Triton."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ from tandem.engines.request import NO_IDS, EngineRequest, EngineResponse
 from tandem.engines.shared_logits import SharedLogitsReader, SharedLogitsWriter
 
 SHARED_MEMORY = Path("/dev/shm")
-SMALL_BYTES = 2**20  # what a process has from its start
+SMALL_BYTES = 2**20  # a process always has this much
 SPARE_BYTES = 2**20  # for the rest of a message, and for others that grow meanwhile
 FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
 log = logging.getLogger(__name__)
 
 
 class EngineModel:
-    """A Triton model over any engine, decoupled or not; the parameter `engine` says which.
+    """A Triton model that runs any engine, decoupled or not; the parameter `engine` names it.
 
-    execute() only hands calls over; answers leave from the engine's thread, but for those that are
-    there at once. The final flag always travels with a response: a lone one crashes callers of this
-    Triton.
+    execute() only passes calls to the engine. It returns the answers that are ready at once; the
+    engine's thread sends the others. The final flag always comes with a response, because a flag
+    alone crashes callers in this version of Triton.
     """
 
     def load_engine(self, model_config: dict[str, Any], folder: Path) -> Engine:
@@ -60,7 +60,7 @@ class EngineModel:
         self._metric = _ComputedTokens(self._name, lambda: self._engine.computed_tokens)
 
     def execute(self, requests: Iterable[Any]) -> list[Any] | None:
-        """Start each request; return the answers that are there already, None for the others."""
+        """Start each request; return the answers that are ready, None for the others."""
         ways = [self._start(request) for request in requests]
         return None if self._decoupled else [way.leave_execute() for way in ways]
 
@@ -95,7 +95,7 @@ class EngineModel:
         return way
 
     def _take_shared_logits(self, arrays: dict[str, NDArray[Any]], way: _WayBack) -> None:
-        """Replace the handle, if there is one, by the logits of the draft tokens, from its row on.
+        """Replace a handle by the logits of the draft tokens, from the handle's row on.
 
         If they are gone, the draft is verified by its ids, which is as exact.
         """
@@ -124,7 +124,7 @@ class EngineModel:
 
 
 class _Responder(Preparing):
-    """Makes a call's answers the responses to it."""
+    """Turns a call's answers into Triton's responses."""
 
     def __init__(
         self,
@@ -147,8 +147,8 @@ class _Responder(Preparing):
     def prepare(self, answer: EngineResponse) -> Send:
         """Make the response; the time of its last token is written when it is sent.
 
-        One that cannot be made is an error, which ends the call: sending it raises ResponseError
-        where the engine would have gone on.
+        If it cannot be made, an error takes its place and ends the call. Sending that error raises
+        ResponseError if the engine would have continued.
         """
         if answer.error is not None:
             return self._sends_error(answer.error, answer.code, final=answer.final)
@@ -175,7 +175,7 @@ class _Responder(Preparing):
     def _arrays(self, answer: EngineResponse) -> dict[str, NDArray[Any]]:
         arrays = dict(encode(self._call, answer, self._wanted))
         logits = answer.generation_logits
-        if self._handle is not None:  # the call was stopped: this is in its place
+        if self._handle is not None:  # the call was stopped: this replaces it
             self._logits_writer.take_back(self._handle)
             self._handle = None
         if tensors.SHARED_LOGITS_HANDLE in self._wanted and logits is not None and len(logits):
@@ -195,9 +195,9 @@ class _Responder(Preparing):
 class _WayBack:
     """How a call's responses reach its caller: returned by execute(), or sent.
 
-    A response that is sent waits until the server has taken it, which costs a trip between the
-    processes; one that is there before execute() ends travels with its end. Decoupled models may
-    return none.
+    A sent response blocks until the server has taken it, which costs a trip between the processes.
+    A response that is ready before execute() returns avoids that trip. Decoupled models can't
+    return responses.
     """
 
     def __init__(self, model: str, sender: Any, *, decoupled: bool) -> None:
@@ -209,15 +209,15 @@ class _WayBack:
         self._lock = threading.Lock()
 
     def on_final(self, ended: Callable[[], None]) -> None:
-        """Have it called when the final response goes: the engine has done with the call."""
+        """Call ``ended`` with the final response: the engine is done with the call."""
         self._ended = ended
 
     def send(self, response: Any, *, final: bool) -> None:
         """Send a response, or keep it for execute() to return.
 
-        Raises what the sender raises, where that one is not final after an error in its place. A
-        final one that failed leaves nothing to be done: Triton has closed the sender before it
-        tried, which is why `check_response_memory` comes first.
+        Raises what the sender raises. If a response before the final one fails, a final error is
+        sent first. If the final one fails, nothing can be sent, because Triton has already closed
+        the sender. That is why `check_response_memory` comes first.
         """
         if final:
             self._end()
@@ -235,13 +235,13 @@ class _WayBack:
             raise
 
     def _end(self) -> None:
-        """The engine has done with the call: give back the logits it has read, once."""
+        """Give back the logits that the engine has read, once."""
         ended, self._ended = self._ended, None
         if ended:
             ended()
 
     def leave_execute(self) -> Any:
-        """Return the response if there is one; one that comes later is sent."""
+        """Return the response if it is ready; a later one is sent."""
         with self._lock:
             self._returns = False
             return self._response
@@ -250,8 +250,8 @@ class _WayBack:
 class _ComputedTokens:
     """The counter of the tokens that an engine ran through its model.
 
-    Setting a metric costs a round trip to the server, during which no other thread here gets far:
-    so it is done by a thread of its own, and not after every call.
+    An update costs a round trip to the server, which slows all other threads of this process. So a
+    separate thread makes it periodically, not after every call.
     """
 
     _PERIOD_SECONDS = 0.1
@@ -299,7 +299,7 @@ def _response(arrays: Iterable[tuple[str, NDArray[Any]]]) -> Any:
 
 
 def _error(model: str, message: str, code: ErrorCode) -> Any:
-    number = getattr(pb_utils.TritonError, code)  # not there yet while modules are imported
+    number = getattr(pb_utils.TritonError, code)  # doesn't exist yet while modules are imported
     error = pb_utils.TritonError(coded(code, f"model '{model}': {message}"), number)
     return pb_utils.InferenceResponse(error=error)
 
@@ -307,9 +307,9 @@ def _error(model: str, message: str, code: ErrorCode) -> Any:
 def check_response_memory(num_bytes: int) -> None:
     """Raise ResponseError if a response of this size doesn't fit into shared memory.
 
-    Triton's Python backend closes a response's sender before it copies the response there: one that
-    does not fit is lost, and its caller waits forever. So ask first. What the process had before
-    and has free now is not counted: nobody can ask for it.
+    Triton's Python backend closes a response's sender before it copies the response there. If the
+    response doesn't fit, it is lost, and its caller hangs. So this check comes first. It doesn't
+    count memory that the process holds and has free, because that can't be queried.
     """
     if num_bytes <= SMALL_BYTES:
         return

@@ -1,4 +1,4 @@
-"""Lists of words, each a sequence of token ids: what ends an answer, or must not be said."""
+"""Lists of stop words or bad words, each a sequence of token ids."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ _Places: TypeAlias = NDArray[np.intp]
 
 
 class Words:
-    """Words as NVIDIA's tensors lay them out, so that long lists cost no Python a word.
+    """Words in the layout of NVIDIA's tensors, so that long lists need no Python loop.
 
-    ids: INT32 [n], all words one after another; ends: where each word ends in it, not falling. A
-    word without ids is none.
+    ids: INT32 [n], all words concatenated. ends: end of each word in it, in ascending order. Words
+    without ids are ignored.
     """
 
     def __init__(self, ids: _Ids, ends: NDArray[Any]) -> None:
@@ -41,13 +41,13 @@ class Words:
 
     @cached_property
     def singles(self) -> _Ids:
-        """The words of one token: their ids, rising, each once."""
+        """The ids of words of one token, ascending, without duplicates."""
         ids: _Ids = np.unique(self.ids[self._starts[self._lengths == 1]])
         return ids
 
     @cached_property
     def single_ids(self) -> frozenset[int]:
-        """The words of one token, to look a token up in."""
+        """The ids of words of one token, for lookups."""
         return frozenset(self.singles.tolist())
 
     @cached_property
@@ -55,14 +55,14 @@ class Words:
         return int(self._lengths.max(initial=0))
 
     def next_after(self, text: NDArray[Any]) -> _Ids:
-        """Return the last tokens of those longer words whose other tokens `text` [n] ends with."""
+        """Return the last tokens of the longer words whose other tokens `text` [n] ends with."""
         last: _Ids = self.ids[self._phrases[1][self._told(text, 1)] - 1]
         return last
 
     def first_end(self, before: Sequence[int], new: Sequence[int], skip: int = 0) -> int | None:
         """Return the index in `new` of the token that completes a word in `before + new`.
 
-        The first one that is not among the first `skip` tokens of `new`; None where there is none.
+        The first `skip` tokens of `new` don't count. None: no token does.
         """
         last = len(new)
         if not self.single_ids.isdisjoint(new[skip:]):
@@ -85,10 +85,10 @@ class Words:
         return self._starts[several], self._ends[several]
 
     def _told(self, text: NDArray[Any], missing: int) -> _Places:
-        """Which phrases the text ends with, but for their last `missing` tokens: their indices.
+        """Return the indices of the phrases that the text ends with, less `missing` tokens each.
 
-        All are compared at once, backwards, in steps that double: a few operations whatever the
-        number of words and of their tokens.
+        All phrases are compared at once, backwards, in steps that double. So the number of
+        operations barely depends on the number of words and of their tokens.
         """
         starts, ends = self._phrases[0], self._phrases[1] - missing
         left = np.flatnonzero(ends - starts <= len(text))

@@ -120,7 +120,7 @@ class GuideCompiler:
     def _begin(
         self, guide: Guide, automaton: GuideAutomaton, end_ids: Sequence[int]
     ) -> GuideMatcher:
-        """Return a matcher after computing its first mask, where some guides fail."""
+        """Return a matcher after computing its first mask, at which some guides fail."""
         used: GuideAutomaton | None = None
 
         def fresh() -> GuideAutomaton:

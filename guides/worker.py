@@ -148,7 +148,7 @@ def _answer(tokenizer: LLTokenizer, guide: Guide) -> dict[str, Any]:
 
 
 def _begin(answer: LLMatcher, end_ids: Sequence[int]) -> None:
-    """Do what the loop does first, where some guides fail or compute for minutes."""
+    """Do the loop's first steps, at which some guides fail or compute for minutes."""
     legal = int.from_bytes(answer.compute_bitmask(), "little")
     for end in end_ids:
         legal &= ~(1 << end)

@@ -19,17 +19,17 @@ class Match(NamedTuple):
 class NgramIndex:
     """Finds what followed the row's tail before, longest n-gram first; never rescans the row.
 
-    Each n-gram is a node of a trie, whose keys are read backwards: the n-gram of one token less
-    that ends at the same position, and the token before it. An n-gram that occurred once is a leaf,
-    and stands for the longer ones that end there, which the row itself shows; they become nodes
-    when it occurs again. So a token costs a step for each n-gram that it repeats and one more,
-    however long the row is and whatever n-gram sizes are looked up.
+    Each n-gram is a node of a trie that is read backwards. A node's key is the n-gram with one
+    token less that ends at the same position, and the token before it. An n-gram that occurred once
+    is a leaf. It represents the longer n-grams that end there, which the row itself shows. They
+    become nodes when it occurs again. So a token costs one step for each n-gram that it repeats,
+    and one more, regardless of the row's length and of the n-gram sizes.
 
-    keep_all: every occurrence is kept, so that of the newest ones the first with a whole draft
-    behind it is chosen; otherwise only the newest (or, with use_oldest, the oldest) is.
-    use_oldest: draft what followed the oldest occurrence. It has most tokens behind it.
+    keep_all: keep every occurrence, and choose the newest one that a whole draft follows. Otherwise
+    only the newest one is kept, or with use_oldest the oldest.
+    use_oldest: draft what followed the oldest occurrence, which most tokens follow.
 
-    Source: Saxena, "Prompt Lookup Decoding", 2023; the switches are those of TensorRT-LLM's
+    Source: Saxena, "Prompt Lookup Decoding", 2023; the switches are the same as in TensorRT-LLM's
     ``NGramDecodingConfig``.
 
     >>> index = NgramIndex(max_ngram_size=2)
@@ -46,12 +46,12 @@ class NgramIndex:
         self._max_ngram_size = max_ngram_size
         self._row = array("i")
         self._nodes: dict[int, int] = {}  # key of (shorter n-gram's node, token before it) -> node
-        self._follower = array("i", [0])  # node -> position of the token behind its occurrence
+        self._follower = array("i", [0])  # node -> position of the token after its occurrence
         self._once = bytearray(1)  # node -> whether its n-gram occurred once
-        # The position behind the oldest occurrence of the longest n-gram of the tail; 0: none, or
+        # The position after the oldest occurrence of the tail's longest n-gram; 0: none, or
         # newer ones matter. While the row repeats what follows there, it brings no new n-gram.
         self._copied = 0
-        # (node, position behind an occurrence) -> position behind the occurrence before
+        # (node, position after an occurrence) -> position after the occurrence before
         self._earlier: dict[tuple[int, int], int] = {}
 
     def __len__(self) -> int:
@@ -61,7 +61,7 @@ class NgramIndex:
         row = self._row
         for token in tokens:
             if not self._copied:
-                self._add_ngrams()  # which end here, now that a token follows them
+                self._add_ngrams()  # they end here, and now a token follows them
             if self._copied:
                 self._copied = self._copied + 1 if row[self._copied] == token else 0
             row.append(token)
@@ -69,7 +69,7 @@ class NgramIndex:
     def lookup(self, limit: int, most_matching: int = 0) -> Match | None:
         """Return at most ``limit`` tokens that followed the row's tail before.
 
-        most_matching: count up to so many tokens that lead there, though n-grams may be shorter.
+        most_matching: limit of the matching tokens to count; n-grams may be shorter.
         """
         row, end = self._row, len(self._row)
         node, size = ROOT, 0
@@ -88,7 +88,7 @@ class NgramIndex:
         return Match(row[start : start + limit].tolist(), size)
 
     def _matching(self, follower: int, size: int, most: int) -> int:
-        """How many tokens before a position are the row's last ones; ``size`` are known to be."""
+        """Count the tokens before a position that equal the row's last ones, at least ``size``."""
         row, end = self._row, len(self._row)
         most = min(most, follower)
         while size < most and row[follower - size - 1] == row[end - size - 1]:
@@ -96,7 +96,7 @@ class NgramIndex:
         return size
 
     def _add_ngrams(self) -> None:
-        """Add the n-grams that the row ends with, up to the first that is new."""
+        """Add the n-grams at the row's end, up to the first new one."""
         row, nodes, follower = self._row, self._nodes, self._follower
         position, node = len(row), ROOT
         for size in range(1, min(self._max_ngram_size, position) + 1):
@@ -116,7 +116,7 @@ class NgramIndex:
                 self._copied = follower[node]
 
     def _open(self, leaf: int, size: int) -> None:
-        """Make a leaf of the longer n-gram for which this one stood."""
+        """Make a leaf of the longer n-gram that this one represented."""
         self._once[leaf] = False
         follower = self._follower[leaf]
         if size < min(self._max_ngram_size, follower):
@@ -128,7 +128,7 @@ class NgramIndex:
         self._once.append(True)
 
     def _with_whole_draft(self, node: int, limit: int) -> int:
-        """Go back to an occurrence with ``limit`` tokens behind it: at most ``limit`` steps."""
+        """Go back to an occurrence that ``limit`` tokens follow, in at most ``limit`` steps."""
         start = self._follower[node]
         while self._keep_all and len(self._row) - start < limit:
             earlier = self._earlier.get((node, start))

@@ -15,14 +15,14 @@ from numpy.typing import NDArray
 
 from tandem.lookup.index import Match
 
-LEAST_MATCH: Final = 3  # tokens that lead to a copy from a pool: what is shorter is everywhere
+LEAST_MATCH: Final = 3  # tokens that lead to a copy from a pool: shorter matches are everywhere
 LONGEST_MATCH: Final = 24  # that are compared
 MOST_OCCURRENCES: Final = 16  # that a lookup compares, the newest first
-# Tokens that an answer counts for, however short: so much its objects and a pool's take.
+# Least number of tokens that an answer counts for: its objects and a pool's take as much memory.
 LEAST_COUNTED: Final = 64
-# What may go to the end of the line for an answer that joins, in tokens: it takes about 1 ms.
+# Tokens of answers that may be requeued when one answer joins: this takes about 1 ms.
 MOST_MOVED: Final = 8192
-MOVE: Final = 512  # what one answer costs beside its tokens
+MOVE: Final = 512  # what one answer costs in addition to its tokens
 OFFSET_BITS: Final = 24  # of a position, which is an answer's number and an offset in it
 MOST_TOKENS: Final = 2**OFFSET_BITS  # in all pools
 
@@ -33,9 +33,9 @@ WORD: Final = 2**64 - 1
 class PooledAnswer(NamedTuple):
     """One answer, which never changes.
 
-    pool: the key of the pool that it belongs to. joined: after how many uses of pools. earlier: for
-    each position behind `LEAST_MATCH` tokens or more, the position before it whose tokens have the
-    same slot; 0: there was none.
+    pool: the key of its pool. joined: number of uses of pools before it. earlier: for each position
+    after at least `LEAST_MATCH` tokens, the last position before it whose tokens have the same
+    slot; 0: none.
     """
 
     pool: bytes
@@ -47,7 +47,7 @@ class PooledAnswer(NamedTuple):
 class Links(NamedTuple):
     """The slots of an answer's positions, [n - LEAST_MATCH].
 
-    again: which of them came before in this answer, and before: where they last did.
+    again: which of them occurred before in this answer. before: their last positions there.
     """
 
     slots: NDArray[np.int64]
@@ -68,20 +68,20 @@ class PoolUse:
 class LookupPools:
     """Finds in a pool's answers what followed a text's last tokens. Thread-safe.
 
-    An answer is found in its own pool alone, and only what is in one answer is ever copied. All
-    pools together hold ``max_tokens``. The oldest answers make room; one whose pool was used since
-    goes to the end of the line instead, but not for an answer of that very pool (the second chance
-    of CLOCK, which is nearly least recently used). About 45 bytes a token is the most that all
-    take, whatever is put into them: names are kept as digests, and an answer counts for
-    `LEAST_COUNTED` tokens at least.
+    An answer is found only in its own pool, and a copy comes from a single answer. All pools
+    together hold ``max_tokens``. The oldest answers make room. An answer whose pool was used since
+    moves to the end of the queue instead, unless the new answer belongs to the same pool. This is
+    the second chance of CLOCK, which approximates least recently used. All pools together take at
+    most about 45 bytes per token: names are kept as digests, and an answer counts for at least
+    `LEAST_COUNTED` tokens.
 
-    The structure is that of LZ77 in zlib: a table says for each `LEAST_MATCH` tokens where they
-    were last, and each position where they were before. A lookup goes back through
-    `MOST_OCCURRENCES` of them and keeps the one that the longest match leads to. Answers go in the
-    order in which they came, so one that has gone ends such a chain, and costs nothing to remove.
+    The structure is LZ77 as in zlib. A table has the last position of each `LEAST_MATCH` tokens,
+    and each position has the position where they were before. A lookup goes back through
+    `MOST_OCCURRENCES` of them and keeps the one with the longest match. Answers leave in the order
+    in which they came, so a removed answer ends such a chain, and costs nothing to remove.
 
-    Sources: Deutsch, RFC 1951, section 4; that finished answers are worth looking up, and the
-    longest suffix first: Oliaro et al., "SuffixDecoding", arXiv:2411.04975.
+    Sources: Deutsch, RFC 1951, section 4, for the structure; Oliaro et al., "SuffixDecoding",
+    arXiv:2411.04975, for looking up finished answers by their longest suffix.
 
     >>> pools = LookupPools(max_tokens=1000)
     >>> pools.join("ours", [1, 2, 3, 4, 5, 6])
@@ -97,18 +97,18 @@ class LookupPools:
         bits = max(1, (max_tokens - 1).bit_length())
         self._shift = 64 - bits
         self._newest = np.zeros(2**bits, np.int64)  # slot -> position, 0: none
-        self._answers: OrderedDict[int, PooledAnswer] = OrderedDict()  # by number, the oldest first
-        self._pools: dict[bytes, PoolUse] = {}  # those that have answers
+        self._answers: OrderedDict[int, PooledAnswer] = OrderedDict()  # by number, oldest first
+        self._pools: dict[bytes, PoolUse] = {}  # only pools that have answers
         self._last_number = 0
         self._num_uses = 0
         self.num_tokens = 0  # that the answers count for
-        self._secret = secrets.token_bytes(16)  # nobody can choose what shares a slot
+        self._secret = secrets.token_bytes(16)  # clients can't choose which tokens share a slot
         self._lock = threading.Lock()
 
     def join(self, name: str, answer: Sequence[int] | NDArray[np.int32]) -> None:
-        """Add an answer to the pool of that name; one that is too long for all pools is left out.
+        """Add an answer to the pool of that name, unless it is too long for all pools.
 
-        name: valid UTF-8. What takes long, for a long answer, is done by NumPy before the lock.
+        name: valid UTF-8. NumPy does the slow part, for long answers, before the lock is taken.
         """
         row = np.asarray(answer, np.int32)
         counted = _counted(len(row))
@@ -127,7 +127,7 @@ class LookupPools:
     def lookup(self, name: str, tail: Sequence[int], limit: int) -> Match | None:
         """Return at most ``limit`` tokens that followed a text's last ones in the pool's answers.
 
-        tail: those last tokens; of more than `LONGEST_MATCH` the last ones count.
+        tail: the text's last tokens; at most `LONGEST_MATCH` of them count.
         """
         if len(tail) < LEAST_MATCH:
             return None
@@ -161,9 +161,9 @@ class LookupPools:
         pool.last = self._num_uses
 
     def _make_room(self, key: bytes, counted: int) -> None:
-        """Let the oldest answers go, or to the end of the line, until there is room for another.
+        """Remove the oldest answers, or requeue them, until there is room for another.
 
-        key: of the pool that wants it.
+        key: of the pool that needs the room.
         """
         left = MOST_MOVED
         while self.num_tokens + counted > self.max_tokens:
@@ -181,13 +181,13 @@ class LookupPools:
                 del self._pools[answer.pool]
 
     def _append(self, key: bytes, tokens: array[int], links: Links) -> None:
-        """Put an answer at the end of the line, and its positions before those of their slots."""
+        """Add an answer to the end of the queue, and its positions to the chains of their slots."""
         self._last_number += 1
         first = (self._last_number << OFFSET_BITS) + LEAST_MATCH
         positions = np.arange(first, first + len(links.slots))
         earlier = self._newest[links.slots]
         earlier[links.again] = positions[links.before]
-        self._newest[links.slots] = positions  # of those with the same slot the last one stays
+        self._newest[links.slots] = positions  # of several with the same slot, the last one stays
         self._answers[self._last_number] = PooledAnswer(
             key, self._num_uses, tokens, array("q", earlier.tobytes())
         )
@@ -196,14 +196,14 @@ class LookupPools:
         return hashlib.blake2b(name.encode(), digest_size=16, key=self._secret).digest()
 
     def _slot(self, key: bytes, tail: Sequence[int]) -> int:
-        """Return where the table says of a tail's last tokens where they were."""
+        """Return the index in the table for a tail's last tokens."""
         mixed = int.from_bytes(key[:8], "little")
         for token in tail[-LEAST_MATCH:]:
             mixed = (mixed ^ token) * FACTOR & WORD
         return mixed >> self._shift
 
     def _links(self, key: bytes, row: NDArray[np.int32]) -> Links:
-        """Return where the tokens before each position belong that a token follows. row: [n]."""
+        """Return the slots of the tokens before each position that a token follows. row: [n]."""
         count = len(row) - LEAST_MATCH
         mixed = np.full(count, int.from_bytes(key[:8], "little"), np.uint64)
         for at in range(LEAST_MATCH):
@@ -219,7 +219,7 @@ def _counted(length: int) -> int:
 
 
 def _matching(tokens: array[int], end: int, tail: Sequence[int]) -> int:
-    """How many tokens before a position are the tail's last ones."""
+    """Count the tokens before a position that equal the tail's last ones."""
     size, most = 0, min(end, len(tail), LONGEST_MATCH)
     while size < most and tokens[end - size - 1] == tail[-size - 1]:
         size += 1

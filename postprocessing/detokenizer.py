@@ -1,8 +1,8 @@
 """Token ids to text, whole or in chunks that never change what was already shown.
 
-A stream is shown while it grows, by calls that keep no state. The caller sends a window of the
-latest ids and says how many of them an earlier call has had (the context); the answer is the
-complete text that the rest adds. Text is complete when no later id can change it.
+A stream is shown while it grows, by stateless calls. The caller sends a window of the latest ids,
+and the number of ids that an earlier call has had (the context). The result is the complete text
+that the rest adds. Text is complete if no later id can change it.
 
 The caller's protocol, for one sequence whose output ids are ``ids``::
 
@@ -19,24 +19,24 @@ The caller's protocol, for one sequence whose output ids are ``ids``::
     whole = WHOLE(ids)  # the last call: no context length, all ids
     chunk = whole[len(sent):]  # in bytes; what was withheld comes out, whole.startswith(sent)
 
-The concatenation of the chunks is the whole text, byte for byte, however the ids are cut. The last
-call must be a WHOLE one, because only then is an unfinished character final, and written U+FFFD;
-a stream that a stop string ended needs none. ``start`` must not move on an empty chunk.
+The joined chunks are the whole text, byte for byte, however the ids are divided. The last call must
+be a WHOLE one, because only then is an unfinished character final, and shown as U+FFFD. A stream
+that a stop string ended needs no such call. ``start`` must not move on an empty chunk.
 
-Why that window is enough. Let a call have brought text; its new ids become the context.
+That window is enough. Assume that a call returned text, so its new ids become the context.
 
-- Byte-level BPE (GPT-2, Llama 3, Qwen): an id is some bytes, the text is their UTF-8 reading with
-  a U+FFFD for each maximal part that is none. What the reader waits for after the context does not
-  depend on what came before the context: a byte that is not a continuation sets it; a context of
-  continuation bytes only, one of which brought text, ends waiting for nothing, with either history.
-- SentencePiece with byte fallback (Llama 2, Gemma): consecutive byte ids are one run, read as
-  UTF-8 all or nothing when the run ends. So a trailing run is withheld, and a call brings text
-  only if an id that is not a byte is new in it: that id ends every run that began before.
-- Decoders that strip the first space or word mark (Llama 2's Strip, Metaspace): the context brought
-  text, so the first piece of the window lies in it and is stripped from both sides alike. This
-  wants that every id of the vocabulary which is not special makes some text, as all known do.
+- Byte-level BPE (GPT-2, Llama 3, Qwen): an id is some bytes. The text is their UTF-8 decoding, with
+  a U+FFFD for each maximal invalid part. The decoder's state after the context doesn't depend on
+  earlier bytes. A byte that isn't a continuation sets the state. If the context has only
+  continuation bytes, and one of them completed text, the state at its end is empty either way.
+- SentencePiece with byte fallback (Llama 2, Gemma): consecutive byte ids are one run, which is
+  decoded as UTF-8, all or nothing, when it ends. So a trailing run is withheld, and a call returns
+  text only if it has a new id that is not a byte. That id ends every earlier run.
+- Decoders that strip the first space or word mark (Llama 2's Strip, Metaspace): the context gave
+  text, so it contains the first piece of the window, and both texts are stripped in the same way.
+  This requires that every id that isn't special gives some text, as in all known vocabularies.
 
-A genuine U+FFFD (the bytes EF BF BD) is complete as soon as it is there, as any character.
+A genuine U+FFFD (the bytes EF BF BD) is complete as soon as it arrives, like any character.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ BYTE_TOKEN = re.compile(r"<0x[0-9A-Fa-f]{2}>")
 
 
 class Detokenizer(Protocol):
-    """Reads ids of one sequence; an id that the tokenizer does not know makes no text."""
+    """Decodes the ids of one sequence; an id that the tokenizer doesn't know gives no text."""
 
     def whole(self, ids: Sequence[int]) -> str:
         """Return the text of all ids; an unfinished character is U+FFFD."""
@@ -66,7 +66,7 @@ class Detokenizer(Protocol):
 
 
 def make_detokenizer(tokenizer: Tokenizer, *, skip_special_tokens: bool) -> Detokenizer:
-    """Choose the reader for a tokenizer's decoder; raises TokenizerError."""
+    """Return the detokenizer for a tokenizer's decoder; raises TokenizerError."""
     steps = _decoder_steps(tokenizer)
     if "ByteLevel" not in steps:
         return PieceDetokenizer(tokenizer, skip_special_tokens=skip_special_tokens)
@@ -85,7 +85,7 @@ def chunk(detokenizer: Detokenizer, ids: Sequence[int], context_length: int) -> 
 def text_lengths(detokenizer: Detokenizer, ids: Sequence[int], context_length: int) -> list[int]:
     """Return how many characters each of ``ids[context_length:]`` completes.
 
-    In all they are as long as the chunk of these ids. A character of several ids is the last one's.
+    Their sum is the length of these ids' chunk. A character of several ids counts for the last one.
     """
     start, lengths = 0, []
     for shown in range(context_length, len(ids)):
@@ -99,8 +99,8 @@ def text_lengths(detokenizer: Detokenizer, ids: Sequence[int], context_length: i
 class ByteLevelDetokenizer:
     """Byte-level BPE: every id is some bytes.
 
-    It does not ask the library's decoder, whose text no longer distinguishes an unfinished
-    character from bytes that are none and from a genuine U+FFFD.
+    It doesn't use the library's decoder, because in its text an unfinished character, invalid bytes
+    and a genuine U+FFFD look the same.
     """
 
     def __init__(self, tokenizer: Tokenizer, *, skip_special_tokens: bool) -> None:
@@ -133,7 +133,7 @@ class _TokenBytes(dict[int, bytes]):
 
 
 def _token_bytes(token: str) -> bytes:
-    """Return the bytes that a token's letters stand for; an added token may stand for itself."""
+    """Return the bytes that a token's letters represent; an added token may represent itself."""
     try:
         return bytes(map(_BYTE_OF_LETTER.__getitem__, token))
     except KeyError:
@@ -141,7 +141,7 @@ def _token_bytes(token: str) -> bytes:
 
 
 def piece_bytes(piece: str) -> bytes | None:
-    """Return the bytes that a piece of a vocabulary stands for: one, or those of its letters."""
+    """Return the bytes that a piece of a vocabulary represents: one, or one per letter."""
     if BYTE_TOKEN.fullmatch(piece):
         return bytes([int(piece[3:-1], 16)])
     if not all(letter in _BYTE_OF_LETTER for letter in piece):
@@ -180,7 +180,7 @@ class PieceDetokenizer:
         return self.whole(ids[:end])
 
     def _continues_run(self, token_id: int) -> bool:
-        """Say whether the id is a byte, or one that the decoder never sees."""
+        """Return whether the id is a byte, or one that the decoder never sees."""
         if token_id in self._skipped:
             return True
         token = self._tokenizer.id_to_token(token_id)

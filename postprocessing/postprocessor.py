@@ -20,7 +20,7 @@ Array = npt.NDArray[Any]
 
 
 class Postprocessor:
-    """Turns the tensors of one request into those of its answer."""
+    """Turns the input tensors of one request into its output tensors."""
 
     def __init__(self, detokenizer: Detokenizer, max_seq_len: int) -> None:
         self._detokenizer = detokenizer
@@ -37,8 +37,8 @@ class Postprocessor:
         """Return the wanted outputs; raises InputError.
 
         TOKENS_BATCH [b, beams, n], SEQUENCE_LENGTH [b, beams], CONTEXT_LENGTH [b] or absent: see
-        ``postprocessing.detokenizer``. OUTPUT is [b * beams] UTF-8 bytes, all beams of the first
-        prompt before those of the second, as NVIDIA's is; TEXT_LENGTHS is [b * beams, longest].
+        ``postprocessing.detokenizer``. OUTPUT is [b * beams] UTF-8 bytes, in NVIDIA's order: all
+        beams of the first prompt, then of the second. TEXT_LENGTHS is [b * beams, longest].
         """
         if not {tensors.OUTPUT, tensors.TEXT_LENGTHS} & set(wanted):
             return {}

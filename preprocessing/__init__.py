@@ -1,1 +1,1 @@
-"""Text to token ids, by the `tokenizers` library alone (no transformers, no torch: 41 MB)."""
+"""Text to token ids, with only the `tokenizers` library (no transformers, no torch: 41 MB)."""

@@ -32,13 +32,13 @@ WORD_LISTS = (
 )
 PROMPTS = (tensors.INPUT_ID, tensors.REQUEST_INPUT_LEN)
 DECODER_PROMPTS = (tensors.DECODER_INPUT_ID, tensors.REQUEST_DECODER_INPUT_LEN)
-CHARACTERS_OF_A_TOKEN = 16  # more than of any text that is worth reading to its end
-LONG_TEXT_BYTES = 2**20  # from here on a text's tokens take memory worth giving back
+CHARACTERS_OF_A_TOKEN = 16  # more bytes per token than in any realistic text
+LONG_TEXT_BYTES = 2**20  # above this, a text's tokens take memory worth giving back
 IMAGES = (tensors.IMAGE_BYTES, tensors.IMAGE_URL, tensors.VIDEO_BYTES)
 
 
 class Preprocessor:
-    """Turns the tensors of one request into those of its answer."""
+    """Turns the input tensors of one request into its output tensors."""
 
     def __init__(self, tokenizer: Tokenizer, settings: TokenizerSettings) -> None:
         self._tokenizer = tokenizer
@@ -56,14 +56,14 @@ class Preprocessor:
         Inputs are batched, strings as bytes: QUERY [b, 1], ..._WORDS_DICT [b, words], and so on.
         Outputs: INPUT_ID [b, longest] padded with the prompt's pad id, REQUEST_INPUT_LEN [b, 1];
         BAD_WORDS_IDS, STOP_WORDS_IDS [b, 2, n], SPECIAL_STOP_IDS [b, words] and EMBEDDING_BIAS
-        [b, vocab_size], all of width 0 where the request names no words; OUT_END_ID, OUT_PAD_ID
-        [b, 1]. What belongs to images is never made, and an image is refused.
+        [b, vocab_size], all of width 0 if the request names no words; OUT_END_ID, OUT_PAD_ID
+        [b, 1]. Images are rejected, so their outputs are never made.
         """
         _check(inputs)
         _check_sizes(inputs, self._settings)
         settings, outputs = self._settings, dict[str, Array]()
         pads = _ids_or(inputs, tensors.PAD_ID, settings.pad_id)
-        # Only what is asked for is computed: a bias alone is as wide as the vocabulary.
+        # Only requested outputs are computed: a bias is as wide as the vocabulary.
         given = tensors.PROMPT_TABLE_EXTRA_ID in inputs
         extra_ids = given and tensors.OUT_PROMPT_TABLE_EXTRA_IDS in wanted
         if extra_ids or not set(PROMPTS).isdisjoint(wanted):
@@ -105,7 +105,7 @@ class Preprocessor:
         return padded, lengths
 
     def _ids(self, name: str, text: str) -> list[int]:
-        """Return a text's ids; refuse one that is too long by far without reading all of it."""
+        """Return a text's ids; reject a text that is far too long without reading all of it."""
         most = self._settings.max_seq_len
         beginning = text[: most * CHARACTERS_OF_A_TOKEN]
         if 0 < len(beginning) < len(text):
@@ -118,7 +118,7 @@ class Preprocessor:
         return self._encode(text)
 
     def _encode(self, text: str) -> list[int]:
-        """The fast way, which keeps no offsets: of a long text they are most of the work."""
+        """Encode texts without offsets, which would be most of the work for long texts."""
         special = self._settings.add_special_tokens
         [encoding] = self._tokenizer.encode_batch_fast([text], add_special_tokens=special)
         ids: list[int] = encoding.ids
@@ -152,14 +152,14 @@ class Preprocessor:
 
 
 def required(inputs: Mapping[str, Array], name: str) -> Array:
-    """Return an input, which Triton lets a request leave out; raises InputError."""
+    """Return an input that Triton lets a request omit; raises InputError."""
     if name not in inputs:
         raise InputError(f"{name}: missing")
     return inputs[name]
 
 
 def _check(inputs: Mapping[str, Array]) -> None:
-    """Refuse what Triton lets through: a missing QUERY, rows that don't match it, images."""
+    """Reject what Triton lets through: a missing QUERY, rows that don't match it, images."""
     required(inputs, tensors.QUERY)
     for image in IMAGES:
         if image in inputs:
@@ -174,7 +174,7 @@ def _check(inputs: Mapping[str, Array]) -> None:
 
 
 def _check_sizes(inputs: Mapping[str, Array], settings: TokenizerSettings) -> None:
-    """Refuse what would keep the model from others for long, and its memory for good."""
+    """Reject inputs that would block the model for long, or grow its memory for good."""
     for name in (tensors.QUERY, tensors.DECODER_QUERY):
         longest = max((len(text) for text in inputs.get(name, np.empty(0, object)).flat), default=0)
         if 0 < settings.max_text_bytes < longest:
@@ -208,7 +208,7 @@ def _texts(inputs: Mapping[str, Array], name: str) -> list[list[str]]:
 
 
 def _ids_or(inputs: Mapping[str, Array], name: str, default: int) -> Array:
-    """Return the ids a request gives, or the deployment's: [b, 1]."""
+    """Return the request's ids, or the deployment's: [b, 1]."""
     given = inputs.get(name)
     if given is None:
         return np.full((_batch(inputs), 1), default, np.int32)

@@ -1,4 +1,4 @@
-"""What a deployment decides for `preprocessing`; it arrives as parameters of the model."""
+"""The settings of `preprocessing`, which arrive as parameters of the model."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ class TokenizerSettings:
     """Settings of ``preprocessing``.
 
     tokenizer_dir: Hugging Face folder; relative to the model's version folder unless absolute.
-    add_special_tokens: whether prompts get what the tokenizer adds by itself (usually BOS).
+    add_special_tokens: whether prompts get the tokenizer's own special tokens (usually BOS).
     vocab_size: padded width of the engines' logits, which an embedding bias must have.
-    end_id, pad_id: what a request that names none gets.
-    max_seq_len: of the engines, in tokens; 0 leaves it open.
-    max_text_bytes: of one prompt, in UTF-8. max_words, max_words_bytes: of each list of stop, bad
-    or bias words of a prompt, and of all words of a request. 0 leaves each of them open.
+    end_id, pad_id: defaults of a request.
+    max_seq_len: of the engines, in tokens; 0: no limit.
+    max_text_bytes: of one prompt, in UTF-8. max_words: of each list of stop, bad or bias words of a
+    prompt. max_words_bytes: of all words of a request. 0: no limit.
     """
 
     tokenizer_dir: str

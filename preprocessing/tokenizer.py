@@ -1,10 +1,10 @@
-"""Loads the tokenizer of a Hugging Face folder as `AutoTokenizer` would, by `tokenizers` alone.
+"""Loads a Hugging Face tokenizer as `AutoTokenizer` would, with only the `tokenizers` library.
 
-``tokenizer.json`` holds nearly all of it, BOS and EOS included: as transformers 5 does, the
-config's ``add_bos_token`` is followed only where there is no such file. ``tokenizer_config.json``
-adds special tokens that ``tokenizer.json`` does not mark. Its ``clean_up_tokenization_spaces`` is
-not followed: it takes spaces out of the model's own text (``x . y`` becomes ``x. y``), which
-spoils code, and transformers 5 ignores it for BPE as well.
+``tokenizer.json`` has nearly everything, including BOS and EOS. As in transformers 5, the config's
+``add_bos_token`` counts only if there is no such file. ``tokenizer_config.json`` adds special
+tokens that ``tokenizer.json`` doesn't mark. Its ``clean_up_tokenization_spaces`` is ignored, as
+transformers 5 does for BPE: it removes spaces from the model's text (``x . y`` becomes ``x. y``),
+which breaks code.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tandem.preprocessing.errors import TokenizerError
 GPT2_CLASSES = ("GPT2Tokenizer", "GPT2TokenizerFast")
 GPT2_END = "<|endoftext|>"
 UNKNOWN_WORD_BYTES = 256  # one id may stand for any word that is not in the vocabulary
-NORMALIZED_BYTES = 4  # of which a normalizer makes one: Unicode's forms shrink no text more
+NORMALIZED_BYTES = 4  # that a normalizer turns into one: no Unicode form shrinks text more
 NAMED_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token")
 TOKEN_LISTS = ("additional_special_tokens", "extra_special_tokens")
 
@@ -33,7 +33,7 @@ def load_tokenizer(folder: Path) -> Tokenizer:
     tokenizer = _read_tokenizer(folder, config)
     _add_configured_tokens(tokenizer, folder, config)
     _mark_named_tokens(tokenizer, read_json(folder / "special_tokens_map.json") | config)
-    # Both may have been left in the file by whoever trained with them; a prompt must come whole.
+    # Training may have left both in the file, but a prompt must not be cut or padded.
     tokenizer.no_truncation()
     tokenizer.no_padding()
     return tokenizer
@@ -46,9 +46,9 @@ def special_token_ids(tokenizer: Tokenizer) -> frozenset[int]:
 
 
 def longest_token_bytes(tokenizer: Tokenizer) -> int:
-    """Return the most bytes of UTF-8 that one token of a text may stand for, on average of it.
+    """Return an upper bound of a text's bytes of UTF-8 per token.
 
-    Not of every text: an unknown word, or spaces beside a special token, may be of any length.
+    Some texts exceed it: an unknown word, or spaces next to a special token, may have any length.
     """
     vocabulary = tokenizer.get_vocab(with_added_tokens=True)
     bytewise = '"ByteLevel"' in _state(tokenizer.decoder)
@@ -70,7 +70,7 @@ def _state(part: Any) -> str:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Read an object; {} where the file does not exist."""
+    """Read a JSON object; {} if the file doesn't exist."""
     if not path.is_file():
         return {}
     try:
@@ -98,10 +98,10 @@ def _read_tokenizer(folder: Path, config: dict[str, Any]) -> Tokenizer:
 
 
 def _is_gpt2(folder: Path, config: dict[str, Any]) -> bool:
-    """Say whether vocab.json and merges.txt are GPT-2's.
+    """Return whether vocab.json and merges.txt are GPT-2's.
 
-    Other families (Qwen2) ship files of the same names and split text by other rules, which are
-    written nowhere in them: taking those for GPT-2's would give wrong ids in silence.
+    Other families (Qwen2) have files of the same names but split text by other rules, which aren't
+    in these files. Reading them as GPT-2's would silently give wrong ids.
     """
     if not all((folder / name).is_file() for name in ("vocab.json", "merges.txt")):
         return False
@@ -130,9 +130,9 @@ def _gpt2_tokenizer(folder: Path, config: dict[str, Any]) -> Tokenizer:
 
 
 def _add_configured_tokens(tokenizer: Tokenizer, folder: Path, config: dict[str, Any]) -> None:
-    """Add what the config's added_tokens_decoder knows and tokenizer.json does not, in its order.
+    """Add the tokens that only the config's added_tokens_decoder has, in its order.
 
-    A token whose id would come out another than the config says is refused.
+    Raises TokenizerError for a token whose id would differ from the config's.
     """
     known = tokenizer.get_added_tokens_decoder()
     configured = {int(i): token for i, token in config.get("added_tokens_decoder", {}).items()}
@@ -150,9 +150,9 @@ def _add_configured_tokens(tokenizer: Tokenizer, folder: Path, config: dict[str,
 
 
 def _mark_named_tokens(tokenizer: Tokenizer, config: dict[str, Any]) -> None:
-    """Make BOS, EOS, ... special where they are ordinary words of the vocabulary.
+    """Make BOS, EOS and so on special if they are ordinary words of the vocabulary.
 
-    A name that has no id is left out: the models were never trained on it.
+    Names without an id are ignored, because the model was never trained on them.
     """
     added = {token.content for token in tokenizer.get_added_tokens_decoder().values()}
     named = [config.get(name) for name in NAMED_TOKENS]
@@ -164,7 +164,7 @@ def _mark_named_tokens(tokenizer: Tokenizer, config: dict[str, Any]) -> None:
 
 
 def _content(value: Any) -> str | None:
-    """Return the text of a token, which a config writes plainly or as an object."""
+    """Return the text of a token, which a config has as a string or an object."""
     content = value.get("content") if isinstance(value, dict) else value
     return content if isinstance(content, str) else None
 

@@ -1,7 +1,7 @@
-"""Words a client names, as engines take them: lists of token ids, and a bias on the logits.
+"""Turns a client's words into engine inputs: lists of token ids, and a bias on the logits.
 
-Every function takes one list of words a prompt. An empty word is ignored: NVIDIA's examples send
-one where they mean none.
+Every function takes one list of words per prompt. Empty words are ignored, because NVIDIA's
+examples send an empty word for none.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def stop_word_lists(tokenizer: Tokenizer, words: Words) -> npt.NDArray[np.int32]
 def special_stop_ids(
     tokenizer: Tokenizer, words: Words, special: Collection[int]
 ) -> npt.NDArray[np.int32]:
-    """Return for each stop word its id, [b, words], or -1 where it is not one special token alone.
+    """Return the id of each stop word, [b, words], or -1 unless it is a single special token.
 
     special: the ids of all special tokens.
     """
@@ -42,8 +42,8 @@ def special_stop_ids(
 def bad_word_lists(tokenizer: Tokenizer, words: Words) -> npt.NDArray[np.int32]:
     """Return the words' ids as NVIDIA's `bad_words_list`, [b, 2, n] (see ``word_lists``).
 
-    A word in the middle of a sentence has other ids than the word alone, which is all that
-    NVIDIA's own preprocessing bans; here a word is banned after a space as well.
+    A word within a sentence has other ids than the word alone. NVIDIA's preprocessing bans only
+    the word alone. Here a word is also banned after a space.
     """
     spelled = [[form for word in prompt if word for form in (word, f" {word}")] for prompt in words]
     ids = ([_ids(tokenizer, form) for form in prompt] for prompt in spelled)
@@ -51,10 +51,10 @@ def bad_word_lists(tokenizer: Tokenizer, words: Words) -> npt.NDArray[np.int32]:
 
 
 def word_lists(ids: Sequence[Sequence[Sequence[int]]]) -> npt.NDArray[np.int32]:
-    """Lay out words for TensorRT-LLM: [b, 2, n], n the most ids that a prompt has, at least 1.
+    """Lay out words for TensorRT-LLM: [b, 2, n], n: the most ids of a prompt, at least 1.
 
-    Row 0 holds the ids of all words one after the other, padded with 0; row 1 where each word
-    ends in it, padded with -1. Words [7, 8] and [9] are [[7, 8, 9], [2, 3, -1]].
+    Row 0 has the ids of all words, padded with 0. Row 1 has the end offset of each word, padded
+    with -1. Words [7, 8] and [9] are [[7, 8, 9], [2, 3, -1]].
     """
     kept = [[word for word in prompt if word] for prompt in ids]
     width = max([1, *(sum(map(len, prompt)) for prompt in kept)])
@@ -70,10 +70,10 @@ def word_lists(ids: Sequence[Sequence[Sequence[int]]]) -> npt.NDArray[np.int32]:
 def embedding_bias(
     tokenizer: Tokenizer, words: Words, weights: npt.NDArray[np.float32], vocab_size: int
 ) -> npt.NDArray[np.float32]:
-    """Return what to add to the logits, [b, vocab_size]; weights are [b, words].
+    """Return the bias to add to the logits, [b, vocab_size]; weights: [b, words].
 
-    A word of several ids gives its weight to each of them, once per occurrence, as NVIDIA's does
-    (which also biases BOS: that is not followed). Raises InputError for an id out of vocab_size.
+    A word of several ids adds its weight to each of them, once per occurrence, as in NVIDIA's
+    preprocessing. Unlike there, BOS gets no bias. Raises InputError for an id out of vocab_size.
     """
     bias = np.zeros((len(words), vocab_size), np.float32)
     for row, prompt, prompt_weights in zip(bias, words, weights, strict=True):

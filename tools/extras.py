@@ -8,5 +8,5 @@ Extra = Literal["embedded", "gateway", "gguf", "summarize"]
 
 
 def install(extra: Extra) -> str:
-    """Say how to get an extra, however Tandem was installed: by uv, pipx or pip."""
+    """Return advice for installing an extra that holds for uv, pipx and pip."""
     return f"install Tandem with the extra '{extra}' too (README, Install)"

@@ -11,7 +11,6 @@ class TritonPythonModel:
     """Answers how long its rounds took, in all and by part, in seconds."""
 
     async def execute(self, requests: list[Any]) -> list[Any]:
-        """Play each request's rounds."""
         return [await self._play(request) for request in requests]
 
     async def _play(self, request: Any) -> Any:

@@ -74,5 +74,4 @@ class TritonPythonModel(RealModel):
     """What Triton's Python backend looks for."""
 
     def load_engine(self, model_config: dict[str, Any], folder: Path) -> FaultyEngine:
-        """Wrap the real engine."""
         return FaultyEngine(super().load_engine(model_config, folder), folder / "fault")

@@ -44,7 +44,6 @@ MS = 1e3
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure what the arguments say; return the exit status."""
     options = _options(arguments)
     figures = FigureLog(options.output)
     budget = TimeBudget(figures, 60 * options.minutes)

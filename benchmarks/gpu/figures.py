@@ -17,7 +17,7 @@ log = logging.getLogger(__name__)
 
 
 class FigureLog:
-    """Prints each figure at once, and writes it to a file: a run that is cut off keeps its figures.
+    """Prints each figure at once and writes it to a file, so an aborted run keeps its figures.
 
     num_failed: measurements that failed or had wrong texts.
     """
@@ -58,9 +58,9 @@ class FigureLog:
 
 
 class TimeBudget:
-    """Runs measurements while there is time, and goes on after one that fails.
+    """Runs measurements while there is time, and continues after a failed one.
 
-    A measurement begins only if the longest of its kind so far would end in time.
+    A measurement begins only if the longest one of its kind so far would end in time.
     """
 
     def __init__(

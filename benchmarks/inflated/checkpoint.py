@@ -1,7 +1,7 @@
-"""Folders that stand for inflated checkpoints, and how engines load them.
+"""Folders that represent inflated checkpoints, and how engines load them.
 
-A folder holds what others read of a checkpoint: config, tokenizer, and as weights a link to the
-small ones. The large weights exist only in the engine, on its device.
+A folder has the parts of a checkpoint that other programs read: config, tokenizer, and a link to
+the small weights. The large weights exist only in the engine, on its device.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _BASE = "inflated_from"  # key of config.json: the small checkpoint's folder
 
 
 def write_folder(base: Path, shape: LlamaShape, folder: Path) -> Path:
-    """Write a folder that stands for the checkpoint in `base` in that shape. Raises ShapeError."""
+    """Write a folder for the checkpoint in `base` in that shape. Raises ShapeError."""
     config = inflated_config(LlamaConfig.from_pretrained(base), shape)
     setattr(config, _BASE, str(base.resolve()))
     config.architectures = ["LlamaForCausalLM"]
@@ -38,7 +38,7 @@ def write_folder(base: Path, shape: LlamaShape, folder: Path) -> Path:
 
 
 def load_inflated(settings: TorchSettings, path: Path) -> Any:
-    """Load what such a folder stands for; a loader of `PackedModel`. Raises LoadError."""
+    """Load the checkpoint of such a folder; a loader of `PackedModel`. Raises LoadError."""
     config = LlamaConfig.from_pretrained(path)
     small = replace(settings, device="cpu", dtype="float32")
     base = load_checkpoint(small, Path(getattr(config, _BASE)))
@@ -48,13 +48,13 @@ def load_inflated(settings: TorchSettings, path: Path) -> Any:
 
 
 def dtype_kept(settings: TorchSettings) -> torch.dtype:
-    """Return the type that the weights of an inflated checkpoint have."""
+    """Return the type of an inflated checkpoint's weights."""
     dtype = dtype_of(settings.dtype, device_of(settings.device))
     return dtype if isinstance(dtype, torch.dtype) else torch.bfloat16
 
 
 def plant(models: Path) -> None:
-    """Make both engines of a rendered repository load what such folders stand for."""
+    """Make both engines of a rendered repository load such folders."""
     here = Path(__file__).resolve().parent
     for name in ("draft", "target"):
         version = models / name / "1"

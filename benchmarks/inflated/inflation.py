@@ -2,15 +2,15 @@
 
 New columns of the hidden state are zero everywhere, so nothing is added to the old ones:
 
-- RMSNorm divides by the mean over more columns: its weights and epsilon make up for that.
+- RMSNorm divides by the mean over more columns, so its weights and epsilon compensate for that.
 - A larger head keeps its angles, with theta' = theta^(new / old size), and its scores, with queries
-  times sqrt(new / old size). Its old halves stand at the start of the new ones.
+  times sqrt(new / old size). Its old halves are at the start of the new ones.
 - If fewer query heads share a key-value head, that head is repeated.
 - New layers, heads and MLP columns write zeros into the hidden state.
-- New rows of the vocabulary never win. They need a hidden column that is the same for every token:
-  it is so small that it takes the place of half the epsilon of each RMSNorm.
+- New rows of the vocabulary never win. They need a hidden column that is the same for every token.
+  It is so small that it replaces half the epsilon of each RMSNorm.
 
-Weights without any effect are noise, so that products cost what they usually do.
+Weights without any effect are noise, so that products take the usual time.
 """
 
 from __future__ import annotations

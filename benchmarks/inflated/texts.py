@@ -78,7 +78,7 @@ def first_mismatch(expected: Expected, said: Sequence[int]) -> Mismatch | None:
 
 
 def _gap(ids: list[int], want: int, got: int) -> float:
-    """Return how much larger the logit of one next token is than that of another."""
+    """Return the difference between the logits of the next tokens ``want`` and ``got``."""
     with torch.inference_mode():
         row = load_checkpoint("target")(torch.tensor([ids])).logits[0, -1]
     return float(row[want] - row[got]) if got < len(row) else float("inf")

@@ -53,7 +53,6 @@ out = Console(width=200, highlight=False)
 
 
 def main() -> int:
-    """Run it; return the exit status."""
     options = _options()
     planned = deployment.load(PROFILE)
     faults: list[str] = []

@@ -47,7 +47,6 @@ class Ledger:
         self._lock = threading.Lock()
 
     def add(self, kind: str, example: str = "") -> None:
-        """Count an outcome."""
         with self._lock:
             self.counts[kind] += 1
             if example and len(self.examples) < MOST_EXAMPLES:

@@ -64,7 +64,6 @@ class Trouble:
         self._thread = threading.Thread(target=self._run)
 
     def __enter__(self) -> Trouble:
-        """Begin."""
         self._thread.start()
         return self
 

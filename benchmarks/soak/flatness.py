@@ -1,8 +1,8 @@
 """Whether a server's memory, descriptors and threads stay constant after warm-up.
 
-The first quarter of the samples is warm-up. Of the rest, the median of the last third may be above
-that of the first third by a limit: for memory a twentieth and some megabytes (allocators keep what
-a busy moment took), for descriptors a few.
+The first quarter of the samples is warm-up. In the rest, the median of the last third may exceed
+the median of the first third by a limit. For memory the limit is a twentieth and some megabytes,
+because allocators keep what a busy moment took. For descriptors it is a few.
 
 Each decoding sequence has its own thread. So threads are counted at rest, before and after all
 requests.

@@ -41,7 +41,6 @@ class Sample(NamedTuple):
 
 
 def sample(server: TritonServer) -> Sample:
-    """Take a sample of a server."""
     names = {pid: name_of(pid) for pid in server.processes}
     metrics = read_metrics(server)
     beats = [one.value for one in metrics if one.name == HEARTBEAT]

@@ -84,7 +84,7 @@ class Admission:
 
     @property
     def running_in_all_loops(self) -> int:
-        """Sequences that decode now; those of other loops as of the last look."""
+        """Sequences that decode now in all loops; other loops are counted as of the last look."""
         return self.running + self._others.running
 
     @property

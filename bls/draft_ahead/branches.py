@@ -1,9 +1,9 @@
-"""Drafting ahead: while the target verifies a draft, the draft engine drafts on after it.
+"""Drafting ahead: while the target verifies a draft, the draft engine drafts what may follow.
 
 A verification ends in an **outcome**: (accepted length j, next token x). An outcome names the
 context of the next round, so it is the key of a **branch**: what the draft engine drafted after the
 context, d_1..d_j and x. If there is a branch for the outcome, the next round has its draft at once:
-a **hit**. If not, the round drafts as usual, only shorter, because the target waits meanwhile.
+a **hit**. If not, the round drafts as usual, but fewer tokens, because the target waits meanwhile.
 
 Drafting ahead never changes the tokens of a draft, only their number: a branch holds, token for
 token, what a draft call after its outcome would have returned.
@@ -160,10 +160,9 @@ def draft_ahead_of(
 ) -> DraftAhead | None:
     """Return how a request drafts ahead; None: it never does.
 
-    In logits mode the target needs the logits of a draft. Those of all branches are too large to
-    send, so they must be in shared memory. The text of a seeded request must not depend on which
-    branches are there in time. And after a guide's forced tokens, a branch would have to include
-    them.
+    In logits mode the target needs the logits of a draft. The logits of all branches are too large
+    to send, so they must be in shared memory. The text of a seeded request must not depend on which
+    branches are ready in time. After a guide's forced tokens, a branch would have to include them.
     """
     if planner is None or not settings.draft_branches or request.draft_ahead is False:
         return None

@@ -63,7 +63,7 @@ class DraftModel(Drafter):
         )
 
     def failed(self, error: EngineCallError) -> None:
-        """Pause the draft model, or, if it refused the call, end drafts for this request."""
+        """Pause the draft model, or, if it rejected the call, end drafts for this request."""
         if isinstance(error, EngineRefused):
             self._can_serve = False
             self._health.refused(error)

@@ -21,7 +21,7 @@ def derived_seed(seed: int, *key: int | str) -> int:
 
 
 def verification_seed(seed: int, position: int, *, keyed: bool) -> int:
-    """Return the seed of a target call; ``position`` is that of its first new token."""
+    """Return the seed of a target call; ``position``: of its first new token."""
     return seed if keyed else derived_seed(seed, "verify", position)
 
 

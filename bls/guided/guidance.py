@@ -1,7 +1,7 @@
 """How a guide shapes the rounds of an answer: its drafts, the target's calls, and its tokens.
 
-A guide is known token by token, and every token of every engine passes through here. So it holds
-whatever the target can do:
+A guide decides token by token, and every token of every engine passes through here. So the guide
+holds for every target:
 
 - An engine that takes masks (`Capabilities.masks_tokens`) gets one per position of a call, and
   never draws a token that the guide forbids. Without a draft it decodes one token per call.
@@ -11,10 +11,10 @@ whatever the target can do:
   renormalized over the legal tokens. An engine with keyed randomness draws both with the same
   noise: the largest noisy score among legal tokens is the same in both, so the text equals the text
   without drafts.
-- Under top-k or top-p that sum does not hold, because a mask changes what the top is. Such an
-  engine gets one biased call per token, and no drafts.
+- Under top-k or top-p that sum does not hold, because a mask changes which tokens are the top. Such
+  an engine gets one biased call per token, and no drafts.
 
-A token that is the only legal one is not drawn at all: no engine is called for it.
+If only one token is legal, it isn't drawn, and no engine is called for it.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ Method: TypeAlias = Literal["masks", "repair", "token_by_token"]
 
 GRAMMAR: Final = "grammar"  # the drafter of forced tokens that must be verified
 UNBOUNDED = 2**31 - 1
-# Tokens per call of an engine that decodes without the guide: those after an illegal one are lost.
+# Tokens per call of an engine that decodes without the guide: all after an illegal one are lost.
 FIRST_CHUNK, LONGEST_CHUNK = 4, 32
 
 

@@ -1,4 +1,4 @@
-"""Declares the loop's metrics. Those of speculation have vLLM's names, without its prefix."""
+"""Declares the loop's metrics. Speculation metrics have vLLM's names, without its prefix."""
 
 from __future__ import annotations
 

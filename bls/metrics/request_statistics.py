@@ -10,7 +10,7 @@ from tandem.bls.drafters.registry import CONTROL, ENGINE, DrafterName
 
 
 class Round(NamedTuple):
-    """One round's statistics; or those of ``num_plain_tokens`` plain steps of the target at once.
+    """Statistics of one round, or of ``num_plain_tokens`` plain steps of the target together.
 
     planned_tokens, stop_probability: what a draft model was asked for. Seconds are by the engines'
     own clocks. num_branches: drafted for this round during the verification before it.

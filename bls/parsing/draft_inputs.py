@@ -74,7 +74,7 @@ class DraftInputs:
         )
 
     def _lookup_length(self, looked_up: int | None, asked: int | None, drafter: DrafterKind) -> int:
-        """Return the length of copies: the request's own, or that of all drafts.
+        """Return the length of copies: the request's own, or the length of all drafts.
 
         With a draft model, AUTO also decides on the length of copies, so they may have the maximum.
         """

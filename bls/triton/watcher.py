@@ -58,7 +58,6 @@ class Watcher:
         self._wake.set()
 
     def stop(self) -> None:
-        """End the thread."""
         self._stopped = True
         self._wake.set()
         self._thread.join()

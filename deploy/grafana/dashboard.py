@@ -1,6 +1,6 @@
-"""The dashboard, made by hand as far as it differs from any other.
+"""Generates Grafana's dashboard, tandem.json.
 
-Run it to write tandem.json; a test fails if the file is out of date.
+Run it after a change to rewrite tandem.json. A test fails if that file is out of date.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ CHOSEN = 'model=~"$model", drafter=~"$drafter"'
 
 
 def rate(metric: str, by: str = "", where: str = CHOSEN, window: str = "$__rate_interval") -> str:
-    """Return what a counter grows by in a second, summed over all but the labels ``by``."""
+    """Return a counter's increase per second, summed over all labels but ``by``."""
     return f"sum{f' by ({by})' if by else ''} (rate({metric}{{{where}}}[{window}]))"
 
 
@@ -28,7 +28,7 @@ def ratio(over: str, under: str, by: str = "", *, window: str = "$__rate_interva
 
 
 def quantiles(histogram: str) -> dict[str, str]:
-    """Return legend -> query of what most, and nearly all, stay below."""
+    """Return the queries of a histogram's quantiles, by legend."""
     buckets = rate(f"{histogram}_bucket", "le")
     return {
         f"p{quantile}": f"histogram_quantile({quantile / 100:g}, {buckets})"
@@ -39,7 +39,7 @@ def quantiles(histogram: str) -> dict[str, str]:
 def panel(
     title: str, description: str, unit: str, queries: dict[str, str], **more: Any
 ) -> dict[str, Any]:
-    """Return a panel of curves; ``queries`` are by their legend."""
+    """Return a panel of curves; ``queries``: by legend."""
     custom = {"fillOpacity": 10, "showPoints": "never"} | more.pop("custom", {})
     legend = {"displayMode": "table", "placement": "bottom", "calcs": ["lastNotNull", "mean"]}
     return {
@@ -57,7 +57,7 @@ def panel(
 
 
 def by_position() -> dict[str, Any]:
-    """Return the bars of acceptance by position in the draft, over the time on show."""
+    """Return the bars of acceptance by position in the draft, over the time range shown."""
     name = "spec_decode_num_accepted_tokens_per_pos_total"
     accepted = rate(name, "position", window="$__range")
     drafts = rate("spec_decode_num_drafts_total", window="$__range")
@@ -234,7 +234,7 @@ def rows() -> Iterator[list[dict[str, Any]]]:
 
 
 def placed() -> Iterator[dict[str, Any]]:
-    """Yield the panels where they belong."""
+    """Yield the panels with their places in the grid."""
     number = 0
     for y, row in enumerate(rows()):
         width = WIDTH // len(row)
@@ -245,7 +245,7 @@ def placed() -> Iterator[dict[str, Any]]:
 
 
 def variable(name: str, query: str) -> dict[str, Any]:
-    """Return a choice of a label's values, all of them at first."""
+    """Return a selector of a label's values; the default is all of them."""
     return {
         "name": name,
         "type": "query",
@@ -262,7 +262,7 @@ def variable(name: str, query: str) -> dict[str, Any]:
 
 
 def dashboard() -> dict[str, Any]:
-    """Return the whole of it."""
+    """Return the dashboard as Grafana imports it."""
     datasource = {
         "name": "datasource",
         "type": "datasource",
@@ -290,7 +290,7 @@ def dashboard() -> dict[str, Any]:
 
 
 def text() -> str:
-    """Return what belongs into the file."""
+    """Return the content of tandem.json."""
     return json.dumps(dashboard(), indent=2) + "\n"
 
 

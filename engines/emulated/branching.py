@@ -68,7 +68,7 @@ class EmulatedBranchingCall(EmulatedCall):
             while not branch.over:
                 try:
                     token = samplers[branch].next()
-                except RequestError:  # all is banned
+                except RequestError:  # everything is banned
                     branch.over = True
                 else:
                     branch.take(token.id, token.probability, math.log(token.probability), token.row)
@@ -76,7 +76,7 @@ class EmulatedBranchingCall(EmulatedCall):
         self.computed_tokens += len(drafts) + sum(branch.steps for branch in self._branches)
 
     def stop(self, now_ns: int) -> None:
-        """Keep the tokens that branches have by now."""
+        """Keep the tokens that branches have at this time."""
         self._stopped = True
         if self._end_steps(now_ns):
             self._branches = [branch.early(self._steps - 1) for branch in self._branches]
@@ -99,7 +99,7 @@ class EmulatedBranchingCall(EmulatedCall):
         super().answer(now_ns)
 
     def _sampler_of(self, branch: Branch) -> EmulatedSampler:
-        """Return the sampler of a branch that leaves the text here."""
+        """Return the sampler of a branch that starts after this text."""
         seeds = self.request.branch_seeds
         sampler = self._sampler.fork(None if seeds is None else int(seeds[branch.accepted]))
         sampler.append(branch.token)

@@ -23,14 +23,14 @@ log = logging.getLogger(__name__)
 class EmulatedCall:
     """A call's tokens, their times, and its answers so far.
 
-    An answer is prepared and composed before it is due, so that only sending is left then. The
-    owner holds `lock` from reading `open` to the answer that follows.
+    An answer is prepared and composed before it is due, so that it only has to be sent then. The
+    owner holds `lock` from reading `open` until the answer is sent.
 
     Attributes:
         open: whether a final answer is still to come.
         over: whether the prepared answer is the final one.
         due_ns: when the prepared answer is to be sent, in the timer's time.
-        computed_tokens: what went through the model for this call.
+        computed_tokens: tokens that went through the model for this call.
 
     """
 
@@ -44,7 +44,7 @@ class EmulatedCall:
         *,
         begin_ns: int,
     ) -> None:
-        """`usage` is what the context costs.
+        """`usage`: cost of the context.
 
         begin_ns: start of the call in the timer's time; `usage` has it in the system's. Both clocks
         are read once per call, so its times are in the order of its steps on a busy machine too.
@@ -117,7 +117,7 @@ class EmulatedCall:
         self.due_ns = begin_ns + self._steps * step_ns
 
     def stop(self, now_ns: int) -> None:
-        """Make the prepared answer final, with the tokens that are due by now."""
+        """Make the prepared answer final, with the tokens that are already due."""
         if self._end_steps(now_ns):
             del self._ids[len(self._ids) - len(self._unsent) + self._steps :]
             del self._unsent[self._steps :]
@@ -125,7 +125,7 @@ class EmulatedCall:
         self.over = True
 
     def _end_steps(self, now_ns: int) -> bool:
-        """Drop the steps that are not over now; return whether there were any."""
+        """Drop the steps that haven't ended; return whether there were any."""
         missing_ns = max(0, self.due_ns - now_ns)
         missing = -(-missing_ns // self._step_ns) if self._step_ns else 0  # rounded up
         self._steps = max(0, self._steps - missing)

@@ -154,7 +154,7 @@ class EmulatedEngine:
         return call.open and call.due_ns > self._timer.now_ns()
 
     def _answer(self, call: EmulatedCall) -> None:
-        """Send the composed answer, after all state is settled: the next call may come at once."""
+        """Send the composed answer; last, because its receiver may send the next call at once."""
         if call.over:
             self._cache.remember(call.known)
             self._forget(call)

@@ -1,18 +1,18 @@
-"""The synthetic language: what follows a text, by the target and by the draft's guess.
+"""The synthetic language: the next token after a text, by the target and by the draft's guess.
 
-Everything is decided by hashes of (text, position), so it is the same in every process and call.
-After each text the target has `CANDIDATES` possible tokens, and there are as many others. With
-probability alpha the draft has exactly the target's row; otherwise its row is of the others, so
-that the two have no token in common. A draft token is therefore accepted with
-probability alpha in each way to verify it: greedily, by ids when both draw with the same noise (the
-rows are the same, or no token is), and by probabilities (sum(min(p, q)) is 1 or 0).
+Hashes of (text, position) decide everything, so it is the same in every process and call. After
+each text the target has `CANDIDATES` possible tokens. With probability alpha the draft has exactly
+the target's row. Otherwise its row has as many other tokens, so the two have none in common. A
+draft token is therefore accepted with probability alpha however it is verified: greedily, by ids if
+both draw with the same noise (all tokens of the rows are the same, or none), and by probabilities
+(sum(min(p, q)) is 1 or 0).
 
-If the draft doesn't have the target's row, it has alternatives: a list of guesses besides the row,
-without probabilities. The target's token is among the next F of them with probability
+If the draft doesn't have the target's row, it has alternatives: a list of guesses in addition to
+its row, without probabilities. The target's token is among the next F of them with probability
 1 - (F + 1)^-r, at any temperature.
 
-The best token of a row has the probability alpha itself: the draft gives its guess
-exactly the probability of being right, which is what `draft_stop_probability` looks at.
+The best token of a row has probability alpha. So the draft gives its guess exactly the probability
+of being right, which `draft_stop_probability` relies on.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from tandem.engines.emulated.settings import CANDIDATES, EmulatedSettings
 from tandem.engines.noise import mixed
 from tandem.engines.request import Ids
 
-# Set one question's answers apart.
+# Salts: each decision has its own hash.
 _KIND, _END, _RANK = 0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9
 _FAR = 20.0  # the logarithm of a rank that no vocabulary has
 _RANKS = np.arange(CANDIDATES, dtype=np.int32)
@@ -101,8 +101,8 @@ class Language:
     def alternatives(self, text: Text, first: int, truth: int) -> Iterator[int]:
         """Yield a draft's guesses: its `first`, then more, with the target's own among them.
 
-        truth: the target's token. If that is `first`, the row follows: the target may draw another
-        token of it.
+        truth: the target's token. If it equals `first`, the rest of the row follows, because the
+        target may draw another token of it.
         """
         yield first
         rank, row = self._rank(text), []
@@ -118,7 +118,7 @@ class Language:
             yield filler
 
     def _rank(self, text: Text) -> int:
-        """Place of the target's token among the draft's alternatives, from 1."""
+        """Return the target's place among the draft's alternatives, from 1; 0: it isn't there."""
         u = _uniform(text.digest << 32 | text.length, _RANK)
         exponent = self._settings.alternatives_exponent
         # The rank is at most F if 1 - u < 1 - (F + 1)^-r.
@@ -126,11 +126,11 @@ class Language:
         return int(math.exp(power)) if power < _FAR else 0
 
     def _candidates(self, text: Text) -> Ids:
-        """Return what may follow, but for the text's end: [CANDIDATES], the likeliest first."""
+        """Return what may follow except the end: [CANDIDATES], the most likely first."""
         return self._low + (self._first(text) + _RANKS) % self._words
 
     def _first(self, text: Text) -> int:
-        """The best candidate, counted from `low_id` and round; the others follow it."""
+        """Return the best candidate, counted from `low_id`; the ids after it are the others."""
         bits = mixed(text.digest << 32 | text.length)
         first = bits % self._words
         return first if self._knows(text, bits) else first + CANDIDATES

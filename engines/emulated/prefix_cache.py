@@ -1,4 +1,4 @@
-"""A model of block reuse: which beginnings of a text need not be computed again."""
+"""A model of block reuse: which beginnings of a text don't have to be computed again."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ _BYTES = 4  # of a token
 class PrefixCache:
     """The last texts that fit in the cap; the least recently used one is forgotten first.
 
-    Running calls take no room, so none waits for it. Thread-safe.
+    Running calls take no room, so they never wait for room. Thread-safe.
     """
 
     def __init__(self, max_tokens: int, block_tokens: int) -> None:
         self._block = block_tokens
         self.total_blocks = max_tokens // block_tokens
-        # As bytes in order: a text's neighbors share the longest beginning with it.
+        # As sorted bytes: a text's neighbors share the longest beginning with it.
         self._in_order: list[bytes] = []
         self._copies: dict[bytes, int] = {}  # of each text, least recently used first
         self._used_blocks = 0

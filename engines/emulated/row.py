@@ -11,15 +11,15 @@ from tandem.engines.request import Floats, Ids
 from tandem.sampling.params import SamplingNumbers
 from tandem.sampling.warping import warp
 
-FLOOR = -1e4  # logit of a token that cannot follow: e to its power is 0, and it makes no NaN
+FLOOR = -1e4  # logit of a token that cannot follow: its exponential is 0, and it makes no NaN
 _NEGLIGIBLE = 104.0  # e^-104 is 0 in single precision
 
 
 @dataclass(frozen=True, eq=False)
 class Row:
-    """The tokens that may follow a text, the most likely first, and how likely they are.
+    """The tokens that may follow a text, the most likely first, and their probabilities.
 
-    tokens: [n], no two alike. probabilities: [n], of sum 1; every other token has 0.
+    tokens: [n], all different. probabilities: [n], of sum 1; every other token has 0.
     """
 
     tokens: Ids
@@ -56,10 +56,10 @@ class Row:
 
 
 def read_row(logits: Floats) -> Row:
-    """Return the distribution that logits [vocab_size] stand for.
+    """Return the distribution of logits [vocab_size].
 
-    Tokens that no temperature up to 1 would let through are left out: most rows come from an
-    emulated draft, and looking for its few candidates costs a tenth of a softmax.
+    Tokens that are never drawn at a temperature up to 1 are omitted. Most rows come from an
+    emulated draft, and finding its few candidates takes a tenth of a softmax's time.
     """
     best = logits.max()
     tokens = np.flatnonzero(logits > best - _NEGLIGIBLE)

@@ -44,7 +44,7 @@ class EmulatedSampler:
         self.text: Text = language.read(request.input_ids)
         self._bans = Bans(request, language.vocab_size)
         self._masks = TokenMasks(request, language.vocab_size)
-        self._history: Ids | None = None  # what `text` stands for, with room for the answer
+        self._history: Ids | None = None  # the ids of `text`, with room for the answer
         if self._bans:
             most = max(request.max_new_tokens, len(request.draft_ids) + 1)
             most += int(request.branch_output_len.max(initial=0))
@@ -59,7 +59,7 @@ class EmulatedSampler:
         return token
 
     def peek(self, *, by_noise: bool) -> int:
-        """Return the token that would come next; without noise, the likeliest one."""
+        """Return the token that would come next; without noise, the most likely one."""
         if by_noise or self._sampling.greedy:
             return self._choose().id
         return int(self._rows()[1].tokens[0])

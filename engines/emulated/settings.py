@@ -1,4 +1,4 @@
-"""What a deployment decides for an emulated engine; it arrives as parameters of the model."""
+"""The settings of an emulated engine, which arrive as parameters of the model."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ class EmulatedSettings:
 
     role: whether it speaks the language (`target`) or guesses it (`draft`).
     vocab_size: width of its logits. low_id, high_id: it emits ids from low_id to high_id - 1.
-    max_seq_len: a context and its answer must fit in together.
+    max_seq_len: most tokens of a context and its answer together.
     max_draft_len: the longest draft it verifies; 0: none.
-    kv_cache_tokens: how much past text it remembers, in blocks of `kv_block_tokens`.
-    alpha: how probable it is that a draft's best guess is the target's own token. With `hard_alpha`
-        the text has easy and hard stretches, a Markov chain over its tokens: alpha is that of the
-        easy ones, and a token is of the same kind as the one before it with probability `stay_easy`
+    kv_cache_tokens: tokens of past text that it remembers, in blocks of `kv_block_tokens`.
+    alpha: probability that a draft's best guess is the target's own token. With `hard_alpha`, the
+        text has easy and hard stretches, a Markov chain over its tokens. Then alpha is for easy
+        tokens, and a token is of the same kind as the one before it with probability `stay_easy`
         or `stay_hard`.
     alternatives_exponent: r. If that guess is wrong, the target's token is among the draft's next F
         guesses with probability 1 - (F + 1)^-r; 0: never.
     mean_answer_len: mean tokens until `end_id`; 0: never.
     step_ms: one step, i.e. one new token. verify_slope: a draft of k tokens makes the target's step
-        1 + verify_slope * k times as long. batch_slope: each other call under way makes a step
-        longer by this part of it. prefill_ms_per_token: for each token of a context that the
-        engine does not remember.
-    branch_slope: each branch besides its call's first makes the steps of all calls longer by this
-        part.
+        1 + verify_slope * k times as long. batch_slope: each other running call makes a step
+        longer by this fraction. prefill_ms_per_token: for each token of a context that the engine
+        doesn't remember.
+    branch_slope: each branch after its call's first one makes the steps of all calls longer by this
+        fraction.
     """
 
     role: Literal["draft", "target"]

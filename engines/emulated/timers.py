@@ -19,21 +19,21 @@ class Timer(Protocol):
     def now_ns(self) -> int: ...
 
     def wall_ns(self) -> int:
-        """Return the time as the system's clock has it."""
+        """Return the time of the system's clock."""
 
     def at(self, due_ns: int, action: Action) -> None:
-        """Have `action` called at that time, or as soon as possible after it."""
+        """Call `action` at that time, or as soon as possible after it."""
 
     def close(self) -> None:
-        """Forget what was not called yet; after this nothing is."""
+        """Drop all pending actions, and call no more."""
 
 
 class WallTimer:
     """Real time, kept to some ten microseconds on an idle machine by one thread.
 
-    A sleeping thread wakes up 0.1 ms late, especially in a virtual machine. So this one asks to
-    wake up earlier: by the median of that delay, which it learns, and by what its actions usually
-    take. Spinning would be more exact, but takes cores from other processes.
+    A sleeping thread wakes up about 0.1 ms late, especially in a virtual machine. So this thread
+    wakes up earlier, by the median of that delay, which it learns, and by the usual time of its
+    actions. Spinning would be more exact, but takes cores from other processes.
     """
 
     _ACTION_NS = 60_000
@@ -92,13 +92,13 @@ class WallTimer:
         wake_ns = self._events[0][0] - self._ACTION_NS
         sleep_ns = wake_ns - self._late_ns - self.now_ns()
         if not self._news.wait(max(0, sleep_ns) / 1e9) and sleep_ns > 0:
-            # A step up or down, whatever the size of the error, leads to the median.
+            # Steps of a fixed size, up or down, lead to the median.
             step_ns = self._STEP_NS if self.now_ns() > wake_ns else -self._STEP_NS
             self._late_ns = min(self._MOST_NS, max(0, self._late_ns + step_ns))
 
 
 class VirtualTimer:
-    """A clock that stands still until `advance`, for exact simulations."""
+    """A clock that moves only by `advance`, for exact simulations."""
 
     def __init__(self) -> None:
         self._now_ns = 0

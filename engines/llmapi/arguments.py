@@ -1,6 +1,6 @@
-"""From our settings and requests to TensorRT-LLM's arguments. Pure.
+"""Turns our settings and requests into TensorRT-LLM's arguments. Pure.
 
-Names are those of TensorRT-LLM 1.2.1: `BaseLlmArgs`, `TorchLlmArgs`, `KvCacheConfig`,
+Names are from TensorRT-LLM 1.2.1: `BaseLlmArgs`, `TorchLlmArgs`, `KvCacheConfig`,
 `NGramDecodingConfig` and `DraftTargetDecodingConfig` in tensorrt_llm/llmapi/llm_args.py,
 `SamplingParams` in tensorrt_llm/sampling_params.py. Before 1.2 the draft model's argument was
 `speculative_model_dir` (1.2.1 reads either name), and before 1.0 the draft's length was
@@ -67,8 +67,8 @@ def sampling_arguments(request: EngineRequest) -> dict[str, Any]:
 def stops_by_itself(request: EngineRequest) -> bool:
     """Whether TensorRT-LLM can end the answer wherever the request wants it ended.
 
-    It gets words of one token, a few, for it compares every token with each of them. It looks at
-    no `min_tokens` where it finds one.
+    It only gets a few words of one token, because it compares every token with each word. It
+    ignores `min_tokens` for such words.
     """
     words = request.stop_words
     few_tokens = words.longest <= 1 and len(words) <= _MOST_STOP_TOKENS
@@ -78,8 +78,8 @@ def stops_by_itself(request: EngineRequest) -> bool:
 def embedding_bias(request: EngineRequest, vocab_size: int) -> Floats | None:
     """Return what is added to the logits [vocab_size]: the caller's, and minus infinity for bans.
 
-    A bad word of one token is banned so, because the sampler applies a bias (pull request 6464,
-    August 2025) and no bad words. A loop bans ends of sequence so, until `min_tokens` are there.
+    A bias replaces bad words of one token, because the sampler applies biases (pull request 6464,
+    August 2025) but no bad words. The loop bans ends of sequence in this way until `min_tokens`.
     """
     banned = request.sampling.bad_words.singles
     bias = request.sampling.embedding_bias
@@ -91,11 +91,11 @@ def embedding_bias(request: EngineRequest, vocab_size: int) -> Floats | None:
 
 
 def refuse_unsupported(request: EngineRequest) -> None:
-    """Raise UnsupportedError, naming the input, for what TensorRT-LLM would drop in silence.
+    """Raise UnsupportedError, naming the input, for what TensorRT-LLM would silently ignore.
 
-    The sampler of 1.2.1's PyTorch workflow accepts penalties and bad words and does not look at
-    them (github.com/NVIDIA/TensorRT-LLM pull requests 16485 and 16052, both of July 2026, add
-    them). Logits of a request that is being speculated on, and an end by a probability, it has not.
+    The sampler of 1.2.1's PyTorch workflow accepts penalties and bad words but ignores them
+    (github.com/NVIDIA/TensorRT-LLM pull requests 16485 and 16052, both of July 2026, add them). It
+    can't return logits of a request with speculation, or stop at a probability.
     """
     sampling = request.sampling
     asked = {
@@ -118,7 +118,7 @@ def refuse_unsupported(request: EngineRequest) -> None:
 
 
 def _choice(sampling: SamplingParams) -> dict[str, Any]:
-    """How a token is chosen. All left out is greedy there; so a temperature is always said."""
+    """Return how a token is chosen. The default is greedy, so sampling sets a temperature."""
     if sampling.greedy:
         return {"top_k": 1}
     arguments: dict[str, Any] = {"temperature": sampling.temperature}
@@ -132,7 +132,10 @@ def _choice(sampling: SamplingParams) -> dict[str, Any]:
 
 
 def _speculation(settings: LlmApiSettings, api: Any) -> dict[str, Any]:
-    """The overlap scheduler would start a step before its draft is known: NVIDIA turns it off."""
+    """Return the arguments for speculation.
+
+    NVIDIA turns the overlap scheduler off, because it would start a step before its draft is known.
+    """
     if not settings.drafts_itself:
         return {}
     if settings.draft_len:

@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 
 
 class LlmapiCall:
-    """A call's tokens and what it has answered so far.
+    """A call's tokens and its answers so far.
 
     It reads TensorRT-LLM's `RequestOutput` (tensorrt_llm/executor/result.py, 1.2.1), whose one
     completion grows from response to response.
@@ -47,19 +47,19 @@ class LlmapiCall:
 
     @property
     def streams(self) -> bool:
-        """Whether responses must come while it runs; a stop word is looked for in each."""
+        """Whether responses must come while it runs; each is searched for stop words."""
         return self.request.streaming or not stops_by_itself(self.request)
 
     @property
     def computed_tokens(self) -> int:
-        """Tokens that went through the model: what was not cached, and each step's draft."""
+        """Tokens that went through the model: uncached tokens, and each step's draft."""
         usage = self.usage
         wrong = usage.draft_tokens - usage.accepted_tokens
         cached = getattr(self.result, "cached_tokens", 0) or 0
         return len(self.request.input_ids) - cached + self._read + wrong
 
     def take(self, output: Any) -> None:
-        """Take in a response, and answer. Raises CancelledError where TensorRT-LLM gave up."""
+        """Take in a response, and answer. Raises CancelledError if TensorRT-LLM aborted."""
         completion = output.outputs[0]
         if output.finished and completion.finish_reason in GIVEN_UP:
             raise CancelledError(f"TensorRT-LLM ended the request: {completion.finish_reason}")
@@ -111,9 +111,9 @@ class LlmapiCall:
             self.over = True
 
     def _usage(self, completion: Any, behind: int) -> CallUsage:
-        """What the response says of itself; times of tokens are when they came here.
+        """Return the response's usage; times of tokens are their times of arrival.
 
-        behind: how many of its tokens came behind the one that ended the answer.
+        behind: number of its tokens after the one that ended the answer.
         """
         now = time.time_ns()
         first = self.usage.first_token_time_ns or now
@@ -140,7 +140,7 @@ class LlmapiCall:
 
 
 def _log_probs(given: Any, start: int, tokens: list[int]) -> list[float]:
-    """The tokens' own, out of a {token id: Logprob} a token. Raises EngineError for a gap."""
+    """Return the tokens' own, from {token id: Logprob} per token. Raises EngineError for a gap."""
     found: list[float] = []
     for row, token in zip((given or ())[start:], tokens, strict=False):
         if token in row:

@@ -1,7 +1,7 @@
 """The llmapi engine: one `tensorrt_llm.LLM`, and a thread whose event loop waits for its answers.
 
-It speaks to TensorRT-LLM 1.2.1 (tensorrt_llm/llmapi/llm.py): `generate_async` gives a result that
-is iterated over asynchronously, on the event loop that ran when it was made, and `abort()`ed.
+It uses TensorRT-LLM 1.2.1 (tensorrt_llm/llmapi/llm.py). `generate_async` returns a result that is
+iterated over on the event loop that ran when it was made, and can be aborted with `abort()`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class LlmApiEngine:
     """Serves a checkpoint by TensorRT-LLM; see `engines.engine.Engine`.
 
     `computed_tokens` counts the tokens that went through the model since the start, as far as
-    TensorRT-LLM tells.
+    TensorRT-LLM reports them.
     """
 
     def __init__(self, settings: LlmApiSettings, package: Any) -> None:
@@ -71,7 +71,7 @@ class LlmApiEngine:
         self._llm.shutdown()
 
     def _later(self, work: Callable[..., None], *arguments: Any) -> None:
-        """Have the loop's thread do something; a stop stays behind the call that it stops."""
+        """Run work on the loop's thread, in order: a stop comes after the call that it stops."""
         if self._closing:
             raise ClosingError
         self._loop.call_soon_threadsafe(work, *arguments)

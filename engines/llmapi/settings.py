@@ -1,4 +1,4 @@
-"""What a deployment decides for an llmapi engine; it arrives as parameters of the model."""
+"""The settings of an llmapi engine, which arrive as parameters of the model."""
 
 from __future__ import annotations
 
@@ -13,14 +13,15 @@ class LlmApiSettings:
     """Settings of one `tensorrt_llm.LLM`. All lengths are tokens.
 
     model: path of the checkpoint on this machine, or its name on the Hugging Face Hub.
-    max_seq_len: a context and its answer must fit in together; the LLM gets room for a draft more.
-    max_batch_size: sequences in one step; TensorRT-LLM's default when left out.
-    max_num_tokens: in one step; longer prompts are computed in chunks.
-    kv_cache_tokens: cap of the KV cache, in blocks of `kv_block_tokens`; less where
-        `free_gpu_memory_fraction`, of the memory that the weights leave free, holds less.
+    max_seq_len: most tokens of a context and its answer together; the LLM gets room for a draft
+        in addition.
+    max_batch_size: sequences in one step (default: TensorRT-LLM's).
+    max_num_tokens: tokens in one step; longer prompts are computed in chunks.
+    kv_cache_tokens: cap of the KV cache, in blocks of `kv_block_tokens`. The cache is smaller if
+        `free_gpu_memory_fraction` of the memory that the weights leave free holds less.
     prompt_lookup_num_tokens: the longest draft by prompt lookup; 0: none. How it looks up: see
-        `NgramIndex`. lookup_is_public: one pool of n-grams for all requests, so that one user's
-        text shows in what is drafted for another.
+        `NgramIndex`. lookup_is_public: one pool of n-grams for all requests. Then one user's text
+        shows in drafts for another user.
     draft_len: the length of a draft by the model `draft_model`; 0: none.
     """
 

@@ -1,8 +1,8 @@
 """Attention over packed sequences, plugged into transformers' attention interface.
 
-All sequences' new tokens travel in one row, so that every linear layer runs once for all of them.
-Only attention separates them: it appends each sequence's new keys and values to its old ones, and
-its queries see exactly those.
+All sequences' new tokens are in one row, so every linear layer runs once for all of them. Only
+attention separates them. It appends each sequence's new keys and values to its old ones, and its
+queries see exactly these.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tandem.engines.torch.contiguous_kv_cache import BranchKV, KVEntry
 
 NAME = "tandem"
 SHAPES_NAME = "tandem_shapes"
-MASK_VALUES = 2**23  # in one mask; 32 MB in single precision
+MASK_VALUES = 2**23  # in one mask: 32 MB in single precision
 QKV: TypeAlias = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 _current = threading.local()  # .segments: what the forward pass of this thread works on
 
@@ -41,7 +41,7 @@ class Attending(Protocol):
 
 
 class Packed(Attending, Protocol):
-    """New tokens of one call in a forward pass, of which the last `rows` want logits."""
+    """New tokens of one call in a forward pass, of which the last `rows` need logits."""
 
     @property
     def rows(self) -> int: ...
@@ -54,7 +54,7 @@ class Packed(Attending, Protocol):
 class Segment:
     """The new tokens of one sequence in a forward pass.
 
-    Tokens `start` to `start + count` of `entry`'s sequence, of which the last `rows` want logits.
+    Tokens `start` to `start + count` of `entry`'s sequence, of which the last `rows` need logits.
     """
 
     __slots__ = ("_masks", "count", "entry", "rows", "start")
@@ -132,7 +132,7 @@ class Segment:
 
 
 class BranchSegment:
-    """The next token of each branch after one shared text in a forward pass; all want logits.
+    """The next token of each branch after one shared text in a forward pass; all need logits.
 
     Each branch sees the beginning of the text and its own tokens, as two parts of one softmax. So
     the shared keys and values are not copied (FlashInfer calls it cascade inference).

@@ -202,10 +202,10 @@ class BranchSampler(TorchSampler):
         self._noise_at: dict[tuple[int, int], torch.Tensor] = {}
 
     def rank(self, scores: Row, position: int, count: int) -> list[int]:
-        """Return up to `count` tokens that may stand at `position`, the likeliest first.
+        """Return up to `count` candidates for `position`, the most likely first.
 
-        scores: [vocab_size]. If draft and target share their noise, the target's own token is one
-        of the best under it.
+        scores: [vocab_size]. If draft and target share their noise, it is applied first: the
+        target's own token is then among the best.
         """
         if self._greedy:
             weights, least = scores, -torch.inf

@@ -50,7 +50,7 @@ def load_checkpoint(settings: TorchSettings, path: Path) -> Any:
 def device_of(name: str, gpus: int | None = None) -> torch.device:
     """Return the device that a setting names. Raises LoadError.
 
-    gpus: how many there are; None: as many as PyTorch sees.
+    gpus: number of GPUs; None: as many as PyTorch sees.
     """
     found = torch.cuda.device_count() if gpus is None else gpus
     if name == "auto":
@@ -82,7 +82,7 @@ def dtype_of(name: str, device: torch.device) -> torch.dtype | str:
 
 
 def _loaded_dtype(dtype: torch.dtype | str, config: Any) -> torch.dtype:
-    """Return what transformers takes `auto` for."""
+    """Return the type that transformers chooses for `auto`."""
     if isinstance(dtype, torch.dtype):
         return dtype
     own = config.dtype
@@ -98,7 +98,7 @@ def require_memory(
 ) -> None:
     """Raise LoadError if the checkpoint of this config doesn't fit; a CPU has no limit.
 
-    Weights and KV cache count. Room for the steps themselves is what `gpu_memory_fraction` leaves.
+    Weights and KV cache count. `gpu_memory_fraction` leaves room for the steps themselves.
 
     read: returns the free bytes and all bytes of a device.
     """

@@ -1,9 +1,9 @@
 """Keys and values of past tokens, kept for later calls: the KV cache without pages.
 
 An entry holds one sequence, contiguous in memory, so that attention reads it in place. Memory is
-accounted in blocks: a running call owns the blocks of all tokens that it may reach, an idle entry
-the blocks of the tokens that it holds. Branches of a call borrow free blocks. A loop sends its
-growing context once per round, so the usual call finds an idle entry that holds all but the last
+counted in blocks. A running call owns blocks for all tokens that it may reach, and an idle entry
+owns blocks for the tokens that it holds. Branches of a call borrow free blocks. The loop sends its
+growing context once per round. So the usual call finds an idle entry that holds all but the last
 few of its tokens, and takes it over. `paged.paged_kv_cache` keeps entries in pages instead.
 """
 
@@ -34,7 +34,7 @@ class KVShape:
     device: torch.device
 
     def allocate(self, tokens: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
-        """Return a (key, value) pair a layer, each [heads, tokens, size], uninitialised."""
+        """Return a (key, value) pair per layer, each [heads, tokens, size], uninitialized."""
         sizes = [n * h * tokens for h, key, value in self.layers for n in (key, value)]
         memory = self._memory(sum(sizes))
         parts = iter(torch.split(memory, sizes))
@@ -46,7 +46,7 @@ class KVShape:
     def _memory(self, size: int) -> torch.Tensor:
         """Return [size]; on a CPU in pages of its own, which go back to the system when freed.
 
-        The C allocator would keep entries of ever new sizes apart by holes, and grow without end.
+        With entries of ever new sizes, the C allocator would leave gaps and grow without bound.
         """
         if self.device.type != "cpu":
             return torch.empty(size, dtype=self.dtype, device=self.device)
@@ -84,8 +84,8 @@ class KVEntry:
     def may_share(self, tokens: Tokens, count: int) -> bool:
         """Whether this entry may hold the first `count` tokens, by the last of them.
 
-        Texts that have parted rarely meet again, so this rules out nearly all that differ, however
-        long their common beginning is.
+        Texts that differ once rarely agree again, so this rules out nearly all other texts, even
+        with a long common beginning.
         """
         if count > min(self.length, len(tokens)):
             return False
@@ -124,8 +124,8 @@ class BranchKV:
 class KVCache:
     """All entries of an engine, under one cap. Used by the engine's thread only.
 
-    The cap counts tokens; memory is up to twice theirs (`UNPAGED_GROWTH`), the price of growing
-    without moving.
+    The cap counts tokens. Memory may be up to twice as much (`UNPAGED_GROWTH`), so that entries can
+    grow without moving.
     """
 
     def __init__(
@@ -149,7 +149,7 @@ class KVCache:
         return self.total_blocks - sum(e.blocks + e.lent_blocks for e in self._entries)
 
     def acquire(self, tokens: Tokens, reusable: int, max_length: int) -> KVEntry | None:
-        """Return an entry for a call on `tokens`, or None while there are no free blocks for it.
+        """Return an entry for a call on `tokens`; None if there are too few free blocks for it.
 
         tokens: the call's own array; the entry will hold its beginning.
         reusable: how many of its first tokens may come from other calls.
@@ -171,7 +171,7 @@ class KVCache:
     def lend(self, entry: KVEntry, branches: int, tokens: int) -> int:
         """Lend a running call blocks for branches of ``tokens`` each; return the tokens of room.
 
-        Only free blocks and those of stale texts are lent: a text that another call will continue
+        Only free blocks and blocks of stale texts are lent: a text that another call will continue
         is not forgotten for a guess.
         """
         wanted = self.blocks_for(branches * tokens)
@@ -247,11 +247,11 @@ class KVCache:
         entry.tokens = tokens
         entry.busy = True
         entry.blocks = self.blocks_for(max_length)
-        entry.reused_blocks = shared // self._block  # whole ones
+        entry.reused_blocks = shared // self._block  # whole blocks
         return entry
 
     def _capacity(self, max_length: int) -> int:
-        """Memory to allocate: half as much again, so that a growing sequence seldom moves."""
+        """Return the tokens to allocate: 1.5 times as many, so growing sequences seldom move."""
         return min(
             max(self._max_seq_len, max_length), self.blocks_for(max_length * 3 // 2) * self._block
         )

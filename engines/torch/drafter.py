@@ -33,7 +33,7 @@ class LookupDrafter:
 
     def knows_beginning_of(self, context: Ids) -> bool:
         known, given = np.frombuffer(self._row, np.int32), context[: len(self._row)]
-        # Nearly all that differ do so at their end: look there first.
+        # Texts that differ usually differ at their end, so that is compared first.
         return np.array_equal(known[-64:], given[-64:]) and np.array_equal(known, given)
 
     def begin(self, request: EngineRequest) -> None:
@@ -55,8 +55,8 @@ class LookupDrafter:
 class Drafters:
     """A drafter per call. A call that continues an ended call's text gets that call's drafter.
 
-    So of the growing context of a loop only the new tokens are read. Drafters of ended calls are
-    kept while their tokens fit the KV cache's cap; the least recently used one goes first.
+    So only the new tokens of a loop's growing context are read. Drafters of ended calls are kept
+    while their tokens fit the KV cache's cap; the least recently used one is dropped first.
     Thread-safe.
     """
 

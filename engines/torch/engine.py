@@ -105,8 +105,8 @@ class TorchEngine:
     def _run(self, folder: Path, load: Loader, ready: Future[None]) -> None:
         """Load, then serve until closed.
 
-        One thread does all of it: a second one that computes would have its own OpenMP threads, and
-        OpenMP lets threads that outnumber the cores sleep between any two operations.
+        One thread does everything. A second computing thread would have its own OpenMP threads, and
+        if there are more threads than cores, OpenMP lets them sleep between operations.
         """
         with torch.inference_mode():
             try:
@@ -131,7 +131,7 @@ class TorchEngine:
         self._model = PackedModel(settings, folder, load)
         self._cache = self._model.cache
         self._scheduler = Scheduler(self._cache, settings.max_batch_tokens)
-        trim_heap()  # loading has freed as much as a model weighs
+        trim_heap()  # loading has freed about a model's size
 
     def _take_news(self) -> bool:
         """Wait for work; take in new calls and stops. Return whether to go on."""
@@ -208,7 +208,7 @@ class TorchEngine:
             self._end(sequence, f"the engine could not end it: {first_line(error)}")
 
     def _release(self, sequence: TorchSequence) -> None:
-        """Keep what an ended call has computed and read for calls that continue its text."""
+        """Keep an ended call's KV cache entry and drafter for calls that continue its text."""
         self._scheduler.remove(sequence, keep=True)
         if self._drafters and sequence.drafter:
             self._drafters.keep(sequence.drafter)

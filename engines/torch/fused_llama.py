@@ -1,8 +1,8 @@
 """The Llama family's forward pass, without transformers' overhead per layer.
 
-For a small model on a CPU half the time of a decoded token goes into Python and tiny operations.
-This is the same arithmetic with the query, key and value matrices joined, gate and up likewise,
-and positions looked up once. `PackedModel` compares it with transformers' own before using it.
+For a small model on a CPU, half of a token's time is Python and tiny operations. This is the same
+arithmetic, but the query, key and value matrices are joined, as are gate and up, and positions are
+looked up once. `PackedModel` compares it with transformers' own before using it.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Linear layers for few tokens at a time on a CPU.
 
 Decoding and verifying multiply every weight matrix by 1 to 10 rows. PyTorch's default (MKL) packs
-the whole matrix for each such product, so that five rows cost half as much again as one. oneDNN
-packs it once, so that five rows cost as much as one.
+the whole matrix for each product, so five rows take 1.5 times as long as one. oneDNN packs it once,
+so five rows take as long as one.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import torch.nn.functional as F  # noqa: N812 (the field's name for it)
 from torch import nn
 from transformers.pytorch_utils import Conv1D
 
-# Below this many weights a matrix stays in the CPU's cache and packing gains nothing.
+# A matrix with fewer weights stays in the CPU's cache, so packing gains nothing.
 MIN_WEIGHTS = 1 << 17
 
 

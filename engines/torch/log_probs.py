@@ -1,4 +1,4 @@
-"""Log-probabilities of tokens, and of the likeliest alternatives."""
+"""Log-probabilities of tokens, and of the most likely alternatives."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _ROWS_AT_ONCE = 64  # of a prompt's logits: each row is a vocabulary of float32
 
 
 class LogProbRecorder:
-    """Collects the log-probabilities of tokens, and of the k likeliest ones at each place.
+    """Collects the log-probabilities of tokens, and of the k most likely ones at each position.
 
     They are the model's own: the log-softmax of its logits, before any processing.
     """

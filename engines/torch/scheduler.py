@@ -12,10 +12,10 @@ from tandem.engines.torch.sequence import TorchSequence
 class Scheduler:
     """Admits waiting calls in order of arrival and shares each step's tokens among running ones.
 
-    A call is admitted once the KV cache has blocks for all that it may need; later calls wait for
-    it. A step takes the call that has waited longest, then all that are one step from an answer
-    (decoding, verifying), then chunks of longer prompts, up to `max_batch_tokens`. Served calls go
-    to the back, so that each gets its turn.
+    A call is admitted when the KV cache has enough blocks for all of its tokens; later calls wait
+    for it. A step takes the call that has waited longest, then all calls that are one step from an
+    answer (decoding, verifying), then chunks of longer prompts, up to `max_batch_tokens`. Served
+    calls go to the end of the queue.
     """
 
     def __init__(self, cache: KVCache, max_batch_tokens: int) -> None:
@@ -44,7 +44,7 @@ class Scheduler:
             self.running.append(self.waiting.popleft())
 
     def in_the_way(self) -> Iterator[TorchSequence]:
-        """Yield calls to end at once, the latest first: others need their branches' blocks."""
+        """Yield calls to end now, the latest first, because others need their branches' blocks."""
         for call in reversed(self.calls):
             if not self._cache.lent_too_much:
                 return
@@ -57,7 +57,7 @@ class Scheduler:
         others = sorted(self.running[1:], key=lambda s: s.pending > s.tail)
         for sequence in [*self.running[:1], *others]:
             count = sequence.pending
-            if count > budget:  # a chunk, that does not split the tail
+            if count > budget:  # a chunk that doesn't split the tail
                 count = min(budget, count - sequence.tail)
             if count:
                 chosen.append((sequence, count))
@@ -68,7 +68,7 @@ class Scheduler:
         return chosen
 
     def remove(self, sequence: TorchSequence, *, keep: bool) -> None:
-        """Forget a call; `keep` leaves its keys and values for reuse. May be repeated."""
+        """Remove a call; keep: leave its keys and values for reuse. May be repeated."""
         if sequence.over:
             return
         sequence.over = True

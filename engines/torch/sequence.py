@@ -136,7 +136,7 @@ class TorchSequence:
         self._first_scheduled_ns = self._first_scheduled_ns or time.time_ns()
 
     def keep_context(self, logits: torch.Tensor, start: int) -> None:
-        """Keep what the caller wants of the context's logits [rows, vocab_size].
+        """Keep the requested parts of the context's logits [rows, vocab_size].
 
         start: position of the first row's token.
         """
@@ -233,7 +233,7 @@ class TorchSequence:
         self.length += len(self.drafts)
 
     def _keep(self, tokens: list[int], step: StepLogits, scores: Rows, first: int) -> None:
-        """Add `tokens` to the text, with the log-probabilities and logits that the caller wants."""
+        """Add `tokens` to the text, with the log-probabilities and logits that are requested."""
         if not tokens:
             return
         self.tokens[first : first + len(tokens)] = tokens

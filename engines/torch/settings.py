@@ -1,4 +1,4 @@
-"""What a deployment decides for the torch engine; it arrives as parameters of the model."""
+"""The settings of a torch engine, which arrive as parameters of the model."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class TorchSettings:
     dtype: `float32`, `bfloat16`, `float16`, or `auto`: float32 on a CPU, the checkpoint's own on
         CUDA.
     threads: of PyTorch; 0 is PyTorch's default.
-    max_seq_len: a context and its answer must fit in together.
+    max_seq_len: most tokens of a context and its answer together.
     max_draft_len: the longest draft it verifies; 0: none.
     prompt_lookup_num_tokens: the longest draft that it makes itself, from the text of the call; 0:
         it makes none. Otherwise callers send no drafts. How it looks up: see `NgramIndex`.
@@ -29,8 +29,8 @@ class TorchSettings:
     max_batch_tokens: tokens in one forward pass; longer prompts are computed in chunks.
     paged_kv_cache: keep the KV cache in pages of `kv_block_tokens`, with one attention call for all
         sequences of a step, and on CUDA graphs of the small steps; for the Llama family.
-    gpu_memory_fraction: part of a GPU's memory that all processes together may use once weights and
-        KV cache are loaded; what doesn't fit is rejected before it is loaded.
+    gpu_memory_fraction: part of a GPU's memory that all processes together may use after weights
+        and KV cache are loaded; a model that doesn't fit is rejected before it is loaded.
     draft_vocab_size: width of the draft's logits, if the same vocabulary is padded differently.
     """
 

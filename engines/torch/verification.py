@@ -21,8 +21,8 @@ from tandem.sampling.acceptance import accepts
 def verify_ids(drafts: Sequence[int], chosen: Iterable[int]) -> list[int]:
     """ID mode: `chosen` [k + 1] is the target's own token at each position.
 
-    The first that differs from the draft is the correction: it is a sample of the target already,
-    and drawing again would bias it away from the draft. The tokens after it are not read.
+    The first one that differs from the draft is the correction. It is already a sample of the
+    target, and drawing again would bias it away from the draft. Later tokens are not read.
     """
     own_tokens = iter(chosen)
     for i, (draft, own) in enumerate(zip(drafts, own_tokens, strict=False)):
@@ -45,9 +45,8 @@ def verify_probabilities(
     p: [k + 1, vocab_size], the target's warped probabilities; q: [k, vocab_size], the draft's. Rows
     after the first rejected token are not read.
     position: absolute position of the first draft token.
-    threshold: a constant in place of the random number: accept when p/q reaches it, as
-        TensorRT-LLM does (externalDraftTokensKernels.cu). That is lossy: the text no longer has
-        the target's distribution.
+    threshold: replaces the random number: accept if p/q reaches it, as TensorRT-LLM does
+        (externalDraftTokensKernels.cu). That is lossy: it changes the distribution of the text.
     """
     for i, token in enumerate(drafts):
         u = uniform(seed, position + i, Purpose.ACCEPT) if threshold is None else threshold
@@ -57,7 +56,7 @@ def verify_probabilities(
 
 
 class SentDrafts(NamedTuple):
-    """What drafts are verified with, on the device.
+    """The inputs of a verification, on the device.
 
     drafts: [k]. q: [k, vocab_size], the probabilities that they were drawn from. u: [k] in float64,
     random in [0, 1), or constant. keys: [k + 1], of the noise for a correction at each draft token,

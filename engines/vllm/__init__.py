@@ -1,1 +1,1 @@
-"""vLLM in a process of its own: it verifies the loop's drafts, drafts, or speculates by itself."""
+"""vLLM in its own process, which verifies the loop's drafts, drafts, or speculates by itself."""

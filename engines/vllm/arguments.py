@@ -1,6 +1,6 @@
-"""From our settings and requests to vLLM's arguments. Pure.
+"""Turns our settings and requests into vLLM's arguments. Pure.
 
-Names are those of vLLM 0.27.1: `EngineArgs` in vllm/engine/arg_utils.py and `SamplingParams` in
+Names are from vLLM 0.27.1: `EngineArgs` in vllm/engine/arg_utils.py and `SamplingParams` in
 vllm/sampling_params.py.
 """
 

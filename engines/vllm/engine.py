@@ -1,8 +1,8 @@
-"""The vLLM engine: the side of it that Triton's process has.
+"""The part of the vLLM engine that runs in Triton's process.
 
-vLLM needs numpy 2, and Triton's Python backend of 2.51 needs numpy 1. So vLLM runs in a process of
-its own, with a Python of its own, wherever it is served: the engine starts `worker` and talks to it
-over a socket pair.
+vLLM needs numpy 2, and Triton's Python backend of 2.51 needs numpy 1. So vLLM always runs in a
+process of its own, with its own Python. The engine starts `worker` and communicates over a socket
+pair.
 """
 
 from __future__ import annotations

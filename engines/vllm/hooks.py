@@ -1,4 +1,4 @@
-"""Whether this vLLM has the places that the plug-in hooks into. Pure."""
+"""Checks that this vLLM has the functions that the plug-in overrides. Pure."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""What travels between the engine and vLLM's process, pickled by `multiprocessing.connection`.
+"""Messages between the engine and vLLM's process, pickled by `multiprocessing.connection`.
 
-The engine sends its `VllmSettings`, then a `Submit` or `Stop` for each call, and None in the end.
-The process answers `Ready` or a `LoadError`, then `Stepped`.
+The engine sends its `VllmSettings`, then a `Submit` or `Stop` for each call, and None at the end.
+The process sends `Ready` or a `LoadError`, then `Stepped`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""What vLLM loads into its own processes: a scheduler that adds drafts, and what goes with it.
+"""vLLM loads this into its own processes: a scheduler that adds drafts, and its helpers.
 
 vLLM's rejection sampler verifies the draft tokens that a scheduler has scheduled. vLLM's own
-proposers make them after each step of a request. Here each round is a request of its own: its
-prompt is the whole context, most of which the prefix cache has, and its draft is scheduled with the
+proposers make them after each step of a request. Here each round is a request of its own. Its
+prompt is the whole context, and most of it is in the prefix cache. Its draft is scheduled with the
 last chunk of that prompt. The request ends after this step, so a round is one forward pass.
 """
 
@@ -187,7 +187,7 @@ def draft_probs(request: EngineRequest) -> NDArray[np.float32] | None:
 def _draft_probs(runner: Any, metadata: Any) -> torch.Tensor | None:
     """Return the probabilities [all draft tokens, vocab_size] that the sampler compares with.
 
-    A draft without any counts as certain, which is what the sampler takes it for if none has any.
+    A draft without probabilities counts as certain. The sampler does the same if no draft has any.
     """
     rows: list[torch.Tensor] = []
     width, found = runner.input_batch.vocab_size, False

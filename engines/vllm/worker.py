@@ -1,7 +1,7 @@
 """The process that runs vLLM: ``python -m tandem.engines.vllm.worker DESCRIPTOR``.
 
-It reads `Submit` and `Stop` from a socket, one of vLLM's steps after the other, and writes what
-each step brought. It ends when the other end of the socket does.
+It reads `Submit` and `Stop` from a socket, runs vLLM's steps one after the other, and writes the
+results of each. It ends when the other end of the socket closes.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def main() -> None:
 
 
 class VllmWorker:
-    """One `LLMEngine` and the calls that it has."""
+    """One `LLMEngine` and its calls."""
 
     def __init__(self, settings: VllmSettings) -> None:
         owners = {"Scheduler": Scheduler, "GPUModelRunner": GPUModelRunner}
@@ -133,7 +133,7 @@ class VllmWorker:
 
 
 class VllmCall:
-    """A call's tokens and what it has answered so far."""
+    """A call's tokens and its answers so far."""
 
     def __init__(
         self, key: int, internal: str, scheduled: ScheduledCall, settings: VllmSettings

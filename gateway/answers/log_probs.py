@@ -42,7 +42,7 @@ class LogProbRow(NamedTuple):
 def log_prob_rows(
     tokenizer: ChatTokenizer, body: GenerationRequest, answer: AnswerState, addition: Addition
 ) -> list[LogProbRow]:
-    """Return the rows of the tokens that a chunk completes, after those of an echoed prompt."""
+    """Return the rows of an echoed prompt's tokens, then of the tokens that a chunk completes."""
     count = body.num_alternatives or 0
     rows: list[LogProbRow] = []
     if addition.first and body.echoes:

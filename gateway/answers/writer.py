@@ -50,7 +50,7 @@ class Writer(ABC):
     """Writes what the client gets for one request: one object, or the events of a stream.
 
     An API with other objects overrides ``whole``, ``chunk``, ``end`` and ``failure``. answers: all
-    choices of the first prompt precede those of the next.
+    choices of the first prompt precede all choices of the next.
     """
 
     prefix: ClassVar[str]  # of the id

@@ -80,7 +80,7 @@ class LoadGenerator(AbstractContextManager["LoadGenerator"]):
         self._open.close()
 
     def cells(self) -> list[Cell]:
-        """Measure everything; raise TandemError if the server refuses a request."""
+        """Measure everything; raise TandemError if the server rejects a request."""
         return [cell for scenario in self._plan.scenarios for cell in self._measure(scenario)]
 
     def _measure(self, scenario: Scenario) -> list[Cell]:
@@ -115,9 +115,9 @@ class LoadGenerator(AbstractContextManager["LoadGenerator"]):
     ) -> Iterator[tuple[Variant, Repetition]]:
         """Answer all prompts in every variant once.
 
-        One stream puts one prompt in every variant before it goes on to the next. Several put all
-        of theirs before the next variant has its turn: they would wait for the longest answer
-        otherwise.
+        A single stream sends one prompt in every variant before the next prompt. Several streams
+        send all their prompts before the next variant, because otherwise they would wait for the
+        longest answer.
         """
         variants = self._plan.variants
         if count > 1:

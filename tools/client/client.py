@@ -241,7 +241,7 @@ class Client(AbstractContextManager["Client"]):
         return False
 
     def _send(self, model: str, request_id: str, inputs: Inputs, outputs: Sequence[Tensor]) -> None:
-        # A broken stream refuses the request, and its callback gets the reason.
+        # A broken stream rejects the request, and its callback gets the reason.
         with suppress(InferenceServerException):
             self._connection.async_stream_infer(
                 model,

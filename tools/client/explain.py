@@ -14,7 +14,7 @@ COLUMNS = (
 
 
 def explanation(statistics: Mapping[str, Any]) -> Table:
-    """Return a row a round; ``statistics`` is an answer's `spec_decode_statistics`.
+    """Return a row per round; ``statistics`` is an answer's `spec_decode_statistics`.
 
     plain: tokens that the target generated alone. ahead: branches that were drafted for the round
     while the one before was verified; with a star one of them was its draft. asked, stop: the

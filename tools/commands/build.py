@@ -49,7 +49,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def check_steps(engines: Mapping[str, TensorRTLLMDraft], max_requests: int) -> Iterator[str]:
-    """Say when a target drops draft tokens, which it does silently.
+    """Yield warnings if a target would silently drop draft tokens; raise TandemError if always.
 
     Each round is a new request to the engine. If the requests that start in one step exceed
     max_num_tokens, context and draft together, the scheduler cuts their contexts into chunks, and

@@ -42,7 +42,7 @@ class PromptComparison:
 
     @property
     def difference(self) -> str | None:
-        """Say where a text differs from the first one; None if all are the same."""
+        """Return where a text differs from the first one; None if all are the same."""
         wanted = self.control[0].text
         for answer in (*self.control, *self.speculative):
             if answer.text != wanted:
@@ -162,7 +162,7 @@ def report(comparisons: Sequence[PromptComparison], drafter: str, console: Conso
 
 
 def where_the_time_went(comparisons: Sequence[PromptComparison], drafter: str) -> str:
-    """Say how long a round takes, and how much of that the engines, by their own clocks.
+    """Return how long a round takes, and the engines' part of it by their own clocks.
 
     The rest counts for more if the engines are fast, so a fast machine gains less here.
     """

@@ -39,8 +39,8 @@ class AccuracyComparison:
     """The columns and their scores.
 
     columns: the control's first, then the speculative one, then any others. to_reference: scores of
-    each column against the dataset, by its name. to_each_other: of a column against one that stands
-    before it, by both names. Scores are percent.
+    each column against the dataset, by its name. to_each_other: of a column against an
+    earlier one, by both names. Scores are percent.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class AccuracyComparison:
         }
 
     def num_identical(self, column: AnswerColumn) -> int:
-        """Texts that are the control's, character for character."""
+        """Number of texts that equal the baseline's."""
         pairs = zip(column.texts, self.columns[0].texts, strict=True)
         return sum(mine == theirs for mine, theirs in pairs)
 

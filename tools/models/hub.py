@@ -1,6 +1,6 @@
 """A model of the Hugging Face Hub, fetched into the Hub's own cache.
 
-The small files come first, so that an unusable model is refused before gigabytes are fetched.
+The small files come first, so that an unusable model is rejected before gigabytes are fetched.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from tandem.tools.profiles.profile import DRAFT, Profile
 
 
 def check_names(profile: Profile) -> None:
-    """Refuse two models of one name, and anything but one stream entry."""
+    """Reject two models with one name, and any number of stream entries but one."""
     models = profile.models.model_dump()
     if profile.engines.draft is None:
         del models["draft"]
@@ -36,7 +36,7 @@ def check_names(profile: Profile) -> None:
 
 
 def check_languages(profile: Profile) -> None:
-    """Refuse emulated engines that emulate two texts: no draft would ever be right."""
+    """Reject emulated engines with different texts, because no draft would ever be right."""
     target, draft = profile.engines.target, profile.engines.draft
     if not (isinstance(target, EmulatedTarget) and isinstance(draft, EmulatedDraft)):
         return
@@ -93,7 +93,7 @@ def check_draft_ahead(profile: Profile, draft: EnginePlan | None) -> None:
 
 
 def check_limits(profile: Profile) -> None:
-    """Refuse limits beyond what is read at all, and a default that they forbid."""
+    """Reject limits above what a tensor may hold, and defaults above the limits."""
     limits, lookup = profile.limits, profile.decoding.prompt_lookup
     if limits.max_words * profile.max_batch_size > MOST_STRINGS:
         raise ProfileError(
@@ -110,7 +110,7 @@ def check_limits(profile: Profile) -> None:
 
 
 def check_pools(profile: Profile) -> None:
-    """Refuse pools that no answer fits into."""
+    """Reject pools that are too small for any answer."""
     most, loops = profile.decoding.prompt_lookup.max_pool_tokens, profile.instances
     if most and most // loops < LEAST_COUNTED:
         raise ProfileError(
@@ -122,7 +122,7 @@ def check_pools(profile: Profile) -> None:
 
 
 def check_instances(profile: Profile) -> None:
-    """Refuse loops that can never have anything to do."""
+    """Reject more loops than there can be requests."""
     most = profile.admission.max_requests
     if profile.instances > most:
         raise ProfileError(

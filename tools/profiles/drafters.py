@@ -88,7 +88,7 @@ def own_drafters(sections: Sequence[DrafterSection]) -> tuple[OwnDrafter, ...]:
 
 
 def _check_settings(kind: DrafterKind, given: Mapping[str, Any], key_path: KeyPath) -> None:
-    """Refuse unknown settings, values of another type, and what the settings refuse themselves."""
+    """Reject unknown settings, values of another type, and values that the drafter rejects."""
     hints = get_type_hints(type(kind.settings)) if kind.settings else {}
     for key in given.keys() & hints.keys():
         try:

@@ -51,9 +51,9 @@ def free_gpu_memory(fraction: float) -> int | None:
 
 
 def _asked(question: str) -> list[int]:
-    """Ask PyTorch in a process of its own: importing it takes seconds and memory.
+    """Ask PyTorch in a process of its own, because importing it takes seconds and memory.
 
-    Without a driver it is not asked at all.
+    Does nothing without a driver.
     """
     if shutil.which("nvidia-smi") is None:
         return []

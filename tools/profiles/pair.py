@@ -57,7 +57,7 @@ def _check_both(
 
 
 def _check_alone(engine: TensorRTLLMDraft, key_path: KeyPath) -> None:
-    """Refuse settings of fast logits for an engine that doesn't exchange them."""
+    """Reject settings of fast logits for an engine that doesn't exchange them."""
     if engine.run.speculative_decoding_fast_logits:
         raise ProfileError(
             (*key_path, "run", FAST), "needs a target and a draft of kind tensorrtllm; leave it out"

@@ -18,7 +18,7 @@ from tandem.tools.profiles.profile import TARGET, Profile, sections_of
 
 
 def shared_tokenizer(profile: Profile) -> TokenizerFolder:
-    """Return the tokenizer; refuse an engine that came with a different one."""
+    """Return the tokenizer; reject an engine that came with a different one."""
     chosen = profile.tokenizer.folder or profile.engines.target.tokenizer_folder
     if chosen is None:
         raise ProfileError(("tokenizer", "folder"), "is missing; the target brings no tokenizer")
@@ -44,7 +44,7 @@ def shared_tokenizer(profile: Profile) -> TokenizerFolder:
 def check_width(
     engine: EnginePlan, section: EngineSection, tokenizer: TokenizerFolder, key_path: KeyPath
 ) -> None:
-    """Refuse an engine that is narrower than the tokenizer; one may be padded beyond it."""
+    """Reject an engine that is narrower than the tokenizer; padding beyond it is fine."""
     if engine.vocab_size < tokenizer.size:
         raise ProfileError(
             (*key_path, "checkpoint"),
@@ -54,7 +54,7 @@ def check_width(
 
 
 def end_ids_of(profile: Profile, target: EnginePlan, tokenizer: TokenizerFolder) -> tuple[int, ...]:
-    """Return the tokens that end an answer; refuse a deployment of which nothing says them."""
+    """Return the tokens that end an answer; reject a deployment that doesn't define any."""
     if target.end_ids or tokenizer.end_ids:
         return target.end_ids or tokenizer.end_ids
     end_id = tokenizer.special_id("eos_token")

@@ -50,8 +50,9 @@ MORE_TEMPLATES = "additional_chat_templates"  # other than the default, such as 
 class Model:
     """One folder of the repository.
 
-    source: the folder of model_repository/ whose model.py it runs, None if the backend needs
-    none. packages: those of `tandem` that its version folder must contain. files: by subfolder.
+    source: the folder of model_repository/ whose model.py it runs; None if the backend needs
+    none. packages: subpackages of `tandem` that its version folder must contain. files: by
+    subfolder.
     """
 
     name: str

@@ -245,8 +245,8 @@ class TritonServer:
             "model-load-thread-count": len(self.models),
             "exit-timeout-secs": EXIT_SECONDS,
         }
-        # A random key keeps clients from shared memory: in Triton 2.51 a client that may register
-        # regions may also read and write those of the Python models (CVE-2025-23319 and others).
+        # A random key keeps clients from shared memory. In Triton 2.51, a client that may register
+        # regions may also read and write the Python models' regions (CVE-2025-23319 and others).
         restricted = f"shared-memory:tandem-key={secrets.token_hex(16)}"
         endpoints = {
             **{f"{name}-address": self.address for name in vars(self.ports)},

@@ -26,7 +26,6 @@ class Task:
         self._done = threading.Event()
 
     def end(self, result: Any = None, error: Failure | None = None) -> None:
-        """Note the outcome."""
         self._result, self._error = result, error
         self._done.set()
 

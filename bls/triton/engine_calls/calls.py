@@ -41,7 +41,7 @@ REFUSALS: frozenset[ErrorCode] = frozenset({"INVALID_ARG", "UNSUPPORTED"})
 # Triton's own lines about its shared memory contain the name of the region. A client that knows the
 # name could register the region as its own.
 REGION = re.compile("shared memory (pool size for key|key|region) '|_backend_shm_region_")
-# What Triton says of a call to a model whose process has ended or hangs; it gives no code.
+# Triton's messages for a call to a model whose process has ended or hangs; they have no code.
 NOT_HEALTHY = re.compile(r"Stub process '[^']*' is not healthy")
 NO_MEMORY = "Triton's shared memory is full (/dev/shm; docker's --shm-size); see the server's log"
 
@@ -59,8 +59,8 @@ class Calls:
         """Make a call that has one answer; return that response.
 
         decoupled: whether the model is; such a call costs another thread. may_be_empty: accept a
-        response without tensors if no other one comes. Raises EngineCallError with the model's own
-        words if the call failed, EngineRefused if the call itself is wrong.
+        response without tensors if no other one comes. Raises EngineCallError with the model's
+        message if the call failed, EngineRefused if the call itself is wrong.
         """
         try:
             if not decoupled:

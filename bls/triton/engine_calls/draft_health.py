@@ -39,7 +39,7 @@ class DraftHealth:
         in_background(lambda: self._probe_until_well(engine), self._probe_later)
 
     def refused(self, error: EngineRefused) -> None:
-        """Log why a request goes on without drafts, but no line twice in a row."""
+        """Log why a request continues without drafts, but no line twice in a row."""
         if self._last_refusal != str(error):
             self._last_refusal = str(error)
             log_warning(f"a request goes on without drafts: {error}")

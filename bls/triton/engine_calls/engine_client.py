@@ -310,8 +310,8 @@ def draft_timeout(context_length: int, timeout: float, *, at_most: float) -> flo
     """Return the time-out of a draft call, in seconds: ``timeout`` per 2,048 context tokens.
 
     A round computes only a few of them. The first call of an answer computes all, and so does a
-    call after an eviction: its time says nothing about the engine's health. at_most: the target's
-    time-out; a draft that takes longer doesn't help.
+    call after an eviction, so a long time doesn't show that the engine is unwell. at_most: the
+    target's time-out; a draft that takes longer doesn't help.
     """
     return max(timeout, min(at_most, timeout * context_length / CONTEXT_TOKENS))
 

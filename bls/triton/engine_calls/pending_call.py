@@ -1,4 +1,4 @@
-"""Waiting for calls that cannot be interrupted, but not forever.
+"""Waits for calls that cannot be interrupted, up to a deadline.
 
 A thread blocked in a BLS call can only be abandoned. So a call is registered before it is made, and
 the watcher abandons it when it is overdue. If its thread ever returns, it gets Abandoned.

@@ -89,7 +89,7 @@ class SharedCapacity(OtherLoops):
     def close(self) -> None:
         """Stop receiving messages. The last loop removes the file.
 
-        Until then new loops find the others, for example those of a reloaded model.
+        Until then new loops, for example of a reloaded model, find the others.
         """
         self._mailbox.close()
         with self.exclusively():
@@ -183,8 +183,8 @@ def shared_name(args: dict[str, str], command: list[str], server: int, namespace
     server's process id. namespace: the id's namespace, because in two containers each server may
     have id 1, and with ``--ipc=host`` both share /dev/shm.
 
-    The name begins like that of the memory region that Triton gives each process, so that a cleanup
-    after the server also removes this file.
+    The name begins like the memory region that Triton gives each process, so a cleanup after the
+    server also removes this file.
     """
     regions = [found[1] for argument in command if (found := REGION.fullmatch(argument))]
     prefix = regions[0] if regions else PREFIX

@@ -21,7 +21,7 @@ from tandem.bls.text.token_details import TokenDetails, TopLogProbs
 from tandem.contract import entry as tensors
 from tandem.contract.tensor import Tensor
 
-# Made only for clients that request them by name: most want text, not ids.
+# Made only for clients that request them by name, because most clients need text, not ids.
 ON_REQUEST = frozenset(
     {
         tensors.OUTPUT_IDS,

@@ -76,7 +76,7 @@ class Sender:
     def send(self, response: Any, *, final: bool) -> None:
         """Send a response, and with the last one the end of the request.
 
-        Raises AnswerNotSent without memory for it; the request can still be refused.
+        Raises AnswerNotSent without memory for it; then ``refuse`` can still send an error.
         """
         size = _bytes_of(response) if final else 0
         large = self._decoupled and size > LARGE_BYTES

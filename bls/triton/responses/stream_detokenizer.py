@@ -31,7 +31,6 @@ class StreamDetokenizer:
         self._driver: Driver | None = None
 
     def start(self, clients: EngineClients, request: Request) -> None:
-        """Start the thread."""
         self._driver = Driver(
             clients, detokenize_stream(request), request, self, next_chunk=self._take
         )
@@ -47,7 +46,6 @@ class StreamDetokenizer:
             self._driver.check(now)
 
     def interrupt(self, reason: Failure) -> None:
-        """Stop detokenizing."""
         if self._driver is not None:
             self._driver.interrupt(reason)
             self._chunks.put(None)

@@ -1,4 +1,4 @@
-"""A step over the paged cache, as one row of numbers that goes to the device."""
+"""A step over the paged cache, as one row of numbers that is copied to the device."""
 
 from __future__ import annotations
 

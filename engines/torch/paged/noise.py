@@ -1,4 +1,4 @@
-"""The noise of `engines.noise`, made on the device: nothing of a vocabulary's width travels."""
+"""The noise of `engines.noise`, made on the device, so that no wide row has to be copied."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ _TINY = torch.finfo(torch.float32).tiny
 
 
 def keys_on(device: torch.device, keys: Sequence[int]) -> torch.Tensor:
-    """Return what `key_of` made, [n], as the int64 of the same bits."""
+    """Return the keys of `key_of`, [n], as int64 with the same bits."""
     return torch.tensor([_signed(key) for key in keys], dtype=torch.int64, device=device)
 
 
 def exponentials_of(keys: torch.Tensor, width: int) -> torch.Tensor:
     """Return [n, width] draws from Exp(1): what `exponentials` returns for the keys [n].
 
-    But for the last bit of the logarithm, which devices round in their own ways.
+    The last bit may differ, because devices round logarithms differently.
     """
     bits = torch.arange(1, width + 1, device=keys.device) * _signed(STEP) + keys[:, None]
     for shift, factor in zip(SHIFTS, (FIRST_FACTOR, SECOND_FACTOR), strict=False):

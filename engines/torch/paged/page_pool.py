@@ -9,7 +9,7 @@ import torch
 
 from tandem.engines.torch.contiguous_kv_cache import KVShape
 
-PADDING = 0  # a page that no text has: padded tokens write there
+PADDING = 0  # a page that belongs to no text: padding tokens write there
 
 
 class PagePool:

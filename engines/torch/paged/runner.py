@@ -39,7 +39,7 @@ MIN_WIDTH = 2
 class PagedRunner:
     """Runs steps. Those that fit into a bucket are padded and, on CUDA, replayed as a graph.
 
-    On a CPU a padded step runs as it is; so what a graph computes is what runs there.
+    On a CPU a padded step runs without a graph, so it computes the same as a graph does.
     """
 
     def __init__(

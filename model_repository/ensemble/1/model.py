@@ -1,4 +1,4 @@
-"""The control: the target alone, under the name of NVIDIA's ensemble."""
+"""The baseline: the target alone, under the name of NVIDIA's ensemble."""
 
 import sys
 from pathlib import Path

@@ -171,7 +171,7 @@ def sequence_length(
 
 
 def check_kv_cache(tokens: int, max_seq_len: int, *key_path: str | int) -> None:
-    """Refuse a KV cache that is smaller than one sequence."""
+    """Reject a KV cache that is smaller than one sequence."""
     if tokens < max_seq_len:
         raise ProfileError(
             key_path, f"{tokens} is less than one sequence of max_seq_len {max_seq_len}"

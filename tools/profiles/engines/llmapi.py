@@ -166,7 +166,7 @@ class LlmApiTarget(OwnEngineSection):
 
 
 def _check_vocabulary(target: Folder, draft: Folder, key_path: KeyPath) -> None:
-    """Refuse a draft model whose token ids stand for other tokens."""
+    """Reject a draft model whose token ids are other tokens."""
     with located(*key_path):
         read_checkpoint(draft, with_weights=False)
         if not (has_tokenizer(target) and has_tokenizer(draft)):

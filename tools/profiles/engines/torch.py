@@ -31,7 +31,7 @@ from tandem.tools.profiles.engines.base import (
 from tandem.tools.profiles.engines.lookup import LookupSection
 
 CHECKPOINT = "checkpoint"  # folder next to model.py
-SEQUENCES_CACHED = 16  # what a KV cache holds where the profile does not say, if memory allows
+SEQUENCES_CACHED = 16  # default of the KV cache, if memory allows
 KV_BYTES = 2**30
 MAX_SEQ_LEN = 4096
 CAUSAL = ("ForCausalLM", "LMHeadModel")  # how transformers' classes for decoders end

@@ -113,7 +113,7 @@ class VllmTarget(VllmDraft):
     speculative_config: Mapping[str, JsonValue] | None = None
 
     def adjusted_to_draft(self, draft: EnginePlan, planned: EnginePlan) -> EnginePlan:
-        """Pass on to the engine how wide the draft's logits are, where its padding differs."""
+        """Give the engine the width of the draft's logits if their padding differs."""
         if draft.vocab_size == planned.vocab_size:
             return planned
         width = {"draft_vocab_size": str(draft.vocab_size)}

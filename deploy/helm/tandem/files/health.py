@@ -21,26 +21,25 @@ import time
 import urllib.error
 import urllib.request
 
-OVERLOADED = "overloaded:"  # how the loop refuses a request when its queue is full
+OVERLOADED = "overloaded:"  # start of the loop's error if its queue is full
 IN_FLIGHT = (
     "tandem_requests_running",
     "tandem_requests_waiting",
     "tandem_gateway_requests_running",
 )
 LAST_LOOK = "tandem_watcher_last_look_timestamp_seconds"  # of each model that has a watcher
-SECONDS_WITHOUT_A_LOOK = 30.0  # it looks twice a second, a server that is short of time more rarely
-UNTAKEN = "tandem_oldest_untaken_response_seconds"  # by Triton, of each loop; it takes milliseconds
+SECONDS_WITHOUT_A_LOOK = 30.0  # it looks twice per second, less often on a busy server
+UNTAKEN = "tandem_oldest_untaken_response_seconds"  # of each loop; usually milliseconds
 SECONDS_UNTAKEN = 30.0
 CALLS = "nv_inference_request_success"  # Triton's own; the loop makes some in every round
 QUESTION = json.dumps({"text_input": ".", "max_tokens": 1}).encode()
 READ_SECONDS = 5.0  # for one page of metrics
 POLL_SECONDS = 1.0
-# Straight to the server: a container may name a proxy for all else in its environment.
+# Connect directly: a container's environment may name a proxy.
 OPEN = urllib.request.build_opener(urllib.request.ProxyHandler({})).open
 
 
 def main() -> int:
-    """Run one verb; return the exit status."""
     options = parser().parse_args()
     metrics = f"http://{options.host}:{options.metrics_port}/metrics"
     if options.verb == "drained":
@@ -55,14 +54,13 @@ def main() -> int:
 
 
 def told(problem: str | None) -> int:
-    """Say what is wrong; return the exit status."""
+    """Report a problem; return the exit status."""
     if problem:
         sys.stderr.write(f"{problem}\n")  # kubelet shows it in the pod's events
     return int(problem is not None)
 
 
 def parser() -> argparse.ArgumentParser:
-    """Return the parser of the command line."""
     options = argparse.ArgumentParser(description=__doc__)
     options.add_argument("--host", default="127.0.0.1")
     options.add_argument("--http-port", type=int, default=8000)
@@ -81,9 +79,9 @@ def parser() -> argparse.ArgumentParser:
 def ailment(generate: str, metrics: str, target: str, patience: float) -> str | None:
     """Ask for one token; return what is wrong, or None.
 
-    Triton's health page stays green over model processes that died: only an answer proves that
-    they live. A full server may have no answer in time, and must not be restarted for that: there,
-    a loop that goes on calling the target is the proof.
+    Triton's health page stays green after model processes have died, so only an answer shows that
+    they live. A full server may not answer in time, but must not be restarted. It is alive if the
+    loop keeps calling the target.
     """
     calls = total(metrics, CALLS, model=target)
     try:
@@ -102,7 +100,7 @@ def ailment(generate: str, metrics: str, target: str, patience: float) -> str | 
 def blindness(metrics: str) -> str | None:
     """Return which model's watcher has stopped, or None.
 
-    Without it, requests are still answered, but cancellations and timeouts do not work.
+    Without a watcher requests are still answered, but cancellations and time-outs don't work.
     """
     now = time.time()
     for labels, seen in samples(metrics, LAST_LOOK):
@@ -112,9 +110,9 @@ def blindness(metrics: str) -> str | None:
 
 
 def silence_of_streams(metrics: str) -> str | None:
-    """Return which loop's responses Triton does not take any more, or None.
+    """Return which loop's responses Triton has stopped taking, or None.
 
-    The one thread that serves all gRPC streams waits for ever then; all else goes on.
+    The one thread that serves all gRPC streams then hangs. Everything else keeps working.
     """
     for labels, seconds in samples(metrics, UNTAKEN):
         if seconds > SECONDS_UNTAKEN:
@@ -126,7 +124,7 @@ def wait_until_drained(metrics: str, notice: float, limit: float) -> None:
     """Return when two readings in a row show nothing in flight, or after the limit (seconds).
 
     notice: seconds that load balancers need to learn that this pod ends; until then new requests
-    arrive. A reading that fails proves nothing: a busy server may serve its metrics late.
+    arrive. A failed reading doesn't count, because a busy server may serve its metrics late.
     """
     end = time.monotonic() + limit
     time.sleep(notice)

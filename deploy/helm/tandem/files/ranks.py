@@ -1,13 +1,13 @@
-"""Starts MPI ranks in the pods of a LeaderWorkerSet: no ssh, no kubectl, no right in the cluster.
+"""Starts MPI ranks in the pods of a LeaderWorkerSet, without ssh, kubectl or cluster permissions.
 
     ranks.py lead COMMAND...    in the leader: run mpirun
     ranks.py follow             in a worker: run what mpirun wants there
 
-mpirun starts one daemon on every other host through a "remote shell agent": a program that is given
-the host's name and a command line. Here the agent (``ranks.py post``) only puts that line where the
-leader serves it over HTTP. The worker, which has been asking the leader for the line of its own
-pod, runs it, and the daemon connects back to mpirun by itself. So no pod takes commands from the
-network: a worker obeys the leader of its group, whose name Kubernetes resolves.
+mpirun starts one daemon on every other host through a "remote shell agent": a program that gets the
+host's name and a command line. Here the agent (``ranks.py post``) writes that line to a folder that
+the leader serves over HTTP. Each worker asks the leader for the line of its own pod and runs it.
+Then the daemon connects back to mpirun by itself. So no pod listens for commands: a worker only
+obeys the leader of its group, whose name Kubernetes resolves.
 """
 
 from __future__ import annotations
@@ -27,14 +27,13 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 PORT = int(os.environ.get("TANDEM_RANKS_PORT", "8003"))
-FOLDER = "TANDEM_RANKS_FOLDER"  # where the agent finds the posted lines are
+FOLDER = "TANDEM_RANKS_FOLDER"  # names the folder of posted lines for the agent
 POLL_SECONDS = 1.0
-# Straight to the leader: a container may name a proxy for all else in its environment.
+# Connect directly: a container's environment may name a proxy.
 OPEN = urllib.request.build_opener(urllib.request.ProxyHandler({})).open
 
 
 def main(verb: str, *rest: str) -> int:
-    """Run one verb; return the exit status."""
     if verb == "lead":
         return lead(rest)
     if verb == "post":
@@ -51,9 +50,9 @@ def lead(command: Sequence[str]) -> int:
 
 
 def settings() -> dict[str, str]:
-    """Return the environment that makes mpirun post; Open MPI 4 and 5 name the settings apart.
+    """Return the environment that makes mpirun post; Open MPI 4 and 5 use different names.
 
-    Without the tree, all posting is done by mpirun, not by daemons in other pods.
+    Without the tree, mpirun does all posting, and daemons in other pods do none.
     """
     agent = f"{sys.executable} {Path(__file__).resolve()} post"
     return {
@@ -65,7 +64,7 @@ def settings() -> dict[str, str]:
 
 
 def post(host: str, words: Sequence[str]) -> int:
-    """Put a host's command line where it is served, whole or not at all."""
+    """Write a host's command line atomically to the served folder."""
     place = Path(os.environ[FOLDER], host)
     unfinished = Path(os.environ[FOLDER], f".{host}")
     unfinished.write_text(" ".join(words))  # as ssh joins them: mpirun has quoted for a shell
@@ -84,14 +83,14 @@ def follow() -> int:
 
 
 def read(url: str) -> str | None:
-    """Return the posted line; None while there is none, or no leader."""
+    """Return the posted line; None if there is no line or no leader yet."""
     with contextlib.suppress(OSError), OPEN(url, timeout=5) as answer:
         return str(answer.read().decode())
     return None
 
 
 def run(command: Sequence[str], environment: Mapping[str, str]) -> int:
-    """Run a command to its end; pass SIGTERM on, which the first process of a pod has to do."""
+    """Run a command; forward SIGTERM to it, because the first process of a pod has to do so."""
     process = subprocess.Popen(command, env=environment, start_new_session=True)
 
     def pass_on(number: int, _: object) -> None:
@@ -103,7 +102,7 @@ def run(command: Sequence[str], environment: Mapping[str, str]) -> int:
 
 
 class Posted(SimpleHTTPRequestHandler):
-    """Serves the posted lines, without a line of log for every question of every worker."""
+    """Serves the posted lines, without logging the workers' many requests."""
 
     def log_message(self, *_: object) -> None:
         """Say nothing."""
