@@ -76,7 +76,7 @@ def leave(service):
         chunks.close()
 
 
-def test_an_answer_that_is_left_is_stopped_and_its_end_is_waited_for():
+def test_leaving_an_answer_stops_it_and_waits_for_its_end():
     """Triton's one thread for streams can wait for ever behind a stream that is cancelled."""
     service = Service()
     leave(service)
@@ -92,13 +92,13 @@ def test_an_answer_that_is_left_is_stopped_and_its_end_is_waited_for():
 
 
 @pytest.mark.parametrize("pauses", [True, False])
-def test_a_server_that_heeds_no_stop_is_not_waited_for_without_end(monkeypatch, pauses):
+def test_the_wait_for_a_server_that_ignores_stops_is_limited(monkeypatch, pauses):
     monkeypatch.setattr(client, "SECONDS_TO_END", 0.3)
     leave(Service(heeds=False, pauses=pauses))
 
 
 @pytest.mark.parametrize("is_long", [True, False])
-def test_an_answer_that_has_ended_leaves_no_thread_behind(is_long):
+def test_a_finished_answer_leaves_no_thread(is_long):
     """tritonclient keeps one of each stream that is cancelled; a benchmark has thousands."""
     before = threads_of_clients()
     with asking(Service(is_long=is_long)) as chunks:
@@ -108,7 +108,7 @@ def test_an_answer_that_has_ended_leaves_no_thread_behind(is_long):
     assert eventually(lambda: threads_of_clients() <= before)
 
 
-def test_each_request_has_an_id_of_its_own():
+def test_each_request_has_its_own_id():
     service = Service()
     leave(service)
     leave(service)
@@ -116,7 +116,7 @@ def test_each_request_has_an_id_of_its_own():
     assert first.id != second.id
 
 
-def test_an_answer_that_is_complete_is_not_stopped():
+def test_a_complete_answer_is_not_stopped():
     service = Service(is_long=False)
     with asking(service) as chunks:
         assert len(list(chunks)) == 2
