@@ -41,7 +41,7 @@ def ranks(draft, target, *, trials=TRIALS, sampling=GREEDY) -> list[int]:
 
 
 @pytest.mark.parametrize("sampling", [GREEDY, SAMPLED, replace(SAMPLED, temperature=0.4)])
-def test_alternatives_have_the_right_token_as_often_as_the_exponent_says(sampling):
+def test_the_exponent_sets_the_hit_rate_of_alternatives(sampling):
     found = ranks(*pair(alpha=0.6, **WIDE), sampling=sampling)
     missed = [rank for rank in found if rank != 0]
     assert binomtest(len(missed), len(found), 0.4).pvalue > 1e-4
@@ -64,7 +64,7 @@ def test_alternatives_change_neither_acceptance_nor_probabilities():
     assert plain[0].tokens == plain[1].tokens
 
 
-def test_no_alternative_is_banned_and_none_comes_twice():
+def test_alternatives_are_distinct_and_not_banned():
     draft = emulated(role="draft", alpha=0.3)
     banned = Words.of(*([token] for token in range(2, 131, 2)))
     for seed in range(30):
@@ -77,7 +77,7 @@ def test_no_alternative_is_banned_and_none_comes_twice():
         assert (0, 101) not in outcomes
 
 
-def test_the_next_draft_goes_on_with_the_kv_of_what_was_accepted():
+def test_the_next_draft_reuses_the_kv_cache_of_accepted_tokens():
     draft = emulated(role="draft")
     ids, drafts = prompt(1, 40), [4, 5, 6]
     draft.tokens(ids, 3)
@@ -86,7 +86,7 @@ def test_the_next_draft_goes_on_with_the_kv_of_what_was_accepted():
     assert draft.computed([*ids, 4, 5, 9], 1) == 1
 
 
-def test_branches_take_a_step_for_the_draft_and_one_a_token():
+def test_branches_take_one_step_per_token_after_the_drafts_step():
     timer = VirtualTimer()
     draft = emulated(timer, role="draft", step_ms=10.0)
     pending = draft.start(prompt(1, 9), **asked([4, 5], 3, 6))
@@ -111,7 +111,7 @@ def test_every_row_of_all_calls_makes_a_step_longer():
 
 
 @pytest.mark.parametrize(("passed_ms", "tokens"), [(5, 0), (15, 0), (25, 1), (49, 3), (69, 5)])
-def test_stop_leaves_the_branches_what_had_its_time(passed_ms, tokens):
+def test_a_stop_returns_the_branch_tokens_finished_so_far(passed_ms, tokens):
     timer = VirtualTimer()
     draft = emulated(timer, role="draft", step_ms=10.0)
     whole = emulated(role="draft").call(prompt(1, 9), **asked([4, 5], 3, 6)).last.branches
@@ -133,7 +133,7 @@ def test_stop_leaves_the_branches_what_had_its_time(passed_ms, tokens):
     timer.advance()
 
 
-def test_branches_are_no_more_than_the_cache_would_hold():
+def test_branches_are_limited_by_the_kv_cache():
     engine = emulated(role="draft", kv_cache_tokens=128)
     found = engine.call(prompt(1, 20), **asked([4, 5], 20, 6)).last.branches
     assert len(found.lengths) == 128 // 6

@@ -47,7 +47,7 @@ def counted(target, ids, legal, *, draws=800, **sampling) -> np.ndarray:
 
 
 @pytest.mark.parametrize("warp", [{}, {"temperature": 0.6}, {"top_k": 4}, {"top_p": 0.7}])
-def test_allowed_tokens_keep_their_shares(warp):
+def test_allowed_tokens_keep_their_relative_probabilities(warp):
     target, row = emulated(alpha=0.3), row_behind(IDS, alpha=0.3)
     ranks = [1, 2, 5, 8, 9, 12]
     legal, p = row.tokens[ranks], row.probabilities[ranks]

@@ -114,7 +114,7 @@ def passes(*, target=Target, draft=Draft, use_draft_logits=True, ahead=False) ->
 
 
 @pytest.mark.heavy
-def test_the_rule_of_logits_mode_step_by_step_passes(monkeypatch):
+def test_correct_logits_mode_passes_the_test(monkeypatch):
     monkeypatch.setattr(sampling, "verify_probabilities", LogitsRule())
     assert passes()
 
@@ -127,7 +127,7 @@ def test_the_rule_of_logits_mode_step_by_step_passes(monkeypatch):
         AcceptsByTheProposalsNoise,
     ],
 )
-def test_a_wrong_step_of_logits_mode_is_noticed(monkeypatch, wrong):
+def test_an_error_in_logits_mode_is_detected(monkeypatch, wrong):
     monkeypatch.setattr(sampling, "verify_probabilities", wrong())
     assert not passes()
 
@@ -138,5 +138,5 @@ def test_a_draft_may_stop_after_an_unlikely_token():
 
 
 @pytest.mark.heavy
-def test_drafts_that_were_not_drawn_from_their_logits_are_noticed():
+def test_drafts_not_sampled_from_their_logits_are_detected():
     assert not passes(draft=DropsUnlikelyTokens)

@@ -146,5 +146,5 @@ def test_in_id_mode_a_draft_may_be_cut_at_its_first_illegal_token():
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("use_draft_logits", [False, True], ids=["ids", "logits"])
-def test_a_round_that_masks_wrongly_is_noticed(use_draft_logits):
+def test_a_wrong_mask_is_detected(use_draft_logits):
     assert not passes(MasksTheFirstRowOnly, use_draft_logits=use_draft_logits, draws=1_500)

@@ -102,7 +102,7 @@ def asked_in_all_ways(text_of) -> list[dict]:
 
 
 @pytest.mark.parametrize("num_groups", [44, 6])
-def test_all_kinds_of_calls_answer_as_without_pages(paged, llama, num_groups):
+def test_all_kinds_of_calls_equal_the_unpaged_engine(paged, llama, num_groups):
     calls = asked_in_all_ways(llama.tokens)
     for group in (calls[i::num_groups] for i in range(num_groups)):
         assert_alike(answers(paged, group), [llama.call(**asked) for asked in group])
@@ -117,9 +117,7 @@ def drafted(harness, ids, sampling):
 @pytest.mark.parametrize(
     ("warped", "threshold"), [(SAMPLED, None), (SAMPLED, 0.6), (WARPED, None), (WARPED, 0.6)]
 )
-def test_verification_by_logits_keeps_what_the_host_would(
-    make_harness, llama, paged, warped, threshold
-):
+def test_verification_by_logits_equals_the_host(make_harness, llama, paged, warped, threshold):
     draft = make_harness("qwen2")
     kept = []
     for seed in range(25):
@@ -157,7 +155,7 @@ def test_draft_logits_of_another_width_are_verified_as_on_the_host(make_harness,
     assert set(lengths) == {1, 2, 3, 4}
 
 
-def test_concurrent_calls_are_sampled_each_in_its_own_way(paged, llama):
+def test_concurrent_calls_keep_their_own_sampling(paged, llama):
     others = [{"top_p": 0.2}, {"top_k": 2}, {"min_p": 0.5}, {"min_p": 0.9}, {"temperature": 0.3}]
     ways = [SAMPLED, *(replace(SAMPLED, **other) for other in others), WARPED]
     calls = [
@@ -193,7 +191,7 @@ def test_empty_draft_logits_change_nothing(paged, llama):
     assert got == llama.tokens(prompt(2, 6), 9, sampling=WARPED)
 
 
-def test_a_step_copies_once_to_the_host_and_a_chunk_of_a_prompt_never(make_harness, llama):
+def test_a_step_copies_to_the_host_once_and_a_prompt_chunk_never(make_harness, llama):
     engine = make_harness("paged llama", max_batch_tokens=100)
     ids, long = prompt(300, 9), prompt(1, 80)
     text, (sampled, logits) = llama.tokens(ids, 4), drafted(llama, ids, SAMPLED)
@@ -231,7 +229,7 @@ def some_probabilities(generator, rows: int, zeros: float) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("threshold", [None, 0.4, 1.0])
-def test_verifying_at_once_equals_verifying_token_by_token(threshold):
+def test_verification_at_once_equals_token_by_token(threshold):
     generator = torch.Generator().manual_seed(4)
     lengths = []
     for seed in range(400):
@@ -257,7 +255,7 @@ def test_verifying_at_once_equals_verifying_token_by_token(threshold):
     assert set(lengths) == {1, 2, 3, 4}
 
 
-def test_a_correction_without_a_residual_is_drawn_from_p():
+def test_a_correction_without_a_residual_follows_the_target():
     p = torch.tensor([[0.0, 0.5, 0.5], [1.0, 0.0, 0.0]])
     q = torch.tensor([[0.5, 0.5, 0.5]])  # more than p everywhere, as rounding may have it
     keys = keys_on(p.device, [key_of(5, i, Purpose.RESIDUAL) for i in range(2)])

@@ -25,7 +25,7 @@ def test_verification_emits_no_more_than_asked_for(llama):
     assert llama.tokens(ids, 2, drafts=text[:4]) == text[:2]
 
 
-def test_a_drafter_with_the_targets_weights_and_seed_is_always_right(llama):
+def test_a_draft_with_the_targets_weights_and_seed_is_always_right(llama):
     sampling = SamplingParams(temperature=0.9, seed=5)
     ids = prompt(6, 10)
     drafts = llama.tokens(ids, 6, sampling=sampling)
