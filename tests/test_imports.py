@@ -88,7 +88,7 @@ def imported(path):
 
 
 @pytest.mark.parametrize("path", MODULES, ids=str)
-def test_module_imports_only_what_its_room_may(path):
+def test_modules_import_only_allowed_packages(path):
     allowed = ARROWS[room(".".join(path.with_suffix("").parts))]
     ours = {name: room(name) for name in imported(path) if room(name) in {*ARROWS, *TOP, "triton"}}
     wrong = {name: target for name, target in ours.items() if target not in allowed}
@@ -96,7 +96,7 @@ def test_module_imports_only_what_its_room_may(path):
 
 
 @pytest.mark.parametrize("path", sources("tools"), ids=str)
-def test_tool_imports_only_tools_below_it(path):
+def test_tools_import_only_lower_tools(path):
     if path.parts[1:] == ("__init__.py",):
         return
     mine = TOOLS.index(path.with_suffix("").parts[1])
@@ -106,7 +106,7 @@ def test_tool_imports_only_tools_below_it(path):
             assert TOOLS.index(theirs) <= mine, f"{path} imports {name}"
 
 
-def test_no_command_imports_a_command():
+def test_commands_do_not_import_each_other():
     folder = Path("tools", "commands")
     modules = {path.stem for path in (ROOT / folder).glob("*.py")}
     assert modules >= VERBS.keys()
@@ -119,7 +119,7 @@ def test_no_command_imports_a_command():
         assert not others & VERBS.keys(), f"{module} imports {others & VERBS.keys()}"
 
 
-def test_everything_of_ours_is_imported_as_part_of_tandem():
+def test_our_packages_are_imported_from_tandem():
     """From a checkout's root, a bare name would find a second copy of each module."""
     bare = TOP | {"src"}
     folders = [*TOP, "tests", "benchmarks", "deploy", "src"]
@@ -128,7 +128,7 @@ def test_everything_of_ours_is_imported_as_part_of_tandem():
             assert name.partition(".")[0] not in bare, f"{path} imports {name}"
 
 
-def test_every_class_has_a_name_of_its_own():
+def test_class_names_are_unique():
     """But for Triton's: it looks for a TritonPythonModel in each model."""
     homes = {}
     for path in sources(*TOP, "benchmarks", "deploy", "examples", "docs", "model_repository"):

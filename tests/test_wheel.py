@@ -67,13 +67,13 @@ def environment(python):
     return clean | {"PATH": f"{python.parent}:{os.environ['PATH']}"}
 
 
-def test_wheel_puts_one_name_into_site_packages(wheel):
+def test_the_wheel_installs_one_top_level_name(wheel):
     with zipfile.ZipFile(wheel) as archive:
         tops = {name.partition("/")[0] for name in archive.namelist()}
     assert {top for top in tops if not top.endswith(".dist-info")} == {"tandem"}
 
 
-def test_wheel_holds_types_profiles_shims_and_the_demo_pair(wheel):
+def test_the_wheel_contains_types_profiles_shims_and_the_demo_pair(wheel):
     with zipfile.ZipFile(wheel) as archive:
         names = set(archive.namelist())
     for path in ("profiles", "model_repository", "demo"):
@@ -83,7 +83,7 @@ def test_wheel_holds_types_profiles_shims_and_the_demo_pair(wheel):
     assert "tandem/py.typed" in names
 
 
-def test_installed_command_renders_a_repository_that_serves(installed, tmp_path):
+def test_an_installed_command_renders_a_working_repository(installed, tmp_path):
     where = finish([installed, "-c", "import tandem; print(tandem.__file__)"], cwd=tmp_path)
     assert str(ROOT) not in where
     shown = tandem(installed, "render", "--output", "models", cwd=tmp_path)
@@ -93,7 +93,7 @@ def test_installed_command_renders_a_repository_that_serves(installed, tmp_path)
     assert (shim / "tandem" / "bls" / "loop.py").is_file()
 
 
-def test_installed_command_serves_and_answers(installed, tmp_path):
+def test_an_installed_command_serves_requests(installed, tmp_path):
     serve = [installed, "-m", "tandem", "up", "--profile", "emulated-zero", *ANY_PORTS]
     with subprocess.Popen(
         serve, cwd=tmp_path, env=environment(installed), stdout=subprocess.PIPE, text=True

@@ -131,11 +131,11 @@ def evaluated(request, run, gateway, pair, data):
     return Evaluated(request.param, json.loads(results.read_text())["results"], output, counted)
 
 
-def test_generated_texts_equal_those_of_transformers(evaluated):
+def test_generated_texts_equal_transformers(evaluated):
     assert evaluated.results["complete_code"]["exact_match,none"] == pytest.approx(5 / 6)
 
 
-def test_likelihoods_equal_those_of_transformers(evaluated, theirs):
+def test_likelihoods_equal_transformers(evaluated, theirs):
     assert evaluated.results["choose_code"]["acc,none"] == 1
     greedy = []
     for sample in evaluated.samples("choose_code"):

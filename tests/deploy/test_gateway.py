@@ -49,7 +49,7 @@ def test_the_gateway_reaches_every_server(release):
     assert servers["spec"]["selector"].items() <= labels.items()
 
 
-def test_its_pods_are_not_selected_as_servers(release):
+def test_gateway_pods_are_not_selected_as_servers(release):
     labels = release.gateway["deployment"]["spec"]["template"]["metadata"]["labels"]
     selector = release.manifests["Service"]["spec"]["selector"]
     assert selector["app.kubernetes.io/name"] != labels["app.kubernetes.io/name"]
@@ -59,7 +59,7 @@ def test_its_pods_are_not_selected_as_servers(release):
     assert monitor["podMetricsEndpoints"][0]["path"] == "/metrics"
 
 
-def test_the_ingress_leads_to_it(release):
+def test_the_ingress_routes_to_the_gateway(release):
     ingress, service = release.gateway["ingress"]["spec"], release.gateway["service"]
     rule = ingress["rules"][0]
     backend = rule["http"]["paths"][0]["backend"]["service"]

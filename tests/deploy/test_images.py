@@ -115,7 +115,7 @@ def test_an_image_runs_as_a_user_and_exposes_its_ports(name):
     assert told(final, "EXPOSE") == ["8000 8001 8002" + gateway]
 
 
-def test_the_image_has_the_repository_and_its_probe_and_nothing_else_of_ours():
+def test_the_image_has_only_the_repository_and_its_probe():
     render, _, final = read("Dockerfile")
     assert told(final, "COPY") == ["--from=render /repository /repository", f"{PROBE} /health.py"]
     assert told(final, "ADD") == told(final, "RUN") == []
@@ -140,7 +140,7 @@ def test_the_gateways_image_serves_with_the_tokenizer_of_the_profile():
 
 
 @pytest.mark.parametrize("name", IMAGES)
-def test_an_image_asks_for_a_token(program, name):
+def test_the_health_check_asks_for_a_token(program, name):
     image = read(name)[-1]
     python, script, *words = health_check(image)
     assert f"{PROBE} {script}" in told(image, "COPY")
@@ -152,7 +152,7 @@ def test_an_image_asks_for_a_token(program, name):
 
 
 @pytest.mark.parametrize(("status", "healthy"), [(200, True), (503, False), (None, False)])
-def test_the_gateways_image_is_healthy_as_its_health_page_says(monkeypatch, status, healthy):
+def test_the_gateways_image_checks_its_health_page(monkeypatch, status, healthy):
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
     python, *words = health_check(read("Dockerfile")[1])
     with serving_health(status) as port:
@@ -162,7 +162,7 @@ def test_the_gateways_image_is_healthy_as_its_health_page_says(monkeypatch, stat
 
 
 @pytest.mark.parametrize("name", IMAGES)
-def test_dockerignore_keeps_everything_that_an_image_copies(name):
+def test_dockerignore_excludes_nothing_that_an_image_copies(name):
     copies = [copy for stage in read(name) for copy in told(stage, "COPY") if "--from" not in copy]
     sources = [source for copy in copies for source in copy.split()[:-1] if source != "."]
     assert sources
@@ -181,7 +181,7 @@ def is_left_out(source):
     return left_out
 
 
-def test_the_image_has_the_last_triton_with_tensorrt_engines_and_the_tested_guide_library():
+def test_the_image_has_the_tested_versions_of_triton_and_llguidance():
     text = (ROOT / "Dockerfile").read_text()
     assert "ARG BASE=nvcr.io/nvidia/tritonserver:26.07-trtllm-python-py3\n" in text
     [pinned] = re.findall(r'"(llguidance\S+)"', (ROOT / "pyproject.toml").read_text())
@@ -189,7 +189,7 @@ def test_the_image_has_the_last_triton_with_tensorrt_engines_and_the_tested_guid
     assert f"'{REQUIREMENT}'" in text
 
 
-def test_the_image_serves_as_the_repository_says(capsys, tmp_path, embedded_profile, triton, flags):
+def test_the_image_starts_triton_like_serve_sh(capsys, tmp_path, embedded_profile, triton, flags):
     output = tmp_path / "repository"
     main(["render", "--profile", str(embedded_profile), "--output", str(output)])
     said = shlex.split(capsys.readouterr().out.splitlines()[-1])
@@ -205,7 +205,7 @@ def test_the_image_serves_as_the_repository_says(capsys, tmp_path, embedded_prof
     assert any("thread-pool-size=" in word for word in words)
 
 
-def test_the_cpu_image_serves_the_default_with_a_python_that_triton_has_a_stub_for():
+def test_the_cpu_image_has_a_python_that_triton_supports():
     stages = read("Dockerfile.cpu")
     base, final = stages[0], stages[-1]
     assert json.loads(told(final, "CMD")[-1]) == ["tandem", "up", "--address", "0.0.0.0"]
@@ -214,7 +214,7 @@ def test_the_cpu_image_serves_the_default_with_a_python_that_triton_has_a_stub_f
     assert re.search(r"python:(3\.\d+)-", told(base, "FROM")[0])[1] in stubs
 
 
-def test_the_chart_gives_triton_only_options_that_it_knows(release, triton, flags):
+def test_the_chart_uses_only_options_that_triton_knows(release, triton, flags):
     options = [a for a in release.server["args"] if re.match(r"--[a-z-]+=|--disable", a)]
     assert options
     assert [option for option in options if not is_known(option, triton, flags)] == []

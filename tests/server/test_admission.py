@@ -39,7 +39,7 @@ def running(server):
     return total(server, "tandem_requests_running")
 
 
-def test_requests_over_the_limit_are_rejected_and_the_others_answered(emulated):
+def test_only_requests_over_the_limit_are_rejected(emulated):
     rejected = 6
     prompts = PROMPTS[: RUNNING + QUEUE + rejected]
     expected = controls(emulated, prompts)
@@ -112,7 +112,7 @@ def tokenizer_inputs(text):
     return [query, length]
 
 
-def test_requests_that_are_too_large_are_rejected_by_name(emulated):
+def test_requests_that_are_too_large_are_rejected(emulated):
     words = client.InferInput("stop_words", [1, 1_000_000], "BYTES")
     words.set_data_from_numpy(np.full((1, 1_000_000), b"abc", object))
     made = [tensor("text_input", "x"), tensor("max_tokens", 4), words]

@@ -144,7 +144,7 @@ def test_a_request_ends_with_one_line_at_its_own_time_out(server):
 
 
 @pytest.mark.heavy
-def test_others_go_on_when_many_clients_leave(server):
+def test_other_requests_continue_if_many_clients_leave(server):
     prompts = prompts_of(4)
     expected = controls(server, prompts, max_tokens=100)
     with Crowd(server, 4) as crowd:
@@ -156,7 +156,7 @@ def test_others_go_on_when_many_clients_leave(server):
 
 
 @pytest.mark.heavy
-def test_nothing_grows_when_300_clients_have_left(server):
+def test_300_disconnects_leak_nothing(server):
     leave_often(server, 200)
     before = sizes(server)
     leave_often(server, 100)

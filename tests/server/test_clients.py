@@ -84,7 +84,7 @@ def test_a_client_that_names_no_outputs_gets_no_large_ones(connection):
     assert not names & {"output_ids", "context_logits", "generation_logits", "cum_log_probs"}
 
 
-def test_generic_front_ends_get_speculation_and_token_counts(connection):
+def test_generic_clients_get_speculation_and_token_counts(connection):
     made = inputs("import os", max_tokens=24)
     for flag in ("exclude_input_in_output", "return_num_input_tokens", "return_num_output_tokens"):
         made.append(tensor(flag, True))

@@ -29,7 +29,7 @@ def small(monkeypatch, embedded_profile, tmp_path):
         monkeypatch.setattr(demo, name, number)
 
 
-def test_demo_finds_the_same_text_on_every_prompt(small, capsys):
+def test_the_demo_finds_the_same_text_for_every_prompt(small, capsys):
     before = regions()
     assert command.main(["demo"]) == 0
     shown = capsys.readouterr().out
@@ -45,7 +45,7 @@ def test_demo_finds_the_same_text_on_every_prompt(small, capsys):
 
 
 @pytest.mark.heavy
-def test_demo_stops_its_server_when_it_is_interrupted(small, monkeypatch):
+def test_an_interrupted_demo_stops_its_server(small, monkeypatch):
     before = regions()
 
     def interrupt(*_):

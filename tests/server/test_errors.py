@@ -79,7 +79,7 @@ def at_rest(request):
     ],
     ids=lambda part: "-".join(part) if isinstance(part, dict) else "",
 )
-def test_a_bad_value_is_named(server, model, values, message):
+def test_an_invalid_value_is_named(server, model, values, message):
     text = refusal(server, model, **{"prompts": "x", "max_tokens": 4, **values})
     assert "\n" not in text
     assert "Traceback" not in text
@@ -268,7 +268,7 @@ def test_a_target_that_fails_is_an_internal_error(full, entry):
             assert line.startswith("model 'target' failed: ")
 
 
-def test_what_the_engine_or_the_profile_does_not_support_is_named(full, gateway):
+def test_unsupported_inputs_are_named(full, gateway):
     """Emulated engines have no penalties and no log-probabilities of a prompt."""
     for name, asked in (
         ("return_prompt_log_probs", {"return_prompt_log_probs": True}),

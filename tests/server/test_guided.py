@@ -187,7 +187,7 @@ def test_many_guided_texts_are_the_same_without_drafts(server):
 
 
 @pytest.mark.parametrize("count", first_of(3, len(SCHEMAS)))
-def test_greedy_guided_text_is_what_hugging_face_generates_under_the_same_masks(
+def test_greedy_guided_text_equals_masked_hugging_face(
     server, embedded, hugging_face, tokenizer, count
 ):
     import torch
@@ -220,7 +220,7 @@ def test_greedy_guided_text_is_what_hugging_face_generates_under_the_same_masks(
     ],
     ids=lambda value: str(value) if isinstance(value, dict) else "",
 )
-def test_other_options_hold_with_a_guide(server, values, reason, is_right):
+def test_other_options_work_with_a_guide(server, values, reason, is_right):
     asked = {**by_schema(PERSON), "max_tokens": 120} | values
     control = ask_one(server, "ensemble", prompt_of(0), **asked)
     assert control.finish_reason == reason
@@ -285,7 +285,7 @@ def test_an_unsupported_schema_is_rejected_in_one_line_and_counted(emulated, key
     until(lambda: total(emulated, "tandem_guides_refused_total", keyword=keyword) == before + 2)
 
 
-def test_one_bad_guide_of_several_ends_the_request(emulated):
+def test_one_invalid_guide_fails_the_request(emulated):
     with pytest.raises(InferenceServerException, match="Unimplemented keys") as caught:
         ask_each(emulated, [*SCHEMAS[:2], ("json_schema", '{"not": {}}')], max_tokens=9)
     assert caught.value.status() == "StatusCode.INVALID_ARGUMENT"

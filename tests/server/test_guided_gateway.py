@@ -93,7 +93,7 @@ def test_each_of_several_sampled_answers_fits(client):
         ({"structured_outputs": {"json": {"enum": [None, "a"]}}}, lambda t: t in {"null", '"a"'}),
     ],
 )
-def test_vllms_fields_hold_for_texts_and_chats(client, guide, fits):
+def test_vllms_fields_work_for_completions_and_chats(client, guide, fits):
     asked = {"model": "bls_stream", "max_tokens": 100, "temperature": 1, "seed": 3}
     made = client.completions.create(prompt=["def main():", "x = "], extra_body=guide, **asked)
     chat = client.chat.completions.create(messages=[USER], extra_body=guide, **asked)
@@ -112,7 +112,7 @@ def test_a_guided_answer_that_is_cut_ends_with_length(client):
         json.loads(choice.message.content)
 
 
-def test_forced_tokens_have_their_kind(client):
+def test_forced_tokens_are_marked(client):
     """With fixed white space all of this schema's text is forced, and with free one it isn't."""
     schema = {"type": "object", "properties": {"a": {"const": 1}}, "required": ["a"]}
     schema["additionalProperties"] = False
@@ -140,7 +140,7 @@ def test_forced_tokens_have_their_kind(client):
         ({"guided_choice": [""]}, "choices must be"),
     ],
 )
-def test_bad_guides_are_errors_of_openais_kind(server, client, guide, line):
+def test_invalid_guides_are_openai_errors(server, client, guide, line):
     for stream in (False, True):
         with pytest.raises(openai.BadRequestError) as refused:
             client.completions.create(

@@ -147,7 +147,7 @@ def test_clients_of_bls_that_leave_end_their_own_requests_and_no_others(server):
 
 
 @pytest.mark.heavy
-def test_the_places_of_a_dead_loop_are_free_for_the_other(fallible):
+def test_slots_of_a_dead_loop_are_free_for_the_other(fallible):
     admission = {"max_requests": 2, "max_queue": 0}
     for _ in range(5):
         with fallible(instances=2, admission=admission) as server, Crowd(server, 2) as crowd:
@@ -187,7 +187,7 @@ def test_a_server_ends_when_a_loop_dies(tmp_path):
 
 
 @pytest.mark.heavy
-def test_a_server_that_stops_leaves_no_file_of_its_loops(tmp_path):
+def test_a_stopped_server_leaves_no_file_of_its_loops(tmp_path):
     server = serving(emulated_zero(tmp_path, instances=2), tmp_path)
     with server:
         assert files_of_loops(server)

@@ -82,7 +82,7 @@ def status(url):
         return error.code
 
 
-def test_clients_of_the_gateway_that_leave_do_not_hang_other_streams(slow):
+def test_disconnected_gateway_clients_do_not_hang_other_streams(slow):
     server, gateway = slow
     for seconds in LEAVE_AFTER * TIMES:
         with chunks(gateway, max_tokens=400) as answer:

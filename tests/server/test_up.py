@@ -70,7 +70,7 @@ def test_a_second_ctrl_c_kills_the_server():
 
 
 @pytest.mark.parametrize("model", first_of("bls_stream", "preprocessing"))
-def test_up_ends_when_a_process_that_it_needs_has_ended(model):
+def test_up_ends_if_a_required_process_ends(model):
     """Triton would go on and call itself ready, and every request would fail."""
     with up("--profile", "emulated-zero") as process:
         read_greeting(process)
@@ -85,7 +85,7 @@ def test_up_ends_when_a_process_that_it_needs_has_ended(model):
 
 
 @pytest.mark.heavy
-def test_up_serves_on_without_the_draft():
+def test_up_continues_without_the_draft():
     with up("--profile", "emulated-zero") as process:
         grpc = re.search(r"gRPC +(\S+)", read_greeting(process))[1]
         os.kill(stub_of(stubs_of(process), "draft"), signal.SIGKILL)
@@ -123,7 +123,7 @@ def stub_of(processes, model):
 
 
 @pytest.mark.heavy
-def test_up_ends_when_a_signal_comes_while_it_starts():
+def test_a_signal_during_the_start_ends_up():
     with up("--profile", "emulated-zero") as process:
         while not shared_memory_of(process) and process.poll() is None:
             pass  # Triton is coming up
@@ -147,7 +147,7 @@ def test_up_says_in_one_line_why_a_checkpoint_cannot_be_loaded(tmp_path):
 
 
 @pytest.mark.parametrize("write", [write_qwen2, pytest.param(write_gpt2, marks=pytest.mark.heavy)])
-def test_own_checkpoints_give_what_hugging_face_gives(tmp_path, serve, write):
+def test_given_checkpoints_generate_hugging_faces_text(tmp_path, serve, write):
     size = write_tokenizer(tmp_path / "target")
     write(tmp_path / "target", size, layers=2)
     write(tmp_path / "draft", size, layers=1)

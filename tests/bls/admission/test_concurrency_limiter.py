@@ -19,7 +19,7 @@ class Kitchen:
         return self.limiter.acquire(lambda permit: self.at_work.append(name), size)
 
 
-def test_permits_are_limited_and_given_in_order():
+def test_concurrent_work_is_limited_and_starts_in_order():
     kitchen = Kitchen(most=2)
     first, second, *_ = [kitchen.come(name) for name in "abcd"]
     assert kitchen.at_work == ["a", "b"]

@@ -21,7 +21,7 @@ def test_branches_go_to_the_likely_outcomes():
     st.floats(0.05, 0.98),
     st.lists(st.booleans(), min_size=1, max_size=17).map(tuple),
 )
-def test_the_whole_budget_is_spent(budget, acceptance, wanted):
+def test_the_whole_budget_is_used(budget, acceptance, wanted):
     counts = split(budget, acceptance, wanted)
     assert sum(counts) == (budget if any(wanted) else 0)
     assert all(count >= 0 for count in counts)

@@ -66,7 +66,7 @@ def test_the_given_logits_are_not_changed():
     assert (logits == before).all()
 
 
-def test_padding_missing_in_the_draft_is_impossible():
+def test_ids_missing_in_the_draft_have_probability_0():
     found = probabilities(DRAFT, Warp(1.0), VOCAB + 3)
     assert found.shape == (1, VOCAB + 3)
     assert (found[0, VOCAB:] == 0).all()
@@ -79,7 +79,7 @@ def test_padding_missing_in_the_target_is_shared_out():
     np.testing.assert_allclose(found, kept / kept.sum(), rtol=1e-5)
 
 
-def test_ids_alone_are_certain():
+def test_drafts_without_logits_have_probability_1():
     found = np.exp(certain(np.array([3, 0], np.int32), 5))
     assert found.shape == (1, 2, 5)
     assert found[0].tolist() == [[0, 0, 0, 1, 0], [1, 0, 0, 0, 0]]

@@ -71,7 +71,7 @@ def test_missing_threads_are_reported(threads):
     assert not worked
 
 
-def test_decoding_begins_once_there_is_a_thread(threads):
+def test_decoding_begins_when_a_thread_is_available(threads):
     def steps():
         yield chunk
 

@@ -65,7 +65,7 @@ def started(pb, engines, clients=None):
     return driver, receiver, decoding.statistics
 
 
-def test_one_more_thread_drafts_ahead(pb):
+def test_drafting_ahead_takes_one_more_thread(pb):
     engines = Engines()
     clients = EngineClients(AHEAD)
     _, receiver, statistics = started(pb, engines, clients)

@@ -152,7 +152,7 @@ def test_a_stop_reaches_every_other_loop(begin):
     assert first.ask("usage") == NOTHING  # and it heard of no stop
 
 
-def test_other_loops_are_told_to_look(begin):
+def test_other_loops_are_notified(begin):
     first, second = begin(2)
     first.tell("call")
     assert second.hear() == "look"
@@ -180,7 +180,7 @@ def test_the_last_message_before_closing_is_sent(begin):
     assert second.hear() == "stop a"
 
 
-def test_no_file_is_left_when_loops_close(name, begin):
+def test_closing_all_loops_leaves_no_file(name, begin):
     first, second = begin(2)
     assert (SHARED_MEMORY / name).exists()
     for loop in (first, second):
@@ -200,7 +200,7 @@ def test_new_loops_find_the_remaining_ones(name, begin):
     assert not (SHARED_MEMORY / name).exists()
 
 
-def test_no_file_is_left_when_the_last_one_closes_after_another_one_died(name, begin):
+def test_closing_the_last_loop_after_a_crash_leaves_no_file(name, begin):
     first, second = begin(2)
     first.kill()
     assert second.ask("close") == "closed"
@@ -243,7 +243,7 @@ def test_the_shared_file_has_the_servers_prefix():
     assert shared_name(ARGS, other, 42, 7) == shared_name(ARGS, command, 42, 7)
 
 
-def test_the_shared_file_has_a_name_without_the_servers_prefix():
+def test_without_a_server_prefix_the_shared_file_has_a_name():
     assert shared_name(ARGS, ["stub", "model.py"], 42, 7) == f"{PREFIX}7-42-bls_stream-1"
 
 
