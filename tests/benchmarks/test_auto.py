@@ -1,4 +1,4 @@
-"""`benchmarks.auto` compares `auto` with the best choice, not with the luckiest one."""
+"""`benchmarks.auto` compares `auto` with the choice that is best on average."""
 
 import pytest
 from benchmarks.auto import PROFILES, CellRates, slowed

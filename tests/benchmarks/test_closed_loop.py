@@ -168,13 +168,13 @@ def test_auto_never_loses_much(name, offset):
     ("name", "gain"), [("two-state-1", 1.06), ("mixed-2", 1.03), ("mixed-unrated-16", 1.1)]
 )
 def test_auto_beats_every_fixed_length_if_texts_differ(name, gain, offset):
-    """No fixed length fits stretches, or requests, of which some are easy and some are hard."""
+    """No fixed length fits both easy and hard text."""
     assert CELLS[name].over_best(offset) > gain
 
 
 BURST = replace(LARGE, batch_slope=0.03)
 CHANGES = {
-    # A burst used to leave a single stream without drafts for up to half a minute.
+    # After a burst, a single stream must not decode without drafts for up to half a minute.
     "burst": (BURST, [(1, 6, EVEN), (64, 6, EVEN), (1, 10, EVEN), (1, 10, EVEN)], (8,)),
     "first-burst": (BURST, [(64, 6, EVEN), (1, 10, EVEN), (1, 10, EVEN)], (8,)),
     "loads-in-turn": (BURST, [(n, 5, EVEN) for n in (1, 64) * 2], (8,)),

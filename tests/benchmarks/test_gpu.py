@@ -1,4 +1,4 @@
-"""The GPU benchmark writes its figures as they come, compares texts, and ends in time."""
+"""The GPU benchmark writes figures at once, compares texts, and stays within its budget."""
 
 import json
 
@@ -81,7 +81,7 @@ def test_every_text_that_triton_serves_is_compared_with_the_baseline(tmp_path):
 
 
 class Clock:
-    """Goes on only when something takes time."""
+    """Advance only on request."""
 
     def __init__(self) -> None:
         self.now = 100.0

@@ -1,4 +1,4 @@
-"""Inflated checkpoints compute what the small one does, whatever is made larger."""
+"""Inflated checkpoints compute the same as the small one."""
 
 from contextlib import closing
 from pathlib import Path

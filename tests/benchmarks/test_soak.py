@@ -1,4 +1,4 @@
-"""What the soak test counts as growth, as a wrong answer and as the error of a fault."""
+"""The soak test detects leaks and wrong answers, and attributes errors to faults."""
 
 import pytest
 from benchmarks.soak.asking import SoakOutcome

@@ -1,4 +1,4 @@
-"""The loop with scripted engines: the text is the target's own, and the statistics add up."""
+"""The loop with scripted engines: the text is the target's, and the statistics add up."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""What the loop counts: rounds, tokens, KV blocks and seconds."""
+"""The loop counts rounds, tokens, KV blocks and seconds."""
 
 import pytest
 from scripted import (

@@ -1,4 +1,4 @@
-"""Who decodes, who waits, who is refused, and who gets room for drafts: no server, no threads."""
+"""Which sequences decode, wait, are rejected, or reserve draft blocks. No server, no threads."""
 
 from dataclasses import replace
 

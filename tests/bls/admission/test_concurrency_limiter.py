@@ -1,4 +1,4 @@
-"""Few at work at once, the others in order, nobody twice."""
+"""Concurrent work is limited and starts in order."""
 
 import pytest
 
@@ -7,7 +7,7 @@ from tandem.bls.errors import Overloaded
 
 
 class Kitchen:
-    """A limiter, and who went to work."""
+    """A limiter, and the names of the work that started."""
 
     def __init__(self, most=1, max_waiting_bytes=100):
         self.at_work = []

@@ -1,4 +1,4 @@
-"""Drafting ahead with scripted engines: the same text, by the drafts of plain calls."""
+"""Drafting ahead with scripted engines keeps the text and the drafts."""
 
 from dataclasses import replace
 from itertools import pairwise
@@ -39,7 +39,7 @@ from tandem.bls.settings import AUTO
 
 
 def check(request, language, draft, *, beside=("in time",), verifies=10**9, settings_=AHEAD):
-    """Decode with branches; assert that nothing but the speed is another one for it."""
+    """Decode with branches; assert that only the speed changes."""
     decoding = decoding_of(request, settings_)
     target = Target(language, request.end_ids, verifies)
     chunks = play(decoding, target, draft, beside)
@@ -57,7 +57,7 @@ def check(request, language, draft, *, beside=("in time",), verifies=10**9, sett
 
 
 def assert_is_a_plain_call_would_draft(call, request, draft):
-    """A branch is, token for token, what the draft engine says when asked behind its context."""
+    """A branch equals the draft of a plain call after the same context."""
     drafts = DraftModel(AHEAD.draft, AHEAD.target, Health(), FixedLength(4))
     sequence = Sequence(request)
     sequence.append(call.context[len(request.prompt_ids) :])

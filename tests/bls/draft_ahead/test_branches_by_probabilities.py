@@ -1,4 +1,4 @@
-"""Drafting ahead by probabilities: each branch comes with the logits that it was drawn from."""
+"""Drafting ahead by probabilities: each branch has the logits that it was sampled from."""
 
 from collections import deque
 from dataclasses import replace
@@ -25,7 +25,7 @@ from tandem.bls.draft_ahead.branches import BranchLogits, draft_ahead_of
 
 
 def drawn_from(draft):
-    """The tokens that a draft's logits say it was drawn as, if it has any."""
+    """The tokens that a draft's logits mark as sampled, if it has logits."""
     rows = draft.logits[draft.logits_row : draft.logits_row + len(draft)]
     return rows.argmax(-1).tolist()
 
@@ -46,7 +46,7 @@ def test_each_branch_is_verified_against_its_own_logits(
 
 
 class Answered(BranchingDraft):
-    """Keeps the logits that it answered with, by call."""
+    """Record the logits of each answer."""
 
     def __init__(self, *given, **named):
         super().__init__(*given, **named)
@@ -70,7 +70,7 @@ def test_unread_logits_are_returned_with_a_later_draft(beside):
         play(decoding, target, draft, beside)
         read += [call.draft.logits for call in target.calls if call.draft.drafted_ahead]
     back = [call.unread_logits for call in draft.calls if call.unread_logits is not None]
-    back += statistics.unread_logits  # the last ones, for whoever drafts next
+    back += statistics.unread_logits  # the last ones, for the next draft
     assert all(call.wants_logits for call in draft.calls)
     assert {*map(id, read), *map(id, back)} == set(map(id, draft.shared))
     assert len(read) + len(back) == len(draft.shared)
@@ -90,7 +90,7 @@ def test_logits_that_arrive_too_late_are_returned():
 
 
 def test_a_draft_with_logits_is_not_cut_at_an_end():
-    """What was drawn is never dropped: the target ends the text there itself."""
+    """Sampled tokens are never dropped; the target itself ends the text there."""
     for salt in range(20):
         language = Language(salt, end_every=3)
         request = request_of(max_tokens=60, **BY_PROBABILITIES)

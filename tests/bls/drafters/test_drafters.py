@@ -1,4 +1,4 @@
-"""Who drafts, what, and to whom the statistics ascribe it."""
+"""Which drafter proposes which tokens, and which drafter the statistics count them under."""
 
 from dataclasses import replace
 
@@ -31,7 +31,7 @@ from tandem.bls.settings import AUTO
 
 
 class Repeats(Language):
-    """0, 1, ... 4, 0, 1, ...: a text that lookup knows after one turn."""
+    """0, 1, ... 4, 0, 1, ...: lookup finds matches after one period."""
 
     def next(self, context, banned=()):
         return (int(context[-1]) + 1) % 5

@@ -1,4 +1,4 @@
-"""Drafts' distributions as a target is shown them, and what it makes of them."""
+"""The distributions of drafts that are sent to a target, and the text that results."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_drafts_without_logits_have_probability_1():
 
 
 def verified(p, q, drafts, random):
-    """What an engine emits that takes q as it comes: Leviathan et al., a token a draw."""
+    """Return the token that an engine emits if it uses q unchanged (Leviathan et al.)."""
     accepted = random.random(len(drafts)) * q[np.arange(len(drafts)), drafts] <= p[drafts]
     residual = np.maximum(p - q, 0)
     sums = residual.sum(-1, keepdims=True)

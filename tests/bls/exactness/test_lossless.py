@@ -1,4 +1,4 @@
-"""Which drafts a request gets, and what the target is shown of them, by what its engine does."""
+"""Which drafts and logits are sent to a target, by the capabilities of its engine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What rounds earned, and what an engine that drafts by itself says of its own."""
+"""Statistics of rounds, and of an engine that drafts by itself."""
 
 import pytest
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""A sequence's milestones and what follows from them."""
+"""Latencies are computed from a sequence's milestones."""
 
 import pytest
 

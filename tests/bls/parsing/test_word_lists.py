@@ -1,4 +1,4 @@
-"""Words of token ids in NVIDIA's layout: joined, and without those that an engine does not know."""
+"""Word lists in NVIDIA's layout: joined, and without words that an engine doesn't know."""
 
 import numpy as np
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""The text of an answer while it grows, at a cost in what is new."""
+"""The text of a growing answer; the cost of a round depends only on its new tokens."""
 
 import numpy as np
 import pytest
@@ -14,7 +14,7 @@ TOTALS = Statistics().totals
 
 
 def fed(tokens, *, stops=(), each_round=True, rounds=None):
-    """Feed rounds of tokens; return the chunks of text, what was kept, and the windows."""
+    """Feed rounds of tokens; return the chunks of text, the tokens kept, and the windows."""
     so_far, windows, texts, kept = IncrementalDetokenizer(stops, each_round=each_round), [], [], []
 
     def run(steps):

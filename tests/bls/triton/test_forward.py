@@ -47,14 +47,14 @@ def test_only_one_stop_is_sent_at_a_time(cancelled, pb, monkeypatch):
     stop()
     assert len(asked) == 1
     assert begun == []
-    look_often()  # it may have come too early
+    look_often()  # it may have arrived too early
     [stop] = begun
     stop()
     assert len(asked) == 2
 
 
 class Panic(BaseException):
-    """What a library in Rust raises is no Exception."""
+    """Like a panic of a Rust library: not an Exception."""
 
 
 @pytest.mark.parametrize("error", [RuntimeError, Panic])

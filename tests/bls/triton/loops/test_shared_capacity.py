@@ -1,4 +1,4 @@
-"""Loops in processes of their own, as Triton has them, that live, hang and die."""
+"""Loops in separate processes, as in Triton, that live, hang and die."""
 
 import fcntl
 import json
@@ -34,7 +34,7 @@ NOTHING = "usage 0 0 0 0 0 0"
 
 
 class Loop:
-    """One of them, and what it says."""
+    """One loop, and its output."""
 
     def __init__(self, name):
         self.process = subprocess.Popen(
@@ -69,7 +69,7 @@ class Loop:
 
 @pytest.fixture
 def name():
-    """A file's name that nobody else has."""
+    """A unique file name."""
     made = f"tandem-test-{uuid.uuid4().hex}"
     yield made
     (SHARED_MEMORY / made).unlink(missing_ok=True)
@@ -77,7 +77,7 @@ def name():
 
 @pytest.fixture
 def begin(name):
-    """Start so many loops of one entry."""
+    """Start this number of loops of one entry."""
     started = []
 
     def start(count, *, until_ready=True):
@@ -149,7 +149,7 @@ def test_a_stop_reaches_every_other_loop(begin):
     first.tell(f"stop {' '.join(names)}")
     for other in (second, third):
         assert [other.hear() for _ in names] == [f"stop {name}" for name in names]
-    assert first.ask("usage") == NOTHING  # and it heard of no stop
+    assert first.ask("usage") == NOTHING  # and it received no stop
 
 
 def test_other_loops_are_notified(begin):
@@ -210,7 +210,7 @@ def test_closing_the_last_loop_after_a_crash_leaves_no_file(name, begin):
 def test_a_file_removed_while_it_is_opened_is_created_again(name, begin):
     [last] = begin(1)
     held = os.open(SHARED_MEMORY / name, os.O_RDWR)
-    fcntl.lockf(held, fcntl.LOCK_EX, 1, ROWS)  # both wait for it, the newcomer second
+    fcntl.lockf(held, fcntl.LOCK_EX, 1, ROWS)  # both wait for it, the new one second
     last.tell("close")
     [newcomer] = begin(1, until_ready=False)
     assert eventually(lambda: number_waiting_for(held) == 2)
@@ -223,7 +223,7 @@ def test_a_file_removed_while_it_is_opened_is_created_again(name, begin):
 
 
 def number_waiting_for(file):
-    """How many processes wait for a lock on a file.
+    """Return how many processes wait for a lock on a file.
 
     The system says `1: -> POSIX ADVISORY WRITE 7 00:1a:42 64 64` of a process 7 and a file 42.
     """
@@ -248,7 +248,7 @@ def test_without_a_server_prefix_the_shared_file_has_a_name():
 
 
 def test_two_containers_do_not_share_a_file():
-    """Both have number 1, and under --ipc=host one /dev/shm."""
+    """Both processes have number 1, and with --ipc=host they share /dev/shm."""
     command = ["stub", "/models/bls_stream/1/model.py", f"{PREFIX}{uuid.uuid4()}"]
     assert shared_name(ARGS, command, 1, 7) != shared_name(ARGS, command, 1, 8)
 

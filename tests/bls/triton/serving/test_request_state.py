@@ -9,7 +9,7 @@ from tandem.bls.triton.serving.request_state import ending
 
 
 class Panic(BaseException):
-    """What a library in Rust raises is no Exception."""
+    """Like a panic of a Rust library: not an Exception."""
 
 
 @pytest.mark.parametrize(
