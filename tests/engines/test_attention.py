@@ -1,4 +1,4 @@
-"""Attention in parts: the same as in one, without a mask that grows with prompt times context."""
+"""Attention in parts equals attention at once, with masks of limited size."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SHAPE = KVShape(((KV_HEADS, SIZE, SIZE),), torch.float32, torch.device("cpu"))
 
 
 def attended(start, count, window, seed=1):
-    """Attention of `count` tokens behind `start` others, and the masks that it took."""
+    """Attention of `count` tokens after `start` others, and its masks."""
     generator = torch.Generator().manual_seed(seed)
     entry = KVEntry(length=start)
     entry.resize(SHAPE, start + count)

@@ -1,4 +1,4 @@
-"""What branches cost the torch engine: room in its KV cache, steps, and nobody else anything."""
+"""Branches in the torch engine use free KV cache and steps, and never delay other calls."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def asked(drafts, counts, output_len):
 
 
 class Conducted(Pending):
-    """A streaming call that, in the engine's own thread, does something after each token."""
+    """A streaming call that runs a function after each token, in the engine's own thread."""
 
     def __init__(self, harness: Harness, ids, new, actions) -> None:
         super().__init__()
@@ -83,7 +83,7 @@ def test_old_texts_are_evicted_for_branches(make_harness, monkeypatch):
 
 @pytest.mark.parametrize("kind", CACHES)
 def test_a_call_takes_the_memory_of_branches_at_once(make_harness, kind):
-    """The branches end with what they have; nobody waits for them or is forgotten for them."""
+    """Branches end unfinished; no call waits for them and no text is evicted for them."""
     engine = make_harness(kind, kv_cache_tokens=32 * BLOCK)
     idle = prompt(4, 40)
     engine.tokens(idle)
@@ -133,7 +133,7 @@ def test_a_stopped_call_returns_its_unfinished_branches(make_harness, kind):
 
     Conducted(engine, prompt(6, 20), 20, {1: start, 6: lambda: engine.engine.stop("b")}).wait()
     last = branching[0].wait().last
-    assert last.generation_logits is None  # nobody would read them
+    assert last.generation_logits is None  # they would not be read
     found = last.branches
     assert set(found.lengths.tolist()) == {4}  # a step for the draft, and four
     assert len(found.lengths) == 12
@@ -164,6 +164,6 @@ def test_the_kv_cache_of_branches_is_freed_after_their_call(make_harness, kind):
     engine = make_harness(kind)
     for seed in range(3):
         engine.call(prompt(seed, 40), **asked([4, 5, 6], 3, 6))
-    engine.tokens(prompt(9, 9), 2)  # by now the calls before it have been forgotten
+    engine.tokens(prompt(9, 9), 2)  # the engine has dropped the earlier calls
     kinds = {type(thing) for thing in gc.get_objects()}
     assert not any(issubclass(kind, BranchKV) for kind in kinds)

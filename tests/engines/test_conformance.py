@@ -1,4 +1,4 @@
-"""What every engine of ours does that declares the capability; each test runs on each engine."""
+"""Promises of all our engines; each test runs on each engine that has the capability."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def test_the_lowest_temperatures_are_greedy(engine, least):
 
 
 def test_a_hundred_thousand_bad_words_cost_little(engine):
-    """A millisecond a token at most; four hundred of them a call is what a word each would cost."""
+    """At most 1 ms per token. One word at a time, a call would take 400 ms."""
     ids = prompt(5, 9)
     random = np.random.default_rng(3)
     listed = random.integers(40, VOCAB, (100_000, 3)).astype(np.int32)
@@ -159,7 +159,7 @@ def test_a_repeated_context_computes_only_its_last_token(engine):
 
 @pytest.mark.parametrize(("shared", "blocks"), [(1, 0), (7, 0), (8, 1), (9, 1), (15, 1), (16, 2)])
 def test_only_whole_blocks_are_reused(engine, shared, blocks):
-    """Of two prompts that share a first token alone, nothing is told to be cached."""
+    """If two prompts share only their first token, no cached block is reported."""
     skip_vllm(engine)
     first, second = prompt(6, 20), prompt(7, 20)
     second = [*first[:shared], (first[shared] + 1) % VOCAB, *second[shared + 1 :]]
@@ -226,7 +226,7 @@ def test_a_verification_emits_accepted_tokens_and_one_more(able, right):
     outcome = able.call(ids, 5, drafts=text[:right] + wrong(text[right:4]))
     assert outcome.tokens == text[: right + 1]
     assert outcome.last.usage.accepted_tokens == right
-    assert able.tokens(ids, 6) == text  # nothing of a rejected draft stays
+    assert able.tokens(ids, 6) == text  # a rejected draft leaves no trace
 
 
 @needs("verifies_drafts")

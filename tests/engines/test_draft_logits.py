@@ -1,4 +1,4 @@
-"""What the target makes of the draft's logits: wrong ones are named, padded ones are understood."""
+"""Draft logits in the target: wrong ones are rejected, padded ones are accepted."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_only_the_configured_vocab_sizes_of_logits_are_accepted(make_harness, wi
     "warp", first_of(Warp(0.8, top_p=0.8), Warp(1.0), Warp(1.2, top_k=5)), ids=str
 )
 def test_padding_of_the_draft_keeps_the_targets_distribution(width, warp):
-    """A draft model whose padding is likely: proposals from there never reach the target."""
+    """A draft model with likely padding ids: such proposals never reach the target."""
     random = np.random.default_rng(3)
     target = random.normal(0, 1, (2, SMALL)).astype(np.float32)
     draft = random.normal(0, 1, (1, width)).astype(np.float32)

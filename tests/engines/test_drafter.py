@@ -1,4 +1,4 @@
-"""Who gets the drafter of an ended call, and which are forgotten."""
+"""Which call reuses the drafter of an ended call, and which drafters are evicted."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tandem.engines.torch.settings import TorchSettings
 
 @pytest.fixture
 def drafters():
-    """Those of an engine whose KV cache holds 64 tokens."""
+    """Drafters of an engine with a KV cache of 64 tokens."""
     return Drafters(
         TorchSettings(
             checkpoint="",

@@ -1,4 +1,4 @@
-"""The emulated engine's language: one text however it is cut, and acceptance that is alpha."""
+"""The emulated language: one text however it is cut, and an acceptance rate of alpha."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ def asked(drafts, counts, output_len):
 
 
 def ranks(draft, target, *, trials=TRIALS, sampling=GREEDY) -> list[int]:
-    """Place of the target's token among a draft's guesses, 0 the first; -1 where it is none."""
+    """The rank of the target's token among a draft's guesses from 0, or -1."""
     found = []
     for seed in range(trials):
         ids = prompt(seed, 12)
@@ -100,7 +100,7 @@ def test_every_row_of_all_calls_makes_a_step_longer():
     timer = VirtualTimer()
     draft = emulated(timer, role="draft", step_ms=10.0, branch_slope=0.1, batch_slope=0.01)
     draft.start(prompt(1, 9), **asked([4, 5], 3, 6))  # 9 rows
-    draft.start(prompt(2, 9), 1)  # beside another call with 8 more rows
+    draft.start(prompt(2, 9), 1)  # another call with 8 more rows
     timer.advance()
     assert timer.now_ns() == pytest.approx(10 * (1 + 0.01 + 0.8) * MS)
     timer.advance()
@@ -122,14 +122,14 @@ def test_a_stop_returns_the_branch_tokens_finished_so_far(passed_ms, tokens):
     outcome = pending.wait()
     assert timer.now_ns() == passed_ms * MS
     assert outcome.error is None
-    assert outcome.last.generation_logits is None  # nobody would read them
+    assert outcome.last.generation_logits is None  # they would not be read
     found = outcome.last.branches
     assert found.lengths.tolist() == ([tokens] * 9 if tokens else [])
     if tokens:
         assert found.ids.tolist() == whole.ids[:, :tokens].tolist()
         assert found.outcomes.tolist() == whole.outcomes.tolist()
     draft.start(prompt(1, 9), 1)
-    timer.advance()  # what was due before is no more
+    timer.advance()  # earlier events are gone
     timer.advance()
 
 

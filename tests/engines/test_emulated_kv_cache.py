@@ -1,4 +1,4 @@
-"""What the emulated engine takes for computed, against a search through all texts."""
+"""The emulated KV cache, compared with a search through all texts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The emulated language follows any grammar, with probabilities of its own."""
+"""The emulated language follows any grammar, with known probabilities."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ def mask(*rows) -> np.ndarray:
 
 
 def others(ids) -> list[int]:
-    """All that the language would not say behind these."""
+    """All tokens that the language would not emit after these."""
     return sorted(set(range(2, VOCAB)) - set(row_behind(ids).tokens.tolist()))
 
 
 def counted(target, ids, legal, *, draws=800, **sampling) -> np.ndarray:
-    """How often each token is said."""
+    """The number of times that each token is emitted."""
     counts = np.zeros(VOCAB)
     for seed in range(draws):
         asked = SamplingParams(**{"temperature": 1.0, **sampling}, seed=seed)

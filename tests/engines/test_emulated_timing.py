@@ -1,4 +1,4 @@
-"""When the emulated engine answers, on a clock that the tests turn; and, once, on a real one."""
+"""Response times of the emulated engine, on a virtual clock and once on a real one."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_a_token_or_a_verification_takes_one_step():
 
 
 class Responder(Preparing):
-    """Notes when responses are made, and when the last token of those sent is said to have come."""
+    """Record when responses are built, and the time of the last token in the sent ones."""
 
     def __init__(self, timer):
         self._timer = timer
@@ -76,7 +76,7 @@ def test_a_stopped_call_answers_only_the_tokens_due_by_then():
 
 
 class BusyTimer(VirtualTimer):
-    """Something else runs for 0.3 ms whenever somebody looks at a clock."""
+    """Other work takes 0.3 ms each time that the clock is read."""
 
     def now_ns(self):
         self.pass_ns(3 * MS // 10)

@@ -1,4 +1,4 @@
-"""Greedy text is Hugging Face's, however it is cut into calls, chunks and batches."""
+"""Greedy text equals Hugging Face's for every split into calls, chunks and batches."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Prompt lookup inside the engine (V2): one call drafts, verifies and goes on by itself."""
+"""Prompt lookup inside the engine (V2): one call drafts and verifies all rounds."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SAMPLED = {"temperature": 1.2, "top_k": 40, "top_p": 0.95}
 
 
 def repeating(seed: int) -> list[int]:
-    """A prompt that says the same thing three times, with something else in between."""
+    """A prompt that repeats the same tokens three times, with others in between."""
     phrase = prompt(seed, 9)
     return [*phrase, *prompt(seed + 100, 3), *phrase, *prompt(seed + 200, 2), *phrase[:4]]
 
@@ -33,7 +33,7 @@ CYCLE = list(itertools.accumulate(range(12), lambda token, _: successor(token), 
 
 @pytest.fixture(scope="module")
 def engine_of(make_harness):
-    """An engine that looks up, by what it is set to; each is made once."""
+    """Return an engine with prompt lookup for these settings; each is made once."""
     made: dict[tuple, Harness] = {}
 
     def get(num_tokens=4, ngram=2, name="llama", **settings) -> Harness:
@@ -53,19 +53,19 @@ def engine_of(make_harness):
 
 @pytest.fixture(scope="module")
 def looker(engine_of) -> Harness:
-    """A random model that looks up."""
+    """A random model with prompt lookup."""
     return engine_of()
 
 
 @pytest.fixture(scope="module")
 def cycler(engine_of) -> Harness:
-    """A model that goes round in cycles of seven, so that lookups are right from then on."""
+    """A model that repeats cycles of seven tokens, so lookups are correct after the first."""
     return engine_of(name="cycles")
 
 
 @pytest.fixture(scope="module")
 def plain(llama):
-    """What the control says to each prompt."""
+    """The baseline's text for each prompt."""
     return [llama.tokens(ids, 40) for ids in PROMPTS]
 
 
@@ -135,7 +135,7 @@ def test_correct_lookups_save_steps(make_harness):
     usage = outcome.last.usage
     assert len(outcome.tokens) == 41
     assert usage.draft_tokens == usage.accepted_tokens == 32
-    assert usage.computed_tokens == len(CYCLE) + 40  # every token once: none was wrong
+    assert usage.computed_tokens == len(CYCLE) + 40  # every token once: no draft was wrong
 
 
 def test_counts_add_up(looker, plain):
@@ -150,9 +150,9 @@ def test_counts_add_up(looker, plain):
 
 @pytest.mark.parametrize("ends", ["end_id", "stop_words", "longer_stop_words"])
 def test_counts_add_up_if_a_draft_contains_the_end(engine_of, ends):
-    """A round emits one token more than it accepts; that which ends the answer is its round's own.
+    """A round emits one token more than it accepts; the token that ends an answer is included.
 
-    An end id is left out of the answer, so its round emits one less.
+    An end id is omitted from the answer, so its round emits one less.
     """
     random = np.random.default_rng(4)
     for name, seed in itertools.product(["llama", "cycles"], range(40)):
@@ -176,7 +176,7 @@ def test_counts_add_up_if_a_draft_contains_the_end(engine_of, ends):
 
 
 def test_tokens_after_an_accepted_end_are_not_counted(cycler):
-    """The prompt has the end of sequence and what comes behind it: both are drafted, and right."""
+    """The prompt has the end of sequence and later tokens; both are drafted correctly."""
     bias = np.zeros(131, np.float32)
     bias[END] = 1e9
     sampling = SamplingParams(top_k=1, embedding_bias=bias)
@@ -198,7 +198,7 @@ def test_no_end_token_appears_before_min_tokens(engine_of, make_harness):
 
 
 def decode_by_rounds(target: Harness, ids: list[int], new: int) -> tuple[list[int], int, int]:
-    """The same from outside (V1): look up, have it verified, until the answer is complete."""
+    """Do the same outside the engine (V1): look up and verify until the answer is complete."""
     text, drafted, accepted = [], 0, 0
     index = NgramIndex(2)
     index.extend(ids)

@@ -1,4 +1,4 @@
-"""The KV cache: reuse proved by counting computed tokens, eviction, waiting for room."""
+"""The KV cache: reuse (by counting computed tokens), eviction, and waiting for blocks."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_the_least_recently_used_text_is_evicted_at_the_limit(make_harness):
 
 def test_calls_wait_for_room_in_order_of_arrival(make_harness):
     engine = make_harness(kv_cache_tokens=10 * BLOCK)
-    lengths = [30, 20, 3, 1]  # new tokens; no two of these calls fit beside each other
+    lengths = [30, 20, 3, 1]  # new tokens; no two of these calls fit at the same time
     calls = [engine.start(prompt(30 + new, 40), new) for new in lengths]
     outcomes = [pending.wait() for pending in calls]
     assert [len(outcome.tokens) for outcome in outcomes] == lengths
@@ -117,7 +117,7 @@ def test_context_logits_cover_the_whole_context(make_harness, reference):
     )
 )
 def test_the_cache_stays_within_its_limit_and_is_correct(steps):
-    """Every entry's values are those of its tokens; running calls keep theirs."""
+    """Every entry has the values of its own tokens; running calls keep theirs."""
     cache = KVCache(SHAPE, 8 * BLOCK, BLOCK, 64)
     running = []
     for seed, length, extra, finish in steps:
@@ -143,7 +143,7 @@ def test_the_cache_stays_within_its_limit_and_is_correct(steps):
     st.tuples(st.integers(0, 2), st.integers(1, 200)),
 )
 def test_the_entry_with_the_longest_shared_beginning_is_found(held, wanted):
-    """Texts that part at many places: the same choice as by comparing with every one of them."""
+    """Texts that diverge at many positions: the choice equals a full comparison."""
 
     def text(branch, length):
         ids = np.arange(200, dtype=np.int64)
@@ -188,7 +188,7 @@ def test_out_of_memory_fails_only_one_call(make_harness, monkeypatch):
 
 
 def test_an_error_while_stopping_a_call_fails_no_other_call(make_harness, monkeypatch):
-    """The engine's only thread used to end with it, and every later call hung."""
+    """Otherwise the engine's only thread would end, and every later call would hang."""
     engine = make_harness()
     stopped = engine.start(prompt(1, 9), 200, streaming=True, request_id="stopped")
     stopped.next()
@@ -200,7 +200,7 @@ def test_an_error_while_stopping_a_call_fails_no_other_call(make_harness, monkey
 
 
 def fill(entry, length: int) -> None:
-    """Compute: a token's key is the token itself."""
+    """Fill the cache: a token's key is the token itself."""
     for tensor in entry.layers[0]:
         tensor[:, entry.length : length] = torch.from_numpy(
             entry.tokens[entry.length : length]

@@ -25,7 +25,7 @@ CYCLE = [30, 31, 32, 33, 34, 28, 29, 30, 31]
 
 
 def said_after(token: int, length: int) -> list[int]:
-    """What the stand-in's model says."""
+    """The text of the stand-in's model."""
     text = itertools.accumulate(range(length), lambda last, _: successor(last), initial=token)
     return list(text)[1:]
 
@@ -44,7 +44,7 @@ def package(monkeypatch):
 
 @pytest.fixture
 def start(package, tmp_path):
-    """Start an engine as a model's parameters say; all are closed in the end."""
+    """Start an engine from a model's parameters; close all at the end."""
     write_empty(tmp_path / "model", VOCAB)
     made = []
 
@@ -68,7 +68,7 @@ def start(package, tmp_path):
 
 @pytest.fixture
 def looker(start) -> Harness:
-    """An engine that speculates by prompt lookup."""
+    """An engine that uses prompt lookup."""
     return start(prompt_lookup_num_tokens="4")
 
 
@@ -261,7 +261,7 @@ def test_log_probs_line_up_with_the_tokens(looker):
 def test_missing_log_probs_fail_the_call(looker, package):
     pending = looker.start(CYCLE, 200, return_log_probs=True, streaming=True)
     pending.next()
-    llm(package).results[-1].sampling_params.logprobs = None  # as if the sampler made no more
+    llm(package).results[-1].sampling_params.logprobs = None  # as if the sampler returned no more
     assert "no log-probability" in pending.wait().error
 
 

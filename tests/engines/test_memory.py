@@ -1,4 +1,4 @@
-"""What does not fit into a GPU is refused before it is loaded."""
+"""Models that do not fit into a GPU are rejected before loading."""
 
 from dataclasses import replace
 
@@ -43,7 +43,7 @@ def test_the_cache_counts_keys_and_values_of_all_layers():
 
 
 def test_an_unpaged_cache_stays_within_its_counted_memory():
-    """What is counted is never exceeded, whatever texts come; memory used to be counted once."""
+    """The counted memory is never exceeded, for any texts."""
     block, most = 8, 1024
     cache = KVCache(KVShape(((2, 4, 4),), torch.float32, torch.device("cpu")), most, block, 256)
     random, largest = np.random.default_rng(1), 0

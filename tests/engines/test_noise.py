@@ -1,4 +1,4 @@
-"""Noise is SplitMix64's, the same by whatever way it is had, and as random as it has to be."""
+"""Noise follows SplitMix64, is the same by every function, and passes randomness tests."""
 
 import numpy as np
 import pytest
@@ -59,7 +59,7 @@ def test_noise_of_neighboring_keys_is_independent(neighbour):
 
 
 def test_draws_are_never_zero(monkeypatch):
-    """Weights over it would be infinite, or no number where they are zero."""
+    """Dividing weights by 0 would give infinity or NaN."""
     monkeypatch.setattr(noise, "_bits", lambda *_: np.array([2**64 - 1, 2**63], np.uint64))
     draws = noise.exponentials(1, 2, noise.Purpose.SAMPLE, 2)
     assert 0 < draws[0] < 1e-30

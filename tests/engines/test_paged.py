@@ -1,4 +1,4 @@
-"""The paged KV cache: who has which pages, attention over them, and steps that are padded."""
+"""The paged KV cache: owners of pages, attention over pages, and padded steps."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def new_cache() -> PagedKVCache:
 
 
 def fill(cache, entry, length: int) -> None:
-    """Compute: a token's key is the token itself."""
+    """Fill the cache: a token's key is the token itself."""
     keys, values = (part.view(-1, 2, 4) for part in cache.pool.layer(0))
     for at in range(entry.length, length):
         slot = entry.pages[at // PAGE] * PAGE + at % PAGE
@@ -36,14 +36,14 @@ def fill(cache, entry, length: int) -> None:
 
 
 def held(cache, pages, length: int) -> list[int]:
-    """The tokens whose keys stand in these pages."""
+    """The tokens whose keys are in these pages."""
     keys, values = (part[list(pages)].flatten(0, 1)[:length, 0, 0] for part in cache.pool.layer(0))
     assert torch.equal(keys, values)
     return keys.int().tolist()
 
 
 def check(cache) -> None:
-    """Every page is free or somebody's, and every entry holds its own text."""
+    """Assert that every page is free or owned, and every entry has its own text."""
     holders = [page for e in cache._entries for page in [*e.pages, *e.lent_pages]]
     assert PADDING not in holders
     counts = np.bincount(holders, minlength=BLOCKS + 1)
@@ -62,7 +62,7 @@ def check(cache) -> None:
     )
 )
 def test_pages_are_neither_lost_nor_shared_for_writing(steps):
-    """Calls on a few texts that part anywhere; some cut their text, some have branches."""
+    """Calls on texts that diverge anywhere; some truncate their text, some have branches."""
     cache, running = new_cache(), []
     for seed, length, extra, what in steps:
         start = prompt(7, 40)[: 10 * seed + 5]
@@ -179,7 +179,7 @@ def test_a_failing_or_wrong_attention_is_not_chosen(caplog):
 
 
 def test_an_attention_without_windows_is_not_chosen_for_windowed_layers(caplog):
-    """Llama's layers have none; of it no attention is asked what it cannot do."""
+    """Llama's layers have no windows, so any attention may be chosen for them."""
     pool = PagePool(SHAPE, 8, PAGE)
 
     def sees_all(query, keys, values, step, window):

@@ -1,4 +1,4 @@
-"""The paged engine chooses on its device the same tokens as the host would."""
+"""The paged engine chooses the same tokens on its device as on the host."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TO_HOST = {"cpu", "tolist", "item", "nonzero", "__int__", "__float__", "__bool__
 
 
 class HostCopies(TorchFunctionMode):
-    """Counts the copies of a step from the device to the host."""
+    """Count the copies of a step from the device to the host."""
 
     def __init__(self, engine) -> None:
         self.by_step: list[int] = []
@@ -48,7 +48,7 @@ def paged(make_harness):
 
 @contextmanager
 def at_once(harness):
-    """Let the engine meet all calls that are made here in one step."""
+    """Let the engine process all calls made here in one step."""
     with harness.engine._wake:
         yield
 
@@ -109,7 +109,7 @@ def test_all_kinds_of_calls_equal_the_unpaged_engine(paged, llama, num_groups):
 
 
 def drafted(harness, ids, sampling):
-    """Drafts of four tokens, and what they were drawn from."""
+    """Drafts of four tokens, and the logits that they were sampled from."""
     outcome = harness.call(ids, 4, sampling=sampling, return_generation_logits=True)
     return outcome.tokens, outcome.last.generation_logits
 
@@ -167,7 +167,7 @@ def test_concurrent_calls_keep_their_own_sampling(paged, llama):
 
 def test_token_0_can_be_drafted_and_accepted(paged, llama):
     logits = np.zeros((3, VOCAB), np.float32)
-    logits[:, 0] = -60  # the draft proposes what it never would: the target takes it
+    logits[:, 0] = -60  # an impossible proposal, which the target accepts
     asked = {"drafts": [0, 0, 0], "draft_logits": logits, "sampling": SAMPLED}
     got = paged.tokens(prompt(2, 6), 4, **asked)
     assert got[:3] == [0, 0, 0]
@@ -236,12 +236,12 @@ def test_verification_at_once_equals_token_by_token(threshold):
         p = some_probabilities(generator, 4, 0.3)
         q = some_probabilities(generator, 3, 0.3)
         if seed % 4 == 0:
-            q = p[:3].clone()  # all are accepted: a residual would be nothing
+            q = p[:3].clone()  # all are accepted, so the residual would be empty
         drafts = q.multinomial(1, generator=generator)[:, 0]
         if seed % 9 == 0:
-            q[1] = torch.nan  # of a broken draft model
+            q[1] = torch.nan  # from a broken draft model
         if seed % 7 == 0:
-            drafts[0] = int(q[0].argmin())  # often one that q has none of
+            drafts[0] = int(q[0].argmin())  # often one with probability 0 in q
         purposes = [Purpose.RESIDUAL] * 3 + [Purpose.SAMPLE]
         keys = [key_of(seed, 20 + i, purpose) for i, purpose in enumerate(purposes)]
         u = [uniform(seed, 20 + i, Purpose.ACCEPT) for i in range(3)]
@@ -257,7 +257,7 @@ def test_verification_at_once_equals_token_by_token(threshold):
 
 def test_a_correction_without_a_residual_follows_the_target():
     p = torch.tensor([[0.0, 0.5, 0.5], [1.0, 0.0, 0.0]])
-    q = torch.tensor([[0.5, 0.5, 0.5]])  # more than p everywhere, as rounding may have it
+    q = torch.tensor([[0.5, 0.5, 0.5]])  # more than p everywhere, as after rounding
     keys = keys_on(p.device, [key_of(5, i, Purpose.RESIDUAL) for i in range(2)])
     u = torch.tensor([0.5], dtype=torch.float64)
     found = verify_at_once(p, SentDrafts(torch.tensor([0]), q, u, keys)).tolist()

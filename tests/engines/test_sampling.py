@@ -1,4 +1,4 @@
-"""What a request asks of the sampler: penalties, bans, bias, log-probs, stops, errors."""
+"""Sampling options of a request: penalties, bans, bias, log-probs, stops, errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Logits that one process shares with another: who reads what, how often, and for how long."""
+"""Logits shared between processes: what can be read, how often, and for how long."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def rows(value: float, num: int = 2, width: int = 5) -> np.ndarray:
 
 
 def read_elsewhere(handle: np.ndarray) -> str:
-    """What another process makes of a handle."""
+    """The logits that another process reads from a handle."""
     command = [sys.executable, "-c", ELSEWHERE, *map(str, handle)]
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
 
@@ -74,7 +74,7 @@ def writer(clock):
 def test_another_process_reads_the_logits_and_frees_their_page(writer):
     logits = np.arange(10, dtype=np.float32).reshape(2, 5)
     first = writer.write(logits)
-    logits[:] = 0  # what is shared is a copy
+    logits[:] = 0  # the shared logits are a copy
     assert read_elsewhere(first) == str(np.arange(10.0).reshape(2, 5).tolist())
     second = writer.write(rows(7))
     assert first[:2].tolist() == second[:2].tolist()  # the same page
@@ -120,7 +120,7 @@ def test_a_page_taken_back_is_reused_at_once(writer):
     new = writer.write(rows(3))
     assert len(writer._written) == 2
     assert new[1] == old[1]
-    writer.take_back(old)  # once more: its page is another's by now
+    writer.take_back(old)  # a second read: the page has been reused
     assert reader.read(new).logits.tolist() == rows(3).tolist()
     assert reader.read(other).logits.tolist() == rows(2).tolist()
 
@@ -194,7 +194,7 @@ def test_pages_are_limited_in_bytes(writer, monkeypatch):
     handles = [writer.write(rows(n, 1, 1024)) for n in range(4)]
     assert len(writer._written) == 4
     kept = reader.read(handles[1])
-    last = writer.write(rows(9, 2, 1024))  # as much as two: the oldest that nobody reads go
+    last = writer.write(rows(9, 2, 1024))  # as large as two: the oldest unread ones are dropped
     assert len(writer._written) == 3
     assert [reader.read(handle) for handle in (handles[0], handles[2])] == [None, None]
     assert (kept.logits == 1).all()

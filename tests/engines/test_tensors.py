@@ -1,4 +1,4 @@
-"""From tensors to requests, from answers to tensors."""
+"""Conversion of tensors to requests and of answers to tensors."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ONE_VALUE = {tensors.NUM_RETURN_SEQUENCES, tensors.BEAM_WIDTH, tensors.RUNTIME_T
 
 
 def arrays(**given) -> dict[str, np.ndarray]:
-    """As Triton hands them over: scalars (1,), others with a batch dimension."""
+    """Arrays as Triton passes them: scalars (1,), others with a batch dimension."""
     given = {"input_ids": [3, 4, 5], "input_lengths": 3, "request_output_len": 7, **given}
     declared = {str(tensor): tensor for tensor in tensors.INPUTS}
     return {

@@ -1,4 +1,4 @@
-"""What may come at each place is said by masks, and an engine says nothing else."""
+"""Masks list the allowed tokens at each position, and engines emit no others."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def one_by_one(engine, ids, count, *, grammar=GRAMMAR, sampling=GREEDY, **rest) 
 
 
 def wrong_ones(ids, text, grammar=GRAMMAR) -> list[int]:
-    """Tokens that do not follow ids + text: an illegal one, and those that only were not chosen."""
+    """Tokens that do not follow ids + text: an illegal one, and legal ones that were not chosen."""
     legal = grammar.legal(ids + text[:-1])
     return [grammar.illegal(ids + text[:-1]), *(set(legal) - {text[-1]})][:3]
 
@@ -114,7 +114,7 @@ PENALTIES = SamplingParams(
 
 
 def assert_verified(engine, seed, *, grammar=GRAMMAR, sampling, **rest) -> None:
-    """Verifications say what one-token calls do, whatever is drafted."""
+    """Assert that verifications equal one-token calls for any draft."""
     ids = prompt(seed, 12)
     text = one_by_one(engine, ids, 6, grammar=grammar, sampling=sampling, **rest)
     for right in range(len(text)):

@@ -1,4 +1,4 @@
-"""An engine as a Triton model, without Triton: every call is answered, whatever goes wrong."""
+"""An engine as a Triton model, without Triton: every call gets an answer or an error."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ LOGITS = [*PLAIN, "generation_logits"]
 
 @pytest.fixture
 def triton():
-    """The module `engines.triton` over the stand-in."""
+    """The module `engines.triton` with the stand-in for Triton."""
     stand_in.reset()
     yield importlib.import_module("tandem.engines.triton")
     stand_in.reset()
 
 
 class Scripted:
-    """An engine that keeps what it is asked and answers when the test says so."""
+    """An engine that records its calls and answers when the test says so."""
 
     computed_tokens = 0
 
@@ -53,7 +53,7 @@ class Scripted:
 
 @pytest.fixture
 def begin(triton):
-    """Start a model; an engine in place of the emulated one that its parameters name, if given."""
+    """Start a model, with this engine instead of the emulated one, if given."""
     made = []
 
     def start(engine=None, *, decoupled=False, **parameters):
@@ -85,7 +85,7 @@ def begin(triton):
 
 
 def ask(model, *, sender=None, wanted=PLAIN, decoupled=False, **given):
-    """Execute one request; return the response that came at once, and the sender."""
+    """Execute one request; return its immediate response, and the sender."""
     sender = sender or ResponseSender(decoupled=decoupled)
     arrays = {"input_ids": [3, 4, 5], "input_lengths": [3], "request_output_len": [4], **given}
     arrays = {name: np.array([value]) for name, value in arrays.items()}
@@ -97,7 +97,7 @@ def ask(model, *, sender=None, wanted=PLAIN, decoupled=False, **given):
 
 
 def all_fit_but(number):
-    """Whether a response finds shared memory: all do, but one of those that are sent, from 0."""
+    """Return whether a response fits into shared memory: all do, except one (counted from 0)."""
     numbers = itertools.count()
     return lambda _response: next(numbers) != number
 
@@ -221,7 +221,7 @@ def test_a_stream_answer_that_cannot_be_sent_becomes_an_error(begin):
 
 @pytest.fixture
 def free(monkeypatch, triton):
-    """Say how many bytes of shared memory are free."""
+    """Set the number of free bytes of shared memory."""
 
     def say(num_bytes):
         system = SimpleNamespace(f_bavail=num_bytes, f_frsize=1)

@@ -1,4 +1,4 @@
-"""Verification: what the target keeps of a draft, and with what distribution."""
+"""Verification: which draft tokens the target accepts, and the resulting distribution."""
 
 from __future__ import annotations
 

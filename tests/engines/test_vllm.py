@@ -1,4 +1,4 @@
-"""What the vLLM engine asks of vLLM, without vLLM."""
+"""The arguments that the vLLM engine passes to vLLM, without vLLM."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Lists of words against the plain way to look at them: one after another."""
+"""Word lists, compared with a search for one word after another."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A server that speaks the Hugging Face Hub's protocol, as far as fetching a model needs it.
+"""A server with the part of the Hugging Face Hub's protocol that fetching a model needs.
 
 Facts: huggingface_hub's `HfApi.model_info`, `list_repo_tree` and `get_hf_file_metadata`.
 """

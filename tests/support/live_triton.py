@@ -39,9 +39,9 @@ LAST_WORDS = 4000  # characters of a log
 
 
 class KilledServer(TritonServer):
-    """A server that is killed in the end: each that stops in good manners takes three seconds.
+    """A server that is killed at the end, since an orderly stop takes three seconds.
 
-    How servers stop is a matter of tests/server/test_lifecycle.py, test_up.py and others.
+    Tests of orderly stops are in tests/server/test_lifecycle.py, test_up.py and others.
     """
 
     def __exit__(self, *_: object) -> None:
@@ -74,7 +74,7 @@ def alive(pid: int) -> bool:
 
 
 def leftovers(prefix: str) -> list[str]:
-    """The shared-memory regions that are there of a server."""
+    """The remaining shared-memory regions of a server."""
     return [path.name for path in Path("/dev/shm").glob(f"{prefix}*")]
 
 
@@ -118,7 +118,7 @@ def lasting_ports(count: int) -> list[int]:
 
 
 def eventually(condition: Callable[[], Any], seconds: float = 60.0) -> bool:
-    """Wait until a condition holds; return whether it came to."""
+    """Wait until a condition holds; return whether it did."""
     deadline = time.monotonic() + seconds
     while not (holds := bool(condition())) and time.monotonic() < deadline:
         time.sleep(0.02)

@@ -1,4 +1,4 @@
-"""Asks llguidance itself which texts a grammar takes."""
+"""Ask llguidance itself which texts a grammar accepts."""
 
 import json
 from collections.abc import Sequence
@@ -47,7 +47,7 @@ class Matcher:
         return self._goes_on(text, cuts) and self._matcher.is_accepting()
 
     def goes_on(self, text: str) -> bool:
-        """Whether an answer may begin with a text."""
+        """Return whether an answer may begin with this text."""
         return self._goes_on(text, ())
 
     def _goes_on(self, text: str, cuts: Sequence[int]) -> bool:

@@ -39,7 +39,7 @@ ANOTHER = 10**6  # added to the seed if a schema is rejected
 
 
 def schema_of(seed: int) -> Schema:
-    """The schema of a seed; its top is an object, as that of most, an array or a choice.
+    """Return the schema of a seed; its top is usually an object, else an array or a choice.
 
     Where schemas are combined, some have bounds of different numbers that are refused together:
     then it is the one of another seed.

@@ -45,7 +45,7 @@ def decoded(ids) -> str:
 
 
 def allowed(mask) -> list[int]:
-    """The ids that a row of masks lets come, padding included."""
+    """The ids that a row of a mask allows, padding included."""
     return np.flatnonzero(np.unpackbits(mask.view(np.uint8), bitorder="little")).tolist()
 
 
@@ -90,7 +90,7 @@ def fits(kind: str, guide: str, text: str) -> bool:
 
 
 def refusal(kind: str, guide: str) -> str:
-    """Why a guide is refused, in one line."""
+    """Return the one-line error of a rejected guide."""
     with pytest.raises(GuideError) as caught:
         matcher(kind, guide)
     assert "\n" not in str(caught.value)

@@ -1,4 +1,4 @@
-"""A gRPC server of a test's own that answers as a Triton with Tandem's models would."""
+"""A gRPC server that answers like a Triton with Tandem's models."""
 
 import asyncio
 from contextlib import asynccontextmanager

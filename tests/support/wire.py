@@ -1,4 +1,4 @@
-"""Requests as they go over the wire, right or wrong, and what comes back for them.
+"""Raw requests, valid or not, and their replies.
 
 Triton's own client checks names, types and shapes, which a hostile client would not. So these are
 plain messages: a `ModelInferRequest` for gRPC, a body for HTTP.

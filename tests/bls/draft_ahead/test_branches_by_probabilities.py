@@ -33,12 +33,12 @@ def drawn_from(draft):
 @settings(max_examples=300, deadline=None)
 @given(requests, languages, st.integers(0, 8), fates, st.sampled_from([10**9, 0, 1, 3]))
 def test_each_branch_is_verified_against_its_own_logits(
-    request, language, agrees, beside, verifies
+    request, language, agrees, ahead_fates, verifies
 ):
     request = replace(request, **BY_PROBABILITIES)
     draft, target = BranchingDraft(language, agrees), Target(language, request.end_ids, verifies)
     decoding = decoding_of(request, SHARED)
-    play(decoding, target, draft, beside)
+    play(decoding, target, draft, ahead_fates)
     assert decoding.sequence.output.tolist() == expected(request, language)[0]
     for call in target.calls:
         if call.draft.drafter == "draft_model":
@@ -59,22 +59,22 @@ class Answered(BranchingDraft):
         yield answer
 
 
-@pytest.mark.parametrize("beside", [("in time",), ("in time", "late"), ("late",)])
-def test_unread_logits_are_returned_with_a_later_draft(beside):
+@pytest.mark.parametrize("ahead_fates", [("in time",), ("in time", "late"), ("late",)])
+def test_unread_logits_are_returned_with_a_later_draft(ahead_fates):
     request = request_of(end_ids=(), max_tokens=100, **BY_PROBABILITIES)
     statistics, draft = AheadPlanner(SHARED), Answered(ENDLESS, agrees=5)
     read = []
     for _ in range(2):
         target = Target(ENDLESS, ())
         decoding = decoding_of(request, SHARED, ahead_planner=statistics)
-        play(decoding, target, draft, beside)
+        play(decoding, target, draft, ahead_fates)
         read += [call.draft.logits for call in target.calls if call.draft.drafted_ahead]
     back = [call.unread_logits for call in draft.calls if call.unread_logits is not None]
     back += statistics.unread_logits  # the last ones, for the next draft
     assert all(call.wants_logits for call in draft.calls)
     assert {*map(id, read), *map(id, back)} == set(map(id, draft.shared))
     assert len(read) + len(back) == len(draft.shared)
-    assert back or beside == ("late",)
+    assert back or ahead_fates == ("late",)
     assert len(statistics.unread_logits) <= 2
 
 

@@ -51,7 +51,7 @@ def test_drafts_resume_when_a_probe_is_answered(health, probes, pb):
 
 
 def test_a_probe_with_an_unknown_error_is_repeated(health, probes, pb):
-    errors = [RuntimeError("an unknown error")]
+    errors = [RuntimeError("nobody knows this one")]
 
     def answer(_):
         if errors:

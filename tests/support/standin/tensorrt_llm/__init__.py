@@ -143,7 +143,7 @@ class RequestOutput:
         self._aborted = True
 
     def respond(self, tokens: list[int], reason: str | Exception | None) -> None:
-        """Hand over a response, from any thread; nobody may be there any more."""
+        """Send a response, from any thread; the caller may be gone."""
         with suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self._responses.put_nowait, (tokens, reason))
 
