@@ -1,4 +1,4 @@
-"""Our tensors are NVIDIA's: same names, types and shapes; ours may be more, or optional."""
+"""Our tensors have NVIDIA's names, types and shapes; additional ones are optional."""
 
 import json
 from pathlib import Path

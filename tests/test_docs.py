@@ -1,4 +1,4 @@
-"""What the documents name is there."""
+"""Documented names exist, and public names are documented."""
 
 import builtins
 import re
@@ -38,7 +38,7 @@ METRICS = [
     *engine_metric_names.METRICS,
     *re.findall(r"^# TYPE (\S+)", GatewayMetrics().text().decode(), re.MULTILINE),
 ]
-# What they say of the code in backquotes must be there: NAME stands for whatever is added.
+# Names in backquotes in these pages must exist: NAME is a placeholder.
 FOR_DEVELOPERS = [ROOT / "CONTRIBUTING.md", ROOT / "docs" / "project" / "architecture.md"]
 QUOTED = re.compile(r"`([^`\n]+)`")
 FILE = re.compile(r"[\w./*-]+\.(py|md|yaml|json|pbtxt)|[\w*-]+(/[\w.*-]+)+/?")

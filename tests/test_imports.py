@@ -9,7 +9,7 @@ from tandem.tools.commands.verbs import VERBS
 
 ROOT = Path(__file__).resolve().parent.parent
 TRITON = {"triton_python_backend_utils", "c_python_backend_utils", "tritonclient"}
-# Room -> the rooms that it may import. The longest name that a module's begins with is its room.
+# Package -> the packages that it may import. A module belongs to its longest matching package.
 ARROWS = {
     "contract": {"contract"},
     "sampling": {"sampling", "contract"},
@@ -32,7 +32,7 @@ ARROWS = {
         "triton",
     },
     "demo": {"demo"},
-    "examples": {"triton"},  # a client's own: nothing of Tandem's
+    "examples": {"triton"},  # client code: nothing of Tandem
     "examples.drafters": {"bls"},
 }
 # The folders of tools/; each may import those before it.
@@ -67,7 +67,7 @@ MODULES = sources(*{room.partition(".")[0] for room in ARROWS})
 
 
 def room(module):
-    """The room that a module stands in, less the package's name; Triton's own modules make one."""
+    """The package of a module, without `tandem.`; Triton's own modules form one."""
     if module.partition(".")[0] in TRITON:
         return "triton"
     name = module.removeprefix("tandem.")
@@ -76,7 +76,7 @@ def room(module):
 
 
 def imported(path):
-    """Every module that a file imports, relative ones of the tests aside."""
+    """Every module that a file imports, except relative imports of tests."""
     for node in ast.walk(ast.parse((ROOT / path).read_text())):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
@@ -129,7 +129,7 @@ def test_our_packages_are_imported_from_tandem():
 
 
 def test_class_names_are_unique():
-    """But for Triton's: it looks for a TritonPythonModel in each model."""
+    """Except TritonPythonModel, which Triton looks for in each model."""
     homes = {}
     for path in sources(*TOP, "benchmarks", "deploy", "examples", "docs", "model_repository"):
         for node in ast.walk(ast.parse((ROOT / path).read_text())):

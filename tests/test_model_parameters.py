@@ -1,4 +1,4 @@
-"""Settings survive their way through config.pbtxt."""
+"""Settings are unchanged after a round trip through config.pbtxt."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

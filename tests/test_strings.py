@@ -1,4 +1,4 @@
-"""Strings as Triton packs them into a tensor, against the reading of Triton's own client."""
+"""Strings as Triton packs them into a tensor, compared with Triton's own client."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""The wheel is all that a user needs: one package, and every command in an empty folder."""
+"""The wheel is complete: one package, and every command works in an empty folder."""
 
 import os
 import re
@@ -42,13 +42,13 @@ def installed(wheel, tmp_path_factory):
 
 
 def search_path():
-    """Where this environment's own .pth files lead to, checkouts aside."""
+    """The paths of this environment's own .pth files, except checkouts."""
     found = {Path(entry) for entry in sys.path if "site-packages" in entry}
     return {str(entry) for entry in found if entry.is_dir()}
 
 
 def finish(command, **options):
-    """Run a command to its good end; return what it printed."""
+    """Run a command that must succeed; return its output."""
     done = subprocess.run(
         command, capture_output=True, text=True, timeout=300, check=False, **options
     )

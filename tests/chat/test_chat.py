@@ -1,4 +1,4 @@
-"""What holds of the small pairs holds of a real chat model."""
+"""The promises tested with small pairs also hold for a real chat model."""
 
 import json
 import urllib.request
@@ -47,7 +47,7 @@ def drafted(answer):
 
 
 def token_ids(client, messages):
-    """What the gateway makes of a chat."""
+    """The gateway's token ids of a chat."""
     url = str(client.base_url).removesuffix("/v1/") + "/tokenize"
     body = json.dumps({"messages": messages}).encode()
     request = urllib.request.Request(url, body, {"content-type": "application/json"})
@@ -56,7 +56,7 @@ def token_ids(client, messages):
 
 
 def generated(transformers_model, messages, max_tokens):
-    """The text that transformers' `generate` answers a chat with."""
+    """The answer of transformers' `generate` to a chat."""
     tokenizer, model = transformers_model
     inputs = tokenizer.apply_chat_template(
         messages, add_generation_prompt=True, return_tensors="pt", return_dict=True
@@ -144,14 +144,14 @@ def test_every_turn_computes_only_its_new_tokens(server, client, drafter):
         spent = computed(server, at_least=before + 1) - before
         prompt, said = len(token_ids(client, messages)), answer.usage.completion_tokens
         assert answer.usage.prompt_tokens_details.cached_tokens >= seen // BLOCK * BLOCK
-        # What is new: the question, and the token that ended the last answer, which was never read.
+        # New tokens: the question, and the end token of the last answer, which was never computed.
         assert spent <= prompt - seen + said + drafted(answer) + 1
         seen = prompt + said - 1
         messages += [
             {"role": "assistant", "content": text_of(answer)},
             {"role": "user", "content": question},
         ]
-    assert seen > 150  # reading all of it again would have been seen
+    assert seen > 150  # computing all of it again would show
 
 
 def test_16_concurrent_chats_get_the_answers_of_single_chats(client):

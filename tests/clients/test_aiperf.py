@@ -14,7 +14,7 @@ DRAFTS = "vllm:spec_decode_num_drafts_total"
 
 
 class Profile(NamedTuple):
-    """What aiperf printed and wrote, and what the gateway counted meanwhile."""
+    """The output and files of aiperf, and the gateway's counters for its requests."""
 
     printed: str
     folder: Path

@@ -11,13 +11,13 @@ PROMPTS = ["def main():", "import os", "class Point:\n    def "]
 
 @pytest.fixture(scope="module")
 def told(run, gateway):
-    """What litellm got, by the name of the call."""
+    """Litellm's results, by the name of the call."""
     return json.loads(run("python", PROGRAM, f"{gateway.url}/v1", *PROMPTS))
 
 
 @pytest.fixture(scope="module")
 def expected(reference):
-    """What OpenAI's client gets for each prompt."""
+    """The result of OpenAI's client for each prompt."""
     answers = [
         reference.completions.create(
             model="bls_stream", prompt=prompt, max_tokens=24, temperature=0

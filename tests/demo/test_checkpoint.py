@@ -1,4 +1,4 @@
-"""The shipped pair loads, shares its tokenizer and keeps its promises of size."""
+"""The shipped pair loads, shares its tokenizer and has the documented sizes."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The chart's gateway: its pods, who reaches them, and its probes."""
+"""The chart's gateway: its pods, its network access, and its probes."""
 
 import argparse
 

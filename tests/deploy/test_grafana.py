@@ -1,4 +1,4 @@
-"""The dashboard's file; tests/server asks a live server for what it queries."""
+"""The dashboard's file; tests/server runs its queries against a live server."""
 
 import importlib.util
 import json

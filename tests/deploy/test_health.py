@@ -18,7 +18,7 @@ ANSWER = (200, json.dumps({"model_name": "bls", "text_output": "\n"}))
 
 
 class Triton:
-    """What a pod's server says; change it while it serves."""
+    """A fake server of a pod; tests change its answers."""
 
     def __init__(self):
         self.answer = ANSWER
@@ -65,7 +65,7 @@ def triton():
 
 @contextmanager
 def serving(triton, *, more_bytes=0):
-    """Serve on a port of the machine's choice; yield the URL. more_bytes: that do not come."""
+    """Serve on a free port; yield the URL. more_bytes: announced but not sent."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self):
@@ -86,7 +86,7 @@ def serving(triton, *, more_bytes=0):
             pass
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        server.handle_error = lambda *_: None  # who asked has lost patience and gone
+        server.handle_error = lambda *_: None  # the client has timed out and left
         threading.Thread(target=server.serve_forever).start()
         yield f"http://127.0.0.1:{server.server_port}"
         server.shutdown()

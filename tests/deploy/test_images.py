@@ -1,4 +1,4 @@
-"""The Dockerfiles and the compose file, as far as they can be judged without building them."""
+"""The Dockerfiles and the compose file, checked without building images."""
 
 import argparse
 import json
@@ -69,7 +69,7 @@ def serving_health(status):
 
 @pytest.fixture(scope="module")
 def triton():
-    """The installed server, and how to run it."""
+    """The command and environment of the installed server."""
     install = find_triton()
     libraries = ":".join(map(str, install.library_path))
     return install, os.environ | {"LD_LIBRARY_PATH": libraries}
@@ -77,7 +77,7 @@ def triton():
 
 @pytest.fixture(scope="module")
 def flags(triton):
-    """Every flag that Triton knows."""
+    """Every flag of Triton."""
     install, environment = triton
     said = subprocess.run(
         [install.binary, "--help"], env=environment, capture_output=True, text=True, check=False
@@ -171,7 +171,7 @@ def test_dockerignore_excludes_nothing_that_an_image_copies(name):
 
 
 def is_left_out(source):
-    """Whether a file is left out: the last matching line of .dockerignore decides."""
+    """Return whether a file is excluded: the last matching line of .dockerignore decides."""
     parents = [source, *map(str, Path(source).parents)]
     left_out = False
     for line in (ROOT / ".dockerignore").read_text().splitlines():

@@ -1,4 +1,4 @@
-"""Prompts equal those of transformers."""
+"""Chat templates give the same prompts as transformers."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""Log-probabilities, as OpenAI's clients ask for them and read them."""
+"""Log-probabilities in the format of OpenAI's clients."""
 
 import threading
 from functools import partial

@@ -1,4 +1,4 @@
-"""A stream of chunks is the whole text, however the ids are cut."""
+"""Chunks of a stream join to the whole text for every split of the ids."""
 
 import pytest
 from hypothesis import given, settings
@@ -19,7 +19,7 @@ def detokenizer_of(kind, *, skip=True):
 
 
 def stream(detokenizer, rounds):
-    """The caller's protocol as the module's docstring has it; returns the chunks."""
+    """Call the detokenizer as its module's docstring describes; return the chunks."""
     ids, chunks, start, shown = [], [], 0, 0
     for new in rounds:
         ids += new
@@ -51,7 +51,7 @@ def fallback_ids(*values):
 
 @st.composite
 def rounds_of(draw, tokens):
-    """Lists of ids as rounds bring them, a few at a time; a round may bring none."""
+    """Lists of ids of rounds: a few per round, or none."""
     return draw(st.lists(st.lists(tokens, max_size=5), max_size=12))
 
 

@@ -1,4 +1,4 @@
-"""Tensors of `postprocessing`, as Triton hands them over."""
+"""Tensors of `postprocessing`, as Triton passes them."""
 
 from pathlib import Path
 
@@ -13,7 +13,7 @@ from tandem.postprocessing.settings import DetokenizerSettings
 from tandem.preprocessing.errors import InputError
 
 HELLO = byte_level().encode("The dog").ids
-EMOJI = [byte_level().token_to_id(letter) for letter in "ðŁ¤ĸ"]  # 🤖, an id a byte
+EMOJI = [byte_level().token_to_id(letter) for letter in "ðŁ¤ĸ"]  # 🤖, one id per byte
 
 
 @pytest.fixture(scope="module")

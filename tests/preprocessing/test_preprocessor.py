@@ -1,4 +1,4 @@
-"""Tensors of `preprocessing`, as Triton hands them over."""
+"""Tensors of `preprocessing`, as Triton passes them."""
 
 import subprocess
 import sys
@@ -185,7 +185,7 @@ def test_any_text_survives_the_round_trip(kind, prompts):
     texts = [
         tokenizer.decode(row[:size].tolist(), skip_special_tokens=False) for row, (size,) in rows
     ]
-    # Llama 2's kind writes every space as its mark: a mark in the text comes back as a space.
+    # Tokenizers like Llama 2's replace spaces with a mark, so a mark in the text becomes a space.
     assert texts == [
         prompt if kind == "byte_level" else prompt.replace("▁", " ") for prompt in prompts
     ]
@@ -287,7 +287,7 @@ def test_words_with_too_many_bytes_are_rejected():
 
 
 def test_memory_of_a_long_text_is_freed(tmp_path):
-    """In a process of its own: what this one holds already would hide it."""
+    """In a separate process: memory that this one already has would hide the effect."""
     folder = write(byte_level(), tmp_path)
     program = f"""
 import numpy as np

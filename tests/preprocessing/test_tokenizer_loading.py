@@ -23,7 +23,7 @@ CONFIGS = [
 
 @pytest.fixture
 def plain(tmp_path):
-    """A folder whose tokenizer.json marks no special token, as a bare vocabulary would be."""
+    """A folder whose tokenizer.json marks no special tokens."""
     state = json.loads(byte_level().to_str())
     state["added_tokens"] = []
     return write(Tokenizer.from_str(json.dumps(state)), tmp_path / "plain")

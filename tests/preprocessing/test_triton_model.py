@@ -1,4 +1,4 @@
-"""What both tokenizer models make of a request, without Triton's server."""
+"""Answers and errors of both tokenizer models, without Triton's server."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""More requests than there is room for: which ones wait, which are rejected, and when they end."""
+"""Requests over the limits: which ones wait, which are rejected, and when they end."""
 
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -184,8 +184,8 @@ def test_queued_answers_are_right_and_little_is_recomputed(small):
     assert len(served) == LONG_QUEUE + RUNNING
     assert wrong([answer for answer, _ in served], [said for _, said in served]) == []
     change.until_ended(len(served))
-    # A request usually finds its KV blocks when it has its next turn. Now and then it doesn't: the
-    # blocks of a sequence that has just ended are younger than those of one that waits.
+    # Usually, a request finds its KV blocks in its next round, but not always: the blocks of an
+    # ended sequence may be more recently used than the blocks of a waiting one.
     recomputed = change.of("tandem_recomputed_tokens_total")
     assert recomputed <= sum(len(answer.ids) for answer, _ in served) / 4
     length = sum(len(prompt) for prompt in prompts)  # bytes: no token is shorter

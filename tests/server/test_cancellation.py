@@ -1,4 +1,4 @@
-"""The engines stop when a client cancels or leaves, in whatever way, and nothing stays behind."""
+"""The engines stop after a client cancels or leaves in any way, and no resources leak."""
 
 import gc
 import http.client
@@ -26,7 +26,7 @@ PROMPT = "def leave(early):\n"
 # Between the 200th and the 300th leaving client a process may grow by this much: allocators keep
 # arenas by thread, and 100 requests that each left 1 kB of Python objects would still be seen.
 GROWTH_BYTES = 4 * 2**20
-GRPC_THREADS = 4  # of Triton itself: gRPC has some more now and some less then
+GRPC_THREADS = 4  # of Triton itself: the number of gRPC threads varies
 
 
 def cancel_a_stream(server, **values):
@@ -37,7 +37,7 @@ def cancel_a_stream(server, **values):
 def close_the_channel(server, **values):
     with entries.connected(server, PROMPT, **VALUES, **values) as (connection, chunks):
         next(chunks)
-        connection._channel.close()  # close() itself would first end the stream in good manners
+        connection._channel.close()  # close() itself would first end the stream properly
 
 
 def drop_the_http_connection(server, **values):
@@ -190,7 +190,7 @@ def sizes(server):
 
 
 def grown(before, after):
-    """What is more than it was, beyond what is allowed."""
+    """Return the sizes that have grown by more than allowed."""
     return [
         (what, value, after[what])
         for what, value in before.items()

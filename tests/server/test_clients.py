@@ -1,4 +1,4 @@
-"""Other people's clients: what they send is taken, what they read is there."""
+"""Third-party clients: their inputs are accepted, and the outputs that they read exist."""
 
 import json
 import urllib.request

@@ -1,4 +1,4 @@
-"""Commands that ask a running server: `generate`, `bench`, `tune`, `summarize`; and examples/."""
+"""Commands for a running server: `generate`, `bench`, `tune`, `summarize`; and examples/."""
 
 import io
 import json

@@ -1,4 +1,4 @@
-"""`tandem demo`, in small: it serves, compares, and leaves nothing behind."""
+"""A small `tandem demo`: it serves, compares, and leaves no files or processes."""
 
 import os
 
@@ -17,7 +17,7 @@ def regions():
 
 @pytest.fixture
 def small(monkeypatch, embedded_profile, tmp_path):
-    """A prompt of each kind, short answers, one repeat; drafter and lengths as they are shipped."""
+    """A prompt of each kind, short answers, one repetition; default drafter and lengths."""
     text, profile = embedded_profile.read_text(), tmp_path / "embedded.yaml"
     asked = {"drafter: draft_model": "drafter: hybrid", "draft_len: 4": "draft_len: auto"}
     for tested, shipped in asked.items():

@@ -1,4 +1,4 @@
-"""Emulated engines: the same text with and without drafts, and the share of drafts is alpha."""
+"""Emulated engines: the same text with and without drafts, and an acceptance rate of alpha."""
 
 import json
 from dataclasses import replace
@@ -116,7 +116,7 @@ def test_branches_by_probability_take_few_pages_of_logits(in_time):
     accepted = sum(statistics["num_accepted_draft_tokens"] for statistics in told)
     drafted = sum(statistics["num_draft_tokens"] for statistics in told)
     assert accepted / drafted == pytest.approx(acceptance(4), rel=0.2)
-    assert 0 < pages_of_logits(in_time) <= 16  # a few if branches come late; not one per call
+    assert 0 < pages_of_logits(in_time) <= 16  # a few if branches are late, but not one per call
 
 
 def test_a_seed_repeats_the_text_with_and_without_drafting_ahead(in_time):

@@ -235,7 +235,7 @@ def test_a_full_server_is_unavailable(full, gateway, entry, capsys):
         assert through_the_gateway(gateway) == (429, "overloaded", "1")
         with urllib.request.urlopen(f"{gateway}/health") as health:
             assert health.status == 200
-        # The same status as that of a lost connection.
+        # The exit status is the same as for a lost connection.
         assert command.main(["generate", "x", "--url", full.grpc_url]) == 1
         assert capsys.readouterr().err.startswith("tandem: overloaded: ")
 

@@ -1,4 +1,4 @@
-"""Models that die, fail, hang or are late: only a failed target ends a request, and only one."""
+"""Models that die, fail, hang or are late: only a failed target fails requests."""
 
 import os
 import resource
@@ -323,7 +323,7 @@ def test_the_tokenizer_call_of_a_cancelled_request_is_abandoned(fallible):
 
 @contextmanager
 def no_more_shared_memory(server, model):
-    """Let a model's process take no more shared memory than it has."""
+    """Prevent a model's process from taking more shared memory."""
     pid = process_of(server, model)
     _, hard = resource.prlimit(pid, resource.RLIMIT_FSIZE)
     resource.prlimit(pid, resource.RLIMIT_FSIZE, (1, hard))

@@ -22,7 +22,7 @@ from tandem.guides.guide import Guide
 
 DRAFTERS = ("none", "draft_model", "prompt_lookup", "hybrid")
 AT_ONCE = 16
-# Seeds of schemas that nothing was tuned on: those below were.
+# Seeds of schemas that nothing was tuned on, unlike the schemas below.
 SEEDS = {"emulated": 50_000, "server": 60_000}
 LEAST_ENDED = {"emulated": 0.825, "server": 0.7}  # of the answers; others are cut
 PERSON = {
@@ -64,7 +64,7 @@ def said(answers):
 
 
 def answer_to(server, seed, **values):
-    """A schema's answer: streamed or not, by one drafter or another, as the seed has it."""
+    """A schema's answer; the seed decides drafter and streaming."""
     drafter = DRAFTERS[seed % 4]
     asked = {
         **by_schema(schema_of(seed)),
@@ -81,7 +81,7 @@ def answer_to(server, seed, **values):
 
 
 def ask_each(server, guides, model="bls", **values):
-    """The answers to prompts of one request, each by a guide of its own."""
+    """The answers to the prompts of one request, each with its own guide."""
     kinds, texts = zip(*guides, strict=True)
     made = inputs([prompt_of(n) for n in range(len(guides))], **values)
     made.append(tensor(entry.GUIDED_DECODING_GUIDE_TYPE, [[kind] for kind in kinds]))
@@ -130,7 +130,7 @@ OTHERS = [
 
 
 def fits(kind, guide, text):
-    """By other hands than those that made it."""
+    """Check validity with another library than the one that compiles guides."""
     if kind == "json_schema":
         return not complaint(json.loads(guide), text)
     if kind == "regex":

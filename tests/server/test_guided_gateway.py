@@ -1,4 +1,4 @@
-"""Guided answers and calls through the gateway, before a live Triton."""
+"""Guided answers and tool calls through the gateway, with a live Triton."""
 
 import json
 import re
@@ -113,7 +113,7 @@ def test_a_guided_answer_that_is_cut_ends_with_length(client):
 
 
 def test_forced_tokens_are_marked(client):
-    """With fixed white space all of this schema's text is forced, and with free one it isn't."""
+    """All text of this schema is forced with fixed whitespace, but not with flexible whitespace."""
     schema = {"type": "object", "properties": {"a": {"const": 1}}, "required": ["a"]}
     schema["additionalProperties"] = False
     for free in (False, True):

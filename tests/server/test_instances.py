@@ -51,9 +51,9 @@ def running(server):
 
 @pytest.mark.heavy
 def test_a_request_from_before_a_reload_can_still_be_stopped(server):
-    """Twice: when the second loops went, those that came after the first ones found each other.
+    """Reload twice, since loops must find each other after every reload.
 
-    It is the first test: after 64 requests at once Triton 2.51 never ends unloaded loops.
+    This test runs first: after 64 concurrent requests, Triton 2.51 never ends unloaded loops.
     """
     for _ in range(2):
         request_id = fresh_forwarded()
@@ -167,7 +167,7 @@ def test_slots_of_a_dead_loop_are_free_for_the_other(fallible):
 
 
 def is_taken(server):
-    """Whether there is room: the request is begun, and then waits for the target in vain."""
+    """Return whether a slot is free: then the request starts, and waits for the stopped target."""
     return "took longer" in ask(server, "z", timeout=300_000).error
 
 

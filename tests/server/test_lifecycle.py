@@ -1,4 +1,4 @@
-"""A server starts, says when it is ready or why it is not, and leaves nothing behind."""
+"""A server starts, reports when it is ready or why it is not, and stops without leftovers."""
 
 import os
 import signal
@@ -43,7 +43,7 @@ def start(models, **options):
 
 
 def refusal(models, **options):
-    """The one line that a server that cannot start is answered with."""
+    """Return the one-line error of a server that cannot start."""
     with pytest.raises(TandemError) as refused:
         start(models, **options).start()
     text = str(refused.value)

@@ -20,7 +20,7 @@ LENGTH = 60
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
-    """A server of one target, which looks drafts up by itself."""
+    """A server with one target, which uses prompt lookup by itself."""
     folder = tmp_path_factory.mktemp("llmapi")
     size = write_tokenizer(folder / "target")
     write_empty(folder / "target", size)

@@ -41,7 +41,9 @@ def test_each_chunk_has_log_probs_of_its_tokens_and_alternatives(server, tokeniz
     rows = rated(prompt + said)[len(prompt) - 1 : -1]
     np.testing.assert_allclose(values, rows[range(LENGTH), said], atol=1e-3)
     np.testing.assert_allclose(top, np.sort(rows)[:, :-4:-1], atol=1e-3)
-    assert top[:, 0].tolist() == values.tolist()  # greedy: each is the likeliest, to the last bit
+    assert (
+        top[:, 0].tolist() == values.tolist()
+    )  # greedy: each is the most likely, with identical bits
     assert top_ids[:, 0].tolist() == said
     sums = [chunk.outputs[entry.CUM_LOG_PROBS].item() for chunk in chunks]
     assert sums[-1] == pytest.approx(values.sum(), abs=1e-3)

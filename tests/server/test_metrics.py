@@ -1,4 +1,4 @@
-"""The metrics add up over all requests and entries, and show that nothing is computed twice."""
+"""Metrics add up over all requests and entries, and show that no token is computed twice."""
 
 import json
 from concurrent.futures import ThreadPoolExecutor

@@ -1,4 +1,4 @@
-"""`tandem run` and `tandem summarize` as NVIDIA's documents call them: they serve, answer, stop."""
+"""`tandem run` and `tandem summarize` with the options of NVIDIA's documentation."""
 
 import json
 import os
@@ -29,7 +29,7 @@ def pair(tmp_path_factory):
 
 @pytest.fixture
 def controls_output(pair):
-    """What must be printed, whatever drafts: the target's own text, by Hugging Face."""
+    """The required output for every drafter: the target's own text, by Hugging Face."""
 
     def output(max_tokens):
         target = HuggingFace(pair / "target", pair / "tokenizer")

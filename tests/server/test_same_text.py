@@ -1,4 +1,4 @@
-"""Speculation changes when a text comes, never what it says."""
+"""Speculation changes the speed of a text, never the text."""
 
 import json
 from concurrent.futures import ThreadPoolExecutor

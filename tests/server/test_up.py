@@ -1,4 +1,4 @@
-"""`tandem up` as a process: it serves, prints where, and ends without leaving anything behind."""
+"""`tandem up` as a process: it serves, prints its addresses, and ends without leftovers."""
 
 import json
 import os
@@ -71,7 +71,7 @@ def test_a_second_ctrl_c_kills_the_server():
 
 @pytest.mark.parametrize("model", first_of("bls_stream", "preprocessing"))
 def test_up_ends_if_a_required_process_ends(model):
-    """Triton would go on and call itself ready, and every request would fail."""
+    """Triton would continue to report that it is ready, and every request would fail."""
     with up("--profile", "emulated-zero") as process:
         read_greeting(process)
         processes = stubs_of(process)
@@ -112,7 +112,7 @@ def test_up_reports_progress_and_its_choices_without_a_terminal():
 
 
 def stubs_of(process):
-    """Triton of an `up` and the processes of its models: its session is that of its guard."""
+    """Triton of an `up` and the processes of its models, all in its guard's session."""
     children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
     return [number for child in children for number in session_processes(int(child))]
 

@@ -84,7 +84,7 @@ def test_a_slow_baseline_does_not_raise_the_efficiency():
 
 
 def test_speedup_compares_runs_of_the_same_repetition():
-    """A machine that is half as fast for a while changes no speedup."""
+    """A machine that is temporarily half as fast doesn't change the speedup."""
     row = figures(ours=[(1.0, 0.8), (2.0, 1.6)], control=[(2.0, 2.0), (4.0, 4.0)])
     assert row.speedup == (2.0, 2.0, 2.0)
     assert row.spread("tokens_per_second") == pytest.approx((15.0, 11.0, 19.0))

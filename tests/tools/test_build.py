@@ -1,4 +1,4 @@
-"""`tandem build`: the commands of NVIDIA's documents, and the checks before them."""
+"""`tandem build`: the commands of NVIDIA's documentation, and the checks before them."""
 
 import json
 import re
@@ -41,7 +41,7 @@ SMALL = {
 }
 VERIFIES = {"--speculative_decoding_mode": "draft_tokens_external", "--max_draft_len": "10"}
 LOW_LATENCY = {"--low_latency_gemm_plugin": "fp8"}
-# What the documents set: profile -> engine -> tool -> flags
+# Flags of the documentation: profile -> engine -> tool -> flags
 DOCUMENTED = {
     "llama-3.1-70b": {
         "draft": (
@@ -66,7 +66,7 @@ DOCUMENTED = {
 
 
 def config_of(model_type, sizes, *, tied=None, **more):
-    """A config.json; tied: whether it says that embedding and output layer are one, if it does."""
+    """Return a config.json; tied: its value of tie_word_embeddings, if any."""
     layers, width, heads, kv_heads, inner, vocab = sizes
     return {
         "model_type": model_type,
@@ -139,7 +139,7 @@ def test_every_flag_exists_in_nvidias_tools(name, shipped):
 
 
 def test_every_setting_becomes_a_flag_of_nvidias_tools(changed):
-    """Those too that no shipped profile sets."""
+    """Including settings that no shipped profile has."""
     path = changed(
         "llama-3.1-70b",
         {

@@ -1,4 +1,4 @@
-"""What a server is sent, and what is made of its chunks."""
+"""Inputs sent to a server, and answers made of its chunks."""
 
 import numpy as np
 import pytest
@@ -38,7 +38,7 @@ def test_a_value_becomes_a_batch_of_one(tensor, value, expected):
     ],
 )
 def test_a_local_server_is_reached_without_a_proxy(monkeypatch, url, here):
-    """gRPC would ask one that the environment names, also for the loopback."""
+    """gRPC would use a proxy of the environment even for the loopback."""
     made = []
     monkeypatch.setattr(
         client.grpc, "InferenceServerClient", lambda url, channel_args: made.append(channel_args)

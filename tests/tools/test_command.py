@@ -1,4 +1,4 @@
-"""The `tandem` command: what it prints, and how it ends."""
+"""The `tandem` command: its output and its exit status."""
 
 import os
 import signal
@@ -20,7 +20,7 @@ from tandem.tools.errors import TandemError
 from tandem.tools.triton import install
 from tandem.tools.triton.perf_analyzer import find_perf_analyzer
 
-# Ctrl-C comes at the moment that a package is imported which takes its time.
+# Ctrl-C comes while a slow package is being imported.
 INTERRUPTED = """
 import os, signal, sys
 
@@ -116,11 +116,11 @@ def test_a_command_restores_the_signal_handlers():
 
 @pytest.fixture
 def closed(tmp_path):
-    """A folder that this process may neither read nor search, also where root runs the tests."""
+    """A folder that this process may neither read nor search, even as root."""
     folder = tmp_path / "closed"
     folder.mkdir(mode=0)
     for name in VERBS:
-        import_module(f"tandem.tools.commands.{name}")  # while the privileges allow it
+        import_module(f"tandem.tools.commands.{name}")  # while still allowed
     root = os.geteuid() == 0
     if root:
         os.seteuid(65534)

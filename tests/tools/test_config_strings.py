@@ -1,4 +1,4 @@
-"""The configuration strings of NVIDIA's documents, and errors in others."""
+"""The configuration strings of NVIDIA's documentation, and errors in others."""
 
 import pytest
 

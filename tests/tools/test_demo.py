@@ -1,4 +1,4 @@
-"""What `tandem demo` makes of the answers."""
+"""The report of `tandem demo`."""
 
 import io
 import json

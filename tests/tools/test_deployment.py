@@ -1,4 +1,4 @@
-"""A deployment gives each of its models what the profile and the checkpoints say."""
+"""A deployment derives each model's settings from the profile and the checkpoints."""
 
 import pytest
 from checkpoints import write_tokenizer

@@ -1,4 +1,4 @@
-"""The emulated profiles say what the published rows were calibrated to, and mistakes are named."""
+"""Emulated profiles have the published calibration, and mistakes are named."""
 
 from pathlib import Path
 
@@ -58,7 +58,7 @@ def test_engines_with_different_languages_are_rejected(tmp_path):
 
 @pytest.fixture
 def plan(tmp_path):
-    """Plan a profile of emulated engines, some keys of its target changed."""
+    """Plan a profile of emulated engines, with some keys of its target changed."""
     write_tokenizer(tmp_path / "tokenizer")
 
     def load(**changes):

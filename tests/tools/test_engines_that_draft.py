@@ -1,4 +1,4 @@
-"""Engines that draft by themselves: what a profile says of them, and which settings they get."""
+"""Engines that draft by themselves: their sections in profiles, and the settings they get."""
 
 import json
 
@@ -34,7 +34,7 @@ def plan(folder):
 
 
 def told(planned):
-    """The parameters of the target's model, as they are meant."""
+    """The decoded parameters of the target's model."""
     parameters = dict(planned.target.parameters)
     texts = ("engine", "checkpoint", "device", "dtype", "model", "draft_model")
     return {

@@ -1,4 +1,4 @@
-"""Whether models fit into the memory that there is, and how long their caches may be."""
+"""Whether models fit into the available memory, and the sizes of their KV caches."""
 
 import json
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""`tandem gateway`: what it says when it cannot start, and what it needs."""
+"""`tandem gateway`: its errors if it cannot start, and its dependencies."""
 
 import socket
 import subprocess

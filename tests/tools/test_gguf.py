@@ -1,4 +1,4 @@
-"""A GGUF file becomes a checkpoint in the cache: once, whole or not at all."""
+"""A GGUF file is converted once to a checkpoint in the cache, completely or not at all."""
 
 import os
 

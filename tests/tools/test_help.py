@@ -1,4 +1,4 @@
-"""What a newcomer reads first: the overview, and the help of each verb."""
+"""The overview and the help of each command."""
 
 import argparse
 import re
@@ -19,7 +19,7 @@ def parser(name):
 
 
 def told_options(name):
-    """The options of a verb that its help shows, the help itself left out."""
+    """The options in a command's help, except --help."""
     return [action for action in parser(name)._actions if action.dest != "help"]
 
 

@@ -1,4 +1,4 @@
-"""How a TensorRT deployment is started: one process, one a GPU, or an orchestrator with workers."""
+"""Launch modes of a TensorRT deployment: one process, one per GPU, or an orchestrator."""
 
 import shlex
 

@@ -1,4 +1,4 @@
-"""Models by name: folders, models of a Hub with the real one's protocol, and names of neither."""
+"""Models by name: folders, models of a fake Hugging Face Hub, and invalid names."""
 
 import json
 import shutil
@@ -34,7 +34,7 @@ def checkpoint(tmp_path):
 
 @pytest.fixture
 def served(tmp_path, checkpoint, monkeypatch):
-    """The Hub that the library asks, and an empty cache."""
+    """The fake Hub that the library calls, and an empty cache."""
     from huggingface_hub import constants
 
     with hub(tmp_path) as running:
@@ -45,7 +45,7 @@ def served(tmp_path, checkpoint, monkeypatch):
 
 
 def ask(url, monkeypatch):
-    """Let the library ask there: it read HF_ENDPOINT when it was imported."""
+    """Redirect the library, which read HF_ENDPOINT when it was imported."""
     from huggingface_hub import constants
 
     monkeypatch.setattr(constants, "ENDPOINT", url)
@@ -54,7 +54,7 @@ def ask(url, monkeypatch):
 
 
 def write_safetensors(path, shapes):
-    """Write bfloat16 tensors of nothing."""
+    """Write bfloat16 tensors without data."""
     at, header = 0, {"__metadata__": {"format": "pt"}}
     for name, shape in shapes.items():
         size = 2 * shape[0] * (shape[1] if len(shape) > 1 else 1)
@@ -65,7 +65,7 @@ def write_safetensors(path, shapes):
 
 
 def refusal(call):
-    """The one line that something ends with."""
+    """Return the one-line error of a function."""
     with pytest.raises(TandemError) as refused:
         call()
     text = str(refused.value)
@@ -268,7 +268,7 @@ def options_of(*arguments):
 
 
 def test_commands_take_a_model_by_name(served, checkpoint, tmp_path):
-    """As a process: HF_ENDPOINT and HF_HOME say where the Hub and its cache are."""
+    """As a process, since HF_ENDPOINT and HF_HOME are environment variables."""
     done = render(served, tmp_path, "--target", ID, "--draft", f"{ID}@main")
     assert done.returncode == 0, done.stderr
     assert done.stderr.splitlines()[0].startswith(f"fetching {ID} (1 MB) into {tmp_path}/home/hub")

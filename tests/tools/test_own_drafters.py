@@ -1,4 +1,4 @@
-"""Drafters that a profile brings: what is refused, who knows them, and where their files go."""
+"""Custom drafters of a profile: errors, commands that know them, and their files."""
 
 import json
 from pathlib import Path
@@ -43,7 +43,7 @@ def profile(tmp_path):
 
 @pytest.fixture
 def refusal(profile):
-    """Return the one line that a profile is refused with."""
+    """Return the one-line error of a profile."""
 
     def refuse(*drafters, **sections):
         with pytest.raises(TandemError) as refused:

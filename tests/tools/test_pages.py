@@ -1,4 +1,4 @@
-"""What a server's pages say of it, also where they break off or nobody answers."""
+"""Pages of a server, including incomplete pages and servers that do not answer."""
 
 import threading
 from contextlib import contextmanager
@@ -18,7 +18,7 @@ PAGE = (
 
 @contextmanager
 def serving(page, *, more_bytes=0):
-    """Serve one page, wherever but at `none`; yield the port. more_bytes: that do not come."""
+    """Serve one page at every path except `none`; yield the port. more_bytes: never sent."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self):

@@ -1,4 +1,4 @@
-"""`tandem perf`: the requests and commands, and where perf_analyzer comes from."""
+"""`tandem perf`: its requests and commands, and how it finds perf_analyzer."""
 
 import json
 import zipfile
@@ -38,7 +38,7 @@ def wheel(tmp_path, monkeypatch):
 
 @pytest.fixture
 def printed(wheel, monkeypatch, capfd):
-    """Run `tandem perf` with a perf_analyzer that prints its arguments; return these."""
+    """Run `tandem perf` with a perf_analyzer that prints its arguments; return them."""
     wheel(PRINTS)
     monkeypatch.setattr(perf, "check", lambda *_: None)
     monkeypatch.delenv("no_grpc_proxy", raising=False)

@@ -1,4 +1,4 @@
-"""Whatever is wrong in a profile's file is said in one line, before any server starts."""
+"""Errors in a profile's file are one line, before any server starts."""
 
 import pytest
 from profile_files import engines, profile, refusal

@@ -1,4 +1,4 @@
-"""A profile's checkpoints and its tokenizer must be there, be served, and fit together."""
+"""A profile's checkpoints and tokenizer must exist, be supported, and fit together."""
 
 import json
 

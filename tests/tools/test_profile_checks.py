@@ -1,4 +1,4 @@
-"""Valid sections that don't fit together are refused with the key to change."""
+"""Conflicting sections are rejected with the key to change."""
 
 import pytest
 from profile_files import engines, load, profile, refusal

@@ -1,4 +1,4 @@
-"""A rendered repository is what Triton expects, carries what it needs, and replaces only itself."""
+"""A rendered repository is valid, complete, and replaces only an earlier one."""
 
 import json
 import os
@@ -22,7 +22,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @pytest.fixture
 def planned(tmp_path):
-    """A deployment with entries of its own names, and no weights that could be loaded."""
+    """A deployment with custom entry names and unusable weights."""
     size = write_tokenizer(tmp_path / "target")
     write_empty(tmp_path / "target", size, eos_token_id=[0, 7])
     write_empty(tmp_path / "draft", size)
@@ -62,7 +62,7 @@ def config(folder):
 
 
 def settings(kind, folder):
-    """Read a model's settings as the model does: Triton hands it its configuration as JSON."""
+    """Read a model's settings like the model, from its configuration as JSON."""
     written = config(folder)
     given = {name: {"string_value": p.string_value} for name, p in written.parameters.items()}
     return model_parameters.decode(kind, {"name": written.name, "parameters": given})
@@ -146,7 +146,7 @@ def test_the_repositorys_readme_says_how_to_serve_and_call_it(planned, rendered,
 
 @pytest.fixture
 def served(rendered, tmp_path):
-    """Runs the repository's script with a `tritonserver` that says how it was called, and where."""
+    """Run the repository's script with a `tritonserver` that prints its arguments and folder."""
     (tmp_path / "bin").mkdir()
     script = tmp_path / "bin" / "tritonserver"
     script.write_text('#!/bin/sh\npwd; ls -A | wc -l; for word; do echo "$word"; done\n')
@@ -183,7 +183,7 @@ def test_serve_sh_passes_options_to_triton(served):
 
 
 def test_a_repository_in_a_path_with_a_space_is_rejected(rendered, tmp_path):
-    """Triton starts its Python models by a shell's line; they would never be ready."""
+    """Triton starts Python models with a shell command, so they would never be ready."""
     rendered.rename(tmp_path / "any where")
     script = tmp_path / "any where" / "serve.sh"
     done = subprocess.run(["sh", script], capture_output=True, text=True, check=False)
@@ -192,7 +192,7 @@ def test_a_repository_in_a_path_with_a_space_is_rejected(rendered, tmp_path):
 
 
 def test_serve_sh_keeps_an_empty_working_directory(served, tmp_path):
-    """A container may have no folder to write to."""
+    """A container may have no writable folder."""
     (tmp_path / "empty").mkdir()
     assert served(cwd=tmp_path / "empty")[0] == tmp_path / "empty"
 
@@ -286,14 +286,14 @@ def test_the_committed_repository_is_the_rendered_embedded_profile(tmp_path):
 
 
 def test_settings_are_passed_as_json(planned):
-    """Triton hands parameters over as strings; what is no string travels as JSON."""
+    """Triton passes parameters as strings, so other values are JSON."""
     told = model_parameters.encode(planned.loop_settings())
     assert json.loads(told["end_ids"]) == [0, 7]
     assert json.loads(told["draft"])["model"] == "small"
 
 
 def test_nested_settings_are_written_without_escapes(rendered):
-    """A parameter of JSON is to be changed by hand too."""
+    """People edit JSON parameters by hand too."""
     text = (rendered / "streaming" / "config.pbtxt").read_text()
     assert """string_value: '{"model": "large", "vocab_size": 300, """ in text
     assert """string_value: '["draft_model", "prompt_lookup", "hybrid", "none"]'""" in text

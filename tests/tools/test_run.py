@@ -1,4 +1,4 @@
-"""`tandem run` without a server: the documents' command lines, and what is refused of others."""
+"""`tandem run` without a server: documented command lines, and errors of others."""
 
 import json
 import shlex
@@ -32,7 +32,7 @@ ALONE = "--engine-dir target --tokenizer-dir tokenizer"
 
 @pytest.fixture(autouse=True)
 def here(tmp_path, monkeypatch):
-    """A folder to run in with a tokenizer, a target and a draft; a machine without a GPU."""
+    """A working folder with a tokenizer, a target and a draft, on a machine without a GPU."""
     size = write_tokenizer(tmp_path / "tokenizer")
     write_empty(tmp_path / "target", size)
     write_empty(tmp_path / "draft", size)
@@ -60,7 +60,7 @@ def refusal(line):
 
 
 def build(folder, *, tp_size=1, max_draft_len=10, vocab_size=300, mode=2, **settings):
-    """Write what trtllm-build leaves in an engine's folder."""
+    """Write the files of an engine's folder like trtllm-build."""
     plugins = {"use_paged_context_fmha": True, "tokens_per_block": 64, "gemm_plugin": "bfloat16"}
     config = {
         "pretrained_config": {

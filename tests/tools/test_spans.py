@@ -1,4 +1,4 @@
-"""Accepted, forced and the target's own text are told apart, whatever a chunk cuts through."""
+"""Accepted, forced and the target's own text have separate spans for every split in chunks."""
 
 from hypothesis import given
 from hypothesis import strategies as st

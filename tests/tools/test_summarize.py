@@ -1,4 +1,4 @@
-"""`tandem summarize` without a server: its options, its scores, its verdict."""
+"""`tandem summarize` without a server: options, scores and exit status."""
 
 import builtins
 import io
@@ -47,7 +47,7 @@ def compared(*texts, **figures):
 
 
 class ScriptedClient:
-    """Answers with what it is asked, and keeps it."""
+    """Answer with the request's own text, and record the request."""
 
     def __init__(self):
         self.asked = []

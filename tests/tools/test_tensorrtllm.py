@@ -1,4 +1,4 @@
-"""Engines of kind `tensorrtllm`: what a profile may say of them, and what becomes of it."""
+"""Engines of kind `tensorrtllm`: their profiles, and the rendered models."""
 
 import json
 from pathlib import Path
@@ -57,7 +57,7 @@ def declared(tensor):
 
 
 def contract(tensors, logits="TYPE_FP32"):
-    """NVIDIA's tensors, those whose type is the deployment's choice in that type."""
+    """NVIDIA's tensors, with this type if the deployment chooses it."""
     chosen = [t | ({"data_type": logits} if "note" in t else {}) for t in tensors]
     return [{k: v for k, v in t.items() if k not in ("note", "since")} for t in chosen]
 
@@ -101,7 +101,7 @@ def test_parameters_have_nvidias_names(name, shipped, tmp_path):
     assert parameters(config).keys() <= set(NVIDIA["parameters"])
     assert parameters(config)["enable_kv_cache_reuse"] == "true"
     assert parameters(config)["enable_chunked_context"] == "true"
-    # Read without a default: where one of them is missing, the backend does not load the model.
+    # Without any of these, the backend does not load the model.
     needed = {"gpt_model_type", "guided_decoding_backend", "tokenizer_dir"}
     assert {*needed, "xgrammar_tokenizer_info_path"} <= parameters(config).keys()
 
@@ -322,7 +322,7 @@ def test_another_vocabulary_is_rejected(shipped, models, tmp_path):
 
 
 def engine_config(folder, **settings):
-    """Write what trtllm-build leaves beside an engine of the prompt-lookup profile."""
+    """Write the config.json of an engine of the prompt-lookup profile."""
     build = {"max_batch_size": 4, "max_seq_len": 4800, "max_num_tokens": 8192, "max_draft_len": 10}
     plugins = {"use_paged_context_fmha": True, "tokens_per_block": 32}
     model = {"logits_dtype": "float32", "mapping": {"tp_size": 1, "pp_size": 1}}

@@ -1,4 +1,4 @@
-"""How answers are shown: colours, pictures of control characters, the closing line."""
+"""How answers are shown: colors, replaced control characters, and the closing line."""
 
 import io
 
@@ -17,7 +17,7 @@ CHUNKS = [
 
 
 class ScriptedClient:
-    """Answers with the chunks it was given."""
+    """Answer with the given chunks."""
 
     def __init__(self, *script):
         self.script = script

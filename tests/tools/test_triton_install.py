@@ -1,4 +1,4 @@
-"""Triton is found where it is, or assembled once from the wheel."""
+"""An installed Triton is found, or one is assembled once from the wheel."""
 
 import pytest
 

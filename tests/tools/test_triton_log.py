@@ -1,4 +1,4 @@
-"""What is read out of Triton's log."""
+"""Facts that are read from Triton's log."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What `tandem up` says once it serves."""
+"""The greeting of `tandem up`."""
 
 import argparse
 import shlex
@@ -25,13 +25,13 @@ SERVER = SimpleNamespace(
 
 @pytest.fixture
 def own(tmp_path):
-    """A checkpoint of one's own, without a draft."""
+    """A given checkpoint, without a draft."""
     write_empty(tmp_path, write_tokenizer(tmp_path))
     return deployment.for_checkpoints(tmp_path, None)
 
 
 def rows(planned):
-    """The greeting: name -> what is said of it; its two examples, as a shell would split them."""
+    """The greeting's rows (name -> text) and its two examples, split like in a shell."""
     lines = up.greeting(SERVER, planned).splitlines()
     told = {line[2:11].strip(): line[11:] for line in lines[1:-3]}
     return told, *map(shlex.split, lines[-2:])

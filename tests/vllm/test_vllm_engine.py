@@ -39,7 +39,7 @@ def logits_after(engine):
 
 
 def rounds(engine, ids, want, seed, **asked):
-    """Continue a text by rounds with drafts that are partly right; return it and their number."""
+    """Continue a text in rounds with partly correct drafts; return it and the number of rounds."""
     random = np.random.default_rng(seed)
     text, count = [], 0
     while len(text) < len(want):
@@ -104,7 +104,7 @@ def test_masks_apply_at_each_position_of_a_draft(engine):
 
 
 def drawn(engine, ids, count, sampling, of):
-    """The answers to calls with many seeds; of: what the call of a seed asks."""
+    """The answers to calls with many seeds; of: the arguments of a seed's call."""
     answers = []
     for start in range(0, count, AT_ONCE):
         pending = [
@@ -182,7 +182,7 @@ def test_inputs_that_vllm_cannot_serve_exactly_are_rejected(engine, asked):
 
 @pytest.fixture(scope="module")
 def speculating(tmp_path_factory):
-    """An engine that drafts by itself, by vLLM's n-gram lookup."""
+    """An engine that drafts by itself with vLLM's n-gram lookup."""
     own = {"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_min": 1}
     harness = start_vllm(tmp_path_factory.mktemp("ngram"), speculative_config=own)
     yield harness

@@ -86,7 +86,7 @@ def test_drafts_without_logits_have_probability_1():
 
 
 def verified(p, q, drafts, random):
-    """Return the token that an engine emits if it uses q unchanged (Leviathan et al.)."""
+    """Count the tokens, one per draw, of an engine that uses q unchanged (Leviathan et al.)."""
     accepted = random.random(len(drafts)) * q[np.arange(len(drafts)), drafts] <= p[drafts]
     residual = np.maximum(p - q, 0)
     sums = residual.sum(-1, keepdims=True)

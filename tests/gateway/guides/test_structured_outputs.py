@@ -1,4 +1,4 @@
-"""What clients ask an answer to be: OpenAI's and vLLM's fields, and what the entries are sent."""
+"""Structured outputs: OpenAI's and vLLM's fields, and the guides sent to the entries."""
 
 import json
 

@@ -1,8 +1,8 @@
-"""A stand-in for TensorRT-LLM 1.2.1: its names, its argument checks, and a toy of a model.
+"""A stand-in for TensorRT-LLM 1.2.1: its names, its argument checks, and a toy model.
 
-The model says what follows a token in its cycle of seven ids, whatever came before. It speculates
-as it is told, so that responses bring several tokens and figures. Names are those of
-tensorrt_llm/llmapi/llm_args.py, llm.py, sampling_params.py and executor/result.py.
+The model repeats cycles of seven ids, independent of earlier tokens. It speculates as configured,
+so that responses have several tokens and statistics. Names come from TensorRT-LLM's files
+llmapi/llm_args.py, llmapi/llm.py, sampling_params.py and executor/result.py.
 """
 
 from __future__ import annotations
