@@ -151,7 +151,7 @@ LOSES_AT_MOST = 0.95
 
 
 def everywhere():
-    """Each cell at each offset; `make test` takes one of each kind at the first."""
+    """Each cell at each offset; `make test` uses one of each kind at the first offset."""
     for name in CELLS:
         for offset in OFFSETS:
             marks = () if name in LIGHT and offset == OFFSETS[0] else pytest.mark.heavy

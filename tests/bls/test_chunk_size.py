@@ -91,7 +91,7 @@ DEAR_DRAFTS = Times(target=0.030, verify_slope=0.3, draft=0.030)
 
 def test_streams_keep_their_pace_while_drafts_are_paused():
     world = play_auto(DEAR_DRAFTS, streams_text=True)
-    assert sum(tokens for tokens, _ in world.plain) > 400  # drafts rest most of the time
+    assert sum(tokens for tokens, _ in world.plain) > 400  # drafts are paused most of the time
     assert max(seconds for _, seconds in world.plain) < 0.1
 
 

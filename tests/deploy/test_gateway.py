@@ -27,7 +27,7 @@ def options_of(words):
     return parser.parse_args(words)
 
 
-def test_the_gateway_takes_its_arguments(render):
+def test_the_chart_passes_arguments_to_the_gateway(render):
     values = {
         "allowOrigins": ["https://a.example", "https://b.example"],
         "maxBodyMb": 3,

@@ -215,7 +215,7 @@ def test_a_drain_waits_for_running_and_waiting_requests(drained, triton):
 
 
 @pytest.mark.parametrize("state", ["page_seconds", "empty", "running"])
-def test_the_drain_ends_at_its_limit_if_metrics_are_late_empty_or_not_zero(drained, triton, state):
+def test_the_drain_ends_at_its_limit_without_clear_metrics(drained, triton, state):
     setattr(triton, state, 0.5)
     assert 0.3 <= drained(limit=0.3) < 100
 

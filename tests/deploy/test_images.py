@@ -232,7 +232,7 @@ def test_compose_finds_every_file_it_mounts():
         assert (ROOT / build["dockerfile"]).is_file()
 
 
-def test_compose_publishes_the_port_of_a_gateway_that_has_its_own_image():
+def test_compose_publishes_the_gateways_port():
     server = yaml.safe_load((ROOT / "compose.yaml").read_text())["services"]["server"]
     more = yaml.safe_load((ROOT / "deploy" / "compose.gpu.yaml").read_text())["services"]
     added = more["gateway"]

@@ -18,7 +18,7 @@ from tandem.engines.words import Words
 SAMPLED = SamplingParams(temperature=1.0, seed=11)
 
 
-# `make test-vllm` names vllm here, which needs an environment of its own.
+# `make test-vllm` sets this to vllm, which needs a separate environment.
 ENGINES = os.environ.get("TANDEM_TEST_ENGINES", "torch,paged torch,emulated").split(",")
 
 

@@ -120,7 +120,7 @@ def test_sampled_text_is_the_baselines_for_the_seed(engine_of, make_harness, nam
     ids=lambda asked: next(iter(asked)),
 )
 @pytest.mark.parametrize("name", first_of("paged cycles", "llama", "cycles", "paged llama"))
-def test_penalties_bans_and_biases_hold_at_every_draft_position(
+def test_penalties_bans_and_biases_apply_at_every_draft_position(
     engine_of, make_harness, asked, name
 ):
     looker, control = engine_of(name=name), make_harness(name)

@@ -2,7 +2,7 @@
 
 The loop speaks a language of two-token words (`words`): each word is a draw of the next two tokens,
 and their probabilities are known exactly. Loop, sampler, noise and verification are the product's
-own. That the proof can fail is shown by putting a rule that is wrong in one thing in their place.
+own. Other tests show that the check can fail: they replace a rule by one with a single error.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tandem.engines.torch.verification import draw
 from tandem.sampling.acceptance import accepts
 
 DRAWS = 10_000
-# `make test` takes two of them; `make test-heavy` the others.
+# `make test` uses two of them; `make test-heavy` uses the others.
 LIGHT = WARPS[3:7:3]
 SCALED = [w if w in LIGHT else pytest.param(w, marks=pytest.mark.heavy) for w in WARPS]
 

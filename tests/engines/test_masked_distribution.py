@@ -1,8 +1,8 @@
 """A masked round leaves the target's masked distribution, whatever was drafted without masks.
 
 The language has words of two tokens (`words`), and a grammar: some tokens may begin a word, and
-others may end it, by its first token. What comes next is known exactly. That the proof can fail is
-shown by rounds that are wrong in one thing.
+others may end it, by its first token. The distribution is known exactly. Other tests show that the
+check can fail, with rounds that have a single error.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ def test_a_draft_with_the_targets_weights_and_seed_is_always_right(llama):
     assert llama.call(ids, 7, drafts=drafts, sampling=sampling).last.usage.accepted_tokens == 6
 
 
-def test_logits_mode_accepts_everything_when_q_is_p(llama):
+def test_logits_mode_accepts_every_token_if_q_equals_p(llama):
     ids = prompt(6, 10)
     warped = {"temperature": 0.8, "top_k": 20, "repetition_penalty": 1.3}
     proposal = llama.call(

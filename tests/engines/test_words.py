@@ -81,7 +81,7 @@ def test_long_words_are_compared_from_their_beginning(text, length):
         ({"stop_words": Words.of((2,)), "min_tokens": 2}, [2, 2], [2, 5], Cut([2], True, 1)),
     ],
 )
-def test_an_answer_is_cut_where_it_ends(given, before, tokens, expected):
+def test_an_answer_is_cut_at_its_end(given, before, tokens, expected):
     assert cut(request(**given), before, tokens) == expected
 
 

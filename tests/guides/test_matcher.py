@@ -186,7 +186,7 @@ def test_forced_tokens_have_no_alternative(text, most):
     assert compiler()._tokenizer.decode_bytes(forced) == text.encode() or not it.complete
 
 
-def test_forced_tokens_are_followed_once_they_are_taken():
+def test_forced_tokens_advance_the_matcher():
     it = matcher("json_schema", SCHEMA)
     assert it.forced(2) == it.forced(2)
     taken = it.take_forced(2)

@@ -74,7 +74,7 @@ def test_within_an_answer_the_longest_match_wins_too():
     assert pools_of(answer).lookup("ours", [7, 2, 3, 4], 1) == ([70], 3)
 
 
-def test_within_an_answer_the_newest_occurrence_is_taken_too():
+def test_within_an_answer_the_newest_occurrence_wins_too():
     assert pools_of([1, 2, 3, 50, 1, 2, 3, 60]).lookup("ours", [1, 2, 3], 1) == ([60], 3)
     assert pools_of([1, 1, 1, 1, 1, 2]).lookup("ours", [1, 1, 1], 2) == ([2], 3)
 
@@ -178,7 +178,7 @@ class Model:
 
 
 def sizes(pools):
-    """How many answers each pool says that it has."""
+    """The number of answers that each pool reports."""
     return {key: pool.num_answers for key, pool in pools._pools.items()}
 
 
@@ -296,7 +296,7 @@ BYTES_A_TOKEN = 45  # as docs/reference/drafters.md says
 @pytest.mark.parametrize(
     ("length", "names"), [(4, 10**9), (4, 1), (64, 10**9), (65, 1), (1000, 7), (4096, 10**9)]
 )
-def test_memory_is_bounded_whatever_joins(length, names):
+def test_memory_of_pools_is_bounded(length, names):
     """Short answers in separate pools, and long ones in one: objects count as well as tokens."""
     max_tokens = 2**15
     tokens = np.arange(length, dtype=np.int32)

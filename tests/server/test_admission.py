@@ -80,7 +80,7 @@ def test_a_full_queue_rejects_requests_while_the_tokenizer_hangs(emulated):
         assert not any(answer.error for answer in answers_of(asked))
 
 
-def test_a_request_that_waits_for_the_tokenizer_ends_at_its_time_out_or_cancellation(emulated):
+def test_requests_waiting_for_the_tokenizer_can_time_out_or_be_cancelled(emulated):
     waits = TOKENIZER_CALLS + 1
     values = {"max_tokens": 4, "end_id": -1}
     with Crowd(emulated, waits) as crowd, emulated.faults.of("preprocessing", "hold"):

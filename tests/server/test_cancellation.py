@@ -106,7 +106,7 @@ def test_engines_stop_when_the_client_leaves(server, leave: Callable, how):
     before = computed(server)
     leave(server, **how)
     settle(server)
-    # To the end it would have been more than LONG.
+    # A complete answer would have more than LONG.
     after = computed(server)
     assert after - before < LONG / 2
     ask(server, "x", max_tokens=2)

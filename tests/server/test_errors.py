@@ -23,7 +23,7 @@ ALONE = {"drafter": "none"}
 
 @pytest.fixture(scope="module")
 def full(fallible):
-    """A server with room for one request, which takes no guides."""
+    """A server for one request at a time, without guides."""
     admission = {"max_requests": 1, "max_queue": 0}
     with fallible(admission=admission, limits={"max_guide_bytes": 0}) as running:
         yield running

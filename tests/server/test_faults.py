@@ -234,7 +234,7 @@ def test_the_server_recovers_after_the_target_hung(healthy, long_answers):
     )  # their threads came back
 
 
-def test_a_request_that_fails_before_its_first_token_has_no_time_to_first_token(healthy):
+def test_a_request_without_a_token_has_no_time_to_first_token(healthy):
     change = Change(healthy)
     with healthy.faults.of("target", "raise"):
         assert_one_line(ask(healthy, "x = 1", max_tokens=8).error, "model 'target' failed")

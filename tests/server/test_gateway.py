@@ -237,7 +237,7 @@ def test_engines_stop_when_the_client_leaves(server, gateway_url, drafter, strea
     before = computed(server)
     leave(server, gateway_url, drafter=drafter, stream=stream)
     assert eventually(lambda: idle(server))
-    # To the end it would have been more than LONG.
+    # A complete answer would have more than LONG.
     assert computed(server) - before < LONG / 2
 
 

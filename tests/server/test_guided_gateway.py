@@ -235,7 +235,7 @@ def test_answers_with_tools_are_json_or_calls(client_of):
                 assert isinstance(choice.message.parsed, City)
 
 
-def test_a_guide_holds_after_reasoning(client_of):
+def test_a_guide_applies_after_reasoning(client_of):
     with client_of("<think>") as client:
         body = {"guided_choice": ["yes", "no"]}
         asked = ASKED | {"temperature": 1, "seed": 4, "n": 4, "max_tokens": 60}

@@ -34,7 +34,7 @@ from .conftest import emulated_zero, serving
 VOLLEYS = int(os.environ.get("HOSTILE_VOLLEYS", "0")) or 250
 VOLLEY = 8  # requests at the same time
 
-# INTERNAL or UNKNOWN would ask the caller to try again, or say that the server is broken.
+# INTERNAL or UNKNOWN would suggest a retry, or mean that the server is broken.
 RIGHT_CODES = {
     "OK",
     *("INVALID_ARGUMENT", "NOT_FOUND", "UNIMPLEMENTED", "OUT_OF_RANGE"),
@@ -63,7 +63,7 @@ SEARCH = settings(
 
 
 class Judge:
-    """Looks at every reply; says at the end what was wrong."""
+    """Check every reply; report errors at the end."""
 
     def __init__(self, server) -> None:
         self.codes: Counter[str] = Counter()
@@ -156,7 +156,7 @@ def resident_mb(pid: int) -> float:
 
 
 def attack(server, wire, requests, volleys: int) -> Judge:
-    """Send volley after volley."""
+    """Send batches of hostile requests."""
     judge = Judge(server)
 
     with ThreadPoolExecutor(VOLLEY) as senders:

@@ -122,7 +122,7 @@ def call(server, request_id, *inputs):
         yield chunks
 
 
-def test_clients_of_bls_that_leave_end_their_own_requests_and_no_others(server):
+def test_a_client_that_leaves_ends_only_its_own_requests(server):
     stay, leave = PROMPTS[:4], PROMPTS[4:]
     expected = controls(server, stay, max_tokens=400)
     settle(server)
@@ -142,7 +142,7 @@ def test_clients_of_bls_that_leave_end_their_own_requests_and_no_others(server):
             one.cancel()
         assert wrong(answers_of(staying), expected) == []
     assert eventually(lambda: idle(server))
-    # To their ends, those who left would have had four times LONG.
+    # Complete answers of the clients that left would have four times LONG.
     assert computed(server) - before < 4 * 500 + 2 * LONG
 
 
@@ -173,7 +173,7 @@ def is_taken(server):
 
 @pytest.mark.heavy
 def test_a_server_ends_when_a_loop_dies(tmp_path):
-    """Triton would go on and refuse every other request."""
+    """Triton would continue and reject half of the requests."""
     for number in range(5):
         folder = tmp_path / str(number)
         folder.mkdir()

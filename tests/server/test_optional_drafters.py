@@ -123,7 +123,7 @@ def test_a_custom_drafter_obeys_its_settings_and_has_its_own_metrics(emulated):
         assert drafted == answer.number(entry.TOTAL_DRAFT_TOKENS) > 0
 
 
-def test_an_error_of_a_custom_drafter_is_counted_and_logged_in_one_line(emulated):
+def test_an_error_of_a_custom_drafter_is_counted_and_logged(emulated):
     change = Change(emulated)
     ask_one(emulated, "bls", PROMPTS[0], max_tokens=LENGTH, drafter="faulty")
     change.until_ended(1)

@@ -103,7 +103,7 @@ def finish(command):
 
 
 def serves(command):
-    """Run a server until it says that it serves; it must end well."""
+    """Run a server until it reports that it serves; it must end with status 0."""
     with subprocess.Popen(
         ["bash", "-c", f"exec {command}"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:

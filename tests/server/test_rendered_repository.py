@@ -19,7 +19,7 @@ from tandem.tools.triton.server import LOOPBACK, Ports
 pytestmark = pytest.mark.heavy
 
 PROMPTS = ["def add(", "import json\n", "print("]
-# A process of its own compiles the second one.
+# A separate process compiles the second one.
 GUIDES = [{}, {"guided_decoding_guide_type": "regex", "guided_decoding_guide": "[a-z]{3} [0-9]+"}]
 WRONG = "raise ImportError('this is the wrong one')\n"
 OURS = ("bls", "contract", "engines", "preprocessing", "postprocessing")

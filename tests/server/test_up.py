@@ -134,7 +134,7 @@ def test_a_signal_during_the_start_ends_up():
 
 
 @pytest.mark.heavy
-def test_up_says_in_one_line_why_a_checkpoint_cannot_be_loaded(tmp_path):
+def test_a_checkpoint_that_cannot_be_loaded_is_a_one_line_error(tmp_path):
     size = write_tokenizer(tmp_path)
     write_gpt2(tmp_path, size, layers=1)
     (tmp_path / "model.safetensors").write_bytes(b"no weights")

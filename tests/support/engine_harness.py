@@ -95,7 +95,7 @@ def prompt(seed: int, length: int) -> list[int]:
 
 
 def successor(token: int) -> int:
-    """What the checkpoint `cycles` says after a token: the next of the seven in its cycle."""
+    """The token that the checkpoint `cycles` emits next: the next of seven in its cycle."""
     first = token - token % 7
     return first + (token - first + 1) % min(7, VOCAB - first)
 

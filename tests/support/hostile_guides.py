@@ -45,7 +45,7 @@ CRASHING: dict[str, Asked] = {
     "rules": _rules(4000, 'r{}: "a" r{}'),
     "rules twice": _rules(4000, 'r{0}: r{1} r{1} | "a"'),
 }
-# They take minutes and more.
+# They take minutes or longer.
 ENDLESS: dict[str, Asked] = {
     "all patterns": _schema(allOf=[{"type": "string", "pattern": f"a{n}"} for n in range(300)]),
     "intersections": (

@@ -1,4 +1,4 @@
-"""What the tests of a live Triton share."""
+"""Helpers for tests of a live Triton."""
 
 import random
 import socket
@@ -45,7 +45,7 @@ class KilledServer(TritonServer):
     """
 
     def __exit__(self, *_: object) -> None:
-        if not self.running and self.log.path.exists():  # it ended by itself: why is shown
+        if not self.running and self.log.path.exists():  # it ended by itself, so its log is shown
             print(self.log.path.read_text(errors="replace")[-LAST_WORDS:], file=sys.stderr)
         self.kill()
 
@@ -58,7 +58,7 @@ class ObedientServer(KilledServer):
 
 
 def write_model(repository: Path, name: str, initialize: str = "pass") -> None:
-    """Write a model that returns what it is given."""
+    """Write a model that returns its input."""
     version = repository / name / "1"
     version.mkdir(parents=True)
     (repository / name / "config.pbtxt").write_text(CONFIG.format(name=name))
@@ -66,7 +66,7 @@ def write_model(repository: Path, name: str, initialize: str = "pass") -> None:
 
 
 def alive(pid: int) -> bool:
-    """Whether a process runs; one that only waits to be reaped does not."""
+    """Return whether a process runs (a zombie doesn't)."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:
@@ -79,7 +79,7 @@ def leftovers(prefix: str) -> list[str]:
 
 
 def memory_bytes(processes: list[int]) -> int:
-    """What processes take together, pages that they share counted once."""
+    """The memory of processes; shared pages count once."""
     rollups = [Path(f"/proc/{pid}/smaps_rollup").read_text() for pid in processes]
     return sum(
         int(line.split()[1]) * 1024

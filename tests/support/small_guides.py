@@ -51,7 +51,7 @@ def allowed(mask) -> list[int]:
 
 @functools.cache
 def _pieces() -> list[bytes]:
-    """The bytes of each token; none of one that is no text, or is padding."""
+    """The bytes of each token; empty if it is not text, or is padding."""
     special = tokenizer_kinds.SPECIAL
     count, words = tokenizer().get_vocab_size(), -(-vocab_size() // 32) * 32
     read = compiler()._tokenizer
@@ -74,8 +74,8 @@ def id_of(piece: bytes) -> int:
 def fits(kind: str, guide: str, text: str) -> bool:
     """Whether an answer of this text, and its end, fit.
 
-    Byte by byte where the tokenizer's own pieces do not: a guide spells what is no whole character
-    in its own way.
+    The text is also tried byte by byte, since a guide may spell incomplete characters differently
+    than the tokenizer.
     """
     it, left = matcher(kind, guide), text.encode()
     while left:

@@ -148,7 +148,7 @@ _KINDS = {
 
 
 def _error_in(body: bytes) -> str:
-    """The text of Triton's JSON error, or whatever there is instead."""
+    """The text of Triton's JSON error, or the raw body."""
     text = body.decode(errors="replace")
     try:
         return str(json.loads(text)["error"])

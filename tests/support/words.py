@@ -23,7 +23,7 @@ from tandem.engines.torch.sampling import TorchSampler
 
 VOCAB = 28
 CPU = torch.device("cpu")
-ANY = VOCAB  # row of the first token of a word; row t: of the second, behind a first token t
+ANY = VOCAB  # row of the first token of a word; row t: of the second, after a first token t
 
 _random = np.random.default_rng(5)
 TARGET = _random.normal(0, 1.5, (VOCAB + 1, VOCAB)).astype(np.float32)
@@ -84,7 +84,7 @@ class Target:
 
 
 class Draft:
-    """A model that expects something else; it draws from exact probabilities, by keyed noise."""
+    """A model with another distribution; it samples exact probabilities with keyed noise."""
 
     def __init__(self, warp: Warp) -> None:
         self._probabilities = warp.of(DRAFT)
@@ -132,7 +132,7 @@ class Draft:
 
 @dataclass
 class Spoken:
-    """Words that were said, counted [first token, second token]; and the share of right drafts.
+    """Counts of generated words [first token, second token], and the share of correct drafts.
 
     hits: rounds whose draft was made ahead.
     """

@@ -13,7 +13,7 @@ from tandem.tools.triton.server import Ports, claim_ports
 
 @pytest.fixture
 def http_port():
-    """A port that speaks HTTP, with the page on which Triton says what it is."""
+    """An HTTP port with Triton's page of server metadata."""
 
     class Metadata(BaseHTTPRequestHandler):
         def do_GET(self):

@@ -206,7 +206,7 @@ def as_target(models, path, config):
     return path
 
 
-# billions of parameters, as the models' pages on the Hugging Face Hub say, and their config.json
+# billions of parameters from the models' pages on the Hugging Face Hub, and their config.json
 PUBLISHED = {
     "Mistral-7B": (7.242, config_of("mistral", (32, 4096, 32, 8, 14336, 32000))),
     "Qwen2.5-0.5B": (0.494, config_of("qwen2", (24, 896, 14, 2, 4864, 151936), tied=True)),

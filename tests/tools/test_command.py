@@ -189,7 +189,7 @@ def test_the_command_that_render_prints_works_in_another_folder(
     assert capsys.readouterr().out.splitlines()[-1] == f"sh {tmp_path / 'o' / 'serve.sh'}"
 
 
-def test_render_takes_checkpoints_instead_of_a_profile(tmp_path, capsys):
+def test_render_accepts_checkpoints_instead_of_a_profile(tmp_path, capsys):
     write_empty(tmp_path / "own", write_tokenizer(tmp_path / "own"))
     output = tmp_path / "rendered"
     assert run("render", "--target", str(tmp_path / "own"), "--output", str(output)) == 0

@@ -78,7 +78,7 @@ def test_waiting_texts_are_limited_in_bytes():
     kitchen.come("e", 40)
 
 
-def test_bytes_of_started_work_are_free_again():
+def test_started_work_frees_its_bytes():
     kitchen = Kitchen(max_waiting_bytes=100)
     first = kitchen.come("a")
     kitchen.come("b", 100)
@@ -86,7 +86,7 @@ def test_bytes_of_started_work_are_free_again():
     kitchen.come("c", 100)
 
 
-def test_one_text_of_any_size_may_wait():
+def test_one_text_may_wait_regardless_of_size():
     kitchen = Kitchen(max_waiting_bytes=100)
     kitchen.come("a")
     kitchen.come("b", 1000)

@@ -117,7 +117,7 @@ def test_copies_end_with_an_end_of_sequence_in_prompt_lookup():
     assert target.calls[0].draft.tokens.tolist() == [7]
 
 
-def test_hybrid_copies_or_asks_the_model():
+def test_hybrid_copies_or_calls_the_draft_model():
     draft = Draft(Repeats())
     decoding = decoding_of(request_of("hybrid"))
     play(decoding, Target(Repeats()), draft)

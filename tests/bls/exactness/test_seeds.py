@@ -75,5 +75,5 @@ def test_another_request_seed_changes_every_call():
         (replace(SAMPLED, sampling=GREEDY), UNKEYED, False),
     ],
 )
-def test_it_is_known_when_lengths_change_a_seeded_text(request_, settings, decide):
+def test_seeded_text_that_depends_on_draft_lengths_is_detected(request_, settings, decide):
     assert lengths_decide_text(request_, settings) == decide

@@ -34,7 +34,7 @@ def fed(tokens, *, stops=(), each_round=True, rounds=None):
     return so_far, run, texts, kept, windows
 
 
-def test_a_window_holds_the_last_ids_with_text_and_the_new_ones():
+def test_a_window_has_the_last_ids_with_text_and_the_new_ones():
     # 7 and 6 make no text
     *_, texts, kept, windows = fed([[0, 1], [2], [7], [6], [3]])
     assert texts == ["ab", "ab", "", "", "ba"]
@@ -42,7 +42,7 @@ def test_a_window_holds_the_last_ids_with_text_and_the_new_ones():
     assert windows == [([0, 1], 0), ([0, 1, 2], 2), ([2, 7], 1), ([2, 7, 6], 2), ([2, 7, 6, 3], 3)]
 
 
-def test_text_is_decoded_once_if_not_wanted_each_round():
+def test_text_is_decoded_once_without_streaming_or_stop_strings():
     so_far, run, texts, kept, windows = fed([[0, 1], [2]], each_round=False)
     assert (texts, kept, windows) == (["", ""], [2, 1], [])
     assert run(so_far.finish(ids(0, 1, 2))) == "abab"

@@ -91,7 +91,7 @@ def test_decoding_begins_when_a_thread_is_available(threads):
     assert receiver.ends == [None]
 
 
-def test_a_forwarded_request_is_refused(threads, pb):
+def test_a_forwarded_request_is_rejected_if_no_thread_can_start(threads, pb):
     entry = ForwardEntry()
     entry._settings = ForwarderSettings(stream_model="s", drafter=None, request_timeout=60.0)
     entry._calls, entry._abandoned = Calls(), AbandonedCalls()
@@ -133,7 +133,7 @@ def test_an_unusable_permit_goes_to_the_next_request(threads):
     assert len(served) == 1
 
 
-def test_a_thread_that_cannot_start_takes_no_place(threads):
+def test_a_thread_that_cannot_start_uses_no_slot(threads):
     clients = type("Clients", (Clients,), {"ahead_threads": threading.BoundedSemaphore(1)})
     threads.left = 0
     assert AheadThread.if_free(clients, None) is None

@@ -1,4 +1,4 @@
-"""A forwarded request: its client may go while `bls_stream` hangs, and its call may fail."""
+"""Forwarded requests: clients may leave while `bls_stream` hangs, and calls may fail."""
 
 import itertools
 import time
@@ -19,7 +19,7 @@ class Request:
 
 @pytest.fixture
 def cancelled(pb):
-    """A forwarded request that its client has left."""
+    """A forwarded request whose client has left."""
     sender = pb.ResponseSender()
     sender.cancelled = True
     settings = ForwarderSettings(stream_model="bls_stream", drafter=None, request_timeout=60.0)

@@ -1,4 +1,4 @@
-"""Metrics on their way to /metrics: none makes a counter fall, none is lost, none comes twice."""
+"""Publishing to /metrics: counters never fall, and no update is lost or repeated."""
 
 import pytest
 

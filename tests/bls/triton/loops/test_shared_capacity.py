@@ -127,7 +127,7 @@ def test_a_loop_that_dies_while_admitting_blocks_no_other(begin):
     assert second.hear() == NOTHING
 
 
-def test_a_new_loop_takes_the_row_of_a_dead_one(begin):
+def test_a_new_loop_gets_the_slot_of_a_dead_one(begin):
     first, second = begin(2)
     assert first.ask("note 1 1 1 1 1 1") == "noted"
     first.kill()
@@ -225,7 +225,7 @@ def test_a_file_removed_while_it_is_opened_is_created_again(name, begin):
 def number_waiting_for(file):
     """Return how many processes wait for a lock on a file.
 
-    The system says `1: -> POSIX ADVISORY WRITE 7 00:1a:42 64 64` of a process 7 and a file 42.
+    The system reports `1: -> POSIX ADVISORY WRITE 7 00:1a:42 64 64` for process 7 and file 42.
     """
     locks = [line.split() for line in Path("/proc/locks").read_text().splitlines()]
     inode = str(os.fstat(file).st_ino)

@@ -1,4 +1,4 @@
-"""Responses that do not fit, ends that must not be lost, and a watcher that never waits."""
+"""Responses that do not fit, final responses that must arrive, and calls that never block."""
 
 import sys
 import threading
@@ -142,7 +142,7 @@ def test_a_failed_end_is_logged_and_not_repeated(made, answer, pb):
     assert any("the end of a request could not be sent" in line for line in pb.Logger.lines)
 
 
-def test_refusing_and_asking_never_block(made, answer):
+def test_refuse_and_is_cancelled_never_block(made, answer):
     go_on = threading.Event()
     triton, sender = made(hold=go_on.wait)
     sending = threading.Thread(target=lambda: sender.send(answer(8), final=False))

@@ -1,4 +1,4 @@
-"""Whether a process takes guides, and what it says where it does not."""
+"""Which processes accept guides, and the errors of the others."""
 
 import sys
 from dataclasses import replace
