@@ -55,7 +55,9 @@ def theirs(folder):
     return transformers.AutoTokenizer.from_pretrained(folder)
 
 
-@pytest.mark.parametrize("ask", [True, False], ids=["asking", "telling"])
+@pytest.mark.parametrize(
+    "ask", [True, False], ids=["with generation prompt", "without generation prompt"]
+)
 @pytest.mark.parametrize("chat", CHATS)
 @pytest.mark.parametrize("template", TEMPLATES, ids=lambda path: path.stem)
 def test_prompts_equal_transformers(folder, theirs, template, chat, ask):

@@ -15,7 +15,7 @@ def index_of(tokens, ngram=2, **switches):
     return index
 
 
-def test_the_documented_example():
+def test_the_documented_example_gives_the_documented_copy():
     """num_tokens 4, ngram size 2; the prefix ends in t3, t4, which t5 to t8 followed before."""
     t1, t2, t3, t4, t5, t6, t7, t8, t9 = range(1, 10)
     pool = [t3, t4, t5, t6, t7, t8, t9]

@@ -77,7 +77,7 @@ def test_temperature_1_without_sampling_options_stays_greedy(connection):
     assert plain[0].text == nvidia[0].text == framework[0].text
 
 
-def test_a_client_that_names_no_outputs_gets_no_large_ones(connection):
+def test_large_outputs_are_sent_only_on_request(connection):
     result = connection.infer("bls", inputs("import os", max_tokens=4))
     names = {output.name for output in result.get_response().outputs}
     assert {"text_output", "finish_reason", "acceptance_rate", "num_rounds"} <= names

@@ -197,7 +197,7 @@ def test_a_failed_branch_call_pauses_drafts_and_a_rejected_one_does_not():
         ({"draft_ahead": None}, replace(AHEAD, engines_share_device=True)),
     ],
 )
-def test_drafting_ahead_can_be_off_or_impossible(changes, settings_):
+def test_drafting_ahead_is_off_if_disabled_or_impossible(changes, settings_):
     class NoBranches(BranchingDraft):
         def answers(self, call):
             assert call.branching is None

@@ -5,7 +5,7 @@ import time
 
 import pytest
 import triton_python_backend_utils as triton
-from engines_beside import AHEAD, PATIENCE, REQUEST, Engines, eventually
+from ahead_engines import AHEAD, PATIENCE, REQUEST, Engines, eventually
 from scripted import ENDLESS, decoding_of, expected
 
 from tandem.bls.errors import Cancelled

@@ -4,7 +4,7 @@ import threading
 import time
 
 import pytest
-from engines_beside import AHEAD, PATIENCE, REQUEST, Engines, eventually
+from ahead_engines import AHEAD, PATIENCE, REQUEST, Engines, eventually
 from scripted import ids
 
 from tandem.bls.effects import Branching, Draft, EngineCall
