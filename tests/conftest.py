@@ -18,7 +18,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 # cores, and two test workers have a server each.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-# A slow example on busy cores is no failure.
+# A slow example on busy cores is not a failure.
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("patient")
 

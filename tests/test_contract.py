@@ -1,4 +1,4 @@
-"""Our tensors are NVIDIA's: same names, types and shapes; ours may be more, or optional."""
+"""Our tensors have NVIDIA's names, types and shapes; additional ones are optional."""
 
 import json
 from pathlib import Path
@@ -30,7 +30,7 @@ def declared_as(ours):
 
 
 @pytest.mark.parametrize(("module", "theirs"), tensors("input"))
-def test_input_is_declared_as_nvidia_does(module, theirs):
+def test_inputs_are_declared_like_nvidias(module, theirs):
     ours = {str(tensor): tensor for tensor in module.INPUTS}[theirs["name"]]
     scalar, ragged = "reshape" in theirs, theirs.get("allow_ragged_batch", False)
     assert declared_as(ours) == (theirs["data_type"], theirs["dims"], scalar, ragged)
@@ -38,13 +38,13 @@ def test_input_is_declared_as_nvidia_does(module, theirs):
 
 
 @pytest.mark.parametrize(("module", "theirs"), tensors("output"))
-def test_output_is_declared_as_nvidia_does(module, theirs):
+def test_outputs_are_declared_like_nvidias(module, theirs):
     ours = {str(tensor): tensor for tensor in module.OUTPUTS}[theirs["name"]]
     assert declared_as(ours)[:2] == (theirs["data_type"], theirs["dims"])
 
 
 @pytest.mark.parametrize("model", MODELS)
-def test_our_additions_are_optional_and_no_tensor_is_declared_twice(model):
+def test_added_inputs_are_optional_and_names_are_unique(model):
     module, theirs = MODULES[model], {tensor["name"] for tensor in MODELS[model]["input"]}
     added = [tensor for tensor in module.INPUTS if tensor not in theirs]
     assert all(tensor.optional for tensor in added), added

@@ -1,4 +1,4 @@
-"""What the documents name is there."""
+"""Documented names exist, and public names are documented."""
 
 import builtins
 import re
@@ -38,7 +38,7 @@ METRICS = [
     *engine_metric_names.METRICS,
     *re.findall(r"^# TYPE (\S+)", GatewayMetrics().text().decode(), re.MULTILINE),
 ]
-# What they say of the code in backquotes must be there: NAME stands for whatever is added.
+# Names in backquotes in these pages must exist: NAME is a placeholder.
 FOR_DEVELOPERS = [ROOT / "CONTRIBUTING.md", ROOT / "docs" / "project" / "architecture.md"]
 QUOTED = re.compile(r"`([^`\n]+)`")
 FILE = re.compile(r"[\w./*-]+\.(py|md|yaml|json|pbtxt)|[\w*-]+(/[\w.*-]+)+/?")
@@ -175,7 +175,7 @@ def test_no_metric_is_declared_twice():
     assert sorted(METRICS) == sorted(set(METRICS))
 
 
-def test_documents_and_deployments_name_metrics_that_exist():
+def test_documented_and_deployed_metrics_exist():
     named = {
         (path.name, name)
         for path in NAME_METRICS
@@ -209,7 +209,7 @@ def quoted(document):
 
 
 @pytest.mark.parametrize("document", FOR_DEVELOPERS, ids=lambda path: path.name)
-def test_files_and_names_that_developers_read_of_exist(document):
+def test_documented_files_and_names_exist(document):
     files = [name for name in quoted(document) if FILE.fullmatch(name)]
     assert files
     for name in files:

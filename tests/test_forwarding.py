@@ -27,7 +27,7 @@ def test_ids_of_forwarded_requests_are_known_and_differ():
         lambda request_id: request_id + "é" * 40_000,
     ],
 )
-def test_ids_of_other_clients_are_not_taken_for_forwarded_ones(wrong):
+def test_ids_of_other_clients_do_not_look_forwarded(wrong):
     assert not is_forwarded(wrong(fresh_forwarded()))
     assert not can_be_stopped(wrong(fresh_forwarded()))
 

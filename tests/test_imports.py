@@ -9,7 +9,7 @@ from tandem.tools.commands.verbs import VERBS
 
 ROOT = Path(__file__).resolve().parent.parent
 TRITON = {"triton_python_backend_utils", "c_python_backend_utils", "tritonclient"}
-# Room -> the rooms that it may import. The longest name that a module's begins with is its room.
+# Package -> the packages that it may import. A module belongs to its longest matching package.
 ARROWS = {
     "contract": {"contract"},
     "sampling": {"sampling", "contract"},
@@ -32,7 +32,7 @@ ARROWS = {
         "triton",
     },
     "demo": {"demo"},
-    "examples": {"triton"},  # a client's own: nothing of Tandem's
+    "examples": {"triton"},  # client code: nothing of Tandem
     "examples.drafters": {"bls"},
 }
 # The folders of tools/; each may import those before it.
@@ -67,7 +67,7 @@ MODULES = sources(*{room.partition(".")[0] for room in ARROWS})
 
 
 def room(module):
-    """The room that a module stands in, less the package's name; Triton's own modules make one."""
+    """The package of a module, without `tandem.`; Triton's own modules form one."""
     if module.partition(".")[0] in TRITON:
         return "triton"
     name = module.removeprefix("tandem.")
@@ -76,7 +76,7 @@ def room(module):
 
 
 def imported(path):
-    """Every module that a file imports, relative ones of the tests aside."""
+    """Every module that a file imports, except relative imports of tests."""
     for node in ast.walk(ast.parse((ROOT / path).read_text())):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
@@ -88,7 +88,7 @@ def imported(path):
 
 
 @pytest.mark.parametrize("path", MODULES, ids=str)
-def test_module_imports_only_what_its_room_may(path):
+def test_modules_import_only_allowed_packages(path):
     allowed = ARROWS[room(".".join(path.with_suffix("").parts))]
     ours = {name: room(name) for name in imported(path) if room(name) in {*ARROWS, *TOP, "triton"}}
     wrong = {name: target for name, target in ours.items() if target not in allowed}
@@ -96,7 +96,7 @@ def test_module_imports_only_what_its_room_may(path):
 
 
 @pytest.mark.parametrize("path", sources("tools"), ids=str)
-def test_tool_imports_only_tools_below_it(path):
+def test_tools_import_only_lower_tools(path):
     if path.parts[1:] == ("__init__.py",):
         return
     mine = TOOLS.index(path.with_suffix("").parts[1])
@@ -106,7 +106,7 @@ def test_tool_imports_only_tools_below_it(path):
             assert TOOLS.index(theirs) <= mine, f"{path} imports {name}"
 
 
-def test_no_command_imports_a_command():
+def test_commands_do_not_import_each_other():
     folder = Path("tools", "commands")
     modules = {path.stem for path in (ROOT / folder).glob("*.py")}
     assert modules >= VERBS.keys()
@@ -119,7 +119,7 @@ def test_no_command_imports_a_command():
         assert not others & VERBS.keys(), f"{module} imports {others & VERBS.keys()}"
 
 
-def test_everything_of_ours_is_imported_as_part_of_tandem():
+def test_our_packages_are_imported_from_tandem():
     """From a checkout's root, a bare name would find a second copy of each module."""
     bare = TOP | {"src"}
     folders = [*TOP, "tests", "benchmarks", "deploy", "src"]
@@ -128,8 +128,8 @@ def test_everything_of_ours_is_imported_as_part_of_tandem():
             assert name.partition(".")[0] not in bare, f"{path} imports {name}"
 
 
-def test_every_class_has_a_name_of_its_own():
-    """But for Triton's: it looks for a TritonPythonModel in each model."""
+def test_class_names_are_unique():
+    """Except TritonPythonModel, which Triton looks for in each model."""
     homes = {}
     for path in sources(*TOP, "benchmarks", "deploy", "examples", "docs", "model_repository"):
         for node in ast.walk(ast.parse((ROOT / path).read_text())):

@@ -1,4 +1,4 @@
-"""Settings survive their way through config.pbtxt."""
+"""Settings are unchanged after a round trip through config.pbtxt."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -60,7 +60,7 @@ ENGINE = Engine("target", Abilities(stops=True), sizes=(1, 2), role="y", pause=2
         Settings("f", spares=(ENGINE, ENGINE), options={"a": [1, {"b": None}]}),
     ],
 )
-def test_decode_gives_back_what_encode_took(settings):
+def test_decode_inverts_encode(settings):
     assert decode(Settings, config(encode(settings))) == settings
 
 
@@ -80,7 +80,7 @@ def test_a_nested_field_is_one_parameter():
     }
 
 
-def test_whole_numbers_and_null_are_taken_as_their_equivalents():
+def test_equivalent_json_numbers_and_null_are_accepted():
     read = decode(Settings, config({"folder": "f", "pause": "2", "draft": "null"}))
     assert read == Settings("f", pause=2.0)
 
@@ -129,7 +129,7 @@ KNOWN = (
     ],
     ids=lambda part: "-".join(part) if isinstance(part, dict) else "",
 )
-def test_decode_names_the_parameter_when_it_cannot_be_read(parameters, line):
+def test_decode_names_an_unreadable_parameter(parameters, line):
     given = {name: text for name, text in ({"folder": "f"} | parameters).items() if text}
     with pytest.raises(ParameterError) as refused:
         decode(Settings, config(given))
@@ -142,7 +142,7 @@ class Facts:
     folder: str
 
 
-def test_a_reader_may_want_only_some_of_the_parameters():
+def test_a_reader_may_ask_for_some_parameters():
     given = config({"folder": "f", "more": "1", "target": '{"stops": true, "others": []}'})
     assert decode(Facts, given, ignore_unknown=True) == Facts(Abilities(stops=True), "f")
     with pytest.raises(ParameterError, match="parameter 'target' is missing"):

@@ -23,14 +23,14 @@ def tables():
     return module
 
 
-def test_results_page_matches_the_measurements(tables):
+def test_the_results_page_matches_the_measurements(tables):
     page = tables.PAGE.read_text()
     assert tables.filled(page) == page
     assert {path.stem for path in MEASURED} == {found[2] for found in tables.TABLE.finditer(page)}
 
 
 @pytest.mark.parametrize("path", MEASURED, ids=lambda path: path.stem)
-def test_measurement_names_its_date_commit_machine_and_commands(path):
+def test_a_measurement_has_date_commit_machine_and_commands(path):
     result = json.loads(path.read_text())
     assert re.fullmatch(r"\d{4}-\d\d-\d\d", result["date"])
     assert re.fullmatch(r"[0-9a-f]{7,40}", result["commit"])
@@ -39,13 +39,13 @@ def test_measurement_names_its_date_commit_machine_and_commands(path):
     assert result["commands"]
 
 
-def test_chart_matches_the_measurements(tables):
+def test_the_chart_matches_the_measurements(tables):
     drawn = tables.FIGURE.read_text()
     assert drawn == tables.figure()
     assert len(re.findall(r">\d\.\d\dx<", drawn)) == 2 + 2 * 3
 
 
-def test_readme_shows_the_same_numbers_as_the_results(tables):
+def test_the_readme_shows_the_numbers_of_the_results(tables):
     section = (ROOT / "README.md").read_text().partition("## Performance")[2].partition("\n## ")[0]
     row = re.compile(r"^\| .*? \| (\d+) tokens/s \| (\d+) tokens/s \| .*?([\d.]+)x", re.MULTILINE)
     baseline, hybrid = (

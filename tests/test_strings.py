@@ -1,4 +1,4 @@
-"""Strings as Triton packs them into a tensor, against the reading of Triton's own client."""
+"""Strings as Triton packs them into a tensor, compared with Triton's own client."""
 
 import numpy as np
 import pytest
@@ -12,7 +12,7 @@ def packed(strings):
 
 
 @pytest.mark.parametrize("shape", [(4,), (2, 2), [4, 1], (1, 4)])
-def test_strings_come_back_in_their_shape(shape):
+def test_strings_keep_their_shape(shape):
     strings = [b"", b"a", "é\n".encode(), b"\x00" * 300]
     read = Strings(packed(strings)).reshape(shape)
     assert read.tolist() == np.array(strings, object).reshape(shape).tolist()
@@ -23,7 +23,7 @@ def test_an_empty_tensor_has_no_strings():
     assert Strings(np.empty(0, np.uint8)).reshape((1, 0)).shape == (1, 0)
 
 
-def test_a_string_that_looks_like_many_is_one():
+def test_a_string_with_length_prefixes_inside_is_one_string():
     many = packed([b"a"] * 5).tobytes()
     assert Strings(packed([many])).reshape((1, 1)).item() == many
 

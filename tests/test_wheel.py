@@ -1,4 +1,4 @@
-"""The wheel is all that a user needs: one package, and every command in an empty folder."""
+"""The wheel is complete: one package, and every command works in an empty folder."""
 
 import os
 import re
@@ -42,13 +42,13 @@ def installed(wheel, tmp_path_factory):
 
 
 def search_path():
-    """Where this environment's own .pth files lead to, checkouts aside."""
+    """The paths of this environment's own .pth files, except checkouts."""
     found = {Path(entry) for entry in sys.path if "site-packages" in entry}
     return {str(entry) for entry in found if entry.is_dir()}
 
 
 def finish(command, **options):
-    """Run a command to its good end; return what it printed."""
+    """Run a command that must succeed; return its output."""
     done = subprocess.run(
         command, capture_output=True, text=True, timeout=300, check=False, **options
     )
@@ -67,13 +67,13 @@ def environment(python):
     return clean | {"PATH": f"{python.parent}:{os.environ['PATH']}"}
 
 
-def test_wheel_puts_one_name_into_site_packages(wheel):
+def test_the_wheel_installs_one_top_level_name(wheel):
     with zipfile.ZipFile(wheel) as archive:
         tops = {name.partition("/")[0] for name in archive.namelist()}
     assert {top for top in tops if not top.endswith(".dist-info")} == {"tandem"}
 
 
-def test_wheel_holds_types_profiles_shims_and_the_demo_pair(wheel):
+def test_the_wheel_contains_types_profiles_shims_and_the_demo_pair(wheel):
     with zipfile.ZipFile(wheel) as archive:
         names = set(archive.namelist())
     for path in ("profiles", "model_repository", "demo"):
@@ -83,7 +83,7 @@ def test_wheel_holds_types_profiles_shims_and_the_demo_pair(wheel):
     assert "tandem/py.typed" in names
 
 
-def test_installed_command_renders_a_repository_that_serves(installed, tmp_path):
+def test_an_installed_command_renders_a_working_repository(installed, tmp_path):
     where = finish([installed, "-c", "import tandem; print(tandem.__file__)"], cwd=tmp_path)
     assert str(ROOT) not in where
     shown = tandem(installed, "render", "--output", "models", cwd=tmp_path)
@@ -93,7 +93,7 @@ def test_installed_command_renders_a_repository_that_serves(installed, tmp_path)
     assert (shim / "tandem" / "bls" / "loop.py").is_file()
 
 
-def test_installed_command_serves_and_answers(installed, tmp_path):
+def test_an_installed_command_serves_requests(installed, tmp_path):
     serve = [installed, "-m", "tandem", "up", "--profile", "emulated-zero", *ANY_PORTS]
     with subprocess.Popen(
         serve, cwd=tmp_path, env=environment(installed), stdout=subprocess.PIPE, text=True

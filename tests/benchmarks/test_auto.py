@@ -1,4 +1,4 @@
-"""`benchmarks.auto` compares `auto` with the best choice, not with the luckiest one."""
+"""`benchmarks.auto` compares `auto` with the choice that is best on average."""
 
 import pytest
 from benchmarks.auto import PROFILES, CellRates, slowed
@@ -10,7 +10,7 @@ from tandem.tools.profiles.profile import read_profile
 FOUR, EIGHT, ADAPTIVE = (Variant("draft_model", n) for n in (4, 8, AUTO))
 
 
-def test_a_turn_is_compared_with_the_best_of_the_others():
+def test_a_run_is_compared_with_the_best_of_the_others():
     cell = CellRates(
         "text",
         *(1, 0.0),
@@ -25,7 +25,7 @@ def test_a_turn_is_compared_with_the_best_of_the_others():
     assert cell.over(ADAPTIVE, FOUR).low < 1
 
 
-def test_a_single_turn_is_compared_with_its_own_best():
+def test_a_single_run_is_compared_with_its_own_best():
     cell = CellRates("text", 1, 0.0, {CONTROL: [1.0], FOUR: [10.0], EIGHT: [8.0], ADAPTIVE: [9.0]})
     assert cell.best == FOUR
     assert cell.over_best(ADAPTIVE).median == pytest.approx(0.9)
@@ -47,6 +47,6 @@ def test_the_slope_of_concurrent_calls_can_be_set():
     assert slopes == [0.03, 0.03]
 
 
-def test_real_engines_stay_as_they_are():
+def test_real_engines_are_unchanged():
     profile, _ = read_profile(PROFILES / "embedded.yaml")
     assert slowed(profile, times=4, batch_slope=0.03) == profile

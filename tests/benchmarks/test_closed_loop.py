@@ -151,7 +151,7 @@ LOSES_AT_MOST = 0.95
 
 
 def everywhere():
-    """Each cell at each offset; `make test` takes one of each kind at the first."""
+    """Each cell at each offset; `make test` uses one of each kind at the first offset."""
     for name in CELLS:
         for offset in OFFSETS:
             marks = () if name in LIGHT and offset == OFFSETS[0] else pytest.mark.heavy
@@ -167,14 +167,14 @@ def test_auto_never_loses_much(name, offset):
 @pytest.mark.parametrize(
     ("name", "gain"), [("two-state-1", 1.06), ("mixed-2", 1.03), ("mixed-unrated-16", 1.1)]
 )
-def test_auto_gains_if_texts_differ(name, gain, offset):
-    """No fixed length fits stretches, or requests, of which some are easy and some are hard."""
+def test_auto_beats_every_fixed_length_if_texts_differ(name, gain, offset):
+    """No fixed length fits both easy and hard text."""
     assert CELLS[name].over_best(offset) > gain
 
 
 BURST = replace(LARGE, batch_slope=0.03)
 CHANGES = {
-    # A burst used to leave a single stream without drafts for up to half a minute.
+    # After a burst, a single stream must not decode without drafts for up to half a minute.
     "burst": (BURST, [(1, 6, EVEN), (64, 6, EVEN), (1, 10, EVEN), (1, 10, EVEN)], (8,)),
     "first-burst": (BURST, [(64, 6, EVEN), (1, 10, EVEN), (1, 10, EVEN)], (8,)),
     "loads-in-turn": (BURST, [(n, 5, EVEN) for n in (1, 64) * 2], (8,)),
@@ -254,24 +254,24 @@ def fixed_rate(pair, language, streams, draft_len):
     return Cell(pair, language, streams).rate(draft_len)
 
 
-def test_the_target_alone_takes_a_step_a_token_and_a_call_for_32_of_them():
+def test_the_target_alone_takes_one_call_per_32_tokens():
     a_token = LARGE.target + (LARGE.hop + LARGE.processor) / 32
     assert fixed_rate(LARGE, EVEN, 1, 0) == pytest.approx(1 / a_token, rel=0.02)
 
 
-def test_drafts_that_are_right_earn_one_token_more_than_they_have():
+def test_correct_drafts_yield_one_extra_token():
     length, rounds = 9, ANSWER_LEN // 10
     seconds = 2 * (LARGE.hop + LARGE.processor) + length * LARGE.draft
     seconds += LARGE.target * (1 + LARGE.verify_slope * length)
     assert fixed_rate(LARGE, RIGHT, 1, length) == pytest.approx(10 / seconds, rel=1 / rounds)
 
 
-def test_each_other_call_under_way_makes_a_step_longer():
+def test_each_concurrent_call_lengthens_a_step():
     slow = replace(LARGE, batch_slope=0.03)
     share = fixed_rate(LARGE, EVEN, 64, 0) / fixed_rate(slow, EVEN, 64, 0)
     assert share == pytest.approx(1 + 63 * 0.03, rel=0.03)
 
 
-def test_the_loops_processor_is_one_for_all_streams():
+def test_all_streams_share_the_loops_processor():
     busy = replace(LARGE, processor=0.01)  # a round needs twice as much
     assert fixed_rate(busy, RIGHT, 64, 9) == pytest.approx(10 / 0.02, rel=0.05)

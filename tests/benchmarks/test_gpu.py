@@ -1,4 +1,4 @@
-"""The GPU benchmark writes its figures as they come, compares texts, and ends in time."""
+"""The GPU benchmark writes figures at once, compares texts, and stays within its budget."""
 
 import json
 
@@ -20,7 +20,7 @@ def test_each_figure_is_written_to_the_file_at_once(tmp_path, capsys):
     assert "a step: ms 1.235, texts 3" in capsys.readouterr().out
 
 
-def test_a_text_that_differs_by_more_than_rounding_is_wrong():
+def test_only_rounding_may_change_a_text():
     [text] = expected_texts(1, 6)
     right = list(text.text)
     settings = demo_settings("target", device="cpu", dtype="float32")
@@ -45,7 +45,7 @@ def run(tmp_path, *options: str) -> tuple[int, dict[str, dict]]:
 
 
 @pytest.mark.heavy
-def test_the_engines_alone_are_measured_and_every_text_is_right(tmp_path):
+def test_engines_are_measured_without_triton_and_texts_are_correct(tmp_path):
     status, figures = run(tmp_path, "--engine-only")
     steps = ["step", "drafts 4", "drafts 8", "verifies 5", "step of 16 texts"]
     assert list(figures) == [
@@ -60,7 +60,7 @@ def test_the_engines_alone_are_measured_and_every_text_is_right(tmp_path):
     assert status == 0
 
 
-def test_a_run_lists_what_it_had_no_time_for(tmp_path):
+def test_a_run_lists_skipped_measurements(tmp_path):
     status, figures = run(tmp_path, "--minutes", "0")
     assert list(figures) == ["machine", "pair", "left out: small-target"]
     assert status == 0
@@ -81,7 +81,7 @@ def test_every_text_that_triton_serves_is_compared_with_the_baseline(tmp_path):
 
 
 class Clock:
-    """Goes on only when something takes time."""
+    """Advance only on request."""
 
     def __init__(self) -> None:
         self.now = 100.0
@@ -102,7 +102,7 @@ def names(tmp_path) -> list[str]:
     return [json.loads(x)["name"] for x in (tmp_path / "figures.jsonl").read_text().splitlines()]
 
 
-def test_a_measurement_that_would_end_too_late_is_left_out(tmp_path, figures):
+def test_a_measurement_that_would_end_too_late_is_skipped(tmp_path, figures):
     clock = Clock()
     budget = TimeBudget(figures, 10, clock)
     done = []
@@ -120,7 +120,7 @@ def test_a_measurement_that_would_end_too_late_is_left_out(tmp_path, figures):
     assert names(tmp_path) == ["left out: three", "left out: five"]
 
 
-def test_a_part_of_the_budget_ends_earlier(figures):
+def test_part_of_a_time_budget_ends_earlier(figures):
     clock = Clock()
     budget = TimeBudget(figures, 10, clock)
     clock.take(2)
@@ -129,7 +129,7 @@ def test_a_part_of_the_budget_ends_earlier(figures):
     assert (part.left, budget.left) == (0, 6)
 
 
-def test_after_a_failure_the_other_measurements_go_on(tmp_path, figures, caplog):
+def test_other_measurements_continue_after_a_failure(tmp_path, figures, caplog):
     budget = TimeBudget(figures, 10)
 
     def fail():

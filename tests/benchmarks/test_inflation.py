@@ -1,4 +1,4 @@
-"""Inflated checkpoints compute what the small one does, whatever is made larger."""
+"""Inflated checkpoints compute the same as the small one."""
 
 from contextlib import closing
 from pathlib import Path
@@ -63,7 +63,7 @@ def base():
     ],
     ids=lambda larger: ",".join(larger) or "nothing",
 )
-def test_logits_stay_the_same_and_new_tokens_never_win(base, larger):
+def test_logits_are_unchanged_and_new_tokens_are_never_chosen(base, larger):
     config = inflated_config(base.config, OWN._replace(**larger))
     model = inflate(base, config, CPU, torch.float32)
     ids = torch.randint(61, (2, 50), generator=torch.Generator().manual_seed(1))
@@ -88,13 +88,13 @@ def test_logits_stay_the_same_and_new_tokens_never_win(base, larger):
         ({"num_key_value_heads": 3}, "num_key_value_heads 3 is too few: 4 are needed"),
     ],
 )
-def test_a_shape_that_it_cannot_have_is_refused(base, changed, line):
+def test_an_impossible_shape_is_rejected(base, changed, line):
     with pytest.raises(ShapeError, match=line):
         inflated_config(base.config, OWN._replace(**changed))
 
 
 @pytest.mark.parametrize("odd", [{"attention_bias": True}, {"mlp_bias": True}])
-def test_other_models_are_refused(odd):
+def test_other_models_are_rejected(odd):
     with pytest.raises(ShapeError, match="only Llama checkpoints without biases"):
         inflated_config(LlamaConfig(**OWN._asdict(), **odd), OWN)
 
@@ -105,7 +105,7 @@ def test_an_untied_checkpoint_cannot_be_tied():
         inflated_config(base, OWN)
 
 
-def test_the_shapes_have_the_sizes_that_their_names_say():
+def test_shapes_have_the_sizes_in_their_names():
     with torch.device("meta"):
         sizes = {
             name: LlamaForCausalLM(LlamaConfig(**shape._asdict())).num_parameters()
@@ -119,7 +119,7 @@ def test_the_shapes_have_the_sizes_that_their_names_say():
     assert sizes["small-draft"] < sizes["small-target"] < 1e8
 
 
-def test_an_engine_says_the_small_checkpoints_texts(base, tmp_path):
+def test_an_inflated_model_generates_the_small_models_text(base, tmp_path):
     base.save_pretrained(tmp_path / "small")
     shape = OWN._replace(
         hidden_size=96, num_attention_heads=8, head_dim=12, num_hidden_layers=3, vocab_size=100
@@ -138,7 +138,7 @@ def test_an_engine_says_the_small_checkpoints_texts(base, tmp_path):
             assert said.accepted == said.drafted
 
 
-def test_a_folder_describes_the_large_checkpoint(base, tmp_path):
+def test_the_written_folder_describes_the_large_checkpoint(base, tmp_path):
     base.save_pretrained(tmp_path / "small")
     shape = OWN._replace(hidden_size=96, vocab_size=100, num_hidden_layers=3)
     checkpoint = read_checkpoint(write_folder(tmp_path / "small", shape, tmp_path / "large"))

@@ -1,4 +1,4 @@
-"""What the soak test counts as growth, as a wrong answer and as the error of a fault."""
+"""The soak test detects leaks and wrong answers, and attributes errors to faults."""
 
 import pytest
 from benchmarks.soak.asking import SoakOutcome
@@ -35,7 +35,7 @@ def left_behind(before, after):
     return [course.name for course in threads_at_rest(before, after) if not course.flat]
 
 
-def test_constant_use_is_no_growth():
+def test_constant_use_is_not_a_leak():
     assert grown(samples()) == []
 
 
@@ -43,16 +43,16 @@ def test_growth_during_warm_up_is_ignored():
     assert grown(samples(memory=lambda n: 100.0 + 10 * min(n, 30))) == []
 
 
-def test_one_high_sample_is_no_growth():
+def test_one_high_sample_is_not_a_leak():
     assert grown(samples(descriptors=lambda n: 500 if n == 110 else 10)) == []
 
 
-def test_a_slow_leak_is_growth():
+def test_a_slow_leak_is_detected():
     a_sample = 2 * MEMORY_MB / 60
     assert grown(samples(memory=lambda n: 100.0 + a_sample * n)) == ["loop: memory, MB"]
 
 
-def test_descriptors_that_stay_open_are_growth():
+def test_descriptors_that_stay_open_are_a_leak():
     assert grown(samples(descriptors=lambda n: 5 + n * 3 * FEW // 120)) == ["loop: descriptors"]
 
 
@@ -60,7 +60,7 @@ def test_descriptors_that_stay_open_are_growth():
     ("model", "lost_before", "lost", "kept"),
     [("bls_stream", 0, 0, 0), ("bls_stream", 0, 3, 3), ("bls_stream", 2, 3, 1), ("draft", 0, 3, 0)],
 )
-def test_leaked_threads_are_growth_except_one_per_lost_call(model, lost_before, lost, kept):
+def test_leaked_threads_are_detected_except_one_per_lost_call(model, lost_before, lost, kept):
     before = sample(threads=10, lost=lost_before, model=model)
     allowed = sample(threads=10 + FEW + kept, lost=lost, model=model)
     assert left_behind(before, allowed) == []
@@ -68,12 +68,12 @@ def test_leaked_threads_are_growth_except_one_per_lost_call(model, lost_before, 
     assert left_behind(before, more) == [f"{model}: threads at rest"]
 
 
-def test_threads_of_running_requests_are_no_growth():
+def test_threads_of_running_requests_are_not_a_leak():
     crowded = [sample(n, threads=10 + n) for n in range(120)]
     assert grown([*crowded, sample(120, threads=10)]) == []
 
 
-def test_processes_of_one_model_are_added_up():
+def test_processes_of_one_model_are_summed():
     names = {1: "triton", 2: "bls_stream", 3: "bls_stream"}
     assert _by_model(names, lambda pid: 10 * pid) == {"triton": 10, "bls_stream": 50}
 
@@ -89,7 +89,7 @@ def test_processes_of_one_model_are_added_up():
         (SoakOutcome((), left=True), True),
     ],
 )
-def test_an_answer_is_the_baselines_or_its_beginning_if_the_client_left(outcome, right):
+def test_a_cancelled_answer_is_the_beginning_of_the_baselines(outcome, right):
     assert _right(QUESTION, outcome) is right
 
 

@@ -1,4 +1,4 @@
-"""How many tokens the target is asked for at once, so that a reader never waits long."""
+"""The number of tokens per call of the target alone, which bounds a client's wait."""
 
 import pytest
 from scripted import SETTINGS, Health, ids, play, with_engines
@@ -58,7 +58,7 @@ def test_a_stream_of_a_self_drafting_engine_has_chunks():
 
 
 class Notes(World):
-    """Notes how long each call without drafts took, and how many tokens it was asked for."""
+    """Record duration and number of tokens of each call without drafts."""
 
     def target(self, call):
         before = self.seconds
@@ -91,7 +91,7 @@ DEAR_DRAFTS = Times(target=0.030, verify_slope=0.3, draft=0.030)
 
 def test_streams_keep_their_pace_while_drafts_are_paused():
     world = play_auto(DEAR_DRAFTS, streams_text=True)
-    assert sum(tokens for tokens, _ in world.plain) > 400  # drafts rest most of the time
+    assert sum(tokens for tokens, _ in world.plain) > 400  # drafts are paused most of the time
     assert max(seconds for _, seconds in world.plain) < 0.1
 
 

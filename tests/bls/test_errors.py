@@ -1,4 +1,4 @@
-"""What an engine's failure says, of which model, and under which code."""
+"""Errors of an engine have its model, a message and a code."""
 
 from tandem.bls.errors import (
     BadRequest,

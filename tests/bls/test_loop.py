@@ -1,4 +1,4 @@
-"""The loop with scripted engines: the text is the target's own, and the statistics add up."""
+"""The loop with scripted engines: the text is the target's, and the statistics add up."""
 
 from dataclasses import replace
 
@@ -124,7 +124,7 @@ def test_kinds_are_accepted_correction_bonus_and_plain():
 
 @settings(deadline=None)
 @given(requests.filter(lambda request: request.stop_strings == ()), languages)
-def test_a_round_emits_accepted_plus_one_when_nothing_ends_the_answer(request, language):
+def test_a_round_emits_accepted_tokens_plus_one(request, language):
     request = replace(request, end_ids=())
     decoding = decoding_of(request)
     play(decoding, Target(language, ()), Draft(language, (True, True, False)))

@@ -1,4 +1,4 @@
-"""What the loop counts: rounds, tokens, KV blocks and seconds."""
+"""The loop counts rounds, tokens, KV blocks and seconds."""
 
 import pytest
 from scripted import (
@@ -20,7 +20,7 @@ from tandem.bls.effects import EngineAnswer, KvBlocks
 
 
 @pytest.mark.parametrize("end", [END, 6])
-def test_a_dropped_end_token_counts_in_the_rounds_of_the_engine(end):
+def test_a_dropped_end_token_counts_in_engine_rounds(end):
     class Speculates(Target):
         def answers(self, call):
             answer = next(super().answers(call))

@@ -1,4 +1,4 @@
-"""What the loop keeps for the client beside tokens: logits and log-probabilities."""
+"""Outputs of the loop in addition to tokens: logits and log-probabilities."""
 
 import numpy as np
 from scripted import (

@@ -1,4 +1,4 @@
-"""What a round asks about the tokens so far."""
+"""Facts about a sequence that each round needs."""
 
 import pytest
 from scripted import ids

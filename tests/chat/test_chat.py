@@ -1,4 +1,4 @@
-"""What holds of the small pairs holds of a real chat model."""
+"""The promises tested with small pairs also hold for a real chat model."""
 
 import json
 import urllib.request
@@ -47,7 +47,7 @@ def drafted(answer):
 
 
 def token_ids(client, messages):
-    """What the gateway makes of a chat."""
+    """The gateway's token ids of a chat."""
     url = str(client.base_url).removesuffix("/v1/") + "/tokenize"
     body = json.dumps({"messages": messages}).encode()
     request = urllib.request.Request(url, body, {"content-type": "application/json"})
@@ -56,7 +56,7 @@ def token_ids(client, messages):
 
 
 def generated(transformers_model, messages, max_tokens):
-    """The text that transformers' `generate` answers a chat with."""
+    """The answer of transformers' `generate` to a chat."""
     tokenizer, model = transformers_model
     inputs = tokenizer.apply_chat_template(
         messages, add_generation_prompt=True, return_tensors="pt", return_dict=True
@@ -74,13 +74,13 @@ def generated(transformers_model, messages, max_tokens):
     ],
     ids=["question", "system", "turns"],
 )
-def test_chat_template_gives_the_ids_that_transformers_gives(client, transformers_model, messages):
+def test_the_chat_template_gives_the_same_ids_as_transformers(client, transformers_model, messages):
     tokenizer, _ = transformers_model
     theirs = tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=True)
     assert token_ids(client, messages) == theirs["input_ids"]
 
 
-def test_special_tokens_in_a_users_text_end_no_turn(client, transformers_model):
+def test_special_tokens_in_a_message_do_not_end_a_turn(client, transformers_model):
     tokenizer, _ = transformers_model
     end = tokenizer.convert_tokens_to_ids(END)
     honest = token_ids(client, FRANCE)
@@ -90,7 +90,7 @@ def test_special_tokens_in_a_users_text_end_no_turn(client, transformers_model):
 
 
 @pytest.mark.parametrize("messages", [FRANCE, EDIT], ids=["question", "edit"])
-def test_greedy_text_is_what_hugging_face_generates(client, transformers_model, messages):
+def test_greedy_text_equals_hugging_face(client, transformers_model, messages):
     expected = generated(transformers_model, messages, 48)
     for drafter in DRAFTERS:
         whole = chat(client, messages, drafter=drafter, max_tokens=48)
@@ -102,7 +102,7 @@ def test_greedy_text_is_what_hugging_face_generates(client, transformers_model, 
 
 
 @pytest.mark.parametrize("drafter", DRAFTERS)
-def test_answer_ends_at_the_end_of_the_turn(client, drafter):
+def test_an_answer_ends_at_the_end_of_the_turn(client, drafter):
     answer = chat(client, FRANCE, drafter=drafter, max_tokens=200)
     assert answer.choices[0].finish_reason == "stop"
     assert "Paris" in text_of(answer)
@@ -111,7 +111,7 @@ def test_answer_ends_at_the_end_of_the_turn(client, drafter):
 
 
 @pytest.mark.parametrize("drafter", DRAFTERS)
-def test_answer_ends_at_its_end_token_named_as_a_stop_string(client, transformers_model, drafter):
+def test_an_answer_ends_at_an_end_token_given_as_a_stop_string(client, transformers_model, drafter):
     tokenizer, _ = transformers_model
     prompt = tokenizer.apply_chat_template(FRANCE, add_generation_prompt=True, tokenize=False)
     more = {"drafter": drafter, "ignore_eos": True}
@@ -144,17 +144,17 @@ def test_every_turn_computes_only_its_new_tokens(server, client, drafter):
         spent = computed(server, at_least=before + 1) - before
         prompt, said = len(token_ids(client, messages)), answer.usage.completion_tokens
         assert answer.usage.prompt_tokens_details.cached_tokens >= seen // BLOCK * BLOCK
-        # What is new: the question, and the token that ended the last answer, which was never read.
+        # New tokens: the question, and the end token of the last answer, which was never computed.
         assert spent <= prompt - seen + said + drafted(answer) + 1
         seen = prompt + said - 1
         messages += [
             {"role": "assistant", "content": text_of(answer)},
             {"role": "user", "content": question},
         ]
-    assert seen > 150  # reading all of it again would have been seen
+    assert seen > 150  # computing all of it again would show
 
 
-def test_16_chats_at_the_same_time_get_the_answers_of_single_chats(client):
+def test_16_concurrent_chats_get_the_answers_of_single_chats(client):
     questions = [f"{ask} {thing}?" for thing in THINGS for ask in ("What is a", "Where is the")]
     chats = [[{"role": "user", "content": question}] for question in questions]
 
@@ -185,7 +185,7 @@ GUIDED = [
 
 
 @pytest.mark.parametrize(("schema", "question"), GUIDED, ids=["object", "choice", "list"])
-def test_a_guided_chat_fits_and_is_what_hugging_face_generates_by_masks(
+def test_a_guided_chat_is_valid_and_equals_masked_hugging_face(
     client, transformers_model, checkpoint, schema, question
 ):
     tokenizer, model = transformers_model

@@ -1,4 +1,4 @@
-"""Asks a gateway through litellm, in whose environment it runs; prints what came as JSON.
+"""Call a gateway with litellm, in litellm's environment; print the results as JSON.
 
 usage: ask_litellm.py API_BASE PROMPT...
 """
@@ -25,7 +25,7 @@ def chat(prompt):
 
 
 def told(answer):
-    """What is compared of a whole answer."""
+    """The compared fields of a whole answer."""
     choice = answer.choices[0]
     text = choice.message.content if "message" in choice else choice.text
     return {
@@ -36,10 +36,10 @@ def told(answer):
 
 
 def failed(**changes):
-    """What litellm makes of an error."""
+    """Litellm's exception for an error."""
     try:
         answer = litellm.completion(**chat(PROMPTS[0]) | changes)
-    except openai.APIStatusError as error:  # which all errors of litellm are
+    except openai.APIStatusError as error:  # the base of all litellm errors
         kind = type(error).__name__
         return {"kind": kind, "status": error.status_code, "message": str(error)}
     return told(answer)
@@ -53,7 +53,7 @@ def streamed():
 
 
 async def streamed_to_await():
-    """The same, each chunk awaited."""
+    """A chat in chunks, asynchronously."""
     stream = await litellm.acompletion(**chat(PROMPTS[0]), **STREAM)
     return told(litellm.stream_chunk_builder([chunk async for chunk in stream]))
 

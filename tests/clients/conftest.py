@@ -26,7 +26,7 @@ class Gateway(NamedTuple):
     url: str
 
     def counters(self) -> Counter[str]:
-        """Return what it counts, by name and labels as it writes them."""
+        """Return the gateway's counters, by name and labels as written."""
         with urllib.request.urlopen(f"{self.url}/metrics") as answer:
             lines = answer.read().decode().splitlines()
         samples = (line.rpartition(" ") for line in lines if not line.startswith("#"))
@@ -35,7 +35,7 @@ class Gateway(NamedTuple):
 
 @pytest.fixture(scope="session")
 def pair(tmp_path_factory) -> Path:
-    """The demo pair, with a chat template that makes a chat the text that it completes."""
+    """The demo pair, with a chat template that renders a chat as the text to complete."""
     folder = tmp_path_factory.mktemp("pair")
     for model in ("target", "draft"):
         shutil.copytree(ROOT / "demo" / model, folder / model)
@@ -45,7 +45,7 @@ def pair(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="session")
 def gateway(pair: Path) -> Iterator[Gateway]:
-    """The gateway of a live `tandem up`; it wants a key."""
+    """The gateway of a live `tandem up`; it requires a key."""
     models = ("--target", pair / "target", "--draft", pair / "draft")
     with up(*models, TANDEM_API_KEY=API_KEY) as process:
         yield Gateway(gateway_of(read_greeting(process)))
@@ -69,7 +69,7 @@ def run(tmp_path_factory) -> Callable[..., str]:
         "TMPDIR": str(home),  # aiperf leaves folders there
         "HF_HOME": str(home / "huggingface"),
         "HF_ENDPOINT": "http://127.0.0.1:9",  # nothing listens there
-        "HF_HUB_OFFLINE": "",  # with it, aiperf takes no tokenizer's folder
+        "HF_HUB_OFFLINE": "",  # with it, aiperf accepts no tokenizer folder
         "HF_DATASETS_OFFLINE": "1",
         "LITELLM_LOCAL_MODEL_COST_MAP": "True",
         "OPENAI_API_KEY": API_KEY,
@@ -88,7 +88,7 @@ def run(tmp_path_factory) -> Callable[..., str]:
             try:
                 printed, said = process.communicate(timeout=300)
             except BaseException:
-                os.killpg(process.pid, signal.SIGKILL)  # with what it has started
+                os.killpg(process.pid, signal.SIGKILL)  # including its child processes
                 raise
         assert process.returncode == 0, printed + said
         return printed

@@ -14,7 +14,7 @@ DRAFTS = "vllm:spec_decode_num_drafts_total"
 
 
 class Profile(NamedTuple):
-    """What aiperf printed and wrote, and what the gateway counted meanwhile."""
+    """The output and files of aiperf, and the gateway's counters for its requests."""
 
     printed: str
     folder: Path
@@ -59,7 +59,7 @@ def test_every_request_is_answered(profile):
     assert results["usage_completion_tokens"]["sum"] == REQUESTS * LENGTH
 
 
-def test_table_of_speculation_is_what_the_gateway_counted(profile):
+def test_the_speculation_table_equals_the_gateways_counters(profile):
     assert "Spec Decode" in profile.printed
     assert "Draft Acceptance Rate (%)" in profile.printed
     results, counted = profile.results, profile.counted
@@ -73,7 +73,7 @@ def test_table_of_speculation_is_what_the_gateway_counted(profile):
     assert rate == pytest.approx(100 * accepted / drafted)
 
 
-def test_counters_of_the_gateway_are_read(profile):
+def test_the_gateways_counters_are_read(profile):
     exported = json.loads((profile.folder / "server_metrics_export.json").read_text())
     (series,) = exported["metrics"][DRAFTS.removesuffix("_total")]["series"]
     assert series["stats"]["total"] == profile.counted[DRAFTS]

@@ -11,13 +11,13 @@ PROMPTS = ["def main():", "import os", "class Point:\n    def "]
 
 @pytest.fixture(scope="module")
 def told(run, gateway):
-    """What litellm got, by the name of the call."""
+    """Litellm's results, by the name of the call."""
     return json.loads(run("python", PROGRAM, f"{gateway.url}/v1", *PROMPTS))
 
 
 @pytest.fixture(scope="module")
 def expected(reference):
-    """What OpenAI's client gets for each prompt."""
+    """The result of OpenAI's client for each prompt."""
     answers = [
         reference.completions.create(
             model="bls_stream", prompt=prompt, max_tokens=24, temperature=0
@@ -35,11 +35,11 @@ def expected(reference):
 
 
 @pytest.mark.parametrize("call", ["whole", "stream", "awaited stream", "text", "without drafts"])
-def test_answer_and_usage_are_what_other_clients_get(told, expected, call):
+def test_answer_and_usage_equal_other_clients(told, expected, call):
     assert told[call] == expected[0]
 
 
-def test_chats_at_the_same_time_get_their_own_answers(told, expected):
+def test_concurrent_chats_get_their_own_answers(told, expected):
     assert told["side by side"] == expected
 
 
@@ -53,7 +53,7 @@ def test_chats_at_the_same_time_get_their_own_answers(told, expected):
         ("wrong key", "AuthenticationError", 401, "send the gateway's key"),
     ],
 )
-def test_errors_are_litellms_own(told, call, kind, status, message):
+def test_errors_have_litellms_types(told, call, kind, status, message):
     assert told[call]["kind"] == kind
     assert told[call]["status"] == status
     assert message in told[call]["message"]

@@ -15,7 +15,7 @@ BATCH = 3
 
 
 class Evaluated(NamedTuple):
-    """What lm_eval wrote, and what the gateway counted meanwhile.
+    """The files of lm_eval, and the gateway's counters for its requests.
 
     tokenizer: remote or local.
     """
@@ -26,12 +26,12 @@ class Evaluated(NamedTuple):
     counted: Counter[str]
 
     def samples(self, task):
-        """What was asked and answered for each document."""
+        """The requests and answers of each document."""
         (file,) = self.folder.rglob(f"samples_{task}_*.jsonl")
         return [json.loads(line) for line in file.read_text().splitlines()]
 
     def requests(self, path):
-        """How many requests had which status."""
+        """The number of requests by status."""
         begin = f'tandem_gateway_requests_total{{endpoint="{path}",status='
         return {
             k.removeprefix(begin)[1:4]: n for k, n in self.counted.items() if k.startswith(begin)
@@ -49,7 +49,7 @@ def theirs(pair):
 
 
 def continuation(theirs, prompt):
-    """The text that transformers' `generate` goes on with, up to the stop string."""
+    """The continuation by transformers' `generate`, up to the stop string."""
     tokenizer, model = theirs
     inputs = tokenizer(prompt, return_tensors="pt")
     ids = model.generate(**inputs, max_new_tokens=LENGTH, do_sample=False)
@@ -58,9 +58,9 @@ def continuation(theirs, prompt):
 
 
 def likelihood(theirs, context, text):
-    """The log-likelihood of a text after a context, and whether it is the likeliest one.
+    """The log-likelihood of a text after a context, and whether it is the most likely one.
 
-    As lm_eval does it, the spaces that end a context belong to the text.
+    As in lm_eval, the spaces that end a context belong to the text.
     """
     import torch
 
@@ -105,8 +105,8 @@ def write(file, rows):
 def evaluated(request, run, gateway, pair, data):
     """The results of both tasks.
 
-    By lm_eval's defaults the gateway tokenizes, and batches come one after the other. With a local
-    tokenizer they come side by side.
+    By lm_eval's defaults, the gateway tokenizes and batches are sequential. With a local tokenizer
+    they are concurrent.
     """
     output, before = data / request.param, gateway.counters()
     local = [f"tokenizer={pair / 'target'}", "tokenizer_backend=huggingface", "num_concurrent=2"]
@@ -131,11 +131,11 @@ def evaluated(request, run, gateway, pair, data):
     return Evaluated(request.param, json.loads(results.read_text())["results"], output, counted)
 
 
-def test_generated_texts_equal_those_of_transformers(evaluated):
+def test_generated_texts_equal_transformers(evaluated):
     assert evaluated.results["complete_code"]["exact_match,none"] == pytest.approx(5 / 6)
 
 
-def test_likelihoods_equal_those_of_transformers(evaluated, theirs):
+def test_likelihoods_equal_transformers(evaluated, theirs):
     assert evaluated.results["choose_code"]["acc,none"] == 1
     greedy = []
     for sample in evaluated.samples("choose_code"):
@@ -152,7 +152,7 @@ def test_likelihoods_equal_those_of_transformers(evaluated, theirs):
 
 
 def test_each_batch_is_one_request_and_none_is_rejected(evaluated):
-    """lm_eval would send it again."""
+    """lm_eval would retry a rejected one."""
     assert evaluated.requests("/v1/completions") == {"200": (6 + 12) / BATCH}
     tokenized = evaluated.requests("/tokenize")
     assert set(tokenized) == ({"200"} if evaluated.tokenizer == "remote" else set())

@@ -1,4 +1,4 @@
-"""The shipped pair loads, shares its tokenizer and keeps its promises of size."""
+"""The shipped pair loads, shares its tokenizer and has the documented sizes."""
 
 import json
 from pathlib import Path
@@ -16,12 +16,12 @@ def read_prompts():
 
 
 @pytest.mark.parametrize("folder", ["tokenizer", *MODELS])
-def test_every_folder_carries_the_same_tokenizer(folder):
+def test_every_folder_has_the_same_tokenizer(folder):
     for name in ("tokenizer.json", "tokenizer_config.json"):
         assert (DEMO / folder / name).read_bytes() == (DEMO / "tokenizer" / name).read_bytes()
 
 
-def test_tokenizer_round_trips_and_adds_nothing():
+def test_the_tokenizer_round_trips_and_adds_no_tokens():
     tokenizer = Tokenizer.from_file(str(DEMO / "tokenizer" / "tokenizer.json"))
     ids = tokenizer.encode(SOURCE).ids
     assert tokenizer.decode(ids) == SOURCE
@@ -35,7 +35,7 @@ def test_runs_of_spaces_and_newlines_are_one_token_each():
         assert len(tokenizer.encode(f"x{run}y").ids) == 3
 
 
-def test_auto_tokenizer_agrees():
+def test_auto_tokenizer_gives_the_same_ids():
     transformers = pytest.importorskip("transformers")
     auto = transformers.AutoTokenizer.from_pretrained(DEMO / "target")
     plain = Tokenizer.from_file(str(DEMO / "tokenizer" / "tokenizer.json"))
@@ -45,7 +45,7 @@ def test_auto_tokenizer_agrees():
 
 
 @pytest.mark.parametrize("role", MODELS)
-def test_shipped_model_loads_and_shares_the_vocabulary(role):
+def test_the_shipped_models_load_and_share_the_vocabulary(role):
     torch = pytest.importorskip("torch")
     transformers = pytest.importorskip("transformers")
     # bfloat16, as it is stored, ends the process on virtual machines that only claim to have AMX
@@ -58,11 +58,11 @@ def test_shipped_model_loads_and_shares_the_vocabulary(role):
     assert torch.isfinite(model(ids).logits).all()
 
 
-def test_weights_together_stay_under_34_megabytes():
+def test_all_weights_take_less_than_34_megabytes():
     assert sum((DEMO / role / "model.safetensors").stat().st_size for role in MODELS) <= 34e6
 
 
-def test_prompts_are_many_distinct_and_of_the_promised_length():
+def test_prompts_are_distinct_and_have_the_documented_length():
     tokenizer = Tokenizer.from_file(str(DEMO / "tokenizer" / "tokenizer.json"))
     prompts = read_prompts()
     assert len(prompts) >= 50

@@ -5,7 +5,7 @@ from tandem.demo.corpus import Document, clean, is_usable
 CODE = "def add(left, right):\n    return left + right\n\n\n"
 
 
-def test_clean_drops_the_licence_header_and_trailing_space():
+def test_clean_drops_the_license_header_and_trailing_space():
     text = "#!/usr/bin/env python\n# Copyright somebody\n\nimport os  \n\n\n\n\n\nx = os.sep\n\n"
     assert clean(text) == "import os\n\n\nx = os.sep\n"
 
@@ -23,7 +23,7 @@ def test_source_is_usable_and_tables_are_not():
     assert not is_usable("# äöüß\n" * 100)
 
 
-def test_split_depends_on_the_name_alone_and_holds_out_a_few_percent():
+def test_the_split_depends_only_on_the_name_and_holds_out_a_few_percent():
     splits = Counter(Document(f"package/module_{i}.py", "").split for i in range(5000))
     assert Document("a.py", "one").split == Document("a.py", "two").split
     assert 0.02 < splits["held_out"] / 5000 < 0.04

@@ -7,16 +7,16 @@ def test_a_round_emits_accepted_plus_one():
     assert rounds([5, 6, 7, 8, 9], guesses=[5, 6, 0, 8, 9], draft_len=4) == [3, 2]
 
 
-def test_perfect_draft_emits_draft_len_plus_one():
+def test_a_perfect_draft_emits_draft_len_plus_one():
     text = list(range(10))
     assert rounds(text, guesses=text, draft_len=4) == [5, 5]
 
 
-def test_useless_draft_emits_one_token_a_round():
+def test_a_useless_draft_emits_one_token_per_round():
     assert rounds([1, 2, 3], guesses=[0, 0, 0], draft_len=4) == [1, 1, 1]
 
 
-def test_last_round_drafts_no_more_than_tokens_left_minus_one():
+def test_the_last_round_drafts_at_most_the_tokens_left_minus_one():
     assert rounds([1, 2], guesses=[1, 2], draft_len=4) == [2]
     assert rounds([1], guesses=[1], draft_len=4) == [1]
 

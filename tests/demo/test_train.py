@@ -16,18 +16,18 @@ def test_batches_are_windows_of_the_stream():
     assert (rows.diff(dim=1) == 1).all()
 
 
-def test_a_batch_depends_on_its_index_alone():
+def test_a_batch_depends_only_on_its_index():
     assert torch.equal(batch(STREAM, 7, 4, 16), batch(STREAM, 7, 4, 16))
     assert not torch.equal(batch(STREAM, 7, 4, 16), batch(STREAM, 8, 4, 16))
 
 
-def test_one_epoch_of_batches_repeats_no_window():
+def test_an_epoch_repeats_no_window():
     windows = len(STREAM) // 16 - 2
     starts = [int(row[0]) for i in range(windows // 4) for row in batch(STREAM, i, 4, 16)]
     assert len(set(starts)) == len(starts)
 
 
-def test_rate_warms_up_holds_and_falls_to_zero():
+def test_the_learning_rate_warms_up_holds_and_falls_to_zero():
     shares = [rate_share(step, steps=1000) for step in range(1000)]
     assert shares[0] < 0.05
     assert shares[100] == shares[499] == 1.0

@@ -26,7 +26,7 @@ def next_token_loss(model, rows):
 ROWS = torch.arange(16).repeat(4, 1) % 7
 
 
-def test_workers_leave_the_gradients_of_one_pass_over_all_rows():
+def test_workers_compute_the_gradients_of_one_pass():
     model, alone = Model(), Model()
     loss = Workers(model, next_token_loss).backward(ROWS)
     expected = next_token_loss(alone, ROWS)

@@ -1,4 +1,4 @@
-"""The chart, rendered without a cluster, and the programs that it puts into a pod."""
+"""The chart, rendered without a cluster, and its programs for pods."""
 
 import importlib.util
 from pathlib import Path
@@ -27,7 +27,7 @@ class Release:
 
     @property
     def template(self):
-        """The pod that answers."""
+        """The template of the serving pod."""
         if "Deployment" in self.manifests:
             return self.manifests["Deployment"]["spec"]["template"]
         return self.group["leaderTemplate"]
@@ -64,7 +64,7 @@ def release(request):
 
 @pytest.fixture
 def program():
-    """program("health") is a program of the chart as a module."""
+    """program("health") returns a program of the chart as a module."""
 
     def load(name):
         spec = importlib.util.spec_from_file_location(name, CHART / "files" / f"{name}.py")

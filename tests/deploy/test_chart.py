@@ -1,4 +1,4 @@
-"""The chart renders, validates, and says what a pod needs."""
+"""The chart renders, validates, and declares what a pod needs."""
 
 import re
 from pathlib import Path
@@ -48,7 +48,7 @@ def test_manifests_match_the_schemas_of_kubernetes(release, version):
             kubernetes_validate.validate(manifest, version, strict=True)
 
 
-def test_lint_finds_no_error():
+def test_helm_lint_finds_no_error():
     found = helm_python.lint(ROOT / "deploy" / "helm" / "tandem")
     assert found["errors"] == []
 
@@ -124,7 +124,7 @@ def test_nothing_runs_as_root(release):
     assert context["capabilities"]["drop"] == ["ALL"]
 
 
-def test_the_config_map_has_every_program_that_a_pod_runs(release):
+def test_the_config_map_contains_every_program_of_a_pod(release):
     mounts = {mount["mountPath"]: mount["name"] for mount in release.server["volumeMounts"]}
     assert mounts["/etc/tandem"] == "files"
     for name, text in release.manifests["ConfigMap"]["data"].items():
@@ -134,7 +134,7 @@ def test_the_config_map_has_every_program_that_a_pod_runs(release):
         assert path in release.manifests["ConfigMap"]["data"]
 
 
-def test_defaults_are_those_of_the_embedded_profile(render, embedded_profile):
+def test_defaults_equal_the_embedded_profile(render, embedded_profile):
     planned, release = deployment.load(embedded_profile), render({})
     admission, told = planned.profile.admission, release.values["profile"]
     assert told["maxRequests"] == admission.max_requests
@@ -164,7 +164,7 @@ def test_autoscaling_uses_a_gauge_of_the_loop(render, name):
     assert "replicas" not in workload["spec"]
 
 
-def test_the_monitor_scrapes_the_pods_that_answer(render):
+def test_the_monitor_scrapes_the_serving_pods(render):
     release = render("multi-node")
     monitor = release.manifests["PodMonitor"]["spec"]
     selected = monitor["selector"]["matchLabels"].items()
@@ -202,7 +202,7 @@ def test_an_orchestrator_spawns_processes_unless_ranks_are_given(render):
     assert fast_logits.server["args"].count("tritonserver") == 6
 
 
-def test_only_the_leader_of_a_group_answers(render):
+def test_only_the_leader_of_a_group_serves_requests(render):
     release = render("multi-node")
     assert release.group["size"] == 2
     args = release.server["args"]
@@ -228,7 +228,7 @@ def test_a_worker_outlasts_its_leader(render):
     assert worker["terminationGracePeriodSeconds"] > limit
 
 
-def test_mpi_ports_are_for_the_release_only(render):
+def test_mpi_ports_are_open_only_within_the_release(render):
     rules = render("multi-node").manifests["NetworkPolicy"]["spec"]["ingress"]
     assert rules[0]["from"][0]["podSelector"]["matchLabels"]["app.kubernetes.io/name"] == "tandem"
     assert [port["port"] for port in rules[1]["ports"]] == ["http", "grpc", "metrics"]
@@ -277,6 +277,6 @@ def test_mpi_ports_are_for_the_release_only(render):
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_wrong_values_are_rejected_by_name(render, values, message):
+def test_invalid_values_are_rejected(render, values, message):
     with pytest.raises(helm_python.HelmError, match=re.escape(message)):
         render(values)

@@ -1,4 +1,4 @@
-"""The chart's gateway: its pods, who reaches them, and its probes."""
+"""The chart's gateway: its pods, its network access, and its probes."""
 
 import argparse
 
@@ -27,7 +27,7 @@ def options_of(words):
     return parser.parse_args(words)
 
 
-def test_the_gateway_takes_its_arguments(render):
+def test_the_chart_passes_arguments_to_the_gateway(render):
     values = {
         "allowOrigins": ["https://a.example", "https://b.example"],
         "maxBodyMb": 3,
@@ -49,7 +49,7 @@ def test_the_gateway_reaches_every_server(release):
     assert servers["spec"]["selector"].items() <= labels.items()
 
 
-def test_its_pods_are_not_selected_as_servers(release):
+def test_gateway_pods_are_not_selected_as_servers(release):
     labels = release.gateway["deployment"]["spec"]["template"]["metadata"]["labels"]
     selector = release.manifests["Service"]["spec"]["selector"]
     assert selector["app.kubernetes.io/name"] != labels["app.kubernetes.io/name"]
@@ -59,7 +59,7 @@ def test_its_pods_are_not_selected_as_servers(release):
     assert monitor["podMetricsEndpoints"][0]["path"] == "/metrics"
 
 
-def test_the_ingress_leads_to_it(release):
+def test_the_ingress_routes_to_the_gateway(release):
     ingress, service = release.gateway["ingress"]["spec"], release.gateway["service"]
     rule = ingress["rules"][0]
     backend = rule["http"]["paths"][0]["backend"]["service"]

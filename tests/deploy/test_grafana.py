@@ -1,4 +1,4 @@
-"""The dashboard's file; tests/server asks a live server for what it queries."""
+"""The dashboard's file; tests/server runs its queries against a live server."""
 
 import importlib.util
 import json
@@ -15,14 +15,14 @@ def dashboard():
     return json.loads((GRAFANA / "tandem.json").read_text())
 
 
-def test_file_is_what_the_program_writes():
+def test_the_dashboard_file_is_up_to_date():
     spec = importlib.util.spec_from_file_location("dashboard", GRAFANA / "dashboard.py")
     program = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(program)
     assert (GRAFANA / "tandem.json").read_text() == program.text()
 
 
-def test_every_panel_says_what_it_shows_in_which_unit(dashboard):
+def test_every_panel_has_a_description_and_a_unit(dashboard):
     for panel in dashboard["panels"]:
         assert panel["title"]
         assert panel["description"]
@@ -43,7 +43,7 @@ def test_panels_do_not_overlap(dashboard):
     assert max(x for panel in cells for x, _ in panel) < 24
 
 
-def test_dashboard_finds_the_provisioned_datasource(dashboard):
+def test_the_dashboard_uses_the_provisioned_datasource(dashboard):
     provisioned = (GRAFANA / "provisioning" / "datasources" / "prometheus.yaml").read_text()
     datasource = dashboard["templating"]["list"][0]
     assert f"uid: {datasource['current']['value']}" in provisioned

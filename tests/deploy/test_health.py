@@ -18,7 +18,7 @@ ANSWER = (200, json.dumps({"model_name": "bls", "text_output": "\n"}))
 
 
 class Triton:
-    """What a pod's server says; change it while it serves."""
+    """A fake server of a pod; tests change its answers."""
 
     def __init__(self):
         self.answer = ANSWER
@@ -65,7 +65,7 @@ def triton():
 
 @contextmanager
 def serving(triton, *, more_bytes=0):
-    """Serve on a port of the machine's choice; yield the URL. more_bytes: that do not come."""
+    """Serve on a free port; yield the URL. more_bytes: announced but not sent."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self):
@@ -86,7 +86,7 @@ def serving(triton, *, more_bytes=0):
             pass
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        server.handle_error = lambda *_: None  # who asked has lost patience and gone
+        server.handle_error = lambda *_: None  # the client has timed out and left
         threading.Thread(target=server.serve_forever).start()
         yield f"http://127.0.0.1:{server.server_port}"
         server.shutdown()
@@ -103,7 +103,7 @@ def ailment(program, triton):
     return ask
 
 
-def test_a_server_that_answers_is_well(ailment):
+def test_a_server_that_answers_is_healthy(ailment):
     assert ailment() is None
 
 
@@ -114,7 +114,7 @@ def test_a_server_that_answers_is_well(ailment):
         ((500, '{"error":"the target is lost"}'), "500: "),
     ],
 )
-def test_a_server_that_answers_with_an_error_is_ill(ailment, triton, answer, ailment_begins):
+def test_a_server_that_answers_with_an_error_is_unhealthy(ailment, triton, answer, ailment_begins):
     triton.answer = answer
     assert ailment().startswith(ailment_begins)
 
@@ -128,14 +128,14 @@ def test_a_full_queue_does_not_restart_the_server(ailment, triton):
     assert ailment() is None
 
 
-def test_a_server_without_an_answer_in_time_is_alive_if_it_is_busy(ailment, triton):
+def test_a_busy_server_without_an_answer_in_time_is_alive(ailment, triton):
     triton.seconds, triton.calls_a_scrape = 0.5, 40
     assert ailment(patience=0.1) is None
     triton.calls_a_scrape = 0
     assert ailment(patience=0.1).startswith("no answer in 0.1 s, and no call of 'target' meanwhile")
 
 
-def test_a_server_that_is_gone_is_ill(program):
+def test_a_stopped_server_is_unhealthy(program):
     gone = "http://127.0.0.1:9"
     assert "refused" in program("health").ailment(gone, gone, "target", 1.0)
 
@@ -149,7 +149,7 @@ def blindness(program, triton):
     return ask
 
 
-def test_a_server_is_alive_as_long_as_each_of_its_watchers_looks(blindness, triton):
+def test_a_server_is_alive_while_each_watcher_is(blindness, triton):
     triton.looked = {"bls": 3.0, "bls_stream": 20.0}
     assert blindness() is None
     triton.other_loop_looked = 90.0
@@ -159,12 +159,12 @@ def test_a_server_is_alive_as_long_as_each_of_its_watchers_looks(blindness, trit
     assert blindness() == 'the requests of model="bls_stream" were last checked 90 s ago'
 
 
-def test_a_server_that_does_not_answer_says_nothing_about_its_watchers(program):
+def test_without_an_answer_the_state_of_watchers_is_unknown(program):
     assert program("health").blindness("http://127.0.0.1:9/metrics") is None
 
 
 @pytest.mark.parametrize("loop", ["untaken", "other_loop_untaken"])
-def test_a_server_whose_streams_hang_is_ill(program, triton, loop):
+def test_a_server_whose_streams_hang_is_unhealthy(program, triton, loop):
     silence = program("health").silence_of_streams
     with serving(triton) as url:
         setattr(triton, loop, 30.0)
@@ -180,7 +180,7 @@ def test_a_probe_uses_no_proxy(program, triton, monkeypatch):
         assert program("health").silence_of_streams(f"{url}/metrics")
 
 
-def test_incomplete_metrics_say_nothing(program, triton):
+def test_incomplete_metrics_are_ignored(program, triton):
     with serving(triton, more_bytes=1) as url:
         assert program("health").samples(f"{url}/metrics", HEARTBEAT) == []
 
@@ -205,7 +205,7 @@ def drained(program, triton):
     return wait
 
 
-def test_drained_waits_for_what_runs_and_what_waits(drained, triton):
+def test_a_drain_waits_for_running_and_waiting_requests(drained, triton):
     triton.running = triton.waiting = triton.other_loop_running = 1
     threading.Timer(0.2, lambda: setattr(triton, "running", 0)).start()
     threading.Timer(0.3, lambda: setattr(triton, "waiting", 0)).start()
@@ -215,7 +215,7 @@ def test_drained_waits_for_what_runs_and_what_waits(drained, triton):
 
 
 @pytest.mark.parametrize("state", ["page_seconds", "empty", "running"])
-def test_the_drain_ends_at_its_limit_if_metrics_are_late_empty_or_not_zero(drained, triton, state):
+def test_the_drain_ends_at_its_limit_without_clear_metrics(drained, triton, state):
     setattr(triton, state, 0.5)
     assert 0.3 <= drained(limit=0.3) < 100
 
@@ -226,7 +226,7 @@ def test_a_single_zero_does_not_end_the_drain(drained, triton):
     assert triton.running_by_scrape == [1]
 
 
-def test_a_server_that_is_gone_is_drained_after_the_notice_to_balancers(program):
+def test_a_stopped_server_is_drained_after_the_notice_to_balancers(program):
     health = program("health")
     health.POLL_SECONDS = 0.05
     began = time.monotonic()

@@ -1,4 +1,4 @@
-"""The Dockerfiles and the compose file, as far as they can be judged without building them."""
+"""The Dockerfiles and the compose file, checked without building images."""
 
 import argparse
 import json
@@ -69,7 +69,7 @@ def serving_health(status):
 
 @pytest.fixture(scope="module")
 def triton():
-    """The installed server, and how to run it."""
+    """The command and environment of the installed server."""
     install = find_triton()
     libraries = ":".join(map(str, install.library_path))
     return install, os.environ | {"LD_LIBRARY_PATH": libraries}
@@ -77,7 +77,7 @@ def triton():
 
 @pytest.fixture(scope="module")
 def flags(triton):
-    """Every flag that Triton knows."""
+    """Every flag of Triton."""
     install, environment = triton
     said = subprocess.run(
         [install.binary, "--help"], env=environment, capture_output=True, text=True, check=False
@@ -115,7 +115,7 @@ def test_an_image_runs_as_a_user_and_exposes_its_ports(name):
     assert told(final, "EXPOSE") == ["8000 8001 8002" + gateway]
 
 
-def test_the_image_has_the_repository_and_its_probe_and_nothing_else_of_ours():
+def test_the_image_has_only_the_repository_and_its_probe():
     render, _, final = read("Dockerfile")
     assert told(final, "COPY") == ["--from=render /repository /repository", f"{PROBE} /health.py"]
     assert told(final, "ADD") == told(final, "RUN") == []
@@ -140,7 +140,7 @@ def test_the_gateways_image_serves_with_the_tokenizer_of_the_profile():
 
 
 @pytest.mark.parametrize("name", IMAGES)
-def test_an_image_asks_for_a_token(program, name):
+def test_the_health_check_asks_for_a_token(program, name):
     image = read(name)[-1]
     python, script, *words = health_check(image)
     assert f"{PROBE} {script}" in told(image, "COPY")
@@ -152,7 +152,7 @@ def test_an_image_asks_for_a_token(program, name):
 
 
 @pytest.mark.parametrize(("status", "healthy"), [(200, True), (503, False), (None, False)])
-def test_the_gateways_image_is_healthy_as_its_health_page_says(monkeypatch, status, healthy):
+def test_the_gateways_image_checks_its_health_page(monkeypatch, status, healthy):
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
     python, *words = health_check(read("Dockerfile")[1])
     with serving_health(status) as port:
@@ -162,7 +162,7 @@ def test_the_gateways_image_is_healthy_as_its_health_page_says(monkeypatch, stat
 
 
 @pytest.mark.parametrize("name", IMAGES)
-def test_dockerignore_keeps_everything_that_an_image_copies(name):
+def test_dockerignore_excludes_nothing_that_an_image_copies(name):
     copies = [copy for stage in read(name) for copy in told(stage, "COPY") if "--from" not in copy]
     sources = [source for copy in copies for source in copy.split()[:-1] if source != "."]
     assert sources
@@ -171,7 +171,7 @@ def test_dockerignore_keeps_everything_that_an_image_copies(name):
 
 
 def is_left_out(source):
-    """Whether a file is left out: the last matching line of .dockerignore decides."""
+    """Return whether a file is excluded: the last matching line of .dockerignore decides."""
     parents = [source, *map(str, Path(source).parents)]
     left_out = False
     for line in (ROOT / ".dockerignore").read_text().splitlines():
@@ -181,7 +181,7 @@ def is_left_out(source):
     return left_out
 
 
-def test_the_image_has_the_last_triton_with_tensorrt_engines_and_the_tested_guide_library():
+def test_the_image_has_the_tested_versions_of_triton_and_llguidance():
     text = (ROOT / "Dockerfile").read_text()
     assert "ARG BASE=nvcr.io/nvidia/tritonserver:26.07-trtllm-python-py3\n" in text
     [pinned] = re.findall(r'"(llguidance\S+)"', (ROOT / "pyproject.toml").read_text())
@@ -189,7 +189,7 @@ def test_the_image_has_the_last_triton_with_tensorrt_engines_and_the_tested_guid
     assert f"'{REQUIREMENT}'" in text
 
 
-def test_the_image_serves_as_the_repository_says(capsys, tmp_path, embedded_profile, triton, flags):
+def test_the_image_starts_triton_like_serve_sh(capsys, tmp_path, embedded_profile, triton, flags):
     output = tmp_path / "repository"
     main(["render", "--profile", str(embedded_profile), "--output", str(output)])
     said = shlex.split(capsys.readouterr().out.splitlines()[-1])
@@ -205,7 +205,7 @@ def test_the_image_serves_as_the_repository_says(capsys, tmp_path, embedded_prof
     assert any("thread-pool-size=" in word for word in words)
 
 
-def test_the_cpu_image_serves_the_default_with_a_python_that_triton_has_a_stub_for():
+def test_the_cpu_image_has_a_python_that_triton_supports():
     stages = read("Dockerfile.cpu")
     base, final = stages[0], stages[-1]
     assert json.loads(told(final, "CMD")[-1]) == ["tandem", "up", "--address", "0.0.0.0"]
@@ -214,7 +214,7 @@ def test_the_cpu_image_serves_the_default_with_a_python_that_triton_has_a_stub_f
     assert re.search(r"python:(3\.\d+)-", told(base, "FROM")[0])[1] in stubs
 
 
-def test_the_chart_gives_triton_only_options_that_it_knows(release, triton, flags):
+def test_the_chart_uses_only_options_that_triton_knows(release, triton, flags):
     options = [a for a in release.server["args"] if re.match(r"--[a-z-]+=|--disable", a)]
     assert options
     assert [option for option in options if not is_known(option, triton, flags)] == []
@@ -232,7 +232,7 @@ def test_compose_finds_every_file_it_mounts():
         assert (ROOT / build["dockerfile"]).is_file()
 
 
-def test_compose_publishes_the_port_of_a_gateway_that_has_its_own_image():
+def test_compose_publishes_the_gateways_port():
     server = yaml.safe_load((ROOT / "compose.yaml").read_text())["services"]["server"]
     more = yaml.safe_load((ROOT / "deploy" / "compose.gpu.yaml").read_text())["services"]
     added = more["gateway"]

@@ -23,7 +23,7 @@ VALUES = {"launch": LAUNCH, "gpus": 2}
 
 @pytest.fixture
 def environment(tmp_path):
-    """The environment of a container, but for its pod's name."""
+    """The environment of a container, except its pod's name."""
     server = tmp_path / "tritonserver"
     server.write_text(SERVER)
     server.chmod(0o755)
@@ -32,7 +32,7 @@ def environment(tmp_path):
         "PATH": f"{tmp_path}:{BIN}:{os.environ['PATH']}",
         "LWS_LEADER_ADDRESS": LOOPBACK,
         "TANDEM_RANKS_PORT": str(port),
-        "http_proxy": "http://127.0.0.1:9",  # of a webhook; the leader is asked without it
+        "http_proxy": "http://127.0.0.1:9",  # from a webhook; the leader has no such variable
         **dict.fromkeys(("no_proxy", "NO_PROXY"), ""),
         "OMPI_ALLOW_RUN_AS_ROOT": "1",
         "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
@@ -50,8 +50,11 @@ def start(args, pod, environment):
 
 
 def run_group(render, environment):
-    """Run a group to its end; return what its ranks said, and the leader's and worker's status."""
-    group, here = render(VALUES).group, socket.gethostname()  # mpirun knows its own pod by that
+    """Run a group to its end; return the ranks' output, and the leader's and worker's status."""
+    group, here = (
+        render(VALUES).group,
+        socket.gethostname(),
+    )  # mpirun recognizes its own pod by this
     leader, worker = (
         group[role]["spec"]["containers"][0]["args"]
         for role in ("leaderTemplate", "workerTemplate")
@@ -67,7 +70,7 @@ def run_group(render, environment):
     return sorted(said.splitlines()), leading.returncode, following.returncode
 
 
-def test_ranks_start_in_the_pods_that_follow(render, environment):
+def test_ranks_start_in_the_worker_pods(render, environment):
     ranks, leading, following = run_group(render, environment)
     here = socket.gethostname()
     assert [rank.partition(":")[0] for rank in ranks] == [

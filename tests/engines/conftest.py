@@ -44,7 +44,7 @@ CONFIGS = {
 
 
 def teach_cycles(model) -> None:
-    """Make a random model say what follows a token in its cycle, whatever came before it."""
+    """Make a random model continue each token's cycle, independent of earlier tokens."""
     with torch.no_grad():
         for layer in model.model.layers:
             layer.self_attn.o_proj.weight.zero_()
@@ -57,7 +57,7 @@ def teach_cycles(model) -> None:
 
 @pytest.fixture
 def one_thread():
-    """Compute in this thread alone: tensors of a few numbers only lose by being shared out."""
+    """Compute in this thread only: several threads slow down small tensors."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     with torch.inference_mode():
@@ -80,7 +80,7 @@ def checkpoints(tmp_path_factory) -> dict[str, Path]:
 
 @pytest.fixture(scope="session")
 def make_harness(checkpoints):
-    """Build an engine on a random checkpoint, "paged NAME": in pages; all are closed in the end."""
+    """Build an engine on a random checkpoint ("paged NAME": paged); close all at the end."""
     made = []
 
     def make(name="llama", **settings) -> Harness:
@@ -106,7 +106,7 @@ def make_harness(checkpoints):
 
 @pytest.fixture(scope="session")
 def llama(make_harness) -> Harness:
-    """One engine for the tests that do not mind each other."""
+    """One engine, shared by tests that do not affect each other."""
     return make_harness("llama")
 
 

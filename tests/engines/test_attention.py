@@ -1,4 +1,4 @@
-"""Attention in parts: the same as in one, without a mask that grows with prompt times context."""
+"""Attention in parts equals attention at once, with masks of limited size."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SHAPE = KVShape(((KV_HEADS, SIZE, SIZE),), torch.float32, torch.device("cpu"))
 
 
 def attended(start, count, window, seed=1):
-    """Attention of `count` tokens behind `start` others, and the masks that it took."""
+    """Attention of `count` tokens after `start` others, and its masks."""
     generator = torch.Generator().manual_seed(seed)
     entry = KVEntry(length=start)
     entry.resize(SHAPE, start + count)
@@ -30,7 +30,7 @@ def attended(start, count, window, seed=1):
 @pytest.mark.parametrize("window", [None, 5, 40])
 @pytest.mark.parametrize(("start", "count"), [(0, 1), (0, 30), (17, 1), (17, 30), (60, 9)])
 @pytest.mark.parametrize("values", [1, 150, 500, 1000])
-def test_parts_see_what_the_whole_does(monkeypatch, start, count, window, values):
+def test_attention_in_parts_equals_attention_at_once(monkeypatch, start, count, window, values):
     whole, _ = attended(start, count, window)
     monkeypatch.setattr(attention, "MASK_VALUES", values)
     parts, masks = attended(start, count, window)
@@ -40,7 +40,7 @@ def test_parts_see_what_the_whole_does(monkeypatch, start, count, window, values
     assert len(masks) <= 2  # all parts share one, and the last may be shorter
 
 
-def test_an_engine_says_the_same_in_parts(llama, make_harness, monkeypatch):
+def test_attention_in_parts_does_not_change_the_text(llama, make_harness, monkeypatch):
     ids = prompt(31, 120)
     want = llama.tokens(ids, 20)
     monkeypatch.setattr(attention, "MASK_VALUES", 700)

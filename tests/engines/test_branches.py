@@ -1,4 +1,4 @@
-"""Drafting ahead: each branch is what a plain draft call on its text would be, on every engine."""
+"""Drafting ahead: on every engine, a branch equals a plain draft call on its text."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def emulates(harness) -> bool:
 
 
 def branches(engine, ids, drafts, counts, output_len, **given) -> Branches:
-    """Call for branches; `counts` and `output_len` of each accepted length, or of all alike."""
+    """Call for branches; `counts` and `output_len` per accepted length, or one for all."""
     wanted = len(drafts) + 1
     counts, output_len = np.full(wanted, counts, np.int32), np.full(wanted, output_len, np.int32)
     outcome = engine.call(
@@ -45,7 +45,7 @@ def branches(engine, ids, drafts, counts, output_len, **given) -> Branches:
 
 
 def rows(found: Branches) -> list[tuple[int, int, list[int]]]:
-    """(accepted length, next token, what is drafted behind) of each branch."""
+    """(accepted length, next token, drafted tokens) of each branch."""
     lengths = found.lengths.tolist()
     ids = [row[:n] for row, n in zip(found.ids.tolist(), lengths, strict=True)]
     assert not found.ids.size or found.ids.shape[1] == max(lengths)
@@ -53,7 +53,7 @@ def rows(found: Branches) -> list[tuple[int, int, list[int]]]:
 
 
 def assert_plain(engine, ids, drafts, found, output_len, *, sampling=GREEDY, **given) -> None:
-    """Each branch is, token for token, a plain draft call on its own text."""
+    """Assert that each branch equals a plain draft call on its own text."""
     for accepted, token, drafted in rows(found):
         owed = max(0, sampling.min_tokens - accepted - 1)
         length = int(np.broadcast_to(output_len, len(drafts) + 1)[accepted])
@@ -71,7 +71,7 @@ def test_branches_equal_plain_drafts_after_their_outcomes(engine):
     assert len({tuple(row) for *_, row in rows(found)}) > 6  # texts of one length differ
 
 
-def test_next_tokens_are_the_likeliest_but_the_draft_token(engine):
+def test_next_tokens_are_the_most_likely_except_the_draft_token(engine):
     if emulates(engine):
         pytest.skip("its alternatives are a list apart")
     ids = prompt(2, 20)
@@ -107,8 +107,8 @@ def test_each_branch_has_its_own_text_and_noise(engine, sampling):
     assert_plain(engine, ids, drafts, found, 5, sampling=sampling)
 
 
-def test_a_sampled_next_token_is_the_runner_up_under_the_noise_that_is_shared(engine):
-    """What the sampler draws where the draft token may not stand: the likeliest correction."""
+def test_a_sampled_next_token_is_second_best_under_the_shared_noise(engine):
+    """That is the token sampled if the draft token is banned: the most likely correction."""
     if emulates(engine):
         pytest.skip("its alternatives are a list apart")
     ids = prompt(4, 20)
@@ -121,7 +121,7 @@ def test_a_sampled_next_token_is_the_runner_up_under_the_noise_that_is_shared(en
 
 
 def test_each_accepted_length_may_have_its_own_seed(engine):
-    """As a loop gives to a draft whose noise is not keyed; next tokens are then the likeliest."""
+    """A draft with unkeyed noise gets such seeds; next tokens are then the most likely."""
     ids, drafts = prompt(16, 20), [4, 5, 6]
     seeds = np.array([3, 2**64 - 1, 5, 6], np.uint64)
     found = branches(engine, ids, drafts, 2, 5, sampling=SAMPLED, branch_seeds=seeds)
@@ -133,7 +133,7 @@ def test_each_accepted_length_may_have_its_own_seed(engine):
     assert found.outcomes[0].tolist() == greedy.outcomes[0].tolist()
 
 
-def test_usage_counts_no_draft_that_is_not_verified(engine):
+def test_usage_counts_only_verified_drafts(engine):
     usage = engine.call(
         prompt(17, 20),
         drafts=[4, 5],
@@ -167,7 +167,7 @@ def test_a_call_may_have_no_branches(engine):
     assert found.ids.shape == (0, 0)
 
 
-def test_log_probs_are_those_of_plain_drafts(engine):
+def test_log_probs_equal_plain_drafts(engine):
     ids, drafts = prompt(8, 20), [4, 5, 6]
     found = branches(engine, ids, drafts, 2, 4, return_log_probs=True)
     for i, (accepted, token, drafted) in enumerate(rows(found)):
@@ -177,7 +177,7 @@ def test_log_probs_are_those_of_plain_drafts(engine):
 
 
 def logits_of(engine, ids, drafts, counts, output_len, **given):
-    """Branches and, of each, the logits that its tokens were drawn from."""
+    """Branches, and for each the logits that its tokens were sampled from."""
     wanted = len(drafts) + 1
     outcome = engine.call(
         ids,
@@ -202,7 +202,7 @@ def logits_of(engine, ids, drafts, counts, output_len, **given):
         {"sampling": SAMPLED, "draft_stop_probability": 0.1},
     ],
 )
-def test_logits_are_those_of_plain_drafts(engine, given):
+def test_logits_equal_plain_drafts(engine, given):
     ids, drafts = prompt(8, 20), [4, 5, 6]
     found, logits = logits_of(engine, ids, drafts, 3, 4, **given)
     assert len(found.lengths) > 6
@@ -212,11 +212,11 @@ def test_logits_are_those_of_plain_drafts(engine, given):
         assert drafted == plain.tokens
         np.testing.assert_allclose(of_branch, plain.last.generation_logits, atol=1e-3)
     different = {of_branch.tobytes() for of_branch in logits}
-    assert len(different) > 3  # so that rows of another branch would be noticed
+    assert len(different) > 3  # so that rows of another branch would be detected
 
 
-def test_a_call_for_logits_takes_the_likeliest_next_tokens_whatever_its_noise(engine):
-    """A target that compares probabilities draws its own token by noise that nobody shares."""
+def test_with_logits_next_tokens_are_the_most_likely_for_any_noise(engine):
+    """A target that compares probabilities samples with its own noise."""
     ids, drafts = prompt(4, 20), [4, 5, 6]
     found, _ = logits_of(engine, ids, drafts, 2, 3, sampling=SAMPLED)
     seeds = np.full(4, SAMPLED.seed, np.uint64)
@@ -226,18 +226,18 @@ def test_a_call_for_logits_takes_the_likeliest_next_tokens_whatever_its_noise(en
     assert other.outcomes.tolist() == found.outcomes.tolist()
 
 
-def test_logits_of_branches_have_a_limited_number_of_bytes(engine, monkeypatch):
+def test_logits_of_branches_are_limited_in_bytes(engine, monkeypatch):
     ids, drafts = prompt(8, 20), [4, 5, 6]
     whole, _ = logits_of(engine, ids, drafts, 3, 4, sampling=SAMPLED)
     monkeypatch.setattr("tandem.engines.branch.MAX_BRANCH_LOGITS_BYTES", 4 * VOCAB * 21)
     found, logits = logits_of(engine, ids, drafts, 3, 4, sampling=SAMPLED)
-    assert len(found.lengths) == 5  # of four tokens each, the likeliest next tokens first
+    assert len(found.lengths) == 5  # of four tokens each, the most likely next tokens first
     assert set(map(tuple, found.outcomes.tolist())) < set(map(tuple, whole.outcomes.tolist()))
     assert sum(map(len, logits)) == 20
     assert len(branches(engine, ids, drafts, 3, 4, sampling=SAMPLED).lengths) == len(whole.lengths)
 
 
-def test_a_branch_ends_if_it_is_unsure(engine):
+def test_a_branch_ends_at_the_stop_probability(engine):
     ids, drafts = prompt(9, 20), [4, 5, 6]
     limit = 0.3
     found = branches(engine, ids, drafts, 4, 6, draft_stop_probability=limit)
@@ -246,7 +246,7 @@ def test_a_branch_ends_if_it_is_unsure(engine):
 
 
 @pytest.mark.parametrize("ends", ["end_id", "stop_words"])
-def test_an_end_of_sequence_ends_its_branch_alone(engine, ends):
+def test_an_end_of_sequence_ends_only_its_branch(engine, ends):
     ids = prompt(10, 20)
     drafts = engine.tokens(ids, 4)
     whole = rows(branches(engine, ids, drafts, 3, 6))
@@ -259,14 +259,14 @@ def test_an_end_of_sequence_ends_its_branch_alone(engine, ends):
 
 
 def test_nothing_is_drafted_after_an_end(engine):
-    """Neither behind a draft token that ends the answer nor behind such a next token."""
+    """Neither after a draft token that ends the answer nor after such a next token."""
     ids, drafts = prompt(11, 20), [4, 5, 6, 7]
     counts = [2, 2, 2, 2, 2]
     first = rows(branches(engine, ids, drafts, counts, 3))[0][1]
     found = rows(branches(engine, ids, drafts, counts, 3, stop_words=Words.of((first,), (6,))))
     assert {j for j, _, _ in found} == {0, 1, 2}
     assert first not in {x for _, x, _ in found}
-    assert len([j for j, _, _ in found if j == 0]) == 1  # it takes its place all the same
+    assert len([j for j, _, _ in found if j == 0]) == 1  # it uses a slot anyway
 
 
 @pytest.mark.parametrize("min_tokens", range(8))
@@ -282,7 +282,7 @@ def test_min_tokens_count_from_the_context(engine, min_tokens):
         assert end not in [*drafts[:accepted], token, *drafted][:min_tokens]
 
 
-def test_a_branch_in_which_all_is_banned_ends_alone(engine):
+def test_a_branch_with_only_banned_tokens_ends_alone(engine):
     ids = prompt(13, 12)
     whole = rows(branches(engine, ids, [20], 3, 2))
     mute = whole[0][1]
@@ -293,7 +293,7 @@ def test_a_branch_in_which_all_is_banned_ends_alone(engine):
     assert max(len(row) for _, x, row in found) == 2
 
 
-def test_the_text_with_its_draft_tokens_stays_in_the_cache(engine):
+def test_context_and_draft_tokens_stay_in_the_kv_cache(engine):
     ids = prompt(14, 48)
     drafts = engine.tokens(ids, 4)
     branches(engine, ids, drafts, 4, 6)
@@ -330,7 +330,7 @@ def test_branching_and_plain_calls_run_concurrently(engine):
         ({"branch_counts": None}, "branch_counts is missing"),
     ],
 )
-def test_a_call_that_makes_no_sense_is_refused_by_name(engine, given, message):
+def test_an_invalid_call_is_rejected_with_its_reason(engine, given, message):
     asked = {"branch_counts": [1, 1, 1], "branch_output_len": [2, 2, 2]} | given
     types = {"branch_seeds": np.uint64, "branch_counts": np.int32, "branch_output_len": np.int32}
     asked = {

@@ -1,4 +1,4 @@
-"""What branches cost the torch engine: room in its KV cache, steps, and nobody else anything."""
+"""Branches in the torch engine use free KV cache and steps, and never delay other calls."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def asked(drafts, counts, output_len):
 
 
 class Conducted(Pending):
-    """A streaming call that, in the engine's own thread, does something after each token."""
+    """A streaming call that runs a function after each token, in the engine's own thread."""
 
     def __init__(self, harness: Harness, ids, new, actions) -> None:
         super().__init__()
@@ -43,7 +43,7 @@ class Conducted(Pending):
         self.respond(answer)
 
 
-def test_with_little_memory_only_the_likeliest_branches_are_drafted(make_harness):
+def test_with_little_memory_only_the_most_likely_branches_are_drafted(make_harness):
     engine = make_harness(kv_cache_tokens=16 * BLOCK)
     ids = prompt(1, 40)
     found = engine.call(ids, **asked([4, 5, 6], 10, 6)).last.branches
@@ -56,7 +56,7 @@ def test_with_little_memory_only_the_likeliest_branches_are_drafted(make_harness
         np.testing.assert_array_equal(found.ids[rows[0]], whole.ids[rows[1]][:count])
 
 
-def test_branches_forget_no_text_of_others(make_harness):
+def test_branches_do_not_evict_other_texts(make_harness):
     engine = make_harness(kv_cache_tokens=16 * BLOCK)
     ids, other = prompt(2, 40), prompt(3, 60)
     engine.tokens(other)
@@ -66,14 +66,14 @@ def test_branches_forget_no_text_of_others(make_harness):
 
 
 @pytest.mark.parametrize("kind", CACHES)
-def test_without_memory_there_is_an_answer_without_branches(make_harness, kind):
+def test_without_memory_the_answer_has_no_branches(make_harness, kind):
     engine = make_harness(kind, kv_cache_tokens=16 * BLOCK)
     engine.tokens(prompt(3, 78))
     found = engine.call(prompt(2, 44), **asked([4, 5, 6], 10, 6)).last.branches
     assert found.outcomes.shape == (0, 2)
 
 
-def test_stale_texts_make_room_for_branches(make_harness, monkeypatch):
+def test_old_texts_are_evicted_for_branches(make_harness, monkeypatch):
     engine = make_harness(kv_cache_tokens=16 * BLOCK)
     engine.tokens(prompt(3, 60))
     monkeypatch.setattr(contiguous_kv_cache, "STALE_SECONDS", -1.0)
@@ -82,8 +82,8 @@ def test_stale_texts_make_room_for_branches(make_harness, monkeypatch):
 
 
 @pytest.mark.parametrize("kind", CACHES)
-def test_a_call_that_needs_the_room_gets_it_at_once(make_harness, kind):
-    """The branches end with what they have; nobody waits for them or is forgotten for them."""
+def test_a_call_takes_the_memory_of_branches_at_once(make_harness, kind):
+    """Branches end unfinished; no call waits for them and no text is evicted for them."""
     engine = make_harness(kind, kv_cache_tokens=32 * BLOCK)
     idle = prompt(4, 40)
     engine.tokens(idle)
@@ -123,7 +123,7 @@ def test_a_call_that_needs_the_room_gets_it_at_once(make_harness, kind):
 
 
 @pytest.mark.parametrize("kind", CACHES)
-def test_stop_ends_the_branches_with_what_they_have(make_harness, kind):
+def test_a_stopped_call_returns_its_unfinished_branches(make_harness, kind):
     engine = make_harness(kind)
     branching: list[Pending] = []
 
@@ -133,14 +133,14 @@ def test_stop_ends_the_branches_with_what_they_have(make_harness, kind):
 
     Conducted(engine, prompt(6, 20), 20, {1: start, 6: lambda: engine.engine.stop("b")}).wait()
     last = branching[0].wait().last
-    assert last.generation_logits is None  # nobody would read them
+    assert last.generation_logits is None  # they would not be read
     found = last.branches
     assert set(found.lengths.tolist()) == {4}  # a step for the draft, and four
     assert len(found.lengths) == 12
 
 
 @pytest.mark.parametrize("kind", CACHES)
-def test_no_more_rows_than_half_of_a_step(make_harness, kind):
+def test_branches_take_at_most_half_of_a_step(make_harness, kind):
     engine = make_harness(kind, max_batch_tokens=16)
     found = engine.call(prompt(1, 40), **asked([4, 5, 6], 10, 6)).last.branches
     assert len(found.lengths) == 8
@@ -149,7 +149,7 @@ def test_no_more_rows_than_half_of_a_step(make_harness, kind):
 
 
 @pytest.mark.parametrize("kind", CACHES)
-def test_a_call_computes_its_branches_and_nothing_twice(make_harness, kind):
+def test_a_call_computes_each_token_of_its_branches_once(make_harness, kind):
     engine = make_harness(kind)
     ids = prompt(8, 40)
     engine.tokens(ids)
@@ -160,10 +160,10 @@ def test_a_call_computes_its_branches_and_nothing_twice(make_harness, kind):
 
 
 @pytest.mark.parametrize("kind", ["llama", "gpt2", "paged llama"])
-def test_no_keys_and_values_of_branches_outlive_their_call(make_harness, kind):
+def test_the_kv_cache_of_branches_is_freed_after_their_call(make_harness, kind):
     engine = make_harness(kind)
     for seed in range(3):
         engine.call(prompt(seed, 40), **asked([4, 5, 6], 3, 6))
-    engine.tokens(prompt(9, 9), 2)  # by now the calls before it have been forgotten
+    engine.tokens(prompt(9, 9), 2)  # the engine has dropped the earlier calls
     kinds = {type(thing) for thing in gc.get_objects()}
     assert not any(issubclass(kind, BranchKV) for kind in kinds)

@@ -1,4 +1,4 @@
-"""What every engine of ours does that declares the capability; each test runs on each engine."""
+"""Promises of all our engines; each test runs on each engine that has the capability."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tandem.engines.words import Words
 SAMPLED = SamplingParams(temperature=1.0, seed=11)
 
 
-# `make test-vllm` names vllm here, which needs an environment of its own.
+# `make test-vllm` sets this to vllm, which needs a separate environment.
 ENGINES = os.environ.get("TANDEM_TEST_ENGINES", "torch,paged torch,emulated").split(",")
 
 
@@ -57,34 +57,34 @@ def wrong(tokens: list[int]) -> list[int]:
     return [2 + (token + 1) % 100 for token in tokens]
 
 
-def test_one_answer_unless_streaming_and_it_is_final(engine):
+def test_without_streaming_there_is_one_final_answer(engine):
     outcome = engine.call(prompt(1, 9), 12)
     assert [answer.final for answer in outcome.answers] == [True]
     assert len(outcome.tokens) == 12
 
 
-def test_greedy_text_is_the_same_every_time_and_however_it_is_cut(engine):
+def test_greedy_text_is_repeatable_and_may_continue_anywhere(engine):
     ids = prompt(2, 9)
     whole = engine.tokens(ids, 20)
     assert engine.tokens(ids, 20) == whole
     assert engine.tokens(ids + whole[:7], 13) == whole[7:]
 
 
-def test_many_at_once_equal_one_at_a_time(engine):
+def test_concurrent_calls_equal_sequential_calls(engine):
     prompts = [prompt(seed, 3 + 2 * seed) for seed in range(12)]
     alone = [engine.tokens(ids, 10) for ids in prompts]
     pending = [engine.start(ids, 10) for ids in prompts]
     assert [call.wait().tokens for call in pending] == alone
 
 
-def test_end_id_ends_the_answer_and_is_left_out(engine):
+def test_an_end_id_ends_the_answer_and_is_omitted(engine):
     ids = prompt(3, 9)
     text = engine.tokens(ids, 20)
     end = text[6]
     assert engine.tokens(ids, 20, end_id=end) == text[: text.index(end)]
 
 
-def test_stop_word_ends_the_answer_and_is_kept(engine):
+def test_a_stop_word_ends_the_answer_and_is_kept(engine):
     ids = prompt(4, 9)
     text = engine.tokens(ids, 20)
     assert engine.tokens(ids, 20, stop_words=Words.of((5, 6, 7), text[4:6])) == text[:6]
@@ -110,7 +110,7 @@ def test_nothing_ends_the_answer_before_min_tokens(engine, stops):
         assert end not in text[:min_tokens]
 
 
-def test_a_longer_stop_word_appears_but_ends_nothing_before_min_tokens(engine):
+def test_a_longer_stop_word_does_not_end_before_min_tokens(engine):
     ids = prompt(4, 9)
     text = engine.tokens(ids, 12)
     at_least = SamplingParams(top_k=1, min_tokens=6)
@@ -120,14 +120,14 @@ def test_a_longer_stop_word_appears_but_ends_nothing_before_min_tokens(engine):
 
 
 @pytest.mark.parametrize("least", [1e-30, 1e-39, 1e-45])
-def test_the_lowest_temperatures_say_what_the_best_tokens_do(engine, least):
+def test_the_lowest_temperatures_are_greedy(engine, least):
     ids = prompt(5, 9)
     cold = SamplingParams(temperature=float(np.float32(least)), seed=3)
     assert engine.tokens(ids, 12, sampling=cold) == engine.tokens(ids, 12)
 
 
 def test_a_hundred_thousand_bad_words_cost_little(engine):
-    """A millisecond a token at most; four hundred of them a call is what a word each would cost."""
+    """At most 1 ms per token. One word at a time, a call would take 400 ms."""
     ids = prompt(5, 9)
     random = np.random.default_rng(3)
     listed = random.integers(40, VOCAB, (100_000, 3)).astype(np.int32)
@@ -142,14 +142,14 @@ def test_a_hundred_thousand_bad_words_cost_little(engine):
     assert not banned & {tuple(said[i - 3 : i]) for i in range(len(ids) + 1, len(said) + 1)}
 
 
-def test_bad_word_is_not_said(engine):
+def test_bad_words_are_never_generated(engine):
     ids = prompt(5, 9)
     first = engine.tokens(ids, 1)[0]
     banned = SamplingParams(top_k=1, bad_words=Words.of((first,)))
     assert first not in engine.tokens(ids, 12, sampling=banned)
 
 
-def test_the_same_context_again_computes_its_last_token(engine):
+def test_a_repeated_context_computes_only_its_last_token(engine):
     skip_vllm(engine)
     ids = prompt(6, 33)
     engine.tokens(ids)
@@ -158,8 +158,8 @@ def test_the_same_context_again_computes_its_last_token(engine):
 
 
 @pytest.mark.parametrize(("shared", "blocks"), [(1, 0), (7, 0), (8, 1), (9, 1), (15, 1), (16, 2)])
-def test_blocks_that_are_reused_are_whole_ones(engine, shared, blocks):
-    """Of two prompts that share a first token alone, nothing is told to be cached."""
+def test_only_whole_blocks_are_reused(engine, shared, blocks):
+    """If two prompts share only their first token, no cached block is reported."""
     skip_vllm(engine)
     first, second = prompt(6, 20), prompt(7, 20)
     second = [*first[:shared], (first[shared] + 1) % VOCAB, *second[shared + 1 :]]
@@ -193,12 +193,12 @@ def test_drafting_ends_at_the_stop_probability(engine):
         ({"ids": [5], "end_id": VOCAB}, "end_id 131 is outside the vocabulary"),
     ],
 )
-def test_a_call_that_cannot_be_served_is_refused_by_name(engine, given, message):
+def test_an_impossible_call_is_rejected_with_its_reason(engine, given, message):
     with pytest.raises(RequestError, match=message):
         engine.start(**given)
 
 
-def test_streaming_sends_a_token_an_answer_and_the_last_is_final(engine):
+def test_streaming_sends_one_token_per_response_and_ends_with_final(engine):
     ids = prompt(9, 9)
     outcome = engine.call(ids, 12, streaming=True)
     assert [len(answer.tokens) for answer in outcome.answers] == [1] * 12
@@ -220,13 +220,13 @@ def test_stop_ends_a_call_and_unknown_ids_are_harmless(engine):
 
 @needs("verifies_drafts")
 @pytest.mark.parametrize("right", range(5))
-def test_a_verification_emits_what_it_accepts_and_one_more(able, right):
+def test_a_verification_emits_accepted_tokens_and_one_more(able, right):
     ids = prompt(11, 12)
     text = able.tokens(ids, 6)
     outcome = able.call(ids, 5, drafts=text[:right] + wrong(text[right:4]))
     assert outcome.tokens == text[: right + 1]
     assert outcome.last.usage.accepted_tokens == right
-    assert able.tokens(ids, 6) == text  # nothing of a rejected draft stays
+    assert able.tokens(ids, 6) == text  # a rejected draft leaves no trace
 
 
 @needs("verifies_drafts")
@@ -252,7 +252,7 @@ def test_the_end_id_in_a_draft_is_not_counted_as_accepted(able):
 
 
 @needs("verifies_drafts")
-def test_counts_fit_the_answer_whatever_ends_it(able):
+def test_counts_match_the_answer_for_every_way_to_end(able):
     random = np.random.default_rng(5)
     for seed in range(60):
         ids = prompt(seed, 9)
@@ -273,7 +273,7 @@ def test_counts_fit_the_answer_whatever_ends_it(able):
 
 
 @needs("verifies_drafts")
-def test_a_draft_that_is_too_long_is_refused(able):
+def test_a_draft_that_is_too_long_is_rejected(able):
     with pytest.raises(RequestError, match="draft_input_ids has 40 tokens"):
         able.start([5, 6], 41, drafts=[7] * 40)
 
@@ -290,7 +290,7 @@ def test_log_probs_of_a_verification_line_up(able):
 
 @needs("keyed_randomness")
 @pytest.mark.parametrize("draft_len", [1, 4, 8])
-def test_a_seed_gives_one_text_with_and_without_drafts(able, draft_len):
+def test_a_seed_gives_the_same_text_with_and_without_drafts(able, draft_len):
     ids = prompt(13, 12)
     want = able.tokens(ids, 30, sampling=SAMPLED)
     assert want != able.tokens(ids, 30, sampling=SamplingParams(temperature=1.0, seed=12))
@@ -304,7 +304,7 @@ def test_a_seed_gives_one_text_with_and_without_drafts(able, draft_len):
 
 
 @needs("returns_logits")
-def test_its_own_logits_as_the_drafts_are_accepted_whole(able):
+def test_drafts_with_the_targets_own_logits_are_all_accepted(able):
     ids = prompt(14, 12)
     proposal = able.call(ids, 4, sampling=SAMPLED, return_generation_logits=True)
     logits = proposal.last.generation_logits
@@ -315,7 +315,7 @@ def test_its_own_logits_as_the_drafts_are_accepted_whole(able):
 
 
 @needs("verifies_drafts")
-def test_draft_logits_of_another_shape_are_refused(able):
+def test_draft_logits_of_another_shape_are_rejected(able):
     logits = np.zeros((2, VOCAB + 1), np.float32)
     with pytest.raises(RequestError, match=r"draft_logits has shape \[2, 132\]"):
         able.start([5, 6], 3, drafts=[7, 8], draft_logits=logits)

@@ -1,4 +1,4 @@
-"""A round of two torch engines leaves the target's distribution, worked out from its logits."""
+"""A round of two torch engines keeps the target's distribution, computed from its logits."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def drafter(make_harness):
 
 @pytest.fixture(scope="module")
 def logits(reference):
-    """The target's logits behind the context, [1, vocab], and behind each next token."""
+    """The target's logits after the context, [1, vocab], and after each next token."""
     model = reference("llama")
     with torch.inference_mode():
         first = model(torch.tensor([CONTEXT])).logits[0, -1:]
@@ -30,7 +30,7 @@ def logits(reference):
 
 
 def outcomes(harness, calls):
-    """Answers to many calls that are under way at once: ids and keywords of each."""
+    """Answers to many concurrent calls, given the ids and keywords of each."""
     waiting = [harness.start(ids, new, **rest) for ids, new, rest in calls]
     return [pending.wait() for pending in waiting]
 

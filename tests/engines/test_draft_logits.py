@@ -1,4 +1,4 @@
-"""What the target makes of the draft's logits: wrong ones are named, padded ones are understood."""
+"""Draft logits in the target: wrong ones are rejected, padded ones are accepted."""
 
 from __future__ import annotations
 
@@ -51,13 +51,13 @@ THRESHOLD = np.array([0.5], np.float32)
         ),
     ],
 )
-def test_wrong_draft_logits_are_one_line_that_names_them(llama, tensors, message):
+def test_wrong_draft_logits_are_a_one_line_error(llama, tensors, message):
     with pytest.raises(RequestError, match=message) as refused:
         submit(llama, **tensors)
     assert "\n" not in str(refused.value)
 
 
-def test_a_threshold_without_drafts_asks_for_nothing(llama):
+def test_a_threshold_without_drafts_needs_no_logits(llama):
     submit(
         llama,
         draft_acceptance_threshold=THRESHOLD,
@@ -66,7 +66,7 @@ def test_a_threshold_without_drafts_asks_for_nothing(llama):
 
 
 @pytest.mark.parametrize("width", [VOCAB - 3, VOCAB + 5])
-def test_only_the_padding_that_the_deployment_knows_is_taken(make_harness, width):
+def test_only_the_configured_vocab_sizes_of_logits_are_accepted(make_harness, width):
     harness = make_harness(draft_vocab_size=width)
     for known in (width, VOCAB):
         submit(harness, draft_logits=logits(2, known))
@@ -80,8 +80,8 @@ def test_only_the_padding_that_the_deployment_knows_is_taken(make_harness, width
 @pytest.mark.parametrize(
     "warp", first_of(Warp(0.8, top_p=0.8), Warp(1.0), Warp(1.2, top_k=5)), ids=str
 )
-def test_padding_of_the_draft_leaves_the_targets_distribution(width, warp):
-    """A draft model whose padding is likely: proposals from there never reach the target."""
+def test_padding_of_the_draft_keeps_the_targets_distribution(width, warp):
+    """A draft model with likely padding ids: such proposals never reach the target."""
     random = np.random.default_rng(3)
     target = random.normal(0, 1, (2, SMALL)).astype(np.float32)
     draft = random.normal(0, 1, (1, width)).astype(np.float32)
@@ -103,7 +103,7 @@ def test_padding_of_the_draft_leaves_the_targets_distribution(width, warp):
 
 
 @pytest.mark.parametrize("broken", [np.nan, np.inf])
-def test_logits_that_are_no_distribution_cost_no_more_than_their_draft(broken):
+def test_invalid_logits_only_reject_the_draft(broken):
     p = torch.tensor([[0.2, 0.3, 0.5], [0.1, 0.1, 0.8]])
     q = torch.tensor([[broken, 1.0, 1.0]]).softmax(-1)
     for seed in range(20):

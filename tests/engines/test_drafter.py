@@ -1,4 +1,4 @@
-"""Who gets the drafter of an ended call, and which are forgotten."""
+"""Which call reuses the drafter of an ended call, and which drafters are evicted."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tandem.engines.torch.settings import TorchSettings
 
 @pytest.fixture
 def drafters():
-    """Those of an engine whose KV cache holds 64 tokens."""
+    """Drafters of an engine with a KV cache of 64 tokens."""
     return Drafters(
         TorchSettings(
             checkpoint="",
@@ -28,7 +28,7 @@ def request(ids) -> EngineRequest:
     return EngineRequest("r", np.array(ids, np.int32), 8)
 
 
-def test_drafters_are_forgotten_when_they_hold_more_than_the_kv_cache(drafters):
+def test_indexes_larger_than_the_kv_cache_are_evicted(drafters):
     ended = [drafters.drafter_for(request([n, *range(30)])) for n in range(3)]
     for drafter in ended:
         drafters.keep(drafter)

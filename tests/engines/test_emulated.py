@@ -1,4 +1,4 @@
-"""The emulated engine's language: one text however it is cut, and acceptance that is alpha."""
+"""The emulated language: one text however it is cut, and an acceptance rate of alpha."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_two_prompts_have_different_texts():
     assert target.tokens(early, 8) != target.tokens(late, 8)
 
 
-def test_text_is_the_same_in_every_engine_and_at_every_alpha():
+def test_the_text_does_not_depend_on_engine_or_alpha():
     ids = prompt(1, 20)
     want = emulated().tokens(ids, 30)
     assert emulated(alpha=0.3, hard_alpha=0.1).tokens(ids, 30) == want
@@ -55,7 +55,7 @@ def test_only_ids_of_its_vocabulary_are_emitted():
 
 
 @pytest.mark.parametrize("alpha", [0.0, 0.3, 0.8, 0.95, 1.0])
-def test_the_best_guess_is_right_with_probability_alpha(alpha):
+def test_the_most_likely_token_is_right_with_probability_alpha(alpha):
     draft, target = pair(alpha=alpha, **WIDE)
     right = sum(
         draft.tokens(ids, 1) == target.tokens(ids, 1)
@@ -64,7 +64,7 @@ def test_the_best_guess_is_right_with_probability_alpha(alpha):
     assert is_alpha(right, TRIALS, alpha)
 
 
-def test_accepted_tokens_are_geometric():
+def test_accepted_lengths_follow_a_geometric_distribution():
     draft, target = pair(**WIDE)
     counts = np.bincount(
         [accepted(draft, target, prompt(seed, 12), 5) for seed in range(TRIALS)], minlength=6
@@ -73,7 +73,7 @@ def test_accepted_tokens_are_geometric():
     assert chisquare(counts, np.array(chances) * TRIALS).pvalue > 1e-4
 
 
-def test_rounds_of_drafts_say_what_the_target_says_alone():
+def test_drafts_do_not_change_the_text():
     draft, target = pair(max_seq_len=600)
     ids = prompt(3, 20)
     want = target.tokens(ids, 400)
@@ -131,13 +131,13 @@ def test_logits_mode_keeps_the_targets_distribution(warp):
         assert fits(counts, p)
 
 
-def test_log_probs_of_its_best_tokens_are_alpha():
+def test_the_most_likely_token_has_probability_alpha():
     outcome = emulated().call(prompt(1, 9), 6, return_log_probs=True)
     np.testing.assert_allclose(outcome.last.log_probs, np.log(ALPHA), rtol=1e-6)
     assert outcome.last.cum_log_prob == pytest.approx(6 * np.log(ALPHA))
 
 
-def test_two_kinds_of_text_have_their_shares_and_their_alphas():
+def test_easy_and_hard_text_have_their_shares_and_alphas():
     given = {"alpha": 0.95, "hard_alpha": 0.5, "max_seq_len": 20_000, "kv_cache_tokens": 20_000}
     draft, target = pair(**WIDE | given)
     ids = prompt(1, 12)
@@ -152,7 +152,7 @@ def test_two_kinds_of_text_have_their_shares_and_their_alphas():
     assert is_alpha(right[~easy[:3000]].sum(), (~easy[:3000]).sum(), 0.5)
 
 
-def test_kind_is_the_same_read_at_once_or_token_by_token():
+def test_text_read_at_once_or_token_by_token_has_the_same_kind():
     language = Language(settings(hard_alpha=0.5))
     ids = np.array(prompt(5, 200), np.int32)
     text = language.read(ids[:1])
@@ -161,7 +161,7 @@ def test_kind_is_the_same_read_at_once_or_token_by_token():
         assert text == language.read(ids[:length])
 
 
-def test_drafting_stops_early_in_a_hard_stretch():
+def test_drafts_stop_early_in_hard_text():
     draft, _ = pair(alpha=0.95, hard_alpha=0.5)
     lengths = set()
     for seed in range(40):
@@ -175,7 +175,7 @@ def test_drafting_stops_early_in_a_hard_stretch():
     assert len(lengths) > 3
 
 
-def test_text_ends_only_with_an_end_id():
+def test_a_text_ends_only_with_an_end_id():
     ids = prompt(1, 12)
     assert END not in emulated().tokens(ids, 240)
     target = emulated(mean_answer_len=20)
@@ -183,7 +183,7 @@ def test_text_ends_only_with_an_end_id():
     assert 16 < np.mean(lengths) < 24
 
 
-def test_min_tokens_and_a_ban_keep_the_text_from_ending():
+def test_min_tokens_and_bans_prevent_the_end():
     target = emulated(mean_answer_len=5)
     for seed in range(20):
         ids = prompt(seed, 12)
@@ -193,7 +193,7 @@ def test_min_tokens_and_a_ban_keep_the_text_from_ending():
         assert END not in target.tokens(ids, 60, sampling=banned)
 
 
-def test_bad_words_are_not_said():
+def test_bad_words_are_never_generated():
     target, ids = emulated(), prompt(2, 10)
     text = target.tokens(ids, 10)
     single = SamplingParams(top_k=1, bad_words=Words.of((text[0],)))
@@ -219,7 +219,7 @@ def test_bad_words_are_not_said():
         ("return_context_logits", {"return_context_logits": True}),
     ],
 )
-def test_unsupported_inputs_are_refused_by_name(name, given):
+def test_unsupported_inputs_are_rejected(name, given):
     with pytest.raises(RequestError, match=f"{name} is not supported by the emulated engine"):
         emulated().call(prompt(1, 5), 2, **{"sampling": SamplingParams(), **given})
 
@@ -241,7 +241,7 @@ def test_wrong_settings_are_named(given, message):
         settings(**given)
 
 
-def test_a_round_computes_its_new_tokens_only():
+def test_a_round_computes_only_its_new_tokens():
     draft, target = pair()
     ids = prompt(1, 60)
     assert target.computed(ids, 1) == 60
@@ -255,6 +255,6 @@ def test_a_round_computes_its_new_tokens_only():
         text += outcome.tokens
 
 
-def test_its_process_does_without_torch():
+def test_an_emulated_engine_does_not_import_torch():
     code = "import sys, engines.emulated.load; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False).returncode == 0

@@ -30,7 +30,7 @@ def asked(drafts, counts, output_len):
 
 
 def ranks(draft, target, *, trials=TRIALS, sampling=GREEDY) -> list[int]:
-    """Place of the target's token among a draft's guesses, 0 the first; -1 where it is none."""
+    """The rank of the target's token among a draft's guesses from 0, or -1."""
     found = []
     for seed in range(trials):
         ids = prompt(seed, 12)
@@ -41,7 +41,7 @@ def ranks(draft, target, *, trials=TRIALS, sampling=GREEDY) -> list[int]:
 
 
 @pytest.mark.parametrize("sampling", [GREEDY, SAMPLED, replace(SAMPLED, temperature=0.4)])
-def test_alternatives_have_the_right_token_as_often_as_the_exponent_says(sampling):
+def test_the_exponent_sets_the_hit_rate_of_alternatives(sampling):
     found = ranks(*pair(alpha=0.6, **WIDE), sampling=sampling)
     missed = [rank for rank in found if rank != 0]
     assert binomtest(len(missed), len(found), 0.4).pvalue > 1e-4
@@ -64,7 +64,7 @@ def test_alternatives_change_neither_acceptance_nor_probabilities():
     assert plain[0].tokens == plain[1].tokens
 
 
-def test_no_alternative_is_banned_and_none_comes_twice():
+def test_alternatives_are_distinct_and_not_banned():
     draft = emulated(role="draft", alpha=0.3)
     banned = Words.of(*([token] for token in range(2, 131, 2)))
     for seed in range(30):
@@ -77,7 +77,7 @@ def test_no_alternative_is_banned_and_none_comes_twice():
         assert (0, 101) not in outcomes
 
 
-def test_the_next_draft_goes_on_with_the_kv_of_what_was_accepted():
+def test_the_next_draft_reuses_the_kv_cache_of_accepted_tokens():
     draft = emulated(role="draft")
     ids, drafts = prompt(1, 40), [4, 5, 6]
     draft.tokens(ids, 3)
@@ -86,7 +86,7 @@ def test_the_next_draft_goes_on_with_the_kv_of_what_was_accepted():
     assert draft.computed([*ids, 4, 5, 9], 1) == 1
 
 
-def test_branches_take_a_step_for_the_draft_and_one_a_token():
+def test_branches_take_one_step_per_token_after_the_drafts_step():
     timer = VirtualTimer()
     draft = emulated(timer, role="draft", step_ms=10.0)
     pending = draft.start(prompt(1, 9), **asked([4, 5], 3, 6))
@@ -100,7 +100,7 @@ def test_every_row_of_all_calls_makes_a_step_longer():
     timer = VirtualTimer()
     draft = emulated(timer, role="draft", step_ms=10.0, branch_slope=0.1, batch_slope=0.01)
     draft.start(prompt(1, 9), **asked([4, 5], 3, 6))  # 9 rows
-    draft.start(prompt(2, 9), 1)  # beside another call with 8 more rows
+    draft.start(prompt(2, 9), 1)  # another call with 8 more rows
     timer.advance()
     assert timer.now_ns() == pytest.approx(10 * (1 + 0.01 + 0.8) * MS)
     timer.advance()
@@ -111,7 +111,7 @@ def test_every_row_of_all_calls_makes_a_step_longer():
 
 
 @pytest.mark.parametrize(("passed_ms", "tokens"), [(5, 0), (15, 0), (25, 1), (49, 3), (69, 5)])
-def test_stop_leaves_the_branches_what_had_its_time(passed_ms, tokens):
+def test_a_stop_returns_the_branch_tokens_finished_so_far(passed_ms, tokens):
     timer = VirtualTimer()
     draft = emulated(timer, role="draft", step_ms=10.0)
     whole = emulated(role="draft").call(prompt(1, 9), **asked([4, 5], 3, 6)).last.branches
@@ -122,18 +122,18 @@ def test_stop_leaves_the_branches_what_had_its_time(passed_ms, tokens):
     outcome = pending.wait()
     assert timer.now_ns() == passed_ms * MS
     assert outcome.error is None
-    assert outcome.last.generation_logits is None  # nobody would read them
+    assert outcome.last.generation_logits is None  # they would not be read
     found = outcome.last.branches
     assert found.lengths.tolist() == ([tokens] * 9 if tokens else [])
     if tokens:
         assert found.ids.tolist() == whole.ids[:, :tokens].tolist()
         assert found.outcomes.tolist() == whole.outcomes.tolist()
     draft.start(prompt(1, 9), 1)
-    timer.advance()  # what was due before is no more
+    timer.advance()  # earlier events are gone
     timer.advance()
 
 
-def test_branches_are_no_more_than_the_cache_would_hold():
+def test_branches_are_limited_by_the_kv_cache():
     engine = emulated(role="draft", kv_cache_tokens=128)
     found = engine.call(prompt(1, 20), **asked([4, 5], 20, 6)).last.branches
     assert len(found.lengths) == 128 // 6

@@ -1,4 +1,4 @@
-"""The emulated language follows any grammar, with probabilities of its own."""
+"""The emulated language follows any grammar, with known probabilities."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ def mask(*rows) -> np.ndarray:
 
 
 def others(ids) -> list[int]:
-    """All that the language would not say behind these."""
+    """All tokens that the language would not emit after these."""
     return sorted(set(range(2, VOCAB)) - set(row_behind(ids).tokens.tolist()))
 
 
 def counted(target, ids, legal, *, draws=800, **sampling) -> np.ndarray:
-    """How often each token is said."""
+    """The number of times that each token is emitted."""
     counts = np.zeros(VOCAB)
     for seed in range(draws):
         asked = SamplingParams(**{"temperature": 1.0, **sampling}, seed=seed)
@@ -47,7 +47,7 @@ def counted(target, ids, legal, *, draws=800, **sampling) -> np.ndarray:
 
 
 @pytest.mark.parametrize("warp", [{}, {"temperature": 0.6}, {"top_k": 4}, {"top_p": 0.7}])
-def test_allowed_tokens_keep_their_shares(warp):
+def test_allowed_tokens_keep_their_relative_probabilities(warp):
     target, row = emulated(alpha=0.3), row_behind(IDS, alpha=0.3)
     ranks = [1, 2, 5, 8, 9, 12]
     legal, p = row.tokens[ranks], row.probabilities[ranks]

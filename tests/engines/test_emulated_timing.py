@@ -1,4 +1,4 @@
-"""When the emulated engine answers, on a clock that the tests turn; and, once, on a real one."""
+"""Response times of the emulated engine, on a virtual clock and once on a real one."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def finish(timer, *pending) -> list[float]:
     return [ends[number] for number in range(len(pending))]
 
 
-def test_a_step_a_token_and_one_for_a_verification():
+def test_a_token_or_a_verification_takes_one_step():
     timer = VirtualTimer()
     target = emulated(timer, step_ms=20.0, verify_slope=0.005)
     assert finish(timer, target.start(prompt(1, 9), 3)) == [60.0]
@@ -41,7 +41,7 @@ def test_a_step_a_token_and_one_for_a_verification():
 
 
 class Responder(Preparing):
-    """Notes when responses are made, and when the last token of those sent is said to have come."""
+    """Record when responses are built, and the time of the last token in the sent ones."""
 
     def __init__(self, timer):
         self._timer = timer
@@ -55,7 +55,7 @@ class Responder(Preparing):
         return lambda last_token_ns: self.sent.append(last_token_ns / MS)
 
 
-def test_a_response_is_made_before_it_is_due():
+def test_a_response_is_built_before_it_is_due():
     timer = VirtualTimer()
     responder = Responder(timer)
     target = emulated(timer, step_ms=10.0).engine
@@ -76,7 +76,7 @@ def test_a_stopped_call_answers_only_the_tokens_due_by_then():
 
 
 class BusyTimer(VirtualTimer):
-    """Something else runs for 0.3 ms whenever somebody looks at a clock."""
+    """Other work takes 0.3 ms each time that the clock is read."""
 
     def now_ns(self):
         self.pass_ns(3 * MS // 10)
@@ -94,7 +94,7 @@ class EarlyTimer(VirtualTimer):
 
 @pytest.mark.parametrize("new", [1, 5])
 @pytest.mark.parametrize("timer", [BusyTimer, EarlyTimer])
-def test_times_are_in_order_on_a_busy_machine_too(timer, new):
+def test_times_are_in_order_on_a_busy_machine(timer, new):
     clock = timer()
     pending = emulated(clock, step_ms=0.2).start(prompt(1, 9), new)
     while pending.empty:
@@ -104,7 +104,7 @@ def test_times_are_in_order_on_a_busy_machine_too(timer, new):
     assert usage.last_token_time_ns >= usage.first_token_time_ns + (new - 1) * MS // 5
 
 
-def test_a_stream_has_a_token_a_step():
+def test_a_stream_sends_one_token_per_step():
     timer = VirtualTimer()
     pending = emulated(timer, step_ms=5.0).start(prompt(1, 9), 4, streaming=True)
     times = []
@@ -115,7 +115,7 @@ def test_a_stream_has_a_token_a_step():
     assert times == [5.0, 10.0, 15.0, 20.0]
 
 
-def test_a_context_costs_its_tokens_once():
+def test_a_context_takes_time_only_once():
     timer = VirtualTimer()
     target = emulated(timer, step_ms=10.0, prefill_ms_per_token=0.5)
     ids = prompt(1, 41)
@@ -123,20 +123,20 @@ def test_a_context_costs_its_tokens_once():
     assert finish(timer, target.start(ids, 1)) == [30.0 + 10.0]
 
 
-def test_calls_overlap():
+def test_concurrent_calls_overlap():
     timer = VirtualTimer()
     target = emulated(timer, step_ms=10.0)
     assert finish(timer, *(target.start(prompt(n, 9), 2) for n in range(50))) == [20.0] * 50
 
 
-def test_each_other_call_makes_a_step_longer_by_the_batch_slope():
+def test_each_concurrent_call_lengthens_a_step_by_the_batch_slope():
     timer = VirtualTimer()
     target = emulated(timer, step_ms=10.0, batch_slope=0.1)
     calls = [target.start(prompt(n, 9), 1) for n in range(3)]
     assert finish(timer, *calls) == [10.0, 11.0, 12.0]
 
 
-def test_stop_answers_with_the_tokens_that_had_their_time():
+def test_a_stop_returns_the_tokens_finished_so_far():
     timer = VirtualTimer()
     target = emulated(timer, step_ms=10.0)
     whole = emulated().tokens(prompt(1, 9), 8)
@@ -162,7 +162,7 @@ def test_a_stopped_stream_ends_without_another_token():
     assert target.engine.computed_tokens >= 9
 
 
-def test_closing_fails_what_is_under_way():
+def test_closing_fails_running_calls():
     timer = VirtualTimer()
     target = emulated(timer, step_ms=10.0)
     pending = target.start(prompt(1, 9), 8)
@@ -170,7 +170,7 @@ def test_closing_fails_what_is_under_way():
     assert pending.wait().error == "the engine is shutting down"
 
 
-def test_without_times_the_caller_has_its_answer_when_submit_returns():
+def test_without_step_times_submit_answers_before_it_returns():
     target = EmulatedEngine(settings(), VirtualTimer())
     answers = []
     target.submit(EngineRequest("", IDS, 4, streaming=True, sampling=GREEDY), answers.append)
@@ -178,7 +178,7 @@ def test_without_times_the_caller_has_its_answer_when_submit_returns():
     assert [answer.final for answer in answers] == [False] * 3 + [True]
 
 
-def test_a_real_clock_calls_in_the_order_of_what_is_due():
+def test_a_real_timer_calls_in_order_of_time():
     timer = WallTimer()
     called: queue.Queue[int] = queue.Queue()
     now = timer.now_ns()

@@ -1,4 +1,4 @@
-"""Greedy text is Hugging Face's, however it is cut into calls, chunks and batches."""
+"""Greedy text equals Hugging Face's for every split into calls, chunks and batches."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def generate(model, ids: list[int], new: int) -> list[int]:
 
 
 @pytest.mark.parametrize("name", ARCHITECTURES)
-def test_greedy_equals_hugging_face(make_harness, reference, name):
+def test_greedy_text_equals_hugging_face(make_harness, reference, name):
     engine = make_harness(name)
     for seed, length in enumerate([1, 2, 7, 40]):
         ids = prompt(seed, length)
@@ -34,14 +34,14 @@ def test_greedy_equals_hugging_face(make_harness, reference, name):
 
 
 @pytest.mark.parametrize("name", ARCHITECTURES)
-def test_prompt_in_chunks_equals_prompt_at_once(make_harness, reference, name):
+def test_a_prompt_in_chunks_gives_the_same_text(make_harness, reference, name):
     engine = make_harness(name, max_batch_tokens=9)
     ids = prompt(3, 50)
     assert_same(reference(name), ids, engine.tokens(ids, 12), generate(reference(name), ids, 12))
 
 
 @pytest.mark.parametrize("name", ARCHITECTURES)
-def test_many_at_once_equal_one_at_a_time(make_harness, reference, name):
+def test_concurrent_calls_equal_sequential_calls(make_harness, reference, name):
     engine = make_harness(name, max_batch_tokens=40)
     prompts = [prompt(seed, 3 + 5 * seed) for seed in range(10)]
     pending = [engine.start(ids, 10 + seed) for seed, ids in enumerate(prompts)]
@@ -52,9 +52,7 @@ def test_many_at_once_equal_one_at_a_time(make_harness, reference, name):
 
 @pytest.mark.parametrize("name", ARCHITECTURES)
 @pytest.mark.parametrize("draft_len", [1, 3, 8])
-def test_rounds_of_right_and_wrong_drafts_equal_hugging_face(
-    make_harness, reference, name, draft_len
-):
+def test_right_and_wrong_drafts_equal_hugging_face(make_harness, reference, name, draft_len):
     engine = make_harness(name)
     ids = prompt(11, 20)
     want = generate(reference(name), ids, 40)
@@ -69,7 +67,7 @@ def test_rounds_of_right_and_wrong_drafts_equal_hugging_face(
     assert_same(reference(name), ids, text, want[: len(text)])
 
 
-def test_answer_is_empty_when_the_end_comes_first(llama):
+def test_an_answer_is_empty_if_the_end_comes_first(llama):
     ids = prompt(1, 9)
     first = llama.tokens(ids, 1)[0]
     assert llama.tokens(ids, 20, end_id=first) == []

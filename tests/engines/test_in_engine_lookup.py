@@ -1,4 +1,4 @@
-"""Prompt lookup inside the engine (V2): one call drafts, verifies and goes on by itself."""
+"""Prompt lookup inside the engine (V2): one call drafts and verifies all rounds."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SAMPLED = {"temperature": 1.2, "top_k": 40, "top_p": 0.95}
 
 
 def repeating(seed: int) -> list[int]:
-    """A prompt that says the same thing three times, with something else in between."""
+    """A prompt that repeats the same tokens three times, with others in between."""
     phrase = prompt(seed, 9)
     return [*phrase, *prompt(seed + 100, 3), *phrase, *prompt(seed + 200, 2), *phrase[:4]]
 
@@ -33,7 +33,7 @@ CYCLE = list(itertools.accumulate(range(12), lambda token, _: successor(token), 
 
 @pytest.fixture(scope="module")
 def engine_of(make_harness):
-    """An engine that looks up, by what it is set to; each is made once."""
+    """Return an engine with prompt lookup for these settings; each is made once."""
     made: dict[tuple, Harness] = {}
 
     def get(num_tokens=4, ngram=2, name="llama", **settings) -> Harness:
@@ -53,25 +53,25 @@ def engine_of(make_harness):
 
 @pytest.fixture(scope="module")
 def looker(engine_of) -> Harness:
-    """A random model that looks up."""
+    """A random model with prompt lookup."""
     return engine_of()
 
 
 @pytest.fixture(scope="module")
 def cycler(engine_of) -> Harness:
-    """A model that goes round in cycles of seven, so that lookups are right from then on."""
+    """A model that repeats cycles of seven tokens, so lookups are correct after the first."""
     return engine_of(name="cycles")
 
 
 @pytest.fixture(scope="module")
 def plain(llama):
-    """What the control says to each prompt."""
+    """The baseline's text for each prompt."""
     return [llama.tokens(ids, 40) for ids in PROMPTS]
 
 
 @pytest.mark.parametrize("ngram", first_of(2, 1, 3, 4))
 @pytest.mark.parametrize("num_tokens", [4, 10])
-def test_greedy_text_is_the_controls(engine_of, reference, plain, num_tokens, ngram):
+def test_greedy_text_is_the_baselines(engine_of, reference, plain, num_tokens, ngram):
     looker = engine_of(num_tokens, ngram)
     for ids, want in zip(PROMPTS, plain, strict=True):
         outcome = looker.call(ids, 40)
@@ -81,7 +81,7 @@ def test_greedy_text_is_the_controls(engine_of, reference, plain, num_tokens, ng
 @pytest.mark.parametrize(
     "name", first_of("paged qwen2", "gpt2", "qwen2", "mistral", "cycles", "paged cycles")
 )
-def test_greedy_text_is_the_controls_on_every_architecture(
+def test_greedy_text_is_the_baselines_on_every_architecture(
     engine_of, make_harness, reference, name
 ):
     looker, control = engine_of(10, 3, name=name), make_harness(name)
@@ -92,7 +92,7 @@ def test_greedy_text_is_the_controls_on_every_architecture(
 
 @pytest.mark.parametrize("uses_oldest", [True, False])
 @pytest.mark.parametrize("keeps_all", [True, False])
-def test_text_does_not_depend_on_what_the_index_keeps(engine_of, plain, keeps_all, uses_oldest):
+def test_the_text_does_not_depend_on_the_index(engine_of, plain, keeps_all, uses_oldest):
     looker = engine_of(lookup_keeps_all=keeps_all, lookup_uses_oldest=uses_oldest)
     for ids, want in zip(PROMPTS[-6:], plain[-6:], strict=True):
         assert looker.tokens(ids, 40) == want
@@ -100,7 +100,7 @@ def test_text_does_not_depend_on_what_the_index_keeps(engine_of, plain, keeps_al
 
 @pytest.mark.parametrize("seed", first_of(*range(6)))
 @pytest.mark.parametrize("name", ["llama", "cycles", "paged llama", "paged cycles"])
-def test_sampled_text_is_the_controls_for_the_seed(engine_of, make_harness, name, seed):
+def test_sampled_text_is_the_baselines_for_the_seed(engine_of, make_harness, name, seed):
     sampling = SamplingParams(**SAMPLED, seed=seed)
     looker, control = engine_of(name=name), make_harness(name)
     for ids in [PROMPTS[seed], repeating(seed), CYCLE]:
@@ -120,7 +120,7 @@ def test_sampled_text_is_the_controls_for_the_seed(engine_of, make_harness, name
     ids=lambda asked: next(iter(asked)),
 )
 @pytest.mark.parametrize("name", first_of("paged cycles", "llama", "cycles", "paged llama"))
-def test_penalties_bans_and_biases_hold_at_every_draft_position(
+def test_penalties_bans_and_biases_apply_at_every_draft_position(
     engine_of, make_harness, asked, name
 ):
     looker, control = engine_of(name=name), make_harness(name)
@@ -130,12 +130,12 @@ def test_penalties_bans_and_biases_hold_at_every_draft_position(
         assert looker.tokens(ids, 30, sampling=sampling) == want
 
 
-def test_right_lookups_save_steps(make_harness):
+def test_correct_lookups_save_steps(make_harness):
     outcome = make_harness("cycles", prompt_lookup_num_tokens=4).call(CYCLE, 41)
     usage = outcome.last.usage
     assert len(outcome.tokens) == 41
     assert usage.draft_tokens == usage.accepted_tokens == 32
-    assert usage.computed_tokens == len(CYCLE) + 40  # every token once: none was wrong
+    assert usage.computed_tokens == len(CYCLE) + 40  # every token once: no draft was wrong
 
 
 def test_counts_add_up(looker, plain):
@@ -149,10 +149,10 @@ def test_counts_add_up(looker, plain):
 
 
 @pytest.mark.parametrize("ends", ["end_id", "stop_words", "longer_stop_words"])
-def test_counts_add_up_if_a_draft_holds_the_end(engine_of, ends):
-    """A round emits one token more than it accepts; that which ends the answer is its round's own.
+def test_counts_add_up_if_a_draft_contains_the_end(engine_of, ends):
+    """A round emits one token more than it accepts; the token that ends an answer is included.
 
-    An end id is left out of the answer, so its round emits one less.
+    An end id is omitted from the answer, so its round emits one less.
     """
     random = np.random.default_rng(4)
     for name, seed in itertools.product(["llama", "cycles"], range(40)):
@@ -175,8 +175,8 @@ def test_counts_add_up_if_a_draft_holds_the_end(engine_of, ends):
             assert text[at] == outcome.tokens[-1]
 
 
-def test_an_accepted_end_of_sequence_leaves_no_more_accepted_than_said(cycler):
-    """The prompt has the end of sequence and what comes behind it: both are drafted, and right."""
+def test_tokens_after_an_accepted_end_are_not_counted(cycler):
+    """The prompt has the end of sequence and later tokens; both are drafted correctly."""
     bias = np.zeros(131, np.float32)
     bias[END] = 1e9
     sampling = SamplingParams(top_k=1, embedding_bias=bias)
@@ -198,7 +198,7 @@ def test_no_end_token_appears_before_min_tokens(engine_of, make_harness):
 
 
 def decode_by_rounds(target: Harness, ids: list[int], new: int) -> tuple[list[int], int, int]:
-    """The same from outside (V1): look up, have it verified, until the answer is complete."""
+    """Do the same outside the engine (V1): look up and verify until the answer is complete."""
     text, drafted, accepted = [], 0, 0
     index = NgramIndex(2)
     index.extend(ids)
@@ -214,7 +214,7 @@ def decode_by_rounds(target: Harness, ids: list[int], new: int) -> tuple[list[in
 
 
 @pytest.mark.parametrize("name", first_of("paged cycles", "llama", "cycles", "paged llama"))
-def test_drafts_and_text_are_those_of_rounds_from_outside(engine_of, make_harness, name):
+def test_drafts_and_text_equal_rounds_of_the_loop(engine_of, make_harness, name):
     looker, target = engine_of(name=name), make_harness(name)
     for ids in [*PROMPTS[::3], CYCLE]:
         outcome = looker.call(ids, 40)
@@ -228,7 +228,7 @@ def test_nothing_is_drafted_after_an_end_of_sequence(cycler):
     assert cycler.call(ids, 20, end_id=END).last.usage.draft_tokens == 3
 
 
-def test_streamed_answers_carry_a_round_each(cycler):
+def test_a_stream_sends_one_response_per_round(cycler):
     outcome = cycler.call(CYCLE, 15, streaming=True)
     assert [len(answer.tokens) for answer in outcome.answers] == [5, 5, 5]
     assert [answer.final for answer in outcome.answers] == [False, False, True]
@@ -248,7 +248,7 @@ def test_log_probs_and_logits_line_up_with_the_tokens(engine_of, make_harness):
     assert got.cum_log_prob == pytest.approx(want.cum_log_prob, abs=1e-3)
 
 
-def test_a_stopped_call_ends_with_what_it_has(cycler):
+def test_a_stopped_call_returns_the_tokens_so_far(cycler):
     pending = cycler.start(CYCLE, 200, streaming=True, request_id="gone")
     begun = pending.next()
     cycler.engine.stop("gone")
@@ -259,19 +259,19 @@ def test_a_stopped_call_ends_with_what_it_has(cycler):
 
 
 @pytest.mark.parametrize("max_batch_tokens", [16, 512])
-def test_calls_share_steps_and_do_not_touch_each_other(engine_of, plain, max_batch_tokens):
+def test_concurrent_calls_share_steps_and_stay_independent(engine_of, plain, max_batch_tokens):
     looker = engine_of(max_batch_tokens=max_batch_tokens)
     pending = [looker.start(ids, 40, request_id=str(i)) for i, ids in enumerate(PROMPTS)]
     assert [call.wait().tokens for call in pending] == plain
 
 
-def test_no_prompt_shows_in_anothers_drafts(cycler):
+def test_drafts_never_copy_from_other_requests(cycler):
     cycler.call(CYCLE, 40)
     assert cycler.call([CYCLE[0]], 5).last.usage.draft_tokens == 0
     assert cycler.call(CYCLE[:2], 4).last.usage.draft_tokens == 0
 
 
-def test_an_answer_in_pieces_is_the_one_in_one_piece(looker, plain):
+def test_streaming_does_not_change_the_answer(looker, plain):
     for ids, want in zip(PROMPTS, plain, strict=True):
         text: list[int] = []
         while len(text) < 40:
@@ -292,18 +292,18 @@ def test_statistics_are_sent_in_nvidias_tensors(cycler):
     assert told == {wanted[0]: 16, wanted[1]: 16, wanted[2]: 1.0}
 
 
-def test_an_engine_that_drafts_itself_says_so(looker, llama):
+def test_an_engine_reports_that_it_drafts_by_itself(looker, llama):
     assert looker.engine.capabilities.drafts_itself
     assert not looker.engine.capabilities.verifies_drafts
     assert not llama.engine.capabilities.drafts_itself
 
 
-def test_drafts_from_the_caller_are_refused_by_name(looker):
+def test_drafts_from_the_caller_are_rejected(looker):
     with pytest.raises(RequestError, match=r"draft_input_ids has 2 tokens; .* drafts by itself"):
         looker.start([3, 4], 3, drafts=[5, 6])
 
 
-def test_masks_are_refused_by_name(looker):
+def test_masks_are_rejected(looker):
     assert not looker.engine.capabilities.masks_tokens
     with pytest.raises(UnsupportedError, match="token_masks: this engine drafts by itself"):
         looker.start([3, 4], 3, token_masks=np.full((3, 5), -1, np.int32))
@@ -317,7 +317,7 @@ def test_masks_are_refused_by_name(looker):
         ({"max_matching_ngram_size": 0}, "max_matching_ngram_size is 0"),
     ],
 )
-def test_settings_that_make_no_sense_are_refused(settings, words):
+def test_invalid_settings_are_rejected(settings, words):
     common = {"checkpoint": "x", "max_seq_len": 64, "kv_cache_tokens": 64, "max_draft_len": 8}
     with pytest.raises(LoadError, match=words):
         TorchSettings(**common, **settings)

@@ -1,4 +1,4 @@
-"""The KV cache: reuse proved by counting computed tokens, eviction, waiting for room."""
+"""The KV cache: reuse (by counting computed tokens), eviction, and waiting for blocks."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ BLOCK = 8
 SHAPE = KVShape(((2, 4, 4),), torch.float32, torch.device("cpu"))
 
 
-def test_each_round_computes_the_new_tokens_only(make_harness):
+def test_each_round_computes_only_its_new_tokens(make_harness):
     target, drafter = make_harness("llama"), make_harness("qwen2")
     ids = prompt(1, 60)
     text: list[int] = []
@@ -30,7 +30,7 @@ def test_each_round_computes_the_new_tokens_only(make_harness):
         text += outcome.tokens
 
 
-def test_the_same_prompt_again_computes_its_last_token(make_harness):
+def test_a_repeated_prompt_computes_only_its_last_token(make_harness):
     engine = make_harness()
     ids = prompt(2, 33)
     engine.tokens(ids)
@@ -50,7 +50,7 @@ def test_a_shared_beginning_is_copied_and_its_owner_keeps_its_text(make_harness)
     assert engine.computed(other) == 1
 
 
-def test_a_running_calls_beginning_is_copied(make_harness):
+def test_the_beginning_of_a_running_call_is_copied(make_harness):
     engine = make_harness()
     ids = prompt(6, 40)
     running = engine.start(ids, 150, streaming=True)
@@ -69,7 +69,7 @@ def test_rejected_drafts_leave_no_trace_in_the_cache(make_harness):
     assert engine.tokens(ids + clean[:1], 7) == clean[1:]
 
 
-def test_least_recently_used_goes_first_under_the_cap(make_harness):
+def test_the_least_recently_used_text_is_evicted_at_the_limit(make_harness):
     engine = make_harness(kv_cache_tokens=12 * BLOCK)
     old, recent, third = (prompt(seed, 4 * BLOCK) for seed in (8, 9, 10))
     for ids in (old, recent, third):  # 4 blocks each
@@ -83,7 +83,7 @@ def test_least_recently_used_goes_first_under_the_cap(make_harness):
 
 def test_calls_wait_for_room_in_order_of_arrival(make_harness):
     engine = make_harness(kv_cache_tokens=10 * BLOCK)
-    lengths = [30, 20, 3, 1]  # new tokens; no two of these calls fit beside each other
+    lengths = [30, 20, 3, 1]  # new tokens; no two of these calls fit at the same time
     calls = [engine.start(prompt(30 + new, 40), new) for new in lengths]
     outcomes = [pending.wait() for pending in calls]
     assert [len(outcome.tokens) for outcome in outcomes] == lengths
@@ -92,13 +92,13 @@ def test_calls_wait_for_room_in_order_of_arrival(make_harness):
     assert all(end <= start for end, start in zip(ends, starts[1:], strict=False))
 
 
-def test_a_call_that_can_never_fit_is_refused_with_the_sizes(make_harness):
+def test_a_call_that_can_never_fit_is_rejected_with_the_sizes(make_harness):
     engine = make_harness(kv_cache_tokens=4 * BLOCK)
     with pytest.raises(RequestError, match=r"30 tokens.*20.*7 KV blocks.*holds 4"):
         engine.call(prompt(1, 30), 20)
 
 
-def test_context_logits_are_of_the_whole_context(make_harness, reference):
+def test_context_logits_cover_the_whole_context(make_harness, reference):
     engine = make_harness(max_batch_tokens=9)
     ids = prompt(12, 25)
     engine.tokens(ids)
@@ -116,8 +116,8 @@ def test_context_logits_are_of_the_whole_context(make_harness, reference):
         max_size=30,
     )
 )
-def test_the_cache_never_exceeds_its_cap_and_never_lies(steps):
-    """Every entry's values are those of its tokens; running calls keep theirs."""
+def test_the_cache_stays_within_its_limit_and_is_correct(steps):
+    """Every entry has the values of its own tokens; running calls keep theirs."""
     cache = KVCache(SHAPE, 8 * BLOCK, BLOCK, 64)
     running = []
     for seed, length, extra, finish in steps:
@@ -142,8 +142,8 @@ def test_the_cache_never_exceeds_its_cap_and_never_lies(steps):
     st.lists(st.tuples(st.integers(0, 2), st.integers(1, 200), st.booleans()), max_size=12),
     st.tuples(st.integers(0, 2), st.integers(1, 200)),
 )
-def test_the_longest_beginning_is_found_without_reading_all(held, wanted):
-    """Texts that part at many places: the same choice as by comparing with every one of them."""
+def test_the_entry_with_the_longest_shared_beginning_is_found(held, wanted):
+    """Texts that diverge at many positions: the choice equals a full comparison."""
 
     def text(branch, length):
         ids = np.arange(200, dtype=np.int64)
@@ -175,7 +175,7 @@ def no_memory(*_):
     raise NO_MEMORY
 
 
-def test_without_memory_one_call_fails_and_others_go_on(make_harness, monkeypatch):
+def test_out_of_memory_fails_only_one_call(make_harness, monkeypatch):
     engine = make_harness()
     running = engine.start(prompt(1, 9), 40, streaming=True, request_id="running")
     first = running.next().tokens
@@ -187,8 +187,8 @@ def test_without_memory_one_call_fails_and_others_go_on(make_harness, monkeypatc
     assert len(engine.tokens(prompt(2, 9), 4)) == 4
 
 
-def test_a_stopped_call_that_cannot_be_ended_takes_no_other_along(make_harness, monkeypatch):
-    """The engine's only thread used to end with it, and every later call hung."""
+def test_an_error_while_stopping_a_call_fails_no_other_call(make_harness, monkeypatch):
+    """Otherwise the engine's only thread would end, and every later call would hang."""
     engine = make_harness()
     stopped = engine.start(prompt(1, 9), 200, streaming=True, request_id="stopped")
     stopped.next()
@@ -200,7 +200,7 @@ def test_a_stopped_call_that_cannot_be_ended_takes_no_other_along(make_harness, 
 
 
 def fill(entry, length: int) -> None:
-    """Compute: a token's key is the token itself."""
+    """Fill the cache: a token's key is the token itself."""
     for tensor in entry.layers[0]:
         tensor[:, entry.length : length] = torch.from_numpy(
             entry.tokens[entry.length : length]

@@ -25,7 +25,7 @@ CYCLE = [30, 31, 32, 33, 34, 28, 29, 30, 31]
 
 
 def said_after(token: int, length: int) -> list[int]:
-    """What the stand-in's model says."""
+    """The text of the stand-in's model."""
     text = itertools.accumulate(range(length), lambda last, _: successor(last), initial=token)
     return list(text)[1:]
 
@@ -44,7 +44,7 @@ def package(monkeypatch):
 
 @pytest.fixture
 def start(package, tmp_path):
-    """Start an engine as a model's parameters say; all are closed in the end."""
+    """Start an engine from a model's parameters; close all at the end."""
     write_empty(tmp_path / "model", VOCAB)
     made = []
 
@@ -68,7 +68,7 @@ def start(package, tmp_path):
 
 @pytest.fixture
 def looker(start) -> Harness:
-    """An engine that speculates by prompt lookup."""
+    """An engine that uses prompt lookup."""
     return start(prompt_lookup_num_tokens="4")
 
 
@@ -76,7 +76,7 @@ def llm(package):
     return package.LLM.made[-1]
 
 
-def test_llm_gets_what_the_settings_say(start, package, tmp_path):
+def test_the_llm_gets_the_settings(start, package, tmp_path):
     start(
         tensor_parallel_size="4",
         dtype="bfloat16",
@@ -124,12 +124,12 @@ def test_prompt_lookup_becomes_an_ngram_config_without_a_public_pool(start, pack
     assert told["max_seq_len"] == 256 + 10
 
 
-def test_pool_is_public_when_the_settings_say_so(start, package):
+def test_the_settings_can_make_the_pool_public(start, package):
     start(prompt_lookup_num_tokens="4", lookup_is_public="true")
     assert llm(package).arguments["speculative_config"].is_public_pool
 
 
-def test_draft_model_becomes_a_draft_target_config(start, package):
+def test_a_draft_model_becomes_a_draft_target_config(start, package):
     start(draft_len="5", draft_model="/models/small")
     told = llm(package).arguments
     assert told["speculative_config"] == package.llmapi.DraftTargetDecodingConfig(
@@ -143,7 +143,7 @@ def test_draft_model_becomes_a_draft_target_config(start, package):
     ids=["none", "prompt_lookup", "draft"],
 )
 @pytest.mark.parametrize("streaming", [True, False])
-def test_one_call_brings_the_whole_answer(start, speculation, streaming):
+def test_a_call_returns_the_whole_answer(start, speculation, streaming):
     outcome = start(**speculation).call(CYCLE, 40, streaming=streaming)
     assert outcome.tokens == said_after(CYCLE[-1], 40)
     assert outcome.last.num_output_tokens == 40
@@ -151,7 +151,7 @@ def test_one_call_brings_the_whole_answer(start, speculation, streaming):
     assert [answer.first for answer in outcome.answers][1:] == [False] * (len(outcome.answers) - 1)
 
 
-def test_traits_say_whether_it_speculates(start):
+def test_capabilities_say_whether_the_engine_speculates(start):
     control, speculative = start(), start(prompt_lookup_num_tokens="4")
     assert not control.engine.capabilities.drafts_itself
     assert speculative.engine.capabilities.drafts_itself
@@ -160,7 +160,7 @@ def test_traits_say_whether_it_speculates(start):
         assert not engine.capabilities.keyed_randomness
 
 
-def test_statistics_are_those_of_the_outputs(looker):
+def test_statistics_equal_the_outputs_statistics(looker):
     usage = looker.call(CYCLE, 41, return_perf_metrics=True, arrival_time_ns=10**18).last.usage
     assert usage.draft_tokens == usage.accepted_tokens == 32
     assert (usage.reused_blocks, usage.new_blocks) == (2, 3)
@@ -169,24 +169,24 @@ def test_statistics_are_those_of_the_outputs(looker):
     assert looker.engine.computed_tokens == len(CYCLE) + 41
 
 
-def test_no_statistics_are_made_up_when_none_were_asked_for(looker):
+def test_statistics_are_missing_if_not_requested(looker):
     usage = looker.call(CYCLE, 10).last.usage
     assert (usage.draft_tokens, usage.accepted_tokens) == (0, 0)
 
 
-def test_no_end_id_is_minus_one(looker, package):
+def test_without_an_end_id_minus_one_is_sent(looker, package):
     looker.call(CYCLE, 3)
     assert llm(package).results[-1].sampling_params.end_id == -1
 
 
 @pytest.mark.parametrize("streaming", [True, False])
-def test_end_id_ends_the_answer_and_is_left_out(looker, streaming):
+def test_an_end_id_ends_the_answer_and_is_omitted(looker, streaming):
     outcome = looker.call([4, 5], 20, end_id=END, streaming=streaming)
     assert outcome.tokens == [6, 0]
     assert outcome.last.final
 
 
-def test_min_tokens_hold(looker):
+def test_min_tokens_are_respected(looker):
     sampling = SamplingParams(top_k=1, min_tokens=5)
     assert len(looker.tokens([4, 5], 20, end_id=END, sampling=sampling)) >= 5
 
@@ -198,7 +198,7 @@ def test_stop_words_end_the_answer_and_the_request(looker, package, streaming):
     assert llm(package).results[-1].aborted()
 
 
-def test_stop_words_of_one_token_are_left_to_it(looker, package):
+def test_stop_words_of_one_token_are_passed_to_tensorrt_llm(looker, package):
     outcome = looker.call(CYCLE, 200, stop_words=Words.of((34,), (28,)))
     assert outcome.tokens == [32, 33, 34]
     result = llm(package).results[-1]
@@ -206,7 +206,7 @@ def test_stop_words_of_one_token_are_left_to_it(looker, package):
     assert not result._streaming
 
 
-def test_stop_words_of_one_token_end_nothing_before_min_tokens(looker):
+def test_stop_words_of_one_token_do_not_end_before_min_tokens(looker):
     sampling = SamplingParams(top_k=1, min_tokens=8)
     outcome = looker.call(CYCLE, 200, stop_words=Words.of((34,)), sampling=sampling)
     assert outcome.tokens == said_after(31, 10)
@@ -214,7 +214,7 @@ def test_stop_words_of_one_token_end_nothing_before_min_tokens(looker):
 
 @pytest.mark.parametrize("stop_words", [Words.of((34, 28)), Words.of((33,), (34, 28)), NO_WORDS])
 @pytest.mark.parametrize("end_id", [None, 28])
-def test_counts_fit_the_answer_whatever_ends_it(looker, stop_words, end_id):
+def test_counts_match_the_answer_for_every_way_to_end(looker, stop_words, end_id):
     outcome = looker.call(CYCLE, 30, stop_words=stop_words, end_id=end_id, return_perf_metrics=True)
     usage = outcome.last.usage
     assert 0 <= usage.accepted_tokens <= usage.draft_tokens
@@ -231,7 +231,7 @@ def test_counts_fit_the_answer_whatever_ends_it(looker, stop_words, end_id):
         (SamplingParams(top_p=0.9, seed=7), {"temperature": 1.0, "top_p": 0.9, "seed": 7}),
     ],
 )
-def test_sampling_is_passed_on(looker, package, sampling, expected):
+def test_sampling_parameters_are_passed_on(looker, package, sampling, expected):
     looker.call(CYCLE, 3, sampling=sampling)
     told = llm(package).results[-1].sampling_params
     for name in ("temperature", "top_k", "top_p", "seed"):
@@ -258,14 +258,14 @@ def test_log_probs_line_up_with_the_tokens(looker):
     assert outcome.last.cum_log_prob == -1
 
 
-def test_missing_log_probs_fail_the_call_rather_than_be_zero(looker, package):
+def test_missing_log_probs_fail_the_call(looker, package):
     pending = looker.start(CYCLE, 200, return_log_probs=True, streaming=True)
     pending.next()
-    llm(package).results[-1].sampling_params.logprobs = None  # as if the sampler made no more
+    llm(package).results[-1].sampling_params.logprobs = None  # as if the sampler returned no more
     assert "no log-probability" in pending.wait().error
 
 
-def test_calls_run_side_by_side(looker):
+def test_calls_run_concurrently(looker):
     prompts = [[first, first + 1] for first in range(0, 112, 7)]
     pending = [looker.start(ids, 30, request_id=str(ids)) for ids in prompts]
     for ids, call in zip(prompts, pending, strict=True):
@@ -286,14 +286,14 @@ def test_a_stopped_call_ends_at_once_and_is_aborted(looker, package):
     assert len(other.wait().tokens) == 60
 
 
-def test_a_stop_right_behind_its_call_reaches_it(looker):
+def test_a_stop_right_after_its_call_ends_it(looker):
     pending = looker.start(CYCLE, 200, request_id="gone")
     looker.engine.stop("gone")
     assert len(pending.wait().tokens) < 200
     looker.engine.stop("nobody")
 
 
-def test_a_request_that_tensorrt_llm_gives_up_is_an_error(looker, package):
+def test_a_request_aborted_by_tensorrt_llm_is_an_error(looker, package):
     pending = looker.start(CYCLE, 200, streaming=True)
     pending.next()
     llm(package).results[-1].abort()  # not by us
@@ -308,7 +308,7 @@ def test_a_failure_ends_its_call_with_one_line(looker, package):
     assert looker.tokens(CYCLE, 3) == said_after(CYCLE[-1], 3)
 
 
-def test_a_request_is_aborted_when_its_answers_cannot_be_delivered(looker, package):
+def test_a_request_is_aborted_if_its_answers_cannot_be_delivered(looker, package):
     def respond(_answer):
         raise BrokenPipeError
 
@@ -318,7 +318,7 @@ def test_a_request_is_aborted_when_its_answers_cannot_be_delivered(looker, packa
     assert eventually(llm(package).results[0].aborted)
 
 
-def test_closing_fails_calls_and_ends_the_llm(start, package):
+def test_closing_fails_running_calls_and_ends_the_llm(start, package):
     engine = start().engine
     harness = Harness(engine)
     pending = harness.start(CYCLE, 200)
@@ -348,17 +348,17 @@ def test_closing_fails_calls_and_ends_the_llm(start, package):
         ("max_seq_len is 256", {"new": 250}),
     ],
 )
-def test_what_it_cannot_do_is_refused_by_name(looker, name, asked):
+def test_unsupported_inputs_are_rejected(looker, name, asked):
     with pytest.raises(RequestError, match=name):
         looker.start(**{"ids": CYCLE, "new": 3, **asked})
 
 
-def test_masks_are_refused_by_name_without_speculation_too(start):
+def test_masks_are_rejected_without_speculation(start):
     with pytest.raises(RequestError, match="token_masks is not supported by this engine"):
         start().start(CYCLE, 3, token_masks=np.full((3, 5), -1, np.int32))
 
 
-def test_an_llm_that_does_not_start_says_why_in_one_line(start, tmp_path):
+def test_a_failed_start_is_a_one_line_error(start, tmp_path):
     with pytest.raises(LoadError, match=r"TensorRT-LLM does not start: .*config.json"):
         start(model=str(tmp_path / "nothing"))
 
@@ -377,6 +377,6 @@ def test_the_error_for_a_missing_package_says_how_to_fix_it(tmp_path):
         ({"draft_len": 4}, "needs draft_model"),
     ],
 )
-def test_settings_that_make_no_sense_are_refused(settings, words):
+def test_invalid_settings_are_rejected(settings, words):
     with pytest.raises(LoadError, match=words):
         LlmApiSettings(model="x", vocab_size=9, max_seq_len=9, kv_cache_tokens=9, **settings)

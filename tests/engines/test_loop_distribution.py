@@ -2,7 +2,7 @@
 
 The loop speaks a language of two-token words (`words`): each word is a draw of the next two tokens,
 and their probabilities are known exactly. Loop, sampler, noise and verification are the product's
-own. That the proof can fail is shown by putting a rule that is wrong in one thing in their place.
+own. Other tests show that the check can fail: they replace a rule by one with a single error.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tandem.engines.torch.verification import draw
 from tandem.sampling.acceptance import accepts
 
 DRAWS = 10_000
-# `make test` takes two of them; `make test-heavy` the others.
+# `make test` uses two of them; `make test-heavy` uses the others.
 LIGHT = WARPS[3:7:3]
 SCALED = [w if w in LIGHT else pytest.param(w, marks=pytest.mark.heavy) for w in WARPS]
 
@@ -51,7 +51,7 @@ def test_drafts_made_ahead_change_no_distribution(warp, use_draft_logits):
 
 
 class LogitsRule:
-    """The rule of logits mode, for others to get one part of it wrong."""
+    """The rule of logits mode; subclasses get one part of it wrong."""
 
     def __call__(self, drafts, p, q, *, seed, position, threshold=None):
         for i, token in enumerate(drafts):
@@ -68,14 +68,14 @@ class LogitsRule:
 
 
 class CorrectsFromTheWholeTarget(LogitsRule):
-    """The correction comes from p, not from what q leaves of it."""
+    """The correction is sampled from p instead of the residual."""
 
     def correction(self, p, q, seed, position):
         return draw(p, seed, position, Purpose.RESIDUAL)
 
 
 class AcceptsByTheProposalsNoise(LogitsRule):
-    """The number that chose the draft token also decides whether it stays."""
+    """The random number that chose the draft token also decides its acceptance."""
 
     def number(self, token, seed, position):
         noise = exponentials(derived_seed(seed, "propose"), position, Purpose.SAMPLE, VOCAB)
@@ -83,7 +83,7 @@ class AcceptsByTheProposalsNoise(LogitsRule):
 
 
 class StopsBehindUnlikelyTokens(Draft):
-    """A draft ends with the first token that its own model hardly expected. That is harmless."""
+    """A draft ends after the first token that is unlikely for its own model. This is correct."""
 
     kept = 1
 
@@ -96,17 +96,17 @@ class StopsBehindUnlikelyTokens(Draft):
 
 
 class DropsUnlikelyTokens(StopsBehindUnlikelyTokens):
-    """That token is dropped with the rest: what is left was not drawn from q."""
+    """The unlikely token is dropped too, so the rest is not a sample from q."""
 
     kept = 0
 
 
-FEWER = 8_000  # draws that are enough to see what is wrong
+FEWER = 8_000  # enough samples to detect the error
 WARP = Warp(0.7, top_k=20)
 
 
 def passes(*, target=Target, draft=Draft, use_draft_logits=True, ahead=False) -> bool:
-    """Whether the words that are said have the target's distribution."""
+    """Return whether the generated words have the target's distribution."""
     asked = {"use_draft_logits": use_draft_logits, "ahead": ahead}
     said = speak(FEWER, target(WARP), draft(WARP), **asked)
     expected = exact(WARP)
@@ -114,7 +114,7 @@ def passes(*, target=Target, draft=Draft, use_draft_logits=True, ahead=False) ->
 
 
 @pytest.mark.heavy
-def test_the_rule_of_logits_mode_step_by_step_passes(monkeypatch):
+def test_correct_logits_mode_passes_the_test(monkeypatch):
     monkeypatch.setattr(sampling, "verify_probabilities", LogitsRule())
     assert passes()
 
@@ -127,7 +127,7 @@ def test_the_rule_of_logits_mode_step_by_step_passes(monkeypatch):
         AcceptsByTheProposalsNoise,
     ],
 )
-def test_a_wrong_step_of_logits_mode_is_noticed(monkeypatch, wrong):
+def test_an_error_in_logits_mode_is_detected(monkeypatch, wrong):
     monkeypatch.setattr(sampling, "verify_probabilities", wrong())
     assert not passes()
 
@@ -138,5 +138,5 @@ def test_a_draft_may_stop_after_an_unlikely_token():
 
 
 @pytest.mark.heavy
-def test_drafts_that_were_not_drawn_from_their_logits_are_noticed():
+def test_drafts_not_sampled_from_their_logits_are_detected():
     assert not passes(draft=DropsUnlikelyTokens)

@@ -1,8 +1,8 @@
 """A masked round leaves the target's masked distribution, whatever was drafted without masks.
 
 The language has words of two tokens (`words`), and a grammar: some tokens may begin a word, and
-others may end it, by its first token. What comes next is known exactly. That the proof can fail is
-shown by rounds that are wrong in one thing.
+others may end it, by its first token. The distribution is known exactly. Other tests show that the
+check can fail, with rounds that have a single error.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def exact(warp: Warp) -> np.ndarray:
 
 
 class Round:
-    """One draft of two tokens, its verification, and a call for what is still missing of a word."""
+    """One draft of two tokens, its verification, and a call for the missing tokens of a word."""
 
     sampler = TorchSampler
 
@@ -46,7 +46,7 @@ class Round:
         self._use_draft_logits = use_draft_logits
 
     def word(self, seed: int) -> tuple[int, int]:
-        """Say a word."""
+        """Generate a word."""
         drafts = self.keep(self._proposed(seed + 10**6 * self._use_draft_logits))
         said = self._call([], drafts, seed)
         if len(said) < 2:
@@ -54,15 +54,15 @@ class Round:
         return said[0], said[1]
 
     def draft_logits(self) -> np.ndarray:
-        """What the draft's tokens are drawn from, before warping; as the rows of TARGET."""
+        """The draft's logits before warping, in the layout of TARGET."""
         return DRAFT
 
     def keep(self, drafts: list[int]) -> list[int]:
-        """What is verified of a draft."""
+        """Return the tokens of a draft to verify."""
         return drafts
 
     def masks(self, before: list[int]) -> list[np.ndarray]:
-        """What may come behind each of these tokens: ANY where a word begins."""
+        """The tokens allowed after each of these (ANY: a word begins)."""
         rows, possible = [], True
         for token, following in zip(before, [*before[1:], ANY], strict=True):
             rows.append(np.flatnonzero(LEGAL[token]) if possible else [])
@@ -70,7 +70,7 @@ class Round:
         return rows
 
     def _proposed(self, seed: int) -> list[int]:
-        """Two tokens of a draft that knows no masks."""
+        """Two tokens of a draft without masks."""
         row, tokens = ANY, []
         for position in (FIRST, FIRST + 1):
             noise = exponentials(seed, position, Purpose.SAMPLE, VOCAB)
@@ -100,7 +100,7 @@ class Round:
 
 
 def passes(round_of=Round, warp=WARPS[1], *, use_draft_logits=True, draws=DRAWS) -> bool:
-    """Whether the words that are said have the masked target's distribution."""
+    """Return whether the generated words have the masked target's distribution."""
     speaker, counts = round_of(warp, use_draft_logits=use_draft_logits), np.zeros((VOCAB, VOCAB))
     for seed in range(draws):
         counts[speaker.word(seed)] += 1
@@ -115,7 +115,7 @@ def test_next_one_and_two_tokens_have_the_masked_targets_distribution(warp, use_
 
 
 class DraftsWithMasks(Round):
-    """The draft is masked as the target is: its logits say so."""
+    """The draft and its logits are masked like the target."""
 
     def draft_logits(self):
         return np.where(LEGAL, DRAFT, -np.inf).astype(np.float32)
@@ -130,7 +130,7 @@ class CutsTheDraft(Round):
 
 
 class MasksTheFirstRowOnly(Round):
-    """Only the token behind the context is masked."""
+    """Only the token after the context is masked."""
 
     def masks(self, before):
         return [row if n == 0 else range(VOCAB) for n, row in enumerate(super().masks(before))]
@@ -146,5 +146,5 @@ def test_in_id_mode_a_draft_may_be_cut_at_its_first_illegal_token():
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("use_draft_logits", [False, True], ids=["ids", "logits"])
-def test_a_round_that_masks_wrongly_is_noticed(use_draft_logits):
+def test_a_wrong_mask_is_detected(use_draft_logits):
     assert not passes(MasksTheFirstRowOnly, use_draft_logits=use_draft_logits, draws=1_500)

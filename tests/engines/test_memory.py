@@ -1,4 +1,4 @@
-"""What does not fit into a GPU is refused before it is loaded."""
+"""Models that do not fit into a GPU are rejected before loading."""
 
 from dataclasses import replace
 
@@ -31,7 +31,7 @@ CONFIG = LlamaConfig(
 SETTINGS = TorchSettings("x", max_seq_len=100, kv_cache_tokens=1000)
 
 
-def test_weights_are_counted_in_the_type_that_they_are_loaded_in(reference):
+def test_weights_are_counted_in_their_loaded_type(reference):
     weights = sum(weight.numel() for weight in reference("llama").parameters())
     assert weight_bytes(CONFIG, torch.bfloat16) == 2 * weights
     assert weight_bytes(CONFIG, torch.float32) == 4 * weights
@@ -42,8 +42,8 @@ def test_the_cache_counts_keys_and_values_of_all_layers():
     assert cache_bytes(CONFIG, paged, torch.bfloat16) == 1000 * 3 * 2 * 12 * 2 * 2
 
 
-def test_a_cache_without_pages_has_room_to_grow():
-    """What is counted is never exceeded, whatever texts come; memory used to be counted once."""
+def test_an_unpaged_cache_stays_within_its_counted_memory():
+    """The counted memory is never exceeded, for any texts."""
     block, most = 8, 1024
     cache = KVCache(KVShape(((2, 4, 4),), torch.float32, torch.device("cpu")), most, block, 256)
     random, largest = np.random.default_rng(1), 0
@@ -70,7 +70,7 @@ def test_memory_of_other_processes_counts():
         check_fit(1, 1, free=0, total=80 * GIB, fraction=0.9)
 
 
-def test_each_engine_is_measured_by_the_gpu_that_it_is_put_on():
+def test_each_engine_is_checked_against_its_own_gpu():
     weights, cache = (
         weight_bytes(CONFIG, torch.bfloat16),
         cache_bytes(CONFIG, SETTINGS, torch.bfloat16),
@@ -118,16 +118,16 @@ def test_a_device_name_is_resolved(name, gpus, found):
         ("meta", 2, "'meta' is not supported; use cpu, cuda, cuda:N or auto"),
     ],
 )
-def test_a_missing_device_is_refused_by_name(name, gpus, message):
+def test_a_missing_device_is_rejected(name, gpus, message):
     with pytest.raises(LoadError, match=message):
         device_of(name, gpus)
 
 
-def test_a_cpu_has_no_limit():
+def test_a_cpu_has_no_memory_limit():
     require_memory(CONFIG, SETTINGS, torch.device("cpu"), torch.float32)
 
 
 @pytest.mark.parametrize("fraction", [0.0, -1.0, 1.1])
-def test_a_memory_fraction_out_of_bounds_is_refused(fraction):
+def test_a_memory_fraction_out_of_bounds_is_rejected(fraction):
     with pytest.raises(LoadError, match="gpu_memory_fraction is"):
         TorchSettings("x", max_seq_len=9, kv_cache_tokens=99, gpu_memory_fraction=fraction)

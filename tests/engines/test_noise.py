@@ -1,4 +1,4 @@
-"""Noise is SplitMix64's, the same by whatever way it is had, and as random as it has to be."""
+"""Noise follows SplitMix64, is the same by every function, and passes randomness tests."""
 
 import numpy as np
 import pytest
@@ -12,7 +12,7 @@ from tandem.engines.noise import Purpose, exponentials, exponentials_at, uniform
 KEYS = [(seed, position) for seed in range(40) for position in range(50)]
 
 
-def test_the_bits_are_splitmix64s():
+def test_the_bits_follow_splitmix64():
     published = [6457827717110365317, 3203168211198807973, 9817491932198370423]
     assert noise._bits(1234567, np.arange(3)).tolist() == published
     assert [noise.mixed(1234567 + n * noise.STEP) for n in (1, 2, 3)] == published
@@ -32,7 +32,7 @@ def test_noise_at_some_indices_equals_all_noise_there(seed, position, purpose, i
 
 
 @pytest.mark.parametrize("purpose", Purpose)
-def test_draws_are_exponential_within_a_row_and_from_key_to_key(purpose):
+def test_draws_are_exponential_within_a_row_and_across_keys(purpose):
     row = exponentials(7, 11, purpose, 20_000)
     column = [exponentials(seed, at, purpose, 4)[3] for seed, at in KEYS]
     for draws in (row, column):
@@ -58,8 +58,8 @@ def test_noise_of_neighboring_keys_is_independent(neighbour):
         assert abs(stats.spearmanr(*pair).statistic) < 0.03  # four standard deviations
 
 
-def test_the_largest_number_is_no_draw_of_zero(monkeypatch):
-    """Weights over it would be infinite, or no number where they are zero."""
+def test_draws_are_never_zero(monkeypatch):
+    """Dividing weights by 0 would give infinity or NaN."""
     monkeypatch.setattr(noise, "_bits", lambda *_: np.array([2**64 - 1, 2**63], np.uint64))
     draws = noise.exponentials(1, 2, noise.Purpose.SAMPLE, 2)
     assert 0 < draws[0] < 1e-30

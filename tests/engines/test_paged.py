@@ -1,4 +1,4 @@
-"""The paged KV cache: who has which pages, attention over them, and steps that are padded."""
+"""The paged KV cache: owners of pages, attention over pages, and padded steps."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def new_cache() -> PagedKVCache:
 
 
 def fill(cache, entry, length: int) -> None:
-    """Compute: a token's key is the token itself."""
+    """Fill the cache: a token's key is the token itself."""
     keys, values = (part.view(-1, 2, 4) for part in cache.pool.layer(0))
     for at in range(entry.length, length):
         slot = entry.pages[at // PAGE] * PAGE + at % PAGE
@@ -36,14 +36,14 @@ def fill(cache, entry, length: int) -> None:
 
 
 def held(cache, pages, length: int) -> list[int]:
-    """The tokens whose keys stand in these pages."""
+    """The tokens whose keys are in these pages."""
     keys, values = (part[list(pages)].flatten(0, 1)[:length, 0, 0] for part in cache.pool.layer(0))
     assert torch.equal(keys, values)
     return keys.int().tolist()
 
 
 def check(cache) -> None:
-    """Every page is free or somebody's, and every entry holds its own text."""
+    """Assert that every page is free or owned, and every entry has its own text."""
     holders = [page for e in cache._entries for page in [*e.pages, *e.lent_pages]]
     assert PADDING not in holders
     counts = np.bincount(holders, minlength=BLOCKS + 1)
@@ -61,8 +61,8 @@ def check(cache) -> None:
         max_size=30,
     )
 )
-def test_no_page_is_lost_or_written_by_two(steps):
-    """Calls on a few texts that part anywhere; some cut their text, some have branches."""
+def test_pages_are_neither_lost_nor_shared_for_writing(steps):
+    """Calls on texts that diverge anywhere; some truncate their text, some have branches."""
     cache, running = new_cache(), []
     for seed, length, extra, what in steps:
         start = prompt(7, 40)[: 10 * seed + 5]
@@ -92,7 +92,7 @@ def test_no_page_is_lost_or_written_by_two(steps):
         check(cache)
 
 
-def test_a_common_beginning_takes_its_pages_once():
+def test_texts_with_a_common_beginning_share_its_pages():
     cache = new_cache()
     start = prompt(1, 30)
     one, other = (np.array(start + prompt(seed, 10), np.int64) for seed in (2, 3))
@@ -107,7 +107,7 @@ def test_a_common_beginning_takes_its_pages_once():
     check(cache)
 
 
-def test_layers_of_several_shapes_are_refused():
+def test_layers_of_different_shapes_are_rejected():
     shape = KVShape(((2, 4, 4), (4, 4, 4)), torch.float32, torch.device("cpu"))
     with pytest.raises(NotImplementedError, match="layers of one shape"):
         PagePool(shape, 4, PAGE)
@@ -143,7 +143,7 @@ def naive(query, keys, values, rows, window):
     ],
     ids=["one", "decoding", "even", "ragged"],
 )
-def test_gathered_attention_is_attention_over_each_rows_own_pages(rows, window):
+def test_gathered_attention_reads_only_each_rows_own_pages(rows, window):
     pool = PagePool(SHAPE, 8, PAGE)
     generator = torch.Generator().manual_seed(1)
     pool.memory.normal_(generator=generator)
@@ -156,7 +156,7 @@ def test_gathered_attention_is_attention_over_each_rows_own_pages(rows, window):
     torch.testing.assert_close(got, naive(query, *pool.layer(0), rows, window))
 
 
-def test_an_attention_that_fails_or_is_wrong_is_not_chosen(caplog):
+def test_a_failing_or_wrong_attention_is_not_chosen(caplog):
     pool = PagePool(SHAPE, 8, PAGE)
 
     def missing(*_):
@@ -178,8 +178,8 @@ def test_an_attention_that_fails_or_is_wrong_is_not_chosen(caplog):
     assert choose(pool, 4, candidates={"missing": missing, "right": right}) is right
 
 
-def test_an_attention_that_ignores_windows_is_not_chosen_for_layers_that_have_some(caplog):
-    """Llama's layers have none; of it no attention is asked what it cannot do."""
+def test_an_attention_without_windows_is_not_chosen_for_windowed_layers(caplog):
+    """Llama's layers have no windows, so any attention may be chosen for them."""
     pool = PagePool(SHAPE, 8, PAGE)
 
     def sees_all(query, keys, values, step, window):
@@ -193,7 +193,7 @@ def test_an_attention_that_ignores_windows_is_not_chosen_for_layers_that_have_so
     assert choose(pool, 4, {4096}, {"right": gathered}) is gathered
 
 
-def test_padded_steps_compute_what_exact_ones_do(make_harness):
+def test_padded_steps_equal_exact_steps(make_harness):
     harness = make_harness("paged llama", max_batch_tokens=64)
     model = harness.engine._model
     runner, cache = model._paged, model.cache
@@ -220,12 +220,12 @@ def test_padded_steps_compute_what_exact_ones_do(make_harness):
             cache.drop(entry)
 
 
-def test_a_model_that_is_not_of_the_family_is_refused(make_harness):
+def test_an_unsupported_model_is_rejected(make_harness):
     with pytest.raises(LoadError, match="'gpt2' is not supported: paged_kv_cache is for the Llama"):
         make_harness("paged gpt2")
 
 
-def test_a_cache_too_small_for_the_trial_is_refused(make_harness):
+def test_a_cache_too_small_for_the_trial_is_rejected(make_harness):
     with pytest.raises(LoadError, match="kv_cache_tokens must hold two texts of 12 tokens"):
         make_harness("paged llama", kv_cache_tokens=PAGE)
 

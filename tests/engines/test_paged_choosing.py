@@ -1,4 +1,4 @@
-"""The paged engine chooses on its device the same tokens as the host would."""
+"""The paged engine chooses the same tokens on its device as on the host."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TO_HOST = {"cpu", "tolist", "item", "nonzero", "__int__", "__float__", "__bool__
 
 
 class HostCopies(TorchFunctionMode):
-    """Counts the copies of a step from the device to the host."""
+    """Count the copies of a step from the device to the host."""
 
     def __init__(self, engine) -> None:
         self.by_step: list[int] = []
@@ -48,7 +48,7 @@ def paged(make_harness):
 
 @contextmanager
 def at_once(harness):
-    """Let the engine meet all calls that are made here in one step."""
+    """Let the engine process all calls made here in one step."""
     with harness.engine._wake:
         yield
 
@@ -102,14 +102,14 @@ def asked_in_all_ways(text_of) -> list[dict]:
 
 
 @pytest.mark.parametrize("num_groups", [44, 6])
-def test_all_kinds_of_calls_answer_as_without_pages(paged, llama, num_groups):
+def test_all_kinds_of_calls_equal_the_unpaged_engine(paged, llama, num_groups):
     calls = asked_in_all_ways(llama.tokens)
     for group in (calls[i::num_groups] for i in range(num_groups)):
         assert_alike(answers(paged, group), [llama.call(**asked) for asked in group])
 
 
 def drafted(harness, ids, sampling):
-    """Drafts of four tokens, and what they were drawn from."""
+    """Drafts of four tokens, and the logits that they were sampled from."""
     outcome = harness.call(ids, 4, sampling=sampling, return_generation_logits=True)
     return outcome.tokens, outcome.last.generation_logits
 
@@ -117,9 +117,7 @@ def drafted(harness, ids, sampling):
 @pytest.mark.parametrize(
     ("warped", "threshold"), [(SAMPLED, None), (SAMPLED, 0.6), (WARPED, None), (WARPED, 0.6)]
 )
-def test_verification_by_logits_keeps_what_the_host_would(
-    make_harness, llama, paged, warped, threshold
-):
+def test_verification_by_logits_equals_the_host(make_harness, llama, paged, warped, threshold):
     draft = make_harness("qwen2")
     kept = []
     for seed in range(25):
@@ -157,7 +155,7 @@ def test_draft_logits_of_another_width_are_verified_as_on_the_host(make_harness,
     assert set(lengths) == {1, 2, 3, 4}
 
 
-def test_concurrent_calls_are_sampled_each_in_its_own_way(paged, llama):
+def test_concurrent_calls_keep_their_own_sampling(paged, llama):
     others = [{"top_p": 0.2}, {"top_k": 2}, {"min_p": 0.5}, {"min_p": 0.9}, {"temperature": 0.3}]
     ways = [SAMPLED, *(replace(SAMPLED, **other) for other in others), WARPED]
     calls = [
@@ -169,7 +167,7 @@ def test_concurrent_calls_are_sampled_each_in_its_own_way(paged, llama):
 
 def test_token_0_can_be_drafted_and_accepted(paged, llama):
     logits = np.zeros((3, VOCAB), np.float32)
-    logits[:, 0] = -60  # the draft proposes what it never would: the target takes it
+    logits[:, 0] = -60  # an impossible proposal, which the target accepts
     asked = {"drafts": [0, 0, 0], "draft_logits": logits, "sampling": SAMPLED}
     got = paged.tokens(prompt(2, 6), 4, **asked)
     assert got[:3] == [0, 0, 0]
@@ -193,7 +191,7 @@ def test_empty_draft_logits_change_nothing(paged, llama):
     assert got == llama.tokens(prompt(2, 6), 9, sampling=WARPED)
 
 
-def test_a_step_copies_once_to_the_host_and_a_chunk_of_a_prompt_never(make_harness, llama):
+def test_a_step_copies_to_the_host_once_and_a_prompt_chunk_never(make_harness, llama):
     engine = make_harness("paged llama", max_batch_tokens=100)
     ids, long = prompt(300, 9), prompt(1, 80)
     text, (sampled, logits) = llama.tokens(ids, 4), drafted(llama, ids, SAMPLED)
@@ -231,19 +229,19 @@ def some_probabilities(generator, rows: int, zeros: float) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("threshold", [None, 0.4, 1.0])
-def test_verifying_at_once_equals_verifying_token_by_token(threshold):
+def test_verification_at_once_equals_token_by_token(threshold):
     generator = torch.Generator().manual_seed(4)
     lengths = []
     for seed in range(400):
         p = some_probabilities(generator, 4, 0.3)
         q = some_probabilities(generator, 3, 0.3)
         if seed % 4 == 0:
-            q = p[:3].clone()  # all are accepted: a residual would be nothing
+            q = p[:3].clone()  # all are accepted, so the residual would be empty
         drafts = q.multinomial(1, generator=generator)[:, 0]
         if seed % 9 == 0:
-            q[1] = torch.nan  # of a broken draft model
+            q[1] = torch.nan  # from a broken draft model
         if seed % 7 == 0:
-            drafts[0] = int(q[0].argmin())  # often one that q has none of
+            drafts[0] = int(q[0].argmin())  # often one with probability 0 in q
         purposes = [Purpose.RESIDUAL] * 3 + [Purpose.SAMPLE]
         keys = [key_of(seed, 20 + i, purpose) for i, purpose in enumerate(purposes)]
         u = [uniform(seed, 20 + i, Purpose.ACCEPT) for i in range(3)]
@@ -257,9 +255,9 @@ def test_verifying_at_once_equals_verifying_token_by_token(threshold):
     assert set(lengths) == {1, 2, 3, 4}
 
 
-def test_a_correction_without_a_residual_is_drawn_from_p():
+def test_a_correction_without_a_residual_follows_the_target():
     p = torch.tensor([[0.0, 0.5, 0.5], [1.0, 0.0, 0.0]])
-    q = torch.tensor([[0.5, 0.5, 0.5]])  # more than p everywhere, as rounding may have it
+    q = torch.tensor([[0.5, 0.5, 0.5]])  # more than p everywhere, as after rounding
     keys = keys_on(p.device, [key_of(5, i, Purpose.RESIDUAL) for i in range(2)])
     u = torch.tensor([0.5], dtype=torch.float64)
     found = verify_at_once(p, SentDrafts(torch.tensor([0]), q, u, keys)).tolist()

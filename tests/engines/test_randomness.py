@@ -1,4 +1,4 @@
-"""No random number that decided a token of an answer decides anything else."""
+"""Each random number decides at most one token of an answer."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LENGTH = 60
 
 
 class Ledger:
-    """Every draw of noise since it was last emptied: whose it was, and what it begins with."""
+    """Every draw of noise since the last reset: its key and its first number."""
 
     def __init__(self, key) -> None:
         self._key = key
@@ -39,7 +39,7 @@ class Ledger:
 
 
 class Watched(Played):
-    """Notes which noise each call drew."""
+    """Record which noise each call drew."""
 
     def __init__(self, harness, ledger: Ledger) -> None:
         super().__init__(harness, SAMPLING)
@@ -61,7 +61,7 @@ def ledger(monkeypatch):
 
 @pytest.fixture(scope="module")
 def drafter(make_harness, llama):
-    """A draft engine that is often right, and often not."""
+    """A draft engine that is often right and often wrong."""
     return make_harness("qwen2")
 
 
@@ -83,8 +83,8 @@ def generate(target, draft, *, draft_len, use_draft_logits, seed=5):
 def deciding(target: Watched, draft: Watched, *, use_draft_logits) -> dict[int, set]:
     """For each position of the answer, the noise that decided its token.
 
-    In id mode that is the target's own; a draft only guesses it. In logits mode a proposal counts
-    from the moment that the target looked at it.
+    In id mode this is the target's noise; a draft only predicts it. In logits mode a proposal
+    counts once the target has compared it.
     """
     proposals = dict(zip(map(_position, draft.calls), draft.drawn, strict=True))
     decided = defaultdict(set)
@@ -106,7 +106,7 @@ def _position(call_and_tokens):
 
 @pytest.mark.parametrize("use_draft_logits", [False, True], ids=["ids", "logits"])
 @pytest.mark.parametrize("draft_len", [1, 2, 5, 8])
-def test_no_number_decides_two_tokens(llama, drafter, ledger, draft_len, use_draft_logits):
+def test_no_random_number_decides_two_tokens(llama, drafter, ledger, draft_len, use_draft_logits):
     target, draft = Watched(llama, ledger), Watched(drafter, ledger)
     text = generate(target, draft, draft_len=draft_len, use_draft_logits=use_draft_logits)
     assert len(target.calls) < len(text) == LENGTH  # rounds accepted drafts

@@ -1,4 +1,4 @@
-"""What a request asks of the sampler: penalties, bans, bias, log-probs, stops, errors."""
+"""Sampling options of a request: penalties, bans, bias, log-probs, stops, errors."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_penalties_change_the_text(llama):
     assert len({*texts, tuple(llama.tokens(ids, 30))}) == len(PROCESSORS) + 1
 
 
-def test_bad_words_are_never_said_and_drafts_that_say_them_are_rejected(llama):
+def test_bad_words_are_never_generated_or_accepted(llama):
     ids = prompt(2, 10)
     text = llama.tokens(ids, 10)
     single = greedy(bad_words=Words.of((text[0],)))
@@ -59,13 +59,13 @@ def test_bad_words_are_never_said_and_drafts_that_say_them_are_rejected(llama):
     assert emitted[3] != text[3]
 
 
-def test_embedding_bias_moves_the_choice(llama):
+def test_embedding_bias_changes_the_choice(llama):
     bias = np.zeros(VOCAB, np.float32)
     bias[42] = 1000
     assert llama.tokens(prompt(3, 10), 5, sampling=greedy(embedding_bias=bias)) == [42] * 5
 
 
-def test_banning_everything_fails_that_call_only(llama):
+def test_banning_every_token_fails_only_that_call(llama):
     every = Words.of(*((token,) for token in range(VOCAB)))
     bad = llama.start(prompt(3, 10), 5, sampling=greedy(bad_words=every))
     good = llama.start(prompt(4, 10), 5)
@@ -73,7 +73,7 @@ def test_banning_everything_fails_that_call_only(llama):
     assert len(good.wait().tokens) == 5
 
 
-def test_log_probs_are_the_models_own(llama, reference):
+def test_log_probs_ignore_sampling_parameters(llama, reference):
     ids = prompt(5, 10)
     outcome = llama.call(
         ids, 8, return_log_probs=True, sampling=greedy(presence_penalty=2.0, temperature=0.5)
@@ -87,7 +87,7 @@ def test_log_probs_are_the_models_own(llama, reference):
 
 
 @pytest.mark.parametrize("drafts", [0, 4])
-def test_alternatives_are_the_likeliest_at_each_place(llama, reference, drafts):
+def test_alternatives_are_the_most_likely_tokens_at_each_position(llama, reference, drafts):
     ids = prompt(5, 10)
     said = llama.tokens(ids, 5)
     outcome = llama.call(ids, 5, drafts=said[:drafts], return_log_probs=True, num_top_log_probs=3)
@@ -101,7 +101,7 @@ def test_alternatives_are_the_likeliest_at_each_place(llama, reference, drafts):
 
 
 @pytest.mark.parametrize("length", [1, 2, 40, 150])
-def test_log_probs_of_a_context_are_the_models_own(llama, reference, length):
+def test_context_log_probs_equal_transformers(llama, reference, length):
     ids = prompt(6, length)
     llama.call(ids, 1)  # it must not be reused
     outcome = llama.call(ids, 3, drafts=[5, 6], return_prompt_log_probs=True, num_top_log_probs=2)
@@ -117,7 +117,7 @@ def test_log_probs_of_a_context_are_the_models_own(llama, reference, length):
     assert outcome.last.log_probs is None
 
 
-def test_a_seed_repeats_and_no_seed_varies(llama):
+def test_a_seed_repeats_the_text_and_no_seed_varies_it(llama):
     ids = prompt(7, 10)
     seeded = SamplingParams(temperature=1.0, seed=11)
     assert llama.tokens(ids, 12, sampling=seeded) == llama.tokens(ids, 12, sampling=seeded)
@@ -135,7 +135,7 @@ def test_a_seed_repeats_and_no_seed_varies(llama):
     ],
     ids=str,
 )
-def test_tokens_are_drawn_from_what_transformers_draws_them_from(reference, numbers):
+def test_sampling_follows_the_distribution_of_transformers(reference, numbers):
     model, ids = reference("llama"), torch.tensor([prompt(8, 12)])
     told = model.generate(
         ids,
@@ -155,7 +155,7 @@ def test_tokens_are_drawn_from_what_transformers_draws_them_from(reference, numb
     np.testing.assert_allclose(scores.softmax(-1), told.scores[0].softmax(-1), atol=1e-6)
 
 
-def test_a_stopped_call_without_streaming_answers_with_what_it_has(make_harness):
+def test_a_stopped_call_without_streaming_returns_the_tokens_so_far(make_harness):
     harness = make_harness()
     silent = harness.start(prompt(1, 9), 240, request_id="silent")
     watched = harness.start(prompt(2, 9), 200, streaming=True, request_id="watched")
@@ -184,7 +184,7 @@ def test_closing_ends_running_calls_with_an_error(make_harness):
         harness.start(prompt(1, 9))
 
 
-def test_a_failing_forward_pass_fails_its_calls_and_the_engine_goes_on(make_harness, monkeypatch):
+def test_a_failed_forward_pass_fails_only_its_calls(make_harness, monkeypatch):
     harness = make_harness()
     forward = harness.engine._model.forward
 
@@ -197,7 +197,7 @@ def test_a_failing_forward_pass_fails_its_calls_and_the_engine_goes_on(make_harn
     assert len(harness.tokens(prompt(1, 9), 3)) == 3
 
 
-def test_a_caller_that_is_gone_ends_its_call_only(make_harness):
+def test_a_lost_caller_ends_only_its_call(make_harness):
     harness = make_harness()
     answered = []
 
@@ -235,12 +235,12 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("call", "message"), REFUSED)
-def test_impossible_calls_are_refused_by_name(llama, call, message):
+def test_impossible_calls_are_rejected(llama, call, message):
     with pytest.raises(RequestError, match=message):
         llama.start(**call)
 
 
-def test_unsupported_attention_is_refused_at_load(make_harness):
+def test_unsupported_attention_is_rejected_at_load(make_harness):
     with pytest.raises(LoadError, match="architecture 'bloom' is not supported"):
         make_harness("bloom")
 
@@ -256,7 +256,7 @@ def test_unsupported_attention_is_refused_at_load(make_harness):
         ({"kv_cache_tokens": 3}, "holds no block of 8"),
     ],
 )
-def test_wrong_settings_are_one_line_at_load(make_harness, settings, message):
+def test_wrong_settings_are_a_one_line_error_at_load(make_harness, settings, message):
     with pytest.raises(LoadError, match=message):
         make_harness("llama", **settings)
 

@@ -1,4 +1,4 @@
-"""Logits that one process shares with another: who reads what, how often, and for how long."""
+"""Logits shared between processes: what can be read, how often, and for how long."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def rows(value: float, num: int = 2, width: int = 5) -> np.ndarray:
 
 
 def read_elsewhere(handle: np.ndarray) -> str:
-    """What another process makes of a handle."""
+    """The logits that another process reads from a handle."""
     command = [sys.executable, "-c", ELSEWHERE, *map(str, handle)]
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
 
@@ -71,10 +71,10 @@ def writer(clock):
     writer.close()
 
 
-def test_another_process_reads_the_logits_and_their_page_is_reused(writer):
+def test_another_process_reads_the_logits_and_frees_their_page(writer):
     logits = np.arange(10, dtype=np.float32).reshape(2, 5)
     first = writer.write(logits)
-    logits[:] = 0  # what is shared is a copy
+    logits[:] = 0  # the shared logits are a copy
     assert read_elsewhere(first) == str(np.arange(10.0).reshape(2, 5).tolist())
     second = writer.write(rows(7))
     assert first[:2].tolist() == second[:2].tolist()  # the same page
@@ -101,7 +101,7 @@ def test_a_page_is_not_reused_while_it_is_read(writer, clock):
     assert shared.logits.tolist() == rows(1).tolist()
 
 
-def test_an_unread_page_is_reused_after_a_time(writer, clock):
+def test_an_unread_page_is_reused_after_a_while(writer, clock):
     old = writer.write(rows(1))
     writer.write(rows(2))
     assert len(writer._written) == 2
@@ -120,12 +120,12 @@ def test_a_page_taken_back_is_reused_at_once(writer):
     new = writer.write(rows(3))
     assert len(writer._written) == 2
     assert new[1] == old[1]
-    writer.take_back(old)  # once more: its page is another's by now
+    writer.take_back(old)  # a second read: the page has been reused
     assert reader.read(new).logits.tolist() == rows(3).tolist()
     assert reader.read(other).logits.tolist() == rows(2).tolist()
 
 
-def test_a_page_that_is_read_or_unknown_is_not_taken_back(writer):
+def test_only_known_unread_pages_can_be_taken_back(writer):
     reader = SharedLogitsReader()
     handle = writer.write(rows(1))
     shared = reader.read(handle)
@@ -136,7 +136,7 @@ def test_a_page_that_is_read_or_unknown_is_not_taken_back(writer):
     assert shared.logits.tolist() == rows(1).tolist()
 
 
-def test_no_number_opens_a_page_that_is_free(writer):
+def test_a_free_page_cannot_be_opened(writer):
     reader = SharedLogitsReader()
     handle = writer.write(rows(1))
     reader.read(handle).give_back()
@@ -178,7 +178,7 @@ def test_unread_logits_fill_a_limited_number_of_pages(writer):
     ]
 
 
-def test_a_longer_draft_gets_more_room(writer):
+def test_a_page_grows_for_a_longer_draft(writer):
     reader = SharedLogitsReader()
     for num in (1, 40, 3):
         shared = reader.read(writer.write(rows(num, num, 1000)))
@@ -188,13 +188,13 @@ def test_a_longer_draft_gets_more_room(writer):
     assert len(writer._written) == 1
 
 
-def test_pages_have_a_limited_number_of_bytes(writer, monkeypatch):
+def test_pages_are_limited_in_bytes(writer, monkeypatch):
     monkeypatch.setattr("tandem.engines.shared_logits.MOST_BYTES", 4096 * 4)
     reader = SharedLogitsReader()
     handles = [writer.write(rows(n, 1, 1024)) for n in range(4)]
     assert len(writer._written) == 4
     kept = reader.read(handles[1])
-    last = writer.write(rows(9, 2, 1024))  # as much as two: the oldest that nobody reads go
+    last = writer.write(rows(9, 2, 1024))  # as large as two: the oldest unread ones are dropped
     assert len(writer._written) == 3
     assert [reader.read(handle) for handle in (handles[0], handles[2])] == [None, None]
     assert (kept.logits == 1).all()
@@ -205,13 +205,13 @@ def test_pages_have_a_limited_number_of_bytes(writer, monkeypatch):
 
 
 @pytest.mark.parametrize("wrong", [0, 1, 2], ids=["process", "descriptor", "number"])
-def test_a_handle_that_was_never_given_reads_nothing(writer, wrong):
+def test_an_invalid_handle_reads_nothing(writer, wrong):
     handle = writer.write(rows(1))
     handle[wrong] += 100_000
     assert SharedLogitsReader().read(handle) is None
 
 
-def test_only_pages_are_opened():
+def test_other_files_are_not_opened():
     number, taken, returned, num, width = 5, 0, 0, 1, 4
     with tempfile.TemporaryFile() as other:
         other.write(np.array([number, taken, returned, num, width], np.uint64).tobytes())
@@ -224,7 +224,7 @@ def test_only_pages_are_opened():
     assert SharedLogitsReader().read(np.zeros(2, np.uint64)) is None
 
 
-def test_nothing_is_left_of_a_writer_that_ended():
+def test_pages_of_an_ended_writer_are_gone():
     program = (
         "import numpy as np; from tandem.engines.shared_logits import SharedLogitsWriter;"
         "print(*SharedLogitsWriter().write(np.ones((1, 4), np.float32)))"

@@ -1,4 +1,4 @@
-"""From tensors to requests, from answers to tensors."""
+"""Conversion of tensors to requests and of answers to tensors."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ONE_VALUE = {tensors.NUM_RETURN_SEQUENCES, tensors.BEAM_WIDTH, tensors.RUNTIME_T
 
 
 def arrays(**given) -> dict[str, np.ndarray]:
-    """As Triton hands them over: scalars (1,), others with a batch dimension."""
+    """Arrays as Triton passes them: scalars (1,), others with a batch dimension."""
     given = {"input_ids": [3, 4, 5], "input_lengths": 3, "request_output_len": 7, **given}
     declared = {str(tensor): tensor for tensor in tensors.INPUTS}
     return {
@@ -39,7 +39,7 @@ def request(**given) -> EngineRequest:
     return decode(arrays(**given), "id", 5)
 
 
-def test_a_plain_call():
+def test_a_plain_call_is_read():
     call = request()
     assert call.input_ids.tolist() == [3, 4, 5]
     assert (call.max_new_tokens, call.request_id, call.arrival_time_ns) == (7, "id", 5)
@@ -50,7 +50,7 @@ def test_a_plain_call():
     assert call.sampling.greedy
 
 
-def test_a_call_for_branches_arrives():
+def test_a_call_for_branches_is_read():
     call = request(
         draft_input_ids=[8, 9],
         branch_counts=[3, 0, 1],
@@ -118,7 +118,7 @@ def test_all_sampling_inputs_are_read():
     assert not call.exclude_input
 
 
-def test_masks_of_tokens_arrive_as_they_were_packed():
+def test_token_masks_are_read_as_packed():
     call = request(draft_input_ids=[8], token_masks=[[-(2**31), 1, 0], [-1, 2**31 - 1, 6]])
     assert call.token_masks.dtype == np.int32
     assert call.token_masks.tolist() == [[-(2**31), 1, 0], [-1, 2**31 - 1, 6]]
@@ -139,7 +139,7 @@ def test_masks_of_tokens_arrive_as_they_were_packed():
         ({"min_p": 0.5}, False),
     ],
 )
-def test_which_settings_are_greedy(given, is_greedy):
+def test_greedy_settings_are_recognized(given, is_greedy):
     assert request(**given).sampling.greedy is is_greedy
 
 
@@ -150,7 +150,7 @@ def test_an_engine_reads_what_the_loop_sends(draws, penalties):
     assert request(**numbers.engine_inputs()).sampling.numbers == numbers
 
 
-def test_word_lists_are_ids_and_ends():
+def test_word_lists_have_ids_and_ends():
     call = request(stop_words_list=[[7, 8, 9, 0], [2, 3, -1, -1]], bad_words_list=[[4, 0], [1, -1]])
     assert list(call.stop_words) == [(7, 8), (9,)]
     assert list(call.sampling.bad_words) == [(4,)]
@@ -195,7 +195,7 @@ def test_wrong_inputs_are_named(given, message):
         request(**given)
 
 
-def test_a_tensor_without_elements_is_taken_as_absent():
+def test_an_empty_tensor_is_ignored():
     call = request(
         embedding_bias=[], draft_input_ids=[], bad_words_list=[[], []], stop_words_list=[[], []]
     )
@@ -227,12 +227,12 @@ def test_padding_of_an_unused_tensor_is_ignored(given):
         {"prompt_table_extra_ids": [0, 3, 0]},
     ],
 )
-def test_values_in_an_unused_tensor_are_refused(given):
+def test_values_in_an_unused_tensor_are_rejected(given):
     with pytest.raises(UnsupportedError, match="_ids is not supported by this engine"):
         request(**given)
 
 
-def test_a_long_list_that_is_wrong_is_refused_in_one_short_line():
+def test_a_long_invalid_list_is_rejected_in_one_short_line():
     table = np.zeros((2, 100_000), np.int32)
     table[1, :2] = 2, 1
     with pytest.raises(RequestError) as error:
@@ -247,7 +247,7 @@ def test_the_engine_has_a_default_for_excluding_the_context(default, given):
     assert decode(told, "", 0, exclude_input=default).exclude_input is given
 
 
-def test_the_engines_default_is_a_parameter_named_as_nvidias():
+def test_the_default_comes_from_nvidias_parameter():
     assert excludes_input({})
     assert not excludes_input(
         {"parameters": {"exclude_input_in_output": {"string_value": "false"}}}
@@ -255,14 +255,14 @@ def test_the_engines_default_is_a_parameter_named_as_nvidias():
     assert excludes_input({"parameters": {"exclude_input_in_output": {"string_value": "true"}}})
 
 
-def test_a_batch_is_refused():
+def test_a_batch_is_rejected():
     batch = arrays() | {"input_ids": np.ones((2, 3), np.int32)}
     with pytest.raises(RequestError, match="input_ids has a batch of 2"):
         decode(batch, "", 0)
 
 
 @pytest.mark.parametrize("tensor", tensors.INPUTS, ids=str)
-def test_every_declared_input_is_read_ignored_on_purpose_or_refused(tensor):
+def test_every_declared_input_is_read_ignored_or_rejected(tensor):
     shape = (1,) if tensor.scalar else (1, *(2 if dim == -1 else dim for dim in tensor.dims))
     value = np.ones(shape, NUMPY[tensor.dtype])
     if tensor.dtype == "STRING":
@@ -302,7 +302,7 @@ def test_an_answer_becomes_tensors():
     assert (got["num_input_tokens"], got["num_output_tokens"]) == (3, 2)
 
 
-def test_alternatives_and_a_contexts_log_probs_become_tensors():
+def test_alternatives_and_context_log_probs_become_tensors():
     top = LikeliestTokens(np.int32([[8, 7], [9, 7]]), np.float32([[-0.5, -1], [-1.5, -2]]))
     answer = EngineResponse(
         tokens=(8, 9),
@@ -318,7 +318,7 @@ def test_alternatives_and_a_contexts_log_probs_become_tensors():
     assert got["prompt_top_ids"].shape == got["prompt_top_log_probs"].shape == (1, 1, 2, 2)
 
 
-def test_more_alternatives_than_there_may_be_are_refused():
+def test_too_many_alternatives_are_rejected():
     with pytest.raises(RequestError, match="num_top_log_probs is 21; it must be from 0 to 20"):
         request(num_top_log_probs=21)
 
@@ -346,7 +346,7 @@ def test_the_context_comes_first_if_it_is_not_excluded():
     assert dict(encode(call, later, wanted))["output_ids"].tolist() == [[[8]]]
 
 
-def test_a_stop_call_is_answered_with_nothing():
+def test_a_stop_has_an_empty_answer():
     got = dict(nothing(["output_ids", "sequence_length"]))
     assert got["output_ids"].shape == (1, 1, 0)
     assert got["sequence_length"].tolist() == [[0]]

@@ -1,4 +1,4 @@
-"""What may come at each place is said by masks, and an engine says nothing else."""
+"""Masks list the allowed tokens at each position, and engines emit no others."""
 
 from __future__ import annotations
 
@@ -53,12 +53,12 @@ def one_by_one(engine, ids, count, *, grammar=GRAMMAR, sampling=GREEDY, **rest) 
 
 
 def wrong_ones(ids, text, grammar=GRAMMAR) -> list[int]:
-    """Tokens that do not follow ids + text: an illegal one, and those that only were not chosen."""
+    """Tokens that do not follow ids + text: an illegal one, and legal ones that were not chosen."""
     legal = grammar.legal(ids + text[:-1])
     return [grammar.illegal(ids + text[:-1]), *(set(legal) - {text[-1]})][:3]
 
 
-def test_every_token_is_a_legal_one(engine):
+def test_every_token_is_legal(engine):
     for seed in range(20):
         ids = prompt(seed, 9)
         text = one_by_one(engine, ids, 8)
@@ -67,7 +67,7 @@ def test_every_token_is_a_legal_one(engine):
 
 @pytest.mark.parametrize("sampling", [GREEDY, SAMPLED])
 @pytest.mark.parametrize("streaming", [False, True])
-def test_a_plain_call_has_a_row_for_each_token(engine, sampling, streaming):
+def test_a_plain_call_has_one_mask_row_per_token(engine, sampling, streaming):
     random, ids = np.random.default_rng(3), prompt(1, 9)
     allowed = [random.choice(VOCAB, size, replace=False) for size in (1, 40, 3, 120, 1, 60)]
     told = {"sampling": sampling, "streaming": streaming}
@@ -87,7 +87,7 @@ def test_a_mask_that_allows_everything_changes_nothing(engine, sampling):
         assert engine.tokens(ids, 12, sampling=sampling, token_masks=masked) == text
 
 
-def test_the_best_token_is_chosen_if_the_mask_allows_it(engine):
+def test_the_most_likely_token_is_chosen_if_the_mask_allows_it(engine):
     ids = prompt(2, 9)
     best = engine.tokens(ids)[0]
     others = [token for token in EVERYTHING if token != best]
@@ -114,7 +114,7 @@ PENALTIES = SamplingParams(
 
 
 def assert_verified(engine, seed, *, grammar=GRAMMAR, sampling, **rest) -> None:
-    """Verifications say what one-token calls do, whatever is drafted."""
+    """Assert that verifications equal one-token calls for any draft."""
     ids = prompt(seed, 12)
     text = one_by_one(engine, ids, 6, grammar=grammar, sampling=sampling, **rest)
     for right in range(len(text)):
@@ -164,7 +164,7 @@ def test_verification_equals_one_token_calls_with_bad_words_and_min_tokens(engin
 
 @pytest.mark.parametrize("threshold", [None, 0.0, 0.4])
 @pytest.mark.parametrize("sampling", [GREEDY, SAMPLED, ASKED["both"]])
-def test_an_illegal_draft_token_is_rejected_whatever_its_logits_are(engine, sampling, threshold):
+def test_an_illegal_draft_token_is_rejected_for_any_logits(engine, sampling, threshold):
     for seed in range(6):
         ids = prompt(seed, 12)
         illegal = GRAMMAR.illegal(ids)
@@ -184,7 +184,7 @@ def test_an_illegal_draft_token_is_rejected_whatever_its_logits_are(engine, samp
         assert tokens[0] in GRAMMAR.legal(ids)
 
 
-def test_masked_drafts_are_kept_whole_by_their_own_logits(engine):
+def test_masked_drafts_with_the_targets_logits_are_all_accepted(engine):
     for seed in range(6):
         ids = prompt(seed, 12)
         allowed = [np.random.default_rng(place).choice(VOCAB, 30) for place in range(5)]
@@ -208,7 +208,7 @@ def test_masked_drafts_are_kept_whole_by_their_own_logits(engine):
         assert outcome.tokens[4] in allowed[4]
 
 
-def test_masks_are_in_the_generation_logits(engine):
+def test_generation_logits_are_masked(engine):
     for seed in range(6):
         ids = prompt(seed, 12)
         found = engine.call(ids, token_masks=GRAMMAR.masks(ids), return_generation_logits=True)
@@ -218,7 +218,7 @@ def test_masks_are_in_the_generation_logits(engine):
         assert set(np.flatnonzero(possible)) <= set(GRAMMAR.legal(ids))
 
 
-def test_log_probs_are_the_models_own_without_masks(engine):
+def test_log_probs_ignore_masks(engine):
     for seed in range(6):
         ids = prompt(seed, 12)
         free = engine.call(ids, 4, return_log_probs=True)
@@ -233,7 +233,7 @@ def test_log_probs_are_the_models_own_without_masks(engine):
         np.testing.assert_allclose(masked.last.log_probs, free.last.log_probs, atol=1e-4)
 
 
-def test_an_unlikely_token_has_a_log_prob_that_is_a_number(engine):
+def test_an_unlikely_token_has_a_finite_log_prob(engine):
     for seed in range(6):
         ids = prompt(seed, 12)
         answer = engine.call(ids, token_masks=rows([UNLIKELY]), return_log_probs=True).last
@@ -274,19 +274,19 @@ def test_an_error_names_a_mask_that_allows_nothing(engine, right, sampling):
         (0, {"token_masks": (2, 5)}, "request_output_len is 3; token_masks reaches 2 tokens"),
     ],
 )
-def test_masks_of_another_shape_are_refused_by_name(engine, drafts, given, message):
+def test_masks_of_another_shape_are_rejected(engine, drafts, given, message):
     asked = {"token_masks": np.full(given["token_masks"], -1, np.int32)}
     with pytest.raises(RequestError, match=message) as refused:
         engine.start(prompt(5, 9), 3, drafts=[4, 5][:drafts], **asked)
     assert "\n" not in str(refused.value)
 
 
-def test_rows_that_a_plain_call_does_not_reach_are_not_read(engine):
+def test_unused_mask_rows_are_not_read(engine):
     masked = rows([7], [8], [])
     assert engine.tokens(prompt(6, 9), 2, token_masks=masked) == [7, 8]
 
 
-def test_branches_take_no_masks(engine):
+def test_branches_reject_masks(engine):
     counts = np.ones(2, np.int32)
     with pytest.raises(UnsupportedError, match="token_masks is not supported with branch_counts"):
         engine.start(

@@ -1,4 +1,4 @@
-"""An engine as a Triton model, without Triton: every call is answered, whatever goes wrong."""
+"""An engine as a Triton model, without Triton: every call gets an answer or an error."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ LOGITS = [*PLAIN, "generation_logits"]
 
 @pytest.fixture
 def triton():
-    """The module `engines.triton` over the stand-in."""
+    """The module `engines.triton` with the stand-in for Triton."""
     stand_in.reset()
     yield importlib.import_module("tandem.engines.triton")
     stand_in.reset()
 
 
 class Scripted:
-    """An engine that keeps what it is asked and answers when the test says so."""
+    """An engine that records its calls and answers when the test says so."""
 
     computed_tokens = 0
 
@@ -53,7 +53,7 @@ class Scripted:
 
 @pytest.fixture
 def begin(triton):
-    """Start a model; an engine in place of the emulated one that its parameters name, if given."""
+    """Start a model, with this engine instead of the emulated one, if given."""
     made = []
 
     def start(engine=None, *, decoupled=False, **parameters):
@@ -85,7 +85,7 @@ def begin(triton):
 
 
 def ask(model, *, sender=None, wanted=PLAIN, decoupled=False, **given):
-    """Execute one request; return the response that came at once, and the sender."""
+    """Execute one request; return its immediate response, and the sender."""
     sender = sender or ResponseSender(decoupled=decoupled)
     arrays = {"input_ids": [3, 4, 5], "input_lengths": [3], "request_output_len": [4], **given}
     arrays = {name: np.array([value]) for name, value in arrays.items()}
@@ -97,7 +97,7 @@ def ask(model, *, sender=None, wanted=PLAIN, decoupled=False, **given):
 
 
 def all_fit_but(number):
-    """Whether a response finds shared memory: all do, but one of those that are sent, from 0."""
+    """Return whether a response fits into shared memory: all do, except one (counted from 0)."""
     numbers = itertools.count()
     return lambda _response: next(numbers) != number
 
@@ -111,7 +111,7 @@ def answer(**given):
     return EngineResponse(tokens=(7, 8), **given)
 
 
-def test_computed_tokens_are_counted_after_a_moment_without_memory(triton, monkeypatch):
+def test_counting_computed_tokens_survives_a_memory_error(triton, monkeypatch):
     family, asked = stand_in.MetricFamily, itertools.count()
 
     def count():
@@ -141,7 +141,7 @@ def test_computed_tokens_are_counted_after_a_moment_without_memory(triton, monke
         ({"stop": [True]}, None, ""),
     ],
 )
-def test_a_refusal_has_its_code(begin, given, code, words):
+def test_a_rejected_call_has_its_code(begin, given, code, words):
     response, sender = ask(begin(), **given)
     assert sender.sent == []  # it travels with the end of execute()
     if code is None:
@@ -163,7 +163,7 @@ def test_a_crash_is_internal_and_names_only_its_kind(begin):
 
 
 @pytest.mark.parametrize("code", ["INVALID_ARG", "UNAVAILABLE", "CANCELLED", "INTERNAL"])
-def test_an_error_answer_has_its_code(begin, code):
+def test_an_error_of_the_engine_has_its_code(begin, code):
     engine = Scripted()
     response, sender = ask(begin(engine))
     assert response is None
@@ -173,7 +173,7 @@ def test_an_error_answer_has_its_code(begin, code):
     assert flags == FINAL
 
 
-def test_calls_that_closing_ends_are_unavailable(begin):
+def test_calls_ended_by_closing_are_unavailable(begin):
     model = begin(step_ms="100000.0")
     response, sender = ask(model)
     assert response is None
@@ -185,7 +185,7 @@ def test_calls_that_closing_ends_are_unavailable(begin):
 
 
 @pytest.mark.parametrize("decoupled", [False, True])
-def test_an_answer_that_cannot_be_made_ends_the_call(begin, monkeypatch, triton, decoupled):
+def test_an_answer_that_cannot_be_encoded_ends_the_call(begin, monkeypatch, triton, decoupled):
     engine = Scripted()
     _, sender = ask(begin(engine, decoupled=decoupled), decoupled=decoupled)
     monkeypatch.setattr(triton, "encode", lambda *_: 1 / 0)
@@ -195,7 +195,7 @@ def test_an_answer_that_cannot_be_made_ends_the_call(begin, monkeypatch, triton,
     assert (told(sent), flags) == ((message, TritonError.INTERNAL), FINAL)
 
 
-def test_an_answer_of_a_stream_that_cannot_be_made_is_its_last(begin, monkeypatch, triton):
+def test_a_stream_ends_at_an_answer_that_cannot_be_encoded(begin, monkeypatch, triton):
     engine = Scripted()
     _, sender = ask(begin(engine, decoupled=True), decoupled=True, streaming=[True])
     engine.calls[0][1](answer(final=False))
@@ -206,7 +206,7 @@ def test_an_answer_of_a_stream_that_cannot_be_made_is_its_last(begin, monkeypatc
     assert sender.sent[1][0].has_error()
 
 
-def test_an_answer_of_a_stream_that_cannot_be_sent_is_replaced_by_an_error(begin):
+def test_a_stream_answer_that_cannot_be_sent_becomes_an_error(begin):
     engine = Scripted()
     sender = ResponseSender(all_fit_but(1), decoupled=True)
     ask(begin(engine, decoupled=True), sender=sender, decoupled=True, streaming=[True])
@@ -221,7 +221,7 @@ def test_an_answer_of_a_stream_that_cannot_be_sent_is_replaced_by_an_error(begin
 
 @pytest.fixture
 def free(monkeypatch, triton):
-    """Say how many bytes of shared memory are free."""
+    """Set the number of free bytes of shared memory."""
 
     def say(num_bytes):
         system = SimpleNamespace(f_bavail=num_bytes, f_frsize=1)
@@ -230,7 +230,7 @@ def free(monkeypatch, triton):
     return say
 
 
-def test_an_answer_without_room_is_an_error_in_its_place(begin, free):
+def test_an_answer_too_large_for_shared_memory_is_an_error(begin, free):
     free(5 * 2**20)
     engine = Scripted()
     logits = np.zeros((2, 2**20), np.float32)
@@ -254,7 +254,7 @@ def test_a_small_answer_needs_no_free_shared_memory(begin, free):
 @pytest.mark.parametrize(
     ("spoilt", "decoupled"), [("made", False), ("made", True), ("sent", True), (None, False)]
 )
-def test_shared_logits_are_given_back_however_the_call_ends(
+def test_shared_logits_are_returned_for_every_way_to_end(
     begin, monkeypatch, triton, spoilt, decoupled
 ):
     writer, engine = SharedLogitsWriter(), Scripted()
@@ -278,7 +278,7 @@ def test_shared_logits_are_given_back_however_the_call_ends(
     writer.close()
 
 
-def test_a_draft_may_have_its_logits_further_down_a_page(begin):
+def test_a_drafts_logits_may_start_at_a_later_row(begin):
     writer, engine = SharedLogitsWriter(), Scripted()
     logits = np.arange(5 * 131, dtype=np.float32).reshape(5, 131)
     given = {"draft_input_ids": [7, 8], "shared_logits_handle": writer.write(logits)}
@@ -294,7 +294,7 @@ def test_a_draft_may_have_its_logits_further_down_a_page(begin):
         (4, "draft_logits has shape [1, 131]"),
     ],
 )
-def test_rows_beyond_a_page_are_refused(begin, row, message):
+def test_rows_beyond_a_page_are_rejected(begin, row, message):
     writer = SharedLogitsWriter()
     handle = writer.write(np.zeros((5, 131), np.float32))
     given = {"draft_input_ids": [7, 8], "shared_logits_handle": handle, "shared_logits_row": [row]}
@@ -303,7 +303,7 @@ def test_rows_beyond_a_page_are_refused(begin, row, message):
     writer.close()
 
 
-def test_a_call_gives_back_an_unread_page(begin):
+def test_a_call_returns_an_unread_page(begin):
     engine = Scripted()
     model = begin(engine)
     _, sender = ask(model, wanted=[*PLAIN, "shared_logits_handle"])
@@ -315,7 +315,7 @@ def test_a_call_gives_back_an_unread_page(begin):
     assert len(engine.calls) == 2
 
 
-def test_masks_go_with_logits_that_are_shared(begin):
+def test_masks_work_with_shared_logits(begin):
     writer = SharedLogitsWriter()
     handle = writer.write(np.zeros((2, 131), np.float32))
     legal, none = [-1] * 5, [0] * 5

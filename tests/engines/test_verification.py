@@ -1,4 +1,4 @@
-"""Verification: what the target keeps of a draft, and with what distribution."""
+"""Verification: which draft tokens the target accepts, and the resulting distribution."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ def test_verification_emits_no_more_than_asked_for(llama):
     assert llama.tokens(ids, 2, drafts=text[:4]) == text[:2]
 
 
-def test_a_drafter_with_the_targets_weights_and_seed_is_always_right(llama):
+def test_a_draft_with_the_targets_weights_and_seed_is_always_right(llama):
     sampling = SamplingParams(temperature=0.9, seed=5)
     ids = prompt(6, 10)
     drafts = llama.tokens(ids, 6, sampling=sampling)
     assert llama.call(ids, 7, drafts=drafts, sampling=sampling).last.usage.accepted_tokens == 6
 
 
-def test_logits_mode_accepts_everything_when_q_is_p(llama):
+def test_logits_mode_accepts_every_token_if_q_equals_p(llama):
     ids = prompt(6, 10)
     warped = {"temperature": 0.8, "top_k": 20, "repetition_penalty": 1.3}
     proposal = llama.call(

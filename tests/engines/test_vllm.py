@@ -1,4 +1,4 @@
-"""What the vLLM engine asks of vLLM, without vLLM."""
+"""The arguments that the vLLM engine passes to vLLM, without vLLM."""
 
 import numpy as np
 import pytest
@@ -38,13 +38,13 @@ def test_a_target_verifies_drafts_by_vllms_rejection_sampler():
     assert arguments["num_gpu_blocks_override"] == 4096 // 32 + 1
 
 
-def test_vllms_own_speculation_is_passed_through():
+def test_vllms_speculation_settings_are_passed_on():
     own = {"method": "ngram", "num_speculative_tokens": 4}
     assert engine_arguments(settings(speculative_config=own))["speculative_config"] == own
     assert "speculative_config" not in engine_arguments(settings())
 
 
-def test_more_of_vllms_arguments_are_passed_through_and_none_is_given_twice():
+def test_vllm_arguments_are_passed_on_without_duplicates():
     arguments = engine_arguments(settings(arguments={"quantization": "fp8"}))
     assert arguments["quantization"] == "fp8"
     with pytest.raises(LoadError, match="max_model_len is decided by the profile's other keys"):
@@ -56,7 +56,7 @@ def test_drafts_must_fit_into_a_step():
         settings(max_batch_size=32, max_draft_len=8, max_batch_tokens=512)
 
 
-def test_an_engine_may_be_kept_to_some_gpus():
+def test_device_ids_select_the_gpus():
     assert environment(settings(device_ids=(2, 3)))["CUDA_VISIBLE_DEVICES"] == "2,3"
 
 
@@ -68,7 +68,7 @@ def test_greedy_and_sampled_calls_are_translated():
     assert arguments["seed"] == 2**63 - 1  # vLLM's seeds are signed
 
 
-def test_the_request_says_what_ends_it():
+def test_the_request_decides_what_ends_its_answer():
     plain = sampling_arguments(call(end_id=1, stop_words=Words.of((7,), (8, 9))))
     assert plain["ignore_eos"] is True
     assert plain["stop_token_ids"] == [1, 7]
@@ -76,13 +76,13 @@ def test_the_request_says_what_ends_it():
     assert "stop_token_ids" not in sampling_arguments(call(end_id=1, draft_ids=drafts))
 
 
-def test_what_vllm_would_count_differently_is_rejected_by_name():
+def test_penalties_that_vllm_counts_differently_are_rejected():
     penalized = call(sampling=SamplingParams(top_k=1, frequency_penalty=0.5))
     with pytest.raises(UnsupportedError, match="frequency_penalty is not supported by this engine"):
         refuse_unsupported(penalized, settings())
 
 
-def test_a_vllm_with_other_hooks_is_one_line_that_names_versions_that_work():
+def test_an_unsupported_vllm_version_is_a_one_line_error():
     names = {name: eval(f"lambda self, {', '.join(HOOKS[name])}: None") for name in HOOKS}
     check_hooks("0.27.1", names)
     changed = names | {"Scheduler._update_after_schedule": lambda self, output, more: None}
@@ -93,6 +93,6 @@ def test_a_vllm_with_other_hooks_is_one_line_that_names_versions_that_work():
         check_hooks("9.9", changed)
 
 
-def test_a_missing_python_is_one_line():
+def test_a_missing_python_is_a_one_line_error():
     with pytest.raises(LoadError, match="vLLM's Python /none/python: No such file"):
         VllmEngine(settings(python="/none/python"))

@@ -1,4 +1,4 @@
-"""Lists of words against the plain way to look at them: one after another."""
+"""Word lists, compared with a search for one word after another."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def request(limit=10, context=(5,), min_tokens=0, bad_words=NO_WORDS, **given) -
     return EngineRequest("r", np.array(context, np.int32), limit, sampling=sampling, **given)
 
 
-def test_a_list_holds_its_words():
+def test_a_list_contains_its_words():
     listed = Words.of((7, 8), (), (9,), (9,), (3, 4, 5))
     assert list(listed) == [(7, 8), (9,), (9,), (3, 4, 5)]
     assert (len(listed), listed.longest) == (4, 3)
@@ -58,7 +58,7 @@ def test_the_end_of_the_first_complete_word_is_found(listed, before, new, skip):
 
 
 @given(texts, st.integers(1, 9))
-def test_long_words_are_compared_to_their_beginning(text, length):
+def test_long_words_are_compared_from_their_beginning(text, length):
     word = (text * length)[: 40 + length]
     said = np.array([9, *word, *word[:-1]], np.int64)
     assert Words.of([8, *word], word).next_after(said).tolist() == word[-1:] * (len(word) > 1)
@@ -81,11 +81,11 @@ def test_long_words_are_compared_to_their_beginning(text, length):
         ({"stop_words": Words.of((2,)), "min_tokens": 2}, [2, 2], [2, 5], Cut([2], True, 1)),
     ],
 )
-def test_an_answer_is_cut_where_it_ends(given, before, tokens, expected):
+def test_an_answer_is_cut_at_its_end(given, before, tokens, expected):
     assert cut(request(**given), before, tokens) == expected
 
 
-def test_bans_are_bad_words_and_what_would_end_the_answer_too_soon():
+def test_bans_cover_bad_words_and_early_ends():
     asked = request(
         context=(5, 6),
         min_tokens=2,

@@ -1,4 +1,4 @@
-"""A gateway in the test's own process, before a scripted Triton."""
+"""A gateway in the test's own process, with a scripted Triton."""
 
 import json
 import shutil
@@ -55,7 +55,7 @@ def settings(tokenizer_folder):
 
 @pytest.fixture
 def app(triton, settings):
-    """Make an application before the scripted Triton."""
+    """Make an application with the scripted Triton."""
     return lambda **given: create_app(settings(**given), connect=lambda _: triton)
 
 

@@ -23,7 +23,7 @@ FIGURES = {
 }
 
 
-async def test_chat_is_answered_whole(post):
+async def test_a_chat_without_streaming_has_one_response(post):
     answer = (await post("/v1/chat/completions", CHAT)).json()
     assert answer["id"].startswith("chatcmpl-")
     assert answer["object"] == "chat.completion"
@@ -40,7 +40,7 @@ async def test_chat_is_answered_whole(post):
     assert answer["metrics"] == {"speculative_decoding": FIGURES}
 
 
-async def test_completion_is_answered_whole(post):
+async def test_a_completion_without_streaming_has_one_response(post):
     answer = (await post("/v1/completions", PROMPT)).json()
     assert answer["id"].startswith("cmpl-")
     assert answer["object"] == "text_completion"
@@ -109,7 +109,7 @@ async def test_an_answer_warns_about_parts_of_its_guide_that_are_not_enforced(po
     assert not any("warnings" in chunk for chunk in others)
 
 
-async def test_n_and_several_prompts_are_a_request_each(post, triton):
+async def test_n_and_several_prompts_become_separate_requests(post, triton):
     body = {"prompt": [[4], [5, 6]], "n": 2, "seed": 7}
     answer = (await post("/v1/completions", body)).json()
     assert [choice["index"] for choice in answer["choices"]] == [0, 1, 2, 3]

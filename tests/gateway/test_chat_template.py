@@ -1,4 +1,4 @@
-"""Prompts equal those of transformers."""
+"""Chat templates give the same prompts as transformers."""
 
 import json
 import re
@@ -55,10 +55,12 @@ def theirs(folder):
     return transformers.AutoTokenizer.from_pretrained(folder)
 
 
-@pytest.mark.parametrize("ask", [True, False], ids=["asking", "telling"])
+@pytest.mark.parametrize(
+    "ask", [True, False], ids=["with generation prompt", "without generation prompt"]
+)
 @pytest.mark.parametrize("chat", CHATS)
 @pytest.mark.parametrize("template", TEMPLATES, ids=lambda path: path.stem)
-def test_prompts_equal_those_of_transformers(folder, theirs, template, chat, ask):
+def test_prompts_equal_transformers(folder, theirs, template, chat, ask):
     messages = CHATS[chat]
     try:
         expected = theirs.apply_chat_template(
@@ -169,7 +171,7 @@ def test_special_tokens_are_text_in_every_form_of_a_template(folder, tmp_path, w
         assert [ours.decode(ids)] == checked == [plain]
 
 
-def test_developer_becomes_system_for_templates_that_do_not_know_it(folder):
+def test_developer_becomes_system_if_the_template_lacks_it(folder):
     template = load_chat_template(folder, next(p for p in TEMPLATES if p.stem == "chatml"))
     got = [template.render([{"role": r, "content": "x"}, USER]) for r in ("developer", "system")]
     assert got[0] == got[1]
@@ -185,7 +187,7 @@ def test_developer_becomes_system_for_templates_that_do_not_know_it(folder):
         "{{ cycler.__init__.__globals__.os }}",
     ],
 )
-def test_template_stays_in_its_sandbox(folder, tmp_path, template):
+def test_a_template_cannot_leave_its_sandbox(folder, tmp_path, template):
     file = tmp_path / "hostile.jinja"
     file.write_text(template)
     try:
@@ -195,7 +197,7 @@ def test_template_stays_in_its_sandbox(folder, tmp_path, template):
     assert got == ""
 
 
-def test_template_comes_from_the_folder(folder, tmp_path):
+def test_the_template_comes_from_the_folder(folder, tmp_path):
     copy = tmp_path / "copy"
     copy.mkdir()
     assert load_chat_template(copy) is None
@@ -213,7 +215,7 @@ def test_template_comes_from_the_folder(folder, tmp_path):
 
 
 @pytest.mark.parametrize("place", ["configuration", "files"])
-def test_tools_have_a_template_of_their_own_as_in_transformers(folder, tmp_path, place):
+def test_tools_may_have_their_own_template(folder, tmp_path, place):
     transformers = pytest.importorskip("transformers")
     copy = tmp_path / "copy"
     shutil.copytree(folder, copy)

@@ -1,4 +1,4 @@
-"""Log-probabilities, as OpenAI's clients ask for them and read them."""
+"""Log-probabilities in the format of OpenAI's clients."""
 
 import threading
 from functools import partial
@@ -57,7 +57,7 @@ def ask(post, triton):
     return send
 
 
-async def test_a_completions_log_probs(ask, triton):
+async def test_a_completion_returns_log_probs_on_request(ask, triton):
     answer = await ask(prompt=PROMPT, logprobs=2)
     assert answer["choices"][0]["logprobs"] == {
         "tokens": ["():", "\n"],
@@ -70,7 +70,7 @@ async def test_a_completions_log_probs(ask, triton):
     assert entry.PROMPT_LOG_PROBS not in triton.extras
 
 
-async def test_a_chats_log_probs(ask):
+async def test_a_chat_returns_log_probs_on_request(ask):
     answer = await ask("/v1/chat/completions", **CHAT, logprobs=True, top_logprobs=2)
     first, second = answer["choices"][0]["logprobs"]["content"]
     assert first == {

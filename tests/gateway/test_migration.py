@@ -1,4 +1,4 @@
-"""Clients of OpenAI, vLLM and llama.cpp move here unchanged: what they send, and what they read."""
+"""Clients of OpenAI, vLLM and llama.cpp work unchanged."""
 
 import json
 from importlib import metadata

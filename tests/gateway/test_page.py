@@ -1,4 +1,4 @@
-"""The page in a real browser, before a scripted Triton."""
+"""The page in a real browser, with a scripted Triton."""
 
 import pytest
 from browser import browser as chromium

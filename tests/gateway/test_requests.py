@@ -98,7 +98,7 @@ async def test_default_values_are_not_sent(post, triton):
     assert triton.extras == []
 
 
-async def test_chat_is_sent_as_ids_of_its_prompt(post, triton, client):
+async def test_a_chat_is_sent_as_prompt_ids(post, triton, client):
     parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
     messages = [{"role": "developer", "content": "be brief"}, {"role": "user", "content": parts}]
     sent = await asked(post, triton, "/v1/chat/completions", messages=messages)

@@ -69,7 +69,7 @@ def test_errors_of_large_bodies_are_short(kind, body):
 @pytest.mark.parametrize("field", ["stop", "unknown", "chat_template_kwargs"])
 @pytest.mark.parametrize("levels", [MOST_LEVELS + 1, 400, 480, 700, 900])
 @pytest.mark.parametrize(("begin", "end"), [("[", "]"), ('{"a": ', "}")])
-async def test_what_nests_too_deep_is_rejected(client, field, levels, begin, end):
+async def test_too_deep_nesting_is_rejected(client, field, levels, begin, end):
     value = begin * levels + "1" + end * levels
     content = f'{{"messages": [{{"role": "user", "content": "x"}}], "{field}": {value}}}'
     headers = {"content-type": "application/json"}

@@ -1,4 +1,4 @@
-"""What becomes of the requests under way when the gateway is stopped."""
+"""Requests that are running when the gateway is stopped."""
 
 import asyncio
 import contextlib
@@ -120,7 +120,7 @@ with server.listen("127.0.0.1", 0) as bound:
 
 @contextlib.contextmanager
 def gateway_process(tokenizer_folder, seconds_to_stop):
-    """A gateway in a process of its own, and the port that it listens on."""
+    """A gateway in a separate process, and its port."""
     arguments = [*map(str, (SUPPORT, tokenizer_folder, seconds_to_stop))]
     with subprocess.Popen(
         [sys.executable, "-c", GATEWAY, *arguments],

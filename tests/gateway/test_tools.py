@@ -118,7 +118,7 @@ async def test_an_incomplete_call_keeps_the_finish_reason(chat, reason):
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("cut", ["<tool_call>", '<tool_call>\n{"na', '<tool_call>\n{"name": "su'])
-async def test_an_incomplete_second_call_is_left_out(chat, cut):
+async def test_an_incomplete_second_call_is_omitted(chat, cut):
     whole = '<tool_call>{"name": "add", "arguments": {}}</tool_call>\n'
     choice = (await chat(whole + cut)).json()["choices"][0]
     assert choice["finish_reason"] == "stop"

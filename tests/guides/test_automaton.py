@@ -58,7 +58,7 @@ def automaton(kind=GuideAutomaton):
     return kind(made._compiled, made.tried)
 
 
-def test_slow_calls_hold_the_lock_of_the_automaton():
+def test_slow_calls_lock_the_automaton():
     made = automaton(Recording)
     it = GuideMatcher(lambda: made, Executor(), compiler()._vocabulary, [END])
     it.check_start()

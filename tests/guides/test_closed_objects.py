@@ -68,7 +68,7 @@ def test_a_name_that_is_required_is_declared():
     assert taken({**A, "required": ["b"]}, {"b": 1}, {"b": 1, "c": 1}) == [True, False]
 
 
-def test_patterns_declare_names():
+def test_pattern_properties_declare_names():
     schema = {"type": "object", "patternProperties": {"^x": NUMBER}}
     assert taken(schema, {"x1": 1, "x2": 2}, {"y": 1}) == [True, False]
 

@@ -1,4 +1,4 @@
-"""A schema that only a text without an end would fit is refused, or never begun."""
+"""Schemas that only endless texts fit are rejected, or their endless parts never begin."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Sets of a few values are enforced; larger ones are where `strict` doesn't ask for more."""
+"""Sets of a few values are enforced; others are accepted unless `strict`, with a warning."""
 
 import json
 from itertools import permutations

@@ -94,7 +94,7 @@ def test_tokens_are_legal_up_to_the_first_forbidden_one():
     assert start().walk([-1]).num_legal == 0
 
 
-def test_another_spelling_of_forced_text_is_not_legal():
+def test_forced_text_has_only_one_tokenization():
     it = matcher("lark_grammar", 'start: "fox jumps"')
     whole = it.forced(9)
     assert whole == encoded("fox jumps")
@@ -119,7 +119,7 @@ def test_any_token_may_come_after_an_end():
     assert len(allowed(walk.masks[walk.num_legal])) == EVERYTHING
 
 
-def test_end_ids_are_the_ones_of_the_request():
+def test_end_ids_come_from_the_request():
     only = at_end(ends=[OTHER_END])
     assert allowed(only.walk([]).masks[0]) == [OTHER_END]
     assert only.walk([END]).num_legal == 0
@@ -186,14 +186,14 @@ def test_forced_tokens_have_no_alternative(text, most):
     assert compiler()._tokenizer.decode_bytes(forced) == text.encode() or not it.complete
 
 
-def test_forced_tokens_are_followed_once_they_are_taken():
+def test_forced_tokens_advance_the_matcher():
     it = matcher("json_schema", SCHEMA)
     assert it.forced(2) == it.forced(2)
     taken = it.take_forced(2)
     assert it.take_forced(1) != taken[:1]
 
 
-def test_a_long_run_is_taken_in_steps(monkeypatch):
+def test_a_long_forced_run_is_taken_in_steps(monkeypatch):
     text = "fox jumps " * 40
     guide, whole = ("choice", json.dumps([text])), matcher("choice", json.dumps([text])).forced(999)
     monkeypatch.setattr("tandem.guides.matcher.LONG_RUN", len(whole) // 2)

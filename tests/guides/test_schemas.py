@@ -76,7 +76,7 @@ def test_a_name_has_one_spelling(schema, seed, kind):
 
 
 @pytest.mark.parametrize("name", LETTERS)
-def test_a_name_that_is_declared_may_hold_any_character(name):
+def test_a_declared_name_may_contain_any_character(name):
     schema = {"type": "object", "properties": {name: {"type": "null"}}, "required": [name]}
     text = drawn(schema | {"additionalProperties": False}, 0)
     assert json.loads(text) == {name: None}

@@ -1,4 +1,4 @@
-"""Prompt lookup drafts what followed the longest matching n-gram, at a constant cost a token."""
+"""Prompt lookup copies what followed the longest matching n-gram, at constant cost per token."""
 
 import sys
 
@@ -15,7 +15,7 @@ def index_of(tokens, ngram=2, **switches):
     return index
 
 
-def test_the_documented_example():
+def test_the_documented_example_gives_the_documented_copy():
     """num_tokens 4, ngram size 2; the prefix ends in t3, t4, which t5 to t8 followed before."""
     t1, t2, t3, t4, t5, t6, t7, t8, t9 = range(1, 10)
     pool = [t3, t4, t5, t6, t7, t8, t9]
@@ -44,7 +44,7 @@ OCCURRENCES = [1, 2, 10, 11, 12, 1, 2, 20, 21, 22, 1, 2, 30, 1, 2]
     [
         ({}, [10, 11, 12, 1]),
         ({"keep_all": False}, [10, 11, 12, 1]),
-        ({"use_oldest": False}, [20, 21, 22, 1]),  # the newest with a whole draft behind it
+        ({"use_oldest": False}, [20, 21, 22, 1]),  # the newest one followed by a whole draft
         ({"use_oldest": False, "keep_all": False}, [30, 1, 2]),
     ],
 )
@@ -68,7 +68,7 @@ def test_a_copy_followed_the_longest_matching_ngram(row, ngram, limit, keep_all,
     assert match is None
 
 
-# What a text repeats it repeats for a while
+# A repetition usually continues for a while
 repeated = st.lists(st.integers(0, 3), min_size=1, max_size=8).flatmap(
     lambda text: st.lists(
         st.tuples(st.integers(0, len(text) - 1), st.integers(1, 8)), max_size=9

@@ -1,4 +1,4 @@
-"""Pools: a copy is what followed in an answer of the same pool, and they hold what they may."""
+"""Pools: copies come from answers of the same pool, and sizes stay within limits."""
 
 import threading
 import tracemalloc
@@ -74,7 +74,7 @@ def test_within_an_answer_the_longest_match_wins_too():
     assert pools_of(answer).lookup("ours", [7, 2, 3, 4], 1) == ([70], 3)
 
 
-def test_within_an_answer_the_newest_occurrence_is_taken_too():
+def test_within_an_answer_the_newest_occurrence_wins_too():
     assert pools_of([1, 2, 3, 50, 1, 2, 3, 60]).lookup("ours", [1, 2, 3], 1) == ([60], 3)
     assert pools_of([1, 1, 1, 1, 1, 2]).lookup("ours", [1, 1, 1], 2) == ([2], 3)
 
@@ -132,7 +132,7 @@ bounds = st.sampled_from([1, 63, 64, 100, 128, 200, 1000])
 
 
 class Model:
-    """What pools hold, said plainly: the oldest answer first."""
+    """A simple model of pools: the oldest answer first."""
 
     def __init__(self, max_tokens):
         self.max_tokens = max_tokens
@@ -178,7 +178,7 @@ class Model:
 
 
 def sizes(pools):
-    """How many answers each pool says that it has."""
+    """The number of answers that each pool reports."""
     return {key: pool.num_answers for key, pool in pools._pools.items()}
 
 
@@ -213,7 +213,7 @@ def test_pools_are_correct_after_any_operations(max_tokens, crowded, operations,
 @settings(max_examples=400, deadline=None)
 @given(bounds, st.booleans(), operations, st.integers(1, 6))
 def test_a_copy_always_comes_from_its_own_pool(max_tokens, crowded, operations, limit):
-    """As few occurrences are compared as really are."""
+    """Uses the product's limit of compared occurrences."""
     pools, joined = made(max_tokens, crowded), {name: [] for name in NAMES}
     for what, name, tokens in operations:
         if what == "join":
@@ -258,7 +258,7 @@ def test_a_pool_in_use_is_not_evicted():
 
 
 def test_joining_moves_a_limited_amount():
-    """What moving costs is bounded, so a pool in use may lose its oldest answers after all."""
+    """The cost of moving is limited, so a pool in use may still lose its oldest answers."""
     most = MOST_MOVED // (MOVE + len(ANSWER))
     pools = LookupPools(2 * most * LEAST_COUNTED)
     for at in range(2 * most):
@@ -296,8 +296,8 @@ BYTES_A_TOKEN = 45  # as docs/reference/drafters.md says
 @pytest.mark.parametrize(
     ("length", "names"), [(4, 10**9), (4, 1), (64, 10**9), (65, 1), (1000, 7), (4096, 10**9)]
 )
-def test_memory_is_bounded_whatever_joins(length, names):
-    """Short answers in a pool each, long ones in one: objects are counted with the tokens."""
+def test_memory_of_pools_is_bounded(length, names):
+    """Short answers in separate pools, and long ones in one: objects count as well as tokens."""
     max_tokens = 2**15
     tokens = np.arange(length, dtype=np.int32)
     tracemalloc.start()

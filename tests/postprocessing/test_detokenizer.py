@@ -1,4 +1,4 @@
-"""A stream of chunks is the whole text, however the ids are cut."""
+"""Chunks of a stream join to the whole text for every split of the ids."""
 
 import pytest
 from hypothesis import given, settings
@@ -19,7 +19,7 @@ def detokenizer_of(kind, *, skip=True):
 
 
 def stream(detokenizer, rounds):
-    """The caller's protocol as the module's docstring has it; returns the chunks."""
+    """Call the detokenizer as its module's docstring describes; return the chunks."""
     ids, chunks, start, shown = [], [], 0, 0
     for new in rounds:
         ids += new
@@ -51,7 +51,7 @@ def fallback_ids(*values):
 
 @st.composite
 def rounds_of(draw, tokens):
-    """Lists of ids as rounds bring them, a few at a time; a round may bring none."""
+    """Lists of ids of rounds: a few per round, or none."""
     return draw(st.lists(st.lists(tokens, max_size=5), max_size=12))
 
 
@@ -59,7 +59,7 @@ def rounds_of(draw, tokens):
 @pytest.mark.parametrize("kind", KINDS)
 @given(data=st.data())
 @thorough
-def test_chunks_join_to_the_librarys_text_of_any_ids(kind, skip, data):
+def test_chunks_join_to_the_librarys_text(kind, skip, data):
     tokenizer = KINDS[kind]()
     known = tokenizer.get_vocab_size()  # and a few ids of the padding, which have no token
     rounds = data.draw(rounds_of(st.integers(0, known + 3)))
@@ -71,7 +71,7 @@ def test_chunks_join_to_the_librarys_text_of_any_ids(kind, skip, data):
 @pytest.mark.parametrize("kind", ["byte_level", "byte_fallback"])
 @given(data=st.data())
 @thorough
-def test_chunks_join_when_characters_break_anywhere(kind, data):
+def test_chunks_join_wherever_characters_are_split(kind, data):
     ids_of = byte_ids if kind == "byte_level" else fallback_ids
     others = [KINDS[kind]().token_to_id(token) for token in ("o", "</s>")]
     rounds = data.draw(rounds_of(st.sampled_from(ids_of(*BYTES) + others)))
@@ -83,7 +83,7 @@ def test_chunks_join_when_characters_break_anywhere(kind, data):
 @pytest.mark.parametrize("kind", ["byte_level", "byte_fallback"])
 @given(text=st.text(), cuts=st.lists(st.integers(1, 5), min_size=1))
 @thorough
-def test_no_chunk_of_valid_text_has_a_replacement_character(kind, text, cuts):
+def test_chunks_of_valid_text_have_no_replacement_character(kind, text, cuts):
     text = text.replace("\ufffd", "")
     ids, rounds = KINDS[kind]().encode(text, add_special_tokens=False).ids, []
     while ids:
@@ -93,7 +93,7 @@ def test_no_chunk_of_valid_text_has_a_replacement_character(kind, text, cuts):
     assert "\ufffd" not in "".join(chunks)
 
 
-def test_every_letter_of_the_alphabet_is_the_byte_that_the_library_reads():
+def test_byte_level_letters_map_to_the_librarys_bytes():
     library = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     byte_of = _byte_letters()
     for code in (*range(0x800), 0xFFFF, 0x10FFFF, *range(0x1000, 0xD000, 0x1000)):
@@ -103,33 +103,33 @@ def test_every_letter_of_the_alphabet_is_the_byte_that_the_library_reads():
     assert sorted(byte_of.values()) == list(range(256))
 
 
-def test_character_of_several_ids_is_withheld_until_it_is_complete():
+def test_a_character_of_several_ids_is_withheld_until_it_is_complete():
     emoji = byte_ids(*"😀".encode())
     assert stream(detokenizer_of("byte_level"), [[i] for i in emoji]) == ["", "", "", "😀", ""]
 
 
-def test_unfinished_character_comes_out_at_the_end():
+def test_an_unfinished_character_is_sent_at_the_end():
     rounds = [byte_ids(0x41, 0xF0), byte_ids(0x9F)]
     assert stream(detokenizer_of("byte_level"), rounds) == ["A", "", "\ufffd"]
 
 
-def test_replacement_character_that_the_model_wrote_is_shown_at_once():
+def test_a_replacement_character_from_the_model_is_sent_at_once():
     rounds = [byte_ids(0xEF, 0xBF, 0xBD), byte_ids(0x41)]
     assert stream(detokenizer_of("byte_level"), rounds) == ["\ufffd", "A", ""]
 
 
-def test_byte_that_is_no_character_is_shown_at_once():
+def test_an_invalid_byte_is_sent_at_once():
     rounds = [byte_ids(0xFF), byte_ids(0x80), byte_ids(0x41)]
     assert stream(detokenizer_of("byte_level"), rounds) == ["\ufffd", "\ufffd", "A", ""]
 
 
-def test_skipped_special_token_does_not_break_a_character():
+def test_a_skipped_special_token_does_not_split_a_character():
     (end,) = byte_level().encode("</s>").ids
     rounds = [byte_ids(0xE2, 0x82), [end], byte_ids(0xAC)]
     assert stream(detokenizer_of("byte_level"), rounds) == ["", "", "€", ""]
 
 
-def test_run_of_byte_ids_is_withheld_while_a_byte_may_spoil_it():
+def test_byte_ids_are_withheld_until_they_cannot_become_invalid():
     euro, letter = fallback_ids(*"€".encode()), [byte_fallback().token_to_id("o")]
     detokenizer = detokenizer_of("byte_fallback")
     assert stream(detokenizer, [euro, letter]) == ["", "€o", ""]
@@ -141,7 +141,7 @@ def test_run_of_byte_ids_is_withheld_while_a_byte_may_spoil_it():
     ]
 
 
-def test_special_token_that_is_shown_ends_a_run_of_bytes():
+def test_a_visible_special_token_ends_a_run_of_bytes():
     ids = [
         byte_fallback().token_to_id("o"),
         *fallback_ids(0xFF),
@@ -152,14 +152,14 @@ def test_special_token_that_is_shown_ends_a_run_of_bytes():
 
 
 @pytest.mark.parametrize("make", [byte_fallback, metaspace])
-def test_space_before_a_word_survives_where_the_decoder_strips_the_first(make):
+def test_a_decoder_that_strips_the_first_space_keeps_later_ones(make):
     tokenizer = make()
     first, second = (tokenizer.encode(word).ids for word in ("fox", "dog"))
     detokenizer = make_detokenizer(tokenizer, skip_special_tokens=True)
     assert stream(detokenizer, [first, second, second]) == ["fox", " dog", " dog", ""]
 
 
-def test_window_stays_as_short_as_two_rounds():
+def test_the_window_spans_at_most_two_rounds():
     ids, windows = byte_level().encode("The quick brown fox jumps over the lazy dog.").ids, []
 
     class Recorder:
@@ -173,14 +173,14 @@ def test_window_stays_as_short_as_two_rounds():
     assert max(windows) == 4
 
 
-def test_decoder_that_mixes_byte_level_with_others_is_refused_by_name():
+def test_a_decoder_that_mixes_byte_level_with_others_is_rejected():
     tokenizer = Tokenizer(models.BPE())
     tokenizer.decoder = decoders.Sequence([decoders.ByteLevel(), decoders.Strip(" ", 1, 0)])
     with pytest.raises(TokenizerError, match="ByteLevel together with Strip"):
         make_detokenizer(tokenizer, skip_special_tokens=True)
 
 
-def test_byte_level_inside_a_sequence_is_byte_level():
+def test_a_byte_level_decoder_in_a_sequence_is_recognized():
     tokenizer = Tokenizer.from_str(byte_level().to_str())
     tokenizer.decoder = decoders.Sequence([decoders.ByteLevel(), decoders.Fuse()])
     detokenizer = make_detokenizer(tokenizer, skip_special_tokens=True)

@@ -1,4 +1,4 @@
-"""Tensors of `postprocessing`, as Triton hands them over."""
+"""Tensors of `postprocessing`, as Triton passes them."""
 
 from pathlib import Path
 
@@ -13,7 +13,7 @@ from tandem.postprocessing.settings import DetokenizerSettings
 from tandem.preprocessing.errors import InputError
 
 HELLO = byte_level().encode("The dog").ids
-EMOJI = [byte_level().token_to_id(letter) for letter in "ðŁ¤ĸ"]  # 🤖, an id a byte
+EMOJI = [byte_level().token_to_id(letter) for letter in "ðŁ¤ĸ"]  # 🤖, one id per byte
 
 
 @pytest.fixture(scope="module")
@@ -36,12 +36,12 @@ def output(postprocessor, *args):
     return postprocessor.answer(request(*args), [tensors.OUTPUT])[tensors.OUTPUT].tolist()
 
 
-def test_whole_text_ends_at_the_sequence_length(postprocessor):
+def test_the_text_ends_at_the_sequence_length(postprocessor):
     assert output(postprocessor, [[[*HELLO, 5, 5]]], [[len(HELLO)]]) == [b"The dog"]
 
 
 @pytest.mark.parametrize(("skip", "text"), [(True, b"The dog"), (False, b"The dog</s>")])
-def test_special_tokens_are_shown_where_the_deployment_shows_them(tmp_path, skip, text):
+def test_special_tokens_are_shown_if_the_deployment_says_so(tmp_path, skip, text):
     write(byte_level(), tmp_path / "tokenizer")
     shown = Postprocessor.load(DetokenizerSettings("tokenizer", skip_special_tokens=skip), tmp_path)
     ids = [*HELLO, byte_level().token_to_id("</s>")]
@@ -50,39 +50,39 @@ def test_special_tokens_are_shown_where_the_deployment_shows_them(tmp_path, skip
     assert answer.dtype == object  # Triton's strings; a fixed width would drop trailing zeros
 
 
-def test_whole_text_writes_an_unfinished_character_as_replacement(postprocessor):
+def test_an_unfinished_character_becomes_a_replacement_character(postprocessor):
     assert output(postprocessor, [[EMOJI[:3]]], [[3]]) == ["\ufffd".encode()]
 
 
-def test_beams_of_one_prompt_come_before_those_of_the_next(postprocessor):
+def test_beams_are_grouped_by_prompt(postprocessor):
     words = [byte_level().encode(letter).ids for letter in "abcd"]
     tokens = [[words[0], words[1]], [words[2], words[3]]]
     assert output(postprocessor, tokens, [[1, 1], [1, 1]]) == [b"a", b"b", b"c", b"d"]
 
 
-def test_chunk_is_what_the_ids_after_the_context_add(postprocessor):
+def test_a_chunk_is_the_text_added_after_the_context(postprocessor):
     window = [*HELLO, *EMOJI]
     size = len(HELLO)
     assert output(postprocessor, [[window]], [[size + 3]], [size]) == [b""]
     assert output(postprocessor, [[window]], [[size + 4]], [size + 3]) == ["🤖".encode()]
 
 
-def test_context_length_is_one_a_prompt(postprocessor):
+def test_each_prompt_has_one_context_length(postprocessor):
     tokens = [[HELLO, HELLO], [HELLO, HELLO]]
     lengths = [[len(HELLO)] * 2] * 2
     texts = output(postprocessor, tokens, lengths, [0, len(HELLO)])
     assert texts == [b"The dog", b"The dog", b"", b""]
 
 
-def test_context_length_of_zero_still_withholds(postprocessor):
+def test_a_context_length_of_0_withholds_unfinished_characters(postprocessor):
     assert output(postprocessor, [[EMOJI]], [[2]], [0]) == [b""]
 
 
-def test_empty_sequence_is_empty_text(postprocessor):
+def test_an_empty_sequence_has_an_empty_text(postprocessor):
     assert output(postprocessor, np.empty((1, 1, 0)), [[0]]) == [b""]
 
 
-def test_output_nobody_wants_is_not_made(postprocessor):
+def test_only_requested_outputs_are_computed(postprocessor):
     assert postprocessor.answer(request([[HELLO]], [[1]]), []) == {}
 
 
@@ -104,27 +104,27 @@ def test_output_nobody_wants_is_not_made(postprocessor):
         ([[[1, -2]]], [[2]], None, r"^TOKENS_BATCH: an id is negative$"),
     ],
 )
-def test_wrong_tensor_is_named_in_one_line(postprocessor, tokens, lengths, context, message):
+def test_a_wrong_tensor_is_named_in_one_line(postprocessor, tokens, lengths, context, message):
     with pytest.raises(InputError, match=message):
         output(postprocessor, tokens, lengths, context)
 
 
 @pytest.mark.parametrize("name", [tensors.TOKENS_BATCH, tensors.SEQUENCE_LENGTH])
-def test_missing_tensor_is_named(postprocessor, name):
+def test_a_missing_tensor_is_named(postprocessor, name):
     inputs = request([[HELLO]], [[1]])
     del inputs[name]
     with pytest.raises(InputError, match=f"^{name}: missing$"):
         postprocessor.answer(inputs, [tensors.OUTPUT])
 
 
-def test_absolute_tokenizer_folder_is_taken_as_it_is(tmp_path):
+def test_an_absolute_tokenizer_folder_is_used(tmp_path):
     folder = write(byte_level(), tmp_path / "elsewhere")
     settings = DetokenizerSettings(str(folder), skip_special_tokens=True)
     loaded = Postprocessor.load(settings, Path("/nowhere"))
     assert output(loaded, [[HELLO]], [[len(HELLO)]]) == [b"The dog"]
 
 
-def test_a_sequence_of_too_many_ids_is_refused():
+def test_a_sequence_with_too_many_ids_is_rejected():
     short = Postprocessor(make_detokenizer(byte_level(), skip_special_tokens=True), max_seq_len=4)
     inputs = {
         tensors.TOKENS_BATCH: np.ones((1, 1, 4), np.int32),
@@ -141,7 +141,7 @@ def lengths(postprocessor, *args):
     return postprocessor.answer(request(*args), wanted)[tensors.TEXT_LENGTHS].tolist()
 
 
-def test_text_lengths_are_what_each_id_behind_the_context_completes(postprocessor):
+def test_text_lengths_count_the_characters_that_each_id_completes(postprocessor):
     window = [*HELLO, *EMOJI, *HELLO]
     sizes = [len(byte_level().decode([token])) for token in HELLO]
     whole = [*sizes, 0, 0, 0, 1, *sizes]
@@ -152,7 +152,7 @@ def test_text_lengths_are_what_each_id_behind_the_context_completes(postprocesso
         assert sum(told[0]) == len(text)
 
 
-def test_text_lengths_are_made_where_they_are_wanted_and_padded(postprocessor):
+def test_text_lengths_are_computed_on_request_and_padded(postprocessor):
     assert set(postprocessor.answer(request([[HELLO]], [[1]]), [tensors.OUTPUT])) == {"OUTPUT"}
     told = lengths(postprocessor, [[HELLO], [HELLO]], [[1], [2]], [0, 0])
     assert [row[1] for row in told] == [0, len(byte_level().decode([HELLO[1]]))]

@@ -1,4 +1,4 @@
-"""`postprocessing` as Triton calls it: every request of a batch has its own answer."""
+"""`postprocessing` as Triton calls it: every request of a batch gets its own answer."""
 
 import numpy as np
 import pytest
@@ -26,7 +26,7 @@ def tokens(**changes):
     return request(["OUTPUT"], **inputs | changes)
 
 
-def test_each_request_is_answered_whatever_becomes_of_the_others(model):
+def test_a_failed_request_does_not_affect_others(model):
     too_long = np.array([[len(IDS) + 1]], np.int32)
     answered, refused, failed = model.execute(
         [tokens(), tokens(SEQUENCE_LENGTH=too_long), tokens(TOKENS_BATCH=None)]
@@ -41,7 +41,7 @@ def test_each_request_is_answered_whatever_becomes_of_the_others(model):
     ]
 
 
-def test_nothing_is_answered_where_nothing_was_asked_for(model):
+def test_a_request_without_outputs_has_an_empty_answer(model):
     asked = tokens()
     asked.requested_output_names = list
     assert [arrays(response) for response in model.execute([asked])] == [{}]

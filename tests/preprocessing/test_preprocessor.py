@@ -1,4 +1,4 @@
-"""Tensors of `preprocessing`, as Triton hands them over."""
+"""Tensors of `preprocessing`, as Triton passes them."""
 
 import subprocess
 import sys
@@ -58,25 +58,25 @@ def test_prompts_are_padded_to_the_longest(preprocessor):
     assert outputs[tensors.REQUEST_INPUT_LEN].tolist() == [[len(long)], [len(short)]]
 
 
-def test_padding_is_the_pad_id_of_the_prompt(preprocessor):
+def test_padding_uses_the_prompts_pad_id(preprocessor):
     pads = np.array([[3], [4]], np.int32)
     outputs = preprocessor.answer(request(b"The dog", b"", PAD_ID=pads), [tensors.INPUT_ID])
     assert set(outputs[tensors.INPUT_ID][1].tolist()) == {4}
 
 
-def test_empty_prompt_has_no_ids(preprocessor):
+def test_an_empty_prompt_has_no_ids(preprocessor):
     outputs = preprocessor.answer(request(b""), [tensors.INPUT_ID, tensors.REQUEST_INPUT_LEN])
     assert outputs[tensors.INPUT_ID].shape == (1, 0)
     assert outputs[tensors.REQUEST_INPUT_LEN].tolist() == [[0]]
 
 
-def test_only_wanted_outputs_are_made(preprocessor):
+def test_only_requested_outputs_are_computed(preprocessor):
     assert list(preprocessor.answer(request(b"a"), [tensors.REQUEST_INPUT_LEN])) == [
         tensors.REQUEST_INPUT_LEN
     ]
 
 
-def test_request_that_names_no_words_gets_lists_of_width_0(preprocessor):
+def test_without_words_lists_have_width_0(preprocessor):
     outputs = preprocessor.answer(request(b"a", b"b"), tensors.OUTPUTS)
     shapes = {name: array.shape for name, array in outputs.items()}
     assert shapes[tensors.BAD_WORDS_IDS] == (2, 2, 0)
@@ -99,7 +99,7 @@ def test_every_output_has_the_contracts_type(preprocessor):
         assert array.dtype == types[declared[name]], name
 
 
-def test_words_become_lists_and_a_bias(preprocessor):
+def test_words_become_word_lists_and_a_bias(preprocessor):
     outputs = preprocessor.answer(
         request(
             b"a",
@@ -116,13 +116,13 @@ def test_words_become_lists_and_a_bias(preprocessor):
     assert set(np.flatnonzero(outputs[tensors.EMBEDDING_BIAS][0])) == set(ids("lazy"))
 
 
-def test_ids_default_to_the_deployments(preprocessor):
+def test_end_and_pad_ids_default_to_the_deployments(preprocessor):
     outputs = preprocessor.answer(request(b"a", b"b"), [tensors.OUT_END_ID, tensors.OUT_PAD_ID])
     assert outputs[tensors.OUT_END_ID].tolist() == [[2], [2]]
     assert outputs[tensors.OUT_PAD_ID].tolist() == [[7], [7]]
 
 
-def test_ids_and_output_lengths_of_the_request_pass_through(preprocessor):
+def test_ids_and_output_lengths_of_the_request_are_passed_on(preprocessor):
     given = request(b"a", END_ID=np.array([[5]], np.int32), PAD_ID=np.array([[6]], np.int32))
     outputs = preprocessor.answer(given, tensors.OUTPUTS)
     assert outputs[tensors.OUT_END_ID].tolist() == [[5]]
@@ -130,7 +130,7 @@ def test_ids_and_output_lengths_of_the_request_pass_through(preprocessor):
     assert outputs[tensors.OUT_REQUEST_OUTPUT_LEN].tolist() == [[9]]
 
 
-def test_decoder_starts_from_its_query_or_the_pad_id(preprocessor):
+def test_the_decoder_input_is_its_query_or_the_pad_id(preprocessor):
     wanted = [tensors.DECODER_INPUT_ID, tensors.REQUEST_DECODER_INPUT_LEN]
     without = preprocessor.answer(request(b"a"), wanted)
     assert [array.tolist() for array in without.values()] == [[[7]], [[1]]]
@@ -161,13 +161,13 @@ def test_decoder_starts_from_its_query_or_the_pad_id(preprocessor):
         ),
     ],
 )
-def test_wrong_tensor_is_named_in_one_line(preprocessor, given, message):
+def test_a_wrong_tensor_is_named_in_one_line(preprocessor, given, message):
     with pytest.raises(InputError, match=f"^{message}$"):
         preprocessor.answer(request(b"a") | given, tensors.OUTPUTS)
 
 
 @pytest.mark.parametrize("name", [tensors.QUERY, tensors.REQUEST_OUTPUT_LEN])
-def test_missing_tensor_is_named(preprocessor, name):
+def test_a_missing_tensor_is_named(preprocessor, name):
     inputs = request(b"a")
     del inputs[name]
     with pytest.raises(InputError, match=f"^{name}: missing$"):
@@ -185,13 +185,13 @@ def test_any_text_survives_the_round_trip(kind, prompts):
     texts = [
         tokenizer.decode(row[:size].tolist(), skip_special_tokens=False) for row, (size,) in rows
     ]
-    # Llama 2's kind writes every space as its mark: a mark in the text comes back as a space.
+    # Tokenizers like Llama 2's replace spaces with a mark, so a mark in the text becomes a space.
     assert texts == [
         prompt if kind == "byte_level" else prompt.replace("▁", " ") for prompt in prompts
     ]
 
 
-def test_tokenizer_folder_is_relative_to_the_version_folder(tmp_path: Path):
+def test_the_tokenizer_folder_is_relative_to_the_version_folder(tmp_path: Path):
     write(byte_level(), tmp_path / "tokenizer")
     chosen = TokenizerSettings(
         "tokenizer", add_special_tokens=True, vocab_size=9, end_id=0, pad_id=0
@@ -220,13 +220,13 @@ def test_a_stop_word_that_is_one_special_token_is_marked(preprocessor):
     assert found.dtype == np.int32
 
 
-def test_without_stop_words_none_is_special(preprocessor):
+def test_without_stop_words_no_word_is_marked_as_special(preprocessor):
     outputs = preprocessor.answer(request(b"a", b"b"), [tensors.SPECIAL_STOP_IDS])
     assert outputs[tensors.SPECIAL_STOP_IDS].shape == (2, 0)
 
 
 @pytest.mark.parametrize("name", [tensors.QUERY, tensors.DECODER_QUERY])
-def test_a_text_of_too_many_bytes_is_refused(name):
+def test_a_text_with_too_many_bytes_is_rejected(name):
     short, long = ({name: strings([text.encode()])} for text in ("é" * 5, "é" * 5 + "x"))
     wanted = [tensors.INPUT_ID, tensors.DECODER_INPUT_ID]
     assert limited(max_text_bytes=10).answer(request(b"a") | short, wanted)
@@ -234,7 +234,7 @@ def test_a_text_of_too_many_bytes_is_refused(name):
         limited(max_text_bytes=10).answer(request(b"a") | long, wanted)
 
 
-def test_a_text_of_too_many_tokens_is_refused_by_its_beginning():
+def test_a_text_is_rejected_if_its_beginning_has_too_many_tokens():
     text = "æ" * 64
     assert len(ids(text)) == 128
     short = limited(max_seq_len=4)
@@ -247,7 +247,7 @@ def test_a_text_of_too_many_tokens_is_refused_by_its_beginning():
         short.answer(request(text.encode() + b"x"), [tensors.INPUT_ID])
 
 
-def test_a_text_whose_beginning_might_fit_is_read_whole():
+def test_a_text_whose_beginning_may_fit_is_tokenized_completely():
     text = "<tool call>" * 50
     outputs = limited(max_seq_len=20).answer(request(text.encode()), [tensors.INPUT_ID])
     assert outputs[tensors.INPUT_ID].tolist() == [ids(text)]
@@ -258,7 +258,7 @@ WORD_LISTS = [tensors.STOP_WORDS_DICT, tensors.BAD_WORDS_DICT, tensors.EMBEDDING
 
 
 @pytest.mark.parametrize("name", WORD_LISTS, ids=str)
-def test_too_many_words_are_refused(name):
+def test_too_many_words_are_rejected(name):
     three = limited(max_words=3)
     assert three.answer(request(b"a", **{name: strings([b"x"] * 3)}), [tensors.INPUT_ID])
     with pytest.raises(
@@ -267,7 +267,7 @@ def test_too_many_words_are_refused(name):
         three.answer(request(b"a", **{name: strings([b"x"] * 4)}), [tensors.INPUT_ID])
 
 
-def test_words_are_counted_for_each_prompt_of_a_batch():
+def test_words_are_counted_per_prompt():
     words = strings([b"x"] * 3, [b"x"] * 3)
     batch = request(b"a", b"b", STOP_WORDS_DICT=words)
     assert limited(max_words=3).answer(batch, [tensors.INPUT_ID])
@@ -275,7 +275,7 @@ def test_words_are_counted_for_each_prompt_of_a_batch():
         limited(max_words=2).answer(batch, [tensors.INPUT_ID])
 
 
-def test_words_of_too_many_bytes_are_refused():
+def test_words_with_too_many_bytes_are_rejected():
     few = limited(max_words_bytes=8)
     words = {name: strings([b"xxxx"]) for name in WORD_LISTS[:2]}
     assert few.answer(request(b"a", **words), [tensors.INPUT_ID])
@@ -286,8 +286,8 @@ def test_words_of_too_many_bytes_are_refused():
         few.answer(request(b"a", **words), [tensors.INPUT_ID])
 
 
-def test_a_long_text_leaves_little_memory_behind(tmp_path):
-    """In a process of its own: what this one holds already would hide it."""
+def test_memory_of_a_long_text_is_freed(tmp_path):
+    """In a separate process: memory that this one already has would hide the effect."""
     folder = write(byte_level(), tmp_path)
     program = f"""
 import numpy as np

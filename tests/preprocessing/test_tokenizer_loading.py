@@ -23,7 +23,7 @@ CONFIGS = [
 
 @pytest.fixture
 def plain(tmp_path):
-    """A folder whose tokenizer.json marks no special token, as a bare vocabulary would be."""
+    """A folder whose tokenizer.json marks no special tokens."""
     state = json.loads(byte_level().to_str())
     state["added_tokens"] = []
     return write(Tokenizer.from_str(json.dumps(state)), tmp_path / "plain")
@@ -42,14 +42,14 @@ def gpt2_folder(folder, **config):
 
 @pytest.mark.parametrize("config", CONFIGS)
 @pytest.mark.parametrize("make", [byte_level, byte_fallback])
-def test_ids_are_those_of_transformers(tmp_path, make, config):
+def test_ids_equal_transformers(tmp_path, make, config):
     transformers = pytest.importorskip("transformers")
     folder = write(make(), tmp_path, tokenizer_class="PreTrainedTokenizerFast", **config)
     assert_same(load_tokenizer(folder), transformers.AutoTokenizer.from_pretrained(folder))
 
 
 @pytest.mark.parametrize("config", CONFIGS)
-def test_ids_of_a_gpt2_folder_are_those_of_transformers(tmp_path, config):
+def test_ids_of_a_gpt2_folder_equal_transformers(tmp_path, config):
     transformers = pytest.importorskip("transformers")
     folder = gpt2_folder(tmp_path / "gpt2", tokenizer_class="GPT2Tokenizer", **config)
     assert_same(load_tokenizer(folder), transformers.AutoTokenizer.from_pretrained(folder))
@@ -63,7 +63,7 @@ def assert_same(ours, theirs):
         assert ours.decode(expected, skip_special_tokens=special) == text
 
 
-def test_bos_is_added_only_with_special_tokens(tmp_path):
+def test_a_bos_token_is_added_only_with_special_tokens(tmp_path):
     folder = gpt2_folder(tmp_path / "gpt2", bos_token="<s>", add_bos_token=True)
     tokenizer = load_tokenizer(folder)
     assert tokenizer.encode("fox").ids == [1, *byte_level().encode("fox").ids]
@@ -75,12 +75,12 @@ def test_named_tokens_become_special(plain):
     assert special_token_ids(load_tokenizer(plain)) == {1, 2}
 
 
-def test_special_tokens_map_names_tokens_too(plain):
+def test_the_special_tokens_map_adds_special_tokens(plain):
     (plain / "special_tokens_map.json").write_text('{"eos_token": "</s>"}')
     assert special_token_ids(load_tokenizer(plain)) == {2}
 
 
-def test_name_without_an_id_is_left_out(plain):
+def test_a_special_token_without_an_id_is_ignored(plain):
     before = load_tokenizer(plain).get_vocab_size()
     assert load_tokenizer(configure(plain, pad_token="[PAD]")).get_vocab_size() == before
 
@@ -96,7 +96,7 @@ def test_configured_tokens_are_added_with_their_ids(plain):
     assert special_token_ids(tokenizer) == {size}
 
 
-def test_configured_tokens_that_are_there_already_change_nothing(tmp_path):
+def test_configured_tokens_that_exist_change_nothing(tmp_path):
     folder = write(byte_level(), tmp_path)
     there = load_tokenizer(folder).get_added_tokens_decoder()
     tokens = {"2": {"content": "</s>", "special": True}}
@@ -104,13 +104,13 @@ def test_configured_tokens_that_are_there_already_change_nothing(tmp_path):
     assert tokenizer.get_added_tokens_decoder() == there
 
 
-def test_configured_token_with_another_id_is_refused(plain):
+def test_a_configured_token_with_another_id_is_rejected(plain):
     tokens = {"9999": {"content": "<|a|>", "special": True}}
     with pytest.raises(TokenizerError, match=r"says token '<\|a\|>' is id 9999"):
         load_tokenizer(configure(plain, added_tokens_decoder=tokens))
 
 
-def test_truncation_and_padding_of_the_file_are_not_followed(tmp_path):
+def test_truncation_and_padding_of_the_file_are_ignored(tmp_path):
     tokenizer = Tokenizer.from_str(byte_level().to_str())
     tokenizer.enable_truncation(2)
     tokenizer.enable_padding(length=50)
@@ -119,21 +119,21 @@ def test_truncation_and_padding_of_the_file_are_not_followed(tmp_path):
 
 
 @pytest.mark.parametrize("config", [{}, {"tokenizer_class": "GPT2Tokenizer"}])
-def test_gpt2_folder_needs_no_tokenizer_json(tmp_path, config):
+def test_a_gpt2_folder_needs_no_tokenizer_json(tmp_path, config):
     tokenizer = load_tokenizer(gpt2_folder(tmp_path / "gpt2", **config))
     ids = tokenizer.encode("naïve 😀 fox").ids
     assert ids == byte_level().encode("naïve 😀 fox").ids
     assert tokenizer.decode(ids) == "naïve 😀 fox"
 
 
-def test_vocabulary_of_another_family_is_not_taken_for_gpt2s(tmp_path):
+def test_another_models_vocabulary_is_not_read_as_gpt2s(tmp_path):
     folder = gpt2_folder(tmp_path / "qwen", tokenizer_class="Qwen2Tokenizer")
     with pytest.raises(TokenizerError, match=r"no tokenizer\.json"):
         load_tokenizer(folder)
 
 
 @pytest.mark.parametrize(("kind", "taken"), [("gpt2", True), ("qwen2", False)])
-def test_a_folder_that_names_no_class_is_what_its_model_is(tmp_path, kind, taken):
+def test_without_a_tokenizer_class_the_model_type_decides(tmp_path, kind, taken):
     folder = gpt2_folder(tmp_path / kind)
     (folder / "config.json").write_text(json.dumps({"model_type": kind}))
     if taken:
@@ -143,7 +143,7 @@ def test_a_folder_that_names_no_class_is_what_its_model_is(tmp_path, kind, taken
         load_tokenizer(folder)
 
 
-def test_slow_tokenizer_gets_the_line_that_converts_it(tmp_path):
+def test_a_slow_tokenizers_error_says_how_to_convert_it(tmp_path):
     (tmp_path / "tokenizer.model").write_bytes(b"")
     with pytest.raises(
         TokenizerError, match=r"AutoTokenizer\.from_pretrained\(DIR\)\.save_"
@@ -152,21 +152,21 @@ def test_slow_tokenizer_gets_the_line_that_converts_it(tmp_path):
     assert "\n" not in str(error.value)
 
 
-def test_missing_folder_is_named(tmp_path):
+def test_a_missing_folder_is_named(tmp_path):
     with pytest.raises(TokenizerError, match="nowhere' does not exist"):
         load_tokenizer(tmp_path / "nowhere")
 
 
 @pytest.mark.parametrize("name", ["tokenizer.json", "tokenizer_config.json"])
 @pytest.mark.parametrize("content", ["{", "[]"])
-def test_broken_file_is_named_in_one_line(tmp_path, name, content):
+def test_an_invalid_file_is_named_in_one_line(tmp_path, name, content):
     (write(byte_level(), tmp_path) / name).write_text(content)
     with pytest.raises(TokenizerError, match=name) as error:
         load_tokenizer(tmp_path)
     assert "\n" not in str(error.value)
 
 
-def test_longest_token_of_bytes_is_counted_in_bytes():
+def test_the_longest_byte_level_token_is_measured_in_bytes():
     tokenizer = Tokenizer(models.BPE(vocab={"Ġ": 0, "ĠĠ": 1, "ĠĠĠ": 2}, merges=[]))
     tokenizer.decoder = decoders.ByteLevel()
     assert longest_token_bytes(tokenizer) == 3
@@ -174,13 +174,13 @@ def test_longest_token_of_bytes_is_counted_in_bytes():
     assert longest_token_bytes(tokenizer) == 6
 
 
-def test_longest_piece_is_counted_in_utf_8():
+def test_the_longest_piece_is_measured_in_utf_8():
     tokenizer = Tokenizer(models.BPE(vocab={"▁é": 0}, merges=[], byte_fallback=True))
     tokenizer.decoder = decoders.Sequence([decoders.ByteFallback(), decoders.Fuse()])
     assert longest_token_bytes(tokenizer) == 5
 
 
-def test_a_normalizer_may_have_made_a_token_of_a_longer_text():
+def test_a_normalizer_may_shorten_the_text_of_a_token():
     tokenizer = Tokenizer(models.BPE(vocab={"ab": 0}, merges=[]))
     tokenizer.decoder = decoders.ByteLevel()
     tokenizer.normalizer = normalizers.NFKC()

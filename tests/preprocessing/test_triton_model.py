@@ -1,4 +1,4 @@
-"""What both tokenizer models make of a request, without Triton's server."""
+"""Answers and errors of both tokenizer models, without Triton's server."""
 
 import numpy as np
 import pytest
@@ -34,7 +34,7 @@ def ask():
     triton.reset()
 
 
-def test_arrays_are_answered_with_arrays(ask):
+def test_a_request_with_arrays_returns_arrays(ask):
     assert ask(IN=np.array([3])).arrays["OUT"].tolist() == [6]
 
 
@@ -44,6 +44,6 @@ def test_a_wrong_input_is_an_invalid_argument(ask):
     assert error.code() == TritonError.INVALID_ARG
 
 
-def test_anything_else_is_one_line_for_the_client_and_a_traceback_in_the_log(ask):
+def test_other_errors_are_one_line_and_log_a_traceback(ask):
     assert ask().error().message() == "doubler failed"
     assert "KeyError" in triton.Logger.lines[0]

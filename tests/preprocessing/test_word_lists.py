@@ -1,4 +1,4 @@
-"""Words as TensorRT-LLM takes them, against literal arrays."""
+"""Word lists in TensorRT-LLM's layout, compared with literal arrays."""
 
 import numpy as np
 import pytest
@@ -7,7 +7,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from tandem.preprocessing.errors import InputError
 from tandem.preprocessing.words import bad_word_lists, embedding_bias, stop_word_lists, word_lists
 
-# "ab" is a word of one id, " ab" another; every other letter is an id of its own.
+# "ab" and " ab" are one id each; every other letter has its own id.
 VOCAB = {letter: number for number, letter in enumerate("abcdĠ")} | {"ab": 5, "Ġab": 6}
 MERGES = [("a", "b"), ("Ġ", "ab")]
 
@@ -19,7 +19,7 @@ def tokenizer():
     return made
 
 
-def test_row_0_holds_the_ids_and_row_1_where_each_word_ends():
+def test_row_0_has_the_ids_and_row_1_the_ends_of_words():
     assert word_lists([[[7, 8], [9]]]).tolist() == [[[7, 8, 9], [2, 3, -1]]]
 
 
@@ -33,46 +33,46 @@ def test_shorter_prompts_are_padded():
     ]
 
 
-def test_no_word_at_all_keeps_one_padded_place():
+def test_without_words_a_list_has_one_padded_column():
     assert word_lists([[], [[]]]).tolist() == [[[0], [-1]], [[0], [-1]]]
 
 
-def test_stop_words_are_tokenised_as_given(tokenizer):
+def test_stop_words_are_tokenized_as_given(tokenizer):
     assert stop_word_lists(tokenizer, [["ab", "cd"]]).tolist() == [[[5, 2, 3], [1, 3, -1]]]
 
 
-def test_bad_words_are_banned_after_a_space_too(tokenizer):
+def test_bad_words_are_also_banned_after_a_space(tokenizer):
     assert bad_word_lists(tokenizer, [["ab"]]).tolist() == [[[5, 6], [1, 2]]]
 
 
-def test_bad_word_listed_in_both_forms_is_banned_once_each(tokenizer):
+def test_a_bad_word_given_with_and_without_a_space_is_not_repeated(tokenizer):
     ids, ends = bad_word_lists(tokenizer, [["ab", " ab"]])[0].tolist()
     assert ids == [5, 6, 4, 6]  # ab, Ġab, and Ġ Ġab
     assert ends == [1, 2, 4, -1]
 
 
 @pytest.mark.parametrize("make", [stop_word_lists, bad_word_lists])
-def test_empty_word_is_ignored(tokenizer, make):
+def test_an_empty_word_is_ignored(tokenizer, make):
     assert make(tokenizer, [["", ""]]).tolist() == [[[0], [-1]]]
 
 
-def test_bias_goes_to_every_id_of_a_word_once_an_occurrence(tokenizer):
+def test_a_bias_is_added_per_occurrence_of_an_id_in_a_word(tokenizer):
     weights = np.array([[2.0, -1.0]], np.float32)
     bias = embedding_bias(tokenizer, [["ab", "ccd"]], weights, vocab_size=8)
     assert bias.dtype == np.float32
     assert bias.tolist() == [[0, 0, -2, -1, 0, 2, 0, 0]]
 
 
-def test_bias_of_an_empty_word_is_nothing(tokenizer):
+def test_the_bias_of_an_empty_word_is_ignored(tokenizer):
     assert not embedding_bias(tokenizer, [[""]], np.array([[9.0]], np.float32), vocab_size=8).any()
 
 
-def test_bias_is_each_prompts_own(tokenizer):
+def test_each_prompt_has_its_own_bias(tokenizer):
     weights = np.array([[1.0], [3.0]], np.float32)
     bias = embedding_bias(tokenizer, [["c"], ["d"]], weights, vocab_size=7)
     assert bias.tolist() == [[0, 0, 1, 0, 0, 0, 0], [0, 0, 0, 3, 0, 0, 0]]
 
 
-def test_bias_of_a_word_beyond_the_engines_vocabulary_is_refused(tokenizer):
+def test_a_bias_outside_the_engines_vocabulary_is_rejected(tokenizer):
     with pytest.raises(InputError, match=r"^EMBEDDING_BIAS_WORDS: 'ab' is not in"):
         embedding_bias(tokenizer, [["ab"]], np.array([[1.0]], np.float32), vocab_size=5)

@@ -158,7 +158,7 @@ def serve(tmp_path_factory) -> Iterator[Callable[[Deployment], TritonServer]]:
 
 @pytest.fixture(scope="session")
 def fallible(tmp_path_factory) -> Callable[..., AbstractContextManager[TritonServer]]:
-    """Serve emulated engines that fail on demand. Keywords are those of `emulated_zero`."""
+    """Serve emulated engines that fail on demand. It has the keywords of `emulated_zero`."""
 
     @contextmanager
     def start(**sections: Any) -> Iterator[TritonServer]:

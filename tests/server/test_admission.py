@@ -1,4 +1,4 @@
-"""More requests than there is room for: which ones wait, which are rejected, and when they end."""
+"""Requests over the limits: which ones wait, which are rejected, and when they end."""
 
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -39,7 +39,7 @@ def running(server):
     return total(server, "tandem_requests_running")
 
 
-def test_requests_over_the_limit_are_rejected_and_the_others_answered(emulated):
+def test_only_requests_over_the_limit_are_rejected(emulated):
     rejected = 6
     prompts = PROMPTS[: RUNNING + QUEUE + rejected]
     expected = controls(emulated, prompts)
@@ -80,7 +80,7 @@ def test_a_full_queue_rejects_requests_while_the_tokenizer_hangs(emulated):
         assert not any(answer.error for answer in answers_of(asked))
 
 
-def test_a_request_that_waits_for_the_tokenizer_ends_at_its_time_out_or_cancellation(emulated):
+def test_requests_waiting_for_the_tokenizer_can_time_out_or_be_cancelled(emulated):
     waits = TOKENIZER_CALLS + 1
     values = {"max_tokens": 4, "end_id": -1}
     with Crowd(emulated, waits) as crowd, emulated.faults.of("preprocessing", "hold"):
@@ -112,7 +112,7 @@ def tokenizer_inputs(text):
     return [query, length]
 
 
-def test_requests_that_are_too_large_are_rejected_by_name(emulated):
+def test_requests_that_are_too_large_are_rejected(emulated):
     words = client.InferInput("stop_words", [1, 1_000_000], "BYTES")
     words.set_data_from_numpy(np.full((1, 1_000_000), b"abc", object))
     made = [tensor("text_input", "x"), tensor("max_tokens", 4), words]
@@ -184,8 +184,8 @@ def test_queued_answers_are_right_and_little_is_recomputed(small):
     assert len(served) == LONG_QUEUE + RUNNING
     assert wrong([answer for answer, _ in served], [said for _, said in served]) == []
     change.until_ended(len(served))
-    # A request usually finds its KV blocks when it has its next turn. Now and then it doesn't: the
-    # blocks of a sequence that has just ended are younger than those of one that waits.
+    # Usually, a request finds its KV blocks in its next round, but not always: the blocks of an
+    # ended sequence may be more recently used than the blocks of a waiting one.
     recomputed = change.of("tandem_recomputed_tokens_total")
     assert recomputed <= sum(len(answer.ids) for answer, _ in served) / 4
     length = sum(len(prompt) for prompt in prompts)  # bytes: no token is shorter

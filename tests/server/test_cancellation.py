@@ -1,4 +1,4 @@
-"""The engines stop when a client cancels or leaves, in whatever way, and nothing stays behind."""
+"""The engines stop after a client cancels or leaves in any way, and no resources leak."""
 
 import gc
 import http.client
@@ -26,7 +26,7 @@ PROMPT = "def leave(early):\n"
 # Between the 200th and the 300th leaving client a process may grow by this much: allocators keep
 # arenas by thread, and 100 requests that each left 1 kB of Python objects would still be seen.
 GROWTH_BYTES = 4 * 2**20
-GRPC_THREADS = 4  # of Triton itself: gRPC has some more now and some less then
+GRPC_THREADS = 4  # of Triton itself: the number of gRPC threads varies
 
 
 def cancel_a_stream(server, **values):
@@ -37,7 +37,7 @@ def cancel_a_stream(server, **values):
 def close_the_channel(server, **values):
     with entries.connected(server, PROMPT, **VALUES, **values) as (connection, chunks):
         next(chunks)
-        connection._channel.close()  # close() itself would first end the stream in good manners
+        connection._channel.close()  # close() itself would first end the stream properly
 
 
 def drop_the_http_connection(server, **values):
@@ -106,7 +106,7 @@ def test_engines_stop_when_the_client_leaves(server, leave: Callable, how):
     before = computed(server)
     leave(server, **how)
     settle(server)
-    # To the end it would have been more than LONG.
+    # A complete answer would have more than LONG.
     after = computed(server)
     assert after - before < LONG / 2
     ask(server, "x", max_tokens=2)
@@ -144,7 +144,7 @@ def test_a_request_ends_with_one_line_at_its_own_time_out(server):
 
 
 @pytest.mark.heavy
-def test_others_go_on_when_many_clients_leave(server):
+def test_other_requests_continue_if_many_clients_leave(server):
     prompts = prompts_of(4)
     expected = controls(server, prompts, max_tokens=100)
     with Crowd(server, 4) as crowd:
@@ -156,7 +156,7 @@ def test_others_go_on_when_many_clients_leave(server):
 
 
 @pytest.mark.heavy
-def test_nothing_grows_when_300_clients_have_left(server):
+def test_300_disconnects_leak_nothing(server):
     leave_often(server, 200)
     before = sizes(server)
     leave_often(server, 100)
@@ -190,7 +190,7 @@ def sizes(server):
 
 
 def grown(before, after):
-    """What is more than it was, beyond what is allowed."""
+    """Return the sizes that have grown by more than allowed."""
     return [
         (what, value, after[what])
         for what, value in before.items()

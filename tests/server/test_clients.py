@@ -1,4 +1,4 @@
-"""Other people's clients: what they send is taken, what they read is there."""
+"""Third-party clients: their inputs are accepted, and the outputs that they read exist."""
 
 import json
 import urllib.request
@@ -77,14 +77,14 @@ def test_temperature_1_without_sampling_options_stays_greedy(connection):
     assert plain[0].text == nvidia[0].text == framework[0].text
 
 
-def test_a_client_that_names_no_outputs_gets_no_large_ones(connection):
+def test_large_outputs_are_sent_only_on_request(connection):
     result = connection.infer("bls", inputs("import os", max_tokens=4))
     names = {output.name for output in result.get_response().outputs}
     assert {"text_output", "finish_reason", "acceptance_rate", "num_rounds"} <= names
     assert not names & {"output_ids", "context_logits", "generation_logits", "cum_log_probs"}
 
 
-def test_generic_front_ends_get_speculation_and_token_counts(connection):
+def test_generic_clients_get_speculation_and_token_counts(connection):
     made = inputs("import os", max_tokens=24)
     for flag in ("exclude_input_in_output", "return_num_input_tokens", "return_num_output_tokens"):
         made.append(tensor(flag, True))

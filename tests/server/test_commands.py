@@ -1,4 +1,4 @@
-"""Commands that ask a running server: `generate`, `bench`, `summarize`; and examples/."""
+"""Commands for a running server: `generate`, `bench`, `summarize`; and examples/."""
 
 import io
 import json
@@ -52,7 +52,7 @@ def generate(server, *arguments):
 
 
 def refused(capsys, *arguments):
-    """The error that a command ends with; it has one line."""
+    """The one-line error of a command."""
     assert command.main(list(arguments)) == 1
     shown = capsys.readouterr()
     assert shown.err.count("\n") == 1
@@ -107,7 +107,7 @@ def test_accepted_and_forced_tokens_are_colored(server):
     assert answer.text.startswith(forced)
 
 
-def test_generate_takes_schemas_and_regular_expressions(server, tmp_path, capsys):
+def test_generate_accepts_schemas_and_regular_expressions(server, tmp_path, capsys):
     schema = tmp_path / "schema.json"
     schema.write_text('{"enum": [{"answer": "yes"}, {"answer": "no"}]}')
     assert generate(server, PROMPT, "--json-schema", schema) == 0
@@ -214,7 +214,7 @@ def test_bench_rejects_drafters_and_lengths_that_the_server_lacks(without_draft,
 
 
 @pytest.mark.parametrize("verb", ["generate", "bench", "summarize", "perf"])
-def test_commands_name_the_entries_when_they_get_a_wrong_one(without_draft, capsys, verb):
+def test_an_unknown_entry_is_rejected_with_the_served_ones(without_draft, capsys, verb):
     url = without_draft.grpc_url
     option = "--entry" if verb == "perf" else "--model"
     prompt = ["x"] if verb == "generate" else []

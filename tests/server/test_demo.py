@@ -1,4 +1,4 @@
-"""`tandem demo`, in small: it serves, compares, and leaves nothing behind."""
+"""A small `tandem demo`: it serves, compares, and leaves no files or processes."""
 
 import os
 
@@ -17,7 +17,7 @@ def regions():
 
 @pytest.fixture
 def small(monkeypatch, embedded_profile, tmp_path):
-    """A prompt of each kind, short answers, one repeat; drafter and lengths as they are shipped."""
+    """A prompt of each kind, short answers, one repetition; default drafter and lengths."""
     text, profile = embedded_profile.read_text(), tmp_path / "embedded.yaml"
     asked = {"drafter: draft_model": "drafter: hybrid", "draft_len: 4": "draft_len: auto"}
     for tested, shipped in asked.items():
@@ -29,7 +29,7 @@ def small(monkeypatch, embedded_profile, tmp_path):
         monkeypatch.setattr(demo, name, number)
 
 
-def test_demo_finds_the_same_text_on_every_prompt(small, capsys):
+def test_the_demo_finds_the_same_text_for_every_prompt(small, capsys):
     before = regions()
     assert command.main(["demo"]) == 0
     shown = capsys.readouterr().out
@@ -45,7 +45,7 @@ def test_demo_finds_the_same_text_on_every_prompt(small, capsys):
 
 
 @pytest.mark.heavy
-def test_demo_stops_its_server_when_it_is_interrupted(small, monkeypatch):
+def test_an_interrupted_demo_stops_its_server(small, monkeypatch):
     before = regions()
 
     def interrupt(*_):

@@ -1,4 +1,4 @@
-"""Emulated engines: the same text with and without drafts, and the share of drafts is alpha."""
+"""Emulated engines: the same text with and without drafts, and an acceptance rate of alpha."""
 
 import json
 from dataclasses import replace
@@ -51,16 +51,14 @@ def acceptance(draft_len: int) -> float:
 
 
 @pytest.mark.parametrize("draft_len", first_of(4, 1, 10))
-def test_greedy_text_is_the_baseline_and_alpha_of_the_drafts_is_accepted(
-    emulated, baseline, draft_len
-):
+def test_greedy_text_is_the_baselines_and_acceptance_is_alpha(emulated, baseline, draft_len):
     answers = ask(emulated, "bls", PROMPTS, num_draft_tokens=draft_len, **GREEDY)
     assert [(a.ids, a.text) for a in answers] == [(a.ids, a.text) for a in baseline]
     emitted = sum(len(a.ids) for a in answers) / sum(a.number("num_rounds") for a in answers)
     assert emitted == pytest.approx(sum(ALPHA**n for n in range(draft_len + 1)), rel=0.1)
 
 
-def test_sampled_text_is_the_baseline_and_alpha_of_the_drafts_is_accepted(emulated):
+def test_sampled_text_is_the_baselines_and_acceptance_is_alpha(emulated):
     expected = ask(emulated, "ensemble", PROMPTS, **SAMPLED)
     answers = ask(emulated, "bls", PROMPTS, num_draft_tokens=4, **SAMPLED)
     assert [a.ids for a in answers] == [a.ids for a in expected]
@@ -74,7 +72,7 @@ def test_sampled_text_is_the_baseline_and_alpha_of_the_drafts_is_accepted(emulat
     [("draft_model", GREEDY), ("hybrid", SAMPLED)],
     ids=["greedy", "sampled"],
 )
-def test_text_drafted_ahead_is_the_baseline(emulated, drafter, sampling):
+def test_drafting_ahead_keeps_the_baselines_text(emulated, drafter, sampling):
     values = {"min_tokens": 9, **sampling}
     expected = ask(emulated, "ensemble", PROMPTS, **values)
     values |= {"draft_ahead": "true", "drafter": drafter, "outputs": WITH_STATISTICS}
@@ -103,7 +101,7 @@ def test_branches_are_ready_when_the_target_answers(in_time):
     assert change.of("tandem_draft_ahead_saved_seconds_total") > 0
 
 
-def test_branches_are_verified_by_probability_and_their_logits_take_few_pages(in_time):
+def test_branches_by_probability_take_few_pages_of_logits(in_time):
     values = {"num_draft_tokens": 4, "draft_ahead": "true", "use_draft_logits": True}
     values |= GREEDY | {"temperature": 1.0, "top_p": 1.0}
     told = [
@@ -118,10 +116,10 @@ def test_branches_are_verified_by_probability_and_their_logits_take_few_pages(in
     accepted = sum(statistics["num_accepted_draft_tokens"] for statistics in told)
     drafted = sum(statistics["num_draft_tokens"] for statistics in told)
     assert accepted / drafted == pytest.approx(acceptance(4), rel=0.2)
-    assert 0 < pages_of_logits(in_time) <= 16  # a few if branches come late; not one per call
+    assert 0 < pages_of_logits(in_time) <= 16  # a few if branches are late, but not one per call
 
 
-def test_a_seed_repeats_a_text_by_probability_drafted_ahead_or_not(in_time):
+def test_a_seed_repeats_the_text_with_and_without_drafting_ahead(in_time):
     values = {"max_tokens": 60, "temperature": 0.9, "use_draft_logits": True, "seed": 5}
     texts = {
         tuple(ask_one(in_time, "bls", PROMPTS[0], draft_ahead=ahead, **values).ids)

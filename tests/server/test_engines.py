@@ -64,7 +64,7 @@ def client(emulated):
     ],
     ids=["stream", "value", "unsupported"],
 )
-def test_what_an_engine_rejects_has_the_right_code(client, wrong, code, message):
+def test_calls_rejected_by_an_engine_have_the_right_code(client, wrong, code, message):
     with pytest.raises(InferenceServerException, match=message) as error:
         client.infer("target", request(**wrong))
     assert code in (None, error.value.status())
@@ -84,7 +84,7 @@ def test_a_draft_sends_its_logits_or_a_handle_to_them(client):
     shared.give_back()
 
 
-def test_a_handle_to_nothing_leaves_the_ids_to_verify(client):
+def test_with_an_invalid_handle_ids_are_verified(client):
     draft = {"draft_input_ids": [41, 42], "temperature": [1.0], "seed": [5]}
     by_ids = tokens_of(client.infer("target", request(**draft)))
     gone = request(**draft, shared_logits_handle=[os.getpid(), 1, 2])

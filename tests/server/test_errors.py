@@ -23,7 +23,7 @@ ALONE = {"drafter": "none"}
 
 @pytest.fixture(scope="module")
 def full(fallible):
-    """A server with room for one request, which takes no guides."""
+    """A server for one request at a time, without guides."""
     admission = {"max_requests": 1, "max_queue": 0}
     with fallible(admission=admission, limits={"max_guide_bytes": 0}) as running:
         yield running
@@ -79,7 +79,7 @@ def at_rest(request):
     ],
     ids=lambda part: "-".join(part) if isinstance(part, dict) else "",
 )
-def test_a_bad_value_is_named(server, model, values, message):
+def test_an_invalid_value_is_named(server, model, values, message):
     text = refusal(server, model, **{"prompts": "x", "max_tokens": 4, **values})
     assert "\n" not in text
     assert "Traceback" not in text
@@ -235,7 +235,7 @@ def test_a_full_server_is_unavailable(full, gateway, entry, capsys):
         assert through_the_gateway(gateway) == (429, "overloaded", "1")
         with urllib.request.urlopen(f"{gateway}/health") as health:
             assert health.status == 200
-        # The same status as that of a lost connection.
+        # The exit status is the same as for a lost connection.
         assert command.main(["generate", "x", "--url", full.grpc_url]) == 1
         assert capsys.readouterr().err.startswith("tandem: overloaded: ")
 
@@ -268,7 +268,7 @@ def test_a_target_that_fails_is_an_internal_error(full, entry):
             assert line.startswith("model 'target' failed: ")
 
 
-def test_what_the_engine_or_the_profile_does_not_support_is_named(full, gateway):
+def test_unsupported_inputs_are_named(full, gateway):
     """Emulated engines have no penalties and no log-probabilities of a prompt."""
     for name, asked in (
         ("return_prompt_log_probs", {"return_prompt_log_probs": True}),

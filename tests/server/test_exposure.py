@@ -25,7 +25,7 @@ CALLS = (
 
 
 @pytest.mark.parametrize("protocol", [tritonclient.grpc, tritonclient.http])
-def test_clients_cannot_use_shared_memory_and_all_else_is_open(server, protocol):
+def test_only_shared_memory_is_closed_to_clients(server, protocol):
     region = f"/{leftovers(server.shm_prefix)[0]}"
     url = server.grpc_url if protocol is tritonclient.grpc else server.http_url
     with protocol.InferenceServerClient(url) as client:

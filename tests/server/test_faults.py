@@ -1,4 +1,4 @@
-"""Models that die, fail, hang or are late: only a failed target ends a request, and only one."""
+"""Models that die, fail, hang or are late: only a failed target fails requests."""
 
 import os
 import resource
@@ -114,7 +114,7 @@ def retry_if_triton_dies(test):
 
 @pytest.mark.heavy
 @retry_if_triton_dies
-def test_answers_go_on_without_drafts_when_the_draft_is_killed(fallible):
+def test_answers_continue_without_drafts_if_the_draft_is_killed(fallible):
     with (
         fallible(timeouts=TIMEOUTS | {"target": 60.0}, step_ms=STEP_MS) as server,
         Crowd(server, 8) as crowd,
@@ -138,7 +138,7 @@ def test_answers_go_on_without_drafts_when_the_draft_is_killed(fallible):
 
 @pytest.mark.heavy
 @retry_if_triton_dies
-def test_requests_end_at_their_time_out_when_the_target_is_killed(fallible):
+def test_requests_end_at_their_time_out_if_the_target_is_killed(fallible):
     with fallible(timeouts=TIMEOUTS, step_ms=STEP_MS) as server, Crowd(server, 4) as crowd:
         streams = crowd.ask(PROMPTS[:4], max_tokens=LONG)
         crowd.wait_until_all_talk()
@@ -153,7 +153,7 @@ def test_requests_end_at_their_time_out_when_the_target_is_killed(fallible):
         assert eventually(lambda: idle(server))
 
 
-def test_answers_go_on_and_drafts_come_back_when_the_draft_failed(healthy, long_answers):
+def test_answers_continue_and_drafts_resume_after_a_draft_failure(healthy, long_answers):
     with healthy.faults.of("draft", "raise"), Crowd(healthy, 8) as crowd:
         answers = answers_of(crowd.ask(PROMPTS, max_tokens=LONG))
     assert wrong(answers, long_answers) == []
@@ -162,7 +162,7 @@ def test_answers_go_on_and_drafts_come_back_when_the_draft_failed(healthy, long_
 
 
 @pytest.mark.parametrize("ahead", first_of("true", "false"))
-def test_answers_go_on_when_the_draft_hangs_for_a_while(healthy, long_answers, ahead):
+def test_answers_continue_while_the_draft_hangs(healthy, long_answers, ahead):
     with Crowd(healthy, 8) as crowd:
         streams = crowd.ask(PROMPTS, max_tokens=LONG, draft_ahead=ahead)
         crowd.wait_until_all_talk()
@@ -185,7 +185,7 @@ def test_the_loop_waits_only_once_for_a_slow_draft_engine(impatient):
 
 
 @pytest.mark.heavy
-def test_a_request_ends_with_one_line_when_the_profiles_time_is_up(impatient):
+def test_a_request_fails_with_one_line_at_the_profiles_time_out(impatient):
     with impatient.faults.of("target", "late"):
         answer = ask(impatient, "x = 1", max_tokens=LONG)
     line = "the request took longer than 3 s, which is its time-out"
@@ -194,7 +194,7 @@ def test_a_request_ends_with_one_line_when_the_profiles_time_is_up(impatient):
 
 
 @pytest.mark.parametrize("drafter", first_of("draft_model", "none"))
-def test_one_request_ends_with_one_line_when_the_target_fails_once(healthy, long_answers, drafter):
+def test_a_single_target_failure_fails_one_request(healthy, long_answers, drafter):
     # No request can end before the fault begins: until then the target is late.
     with Crowd(healthy, 8) as crowd, healthy.faults.of("target", "late"):
         streams = crowd.ask(PROMPTS, max_tokens=LONG, drafter=drafter)
@@ -209,7 +209,7 @@ def test_one_request_ends_with_one_line_when_the_target_fails_once(healthy, long
 
 
 @pytest.mark.parametrize("drafter", first_of("draft_model", "none"))
-def test_one_request_ends_at_the_time_out_when_the_target_loses_it(healthy, long_answers, drafter):
+def test_a_request_lost_by_the_target_ends_at_its_time_out(healthy, long_answers, drafter):
     with Crowd(healthy, 8) as crowd:
         healthy.faults.begin("target", "lose once")
         answers = answers_of(crowd.ask(PROMPTS, max_tokens=LONG, drafter=drafter))
@@ -234,7 +234,7 @@ def test_the_server_recovers_after_the_target_hung(healthy, long_answers):
     )  # their threads came back
 
 
-def test_a_request_that_fails_before_its_first_token_has_no_time_to_first_token(healthy):
+def test_a_request_without_a_token_has_no_time_to_first_token(healthy):
     change = Change(healthy)
     with healthy.faults.of("target", "raise"):
         assert_one_line(ask(healthy, "x = 1", max_tokens=8).error, "model 'target' failed")
@@ -244,7 +244,7 @@ def test_a_request_that_fails_before_its_first_token_has_no_time_to_first_token(
     assert change.of("tandem_rounds_total") == answer.rounds
 
 
-def test_a_request_that_times_out_while_the_target_hangs_frees_its_place(healthy):
+def test_a_timed_out_request_frees_its_slot_while_the_target_hangs(healthy):
     with healthy.faults.of("target", "hold"):
         assert "took longer than 0.5 s" in ask(healthy, "x = 1", timeout=500_000).error
         assert eventually(lambda: idle(healthy))
@@ -264,19 +264,19 @@ def test_abandoned_calls_of_a_hanging_engine_take_no_thread_each(fallible):
 
 
 @pytest.mark.parametrize("model", ["preprocessing", "postprocessing"])
-def test_a_request_ends_with_one_line_when_a_tokenizer_fails(healthy, model):
+def test_a_failed_tokenizer_is_a_one_line_error(healthy, model):
     with healthy.faults.of(model, "raise"):
         assert_one_line(ask(healthy, "x = 1").error, f"model '{model}' failed: ")
 
 
 @pytest.mark.parametrize("model", first_of("preprocessing", "postprocessing"))
-def test_a_request_ends_at_the_time_out_when_a_tokenizer_hangs(healthy, model):
+def test_a_request_ends_at_its_time_out_if_a_tokenizer_hangs(healthy, model):
     with healthy.faults.of(model, "hold"):
         line = f"model_timeout: model '{model}' failed: no answer within 4 s"
         assert_one_line(ask(healthy, "x = 1", model="bls").error, line)
 
 
-def test_target_stops_when_the_text_of_a_long_answer_fails(healthy):
+def test_the_target_stops_if_detokenizing_a_long_answer_fails(healthy):
     settle(healthy)
     before = computed(healthy)
     # The target is late, so the answer can't end before the fault begins.
@@ -323,7 +323,7 @@ def test_the_tokenizer_call_of_a_cancelled_request_is_abandoned(fallible):
 
 @contextmanager
 def no_more_shared_memory(server, model):
-    """Let a model's process take no more shared memory than it has."""
+    """Prevent a model's process from taking more shared memory."""
     pid = process_of(server, model)
     _, hard = resource.prlimit(pid, resource.RLIMIT_FSIZE)
     resource.prlimit(pid, resource.RLIMIT_FSIZE, (1, hard))

@@ -1,4 +1,4 @@
-"""OpenAI's own client against the gateway, before a live Triton."""
+"""OpenAI's client with the gateway, and a live Triton."""
 
 import asyncio
 import json
@@ -175,7 +175,7 @@ def test_openais_client_reads_vllms_fields(client):
     assert {chunk.system_fingerprint for chunk in chunks} == {answer.system_fingerprint}
 
 
-def test_grammar_of_llama_cpp_holds(client):
+def test_llama_cpps_grammar_is_enforced(client):
     """As llama.cpp writes the grammar of a schema."""
     grammar = r"""
 root ::= "[" ws (string ("," ws string)*)? "]" ws
@@ -199,7 +199,7 @@ def test_models_are_the_entries(client):
     assert answer.metrics["speculative_decoding"]["num_draft_tokens"] == 0
 
 
-def test_errors_are_the_clients_own(client):
+def test_errors_have_the_clients_types(client):
     with pytest.raises(openai.BadRequestError, match="unknown field 'max_tokenz'"):
         complete(client, "x", extra_body={"max_tokenz": 1})
     with pytest.raises(openai.BadRequestError) as refused:
@@ -237,7 +237,7 @@ def test_engines_stop_when_the_client_leaves(server, gateway_url, drafter, strea
     before = computed(server)
     leave(server, gateway_url, drafter=drafter, stream=stream)
     assert eventually(lambda: idle(server))
-    # To the end it would have been more than LONG.
+    # A complete answer would have more than LONG.
     assert computed(server) - before < LONG / 2
 
 

@@ -39,7 +39,7 @@ def parsed(query):
 
 
 def selections(expression):
-    """Every selector of an expression, and the labels that what is around it sums by."""
+    """Every selector of an expression, and the labels that the enclosing expression sums by."""
     found, around = [], [frozenset()]
 
     def enter(part):

@@ -22,7 +22,7 @@ from tandem.guides.guide import Guide
 
 DRAFTERS = ("none", "draft_model", "prompt_lookup", "hybrid")
 AT_ONCE = 16
-# Seeds of schemas that nothing was tuned on: those below were.
+# Seeds of schemas that nothing was tuned on, unlike the schemas below.
 SEEDS = {"emulated": 50_000, "server": 60_000}
 LEAST_ENDED = {"emulated": 0.825, "server": 0.7}  # of the answers; others are cut
 PERSON = {
@@ -64,7 +64,7 @@ def said(answers):
 
 
 def answer_to(server, seed, **values):
-    """A schema's answer: streamed or not, by one drafter or another, as the seed has it."""
+    """A schema's answer; the seed decides drafter and streaming."""
     drafter = DRAFTERS[seed % 4]
     asked = {
         **by_schema(schema_of(seed)),
@@ -81,7 +81,7 @@ def answer_to(server, seed, **values):
 
 
 def ask_each(server, guides, model="bls", **values):
-    """The answers to prompts of one request, each by a guide of its own."""
+    """The answers to the prompts of one request, each with its own guide."""
     kinds, texts = zip(*guides, strict=True)
     made = inputs([prompt_of(n) for n in range(len(guides))], **values)
     made.append(tensor(entry.GUIDED_DECODING_GUIDE_TYPE, [[kind] for kind in kinds]))
@@ -130,7 +130,7 @@ OTHERS = [
 
 
 def fits(kind, guide, text):
-    """By other hands than those that made it."""
+    """Check validity with another library than the one that compiles guides."""
     if kind == "json_schema":
         return not complaint(json.loads(guide), text)
     if kind == "regex":
@@ -187,7 +187,7 @@ def test_many_guided_texts_are_the_same_without_drafts(server):
 
 
 @pytest.mark.parametrize("count", first_of(3, len(SCHEMAS)))
-def test_greedy_guided_text_is_what_hugging_face_generates_under_the_same_masks(
+def test_greedy_guided_text_equals_masked_hugging_face(
     server, embedded, hugging_face, tokenizer, count
 ):
     import torch
@@ -220,7 +220,7 @@ def test_greedy_guided_text_is_what_hugging_face_generates_under_the_same_masks(
     ],
     ids=lambda value: str(value) if isinstance(value, dict) else "",
 )
-def test_other_options_hold_with_a_guide(server, values, reason, is_right):
+def test_other_options_work_with_a_guide(server, values, reason, is_right):
     asked = {**by_schema(PERSON), "max_tokens": 120} | values
     control = ask_one(server, "ensemble", prompt_of(0), **asked)
     assert control.finish_reason == reason
@@ -285,7 +285,7 @@ def test_an_unsupported_schema_is_rejected_in_one_line_and_counted(emulated, key
     until(lambda: total(emulated, "tandem_guides_refused_total", keyword=keyword) == before + 2)
 
 
-def test_one_bad_guide_of_several_ends_the_request(emulated):
+def test_one_invalid_guide_fails_the_request(emulated):
     with pytest.raises(InferenceServerException, match="Unimplemented keys") as caught:
         ask_each(emulated, [*SCHEMAS[:2], ("json_schema", '{"not": {}}')], max_tokens=9)
     assert caught.value.status() == "StatusCode.INVALID_ARGUMENT"

@@ -1,4 +1,4 @@
-"""Guided answers and calls through the gateway, before a live Triton."""
+"""Guided answers and tool calls through the gateway, with a live Triton."""
 
 import json
 import re
@@ -93,7 +93,7 @@ def test_each_of_several_sampled_answers_fits(client):
         ({"structured_outputs": {"json": {"enum": [None, "a"]}}}, lambda t: t in {"null", '"a"'}),
     ],
 )
-def test_vllms_fields_hold_for_texts_and_chats(client, guide, fits):
+def test_vllms_fields_work_for_completions_and_chats(client, guide, fits):
     asked = {"model": "bls_stream", "max_tokens": 100, "temperature": 1, "seed": 3}
     made = client.completions.create(prompt=["def main():", "x = "], extra_body=guide, **asked)
     chat = client.chat.completions.create(messages=[USER], extra_body=guide, **asked)
@@ -112,8 +112,8 @@ def test_a_guided_answer_that_is_cut_ends_with_length(client):
         json.loads(choice.message.content)
 
 
-def test_forced_tokens_have_their_kind(client):
-    """With fixed white space all of this schema's text is forced, and with free one it isn't."""
+def test_forced_tokens_are_marked(client):
+    """All text of this schema is forced with fixed whitespace, but not with flexible whitespace."""
     schema = {"type": "object", "properties": {"a": {"const": 1}}, "required": ["a"]}
     schema["additionalProperties"] = False
     for free in (False, True):
@@ -140,7 +140,7 @@ def test_forced_tokens_have_their_kind(client):
         ({"guided_choice": [""]}, "choices must be"),
     ],
 )
-def test_bad_guides_are_errors_of_openais_kind(server, client, guide, line):
+def test_invalid_guides_are_openai_errors(server, client, guide, line):
     for stream in (False, True):
         with pytest.raises(openai.BadRequestError) as refused:
             client.completions.create(
@@ -235,7 +235,7 @@ def test_answers_with_tools_are_json_or_calls(client_of):
                 assert isinstance(choice.message.parsed, City)
 
 
-def test_a_guide_holds_after_reasoning(client_of):
+def test_a_guide_applies_after_reasoning(client_of):
     with client_of("<think>") as client:
         body = {"guided_choice": ["yes", "no"]}
         asked = ASKED | {"temperature": 1, "seed": 4, "n": 4, "max_tokens": 60}

@@ -34,7 +34,7 @@ from .conftest import emulated_zero, serving
 VOLLEYS = int(os.environ.get("HOSTILE_VOLLEYS", "0")) or 250
 VOLLEY = 8  # requests at the same time
 
-# INTERNAL or UNKNOWN would ask the caller to try again, or say that the server is broken.
+# INTERNAL or UNKNOWN would suggest a retry, or mean that the server is broken.
 RIGHT_CODES = {
     "OK",
     *("INVALID_ARGUMENT", "NOT_FOUND", "UNIMPLEMENTED", "OUT_OF_RANGE"),
@@ -63,7 +63,7 @@ SEARCH = settings(
 
 
 class Judge:
-    """Looks at every reply; says at the end what was wrong."""
+    """Check every reply; report errors at the end."""
 
     def __init__(self, server) -> None:
         self.codes: Counter[str] = Counter()
@@ -156,7 +156,7 @@ def resident_mb(pid: int) -> float:
 
 
 def attack(server, wire, requests, volleys: int) -> Judge:
-    """Send volley after volley."""
+    """Send batches of hostile requests."""
     judge = Judge(server)
 
     with ThreadPoolExecutor(VOLLEY) as senders:
@@ -197,7 +197,7 @@ def undisturbed(server) -> Iterator[None]:
     assert wrong == []
 
 
-def test_hostile_requests_get_an_answer_or_one_line(server, wire, unharmed):
+def test_hostile_requests_get_an_answer_or_a_one_line_error(server, wire, unharmed):
     judge = attack(server, wire, REQUESTS, 25)
     assert not judge.faults, judge.report()
     assert judge.codes["OK"] > judge.codes.total() / 20
@@ -213,14 +213,14 @@ def test_hostile_requests_do_not_disturb_a_good_client(server, wire, unharmed):
 
 @pytest.mark.parametrize("model", INNER)
 @pytest.mark.parametrize("volleys", scaled(3, 40))
-def test_hostile_requests_to_an_inner_model_get_an_answer_or_one_line(
+def test_hostile_requests_to_inner_models_get_an_answer_or_a_one_line_error(
     server, wire, unharmed, model, volleys
 ):
     judge = attack(server, wire, inner_rpcs(model), volleys)
     assert not judge.faults, judge.report()
 
 
-def test_a_request_for_outputs_that_are_not_made_gets_none(server):
+def test_outputs_that_are_not_computed_are_omitted(server):
     made = [tensor("text_input", "x"), tensor("max_tokens", 4)]
     for name in ("arrival_time_ns", "context_logits", "num_input_tokens"):
         with InferenceServerClient(server.grpc_url) as connection:
@@ -259,7 +259,7 @@ def strings(given: dict[str, bytes], max_tokens: int) -> list:
 
 
 @pytest.mark.heavy
-def test_hostile_guides_get_an_answer_or_one_line(server, wire, unharmed):
+def test_hostile_guides_get_an_answer_or_a_one_line_error(server, wire, unharmed):
     judge = Judge(server)
     rejected = {"too long": TOO_LONG, **CRASHING, "endless": ENDLESS["intersections"]}
     with undisturbed(server):

@@ -51,9 +51,9 @@ def running(server):
 
 @pytest.mark.heavy
 def test_a_request_from_before_a_reload_can_still_be_stopped(server):
-    """Twice: when the second loops went, those that came after the first ones found each other.
+    """Reload twice, since loops must find each other after every reload.
 
-    It is the first test: after 64 requests at once Triton 2.51 never ends unloaded loops.
+    This test runs first: after 64 concurrent requests, Triton 2.51 never ends unloaded loops.
     """
     for _ in range(2):
         request_id = fresh_forwarded()
@@ -122,7 +122,7 @@ def call(server, request_id, *inputs):
         yield chunks
 
 
-def test_clients_of_bls_that_leave_end_their_own_requests_and_no_others(server):
+def test_a_client_that_leaves_ends_only_its_own_requests(server):
     stay, leave = PROMPTS[:4], PROMPTS[4:]
     expected = controls(server, stay, max_tokens=400)
     settle(server)
@@ -142,12 +142,12 @@ def test_clients_of_bls_that_leave_end_their_own_requests_and_no_others(server):
             one.cancel()
         assert wrong(answers_of(staying), expected) == []
     assert eventually(lambda: idle(server))
-    # To their ends, those who left would have had four times LONG.
+    # Complete answers of the clients that left would have four times LONG.
     assert computed(server) - before < 4 * 500 + 2 * LONG
 
 
 @pytest.mark.heavy
-def test_the_places_of_a_dead_loop_are_free_for_the_other(fallible):
+def test_slots_of_a_dead_loop_are_free_for_the_other(fallible):
     admission = {"max_requests": 2, "max_queue": 0}
     for _ in range(5):
         with fallible(instances=2, admission=admission) as server, Crowd(server, 2) as crowd:
@@ -167,13 +167,13 @@ def test_the_places_of_a_dead_loop_are_free_for_the_other(fallible):
 
 
 def is_taken(server):
-    """Whether there is room: the request is begun, and then waits for the target in vain."""
+    """Return whether a slot is free: then the request starts, and waits for the stopped target."""
     return "took longer" in ask(server, "z", timeout=300_000).error
 
 
 @pytest.mark.heavy
 def test_a_server_ends_when_a_loop_dies(tmp_path):
-    """Triton would go on and refuse every other request."""
+    """Triton would continue and reject half of the requests."""
     for number in range(5):
         folder = tmp_path / str(number)
         folder.mkdir()
@@ -187,7 +187,7 @@ def test_a_server_ends_when_a_loop_dies(tmp_path):
 
 
 @pytest.mark.heavy
-def test_a_server_that_stops_leaves_no_file_of_its_loops(tmp_path):
+def test_a_stopped_server_leaves_no_file_of_its_loops(tmp_path):
     server = serving(emulated_zero(tmp_path, instances=2), tmp_path)
     with server:
         assert files_of_loops(server)

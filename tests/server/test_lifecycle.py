@@ -1,4 +1,4 @@
-"""A server starts, says when it is ready or why it is not, and leaves nothing behind."""
+"""A server starts, reports when it is ready or why it is not, and stops without leftovers."""
 
 import os
 import signal
@@ -43,7 +43,7 @@ def start(models, **options):
 
 
 def refusal(models, **options):
-    """The one line that a server that cannot start is answered with."""
+    """Return the one-line error of a server that cannot start."""
     with pytest.raises(TandemError) as refused:
         start(models, **options).start()
     text = str(refused.value)
@@ -77,7 +77,7 @@ def ask(server):
         return connection.infer("echo", [sent]).as_numpy("Y").item()
 
 
-def test_a_server_answers_then_stops_and_leaves_nothing_behind(tmp_path):
+def test_a_stopped_server_leaves_no_files_or_processes(tmp_path):
     # `Sender` asks for the free shared memory before it sends an end; nothing documents that call.
     pool = "__import__('sys').modules['c_python_backend_utils'].shared_memory"
     write_model(tmp_path, "echo", initialize=f"assert 2**19 < {pool}.free_memory() < 2**20")
@@ -103,7 +103,7 @@ def test_a_server_answers_then_stops_and_leaves_nothing_behind(tmp_path):
 
 
 @pytest.mark.heavy
-def test_server_stops_when_an_idle_stream_is_open(models, monkeypatch):
+def test_a_server_stops_with_an_idle_stream_open(models, monkeypatch):
     monkeypatch.setattr(servers, "STOP_SECONDS", 1.0)
     with start(models) as server:
         processes = server.processes
@@ -115,14 +115,14 @@ def test_server_stops_when_an_idle_stream_is_open(models, monkeypatch):
 
 
 @pytest.mark.heavy
-def test_server_stops_when_a_stub_was_killed(models):
+def test_a_server_stops_after_a_stub_was_killed(models):
     with start(models) as server:
         os.kill(max(server.processes), signal.SIGKILL)
     assert not leftovers(server.shm_prefix)
 
 
 @pytest.mark.parametrize("victim", first_of("starter", "guard"))
-def test_nothing_is_left_when_a_process_is_killed(models, victim):
+def test_a_killed_process_leaves_nothing(models, victim):
     command = [sys.executable, "-c", START_AND_TELL, str(models)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as starter:
         prefix, *told = starter.stdout.readline().split()
@@ -159,7 +159,7 @@ def test_a_wrong_repository_or_a_busy_port_is_named(models, tmp_path):
 
 
 @pytest.mark.parametrize("endpoint", first_of("grpc", "http", "metrics"))
-def test_a_port_that_was_taken_meanwhile_is_replaced_by_a_free_one(models, monkeypatch, endpoint):
+def test_a_port_lost_to_a_race_is_replaced(models, monkeypatch, endpoint):
     with socket.create_server((LOOPBACK, 0)) as other:
         taken = [replace(claim_ports(ANY_PORTS, LOOPBACK), **{endpoint: other.getsockname()[1]})]
         monkeypatch.setattr(
@@ -193,7 +193,7 @@ def test_waiting_ends_with_the_reason_when_the_guard_is_killed(models):
     server.log.path.unlink()
 
 
-def test_shared_server_serves_every_model_of_the_profile(server, embedded):
+def test_the_server_serves_every_model_of_the_profile(server, embedded):
     with client.InferenceServerClient(server.grpc_url) as connection:
         index = connection.get_model_repository_index().models
     assert {model.name for model in index if model.state == "READY"} == set(server.models)

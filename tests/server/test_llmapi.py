@@ -20,7 +20,7 @@ LENGTH = 60
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
-    """A server of one target, which looks drafts up by itself."""
+    """A server with one target, which uses prompt lookup by itself."""
     folder = tmp_path_factory.mktemp("llmapi")
     size = write_tokenizer(folder / "target")
     write_empty(folder / "target", size)
@@ -43,7 +43,7 @@ def server(tmp_path_factory):
         yield running
 
 
-def test_answers_are_the_engines_and_count_its_drafts(server):
+def test_answers_come_from_the_engine_and_count_its_drafts(server):
     answers = ask(server, "bls", PROMPTS, max_tokens=LENGTH, end_id=-1)
     for answer in answers:
         assert len(answer.ids) == LENGTH
@@ -87,5 +87,5 @@ def test_chunks_stop_strings_and_metrics_work_as_with_other_engines(server):
         ({"return_context_logits": True}, "return_context_logits is not supported"),
     ],
 )
-def test_what_the_engine_cannot_do_is_rejected_by_name(server, asked, words):
+def test_unsupported_inputs_are_rejected(server, asked, words):
     assert words in refusal(server, "bls", max_tokens=8, **asked)

@@ -28,9 +28,7 @@ def rated(hugging_face):
 
 
 @pytest.mark.parametrize("drafter", DRAFTERS)
-def test_each_chunk_has_the_log_probs_of_its_tokens_and_the_likeliest(
-    server, tokenizer, rated, drafter
-):
+def test_each_chunk_has_log_probs_of_its_tokens_and_alternatives(server, tokenizer, rated, drafter):
     asked = {"return_log_probs": True, "num_top_log_probs": 3, "drafter": drafter}
     asked |= {"outputs": (*OUTPUTS, *OWN, entry.CUM_LOG_PROBS), "max_tokens": LENGTH}
     chunks = stream(server, PROMPT, **asked)
@@ -43,7 +41,9 @@ def test_each_chunk_has_the_log_probs_of_its_tokens_and_the_likeliest(
     rows = rated(prompt + said)[len(prompt) - 1 : -1]
     np.testing.assert_allclose(values, rows[range(LENGTH), said], atol=1e-3)
     np.testing.assert_allclose(top, np.sort(rows)[:, :-4:-1], atol=1e-3)
-    assert top[:, 0].tolist() == values.tolist()  # greedy: each is the likeliest, to the last bit
+    assert (
+        top[:, 0].tolist() == values.tolist()
+    )  # greedy: each is the most likely, with identical bits
     assert top_ids[:, 0].tolist() == said
     sums = [chunk.outputs[entry.CUM_LOG_PROBS].item() for chunk in chunks]
     assert sums[-1] == pytest.approx(values.sum(), abs=1e-3)
@@ -51,7 +51,7 @@ def test_each_chunk_has_the_log_probs_of_its_tokens_and_the_likeliest(
 
 
 @pytest.mark.parametrize("drafter", DRAFTERS)
-def test_log_probs_of_a_prompt_equal_those_of_transformers(server, tokenizer, rated, drafter):
+def test_prompt_log_probs_equal_transformers(server, tokenizer, rated, drafter):
     asked = {"return_prompt_log_probs": True, "num_top_log_probs": 1, "drafter": drafter}
     asked |= {"outputs": (*OUTPUTS, *OF_PROMPT), "max_tokens": LENGTH}
     prompts = [PROMPT, COMPLETIONS[1]]
@@ -72,7 +72,7 @@ def test_log_probs_of_a_prompt_equal_those_of_transformers(server, tokenizer, ra
 
 
 @pytest.mark.parametrize("drafter", first_of("draft_model", "hybrid", "none"))
-def test_a_bias_by_id_holds_in_every_round_and_for_the_draft(server, drafter):
+def test_a_bias_by_id_applies_in_every_round_and_to_the_draft(server, drafter):
     forced = {"logit_bias_ids": [200], "logit_bias_values": [1000.0], "drafter": drafter}
     answer = ask_one(server, "bls", PROMPT, max_tokens=LENGTH, **forced)
     assert answer.ids == [200] * LENGTH
@@ -86,7 +86,7 @@ def test_a_bias_by_id_holds_in_every_round_and_for_the_draft(server, drafter):
     assert not {*plain.ids[5:7]} & {*other.ids}
 
 
-def test_echo_with_log_probs_rates_a_prompt_as_benchmarks_ask(client, tokenizer, rated):
+def test_echo_with_log_probs_scores_a_prompt(client, tokenizer, rated):
     prompts = [tokenizer.encode(prompt).ids for prompt in COMPLETIONS[:3]]
     asked = {"model": "bls_stream", "prompt": prompts, "temperature": 0}
     for new in (1, 0):
@@ -108,7 +108,7 @@ def test_echo_with_log_probs_rates_a_prompt_as_benchmarks_ask(client, tokenizer,
             assert greedy == (own == rows.max(-1)).tolist()
 
 
-def test_log_probs_and_a_bias_by_openais_client(client):
+def test_openais_client_can_request_log_probs_and_a_bias(client):
     asked = {"model": "bls_stream", "temperature": 0, "max_tokens": 8}
     chat = {**asked, "messages": [{"role": "user", "content": PROMPT}]}
     answer = client.chat.completions.create(**chat, logprobs=True, top_logprobs=20).choices[0]

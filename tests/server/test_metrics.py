@@ -1,4 +1,4 @@
-"""The metrics add up over all requests and entries, and show that nothing is computed twice."""
+"""Metrics add up over all requests and entries, and show that no token is computed twice."""
 
 import json
 from concurrent.futures import ThreadPoolExecutor
@@ -88,7 +88,7 @@ def test_parts_of_a_round_are_engine_seconds_and_overhead(server, change):
     assert parts["target"] == pytest.approx(statistics["target_seconds"])
 
 
-def test_a_cancelled_request_counts_what_it_did(server, change):
+def test_a_cancelled_request_is_counted(server, change):
     with streaming(server, "def leave(", max_tokens=900, end_id=-1) as chunks:
         next(chunks)
     change.until_ended(1)
@@ -113,7 +113,7 @@ def test_every_drafter_and_engine_has_a_series_from_the_start(server, embedded):
     assert lost == {"draft", "target"}
 
 
-def test_gauges_are_zero_when_nothing_runs(server):
+def test_gauges_are_zero_if_nothing_runs(server):
     until(lambda: total(server, "tandem_requests_running") == 0)
     assert total(server, "tandem_requests_waiting") == 0
     until(lambda: total(server, "tandem_kv_reserved_ratio") == 0)

@@ -60,7 +60,7 @@ def text_of(result):
 
 
 def is_over(drafted, before, ids, most, stop_words):
-    """When that client's loop ends; `drafted` is the draft engine's last text."""
+    """Return whether that client's loop ends; `drafted` is the draft engine's last text."""
     ends = [np.array_equal(ids[-len(word) :], word) for word in stop_words]
     same_as_draft = drafted is not None and np.array_equal(drafted, ids)
     return len(ids) >= most or same_as_draft or np.array_equal(before, ids) or any(ends)
@@ -94,7 +94,7 @@ def expected(emulated):
     return ask_one(emulated, "ensemble", PROMPT, max_tokens=LENGTH)
 
 
-def test_the_clients_loop_gives_the_baselines_text(client, expected):
+def test_nvidias_client_side_loop_gives_the_baselines_text(client, expected):
     told = preprocessed(client)
     prompt = told.as_numpy("INPUT_ID")[0]
     stop_words = told.as_numpy("STOP_WORDS_IDS")
@@ -115,8 +115,8 @@ def test_the_clients_loop_gives_the_baselines_text(client, expected):
 
 
 @pytest.mark.parametrize("given", [{}, {"PROMPT_TABLE_EXTRA_ID": one(7, np.uint64)}])
-def test_the_bls_models_loop_gives_the_baselines_text(client, expected, given):
-    """It passes on all that preprocessing returns, be it empty, a single pad or zeros."""
+def test_nvidias_bls_model_gives_the_baselines_text(client, expected, given):
+    """It passes on all outputs of preprocessing, even if they are empty, a single pad or zeros."""
     told = preprocessed(client, **given)
     fixed = {engine: told.as_numpy(name) for name, engine in PREPROCESSED.items()}
     assert fixed["embedding_bias"].size == 0
@@ -132,7 +132,7 @@ def test_the_bls_models_loop_gives_the_baselines_text(client, expected, given):
     assert rounds < len(expected.ids)
 
 
-def test_the_config_of_an_engine_says_what_its_answers_include(client):
+def test_an_engines_config_says_what_its_answers_include(client):
     for model in ("draft", "target"):
         config = client.get_model_config(model).config
         assert config.parameters["exclude_input_in_output"].string_value == "false"

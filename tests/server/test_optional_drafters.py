@@ -34,7 +34,7 @@ def by_pool(server, pool=None, prompt=PROMPTS[0], **values):
 
 
 @pytest.mark.parametrize("drafter", ["prompt_lookup", "hybrid"])
-def test_an_answer_that_a_pool_has_takes_fewer_rounds(emulated, baseline, drafter):
+def test_an_answer_in_a_pool_takes_fewer_rounds(emulated, baseline, drafter):
     values = {"drafter": drafter, "num_draft_tokens": 4, "prompt_lookup_num_tokens": 16}
     first, rounds, copied = by_pool(emulated, f"again {drafter}", **values)
     assert copied == 0
@@ -66,7 +66,7 @@ def test_only_whole_answers_of_requests_with_a_drafter_join_a_pool(emulated, bas
     until(lambda: total(emulated, POOL_TOKENS) == before + LENGTH)
 
 
-def test_a_sampled_text_from_a_pool_is_that_of_its_seed(emulated):
+def test_a_pool_does_not_change_sampled_text(emulated):
     sampled = {"temperature": 0.9, "seed": 11}
     expected = ask_one(emulated, "ensemble", PROMPTS[0], max_tokens=LENGTH, **sampled).ids
     assert by_pool(emulated, "seeded", **sampled)[::2] == (expected, 0)
@@ -95,12 +95,12 @@ def test_many_requests_that_share_pools_get_the_right_texts(emulated, baseline):
 
 
 @pytest.mark.parametrize("name", ["", "x" * 257, b"\xff\xfe"])
-def test_a_bad_name_of_a_pool_is_rejected(emulated, name):
+def test_an_invalid_pool_name_is_rejected(emulated, name):
     assert "input 'lookup_pool'" in refusal(emulated, "bls", max_tokens=2, lookup_pool=name)
 
 
 @pytest.mark.parametrize("drafter", ["repeat", "faulty"])
-def test_text_is_the_baseline_with_a_custom_drafter(emulated, baseline, drafter):
+def test_a_custom_drafter_keeps_the_baselines_text(emulated, baseline, drafter):
     answers = ask(emulated, "bls", PROMPTS, max_tokens=LENGTH, drafter=drafter)
     assert [(a.ids, a.text) for a in answers] == [(a.ids, a.text) for a in baseline]
     drafted = sum(a.number(entry.TOTAL_DRAFT_TOKENS) for a in answers)
@@ -123,7 +123,7 @@ def test_a_custom_drafter_obeys_its_settings_and_has_its_own_metrics(emulated):
         assert drafted == answer.number(entry.TOTAL_DRAFT_TOKENS) > 0
 
 
-def test_an_error_of_a_custom_drafter_is_counted_and_logged_in_one_line(emulated):
+def test_an_error_of_a_custom_drafter_is_counted_and_logged(emulated):
     change = Change(emulated)
     ask_one(emulated, "bls", PROMPTS[0], max_tokens=LENGTH, drafter="faulty")
     change.until_ended(1)

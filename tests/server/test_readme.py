@@ -78,7 +78,7 @@ def test_every_code_block_has_a_language():
 
 
 @pytest.mark.parametrize("command", [*commands()])
-def test_command_works(here, command):
+def test_readme_commands_work(here, command):
     if command.startswith("curl") and not shutil.which("curl"):
         pytest.skip("no curl on this machine")
     if "tandem up" in command or "tandem gateway" in command:
@@ -91,7 +91,7 @@ def test_command_works(here, command):
 
 
 @pytest.mark.parametrize("program", [*blocks("python")])
-def test_program_works(here, program):
+def test_readme_programs_work(here, program):
     assert finish([sys.executable, "-c", here(program)])
 
 
@@ -103,7 +103,7 @@ def finish(command):
 
 
 def serves(command):
-    """Run a server until it says that it serves; it must end well."""
+    """Run a server until it reports that it serves; it must end with status 0."""
     with subprocess.Popen(
         ["bash", "-c", f"exec {command}"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:

@@ -1,4 +1,4 @@
-"""A rendered repository needs nothing of ours: bare Triton serves it, wherever it is copied."""
+"""A rendered repository does not need Tandem: plain Triton serves it from any folder."""
 
 import os
 import subprocess
@@ -19,7 +19,7 @@ from tandem.tools.triton.server import LOOPBACK, Ports
 pytestmark = pytest.mark.heavy
 
 PROMPTS = ["def add(", "import json\n", "print("]
-# A process of its own compiles the second one.
+# A separate process compiles the second one.
 GUIDES = [{}, {"guided_decoding_guide_type": "regex", "guided_decoding_guide": "[a-z]{3} [0-9]+"}]
 WRONG = "raise ImportError('this is the wrong one')\n"
 OURS = ("bls", "contract", "engines", "preprocessing", "postprocessing")
@@ -33,7 +33,7 @@ def plant_wrong_packages(folder):
 
 @pytest.fixture
 def environment(tmp_path):
-    """A Python that has what the models need, and of ours only wrong packages."""
+    """A Python with the models' dependencies, and with broken packages under our names."""
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "venv"], check=True)
     packages = next((tmp_path / "venv").glob("lib/python*/site-packages"))
     # A path in a .pth file is searched, its own .pth files (our editable install) are not.
@@ -49,7 +49,7 @@ def environment(tmp_path):
 
 @contextmanager
 def bare_triton(models, environment, working_directory):
-    """Run tritonserver on a repository, as that itself says; yield its gRPC address."""
+    """Run tritonserver as the repository documents; yield its gRPC address."""
     install, ports = find_triton(), Ports(*lasting_ports(3))
     prefix = f"tandem-test-{os.getpid()}-"
     command = [

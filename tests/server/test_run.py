@@ -1,4 +1,4 @@
-"""`tandem run` and `tandem summarize` as NVIDIA's documents call them: they serve, answer, stop."""
+"""`tandem run` and `tandem summarize` with the options of NVIDIA's documentation."""
 
 import json
 import os
@@ -29,7 +29,7 @@ def pair(tmp_path_factory):
 
 @pytest.fixture
 def controls_output(pair):
-    """What must be printed, whatever drafts: the target's own text, by Hugging Face."""
+    """The required output for every drafter: the target's own text, by Hugging Face."""
 
     def output(max_tokens):
         target = HuggingFace(pair / "target", pair / "tokenizer")
@@ -40,7 +40,7 @@ def controls_output(pair):
     return output
 
 
-def test_draft_target_command_prints_the_targets_text(pair, controls_output, capsys):
+def test_the_draft_target_command_prints_the_targets_text(pair, controls_output, capsys):
     before = set(leftovers(OURS))
     arguments = [
         *("--tokenizer_dir", str(pair / "tokenizer"), "--engine_dir", str(pair / "target")),
@@ -57,7 +57,7 @@ def test_draft_target_command_prints_the_targets_text(pair, controls_output, cap
     assert set(leftovers(OURS)) <= before
 
 
-def test_prompt_lookup_command_prints_the_targets_text(pair, controls_output, tmp_path, capsys):
+def test_the_prompt_lookup_command_prints_the_targets_text(pair, controls_output, tmp_path, capsys):
     path = tmp_path / "prompts.jsonl"
     path.write_text("".join(json.dumps({"prompt": prompt}) + "\n" for prompt in PROMPTS))
     arguments = [
@@ -69,7 +69,7 @@ def test_prompt_lookup_command_prints_the_targets_text(pair, controls_output, tm
     assert capsys.readouterr().out == controls_output(40)
 
 
-def test_summarize_command_agrees_with_hugging_face(pair, tmp_path, capsys):
+def test_the_summarize_command_agrees_with_hugging_face(pair, tmp_path, capsys):
     written = tmp_path / "results.json"
     arguments = [
         *("--test_hf", "--test_trt_llm", "--hf_model_dir", str(pair / "target")),

@@ -1,4 +1,4 @@
-"""Speculation changes when a text comes, never what it says."""
+"""Speculation changes the speed of a text, never the text."""
 
 import json
 from concurrent.futures import ThreadPoolExecutor
@@ -80,7 +80,7 @@ def test_a_seed_gives_the_same_text_with_any_drafter(server, sampling):
     assert said(other) != said(expected)
 
 
-def test_random_seed_is_an_alias_and_no_seed_samples_differently_each_time(server):
+def test_random_seed_is_an_alias_and_no_seed_varies_the_text(server):
     values = {"max_tokens": 20, "temperature": 1.5}
     one = ask_one(server, "bls", PROMPTS[0], seed=5, **values)
     assert ask_one(server, "bls", PROMPTS[0], random_seed=5, **values).ids == one.ids
@@ -97,7 +97,7 @@ def test_random_seed_is_an_alias_and_no_seed_samples_differently_each_time(serve
     ],
     ids=lambda values: next(iter(values)),
 )
-def test_options_of_a_request_hold_in_every_round(server, baseline, values):
+def test_request_options_apply_in_every_round(server, baseline, values):
     expected = in_batches(server, "ensemble", PROMPTS[:8], **values)
     answers = in_batches(server, "bls", PROMPTS[:8], **values)
     assert said(answers) == said(expected) != said(baseline[:8])
@@ -105,7 +105,7 @@ def test_options_of_a_request_hold_in_every_round(server, baseline, values):
         assert not any(word and word in answer.text for answer in answers)
 
 
-def test_greedy_text_is_what_hugging_face_generates(baseline, hugging_face, tokenizer, embedded):
+def test_greedy_text_equals_hugging_face(baseline, hugging_face, tokenizer, embedded):
     import torch
     from engine_harness import assert_same
 
@@ -123,7 +123,7 @@ def test_greedy_text_is_what_hugging_face_generates(baseline, hugging_face, toke
         assert_same(hugging_face, ids, answer.ids, row)
 
 
-def test_streams_at_the_same_time_join_to_the_same_texts(server, baseline):
+def test_concurrent_streams_give_the_same_texts(server, baseline):
     with ThreadPoolExecutor(len(PROMPTS)) as pool:
         streams = list(pool.map(lambda p: stream(server, p, max_tokens=LENGTH), PROMPTS))
     for chunks, expected in zip(streams, baseline, strict=True):
@@ -132,7 +132,7 @@ def test_streams_at_the_same_time_join_to_the_same_texts(server, baseline):
         assert chunks[-1].finish_reason == expected.finish_reason
 
 
-def test_a_streamed_batch_keeps_its_prompts_apart(server, baseline):
+def test_the_prompts_of_a_streamed_batch_stay_separate(server, baseline):
     chunks = stream(server, PROMPTS[:4], max_tokens=LENGTH)
     for index, expected in enumerate(baseline[:4]):
         mine = [chunk for chunk in chunks if chunk.index == index]
@@ -189,7 +189,7 @@ def test_the_prompt_is_part_of_the_text_if_asked_for(server, baseline):
     assert "".join(chunk.text for chunk in chunks) == answer.text
 
 
-def test_ids_may_be_sent_instead_of_text(server, baseline, tokenizer):
+def test_a_prompt_may_be_sent_as_ids(server, baseline, tokenizer):
     made = [
         tensor("input_ids", [tokenizer.encode(PROMPTS[0]).ids]),
         tensor("max_tokens", LENGTH),
@@ -207,7 +207,7 @@ def test_ids_may_be_sent_instead_of_text(server, baseline, tokenizer):
 
 
 @pytest.mark.parametrize("drafter", ["draft_model", "prompt_lookup", "hybrid", "none"])
-def test_each_token_has_its_round_its_kind_and_the_length_of_its_text(server, drafter):
+def test_each_token_has_a_round_a_kind_and_a_text_length(server, drafter):
     origins = (entry.OUTPUT_ROUNDS, entry.OUTPUT_KINDS, entry.OUTPUT_TEXT_LENGTHS)
     asked = {"max_tokens": LENGTH, "drafter": drafter, "outputs": (*OUTPUTS, *origins)}
     chunks = stream(server, PROMPTS[0], **asked)

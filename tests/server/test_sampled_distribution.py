@@ -26,8 +26,8 @@ class Served:
     def exact(self, warp):
         """Probabilities of the first token, [vocab], and of the first two, [vocab, vocab].
 
-        An answer doesn't say which end of sequence it met: all count as the first of them, and as
-        followed by it.
+        An answer doesn't report which end of sequence it reached. All count as the first one,
+        followed by itself.
         """
         (first,) = self._after(warp, [self.prompt_ids])
         tokens = first.nonzero()[0]

@@ -126,7 +126,7 @@ SAMPLED = {"temperature": 0.7, "top_k": 5, "repetition_penalty": 1.1, "bad_words
 def test_sampled_drafts_are_sent_with_their_probabilities(
     stubbed, control, drafter, use_draft_logits
 ):
-    """The stub refuses what would change the distribution; the draft's padding is wider."""
+    """The stub rejects calls that would change the distribution; the draft has more padding."""
     options = {} if drafter == "prompt_lookup" else {"use_draft_logits": use_draft_logits}
     answer = ask(stubbed, PROMPT, max_tokens=40, drafter=drafter, **SAMPLED, **options)
     assert not answer.error
@@ -141,7 +141,7 @@ def test_top_p_disables_drafts(stubbed, control):
 
 @pytest.mark.heavy
 def test_fast_logits_are_a_handle_that_the_loop_passes_on(tmp_path):
-    """In one process here; it is the loop that is tested."""
+    """One process suffices, since only the loop is tested."""
     profile = write_profile(tmp_path, excludes_input=True, logits_dtype="float32", fast=True)
     planned = deployment.load(profile)
     repository.render(planned, tmp_path / "repository")
@@ -173,7 +173,7 @@ def test_an_end_id_ends_the_answer(stubbed, control):
 
 
 def test_drafts_resume_when_the_engine_has_recovered(stubbed, control):
-    """The probe must satisfy an engine that is strict about what it is asked for."""
+    """The probe must be valid for an engine with strict checks."""
     fault = stubbed.repository / "draft" / "fault"
     fault.touch()
     answer = ask(stubbed, PROMPT, max_tokens=40)
@@ -184,7 +184,7 @@ def test_drafts_resume_when_the_engine_has_recovered(stubbed, control):
 
 @contextmanager
 def launched(folder, mode, **settings):
-    """A server by the command of its mode, of engines on two GPUs each; nothing of it is left."""
+    """A server with two GPUs per engine, started by the command of its mode; leaves nothing."""
     planned = deployment.load(write_profile(folder, tp_size=2, **settings))
     repository.render(planned, folder / "repository")
     launch = launch_of(planned.profile)
@@ -202,7 +202,7 @@ def launched(folder, mode, **settings):
 
 @pytest.mark.heavy
 def test_a_process_for_each_gpu_serves_as_one(tmp_path):
-    """The leader's command by a real mpirun: rank 1 loads the engine only, and ends with rank 0."""
+    """A real mpirun runs the command: rank 1 loads only the engine, and ends with rank 0."""
     with launched(tmp_path, "leader", draft=False) as running:
         answer = ask(running, PROMPT, max_tokens=40)
         assert answer.draft_tokens
@@ -213,7 +213,7 @@ def test_a_process_for_each_gpu_serves_as_one(tmp_path):
 
 @pytest.mark.heavy
 def test_an_orchestrator_of_two_engines_serves(tmp_path):
-    """Its command by a real mpirun; the backend, which would spawn workers, is a stub."""
+    """A real mpirun runs its command; the backend, which would spawn workers, is a stub."""
     with launched(tmp_path, "orchestrator") as running:
         answer = ask(running, PROMPT, max_tokens=40, drafter="draft_model")
         assert answer.draft_tokens

@@ -1,4 +1,4 @@
-"""`tandem up` as a process: it serves, prints where, and ends without leaving anything behind."""
+"""`tandem up` as a process: it serves, prints its addresses, and ends without leftovers."""
 
 import json
 import os
@@ -70,8 +70,8 @@ def test_a_second_ctrl_c_kills_the_server():
 
 
 @pytest.mark.parametrize("model", first_of("bls_stream", "preprocessing"))
-def test_up_ends_when_a_process_that_it_needs_has_ended(model):
-    """Triton would go on and call itself ready, and every request would fail."""
+def test_up_ends_if_a_required_process_ends(model):
+    """Triton would continue to report that it is ready, and every request would fail."""
     with up("--profile", "emulated-zero") as process:
         read_greeting(process)
         processes = stubs_of(process)
@@ -85,7 +85,7 @@ def test_up_ends_when_a_process_that_it_needs_has_ended(model):
 
 
 @pytest.mark.heavy
-def test_up_serves_on_without_the_draft():
+def test_up_continues_without_the_draft():
     with up("--profile", "emulated-zero") as process:
         grpc = re.search(r"gRPC +(\S+)", read_greeting(process))[1]
         os.kill(stub_of(stubs_of(process), "draft"), signal.SIGKILL)
@@ -112,7 +112,7 @@ def test_up_reports_progress_and_its_choices_without_a_terminal():
 
 
 def stubs_of(process):
-    """Triton of an `up` and the processes of its models: its session is that of its guard."""
+    """Triton of an `up` and the processes of its models, all in its guard's session."""
     children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
     return [number for child in children for number in session_processes(int(child))]
 
@@ -123,7 +123,7 @@ def stub_of(processes, model):
 
 
 @pytest.mark.heavy
-def test_up_ends_when_a_signal_comes_while_it_starts():
+def test_a_signal_during_the_start_ends_up():
     with up("--profile", "emulated-zero") as process:
         while not shared_memory_of(process) and process.poll() is None:
             pass  # Triton is coming up
@@ -134,7 +134,7 @@ def test_up_ends_when_a_signal_comes_while_it_starts():
 
 
 @pytest.mark.heavy
-def test_up_says_in_one_line_why_a_checkpoint_cannot_be_loaded(tmp_path):
+def test_a_checkpoint_that_cannot_be_loaded_is_a_one_line_error(tmp_path):
     size = write_tokenizer(tmp_path)
     write_gpt2(tmp_path, size, layers=1)
     (tmp_path / "model.safetensors").write_bytes(b"no weights")
@@ -147,7 +147,7 @@ def test_up_says_in_one_line_why_a_checkpoint_cannot_be_loaded(tmp_path):
 
 
 @pytest.mark.parametrize("write", [write_qwen2, pytest.param(write_gpt2, marks=pytest.mark.heavy)])
-def test_own_checkpoints_give_what_hugging_face_gives(tmp_path, serve, write):
+def test_given_checkpoints_generate_hugging_faces_text(tmp_path, serve, write):
     size = write_tokenizer(tmp_path / "target")
     write(tmp_path / "target", size, layers=2)
     write(tmp_path / "draft", size, layers=1)

@@ -1,4 +1,4 @@
-"""A real browser for the page's tests: Playwright drives the machine's own Chromium."""
+"""A real browser for tests of the page: Playwright with the machine's own Chromium."""
 
 import os
 import shutil

@@ -30,8 +30,8 @@ def write_tokenizer(folder: Path, *, size: int = 300) -> int:
 def write_pair(folder: Path) -> None:
     """Write ``target``, ``draft`` and ``tokenizer`` as the demo has them.
 
-    Their answers differ from prompt to prompt. The draft is the target's first layer, and the
-    second one says little: the draft agrees with about seven of ten tokens.
+    Their answers differ between prompts. The draft is the target's first layer, and the second one
+    has little effect, so the draft agrees with about 70% of the tokens.
     """
     import torch
 

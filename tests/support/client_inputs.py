@@ -1,4 +1,4 @@
-"""Requests as clients send them, read by the parser: inputs by name, a row a prompt."""
+"""Requests as clients send them, read by the parser: inputs by name, one row per prompt."""
 
 from dataclasses import replace
 
@@ -33,7 +33,7 @@ INPUTS = {tensor: tensor for tensor in entry.INPUTS}
 
 
 def array(tensor, rows):
-    """[b, n], or [b] where Triton reshapes it."""
+    """[b, n], or [b] if Triton reshapes it."""
     if tensor.dtype == "STRING":
         made = np.array([[s if isinstance(s, bytes) else s.encode() for s in r] for r in rows], "O")
         return made.reshape(len(rows), -1)

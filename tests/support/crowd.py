@@ -1,4 +1,4 @@
-"""Many clients at the same time, and what each of them got."""
+"""Many concurrent clients, and their results."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TOTALS = (tensors.NUM_ROUNDS, tensors.TOTAL_DRAFT_TOKENS, tensors.TOTAL_ACCEPTED
 
 
 class Received(NamedTuple):
-    """What one client got: an answer, or the line that it was refused with."""
+    """What one client got: an answer, or an error line."""
 
     ids: tuple[int, ...]
     text: str
@@ -28,7 +28,7 @@ class Received(NamedTuple):
 
     @property
     def said(self) -> tuple[tuple[int, ...], str]:
-        """The answer itself, however it was come by."""
+        """The answer itself."""
         return self.ids, self.text
 
 
@@ -41,7 +41,7 @@ def ask(
     on_chunk: Callable[[], None] = lambda: None,
     **values: Any,
 ) -> Received:
-    """Send a prompt and collect what comes back. No end of sequence ends the answer.
+    """Send a prompt and collect the answer, which no end of sequence ends.
 
     timeout: of the request, in microseconds.
     """
@@ -60,7 +60,7 @@ def ask(
 
 
 class Crowd(AbstractContextManager["Crowd"]):
-    """Clients that talk at the same time, a thread each."""
+    """Concurrent clients, one thread each."""
 
     def __init__(self, server: Any, size: int) -> None:
         self._server = server
@@ -75,11 +75,11 @@ class Crowd(AbstractContextManager["Crowd"]):
         return [self._ask(prompt, values) for prompt in prompts]
 
     def run(self, what: Callable[..., Any], *values: Any) -> Future[Any]:
-        """Let one client do something else."""
+        """Let one client run another function."""
         return self._threads.submit(what, *values)
 
     def wait_until_all_talk(self) -> None:
-        """Wait until each client has had the beginning of its answer."""
+        """Wait until each client has received the beginning of its answer."""
         assert eventually(lambda: min(self._chunks) >= 3)
 
     def _ask(self, prompt: str, values: dict[str, Any]) -> Future[Received]:
@@ -93,12 +93,12 @@ class Crowd(AbstractContextManager["Crowd"]):
 
 
 def answers_of(futures: Iterable[Future[Received]]) -> list[Received]:
-    """What the clients got, once all of them have it."""
+    """Wait for all clients; return what they got."""
     return [future.result(timeout=120) for future in futures]
 
 
 def controls(server: Any, prompts: Iterable[str], **values: Any) -> list[tuple[Any, str]]:
-    """What the target alone answers."""
+    """The baseline's answers."""
     with Crowd(server, 8) as crowd:
         answers = answers_of(crowd.ask(prompts, **{"drafter": "none"} | values))
     assert not [answer.error for answer in answers if answer.error]
@@ -106,7 +106,7 @@ def controls(server: Any, prompts: Iterable[str], **values: Any) -> list[tuple[A
 
 
 def wrong(answers: Iterable[Received], expected: Iterable[tuple[Any, str]]) -> list[str]:
-    """What is not as it should be, a line a client."""
+    """Return one line per client with a wrong result."""
     return [
         answer.error or f"{answer.said} is not {said}"
         for answer, said in zip(answers, expected, strict=True)

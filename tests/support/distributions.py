@@ -1,4 +1,4 @@
-"""Exact distributions of sampled tokens, and whether what was drawn has them."""
+"""Exact distributions of sampled tokens, and tests whether samples have them."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.stats import chisquare
 
-# A right sampler fails a test once in 100,000. The seeds are fixed, so it is the choice of the
-# seeds that has a chance of a false alarm: with the fewer than a hundred tests that the repository
-# makes of this kind it is less than 1 in 1,000.
+# A correct sampler fails a test with probability 1 in 100,000. Seeds are fixed, so only the choice
+# of seeds can cause a false alarm: with fewer than 100 such tests, the probability is below 1 in
+# 1,000.
 ALARM = 1e-5
 
 
 @dataclass(frozen=True)
 class Warp:
-    """What a request does to the probabilities, worked out in double precision."""
+    """The warped probabilities of a request, computed in double precision."""
 
     temperature: float
     top_k: int = 0
@@ -48,7 +48,7 @@ WARPS = [
 
 
 def p_value(counts, probabilities) -> float:
-    """Pearson's chi-square; cells that are expected less than five times are merged."""
+    """Pearson's chi-square; cells with fewer than five expected samples are merged."""
     counts, probabilities = np.ravel(counts), np.ravel(probabilities)
     possible = probabilities > 0
     if counts[~possible].any():
@@ -63,7 +63,7 @@ def p_value(counts, probabilities) -> float:
             room = 0.0
         room += amount
     if room < 5:
-        starts.pop()  # what is left over joins the last cell
+        starts.pop()  # the rest joins the last cell
     if len(starts) < 2:
         return 1.0
     merged = (np.add.reduceat(amounts, starts) for amounts in (counts[order], expected))
@@ -71,5 +71,5 @@ def p_value(counts, probabilities) -> float:
 
 
 def fits(counts, probabilities) -> bool:
-    """Whether counts [n] or [n, n] of drawn tokens may come from these probabilities."""
+    """Return whether counts [n] or [n, n] of sampled tokens fit these probabilities."""
     return p_value(counts, probabilities) > ALARM

@@ -1,4 +1,4 @@
-"""Emulated engines for tests: on a clock that stands still, and short ways to call them."""
+"""Emulated engines on a virtual clock, and shorthands to call them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ END = 1
 
 
 def settings(**given) -> EmulatedSettings:
-    """A small language, without times; the settings given."""
+    """Settings of a small language without step times."""
     return EmulatedSettings(
         **{
             "role": "target",
@@ -42,6 +42,6 @@ def pair(timer: Timer | None = None, **given) -> tuple[Harness, Harness]:
 
 
 def accepted(draft: Harness, target: Harness, ids, draft_len: int) -> int:
-    """How many of a greedy draft the target keeps."""
+    """Return how many tokens of a greedy draft the target accepts."""
     drafts = draft.tokens(ids, draft_len)
     return target.call(ids, draft_len + 1, drafts=drafts).last.usage.accepted_tokens

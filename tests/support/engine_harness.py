@@ -1,4 +1,4 @@
-"""Calls to a torch engine that wait for their answer, and the sizes of the tests' checkpoints."""
+"""Blocking calls to an engine, and the sizes of the tests' checkpoints."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TIE = 1e-4
 
 @dataclass
 class Outcome:
-    """What a call answered: its tokens, and the responses they came in."""
+    """The result of a call: its tokens, and its responses."""
 
     answers: list[EngineResponse] = field(default_factory=list)
 
@@ -37,7 +37,7 @@ class Outcome:
 
 
 class Pending:
-    """A call under way."""
+    """A running call."""
 
     def __init__(self) -> None:
         self._answers: queue.Queue[EngineResponse] = queue.Queue()
@@ -58,7 +58,7 @@ class Pending:
 
 
 class Harness:
-    """An engine and short ways to call it."""
+    """An engine, with shorthands to call it."""
 
     def __init__(self, engine: TorchEngine) -> None:
         self.engine = engine
@@ -85,7 +85,7 @@ class Harness:
         return self.call(ids, new, **rest).tokens
 
     def computed(self, ids, new=1, **rest) -> int:
-        """How many tokens went through the model for this call."""
+        """Return the number of tokens that the model computed for this call."""
         return self.call(ids, new, **rest).last.usage.computed_tokens
 
 
@@ -95,13 +95,13 @@ def prompt(seed: int, length: int) -> list[int]:
 
 
 def successor(token: int) -> int:
-    """What the checkpoint `cycles` says after a token: the next of the seven in its cycle."""
+    """The token that the checkpoint `cycles` emits next: the next of seven in its cycle."""
     first = token - token % 7
     return first + (token - first + 1) % min(7, VOCAB - first)
 
 
 def assert_same(model, ids: list[int], got: list[int], want: list[int]) -> None:
-    """Equal, or different only where the two best tokens are tied."""
+    """Assert that texts are equal, or differ only if the two most likely tokens are tied."""
     assert len(got) == len(want)
     for i, (ours, theirs) in enumerate(zip(got, want, strict=True)):
         if ours != theirs:

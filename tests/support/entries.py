@@ -42,7 +42,7 @@ class Answer:
     outputs: dict = field(repr=False)
 
     def number(self, name):
-        """A figure that comes once a prompt."""
+        """A number that each prompt has once."""
         return self.outputs[name].reshape(-1)[self.index if len(self.outputs[name]) > 1 else 0]
 
 
@@ -59,7 +59,7 @@ def tensor(name, values):
 
 
 def inputs(prompts, **values):
-    """Tensors for one prompt or several; a plain value holds for each of them."""
+    """Tensors for one prompt or several; a plain value applies to each."""
     prompts = [prompts] if isinstance(prompts, str | bytes) else prompts
     made = [tensor(entry.TEXT_INPUT, [[prompt] for prompt in prompts])]
     for name, value in values.items():
@@ -92,7 +92,7 @@ def ids_of(outputs, row):
 
 
 def ask(server, model, prompts, *, outputs=OUTPUTS, **values):
-    """One answer a prompt from an entry that answers once."""
+    """One answer per prompt from an entry that does not stream."""
     with client.InferenceServerClient(server.grpc_url) as connection:
         wanted = [client.InferRequestedOutput(name) for name in outputs] or None
         result = connection.infer(model, inputs(prompts, **values), outputs=wanted)
@@ -104,14 +104,14 @@ def ask_one(server, model, prompt, **values):
 
 
 def stream(server, prompts, *, model="bls_stream", outputs=OUTPUTS, **values):
-    """All chunks of a streamed request; raises what the server answered with."""
+    """Return all chunks of a streamed request; raise the server's error."""
     with streaming(server, prompts, model=model, outputs=outputs, **values) as chunks:
         return list(chunks)
 
 
 @contextmanager
 def streaming(server, prompts, **values):
-    """An iterator over chunks as they come; leaving early cancels the request."""
+    """An iterator over chunks as they arrive; leaving early cancels the request."""
     with connected(server, prompts, **values) as (_, chunks):
         yield chunks
 

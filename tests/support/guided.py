@@ -18,7 +18,7 @@ from tandem.bls.loop import Decoding
 ENDS = (END, OTHER_END)
 WIDTH = vocab_size()
 WIDE = with_engines(SETTINGS, target={"vocab_size": WIDTH}, draft={"vocab_size": WIDTH})
-# How each kind of engine is held to a guide.
+# How a guide is enforced with each kind of engine.
 MASKS = WIDE
 REPAIR = with_engines(WIDE, target={"masks_tokens": False})
 UNKEYED = with_engines(REPAIR, target={"keyed_randomness": False})
@@ -31,7 +31,7 @@ def bits(mask) -> np.ndarray:
 
 
 def masked(row, mask):
-    """Probabilities among those that a mask lets come."""
+    """Probabilities of the tokens that a mask allows."""
     kept = np.where(bits(mask), row, 0.0) if mask is not None else row
     return kept / kept.sum()
 
@@ -58,7 +58,7 @@ class Rows:
 
 @dataclass
 class KeyedEngine:
-    """Draws by noise that seed and position give; `masks` are honoured at each place of a call."""
+    """Sample with noise from seed and position; apply `masks` at each position of a call."""
 
     rows: Rows
     request: object
@@ -90,7 +90,7 @@ class KeyedEngine:
 
 @dataclass
 class Guesser:
-    """A draft that knows the answer, and is right where its script says so; None: it fails."""
+    """A draft that knows the answer, and is right as scripted; None: it fails."""
 
     answer: list[int]
     prompt_length: int
@@ -116,7 +116,7 @@ def decoding_of(request, settings):
 
 
 def expected(request, settings, rows: Rows) -> tuple[list[int], str]:
-    """What one masked call a token says: tokens, finish reason."""
+    """Return the answer of one masked call per token: tokens, finish reason."""
     engine, guide = KeyedEngine(rows, request), matcher(*request.guide, ends=request.end_ids)
     new: list[int] = []
     assert method_of(request, settings)
@@ -135,7 +135,7 @@ def expected(request, settings, rows: Rows) -> tuple[list[int], str]:
 
 @dataclass
 class Chooser:
-    """Makes random choices by a script, and remembers what else it could have chosen."""
+    """Make scripted random choices, and record the alternatives."""
 
     script: tuple[int, ...]
     trace: list[np.ndarray] = field(default_factory=list)
@@ -167,7 +167,7 @@ def distribution(run: Callable[[Chooser], tuple]) -> Counter:
 
 @dataclass
 class RandomEngine:
-    """Draws afresh in each call, and verifies ids or probabilities as an engine does."""
+    """Use fresh noise in each call, and verify ids or probabilities like an engine."""
 
     probabilities: Callable
     chooser: Chooser
@@ -201,7 +201,7 @@ class RandomEngine:
 
 @dataclass
 class RandomDraft:
-    """Draws each token from its own rows, and tells these if asked."""
+    """Sample each token from its own rows, and return these on request."""
 
     probabilities: Callable
     chooser: Chooser

@@ -109,7 +109,7 @@ def holds_strings(content: bytes) -> bool:
 
 
 def raw(datatype: str, values: list[Any]) -> bytes:
-    """Values in a tensor's own form; what is out of a type's range wraps, as a client's would."""
+    """Values in a tensor's data type; those out of range wrap, as in clients."""
     if datatype == "BYTES":
         return raw_strings([str(v).encode() if not isinstance(v, bytes) else v for v in values])
     if datatype in ("FP16", "FP32"):
@@ -121,12 +121,12 @@ def raw(datatype: str, values: list[Any]) -> bytes:
 
 
 def wire_type(tensor: Tensor) -> str:
-    """How the protocol spells a tensor's data type."""
+    """A tensor's data type as the protocol spells it."""
     return "BYTES" if tensor.dtype == "STRING" else tensor.dtype
 
 
 def values_of(datatype: str) -> st.SearchStrategy:
-    """Single values for a data type, mean ones among them."""
+    """Single values for a data type, including hostile ones."""
     if datatype == "BYTES":
         return STRINGS
     if datatype in ("FP16", "FP32"):
@@ -204,11 +204,11 @@ def tensors(draw: Any, known: Sequence[Tensor] = entry.INPUTS) -> list:
             datatype = draw(st.sampled_from(DATATYPES))
             shape, values = draw(rows(datatype, batch))
             made[name] = (datatype, shape, raw(datatype, values))
-        elif kind == 2:  # a shape that does not fit what is in it
+        elif kind == 2:  # a shape that does not fit the contents
             made[name] = (datatype, draw(SHAPES), draw(st.binary(max_size=24)))
         elif kind == 3:  # no such type
             made[name] = (draw(st.sampled_from(NOT_A_TYPE)), [batch, 1], draw(st.binary()))
-        elif kind == 4:  # bytes that are no strings
+        elif kind == 4:  # bytes that are not strings
             made[name] = ("BYTES", [batch, 1], draw(st.binary(max_size=16)))
         else:
             rows_of = 1 if kind == 5 else batch

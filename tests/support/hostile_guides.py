@@ -1,4 +1,4 @@
-"""Guides that mean harm: they crash the library, keep it busy, or ask for what has no end."""
+"""Hostile guides: they crash the library, keep it busy, or describe endless texts."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def _schema(**schema: Any) -> Asked:
     return "json_schema", json.dumps(schema)
 
 
-# They overflow the stack of who compiles them.
+# They overflow the compiler's stack.
 CRASHING: dict[str, Asked] = {
     "references": _chain(4000, lambda link: link),
     "objects in objects": _chain(
@@ -45,7 +45,7 @@ CRASHING: dict[str, Asked] = {
     "rules": _rules(4000, 'r{}: "a" r{}'),
     "rules twice": _rules(4000, 'r{0}: r{1} r{1} | "a"'),
 }
-# They take minutes and more.
+# They take minutes or longer.
 ENDLESS: dict[str, Asked] = {
     "all patterns": _schema(allOf=[{"type": "string", "pattern": f"a{n}"} for n in range(300)]),
     "intersections": (
@@ -55,7 +55,7 @@ ENDLESS: dict[str, Asked] = {
 }
 PROPERTIES = {f"property_{n}": {"type": "string"} for n in range(5000)}
 TOO_LONG: Asked = _schema(enum=["x" * 100] * 3000)
-# They are answered, or refused in one line.
+# They are answered, or rejected in one line.
 ODD: dict[str, Asked] = {
     "properties": _schema(type="object", properties=PROPERTIES),
     "required properties": _schema(

@@ -1,4 +1,4 @@
-"""A server that speaks the Hugging Face Hub's protocol, as far as fetching a model needs it.
+"""A server with the part of the Hugging Face Hub's protocol that fetching a model needs.
 
 Facts: huggingface_hub's `HfApi.model_info`, `list_repo_tree` and `get_hf_file_metadata`.
 """
@@ -18,12 +18,12 @@ MESSAGES = {"RepoNotFound": "Repository not found", "RevisionNotFound": "Invalid
 
 
 class Hub:
-    """Models in folders: `OWNER/NAME` below the root; a folder of its own for every commit.
+    """Models in folders: `OWNER/NAME` below the root, with a separate folder per commit.
 
     Attributes:
         url: where it listens.
-        gated: ids whose files it refuses.
-        failing: the status that it answers everything with; None while it is well.
+        gated: ids whose files it rejects.
+        failing: the status of every answer; None for normal answers.
         fetched: the files that were asked for, in order.
 
     """
@@ -110,7 +110,7 @@ def commit_of(name: str, revision: str) -> str:
 
 
 def etag_of(path: Path) -> str:
-    """The hash that the cache keeps a file under."""
+    """The hash under which the cache stores a file."""
     return hashlib.sha1(path.read_bytes()).hexdigest()
 
 
@@ -126,7 +126,7 @@ def send(request: BaseHTTPRequestHandler, status: int, headers: dict, body: byte
 
 @contextmanager
 def hub(root: Path):
-    """A Hub on a free port for as long as the context lasts."""
+    """Run a Hub on a free port within the context."""
     served = Hub(root)
 
     class Handler(BaseHTTPRequestHandler):

@@ -1,4 +1,4 @@
-"""What the tests of a live Triton share."""
+"""Helpers for tests of a live Triton."""
 
 import random
 import socket
@@ -39,13 +39,13 @@ LAST_WORDS = 4000  # characters of a log
 
 
 class KilledServer(TritonServer):
-    """A server that is killed in the end: each that stops in good manners takes three seconds.
+    """A server that is killed at the end, since an orderly stop takes three seconds.
 
-    How servers stop is a matter of tests/server/test_lifecycle.py, test_up.py and others.
+    Tests of orderly stops are in tests/server/test_lifecycle.py, test_up.py and others.
     """
 
     def __exit__(self, *_: object) -> None:
-        if not self.running and self.log.path.exists():  # it ended by itself: why is shown
+        if not self.running and self.log.path.exists():  # it ended by itself, so its log is shown
             print(self.log.path.read_text(errors="replace")[-LAST_WORDS:], file=sys.stderr)
         self.kill()
 
@@ -58,7 +58,7 @@ class ObedientServer(KilledServer):
 
 
 def write_model(repository: Path, name: str, initialize: str = "pass") -> None:
-    """Write a model that returns what it is given."""
+    """Write a model that returns its input."""
     version = repository / name / "1"
     version.mkdir(parents=True)
     (repository / name / "config.pbtxt").write_text(CONFIG.format(name=name))
@@ -66,7 +66,7 @@ def write_model(repository: Path, name: str, initialize: str = "pass") -> None:
 
 
 def alive(pid: int) -> bool:
-    """Whether a process runs; one that only waits to be reaped does not."""
+    """Return whether a process runs (a zombie doesn't)."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:
@@ -74,12 +74,12 @@ def alive(pid: int) -> bool:
 
 
 def leftovers(prefix: str) -> list[str]:
-    """The shared-memory regions that are there of a server."""
+    """The remaining shared-memory regions of a server."""
     return [path.name for path in Path("/dev/shm").glob(f"{prefix}*")]
 
 
 def memory_bytes(processes: list[int]) -> int:
-    """What processes take together, pages that they share counted once."""
+    """The memory of processes; shared pages count once."""
     rollups = [Path(f"/proc/{pid}/smaps_rollup").read_text() for pid in processes]
     return sum(
         int(line.split()[1]) * 1024
@@ -118,7 +118,7 @@ def lasting_ports(count: int) -> list[int]:
 
 
 def eventually(condition: Callable[[], Any], seconds: float = 60.0) -> bool:
-    """Wait until a condition holds; return whether it came to."""
+    """Wait until a condition holds; return whether it did."""
     deadline = time.monotonic() + seconds
     while not (holds := bool(condition())) and time.monotonic() < deadline:
         time.sleep(0.02)

@@ -1,4 +1,4 @@
-"""Token masks as engines take them, and a grammar to make them of."""
+"""Token masks in the engines' format, and a grammar to make them from."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ PADDING = 2**32 - 1
 
 
 def masks(*rows: Iterable[int], vocab_size: int) -> np.ndarray:
-    """Return masks [rows, words] of the ids that may come at each place.
+    """Return masks [rows, words] of the ids that are allowed at each position.
 
-    The bits behind the vocabulary, which mean nothing, are set.
+    The unused bits after the vocabulary are set.
     """
     words = np.zeros((len(rows), -(-vocab_size // 32)), np.uint32)
     words[:, -1] = PADDING << vocab_size % 32 & PADDING if vocab_size % 32 else 0
@@ -23,7 +23,7 @@ def masks(*rows: Iterable[int], vocab_size: int) -> np.ndarray:
 
 
 class Grammar:
-    """What may follow a text, by its last token and its length: one of these numbers of tokens."""
+    """The tokens allowed after a text depend on its last token and its length."""
 
     def __init__(self, vocab_size: int, sizes: Sequence[int] = (1, 3, 40, 125)) -> None:
         self._vocab_size = vocab_size
@@ -38,9 +38,9 @@ class Grammar:
         return min(set(range(self._vocab_size)).difference(self.legal(text)))
 
     def masks(self, text: Sequence[int], drafts: Sequence[int] = ()) -> np.ndarray:
-        """Return a row for each draft token and one behind them.
+        """Return a row for each draft token and one after them.
 
-        Nothing may come behind an illegal one: a matcher that was left there says nothing.
+        After an illegal token nothing is allowed, since a matcher has stopped there.
         """
         rows: list[list[int]] = []
         possible = True

@@ -1,4 +1,4 @@
-"""Asks llguidance itself which texts a grammar takes."""
+"""Ask llguidance itself which texts a grammar accepts."""
 
 import json
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from tandem.guides.guide import Guide
 
 DEMO = Path(__file__).resolve().parents[2] / "demo" / "tokenizer" / "tokenizer.json"
 END = 0  # <|endoftext|>
-# How tokenizers have markers: as text, as added tokens, and as special tokens, which answers hide.
+# Kinds of markers in tokenizers: text, added tokens, and special tokens, which answers omit.
 PLAIN, ADDED, SPECIAL = "plain", "added", "special"
 
 
@@ -34,7 +34,7 @@ def _vocabulary(tokenizer: str) -> LLTokenizer:
 
 
 class Matcher:
-    """What may be written under a grammar, with one tokenizer."""
+    """The texts that a grammar allows, with one tokenizer."""
 
     def __init__(self, tokenizer: Tokenizer, grammar: str) -> None:
         self._tokenizer = tokenizer
@@ -43,11 +43,11 @@ class Matcher:
         assert not self._matcher.is_error(), self._matcher.get_error() + grammar
 
     def takes(self, text: str, cuts: Sequence[int] = ()) -> bool:
-        """Whether a text is a whole answer; it is tokenized in pieces where it is cut."""
+        """Return whether a text is a whole answer; pieces are tokenized separately."""
         return self._goes_on(text, cuts) and self._matcher.is_accepting()
 
     def goes_on(self, text: str) -> bool:
-        """Whether an answer may begin with a text."""
+        """Return whether an answer may begin with this text."""
         return self._goes_on(text, ())
 
     def _goes_on(self, text: str, cuts: Sequence[int]) -> bool:
@@ -59,12 +59,12 @@ class Matcher:
 
 
 def tokens_apart(tokenizer: Tokenizer) -> dict[str, int]:
-    """The tokens that are no text to a grammar, as llguidance itself tells them."""
+    """The tokens that llguidance doesn't treat as text."""
     vocabulary = _vocabulary(tokenizer.to_str())
     added = tokenizer.get_added_tokens_decoder()
     return {t.content: i for i, t in added.items() if vocabulary.is_special_token(i)}
 
 
 def spaced(value: object) -> str:
-    """JSON as models write it, and as llguidance has them escape what is no letter."""
+    """JSON as models write it, with the escapes that llguidance requires."""
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007F")

@@ -31,7 +31,7 @@ def total(server, name, **labels):
 
 
 def idle(server):
-    """Whether nothing decodes and nothing waits, by one scrape: between two a request may start."""
+    """Return whether nothing runs or waits, by one scrape: a request may start between two."""
     gauges = ("tandem_requests_running", "tandem_requests_waiting")
     return not any(value for (name, _), value in scrape(server).items() if name in gauges)
 
@@ -39,9 +39,9 @@ def idle(server):
 def settle(server, drafter="none"):
     """Wait until all earlier requests are counted and nothing runs.
 
-    The gauges may be older than the last request. So a sequence of its own must be seen to run and
-    then to be gone: sequences are counted before they end, and counters are published before
-    gauges. It adds to the counters: read them afterwards.
+    The gauges may be older than the last request. So this function runs its own sequence and waits
+    until it has started and ended: sequences are counted before they end, and counters are
+    published before gauges. This adds to the counters, so read them afterwards.
     """
     assert eventually(lambda: idle(server))
     assert eventually(lambda: _seen_at_work(server, drafter))
@@ -55,12 +55,12 @@ def _seen_at_work(server, drafter):
 
 
 def computed_so_far(server, model="target"):
-    """Tokens that went through a model, as published; engines do that ten times a second."""
+    """The published number of tokens that a model computed, updated ten times per second."""
     return total(server, "tandem_engine_computed_tokens_total", model=model)
 
 
 def computed(server, model="target", at_least=0):
-    """Tokens that went through a model, when the number no longer changes."""
+    """The number of tokens that a model computed, once it no longer changes."""
     deadline = time.monotonic() + 10
     while time.monotonic() < deadline:
         before = computed_so_far(server, model)
@@ -76,7 +76,7 @@ def until(condition):
 
 
 class Change:
-    """Growth of the loop's metrics since it was made. Only the test itself may ask meanwhile."""
+    """Growth of the loop's metrics since creation. Only this test may send requests."""
 
     def __init__(self, server, drafter="none"):
         self._server = server
@@ -95,7 +95,7 @@ class Change:
         return {part: self.of(name, part=part, **labels) for part in PARTS}
 
     def _ended(self, samples):
-        """How many are counted: this figure is the last of a sequence to be published."""
+        """The number of counted sequences, which is published last."""
         return self._sum(samples, "tandem_round_part_seconds_count", {"part": "orchestration"})
 
     @staticmethod

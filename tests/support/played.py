@@ -1,4 +1,4 @@
-"""Torch engines behind the loop, without Triton between them."""
+"""Torch engines for the loop, without Triton between them."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from tandem.engines.request import SamplingParams
 
 
 class Played:
-    """A torch engine as `scripted.play` wants it: the loop's calls, made with these settings.
+    """A torch engine for `scripted.play`: it runs the loop's calls with these settings.
 
     Attributes:
-        calls: what the loop asked for, with the tokens of the answer.
+        calls: the loop's calls, with the tokens of the answers.
 
     """
 

@@ -1,4 +1,4 @@
-"""A profile over two small checkpoints: written as a test wants it, and loaded or refused."""
+"""A profile with two small checkpoints: written with changes, and loaded or rejected."""
 
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ from tandem.tools.profiles.deployment import Deployment
 
 
 def profile(**changes: Any) -> dict[str, Any]:
-    """A profile that is right, with some sections changed."""
+    """A valid profile, with some sections changed."""
     whole = {
         "name": "test",
         "engines": {
@@ -37,7 +37,7 @@ def load(folder: Path, content: dict[str, Any] | str) -> Deployment:
 
 
 def refusal(folder: Path, content: dict[str, Any] | str) -> str:
-    """The one line that a wrong profile is answered with, without its folder."""
+    """Return the one-line error of an invalid profile, without its folder."""
     with pytest.raises(TandemError) as refused:
         load(folder, content)
     text = str(refused.value)

@@ -1,4 +1,4 @@
-"""What comes of schemas as guides: texts that are drawn by them, and why they are refused."""
+"""Schemas as guides: texts sampled from them, and the errors of rejected ones."""
 
 import json
 
@@ -8,13 +8,13 @@ from small_guides import END, OTHER_END, allowed, matcher, spelled
 
 from tandem.guides.errors import GuideError
 
-LONGEST = 300  # tokens; what is longer is given up
+LONGEST = 300  # tokens; longer texts are dropped
 
 
 def drawn(schema, seed, wishes=(), kind="json_schema"):
-    """The text of tokens drawn one by one among those that may come; None for a long one.
+    """The text of randomly chosen allowed tokens; None if it is too long.
 
-    wishes: texts that mostly come where they may.
+    wishes: texts that are usually chosen if allowed.
     """
     guide = schema if isinstance(schema, str) else json.dumps(schema)
     it, rng, text, left = matcher(kind, guide), np.random.default_rng(seed), b"", b""
@@ -35,7 +35,7 @@ def drawn(schema, seed, wishes=(), kind="json_schema"):
 
 
 def refused(schema):
-    """Why a schema is refused, alone, in a grammar, and where only a reference makes it one."""
+    """The errors of a schema alone, in a grammar, and behind a reference."""
     told = []
     for whole in (schema, {"items": schema}, {"$ref": "#/x", "x": schema}):
         for kind, guide in (

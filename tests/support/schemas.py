@@ -39,10 +39,10 @@ ANOTHER = 10**6  # added to the seed if a schema is rejected
 
 
 def schema_of(seed: int) -> Schema:
-    """The schema of a seed; its top is an object, as that of most, an array or a choice.
+    """Return the schema of a seed; its top is usually an object, else an array or a choice.
 
-    Where schemas are combined, some have bounds of different numbers that are refused together:
-    then it is the one of another seed.
+    Some combined schemas have conflicting bounds, which are rejected. In this case the result is
+    the schema of another seed.
     """
     schema = _Maker(random.Random(seed)).whole()
     try:
@@ -53,7 +53,7 @@ def schema_of(seed: int) -> Schema:
 
 
 def complaint(schema: Schema, text: str) -> str:
-    """Why a text does not fit a schema, by a validator that knows nothing of guides; else empty."""
+    """The validator's error for a text and a schema, or an empty string."""
     try:
         value = json.loads(text)
     except ValueError as error:
@@ -74,7 +74,7 @@ def _validator(schema: str) -> jsonschema.Validator:
 
 
 def _is_date(value: Any) -> bool:
-    """By RFC 3339's grammar: which years are leap years is no matter of it."""
+    """Check RFC 3339's grammar, which ignores leap years."""
     found = re.fullmatch(r"[0-9]{4}-([0-9]{2})-([0-9]{2})", str(value))
     try:
         return bool(found and datetime.date(2024, int(found[1]), int(found[2])))
@@ -158,7 +158,7 @@ class _Maker:
         return {"oneOf": kinds}
 
     def _all_of(self, depth: int) -> Schema:
-        """Two that hold at once: the other has more properties, and closes the whole."""
+        """Two schemas that both apply: the second has more properties, and closes the whole."""
         one, other = (self._object(depth + 1) for _ in range(2))
         for keyword in ("additionalProperties", "patternProperties", "minProperties"):
             one.pop(keyword, None)
@@ -178,7 +178,7 @@ class _Maker:
         return {"$ref": f"#/$defs/{name}"}
 
     def _tree(self, _: int) -> Schema:
-        """One that holds itself; few children, or it would grow without end."""
+        """A recursive schema with few children, since many would not end."""
         name = self._pick(["node", "Node", "tree/node"])
         reference = {"$ref": "#/$defs/" + name.replace("/", "~1")}
         below: Schema = {"type": "array", "items": reference, "maxItems": 2}
@@ -240,7 +240,7 @@ class _Maker:
 
 _TEXT: Schema = {"type": "string"}
 _NUMBER: Schema = {"type": "integer", "minimum": 0}
-# What is refused, by the keyword that the refusal counts for first.
+# Rejected schemas, by the keyword that the rejection counts under first.
 REFUSED: dict[str, Schema] = {
     "oneOf": {"oneOf": [_NUMBER, {"type": "integer", "maximum": 5}]},
     "not": {"not": _TEXT},

@@ -34,7 +34,7 @@ VOCAB = 8
 END = 7  # and 6: a checkpoint may have several
 PIECES = ("a", "b", "ab", "ba", " ", "é", "", "")
 
-# A plain engine of ours: it answers as it is asked, and tells nothing beside it.
+# A plain engine of ours, without optional capabilities.
 CAPABILITIES = replace(TORCH, stops_when_unsure=False, shares_logits=False, branches=False)
 TARGET = EngineSettings(
     model="target",
@@ -84,7 +84,7 @@ def text_of(tokens) -> str:
 
 
 def decoded_by(detokenizer: Detokenizer) -> Callable[[TextCall], DecodedText]:
-    """What `postprocessing` answers with a real tokenizer."""
+    """Answer like `postprocessing` with a real tokenizer."""
 
     def decode(call: TextCall) -> DecodedText:
         window, length = call.window.tolist(), call.context_length
@@ -99,7 +99,7 @@ def decoded_by(detokenizer: Detokenizer) -> Callable[[TextCall], DecodedText]:
 
 
 def decoded(call: TextCall) -> DecodedText:
-    """What a tokenizer whose ids are pieces answers."""
+    """Answer like a tokenizer whose ids are pieces."""
     tokens = call.window[call.context_length or 0 :]
     lengths = [len(text_of([token])) for token in tokens]
     return DecodedText(text_of(tokens), np.array(lengths, np.int32) if call.wants_lengths else None)
@@ -110,7 +110,7 @@ class Language:
     """The next token is a fixed function of the last three and the position."""
 
     salt: int = 0
-    end_every: int = 50  # an end of sequence about that often
+    end_every: int = 50  # the frequency of an end of sequence
 
     def next(self, context, banned=()) -> int:
         seed = hash((self.salt, len(context), tuple(int(t) for t in context[-3:]))) & 0xFFFFFFFF
@@ -126,9 +126,9 @@ ENDLESS = Language(end_every=10**9)
 
 @dataclass
 class Target:
-    """Answers as a TensorRT-LLM engine does: an end id given to it stops it and is not returned.
+    """Answer like a TensorRT-LLM engine: an end id stops it and is not returned.
 
-    A stop id stops it too, and is returned. verifies: of longer drafts it drops the rest.
+    A stop id stops it too, and is returned. verifies: maximum draft length; the rest is dropped.
     """
 
     language: Language
@@ -146,9 +146,9 @@ class Target:
 def said(
     call: EngineCall, draft: list[int], next_token: Callable[[list[int], int], int]
 ) -> EngineAnswer:
-    """What a target answers that says `next_token` of a context, at a place of the call.
+    """Return the answer of a target whose next token is `next_token(context)`.
 
-    Up to the first draft token that it does not say itself, or an end.
+    The answer ends at the first rejected draft token, or at an end.
     """
     context, new = list(call.context), []
     for at in range(len(draft) + 1 if draft else call.max_new_tokens):
@@ -164,9 +164,9 @@ def said(
 
 @dataclass
 class Draft:
-    """Agrees with the target where its script says so; `None` in the script is a failure.
+    """Agree with the target as scripted; `None` in the script is a failure.
 
-    refuses: it will not take any call.
+    refuses: reject every call.
     """
 
     language: Language
@@ -198,11 +198,11 @@ class Draft:
 
 @dataclass
 class BranchingDraft:
-    """What it says depends on the context alone; it drafts behind outcomes as Tandem's engines do.
+    """A draft engine with branches, whose tokens depend only on the context.
 
-    agrees: of 8 tokens so many are the target's. unsure_every: at so many-th position, the target's
-    token is its last guess of an outcome's, elsewhere the first. keeps_lengths: else its branches
-    are longer than they should be. Its logits have a 1 at the token that was drawn from them.
+    agrees: the number of 8 tokens that equal the target's. unsure_every: at each such position,
+    the target's token is the last guess for an outcome, elsewhere the first. keeps_lengths: if
+    False, branches are too long. Its logits have a 1 at the sampled token.
     """
 
     language: Language
@@ -231,7 +231,7 @@ class BranchingDraft:
         return (token + 1) % (VOCAB - 2) if wrong else token
 
     def drafted(self, context, count: int, call: EngineCall) -> list[int]:
-        """`count` tokens behind a context, under the call's bans and stop ids."""
+        """`count` tokens after a context, under the call's bans and stop ids."""
         context, new = list(context), []
         for _ in range(count):
             token = self.next(context, (END, 6) if call.ban_end_ids else ())
@@ -260,7 +260,7 @@ class BranchingDraft:
 
 @dataclass
 class Health:
-    """Rests for good after `patience` failures."""
+    """Pause permanently after `patience` failures."""
 
     patience: int = 10**9
     failures: int = 0
@@ -308,26 +308,28 @@ def play(
     decoding: Decoding,
     target: Target,
     draft=None,
-    beside: Sequence[str] = ("in time",),
+    ahead_fates: Sequence[str] = ("in time",),
     decode: Callable[[TextCall], DecodedText] = decoded,
 ) -> list[Chunk]:
-    """Do all that the decoding asks for; return the chunks that it handed out, with their text.
+    """Play a decoding; return its chunks, with their text.
 
-    beside: what becomes of steps that are carried out beside a call, in turn: "in time", "late",
-    "refused", "failed", or "nobody free" to do them.
+    ahead_fates: the results of steps ahead, in turn: "in time", "late", "refused", "failed", or
+    "no thread" to run them.
     """
     engines = {"target": target, "draft": draft}
-    chunks = perform(decoding.decode(), engines, beside=beside, decode=decode)
+    chunks = perform(decoding.decode(), engines, ahead_fates=ahead_fates, decode=decode)
     if decoding.request.detokenizes_off_path:
         return perform(detokenize_stream(decoding.request), chunks_in=chunks, decode=decode)
     return chunks
 
 
-def perform(steps, engines=None, chunks_in=(), beside=("in time",), decode=decoded) -> list[Chunk]:
-    """Do what steps ask for; return the chunks that they handed out."""
+def perform(
+    steps, engines=None, chunks_in=(), ahead_fates=("in time",), decode=decoded
+) -> list[Chunk]:
+    """Perform steps; return their chunks."""
     chunks: list[Chunk] = []
     chunks_in = iter(chunks_in)
-    fates = cycle(beside)
+    fates = cycle(ahead_fates)
     resume = lambda: next(steps)  # noqa: E731
     while True:
         try:
@@ -354,19 +356,19 @@ def perform(steps, engines=None, chunks_in=(), beside=("in time",), decode=decod
 
 
 class AheadCall:
-    """Steps that are carried out beside a call, unless nobody is free to do them."""
+    """Steps that run during a call, unless no thread is free."""
 
     def __init__(self, steps, fate: str) -> None:
         self._steps, self._fate = steps, fate
-        self._call = None if fate == "nobody free" else next(steps)
+        self._call = None if fate == "no thread" else next(steps)
 
     def settled(self, engines):
-        """What became of them."""
+        """Return the result of the steps."""
         if self._fate == "refused":
             raise EngineRefused("draft", "scripted refusal")
         if self._fate == "failed":
             raise EngineCallError("draft", "scripted failure")
-        if self._fate in ("late", "nobody free"):
+        if self._fate in ("late", "no thread"):
             return None
         while True:
             answer = next(engines[self._call.engine].answers(self._call))
@@ -377,7 +379,7 @@ class AheadCall:
 
 
 def expected(request: Request, language: Language) -> tuple[list[int], str, str]:
-    """What the target alone says, token by token: tokens, text, finish reason."""
+    """Return the target's own answer, token by token: tokens, text, finish reason."""
     context, new = list(request.prompt_ids), []
     while len(new) < request.max_tokens:
         below_min = len(new) < request.min_tokens
@@ -394,7 +396,7 @@ def expected(request: Request, language: Language) -> tuple[list[int], str, str]
 
 
 class Writes(Language):
-    """These tokens after a prompt of this length, and then all over again."""
+    """Repeat these tokens after a prompt of this length."""
 
     def __init__(self, prompt_length: int, tokens: Sequence[int]) -> None:
         super().__init__()

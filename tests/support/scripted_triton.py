@@ -1,4 +1,4 @@
-"""A Triton for the gateway's tests: it answers what a script says, and knows who left."""
+"""A Triton for the gateway's tests: it answers by a script, and records clients that left."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ MODELS = ServedModels(
     add_special_tokens=True,
     skip_special_tokens=True,
 )
-# Steps of a script: what is sent, what is raised, or a wait that only the client's leaving ends.
-FOREVER = "for ever"
+# Steps of a script: a chunk to send, an error to raise, or a wait until the client leaves.
+FOREVER = "wait until the client leaves"
 Script: TypeAlias = Sequence["ResponseChunk | ApiError | str"]
 
 
@@ -53,7 +53,7 @@ def statistics(*accepted: int, drafted: int = 4, cached: int | None = None) -> d
 
 
 def origins(*tokens: tuple[int, str, int]) -> dict[str, list[int]]:
-    """What is told of each token: its round, its kind and the length of its text."""
+    """Details of each token: its round, its kind and the length of its text."""
     rounds, kinds, lengths = (list(column) for column in zip(*tokens, strict=True))
     indices = [KINDS.index(kind) for kind in kinds]
     return dict(zip(ORIGINS, (rounds, indices, lengths), strict=True))
@@ -68,7 +68,7 @@ HELLO = (
 
 
 class ScriptedTriton:
-    """Answers every request by a script.
+    """Answer every request by a script.
 
     script: of a request, made from its inputs; a whole answer gets its chunks joined.
     """
@@ -128,12 +128,12 @@ class ScriptedTriton:
 
 @functools.cache
 def detokenizer() -> Detokenizer:
-    """The demo's, which leaves special tokens out."""
+    """The demo's detokenizer, which omits special tokens."""
     return make_detokenizer(load_tokenizer(DEMO), skip_special_tokens=True)
 
 
 def joined(chunks: Sequence[Any]) -> ResponseChunk:
-    """Return what a whole answer is."""
+    """Join chunks into a whole answer."""
     text = "".join(chunk.text for chunk in chunks)
     extras = {name: [row for c in chunks for row in c.extras[name]] for name in chunks[0].extras}
     tokens = [token for chunk in chunks for token in chunk.tokens]

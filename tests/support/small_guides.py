@@ -45,13 +45,13 @@ def decoded(ids) -> str:
 
 
 def allowed(mask) -> list[int]:
-    """The ids that a row of masks lets come, padding included."""
+    """The ids that a row of a mask allows, padding included."""
     return np.flatnonzero(np.unpackbits(mask.view(np.uint8), bitorder="little")).tolist()
 
 
 @functools.cache
 def _pieces() -> list[bytes]:
-    """The bytes of each token; none of one that is no text, or is padding."""
+    """The bytes of each token; empty if it is not text, or is padding."""
     special = tokenizer_kinds.SPECIAL
     count, words = tokenizer().get_vocab_size(), -(-vocab_size() // 32) * 32
     read = compiler()._tokenizer
@@ -74,8 +74,8 @@ def id_of(piece: bytes) -> int:
 def fits(kind: str, guide: str, text: str) -> bool:
     """Whether an answer of this text, and its end, fit.
 
-    Byte by byte where the tokenizer's own pieces do not: a guide spells what is no whole character
-    in its own way.
+    The text is also tried byte by byte, since a guide may spell incomplete characters differently
+    than the tokenizer.
     """
     it, left = matcher(kind, guide), text.encode()
     while left:
@@ -90,7 +90,7 @@ def fits(kind: str, guide: str, text: str) -> bool:
 
 
 def refusal(kind: str, guide: str) -> str:
-    """Why a guide is refused, in one line."""
+    """Return the one-line error of a rejected guide."""
     with pytest.raises(GuideError) as caught:
         matcher(kind, guide)
     assert "\n" not in str(caught.value)

@@ -13,7 +13,7 @@ languages = st.builds(Language, st.integers(0, 10**6), st.sampled_from([2, 10, 5
 def requests_of(
     request_of: Callable[..., Request], *, drafters: Sequence[str], most_min_tokens: int
 ) -> st.SearchStrategy[Request]:
-    """Requests of all kinds that shape a text; ``request_of`` says the rest of each."""
+    """Requests with all options that affect the text; ``request_of`` sets the others."""
     return st.builds(
         request_of,
         prompt_ids=st.lists(st.integers(0, 5), min_size=1, max_size=8).map(lambda t: ids(*t)),

@@ -1,4 +1,4 @@
-"""Engines that take virtual time over a text whose every token is easy or hard to guess.
+"""Engines in virtual time; each token of their text is easy or hard to draft.
 
 One stream, for tests of the controller of draft lengths; `benchmarks.closed_loop` has many.
 """

@@ -14,7 +14,7 @@ from tandem.contract.model_parameters import encode
 
 
 def load(module: str, name: str, settings: Any, repository: Any) -> Any:
-    """Return an initialized model; its tokenizer lies beside it in version 1."""
+    """Return an initialized model; its tokenizer is in its version folder."""
     write(byte_level(), repository / "1" / "tokenizer")
     model = getattr(importlib.import_module(module), name)()
     parameters = {key: {"string_value": value} for key, value in encode(settings).items()}

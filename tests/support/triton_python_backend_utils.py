@@ -1,4 +1,4 @@
-"""What a model's process knows of Triton, without a server: small, and as strict as Triton 2.51."""
+"""A small replacement for Triton in a model's process, as strict as Triton 2.51."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class InferenceResponse:
 
 
 class InferenceRequest:
-    """A call of another model; `answer` of the class says what comes back."""
+    """A call of another model; the class attribute `answer` sets its answer."""
 
     answer: Any = None
 
@@ -86,7 +86,7 @@ class Sent(NamedTuple):
 
 
 class ResponseSender:
-    """Notes what is sent, by Triton's rules (python_backend, src/response_sender.cc).
+    """Record responses by Triton's rules (python_backend, src/response_sender.cc).
 
     A model that is not decoupled sends once, and nothing comes after a final flag. It counts before
     it copies: a response that does not fit has used the sender up.
@@ -161,7 +161,7 @@ class Logger:
 
 
 class MetricFamily:
-    """Counters that refuse to fall, and metrics that get through while `full` is False."""
+    """Counters that never fall, and metrics that succeed while `full` is False."""
 
     COUNTER, GAUGE, HISTOGRAM = "counter", "gauge", "histogram"
     metrics: dict[Any, Metric] = {}  # noqa: RUF012
@@ -201,12 +201,12 @@ class Metric:
 
 
 def owner_of(thread: threading.Thread) -> object:
-    """The test that a thread works for, where its maker noted it; else None."""
+    """The test that a thread works for, if its creator recorded it; else None."""
     return getattr(thread, "owner", None)
 
 
 def reset() -> None:
-    """Forget what happened; calls of threads that were made before fail from now on."""
+    """Reset all records; calls of earlier threads fail from now on."""
     threading.current_thread().owner = object()  # type: ignore[attr-defined]
     Logger.lines, Logger.full = [], False
     MetricFamily.metrics, MetricFamily.full = {}, False

@@ -1,4 +1,4 @@
-"""A gRPC server of a test's own that answers as a Triton with Tandem's models would."""
+"""A gRPC server that answers like a Triton with Tandem's models."""
 
 import asyncio
 from contextlib import asynccontextmanager
@@ -39,7 +39,7 @@ class Service(service_pb2_grpc.GRPCInferenceServiceServicer):
         self.ready = True
         self.more = {}
         self.configs = CONFIGS
-        self.unloaded = ()  # models that Triton knows, and serves not
+        self.unloaded = ()  # models that Triton knows but doesn't serve
         self.asked = 0  # what is served
         self.streams = True  # whether they are answered
         self.requests = []
@@ -84,7 +84,7 @@ class Service(service_pb2_grpc.GRPCInferenceServiceServicer):
             yield response({entry.TEXT_OUTPUT: b"b", entry.OUTPUT_IDS: [[[9]]], **last})
 
     async def wait(self, requests, context):
-        """A long answer, that ends where it is asked to."""
+        """A long answer that ends after a stop."""
         try:
             self.requests.append(await anext(requests))
             self.asked_for_text.set()
@@ -106,7 +106,7 @@ class Service(service_pb2_grpc.GRPCInferenceServiceServicer):
 
 
 def response(outputs):
-    """A chunk; what the outputs do not name is 1."""
+    """A chunk; outputs that are not given are 1."""
     answer = service_pb2.ModelStreamInferResponse()
     length = np.array([[np.size(outputs[entry.OUTPUT_IDS])]], np.int32)
     totals = (entry.NUM_ROUNDS, entry.TOTAL_DRAFT_TOKENS, entry.TOTAL_ACCEPTED_DRAFT_TOKENS)
@@ -125,7 +125,7 @@ def response(outputs):
 
 
 async def started(service, port=0):
-    """A server, and the port that it listens on."""
+    """A server and its port."""
     server = grpc.aio.server()
     service_pb2_grpc.add_GRPCInferenceServiceServicer_to_server(service, server)
     port = server.add_insecure_port(f"127.0.0.1:{port}")

@@ -13,7 +13,7 @@ ANY_PORTS = [
 
 @contextmanager
 def up(*options, **environment):
-    """The process; a test that fails ends it too, rather than wait for it."""
+    """The process; a failing test ends it too."""
     command = [sys.executable, "-m", "tandem", "up", *ANY_PORTS, *map(str, options)]
     with subprocess.Popen(
         command,
@@ -30,7 +30,7 @@ def up(*options, **environment):
 
 
 def read_greeting(process):
-    """Read what `up` prints once it serves."""
+    """Read what `up` prints when it serves."""
     lines = []
     while not lines or "curl" not in lines[-1]:
         lines.append(process.stdout.readline())
@@ -39,6 +39,6 @@ def read_greeting(process):
 
 
 def gateway_of(greeting):
-    """Where the gateway is, by what `up` printed."""
+    """The gateway's address, from the output of `up`."""
     (page,) = re.findall(r"^  page +(http://127\.0\.0\.1:\d+)$", greeting, re.MULTILINE)
     return page

@@ -1,4 +1,4 @@
-"""Requests as they go over the wire, right or wrong, and what comes back for them.
+"""Raw requests, valid or not, and their replies.
 
 Triton's own client checks names, types and shapes, which a hostile client would not. So these are
 plain messages: a `ModelInferRequest` for gRPC, a body for HTTP.
@@ -148,7 +148,7 @@ _KINDS = {
 
 
 def _error_in(body: bytes) -> str:
-    """The text of Triton's JSON error, or whatever there is instead."""
+    """The text of Triton's JSON error, or the raw body."""
     text = body.decode(errors="replace")
     try:
         return str(json.loads(text)["error"])

@@ -23,7 +23,7 @@ from tandem.engines.torch.sampling import TorchSampler
 
 VOCAB = 28
 CPU = torch.device("cpu")
-ANY = VOCAB  # row of the first token of a word; row t: of the second, behind a first token t
+ANY = VOCAB  # row of the first token of a word; row t: of the second, after a first token t
 
 _random = np.random.default_rng(5)
 TARGET = _random.normal(0, 1.5, (VOCAB + 1, VOCAB)).astype(np.float32)
@@ -37,7 +37,7 @@ SHARED = with_engines(
     target={"shares_logits": True, "vocab_size": VOCAB},
     draft={"shares_logits": True, "branches": True, "vocab_size": VOCAB},
 )
-IN_TIME = ("in time", "in time", "late")  # what becomes of drafts ahead, in turn
+IN_TIME = ("in time", "in time", "late")  # the results of drafts ahead, in turn
 
 
 def rows(first: int, before: list[int]) -> list[int]:
@@ -84,7 +84,7 @@ class Target:
 
 
 class Draft:
-    """A model that expects something else; it draws from exact probabilities, by keyed noise."""
+    """A model with another distribution; it samples exact probabilities with keyed noise."""
 
     def __init__(self, warp: Warp) -> None:
         self._probabilities = warp.of(DRAFT)
@@ -111,7 +111,7 @@ class Draft:
     def _drafted(
         self, seed: int, first: int, last: int, length: int
     ) -> tuple[list[int], list[int]]:
-        """Tokens from position `first` on, behind token `last`; and which rows they came from."""
+        """Tokens from position `first` on, after token `last`; and the rows they came from."""
         text, used = [last], []
         for position in range(first, first + length):
             used += rows(position, text[-1:])
@@ -120,7 +120,7 @@ class Draft:
         return text[1:], used
 
     def _outcomes(self, call: EngineCall) -> Iterator[tuple[int, int, int]]:
-        """Accepted length, next token, and tokens behind it; the likeliest next tokens."""
+        """Accepted length, next token, and the number of tokens after it; the most likely ones."""
         assert call.branching is not None
         text = [int(call.context[-1]), *call.draft.tokens.tolist()]
         places = rows(len(call.context), text)
@@ -132,7 +132,7 @@ class Draft:
 
 @dataclass
 class Spoken:
-    """Words that were said, counted [first token, second token]; and the share of right drafts.
+    """Counts of generated words [first token, second token], and the share of correct drafts.
 
     hits: rounds whose draft was made ahead.
     """
@@ -145,7 +145,7 @@ class Spoken:
 def speak(
     words: int, target: Target, draft: Draft, *, use_draft_logits: bool, ahead: bool = False
 ) -> Spoken:
-    """Have the loop say so many words: texts with a seed and a draft length of their own."""
+    """Let the loop generate this many words, in texts with different seeds and draft lengths."""
     counts = np.zeros((VOCAB, VOCAB))
     drafted = accepted = hits = 0
     for seed in range(TEXTS):

@@ -1,4 +1,4 @@
-"""What the tests of profiles share, and those of TensorRT deployments."""
+"""Fixtures for tests of profiles and of TensorRT deployments."""
 
 import pytest
 import yaml
@@ -34,7 +34,7 @@ def shipped(models, tmp_path):
 
 @pytest.fixture
 def changed(shipped):
-    """Return the file of a shipped profile with settings set: a dotted place -> a value."""
+    """Return the file of a shipped profile with changed settings (dotted path -> value)."""
 
     def write(name, settings):
         path = shipped(name)
@@ -43,7 +43,9 @@ def changed(shipped):
             *sections, key = place.split(".")
             part = profile
             for section in sections:
-                part[section] = dict(part.get(section, {}))  # an anchor's is not changed elsewhere
+                part[section] = dict(
+                    part.get(section, {})
+                )  # a change does not affect other uses of an anchor
                 part = part[section]
             part[key] = value
         path.write_text(yaml.safe_dump(profile, sort_keys=False))
@@ -54,7 +56,7 @@ def changed(shipped):
 
 @pytest.fixture
 def refusal(changed):
-    """Return what a changed profile is refused with: the one line, without its file."""
+    """Return the one-line error of a changed profile, without the file name."""
 
     def refuse(name, settings):
         path = changed(name, settings)

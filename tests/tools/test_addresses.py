@@ -13,7 +13,7 @@ from tandem.tools.triton.server import Ports, claim_ports
 
 @pytest.fixture
 def http_port():
-    """A port that speaks HTTP, with the page on which Triton says what it is."""
+    """An HTTP port with Triton's page of server metadata."""
 
     class Metadata(BaseHTTPRequestHandler):
         def do_GET(self):
@@ -40,7 +40,7 @@ def test_http_port_is_distinguished_from_the_grpc_port(http_port, capsys):
     )
 
 
-def test_all_taken_ports_are_named_at_once():
+def test_an_error_names_all_ports_in_use():
     with (
         socket.create_server(("127.0.0.1", 0)) as one,
         socket.create_server(("127.0.0.1", 0)) as other,

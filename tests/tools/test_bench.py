@@ -59,7 +59,7 @@ def figures(ours, control):
     )
 
 
-def test_efficiency_is_1_when_an_answer_takes_just_what_the_engines_take():
+def test_efficiency_is_1_without_overhead():
     row = figures(ours=[(1.0, 1.0)], control=[(2.0, 2.0)])
     assert row.speedup.median == 2.0
     assert row.ideal_speedup.median == 2.0
@@ -67,7 +67,7 @@ def test_efficiency_is_1_when_an_answer_takes_just_what_the_engines_take():
     assert row.spread("orchestration_seconds").median == 0.0
 
 
-def test_efficiency_is_what_orchestration_leaves_of_the_ideal_speedup():
+def test_overhead_lowers_the_efficiency():
     row = figures(ours=[(1.0, 0.8)], control=[(2.0, 2.0)])
     assert row.speedup.median == 2.0
     assert row.ideal_speedup.median == pytest.approx(2.5)
@@ -77,20 +77,20 @@ def test_efficiency_is_what_orchestration_leaves_of_the_ideal_speedup():
     assert row.spread("orchestration_seconds").median == pytest.approx(0.02)
 
 
-def test_slow_baseline_does_not_raise_the_efficiency():
+def test_a_slow_baseline_does_not_raise_the_efficiency():
     slow, fast = (figures([(1.0, 0.8)], [(seconds, 2.0)]) for seconds in (4.0, 2.0))
     assert slow.speedup.median == 2 * fast.speedup.median
     assert slow.spread("efficiency") == fast.spread("efficiency")
 
 
-def test_speedup_is_taken_within_a_repetition():
-    """A machine that is half as fast for a while changes no speedup."""
+def test_speedup_compares_runs_of_the_same_repetition():
+    """A machine that is temporarily half as fast doesn't change the speedup."""
     row = figures(ours=[(1.0, 0.8), (2.0, 1.6)], control=[(2.0, 2.0), (4.0, 4.0)])
     assert row.speedup == (2.0, 2.0, 2.0)
     assert row.spread("tokens_per_second") == pytest.approx((15.0, 11.0, 19.0))
 
 
-def test_spread_ignores_what_was_not_measured():
+def test_spread_ignores_missing_measurements():
     assert Spread.of(range(11)) == (5.0, 1.0, 9.0)
     assert Spread.of([None, 2.0]) == (2.0, 2.0, 2.0)
     assert Spread.of([None]) is None
@@ -106,7 +106,7 @@ def test_efficiency_is_unknown_if_engines_report_no_times():
     )
 
 
-def test_acceptance_and_tokens_per_round_are_of_all_answers_together():
+def test_acceptance_and_tokens_per_round_average_all_answers():
     traces = [trace(1.0, 1.0), trace(1.0, 1.0, num_draft_tokens=10, num_rounds=30)]
     both = Repetition.of_one_stream(traces)
     assert both.acceptance_rate == pytest.approx(20 / 50)
@@ -114,7 +114,7 @@ def test_acceptance_and_tokens_per_round_are_of_all_answers_together():
     assert repetition(1.0, 1.0, num_draft_tokens=0).acceptance_rate is None
 
 
-def test_scaling_compares_streams_with_one_in_the_same_repetition():
+def test_scaling_is_relative_to_one_stream_of_the_same_repetition():
     many = Cell("code", 2, DRAFTS, [Repetition([trace(1.1, 1.0)] * 2, 1.1)], [])
     cells = [cell(CONTROL, repetition(2.0, 2.0), count=count) for count in (1, 2)]
     rows = statistics_of([*cells, cell(DRAFTS, repetition(1.0, 1.0)), many])
@@ -126,7 +126,7 @@ def test_scaling_compares_streams_with_one_in_the_same_repetition():
     ]
 
 
-def test_tokens_that_arrive_together_share_the_wait():
+def test_tokens_of_one_chunk_share_its_latency():
     arrivals = (Arrival(0.5, 0), Arrival(1.0, 1), Arrival(1.3, 3), Arrival(1.4, 1))
     streamed = trace(1.4, 1.0, arrivals=arrivals)
     assert streamed.inter_token_seconds == pytest.approx([0.1, 0.1, 0.1, 0.1])
@@ -170,7 +170,7 @@ def test_drafting_ahead_is_measured_for_draft_models_only():
     assert variants[1].inputs["draft_ahead"] == "true"
 
 
-def test_variant_sends_its_settings():
+def test_a_variant_sends_its_settings():
     assert Variant("hybrid", AUTO, 3, use_draft_logits=True).inputs == {
         entry.DRAFTER: "hybrid",
         entry.NUM_DRAFT_TOKENS: -1,
@@ -207,7 +207,7 @@ def report():
     return Report("here", {}, statistics_of([control, *ours]))
 
 
-def test_table_shows_what_was_measured_and_nothing_else():
+def test_the_table_shows_only_measured_columns():
     file = io.StringIO()
     for table in report().tables():
         Console(file=file, width=132).print(table)
@@ -221,7 +221,7 @@ def test_table_shows_what_was_measured_and_nothing_else():
     ]  # without the spread of a single repetition
 
 
-def test_json_has_the_medians_and_every_repetition(tmp_path):
+def test_the_json_has_medians_and_every_repetition(tmp_path):
     write_json(tmp_path / "bench.json", report().as_json())
     written = json.loads((tmp_path / "bench.json").read_text())
     row = written["rows"][1]
@@ -250,19 +250,19 @@ def test_json_has_the_medians_and_every_repetition(tmp_path):
         (["--prompts", "/nope"], "--prompts /nope: no such file"),
     ],
 )
-def test_bench_says_in_one_line_what_is_wrong(arguments, message, capsys):
+def test_bench_errors_are_one_line(arguments, message, capsys):
     assert command.main(["bench", *arguments]) == 1
     error = capsys.readouterr().err.splitlines()[-1]
     assert error.startswith("tandem: ")
     assert message in error
 
 
-def test_profiles_own_drafter_is_measured_by_default():
+def test_the_profiles_drafter_is_measured_by_default():
     served = served_drafters(deployment.load(named_profile(Path("emulated-zero"))))
     assert list(map(str, chosen_variants(served, options()))) == ["none", "draft_model served"]
 
 
-def test_drafter_that_is_not_served_is_refused_with_those_that_are():
+def test_an_unknown_drafter_is_rejected_with_the_served_ones():
     kinds = {kind.name: kind for kind in (PROMPT_LOOKUP, drafter_registry.CONTROL)}
     served = ServedDrafters("here:1", kinds, "prompt_lookup", 16)
     assert list(map(str, chosen_variants(served, options()))) == ["none", "prompt_lookup served"]
@@ -270,7 +270,7 @@ def test_drafter_that_is_not_served_is_refused_with_those_that_are():
         chosen_variants(served, options("--drafter", "draft_model"))
 
 
-def test_lists_of_options_are_separated_by_commas():
+def test_list_options_are_separated_by_commas():
     read = options("--concurrency", "1,16", "--num_draft_tokens", "4, auto")
     assert read.concurrency == (1, 16)
     assert read.num_draft_tokens == (4, AUTO)

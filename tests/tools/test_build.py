@@ -1,4 +1,4 @@
-"""`tandem build`: the commands of NVIDIA's documents, and the checks before them."""
+"""`tandem build`: the commands of NVIDIA's documentation, and the checks before them."""
 
 import json
 import re
@@ -41,7 +41,7 @@ SMALL = {
 }
 VERIFIES = {"--speculative_decoding_mode": "draft_tokens_external", "--max_draft_len": "10"}
 LOW_LATENCY = {"--low_latency_gemm_plugin": "fp8"}
-# What the documents set: profile -> engine -> tool -> flags
+# Flags of the documentation: profile -> engine -> tool -> flags
 DOCUMENTED = {
     "llama-3.1-70b": {
         "draft": (
@@ -66,7 +66,7 @@ DOCUMENTED = {
 
 
 def config_of(model_type, sizes, *, tied=None, **more):
-    """A config.json; tied: whether it says that embedding and output layer are one, if it does."""
+    """Return a config.json; tied: its value of tie_word_embeddings, if any."""
     layers, width, heads, kv_heads, inner, vocab = sizes
     return {
         "model_type": model_type,
@@ -100,7 +100,7 @@ def flags(step):
 
 
 @pytest.mark.parametrize("name", TENSORRT_PROFILES)
-def test_commands_are_as_checked_in(name, shipped, models, tmp_path, capsys):
+def test_commands_equal_the_golden_files(name, shipped, models, tmp_path, capsys):
     assert main(["build", "--profile", str(shipped(name))]) == 0
     printed = capsys.readouterr().out
     plan = printed.replace(str(models), "/models").replace(str(tmp_path), "")
@@ -108,14 +108,14 @@ def test_commands_are_as_checked_in(name, shipped, models, tmp_path, capsys):
 
 
 @pytest.mark.parametrize("name", TENSORRT_PROFILES)
-def test_commands_are_the_same_without_the_checkpoints(name, capsys):
+def test_commands_do_not_depend_on_the_checkpoints(name, capsys):
     assert main(["build", "--profile", name]) == 0
     printed = capsys.readouterr()
     check_golden(f"{name}/build.sh", printed.out)
     assert "no folder /models/Llama-" in printed.err
 
 
-def test_profile_is_checked_without_the_checkpoints(changed, models, capsys):
+def test_a_profile_is_checked_without_its_checkpoints(changed, models, capsys):
     path = changed("llama-3.1-405b", {"engines.target.device_ids": [0, 1]})
     path.write_text(path.read_text().replace(str(models), "/absent"))
     assert main(["build", "--profile", str(path)]) == 1
@@ -123,7 +123,7 @@ def test_profile_is_checked_without_the_checkpoints(changed, models, capsys):
 
 
 @pytest.mark.parametrize("name", TENSORRT_PROFILES)
-def test_every_flag_of_the_documents_is_given(name, shipped):
+def test_every_flag_in_nvidias_documentation_is_given(name, shipped):
     for engine, documented in DOCUMENTED[name].items():
         steps = [step for step in steps_of(shipped(name)) if step.engine == engine]
         for step, wanted in zip(steps, documented, strict=True):
@@ -131,15 +131,15 @@ def test_every_flag_of_the_documents_is_given(name, shipped):
 
 
 @pytest.mark.parametrize("name", TENSORRT_PROFILES)
-def test_every_flag_is_one_of_nvidias(name, shipped):
+def test_every_flag_exists_in_nvidias_tools(name, shipped):
     for step in steps_of(shipped(name)):
         for flag, value in flags(step).items():
             allowed = FACTS[step.tool][flag]
             assert allowed is None or value in allowed or (value is None and allowed == [])
 
 
-def test_every_setting_makes_a_flag_of_nvidias(changed):
-    """Those too that no shipped profile sets."""
+def test_every_setting_becomes_a_flag_of_nvidias_tools(changed):
+    """Including settings that no shipped profile has."""
     path = changed(
         "llama-3.1-70b",
         {
@@ -158,7 +158,7 @@ def test_every_setting_makes_a_flag_of_nvidias(changed):
 
 
 @pytest.mark.parametrize("draft", ["Llama-3.2-1B", "Llama-3.2-3B", "Llama-3.1-8B"])
-def test_another_draft_changes_only_folders(draft, shipped):
+def test_another_draft_model_changes_only_folders(draft, shipped):
     for name in ("llama-3.1-70b", "llama-3.1-405b"):
         before = [flags(step) for step in steps_of(shipped(name))]
         text = shipped(name).read_text()
@@ -169,7 +169,7 @@ def test_another_draft_changes_only_folders(draft, shipped):
             assert {k for k in one if one[k] != other[k]} <= folders
 
 
-def test_the_larger_draft_fits_with_a_larger_fraction(shipped):
+def test_a_larger_draft_fits_with_a_larger_memory_fraction(shipped):
     path = shipped("llama-3.1-70b", {"Llama-3.2-1B": "Llama-3.1-8B"})
     with pytest.raises(TandemError, match="GPU 0: the KV cache of target needs"):
         memory_of(path)
@@ -206,7 +206,7 @@ def as_target(models, path, config):
     return path
 
 
-# billions of parameters, as the models' pages on the Hugging Face Hub say, and their config.json
+# billions of parameters from the models' pages on the Hugging Face Hub, and their config.json
 PUBLISHED = {
     "Mistral-7B": (7.242, config_of("mistral", (32, 4096, 32, 8, 14336, 32000))),
     "Qwen2.5-0.5B": (0.494, config_of("qwen2", (24, 896, 14, 2, 4864, 151936), tied=True)),
@@ -254,7 +254,7 @@ def share_of_target(path):
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
-def test_weights_are_those_of_the_published_model(name, changed, models):
+def test_weights_have_the_published_size(name, changed, models):
     billions, config = PUBLISHED[name]
     path = as_target(models, changed("llama-2-13b-prompt-lookup", {}), config)
     assert share_of_target(path).weights * 2**30 == pytest.approx(2e9 * billions, rel=1e-3)
@@ -271,7 +271,7 @@ def test_weights_are_those_of_the_published_model(name, changed, models):
         ((1, 3), 4 * 10),
     ],
 )
-def test_each_gpu_holds_whole_heads_and_whole_layers_of_the_kv_cache(
+def test_each_gpu_holds_whole_heads_and_layers_of_the_kv_cache(
     changed, models, split, heads_and_layers
 ):
     """TensorRT-LLM replicates a head of the KV cache if there are more GPUs than heads."""
@@ -332,7 +332,7 @@ def test_unknown_architectures_are_not_checked(changed, models, config):
         ),
     ],
 )
-def test_engines_that_do_not_fit_are_refused(changed, capsys, setting, value, message):
+def test_engines_that_do_not_fit_are_rejected(changed, capsys, setting, value, message):
     path = changed("llama-3.1-70b", of_the_target({setting: value}))
     assert main(["build", "--profile", str(path)]) == 1
     shown = capsys.readouterr()
@@ -340,7 +340,7 @@ def test_engines_that_do_not_fit_are_refused(changed, capsys, setting, value, me
     assert shown.out == ""
 
 
-def test_size_of_the_gpu_may_be_unknown(shipped):
+def test_the_memory_of_the_gpu_may_be_unknown(shipped):
     lines = memory_of(shipped("llama-2-7b-13b"))
     assert [line.endswith("set gpu_memory_gib to check it") for line in lines] == [True, True]
 
@@ -355,23 +355,23 @@ def test_size_of_the_gpu_may_be_unknown(shipped):
         ({"build.max_num_tokens": 352}, 32, True),  # 11 each: a token and a draft
     ],
 )
-def test_step_that_may_drop_draft_tokens_is_reported(changed, settings, requests, reported):
+def test_a_step_that_may_drop_draft_tokens_is_reported(changed, settings, requests, reported):
     engines = engines_of(changed("llama-3.1-70b", of_the_target(settings)))
     assert len([*check_steps(engines, requests)]) == reported
 
 
-def test_step_without_room_for_a_draft_is_refused(changed):
+def test_a_step_too_small_for_a_draft_is_rejected(changed):
     engines = engines_of(changed("llama-3.1-70b", of_the_target({"build.max_num_tokens": 351})))
     with pytest.raises(TandemError, match="351 leaves 10 tokens for each of 32 requests"):
         [*check_steps(engines, 32)]
 
 
-def test_profile_without_tensorrt_engines_has_nothing_to_build(embedded_profile, capsys):
+def test_a_profile_without_tensorrt_engines_has_nothing_to_build(embedded_profile, capsys):
     assert main(["build", "--profile", str(embedded_profile)]) == 1
     assert "nothing to build; no engine is of kind 'tensorrtllm'" in capsys.readouterr().err
 
 
-def test_checkpoint_that_nothing_converts_is_refused(shipped, models, tmp_path):
+def test_a_checkpoint_without_a_converter_is_rejected(shipped, models, tmp_path):
     path = shipped("llama-2-13b-prompt-lookup", {"Llama-2-13b-hf": "other"})
     config = json.loads((models / "Llama-2-13b-hf" / "config.json").read_text())
     other = models / "other"

@@ -1,4 +1,4 @@
-"""What a server is sent, and what is made of its chunks."""
+"""Inputs sent to a server, and answers made of its chunks."""
 
 import numpy as np
 import pytest
@@ -20,7 +20,7 @@ from tandem.tools.client.client import Answer, AnswerChunk, Answers, AnswerTotal
         (entry.TEXT_INPUT, "a\udcff", np.array([[b"a\xff"]], object)),
     ],
 )
-def test_value_becomes_a_batch_of_one(tensor, value, expected):
+def test_a_value_becomes_a_batch_of_one(tensor, value, expected):
     array = as_array(tensor, value)
     assert array.dtype == expected.dtype
     assert array.tolist() == expected.tolist()
@@ -37,8 +37,8 @@ def test_value_becomes_a_batch_of_one(tensor, value, expected):
         ("10.0.0.7:8001", False),
     ],
 )
-def test_a_server_on_this_machine_is_asked_without_a_proxy(monkeypatch, url, here):
-    """gRPC would ask one that the environment names, also for the loopback."""
+def test_a_local_server_is_reached_without_a_proxy(monkeypatch, url, here):
+    """gRPC would use a proxy of the environment even for the loopback."""
     made = []
     monkeypatch.setattr(
         client.grpc, "InferenceServerClient", lambda url, channel_args: made.append(channel_args)
@@ -48,7 +48,7 @@ def test_a_server_on_this_machine_is_asked_without_a_proxy(monkeypatch, url, her
     assert (options is not None and ("grpc.enable_http_proxy", 0) in options) is here
 
 
-def test_answer_adds_up_its_chunks():
+def test_an_answer_sums_its_chunks():
     answer = Answer()
     answer.add(AnswerChunk("", [], AnswerTotals(), None, 0.1))
     answer.add(AnswerChunk("de", [1, 2, 3], AnswerTotals(1, 4, 2), None, 0.5))
@@ -63,7 +63,7 @@ def test_answer_adds_up_its_chunks():
     assert rates.tokens_per_round == 2.5
 
 
-def test_answer_of_which_nothing_came_has_no_statistics():
+def test_an_empty_answer_has_no_statistics():
     answer = Answer()
     rates = Answers([answer])
     assert (rates.tokens_per_second, rates.tokens_per_round) == (0, None)

@@ -1,4 +1,4 @@
-"""The `tandem` command: what it prints, and how it ends."""
+"""The `tandem` command: its output and its exit status."""
 
 import os
 import signal
@@ -20,7 +20,7 @@ from tandem.tools.errors import TandemError
 from tandem.tools.triton import install
 from tandem.tools.triton.perf_analyzer import find_perf_analyzer
 
-# Ctrl-C comes at the moment that a package is imported which takes its time.
+# Ctrl-C comes while a slow package is being imported.
 INTERRUPTED = """
 import os, signal, sys
 
@@ -63,7 +63,7 @@ def run(*arguments):
         (["render", "--profile", "absent.yaml", "--output", "o"], "absent.yaml: No such file"),
     ],
 )
-def test_command_says_in_one_line_what_is_wrong(arguments, message, capsys):
+def test_command_errors_are_one_line(arguments, message, capsys):
     assert run(*arguments) != 0
     shown = capsys.readouterr()
     assert shown.out == ""
@@ -80,17 +80,17 @@ def test_command_says_in_one_line_what_is_wrong(arguments, message, capsys):
         ("localhost", "'localhost' is not HOST:PORT, such as 127.0.0.1:8001"),
     ],
 )
-def test_url_that_is_not_a_grpc_port_is_corrected(given, advice, capsys):
+def test_an_error_for_a_wrong_url_suggests_the_right_one(given, advice, capsys):
     assert run("generate", "x", "--url", given) == 1
     assert f"argument --url: {advice}" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("url", ["127.0.0.1:8001", "[::1]:8001", "a.host:1"])
-def test_url_of_a_grpc_port_is_taken_as_it_is(url):
+def test_the_url_of_a_grpc_port_is_unchanged(url):
     assert grpc_url(url) == url
 
 
-def test_interrupt_during_the_imports_ends_the_command_without_a_traceback():
+def test_an_interrupt_during_imports_prints_no_traceback():
     done = subprocess.run(
         [sys.executable, "-c", INTERRUPTED], capture_output=True, text=True, check=False
     )
@@ -99,7 +99,7 @@ def test_interrupt_during_the_imports_ends_the_command_without_a_traceback():
     assert done.returncode == -signal.SIGINT
 
 
-def test_command_imports_nothing_that_takes_time_before_it_reads_its_arguments():
+def test_arguments_are_parsed_before_slow_imports():
     program = "import sys, tandem.tools.cli; print(*sys.modules)"
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=True
@@ -108,7 +108,7 @@ def test_command_imports_nothing_that_takes_time_before_it_reads_its_arguments()
     assert not heavy & set(done.stdout.split())
 
 
-def test_signals_are_as_before_when_the_command_has_ended():
+def test_a_command_restores_the_signal_handlers():
     before = signal.getsignal(signal.SIGINT)
     assert run("--version") == 0
     assert signal.getsignal(signal.SIGINT) is before
@@ -116,11 +116,11 @@ def test_signals_are_as_before_when_the_command_has_ended():
 
 @pytest.fixture
 def closed(tmp_path):
-    """A folder that this process may neither read nor search, also where root runs the tests."""
+    """A folder that this process may neither read nor search, even as root."""
     folder = tmp_path / "closed"
     folder.mkdir(mode=0)
     for name in VERBS:
-        import_module(f"tandem.tools.commands.{name}")  # while the privileges allow it
+        import_module(f"tandem.tools.commands.{name}")  # while still allowed
     root = os.geteuid() == 0
     if root:
         os.seteuid(65534)
@@ -130,7 +130,7 @@ def closed(tmp_path):
     folder.chmod(0o700)
 
 
-def test_rendering_into_a_closed_folder_is_refused_in_one_line(closed, capsys):
+def test_rendering_into_a_read_only_folder_is_a_one_line_error(closed, capsys):
     assert run("render", "--profile", "emulated-zero", "--output", str(closed)) == 1
     shown = capsys.readouterr()
     assert shown.out == ""
@@ -139,7 +139,7 @@ def test_rendering_into_a_closed_folder_is_refused_in_one_line(closed, capsys):
     )
 
 
-def test_cache_that_cannot_be_searched_is_one_line(closed, monkeypatch, capsys):
+def test_an_unreadable_cache_is_a_one_line_error(closed, monkeypatch, capsys):
     monkeypatch.setenv("XDG_CACHE_HOME", str(closed))
     monkeypatch.setattr(install, "SYSTEM_TRITON", Path("/no/triton"))
     for find in (install.find_triton, find_perf_analyzer):
@@ -147,24 +147,24 @@ def test_cache_that_cannot_be_searched_is_one_line(closed, monkeypatch, capsys):
             find()
 
 
-def test_file_that_cannot_be_read_is_one_line(closed, capsys):
+def test_an_unreadable_file_is_a_one_line_error(closed, capsys):
     assert run("bench", "--prompts", str(closed)) == 1
     assert capsys.readouterr().err == f"tandem: {closed}: Permission denied\n"
 
 
 @pytest.mark.parametrize("name", ["embedded", "llama-3.1-70b", "llama-2-7b-13b"])
-def test_profile_is_found_by_its_name(name):
+def test_a_profile_is_found_by_its_name(name):
     assert named_profile(Path(name)) == PROFILES / f"{name}.yaml"
 
 
 @pytest.mark.parametrize("given", ["mine.yaml", "mine.yml", "folder/mine", "3.1-mine"])
-def test_profile_that_is_a_file_is_taken_as_it_is(given, tmp_path, monkeypatch):
+def test_a_profile_may_be_a_file(given, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "3.1-mine").touch()
     assert named_profile(Path(given)) == Path(given)
 
 
-def test_unknown_name_of_a_profile_names_the_nearest():
+def test_an_unknown_profile_name_suggests_the_nearest():
     with pytest.raises(
         TandemError, match=r"no profile 'llama-3\.1-7b'; did you mean 'llama-3\.1-70b'"
     ):
@@ -189,7 +189,7 @@ def test_the_command_that_render_prints_works_in_another_folder(
     assert capsys.readouterr().out.splitlines()[-1] == f"sh {tmp_path / 'o' / 'serve.sh'}"
 
 
-def test_render_takes_checkpoints_instead_of_a_profile(tmp_path, capsys):
+def test_render_accepts_checkpoints_instead_of_a_profile(tmp_path, capsys):
     write_empty(tmp_path / "own", write_tokenizer(tmp_path / "own"))
     output = tmp_path / "rendered"
     assert run("render", "--target", str(tmp_path / "own"), "--output", str(output)) == 0
@@ -198,7 +198,7 @@ def test_render_takes_checkpoints_instead_of_a_profile(tmp_path, capsys):
     assert capsys.readouterr().out.startswith(f"{output}: preprocessing, ")
 
 
-def test_doctor_finds_this_machine_fit(capsys):
+def test_doctor_finds_no_problem_on_this_machine(capsys):
     assert run("doctor") == 0
     shown = capsys.readouterr().out
     for subject in ("glibc", "Python", "Triton", "torch", "/dev/shm", "memory", "GPU"):
@@ -210,7 +210,7 @@ def test_doctor_shows_the_version_of_the_server_not_of_the_wheel():
     assert triton.found == "2.51.0 (nvidia-pytriton 0.7.0)"
 
 
-def test_doctor_names_a_fix_when_something_is_missing(monkeypatch, capsys):
+def test_doctor_names_a_fix_if_something_is_missing(monkeypatch, capsys):
     monkeypatch.setattr(doctor, "GLIBC", (99, 0))
     assert run("doctor") == 1
     assert "missing" in capsys.readouterr().out
@@ -219,7 +219,7 @@ def test_doctor_names_a_fix_when_something_is_missing(monkeypatch, capsys):
     assert glibc.fix == "needs 99.0: Debian 12, Ubuntu 22.04 or later"
 
 
-def test_doctor_shows_what_to_install_letter_for_letter(monkeypatch, capsys):
+def test_doctor_prints_square_brackets_literally(monkeypatch, capsys):
     missing = Finding("torch", "[none]", good=False, fix="install 'x[y]'")
     monkeypatch.setattr(doctor, "examine", lambda: [missing])
     assert run("doctor") == 1
@@ -228,14 +228,14 @@ def test_doctor_shows_what_to_install_letter_for_letter(monkeypatch, capsys):
     assert missing.found in shown
 
 
-def test_doctor_asks_no_more_of_a_machine_that_is_no_linux(monkeypatch):
+def test_doctor_checks_only_the_system_if_it_is_not_linux(monkeypatch):
     monkeypatch.setattr(doctor.platform, "system", lambda: "Darwin")
     (only,) = doctor.examine()
     assert only.good is False
 
 
 @pytest.mark.parametrize("name", ["http", "gateway"])
-def test_doctor_only_notes_a_port_that_is_taken(name):
+def test_a_port_in_use_does_not_fail_doctor(name):
     with socket.create_server(("127.0.0.1", 0)) as busy:
         number = busy.getsockname()[1]
         finding = doctor.examine_port(name, number)
@@ -244,12 +244,12 @@ def test_doctor_only_notes_a_port_that_is_taken(name):
     assert f"--{name}-port 0" in finding.fix
 
 
-def test_doctor_looks_at_every_port_of_up():
+def test_doctor_checks_every_port_of_up():
     ports = {finding.subject for finding in doctor.examine() if finding.subject.endswith(" port")}
     assert ports == {"http port", "grpc port", "metrics port", "gateway port"}
 
 
-def test_doctor_says_which_python_has_no_shared_library(monkeypatch):
+def test_doctor_names_a_python_without_a_shared_library(monkeypatch):
     for module in (doctor, install):
         monkeypatch.setattr(module, "find_libpython", lambda: None)
     findings = {finding.subject: finding for finding in doctor.examine()}

@@ -1,4 +1,4 @@
-"""The configuration strings of NVIDIA's documents, and errors in others."""
+"""The configuration strings of NVIDIA's documentation, and errors in others."""
 
 import pytest
 
@@ -18,7 +18,7 @@ EIGHT = [*range(8)]
         (PromptLookupConfig, "[4,2,[4,5,6,7]]", [4, 2, [4, 5, 6, 7]]),
     ],
 )
-def test_strings_of_the_documents_are_read(config, text, parts):
+def test_documented_config_strings_are_parsed(config, text, parts):
     assert [*config.parse(text).model_dump().values()] == parts
 
 
@@ -47,7 +47,7 @@ def test_strings_of_the_documents_are_read(config, text, parts):
         ("[4,[0],[1],1]", "use_logits must be a valid boolean, not 1"),
     ],
 )
-def test_wrong_part_is_named_with_an_example(text, message):
+def test_an_error_names_the_wrong_part_and_shows_an_example(text, message):
     with pytest.raises(TandemError) as refused:
         DraftTargetConfig.parse(text)
     assert message in str(refused.value)

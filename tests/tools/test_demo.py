@@ -1,4 +1,4 @@
-"""What `tandem demo` makes of the answers."""
+"""The report of `tandem demo`."""
 
 import io
 import json
@@ -27,7 +27,7 @@ def report(*comparisons):
     return status, file.getvalue()
 
 
-def test_prompts_are_the_first_of_each_kind(tmp_path):
+def test_the_first_prompts_of_each_kind_are_used(tmp_path):
     path = tmp_path / "prompts.jsonl"
     kinds = {i: "edit" if i in (3, 7) else "completion" for i in range(9)}
     lines = [{"id": str(i), "kind": kinds[i], "prompt": f"def f{i}("} for i in range(9)]
@@ -36,23 +36,23 @@ def test_prompts_are_the_first_of_each_kind(tmp_path):
     assert demo.read_prompts(path) == wanted
 
 
-def test_statistics_are_of_the_median_times():
+def test_statistics_use_median_times():
     assert cells([comparison()]) == ["20", "10.0", "20.0", "2.00x", "25%", "2.00", "yes"]
 
 
-def test_total_adds_up_times_and_tokens():
+def test_the_total_sums_times_and_tokens():
     total = cells([comparison(), comparison(), comparison(said="sane")])
     assert total == ["60", "10.0", "20.0", "2.00x", "25%", "2.00", "NO"]
 
 
-def test_statistics_say_so_when_nothing_was_drafted():
+def test_statistics_say_that_nothing_was_drafted():
     nothing = PromptComparison(
         DatasetPrompt("x", "edit", "one"), [answer("t", 1.0)], [answer("t", 1.0)]
     )
     assert "-" in cells([nothing])
 
 
-def test_report_is_content_when_all_texts_are_the_same():
+def test_the_report_succeeds_if_all_texts_are_equal():
     status, text = report(comparison("one", kind="completion"), comparison("two"))
     assert status == 0
     assert "different" not in text
@@ -64,13 +64,13 @@ def test_report_is_content_when_all_texts_are_the_same():
     ]
 
 
-def test_report_says_which_prompt_differs_and_where():
+def test_the_report_names_the_prompt_and_character_that_differ():
     status, text = report(comparison("one"), comparison("two", "the same", "the sane"))
     assert status == 1
     assert "different: two: character 6: none says 'me', another answer 'ne'" in text.splitlines()
 
 
-def test_report_says_where_the_time_of_a_round_went():
+def test_the_report_splits_the_time_of_a_round():
     timed = comparison()
     for each in timed.speculative:
         each.statistics = {"target_seconds": 0.5, "draft_seconds": 0.25}
@@ -82,12 +82,12 @@ def test_report_says_where_the_time_of_a_round_went():
     ]
 
 
-def test_text_that_stops_short_differs_where_it_stops():
+def test_a_shorter_text_differs_at_its_end():
     assert comparison(said="sa").difference == (
         "one: character 2: none says 'me', another answer ''"
     )
 
 
-def test_long_prompt_is_shown_from_its_end():
+def test_only_the_end_of_a_long_prompt_is_shown():
     assert demo.last_lines("a\nb\nc", 3) == "a\nb\nc"
     assert demo.last_lines("a\nb\nc", 2) == "...\nb\nc"

@@ -1,4 +1,4 @@
-"""A deployment gives each of its models what the profile and the checkpoints say."""
+"""A deployment derives each model's settings from the profile and the checkpoints."""
 
 import pytest
 from checkpoints import write_tokenizer
@@ -9,7 +9,7 @@ from tandem.tools.errors import TandemError
 from tandem.tools.profiles import deployment
 
 
-def test_profile_fills_defaults_from_the_checkpoints(folder):
+def test_defaults_come_from_the_checkpoints(folder):
     settings = load(folder, profile()).loop_settings()
     assert settings.target.max_seq_len == 1024
     assert settings.target.kv_cache_tokens == 16 * 1024
@@ -18,24 +18,24 @@ def test_profile_fills_defaults_from_the_checkpoints(folder):
     assert settings.draft.model == "draft"
 
 
-def test_profile_without_a_draft_looks_up(folder):
+def test_without_a_draft_model_the_default_is_prompt_lookup(folder):
     settings = load(folder, profile(engines=engines())).loop_settings()
     assert settings.drafter == "prompt_lookup"
     assert settings.drafters == ("prompt_lookup", "none")
     assert settings.draft is None
 
 
-def test_profile_with_a_draft_lets_a_request_choose_among_all(folder):
+def test_with_a_draft_model_a_request_may_choose_any_drafter(folder):
     settings = load(folder, profile()).loop_settings()
     assert settings.drafters == ("draft_model", "prompt_lookup", "hybrid", "none")
 
 
-def test_target_that_verifies_no_drafts_gets_none(folder):
+def test_a_target_with_max_draft_len_0_allows_only_none(folder):
     settings = load(folder, profile(engines=engines(max_draft_len=0))).loop_settings()
     assert settings.drafters == ("none",)
 
 
-def test_drafting_ahead_is_where_it_pays_and_that_is_on_two_devices(folder):
+def test_drafting_ahead_is_the_default_only_on_two_devices(folder):
     pair = profile()["engines"]
     settings = load(folder, profile()).loop_settings()
     assert (settings.draft_ahead, settings.draft_branches) == (None, True)
@@ -48,26 +48,26 @@ def test_drafting_ahead_is_where_it_pays_and_that_is_on_two_devices(folder):
     assert load(folder, profile(engines=pair)).loop_settings().engines_share_device
 
 
-def test_draft_may_see_less_than_the_target(folder):
+def test_the_draft_may_have_a_shorter_max_seq_len(folder):
     short = profile()
     short["engines"]["draft"]["max_seq_len"] = 512
     settings = load(folder, short).loop_settings()
     assert (settings.target.max_seq_len, settings.draft.max_seq_len) == (1024, 512)
 
 
-def test_own_checkpoints_need_no_profile(folder):
+def test_checkpoints_need_no_profile(folder):
     write_tokenizer(folder / "target")
     planned = deployment.for_checkpoints(folder / "target", folder / "draft")
     assert planned.loop_settings().drafter == "draft_model"
 
 
-def test_wrong_own_checkpoint_names_the_option(folder):
+def test_an_error_in_a_checkpoint_names_its_option(folder):
     write_tokenizer(folder / "target")
     with pytest.raises(TandemError, match="--draft: no folder"):
         deployment.for_checkpoints(folder / "target", folder / "nowhere")
 
 
-def test_own_checkpoints_are_checked_before_their_weights_are_there(folder):
+def test_checkpoints_are_checked_before_weights_are_downloaded(folder):
     write_tokenizer(folder / "target")
     (folder / "target" / "model.safetensors").unlink()
     planned = deployment.for_checkpoints(folder / "target", None, name="mine", with_weights=False)
@@ -76,13 +76,13 @@ def test_own_checkpoints_are_checked_before_their_weights_are_there(folder):
         deployment.for_checkpoints(folder / "target", None)
 
 
-def test_draft_len_may_follow_what_drafts_earn(folder):
+def test_draft_len_may_be_auto(folder):
     settings = load(folder, profile(decoding={"draft_len": "auto"})).loop_settings()
     assert settings.draft_len == AUTO
     assert settings.draft_stops_when_unsure
 
 
-def test_each_engines_cache_is_counted_apart(folder):
+def test_each_engine_has_its_own_kv_cache_size(folder):
     small = profile()
     small["engines"]["target"]["kv_cache_tokens"] = 4096
     small["engines"]["draft"] |= {"kv_cache_tokens": 1024, "kv_block_tokens": 16}
@@ -98,7 +98,7 @@ def test_each_engine_has_the_profiles_timeout(folder):
     assert (settings.target.timeout, settings.draft.timeout) == (3.0, 2.0)
 
 
-def test_settings_answer_for_a_draft_that_is_not_there(folder):
+def test_settings_have_values_without_a_draft_model(folder):
     settings = load(folder, profile(engines=engines())).loop_settings()
     assert settings.draft_kv_blocks == 0
     assert settings.draft_logits_tell_all
@@ -106,7 +106,7 @@ def test_settings_answer_for_a_draft_that_is_not_there(folder):
     assert not settings.shared_logits
 
 
-def test_longest_text_follows_from_the_tokenizer_unless_the_profile_wants_less(folder):
+def test_the_longest_text_is_limited_by_tokenizer_and_profile(folder):
     planned = load(folder, profile())
     fits = planned.tokenizer.longest_token_bytes * 1024
     assert planned.max_text_bytes == fits
@@ -117,7 +117,7 @@ def test_longest_text_follows_from_the_tokenizer_unless_the_profile_wants_less(f
         assert [settings.max_text_bytes for settings in told] == [expected] * 3
 
 
-def test_limits_of_a_request_are_the_profiles(folder):
+def test_request_limits_come_from_the_profile(folder):
     limits = {"max_words": 2, "max_words_bytes": 3, "max_ngram_size": 4, "max_logits_bytes": 0}
     planned = load(folder, profile(limits=limits, admission={"max_queue_bytes": 5}))
     settings = planned.loop_settings()
@@ -127,7 +127,7 @@ def test_limits_of_a_request_are_the_profiles(folder):
         assert (told.max_words, told.max_words_bytes) == (2, 3)
 
 
-def test_loops_share_what_the_profile_admits(folder):
+def test_loops_share_the_admission_limits(folder):
     planned = load(folder, profile(instances=2, admission={"max_queue_bytes": 5}))
     settings = planned.loop_settings()
     assert (settings.instances, settings.max_requests, settings.max_queue) == (2, 64, 64)
@@ -135,7 +135,7 @@ def test_loops_share_what_the_profile_admits(folder):
     assert planned.thread_pool_size == load(folder, profile()).thread_pool_size
 
 
-def test_tokenizer_models_know_how_long_a_sequence_is(folder):
+def test_tokenizer_models_know_max_seq_len(folder):
     planned = load(folder, profile())
     assert planned.tokenizer_settings().max_seq_len == 1024
     assert planned.detokenizer_settings().max_seq_len == 1024

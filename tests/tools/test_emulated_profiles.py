@@ -1,4 +1,4 @@
-"""The emulated profiles say what the published rows were calibrated to, and mistakes are named."""
+"""Emulated profiles have the published calibration, and mistakes are named."""
 
 from pathlib import Path
 
@@ -15,7 +15,7 @@ LANGUAGE = {"alpha": 0.8}
 
 
 @pytest.mark.parametrize("row", rows(), ids=lambda row: row.profile.stem)
-def test_a_pairs_profile_has_its_published_facts(row):
+def test_a_profile_has_the_published_speeds_of_its_pair(row):
     facts, two = PUBLISHED["profiles"][row.name], PUBLISHED["two_state"]
     engines = yaml.safe_load(row.profile.read_text())["engines"]
     target, draft = engines["target"], engines["draft"]
@@ -45,7 +45,7 @@ def test_every_profile_of_a_benchmark_can_be_deployed(name):
     assert planned.profile.name == name
 
 
-def test_engines_of_two_languages_are_refused(tmp_path):
+def test_engines_with_different_languages_are_rejected(tmp_path):
     profile = yaml.safe_load((PROFILES / "emulated-zero.yaml").read_text())
     for engine in profile["engines"].values():
         engine["tokenizer"] = str(PROFILES.parent / "demo" / "tokenizer")
@@ -58,7 +58,7 @@ def test_engines_of_two_languages_are_refused(tmp_path):
 
 @pytest.fixture
 def plan(tmp_path):
-    """Plan a profile of emulated engines, some keys of its target changed."""
+    """Plan a profile of emulated engines, with some keys of its target changed."""
     write_tokenizer(tmp_path / "tokenizer")
 
     def load(**changes):
@@ -71,7 +71,7 @@ def plan(tmp_path):
     return load
 
 
-def test_the_vocabulary_is_the_tokenizers_or_padded(plan):
+def test_the_vocabulary_may_be_larger_than_the_tokenizers(plan):
     size = plan().tokenizer.size
     assert plan().target.vocab_size == size
     padded = plan(vocab_size=128_256)
@@ -79,7 +79,7 @@ def test_the_vocabulary_is_the_tokenizers_or_padded(plan):
     assert int(padded.target.parameters["high_id"]) <= size
 
 
-def test_it_never_says_a_special_token(plan):
+def test_emulated_engines_never_emit_special_tokens(plan):
     planned = plan()
     low, high = (int(planned.target.parameters[name]) for name in ("low_id", "high_id"))
     assert not any(low <= end < high for end in planned.end_ids)
@@ -99,6 +99,6 @@ def test_it_never_says_a_special_token(plan):
         ),
     ],
 )
-def test_a_mistake_is_said_in_one_line_with_its_place(plan, changes, message):
+def test_a_mistake_is_a_one_line_error_with_its_place(plan, changes, message):
     with pytest.raises(TandemError, match=message):
         plan(**changes)

@@ -1,4 +1,4 @@
-"""Engines that draft by themselves: what a profile says of them, and which settings they get."""
+"""Engines that draft by themselves: their sections in profiles, and the settings they get."""
 
 import json
 
@@ -34,7 +34,7 @@ def plan(folder):
 
 
 def told(planned):
-    """The parameters of the target's model, as they are meant."""
+    """The decoded parameters of the target's model."""
     parameters = dict(planned.target.parameters)
     texts = ("engine", "checkpoint", "device", "dtype", "model", "draft_model")
     return {
@@ -64,19 +64,19 @@ TOLD = {
 }
 
 
-def test_torch_target_gets_the_lookup_settings(plan):
+def test_a_torch_target_gets_the_lookup_settings(plan):
     planned = plan(prompt_lookup=LOOKUP)
     assert TOLD.items() <= told(planned).items()
     assert planned.target.capabilities == capabilities.TORCH_LOOKUP
 
 
-def test_torch_target_looks_nothing_up_by_default(plan):
+def test_a_torch_target_has_no_lookup_by_default(plan):
     planned = plan()
     assert told(planned)["prompt_lookup_num_tokens"] == 0
     assert planned.target.capabilities == capabilities.TORCH
 
 
-def test_lookup_in_the_engine_has_the_documents_defaults(plan):
+def test_in_engine_lookup_has_the_documented_defaults(plan):
     parameters = told(plan(prompt_lookup={}))
     assert parameters["prompt_lookup_num_tokens"] == 4
     assert parameters["max_matching_ngram_size"] == 2
@@ -91,19 +91,19 @@ def test_the_loop_knows_that_the_engine_drafts(plan, kind):
     assert settings.target.max_draft_len == 0
 
 
-def test_longer_drafts_than_the_torch_target_verifies_are_refused(plan):
+def test_lookups_longer_than_max_draft_len_are_rejected(plan):
     assert "engines.target: prompt_lookup_num_tokens (10) is over max_draft_len (8)" in refusal(
         plan, prompt_lookup=LOOKUP, max_draft_len=8
     )
 
 
-def test_hybrids_field_is_unknown_to_an_engine(plan):
+def test_an_engine_rejects_the_setting_of_hybrid(plan):
     assert "engines.target.prompt_lookup.hybrid_min_ngram_size: unknown key" in refusal(
         plan, prompt_lookup={"hybrid_min_ngram_size": 2}
     )
 
 
-def test_draft_engine_looks_nothing_up(plan, folder):
+def test_a_draft_engine_rejects_prompt_lookup(plan, folder):
     write_empty(folder / "target", 300)
     path = folder / "profile.yaml"
     plan()
@@ -114,7 +114,7 @@ def test_draft_engine_looks_nothing_up(plan, folder):
         deployment.load(path)
 
 
-def test_llmapi_target_gets_its_model_and_the_lookup_settings(plan, folder):
+def test_an_llmapi_target_gets_its_model_and_lookup_settings(plan, folder):
     planned = plan(kind="llmapi", prompt_lookup=LOOKUP, max_batch_size=8)
     parameters = told(planned)
     assert {**TOLD, "lookup_is_public": False}.items() <= parameters.items()
@@ -126,19 +126,19 @@ def test_llmapi_target_gets_its_model_and_the_lookup_settings(plan, folder):
     assert planned.target.capabilities == capabilities.LLMAPI_SPECULATIVE
 
 
-def test_llmapi_weights_may_be_elsewhere(plan, folder):
+def test_llmapi_weights_may_be_outside_the_checkpoint_folder(plan, folder):
     (folder / "target" / "model.safetensors").unlink()
     assert told(plan(kind="llmapi", model="meta-llama/x"))["model"] == "meta-llama/x"
 
 
-def test_llmapi_target_may_draft_by_a_model(plan, folder):
+def test_an_llmapi_target_may_use_a_draft_model(plan, folder):
     parameters = told(plan(kind="llmapi", draft={"checkpoint": "draft", "draft_len": 5}))
     assert parameters["draft_len"] == 5
     assert parameters["draft_model"] == str(folder / "draft")
     assert parameters["prompt_lookup_num_tokens"] == 0
 
 
-def test_llmapi_target_without_speculation_is_a_control(plan):
+def test_an_llmapi_target_may_run_without_speculation(plan):
     planned = plan(kind="llmapi")
     assert planned.target.capabilities == capabilities.LLMAPI
     assert planned.loop_settings().drafters == ("none",)
@@ -173,11 +173,11 @@ def test_llmapi_target_without_speculation_is_a_control(plan):
         ({"enable_block_reuse": "yes"}, "engines.target.enable_block_reuse: must be"),
     ],
 )
-def test_what_does_not_fit_is_refused_by_place(plan, target, words):
+def test_conflicting_settings_are_rejected_with_their_place(plan, target, words):
     assert words in refusal(plan, kind="llmapi", **target)
 
 
-def test_draft_model_of_another_vocabulary_is_refused(plan, folder):
+def test_a_draft_model_with_another_vocabulary_is_rejected(plan, folder):
     write_tokenizer(folder / "target")
     write_tokenizer(folder / "draft", size=280)
     assert "engines.target.draft.checkpoint" in refusal(
@@ -185,7 +185,7 @@ def test_draft_model_of_another_vocabulary_is_refused(plan, folder):
     )
 
 
-def test_rendered_llmapi_model_carries_no_weights(plan, tmp_path):
+def test_a_rendered_llmapi_model_contains_no_weights(plan, tmp_path):
     planned = plan(kind="llmapi", prompt_lookup={})
     repository.render(planned, tmp_path / "models")
     version = tmp_path / "models" / "target" / "1"
@@ -195,7 +195,7 @@ def test_rendered_llmapi_model_carries_no_weights(plan, tmp_path):
     ]
 
 
-def test_shipped_profile_speculates_as_the_document_does(shipped):
+def test_the_shipped_profile_speculates_as_documented(shipped):
     planned = deployment.load(shipped(SHIPPED))
     parameters = told(planned)
     assert parameters["prompt_lookup_num_tokens"] == 4
@@ -204,7 +204,7 @@ def test_shipped_profile_speculates_as_the_document_does(shipped):
     assert planned.loop_settings().drafter == "engine"
 
 
-def test_control_of_an_engine_that_drafts_is_not_served_by_it(shipped):
+def test_an_engine_that_drafts_by_itself_serves_no_baseline_entry(shipped):
     path = shipped(SHIPPED)
     control = "  - {name: ensemble, kind: forward, drafter: none}\n\nadmission"
     path.write_text(path.read_text().replace("\nadmission", control))

@@ -1,4 +1,4 @@
-"""Whether models fit into the memory that there is, and how long their caches may be."""
+"""Whether models fit into the available memory, and the sizes of their KV caches."""
 
 import json
 from dataclasses import replace
@@ -31,7 +31,7 @@ def planned(checkpoint, monkeypatch):
     return deployment.for_checkpoints(checkpoint, checkpoint)
 
 
-def test_models_larger_than_memory_are_refused_with_what_takes_how_much(planned, monkeypatch):
+def test_models_larger_than_memory_are_rejected_with_their_sizes(planned, monkeypatch):
     monkeypatch.setattr(fit, "free_memory", lambda: 2_000_000_000)
     with pytest.raises(TandemError) as refused:
         fit.fit_of(planned, COUNTS).check()
@@ -45,7 +45,7 @@ def test_models_larger_than_memory_are_refused_with_what_takes_how_much(planned,
 @pytest.mark.parametrize(
     ("free", "tokens"), [(4_000_000_000, 16 * 1024), (2_637_600_000, 1024), (2_872_000_000, 8191)]
 )
-def test_kv_caches_are_what_memory_holds(planned, monkeypatch, free, tokens):
+def test_kv_caches_fill_the_free_memory(planned, monkeypatch, free, tokens):
     monkeypatch.setattr(fit, "free_memory", lambda: free)
     found = fit.fit_of(planned, COUNTS)
     found.check()
@@ -56,7 +56,7 @@ def test_kv_caches_are_what_memory_holds(planned, monkeypatch, free, tokens):
     assert served.target.kv_cache_tokens == found.kv_cache_tokens()["target"]
 
 
-def test_gpu_holds_the_weights_in_their_own_type(checkpoint, monkeypatch):
+def test_a_gpu_holds_weights_in_their_own_type(checkpoint, monkeypatch):
     planned = deployment.for_checkpoints(checkpoint, None)
     monkeypatch.setattr(fit, "free_gpu_memory", lambda _: 2_000_000_000)
     found = fit.fit_of(planned, {"target": 400_000_000})
@@ -64,7 +64,7 @@ def test_gpu_holds_the_weights_in_their_own_type(checkpoint, monkeypatch):
     assert (found.fits, found.on_gpu) == (True, True)
 
 
-def test_a_gpu_gives_a_cache_without_pages_twice_its_tokens(planned, monkeypatch):
+def test_an_unpaged_cache_takes_twice_the_memory_on_a_gpu(planned, monkeypatch):
     on_cpu = fit.fit_of(planned, COUNTS).needs["target"].token_bytes
     monkeypatch.setattr(fit, "free_gpu_memory", lambda _: 2_000_000_000)
     assert fit.fit_of(planned, COUNTS).needs["target"].token_bytes == on_cpu // 2 * 2
@@ -75,14 +75,14 @@ def test_a_gpu_gives_a_cache_without_pages_twice_its_tokens(planned, monkeypatch
     assert paged == on_cpu // 2
 
 
-def test_a_part_of_a_gpu_is_left_alone(monkeypatch):
+def test_a_fraction_of_gpu_memory_stays_free(monkeypatch):
     for told, free in (([70, 100], 60), ([5, 100], 0), ([], None)):
         monkeypatch.setattr(machine, "_asked", lambda _, told=told: told)
         assert machine.free_gpu_memory(0.9) == free
         assert machine.count_gpus() == (told[0] if told else 0)
 
 
-def test_memory_of_a_container_is_what_its_limit_leaves(tmp_path, monkeypatch):
+def test_a_containers_free_memory_respects_its_limit(tmp_path, monkeypatch):
     meminfo = tmp_path / "meminfo"
     meminfo.write_text("MemTotal: 9000 kB\nMemAvailable:    8000 kB\n")
     monkeypatch.setattr(machine, "MEMINFO", meminfo)

@@ -1,4 +1,4 @@
-"""`tandem gateway`: what it says when it cannot start, and what it needs."""
+"""`tandem gateway`: its errors if it cannot start, and its dependencies."""
 
 import socket
 import subprocess
@@ -21,21 +21,21 @@ TOKENIZER = Path(__file__).resolve().parents[2] / "demo" / "tokenizer"
         (["--tokenizer", TOKENIZER, "--max-body-mb", "0"], "'0' is not a whole number"),
     ],
 )
-def test_what_is_wrong_is_one_line(capsys, options, message):
+def test_gateway_errors_are_one_line(capsys, options, message):
     assert main(["gateway", "--port", "0", *map(str, options)]) == 1
     shown = capsys.readouterr().err
     assert message in shown
     assert shown.count("\n") == 1
 
 
-def test_a_busy_port_names_the_option(capsys):
+def test_a_port_in_use_names_the_option(capsys):
     with socket.create_server(("127.0.0.1", 0)) as busy:
         number = busy.getsockname()[1]
         assert main(["gateway", "--tokenizer", str(TOKENIZER), "--port", str(number)]) == 1
     assert f"cannot listen on 127.0.0.1:{number}: " in capsys.readouterr().err
 
 
-def test_up_names_a_busy_port_before_it_starts_anything(capsys):
+def test_up_rejects_a_port_in_use_before_it_starts_anything(capsys):
     with socket.create_server(("127.0.0.1", 0)) as busy:
         number = busy.getsockname()[1]
         arguments = ["up", "--profile", "emulated-zero", "--gateway-port", str(number)]
@@ -45,7 +45,7 @@ def test_up_names_a_busy_port_before_it_starts_anything(capsys):
     assert "starting Triton" not in told
 
 
-def test_a_package_that_is_missing_is_named(capsys, monkeypatch):
+def test_a_missing_package_is_named(capsys, monkeypatch):
     monkeypatch.setitem(sys.modules, "uvicorn", None)
     monkeypatch.delitem(sys.modules, "tandem.gateway.server", raising=False)
     assert main(["gateway", "--tokenizer", str(TOKENIZER), "--port", "0"]) == 1
@@ -54,7 +54,7 @@ def test_a_package_that_is_missing_is_named(capsys, monkeypatch):
     )
 
 
-def test_gateway_needs_neither_torch_nor_transformers():
+def test_the_gateway_imports_neither_torch_nor_transformers():
     code = (
         "import sys, tandem.tools.cli, tandem.tools.commands.gateway, tandem.gateway.app\n"
         "print({'torch', 'transformers'} & set(sys.modules))"

@@ -17,7 +17,7 @@ def parse(*arguments):
     return parser.parse_args(arguments)
 
 
-def test_options_become_inputs_and_what_is_left_out_is_not_sent():
+def test_only_given_options_are_sent():
     options = parse(
         *("x", "--drafter", "none", "--top-k", "3", "--temperature", "0.5", "--seed", "9"),
         *("--stop", "a", "--stop", "b", "--no-use-draft-logits"),
@@ -47,7 +47,7 @@ def test_options_become_inputs_and_what_is_left_out_is_not_sent():
         (["--beams", "2"], "unrecognized arguments: --beams 2"),
     ],
 )
-def test_wrong_option_is_named_in_one_line(arguments, message, capsys):
+def test_an_invalid_option_is_named_in_one_line(arguments, message, capsys):
     assert command.main(["generate", "x", *arguments]) == 1
     assert capsys.readouterr().err.startswith(f"tandem: {message}")
 
@@ -62,14 +62,14 @@ def test_warnings_of_an_answer_are_printed(monkeypatch, capsys):
     assert "\nwarning: uniqueItems is not enforced\n" in capsys.readouterr().err
 
 
-def test_missing_server_is_one_line_that_says_how_to_start_one(capsys):
+def test_without_a_server_the_error_says_how_to_start_one(capsys):
     assert command.main(["generate", "x", "--url", "127.0.0.1:1"]) == 1
     output = capsys.readouterr()
     assert output.out == ""
     assert output.err == ("tandem: no server answers at 127.0.0.1:1; start one with: tandem up\n")
 
 
-def test_a_schema_is_sent_as_it_is_in_its_file(tmp_path, monkeypatch):
+def test_a_schema_file_is_sent_unchanged(tmp_path, monkeypatch):
     schema = '{"type" : "object"}\n'
     (tmp_path / "a.json").write_text(schema)
     sent = {
@@ -95,7 +95,7 @@ def test_a_schema_is_sent_as_it_is_in_its_file(tmp_path, monkeypatch):
         (b"[" * 100_000, "{} nests too deep"),
     ],
 )
-def test_a_file_that_is_no_schema_is_named_in_one_line(tmp_path, content, line, capsys):
+def test_a_file_without_a_schema_is_named_in_one_line(tmp_path, content, line, capsys):
     path = tmp_path / "a.json"
     if content is not None:
         path.write_bytes(content)
@@ -105,6 +105,6 @@ def test_a_file_that_is_no_schema_is_named_in_one_line(tmp_path, content, line, 
     assert error.count("\n") == 1
 
 
-def test_standard_input_holds_one_thing(capsys):
+def test_prompt_and_schema_cannot_both_come_from_standard_input(capsys):
     assert command.main(["generate", "-", "--json-schema", "-"]) == 1
     assert "cannot both be read from standard input" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""A GGUF file becomes a checkpoint in the cache: once, whole or not at all."""
+"""A GGUF file is converted once to a checkpoint in the cache, completely or not at all."""
 
 import os
 
@@ -43,7 +43,7 @@ def refusal(call):
     return text
 
 
-def test_gguf_file_is_a_model_that_needs_no_profile(file, converted):
+def test_a_gguf_file_needs_no_profile(file, converted):
     source = model_named(str(file))
     assert source == GgufFile(file)
     assert source.name == "small"
@@ -53,7 +53,7 @@ def test_gguf_file_is_a_model_that_needs_no_profile(file, converted):
     assert (converted / "chat_template.jinja").read_text() == TEMPLATE
 
 
-def test_weights_are_what_the_file_holds(file, converted):
+def test_weights_equal_the_files_contents(file, converted):
     from gguf import GGUFReader
     from safetensors.numpy import load_file
 
@@ -66,12 +66,12 @@ def test_weights_are_what_the_file_holds(file, converted):
     assert GgufFile(file).describe().num_parameters == pytest.approx(size, rel=0.01)
 
 
-def test_file_is_converted_once(file, converted, monkeypatch):
+def test_a_file_is_converted_once(file, converted, monkeypatch):
     monkeypatch.setattr(GgufFile, "_dequantize", lambda *_: pytest.fail("it was there"))
     assert GgufFile(file).checkpoint() == converted
 
 
-def test_changed_file_is_converted_anew_and_the_old_one_goes(cache, file, converted, monkeypatch):
+def test_a_changed_file_replaces_its_old_conversion(cache, file, converted, monkeypatch):
     made = []
 
     def dequantize(_, folder):
@@ -92,7 +92,7 @@ def test_changed_file_is_converted_anew_and_the_old_one_goes(cache, file, conver
     ]
 
 
-def test_failed_conversion_leaves_nothing_and_is_one_short_line(cache, tmp_path):
+def test_a_failed_conversion_leaves_no_files(cache, tmp_path):
     broken = tmp_path / "broken.gguf"
     broken.write_bytes(b"GGUF" + bytes(range(256)) * 4)
     text = refusal(GgufFile(broken).checkpoint)
@@ -101,14 +101,14 @@ def test_failed_conversion_leaves_nothing_and_is_one_short_line(cache, tmp_path)
     assert not [path for path in cache.glob("*broken*") if path.suffix != ".lock"]
 
 
-def test_missing_package_is_told_with_the_extra_that_brings_it(file, monkeypatch):
+def test_a_missing_package_is_named_with_its_extra(file, monkeypatch):
     monkeypatch.setattr(gguf_module, "PACKAGES", ("no-such-package",))
     assert refusal(GgufFile(file).checkpoint) == (
         f"{file}: a GGUF file needs the package no-such-package; {extras.install('gguf')}"
     )
 
 
-def test_part_of_a_split_model_is_refused(tmp_path):
+def test_part_of_a_split_model_is_rejected(tmp_path):
     part = tmp_path / "big-00001-of-00002.gguf"
     part.write_bytes(b"GGUF")
     assert "is a part of a split model; join the parts first" in refusal(

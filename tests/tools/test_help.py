@@ -1,4 +1,4 @@
-"""What a newcomer reads first: the overview, and the help of each verb."""
+"""The overview and the help of each command."""
 
 import argparse
 import re
@@ -19,12 +19,12 @@ def parser(name):
 
 
 def told_options(name):
-    """The options of a verb that its help shows, the help itself left out."""
+    """The options in a command's help, except --help."""
     return [action for action in parser(name)._actions if action.dest != "help"]
 
 
 @pytest.mark.parametrize("arguments", [[], ["-h"], ["--help"]])
-def test_overview_names_every_verb_with_what_it_does(arguments, capsys):
+def test_the_overview_describes_every_command(arguments, capsys):
     assert command.main(arguments) == 0
     shown = capsys.readouterr().out
     for name, verb in VERBS.items():
@@ -34,13 +34,13 @@ def test_overview_names_every_verb_with_what_it_does(arguments, capsys):
     assert max(map(len, shown.splitlines())) <= 100
 
 
-def test_version_is_the_packages(capsys):
+def test_version_prints_the_package_version(capsys):
     assert command.main(["--version"]) == 0
     assert capsys.readouterr().out == f"tandem {metadata.version('tandem-triton')}\n"
 
 
 @pytest.mark.parametrize("name", VERBS)
-def test_help_has_a_description_and_examples_that_are_understood(name, capsys):
+def test_help_has_a_description_and_valid_examples(name, capsys):
     with pytest.raises(SystemExit) as ended:
         command.main([name, "--help"])
     assert ended.value.code == 0
@@ -56,20 +56,20 @@ def test_help_has_a_description_and_examples_that_are_understood(name, capsys):
 
 
 @pytest.mark.parametrize("step", FIRST_STEPS)
-def test_first_steps_are_understood(step):
+def test_first_steps_are_valid_commands(step):
     _, name, *arguments = shlex.split(step)
     parser(name).parse_args(arguments)
 
 
 @pytest.mark.parametrize("name", VERBS)
-def test_options_stand_in_groups(name):
+def test_every_option_is_in_a_named_group(name):
     made = parser(name)
     (unnamed,) = [group for group in made._action_groups if group.title == "options"]
     assert [action.dest for action in unnamed._group_actions] == ["help"]
 
 
 @pytest.mark.parametrize("name", VERBS)
-def test_help_of_options_are_sentences(name):
+def test_the_help_of_each_option_is_a_sentence(name):
     for option in told_options(name):
         said = option.help
         assert said is not argparse.SUPPRESS

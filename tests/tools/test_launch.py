@@ -1,4 +1,4 @@
-"""How a TensorRT deployment is started: one process, one a GPU, or an orchestrator with workers."""
+"""Launch modes of a TensorRT deployment: one process, one per GPU, or an orchestrator."""
 
 import shlex
 
@@ -43,7 +43,7 @@ def ranks(command):
 
 
 @pytest.mark.parametrize("name", TENSORRT_PROFILES)
-def test_launch_commands_are_as_checked_in(name, shipped, tmp_path, capsys):
+def test_launch_commands_equal_the_golden_files(name, shipped, tmp_path, capsys):
     arguments = ["render", "--profile", str(shipped(name)), "--output", str(tmp_path / "models")]
     assert main(arguments) == 0
     printed = capsys.readouterr().out.replace(str(tmp_path), "")
@@ -51,7 +51,7 @@ def test_launch_commands_are_as_checked_in(name, shipped, tmp_path, capsys):
     check_golden(f"{name}/launch.txt", f"{printed}\n{script}")
 
 
-def test_other_engines_are_one_process(embedded_profile):
+def test_engines_other_than_tensorrt_take_one_process(embedded_profile):
     assert launch(embedded_profile) == SINGLE
     assert SINGLE.command(SERVER, ENDPOINTS, "p-") == [
         *SERVER,
@@ -61,11 +61,11 @@ def test_other_engines_are_one_process(embedded_profile):
 
 
 @pytest.mark.parametrize("devices", [[0], [1]])
-def test_engines_of_one_gpu_each_are_one_process(changed, devices):
+def test_engines_on_one_gpu_each_take_one_process(changed, devices):
     assert launch(changed("llama-2-7b-13b", {"engines.draft.device_ids": devices})).mode == "single"
 
 
-def test_one_engine_on_many_gpus_has_a_process_each(lookup):
+def test_an_engine_on_many_gpus_has_a_process_per_gpu(lookup):
     planned = launch(lookup)
     assert (planned.mode, planned.world_size, planned.environment) == ("leader", 4, {})
     first, *others = ranks(planned.command(SERVER, ENDPOINTS, "p-"))
@@ -78,7 +78,7 @@ def test_one_engine_on_many_gpus_has_a_process_each(lookup):
         assert not set(ENDPOINTS) & set(rank)
 
 
-def test_engines_under_other_names_are_loaded_under_them(changed):
+def test_renamed_engines_are_loaded_under_their_names(changed):
     path = changed("llama-2-7b-13b", FAST | {"models.target": "large", "models.draft": "small"})
     assert launch(path).engines == ("small", "large")  # fast logits: every rank loads both
 
@@ -86,7 +86,7 @@ def test_engines_under_other_names_are_loaded_under_them(changed):
 @pytest.mark.parametrize(
     ("draft", "gpus"), [({}, 4), (SMALL_DRAFT, 5), ({"engines.draft.device_ids": [4, 5, 6, 7]}, 8)]
 )
-def test_two_engines_of_which_one_has_many_gpus_make_an_orchestrator(changed, draft, gpus):
+def test_two_engines_with_many_gpus_use_an_orchestrator(changed, draft, gpus):
     planned = launch(changed(LARGE, draft))
     assert (planned.mode, planned.world_size) == ("orchestrator", 1)
     command = planned.command(SERVER, ENDPOINTS)
@@ -101,7 +101,7 @@ def test_two_engines_of_which_one_has_many_gpus_make_an_orchestrator(changed, dr
     ]
 
 
-def test_fast_logits_need_ranks_that_are_there_already(changed):
+def test_fast_logits_use_prespawned_ranks(changed):
     planned = launch(changed("llama-2-7b-13b", FAST))
     assert (planned.mode, planned.world_size) == ("prespawned", 3)
     assert planned.environment == {
@@ -111,7 +111,7 @@ def test_fast_logits_need_ranks_that_are_there_already(changed):
     assert len(ranks(planned.command(SERVER, ENDPOINTS))) == 3
 
 
-def test_fast_logits_of_many_gpus(changed):
+def test_fast_logits_count_the_ranks_of_many_gpus(changed):
     ids = {
         "engines.draft.run.participant_ids": [1],
         "engines.target.run.participant_ids": [2, 3, 4, 5],
@@ -129,7 +129,7 @@ def test_two_nodes_have_a_rank_per_gpu(two_nodes):
     assert len(ranks(launch(two_nodes).command(SERVER, ENDPOINTS))) == 16
 
 
-def test_two_nodes_are_not_started_from_here(two_nodes, capsys):
+def test_up_does_not_start_a_profile_for_two_nodes(two_nodes, capsys):
     for engine in trt_engines(deployment.load(two_nodes).profile).values():
         engine.engine_dir.mkdir(parents=True)
         (engine.engine_dir / "config.json").write_text("{}")

@@ -1,4 +1,4 @@
-"""What becomes of a request of the command line whose answer is left."""
+"""Commands that leave an answer early stop its request."""
 
 import itertools
 import threading
@@ -21,12 +21,12 @@ SERVES = "service"  # the threads that do
 
 
 class Service(service_pb2_grpc.GRPCInferenceServiceServicer):
-    """A Triton of a test's own, that answers without end until it is asked to stop."""
+    """A fake Triton that sends responses until it gets a `stop`."""
 
     def __init__(self, *, is_long=True, heeds=True, pauses=True):
         self._is_long, self._heeds, self._pauses = is_long, heeds, pauses
         self.requests, self.stops = [], []
-        self.all_came = threading.Event()  # what belongs to the request
+        self.all_came = threading.Event()  # the state of the request
         self.ended = threading.Event()
 
     def ModelStreamInfer(self, requests, context):  # noqa: N802
@@ -41,7 +41,7 @@ class Service(service_pb2_grpc.GRPCInferenceServiceServicer):
             self.stops.append(stop)
             yield from itertools.repeat(chunk(), MANY)  # they were on their way
             if self._heeds:
-                self.all_came.set()  # not reached where the client has cancelled before
+                self.all_came.set()  # not reached if the client has already cancelled
                 yield service_pb2.ModelStreamInferResponse(error_message="cancelled")
 
 
@@ -76,8 +76,8 @@ def leave(service):
         chunks.close()
 
 
-def test_an_answer_that_is_left_is_stopped_and_its_end_is_waited_for():
-    """Triton's one thread for streams can wait for ever behind a stream that is cancelled."""
+def test_leaving_an_answer_stops_it_and_waits_for_its_end():
+    """A cancelled stream can hang Triton's only thread for streams."""
     service = Service()
     leave(service)
     (request,), (stop,) = service.requests, service.stops
@@ -87,19 +87,19 @@ def test_an_answer_that_is_left_is_stopped_and_its_end_is_waited_for():
     (given,) = stop.inputs
     assert given.name == entry.STOP
     assert stop.raw_input_contents == [b"\1"]
-    # An end of its own would be taken for that of the request.
+    # A separate final response would be read as the end of the request.
     assert not stop.parameters["triton_enable_empty_final_response"].bool_param
 
 
 @pytest.mark.parametrize("pauses", [True, False])
-def test_a_server_that_heeds_no_stop_is_not_waited_for_without_end(monkeypatch, pauses):
+def test_the_wait_for_a_server_that_ignores_stops_is_limited(monkeypatch, pauses):
     monkeypatch.setattr(client, "SECONDS_TO_END", 0.3)
     leave(Service(heeds=False, pauses=pauses))
 
 
 @pytest.mark.parametrize("is_long", [True, False])
-def test_an_answer_that_has_ended_leaves_no_thread_behind(is_long):
-    """tritonclient keeps one of each stream that is cancelled; a benchmark has thousands."""
+def test_a_finished_answer_leaves_no_thread(is_long):
+    """tritonclient keeps a thread per cancelled stream; a benchmark has thousands of streams."""
     before = threads_of_clients()
     with asking(Service(is_long=is_long)) as chunks:
         next(chunks)
@@ -108,7 +108,7 @@ def test_an_answer_that_has_ended_leaves_no_thread_behind(is_long):
     assert eventually(lambda: threads_of_clients() <= before)
 
 
-def test_each_request_has_an_id_of_its_own():
+def test_each_request_has_its_own_id():
     service = Service()
     leave(service)
     leave(service)
@@ -116,7 +116,7 @@ def test_each_request_has_an_id_of_its_own():
     assert first.id != second.id
 
 
-def test_an_answer_that_is_complete_is_not_stopped():
+def test_a_complete_answer_is_not_stopped():
     service = Service(is_long=False)
     with asking(service) as chunks:
         assert len(list(chunks)) == 2

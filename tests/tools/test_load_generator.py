@@ -1,4 +1,4 @@
-"""What the load generator asks, in which order, and what it keeps of the answers."""
+"""The requests of the load generator, their order, and the recorded results."""
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -19,7 +19,7 @@ DRAFTS = Variant("draft_model", 4)
 
 
 class ScriptedClient:
-    """Answers at once, and remembers what it was asked."""
+    """Answer at once, and record the requests."""
 
     asked: ClassVar = []
 
@@ -54,7 +54,7 @@ def measured(nums_streams, streamed=0, seen=lambda _: None, texts="ab", each=Non
         return plan, asker.cells()
 
 
-def test_one_stream_asks_every_way_in_turn_and_each_begins_once(asked):
+def test_one_stream_alternates_which_variant_begins(asked):
     _, cells = measured([1])
     priming, turns = asked[:4], asked[4:]
     assert len(priming) == 4
@@ -69,10 +69,8 @@ def test_one_stream_asks_every_way_in_turn_and_each_begins_once(asked):
 
 
 @pytest.mark.parametrize("refused", [0, 1])
-def test_a_stream_that_is_refused_ends_the_others_with_their_next_answer(
-    asked, monkeypatch, refused
-):
-    """They would ask all that is left of their turn, and the error would wait for them."""
+def test_a_rejected_stream_ends_the_others_after_their_next_answer(asked, monkeypatch, refused):
+    """Otherwise the error would wait for all their remaining requests."""
     asks, waits = threading.Event(), threading.Event()
 
     class Refusing(ScriptedClient):
@@ -102,8 +100,8 @@ def test_a_stream_that_is_refused_ends_the_others_with_their_next_answer(
     assert len(asked) == 6 + 2
 
 
-def test_where_not_all_streams_can_begin_the_others_do_not_wait(asked, monkeypatch):
-    """A container may allow fewer threads than there are to be streams."""
+def test_streams_do_not_wait_for_one_that_cannot_start(asked, monkeypatch):
+    """A container may allow fewer threads than streams."""
 
     class FewThreads(ThreadPoolExecutor):
         def submit(self, work, *args):
@@ -130,13 +128,13 @@ def test_every_stream_asks_every_prompt_and_the_last_repetitions_are_streamed(as
     ("count", "texts", "expected"),
     [
         (3, "abcdef", "abcdef"),
-        (3, "abcd", "abcdab"),  # there are not enough
-        (2, "ab", "abba"),  # each asks all of them, but no two the same at once
+        (3, "abcd", "abcdab"),  # fewer prompts than streams
+        (2, "ab", "abba"),  # each stream asks all prompts, but no two the same one at once
         (2, "a", "aa"),
         (1, "abcdef", "abcdef"),
     ],
 )
-def test_streams_share_the_prompts_where_each_has_its_own(asked, count, texts, expected):
+def test_prompts_are_distributed_over_the_streams(asked, count, texts, expected):
     plan, cells = measured([count], texts=texts, each=2)
     assert len(asked) == plan.num_answers
     for cell in cells:

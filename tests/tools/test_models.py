@@ -1,4 +1,4 @@
-"""Models by name: folders, models of a Hub with the real one's protocol, and names of neither."""
+"""Models by name: folders, models of a fake Hugging Face Hub, and invalid names."""
 
 import json
 import shutil
@@ -34,7 +34,7 @@ def checkpoint(tmp_path):
 
 @pytest.fixture
 def served(tmp_path, checkpoint, monkeypatch):
-    """The Hub that the library asks, and an empty cache."""
+    """The fake Hub that the library calls, and an empty cache."""
     from huggingface_hub import constants
 
     with hub(tmp_path) as running:
@@ -45,7 +45,7 @@ def served(tmp_path, checkpoint, monkeypatch):
 
 
 def ask(url, monkeypatch):
-    """Let the library ask there: it read HF_ENDPOINT when it was imported."""
+    """Redirect the library, which read HF_ENDPOINT when it was imported."""
     from huggingface_hub import constants
 
     monkeypatch.setattr(constants, "ENDPOINT", url)
@@ -54,7 +54,7 @@ def ask(url, monkeypatch):
 
 
 def write_safetensors(path, shapes):
-    """Write bfloat16 tensors of nothing."""
+    """Write bfloat16 tensors without data."""
     at, header = 0, {"__metadata__": {"format": "pt"}}
     for name, shape in shapes.items():
         size = 2 * shape[0] * (shape[1] if len(shape) > 1 else 1)
@@ -65,7 +65,7 @@ def write_safetensors(path, shapes):
 
 
 def refusal(call):
-    """The one line that something ends with."""
+    """Return the one-line error of a function."""
     with pytest.raises(TandemError) as refused:
         call()
     text = str(refused.value)
@@ -86,14 +86,14 @@ def test_small_files_are_fetched_before_the_weights(served, checkpoint):
     assert count_parameters(folder) == size // 2
 
 
-def test_templates_in_a_folder_of_their_own_are_fetched_too(served, checkpoint):
+def test_templates_in_a_separate_folder_are_fetched_too(served, checkpoint):
     (checkpoint / "additional_chat_templates").mkdir()
     (checkpoint / "additional_chat_templates" / "tool_use.jinja").write_text("{{ tools }}")
     folder = HubModel(ID).checkpoint()
     assert (folder / "additional_chat_templates" / "tool_use.jinja").read_text() == "{{ tools }}"
 
 
-def test_what_was_fetched_is_not_fetched_again(served):
+def test_fetched_files_are_not_fetched_again(served):
     folder = HubModel(ID).checkpoint()
     before = list(served.fetched)
     again = HubModel(ID)
@@ -114,7 +114,7 @@ def test_all_parts_of_the_weights_are_fetched(served, checkpoint):
     assert sorted(path.name for path in folder.glob("*.safetensors")) == parts
 
 
-def test_revision_is_fetched(served, tmp_path, checkpoint):
+def test_the_given_revision_is_fetched(served, tmp_path, checkpoint):
     other = tmp_path / "other"
     shutil.copytree(checkpoint, other)
     commit = served.add(ID, other, "v2")
@@ -124,7 +124,7 @@ def test_revision_is_fetched(served, tmp_path, checkpoint):
     assert by_branch.name == f"{ID}@v2"
 
 
-def test_weights_that_a_folder_holds_twice_are_counted_once(checkpoint):
+def test_weights_in_two_formats_are_counted_once(checkpoint):
     """Mistral's folders hold their own format in addition to transformers'."""
     once = count_parameters(checkpoint)
     shutil.copy(checkpoint / "model.safetensors", checkpoint / "consolidated.safetensors")
@@ -147,11 +147,11 @@ def test_weights_that_a_folder_holds_twice_are_counted_once(checkpoint):
         (HubModel("a/b--c"), "no folder a/b--c here, and no model can have this name"),
     ],
 )
-def test_name_of_no_model_is_one_line(served, model, line):
+def test_an_unknown_model_name_is_a_one_line_error(served, model, line):
     assert refusal(model.describe).startswith(line.format(ID, served.url))
 
 
-def test_gated_model_is_one_line_that_says_where_to_ask(served):
+def test_a_gated_model_error_says_where_to_request_access(served):
     served.gated.add(ID)
     assert refusal(HubModel(ID).describe) == (
         f"{ID} is gated: accept its terms at {served.url}/{ID}, then log in "
@@ -160,7 +160,7 @@ def test_gated_model_is_one_line_that_says_where_to_ask(served):
 
 
 @pytest.mark.parametrize("status", [200, 403, 429, 503])
-def test_hub_that_refuses_or_is_none_is_one_line(served, status):
+def test_a_failing_hub_is_a_one_line_error(served, status):
     served.failing = status
     text = refusal(HubModel(ID).describe)
     assert text.startswith(f"cannot fetch {ID} from {served.url} (")
@@ -168,7 +168,7 @@ def test_hub_that_refuses_or_is_none_is_one_line(served, status):
 
 
 @pytest.mark.parametrize("broken", ["closed", "failing", "offline"])
-def test_without_a_hub_the_cache_serves_what_it_holds(served, tmp_path, monkeypatch, broken):
+def test_cached_models_need_no_hub(served, tmp_path, monkeypatch, broken):
     from huggingface_hub import constants
 
     folder = HubModel(ID).checkpoint()
@@ -185,18 +185,18 @@ def test_without_a_hub_the_cache_serves_what_it_holds(served, tmp_path, monkeypa
 
 
 @pytest.mark.heavy  # the library retries for 20 s
-def test_without_a_hub_half_a_model_is_none(served, monkeypatch):
+def test_a_partly_cached_model_is_rejected_without_a_hub(served, monkeypatch):
     HubModel(ID).describe()
     ask("http://127.0.0.1:9", monkeypatch)
     assert "doesn't have all of it" in refusal(HubModel(ID).describe)
 
 
-def test_repository_without_safetensors_is_refused(served, checkpoint):
+def test_a_repository_without_safetensors_is_rejected(served, checkpoint):
     (checkpoint / "model.safetensors").rename(checkpoint / "pytorch_model.bin")
     assert refusal(HubModel(ID).describe).startswith(f"{ID} has no model*.safetensors; choose")
 
 
-def test_full_disk_is_reported_before_the_weights_are_fetched(served, monkeypatch):
+def test_a_full_disk_is_reported_before_weights_are_fetched(served, monkeypatch):
     model = HubModel(ID)
     model.describe()
     monkeypatch.setattr(hub_module.shutil, "disk_usage", lambda _: SimpleNamespace(free=10))
@@ -213,12 +213,12 @@ def test_full_disk_is_reported_before_the_weights_are_fetched(served, monkeypatc
         ("a/b@refs/pr/1", HubModel("a/b", "refs/pr/1")),
     ],
 )
-def test_name_of_the_hub_is_understood(tmp_path, monkeypatch, text, found):
+def test_hub_names_and_revisions_are_recognized(tmp_path, monkeypatch, text, found):
     monkeypatch.chdir(tmp_path)
     assert model_named(text) == found
 
 
-def test_folder_that_is_there_goes_before_the_hub(tmp_path, monkeypatch):
+def test_an_existing_folder_precedes_the_hub(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "a" / "b").mkdir(parents=True)
     source = model_named("a/b")
@@ -227,14 +227,14 @@ def test_folder_that_is_there_goes_before_the_hub(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("text", ["absent", "./a/b", "/a/b", "a/b/c", "~/a"])
-def test_name_that_can_only_be_a_folder_is_answered_so(tmp_path, monkeypatch, text):
+def test_an_error_for_a_path_says_that_the_folder_is_missing(tmp_path, monkeypatch, text):
     monkeypatch.chdir(tmp_path)
     said = refusal(lambda: model_named(text))
     assert said.startswith("no folder ")
     assert said.endswith("is OWNER/NAME or OWNER/NAME@REVISION")
 
 
-def test_file_that_is_no_model_is_refused(tmp_path):
+def test_a_file_that_is_not_a_model_is_rejected(tmp_path):
     (tmp_path / "notes.txt").write_text("hello")
     assert refusal(lambda: model_named(str(tmp_path / "notes.txt"))) == (
         f"{tmp_path / 'notes.txt'} is neither a checkpoint's folder nor a GGUF file"
@@ -242,7 +242,7 @@ def test_file_that_is_no_model_is_refused(tmp_path):
     assert refusal(lambda: model_named("absent.gguf")) == "no file absent.gguf"
 
 
-def test_models_that_do_not_fit_are_refused_before_their_weights_are_fetched(
+def test_too_large_models_are_rejected_before_weights_are_fetched(
     served, tmp_path, checkpoint, monkeypatch
 ):
     other = tmp_path / "other"
@@ -268,8 +268,8 @@ def options_of(*arguments):
     return parser.parse_args(arguments)
 
 
-def test_command_takes_a_model_by_name(served, checkpoint, tmp_path):
-    """As a process: HF_ENDPOINT and HF_HOME say where the Hub and its cache are."""
+def test_commands_take_a_model_by_name(served, checkpoint, tmp_path):
+    """As a process, since HF_ENDPOINT and HF_HOME are environment variables."""
     done = render(served, tmp_path, "--target", ID, "--draft", f"{ID}@main")
     assert done.returncode == 0, done.stderr
     assert done.stderr.splitlines()[0].startswith(f"fetching {ID} (1 MB) into {tmp_path}/home/hub")

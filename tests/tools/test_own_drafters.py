@@ -1,4 +1,4 @@
-"""Drafters that a profile brings: what is refused, who knows them, and where their files go."""
+"""Custom drafters of a profile: errors, commands that know them, and their files."""
 
 import json
 from pathlib import Path
@@ -43,7 +43,7 @@ def profile(tmp_path):
 
 @pytest.fixture
 def refusal(profile):
-    """Return the one line that a profile is refused with."""
+    """Return the one-line error of a profile."""
 
     def refuse(*drafters, **sections):
         with pytest.raises(TandemError) as refused:
@@ -55,7 +55,7 @@ def refusal(profile):
     return refuse
 
 
-def test_it_is_offered_before_the_control_and_may_be_the_default(profile):
+def test_a_custom_drafter_is_offered_and_may_be_the_default(profile):
     planned = deployment.load(profile())
     assert planned.drafters == ("draft_model", "prompt_lookup", "hybrid", "repeat", "none")
     planned = deployment.load(profile(engines={"target": TARGET}, decoding={"drafter": "repeat"}))
@@ -63,14 +63,14 @@ def test_it_is_offered_before_the_control_and_may_be_the_default(profile):
     assert planned.loop_settings().drafter == "repeat"
 
 
-def test_its_settings_are_what_the_profile_changes(profile):
+def test_a_profile_overrides_settings_of_a_custom_drafter(profile):
     planned = deployment.load(profile([{"module": "repeat.py", "settings": {"period": 2}}]))
     [module] = planned.loop_settings().drafter_modules
     assert (module.file, module.settings) == ("repeat.py", {"period": 2})
 
 
 @pytest.mark.parametrize("link", [True, False])
-def test_its_file_travels_into_the_model_that_holds_the_loop(profile, tmp_path, link):
+def test_the_file_of_a_custom_drafter_is_rendered_with_the_loop(profile, tmp_path, link):
     planned = deployment.load(profile())
     output = tmp_path / "repository"
     repository.render(planned, output, link=link)
@@ -80,7 +80,7 @@ def test_its_file_travels_into_the_model_that_holds_the_loop(profile, tmp_path, 
     assert copied.is_symlink() == link
 
 
-def test_commands_know_it(profile, monkeypatch, capsys):
+def test_commands_know_custom_drafters(profile, monkeypatch, capsys):
     path = str(profile())
     served = served_drafters(deployment.load(Path(path)))
     served.check("repeat")
@@ -96,12 +96,12 @@ class ScriptedServer:
     log = type("Log", (), {"path": "log"})
 
 
-def test_up_says_that_a_request_may_choose_it(profile):
+def test_up_lists_a_custom_drafter(profile):
     shown = greeting(ScriptedServer(), deployment.load(profile()))
     assert "(a request may choose prompt_lookup, hybrid, repeat, none)" in shown
 
 
-def test_a_module_that_is_missing_is_named_with_the_folder_it_was_sought_in(refusal, tmp_path):
+def test_a_missing_module_is_named_with_the_searched_folder(refusal, tmp_path):
     assert refusal({"module": "nowhere.py"}) == (
         f"drafters.0.module: no file {tmp_path}/nowhere.py; 'nowhere.py' is relative to the "
         f"profile's folder, {tmp_path}"
@@ -116,14 +116,14 @@ def test_a_module_that_is_missing_is_named_with_the_folder_it_was_sought_in(refu
         (EXAMPLE.replace('"repeat"', '"hybrid"'), "a drafter 'hybrid' exists; choose a name other"),
     ],
 )
-def test_a_module_that_brings_no_new_drafter_is_refused(refusal, tmp_path, text, reason):
+def test_a_module_without_a_new_drafter_is_rejected(refusal, tmp_path, text, reason):
     (tmp_path / "other.py").write_text(text)
     line = refusal({"module": "other.py"})
     assert line.startswith("drafters.0.module: ")
     assert reason in line
 
 
-def test_two_of_one_name_are_refused(refusal, tmp_path):
+def test_two_drafters_with_one_name_are_rejected(refusal, tmp_path):
     (tmp_path / "again.py").write_text(EXAMPLE)
     line = refusal({"module": "repeat.py"}, {"module": "again.py"})
     assert line.startswith("drafters.1.module: a drafter 'repeat' exists")
@@ -144,11 +144,11 @@ def test_two_of_one_name_are_refused(refusal, tmp_path):
         ({"period": 0}, "drafters.0.settings: ValueError: period must be at least 1, not 0"),
     ],
 )
-def test_wrong_settings_are_refused_by_name(refusal, settings, line):
+def test_wrong_settings_are_rejected(refusal, settings, line):
     assert refusal({"module": "repeat.py", "settings": settings}).startswith(line)
 
 
-def test_one_that_samples_from_a_draft_model_needs_one(refusal, tmp_path):
+def test_a_drafter_that_samples_from_a_draft_model_needs_one(refusal, tmp_path):
     samples = EXAMPLE.replace("module=__name__,", "module=__name__, samples_from_draft_model=True,")
     (tmp_path / "samples.py").write_text(samples)
     line = refusal(
@@ -157,7 +157,7 @@ def test_one_that_samples_from_a_draft_model_needs_one(refusal, tmp_path):
     assert line.startswith("decoding.drafter: 'repeat' needs engines.draft, which is missing")
 
 
-def test_settings_travel_as_one_parameter(profile, tmp_path):
+def test_settings_of_a_custom_drafter_are_one_parameter(profile, tmp_path):
     planned = deployment.load(profile([{"module": "repeat.py", "settings": {"period": 2}}]))
     [stream] = [m for m in repository.models(planned) if m.name == "bls_stream"]
     assert json.loads(stream.parameters["drafter_modules"]) == [

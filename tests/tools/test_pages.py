@@ -1,4 +1,4 @@
-"""What a server's pages say of it, also where they break off or nobody answers."""
+"""Pages of a server, including incomplete pages and servers that do not answer."""
 
 import threading
 from contextlib import contextmanager
@@ -18,7 +18,7 @@ PAGE = (
 
 @contextmanager
 def serving(page, *, more_bytes=0):
-    """Serve one page, wherever but at `none`; yield the port. more_bytes: that do not come."""
+    """Serve one page at every path except `none`; yield the port. more_bytes: never sent."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self):
@@ -36,34 +36,34 @@ def serving(page, *, more_bytes=0):
         server.shutdown()
 
 
-def test_the_oldest_response_of_all_loops_counts():
+def test_the_oldest_response_of_all_loops_is_reported():
     with serving(PAGE) as port:
         assert oldest_untaken("127.0.0.1", port) == 40
 
 
-def test_no_proxy_is_asked(monkeypatch):
+def test_pages_are_read_without_a_proxy(monkeypatch):
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
     with serving(PAGE) as port:
         assert oldest_untaken("127.0.0.1", port) == 40
 
 
 @pytest.mark.parametrize("page", ["", "tandem_rounds_total 3\n"])
-def test_a_page_without_the_metric_says_nothing(page):
+def test_a_page_without_the_metric_gives_no_value(page):
     with serving(page) as port:
         assert oldest_untaken("127.0.0.1", port) == 0
 
 
-def test_a_page_that_breaks_off_says_nothing():
+def test_an_incomplete_page_gives_no_value():
     with serving(PAGE, more_bytes=1) as port:
         assert oldest_untaken("127.0.0.1", port) == 0
 
 
-def test_pages_are_found_where_all_of_them_are():
+def test_metrics_pages_are_found_if_all_exist():
     with serving(PAGE) as port:
         assert are_found("127.0.0.1", port, "/metrics", "/v2/health/ready")
         assert not are_found("127.0.0.1", port, "/metrics", "/v2/models/none/ready")
     assert not are_found("127.0.0.1", 9, "/metrics")
 
 
-def test_a_server_that_is_gone_says_nothing():
+def test_a_stopped_server_gives_no_value():
     assert oldest_untaken("127.0.0.1", 9) == 0

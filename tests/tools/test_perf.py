@@ -1,4 +1,4 @@
-"""`tandem perf`: the requests and commands, and where perf_analyzer comes from."""
+"""`tandem perf`: its requests and commands, and how it finds perf_analyzer."""
 
 import json
 import zipfile
@@ -38,7 +38,7 @@ def wheel(tmp_path, monkeypatch):
 
 @pytest.fixture
 def printed(wheel, monkeypatch, capfd):
-    """Run `tandem perf` with a perf_analyzer that prints its arguments; return these."""
+    """Run `tandem perf` with a perf_analyzer that prints its arguments; return them."""
     wheel(PRINTS)
     monkeypatch.setattr(perf, "check", lambda *_: None)
     monkeypatch.delenv("no_grpc_proxy", raising=False)
@@ -51,7 +51,7 @@ def printed(wheel, monkeypatch, capfd):
     return run
 
 
-def test_both_entries_are_asked_with_the_given_load(printed, tmp_path):
+def test_both_entries_get_the_given_load(printed, tmp_path):
     whole, stream = printed(
         *("--url", "h:1", "--folder", str(tmp_path), "--concurrency", "1:4:2"),
         *("--requests", "9", "--", "--percentile=99"),
@@ -63,7 +63,7 @@ def test_both_entries_are_asked_with_the_given_load(printed, tmp_path):
     assert stream.startswith("-m bls_stream -u h:1 -i grpc --async --streaming ")
 
 
-def test_requests_are_flat_lists_of_what_was_asked_for(printed, tmp_path):
+def test_requests_contain_only_the_given_options(printed, tmp_path):
     prompts = tmp_path / "prompts.txt"
     prompts.write_text("one\ntwo\nthree\n")
     printed(
@@ -101,13 +101,13 @@ def test_no_proxy_is_used_for_a_server_on_this_machine(printed):
         (["--profile", "embedded", "--entry", "x"], "no entry 'x'; the profile has bls, bls_str"),
     ],
 )
-def test_perf_says_in_one_line_what_is_wrong(arguments, message, capsys):
+def test_perf_errors_are_one_line(arguments, message, capsys):
     assert command.main(["perf", *arguments]) == 1
     assert message in capsys.readouterr().err
 
 
 @pytest.mark.usefixtures("wheel")
-def test_program_is_unpacked_once_with_its_libraries(tmp_path, monkeypatch):
+def test_the_program_is_unpacked_once_with_its_libraries(tmp_path, monkeypatch):
     ours = find_perf_analyzer()
     assert ours.binary.is_relative_to(tmp_path / "cache" / "tandem")
     assert {path.name for path in ours.libraries.iterdir()} == {"libb64.so.0d", "libcudart.so.12"}
@@ -118,7 +118,7 @@ def test_program_is_unpacked_once_with_its_libraries(tmp_path, monkeypatch):
 
 
 @pytest.mark.usefixtures("wheel")
-def test_program_on_the_path_is_preferred_if_it_runs(tmp_path, monkeypatch):
+def test_a_working_program_on_the_path_is_preferred(tmp_path, monkeypatch):
     program = tmp_path / "perf_analyzer"
     program.write_text(RUNS)
     program.chmod(0o755)
@@ -128,7 +128,7 @@ def test_program_on_the_path_is_preferred_if_it_runs(tmp_path, monkeypatch):
     assert find_perf_analyzer().binary != program
 
 
-def test_failed_download_is_one_line(monkeypatch):
+def test_a_failed_download_is_a_one_line_error(monkeypatch):
     monkeypatch.setattr(perf_analyzer, "PACKAGE", "no such package")
     with pytest.raises(TandemError, match=r"pip cannot download no such package: .*; put a perf"):
         find_perf_analyzer()

@@ -1,4 +1,4 @@
-"""Whatever is wrong in a profile's file is said in one line, before any server starts."""
+"""Errors in a profile's file are one line, before any server starts."""
 
 import pytest
 from profile_files import engines, profile, refusal
@@ -7,69 +7,69 @@ from tandem.tools.errors import TandemError
 from tandem.tools.profiles import deployment
 
 
-def test_unknown_key_names_the_nearest_one(folder):
+def test_an_unknown_key_suggests_the_nearest(folder):
     text = "name: test\nengines:\n  target:\n    checkpoint: target\n    max_draft_lenn: 4\n"
     assert refusal(folder, text) == (
         "profile.yaml:5: engines.target.max_draft_lenn: unknown key; did you mean 'max_draft_len'?"
     )
 
 
-def test_unknown_key_lists_the_known_ones_when_none_is_near(folder):
+def test_an_unknown_key_lists_the_known_keys_if_none_is_near(folder):
     assert refusal(folder, profile(admission={"zzz": 1})) == (
         "profile.yaml:2: admission.zzz: unknown key; known are max_requests, max_queue, "
         "max_queue_bytes"
     )
 
 
-def test_missing_section_is_named(folder):
+def test_a_missing_section_is_named(folder):
     assert refusal(folder, {"name": "test"}) == "profile.yaml:1: engines: is missing"
 
 
-def test_wrong_type_says_what_was_given(folder):
+def test_an_error_for_a_wrong_type_quotes_the_value(folder):
     assert "decoding.draft_len: must be a valid integer, not 'four'" in refusal(
         folder, profile(decoding={"draft_len": "four"})
     )
 
 
-def test_text_that_is_no_yaml_is_refused(folder):
+def test_invalid_yaml_is_rejected_with_its_line(folder):
     assert refusal(folder, "name: test\nengines: [") == (
         "profile.yaml:2: is not YAML: while parsing a flow node expected the node content, but "
         "found '<stream end>'"
     )
 
 
-def test_kind_that_is_unknown_names_the_known_ones(folder):
+def test_an_unknown_kind_lists_the_known_kinds(folder):
     assert refusal(folder, profile(engines=engines(kind="pytorch"))) == (
         "profile.yaml:4: engines.target.kind: unknown kind 'pytorch'; known are torch, emulated, "
         "tensorrtllm, llmapi, vllm"
     )
 
 
-def test_copied_profile_says_what_its_paths_are_relative_to(folder):
+def test_an_error_for_a_relative_path_names_the_profiles_folder(folder):
     (folder / "copies").mkdir()
     text = refusal(folder / "copies", profile())
     assert text.endswith(f"; 'target' is relative to the profile's folder, {folder}/copies")
     assert "is relative" not in refusal(folder, profile(engines=engines(checkpoint="/nowhere")))
 
 
-def test_empty_profile_is_refused(folder):
+def test_an_empty_profile_is_rejected(folder):
     assert refusal(folder, "# nothing yet\n") == (
         "profile.yaml: is empty; a profile has a name and engines.target at least"
     )
 
 
-def test_absent_profile_is_refused(tmp_path):
+def test_a_missing_profile_is_rejected(tmp_path):
     with pytest.raises(TandemError, match=r"absent\.yaml: No such file"):
         deployment.load(tmp_path / "absent.yaml")
 
 
-def test_draft_engine_that_verifies_drafts_is_refused(folder):
+def test_a_draft_engine_that_verifies_drafts_is_rejected(folder):
     wrong = profile()
     wrong["engines"]["draft"]["max_draft_len"] = 4
     assert "engines.draft.max_draft_len: unknown key" in refusal(folder, wrong)
 
 
 @pytest.mark.parametrize("draft_len", [0, -1])
-def test_draft_len_is_at_least_one_or_auto(folder, draft_len):
+def test_draft_len_is_at_least_1_or_auto(folder, draft_len):
     text = refusal(folder, profile(decoding={"draft_len": draft_len}))
     assert "decoding.draft_len: must be at least 1, or auto" in text

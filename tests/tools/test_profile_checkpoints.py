@@ -1,4 +1,4 @@
-"""A profile's checkpoints and its tokenizer must be there, be served, and fit together."""
+"""A profile's checkpoints and tokenizer must exist, be supported, and fit together."""
 
 import json
 
@@ -7,23 +7,23 @@ from checkpoints import write_empty, write_tokenizer
 from profile_files import engines, load, profile, refusal
 
 
-def test_end_ids_are_those_of_the_generation_config_when_it_names_them(folder):
+def test_end_ids_come_from_the_generation_config(folder):
     ids = json.dumps({"eos_token_id": [3, 5]})
     (folder / "target" / "generation_config.json").write_text(ids)
     assert load(folder, profile()).end_ids == (3, 5)
 
 
-def test_end_id_is_the_tokenizers_when_the_checkpoint_names_none(folder):
+def test_without_end_ids_in_the_checkpoint_the_tokenizers_is_used(folder):
     write_empty(folder / "target", 300, eos_token_id=None)
     assert load(folder, profile()).end_ids == (0,)
 
 
-def test_lengths_are_those_of_gpt2_when_the_checkpoint_is_one(folder):
+def test_max_seq_len_of_gpt2_comes_from_n_positions(folder):
     write_empty(folder / "target", 300, max_position_embeddings=None, n_positions=512)
     assert load(folder, profile()).target.max_seq_len == 512
 
 
-def test_padded_vocabularies_are_accepted_when_the_tokenizer_is_shared(folder):
+def test_padded_vocabularies_with_a_shared_tokenizer_are_accepted(folder):
     write_empty(folder / "draft", 320)
     settings = load(folder, profile()).loop_settings()
     assert (settings.target.vocab_size, settings.draft.vocab_size) == (300, 320)
@@ -40,48 +40,48 @@ def test_padded_vocabularies_are_accepted_when_the_tokenizer_is_shared(folder):
         ({"max_draft_len": 1023}, "1023 leaves no room for text in max_seq_len 1024"),
     ],
 )
-def test_target_that_cannot_be_served_is_refused(folder, target, line):
+def test_a_target_that_cannot_be_served_is_rejected(folder, target, line):
     assert line in refusal(folder, profile(engines=engines(**target)))
 
 
-def test_checkpoint_without_weights_is_refused(folder):
+def test_a_checkpoint_without_weights_is_rejected(folder):
     (folder / "target" / "model.safetensors").unlink()
     assert "target holds no weights (*.safetensors or *.bin)" in refusal(folder, profile())
 
 
-def test_missing_tokenizer_is_refused(folder):
+def test_a_missing_tokenizer_is_rejected(folder):
     assert "tokenizer.folder: target has no tokenizer.json" in refusal(
         folder, profile(tokenizer={})
     )
 
 
-def test_vocabularies_that_differ_are_refused_by_name(folder):
+def test_different_vocabularies_are_rejected(folder):
     write_tokenizer(folder / "draft", size=280)
     text = refusal(folder, profile())
     assert "engines.draft.checkpoint: token '" in text
     assert text.endswith("draft and target must share one vocabulary")
 
 
-def test_checkpoint_narrower_than_the_tokenizer_is_refused(folder):
+def test_a_vocabulary_smaller_than_the_tokenizers_is_rejected(folder):
     write_empty(folder / "draft", 280)
     assert "engines.draft.checkpoint: vocab_size 280 in draft is less than the 300" in refusal(
         folder, profile()
     )
 
 
-def test_missing_end_of_sequence_is_refused(folder):
+def test_a_missing_end_of_sequence_is_rejected(folder):
     write_empty(folder / "target", 300, eos_token_id=None)
     (folder / "tokenizer" / "tokenizer_config.json").write_text("{}")
     assert "nothing in target says which token ends an answer" in refusal(folder, profile())
 
 
-def test_target_knows_the_drafts_width_where_their_padding_differs(folder):
+def test_the_target_knows_the_drafts_vocab_size_if_padding_differs(folder):
     assert "draft_vocab_size" not in load(folder, profile()).target.parameters
     write_empty(folder / "draft", 320)
     assert load(folder, profile()).target.parameters["draft_vocab_size"] == "320"
 
 
-def test_padding_may_differ_as_that_of_qwens_sizes_does(folder):
+def test_padding_may_differ_as_in_qwen_models(folder):
     write_empty(folder / "target", 152_064)
     write_empty(folder / "draft", 151_936)
     planned = load(folder, profile())
@@ -108,7 +108,7 @@ def test_padding_may_differ_as_that_of_qwens_sizes_does(folder):
         ),
     ],
 )
-def test_architecture_that_is_not_served_is_refused_before_it_is_loaded(folder, config, said):
+def test_an_unsupported_architecture_is_rejected_before_loading(folder, config, said):
     write_empty(folder / "target", 300, **config)
     assert said in refusal(folder, profile())
 
@@ -120,6 +120,6 @@ def test_architecture_that_is_not_served_is_refused_before_it_is_loaded(folder, 
         {"architectures": ["Qwen2ForCausalLM"], "layer_types": ["full_attention"]},
     ],
 )
-def test_architecture_that_is_served_is_not_refused(folder, config):
+def test_supported_architectures_are_accepted(folder, config):
     write_empty(folder / "target", 300, **config)
     assert load(folder, profile()).target.vocab_size == 300

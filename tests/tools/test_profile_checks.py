@@ -1,4 +1,4 @@
-"""Valid sections that don't fit together are refused with the key to change."""
+"""Conflicting sections are rejected with the key to change."""
 
 import pytest
 from profile_files import engines, load, profile, refusal
@@ -56,11 +56,11 @@ from profile_files import engines, load, profile, refusal
         ),
     ],
 )
-def test_sections_that_do_not_fit_together_are_refused(folder, sections, line):
+def test_conflicting_sections_are_rejected(folder, sections, line):
     assert f": {line}" in refusal(folder, profile(**sections))
 
 
-def test_more_words_than_are_read_of_one_tensor_are_refused(folder):
+def test_max_words_over_the_limit_of_a_tensor_is_rejected(folder):
     assert load(folder, profile(limits={"max_words": 2048}))
     assert refusal(folder, profile(limits={"max_words": 2049})) == (
         "profile.yaml:8: limits.max_words: 2049 for each of 32 prompts (max_batch_size) is over "
@@ -77,14 +77,14 @@ def test_more_words_than_are_read_of_one_tensor_are_refused(folder):
         (1, 2**24 + 1, "must be less than or equal to 16777216, not 16777217"),
     ],
 )
-def test_pools_that_hold_nothing_or_too_much_are_refused(folder, instances, max_pool_tokens, said):
+def test_empty_and_oversized_pools_are_rejected(folder, instances, max_pool_tokens, said):
     decoding = {"prompt_lookup": {"max_pool_tokens": max_pool_tokens}}
     told = refusal(folder, profile(instances=instances, decoding=decoding))
     assert "decoding.prompt_lookup.max_pool_tokens: " in told
     assert said in told
 
 
-def test_pools_of_several_loops_share_the_bound(folder):
+def test_pools_of_several_loops_share_the_limit(folder):
     for instances, each in ((1, 128), (2, 64)):
         decoding = {"prompt_lookup": {"max_pool_tokens": 128}}
         planned = load(folder, profile(instances=instances, decoding=decoding))

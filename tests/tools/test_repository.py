@@ -1,4 +1,4 @@
-"""A rendered repository is what Triton expects, carries what it needs, and replaces only itself."""
+"""A rendered repository is valid, complete, and replaces only an earlier one."""
 
 import json
 import os
@@ -22,7 +22,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @pytest.fixture
 def planned(tmp_path):
-    """A deployment with entries of its own names, and no weights that could be loaded."""
+    """A deployment with custom entry names and unusable weights."""
     size = write_tokenizer(tmp_path / "target")
     write_empty(tmp_path / "target", size, eos_token_id=[0, 7])
     write_empty(tmp_path / "draft", size)
@@ -62,7 +62,7 @@ def config(folder):
 
 
 def settings(kind, folder):
-    """Read a model's settings as the model does: Triton hands it its configuration as JSON."""
+    """Read a model's settings like the model, from its configuration as JSON."""
     written = config(folder)
     given = {name: {"string_value": p.string_value} for name, p in written.parameters.items()}
     return model_parameters.decode(kind, {"name": written.name, "parameters": given})
@@ -74,14 +74,14 @@ def files(folder):
     }
 
 
-def test_repository_holds_every_model_under_its_name(rendered):
+def test_a_repository_has_every_model_under_its_name(rendered):
     assert {path.name for path in rendered.iterdir() if path.is_dir()} == {
         *("preprocessing", "postprocessing", "large", "small"),
         *("streaming", "tensorrt_llm_bls", "control"),
     }
 
 
-def test_engines_take_one_sequence_a_call_and_the_entries_a_batch(rendered):
+def test_engines_take_one_sequence_and_entries_a_batch(rendered):
     assert config(rendered / "large").max_batch_size == 1
     assert config(rendered / "tensorrt_llm_bls").max_batch_size == 4
 
@@ -95,7 +95,7 @@ def test_only_the_stream_entry_is_decoupled(rendered):
     assert decoupled == {"streaming"}
 
 
-def test_scalar_input_is_reshaped_to_nothing(rendered):
+def test_scalar_inputs_have_an_empty_reshape(rendered):
     inputs = {tensor.name: tensor for tensor in config(rendered / "large").input}
     assert inputs["input_lengths"].HasField("reshape")
     assert list(inputs["input_lengths"].reshape.shape) == []
@@ -104,7 +104,7 @@ def test_scalar_input_is_reshaped_to_nothing(rendered):
     assert inputs["input_ids"].optional
 
 
-def test_loop_settings_are_those_of_the_profile(planned, rendered):
+def test_loop_settings_come_from_the_profile(planned, rendered):
     told = settings(LoopSettings, rendered / "streaming")
     assert told == planned.loop_settings()
     assert (told.target.model, told.draft.model) == ("large", "small")
@@ -112,20 +112,20 @@ def test_loop_settings_are_those_of_the_profile(planned, rendered):
     assert told.target.max_seq_len == 512
 
 
-def test_forwarders_know_where_the_loop_is(rendered):
+def test_forwarders_know_the_loops_model(rendered):
     told = settings(ForwarderSettings, rendered / "control")
     assert (told.stream_model, told.drafter) == ("streaming", "none")
     assert settings(ForwarderSettings, rendered / "tensorrt_llm_bls").drafter is None
 
 
-def test_profile_without_a_draft_renders_no_draft(planned):
+def test_without_a_draft_model_no_draft_is_rendered(planned):
     alone = planned.profile.engines.model_copy(update={"draft": None})
     profile = planned.profile.model_copy(update={"engines": alone})
     names = {model.name for model in repository.models(deployment.check(profile))}
     assert "small" not in names
 
 
-def test_version_folders_carry_what_they_import(rendered):
+def test_version_folders_contain_what_they_import(rendered):
     assert (rendered / "streaming" / "1" / "tandem" / "bls" / "triton" / "__init__.py").is_file()
     assert (rendered / "large" / "1" / "checkpoint" / "config.json").is_file()
     assert (rendered / "preprocessing" / "1" / "tokenizer" / "tokenizer.json").is_file()
@@ -134,7 +134,7 @@ def test_version_folders_carry_what_they_import(rendered):
         assert (folder / "tandem" / "contract" / "tensor.py").is_file()
 
 
-def test_repository_says_how_it_is_served_and_what_clients_call(planned, rendered, tmp_path):
+def test_the_repositorys_readme_says_how_to_serve_and_call_it(planned, rendered, tmp_path):
     text = (rendered / "README.md").read_text()
     assert "\nsh serve.sh\n" in text
     assert "needs\n`numpy`, `tokenizers`, `llguidance>=1.9,<2`, `torch`, `transformers>=5`;" in text
@@ -146,7 +146,7 @@ def test_repository_says_how_it_is_served_and_what_clients_call(planned, rendere
 
 @pytest.fixture
 def served(rendered, tmp_path):
-    """Runs the repository's script with a `tritonserver` that says how it was called, and where."""
+    """Run the repository's script with a `tritonserver` that prints its arguments and folder."""
     (tmp_path / "bin").mkdir()
     script = tmp_path / "bin" / "tritonserver"
     script.write_text('#!/bin/sh\npwd; ls -A | wc -l; for word; do echo "$word"; done\n')
@@ -170,20 +170,20 @@ def served(rendered, tmp_path):
     return run
 
 
-def test_a_repository_is_served_by_its_script_wherever_it_lies(planned, served, tmp_path):
+def test_serve_sh_works_in_any_folder(planned, served, tmp_path):
     _, words = served()
     assert words[0] == f"--model-repository={tmp_path / 'anywhere'}"
     assert f"--backend-config=python,thread-pool-size={planned.thread_pool_size}" in words
     assert "--backend-config=python,stub-timeout-seconds=1800" in words
 
 
-def test_the_script_hands_options_on(served):
+def test_serve_sh_passes_options_to_triton(served):
     _, words = served("--http-port=9000", "--log-format=a b")
     assert {"--http-port=9000", "--log-format=a b"} <= set(words)
 
 
-def test_a_repository_in_a_path_with_a_space_is_refused(rendered, tmp_path):
-    """Triton starts its Python models by a shell's line; they would never be ready."""
+def test_a_repository_in_a_path_with_a_space_is_rejected(rendered, tmp_path):
+    """Triton starts Python models with a shell command, so they would never be ready."""
     rendered.rename(tmp_path / "any where")
     script = tmp_path / "any where" / "serve.sh"
     done = subprocess.run(["sh", script], capture_output=True, text=True, check=False)
@@ -191,19 +191,19 @@ def test_a_repository_in_a_path_with_a_space_is_refused(rendered, tmp_path):
     assert done.stderr == f"Triton serves no path with a space: {script.parent}\n"
 
 
-def test_the_script_stays_in_a_working_directory_that_is_empty(served, tmp_path):
-    """A container may have no folder to write to."""
+def test_serve_sh_keeps_an_empty_working_directory(served, tmp_path):
+    """A container may have no writable folder."""
     (tmp_path / "empty").mkdir()
     assert served(cwd=tmp_path / "empty")[0] == tmp_path / "empty"
 
 
-def test_rendered_files_name_no_path_of_this_machine(rendered, tmp_path):
+def test_rendered_files_contain_no_local_paths(rendered, tmp_path):
     for path in (*rendered.glob("*/config.pbtxt"), rendered / "serve.sh"):
         assert str(tmp_path) not in path.read_text()
         assert str(ROOT) not in path.read_text()
 
 
-def test_a_gateway_finds_its_chat_template_beside_the_tokenizer(planned, tmp_path):
+def test_a_gateway_finds_the_chat_template_next_to_the_tokenizer(planned, tmp_path):
     (tmp_path / "target" / "chat_template.jinja").write_text("{{ messages }}")
     more = tmp_path / "target" / "additional_chat_templates"
     more.mkdir()
@@ -221,20 +221,20 @@ def test_rendering_again_changes_nothing(planned, rendered):
     assert list(rendered.parent.iterdir()) == [rendered]
 
 
-def test_rendering_again_removes_what_the_profile_no_longer_names(planned, rendered):
+def test_rendering_again_removes_models_that_left_the_profile(planned, rendered):
     (rendered / "stale").mkdir()
     repository.render(planned, rendered)
     assert not (rendered / "stale").exists()
 
 
-def test_folder_that_was_not_rendered_is_left_alone(planned, tmp_path):
+def test_other_folders_are_not_overwritten(planned, tmp_path):
     (tmp_path / "thesis.txt").write_text("mine")
     with pytest.raises(TandemError, match="exists and was not rendered by tandem"):
         repository.render(planned, tmp_path)
     assert (tmp_path / "thesis.txt").read_text() == "mine"
 
 
-def test_failed_rendering_leaves_the_old_one(planned, rendered, monkeypatch):
+def test_a_failed_rendering_keeps_the_old_repository(planned, rendered, monkeypatch):
     before = files(rendered)
     monkeypatch.setattr(repository, "PACKAGE", rendered)
     with pytest.raises(TandemError, match=r"cannot write .*: No such file"):
@@ -242,19 +242,19 @@ def test_failed_rendering_leaves_the_old_one(planned, rendered, monkeypatch):
     assert files(rendered) == before
 
 
-def test_place_that_cannot_be_written_is_named(planned, tmp_path):
+def test_an_output_folder_that_cannot_be_written_is_named(planned, tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(TandemError, match=r"cannot write .*file: "):
         repository.render(planned, tmp_path / "file" / "repository")
 
 
-def test_linked_rendering_copies_no_weights(planned, tmp_path):
+def test_rendering_with_links_copies_no_weights(planned, tmp_path):
     repository.render(planned, tmp_path / "linked", link=True)
     weights = tmp_path / "linked" / "large" / "1" / "checkpoint" / "model.safetensors"
     assert weights.resolve() == tmp_path / "target" / "model.safetensors"
 
 
-def test_old_weights_are_taken_only_when_there_are_no_others(planned, tmp_path):
+def test_pytorch_weights_are_used_only_without_safetensors(planned, tmp_path):
     (tmp_path / "target" / "pytorch_model.bin").touch()
     (tmp_path / "draft" / "model.safetensors").rename(tmp_path / "draft" / "pytorch_model.bin")
     taken = {
@@ -268,7 +268,7 @@ def test_old_weights_are_taken_only_when_there_are_no_others(planned, tmp_path):
 @pytest.mark.skipif(
     not (ROOT / "demo" / "target" / "config.json").is_file(), reason="the demo pair is not there"
 )
-def test_committed_repository_is_the_embedded_profile_rendered(tmp_path):
+def test_the_committed_repository_is_the_rendered_embedded_profile(tmp_path):
     """After a change: make configs."""
     repository.render(deployment.load(ROOT / "profiles" / "embedded.yaml"), tmp_path / "fresh")
     committed = ROOT / "model_repository"
@@ -285,15 +285,15 @@ def test_committed_repository_is_the_embedded_profile_rendered(tmp_path):
         ).read_text()
 
 
-def test_settings_survive_as_json(planned):
-    """Triton hands parameters over as strings; what is no string travels as JSON."""
+def test_settings_are_passed_as_json(planned):
+    """Triton passes parameters as strings, so other values are JSON."""
     told = model_parameters.encode(planned.loop_settings())
     assert json.loads(told["end_ids"]) == [0, 7]
     assert json.loads(told["draft"])["model"] == "small"
 
 
 def test_nested_settings_are_written_without_escapes(rendered):
-    """A parameter of JSON is to be changed by hand too."""
+    """People edit JSON parameters by hand too."""
     text = (rendered / "streaming" / "config.pbtxt").read_text()
     assert """string_value: '{"model": "large", "vocab_size": 300, """ in text
     assert """string_value: '["draft_model", "prompt_lookup", "hybrid", "none"]'""" in text

@@ -1,4 +1,4 @@
-"""`tandem run` without a server: the documents' command lines, and what is refused of others."""
+"""`tandem run` without a server: documented command lines, and errors of others."""
 
 import json
 import shlex
@@ -32,7 +32,7 @@ ALONE = "--engine-dir target --tokenizer-dir tokenizer"
 
 @pytest.fixture(autouse=True)
 def here(tmp_path, monkeypatch):
-    """A folder to run in with a tokenizer, a target and a draft; a machine without a GPU."""
+    """A working folder with a tokenizer, a target and a draft, on a machine without a GPU."""
     size = write_tokenizer(tmp_path / "tokenizer")
     write_empty(tmp_path / "target", size)
     write_empty(tmp_path / "draft", size)
@@ -60,7 +60,7 @@ def refusal(line):
 
 
 def build(folder, *, tp_size=1, max_draft_len=10, vocab_size=300, mode=2, **settings):
-    """Write what trtllm-build leaves in an engine's folder."""
+    """Write the files of an engine's folder like trtllm-build."""
     plugins = {"use_paged_context_fmha": True, "tokens_per_block": 64, "gemm_plugin": "bfloat16"}
     config = {
         "pretrained_config": {
@@ -90,7 +90,7 @@ def built(here):
     return here
 
 
-def test_draft_target_command_of_the_documents_is_understood(capsys):
+def test_nvidias_documented_draft_target_command_works(capsys):
     given = options(DRAFT_TARGET)
     drafting = run_options.read_drafting(given)
     assert drafting.inputs == {
@@ -106,7 +106,7 @@ def test_draft_target_command_of_the_documents_is_understood(capsys):
     assert note == "tandem: PyTorch sees no GPU: the CPU is used for [0, 1]"
 
 
-def test_prompt_lookup_command_of_the_documents_is_understood():
+def test_nvidias_documented_prompt_lookup_command_works():
     given = options(LOOKUP)
     drafting = run_options.read_drafting(given)
     assert drafting.inputs == {
@@ -117,7 +117,7 @@ def test_prompt_lookup_command_of_the_documents_is_understood():
     assert run_options.plan(given, drafting).draft is None
 
 
-def test_both_strings_make_the_hybrid():
+def test_both_config_strings_select_hybrid():
     line = f'{PAIR} --draft-target-model-config "[4,[0],[1],False]" --prompt-lookup-config'
     given = options(f'{line} "[10,2,[1]]" --input-text x')
     assert run_options.read_drafting(given).inputs == {
@@ -131,12 +131,12 @@ def test_both_strings_make_the_hybrid():
     assert "devices [0] differ from the target devices [1]" in refusal(f'{line} "[10,2,[0]]"')
 
 
-def test_nothing_is_drafted_without_a_string():
+def test_nothing_is_drafted_without_a_config_string():
     assert run_options.read_drafting(options(f"{ALONE} --input-text x")).drafter == "none"
 
 
 @pytest.mark.parametrize("tp_size", [4, 1])
-def test_device_lists_of_another_length_than_the_tp_size_are_refused(here, tp_size):
+def test_device_lists_must_have_tp_size_entries(here, tp_size):
     build(here / "target", tp_size=tp_size)
     build(here / "draft", tp_size=tp_size)
     assert refusal(BLOG) == (
@@ -145,7 +145,7 @@ def test_device_lists_of_another_length_than_the_tp_size_are_refused(here, tp_si
     )
 
 
-def test_checkpoint_runs_on_one_device():
+def test_a_checkpoint_runs_on_one_device():
     assert "for target, whose TP size is 1; list 1" in refusal(
         f'{ALONE} --prompt-lookup-config "[10,2,[4,5,6,7]]"'
     )
@@ -155,14 +155,14 @@ def test_checkpoint_runs_on_one_device():
     "strings",
     ['--prompt-lookup-config "[17,2,[0]]"', '--draft-target-model-config "[17,[0],[1],True]"'],
 )
-def test_draft_that_is_longer_than_the_target_verifies_is_refused(strings):
+def test_a_draft_longer_than_max_draft_len_is_rejected(strings):
     engines = PAIR if "draft-target" in strings else ALONE
     assert "17 draft tokens, but target verifies at most 16; lower the number" in refusal(
         f"{engines} {strings}"
     )
 
 
-def test_built_engines_are_served_as_their_config_says(built, capsys):
+def test_built_engines_follow_their_config(built, capsys):
     line = f'{PAIR} --draft-target-model-config "[4,[2],[0,1],True]"'
     planned = plan(f"{line} --kv-cache-free-gpu-memory-fraction 0.35")
     assert capsys.readouterr().err == ""
@@ -181,7 +181,7 @@ def test_built_engines_are_served_as_their_config_says(built, capsys):
     assert (settings.target.kv_block_tokens, settings.target.logits_dtype) == (64, "FP16")
 
 
-def test_built_engines_are_rendered_and_launched_like_a_profiles(built):
+def test_built_engines_are_rendered_and_launched(built):
     planned = plan(f'{PAIR} --draft-target-model-config "[4,[2],[0,1],True]"')
     models = {model.name: model for model in repository.models(planned)}
     parameters = models["target"].parameters
@@ -194,7 +194,7 @@ def test_built_engines_are_rendered_and_launched_like_a_profiles(built):
     assert launch.command(["tritonserver"], [])[0] == "mpirun"
 
 
-def test_built_engine_looks_up_in_one_process(built):
+def test_prompt_lookup_with_a_built_engine_takes_one_process(built):
     build(built / "target")
     planned = plan(f'{ALONE} --prompt-lookup-config "[10,2,[3]]"')
     assert planned.drafters == ("prompt_lookup", "none")
@@ -202,7 +202,7 @@ def test_built_engine_looks_up_in_one_process(built):
     assert "verifies at most 10" in refusal(f'{ALONE} --prompt-lookup-config "[12,2,[0]]"')
 
 
-def test_built_engine_without_drafts_answers_alone(built):
+def test_a_built_engine_without_drafts_decodes_alone(built):
     build(built / "target", max_draft_len=0, mode=1)
     assert plan(ALONE).drafters == ("none",)
     for mode in (1, 4):  # none, Medusa
@@ -212,13 +212,13 @@ def test_built_engine_without_drafts_answers_alone(built):
         )
 
 
-def test_built_engine_of_short_drafts_takes_them(built):
+def test_a_built_engine_accepts_drafts_up_to_its_maximum(built):
     build(built / "target", max_draft_len=2)
     plan(f'{ALONE} --prompt-lookup-config "[2,2,[0]]"')
     plan(ALONE)
 
 
-def test_end_of_an_answer_is_what_the_tokenizers_folder_says(built):
+def test_end_ids_come_from_the_tokenizers_folder(built):
     config = built / "tokenizer" / "generation_config.json"
     config.write_text(json.dumps({"eos_token_id": [5, 6]}))
     build(built / "target")
@@ -238,7 +238,7 @@ def test_end_of_an_answer_is_what_the_tokenizers_folder_says(built):
         ("draft", {"vocab_size": 200}, "--draft-engine-dir: vocab_size 200 in "),
     ],
 )
-def test_built_engine_that_will_not_do_is_refused(built, engine, settings, message):
+def test_unsuitable_built_engines_are_rejected(built, engine, settings, message):
     build(built / "target")
     build(built / "draft", max_draft_len=0, mode=1, **{"gather_generation_logits": True} | settings)
     if engine == "target":
@@ -266,11 +266,11 @@ def test_built_engines_need_a_tokenizer(built):
         ("--tokenizer-dir absent", "/absent has no tokenizer.json; write one with"),
     ],
 )
-def test_what_cannot_be_is_refused_in_one_line(more, message):
+def test_impossible_options_are_rejected_in_one_line(more, message):
     assert message in refusal(f"{ALONE} {more}")
 
 
-def test_devices_are_honoured_where_there_are_gpus(monkeypatch, capsys):
+def test_devices_are_used_if_there_are_gpus(monkeypatch, capsys):
     monkeypatch.setattr(run_options, "count_gpus", lambda: 2)
     planned = plan(f'{PAIR} --draft-target-model-config "[4,[0],[1],True]"')
     engines = planned.profile.engines
@@ -281,7 +281,7 @@ def test_devices_are_honoured_where_there_are_gpus(monkeypatch, capsys):
     )
 
 
-def test_memory_fraction_is_said_to_have_no_effect(capsys):
+def test_a_memory_fraction_without_effect_is_reported(capsys):
     plan(f"{ALONE} --kv-cache-free-gpu-memory-fraction 0.4")
     (note,) = capsys.readouterr().err.splitlines()
     assert note.startswith("tandem: --kv-cache-free-gpu-memory-fraction has no effect")
@@ -296,7 +296,7 @@ def test_memory_fraction_is_said_to_have_no_effect(capsys):
         (["--kv-cache-free-gpu-memory-fraction", "2"], "2 is not between 0 and 1"),
     ],
 )
-def test_wrong_option_is_named_in_one_line(arguments, message, capsys):
+def test_an_invalid_option_is_named_in_one_line(arguments, message, capsys):
     assert command.main(["run", *arguments]) == 1
     assert message in capsys.readouterr().err
 
@@ -326,18 +326,18 @@ def test_prompts_come_from_a_file(here, name, text, expected):
         ("\n", "p.jsonl: is empty"),
     ],
 )
-def test_line_of_a_file_that_is_no_prompt_is_named(here, text, message):
+def test_a_line_that_is_not_a_prompt_is_named(here, text, message):
     (here / "p.jsonl").write_text(text)
     with pytest.raises(TandemError, match=message):
         read_prompts(here / "p.jsonl")
 
 
-def test_options_may_be_spelt_with_underscores():
+def test_options_may_be_spelled_with_underscores():
     given = ["run", "--engine_dir=a_b", "--input_text", "c_d", "--", "--e_f"]
     assert dashed(given) == ["run", "--engine-dir=a_b", "--input-text", "c_d", "--", "--e_f"]
 
 
-def test_answer_is_shown_as_the_documents_show_it():
+def test_output_has_nvidias_documented_format():
     assert run.in_the_documents_manner(0, "ask", "say") == (
         'Input [Text 0]: "ask"\nOutput [Text 0 Beam 0]: "say"'
     )

@@ -1,4 +1,4 @@
-"""Accepted, forced and the target's own text are told apart, whatever a chunk cuts through."""
+"""Accepted, forced and the target's own text have separate spans for every split in chunks."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -21,7 +21,7 @@ def split(*chunks):
     return [[tuple(span) for span in spans.split(chunk_of(*chunk))] for chunk in chunks]
 
 
-def test_tokens_of_one_origin_are_a_span():
+def test_tokens_of_one_kind_form_a_span():
     first = ("abc", ("accepted", 1), ("accepted", 1), ("correction", 1))
     assert split(first, ("de", ("accepted", 1), ("bonus", 1))) == [
         [("ab", "accepted"), ("c", None)],
@@ -30,21 +30,21 @@ def test_tokens_of_one_origin_are_a_span():
     assert split(("ab", ("plain", 1), ("plain", 1))) == [[("ab", None)]]
 
 
-def test_forced_text_is_told_apart():
+def test_forced_text_has_its_own_span():
     tokens = [("forced", 1), ("forced", 1), ("correction", 1), ("accepted", 1), ("forced", 1)]
     assert split(("abcde", *tokens)) == [
         [("ab", "forced"), ("c", None), ("d", "accepted"), ("e", "forced")],
     ]
 
 
-def test_a_chunk_of_several_rounds_tells_each_of_them_apart():
+def test_rounds_of_one_chunk_have_separate_spans():
     rounds = [("accepted", 1), ("correction", 1)] * 2
     assert split(("abcd", *rounds)) == [
         [("a", "accepted"), ("b", None), ("c", "accepted"), ("d", None)],
     ]
 
 
-def test_text_keeps_its_origin_when_it_was_held_back():
+def test_withheld_text_keeps_its_kind():
     first = ("a", ("accepted", 2), ("accepted", 1))
     assert split(first, ("bcd", ("bonus", 1))) == [
         [("a", "accepted")],
@@ -60,7 +60,7 @@ def test_a_character_belongs_to_the_token_that_completes_it():
     assert split(("€", ("accepted", 0), ("correction", 1))) == [[("€", None)]]
 
 
-def test_the_rest_of_a_text_is_shown_though_it_is_no_tokens():
+def test_text_after_the_last_token_is_shown():
     assert split(("a\ufffd", ("accepted", 1), ("correction", 0))) == [
         [("a", "accepted"), ("\ufffd", None)]
     ]

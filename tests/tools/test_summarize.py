@@ -1,4 +1,4 @@
-"""`tandem summarize` without a server: its options, its scores, its verdict."""
+"""`tandem summarize` without a server: options, scores and exit status."""
 
 import builtins
 import io
@@ -47,7 +47,7 @@ def compared(*texts, **figures):
 
 
 class ScriptedClient:
-    """Answers with what it is asked, and keeps it."""
+    """Answer with the request's own text, and record the request."""
 
     def __init__(self):
         self.asked = []
@@ -58,7 +58,7 @@ class ScriptedClient:
         return Answer(f"{model} {asked[1]}")
 
 
-def test_command_of_the_documents_is_understood():
+def test_nvidias_documented_command_works():
     given = options(DOCUMENTS)
     assert (given.test_hf, given.check_accuracy, str(given.hf_model_dir)) == (True, True, "hf")
     assert given.rouge1_threshold == 15
@@ -78,7 +78,7 @@ def test_command_of_the_documents_is_understood():
         ("--url h:1 --test-hf", "--test-hf needs --hf-model-dir, the target's checkpoint"),
     ],
 )
-def test_what_cannot_be_is_refused_in_one_line(arguments, message, capsys):
+def test_impossible_options_are_rejected_in_one_line(arguments, message, capsys):
     assert command.main(["summarize", *shlex.split(arguments)]) == 1
     shown = capsys.readouterr()
     assert shown.out == ""
@@ -86,7 +86,7 @@ def test_what_cannot_be_is_refused_in_one_line(arguments, message, capsys):
     assert shown.err.count("\n") == 1
 
 
-def test_missing_rouge_is_one_line_that_says_how_to_get_it(monkeypatch, capsys):
+def test_an_error_says_how_to_install_rouge(monkeypatch, capsys):
     really = builtins.__import__
 
     def without(name, *more):
@@ -102,7 +102,7 @@ def test_missing_rouge_is_one_line_that_says_how_to_get_it(monkeypatch, capsys):
     )
 
 
-def test_strings_decide_what_is_compared_then_the_option():
+def test_config_strings_and_the_option_choose_the_drafter():
     lookup = DraftingOptions(prompt_lookup=PromptLookupConfig.parse("[10,2,[0]]"))
     assert speculation_of(None, lookup, None) == lookup.inputs
     assert speculation_of("hybrid", lookup, None) == {**lookup.inputs, entry.DRAFTER: "hybrid"}
@@ -111,13 +111,13 @@ def test_strings_decide_what_is_compared_then_the_option():
     assert speculation_of(None, DraftingOptions(), None) == {}
 
 
-def test_drafter_is_the_profiles_where_nothing_names_one(embedded_profile):
+def test_the_default_drafter_is_the_profiles(embedded_profile):
     planned = deployment.load(embedded_profile)
     default = planned.profile.decoding.drafter
     assert speculation_of(None, DraftingOptions(), planned) == {entry.DRAFTER: default}
 
 
-def test_control_is_not_compared_with_itself(tmp_path):
+def test_the_baseline_is_not_compared_with_itself(tmp_path):
     write_empty(tmp_path, write_tokenizer(tmp_path))
     quiet = deployment.for_checkpoints(tmp_path, None)
     decoding = quiet.profile.decoding.model_copy(update={"drafter": "none"})
@@ -128,7 +128,7 @@ def test_control_is_not_compared_with_itself(tmp_path):
     assert speculation_of("prompt_lookup", DraftingOptions(), quiet) == lookup
 
 
-def test_items_are_primed_and_then_asked_in_turns():
+def test_items_are_primed_and_then_alternate_between_drafters():
     client = ScriptedClient()
     items = [replace(ITEMS[0], stop=("!",)), ITEMS[1]]
     asked = options("--max-output-len 30")
@@ -145,16 +145,16 @@ def test_items_are_primed_and_then_asked_in_turns():
     assert (speculative.name, speculative.texts) == ("hybrid", ["m hybrid"] * 2)
 
 
-def test_rouge_is_percent_of_f():
+def test_rouge_is_the_f_measure_in_percent():
     scores = Rouge().mean(["the cat", "x"], ["the cat sat", "y"])
     assert scores == pytest.approx({"rouge1": 40, "rouge2": 100 / 3, "rougeL": 40, "rougeLsum": 40})
 
 
-def test_equal_texts_agree_wholly_also_where_they_hold_no_word():
+def test_equal_texts_without_words_score_100():
     assert Rouge().mean(["?!", ""], ["?!", ""]) == dict.fromkeys(MEASURES, 100)
 
 
-def test_comparison_scores_columns_against_the_reference_and_each_other():
+def test_columns_are_compared_with_the_reference_and_each_other():
     comparison = compared("the cat sat", "the cat")
     assert comparison.to_reference["none"]["rouge1"] == 100
     assert comparison.to_reference["hybrid"]["rouge1"] == 75
@@ -162,24 +162,24 @@ def test_comparison_scores_columns_against_the_reference_and_each_other():
     assert comparison.num_identical(comparison.columns[1]) == 1
 
 
-def test_statistics_are_sums_over_the_answers():
+def test_statistics_are_summed_over_the_answers():
     figures = compared("x", "y", drafted=40, accepted=10).columns[1]
     assert (figures.num_tokens, figures.tokens_per_second) == (40, 40)
     assert (figures.tokens_per_round, figures.acceptance_rate) == (2, 0.25)
 
 
-def test_statistics_are_missing_where_nothing_came():
+def test_an_empty_answer_has_no_statistics():
     nothing = AnswerColumn([Answer()], "hugging_face")
     assert (nothing.tokens_per_second, nothing.tokens_per_round) == (0, None)
     assert nothing.acceptance_rate is None
 
 
-def test_tokens_per_round_are_not_shown_where_nothing_was_drafted():
+def test_without_drafts_tokens_per_round_are_not_shown():
     control = column("none", "x", rounds=119)
     assert control.tokens_per_round is None
 
 
-def test_table_has_a_column_for_each_who_answered():
+def test_the_table_has_a_column_per_model():
     file = io.StringIO()
     Console(file=file, width=100).print(compared("the cat sat", "the cat").table())
     rows = [line.split() for line in file.getvalue().splitlines()]
@@ -191,7 +191,7 @@ def test_table_has_a_column_for_each_who_answered():
     assert ["tokens/s", "40.0", "40.0"] in rows
 
 
-def test_file_holds_statistics_and_texts():
+def test_the_file_has_statistics_and_texts():
     written = json.loads(json.dumps(compared("the cat sat", "the cat").as_json()))
     assert written["columns"]["hybrid"]["against"]["none"]["rouge1"] == 75
     assert written["columns"]["hybrid"]["num_identical_to_control"] == 1
@@ -202,7 +202,7 @@ def test_file_holds_statistics_and_texts():
     }
 
 
-def test_accuracy_falls_short_of_either_threshold():
+def test_scores_below_either_threshold_are_reported():
     comparison = compared("the cat sat", "the cat")
     assert comparison.shortfalls(15, 75) == []
     assert comparison.shortfalls(80, 60) == [
@@ -211,7 +211,7 @@ def test_accuracy_falls_short_of_either_threshold():
     assert comparison.shortfalls(15, 95) == ["ROUGE-1 of hybrid against none is 75.00, under 95"]
 
 
-def test_shipped_items_are_functions_without_their_docstrings():
+def test_shipped_items_are_valid_python_functions():
     items = read_items(summarize.DATASET)
     assert len(items) >= 20
     assert len({item.id for item in items}) == len(items)
@@ -237,12 +237,12 @@ def test_items_may_have_no_id_and_several_stop_strings(tmp_path):
         ),
     ],
 )
-def test_line_of_a_wrong_item_is_named(tmp_path, row, message):
+def test_the_line_of_an_invalid_item_is_named(tmp_path, row, message):
     (tmp_path / "items.jsonl").write_text(json.dumps(row))
     with pytest.raises(TandemError, match=message):
         read_items(tmp_path / "items.jsonl")
 
 
-def test_text_is_cut_before_the_first_stop_string():
+def test_a_text_is_cut_before_the_first_stop_string():
     assert cut("one. two! three", ("!", ".")) == ("one", True)
     assert cut("one", ("!",)) == ("one", False)

@@ -1,4 +1,4 @@
-"""Engines of kind `tensorrtllm`: what a profile may say of them, and what becomes of it."""
+"""Engines of kind `tensorrtllm`: their profiles, and the rendered models."""
 
 import json
 from pathlib import Path
@@ -57,7 +57,7 @@ def declared(tensor):
 
 
 def contract(tensors, logits="TYPE_FP32"):
-    """NVIDIA's tensors, those whose type is the deployment's choice in that type."""
+    """NVIDIA's tensors, with this type if the deployment chooses it."""
     chosen = [t | ({"data_type": logits} if "note" in t else {}) for t in tensors]
     return [{k: v for k, v in t.items() if k not in ("note", "since")} for t in chosen]
 
@@ -67,7 +67,7 @@ def by_name(tensors):
 
 
 @pytest.mark.parametrize("name", TENSORRT_PROFILES)
-def test_rendered_engines_are_as_checked_in(name, shipped, models, tmp_path):
+def test_rendered_engines_equal_the_golden_files(name, shipped, models, tmp_path):
     configs = rendered(shipped(name), tmp_path / "repository")
     for engine in {"draft", "target"} & configs.keys():
         text = (tmp_path / "repository" / engine / "config.pbtxt").read_text()
@@ -75,7 +75,7 @@ def test_rendered_engines_are_as_checked_in(name, shipped, models, tmp_path):
 
 
 @pytest.mark.parametrize("name", TENSORRT_PROFILES)
-def test_rendered_tensors_are_the_contracts(name, shipped, tmp_path):
+def test_rendered_tensors_equal_nvidias_contract(name, shipped, tmp_path):
     configs = rendered(shipped(name), tmp_path / "repository")
     for engine in {"draft", "target"} & configs.keys():
         config = configs[engine]
@@ -83,7 +83,7 @@ def test_rendered_tensors_are_the_contracts(name, shipped, tmp_path):
         assert by_name(map(declared, config.output)) == by_name(contract(NVIDIA["output"]))
 
 
-def test_logits_have_the_engines_type(changed, tmp_path):
+def test_logits_have_the_engines_data_type(changed, tmp_path):
     half = {f"engines.{engine}.build.logits_dtype": "float16" for engine in ("draft", "target")}
     config = rendered(changed(PAIR, half), tmp_path / "repository")["target"]
     expected = by_name(contract(NVIDIA["input"], "TYPE_FP16"))
@@ -93,7 +93,7 @@ def test_logits_have_the_engines_type(changed, tmp_path):
 
 
 @pytest.mark.parametrize("name", TENSORRT_PROFILES)
-def test_parameters_are_nvidias(name, shipped, tmp_path):
+def test_parameters_have_nvidias_names(name, shipped, tmp_path):
     configs = rendered(shipped(name), tmp_path / "repository")
     config = configs["target"]
     assert config.backend == "tensorrtllm"
@@ -101,17 +101,17 @@ def test_parameters_are_nvidias(name, shipped, tmp_path):
     assert parameters(config).keys() <= set(NVIDIA["parameters"])
     assert parameters(config)["enable_kv_cache_reuse"] == "true"
     assert parameters(config)["enable_chunked_context"] == "true"
-    # Read without a default: where one of them is missing, the backend does not load the model.
+    # Without any of these, the backend does not load the model.
     needed = {"gpt_model_type", "guided_decoding_backend", "tokenizer_dir"}
     assert {*needed, "xgrammar_tokenizer_info_path"} <= parameters(config).keys()
 
 
-def test_engine_needs_no_code_of_ours(shipped, tmp_path):
+def test_rendered_engines_contain_no_code_of_ours(shipped, tmp_path):
     rendered(shipped(PAIR), tmp_path / "repository")
     assert list((tmp_path / "repository" / "target" / "1").iterdir()) == []
 
 
-def test_loop_knows_the_capabilities_of_the_engines(changed):
+def test_the_loop_knows_the_engines_capabilities(changed):
     settings = deployment.load(
         changed(LARGE, {"engines.draft.run.exclude_input_in_output": False})
     ).loop_settings()
@@ -124,7 +124,7 @@ def test_loop_knows_the_capabilities_of_the_engines(changed):
     assert settings.drafter == "draft_model"
 
 
-def test_vocabulary_is_padded_to_the_ranks(changed, models):
+def test_the_vocabulary_is_padded_to_a_multiple_of_the_ranks(changed, models):
     config = models / "Llama-2-13b-hf" / "config.json"
     facts = json.loads(config.read_text())
     config.write_text(json.dumps(facts | {"vocab_size": 32001}))
@@ -138,7 +138,7 @@ def test_vocabulary_is_padded_to_the_ranks(changed, models):
         config.write_text(json.dumps(facts))
 
 
-def test_shipped_profile_names_its_missing_checkpoint_and_what_is_read_of_it():
+def test_a_shipped_profile_names_the_missing_checkpoint_files():
     path = Path(__file__).parents[2] / "profiles" / "llama-3.1-70b.yaml"
     with pytest.raises(TandemError) as refused:
         deployment.load(path)
@@ -274,7 +274,7 @@ def test_shipped_profile_names_its_missing_checkpoint_and_what_is_read_of_it():
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )
-def test_profile_is_refused_in_one_line(refusal, name, settings, text):
+def test_a_wrong_profile_is_rejected_in_one_line(refusal, name, settings, text):
     """The line begins with the place of the last setting, unless it names another."""
     place = "" if text.startswith("engines.") else f"{[*settings][-1]}: "
     assert refusal(name, settings) == place + text
@@ -291,7 +291,7 @@ def wider_draft(models):
 
 
 @pytest.mark.usefixtures("wider_draft")
-def test_draft_logits_of_another_width_and_type_are_made_the_targets(changed):
+def test_draft_logits_are_converted_to_the_targets_size_and_type(changed):
     planned = deployment.load(changed(PAIR, {"engines.draft.build.logits_dtype": "float16"}))
     settings = planned.loop_settings()
     target = settings.target
@@ -302,7 +302,7 @@ def test_draft_logits_of_another_width_and_type_are_made_the_targets(changed):
 
 
 @pytest.mark.usefixtures("wider_draft")
-def test_fast_logits_of_another_width_are_refused(refusal):
+def test_fast_logits_with_another_vocab_size_are_rejected(refusal):
     assert refusal(PAIR, FAST) == (
         "engines.draft.run.speculative_decoding_fast_logits: its logits are 32064 wide with "
         "padding, the target's 32000; leave out speculative_decoding_fast_logits in both, or "
@@ -310,7 +310,7 @@ def test_fast_logits_of_another_width_are_refused(refusal):
     )
 
 
-def test_other_vocabulary_is_refused(shipped, models, tmp_path):
+def test_another_vocabulary_is_rejected(shipped, models, tmp_path):
     from checkpoints import write_tokenizer
 
     path = shipped(PAIR, {"Llama-2-7b-hf": "stranger"})
@@ -322,7 +322,7 @@ def test_other_vocabulary_is_refused(shipped, models, tmp_path):
 
 
 def engine_config(folder, **settings):
-    """Write what trtllm-build leaves beside an engine of the prompt-lookup profile."""
+    """Write the config.json of an engine of the prompt-lookup profile."""
     build = {"max_batch_size": 4, "max_seq_len": 4800, "max_num_tokens": 8192, "max_draft_len": 10}
     plugins = {"use_paged_context_fmha": True, "tokens_per_block": 32}
     model = {"logits_dtype": "float32", "mapping": {"tp_size": 1, "pp_size": 1}}
@@ -334,7 +334,7 @@ def engine_config(folder, **settings):
     (folder / "config.json").write_text(json.dumps(config))
 
 
-def test_engine_that_is_not_built_is_named(shipped):
+def test_an_engine_that_is_not_built_is_named(shipped):
     engines = trt_engines(deployment.load(shipped("llama-2-13b-prompt-lookup")).profile)
     with pytest.raises(TandemError, match=r"target: no engine in .*/target; build it"):
         check_built(engines)
@@ -350,7 +350,7 @@ def test_engine_that_is_not_built_is_named(shipped):
         ("tp_size", 2, 1),
     ],
 )
-def test_engine_that_was_built_otherwise_is_refused(shipped, setting, value, wanted):
+def test_an_engine_built_with_other_settings_is_rejected(shipped, setting, value, wanted):
     engines = trt_engines(deployment.load(shipped("llama-2-13b-prompt-lookup")).profile)
     folder = engines["target"].engine_dir
     engine_config(folder)

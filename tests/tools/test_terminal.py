@@ -1,4 +1,4 @@
-"""How answers are shown: colours, pictures of control characters, the closing line."""
+"""How answers are shown: colors, replaced control characters, and the closing line."""
 
 import io
 
@@ -17,7 +17,7 @@ CHUNKS = [
 
 
 class ScriptedClient:
-    """Answers with the chunks it was given."""
+    """Answer with the given chunks."""
 
     def __init__(self, *script):
         self.script = script
@@ -47,32 +47,32 @@ def shown(*script, **console):
     return file.getvalue()
 
 
-def test_text_is_untouched_when_it_does_not_go_to_a_terminal():
+def test_text_is_unchanged_if_it_does_not_go_to_a_terminal():
     assert shown(*CHUNKS) == "ab\x1bc\n"
 
 
-def test_accepted_text_is_coloured_on_a_terminal_and_control_characters_are_pictures():
+def test_accepted_text_is_colored_and_control_characters_are_replaced():
     text = shown(*CHUNKS, force_terminal=True, color_system="standard")
     assert text == "\x1b[32ma\x1b[0mb\x1b[32m␛\x1b[0mc\n"
 
 
-def test_forced_text_has_a_colour_of_its_own():
+def test_forced_text_has_its_own_color():
     kinds = [KINDS.index("forced"), KINDS.index("plain")]
     chunk = AnswerChunk("ab", [1, 2], AnswerTotals(1, 0, 0), None, 0.5, None, kinds, [1, 1])
     text = shown(chunk, force_terminal=True, color_system="standard")
     assert text == "\x1b[35ma\x1b[0mb\n"
 
 
-def test_nothing_is_coloured_when_the_user_wants_no_colour():
+def test_no_color_turns_colors_off():
     assert shown(*CHUNKS, force_terminal=True, no_color=True) == "ab␛c\n"
 
 
-def test_request_is_cancelled_when_showing_is_interrupted():
+def test_an_interrupt_cancels_the_request():
     with pytest.raises(KeyboardInterrupt):
         shown(CHUNKS[0], KeyboardInterrupt())
 
 
-def test_closing_line_has_the_statistics():
+def test_the_closing_line_has_the_statistics():
     answer = Answer()
     for chunk in CHUNKS:
         answer.add(chunk)
@@ -82,7 +82,7 @@ def test_closing_line_has_the_statistics():
     )
 
 
-def test_closing_line_says_what_did_not_happen():
+def test_the_closing_line_of_an_empty_answer_has_no_statistics():
     assert terminal.closing_line(Answer()) == (
         "0 tokens, 0.0 tokens/s, no first token, nothing drafted, cancelled"
     )

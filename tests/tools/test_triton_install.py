@@ -1,4 +1,4 @@
-"""Triton is found where it is, or assembled once from the wheel."""
+"""An installed Triton is found, or one is assembled once from the wheel."""
 
 import pytest
 
@@ -14,7 +14,7 @@ def cache(tmp_path, monkeypatch):
     return tmp_path / "tandem"
 
 
-def test_wheel_is_assembled_with_the_stub_of_this_python(cache):
+def test_the_wheel_has_the_stub_for_this_python(cache):
     install = find_triton()
     assert install.wheel is not None
     assert install.binary.is_relative_to(cache)
@@ -22,13 +22,13 @@ def test_wheel_is_assembled_with_the_stub_of_this_python(cache):
     assert install.library_path[0] == find_libpython().parent
 
 
-def test_wheel_is_assembled_once(cache):
+def test_the_wheel_is_assembled_once(cache):
     first = find_triton().binary.stat().st_mtime_ns
     assert find_triton().binary.stat().st_mtime_ns == first
     assert len(list(cache.iterdir())) == 1
 
 
-def test_system_triton_is_preferred(tmp_path, monkeypatch):
+def test_an_installed_triton_is_preferred(tmp_path, monkeypatch):
     system = tmp_path / "tritonserver"
     (system / "bin").mkdir(parents=True)
     (system / "bin" / "tritonserver").touch()
@@ -39,13 +39,13 @@ def test_system_triton_is_preferred(tmp_path, monkeypatch):
     assert found.backends == system / "backends"
 
 
-def test_absent_triton_says_what_to_install(monkeypatch):
+def test_without_triton_the_error_says_what_to_install(monkeypatch):
     monkeypatch.setattr(install, "find_spec", lambda _: None)
     with pytest.raises(TandemError, match=r"with the extra 'embedded' too"):
         find_triton()
 
 
-def test_python_without_a_stub_is_refused_with_those_that_have_one(monkeypatch):
+def test_an_unsupported_python_is_rejected_with_the_supported_ones(monkeypatch):
     library = find_libpython()
     monkeypatch.setattr(install, "find_libpython", lambda: library)
     monkeypatch.setattr(install, "PYTHON", "3.99")
@@ -53,14 +53,14 @@ def test_python_without_a_stub_is_refused_with_those_that_have_one(monkeypatch):
         find_triton()
 
 
-def test_numpy_that_corrupts_tensors_is_refused(monkeypatch):
+def test_a_numpy_version_that_corrupts_tensors_is_rejected(monkeypatch):
     versions = {"numpy": "2.4.0", "nvidia-pytriton": "0.7.0"}
     monkeypatch.setattr(install.metadata, "version", versions.__getitem__)
     with pytest.raises(TandemError, match=r"numpy 2\.4\.0 corrupts .* pip install 'numpy<2'"):
         find_triton()
 
 
-def test_cache_that_cannot_be_written_is_named(tmp_path, monkeypatch):
+def test_a_cache_that_cannot_be_written_is_named(tmp_path, monkeypatch):
     (tmp_path / "file").touch()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     with pytest.raises(TandemError, match="set XDG_CACHE_HOME to a folder"):

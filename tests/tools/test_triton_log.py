@@ -1,4 +1,4 @@
-"""What is read out of Triton's log."""
+"""Facts that are read from Triton's log."""
 
 import pytest
 
@@ -18,7 +18,7 @@ TRACEBACK = (
         (TRACEBACK, False),
     ],
 )
-def test_log_distinguishes_a_lost_race_from_a_model_that_failed(tmp_path, text, lost):
+def test_a_lost_port_race_is_distinguished_from_a_failed_model(tmp_path, text, lost):
     path = tmp_path / "log"
     path.write_text(text)
     assert TritonLog(path).lost_a_race is lost
@@ -32,7 +32,7 @@ def test_log_distinguishes_a_lost_race_from_a_model_that_failed(tmp_path, text, 
         ("", False),
     ],
 )
-def test_log_is_worth_keeping_when_a_model_put_a_traceback_there(tmp_path, text, holds):
+def test_a_log_with_a_traceback_is_recognized(tmp_path, text, holds):
     path = tmp_path / "log"
     path.write_text(text)
     assert TritonLog(path).has_tracebacks is holds

@@ -1,4 +1,4 @@
-"""What `tandem up` says once it serves."""
+"""The greeting of `tandem up`."""
 
 import argparse
 import shlex
@@ -25,19 +25,19 @@ SERVER = SimpleNamespace(
 
 @pytest.fixture
 def own(tmp_path):
-    """A checkpoint of one's own, without a draft."""
+    """A given checkpoint, without a draft."""
     write_empty(tmp_path, write_tokenizer(tmp_path))
     return deployment.for_checkpoints(tmp_path, None)
 
 
 def rows(planned):
-    """The greeting: name -> what is said of it; its two examples, as a shell would split them."""
+    """The greeting's rows (name -> text) and its two examples, split like in a shell."""
     lines = up.greeting(SERVER, planned).splitlines()
     told = {line[2:11].strip(): line[11:] for line in lines[1:-3]}
     return told, *map(shlex.split, lines[-2:])
 
 
-def test_greeting_says_what_was_chosen(own):
+def test_the_greeting_lists_the_chosen_settings(own):
     told, _, _ = rows(own)
     folder = own.profile.engines.target.checkpoint
     assert told["target"] == f"{folder} (torch), up to 1024 tokens of context"
@@ -48,19 +48,19 @@ def test_greeting_says_what_was_chosen(own):
     assert (told["gRPC"], told["HTTP"]) == ("127.0.0.1:2", "http://127.0.0.1:1")
 
 
-def test_greeting_says_how_many_loops_there_are(own):
+def test_the_greeting_has_the_number_of_loops(own):
     two = deployment.check(own.profile.model_copy(update={"instances": 2}))
     told, _, _ = rows(two)
     assert told["limits"].startswith("64 sequences at once, 64 waiting, in 2 loops; KV cache of ")
 
 
-def test_greeting_asks_the_server_by_its_port_and_a_prompt_for_any_model(own):
+def test_the_greetings_example_fits_the_port_and_the_model(own):
     _, generate, curl = rows(own)
     assert generate == ["tandem", "generate", "--url", "127.0.0.1:2", "Once upon a time"]
     assert curl[2] == "http://127.0.0.1:1/v2/models/bls_stream/generate_stream"
 
 
-def test_greeting_of_the_demo_asks_for_python():
+def test_the_demos_greeting_uses_a_python_prompt():
     planned = deployment.load(named_profile(Path("emulated-zero")))
     told, generate, curl = rows(planned)
     assert generate[-1] == "def main():"
@@ -72,7 +72,7 @@ def test_greeting_of_the_demo_asks_for_python():
 @pytest.mark.parametrize(
     ("variables", "opens"), [({}, False), ({"DISPLAY": ":0"}, True), ({"BROWSER": "b"}, True)]
 )
-def test_page_is_opened_if_there_is_a_browser(monkeypatch, variables, opens):
+def test_the_page_is_opened_if_there_is_a_browser(monkeypatch, variables, opens):
     opened = []
     monkeypatch.setattr(up.webbrowser, "open", opened.append)
     for name in up.SCREENS:
@@ -104,6 +104,6 @@ def test_options_reach_the_gateway(own, monkeypatch):
     assert settings("--api-key", "option") == ("option", False)
 
 
-def test_page_cannot_be_opened_without_a_gateway(capsys):
+def test_opening_the_page_requires_the_gateway(capsys):
     assert command.main(["up", "--open", "--no-gateway"]) == 1
     assert "--open needs the gateway; leave out --no-gateway" in capsys.readouterr().err

@@ -30,18 +30,18 @@ def plan(folder):
     return load
 
 
-def test_a_target_verifies_what_any_drafter_proposes(plan):
+def test_a_target_verifies_drafts_of_any_drafter(plan):
     planned = plan(draft={"kind": "vllm"})
     assert planned.drafters == ("draft_model", "prompt_lookup", "hybrid", "none")
     assert planned.target.max_draft_len == 16
     assert planned.target.capabilities == capabilities.VLLM
 
 
-def test_a_draft_engine_verifies_nothing(plan):
+def test_a_draft_engine_has_max_draft_len_0(plan):
     assert plan(draft={"kind": "vllm"}).draft.max_draft_len == 0
 
 
-def test_vllms_own_speculation_makes_the_engine_the_drafter(plan):
+def test_with_vllms_speculation_the_engine_is_the_drafter(plan):
     own = {"method": "ngram", "num_speculative_tokens": 4}
     planned = plan(speculative_config=own)
     assert json.loads(planned.target.parameters["speculative_config"]) == own
@@ -65,13 +65,13 @@ def test_a_path_to_python_is_relative_to_the_profile(plan, folder):
         ({"max_draft_length": 4}, "did you mean 'max_draft_len'?"),
     ],
 )
-def test_what_does_not_fit_is_rejected_by_place(plan, target, words):
+def test_conflicting_settings_are_rejected_with_their_place(plan, target, words):
     with pytest.raises(TandemError) as rejected:
         plan(**target)
     assert words in str(rejected.value)
 
 
-def test_a_rendered_model_carries_no_weights(plan, tmp_path):
+def test_a_rendered_model_contains_no_weights(plan, tmp_path):
     repository.render(plan(), tmp_path / "models")
     version = tmp_path / "models" / "target" / "1"
     assert sorted(path.name for path in version.iterdir()) == ["model.py", "tandem"]

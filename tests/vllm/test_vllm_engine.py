@@ -39,7 +39,7 @@ def logits_after(engine):
 
 
 def rounds(engine, ids, want, seed, **asked):
-    """Continue a text by rounds with drafts that are partly right; return it and their number."""
+    """Continue a text in rounds with partly correct drafts; return it and the number of rounds."""
     random = np.random.default_rng(seed)
     text, count = [], 0
     while len(text) < len(want):
@@ -52,7 +52,7 @@ def rounds(engine, ids, want, seed, **asked):
     return text[: len(want)], count
 
 
-def test_greedy_text_is_the_same_in_rounds_and_each_is_one_step(engine):
+def test_drafts_keep_greedy_text_and_each_round_is_one_step(engine):
     for seed in range(4):
         ids = prompt(seed, 40)
         want = engine.tokens(ids, 60)
@@ -77,7 +77,7 @@ def test_a_round_computes_the_last_block_and_the_draft(engine):
     ],
     ids=["repetition_penalty", "bad_words"],
 )
-def test_what_looks_at_the_history_is_the_same_in_rounds(engine, sampling):
+def test_penalties_and_bans_are_the_same_with_drafts(engine, sampling):
     ids = prompt(5, 30)
     want = engine.tokens(ids, 50, sampling=sampling)
     assert rounds(engine, ids, want, 5, sampling=sampling)[0] == want
@@ -90,7 +90,7 @@ def test_a_bad_word_that_begins_in_the_context_is_not_completed(engine):
     assert engine.tokens(ids, 1, sampling=sampling) != engine.tokens(ids, 1)
 
 
-def test_masks_hold_at_each_place_of_a_draft(engine):
+def test_masks_apply_at_each_position_of_a_draft(engine):
     grammar, ids = Grammar(VOCAB), prompt(7, 30)
     want = []
     while len(want) < 20:
@@ -104,7 +104,7 @@ def test_masks_hold_at_each_place_of_a_draft(engine):
 
 
 def drawn(engine, ids, count, sampling, of):
-    """The answers to calls with many seeds; of: what the call of a seed asks."""
+    """The answers to calls with many seeds; of: the arguments of a seed's call."""
     answers = []
     for start in range(0, count, AT_ONCE):
         pending = [
@@ -143,7 +143,7 @@ def test_a_seed_repeats_a_verification(engine):
     assert engine.tokens(prompt(9, 20), 3, **call) == engine.tokens(prompt(9, 20), 3, **call)
 
 
-def test_many_verifications_at_once_equal_one_at_a_time(engine):
+def test_concurrent_verifications_equal_sequential_ones(engine):
     prompts = [prompt(seed, 20 + 5 * seed) for seed in range(AT_ONCE)]
     want = [engine.tokens(ids, 9) for ids in prompts]
     drafts = [text[: seed % 9] + [3] * (8 - seed % 9) for seed, text in enumerate(want)]
@@ -156,7 +156,7 @@ def test_many_verifications_at_once_equal_one_at_a_time(engine):
         assert tokens == text[: len(tokens)]
 
 
-def test_stop_ends_a_call_soon(engine):
+def test_a_stop_ends_a_call_soon(engine):
     running = engine.start(prompt(10, 9), 240, request_id="long", streaming=True)
     running.next()
     began = time.monotonic()
@@ -175,21 +175,21 @@ def test_stop_ends_a_call_soon(engine):
     ],
     ids=["min_p", "presence_penalty", "embedding_bias", "context_logits"],
 )
-def test_what_vllm_cannot_do_exactly_is_rejected_by_name(engine, asked):
+def test_inputs_that_vllm_cannot_serve_exactly_are_rejected(engine, asked):
     with pytest.raises(UnsupportedError, match=r"is not supported by this engine \(vllm\)"):
         engine.start(prompt(1, 9), 4, **asked)
 
 
 @pytest.fixture(scope="module")
 def speculating(tmp_path_factory):
-    """An engine that drafts by itself, by vLLM's n-gram lookup."""
+    """An engine that drafts by itself with vLLM's n-gram lookup."""
     own = {"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_min": 1}
     harness = start_vllm(tmp_path_factory.mktemp("ngram"), speculative_config=own)
     yield harness
     harness.engine.close()
 
 
-def test_vllms_own_speculation_says_the_same_and_is_counted(engine, speculating):
+def test_vllms_speculation_keeps_the_text_and_is_counted(engine, speculating):
     ids = [*prompt(4, 12)] * 6
     want = engine.tokens(ids, 60)
     before = speculating.engine.steps
@@ -212,7 +212,7 @@ def small(tmp_path_factory):
     harness.engine.close()
 
 
-def test_preempted_and_chunked_calls_say_the_same(small):
+def test_preemption_and_chunked_prefill_keep_the_text(small):
     prompts = [prompt(seed, 150 + seed) for seed in range(8)]
     want = [small.tokens(ids, 60) for ids in prompts]
     pending = [small.start(ids, 60) for ids in prompts]
@@ -223,7 +223,7 @@ def test_preempted_and_chunked_calls_say_the_same(small):
     assert [call.wait().tokens for call in verified] == [text[:5] for text in want]
 
 
-def test_death_of_vllm_fails_calls_at_once_and_names_the_cause(small):
+def test_the_death_of_vllm_fails_calls_at_once_with_its_cause(small):
     running = small.start(prompt(1, 9), 240, streaming=True)
     running.next()
     os.kill(small.engine._process.pid, signal.SIGKILL)
@@ -234,6 +234,6 @@ def test_death_of_vllm_fails_calls_at_once_and_names_the_cause(small):
         small.tokens(prompt(1, 9))
 
 
-def test_a_python_without_vllm_is_one_line(tmp_path):
+def test_a_python_without_vllm_is_a_one_line_error(tmp_path):
     with pytest.raises(LoadError, match="must have vLLM installed"):
         start_vllm(tmp_path, python="/usr/bin/python3")

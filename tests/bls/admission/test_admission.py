@@ -1,4 +1,4 @@
-"""Who decodes, who waits, who is refused, and who gets room for drafts: no server, no threads."""
+"""Which sequences decode, wait, are rejected, or reserve draft blocks. No server, no threads."""
 
 from dataclasses import replace
 
@@ -125,7 +125,7 @@ def test_a_request_waits_if_another_one_waits():
         queue.admission.reserve(1)
 
 
-def test_a_batch_is_rejected_as_a_whole_if_its_prompts_cannot_all_wait():
+def test_a_batch_that_cannot_wait_completely_is_rejected():
     queue = Waiting(max_running=9, kv_blocks=8)
     queue.add("eight", 8)
     many = queue.admission.reserve(3)

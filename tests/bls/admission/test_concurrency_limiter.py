@@ -1,4 +1,4 @@
-"""Few at work at once, the others in order, nobody twice."""
+"""Concurrent work is limited and starts in order."""
 
 import pytest
 
@@ -7,7 +7,7 @@ from tandem.bls.errors import Overloaded
 
 
 class Kitchen:
-    """A limiter, and who went to work."""
+    """A limiter, and the names of the work that started."""
 
     def __init__(self, most=1, max_waiting_bytes=100):
         self.at_work = []
@@ -19,7 +19,7 @@ class Kitchen:
         return self.limiter.acquire(lambda permit: self.at_work.append(name), size)
 
 
-def test_permits_are_limited_and_given_in_order():
+def test_concurrent_work_is_limited_and_starts_in_order():
     kitchen = Kitchen(most=2)
     first, second, *_ = [kitchen.come(name) for name in "abcd"]
     assert kitchen.at_work == ["a", "b"]
@@ -78,7 +78,7 @@ def test_waiting_texts_are_limited_in_bytes():
     kitchen.come("e", 40)
 
 
-def test_bytes_of_started_work_are_free_again():
+def test_started_work_frees_its_bytes():
     kitchen = Kitchen(max_waiting_bytes=100)
     first = kitchen.come("a")
     kitchen.come("b", 100)
@@ -86,7 +86,7 @@ def test_bytes_of_started_work_are_free_again():
     kitchen.come("c", 100)
 
 
-def test_one_text_of_any_size_may_wait():
+def test_one_text_may_wait_regardless_of_size():
     kitchen = Kitchen(max_waiting_bytes=100)
     kitchen.come("a")
     kitchen.come("b", 1000)

@@ -1,4 +1,4 @@
-"""Several loops that share one capacity decide as one loop would; no server, no processes."""
+"""Several loops that share one capacity decide like one loop. No server, no processes."""
 
 import pytest
 from hypothesis import given
@@ -12,7 +12,7 @@ CAPACITY = {"max_running": 3, "max_waiting": 2, "kv_blocks": 8, "draft_kv_blocks
 
 
 class Loops:
-    """Admissions that know of each other, and the names of what they started, in its order."""
+    """Admissions of several loops, and the names of the sequences that they started, in order."""
 
     def __init__(self, count, **capacity):
         self.started = []
@@ -34,7 +34,7 @@ class Loops:
 
 
 class Others(OtherLoops):
-    """What one of them sees of the others."""
+    """The usage of the other loops, as one loop sees it."""
 
     def __init__(self, loops, own):
         self._loops, self._own = loops, own
@@ -131,7 +131,7 @@ def test_several_loops_admit_exactly_like_one(steps):
 
 
 def played(loops, steps):
-    """What became of each step: who was refused, and who had been started by then."""
+    """The result of each step: rejected requests, and sequences started so far."""
     outcomes, sequences = [], []
     for number, (what, *how) in enumerate(steps):
         if what == "enter":

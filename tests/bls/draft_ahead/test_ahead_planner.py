@@ -1,4 +1,4 @@
-"""Whether requests draft ahead, and by which plan, follows from what they have learned."""
+"""Measured times and acceptance decide whether and how requests draft ahead."""
 
 from dataclasses import replace
 

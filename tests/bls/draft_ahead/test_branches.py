@@ -1,4 +1,4 @@
-"""Drafting ahead with scripted engines: the same text, by the drafts of plain calls."""
+"""Drafting ahead with scripted engines keeps the text and the drafts."""
 
 from dataclasses import replace
 from itertools import pairwise
@@ -38,11 +38,11 @@ from tandem.bls.sequence import Sequence
 from tandem.bls.settings import AUTO
 
 
-def check(request, language, draft, *, beside=("in time",), verifies=10**9, settings_=AHEAD):
-    """Decode with branches; assert that nothing but the speed is another one for it."""
+def check(request, language, draft, *, ahead_fates=("in time",), verifies=10**9, settings_=AHEAD):
+    """Decode with branches; assert that only the speed changes."""
     decoding = decoding_of(request, settings_)
     target = Target(language, request.end_ids, verifies)
-    chunks = play(decoding, target, draft, beside)
+    chunks = play(decoding, target, draft, ahead_fates)
     tokens, text, reason = expected(request, language)
     assert decoding.sequence.output.tolist() == tokens
     assert "".join(chunk.text for chunk in chunks) == text
@@ -57,7 +57,7 @@ def check(request, language, draft, *, beside=("in time",), verifies=10**9, sett
 
 
 def assert_is_a_plain_call_would_draft(call, request, draft):
-    """A branch is, token for token, what the draft engine says when asked behind its context."""
+    """A branch equals the draft of a plain call after the same context."""
     drafts = DraftModel(AHEAD.draft, AHEAD.target, Health(), FixedLength(4))
     sequence = Sequence(request)
     sequence.append(call.context[len(request.prompt_ids) :])
@@ -68,8 +68,14 @@ def assert_is_a_plain_call_would_draft(call, request, draft):
 
 @settings(max_examples=1_000, deadline=None)
 @given(requests, languages, st.integers(0, 8), fates, st.sampled_from([10**9, 0, 1, 3]))
-def test_drafting_ahead_never_changes_the_text(request, language, agrees, beside, verifies):
-    check(request, language, BranchingDraft(language, agrees), beside=beside, verifies=verifies)
+def test_drafting_ahead_never_changes_the_text(request, language, agrees, ahead_fates, verifies):
+    check(
+        request,
+        language,
+        BranchingDraft(language, agrees),
+        ahead_fates=ahead_fates,
+        verifies=verifies,
+    )
 
 
 @settings(max_examples=200, deadline=None)
@@ -94,7 +100,7 @@ def test_a_hit_needs_no_draft_call():
 
 def test_a_miss_makes_a_shorter_draft():
     draft = BranchingDraft(ENDLESS, agrees=8)
-    decoding = check(request_of(end_ids=(), draft_len=8), ENDLESS, draft, beside=("late",))
+    decoding = check(request_of(end_ids=(), draft_len=8), ENDLESS, draft, ahead_fates=("late",))
     plain = [call.max_new_tokens for call in draft.calls if call.branching is None]
     assert plain[0] == 8  # nothing was known of it then
     assert set(plain[1:-1]) == {4}
@@ -105,7 +111,7 @@ def test_a_miss_makes_a_shorter_draft():
 def test_rounds_without_a_free_thread_do_not_count_as_drafted_ahead():
     draft = BranchingDraft(ENDLESS, agrees=8)
     request = request_of(end_ids=(), draft_len=8)
-    decoding = check(request, ENDLESS, draft, beside=("nobody free", "in time"))
+    decoding = check(request, ENDLESS, draft, ahead_fates=("no thread", "in time"))
     ahead = decoding.statistics.ahead
     begun = sum(call.branching is not None for call in draft.calls)
     assert 0 < ahead.num_hits <= begun <= ahead.num_calls <= begun + 1  # the last is not settled
@@ -191,7 +197,7 @@ def test_a_failed_branch_call_pauses_drafts_and_a_rejected_one_does_not():
         ({"draft_ahead": None}, replace(AHEAD, engines_share_device=True)),
     ],
 )
-def test_drafting_ahead_can_be_off_or_impossible(changes, settings_):
+def test_drafting_ahead_is_off_if_disabled_or_impossible(changes, settings_):
     class NoBranches(BranchingDraft):
         def answers(self, call):
             assert call.branching is None

@@ -1,4 +1,4 @@
-"""Drafting ahead by probabilities: each branch comes with the logits that it was drawn from."""
+"""Drafting ahead by probabilities: each branch has the logits that it was sampled from."""
 
 from collections import deque
 from dataclasses import replace
@@ -25,7 +25,7 @@ from tandem.bls.draft_ahead.branches import BranchLogits, draft_ahead_of
 
 
 def drawn_from(draft):
-    """The tokens that a draft's logits say it was drawn as, if it has any."""
+    """The tokens that a draft's logits mark as sampled, if it has logits."""
     rows = draft.logits[draft.logits_row : draft.logits_row + len(draft)]
     return rows.argmax(-1).tolist()
 
@@ -33,12 +33,12 @@ def drawn_from(draft):
 @settings(max_examples=300, deadline=None)
 @given(requests, languages, st.integers(0, 8), fates, st.sampled_from([10**9, 0, 1, 3]))
 def test_each_branch_is_verified_against_its_own_logits(
-    request, language, agrees, beside, verifies
+    request, language, agrees, ahead_fates, verifies
 ):
     request = replace(request, **BY_PROBABILITIES)
     draft, target = BranchingDraft(language, agrees), Target(language, request.end_ids, verifies)
     decoding = decoding_of(request, SHARED)
-    play(decoding, target, draft, beside)
+    play(decoding, target, draft, ahead_fates)
     assert decoding.sequence.output.tolist() == expected(request, language)[0]
     for call in target.calls:
         if call.draft.drafter == "draft_model":
@@ -46,7 +46,7 @@ def test_each_branch_is_verified_against_its_own_logits(
 
 
 class Answered(BranchingDraft):
-    """Keeps the logits that it answered with, by call."""
+    """Record the logits of each answer."""
 
     def __init__(self, *given, **named):
         super().__init__(*given, **named)
@@ -59,22 +59,22 @@ class Answered(BranchingDraft):
         yield answer
 
 
-@pytest.mark.parametrize("beside", [("in time",), ("in time", "late"), ("late",)])
-def test_unread_logits_are_returned_with_a_later_draft(beside):
+@pytest.mark.parametrize("ahead_fates", [("in time",), ("in time", "late"), ("late",)])
+def test_unread_logits_are_returned_with_a_later_draft(ahead_fates):
     request = request_of(end_ids=(), max_tokens=100, **BY_PROBABILITIES)
     statistics, draft = AheadPlanner(SHARED), Answered(ENDLESS, agrees=5)
     read = []
     for _ in range(2):
         target = Target(ENDLESS, ())
         decoding = decoding_of(request, SHARED, ahead_planner=statistics)
-        play(decoding, target, draft, beside)
+        play(decoding, target, draft, ahead_fates)
         read += [call.draft.logits for call in target.calls if call.draft.drafted_ahead]
     back = [call.unread_logits for call in draft.calls if call.unread_logits is not None]
-    back += statistics.unread_logits  # the last ones, for whoever drafts next
+    back += statistics.unread_logits  # the last ones, for the next draft
     assert all(call.wants_logits for call in draft.calls)
     assert {*map(id, read), *map(id, back)} == set(map(id, draft.shared))
     assert len(read) + len(back) == len(draft.shared)
-    assert back or beside == ("late",)
+    assert back or ahead_fates == ("late",)
     assert len(statistics.unread_logits) <= 2
 
 
@@ -90,7 +90,7 @@ def test_logits_that_arrive_too_late_are_returned():
 
 
 def test_a_draft_with_logits_is_not_cut_at_an_end():
-    """What was drawn is never dropped: the target ends the text there itself."""
+    """Sampled tokens are never dropped; the target itself ends the text there."""
     for salt in range(20):
         language = Language(salt, end_every=3)
         request = request_of(max_tokens=60, **BY_PROBABILITIES)

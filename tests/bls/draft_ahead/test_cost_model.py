@@ -1,4 +1,4 @@
-"""How branches are shared out among the outcomes, and which plan is worth most."""
+"""How branches are distributed over the outcomes, and which plan is best."""
 
 import numpy as np
 import pytest
@@ -21,7 +21,7 @@ def test_branches_go_to_the_likely_outcomes():
     st.floats(0.05, 0.98),
     st.lists(st.booleans(), min_size=1, max_size=17).map(tuple),
 )
-def test_the_whole_budget_is_spent(budget, acceptance, wanted):
+def test_the_whole_budget_is_used(budget, acceptance, wanted):
     counts = split(budget, acceptance, wanted)
     assert sum(counts) == (budget if any(wanted) else 0)
     assert all(count >= 0 for count in counts)
@@ -65,7 +65,7 @@ def test_a_slow_draft_engine_gains_nothing_by_drafting_ahead():
 
 @pytest.mark.parametrize("most", [4, 9, 65, 300, 2**20])
 def test_branches_respect_the_limit_of_tokens_per_call(most):
-    """Of their logits, say: where these are wide, branches are fewer or shorter."""
+    """With large logits, for example, branches are fewer or shorter."""
     plan, advantage = best_plan(LLAMA_70B_1B, 0.8, 16, 128, most)
     assert plan.num_branches * plan.num_tokens <= most
     assert 1 <= plan.on_miss <= plan.num_tokens

@@ -1,4 +1,4 @@
-"""What drafters and requests may rely on, whatever `auto` has learned."""
+"""Promises of `auto` that hold for any measurements."""
 
 import threading
 import time

@@ -1,4 +1,4 @@
-"""Adaptive draft lengths earn what the best fixed one does, or more, in virtual time."""
+"""In virtual time, adaptive draft lengths are as fast as the best fixed one, or faster."""
 
 from dataclasses import replace
 from types import SimpleNamespace

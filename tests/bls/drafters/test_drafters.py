@@ -1,4 +1,4 @@
-"""Who drafts, what, and to whom the statistics ascribe it."""
+"""Which drafter proposes which tokens, and which drafter the statistics count them under."""
 
 from dataclasses import replace
 
@@ -31,7 +31,7 @@ from tandem.bls.settings import AUTO
 
 
 class Repeats(Language):
-    """0, 1, ... 4, 0, 1, ...: a text that lookup knows after one turn."""
+    """0, 1, ... 4, 0, 1, ...: lookup finds matches after one period."""
 
     def next(self, context, banned=()):
         return (int(context[-1]) + 1) % 5
@@ -117,7 +117,7 @@ def test_copies_end_with_an_end_of_sequence_in_prompt_lookup():
     assert target.calls[0].draft.tokens.tolist() == [7]
 
 
-def test_hybrid_copies_or_asks_the_model():
+def test_hybrid_copies_or_calls_the_draft_model():
     draft = Draft(Repeats())
     decoding = decoding_of(request_of("hybrid"))
     play(decoding, Target(Repeats()), draft)

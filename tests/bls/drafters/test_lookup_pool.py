@@ -1,4 +1,4 @@
-"""Copies from a pool of earlier answers: who copies, from whom, and what never changes."""
+"""Copies from a pool of earlier answers: what is copied, and what never changes."""
 
 from dataclasses import replace
 
@@ -31,7 +31,7 @@ from tandem.lookup.pools import LookupPools
 
 
 class Counts(Language):
-    """Every token is new: a text that nothing in itself foretells."""
+    """Every token is new, so prompt lookup finds nothing."""
 
     def next(self, context, banned=()):
         return int(context[-1]) + 1
@@ -152,7 +152,7 @@ def found(request, pools, settings=SETTINGS, limit=4):
 
 @pytest.mark.parametrize("ngram", [1, 2, 3, 8])
 def test_the_longest_match_wins_and_own_text_wins_a_tie(pools, ngram):
-    """Whatever n-gram was looked up in the own text: what matched before it counts too."""
+    """Tokens that match before the looked-up n-gram count too."""
     pools.join("ours", [1, 2, 3, 4, 50, 51, 52, 53, 54])
     own = [9, 2, 3, 4, 60, 61, 62, 63]
     for tail, source, tokens, size in (

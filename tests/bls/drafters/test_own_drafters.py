@@ -1,4 +1,4 @@
-"""A deployment's own drafter: how its file is read, and that its faults cost drafts only."""
+"""Custom drafters: how their files are read, and that their faults only cost drafts."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -45,7 +45,7 @@ def write(tmp_path):
 
 @pytest.fixture
 def joined(write, monkeypatch):
-    """Let a drafter whose class has this body join the registry."""
+    """Register a drafter whose class has this body."""
 
     def add(body, row=ROW):
         lines = "".join(f"    {line}\n" for line in body.splitlines())
@@ -189,7 +189,7 @@ def test_invalid_steps_ahead_are_rejected(joined):
 
 
 def test_calls_of_a_custom_drafter_are_converted(joined):
-    """Triton refuses ids of 64 bits, and such a refusal would rest everybody's drafts."""
+    """Triton rejects ids of 64 bits, and such an error would pause the drafts of all requests."""
     joined(
         "def propose(self, sequence, limit):\n"
         "    context = sequence.context.astype('int64')\n"

@@ -1,4 +1,4 @@
-"""Drafts' distributions as a target is shown them, and what it makes of them."""
+"""The distributions of drafts that are sent to a target, and the text that results."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_the_given_logits_are_not_changed():
     assert (logits == before).all()
 
 
-def test_padding_missing_in_the_draft_is_impossible():
+def test_ids_missing_in_the_draft_have_probability_0():
     found = probabilities(DRAFT, Warp(1.0), VOCAB + 3)
     assert found.shape == (1, VOCAB + 3)
     assert (found[0, VOCAB:] == 0).all()
@@ -79,14 +79,14 @@ def test_padding_missing_in_the_target_is_shared_out():
     np.testing.assert_allclose(found, kept / kept.sum(), rtol=1e-5)
 
 
-def test_ids_alone_are_certain():
+def test_drafts_without_logits_have_probability_1():
     found = np.exp(certain(np.array([3, 0], np.int32), 5))
     assert found.shape == (1, 2, 5)
     assert found[0].tolist() == [[0, 0, 0, 1, 0], [1, 0, 0, 0, 0]]
 
 
 def verified(p, q, drafts, random):
-    """What an engine emits that takes q as it comes: Leviathan et al., a token a draw."""
+    """Count the tokens, one per draw, of an engine that uses q unchanged (Leviathan et al.)."""
     accepted = random.random(len(drafts)) * q[np.arange(len(drafts)), drafts] <= p[drafts]
     residual = np.maximum(p - q, 0)
     sums = residual.sum(-1, keepdims=True)

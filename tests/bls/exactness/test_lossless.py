@@ -1,4 +1,4 @@
-"""Which drafts a request gets, and what the target is shown of them, by what its engine does."""
+"""Which drafts and logits are sent to a target, by the capabilities of its engine."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_draft_with_complete_logits_is_warped_by_the_whole_request():
 
 
 @pytest.mark.parametrize("drafter", ["draft_model", "prompt_lookup", "hybrid"])
-def test_ids_are_sent_as_certain_to_a_target_that_draws_again(drafter):
+def test_ids_are_sent_with_probability_1_to_a_target_that_resamples(drafter):
     request = request_of(drafter, use_draft_logits=False)
     found = verification_logits(effects.Draft(TOKENS), None, request, RAW)
     assert np.exp(found).sum() == 2
@@ -176,7 +176,7 @@ def test_greedy_request_needs_no_logits():
 
 
 @pytest.mark.parametrize("wanted", ["wants_log_probs", "wants_context_logits"])
-def test_outputs_that_no_verification_returns_turn_drafts_off(wanted):
+def test_outputs_that_verification_cannot_return_turn_drafts_off(wanted):
     request = request_of(sampling=GREEDY, **{wanted: True})
     assert lossless(request, RAW).drafter == "none"
     only_logits = wanted == "wants_context_logits"

@@ -1,4 +1,4 @@
-"""Which seed a call is given, and when a seed repeats a text only with the same lengths."""
+"""Which seed a call gets, and when a seed repeats a text only with the same lengths."""
 
 from dataclasses import replace
 
@@ -29,7 +29,7 @@ def test_derived_seeds_depend_on_the_whole_key():
     assert len(set(seeds)) == len(seeds)
     assert all(0 <= seed < 2**63 for seed in seeds)
     assert max(seeds) > 2**60
-    # A text that a client once saw for a seed comes again, from any later version.
+    # Every later version must repeat the text of a seed.
     assert derived_seed(1, "verify", 7) == 6760769898326313179
 
 
@@ -75,5 +75,5 @@ def test_another_request_seed_changes_every_call():
         (replace(SAMPLED, sampling=GREEDY), UNKEYED, False),
     ],
 )
-def test_it_is_known_when_lengths_change_a_seeded_text(request_, settings, decide):
+def test_seeded_text_that_depends_on_draft_lengths_is_detected(request_, settings, decide):
     assert lengths_decide_text(request_, settings) == decide

@@ -1,4 +1,4 @@
-"""The loop's answer by a guide is that of one masked call a token, whatever the engines can do."""
+"""A guided answer equals one masked call per token, for engines of all capabilities."""
 
 from dataclasses import replace
 
@@ -207,7 +207,7 @@ def test_an_engine_without_masks_decodes_until_a_token_is_illegal():
 
 
 def sizes_of(guide, favourite):
-    """How many tokens an engine without masks is asked for, call by call."""
+    """The number of tokens that each call asks of an engine without masks."""
     request = replace(request_for(guide), max_tokens=100)
     _, target, _ = played(request, REPAIR, Rows(0, (encoded(favourite)[0],), by=30))
     return [call.max_new_tokens for call in target.calls if call.token_masks is None]
@@ -308,7 +308,7 @@ def test_guided_answers_are_not_drafted_ahead():
 
 
 class Disobedient(KeyedEngine):
-    """Answers what its mask forbids."""
+    """Return tokens that the mask forbids."""
 
     def token(self, call, context, mask):
         return next(token for token in range(5, WIDTH) if token not in allowed(mask))

@@ -1,4 +1,4 @@
-"""A guided answer of engines with fresh noise has exactly the probability of masked draws."""
+"""With fresh noise, a guided answer has exactly the probability of masked sampling."""
 
 from dataclasses import replace
 
@@ -30,7 +30,7 @@ PATTERN = Guide("regex", "(ab?|bb?b?|aaa)")
 
 
 def row_of(table, context):
-    """Probabilities [WIDTH] of three letters, turned by what came before."""
+    """Probabilities [WIDTH] of three letters, rotated by the preceding text."""
     turned = np.zeros(WIDTH)
     letters, shares = list(table), list(table.values())
     for letter, share in zip(letters, shares[len(context) % 3 :] + shares, strict=False):
@@ -48,7 +48,7 @@ def draft_row(context):
 
 
 def exact(request) -> dict:
-    """The probability of each answer of one masked draw a token."""
+    """The probability of each answer with masked sampling, token by token."""
     found: dict = {}
 
     def go_on(new, probability):

@@ -1,4 +1,4 @@
-"""What rounds earned, and what an engine that drafts by itself says of its own."""
+"""Statistics of rounds, and of an engine that drafts by itself."""
 
 import pytest
 from hypothesis import given
@@ -125,7 +125,7 @@ integers = st.integers(-(2**31), 2**31 - 1)
 
 
 @given(st.lists(st.tuples(st.integers(0, 10_000), integers, integers), min_size=1))
-def test_counters_never_fall_whatever_an_engine_reports(calls):
+def test_counters_never_fall_for_any_engine_statistics(calls):
     statistics = Statistics()
     before = {}
     for call in calls:

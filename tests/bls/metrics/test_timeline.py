@@ -1,4 +1,4 @@
-"""A sequence's milestones and what follows from them."""
+"""Latencies are computed from a sequence's milestones."""
 
 import pytest
 
@@ -52,7 +52,7 @@ def test_one_delivery_has_no_inter_token_latency(clock):
     assert times.inter_token_latency is None
 
 
-def test_a_clock_that_was_set_back_gives_no_negative_latency(clock):
+def test_latencies_are_never_negative_if_the_clock_is_set_back(clock):
     times = Timeline(arrival=9 * S)
     clock.now = 8 * S
     times.delivered(1)

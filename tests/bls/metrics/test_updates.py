@@ -1,4 +1,4 @@
-"""What a sequence adds to the metrics when it ends."""
+"""Each sequence adds to the metrics when it ends."""
 
 import pytest
 
@@ -136,6 +136,6 @@ def test_an_empty_answer_has_a_round_but_no_first_token():
 
 
 def test_hit_counters_appear_at_zero():
-    """A counter that appears late looks like a server that cannot tell."""
+    """A missing counter would look like an unsupported one."""
     name = key_of("tandem_draft_ahead_hits_total", drafter="draft_model", accepted="0")
     assert name in zeros("draft_model").counts

@@ -1,4 +1,4 @@
-"""What a request says of its drafts, and what the deployment says where it says nothing."""
+"""Inputs of a request that control its drafts, and their defaults."""
 
 from dataclasses import replace
 
@@ -58,7 +58,7 @@ def test_draft_inputs_override_the_deployments_defaults(values, expected):
     ],
 )
 def test_hybrid_with_auto_copies_up_to_the_maximum(values, served, copied):
-    """StartAhead prompt lookup alone nobody weighs what they earn."""
+    """`auto` does not plan the lengths of copies."""
     settings = replace(SETTINGS, draft_len=served)
     assert settings.target.max_draft_len == 16
     assert request_of(settings=settings, **values).prompt_lookup_num_tokens == copied
@@ -145,7 +145,7 @@ def test_draft_inputs_are_rejected_if_the_engine_drafts_by_itself(name, value):
 
 
 def test_an_engine_that_drafts_by_itself_cannot_be_turned_off():
-    """It would go on, and nobody would count what it drafts."""
+    """It would draft anyway, without being counted."""
     alone = replace(SETTINGS, drafters=("engine",), drafter="engine")
     assert refusal(settings=alone, num_draft_tokens=0) == (
         "input 'num_draft_tokens': 0 given, is not supported: the target drafts by itself"

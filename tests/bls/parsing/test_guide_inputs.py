@@ -1,4 +1,4 @@
-"""What a request says of the form of its answer, and what is refused of it."""
+"""Guides of a request, and the errors of invalid ones."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""A request's single inputs: their sizes and their names."""
+"""Sizes and names of a request's inputs."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""A prompt with its tokens: what the loop is asked for, and what cannot fit."""
+"""What the loop gets of a tokenized prompt, and which prompts do not fit."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""A client's tensors, as Triton hands them over: what is read of them, and every refusal."""
+"""Tensors of a client, as Triton passes them: how they are read, and every error."""
 
 import secrets
 from dataclasses import replace

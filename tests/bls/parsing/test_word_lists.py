@@ -1,4 +1,4 @@
-"""Words of token ids in NVIDIA's layout: joined, and without those that an engine does not know."""
+"""Word lists in NVIDIA's layout: joined, and without words that an engine doesn't know."""
 
 import numpy as np
 from hypothesis import given
@@ -35,7 +35,7 @@ def test_ids_become_one_token_words():
 
 
 @given(lists_of_words, lists_of_words, st.integers(0, 2))
-def test_joined_tables_hold_the_words_of_both(first, second, padding):
+def test_joined_tables_have_the_words_of_both(first, second, padding):
     tables = table_of(first, padding), table_of(second, padding)
     assert words_of(joined(*tables)) == first + second
 

@@ -1,4 +1,4 @@
-"""The text of an answer while it grows, at a cost in what is new."""
+"""The text of a growing answer; the cost of a round depends only on its new tokens."""
 
 import numpy as np
 import pytest
@@ -14,7 +14,7 @@ TOTALS = Statistics().totals
 
 
 def fed(tokens, *, stops=(), each_round=True, rounds=None):
-    """Feed rounds of tokens; return the chunks of text, what was kept, and the windows."""
+    """Feed rounds of tokens; return the chunks of text, the tokens kept, and the windows."""
     so_far, windows, texts, kept = IncrementalDetokenizer(stops, each_round=each_round), [], [], []
 
     def run(steps):
@@ -34,7 +34,7 @@ def fed(tokens, *, stops=(), each_round=True, rounds=None):
     return so_far, run, texts, kept, windows
 
 
-def test_a_window_holds_the_last_ids_with_text_and_the_new_ones():
+def test_a_window_has_the_last_ids_with_text_and_the_new_ones():
     # 7 and 6 make no text
     *_, texts, kept, windows = fed([[0, 1], [2], [7], [6], [3]])
     assert texts == ["ab", "ab", "", "", "ba"]
@@ -42,7 +42,7 @@ def test_a_window_holds_the_last_ids_with_text_and_the_new_ones():
     assert windows == [([0, 1], 0), ([0, 1, 2], 2), ([2, 7], 1), ([2, 7, 6], 2), ([2, 7, 6, 3], 3)]
 
 
-def test_text_is_decoded_once_if_not_wanted_each_round():
+def test_text_is_decoded_once_without_streaming_or_stop_strings():
     so_far, run, texts, kept, windows = fed([[0, 1], [2]], each_round=False)
     assert (texts, kept, windows) == (["", ""], [2, 1], [])
     assert run(so_far.finish(ids(0, 1, 2))) == "abab"

@@ -1,4 +1,4 @@
-"""Stop strings in a text that comes in pieces: found at once, at a cost in what is new."""
+"""Stop strings in a text that arrives in pieces: found at once, in linear time."""
 
 import pytest
 from hypothesis import given, settings
@@ -11,7 +11,7 @@ pieces_ = st.lists(st.text("abc", max_size=5), max_size=12)
 
 
 def plainly(stops, pieces):
-    """What is shown after each piece, and whether the text has ended, by looking at all of it."""
+    """Return the text shown after each piece, and whether it ended, from the whole text."""
     text, shown, shown_pieces = "", 0, []
     for piece in pieces:
         text += piece

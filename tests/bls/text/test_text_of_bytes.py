@@ -1,4 +1,4 @@
-"""Characters that several tokens share: at the end of an answer, and across prompt and answer."""
+"""Characters of several tokens, at the end of an answer and across prompt and answer."""
 
 import pytest
 import tokenizer_kinds

@@ -1,4 +1,4 @@
-"""The loop's room inside Triton, without one: `triton_python_backend_utils` of tests/support."""
+"""`bls.triton` without Triton: tests/support has a `triton_python_backend_utils`."""
 
 import threading
 
@@ -8,7 +8,7 @@ import triton_python_backend_utils as triton
 
 @pytest.fixture(autouse=True)
 def pb(monkeypatch):
-    """What Triton received; as new for each test, and out of reach for threads of the last one."""
+    """What Triton received. Reset for each test; threads of earlier tests can't reach it."""
     init = threading.Thread.__init__
 
     def init_for_the_test_of_its_maker(thread, *args, **kwargs):

@@ -1,4 +1,4 @@
-"""A system without another thread: everybody hears of it, and nobody else suffers."""
+"""If no thread can start, the affected request gets an error and others continue."""
 
 import threading
 
@@ -22,7 +22,7 @@ from tandem.bls.triton.serving.request_state import give_up
 
 @pytest.fixture
 def threads(monkeypatch):
-    """threads.left is how many may still start; as many as asked for at first."""
+    """threads.left is the number of threads that may still start; unlimited at first."""
 
     class Threads:
         left = 1000
@@ -71,7 +71,7 @@ def test_missing_threads_are_reported(threads):
     assert not worked
 
 
-def test_decoding_begins_once_there_is_a_thread(threads):
+def test_decoding_begins_when_a_thread_is_available(threads):
     def steps():
         yield chunk
 
@@ -87,11 +87,11 @@ def test_decoding_begins_once_there_is_a_thread(threads):
     assert receiver.chunks == [chunk]
     threads.left = 1
     driver.check(now=3.0)
-    assert threads.left == 1  # it asks for none
+    assert threads.left == 1  # it needs no thread
     assert receiver.ends == [None]
 
 
-def test_a_forwarded_request_is_refused(threads, pb):
+def test_a_forwarded_request_is_rejected_if_no_thread_can_start(threads, pb):
     entry = ForwardEntry()
     entry._settings = ForwarderSettings(stream_model="s", drafter=None, request_timeout=60.0)
     entry._calls, entry._abandoned = Calls(), AbandonedCalls()
@@ -133,7 +133,7 @@ def test_an_unusable_permit_goes_to_the_next_request(threads):
     assert len(served) == 1
 
 
-def test_a_thread_that_cannot_start_takes_no_place(threads):
+def test_a_thread_that_cannot_start_uses_no_slot(threads):
     clients = type("Clients", (Clients,), {"ahead_threads": threading.BoundedSemaphore(1)})
     threads.left = 0
     assert AheadThread.if_free(clients, None) is None
@@ -149,7 +149,7 @@ def test_a_thread_that_cannot_start_takes_no_place(threads):
 def test_drafts_resume_if_the_probe_found_no_thread(threads):
     health = DraftHealth(
         type("Engine", (), {"timeout": 1.0, "model": "draft"})(), Calls(), 1e6
-    )  # the probe sleeps on
+    )  # the probe keeps sleeping
     threads.left = 0
     health.failed(EngineCallError("draft", "it fell over"))
     assert health.available

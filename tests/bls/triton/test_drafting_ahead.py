@@ -1,11 +1,11 @@
-"""A sequence that drafts ahead beside its verifications: nothing there holds it up, or its end."""
+"""A sequence that drafts ahead during verification is never delayed by it."""
 
 import threading
 import time
 
 import pytest
 import triton_python_backend_utils as triton
-from engines_beside import AHEAD, PATIENCE, REQUEST, Engines, eventually
+from ahead_engines import AHEAD, PATIENCE, REQUEST, Engines, eventually
 from scripted import ENDLESS, decoding_of, expected
 
 from tandem.bls.errors import Cancelled
@@ -15,7 +15,7 @@ from tandem.bls.triton.engine_calls.clients import EngineClients
 
 
 class Receiver:
-    """Notes the chunks and the end."""
+    """Record the chunks and the end."""
 
     def __init__(self):
         self.tokens = []
@@ -34,7 +34,7 @@ class Receiver:
 
 
 class Held:
-    """Holds calls with branches until they are let go."""
+    """Hold calls with branches until they are released."""
 
     def __init__(self):
         self.ids = []
@@ -56,7 +56,7 @@ def held():
 
 
 def started(pb, engines, clients=None):
-    """A sequence that decodes; its driver, what it hands out, and its statistics."""
+    """A running sequence: its driver, its receiver, and its statistics."""
     pb.InferenceRequest.answer = engines
     decoding, receiver = decoding_of(REQUEST, AHEAD), Receiver()
     clients = clients or EngineClients(AHEAD)
@@ -65,7 +65,7 @@ def started(pb, engines, clients=None):
     return driver, receiver, decoding.statistics
 
 
-def test_one_more_thread_drafts_ahead(pb):
+def test_drafting_ahead_takes_one_more_thread(pb):
     engines = Engines()
     clients = EngineClients(AHEAD)
     _, receiver, statistics = started(pb, engines, clients)
@@ -87,7 +87,7 @@ def test_hanging_branches_delay_neither_round_nor_answer(pb, held):
     assert receiver.done.wait(PATIENCE)
     assert receiver.tokens == expected(REQUEST, ENDLESS)[0]
     assert statistics.ahead.num_hits == 0
-    assert len(held.ids) == 1  # while it hangs nothing more is drafted ahead
+    assert len(held.ids) == 1  # while it hangs, nothing else is drafted ahead
     eventually(lambda: held.ids[0] in engines.stops)
     # The draft engine still works for the sequence, which keeps its reservation until it is over.
     driver.check(time.monotonic())
@@ -114,7 +114,7 @@ def test_cancelling_stops_both_calls_and_waits_for_them(pb, held):
     verified = threading.Event()
 
     def hold_both(kind, request_id):
-        """The branches, and the verification beside them."""
+        """Hold the branches and the concurrent verification."""
         held(kind, request_id)
         if kind == "target":
             assert verified.wait(PATIENCE)
@@ -157,7 +157,7 @@ def test_failing_branches_pause_drafts_and_keep_the_text(pb):
 
 
 class Panic(BaseException):
-    """What a library in Rust raises is no Exception."""
+    """Like a panic of a Rust library: not an Exception."""
 
 
 @pytest.mark.parametrize("error", [RuntimeError, Panic])

@@ -1,4 +1,4 @@
-"""A sequence's thread and its calls: what ends them, whose fault it is, what is beside them."""
+"""A sequence's thread and its calls: what ends them, and which errors count as faults."""
 
 import threading
 import time
@@ -23,7 +23,7 @@ REQUEST = Request(prompt_ids=ids(1, 2, 3), max_tokens=8)
 
 
 class Receiver:
-    """Notes the end."""
+    """Record the end."""
 
     def __init__(self):
         self.end = threading.Event()
@@ -34,7 +34,7 @@ class Receiver:
 
 
 class HeldEngine:
-    """Answers one token, once the first call is let go; `stop` at once."""
+    """Answer one token after the first call is released; answer `stop` at once."""
 
     def __init__(self):
         self.called, self.num_stops = [], 0
@@ -63,7 +63,7 @@ def engine(pb):
 
 
 class DraftThenVerify:
-    """A round's steps; ``failures`` are those of its draft, which cost no more than the draft."""
+    """A round's steps. ``failures``: errors of its draft, which only cost the draft."""
 
     def __init__(self):
         self.failures = []
@@ -78,7 +78,7 @@ class DraftThenVerify:
 
 @pytest.fixture
 def interrupted(engine):
-    """A driver whose draft call is under way as another prompt of its request ends them all."""
+    """A driver whose draft call is running when another prompt ends the whole request."""
     steps, receiver = DraftThenVerify(), Receiver()
     driver = Driver(EngineClients(SETTINGS), steps(), REQUEST, receiver)
     driver.start()
@@ -117,7 +117,7 @@ def test_a_stop_that_overtook_its_call_is_repeated(engine, interrupted):
 
 
 def test_each_interrupted_call_is_stopped():
-    """Branches that are late are stopped round by round."""
+    """Late branches are stopped in each round."""
     stops, clients = [], SimpleNamespace(abandoned=AbandonedCalls())
     clients.stop = lambda *call: stops.append(call)
     caller = EngineCaller(clients, REQUEST)
@@ -161,7 +161,7 @@ def test_an_interruption_ends_the_wait_for_a_chunk(pb):
 
 
 class Panic(BaseException):
-    """What a library in Rust raises is no Exception."""
+    """Like a panic of a Rust library: not an Exception."""
 
 
 def test_the_client_gets_every_error_of_the_loop(pb):
@@ -176,7 +176,7 @@ def test_the_client_gets_every_error_of_the_loop(pb):
 
 
 def draft_ahead():
-    """Steps beside a verification."""
+    """Steps during a verification."""
     return (yield EngineCall("draft", REQUEST.prompt_ids, 1, seed=0))
 
 

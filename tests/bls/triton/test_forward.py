@@ -1,4 +1,4 @@
-"""A forwarded request: its client may go while `bls_stream` hangs, and its call may fail."""
+"""Forwarded requests: clients may leave while `bls_stream` hangs, and calls may fail."""
 
 import itertools
 import time
@@ -19,7 +19,7 @@ class Request:
 
 @pytest.fixture
 def cancelled(pb):
-    """A forwarded request that its client has left."""
+    """A forwarded request whose client has left."""
     sender = pb.ResponseSender()
     sender.cancelled = True
     settings = ForwarderSettings(stream_model="bls_stream", drafter=None, request_timeout=60.0)
@@ -47,14 +47,14 @@ def test_only_one_stop_is_sent_at_a_time(cancelled, pb, monkeypatch):
     stop()
     assert len(asked) == 1
     assert begun == []
-    look_often()  # it may have come too early
+    look_often()  # it may have arrived too early
     [stop] = begun
     stop()
     assert len(asked) == 2
 
 
 class Panic(BaseException):
-    """What a library in Rust raises is no Exception."""
+    """Like a panic of a Rust library: not an Exception."""
 
 
 @pytest.mark.parametrize("error", [RuntimeError, Panic])

@@ -1,4 +1,4 @@
-"""Metrics on their way to /metrics: none makes a counter fall, none is lost, none comes twice."""
+"""Publishing to /metrics: counters never fall, and no update is lost or repeated."""
 
 import pytest
 
@@ -25,7 +25,7 @@ def metrics():
 
 @pytest.fixture
 def shown(pb):
-    """shown(name, **labels) is what a metric of the model says."""
+    """shown(name, **labels) returns the value of one of the model's metrics."""
 
     def value(name, **labels):
         key = name, frozenset({"model": "bls_stream", "loop": "0", **labels}.items())
@@ -71,7 +71,7 @@ def test_counters_of_pool_drafts_appear_at_zero(pb, shown):
 
 @pytest.mark.parametrize("value", [-1, float("nan"), float("inf"), -float("inf")])
 def test_counters_accept_only_increments(metrics, shown, pb, value):
-    """Triton answers a negative increment with an exception, or with the server's end."""
+    """On a negative increment, Triton raises an exception or ends the server."""
     wrong = MetricUpdates()
     wrong.count(ROUNDS, value, drafter="draft_model")
     wrong.count(OUTPUT_TOKENS, 5, drafter="draft_model")

@@ -1,4 +1,4 @@
-"""The watcher outlives whatever it looks at, and waits for nobody."""
+"""The watcher survives errors of the requests that it checks, and waits for none of them."""
 
 import queue
 import threading
@@ -12,7 +12,7 @@ from tandem.bls.triton.watcher import INTERVAL_EACH, Watcher
 
 
 class Looked:
-    """Something watched: it counts the looks, and may raise."""
+    """A watched request: it counts the checks, and may raise."""
 
     def __init__(self, error=None):
         self._error = error
@@ -33,7 +33,7 @@ class Looked:
 
 
 class Unknowable(Looked):
-    """It cannot even be asked whether it is closed."""
+    """A request that raises if asked whether it is closed."""
 
     def __init__(self):
         self.asked = 0

@@ -1,4 +1,4 @@
-"""The guide of a chat's answer: its calls, its content, and thoughts before both."""
+"""The guide of a chat's answer: tool calls, content, and reasoning before both."""
 
 import json
 import shutil

@@ -1,4 +1,4 @@
-"""What clients ask an answer to be: OpenAI's and vLLM's fields, and what the entries are sent."""
+"""Structured outputs: OpenAI's and vLLM's fields, and the guides sent to the entries."""
 
 import json
 
@@ -114,7 +114,7 @@ async def test_a_gateway_opens_objects_by_default(post, triton, path, given, is_
     assert text_of(asked)["x-guidance"]["additional_properties"] is is_open
 
 
-async def test_a_gateway_with_open_objects_takes_other_guides(post, triton):
+async def test_a_gateway_with_open_objects_accepts_other_guides(post, triton):
     await post("/v1/completions", {"prompt": "hi", "guided_regex": "a"}, open_objects=True)
     assert text_of(triton.asked[0]) == "a"
 
@@ -310,7 +310,7 @@ def test_openais_client_parses_answers(openai_client, triton):
     assert parsed == [City(name="Köln", people=1)]
 
 
-def test_vllms_fields_go_through_openais_client(openai_client, triton):
+def test_openais_client_can_send_vllms_fields(openai_client, triton):
     body = {"structured_outputs": {"choice": ["a", "b"]}}
     openai_client.completions.create(model="bls_stream", prompt="hi", extra_body=body)
     assert text_of(triton.asked[-1]) == ["a", "b"]

@@ -1,4 +1,4 @@
-"""Grammars of tool calls take right calls, refuse wrong ones, and are what the parser reads."""
+"""Grammars of tool calls accept valid calls, reject invalid ones, and agree with the parser."""
 
 from functools import cache
 

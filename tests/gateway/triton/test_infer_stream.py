@@ -1,4 +1,4 @@
-"""Answers that are left before their end: what becomes of their requests and of their streams."""
+"""Answers that are left before their end, and the effect on their requests and streams."""
 
 import asyncio
 from contextlib import aclosing

@@ -1,4 +1,4 @@
-"""A package that stands in for one that needs a GPU: `tensorrt_llm`, as far as we use it."""
+"""A stand-in for `tensorrt_llm`, which needs a GPU: the part that we use."""
 
 from __future__ import annotations
 

@@ -74,7 +74,7 @@ class TritonPythonModel:
         return logits
 
     def refuse_lossy(self, given, context, draft):
-        """What is sampled from a draft must have the distribution that it has without."""
+        """Reject calls whose sampled text would not have the target's distribution."""
         if not samples(given):
             return
         if number(given, "runtime_top_p", 0) < 1:
@@ -92,7 +92,7 @@ class TritonPythonModel:
             raise ValueError("draft_logits are not warped")
 
     def decode(self, given, context):
-        """Go on until the length, the end id or a draft token that is not ours."""
+        """Decode until the length, the end id or a wrong draft token."""
         draft = given["draft_input_ids"][0].tolist() if "draft_input_ids" in given else []
         if "draft_logits" in given and given["draft_logits"].dtype != self.logits_type:
             raise ValueError("draft_logits have another type than the engine's")
@@ -124,5 +124,5 @@ def samples(given):
 
 
 def handle(context, new):
-    """What fast logits are outside of the engines: five numbers that mean something to them."""
+    """The handle of fast logits outside the engines: five numbers."""
     return np.array([[[len(context), len(new), np.nan, -0.0, 3e38]]], np.float32)

@@ -1,10 +1,10 @@
-"""A thread: it carries one task after the other out, and gives its place back however one ends."""
+"""A thread runs one task after another, and frees its slot for every way that a task ends."""
 
 import threading
 import time
 
 import pytest
-from engines_beside import AHEAD, PATIENCE, REQUEST, Engines, eventually
+from ahead_engines import AHEAD, PATIENCE, REQUEST, Engines, eventually
 from scripted import ids
 
 from tandem.bls.effects import Branching, Draft, EngineCall
@@ -17,7 +17,7 @@ from tandem.bls.triton.engine_calls.engine_caller import SECONDS_BETWEEN_STOPS
 
 
 class Steps:
-    """Steps of so many draft calls; `made` counts those that were answered."""
+    """Steps with this number of draft calls; `made` counts the answered ones."""
 
     def __init__(self, calls):
         self.made = 0
@@ -48,7 +48,7 @@ def test_stopped_steps_make_no_call(pb, monkeypatch):
 
 
 class HeldDraft:
-    """Holds all calls until they are let go."""
+    """Hold all calls until they are released."""
 
     def __init__(self):
         self.arrived, self.let_go = threading.Event(), threading.Event()
@@ -60,7 +60,7 @@ class HeldDraft:
 
 @pytest.fixture
 def working(pb):
-    """A thread in the first of two calls: itself, what it shares, its steps, the task, the hold."""
+    """A thread in the first of two calls: the thread, its clients, steps, task and hold."""
     hold, steps, clients = HeldDraft(), Steps(2), EngineClients(AHEAD)
     pb.InferenceRequest.answer = Engines(hold=hold)
     thread = AheadThread.if_free(clients, REQUEST)
@@ -71,7 +71,7 @@ def working(pb):
 
 
 def all_are_free(clients):
-    """Whether nobody has a thread; they are as free as before."""
+    """Return whether all threads are free; leave them free."""
     taken = [clients.ahead_threads.acquire(blocking=False) for _ in range(MAX_AHEAD_THREADS)]
     for _ in filter(None, taken):
         clients.ahead_threads.release()
@@ -101,7 +101,7 @@ def test_a_stop_that_overtook_a_call_ahead_is_repeated(pb, working):
 
 @pytest.mark.parametrize("stopped", [False, True])
 def test_branches_of_a_stopped_call_are_dropped(pb, stopped):
-    """They were cut short, and would teach that such calls take next to no time."""
+    """They were cut short, and would distort the measured time of such calls."""
     hold = HeldDraft()
     pb.InferenceRequest.answer = Engines(hold=hold)
     thread = AheadThread.if_free(EngineClients(AHEAD), REQUEST)

@@ -1,4 +1,4 @@
-"""What a failed call becomes: its code, and a line that a client may read."""
+"""A failed call becomes a code and a line that is safe for clients."""
 
 import pytest
 
@@ -22,7 +22,7 @@ LOST = "Stub process 'target_0_0' is not healthy."
 
 @pytest.fixture
 def fails(pb):
-    """fails(said) is the error of a call whose model answers that; or raises it."""
+    """fails(answer) returns the error of a call whose model answers or raises this."""
 
     def call(said, code="INTERNAL", *, decoupled=False):
         def answer(_):
@@ -85,7 +85,7 @@ def test_errors_have_their_documented_codes():
         "INVALID_ARG": [BadRequest("x"), EngineRefused("target", "x")],
         "UNAVAILABLE": [Overloaded("x"), EngineUnavailable("target", "x")],
         "CANCELLED": [Cancelled()],
-        # Nobody sends them again by himself: they would take as long again.
+        # Clients don't retry these automatically: a retry would take as long again.
         "INTERNAL": [DeadlineExceeded("x"), EngineTimeout("target", 1), ServingError("x")],
     }
     for code, errors in codes.items():

@@ -1,4 +1,4 @@
-"""A draft engine that failed rests, whatever else goes wrong meanwhile."""
+"""A failed draft engine is paused, even if other things fail as well."""
 
 import pytest
 import triton_python_backend_utils as triton
@@ -15,7 +15,7 @@ FAILED = EngineCallError("draft", "it fell over")
 
 @pytest.fixture
 def probes(monkeypatch):
-    """The probes that were begun; each runs when a test calls it."""
+    """The started probes; each runs when a test calls it."""
     begun = []
     monkeypatch.setattr(module, "in_background", lambda work, refused: begun.append(work))
     return begun
@@ -65,7 +65,7 @@ def test_a_probe_with_an_unknown_error_is_repeated(health, probes, pb):
 
 
 def test_a_failing_log_stops_neither_requests_nor_probes(health, probes, pb, capsys):
-    """Its lines go through shared memory, which may be full."""
+    """Log lines go through shared memory, which may be full."""
     pb.Logger.full = True
     health.failed(FAILED)
     assert len(probes) == 1

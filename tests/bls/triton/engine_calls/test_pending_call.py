@@ -1,4 +1,4 @@
-"""Calls that are waited for: who gives them up, and when one counts as lost."""
+"""Pending calls: when they are abandoned, and when one counts as lost."""
 
 import time
 

@@ -48,7 +48,7 @@ def test_lines_arrive_in_their_order(pair):
     assert receiver.lines(1000) == [str(number) for number in range(1000)]
 
 
-def test_more_lines_than_a_message_holds_arrive_in_several(pair):
+def test_many_lines_arrive_in_several_messages(pair):
     sender, receiver = pair
     lines = [f"{number:0200}" for number in range(1000)]
     for line in lines:
@@ -73,7 +73,7 @@ def test_invalid_messages_are_ignored(pair, message):
     assert receiver.lines(1) == ["a"]
 
 
-def test_an_address_can_be_taken_once():
+def test_an_address_can_be_used_once():
     first = Neighbour()
     first.open()
     with pytest.raises(AddressTaken):

@@ -1,4 +1,4 @@
-"""Loops in processes of their own, as Triton has them, that live, hang and die."""
+"""Loops in separate processes, as in Triton, that live, hang and die."""
 
 import fcntl
 import json
@@ -34,7 +34,7 @@ NOTHING = "usage 0 0 0 0 0 0"
 
 
 class Loop:
-    """One of them, and what it says."""
+    """One loop, and its output."""
 
     def __init__(self, name):
         self.process = subprocess.Popen(
@@ -69,7 +69,7 @@ class Loop:
 
 @pytest.fixture
 def name():
-    """A file's name that nobody else has."""
+    """A unique file name."""
     made = f"tandem-test-{uuid.uuid4().hex}"
     yield made
     (SHARED_MEMORY / made).unlink(missing_ok=True)
@@ -77,7 +77,7 @@ def name():
 
 @pytest.fixture
 def begin(name):
-    """Start so many loops of one entry."""
+    """Start this number of loops of one entry."""
     started = []
 
     def start(count, *, until_ready=True):
@@ -127,7 +127,7 @@ def test_a_loop_that_dies_while_admitting_blocks_no_other(begin):
     assert second.hear() == NOTHING
 
 
-def test_a_new_loop_takes_the_row_of_a_dead_one(begin):
+def test_a_new_loop_gets_the_slot_of_a_dead_one(begin):
     first, second = begin(2)
     assert first.ask("note 1 1 1 1 1 1") == "noted"
     first.kill()
@@ -149,10 +149,10 @@ def test_a_stop_reaches_every_other_loop(begin):
     first.tell(f"stop {' '.join(names)}")
     for other in (second, third):
         assert [other.hear() for _ in names] == [f"stop {name}" for name in names]
-    assert first.ask("usage") == NOTHING  # and it heard of no stop
+    assert first.ask("usage") == NOTHING  # and it received no stop
 
 
-def test_other_loops_are_told_to_look(begin):
+def test_other_loops_are_notified(begin):
     first, second = begin(2)
     first.tell("call")
     assert second.hear() == "look"
@@ -180,7 +180,7 @@ def test_the_last_message_before_closing_is_sent(begin):
     assert second.hear() == "stop a"
 
 
-def test_no_file_is_left_when_loops_close(name, begin):
+def test_closing_all_loops_leaves_no_file(name, begin):
     first, second = begin(2)
     assert (SHARED_MEMORY / name).exists()
     for loop in (first, second):
@@ -200,7 +200,7 @@ def test_new_loops_find_the_remaining_ones(name, begin):
     assert not (SHARED_MEMORY / name).exists()
 
 
-def test_no_file_is_left_when_the_last_one_closes_after_another_one_died(name, begin):
+def test_closing_the_last_loop_after_a_crash_leaves_no_file(name, begin):
     first, second = begin(2)
     first.kill()
     assert second.ask("close") == "closed"
@@ -210,7 +210,7 @@ def test_no_file_is_left_when_the_last_one_closes_after_another_one_died(name, b
 def test_a_file_removed_while_it_is_opened_is_created_again(name, begin):
     [last] = begin(1)
     held = os.open(SHARED_MEMORY / name, os.O_RDWR)
-    fcntl.lockf(held, fcntl.LOCK_EX, 1, ROWS)  # both wait for it, the newcomer second
+    fcntl.lockf(held, fcntl.LOCK_EX, 1, ROWS)  # both wait for it, the new one second
     last.tell("close")
     [newcomer] = begin(1, until_ready=False)
     assert eventually(lambda: number_waiting_for(held) == 2)
@@ -223,9 +223,9 @@ def test_a_file_removed_while_it_is_opened_is_created_again(name, begin):
 
 
 def number_waiting_for(file):
-    """How many processes wait for a lock on a file.
+    """Return how many processes wait for a lock on a file.
 
-    The system says `1: -> POSIX ADVISORY WRITE 7 00:1a:42 64 64` of a process 7 and a file 42.
+    The system reports `1: -> POSIX ADVISORY WRITE 7 00:1a:42 64 64` for process 7 and file 42.
     """
     locks = [line.split() for line in Path("/proc/locks").read_text().splitlines()]
     inode = str(os.fstat(file).st_ino)
@@ -243,12 +243,12 @@ def test_the_shared_file_has_the_servers_prefix():
     assert shared_name(ARGS, other, 42, 7) == shared_name(ARGS, command, 42, 7)
 
 
-def test_the_shared_file_has_a_name_without_the_servers_prefix():
+def test_without_a_server_prefix_the_shared_file_has_a_name():
     assert shared_name(ARGS, ["stub", "model.py"], 42, 7) == f"{PREFIX}7-42-bls_stream-1"
 
 
 def test_two_containers_do_not_share_a_file():
-    """Both have number 1, and under --ipc=host one /dev/shm."""
+    """Both processes have number 1, and with --ipc=host they share /dev/shm."""
     command = ["stub", "/models/bls_stream/1/model.py", f"{PREFIX}{uuid.uuid4()}"]
     assert shared_name(ARGS, command, 1, 7) != shared_name(ARGS, command, 1, 8)
 

@@ -1,4 +1,4 @@
-"""Responses that do not fit, ends that must not be lost, and a watcher that never waits."""
+"""Responses that do not fit, final responses that must arrive, and calls that never block."""
 
 import sys
 import threading
@@ -31,7 +31,7 @@ def answer(pb):
 
 @pytest.fixture
 def made(pb):
-    """made(decoupled=..., fits=...) is Triton's sender and ours around it."""
+    """made(decoupled=..., fits=...) returns Triton's sender and ours around it."""
 
     def make(*, decoupled=True, codes_errors=False, deliveries=None, **given):
         triton = pb.ResponseSender(**given)
@@ -117,7 +117,7 @@ def test_free_memory_of_triton_or_dev_shm_is_enough(monkeypatch):
         def free_memory(self):
             return self.free
 
-    native = SimpleNamespace(shared_memory=Pool())  # tests/server/test_lifecycle.py: it is so
+    native = SimpleNamespace(shared_memory=Pool())  # tests/server/test_lifecycle.py shows this
     monkeypatch.setitem(sys.modules, "c_python_backend_utils", native)
     monkeypatch.setattr(module, "GROWTH_BYTES", 0)
     assert module._memory_for_the_end(0)
@@ -129,7 +129,7 @@ def test_free_memory_of_triton_or_dev_shm_is_enough(monkeypatch):
     assert not module._memory_for_the_end(1)
     Pool.free += 1
     assert module._memory_for_the_end(1)
-    native.shared_memory = object()  # of another Triton, which tells nothing
+    native.shared_memory = object()  # of another Triton, which reports nothing
     assert not module._memory_for_the_end(0)
     monkeypatch.setattr(module, "GROWTH_BYTES", 0)
     assert module._memory_for_the_end(0)
@@ -142,13 +142,13 @@ def test_a_failed_end_is_logged_and_not_repeated(made, answer, pb):
     assert any("the end of a request could not be sent" in line for line in pb.Logger.lines)
 
 
-def test_refusing_and_asking_never_block(made, answer):
+def test_refuse_and_is_cancelled_never_block(made, answer):
     go_on = threading.Event()
     triton, sender = made(hold=go_on.wait)
     sending = threading.Thread(target=lambda: sender.send(answer(8), final=False))
     sending.start()
     assert eventually(sender._lock.locked)
-    assert not sender.is_cancelled()  # it would wait for ever
+    assert not sender.is_cancelled()  # it would hang
     sender.refuse("time is up")
     assert triton.sent == []
     go_on.set()

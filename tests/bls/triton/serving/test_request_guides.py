@@ -1,4 +1,4 @@
-"""Whether a process takes guides, and what it says where it does not."""
+"""Which processes accept guides, and the errors of the others."""
 
 import sys
 from dataclasses import replace
@@ -34,7 +34,7 @@ def request_for(guide):
 
 @pytest.fixture
 def guides(tmp_path):
-    """What a process with some tokenizer and settings takes, and the refusals that it counts."""
+    """The guides of a process with a tokenizer and settings, and the rejections that it counts."""
     counted, all_made = [], []
 
     def made(read=tokenizer, settings=SMALL):
@@ -103,7 +103,7 @@ def test_guides_are_rejected_without_the_library(guides, monkeypatch):
 
 @pytest.mark.parametrize("version", ["0.7.30", "1.8.2", "2.0.0", "master", None])
 def test_guides_are_rejected_with_another_library_version(guides, monkeypatch, version):
-    """Its faults are others than those that are known; NVIDIA's image has an older one."""
+    """Another version has other bugs; NVIDIA's image has an older one."""
     library = SimpleNamespace() if version is None else SimpleNamespace(__version__=version)
     monkeypatch.setitem(sys.modules, "llguidance", library)
     it, _ = guides()

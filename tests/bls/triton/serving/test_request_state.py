@@ -1,4 +1,4 @@
-"""A request that cannot begin ends with one line, whatever keeps it."""
+"""A request that cannot begin ends with a one-line error."""
 
 from types import SimpleNamespace
 
@@ -9,7 +9,7 @@ from tandem.bls.triton.serving.request_state import ending
 
 
 class Panic(BaseException):
-    """What a library in Rust raises is no Exception."""
+    """Like a panic of a Rust library: not an Exception."""
 
 
 @pytest.mark.parametrize(
@@ -21,7 +21,7 @@ class Panic(BaseException):
         (Cancelled(), []),
     ],
 )
-def test_the_client_gets_the_reason_of_a_failed_start(pb, error, lines):
+def test_the_client_gets_the_reason_for_a_failed_start(pb, error, lines):
     told = []
     with ending(SimpleNamespace(fail=lambda failure: told.append(str(failure)))):
         raise error

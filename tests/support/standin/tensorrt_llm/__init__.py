@@ -1,8 +1,8 @@
-"""A stand-in for TensorRT-LLM 1.2.1: its names, its argument checks, and a toy of a model.
+"""A stand-in for TensorRT-LLM 1.2.1: its names, its argument checks, and a toy model.
 
-The model says what follows a token in its cycle of seven ids, whatever came before. It speculates
-as it is told, so that responses bring several tokens and figures. Names are those of
-tensorrt_llm/llmapi/llm_args.py, llm.py, sampling_params.py and executor/result.py.
+The model repeats cycles of seven ids, independent of earlier tokens. It speculates as configured,
+so that responses have several tokens and statistics. Names come from TensorRT-LLM's files
+llmapi/llm_args.py, llmapi/llm.py, sampling_params.py and executor/result.py.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ class SamplingParams:
 
     @property
     def greedy(self) -> bool:
-        """Nothing asked for sampling, or something asked for none."""
+        """Return whether the parameters are greedy."""
         asked = (self.temperature, self.top_k, self.top_p)
         return asked == (None, None, None) or self.temperature == 0 or self.top_k == 1
 
@@ -143,7 +143,7 @@ class RequestOutput:
         self._aborted = True
 
     def respond(self, tokens: list[int], reason: str | Exception | None) -> None:
-        """Hand over a response, from any thread; nobody may be there any more."""
+        """Send a response, from any thread; the caller may be gone."""
         with suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self._responses.put_nowait, (tokens, reason))
 
@@ -200,14 +200,14 @@ class LLM:
         if speculation is not None and not kwargs.get("disable_overlap_scheduler"):
             raise ValueError("the overlap scheduler does not go with this speculation")
         self._speculation = speculation
-        self._global_generator = random.Random(0)  # a request's own seed is not looked at
+        self._global_generator = random.Random(0)  # the seed of a request is ignored
         LLM.made.append(self)
 
     def generate_async(
         self,
         inputs: list[int],
         sampling_params: SamplingParams | None = None,
-        *,  # the real one takes the others by position too
+        *,  # the real one also accepts the others by position
         lora_request: Any = None,
         streaming: bool = False,
         kv_cache_retention_config: Any = None,
@@ -232,7 +232,7 @@ class LLM:
         self.is_shut = True
 
     def _run(self, result: RequestOutput) -> None:
-        """Decode step by step; a response a step when streaming, else one."""
+        """Decode step by step; one response per step if streaming, else one."""
         params, row = result.sampling_params, list(result.prompt_token_ids)
         start, unsent, reason = len(row), [], None
         while reason is None:
@@ -249,7 +249,7 @@ class LLM:
             result.decoding_iter += 1
 
     def _step(self, row: list[int], result: RequestOutput, room: int) -> list[int]:
-        """The accepted drafts and one token more."""
+        """The accepted drafts and one more token."""
         params = result.sampling_params
         truth: list[int] = []
         for _ in range(room):

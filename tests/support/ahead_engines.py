@@ -1,4 +1,4 @@
-"""Both engines behind Triton's calls: the draft has branches, and a test may hold any call."""
+"""Draft (with branches) and target as answers to Triton's calls; a test may hold any call."""
 
 import threading
 import time
@@ -24,12 +24,12 @@ REQUEST = Request(
 
 
 class Engines:
-    """Both engines behind Triton's calls.
+    """Both engines, as answers to Triton's calls.
 
-    hold: is called before a call is answered, with its kind: draft, target or branches.
-    drafts_ahead: the first verification waits for the branches beside it; a sequence may end before
-        its helper's thread has begun otherwise.
-    stops: the requests that were told to stop.
+    hold: called before each answer with the kind of call: draft, target or branches.
+    drafts_ahead: the first verification waits for its branches; otherwise a sequence may end
+        before its second thread has begun.
+    stops: the requests that got a stop.
     """
 
     def __init__(self, *, hold=lambda kind, request_id: None, drafts_ahead=True):
