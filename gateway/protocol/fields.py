@@ -52,6 +52,7 @@ REFUSED: dict[str, Refused] = {
     "include_reasoning": Refused("reasoning is always sent, separate from the answer", (True,)),
     "include_stop_str_in_output": Refused("answers never include the stop string", (False,)),
     "length_penalty": Refused("only beam search has it", (1, 0)),
+    "messages": Refused(_CHATS),
     "modalities": Refused("answers are text", (["text"],)),
     "priority": Refused("requests are answered in order of arrival", (0,)),
     "reasoning_effort": Refused(_CHATS, ("none",)),

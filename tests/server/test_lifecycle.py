@@ -149,7 +149,7 @@ def test_a_wrong_repository_or_a_busy_port_is_named(models, tmp_path):
         port = busy.getsockname()[1]
         text = refusal(models, ports=Ports(0, port, 0))
     assert text == (
-        f"cannot listen on 127.0.0.1: {port} (grpc): Address already in use; "
+        f"cannot listen on 127.0.0.1:{port} (grpc): Address already in use; "
         "say --grpc-port 0, or another --address"
     )
     (models / "echo" / "config.pbtxt").write_text("nonsense")

@@ -49,6 +49,7 @@ def test_an_error_names_all_ports_in_use():
         with pytest.raises(TandemError) as refused:
             claim_ports(Ports(http, 0, metrics), "127.0.0.1")
     assert str(refused.value) == (
-        f"cannot listen on 127.0.0.1: {http} (http), {metrics} (metrics): Address already in use; "
+        f"cannot listen on 127.0.0.1:{http} (http), 127.0.0.1:{metrics} (metrics): "
+        "Address already in use; "
         "say --http-port 0 --metrics-port 0, or another --address"
     )

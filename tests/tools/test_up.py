@@ -107,3 +107,9 @@ def test_options_reach_the_gateway(own, monkeypatch):
 def test_opening_the_page_requires_the_gateway(capsys):
     assert command.main(["up", "--open", "--no-gateway"]) == 1
     assert "--open needs the gateway; leave out --no-gateway" in capsys.readouterr().err
+
+
+def test_a_key_without_a_gateway_is_rejected(capsys, monkeypatch):
+    monkeypatch.setenv("TANDEM_API_KEY", "variable")
+    assert command.main(["up", "--api-key", "option", "--no-gateway"]) == 1
+    assert "--api-key protects only the gateway; leave out" in capsys.readouterr().err

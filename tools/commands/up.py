@@ -16,7 +16,14 @@ from tandem.bls.settings import AUTO
 from tandem.gateway.settings import GatewaySettings
 from tandem.tools.client.client import MODEL
 from tandem.tools.commands.chosen import add_deployment, chosen_deployment
-from tandem.tools.commands.front import PORT, add_access, application, listening, url_of
+from tandem.tools.commands.front import (
+    KEY_VARIABLE,
+    PORT,
+    add_access,
+    application,
+    listening,
+    url_of,
+)
 from tandem.tools.commands.options import DEMO, port
 from tandem.tools.errors import TandemError
 from tandem.tools.profiles.deployment import Deployment
@@ -63,6 +70,8 @@ def run(options: argparse.Namespace) -> int:
         signal.signal(number, signal.default_int_handler)
     if options.open and options.no_gateway:
         raise TandemError("--open needs the gateway; leave out --no-gateway")
+    if options.no_gateway and options.api_key not in (None, os.environ.get(KEY_VARIABLE)):
+        raise TandemError("--api-key protects only the gateway; leave out --no-gateway")
     planned = chosen_deployment(options)
     with tempfile.TemporaryDirectory(prefix="tandem-up-") as folder:
         models = Path(folder, "repository")

@@ -309,11 +309,11 @@ def claim_ports(ports: Ports, address: str) -> Ports:
             except OSError as error:
                 reasons[name, port] = error
         if reasons:
-            taken = ", ".join(f"{port} ({name})" for name, port in reasons)
+            taken = ", ".join(f"{address}:{port} ({name})" for name, port in reasons)
             texts = [error.strerror or str(error) for error in reasons.values()]
             options = " ".join(f"--{name}-port 0" for name, _ in reasons)
             raise TandemError(
-                f"cannot listen on {address}: {taken}: {'; '.join(dict.fromkeys(texts))}; "
+                f"cannot listen on {taken}: {'; '.join(dict.fromkeys(texts))}; "
                 f"say {options}, or another --address"
             )
         return Ports(*(s.getsockname()[1] for s in sockets))

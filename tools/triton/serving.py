@@ -36,7 +36,7 @@ def start(planned: Deployment, models: Path, ports: Ports, address: str) -> Trit
 def stop(server: TritonServer) -> None:
     """Stop a server, showing what it waits for; an interrupt kills it."""
     try:
-        with _status("stopping Triton (Ctrl-C again kills it)") as show:
+        with _status("stopping Triton (Ctrl-C kills it)") as show:
             server.stop(show)
     finally:
         server.kill()
