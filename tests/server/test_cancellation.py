@@ -158,10 +158,14 @@ def test_other_requests_continue_if_many_clients_leave(server):
 @pytest.mark.heavy
 def test_300_disconnects_leak_nothing(server):
     leave_often(server, 200)
-    before = sizes(server)
-    leave_often(server, 100)
-    # Kept iterators and threads go when they are not needed any more: after a second or so.
-    assert eventually(lambda: grown(before, sizes(server)) == [], 20), grown(before, sizes(server))
+    # An allocator may keep a few more megabytes once. A leak grows each time.
+    for _ in range(3):
+        before = sizes(server)
+        leave_often(server, 100)
+        # Kept iterators and threads go when they are not needed any more: after a second or so.
+        if eventually(lambda before=before: grown(before, sizes(server)) == [], 20):
+            return
+    pytest.fail(str(grown(before, sizes(server))))
 
 
 def leave_often(server, times):
