@@ -1,1 +1,1 @@
-"""The decoding loop: pure Python and numpy. Triton begins in ``bls.triton``."""
+"""The decoding loop in pure Python and numpy. ``bls.triton`` connects it to Triton."""

@@ -1,4 +1,4 @@
-"""How many tokens one call asks for while the target decodes alone."""
+"""Chooses the number of tokens per call while the target decodes alone."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ FIXED_CHUNK = 4  # of a stream whose chunks must not depend on times
 
 
 class ChunkSize:
-    """The tokens of the next call. A steady stream gets chunks that take equal times.
+    """Number of tokens in the next call. In a steady stream, all chunks take about the same time.
 
-    steady: a client reads the text as it grows, or a stop string may end it. whole: the engine
-    drafts by itself, so without a stream one call decodes the whole answer: each call would end its
-    drafts. timed: the sizes may depend on times.
+    steady: the client streams, or a stop string may end the answer. whole: the engine drafts by
+    itself; each new call would interrupt its drafts, so without streaming one call decodes the
+    whole answer. timed: sizes may depend on measured times.
 
     >>> size = ChunkSize(steady=True)
     >>> for _ in range(4):
@@ -34,7 +34,7 @@ class ChunkSize:
             self.tokens = WHOLE_ANSWER if whole else MOST_TOKENS
 
     def adapt(self, tokens: int, seconds: float) -> None:
-        """Learn how long a chunk of ``tokens`` took."""
+        """Adjust the size, given that a chunk of ``tokens`` took ``seconds``."""
         if self._adapts and tokens:
             affordable = int(SECONDS_PER_CHUNK * tokens / max(seconds, 1e-6))
             self.tokens = max(1, min(affordable, 2 * self.tokens, MOST_TOKENS))

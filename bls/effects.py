@@ -38,10 +38,10 @@ NO_TOKENS: TokenIds = np.empty(0, np.int32)
 
 
 class DraftPlan(NamedTuple):
-    """How long a draft should be.
+    """Length of the next draft.
 
-    stop_probability: stop once the joint probability of its tokens is below this. plain_tokens: if
-    ``num_tokens`` is 0, how many tokens the target decodes alone.
+    stop_probability: stop once the joint probability of the draft's tokens is below this.
+    plain_tokens: number of tokens that the target decodes alone if ``num_tokens`` is 0.
     """
 
     num_tokens: int
@@ -52,10 +52,10 @@ class DraftPlan(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """Draft tokens of a round, their drafter and, in logits mode, what they were drawn from.
+    """Draft tokens of a round, their drafter and, in logits mode, the logits they were drawn from.
 
-    plain_tokens: of an empty draft, how many tokens the target may decode before it is worth asking
-    again.
+    plain_tokens: for an empty draft, the number of tokens that the target may decode before it is
+    worth drafting again.
     """
 
     tokens: TokenIds = field(default_factory=lambda: NO_TOKENS)  # [num_draft_tokens]
@@ -78,7 +78,7 @@ NO_DRAFT = Draft()
 
 
 class Branching(NamedTuple):
-    """How many branches to draft after each outcome of a verification, and how long.
+    """Number of branches after each outcome of a verification, and their length.
 
     An outcome is (accepted length j, next token). Its branch continues the context, the first j
     draft tokens and that token.
@@ -89,7 +89,7 @@ class Branching(NamedTuple):
 
 
 class BranchDraft(NamedTuple):
-    """What may follow one outcome of a verification."""
+    """Draft tokens that may follow one outcome of a verification."""
 
     num_accepted: int
     next_token: int
@@ -98,7 +98,7 @@ class BranchDraft(NamedTuple):
 
 
 class EngineCall(NamedTuple):
-    """One call of an engine. What is the same in every call of a request is not repeated here."""
+    """One call of an engine, without the values that are the same in every call of a request."""
 
     engine: EngineRole
     context: TokenIds  # [context_length], prompt and answer so far
@@ -120,14 +120,14 @@ class EngineCall(NamedTuple):
 
 
 class KvBlocks(NamedTuple):
-    """What a call did to the engine's KV cache, in blocks."""
+    """Changes that a call made to the engine's KV cache, in blocks."""
 
     reused: int  # computed by an earlier call
     total: int = 0  # reused and new; 0 if the call did not ask
 
 
 class PromptLogProbs(NamedTuple):
-    """Log-probabilities of the prompt's tokens. The first token has none: its row is zeros."""
+    """Log-probabilities of the prompt's tokens. The first token's row is zeros."""
 
     values: NDArray[np.float32]  # [num_input_tokens]
     top: TopLogProbs | None = None
@@ -136,7 +136,8 @@ class PromptLogProbs(NamedTuple):
 class EngineAnswer(NamedTuple):
     """The new tokens of an engine call, and how long it took.
 
-    seconds: of the whole call. engine_seconds: by the engine's own clock; 0 if it reports none.
+    seconds: duration of the whole call. engine_seconds: duration by the engine's own clock, or 0 if
+    it reports none.
     """
 
     tokens: TokenIds  # [n]
@@ -155,17 +156,17 @@ class EngineAnswer(NamedTuple):
 
 
 class StartAhead(NamedTuple):
-    """Carry out these steps while the next EngineCall blocks. AwaitAhead asks for their result.
+    """Run these steps while the next EngineCall blocks. AwaitAhead returns their result.
 
-    They yield engine calls only. Earlier steps that were not awaited are given up, and their call
-    is stopped. If no thread is free, the steps never begin and have no result.
+    The steps yield engine calls only. Earlier steps that were not awaited are abandoned, and their
+    call is stopped. If no thread is free, the steps never start and have no result.
     """
 
     steps: Generator[EngineCall, EngineAnswer, Any]
 
 
 class AwaitAhead(NamedTuple):
-    """Return what the steps of the last StartAhead returned; None if they are late.
+    """Wait for the result of the last StartAhead's steps; None if they are late.
 
     timeout: seconds to wait.
     """
@@ -174,7 +175,7 @@ class AwaitAhead(NamedTuple):
 
 
 class StepSeconds(NamedTuple):
-    """What a round, or a call without drafts, took.
+    """Duration of a round, or of a call without drafts.
 
     whole: from the end of one emit to the end of the next. target: the target's part of it.
     """
@@ -184,9 +185,9 @@ class StepSeconds(NamedTuple):
 
 
 class TextCall(NamedTuple):
-    """Ask for the complete text that ``window[context_length:]`` adds to the tokens before it.
+    """Request the complete text that ``window[context_length:]`` adds to the tokens before it.
 
-    With ``context_length`` None: the whole window's text, unfinished characters included.
+    If ``context_length`` is None: the whole window's text, including unfinished characters.
     """
 
     window: TokenIds  # [n]
@@ -195,14 +196,14 @@ class TextCall(NamedTuple):
 
 
 class DecodedText(NamedTuple):
-    """The text of a TextCall, and how many of its characters each id completes."""
+    """Result of a TextCall, and how many of its characters each id completes."""
 
     text: str
     lengths: Counts | None = None  # [n - context_length], if the call wants them
 
 
 class Chunk(NamedTuple):
-    """Tokens that became final, and their text if the round needed it."""
+    """Tokens that became final, with their text if the round needed it."""
 
     tokens: TokenIds  # [n]
     text: str
@@ -212,7 +213,7 @@ class Chunk(NamedTuple):
 
 
 class NextChunk(NamedTuple):
-    """Wait for tokens that another driver's steps made final."""
+    """Wait for tokens that another driver's steps have made final."""
 
 
 Effect: TypeAlias = EngineCall | StartAhead | AwaitAhead | TextCall | Chunk | NextChunk

@@ -1,4 +1,4 @@
-"""The errors of the loop, and their codes and classes (contract.errors).
+"""The loop's errors with their codes and classes (contract.errors).
 
 ServingError                 INTERNAL     one line that a client may read
 ├── BadRequest               INVALID_ARG  an input is missing, out of bounds, contradicts another
@@ -28,25 +28,25 @@ from tandem.contract.errors import ErrorClass, ErrorCode, classified
 
 
 class ServingError(Exception):
-    """An error whose text is one line that clients may read: what, where, and how to fix it."""
+    """Base of errors whose message is one line for clients: what, where, and how to fix it."""
 
     code: ErrorCode = "INTERNAL"
     error_class: ErrorClass | None = None
 
     @property
     def line(self) -> str:
-        """The line that clients read: the text, after the error's class if it has one."""
+        """Line that clients read: the message, with the error's class in front if it has one."""
         return classified(self.error_class, str(self))
 
 
 class BadRequest(ServingError):
-    """The request is invalid; the text names the input."""
+    """The request is invalid. The message names the input."""
 
     code = "INVALID_ARG"
 
 
 class GuideRefused(BadRequest):
-    """The request's guide cannot be compiled; the text names the input."""
+    """The request's guide cannot be compiled. The message names the input."""
 
     error_class = "invalid_guide"
 
@@ -59,24 +59,24 @@ class Overloaded(ServingError):
 
 
 class DeadlineExceeded(ServingError):
-    """The request exceeded the time-out of its client or of the profile."""
+    """The request exceeded the timeout of its client or of the profile."""
 
     error_class = "deadline_exceeded"
 
 
 class AnswerNotSent(ServingError):
-    """An answer exists but could not be passed to Triton."""
+    """The answer is complete but could not be passed to Triton."""
 
 
 class GuideFailed(ServingError):
-    """An answer cannot continue by its guide."""
+    """An answer cannot continue under its guide."""
 
     code = "INVALID_ARG"
     error_class = "invalid_guide"
 
 
 class EngineCallError(ServingError):
-    """An engine call failed. ``model`` is the Triton model's name, ``what`` its own words."""
+    """An engine call failed. ``model``: name of the Triton model. ``what``: its error message."""
 
     def __init__(self, model: str, what: str, code: ErrorCode = "INTERNAL") -> None:
         super().__init__(f"model '{model}' failed: {what}")
@@ -88,7 +88,7 @@ class EngineCallError(ServingError):
 
 
 class EngineTimeout(EngineCallError):
-    """An engine call had no answer in time; its thread may be blocked forever."""
+    """An engine did not answer in time; the calling thread may be blocked forever."""
 
     error_class = "model_timeout"
 
@@ -97,21 +97,21 @@ class EngineTimeout(EngineCallError):
 
 
 class EngineUnavailable(EngineCallError):
-    """Too many calls of this engine were abandoned, so it is not called again."""
+    """The engine is disabled because too many of its calls were abandoned."""
 
     def __init__(self, model: str, what: str) -> None:
         super().__init__(model, what, "UNAVAILABLE")
 
 
 class EngineRefused(EngineCallError):
-    """The engine is well and rejected the call's arguments; other requests are not affected."""
+    """The engine is healthy but rejected the call's arguments. Other requests are not affected."""
 
     def __init__(self, model: str, what: str, code: ErrorCode = "INVALID_ARG") -> None:
         super().__init__(model, what, code)
 
 
 class DrafterFailed(EngineRefused):
-    """A drafter raised or proposed an unverifiable draft: its request continues without drafts."""
+    """A drafter raised or proposed an unverifiable draft. Its request continues without drafts."""
 
     def __init__(self, drafter: str, what: str) -> None:
         super().__init__(drafter, what)

@@ -1,1 +1,1 @@
-"""Which requests may run now: KV reservations, queues, and the share of other loops."""
+"""Admission control: KV reservations, queues, and capacity shared with other loops."""

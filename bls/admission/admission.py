@@ -1,15 +1,15 @@
-"""Which sequences may decode now, and which wait.
+"""Admission control: decide which sequences decode now and which wait.
 
-Between two rounds no call holds a sequence's KV blocks, and they can be evicted. With more
-sequences than fit into the target's cache, every round would be a prefill. So a sequence starts
-only if all running contexts fit at their full length. Sequences start in order of arrival, and the
-queue is bounded.
+No call holds a sequence's KV blocks between rounds, so they can be evicted. If more sequences ran
+than fit into the target's cache, every round would need a prefill. So a sequence starts only if all
+running contexts fit at their full length. Sequences start in order of arrival, and the queue is
+bounded.
 
 The draft's cache is reserved separately, and no sequence waits for it. Without blocks there, a
-sequence decodes by the target alone until blocks are free; a sequence that needs more than the
+sequence decodes with the target alone until blocks are free; a sequence that needs more than the
 whole cache never drafts with the draft model.
 
-If several loops serve the entry, the limits are for all of their sequences together.
+If several loops serve the entry, the limits apply to all of their sequences together.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from tandem.bls.settings import LoopSettings
 class Reservation:
     """The KV blocks that a sequence may need, and the function that starts it.
 
-    A sequence that needs more blocks than the target has gets all of them, and runs alone. drafts:
-    whether it has its blocks in the draft's cache. entered: when it entered the queue, in ns of the
-    monotonic clock.
+    A sequence that needs more blocks than the target has reserves all of them and runs alone.
+    drafts: whether its blocks in the draft's cache are reserved. entered: when it entered the
+    queue, in ns of the monotonic clock.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class Reservation:
 class Admission:
     """Limits the running sequences by number and by KV blocks.
 
-    Thread-safe. The thread that frees a slot calls ``Reservation.start``, without the lock.
+    Thread-safe. The thread that frees a slot calls ``Reservation.start`` without holding the lock.
     """
 
     def __init__(
@@ -79,17 +79,20 @@ class Admission:
 
     @property
     def running(self) -> int:
-        """Sequences of this loop that decode now."""
+        """Number of sequences of this loop that decode now."""
         return len(self._running)
 
     @property
     def running_in_all_loops(self) -> int:
-        """Sequences that decode now in all loops; other loops are counted as of the last look."""
+        """Number of decoding sequences in all loops.
+
+        Other loops' numbers may be slightly out of date.
+        """
         return self.running + self._others.running
 
     @property
     def waiting(self) -> int:
-        """Sequences of this loop that wait for the tokenizer or for KV blocks."""
+        """Number of sequences of this loop that wait for the tokenizer or for KV blocks."""
         return self._arriving + len(self._waiting)
 
     @property
@@ -100,8 +103,8 @@ class Admission:
     def reserve(self, count: int) -> ReservedSlots:
         """Reserve queue slots for the sequences of one request before their lengths are known.
 
-        Raises Overloaded if the queue is full, and BadRequest if even an idle server has too few
-        slots.
+        Raises Overloaded if the queue is full, and BadRequest if even an idle server doesn't have
+        enough slots.
         """
         most = self._max_running + self._max_waiting
         if count > most:
@@ -117,7 +120,7 @@ class Admission:
         return ReservedSlots(self, count)
 
     def leave(self, reservation: Reservation) -> None:
-        """Release a running sequence's blocks to the others."""
+        """Release the blocks of a running sequence."""
         with self._exclusively():
             del self._running[reservation]
             self._blocks -= reservation.blocks
@@ -140,7 +143,7 @@ class Admission:
         return True
 
     def look(self) -> None:
-        """Start what may start now, because another loop has released something."""
+        """Start waiting sequences that fit after another loop has released capacity."""
         with self._exclusively():
             started = self._take_those_that_fit()
         _start(started)
@@ -148,7 +151,7 @@ class Admission:
             self._call_others()
 
     def _enter(self, reservations: Sequence[Reservation]) -> None:
-        """Start each sequence now or in its turn; raise Overloaded if not all may wait."""
+        """Start each sequence now or queue it; raise Overloaded if the queue is full."""
         for reservation in reservations:
             reservation.blocks = min(reservation.blocks, self._kv_blocks)
         with self._exclusively():
@@ -174,7 +177,7 @@ class Admission:
 
     @contextmanager
     def _exclusively(self) -> Iterator[None]:
-        """Lock out other threads and loops, and read what the other loops take."""
+        """Lock out other threads and loops, and read the other loops' usage."""
         with self._lock, self._other_loops.exclusively():
             self._others = self._other_loops.usage()
             try:
@@ -198,19 +201,19 @@ class Admission:
         return self._max_running - len(self._running) - self._others.running
 
     def _call_others(self) -> None:
-        """Have other loops check whether their sequences fit into what was released here."""
+        """Have other loops check whether their sequences fit into the released capacity."""
         if self._others.waiting or self._others.running:  # running ones may need draft blocks
             self._other_loops.call()
 
     def _number_that_fit(self, queue: Iterable[Reservation]) -> int:
-        """Return how many sequences of a queue may start now, in turn with other loops' queues."""
+        """Return how many queued sequences may start now, taking turns with other loops' queues."""
         first = self._others.first
         in_turn = [*takewhile(lambda waiting: not first or waiting.entered < first, queue)]
         free_blocks = self._kv_blocks - self._blocks - self._others.blocks
         return _number_that_fit(in_turn, max(0, self._free_slots), free_blocks)
 
     def _take_those_that_fit(self) -> list[Reservation]:
-        """Move sequences that fit from the queue to the running ones. The caller starts them."""
+        """Move sequences that fit from the queue to the running set. The caller starts them."""
         for running in self._running:
             self._let_draft(running)
         taken = [self._waiting.popleft() for _ in range(self._number_that_fit(self._waiting))]
@@ -221,7 +224,7 @@ class Admission:
         return taken
 
     def _let_draft(self, reservation: Reservation) -> None:
-        """Reserve a running sequence's blocks in the draft's cache, if they are free."""
+        """Reserve a running sequence's blocks in the draft's cache if enough are free."""
         free = self._draft_kv_blocks - self._draft_blocks - self._others.draft_blocks
         if not reservation.drafts and 0 < reservation.draft_blocks <= free:
             reservation.drafts = True
@@ -252,7 +255,7 @@ class ReservedSlots:
         self._lock = threading.Lock()
 
     def enter(self, reservations: Sequence[Reservation]) -> None:
-        """Fill the slots with reservations; raise Overloaded if not all may wait.
+        """Fill the slots with reservations; raise Overloaded if the queue can't hold all of them.
 
         Does nothing if the slots were given back meanwhile.
         """
@@ -260,7 +263,7 @@ class ReservedSlots:
             self._admission._enter(reservations)
 
     def give_back(self) -> None:
-        """Release the slots, unless reservations fill them."""
+        """Release the slots that no reservation has filled."""
         if self._take():
             self._admission._give_back(self._count)
 
@@ -271,7 +274,7 @@ class ReservedSlots:
 
 
 class DraftKvAvailability:
-    """The draft model's health for one sequence: it also needs blocks in the draft's cache."""
+    """Draft availability for one sequence: a healthy draft engine and blocks in its cache."""
 
     def __init__(self, reservation: Reservation, health: DrafterHealth) -> None:
         self._reservation = reservation
@@ -297,7 +300,7 @@ def blocks_of(request: Request, settings: LoopSettings) -> tuple[int, int]:
 
 
 def _number_that_fit(queue: Sequence[Reservation], slots: int, blocks: int) -> int:
-    """Return how many may start. They start in order, so a long prompt doesn't starve."""
+    """Return how many sequences may start. They start in order, so a long prompt doesn't starve."""
     needed = accumulate(reservation.blocks for reservation in queue[:slots])
     return sum(so_far <= blocks for so_far in needed)
 

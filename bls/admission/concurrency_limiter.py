@@ -1,4 +1,4 @@
-"""Limits how many requests use something at once. Waiting requests hold no thread."""
+"""Limits the number of concurrent uses of a resource. Waiting requests don't block a thread."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tandem.bls.errors import Overloaded
 
 
 class Permit:
-    """One request's permit to work: it waits, is used, and ends."""
+    """One request's permit to work, from the queue until it ends."""
 
     def __init__(
         self, limiter: ConcurrencyLimiter, work: Callable[[Permit], None], size: int
@@ -21,23 +21,23 @@ class Permit:
         self._limiter = limiter
 
     def withdraw(self) -> None:
-        """Leave the queue; nothing happens once the work has begun."""
+        """Leave the queue. Has no effect after the work has begun."""
         self._limiter.withdraw(self)
 
     def end(self) -> None:
-        """Free the permit, once, and start the next work."""
+        """Free the permit and start the next waiting work. Has an effect only once."""
         self._limiter.end(self)
 
     def give_back(self) -> None:
-        """Free the permit from within its ``work``, which could not begin."""
+        """Free the permit from within its ``work`` if the work could not begin."""
         self._limiter.give_back(self)
 
 
 class ConcurrencyLimiter:
-    """Gives a limited number of permits, in order of arrival. Thread-safe.
+    """Issues a limited number of permits in order of arrival. Thread-safe.
 
-    max_waiting_bytes: limit of the waiting requests' sizes; one may always wait. waiting: what
-    waits, for the error.
+    max_waiting_bytes: limit on the total size of the waiting requests; a single request may always
+    wait. waiting: name of the waiting objects in the error.
     """
 
     def __init__(self, most: int, max_waiting_bytes: int, waiting: str) -> None:
@@ -49,9 +49,10 @@ class ConcurrencyLimiter:
         self._lock = threading.Lock()
 
     def acquire(self, work: Callable[[Permit], None], size: int) -> Permit:
-        """Call ``work`` now, or from the thread that frees a permit; it must not block.
+        """Call ``work`` now, or later from the thread that frees a permit. ``work`` must not block.
 
-        size: bytes that the request holds while it waits. Raises Overloaded if they are too many.
+        size: bytes that the request holds while it waits. Raises Overloaded if the waiting requests
+        would exceed the limit.
         """
         permit = Permit(self, work, size)
         with self._lock:

@@ -1,8 +1,8 @@
-"""What one loop knows about the others, if several processes serve the stream entry together.
+"""The interface between loops if several processes serve the stream entry.
 
-They share one capacity: ``max_requests``, ``max_queue`` and the engines' KV caches are limits for
-all loops, because it is open which loop Triton gives a request to. So each loop publishes what its
-own sequences take, and admits none while another loop does.
+They share one capacity: ``max_requests``, ``max_queue`` and the engines' KV caches limit all loops
+together, because Triton may give a request to any loop. So each loop publishes the usage of its own
+sequences, and only one loop admits sequences at a time.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 
 class LoopUsage(NamedTuple):
-    """What the sequences of one loop, or of several together, take of the capacity.
+    """Capacity used by the sequences of one loop, or of several loops together.
 
     arriving: sequences whose lengths are not known yet. first: when the first waiting sequence
     entered the queue, in ns of the monotonic clock, which all processes share; 0: none is waiting.
@@ -28,7 +28,7 @@ class LoopUsage(NamedTuple):
 
     @classmethod
     def of_all(cls, usages: Iterable[LoopUsage]) -> LoopUsage:
-        """Return what several loops take together."""
+        """Return the total usage of several loops."""
         of_each = [*usages]
         if not of_each:
             return cls()
@@ -38,27 +38,27 @@ class LoopUsage(NamedTuple):
 
 
 class OtherLoops:
-    """The other loops of the entry. This class stands for none: one process serves the entry."""
+    """The other loops of the entry. This base class is for an entry served by a single process."""
 
     def exclusively(self) -> AbstractContextManager[None]:
-        """Keep the others from admitting until the context ends."""
+        """Keep other loops from admitting sequences until the context ends."""
         return nullcontext()
 
     def usage(self) -> LoopUsage:
-        """Return what the live ones among the others take."""
+        """Return the total usage of the other live loops."""
         return LoopUsage()
 
     def note(self, own: LoopUsage) -> None:
-        """Publish what this loop takes. Call it exclusively."""
+        """Publish this loop's usage. Call it inside ``exclusively``."""
 
     def call(self) -> None:
-        """Have the others check whether their sequences may start now."""
+        """Have the other loops check whether their sequences may start now."""
 
     def open(self, *, stop: Callable[[str], object], look: Callable[[], None]) -> None:
-        """Begin to receive messages of the others.
+        """Start receiving messages from other loops.
 
-        stop: called with the id of a request that another loop was asked to stop and does not
-        know. look: called if another loop has released something. One thread calls both.
+        stop: called with the id of a request that another loop was asked to stop and does not know.
+        look: called after another loop has released capacity. Both are called on one thread.
         """
 
     def stop(self, request_id: str) -> None:

@@ -1,1 +1,1 @@
-"""Drafting while the target verifies: whether, how much, and what became of it."""
+"""Drafting ahead: the draft engine keeps drafting while the target verifies."""

@@ -1,4 +1,4 @@
-"""What all requests learn about drafting ahead: whether it pays, and which plan is best."""
+"""Statistics about drafting ahead, shared by all requests, and the plans made from them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ FIRST_ACCEPTANCE = 0.7  # rate, before the first round
 class AheadPlanner:
     """Plans drafting ahead for all requests of a loop. Thread-safe.
 
-    running: returns how many sequences decode now and share the engines.
+    running: returns the number of decoding sequences that share the engines.
     """
 
     def __init__(
@@ -48,27 +48,27 @@ class AheadPlanner:
         self.unread_logits: deque[Any] = deque(maxlen=MOST_UNREAD)
 
     def acceptance(self, drafter: str) -> float:
-        """Return the probability that a draft token is accepted if all before it were."""
+        """Return the acceptance rate of draft tokens that follow accepted ones only."""
         return max(0.05, self._acceptance[drafter].rate(FIRST_ACCEPTANCE))
 
     def seconds(self, num_tokens: int) -> float:
-        """Return how long a draft call for ``num_tokens`` takes; 0 if that is not known yet."""
+        """Return the seconds that a draft call for ``num_tokens`` takes; 0 if not known yet."""
         with self._lock:
             costs = self._costs()
         return costs.draft(num_tokens) if costs else 0.0
 
     def next_unread_logits(self) -> Any:
-        """Return a handle to send back with a draft call; None if there is none."""
+        """Return a logits handle for the next draft call to give back, or None."""
         try:
             return self.unread_logits.popleft()
         except IndexError:
             return None
 
     def verified(self, draft: Draft, num_accepted: int) -> None:
-        """Learn from a verified draft.
+        """Record a verified draft.
 
-        A draft that may stop early ends before most wrong tokens: its acceptance would be too high
-        an estimate for other tokens.
+        A draft that may stop early ends before most wrong tokens, so its acceptance rate would be
+        too high for other drafts and isn't used.
         """
         stopped = draft.plan is not None and draft.plan.stop_probability > 0
         with self._lock:
@@ -77,7 +77,10 @@ class AheadPlanner:
                 self._acceptance[draft.drafter].add(num_accepted, len(draft), MEMORY)
 
     def timed(self, draft: Draft, seconds: StepSeconds) -> None:
-        """Learn what a round took. The time without its draft call is time to draft ahead in."""
+        """Record the duration of a round.
+
+        Drafting ahead can use all of it except the draft call.
+        """
         answer = draft.answer
         with self._lock:
             seconds_after_draft = seconds.whole - (answer.seconds if answer else 0.0)
@@ -86,10 +89,10 @@ class AheadPlanner:
                 self._add_call(answer, len(answer.tokens), 1)
 
     def timed_branches(self, answer: EngineAnswer, num_tokens: int, num_branches: int) -> None:
-        """Learn what a call for branches took.
+        """Record the duration of a call for branches.
 
-        num_tokens: of each branch. A call that was stopped because it was late would have taken
-        even longer, so it counts. A call without memory for branches doesn't.
+        num_tokens: per branch. A call that was stopped because it was late counts, since it would
+        have taken even longer. A call that had no memory for branches doesn't count.
         """
         with self._lock:
             costs = self._costs()
@@ -98,11 +101,11 @@ class AheadPlanner:
                 self._add_call(answer, num_tokens + 1, num_branches)
 
     def plan(self, longest: int, most: int = MOST_TOKENS, *, always: bool) -> AheadPlan | None:
-        """Plan branches; None: drafting ahead doesn't pay.
+        """Return a plan for branches, or None if drafting ahead doesn't pay.
 
-        longest: most tokens (>= 1) of a branch. most: tokens of all branches together. always:
-        draft ahead even if it doesn't pay. The more sequences decode, the fewer branches each may
-        have.
+        longest: maximum number of tokens (>= 1) per branch. most: maximum number of tokens in all
+        branches together. always: draft ahead even if it doesn't pay. The more sequences decode,
+        the fewer branches each may have.
         """
         running = max(1, self._running())
         if not always and (self._shares_device or running > MOST_RUNNING):
@@ -121,7 +124,7 @@ class AheadPlanner:
         return plan if always or advantage > ADVANTAGE else None
 
     def _costs(self) -> Costs | None:
-        """Return what calls take; None if that is not known yet."""
+        """Return the costs of calls, or None if they aren't known yet."""
         if not (self._target.known and self._step.known):
             return None
         costs = Costs(self._target.fit(), self._step.fit(), self._way.at(0))

@@ -1,9 +1,10 @@
 """Drafting ahead: while the target verifies a draft, the draft engine drafts what may follow.
 
-A verification ends in an **outcome**: (accepted length j, next token x). An outcome names the
-context of the next round, so it is the key of a **branch**: what the draft engine drafted after the
-context, d_1..d_j and x. If there is a branch for the outcome, the next round has its draft at once:
-a **hit**. If not, the round drafts as usual, but fewer tokens, because the target waits meanwhile.
+A verification ends in an **outcome**: (accepted length j, next token x). An outcome determines the
+context of the next round, so it is the key of a **branch**: the tokens that the draft engine
+drafted after the context, d_1..d_j and x. A branch for the outcome is a **hit**: the next round's
+draft is ready. Otherwise the round drafts as usual, but fewer tokens, because the target is idle
+meanwhile.
 
 Drafting ahead never changes the tokens of a draft, only their number: a branch holds, token for
 token, what a draft call after its outcome would have returned.
@@ -33,7 +34,7 @@ from tandem.contract.engine import MAX_BRANCH_LOGITS_BYTES
 
 @dataclass(frozen=True)
 class BranchesAhead:
-    """The branches after the outcomes of one verification.
+    """The branches for the possible outcomes of one verification.
 
     start: length of the context before the verified draft. logits: handle to the logits of all
     branches, in logits mode.
@@ -48,7 +49,7 @@ class BranchesAhead:
         return len(self.by_outcome)
 
     def after(self, sequence: Sequence) -> BranchDraft | None:
-        """Return the branch after exactly this sequence, if there is one.
+        """Return the branch that continues exactly this sequence, or None.
 
         The length alone isn't enough: the verification may have ended in another token.
         """
@@ -62,7 +63,7 @@ class BranchesAhead:
 
 
 def branches_of(start: int, draft: TokenIds, answer: EngineAnswer) -> BranchesAhead:
-    """Return an engine's branches by their outcome, without empty ones."""
+    """Map outcomes to an engine's branches, without empty ones."""
     by_outcome = {(b.num_accepted, b.next_token): b for b in answer.branches if len(b.tokens)}
     return BranchesAhead(start, draft, by_outcome, answer.logits)
 
@@ -70,9 +71,9 @@ def branches_of(start: int, draft: TokenIds, answer: EngineAnswer) -> BranchesAh
 def branching_of(
     sequence: Sequence, draft: TokenIds, plan: AheadPlan, room: int, acceptance: float
 ) -> Branching | None:
-    """Return which branches to ask for after a draft; None if there can be none.
+    """Return the branches to request after a draft, or None if there can be none.
 
-    room: tokens that the draft engine can take after the context.
+    room: number of tokens that the draft engine can process after the context.
     """
     lengths = lengths_of(sequence, draft, plan.num_tokens, room)
     wanted = tuple(length > 0 for length in lengths)
@@ -83,11 +84,11 @@ def branching_of(
 def lengths_of(
     sequence: Sequence, draft: TokenIds, longest: int, room: int
 ) -> tuple[int, ...]:  # [num_draft_tokens + 1]
-    """Return how long a branch may be after each accepted length; 0: no branch.
+    """Return the maximum branch length after each accepted length (0: no branch).
 
-    A branch has the limit that a draft will have there. Until ``min_tokens`` is reached, the engine
-    bans ends of sequence in all of a call, so no branch may reach beyond that under the ban. No
-    branch follows an end of sequence.
+    A branch has the same limit as a draft after that outcome. Until ``min_tokens`` is reached, the
+    engine bans end-of-sequence tokens in the whole call, so a banned branch must not extend beyond
+    that point. No branch follows an end of sequence.
     """
     banned = sequence.min_tokens_left
     end = sequence.first_end(draft)
@@ -102,10 +103,10 @@ def lengths_of(
 
 
 class BranchLogits:
-    """The logits of one call's branches, which the draft engine shares until they are read.
+    """Logits of one call's branches, which stay in the draft engine's shared memory until read.
 
-    unread: the handles of all requests that will not be read; the next draft call returns one of
-    them to the engine. The call's thread adds the handle, the sequence's own thread gives it up.
+    unread: handles of all requests that will not be read; the next draft call returns one of them
+    to the engine. The call's thread adds the handle, and the sequence's own thread gives it up.
     """
 
     def __init__(self, unread: deque[Any]) -> None:
@@ -114,12 +115,12 @@ class BranchLogits:
         self._given_up = False
 
     def add(self, handle: Any) -> None:
-        """Note the handle; None: there are no logits."""
+        """Store the handle (None: no logits)."""
         self._handle = handle
         self._return_if_unread()
 
     def give_up(self) -> None:
-        """Note that the logits will not be read."""
+        """Mark the logits as not needed."""
         self._given_up = True
         self._return_if_unread()
 
@@ -129,9 +130,10 @@ class BranchLogits:
 
 
 class DraftAhead:
-    """Drafting ahead for one request: whether and how, round by round.
+    """Drafting ahead for one request.
 
-    most: tokens of all branches of a call. always: draft ahead even if it doesn't pay.
+    most: maximum number of tokens in all branches of a call. always: draft ahead even if it doesn't
+    pay.
     """
 
     def __init__(self, planner: AheadPlanner, *, most: int = MOST_TOKENS, always: bool) -> None:
@@ -142,13 +144,16 @@ class DraftAhead:
         self._rounds = 0
 
     def plan(self, longest: int) -> AheadPlan | None:
-        """Plan branches of at most ``longest`` tokens (>= 1); None: don't draft ahead now."""
+        """Plan branches of at most ``longest`` tokens (>= 1), or None to skip drafting ahead."""
         if self.refused:
             return None
         return self.planner.plan(longest, self._most, always=self._always)
 
     def verified(self, draft: Draft, num_accepted: int, seconds: StepSeconds) -> None:
-        """Learn from a round. The first round's times include the prompt's."""
+        """Record a round.
+
+        The duration of the first round doesn't count, because it includes the prompt.
+        """
         self._rounds += 1
         self.planner.verified(draft, num_accepted)
         if self._rounds > 1:
@@ -158,11 +163,12 @@ class DraftAhead:
 def draft_ahead_of(
     request: Request, settings: LoopSettings, planner: AheadPlanner | None
 ) -> DraftAhead | None:
-    """Return how a request drafts ahead; None: it never does.
+    """Return the request's ``DraftAhead``, or None if it never drafts ahead.
 
     In logits mode the target needs the logits of a draft. The logits of all branches are too large
-    to send, so they must be in shared memory. The text of a seeded request must not depend on which
-    branches are ready in time. After a guide's forced tokens, a branch would have to include them.
+    to send, so they must be in shared memory. The output of a seeded request must not depend on
+    which branches are ready in time. After a guide's forced tokens, a branch would have to include
+    them.
     """
     if planner is None or not settings.draft_branches or request.draft_ahead is False:
         return None

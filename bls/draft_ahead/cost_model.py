@@ -1,7 +1,7 @@
-"""How many branches to draft ahead, how long, and after which outcomes.
+"""Chooses how many branches to draft ahead, their length, and the outcomes to cover.
 
-`branches` defines the words. Everything here is a function of the acceptance rate and of what calls
-take.
+`branches` defines the terms. All functions here depend only on the acceptance rate and the costs of
+calls.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ SLACK = 0.95  # share of a verification within which a call with branches should
 
 
 class AheadPlan(NamedTuple):
-    """How to draft ahead.
+    """A plan for drafting ahead.
 
-    num_tokens: of each branch. num_branches: in one call. on_miss: tokens of a draft if there is no
-    branch for the outcome.
+    num_tokens: tokens per branch. num_branches: branches per call. on_miss: tokens to draft if
+    there is no branch for the outcome.
     """
 
     num_tokens: int
@@ -40,7 +40,7 @@ FIRST_PLAN = AheadPlan(num_tokens=4, num_branches=BUDGETS[1], on_miss=4)
 def split(budget: int, acceptance: float, wanted: tuple[bool, ...]) -> tuple[int, ...]:
     """Return how many branches to draft after each accepted length, [num_draft_tokens + 1].
 
-    They add up to ``budget`` if any are wanted, and maximize the chance of a hit,
+    They sum to ``budget`` unless no branch is wanted, and maximize the probability of a hit,
 
         sum over j of P(j) * (1 - (F_j + 1) ** -r),  P(j) = a ** j * (1 - a)
 
@@ -60,7 +60,7 @@ def split(budget: int, acceptance: float, wanted: tuple[bool, ...]) -> tuple[int
 def _at_least_none(
     weights: NDArray[np.float64], excluded: NDArray[np.float64], budget: int
 ) -> NDArray[np.float64]:
-    """Return scale * weights - excluded, at least 0, with the scale that sums to ``budget``."""
+    """Return scale * weights - excluded, clipped at 0, with the scale that sums to ``budget``."""
     chosen = weights > 0
     while chosen.any():
         scale = (budget + excluded[chosen].sum()) / weights[chosen].sum()
@@ -72,7 +72,7 @@ def _at_least_none(
 
 
 def hit_chance(num_tokens: int, num_branches: int, acceptance: float) -> float:
-    """Return the probability that there is a branch for the outcome of a draft."""
+    """Return the probability that a verification's outcome has a branch."""
     counts = np.array(split(num_branches, acceptance, (True,) * (num_tokens + 1)))
     reached = acceptance ** np.arange(num_tokens + 1)
     found = 1 - (counts[:-1] + 1.0) ** -RANK_EXPONENT
@@ -83,30 +83,30 @@ def hit_chance(num_tokens: int, num_branches: int, acceptance: float) -> float:
 
 
 def emitted(num_tokens: int, acceptance: float) -> float:
-    """Return how many tokens a round with a draft of ``num_tokens`` emits on average."""
+    """Return the expected number of tokens that a round with ``num_tokens`` draft tokens emits."""
     return (1 - acceptance ** (num_tokens + 1)) / (1 - acceptance)
 
 
 class Costs(NamedTuple):
-    """What calls take, in seconds. A pair is a fixed part, and what each unit adds."""
+    """Costs of calls in seconds. A pair is (fixed cost, cost per unit)."""
 
     target: tuple[float, float]  # a verification, by draft tokens
     step: tuple[float, float]  # one step of the draft engine, by branches
     way: float  # of a draft call to the engine and back
 
     def verification(self, num_tokens: int) -> float:
-        """Return the seconds to verify a draft."""
+        """Return the seconds that verifying a draft takes."""
         return self.target[0] + self.target[1] * num_tokens
 
     def draft(self, num_tokens: int) -> float:
-        """Return the seconds of a draft call without branches."""
+        """Return the seconds that a draft call without branches takes."""
         return self.way + num_tokens * (self.step[0] + self.step[1])
 
     def fitting(self, longest: int, num_branches: int) -> int:
-        """Return how long branches may be to be complete when the target answers.
+        """Return the maximum branch length that is complete when the target answers.
 
-        The draft that the target verifies is assumed to be as long. A call with branches takes one
-        step more.
+        The draft that the target verifies is assumed to have the same length. A call with branches
+        needs one extra step.
         """
         step = self.step[0] + self.step[1] * num_branches
         for num_tokens in range(longest, 0, -1):
@@ -122,10 +122,11 @@ def best_plan(
     most_branches: int,
     most_tokens: int = MOST_TOKENS,
 ) -> tuple[AheadPlan, float]:
-    """Return the plan with the most expected tokens per second, and its speedup.
+    """Return the plan with the highest expected tokens per second, and its speedup.
 
-    most_tokens: of all branches together. A hit is verified at once; a miss waits for a draft
-    first. If no branch would be complete in time, the plan is the smallest one, and its speedup 0.
+    most_tokens: maximum number of tokens in all branches together. A hit is verified immediately; a
+    miss waits for a draft first. If no branch would be complete in time, return the smallest plan
+    with speedup 0.
     """
     best, most = AheadPlan(1, BUDGETS[0], longest), 0.0
     for budget in BUDGETS:

@@ -1,1 +1,1 @@
-"""How many tokens to draft: a fixed number, or ``auto``, which learns it."""
+"""Chooses the number of draft tokens: a fixed number, or ``auto``, which learns it."""

@@ -1,4 +1,4 @@
-"""What each draft length would have gained: every round teaches all lengths.
+"""Estimates the gain of every draft length from each round.
 
 An arm is a maximum length and a stop probability: the draft model stops as soon as the joint
 probability of its tokens falls below it. A verified draft shows what every shorter arm would have
@@ -28,13 +28,13 @@ PRIOR = 8.0  # weight of the prior: in tokens for a request, in rounds for a lev
 
 
 class Acceptance:
-    """How often a draft token is accepted if all before it were."""
+    """Acceptance rate of draft tokens that follow accepted ones only."""
 
     def __init__(self) -> None:
         self._accepted = self._decided = 0.0
 
     def add(self, num_accepted: int, num_drafted: int, memory: float) -> None:
-        """Learn from a verified draft."""
+        """Record a verified draft."""
         self._accepted = memory * self._accepted + num_accepted
         self._decided = memory * self._decided + min(num_accepted + 1, num_drafted)
 
@@ -44,7 +44,7 @@ class Acceptance:
 
 
 class Arms:
-    """Sums of tokens that every arm drafted and emitted, per group of rounds."""
+    """Running sums of the tokens that each arm drafted and emitted, per group of rounds."""
 
     def __init__(self, lengths: Sequence[int], stops: Sequence[float], num_groups: int) -> None:
         self._lengths = np.array(lengths, float)
@@ -54,14 +54,14 @@ class Arms:
         self.rounds = np.zeros(num_groups)
 
     def expect(self, rates: Sequence[float], rounds: float) -> None:
-        """Start with some rounds in each group, at the group's acceptance rate."""
+        """Start each group with some imaginary rounds at the group's acceptance rate."""
         rate = np.array(rates)[:, None, None]
         self._sums[:, 0] = rounds * self._lengths
         self._sums[:, 1] = rounds * (1 - rate ** (self._lengths + 1)) / (1 - rate)
         self.rounds[:] = rounds
 
     def add(self, round_: Floats, *groups: int) -> None:
-        """Count a round (see `as_every_arm`) in some groups."""
+        """Add a round (see `as_every_arm`) to the given groups."""
         for group in groups:
             self.rounds[group] = MEMORY * self.rounds[group] + 1
             self._sums[group] *= MEMORY
@@ -70,8 +70,8 @@ class Arms:
     def rates(self, fixed: float, each: float, *, first_is_all: bool = False) -> Floats:
         """Return tokens per second, [num_groups, num_stops, num_lengths].
 
-        fixed, each: seconds per round and per drafted token. first_is_all: the first group has the
-        rounds of all others, and counts as ``PRIOR`` rounds of each.
+        fixed, each: seconds per round and per drafted token. first_is_all: the first group contains
+        the rounds of all others, and serves as a prior of ``PRIOR`` rounds for each.
         """
         sums, rounds = self._sums, self.rounds[:, None, None]
         if first_is_all:
@@ -80,14 +80,14 @@ class Arms:
         return rates
 
     def drafted(self, group: int, arm: int) -> float:
-        """Return how many tokens an arm drafts per round."""
+        """Return the average number of tokens that an arm drafts per round."""
         return float(self._sums[group, 0].ravel()[arm] / self.rounds[group])
 
     def as_every_arm(self, draft: Draft, num_accepted: int, rate: float) -> Floats:
-        """Return what each arm would have drafted and emitted, [2, num_stops, num_lengths].
+        """Return the tokens each arm would have drafted and emitted, [2, num_stops, num_lengths].
 
-        rate: the acceptance rate. What lies beyond a draft that was accepted in full is unknown;
-        tokens are assumed to be accepted there at this rate.
+        rate: the acceptance rate. Tokens beyond a fully accepted draft are unknown and assumed to
+        be accepted at this rate.
         """
         round_ = np.empty(self._sums.shape[1:])
         drafted, emitted = round_

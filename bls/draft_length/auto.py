@@ -1,6 +1,6 @@
-"""``num_draft_tokens: auto`` for one request: the length with the most expected tokens per second.
+"""``num_draft_tokens: auto`` for one request: maximizes the expected tokens per second.
 
-Requests differ only by their level: how often their own drafts were accepted recently. All other
+Requests differ only in their level: the recent acceptance rate of their own drafts. All other
 statistics are shared by all requests (`planner`).
 """
 
@@ -25,14 +25,14 @@ class AutoLength:
 
     @property
     def length_ahead(self) -> int:
-        """Tokens per branch that are worth drafting ahead, if they are free."""
+        """Number of tokens per branch that are worth drafting ahead if they cost no time."""
         return self._planner.length_ahead(self._level)
 
     def plan(self, limit: int, *, ahead: bool = False) -> DraftPlan:
         """Plan a draft of at most ``limit`` tokens (>= 1).
 
-        ahead: branches are drafted while this draft is verified. Then it has the limit's length and
-        doesn't stop early: the branches gain more than a shorter draft would.
+        ahead: branches are drafted while this draft is verified. Such a draft has the maximum
+        length and doesn't stop early, because the branches gain more than a shorter draft would.
         """
         plan = self._planner.plan(self._level, limit)
         self._awaits_draft = plan.num_tokens > 0
@@ -41,15 +41,18 @@ class AutoLength:
         return plan
 
     def copy_length(self, copied: Draft) -> int:
-        """Return how many tokens of a copy to verify; 0: the draft model is better."""
+        """Return how many tokens of a copy to verify (0: the draft model is better)."""
         return self._planner.copy_length(self._level, copied)
 
     def allows_drafts(self) -> bool:
-        """Return whether any draft may be made now, also a copy or a branch."""
+        """Return whether drafts of any kind, including copies and branches, are allowed now."""
         return self._planner.mode is not Mode.ALONE
 
     def verified(self, draft: Draft, num_accepted: int, seconds: StepSeconds) -> None:
-        """Learn from a round. The draft may be a copy; rounds of branches don't predict others."""
+        """Record a round.
+
+        The draft may be a copy; rounds with branches don't predict other rounds.
+        """
         self._awaits_draft = False
         timed = self._load_stayed() and (draft.answer is None or self._caught_up)
         if draft.drafted_ahead:
@@ -61,12 +64,12 @@ class AutoLength:
             self._level = self._planner.level(self._own)
 
     def observe_plain_step(self, num_tokens: int, seconds: StepSeconds) -> None:
-        """Learn from a target call without a draft, unless a draft failed before it."""
+        """Record a target call without a draft, unless it follows a failed draft."""
         failed, self._awaits_draft, self._caught_up = self._awaits_draft, False, False
         if self._load_stayed() and not failed and num_tokens:
             self._planner.observe_plain_step(num_tokens, seconds)
 
     def _load_stayed(self) -> bool:
-        """Return whether a step ended under the load that it began under."""
+        """Return whether the load was the same from the start of a step until its end."""
         before, self._load = self._load, self._planner.load()
         return before is self._load

@@ -1,4 +1,4 @@
-"""What steps cost under one load, learned from the means of slots (`experiments`)."""
+"""Costs of steps under one load, learned from averages over slots (`experiments`)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ SURPRISE = 1.5  # two slots in a row that differ by this factor outweigh older o
 
 
 class Line:
-    """``seconds = fixed + each * tokens``: weighted least squares over the means of slots."""
+    """``seconds = fixed + each * tokens``, a weighted least-squares fit over slot averages."""
 
     def __init__(self) -> None:
         self._weight = self._x = self._y = self._xx = self._xy = 0.0  # means, central moments
@@ -19,11 +19,11 @@ class Line:
 
     @property
     def known(self) -> bool:
-        """Whether a slot with steps has ended."""
+        """Whether at least one slot with steps has ended."""
         return self._weight > 0
 
     def of_neighbor(self) -> Line:
-        """Return a copy for another load. Its own first slots will outweigh it."""
+        """Return a copy for another load. Slots measured there will outweigh the copied ones."""
         line = Line()
         line.__dict__.update(self.__dict__)
         line._forget_slot()
@@ -31,7 +31,7 @@ class Line:
         return line
 
     def count(self, tokens: float, seconds: float, *, steps: int = 1, engine: float = 0.0) -> None:
-        """Count steps in the slot. engine: seconds for ``tokens`` by the draft engine's clock."""
+        """Add steps to the slot. engine: seconds for ``tokens`` by the draft engine's clock."""
         self.steps += steps
         self._tokens += tokens
         self._seconds += max(seconds, 1e-9)  # the clock may not have advanced
@@ -39,16 +39,16 @@ class Line:
         self._engine_tokens += tokens
 
     def end_slot(self, capacity: float) -> None:
-        """Learn the mean of the steps. capacity: seconds of all sequences in the slot."""
+        """End the slot and add its averages. capacity: seconds of all sequences in the slot."""
         if self.steps:
             weight = min(1.0, self._seconds / capacity)
             self.add(self._tokens / self.steps, self._seconds / self.steps, weight)
         self._forget_slot()
 
     def add(self, x: float, y: float, weight: float) -> None:
-        """Learn that steps of ``x`` tokens took ``y`` seconds. weight: up to 1.
+        """Record that steps of ``x`` tokens took ``y`` seconds. weight: up to 1.
 
-        A surprise is ignored unless a second one follows, because the machine may have been paused.
+        An outlier is ignored unless another one follows, because the machine may have been paused.
         """
         expected = self.at(x)
         surprising = self._weight > 1 and not expected / SURPRISE < y < expected * SURPRISE
@@ -66,7 +66,7 @@ class Line:
     def fit(self) -> tuple[float, float]:
         """Return ``fixed`` and ``each``, neither below zero.
 
-        The engine's own seconds per token count as much as a spread of one token between slots.
+        The engine's own seconds per token weigh as much as a spread of one token between slots.
         """
         expected = self._engine_seconds / max(1e-9, self._engine_tokens)
         each = max(0.0, (self._xy + expected) / (self._xx + 1.0))
@@ -75,7 +75,7 @@ class Line:
         return self._y - each * self._x, each
 
     def at(self, tokens: float) -> float:
-        """Return the seconds of a step with this number of tokens."""
+        """Return the estimated seconds of a step with this number of tokens."""
         fixed, each = self.fit()
         return fixed + each * tokens
 
@@ -92,7 +92,7 @@ class Line:
 
 
 class LoadCosts:
-    """What steps cost under one load: a number of running sequences.
+    """Costs of steps under one load, which is a number of running sequences.
 
     near: the costs of the most similar known load.
     """
@@ -113,16 +113,16 @@ class LoadCosts:
 
     @property
     def seconds_alone(self) -> float:
-        """Seconds per token of the target alone; per verification until that was measured."""
+        """Seconds per token of the target alone, or per verification until that is measured."""
         return max(1e-9, self.alone.at(0) if self.alone.known else self.verification)
 
     def count_verification(self, seconds: float) -> None:
-        """Learn what the target's call of a round took."""
+        """Record the duration of a round's target call."""
         weight = 1 - SLOT_MEMORY if self.verification else 1.0
         self.verification += weight * (seconds - self.verification)
 
     def end_slot(self, now: float, running: int) -> bool:
-        """Learn from the last slot if a new one has begun; return whether it has."""
+        """If a new slot has begun, learn from the last one; return whether one has begun."""
         slot = self.slots.number(now)
         if slot == self._counted:
             return False
@@ -131,14 +131,14 @@ class LoadCosts:
         return True
 
     def measured_first(self, running: int) -> bool:
-        """Learn from the first rounds under a new load; return whether that happened now."""
+        """Learn from the first rounds under a new load; return whether this call did that."""
         if self._measured or self.drafting.steps < max(2, running):
             return False
         self._learn(running)
         return True
 
     def _learn(self, running: int) -> None:
-        """Learn the means of the steps that were counted."""
+        """Learn the averages of the counted steps."""
         capacity = running * self.slots.seconds
         self._measured |= self.drafting.steps > 0
         if running > 1 and (self.drafting.steps or self.copying.steps):

@@ -1,8 +1,8 @@
-"""Experiments that show what drafting costs under load.
+"""Experiments that measure the cost of drafting under load.
 
-The steps of a sequence don't show what it costs the others. So all sequences experiment together,
-in slots of the machine's monotonic clock: in one slot of a period no sequence drafts, in another
-one all do. All processes share that clock, so several loops make the same experiments at the same
+The steps of a sequence don't show what they cost other sequences. So all sequences experiment
+together in time slots: in one slot of a period no sequence drafts, in another one all do. All
+processes share the machine's monotonic clock, so several loops run the same experiments at the same
 time without messages.
 """
 
@@ -19,7 +19,7 @@ SLOT_ALONE, SLOT_DRAFTING = 6, 2  # numbers within a period, whatever its length
 
 
 class Mode(Enum):
-    """What all sequences do in a slot."""
+    """What all sequences do during a slot."""
 
     BEST = 0
     ALONE = 1  # the target decodes without drafts
@@ -29,7 +29,7 @@ class Mode(Enum):
 class Slots:
     """The slots of one load.
 
-    seconds: length of a slot. A new load starts with its neighbor's.
+    seconds: length of a slot. A new load starts with the slot length of its neighbor.
     """
 
     def __init__(self, seconds: float = 2.0**SHORTEST_SLOT) -> None:
@@ -37,11 +37,11 @@ class Slots:
         self._periods = {Mode.ALONE: SHORTEST_PERIOD, Mode.DRAFTING: SHORTEST_PERIOD}
 
     def schedule(self, round_seconds: float, cost_alone: float, cost_drafting: float) -> None:
-        """Choose the slots.
+        """Choose the length of the slots and how often to experiment.
 
-        round_seconds: of a round with a draft. cost_*: share of the throughput that an experiment
-        of that kind loses. Lengths are powers of two, so slots of different lengths have common
-        edges.
+        round_seconds: duration of a round with a draft. cost_*: share of the throughput that an
+        experiment of that kind costs. Lengths are powers of two, so slots of different lengths have
+        common edges.
         """
         exponent = math.ceil(math.log2(max(1e-9, SLOT_ROUNDS * round_seconds)))
         self.seconds = 2.0 ** min(max(SHORTEST_SLOT, exponent), LONGEST_SLOT)
@@ -50,23 +50,23 @@ class Slots:
             self._periods[mode] = 2 ** math.ceil(math.log2(slots))
 
     def number(self, now: float) -> int:
-        """Return the number of the slot at a time."""
+        """Return the number of the slot at this time."""
         return int(now / self.seconds)
 
     def mode(self, slot: int) -> Mode:
-        """Return what all sequences do in a slot."""
+        """Return the mode of all sequences during a slot."""
         if slot % self._periods[Mode.ALONE] == SLOT_ALONE:
             return Mode.ALONE
         return Mode.DRAFTING if slot % self._periods[Mode.DRAFTING] == SLOT_DRAFTING else Mode.BEST
 
     def is_settled(self, began: float, now: float) -> bool:
-        """Return whether the mode was the same from a while before a step until its end."""
+        """Return whether the mode stayed the same from shortly before a step until its end."""
         last = self.number(now)
         first = int(began / self.seconds - 1 / SLOT_ROUNDS)
         return all(self.mode(slot) is self.mode(last) for slot in range(first, last))
 
     def seconds_to_change(self, now: float) -> float:
-        """Return how long the target may decode alone within one mode."""
+        """Return the seconds that the target may decode alone before the mode changes."""
         slot = self.number(now)
         if self.mode(slot) is Mode.ALONE:
             settled = (slot + 1 / SLOT_ROUNDS) * self.seconds

@@ -1,8 +1,8 @@
-"""Chooses the arm with the most expected tokens per second, for each load.
+"""Chooses the arm with the highest expected tokens per second for each load.
 
     tokens per second = tokens of a round / (fixed + each * tokens drafted in it)
 
-`arms` estimates the tokens, `costs` the seconds. The target alone is a choice, too.
+`arms` estimates the tokens, `costs` the seconds. Decoding with the target alone is also a choice.
 """
 
 from __future__ import annotations
@@ -40,10 +40,11 @@ COPY_ACCEPTANCE = (0.3, 0.6, 0.7, 0.8)
 
 
 class DraftChoice(NamedTuple):
-    """What is best for requests of one level under one load.
+    """The best choice for requests of one level under one load.
 
     draft: the best draft. rate: its tokens per second. pays: whether the target alone is slower.
-    length_ahead: of branches. They take no time of a round, so it is one step longer.
+    length_ahead: length of branches. Drafting them takes no time from the round, so they are one
+    step longer.
     """
 
     draft: DraftPlan
@@ -66,7 +67,7 @@ class DraftPlanner:
     """Plans the drafts of all requests of a loop. Thread-safe.
 
     running: returns the number of running sequences in all loops. clock: seconds, common to all
-    loops. rated: the draft engine reports probabilities, and can stop by them.
+    loops. rated: the draft engine reports probabilities and can stop when they fall too low.
     """
 
     def __init__(
@@ -94,7 +95,7 @@ class DraftPlanner:
         self._lock = threading.RLock()
 
     def level(self, own: Acceptance) -> int:
-        """Return the level of a request with this acceptance of its own drafts."""
+        """Return the level of a request whose own drafts have this acceptance rate."""
         right = 1 / (1 - own.rate(self._acceptance.rate()))  # tokens per round, without a limit
         return min(LEVELS - 1, int(math.log2(right)))
 
@@ -110,7 +111,7 @@ class DraftPlanner:
         return found
 
     def plan(self, level: int, limit: int) -> DraftPlan:
-        """Plan the next draft of a request; limit (>= 1) is what fits."""
+        """Plan the next draft of a request. limit: maximum number of draft tokens (>= 1)."""
         load, now = self.load(), self._clock()
         if not load.choices:
             return DraftPlan(min(limit, FIRST_TOKENS), wants_log_probs=self._rated)
@@ -125,12 +126,12 @@ class DraftPlanner:
         )
 
     def length_ahead(self, level: int) -> int:
-        """Return the best length of a request's branches, if they take no time."""
+        """Return the best length of a request's branches if they cost no time."""
         choices = self.load().choices
         return choices[level].length_ahead if choices else FIRST_TOKENS
 
     def copy_length(self, level: int, copied: Draft) -> int:
-        """Return how many tokens of a copy to verify; 0: the draft model is better."""
+        """Return how many tokens of a copy to verify (0: the draft model is better)."""
         load = self.load()
         mode = self._mode(load)
         if mode is not Mode.BEST:
@@ -149,7 +150,7 @@ class DraftPlanner:
     def verified(
         self, draft: Draft, num_accepted: int, seconds: StepSeconds, level: int, *, timed: bool
     ) -> None:
-        """Learn from a round. timed: whether its time is typical."""
+        """Record a round. timed: whether its duration is typical."""
         with self._lock:
             load, rate = self.load(), self._acceptance.rate()
             if draft.answer is None:
@@ -167,7 +168,7 @@ class DraftPlanner:
                 self._plan(load)
 
     def observe_plain_step(self, num_tokens: int, seconds: StepSeconds) -> None:
-        """Learn what tokens of the target alone took."""
+        """Record the duration of tokens that the target decoded alone."""
         with self._lock:
             load, now = self.load(), self._clock()
             self._end_slot(load)
@@ -195,7 +196,7 @@ class DraftPlanner:
             self._plan(load)
 
     def _plan(self, load: LoadPlans) -> None:
-        """Plan for each level of requests, once costs and acceptance are known."""
+        """Plan for each level of requests once costs and acceptance rates are known."""
         costs = load.costs
         if not (costs.drafting.known and self._arms.rounds[0] and costs.verification):
             return
@@ -221,5 +222,5 @@ class DraftPlanner:
 
 
 def _kind_of(copied: Draft) -> int:
-    """Return the row of copies after an n-gram of this length."""
+    """Return the table row for copies after an n-gram of this length."""
     return min(max(1, copied.num_matching), len(COPY_ACCEPTANCE)) - 1

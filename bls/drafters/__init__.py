@@ -1,1 +1,1 @@
-"""What proposes draft tokens: one module per drafter."""
+"""The drafters, one module each."""

@@ -1,4 +1,4 @@
-"""Drafts by a small model."""
+"""Proposes tokens from a small draft model."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from tandem.bls.settings import AUTO, EngineSettings
 
 
 class DraftModel(Drafter):
-    """A small model that shares the target's vocabulary (Leviathan et al., arXiv:2211.17192)."""
+    """Draft model that shares the target's vocabulary (Leviathan et al., arXiv:2211.17192)."""
 
     def __init__(
         self,
@@ -55,7 +55,7 @@ class DraftModel(Drafter):
         self._num_checked = 0  # tokens of the context that are known to be in the vocabulary
 
     def can_draft(self, sequence: Sequence) -> bool:
-        """Return whether the draft engine is well and can take the context and one token more."""
+        """Return whether the draft engine is healthy and can process the context plus one token."""
         return (
             self._health.available
             and len(sequence) < self._engine.max_seq_len
@@ -63,7 +63,7 @@ class DraftModel(Drafter):
         )
 
     def failed(self, error: EngineCallError) -> None:
-        """Pause the draft model, or, if it rejected the call, end drafts for this request."""
+        """Pause the draft model or, if it rejected the call, stop drafting for this request."""
         if isinstance(error, EngineRefused):
             self._can_serve = False
             self._health.refused(error)
@@ -71,10 +71,10 @@ class DraftModel(Drafter):
             self._health.failed(error)
 
     def propose(self, sequence: Sequence, limit: int) -> Proposal:
-        """Return a branch that was drafted ahead, or ask the draft engine for the next tokens.
+        """Return a branch that was drafted ahead, or call the draft engine.
 
-        The call has no end id: an engine that stops there drops the token, and the target could not
-        verify it. Stop ids stay in the answer.
+        The call sends no end id, because an engine drops the token it stops at, and the target
+        could not verify it. Engines keep stop ids in the answer.
         """
         request = sequence.request
         limit = min(limit, self._engine.max_seq_len - len(sequence))
@@ -112,7 +112,7 @@ class DraftModel(Drafter):
     def draft_ahead(self, sequence: Sequence, draft: Draft) -> StepsAhead | None:
         """Return the steps that draft after the likely outcomes of a draft's verification.
 
-        The draft may come from any drafter, for example from prompt lookup.
+        The draft may come from any drafter, such as prompt lookup.
         """
         self._asked_ahead, self._drafts_ahead = True, False
         self._give_up_logits()
@@ -137,11 +137,11 @@ class DraftModel(Drafter):
         return self._steps_ahead(self._ahead, call, sum(branching.counts), self._branch_logits)
 
     def allows_drafts(self) -> bool:
-        """Return whether any draft is worth making now, also a copy."""
+        """Return whether drafts of any kind, including copies, are worthwhile now."""
         return self._length.allows_drafts()
 
     def copy_length(self, copied: Draft) -> int:
-        """Return how many tokens of a copy to verify; 0: ask the draft engine instead."""
+        """Return how many tokens of a copy to verify (0: call the draft engine instead)."""
         return self._length.copy_length(copied)
 
     def verified(self, draft: Draft, num_accepted: int, seconds: StepSeconds) -> None:
@@ -153,14 +153,14 @@ class DraftModel(Drafter):
         self._length.observe_plain_step(num_tokens, seconds)
 
     def completed(self, sequence: Sequence) -> None:  # noqa: ARG002
-        """Give up the branches after the end."""
+        """Give up the remaining branches."""
         self._give_up_logits()
 
     def _call(self, sequence: Sequence) -> EngineCall:
-        """Return a call of the draft engine, without its length.
+        """Return a draft engine call without its length.
 
-        In logits mode it has no stop ids: an engine that ends early may return more logits than
-        tokens.
+        In logits mode it has no stop ids, because an engine that stops early may return more logits
+        than tokens.
         """
         request = sequence.request
         may_end = not (request.use_draft_logits or sequence.min_tokens_left)
@@ -187,14 +187,14 @@ class DraftModel(Drafter):
     def _steps_ahead(
         ahead: DraftAhead, call: EngineCall, num_branches: int, logits: BranchLogits
     ) -> StepsAhead:
-        """Make the call, learn what it took, and return its branches."""
+        """Call the engine, record the duration, and return the branches."""
         answer = yield call._replace(unread_logits=ahead.planner.next_unread_logits())
         logits.add(answer.logits)
         ahead.planner.timed_branches(answer, call.max_new_tokens, num_branches)
         return branches_of(len(call.context), call.draft.tokens, answer)
 
     def _awaited(self) -> Generator[AwaitAhead, Any, BranchesAhead | None]:
-        """Return the branches for this round. Late ones get as much time as a new draft takes."""
+        """Return the branches for this round, waiting at most as long as a new draft would take."""
         if self._ahead is None or not self._drafts_ahead:
             return None
         self._drafts_ahead = False
@@ -211,7 +211,7 @@ class DraftModel(Drafter):
     def _branch(
         self, branches: BranchesAhead | None, sequence: Sequence, limit: int
     ) -> Draft | None:
-        """Return the branch for exactly this context, cut to the limit, if there is one."""
+        """Return the branch for exactly this context, cut to the limit, or None."""
         branch = None if branches is None else branches.after(sequence)
         if self._ahead is None or branches is None or branch is None:
             return None
@@ -229,11 +229,11 @@ class DraftModel(Drafter):
         )
 
     def _plan_ahead(self) -> AheadPlan | None:
-        """Return how to draft ahead now; None: not at all."""
+        """Return the plan for drafting ahead now, or None."""
         return None if self._ahead is None else self._ahead.plan(self._length.length_ahead)
 
     def _takes_context_of(self, sequence: Sequence) -> bool:
-        """Return whether the draft engine has every id of the context; looks at new ids only."""
+        """Return whether the draft engine has every id of the context; checks only new ids."""
         if self._engine.vocab_size < self._target.vocab_size:
             new = sequence.context[self._num_checked :]
             self._num_checked = len(sequence)
@@ -243,8 +243,9 @@ class DraftModel(Drafter):
     def _verifiable(self, sequence: Sequence, tokens: TokenIds) -> TokenIds:
         """Return the drafted tokens that the target can verify.
 
-        They end before an id that only the draft's padding has, and with an end of sequence. In
-        logits mode no drawn token is dropped: the target's end of sequence ends the draft.
+        They stop before the first id that exists only in the draft's padding, and after the first
+        end of sequence. In logits mode no drawn token is dropped: the target's end of sequence ends
+        the draft.
         """
         if self._engine.vocab_size > self._target.vocab_size:
             unknown = (tokens >= self._target.vocab_size).nonzero()[0]
@@ -253,7 +254,7 @@ class DraftModel(Drafter):
 
 
 def make(request: Request, context: DrafterContext) -> DraftModel:
-    """Return the drafter of one request; raise ValueError if there is no draft engine."""
+    """Return the drafter for one request; raise ValueError if there is no draft engine."""
     settings = context.settings
     if settings.draft is None:
         raise ValueError("there is no draft engine")

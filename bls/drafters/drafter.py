@@ -1,4 +1,4 @@
-"""What proposes draft tokens. A drafter serves one request, and may call the draft engine."""
+"""The interface of drafters. A drafter serves one request and may call the draft engine."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ StepsAhead = Generator[EngineCall, EngineAnswer, Any]
 
 
 class DrafterHealth(Protocol):
-    """Whether the draft model answers; shared by all requests."""
+    """Health of the draft model, shared by all requests."""
 
     @property
     def available(self) -> bool:
@@ -28,14 +28,14 @@ class DrafterHealth(Protocol):
         """Pause the draft model."""
 
     def refused(self, error: EngineRefused) -> None:
-        """Log that it rejected one request's call; the engine itself is well."""
+        """Log that the draft model rejected one request's call; the engine itself is healthy."""
 
 
 class DrafterContext(NamedTuple):
-    """What a drafter is made from, in addition to the request.
+    """Everything a drafter is created from, except the request.
 
     health, draft_planner, ahead_planner: of the draft model, shared by all requests. own: the
-    drafter's own settings: the defaults of its row with the profile's changes.
+    drafter's own settings, which are the defaults of its registry row with the profile's changes.
     """
 
     settings: LoopSettings
@@ -47,7 +47,7 @@ class DrafterContext(NamedTuple):
 
 
 class Drafter:
-    """Proposes the tokens that may follow a sequence, and learns how many were accepted."""
+    """Proposes tokens that may follow a sequence, and learns how many were accepted."""
 
     def can_draft(self, sequence: Sequence) -> bool:  # noqa: ARG002
         """Return whether ``propose`` is worth calling now. If not, the target decodes alone."""
@@ -58,20 +58,20 @@ class Drafter:
         raise NotImplementedError
 
     def draft_ahead(self, sequence: Sequence, draft: Draft) -> StepsAhead | None:  # noqa: ARG002
-        """Return steps that draft on while ``draft`` is verified; None: it isn't worth it.
+        """Return steps that draft while ``draft`` is verified, or None if that isn't worthwhile.
 
-        They may run on another thread, so they must not read what the loop changes meanwhile.
+        They may run on another thread, so they must not read state that the loop changes meanwhile.
         """
         return None
 
     def verified(self, draft: Draft, num_accepted: int, seconds: StepSeconds) -> None:
-        """Learn how many tokens of a draft were accepted, and what the round took."""
+        """Learn how many tokens of a draft were accepted, and how long the round took."""
 
     def observe_plain_step(self, num_tokens: int, seconds: StepSeconds) -> None:
-        """Learn what the target took for tokens without a draft."""
+        """Learn how long the target took for tokens without a draft."""
 
     def failed(self, error: EngineCallError) -> None:
-        """Note that an engine call made by ``propose`` failed."""
+        """Handle the failure of an engine call made by ``propose``."""
 
     def completed(self, sequence: Sequence) -> None:
-        """Note that the answer is complete; not called for one that failed or was cancelled."""
+        """Handle the end of a complete answer. Not called after a failure or cancellation."""

@@ -21,7 +21,7 @@ def drafter_of(
     *,
     pools: LookupPools | None = None,
 ) -> Drafter:
-    """Return the drafter that a request asks for; see `DrafterContext` for the arguments."""
+    """Return the drafter that a request selects; see `DrafterContext` for the arguments."""
     kind = DRAFTERS[request.drafter]
     if kind.samples_from_draft_model and settings.draft is None:
         kind = CONTROL

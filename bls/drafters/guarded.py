@@ -1,4 +1,4 @@
-"""A deployment's own drafter: its faults end its drafts, but never a request."""
+"""Isolates a custom drafter: its faults disable drafting, but never fail a request."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ DRAFT = "draft"  # the one engine that a drafter may call
 
 
 class GuardedDrafter(Drafter):
-    """Passes all calls on to the drafter of a row, and checks what it proposes.
+    """Forwards all calls to the drafter of a registry row, and checks its proposals.
 
-    If it raises, or proposes a draft that the target could not verify, one line goes to the log,
-    and the target decodes the rest of this request alone. Other requests are not affected.
+    If it raises or proposes a draft that the target could not verify, one line is logged, and the
+    target decodes the rest of this request alone. Other requests are not affected.
     """
 
     def __init__(self, kind: DrafterKind, request: Request, context: DrafterContext) -> None:
@@ -41,7 +41,7 @@ class GuardedDrafter(Drafter):
         return self._try(lambda: bool(self._drafter.can_draft(sequence)), instead=False)
 
     def propose(self, sequence: Sequence, limit: int) -> Proposal:
-        """Return its draft; raise DrafterFailed if the target could not verify it."""
+        """Return the drafter's proposal; raise DrafterFailed if the target could not verify it."""
         with self._naming_it():
             steps = self._drafter.propose(sequence, limit)
             if self._kind.samples_from_draft_model:
@@ -67,7 +67,7 @@ class GuardedDrafter(Drafter):
         self._try(lambda: self._drafter.observe_plain_step(num_tokens, seconds), None)
 
     def failed(self, error: EngineCallError) -> None:
-        """Pass on that an engine call failed; after its own fault, stop calling the drafter."""
+        """Report a failed engine call to the drafter. After a fault of its own, stop calling it."""
         if isinstance(error, DrafterFailed):
             self._give_up(error)
         else:
@@ -77,7 +77,7 @@ class GuardedDrafter(Drafter):
         self._try(lambda: self._drafter.completed(sequence), None)
 
     def _try(self, act: Callable[[], Made], instead: Made) -> Made:
-        """Return what ``act`` returns, or ``instead`` if it raises."""
+        """Return the result of ``act``, or ``instead`` if it raises."""
         try:
             with self._naming_it():
                 return act()
@@ -91,7 +91,7 @@ class GuardedDrafter(Drafter):
 
     @contextmanager
     def _naming_it(self) -> Iterator[None]:
-        """Turn errors of the drafter's own code into DrafterFailed."""
+        """Convert errors raised by the drafter's code into DrafterFailed."""
         try:
             yield
         except (ServingError, Cancelled):
@@ -109,7 +109,7 @@ class GuardedDrafter(Drafter):
         raise self._fault("it calls an engine; set samples_from_draft_model in its row")
 
     def _calls_alone(self, steps: Generator[Any, Any, Any]) -> Generator[Any, Any, Any]:
-        """Pass on the calls of the draft model that steps yield, and nothing else."""
+        """Forward the draft model calls that steps yield, and nothing else."""
         resume: Callable[[], Any] = partial(next, steps)
         while True:
             try:
@@ -123,7 +123,7 @@ class GuardedDrafter(Drafter):
                 resume = partial(steps.throw, error)
 
     def _checked_effect(self, effect: Any) -> EngineCall | AwaitAhead:
-        """Return a call of the draft model, or AwaitAhead; raise DrafterFailed for all else."""
+        """Return a draft model call or AwaitAhead; raise DrafterFailed for any other effect."""
         if isinstance(effect, AwaitAhead):
             return AwaitAhead(float(effect.timeout))
         if not isinstance(effect, EngineCall):
@@ -147,7 +147,7 @@ class GuardedDrafter(Drafter):
         )
 
     def _checked(self, draft: Draft, sequence: Sequence, limit: int) -> Draft:
-        """Return the draft, up to an end of sequence, under the name of a drafter."""
+        """Return the draft, cut after an end of sequence and labeled with the name of a drafter."""
         if not isinstance(draft, Draft):
             raise self._fault(f"it proposed a {type(draft).__name__}, not a Draft")
         given = (draft.logits, draft.plan, draft.answer)

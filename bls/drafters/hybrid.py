@@ -1,4 +1,4 @@
-"""Prompt lookup first; the draft model if no n-gram, or only a short one, matched."""
+"""Tries prompt lookup first, then the draft model if no n-gram or only a short one matched."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tandem.bls.settings import LoopSettings
 
 
 class Hybrid(Drafter):
-    """Copies are free and often long; for new text the draft model is better."""
+    """Prompt lookup and draft model: copies are free and often long, new text needs the model."""
 
     def __init__(self, lookup: PromptLookup, model: DraftModel, settings: LoopSettings) -> None:
         self._prompt_lookup = lookup
@@ -25,7 +25,7 @@ class Hybrid(Drafter):
         self._min_ngram_size = settings.hybrid_min_ngram_size
 
     def propose(self, sequence: Sequence, limit: int) -> Proposal:
-        """Look up; ask the draft model if no match is long enough or pays."""
+        """Look up a copy; call the draft model if no match is long enough or pays."""
         if not self._draft_model.can_draft(sequence):
             return (yield from self._prompt_lookup.propose(sequence, limit))
         copied = self._prompt_lookup.look_up(sequence, limit, min_ngram_size=self._min_ngram_size)
@@ -44,7 +44,7 @@ class Hybrid(Drafter):
         return self._draft_model.draft_ahead(sequence, draft)
 
     def verified(self, draft: Draft, num_accepted: int, seconds: StepSeconds) -> None:
-        """Pass on drafts and copies: the draft model competes with copies."""
+        """Forward drafts and copies to the draft model, since it competes with copies."""
         if draft.drafter == LOOKUP_POOL:  # a copy like any other
             draft = replace(draft, drafter=PROMPT_LOOKUP.name)
         self._draft_model.verified(draft, num_accepted, seconds)

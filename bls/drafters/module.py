@@ -1,4 +1,4 @@
-"""A deployment's own drafter: one Python file with a row, ``DRAFTER``, and a function ``make``."""
+"""Loads a custom drafter: one Python file with a row ``DRAFTER`` and a function ``make``."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FOLDER = "drafters"  # of the rendered model, next to its model.py
 
 
 class DrafterModuleError(ValueError):
-    """A file has no valid drafter; the text is one line that says why."""
+    """Raised if a file contains no valid drafter. The message is one line with the reason."""
 
 
 def read_kind(path: Path) -> DrafterKind:
@@ -39,7 +39,7 @@ def read_kind(path: Path) -> DrafterKind:
 
 
 def with_settings(kind: DrafterKind, given: Mapping[str, Any]) -> DrafterKind:
-    """Return the row with some of its own settings changed; raise DrafterModuleError."""
+    """Return the row with some of the drafter's own settings changed; raise DrafterModuleError."""
     if not given:
         return kind
     known = [f.name for f in dataclasses.fields(kind.settings)] if kind.settings else []
@@ -54,7 +54,7 @@ def with_settings(kind: DrafterKind, given: Mapping[str, Any]) -> DrafterKind:
 
 
 def described(error: BaseException) -> str:
-    """Return an error and its location, on one line."""
+    """Format an error and its location on one line."""
     text = " ".join(f"{type(error).__name__}: {error}".split())
     frames = traceback.extract_tb(error.__traceback__)
     if isinstance(error, SyntaxError) or not frames:

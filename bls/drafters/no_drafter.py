@@ -1,4 +1,4 @@
-"""No drafts from the loop: the baseline, or an engine that drafts by itself."""
+"""No drafts from the loop: for the baseline, and for engines that draft by themselves."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tandem.bls.sequence import Sequence
 
 
 class NoDrafter(Drafter):
-    """The target decodes alone."""
+    """Never drafts, so the target decodes alone."""
 
     def can_draft(self, sequence: Sequence) -> bool:  # noqa: ARG002
         return False

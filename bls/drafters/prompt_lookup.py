@@ -1,4 +1,4 @@
-"""Drafts copied from earlier text: the tokens that followed the same n-gram."""
+"""Copies draft tokens from earlier text: the tokens that followed the same n-gram."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ MOST_PLAIN_TOKENS = 8
 
 
 class PromptLookup(Drafter):
-    """Copies from the prompt and the answer, whose index belongs to this request alone.
+    """Copies from the prompt and the answer, using an index that belongs to this request alone.
 
     A request that names a pool also copies from the pool's answers, if the match there is longer.
-    Its own answer joins the pool.
+    Its own answer is added to the pool.
 
     Source: Saxena, "Prompt Lookup Decoding", 2023; TensorRT-LLM's hyperparameters.
     """
@@ -50,7 +50,7 @@ class PromptLookup(Drafter):
         yield  # a generator, as every drafter is
 
     def look_up(self, sequence: Sequence, limit: int, *, min_ngram_size: int = 1) -> Draft:
-        """Return what followed the longest matching n-gram, if it is long enough."""
+        """Return the tokens that followed the longest matching n-gram, if it is long enough."""
         match, source = self._longest_match(sequence, min(limit, self._longest))
         if match is None or match.ngram_size < min_ngram_size:
             self.misses += 1
@@ -64,7 +64,10 @@ class PromptLookup(Drafter):
             self._pools.join(self._pool, sequence.output)
 
     def _longest_match(self, sequence: Sequence, limit: int) -> tuple[Match | None, DrafterName]:
-        """Return the longer match of own text and pool, and its source; own text wins a tie."""
+        """Return the longer match from the request's own text or the pool, and its source.
+
+        On a tie, the request's own text takes precedence.
+        """
         self._index.extend(sequence.context[len(self._index) :].tolist())
         pooled = self._match_in_pool(sequence, limit)
         if pooled is None:
@@ -81,7 +84,7 @@ class PromptLookup(Drafter):
 
 
 def pools_of(settings: LoopSettings) -> LookupPools | None:
-    """Return the pools of one loop; None if the deployment has none."""
+    """Return the pools of one loop, or None if the deployment has none."""
     return LookupPools(settings.max_pool_tokens_each) if settings.max_pool_tokens else None
 
 

@@ -1,4 +1,4 @@
-"""All drafters, one row each: its name, what it needs, and the module that creates it.
+"""Registry of drafters: one row each with its name, requirements, and module.
 
 The request parser, the metrics, profiles, the commands and their help read this table, so it
 imports nothing heavy.
@@ -19,21 +19,20 @@ DrafterName: TypeAlias = str  # of a row
 
 
 class DrafterExists(ValueError):
-    """The name of a drafter is taken; the text is one line that names it."""
+    """Raised if the name of a drafter is taken. The message is one line that includes the name."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class DrafterKind:
-    """One row.
+    """One row of the registry.
 
-    name: in the input `drafter`, in profiles, on the command line and in metrics.
-    description: what it does, for help texts; a noun phrase without a period.
-    module: has a function `make(request, context)` that returns the drafter of one request.
-    samples_from_draft_model: it may call the draft engine, so it needs one, and KV blocks there.
-    looks_up: the inputs of prompt lookup shape its drafts.
-    in_engine: the target drafts by itself; the loop proposes nothing.
-    proposes: its drafts carry this name; False: they carry other names, or there are none.
-    settings: a dataclass with the defaults of its own settings; a profile may change them.
+    name: in the input `drafter`, in profiles, on the command line and in metrics. description: what
+    it does, for help texts; a noun phrase without a period. module: has a function `make(request,
+    context)` that returns the drafter of one request. samples_from_draft_model: it may call the
+    draft engine, so it needs one, and KV blocks there. looks_up: the inputs of prompt lookup affect
+    its drafts. in_engine: the target drafts by itself; the loop proposes nothing. proposes: its
+    drafts carry this name; False: they carry other names, or there are none. settings: a dataclass
+    with the defaults of its own settings; a profile may change them.
     """
 
     name: DrafterName
@@ -55,12 +54,12 @@ class DrafterKind:
 
     @property
     def drafts_in_loop(self) -> bool:
-        """Whether the loop asks it for drafts. If not, the target decodes alone."""
+        """Whether the loop requests drafts from it. If not, the target decodes alone."""
         return not self.in_engine and self.name != CONTROL.name
 
     @property
     def only_looks_up(self) -> bool:
-        """Whether `prompt_lookup_num_tokens` alone is its draft length."""
+        """Whether `prompt_lookup_num_tokens` alone determines its draft length."""
         return self.looks_up and not self.samples_from_draft_model
 
 
@@ -108,13 +107,13 @@ LOOKUP_POOL: DrafterName = "lookup_pool"
 
 
 def join(kind: DrafterKind) -> None:
-    """Add a deployment's own drafter; raise DrafterExists for a name that is taken."""
+    """Add a custom drafter; raise DrafterExists if its name is taken."""
     refuse_taken(kind, DRAFTERS)
     DRAFTERS[kind.name] = kind
 
 
 def refuse_taken(kind: DrafterKind, names: Iterable[DrafterName]) -> None:
-    """Raise DrafterExists if the name is one of these."""
+    """Raise DrafterExists if the name is one of ``taken``."""
     taken = list(names)
     if kind.name in taken:
         raise DrafterExists(

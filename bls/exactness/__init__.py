@@ -1,1 +1,1 @@
-"""Keeps drafts from changing the distribution of an answer."""
+"""Ensures that drafts don't change the distribution of an answer."""

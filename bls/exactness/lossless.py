@@ -1,7 +1,7 @@
-"""Keeps drafts from changing a text's distribution with engines whose own rules are inexact.
+"""Keeps the output distribution exact with engines whose own verification is inexact.
 
-Engines differ in how they draw and verify. Tandem's own follow transformers' rules throughout.
-TensorRT-LLM (samplingTopPKernels.cu, samplingTopKKernels.cu, externalDraftTokensKernels.cu):
+Engines differ in how they sample and verify. Tandem's own engines follow transformers. TensorRT-LLM
+(samplingTopPKernels.cu, samplingTopKKernels.cu, externalDraftTokensKernels.cu):
 
 - compares ids and, if they differ, draws again. The draw may return the rejected token, which makes
   it too likely. The same ids sent as `certain` logits are verified exactly;
@@ -34,9 +34,9 @@ LOGITS_TYPES = {"FP32": np.float32, "FP16": np.float16}
 
 
 def lossless(request: Request, settings: LoopSettings) -> Request:
-    """Return the request, restricted to drafts that change nothing it asks for.
+    """Return the request, restricted to drafts that don't change its output distribution.
 
-    With a draft_acceptance_threshold, a request accepts a change of its distribution.
+    A request with a draft_acceptance_threshold accepts a changed distribution.
     """
     if not request.kind.drafts_in_loop:
         return request
@@ -57,7 +57,7 @@ def lossless(request: Request, settings: LoopSettings) -> Request:
 
 
 def draft_sampling(request: Request, settings: LoopSettings) -> Sampling:
-    """Return how the draft engine draws, so that its logits are what it draws from."""
+    """Return the draft engine's sampling parameters, chosen so that it draws from its logits."""
     sampling = request.sampling
     if settings.draft_logits_tell_all or not request.use_draft_logits or sampling.greedy:
         return sampling
@@ -65,14 +65,14 @@ def draft_sampling(request: Request, settings: LoopSettings) -> Sampling:
 
 
 def draft_gets_bans(request: Request, settings: LoopSettings) -> bool:
-    """Return whether the draft engine gets the banned tokens of the request."""
+    """Return whether the request's banned tokens are sent to the draft engine."""
     return settings.draft_logits_tell_all or not request.use_draft_logits
 
 
 def verification_logits(
     draft: Draft, logits: NDArray[Any] | None, request: Request, settings: LoopSettings
 ) -> NDArray[Any] | None:
-    """Return what the target verifies a draft against, [1, n, vocab_size]; None: ids alone.
+    """Return the draft logits [1, n, vocab_size] for verification, or None to compare ids alone.
 
     logits: the draft engine's own [1, n, width], or the handle of fast logits, which is returned
     unchanged.
@@ -100,9 +100,10 @@ def _without_drafts(request: Request) -> Request:
 
 
 def _by_handle(request: Request) -> Request:
-    """Fast logits are raw: exact only if the draft model drew from raw logits.
+    """Restrict a request to drafts that a target verifies exactly by the handle of fast logits.
 
-    A lookup has no handle, and ids alone are not compared exactly.
+    Fast logits are raw, so the draft model must have drawn from raw logits. A lookup has no handle,
+    and comparing ids alone is not exact.
     """
     raw = request.sampling.temperature == 1.0 and not request.sampling.truncates
     if request.use_draft_logits and raw:

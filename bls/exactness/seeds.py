@@ -1,9 +1,9 @@
-"""Which seed an engine call gets, so that no random number decides two tokens.
+"""Derives the seeds of engine calls so that no random number is used for two tokens.
 
 An engine with keyed randomness derives the noise of a token from (seed, absolute position). With
-the request's own seed it repeats the draws of the baseline, in whatever rounds. An engine that
-starts a fresh generator per call needs another seed per call, or each round would draw the same
-numbers.
+the request's own seed it repeats the draws of the baseline, however the tokens are split into
+rounds. An engine that starts a new generator per call needs a different seed per call, or each
+round would draw the same numbers.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ def derived_seed(seed: int, *key: int | str) -> int:
 
 
 def verification_seed(seed: int, position: int, *, keyed: bool) -> int:
-    """Return the seed of a target call; ``position``: of its first new token."""
+    """Return the seed of a target call. position: position of its first new token."""
     return seed if keyed else derived_seed(seed, "verify", position)
 
 
 def repair_seed(seed: int, position: int, *, keyed: bool) -> int:
-    """Return the seed of a target call that draws a token again, because a guide forbids the first.
+    """Return the seed for redrawing a token because a guide forbids the first draw.
 
-    With the same noise by position, the token equals a draw among the allowed tokens. A fresh
-    generator must not repeat the numbers of another call.
+    With keyed noise, the token equals a draw among the allowed tokens. A new generator must not
+    repeat the numbers of another call.
     """
     return seed if keyed else derived_seed(seed, "repair", position)
 
@@ -37,8 +37,8 @@ def repair_seed(seed: int, position: int, *, keyed: bool) -> int:
 def proposal_seed(seed: int, position: int, *, keyed: bool, use_draft_logits: bool) -> int:
     """Return the seed of a draft call.
 
-    If ids are compared, draft and target may share their noise, and agree more often. In logits
-    mode they must not: acceptance would depend on the proposal, which biases the text.
+    If ids are compared, draft and target may share their noise and thus agree more often. In logits
+    mode they must not: acceptance would depend on the proposal, which biases the output.
     """
     if not keyed:
         return derived_seed(seed, "propose", position)
@@ -46,10 +46,10 @@ def proposal_seed(seed: int, position: int, *, keyed: bool, use_draft_logits: bo
 
 
 def lengths_decide_text(request: Request, settings: LoopSettings) -> bool:
-    """Return whether a seed repeats a text only if every call has the same length as before.
+    """Return whether a seed repeats an output only if all calls have the same lengths as before.
 
-    In logits mode, the noise of a token depends on the draft's length; with a fresh generator per
-    call, on the call's start. Such lengths must not depend on times.
+    In logits mode, the noise of a token depends on the draft's length. With a new generator per
+    call, it depends on the call's start. Such lengths must not depend on measured times.
     """
     if request.sampling.greedy or not request.seeded:
         return False

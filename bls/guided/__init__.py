@@ -1,1 +1,1 @@
-"""Answers that follow a guide."""
+"""Constrains answers to a guide."""

@@ -1,7 +1,7 @@
-"""How a guide shapes the rounds of an answer: its drafts, the target's calls, and its tokens.
+"""Applies a guide to the rounds of an answer: to drafts, target calls, and emitted tokens.
 
-A guide decides token by token, and every token of every engine passes through here. So the guide
-holds for every target:
+A guide decides token by token, and every token of every engine passes through this module. So the
+guide is enforced for every target:
 
 - An engine that takes masks (`Capabilities.masks_tokens`) gets one per position of a call, and
   never draws a token that the guide forbids. Without a draft it decodes one token per call.
@@ -14,7 +14,7 @@ holds for every target:
 - Under top-k or top-p that sum does not hold, because a mask changes which tokens are the top. Such
   an engine gets one biased call per token, and no drafts.
 
-If only one token is legal, it isn't drawn, and no engine is called for it.
+If only one token is legal, it is appended without an engine call.
 """
 
 from __future__ import annotations
@@ -48,11 +48,12 @@ FIRST_CHUNK, LONGEST_CHUNK = 4, 32
 
 
 class Guidance:
-    """Shapes an answer that has no guide: it changes nothing.
+    """Guidance for an answer without a guide. It changes nothing.
 
     statistics: None without a guide. cuts_answers: an answer may be shorter than the call asked for
-    although the text has not ended. most_plain_tokens: limit of a call without a draft. complete:
-    only an end of sequence may follow. begins_forced: the answer begins with forced tokens.
+    although it isn't complete. most_plain_tokens: maximum number of tokens per call without a
+    draft. complete: only an end of sequence may follow. begins_forced: the answer begins with
+    forced tokens.
     """
 
     statistics: Guided | None = None
@@ -62,28 +63,29 @@ class Guidance:
     begins_forced = False
 
     def forced_draft(self, limit: int) -> Draft:  # noqa: ARG002
-        """Return forced tokens that must be verified, as a draft; it is empty if there are none."""
+        """Return forced tokens that must be verified, as a draft that may be empty."""
         return NO_DRAFT
 
     def within(self, draft: Draft) -> Draft:
-        """Return the part of a draft that the guide allows."""
+        """Return the leading part of a draft that the guide allows."""
         return draft
 
     def ask(self, call: EngineCall) -> GuidedAnswer:
-        """Have the target answer a call, and return the tokens that the guide allows."""
+        """Perform a target call and return the tokens that the guide allows."""
         answer: EngineAnswer = yield call
         return answer
 
     def follow(self, tokens: TokenIds, most: int) -> tuple[int, TokenIds]:  # noqa: ARG002
-        """Accept an answer's tokens.
+        """Advance the guide over an answer's tokens.
 
-        Returns how many the answer keeps, and up to ``most`` forced tokens that follow them.
+        Returns the number of tokens that the answer keeps, and up to ``most`` forced tokens that
+        follow.
         """
         return len(tokens), NO_TOKENS
 
 
 class ByGuide(Guidance):
-    """Shapes an answer that follows a guide."""
+    """Guidance for an answer with a guide."""
 
     def __init__(self, matcher: GuideMatcher, sequence: Sequence, settings: LoopSettings) -> None:
         self._matcher = matcher
@@ -100,7 +102,7 @@ class ByGuide(Guidance):
 
     @property
     def most_plain_tokens(self) -> int:  # type: ignore[override]
-        """A call has one mask; without masks, several tokens in a row may be legal."""
+        """Maximum number of tokens per call: 1 with a mask; without masks, several may be legal."""
         return self._chunk if self._method == "repair" else 1
 
     @property
@@ -118,7 +120,7 @@ class ByGuide(Guidance):
     def within(self, draft: Draft) -> Draft:
         """Cut a draft at the first token that the guide forbids.
 
-        A draft with logits is not cut: dropping a drawn token would bias the text. The target
+        A draft with logits is not cut: dropping a drawn token would bias the output. The target
         rejects the token.
         """
         if draft.logits is not None:
@@ -149,9 +151,9 @@ class ByGuide(Guidance):
         return kept, np.array(forced, np.int32)
 
     def _repaired(self, call: EngineCall) -> GuidedAnswer:
-        """Have a call answered without the guide, and its first illegal token drawn again.
+        """Perform a call without the guide, and redraw its first illegal token.
 
-        The call gets no end id: the engine would drop the end token, which may be illegal.
+        The call has no end id, because the engine would drop the end token, which may be illegal.
         """
         ends = self._request.end_ids if call.end_id is not None else ()
         answer: EngineAnswer = yield call._replace(end_id=None, stop_ids=ends or call.stop_ids)
@@ -195,16 +197,16 @@ class ByGuide(Guidance):
 
 
 def method_of(request: Request, settings: LoopSettings) -> Method:
-    """Return how the target is held to a guide."""
+    """Return how the guide is enforced on the target."""
     if settings.target.capabilities.masks_tokens:
         return "masks"
     return "token_by_token" if request.sampling.truncates else "repair"
 
 
 def masked_bias(bias: Bias | None, mask: NDArray[np.int32], vocab_size: int) -> Bias:
-    """Return the bias [vocab_size] with minus infinity for each token that a mask forbids.
+    """Return a bias [vocab_size] that is minus infinity for each token that a mask forbids.
 
-    mask: [words], bit (id % 32) of word (id // 32).
+    mask: [words]; a token is bit (id % 32) of word (id // 32).
     """
     allowed = np.unpackbits(mask.view(np.uint8), bitorder="little", count=vocab_size)
     base = np.zeros(vocab_size, np.float32) if bias is None else bias
@@ -212,7 +214,7 @@ def masked_bias(bias: Bias | None, mask: NDArray[np.int32], vocab_size: int) -> 
 
 
 def joined_answers(first: EngineAnswer, count: int, then: EngineAnswer) -> EngineAnswer:
-    """Return the first ``count`` tokens of an answer and the tokens of the next, as one answer."""
+    """Concatenate the first ``count`` tokens of an answer and the tokens of the next one."""
 
     def joined(first: Any, then: Any) -> Any:
         if first is None or then is None:
@@ -233,7 +235,7 @@ def joined_answers(first: EngineAnswer, count: int, then: EngineAnswer) -> Engin
 
 
 def _commits_forced(request: Request) -> bool:
-    """Return whether forced tokens are appended without a call: only their ids are wanted.
+    """Return whether forced tokens are appended without a call, since only their ids are needed.
 
     If bad words or a bias may forbid the only legal token, the engine has to decide.
     """
