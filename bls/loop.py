@@ -54,7 +54,7 @@ Steps = Generator[Effect, Any, None]
 
 
 class Decoding:
-    """One prompt being decoded, and what is known about it at any moment."""
+    """One prompt being decoded, with its current state."""
 
     def __init__(
         self,
@@ -144,7 +144,7 @@ class Decoding:
             self._drafter.verified(proposed, accepted, self._seconds(began, answer))
 
     def _counted(self, ahead: StepsAhead) -> StepsAhead:
-        """Count the steps only if they begin: there may be no thread for them."""
+        """Count the steps when they begin. They never begin if no thread is free."""
         self.statistics.ahead.num_calls += 1
         return (yield from ahead)
 
@@ -236,10 +236,7 @@ class Decoding:
     def _target_call(
         self, max_new_tokens: int, *, ends: tuple[int, ...], draft: Draft = NO_DRAFT
     ) -> EngineCall:
-        """Return a call that any of ``ends`` ends: a call has one end id, the others are stop ids.
-
-        The engine keeps stop ids in its answer, and ``_emit`` cuts them off.
-        """
+        """Return a target call that ends at any of ``ends``: one end id, stop ids for the rest."""
         below_min = self.sequence.min_tokens_left > 0
         context = self.sequence.context
         return EngineCall(
@@ -260,7 +257,10 @@ class Decoding:
         )
 
     def _seconds(self, began: float, answer: EngineAnswer) -> StepSeconds:
-        """Return what a step took. Called between the ends of two emits: no client waits then."""
+        """Return the duration of a step.
+
+        Called between the ends of two emits: no client waits then.
+        """
         return StepSeconds(self._clock() - began, answer.engine_seconds or answer.seconds)
 
     def _emit(
@@ -298,9 +298,9 @@ class Decoding:
         yield Chunk(tokens, text, self.finish_reason, self.statistics.totals, details)
 
     def _keep_extras(self, answer: EngineAnswer, count: int) -> None:
-        """Copy what belongs to the first ``count`` tokens of an answer.
+        """Copy the details of the first ``count`` tokens of an answer.
 
-        The answer's memory is shared: a view would hold all its rows until the request ends.
+        The answer's memory is shared: a view would keep all its rows alive until the request ends.
         """
         if answer.prompt_log_probs is not None:
             self.prompt_log_probs = answer.prompt_log_probs

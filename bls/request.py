@@ -71,13 +71,13 @@ class Request:
 
     @cached_property
     def longest_draft(self) -> int:
-        """The most draft tokens that a round of this request may verify."""
+        """Maximum number of draft tokens that a round of this request may verify."""
         looked_up = self.prompt_lookup_num_tokens if self.kind.looks_up else 0
         return max(self.longest_proposal, looked_up if self.kind.drafts_in_loop else 0)
 
     @cached_property
     def longest_proposal(self) -> int:
-        """The most draft tokens of a round that don't come from prompt lookup."""
+        """Maximum number of draft tokens per round, not counting prompt lookup."""
         if self.kind.only_looks_up or not self.kind.drafts_in_loop:
             return 0
         return self.max_draft_len if self.draft_len == AUTO else self.draft_len
@@ -89,5 +89,5 @@ class Request:
 
     @cached_property
     def detokenizes_off_path(self) -> bool:
-        """Whether text is wanted per round, but no round has to wait for it."""
+        """Whether the client wants text per round, but no round has to wait for it."""
         return (self.streams_text or self.wants_text_lengths) and not self.needs_text_each_round

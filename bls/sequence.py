@@ -39,12 +39,12 @@ class Sequence:
 
     @property
     def tokens_left(self) -> int:
-        """How many tokens the answer may still grow by."""
+        """Number of tokens by which the answer may still grow."""
         return self._limit - self._length
 
     @property
     def min_tokens_left(self) -> int:
-        """How many tokens must come before an end of sequence is allowed."""
+        """Number of tokens that must precede an end of sequence."""
         return max(0, self.request.min_tokens - self.num_output_tokens)
 
     @property
@@ -58,7 +58,10 @@ class Sequence:
         return self.draft_limit_after(0)
 
     def draft_limit_after(self, num_tokens: int) -> int:
-        """Return `draft_limit` as it will be ``num_tokens`` later; below 1: no draft."""
+        """Return `draft_limit` as it will be ``num_tokens`` later.
+
+        Below 1, no draft is possible.
+        """
         limit = min(self.request.longest_draft, self.tokens_left - num_tokens - 1)
         below_min = self.min_tokens_left - num_tokens
         return min(limit, below_min - 1) if below_min > 0 else limit
@@ -68,12 +71,12 @@ class Sequence:
         self._length += len(tokens)
 
     def first_end(self, tokens: TokenIds) -> int | None:
-        """Return the index of the first end of sequence in ``tokens``, if there is one."""
+        """Return the index of the first end of sequence in ``tokens``, or None."""
         ids = tokens.tolist()
         ends = [ids.index(end) for end in self.request.end_ids if end in ids]
         return min(ends) if ends else None
 
     def up_to_end(self, tokens: TokenIds) -> TokenIds:
-        """Return ``tokens`` up to and with the first end of sequence; later ones are void."""
+        """Return ``tokens`` up to and including the first end of sequence. Later ones are void."""
         end = self.first_end(tokens)
         return tokens if end is None else tokens[: end + 1]

@@ -21,7 +21,7 @@ MAX_AHEAD_THREADS = 16
 
 @dataclass(frozen=True, kw_only=True)
 class RequestLimits:
-    """Limits of one request to an entry. Bytes are of UTF-8.
+    """Limits of one request to an entry. Sizes are in bytes of UTF-8.
 
     max_text_bytes: of one prompt, because a longer one cannot fit into ``max_seq_len`` tokens, or
     because the profile limits it; 0: no limit. max_words: in each list of stop, bad or bias words
@@ -68,7 +68,7 @@ class EngineSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class DrafterModule:
-    """A drafter of the deployment's own: its Python file, and changes to its settings."""
+    """A custom drafter: its Python file, and changes to its settings."""
 
     file: str
     settings: Mapping[str, Any]
@@ -146,7 +146,7 @@ class LoopSettings(RequestLimits):
 
     @property
     def draft_branches(self) -> bool:
-        """Whether one call of the draft engine drafts after many outcomes of a verification."""
+        """Whether the draft engine can draft after many outcomes of a verification in one call."""
         return self.draft is not None and self.draft.capabilities.branches
 
     @property

@@ -1,1 +1,1 @@
-"""What the loop counts, and the metrics it becomes."""
+"""Statistics of the loop, and the metrics made from them."""

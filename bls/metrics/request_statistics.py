@@ -1,4 +1,4 @@
-"""What the rounds of a request gained, in total and per drafter."""
+"""Statistics of a request's rounds, in total and per drafter."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from tandem.bls.drafters.registry import CONTROL, ENGINE, DrafterName
 class Round(NamedTuple):
     """Statistics of one round, or of ``num_plain_tokens`` plain steps of the target together.
 
-    planned_tokens, stop_probability: what a draft model was asked for. Seconds are by the engines'
-    own clocks. num_branches: drafted for this round during the verification before it.
+    planned_tokens, stop_probability: parameters of the draft call. Seconds are measured by the
+    engines' own clocks. num_branches: drafted for this round during the verification before it.
     drafted_ahead: one of them was its draft. seconds_saved: the draft call that this saved.
     """
 
@@ -32,9 +32,10 @@ class Round(NamedTuple):
 
 @dataclass
 class Drafted:
-    """What rounds with draft tokens gained, under the names of vLLM's per-request statistics.
+    """Statistics of rounds with draft tokens, named as in vLLM's per-request statistics.
 
-    ``num_spec_steps`` counts them; ``acceptance_histogram[i]`` those that accepted exactly i.
+    ``num_spec_steps`` is the number of rounds; ``acceptance_histogram[i]`` is the number of rounds
+    that accepted exactly i tokens.
     """
 
     num_spec_steps: int = 0
@@ -71,7 +72,7 @@ class Drafted:
 
     @property
     def mean_acceptance_length(self) -> float:
-        """Tokens that a round with drafts emitted on average; 1 if there was none."""
+        """Average number of tokens emitted per round with drafts; 1 if there was no such round."""
         if not self.num_spec_steps:
             return 1.0
         return 1 + self.num_accepted_draft_tokens / self.num_spec_steps
@@ -79,7 +80,7 @@ class Drafted:
 
 @dataclass
 class DraftedAhead:
-    """What drafting ahead gained: a hit's draft was complete when its round began.
+    """Statistics of drafting ahead. A hit is a round whose draft was complete when it began.
 
     num_calls: rounds during which the draft engine drafted ahead. ``hits_by_accepted[j]`` counts
     hits after a round that accepted exactly j.
@@ -101,7 +102,7 @@ class DraftedAhead:
         return self.num_branches - self.num_hits
 
     def count(self, round_: Round, num_accepted_before: int) -> None:
-        """Count a round. num_accepted_before: by the round before it."""
+        """Count a round. num_accepted_before: tokens that the previous round accepted."""
         self.num_branches += round_.num_branches
         if round_.drafted_ahead:
             self.seconds_saved += round_.seconds_saved
@@ -110,7 +111,7 @@ class DraftedAhead:
             self.hits_by_accepted[num_accepted_before] += 1
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the figures as a client reads them."""
+        """Return the statistics as a client reads them."""
         counted = {"num_hits": self.num_hits, "num_wasted_branches": self.num_wasted_branches}
         return asdict(self) | counted
 
@@ -119,9 +120,9 @@ class DraftedAhead:
 class Guided:
     """How a guide shaped an answer.
 
-    method: how the target was held to it, see ``bls.guided.guidance``. num_forced_tokens: emitted
-    without a call, because the guide allows no other. num_repaired_tokens: drawn again, because
-    the first one was illegal. num_illegal_draft_tokens: dropped unverified, with all that follow an
+    method: how the guide was enforced, see ``bls.guided.guidance``. num_forced_tokens: emitted
+    without a call, because the guide allows no other. num_repaired_tokens: drawn again, because the
+    first one was illegal. num_illegal_draft_tokens: dropped unverified, with all that follow an
     illegal one. warnings: parts of the guide that are not enforced.
     """
 

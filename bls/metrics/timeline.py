@@ -10,7 +10,7 @@ from dataclasses import dataclass
 class Timeline:
     """A sequence's milestones, in nanoseconds of the wall clock; 0 if not reached.
 
-    last_delivery: of tokens, or of an end without tokens.
+    last_delivery: time of the last tokens, or of an end without tokens.
     """
 
     arrival: int
@@ -36,12 +36,12 @@ class Timeline:
 
     @property
     def time_to_first_token(self) -> float | None:
-        """Seconds from arrival, time in the queue included; None without tokens."""
+        """Seconds from arrival to the first token, queueing included; None without tokens."""
         return _seconds(self.arrival, self.first_token) if self.num_tokens else None
 
     @property
     def inter_token_latency(self) -> float | None:
-        """Seconds per token after the first delivery; None if there is none.
+        """Seconds per token after the first delivery, or None without such tokens.
 
         The tokens of the first delivery came together: they took the time to first token.
         """

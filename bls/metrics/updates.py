@@ -1,4 +1,4 @@
-"""What an ended sequence adds to the metrics."""
+"""Metric updates of a completed sequence."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class MetricUpdates:
     observations: list[tuple[Key, float]] = field(default_factory=list)
 
     def add(self, other: MetricUpdates) -> None:
-        """Add what ``other`` holds."""
+        """Add the updates in ``other``."""
         for key, value in other.counts.items():
             self.counts[key] += value
         self.observations += other.observations
@@ -99,7 +99,7 @@ def _count_drafts(updates: MetricUpdates, source: DrafterName, drafted: Drafted)
 def _count_time(
     updates: MetricUpdates, drafter: DrafterName, statistics: Statistics, timeline: Timeline
 ) -> None:
-    """Count the seconds of decoding: the engines' own, and the rest."""
+    """Count the seconds of decoding: in the engines, and in the rest."""
     rounds = statistics.num_rounds
     engines = statistics.draft_seconds + statistics.target_seconds
     parts = {

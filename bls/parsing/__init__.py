@@ -1,1 +1,1 @@
-"""Reads and checks a client's request."""
+"""Parse and validate client requests."""

@@ -105,7 +105,7 @@ class DraftInputs:
         return drafter
 
     def _draft_ahead(self, row: int, drafter: DrafterKind, *, guided: bool) -> bool | None:
-        """Return whether to draft ahead; None: if it pays."""
+        """Return whether to draft ahead, or None to do so only if it pays."""
         given = self._inputs.strings(tensors.DRAFT_AHEAD, row)
         if not given or not given[0]:
             return self._settings.draft_ahead
@@ -133,7 +133,7 @@ class DraftInputs:
         return ahead
 
     def _lookup_pool(self, row: int) -> str | None:
-        """Return the name of the pool of earlier answers; None: no pool."""
+        """Return the name of the pool of earlier answers, or None."""
         given = self._inputs.values(tensors.LOOKUP_POOL, row)
         if not len(given):
             return None

@@ -102,7 +102,7 @@ class Inputs:
     def refuse_unless(
         self, possible: bool, row: int, inputs: Iterable[Tensor], reason: str
     ) -> None:
-        """Reject inputs that are not empty (flags: true), unless they are possible."""
+        """Reject non-empty inputs (flags: true) that the deployment doesn't support."""
         for tensor in () if possible else inputs:
             if any(self.values(tensor, row).tolist()):
                 raise BadRequest(f"input '{tensor}' {reason}")

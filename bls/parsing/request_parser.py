@@ -1,4 +1,4 @@
-"""Reads a client's request: the options of the request, and each of its prompts.
+"""Parses a client's request: the options of the request, and each of its prompts.
 
 Each error names the input and the valid values.
 """
@@ -112,7 +112,7 @@ class RequestParser:
         return self._if_reported(count, self._settings.target.capabilities.top_log_probs, tensor)
 
     def _if_reported(self, asked: Asked, can: bool, tensor: Tensor) -> Asked:
-        """Return what was asked for; reject it if the target doesn't report it."""
+        """Return the requested value; reject it if the target doesn't report it."""
         if asked and not can:
             raise BadRequest(
                 f"input '{tensor}' is not supported by this deployment: its target engine does not "

@@ -21,10 +21,10 @@ from tandem.bls.text.token_details import NO_COUNTS, Counts
 
 
 class NewText(NamedTuple):
-    """What tokens add to an answer.
+    """New text of an answer.
 
-    text: what may be shown. num_kept: how many of the tokens the answer keeps. lengths: [num_kept],
-    the characters that each token completes, shown or not; None if not wanted.
+    text: the part that may be shown. num_kept: number of tokens that the answer keeps. lengths:
+    [num_kept], characters that each token completes, shown or not; None if not requested.
     """
 
     text: str

@@ -7,7 +7,7 @@ from collections import deque
 
 
 class StopStrings:
-    """Holds back text that may be the beginning of a stop string.
+    """Withholds text that may be the beginning of a stop string.
 
     The time per character depends neither on the number of stop strings nor on the text held back.
 
@@ -40,7 +40,7 @@ class StopStrings:
         return shown
 
     def flush(self) -> str:
-        """Return the text held back, at the end of an answer without a stop string."""
+        """Return the withheld text at the end of an answer without a stop string."""
         return self._release(self._held_length)
 
     def would_find(self, text: str) -> bool:
@@ -48,7 +48,7 @@ class StopStrings:
         return self._automaton.search(self._node, text)[1] is not None
 
     def _release(self, length: int) -> str:
-        """Return the first ``length`` characters held back."""
+        """Return the first ``length`` withheld characters."""
         self._held_length -= length
         released = []
         while length:

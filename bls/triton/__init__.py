@@ -1,1 +1,1 @@
-"""The decoding loop inside Triton: requests in, engine calls out, chunks back."""
+"""Runs the decoding loop inside Triton: parses requests, calls engines, returns chunks."""

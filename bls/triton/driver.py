@@ -1,4 +1,4 @@
-"""Performs the effects that a sequence's steps yield."""
+"""Performs the effects that the decoding loop yields."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ class ChunkReceiver(Protocol):
     """Takes the chunks that the steps make final."""
 
     def deliver(self, chunk: Chunk) -> None:
-        """Take tokens and text that became final."""
+        """Receive tokens and text that became final."""
 
     def ended(self, error: Failure | None) -> None:
-        """Note that no more chunks will come. error: why, unless the answer is complete."""
+        """Handle the end of the chunks. error: the cause, unless the answer is complete."""
 
 
 class Driver:
@@ -99,7 +99,7 @@ class Driver:
             self._go_on(lambda: self._after_failure(error))
 
     def _go_on(self, resume: Callable[[], Effect]) -> None:
-        """Drive the steps on a new thread; if there is none, at a later check."""
+        """Continue the steps on a new thread. If no thread is available, a later check retries."""
 
         def remember(_: Overloaded) -> None:
             self._resume = resume

@@ -1,4 +1,4 @@
-"""``bls_stream``: the entry that holds the loop. Text in, chunks (or one answer) out."""
+"""``bls_stream``: the entry that runs the decoding loop and returns chunks or a single answer."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class StreamEntry:
     """Triton's model object: one of the entry's loops. It has a thread per prompt."""
 
     def initialize(self, args: dict[str, str]) -> None:
-        """Read the settings and create what all requests share."""
+        """Read the settings and create the objects that all requests share."""
         pb_utils.deserialize_bytes_tensor = Strings
         settings = decode(LoopSettings, json.loads(args["model_config"]))
         self._settings = settings
@@ -118,7 +118,7 @@ class StreamEntry:
                 sender.refuse("internal error while reading the request; see the server's log")
 
     def finalize(self) -> None:
-        """End what the instance started."""
+        """Stop everything that the instance started."""
         self._guides.close()
         self._other_loops.close()
         self._watcher.stop()
@@ -150,7 +150,7 @@ class StreamEntry:
         self._watcher.add(state)
 
     def _queue(self, state: RequestState, prompts: list[Prompt]) -> None:
-        """Begin a request; if it needs the tokenizer, it waits for a permit."""
+        """Start a request. If it needs the tokenizer, it waits for a permit first."""
 
         def begin(permit: Permit | None = None) -> None:
             in_background(
@@ -229,21 +229,21 @@ class StreamEntry:
         return sequences, reservations
 
     def _remember(self, request_id: str, state: RequestState) -> None:
-        """Remember a request for the ``stop`` that may follow it."""
+        """Remember a request so that a later ``stop`` can find it."""
         with self._states_lock:
             self._states = [(name, known) for name, known in self._states if not known.closed]
             if can_be_stopped(request_id):
                 self._states.append((request_id, state))
 
     def _stop(self, request_id: str, sender: Sender) -> None:
-        """End requests here and in other loops: Triton may give a `stop` to any loop."""
+        """Stop requests here and in other loops, because Triton may send a `stop` to any loop."""
         if can_be_stopped(request_id):
             self._cancel(request_id)
             self._other_loops.stop(request_id)
         sender.close()
 
     def _cancel(self, request_id: str) -> None:
-        """End this loop's requests with this id."""
+        """Cancel this loop's requests with this id."""
         for name, state in self._states:
             if name == request_id:
                 state.fail(Cancelled())

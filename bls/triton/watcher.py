@@ -1,4 +1,4 @@
-"""The one thread that checks all requests: clients that left, deadlines, overdue engine calls.
+"""The thread that checks all requests for clients that left, deadlines, and overdue calls.
 
 Triton doesn't report that a client has left: a model has to ask (`Sender.is_cancelled`), and each
 question is a trip to the server process. This thread asks for all requests, through
@@ -28,10 +28,10 @@ class Watched(Protocol):
 
     @property
     def closed(self) -> bool:
-        """Whether it needs no more checks."""
+        """Whether it needs no further checks."""
 
     def check(self, now: float) -> None:
-        """Check it. now: seconds of the monotonic clock."""
+        """Check the request. now: seconds of the monotonic clock."""
 
 
 class Watcher:
@@ -72,7 +72,7 @@ class Watcher:
                 self._wake.clear()
 
     def _look(self) -> int:
-        """Check all requests once; return how many there were."""
+        """Check all requests once; return their number."""
         with self._lock:
             requests = list(self._watched)
         now = time.monotonic()
@@ -90,7 +90,7 @@ class Watcher:
             watched.check(now)
 
     def _try(self, what: str, work: Callable[[], None]) -> None:
-        """Do the work; an error ends neither this thread nor the other checks."""
+        """Do the work and log errors, so that they end neither this thread nor other checks."""
         try:
             work()
         except Exception as error:  # noqa: BLE001  the others must still be checked

@@ -1,4 +1,4 @@
-"""A second thread of a sequence: it drafts ahead while the first one blocks in a call."""
+"""A second thread per sequence, which drafts ahead while the first one blocks in a call."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tandem.bls.triton.engine_calls.pending_call import Abandoned
 
 
 class Task:
-    """Steps ahead, and their outcome."""
+    """Steps that draft ahead, and their outcome."""
 
     def __init__(self, steps: StepsAhead) -> None:
         self.steps = steps
@@ -30,12 +30,12 @@ class Task:
         self._done.set()
 
     def done_within(self, seconds: float) -> bool:
-        """Wait for the outcome; return whether it is there."""
+        """Wait for the outcome; return whether it has arrived."""
         return self._done.wait(seconds)
 
     @property
     def result(self) -> Any:
-        """What the steps returned; raises the error that they ended with."""
+        """Return value of the steps. Raises the error that ended them."""
         if self._error is not None:
             raise self._error
         return self._result
@@ -59,7 +59,7 @@ class AheadThread:
 
     @classmethod
     def if_free(cls, clients: EngineClients, request: Request) -> AheadThread | None:
-        """Return a running thread; None at the limit, or if the system has no more threads."""
+        """Return a running thread, or None at the limit or if the system has no more threads."""
         if not clients.ahead_threads.acquire(blocking=False):
             return None
         thread = cls(clients, request)
@@ -71,7 +71,7 @@ class AheadThread:
         return thread
 
     def begin(self, steps: StepsAhead) -> Task | None:
-        """Begin to carry out steps; None if the last task has not ended."""
+        """Start running steps and return their task, or None if the last task has not ended."""
         with self._lock:
             if self._task is not None or self.lost:
                 return None
@@ -81,7 +81,7 @@ class AheadThread:
         return task
 
     def stop(self) -> None:
-        """End the task: its current call is stopped, and it begins no other one."""
+        """Stop the task: interrupt its current call, and prevent further calls."""
         self._caller.interrupt(Cancelled())
 
     def check(self, now: float) -> None:
@@ -117,10 +117,10 @@ class AheadThread:
                 self._ended()
 
     def _carry_out(self, steps: StepsAhead) -> Any:
-        """Make the calls that steps yield; return what they return.
+        """Make the calls that steps yield; return the result of the steps.
 
         The branches of a stopped call are dropped: no round reads them, and the call ended too soon
-        to learn from its time.
+        to learn from its duration.
         """
         try:
             call = next(steps)
@@ -145,7 +145,7 @@ class AheadThread:
             then()
 
     def _leave(self) -> None:
-        """Free this thread's place, once."""
+        """Release this thread's slot. Has an effect only once."""
         with self._lock:
             left, self._left = self._left, True
         if not left:

@@ -47,7 +47,7 @@ NO_MEMORY = "Triton's shared memory is full (/dev/shm; docker's --shm-size); see
 
 
 class Calls:
-    """Makes BLS calls and keeps what must outlive them."""
+    """Makes BLS calls and keeps alive the objects that must outlive them."""
 
     def __init__(self) -> None:
         self._kept: deque[tuple[float, Any]] = deque()
@@ -85,8 +85,9 @@ class Calls:
 def failure(model: str, said: object, code: ErrorCode = "INTERNAL") -> EngineCallError:
     """Return the error of a failed call, as a client may read it.
 
-    said: the model's words. code: Triton's own; a code before the line takes precedence. Only the
-    first line counts: if a model raised, Triton and engines add a stack, which they log.
+    said: the model's error message. code: Triton's own; a code in front of the message takes
+    precedence. Only the first line counts: if a model raised, Triton and engines add a stack, which
+    they log.
     """
     written, line = decoded(str(said).strip().partition("\n")[0])
     code = written or ("UNAVAILABLE" if NOT_HEALTHY.match(line) else code)

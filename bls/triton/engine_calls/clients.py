@@ -1,4 +1,4 @@
-"""What all sequences share: the engines, the calls to them, the count of abandoned calls."""
+"""Objects shared by all sequences: engines, their calls, and the count of abandoned calls."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether the draft engine answers: after a failure it is paused, and tried again."""
+"""Health of the draft engine. After a failure, calls pause until a probe succeeds."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class DraftHealth:
         self.available = engine is not None
 
     def failed(self, error: EngineCallError) -> None:
-        """Pause the engine; the first caller logs it and starts the probe."""
+        """Pause calls of the engine. The first caller logs the failure and starts the probe."""
         engine = self._engine
         with self._lock:
             if engine is None or not self.available:
@@ -39,7 +39,7 @@ class DraftHealth:
         in_background(lambda: self._probe_until_well(engine), self._probe_later)
 
     def refused(self, error: EngineRefused) -> None:
-        """Log why a request continues without drafts, but no line twice in a row."""
+        """Log why a request continues without drafts, unless the last line was the same."""
         if self._last_refusal != str(error):
             self._last_refusal = str(error)
             log_warning(f"a request goes on without drafts: {error}")

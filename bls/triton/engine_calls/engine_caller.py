@@ -19,7 +19,7 @@ SECONDS_BETWEEN_STOPS = 1.0  # of one call: an engine reads none of them during 
 
 
 class EngineCaller:
-    """Makes the calls of one thread. Another thread may stop or abandon the current call."""
+    """Makes blocking calls, one at a time. Another thread may stop or abandon the current one."""
 
     def __init__(self, clients: EngineClients, request: Request) -> None:
         self.interruption: Failure | None = None
@@ -36,7 +36,7 @@ class EngineCaller:
     def answer(
         self, call: EngineCall, about_to_block: Callable[[], None] = lambda: None
     ) -> EngineAnswer:
-        """Call an engine. ``about_to_block`` is called right before."""
+        """Call an engine and return its answer. ``about_to_block`` runs right before the call."""
         engine = self._clients.engines[call.engine]
         if call.engine not in self._requests:
             self._requests[call.engine] = EngineRequests(engine, self._request)

@@ -35,7 +35,7 @@ BRANCHES = [tensors.BRANCH_OUTCOMES, tensors.BRANCH_IDS, tensors.BRANCH_LENGTHS]
 
 
 class EngineClient:
-    """One of the two engines, and its time-outs."""
+    """One of the two engines, with its timeouts."""
 
     def __init__(self, role: EngineRole, settings: EngineSettings, loop: LoopSettings) -> None:
         self.settings = settings
@@ -43,7 +43,7 @@ class EngineClient:
         self.is_draft = role == "draft"
 
     def timeout_of(self, call: EngineCall) -> float:
-        """Return how long to wait for a call's answer, in seconds."""
+        """Return the seconds to wait for a call's answer."""
         if call.whole:
             return self.loop.request_timeout
         if not self.is_draft:
@@ -174,9 +174,9 @@ class EngineRequests:
         )
 
     def _bias(self, call: EngineCall) -> list[Any]:
-        """Return the request's bias, with the call's mask in it if the engine takes no masks.
+        """Return the request's bias, combined with the call's mask if the engine takes no masks.
 
-        Such a call is for one token, because a bias is the same at every position.
+        Such a call generates one token, because a bias is the same at every position.
         """
         if call.token_masks is None or self._engine.settings.capabilities.masks_tokens:
             return self._request_bias

@@ -1,7 +1,7 @@
 """Waits for calls that cannot be interrupted, up to a deadline.
 
 A thread blocked in a BLS call can only be abandoned. So a call is registered before it is made, and
-the watcher abandons it when it is overdue. If its thread ever returns, it gets Abandoned.
+the watcher abandons it when it is overdue. If its thread ever returns, it raises Abandoned.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class AbandonedCalls:
 
 
 class CallSlot:
-    """Holds at most one current call, which another thread may abandon. Thread-safe."""
+    """Holds at most one pending call, which another thread may abandon. Thread-safe."""
 
     def __init__(self, abandoned: AbandonedCalls) -> None:
         self._abandoned = abandoned

@@ -43,16 +43,16 @@ class Mailbox:
     def open(
         self, receive: Callable[[list[str]], None], addresses: Callable[[], Iterable[bytes]]
     ) -> None:
-        """Begin to receive lines, and to send lines to all ``addresses``."""
+        """Start threads that receive lines, and send queued lines to all ``addresses``."""
         in_background(lambda: self._receive(receive))
         in_background(lambda: self._send(addresses))
 
     def put(self, line: str) -> None:
-        """Send a line soon, without blocking."""
+        """Queue a line to send. Doesn't block."""
         self._unsent.put(line)
 
     def close(self) -> None:
-        """End both threads after sending the lines put before."""
+        """Send the lines that are queued, then end both threads."""
         self._closed = True
         self._unsent.put(None)
         with suppress(OSError):
@@ -75,7 +75,7 @@ class Mailbox:
         self._sending.close()
 
     def _next(self) -> list[str] | None:
-        """Wait for lines; return all that fit into a message. None at the end."""
+        """Wait for lines; return as many as fit into one message, or None after ``close``."""
         lines: list[str] = []
         size = 0
         while size < MESSAGE_BYTES // 2:
@@ -94,4 +94,4 @@ class Mailbox:
 
 
 class AddressTaken(Exception):
-    """Another mailbox has the address."""
+    """The address belongs to another mailbox."""

@@ -1,4 +1,4 @@
-"""The capacity that the loops of one entry share. Each loop is a process that finds the others.
+"""Capacity shared by the loops of one entry. Each loop is a process that finds the others.
 
 They share a file with a row per loop. A loop holds the lock on its row as long as it lives: the
 system releases the lock when the process ends, for whatever reason. So the capacity of a dead loop

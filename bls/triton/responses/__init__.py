@@ -1,1 +1,1 @@
-"""The way back to a client."""
+"""Builds and sends responses to clients."""

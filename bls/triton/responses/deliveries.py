@@ -1,4 +1,4 @@
-"""Which responses Triton is accepting now, and since when.
+"""Tracks responses that Triton has not accepted yet.
 
 Triton accepts a response within milliseconds, no matter how slowly its client reads. If it doesn't,
 its streams hang (docs/deploy/security.md), which no other health check shows.
@@ -19,7 +19,7 @@ class Deliveries:
 
     @contextmanager
     def one(self) -> Iterator[None]:
-        """Count a response as not accepted until the context ends."""
+        """Count a response as pending until the context ends."""
         delivery = object()
         self._begun[delivery] = time.monotonic()
         try:

@@ -40,9 +40,9 @@ TOTALS = frozenset(
 
 @dataclass(frozen=True)
 class SequenceOutput:
-    """What a response reports about one prompt: its whole answer, or a chunk.
+    """One prompt's part of a response: its whole answer, or a chunk.
 
-    cum_log_prob: of the answer so far. prompt_log_probs: with the first response.
+    cum_log_prob: of the answer so far. prompt_log_probs: included in the first response.
     """
 
     index: int

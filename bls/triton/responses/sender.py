@@ -74,9 +74,9 @@ class Sender:
             self._lock.release()
 
     def send(self, response: Any, *, final: bool) -> None:
-        """Send a response, and with the last one the end of the request.
+        """Send a response. The last one also ends the request.
 
-        Raises AnswerNotSent without memory for it; then ``refuse`` can still send an error.
+        Raises AnswerNotSent if there is no memory for it; ``refuse`` can still send an error then.
         """
         size = _bytes_of(response) if final else 0
         large = self._decoupled and size > LARGE_BYTES
@@ -148,7 +148,7 @@ class Sender:
 
 
 def _bytes_of(response: Any) -> int:
-    """Return the size of a response's numbers and texts."""
+    """Return the size of a response's numbers and strings in bytes."""
     size = 0
     for array in (tensor.as_numpy() for tensor in response.output_tensors()):
         if array.dtype != object:
@@ -159,9 +159,9 @@ def _bytes_of(response: Any) -> int:
 
 
 def _memory_for_the_end(size: int) -> bool:
-    """Return whether a response surely fits into shared memory that Triton has or can allocate.
+    """Return whether a response fits into shared memory that Triton has or can allocate.
 
-    size: its bytes, if it may be large.
+    size: size of the response in bytes; 0 if it is small.
     """
     # The memory that a process shares with Triton. Undocumented, so it may disappear.
     pool = getattr(sys.modules.get("c_python_backend_utils"), "shared_memory", None)

@@ -1,1 +1,1 @@
-"""A client's request inside Triton, from its tensors to its sequences."""
+"""Handles a client's request inside Triton, from its tensors to its sequences."""

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class RequestGuides:
-    """Compiles the guides of requests, or rejects them if it can't. Thread-safe.
+    """Compiles the guides of requests, or rejects guides if it can't compile any. Thread-safe.
 
     It can't if the profile's `max_guide_bytes` is 0, if this Python lacks the library (see
     `guides/library.py`), or if the library can't read the tokenizer. folder: of the model.

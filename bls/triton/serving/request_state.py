@@ -19,7 +19,7 @@ from tandem.bls.triton.serving.sequence_state import SequenceState
 
 
 class RequestState:
-    """The state of a request until its last response. Thread-safe."""
+    """A request until its last response. Thread-safe."""
 
     def __init__(
         self,

@@ -98,7 +98,7 @@ class SequenceState:
             self.emit(chunk)
 
     def emit(self, chunk: Chunk) -> None:
-        """Add a chunk with its text to the answer, and send what can be sent."""
+        """Append a chunk with its text to the answer, and send everything that is ready."""
         self._finish_reason = chunk.finish_reason
         self._unsent_text += chunk.text
         self._unsent.append(chunk)
