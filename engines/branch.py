@@ -49,7 +49,7 @@ class Branch:
     def take(
         self, token: int, probability: float | None, log_prob: float | None, logits: Any = None
     ) -> None:
-        """Add a drafted token, unless it ends the draft and is not part of it.
+        """Add a drafted token, unless it ends the draft without being part of it.
 
         probability: the model's own, if the call has a `draft_stop_probability`. log_prob, logits:
         if the call asks for them.
@@ -81,7 +81,7 @@ class Branch:
 
 
 class Outcomes:
-    """The outcomes that a call asks branches for."""
+    """The outcomes for which a call requests branches."""
 
     def __init__(self, request: EngineRequest) -> None:
         assert request.branch_counts is not None
@@ -115,7 +115,7 @@ class Outcomes:
 
 
 def fitting(branches: Sequence[Branch], max_branches: int, max_tokens: int) -> list[Branch]:
-    """Return as many branches as there is room for, those with the most likely next tokens first.
+    """Return as many branches as fit, preferring those with the most likely next tokens.
 
     max_tokens: room for logits, and for keys and values of each branch's next token and of all
     drafted tokens but the last. Branches lie side by side, so each takes as much as the longest.
@@ -131,14 +131,14 @@ def fitting(branches: Sequence[Branch], max_branches: int, max_tokens: int) -> l
 
 
 def logits_room(request: EngineRequest, vocab_size: int, room: int) -> int:
-    """Return the number of branch tokens that fit, if the cache has `room` for that many."""
+    """Return the number of branch tokens whose logits fit, if the cache holds `room` tokens."""
     if not request.return_generation_logits:
         return room
     return min(room, MAX_BRANCH_LOGITS_BYTES // (4 * vocab_size))
 
 
 def answered(branches: Sequence[Branch]) -> list[Branch]:
-    """Return the branches that have begun, in the order of an answer."""
+    """Return the branches that have started, in the order of the response."""
     begun = (branch for branch in branches if branch.tokens or branch.over)
     return sorted(begun, key=lambda branch: (branch.accepted, branch.rank))
 

@@ -12,15 +12,15 @@ from tandem.engines.request import MAX_BRANCHES, EngineRequest, Floats, Ids, Mas
 
 
 class Limits(Protocol):
-    """The limits of an engine; lengths are tokens."""
+    """Limits of an engine. Lengths are in tokens."""
 
     @property
     def max_seq_len(self) -> int:
-        """Most tokens of a context and its answer together."""
+        """Maximum number of tokens of a context and its answer together."""
 
     @property
     def max_draft_len(self) -> int:
-        """Most draft tokens that it verifies."""
+        """Maximum number of draft tokens that it verifies."""
 
     @property
     def drafts_itself(self) -> bool:
@@ -30,9 +30,9 @@ class Limits(Protocol):
 def check(
     request: EngineRequest, limits: Limits, vocab_size: int, draft_vocab_size: int | None = None
 ) -> None:
-    """Raise RequestError, naming the input, if the call cannot be served.
+    """Raise RequestError if the call cannot be served. The error names the input.
 
-    draft_vocab_size: another width that draft logits may have, of the same vocabulary.
+    draft_vocab_size: alternative width of draft logits, for the same vocabulary with other padding.
     """
     if request.branches:
         _check_branches(request, limits)

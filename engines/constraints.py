@@ -1,4 +1,4 @@
-"""The tokens that a call must not generate next: bad words, early ends, and masked tokens."""
+"""Tokens that a call must not generate next: bad words, early ends, and masked tokens."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tandem.engines.request import NO_IDS, EngineRequest, Ids, MaskWords
 
 
 class Bans:
-    """The bad words of a call, and the tokens that would end its answer before `min_tokens`."""
+    """A call's bad words, and the tokens that would end its answer before `min_tokens`."""
 
     def __init__(self, request: EngineRequest, vocab_size: int) -> None:
         self._words = request.sampling.bad_words
@@ -40,7 +40,7 @@ class Bans:
 class TokenMasks:
     """The rows of a call's `token_masks`, each read when its position is reached.
 
-    Without masks every token is allowed, and this is False.
+    Without masks every token is allowed, and the object is falsy.
     """
 
     def __init__(self, request: EngineRequest, vocab_size: int) -> None:
@@ -57,7 +57,7 @@ class TokenMasks:
         return bits.view(np.bool_)
 
     def octets(self, position: int) -> NDArray[np.uint8]:
-        """Return the same as bits: bit (id % 8) of octet (id // 8)."""
+        """Return the allowed ids as bits: bit (id % 8) of octet (id // 8)."""
         assert self._words is not None
         words: MaskWords = self._words[position - self._start].astype("<i4", copy=False)
         return words.view(np.uint8)

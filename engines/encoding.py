@@ -32,7 +32,7 @@ def encode(
 
 
 def nothing(wanted: Collection[str]) -> Iterator[tuple[str, Array]]:
-    """Yield an answer without tokens, the response to a call with `stop`."""
+    """Yield the tensors of an answer without tokens, the response to a call with `stop`."""
     if tensors.OUTPUT_IDS in wanted:
         yield tensors.OUTPUT_IDS, np.empty((1, 1, 0), np.int32)
     if tensors.SEQUENCE_LENGTH in wanted:

@@ -1,4 +1,4 @@
-"""Where an answer ends."""
+"""Finds the end of an answer."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ class Cut(NamedTuple):
 def cut(request: EngineRequest, before: Sequence[int], tokens: Sequence[int]) -> Cut:
     """Cut new tokens at the call's limit, its end id (removed) or a stop word (kept).
 
-    before: the call's new tokens so far. No stop word ends an answer while `min_tokens` are
-    missing.
+    before: the call's new tokens so far. No stop word ends an answer before it has `min_tokens`
+    tokens.
     """
     kept = list(tokens[: request.max_new_tokens - len(before)])
     end = stop = len(kept)

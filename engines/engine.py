@@ -37,7 +37,7 @@ class Engine(Protocol):
     """Answers many calls at once. All methods may be called from any thread.
 
     Attributes:
-        capabilities: of this kind of engine.
+        capabilities: capabilities of this kind of engine.
         computed_tokens: tokens that went through the model since the start.
 
     """
@@ -46,7 +46,7 @@ class Engine(Protocol):
     computed_tokens: int
 
     def submit(self, request: EngineRequest, respond: Respond) -> None:
-        """Start a call; `respond` gets its answers, the last one marked final, from any thread.
+        """Start a call. `respond` gets its answers from any thread; the last one is marked final.
 
         Raises RequestError, before any answer, for a call that cannot be served.
         """

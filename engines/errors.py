@@ -38,13 +38,13 @@ class RequestError(EngineError):
 
 
 class UnsupportedError(RequestError):
-    """One call asked for what this engine does not do."""
+    """The engine doesn't support an input of the call, whatever its value."""
 
     code: ClassVar[ErrorCode] = "UNSUPPORTED"
 
 
 class ClosingError(RequestError):
-    """The engine takes no more calls, and ends those that it has."""
+    """The engine accepts no more calls and ends the running ones."""
 
     code: ClassVar[ErrorCode] = "UNAVAILABLE"
 

@@ -1,4 +1,4 @@
-"""Start the engine of the kind that a model's parameters name."""
+"""Starts the engine whose kind is set in a model's parameters."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The engines' metrics on ``/metrics``, declared."""
+"""Declares the engines' metrics on ``/metrics``."""
 
 from __future__ import annotations
 

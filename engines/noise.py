@@ -24,7 +24,7 @@ _TINY = np.float32(np.finfo(np.float32).tiny)
 
 
 class Purpose(IntEnum):
-    """What the noise decides; two purposes never share noise."""
+    """Purpose of the noise. Different purposes never share noise."""
 
     SAMPLE = 0  # propose a token, or sample it plainly
     ACCEPT = 1  # accept a draft token
@@ -32,7 +32,7 @@ class Purpose(IntEnum):
 
 
 def exponentials(seed: int, position: int, purpose: Purpose, width: int) -> Floats:
-    """Return [width] draws from Exp(1); a wider draw begins with the same numbers.
+    """Return [width] draws from Exp(1). A wider draw starts with the same numbers.
 
     argmax(p / draws) is then a sample of p: the Gumbel trick.
     """
@@ -74,7 +74,7 @@ def mixed(bits: int) -> int:
 
 
 def _bits(key: int, indices: NDArray[np.int64]) -> NDArray[np.uint64]:
-    """Return the outputs [n] of SplitMix64, begun at ``key``, at these indices [n]."""
+    """Return the outputs [n] of SplitMix64, seeded with ``key``, at these indices [n]."""
     bits = indices.astype(np.uint64)
     bits += np.uint64(1)
     bits *= np.uint64(STEP)

@@ -25,9 +25,9 @@ NO_IDS: Ids = np.empty(0, np.int32)
 class SamplingParams(SamplingNumbers):
     """How the next token is chosen from the model's logits.
 
-    `bad_words` and the penalties look at the context and at every token after it. `min_tokens`
-    counts the new tokens of this call. Until then, neither the end id nor a stop word of one token
-    is generated, and no stop word ends the answer.
+    `bad_words` and the penalties apply to the context and all tokens after it. `min_tokens` counts
+    the new tokens of this call. Until it is reached, neither the end id nor a single-token stop
+    word is generated, and no stop word ends the answer.
     """
 
     bad_words: Words = NO_WORDS
@@ -127,7 +127,7 @@ class CallUsage(NamedTuple):
 
 
 class Branches(NamedTuple):
-    """What a call with `branch_counts` has drafted: b branches, by accepted length, then rank.
+    """Drafts of a call with `branch_counts`: b branches, sorted by accepted length, then rank.
 
     outcomes: [b, 2], accepted length and next token. ids: [b, K], the drafts, padded with zeros.
     lengths: [b]. log_probs: [b, K], log-softmax of the model's own logits, if asked for.

@@ -1,8 +1,8 @@
 """Logits that a draft shares with the target in memory, instead of sending them.
 
 Triton's Python backend copies a tensor six times on its way from one model through a second to a
-third. Ten rows of a vocabulary of 128,256 are 5 MB each time. A handle has 24 bytes, which say
-where the logits are. TensorRT-LLM's fast logits do the same between its own processes.
+third. Ten rows of a vocabulary of 128,256 are 5 MB each time. A handle has 24 bytes, which locate
+the logits. TensorRT-LLM's fast logits do the same between its own processes.
 
 A page of memory has no name in any folder (memfd_create(2)), so no page outlives the draft's
 process. The writer reuses a page after its reader gives it back, or if it isn't read in time.
@@ -68,7 +68,7 @@ class _Page:
         return bool(self._header[_RETURNED] == self._header[_NUMBER])
 
     def try_free(self) -> bool:
-        """Withdraw the page if it is unread; return whether it has no reader now or later."""
+        """Withdraw the page if it is unread; return whether it has no reader, now or later."""
         reader = int(self._header[_READER])
         return self.returned or self.withdraw() or not os.path.exists(f"/proc/{reader}")
 
@@ -89,12 +89,12 @@ class _Page:
         return True
 
     def discard(self, number: int) -> None:
-        """Free the page if it has the logits of that number and they are unread."""
+        """Free the page if it holds the unread logits of that number."""
         if self._header[_NUMBER] == number and self.withdraw():
             self._header[_RETURNED] = 0  # the number of a withdrawn page, so it is `returned`
 
     def take(self, number: int) -> bool:
-        """Begin to read the logits of that number, once; return whether they are there."""
+        """Start reading the logits of that number, only once; return whether they exist."""
         if not number or self._header[_NUMBER] != number or self._header[_TAKEN] == number:
             return False
         self._header[_READER] = os.getpid()
@@ -119,7 +119,7 @@ class SharedLogitsWriter:
     def write(self, logits: Floats) -> Handle:
         """Copy logits [n, vocab_size] to shared memory; return the handle for the reader.
 
-        Raises ResponseError if there is not enough room.
+        Raises ResponseError if there is not enough memory.
         """
         with self._lock:
             descriptor, page = self._free_page(logits.nbytes)
@@ -208,7 +208,7 @@ class SharedLogitsReader:
         self._warned = False
 
     def read(self, handle: Handle) -> SharedLogits | None:
-        """Return the logits; None if they are gone or never were there."""
+        """Return the logits, or None if they are gone or never existed."""
         if handle.size == _HANDLE_WORDS:
             process, descriptor, number = handle.reshape(-1).tolist()
             with self._lock:

@@ -124,7 +124,7 @@ class EngineModel:
 
 
 class _Responder(Preparing):
-    """Turns a call's answers into Triton's responses."""
+    """Converts a call's answers into Triton's responses."""
 
     def __init__(
         self,
@@ -193,7 +193,7 @@ class _Responder(Preparing):
 
 
 class _WayBack:
-    """How a call's responses reach its caller: returned by execute(), or sent.
+    """Delivers a call's responses: returned by execute(), or sent.
 
     A sent response blocks until the server has taken it, which costs a trip between the processes.
     A response that is ready before execute() returns avoids that trip. Decoupled models can't
@@ -209,7 +209,7 @@ class _WayBack:
         self._lock = threading.Lock()
 
     def on_final(self, ended: Callable[[], None]) -> None:
-        """Call ``ended`` with the final response: the engine is done with the call."""
+        """Call ``ended`` with the final response, when the engine is done with the call."""
         self._ended = ended
 
     def send(self, response: Any, *, final: bool) -> None:
@@ -235,7 +235,7 @@ class _WayBack:
             raise
 
     def _end(self) -> None:
-        """Give back the logits that the engine has read, once."""
+        """Release the logits that the engine has read. Has an effect only once."""
         ended, self._ended = self._ended, None
         if ended:
             ended()

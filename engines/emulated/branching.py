@@ -30,7 +30,7 @@ class EmulatedBranchingCall(EmulatedCall):
         max_tokens: int,
         begin_ns: int,
     ) -> None:
-        """languages: the draft's and the target's. max_tokens: of all branches together."""
+        """languages: of the draft and the target. max_tokens: maximum in all branches together."""
         own, target = languages
         sampler = EmulatedSampler(request, own)
         super().__init__(request, respond, sampler, usage, own.vocab_size, begin_ns=begin_ns)
@@ -43,12 +43,12 @@ class EmulatedBranchingCall(EmulatedCall):
 
     @property
     def rows(self) -> int:
-        """Tokens that the call's widest step computes."""
+        """Number of tokens that the call's widest step computes."""
         return max(len(self.request.draft_ids) + 1, len(self._branches))
 
     @property
     def known(self) -> Ids:
-        """The text that the engine remembers: [context + draft tokens]."""
+        """The text whose KV cache the engine keeps: [context + draft tokens]."""
         return np.concatenate((self.request.input_ids, self.request.draft_ids))
 
     def prepare(self) -> None:

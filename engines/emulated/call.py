@@ -76,12 +76,12 @@ class EmulatedCall:
 
     @property
     def rows(self) -> int:
-        """Tokens of the call that a step computes, without drafts to verify."""
+        """Number of tokens per step, without drafts to verify."""
         return 1
 
     @property
     def known(self) -> Ids:
-        """The text that the engine remembers: all but the last token, which it hasn't computed.
+        """The text whose KV cache the engine keeps. The last token isn't computed yet.
 
         [context + answer - 1]
         """

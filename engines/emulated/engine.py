@@ -1,4 +1,4 @@
-"""The emulated engine: answers in a synthetic language, at the times of a profile."""
+"""The emulated engine: answers in a synthetic language with the timing of a profile."""
 
 from __future__ import annotations
 

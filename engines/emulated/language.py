@@ -75,7 +75,7 @@ class Language:
         return self._low + self._first(text) % self._words
 
     def ranked(self, text: Text, rank: int) -> int:
-        """Return the next token of that rank, 0 the most likely one."""
+        """Return the next token with this rank, 0 being the most likely one."""
         if not rank:
             return self.best(text, may_end=True)
         return self._low + (self._first(text) + rank) % self._words
@@ -90,9 +90,10 @@ class Language:
         return Row(tokens, self._shapes[text.easy])
 
     def row_among(self, text: Text, allowed: Ids) -> Row:
-        """Return the row of a place where none of the language's own tokens is allowed.
+        """Return the row of a position where none of the language's own tokens is allowed.
 
-        allowed: [n], of which some, like its own candidates in number and probabilities, follow.
+        allowed: [n] ids. A subset of them gets the number and probabilities of the usual
+        candidates.
         """
         ranks = _RANKS[: len(allowed)]
         p = self._shapes[text.easy][: len(ranks)]
@@ -118,7 +119,7 @@ class Language:
             yield filler
 
     def _rank(self, text: Text) -> int:
-        """Return the target's place among the draft's alternatives, from 1; 0: it isn't there."""
+        """Return the rank, from 1, of the target's token among the alternatives (0: missing)."""
         u = _uniform(text.digest << 32 | text.length, _RANK)
         exponent = self._settings.alternatives_exponent
         # The rank is at most F if 1 - u < 1 - (F + 1)^-r.
@@ -126,7 +127,7 @@ class Language:
         return int(math.exp(power)) if power < _FAR else 0
 
     def _candidates(self, text: Text) -> Ids:
-        """Return what may follow except the end: [CANDIDATES], the most likely first."""
+        """Return the tokens that may follow, except the end: [CANDIDATES], most likely first."""
         return self._low + (self._first(text) + _RANKS) % self._words
 
     def _first(self, text: Text) -> int:

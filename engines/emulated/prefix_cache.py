@@ -1,4 +1,4 @@
-"""A model of block reuse: which beginnings of a text don't have to be computed again."""
+"""Models KV block reuse: the beginnings of a text that don't have to be computed again."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ _BYTES = 4  # of a token
 
 
 class PrefixCache:
-    """The last texts that fit in the cap; the least recently used one is forgotten first.
+    """The most recent texts that fit in the limit. Evicts the least recently used one first.
 
-    Running calls take no room, so they never wait for room. Thread-safe.
+    Running calls use no capacity, so they never wait for it. Thread-safe.
     """
 
     def __init__(self, max_tokens: int, block_tokens: int) -> None:
@@ -32,9 +32,9 @@ class PrefixCache:
         return math.ceil(tokens / self._block)
 
     def reuse(self, ids: Ids, reusable: int) -> int:
-        """Return how many of the first `reusable` of ids [n] are remembered.
+        """Return how many of the first `reusable` tokens of ids [n] are cached.
 
-        A text that the call continues is taken over: `remember` brings it back.
+        A text that the call continues is removed; `remember` adds it again.
         """
         wanted = ids[:reusable].tobytes()
         with self._lock:
@@ -48,7 +48,7 @@ class PrefixCache:
             return shared
 
     def remember(self, ids: Ids) -> None:
-        """Keep a text [n], once for each call that leaves it."""
+        """Store a text [n], once for each call that leaves it."""
         text = ids.tobytes()
         with self._lock:
             copies = self._copies.pop(text, 0)

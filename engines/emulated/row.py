@@ -34,7 +34,7 @@ class Row:
         return _normalised(self.tokens[kept], self.probabilities[kept])
 
     def among(self, allowed: NDArray[np.bool_]) -> Row:
-        """Return the row of allowed tokens, by `allowed` [vocab_size]; it may be empty."""
+        """Return the row limited to allowed tokens, `allowed` [vocab_size]; it may be empty."""
         kept = allowed[self.tokens]
         return _normalised(self.tokens[kept], self.probabilities[kept])
 

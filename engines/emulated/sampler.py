@@ -1,4 +1,4 @@
-"""From the language's rows to the tokens of one call."""
+"""Chooses the tokens of one call from the language's rows."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class EmulatedSampler:
         return token
 
     def peek(self, *, by_noise: bool) -> int:
-        """Return the token that would come next; without noise, the most likely one."""
+        """Return the next token without choosing it; without noise, the most likely one."""
         if by_noise or self._sampling.greedy:
             return self._choose().id
         return int(self._rows()[1].tokens[0])

@@ -14,7 +14,7 @@ Action: TypeAlias = Callable[[], None]
 
 
 class Timer(Protocol):
-    """Calls back at a time. Times are nanoseconds of its own clock."""
+    """Calls back at given times, in nanoseconds of its own clock."""
 
     def now_ns(self) -> int: ...
 
@@ -22,10 +22,10 @@ class Timer(Protocol):
         """Return the time of the system's clock."""
 
     def at(self, due_ns: int, action: Action) -> None:
-        """Call `action` at that time, or as soon as possible after it."""
+        """Call `action` at the given time, or as soon as possible afterwards."""
 
     def close(self) -> None:
-        """Drop all pending actions, and call no more."""
+        """Drop all pending actions and stop calling."""
 
 
 class WallTimer:
@@ -85,7 +85,7 @@ class WallTimer:
         return bool(self._events) and self._events[0][0] - self.now_ns() <= self._ACTION_NS
 
     def _sleep(self) -> None:
-        """Sleep until the next event is near or a new one comes; learn the delay."""
+        """Sleep until just before the next event, or until a new one arrives; learn the delay."""
         if not self._events:
             self._news.wait()
             return

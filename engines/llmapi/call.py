@@ -52,14 +52,14 @@ class LlmapiCall:
 
     @property
     def computed_tokens(self) -> int:
-        """Tokens that went through the model: uncached tokens, and each step's draft."""
+        """Number of tokens that went through the model: uncached ones, and each step's draft."""
         usage = self.usage
         wrong = usage.draft_tokens - usage.accepted_tokens
         cached = getattr(self.result, "cached_tokens", 0) or 0
         return len(self.request.input_ids) - cached + self._read + wrong
 
     def take(self, output: Any) -> None:
-        """Take in a response, and answer. Raises CancelledError if TensorRT-LLM aborted."""
+        """Process a response and answer. Raises CancelledError if TensorRT-LLM aborted."""
         completion = output.outputs[0]
         if output.finished and completion.finish_reason in GIVEN_UP:
             raise CancelledError(f"TensorRT-LLM ended the request: {completion.finish_reason}")
@@ -102,7 +102,10 @@ class LlmapiCall:
             self.result.abort()
 
     def _send(self, answer: EngineResponse) -> None:
-        """Deliver, or note that the client has gone; the engine's thread must survive both."""
+        """Deliver an answer, or record that the client has gone.
+
+        Never fails the engine's thread.
+        """
         self.over = answer.final
         try:
             self._respond(answer)
@@ -140,7 +143,10 @@ class LlmapiCall:
 
 
 def _log_probs(given: Any, start: int, tokens: list[int]) -> list[float]:
-    """Return the tokens' own, from {token id: Logprob} per token. Raises EngineError for a gap."""
+    """Return the tokens' log-probabilities, from {token id: Logprob} per token.
+
+    Raises EngineError if one is missing.
+    """
     found: list[float] = []
     for row, token in zip((given or ())[start:], tokens, strict=False):
         if token in row:

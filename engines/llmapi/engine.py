@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 
 
 class LlmApiEngine:
-    """Serves a checkpoint by TensorRT-LLM; see `engines.engine.Engine`.
+    """Serves a checkpoint with TensorRT-LLM; see `engines.engine.Engine`.
 
     `computed_tokens` counts the tokens that went through the model since the start, as far as
     TensorRT-LLM reports them.
@@ -71,7 +71,7 @@ class LlmApiEngine:
         self._llm.shutdown()
 
     def _later(self, work: Callable[..., None], *arguments: Any) -> None:
-        """Run work on the loop's thread, in order: a stop comes after the call that it stops."""
+        """Run work on the loop's thread, in order: a stop runs after the call that it stops."""
         if self._closing:
             raise ClosingError
         self._loop.call_soon_threadsafe(work, *arguments)

@@ -13,7 +13,7 @@ class LlmApiSettings:
     """Settings of one `tensorrt_llm.LLM`. All lengths are tokens.
 
     model: path of the checkpoint on this machine, or its name on the Hugging Face Hub.
-    max_seq_len: most tokens of a context and its answer together; the LLM gets room for a draft
+    max_seq_len: maximum tokens of a context and its answer together; the LLM gets room for a draft
         in addition.
     max_batch_size: sequences in one step (default: TensorRT-LLM's).
     max_num_tokens: tokens in one step; longer prompts are computed in chunks.

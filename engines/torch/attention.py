@@ -48,7 +48,7 @@ class Packed(Attending, Protocol):
 
     @property
     def positions(self) -> NDArray[np.int64]:
-        """Positions of the tokens in their texts: [count]."""
+        """Positions of the tokens in their sequences: [count]."""
 
 
 class Segment:
@@ -100,7 +100,7 @@ class Segment:
         return (outs[0] if len(outs) == 1 else torch.cat(outs, 2)).transpose(1, 2)
 
     def chunks(self, groups: int) -> Iterator[tuple[int, int]]:
-        """Yield the new tokens in parts (first, end) whose masks have up to `MASK_VALUES` values.
+        """Yield parts (first, end) of the new tokens, with masks of at most `MASK_VALUES` values.
 
         One mask for a whole chunk of a long prompt would take gigabytes.
         """
@@ -111,7 +111,7 @@ class Segment:
     def mask(
         self, groups: int, part: tuple[int, int], window: int | None, like: torch.Tensor
     ) -> torch.Tensor | None:
-        """Return a part's mask, [groups * its size, its end] to add to scores; None: it sees all.
+        """Return a part's mask, [groups * its size, its end], to add to scores; None: no mask.
 
         The rows repeat for the `groups` query heads that share a key head. Relative to the end of a
         part, all parts see the same, so they share one mask.
@@ -180,7 +180,7 @@ class BranchSegment:
         return out.reshape(1, heads, count, -1).transpose(1, 2)
 
     def _hide(self, window: int | None, device: torch.device) -> torch.Tensor:
-        """Return what the branches don't see: [n, shared text + own tokens]."""
+        """Return a mask of hidden tokens per branch: [n, shared text + own tokens]."""
         if window not in self._hidden:
             own = self.own.length + 1
             leaves = torch.from_numpy(self.leaves).to(device)[:, None]
@@ -196,7 +196,7 @@ class BranchSegment:
 
 
 def wanted_rows(segments: Sequence[Packed]) -> NDArray[np.int64]:
-    """Return the places in the packed row of the tokens whose logits are wanted."""
+    """Return the indices in the packed row of the tokens whose logits are requested."""
     found = []
     at = 0
     for segment in segments:
@@ -219,7 +219,7 @@ def packed_attention(  # noqa: PLR0917 (transformers' interface)
     sliding_window: int | None = None,
     **kwargs: Any,
 ) -> tuple[torch.Tensor, None]:
-    """Do what `attend` does, as transformers' models call it."""
+    """Adapter for `attend` with the signature that transformers' models call."""
     for name in ("softcap", "s_aux", "position_bias"):
         if kwargs.get(name) is not None:
             raise NotImplementedError(f"attention with '{name}'")

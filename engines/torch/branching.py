@@ -23,10 +23,10 @@ from tandem.engines.torch.sequence import TorchSequence
 
 
 class BranchingSequence(TorchSequence):
-    """Runs the draft tokens once, as a verification does, then all branches side by side.
+    """Runs the draft tokens once, as in a verification, then all branches in parallel.
 
-    Its entry holds the context and the draft tokens, and stays for reuse. The branches' keys and
-    values take free blocks, and end with the call.
+    Its entry holds the context and the draft tokens, and is kept for reuse. The branches' keys and
+    values use free blocks, which are released when the call ends.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class BranchingSequence(TorchSequence):
 
     @property
     def max_new(self) -> int:
-        """The draft tokens, and one."""
+        """Number of draft tokens, plus one."""
         return len(self.request.draft_ids) + 1
 
     @property
@@ -104,7 +104,7 @@ class BranchingSequence(TorchSequence):
         )
 
     def _branch_out(self, scores: Rows) -> None:
-        """Begin as many branches as fit, by scores [k + 1, vocab_size]."""
+        """Start as many branches as fit, given scores [k + 1, vocab_size]."""
         wanted = [
             branch
             for accepted in self._outcomes.accepted_lengths
@@ -130,7 +130,7 @@ class BranchingSequence(TorchSequence):
         return self._branch_sampler.rank(row, self.prompt_length + accepted, count)
 
     def _extend(self, logits: torch.Tensor) -> None:
-        """Add a token to each live branch, by logits [live, vocab_size]; drop those that end."""
+        """Add a token to each live branch, given logits [live, vocab_size]; drop those that end."""
         scores, able = self._processed(logits)
         live = [self._live[row] for row in able]
         if live:
@@ -153,9 +153,9 @@ class BranchingSequence(TorchSequence):
         self._go_on()
 
     def _processed(self, logits: torch.Tensor) -> tuple[torch.Tensor, list[int]]:
-        """Return the scores of the branches that can go on, and their rows.
+        """Return the scores of the branches that can continue, and their rows.
 
-        If every token is banned, a plain call is rejected; a branch ends.
+        If every token is banned, a plain call is rejected, but a branch just ends.
         """
         if not self.sampler.looks_at_text:
             return logits, list(range(len(logits)))
@@ -178,7 +178,7 @@ class BranchingSequence(TorchSequence):
         self._unseen = len(left)
 
     def _leaves(self) -> NDArray[np.int64]:
-        """Return the number of tokens of the text that each live branch sees: [live]."""
+        """Return the number of tokens of the text that each live branch attends to: [live]."""
         return np.array([self.prompt_length + branch.accepted for branch in self._live], np.int64)
 
     def _end(self, branch: Branch) -> int:

@@ -98,7 +98,7 @@ def require_memory(
 ) -> None:
     """Raise LoadError if the checkpoint of this config doesn't fit; a CPU has no limit.
 
-    Weights and KV cache count. `gpu_memory_fraction` leaves room for the steps themselves.
+    Counts weights and KV cache. `gpu_memory_fraction` leaves memory for the steps themselves.
 
     read: returns the free bytes and all bytes of a device.
     """

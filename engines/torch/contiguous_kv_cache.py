@@ -57,7 +57,7 @@ class KVShape:
 
 @dataclass(eq=False)
 class KVEntry:
-    """One sequence's keys and values; `tokens[:length]` are the tokens they belong to."""
+    """One sequence's keys and values, which belong to `tokens[:length]`."""
 
     layers: list[tuple[torch.Tensor, torch.Tensor]] = field(default_factory=list)
     capacity: int = 0
@@ -82,9 +82,9 @@ class KVEntry:
         return n
 
     def may_share(self, tokens: Tokens, count: int) -> bool:
-        """Whether this entry may hold the first `count` tokens, by the last of them.
+        """Return whether this entry may hold the first `count` tokens, judging by the last of them.
 
-        Texts that differ once rarely agree again, so this rules out nearly all other texts, even
+        Texts that differ once rarely agree again, so this excludes nearly all other texts, even
         with a long common beginning.
         """
         if count > min(self.length, len(tokens)):
@@ -149,7 +149,7 @@ class KVCache:
         return self.total_blocks - sum(e.blocks + e.lent_blocks for e in self._entries)
 
     def acquire(self, tokens: Tokens, reusable: int, max_length: int) -> KVEntry | None:
-        """Return an entry for a call on `tokens`; None if there are too few free blocks for it.
+        """Return an entry for a call on `tokens`, or None if there are not enough free blocks.
 
         tokens: the call's own array; the entry will hold its beginning.
         reusable: how many of its first tokens may come from other calls.
@@ -169,10 +169,10 @@ class KVCache:
         return None
 
     def lend(self, entry: KVEntry, branches: int, tokens: int) -> int:
-        """Lend a running call blocks for branches of ``tokens`` each; return the tokens of room.
+        """Lend a call blocks for branches of ``tokens`` each; return their capacity in tokens.
 
         Only free blocks and blocks of stale texts are lent: a text that another call will continue
-        is not forgotten for a guess.
+        is not evicted for a guess.
         """
         wanted = self.blocks_for(branches * tokens)
         for old in self._stale():
@@ -188,12 +188,12 @@ class KVCache:
         leaves: NDArray[np.int64],
         tokens: int,
     ) -> BranchKV:
-        """Make room for branches of ``tokens`` each, which leave the text after `leaves` tokens."""
+        """Allocate branches of ``tokens`` each, which leave the text after `leaves` tokens."""
         return BranchKV(self.shape, len(leaves), tokens)
 
     @property
     def lent_too_much(self) -> bool:
-        """Whether calls need lent blocks back: a call never waits for branches."""
+        """Whether calls need lent blocks back. A call never waits for branches."""
         return self._free_blocks < 0
 
     def release(self, entry: KVEntry) -> None:

@@ -13,9 +13,9 @@ from tandem.lookup.index import NgramIndex
 
 
 class LookupDrafter:
-    """Drafts for one call: what followed the text's tail earlier in the same text.
+    """Drafts for one call: tokens that followed the same n-gram earlier in the same text.
 
-    It knows no other text, so no prompt shows in another call's drafts.
+    It sees no other text, so no prompt shows in another call's drafts.
     """
 
     def __init__(self, settings: TorchSettings) -> None:

@@ -134,7 +134,7 @@ class TorchEngine:
         trim_heap()  # loading has freed about a model's size
 
     def _take_news(self) -> bool:
-        """Wait for work; take in new calls and stops. Return whether to go on."""
+        """Wait for work, and accept new calls and stops. Return whether to continue."""
         with self._wake:
             while not (self._arrived or self._stops or self._closing or len(self._scheduler)):
                 self._wake.wait()

@@ -21,7 +21,7 @@ _STATIC_ROPE = {"default", "linear", "llama3", "yarn"}  # angles depend on the p
 
 
 class _Layer:
-    """What one decoder layer needs."""
+    """Weights of one decoder layer."""
 
     def __init__(self, layer: Any) -> None:
         attention, mlp = layer.self_attn, layer.mlp
@@ -40,7 +40,7 @@ class FusedLlama:
     """Runs a Llama, Mistral or Qwen2 checkpoint: in float32 on a CPU, or over a paged KV cache."""
 
     def __init__(self, model: Any, max_seq_len: int) -> None:
-        """Take the weights out of a transformers model."""
+        """Take the weights from a transformers model."""
         config = model.config
         decoder = model.model
         self.num_heads: int = config.num_attention_heads
@@ -65,7 +65,7 @@ class FusedLlama:
         rows: torch.Tensor | None,
         segments: Sequence[Attending],
     ) -> torch.Tensor:
-        """Return logits [rows, vocab_size] for ids and positions [tokens]; rows None: of all."""
+        """Return logits [rows, vocab_size] for ids and positions [tokens]. rows None: all rows."""
         hidden = F.embedding(ids, self._embedding)
         angles = self._angles[positions]  # [tokens, 2, 1, size]
         for i, layer in enumerate(self._layers):
@@ -88,7 +88,7 @@ class FusedLlama:
         angles: torch.Tensor,
         segments: Sequence[Attending],
     ) -> torch.Tensor:
-        """Add attention to hidden [tokens, width]."""
+        """Return hidden [tokens, width] plus the attention output."""
         normed = F.rms_norm(hidden, layer.attention_norm.shape, layer.attention_norm, self._eps)
         mixed = layer.qkv(normed).view(len(hidden), -1, self._size)
         turned = self.num_heads + self._kv_heads

@@ -37,11 +37,11 @@ class LogProbRecorder:
                 self._top_ids.append(ids.int().cpu())
 
     def note(self, values: Sequence[float]) -> None:
-        """Add tokens whose log-probabilities are known, without alternatives."""
+        """Add tokens with known log-probabilities, without alternatives."""
         self._values += values
 
     def skip(self, count: int) -> None:
-        """Add tokens that nothing precedes: their rows are zeros."""
+        """Add tokens without predecessors. Their rows are zeros."""
         self._values += [0.0] * count
         if self._num_top:
             self._top_values.append(torch.zeros(count, self._num_top))

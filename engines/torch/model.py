@@ -33,7 +33,7 @@ class PackedModel:
 
     Attributes:
         vocab_size: width of its logits.
-        kv_shape: what one token's keys and values look like.
+        kv_shape: shape of one token's keys and values.
         cache: keys and values of past tokens.
 
     """
@@ -78,9 +78,9 @@ class PackedModel:
         segments: Sequence[Packed],
         choices: Sequence[TokenChoice | None] = (),
     ) -> StepLogits:
-        """Run the segments' tokens, ids [all tokens]; return the logits of all rows wanted.
+        """Run the segments' tokens, ids [all tokens]; return the logits of all requested rows.
 
-        choices: of each segment, if the model `chooses`.
+        choices: one per segment, if the model `chooses`.
         """
         if self._paged:
             return self._paged.step(ids, segments, choices)
@@ -147,7 +147,7 @@ class PackedModel:
         return int(plain.shape[-1])
 
     def _speed_up(self, vocab_size: int) -> None:
-        """Replace what is slow: of small models on a CPU, and of all over a paged cache."""
+        """Replace slow parts: of small models on a CPU, and of all models over a paged cache."""
         max_seq_len = self._settings.max_seq_len
         if isinstance(self.cache, PagedKVCache):
             if not supports(self._model):

@@ -1,4 +1,4 @@
-"""What a request does to logits, by transformers' own processors if it has them."""
+"""Processes logits as a request asks, with transformers' own processors where they exist."""
 
 from __future__ import annotations
 

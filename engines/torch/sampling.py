@@ -1,4 +1,4 @@
-"""From logits to tokens, for one call."""
+"""Chooses the tokens of one call from logits."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ class TorchSampler:
         return (self._warped(logits) / exponentials_of(keys, self.vocab_size)).argmax(-1)
 
     def send_drafts(self, drafts: Sequence[int], first: int) -> SentDrafts:
-        """Send what drafts are verified with by logits to the device."""
+        """Copy the inputs for verifying drafts by their logits to the device."""
         assert self._draft_logits is not None
         count, seed, constant = len(drafts), self.seed, self._threshold
         purposes = [Purpose.RESIDUAL] * count + [Purpose.SAMPLE]
@@ -105,11 +105,11 @@ class TorchSampler:
         )
 
     def verify_by_logits(self, logits: torch.Tensor, sent: SentDrafts) -> torch.Tensor:
-        """Verify on the device: what `verify` emits, padded with -1: [drafts + 1]."""
+        """Run `verify` on the device: return the emitted tokens, padded with -1: [drafts + 1]."""
         return verify_at_once(self._warped(logits), sent)
 
     def verify(self, scores: Rows, drafts: Sequence[int], first: int) -> list[int]:
-        """Return the tokens that a verification emits, by scores [len(drafts) + 1, vocab_size]."""
+        """Return the tokens that a verification emits; scores: [len(drafts) + 1, vocab_size]."""
         if self._greedy and isinstance(scores, torch.Tensor):
             return verify_ids(drafts, self.choose(scores, first))
         if self._greedy or self._draft_logits is None:

@@ -1,4 +1,4 @@
-"""Which tokens the next forward pass computes."""
+"""Chooses the tokens that the next forward pass computes."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ class Scheduler:
     """Admits waiting calls in order of arrival and shares each step's tokens among running ones.
 
     A call is admitted when the KV cache has enough blocks for all of its tokens; later calls wait
-    for it. A step takes the call that has waited longest, then all calls that are one step from an
-    answer (decoding, verifying), then chunks of longer prompts, up to `max_batch_tokens`. Served
-    calls go to the end of the queue.
+    for it. A step serves the call that has waited longest, then all calls that are one step from an
+    answer (decoding, verifying), then chunks of longer prompts, up to `max_batch_tokens` tokens.
+    Served calls move to the end of the queue.
     """
 
     def __init__(self, cache: KVCache, max_batch_tokens: int) -> None:
@@ -44,7 +44,7 @@ class Scheduler:
             self.running.append(self.waiting.popleft())
 
     def in_the_way(self) -> Iterator[TorchSequence]:
-        """Yield calls to end now, the latest first, because others need their branches' blocks."""
+        """Yield calls to end now, latest first, because others need their branches' blocks."""
         for call in reversed(self.calls):
             if not self._cache.lent_too_much:
                 return
@@ -68,7 +68,7 @@ class Scheduler:
         return chosen
 
     def remove(self, sequence: TorchSequence, *, keep: bool) -> None:
-        """Remove a call; keep: leave its keys and values for reuse. May be repeated."""
+        """Remove a call. keep: whether to keep its keys and values for reuse. May be repeated."""
         if sequence.over:
             return
         sequence.over = True

@@ -1,4 +1,4 @@
-"""Rows of logits that a call's tokens are chosen from, each made when it is read."""
+"""Rows of logits that a call's tokens are chosen from, computed when they are read."""
 
 from __future__ import annotations
 

@@ -79,17 +79,20 @@ class TorchSequence:
 
     @property
     def max_new(self) -> int:
-        """The most tokens after the context, unverified drafts included."""
+        """Maximum number of tokens after the context, unverified drafts included."""
         return max(self.request.max_new_tokens, len(self.request.draft_ids) + 1)
 
     @property
     def max_length(self) -> int:
-        """The most keys and values that the call may need: not the last new token's."""
+        """Maximum number of keys and values that the call needs; the last token needs none."""
         return self.prompt_length + self.max_new - 1
 
     @property
     def reusable(self) -> int:
-        """Leading tokens that may come from the cache: the last one's logits are always needed."""
+        """Number of leading tokens that may come from the cache.
+
+        The last token's logits are needed.
+        """
         return 0 if self.wants_all_rows else self.prompt_length - 1
 
     @property
@@ -281,7 +284,7 @@ class TorchSequence:
 
 
 def _taken(parts: list[torch.Tensor]) -> Floats | None:
-    """Join and clear the parts [n, vocab_size]; None: there are none."""
+    """Join and clear the parts [n, vocab_size]; return None without parts."""
     if not parts:
         return None
     array: Floats = torch.cat(parts).float().cpu().numpy()

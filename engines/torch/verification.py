@@ -1,4 +1,4 @@
-"""Which draft tokens the target keeps, and the one token it adds.
+"""Verification: decides which draft tokens the target keeps, and adds one token.
 
 Both rules leave the target's distribution untouched: Leviathan et al. 2023 (arXiv:2211.17192),
 Chen et al. 2023 (arXiv:2302.01318). The number of accepted tokens is `len(emitted) - 1`.
@@ -88,7 +88,7 @@ def verify_at_once(p: torch.Tensor, sent: SentDrafts) -> torch.Tensor:
 
 
 def residual(p: torch.Tensor, q: torch.Tensor) -> torch.Tensor:
-    """Return max(0, p - q), what a correction is drawn from; p if rounding leaves nothing."""
+    """Return max(0, p - q), from which a correction is drawn; p if rounding leaves nothing."""
     left = (p - q).clamp_(min=0)
     return torch.where(left.sum() > 0, left, p)
 

@@ -1,1 +1,1 @@
-"""vLLM in its own process, which verifies the loop's drafts, drafts, or speculates by itself."""
+"""The vLLM engine, in its own process: verifies the loop's drafts, drafts, or does both itself."""

@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 
 
 class VllmEngine:
-    """Serves a checkpoint by vLLM; see `engines.engine.Engine`.
+    """Serves a checkpoint with vLLM; see `engines.engine.Engine`.
 
     Attributes:
         steps: vLLM's forward passes since the start.
@@ -112,7 +112,7 @@ class VllmEngine:
                 log.exception("an answer could not be delivered")
 
     def _fail_all(self) -> None:
-        """Answer the calls that vLLM no longer will."""
+        """Send an error to all calls that vLLM will no longer answer."""
         with self._lock:
             keys, ended = list(self._calls), self._ended
         for key in keys:

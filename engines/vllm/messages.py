@@ -31,7 +31,7 @@ class Ready(NamedTuple):
 
 
 class Stepped(NamedTuple):
-    """Answers, by the keys of their calls. steps: vLLM's forward passes since the start."""
+    """Answers, keyed by call number. steps: vLLM's forward passes since the start."""
 
     steps: int
     answers: list[tuple[int, EngineResponse]]

@@ -129,7 +129,7 @@ class DraftScheduler(Scheduler):  # type: ignore[misc]
         ]
 
     def get_grammar_bitmask(self, scheduler_output: Any) -> Any:
-        """Return the allowed tokens of each place, which vLLM calls a grammar bitmask."""
+        """Return the tokens allowed at each position, which vLLM calls a grammar bitmask."""
         request_ids = [i for i in self._constrained(scheduler_output) if i in self.requests]
         if not request_ids:
             return super().get_grammar_bitmask(scheduler_output)
@@ -177,7 +177,7 @@ class NoProposer:
 
 
 def draft_probs(request: EngineRequest) -> NDArray[np.float32] | None:
-    """Return what the draft tokens [k] were drawn from, [k, vocab_size]; None: compare ids."""
+    """Return the probabilities [k, vocab_size] of the draft tokens [k], or None to compare ids."""
     if request.draft_logits is None or request.sampling.greedy:
         return None
     probs: NDArray[np.float32] = np.exp(log_softmax(warp(request.draft_logits, request.sampling)))

@@ -157,7 +157,7 @@ class VllmCall:
         return len(self._tokens) > self._answered
 
     def take(self, completion: Any) -> bool:
-        """Take in new tokens; return whether the answer ends here."""
+        """Add new tokens; return whether the answer ends here."""
         self._last_token_time_ns = time.time_ns()
         self._first_token_time_ns = self._first_token_time_ns or self._last_token_time_ns
         new = list(completion.token_ids)

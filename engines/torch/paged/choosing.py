@@ -47,7 +47,7 @@ class TokenChooser:
         counts: Sequence[int],
         device: torch.device,
     ) -> None:
-        """Send what choosing needs to the device before the step runs: later it would wait for it.
+        """Copy the inputs to the device before the step: later, the copy would wait for it.
 
         choices: of each call in the step; None: it chooses for itself. counts: rows of each call.
         """

@@ -20,7 +20,7 @@ class PagePool:
     """
 
     def __init__(self, shape: KVShape, pages: int, page_tokens: int) -> None:
-        """Make room for pages and one of padding. Raises NotImplementedError."""
+        """Allocate the pages, and one for padding. Raises NotImplementedError."""
         [heads, size], *others = {layer[:2] for layer in shape.layers}
         if others or any(key != value for _, key, value in shape.layers):
             raise NotImplementedError("paged_kv_cache needs layers of one shape")
@@ -36,7 +36,7 @@ class PagePool:
 
     @classmethod
     def like(cls, other: PagePool, pages: int) -> PagePool:
-        """Return a small one of one layer, to try things in."""
+        """Return a small pool with one layer, for tests of attention."""
         _, _, _, page_tokens, heads, size = other.memory.shape
         dtype, device = other.memory.dtype, other.memory.device
         return cls(KVShape(((heads, size, size),), dtype, device), pages, page_tokens)

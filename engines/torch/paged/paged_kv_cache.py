@@ -61,7 +61,7 @@ class PagedKVCache(KVCache):
 
     @property
     def lent_too_much(self) -> bool:
-        """Whether a call waits for pages that branches have."""
+        """Whether a call waits for pages that branches hold."""
         lent = any(entry.lent_blocks for entry in self._entries)
         return lent and self._waiting_for > self._available(keep=None)
 
@@ -118,7 +118,7 @@ class PagedKVCache(KVCache):
         self._forget(entry)
 
     def _share(self, source: PagedEntry | None, shared: int, max_length: int) -> PagedEntry | None:
-        """Return a new entry that begins with `shared` tokens of `source`; None: too few pages."""
+        """Return a new entry that shares `shared` tokens of `source`; None: too few pages."""
         full = shared // self._block
         common = source.pages[:full] if source else []
         if not self._make_free(self.blocks_for(max_length) - full, keep=source):
@@ -155,7 +155,10 @@ class PagedKVCache(KVCache):
         return self.pool.num_free + self.pool.freed_by([_pages(entry) for entry in idle])
 
     def _make_free(self, pages: int, keep: KVEntry | None) -> bool:
-        """Forget idle entries, least recently used first, until ``pages`` are free; or none."""
+        """Evict idle entries, least recently used first, until ``pages`` are free.
+
+        If that isn't possible, evict none.
+        """
         if self._available(keep) < pages:
             return False
         for entry in list(self._entries):
@@ -183,7 +186,7 @@ class PagedKVCache(KVCache):
         entry.lent_blocks = 0
 
     def _pages_of_a_branch(self, tokens: int) -> int:
-        """Return the most pages of its own that a branch of ``tokens`` may need."""
+        """Return the maximum number of own pages that a branch of ``tokens`` may need."""
         return self.blocks_for(self._block - 1 + tokens)
 
 

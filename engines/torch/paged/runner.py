@@ -127,7 +127,7 @@ class PagedRunner:
         return self._padded(bucket, ids, rows, wanted)
 
     def _bucket(self, rows: Sequence[PagedRow]) -> Bucket | None:
-        """Return the cheapest size that these texts fit into; None: there is none."""
+        """Return the cheapest size that fits these texts, or None."""
         page_tokens = self._pool.page_tokens
         return next((b for b in self.buckets if b.holds(rows, page_tokens)), None)
 
@@ -156,7 +156,7 @@ class PagedRunner:
             self._run_padded(bucket)
 
     def _run_padded(self, bucket: Bucket) -> None:
-        """Do it kernel by kernel: what a graph holds."""
+        """Run the batch kernel by kernel; a graph holds the same kernels."""
         logits = self._run(_batch(self._numbers, bucket), None)
         self._logits[: bucket.tokens].copy_(logits)
         torch.argmax(logits, -1, out=self._best[: bucket.tokens])
