@@ -33,7 +33,7 @@ NO_VARIABLES: Mapping[str, Any] = MappingProxyType({})
 
 
 class ChatTemplateError(ValueError):
-    """A chat can't be rendered; the text is one line."""
+    """A chat can't be rendered. The message is one line."""
 
 
 class ChatTemplate:
@@ -138,7 +138,7 @@ def _configuration(folder: Path) -> dict[str, Any]:
 
 
 def _content(token: Any) -> str | None:
-    """Return the text of a token, which a configuration has as a string or an object."""
+    """Return the text of a token, which the configuration stores as a string or an object."""
     content = token.get("content") if isinstance(token, dict) else token
     return content if isinstance(content, str) else None
 

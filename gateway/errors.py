@@ -1,4 +1,4 @@
-"""Errors in the format of OpenAI's clients."""
+"""Error responses in OpenAI's format."""
 
 from __future__ import annotations
 
@@ -60,9 +60,9 @@ _TYPES = {
 
 
 class ApiError(Exception):
-    """An error that the client gets. message: one line that says what to fix.
+    """An error response. message: one line that says what to fix.
 
-    param: the field at fault. code: for programs.
+    param: the invalid field. code: machine-readable name of the error.
     """
 
     def __init__(
@@ -111,7 +111,7 @@ def bad_request(message: str, *, param: str | None = None, code: ApiCode | None 
 
 
 def api_error(error: Exception) -> ApiError:
-    """Return the error that a client gets. The details of an unexpected one go to the log only."""
+    """Convert an exception to an error response. Details of an unexpected one are only logged."""
     if isinstance(error, ApiError):
         return error
     LOG.error("a request failed", exc_info=error)

@@ -149,7 +149,7 @@ class ServedModels:
 
 
 def served_models(configs: Iterable[Mapping[str, Any]]) -> ServedModels:
-    """Read the configurations of all models of a server; raise ApiError if there is no loop."""
+    """Read the configurations of all models of a server; raise ApiError if none has a loop."""
     by_name = {config["name"]: config for config in configs}
     loops = [name for name, config in by_name.items() if _has(config, "preprocessing_model")]
     if len(loops) != 1:

@@ -1,4 +1,4 @@
-"""Runs work for requests until the client leaves or the gateway stops."""
+"""Runs a request's work until the client disconnects or the gateway stops."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LONG = 20_000  # characters of text, or work that takes as long
 
 
 async def aside(length: int, work: Callable[[], Result]) -> Result:
-    """Do the work here, or on a thread if it is long, since all streams share the event loop."""
+    """Run the work here, or on a thread if it is long, since all streams share the event loop."""
     return await asyncio.to_thread(work) if length > LONG else work()
 
 
@@ -47,7 +47,7 @@ async def _gone(receive: Receive) -> None:
 
 
 class UnderWay:
-    """The tasks that work for requests, which an error ends when the gateway stops.
+    """Tasks that work for requests. When the gateway stops, they end with an error.
 
     All of them run in one event loop.
     """

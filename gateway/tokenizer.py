@@ -161,7 +161,7 @@ class ChatTokenizer:
         return self._ends_with(ids, END_OF_THOUGHTS)
 
     def hides(self, text: str) -> bool:
-        """Whether a text is a special token, which answers don't show."""
+        """Return whether a text is a special token, which answers don't show."""
         return text in self._special_tokens
 
     def token(self, token_id: int) -> str:
@@ -169,7 +169,7 @@ class ChatTokenizer:
         return self._tokenizer.id_to_token(token_id) or ""
 
     def token_text(self, token_id: int) -> str:
-        """Return what a token adds to a text; U+FFFD for bytes that aren't a character."""
+        """Return the text that a token adds; U+FFFD for bytes that aren't a character."""
         if token_id not in self._token_texts:
             before = self.decode(self._line_end)
             # After other text, since some tokenizers remove the space before the first word.

@@ -40,13 +40,13 @@ class GuideAutomaton:
 
     @property
     def most_bytes(self) -> int:
-        """Upper bound of its current memory."""
+        """Upper bound on its current memory use in bytes."""
         grown = min(self._seconds * BYTES_PER_SECOND, MOST_STATES * STATE_BYTES)
         return self.tried.num_bytes + int(grown)
 
     @property
     def untouched(self) -> bool:
-        """Whether no answer has made it grow yet."""
+        """Whether no answer has extended it yet."""
         return not self._seconds
 
     def new_matcher(self) -> LLMatcher:
@@ -55,7 +55,7 @@ class GuideAutomaton:
 
     @contextmanager
     def at_work(self) -> Iterator[None]:
-        """Lock it and count the time."""
+        """Lock the automaton and measure the time."""
         with self._lock:
             began = perf_counter()
             try:
@@ -64,11 +64,11 @@ class GuideAutomaton:
                 self._seconds += perf_counter() - began
 
     def error(self) -> str:
-        """Return why its matchers are no longer valid; an empty string if they are.
+        """Return the reason why its matchers are invalid, or an empty string if they are valid.
 
-        The library notices it only when it computes a mask or takes a token that isn't cached. The
-        probe is at a place where nothing is forced, and computes the same mask each time, which
-        takes a microsecond.
+        The library notices an error only when it computes a mask or processes a token that isn't
+        cached. The probe is at a position where nothing is forced, and computes the same mask each
+        time, which takes a microsecond.
         """
         mask = self._probe.compute_bitmask()
         if self._probe_is_forced and not self._probe.is_error():

@@ -1,12 +1,12 @@
-"""Closes objects: by default, they have only the properties that their schema declares.
+"""Closes objects: by default, they may have only the properties that their schema declares.
 
 JSON Schema allows additional properties. Schemas of pydantic and other tools don't set
 `additionalProperties`, and models then invent properties until they run out of tokens. So an object
 with `properties` or `patternProperties` is closed by default, as in xgrammar and llama.cpp.
 
 Closing works like `unevaluatedProperties`: if several schemas apply to one object (`allOf`,
-`anyOf`, `oneOf`, `$ref`), it has the names of all of them. llguidance lacks that keyword, which is
-implemented in the same way.
+`anyOf`, `oneOf`, `$ref`), its names are those that any of them declares. llguidance lacks that
+keyword; it is implemented here in the same way.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ Part = dict[str, Any]
 def close_objects(schema: Part, *, by_default: bool) -> None:
     """Set the additional properties of all objects in a schema.
 
-    by_default: close objects whose schema doesn't decide it. They stay open if parts of the schema
-    have an `$id`, since the targets of references aren't known then.
+    by_default: close objects whose schema doesn't say whether they are open. They stay open if
+    parts of the schema have an `$id`, because the targets of references aren't known in that case.
     """
     definitions = Definitions(_copied(schema))
     closer = _Closer(definitions, rest=not by_default or definitions.has_other_roots)

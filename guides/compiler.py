@@ -1,4 +1,4 @@
-"""Compiles guides, and caches them."""
+"""Compiles guides and caches the results."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class GuideCompiler:
             self._attempts[0].worker.start()
 
     def close(self) -> None:
-        """End the workers; raise GuideUndecided for the guides in them."""
+        """Stop the workers; raise GuideUndecided for the guides they are compiling."""
         for attempt in self._attempts:
             attempt.worker.close()
 
@@ -103,7 +103,7 @@ class GuideCompiler:
     def _try(
         self, attempt: Attempt, guide: Guide, end_ids: Sequence[int], check: Callable[[], None]
     ) -> GuideMatcher:
-        """Compile a guide after a worker has, unless another request has done so meanwhile."""
+        """Compile a guide after a worker has checked it, unless another request already did."""
         check()
         automaton = self._known(guide)
         if automaton is None:
@@ -188,7 +188,7 @@ class GuideCompiler:
 
 
 class LowPriorityThread:
-    """Does one task at a time, with a low priority."""
+    """Runs one task at a time on a low-priority thread."""
 
     def __init__(self) -> None:
         self._thread = ThreadPoolExecutor(1, initializer=os.nice, initargs=(NICENESS,))
@@ -213,7 +213,7 @@ class Attempt(NamedTuple):
 def _vocabulary(
     tokenizer: LLTokenizer, size: int, end_ids: Sequence[int], added: Sequence[int]
 ) -> Vocabulary:
-    """Return the vocabulary for matchers. added: the tokens that may be special."""
+    """Return the vocabulary for matchers. added: added tokens, which may be special."""
     special = np.zeros(-(-size // WORD_BITS) * WORD_BITS, bool)
     special[[token for token in added if tokenizer.is_special_token(token)]] = True
     bits = np.packbits(special, bitorder="little")

@@ -1,4 +1,4 @@
-"""Schemas that no finite text fits, such as a list that must contain itself."""
+"""Finds schemas that no finite text matches, such as a list that must contain itself."""
 
 from __future__ import annotations
 

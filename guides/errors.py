@@ -10,7 +10,7 @@ class GuideError(Exception):
 
 
 class GuideUndecided(GuideError):
-    """A guide could not be checked, for a reason that may pass."""
+    """A guide could not be checked, for a temporary reason."""
 
 
 class GuideTakesLong(GuideUndecided):
@@ -30,7 +30,7 @@ class GuideWarning(UserWarning):
 
 
 def shortened(reason: str) -> str:
-    """Shorten a reason that repeats a long guide, in its middle."""
+    """Shorten an error message that repeats a long guide, by cutting out its middle."""
     if len(reason) <= LONGEST_REASON:
         return reason
     half = LONGEST_REASON // 2

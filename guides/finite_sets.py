@@ -24,10 +24,10 @@ Part = dict[str, Any]
 
 
 def list_values(schema: Part, *, strict: bool) -> None:
-    """Rewrite sets with keywords that the library has.
+    """Rewrite `uniqueItems` and `propertyNames` with keywords that the library supports.
 
-    strict: whether to raise GuideError if the items of a set can't be kept unique; otherwise they
-    may repeat, and GuideWarning is issued.
+    strict: raise GuideError if the items of a set can't be kept unique. Otherwise they may repeat,
+    and a GuideWarning is issued.
     """
     definitions = Definitions(schema)
     for part in list(schemas_of(schema)):

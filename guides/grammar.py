@@ -109,7 +109,7 @@ def _ebnf(text: str) -> str:
 
 
 def _unescaped(found: re.Match[str]) -> str:
-    """Return the character of an escape; the library would drop leading zeros."""
+    """Return the character that an escape represents; the library would drop leading zeros."""
     if (number := found[1] or found[2]) is None:
         return found[0]
     code = int(number, 16)
@@ -117,7 +117,7 @@ def _unescaped(found: re.Match[str]) -> str:
 
 
 def _choice(text: str) -> str:
-    """Return the grammar of one of several texts."""
+    """Return a grammar that matches any one of the given texts."""
     try:
         choices = json.loads(text)
     except (ValueError, RecursionError):
@@ -130,7 +130,7 @@ def _choice(text: str) -> str:
 
 
 def _literally(text: str) -> str:
-    """Return a regular expression that matches only ``text``."""
+    """Return an escaped regular expression that matches only ``text``."""
     return "".join(c if c.isalnum() else f"\\x{{{ord(c):x}}}" for c in text)
 
 

@@ -131,7 +131,7 @@ class GuideMatcher:
         return taken
 
     def forced(self, most: int) -> list[int]:
-        """Return up to ``most`` next tokens to which there is no alternative."""
+        """Return up to ``most`` next tokens that have no alternative."""
         tokens = self.take_forced(most)
         self._go_back(len(tokens))
         return tokens
@@ -160,7 +160,7 @@ class GuideMatcher:
         return taken
 
     def _go_back(self, count: int) -> None:
-        """Undo the last tokens."""
+        """Undo the last ``count`` tokens."""
         if count:
             self._checked(lambda: self._matcher.rollback(count))
             del self._followed[-count:]

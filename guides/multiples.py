@@ -47,7 +47,7 @@ def _check(divisor: Decimal) -> None:
 
 
 def _scaled(divisor: Decimal) -> tuple[int, int]:
-    """Return the digits of a divisor as an integer, and the number of decimals."""
+    """Return a divisor as an integer without decimal point, and its number of decimals."""
     decimals = max(0, -int(divisor.normalize().as_tuple().exponent))
     return int(divisor.scaleb(decimals)), decimals
 

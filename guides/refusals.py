@@ -1,4 +1,4 @@
-"""Classifies rejected guides by keyword, for a metric."""
+"""Classifies rejected guides by the keyword at fault, for a metric."""
 
 from __future__ import annotations
 

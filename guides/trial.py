@@ -101,7 +101,7 @@ class Worker:
         return Tried(answer["grammar"], answer["num_bytes"], tuple(answer["warnings"]))
 
     def _answer(self) -> dict[str, Any]:
-        """Return the answer to the last job, and skip reports about idle copies."""
+        """Return the answer to the last job, skipping reports about idle copies."""
         while self._jobs.poll(SILENT_SECONDS):
             answer: dict[str, Any] = json.loads(self._jobs.recv_bytes())
             if answer["number"] == self._number:
@@ -110,7 +110,7 @@ class Worker:
 
 
 def python() -> str:
-    """Return the path of this interpreter's program."""
+    """Return the path of the Python executable that runs this process."""
     return f"{sys.base_exec_prefix}/bin/python{sys.version_info.major}.{sys.version_info.minor}"
 
 

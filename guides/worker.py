@@ -51,7 +51,7 @@ LIBC: Final = ctypes.CDLL(None)
 
 
 def read_tokenizer(read: Tokenizer, vocab_size: int, end_ids: Sequence[int]) -> LLTokenizer:
-    """Return the library's form of a tokenizer, with our end-of-sequence ids.
+    """Convert a tokenizer to the library's format, with our end-of-sequence ids.
 
     Raises GuideError if the library can't read it.
     """
@@ -119,7 +119,7 @@ def _bound() -> None:
 
 
 def _answer(tokenizer: LLTokenizer, guide: Guide) -> dict[str, Any]:
-    """Return the fields of `Tried`, or the reason of a rejection."""
+    """Return the fields of `Tried`, or the reason for a rejection."""
     trim_heap()
     before = _heap_bytes()
     try:
@@ -148,7 +148,7 @@ def _answer(tokenizer: LLTokenizer, guide: Guide) -> dict[str, Any]:
 
 
 def _begin(answer: LLMatcher, end_ids: Sequence[int]) -> None:
-    """Do the loop's first steps, at which some guides fail or compute for minutes."""
+    """Perform the loop's first steps, at which some guides fail or compute for minutes."""
     legal = int.from_bytes(answer.compute_bitmask(), "little")
     for end in end_ids:
         legal &= ~(1 << end)

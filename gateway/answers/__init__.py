@@ -1,1 +1,1 @@
-"""Answers: from the chunks of the loop to the objects of responses."""
+"""Converts the loop's chunks to the objects of responses."""

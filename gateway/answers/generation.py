@@ -1,4 +1,4 @@
-"""Generates the answers of one request: concurrently, and cancelled together."""
+"""Generates the answers of one request, concurrently. They are cancelled together."""
 
 from __future__ import annotations
 
@@ -87,9 +87,9 @@ async def generate(
 def in_client_terms(
     error: ApiError, fields: Mapping[str, str], guide: AskedGuide | None
 ) -> ApiError:
-    """Return an entry's error with the names of the fields that the client sent.
+    """Return an entry's error, renamed to the fields that the client sent.
 
-    fields: by the names of the entries' inputs.
+    fields: client fields by the names of the entries' inputs.
     """
     if error.status != HTTPStatus.BAD_REQUEST:
         return error
@@ -116,7 +116,7 @@ def _named(message: str, fields: Mapping[str, str]) -> tuple[str | None, str]:
 
 
 class Exchange:
-    """One request and its answers. explain: makes the client's error of an entry's."""
+    """One request and its answers. explain: converts an entry's error to the client's."""
 
     def __init__(
         self,

@@ -87,8 +87,9 @@ def _shown(
 ) -> tuple[str, bytes | None]:
     """Return a token's text and bytes without those that are missing from the text.
 
-    A stop string cuts off some, and some tokenizers remove the space before the first word. shown:
-    the part of the text that the token completes; ``length`` characters unless it was cut.
+    A stop string cuts off some characters, and some tokenizers remove the space before the first
+    word. shown: the part of the text that the token completes; ``length`` characters unless it was
+    cut.
     """
     text, raw = tokenizer.token_text(token), tokenizer.token_bytes(token)
     if UNREADABLE not in text:

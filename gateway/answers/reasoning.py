@@ -56,7 +56,7 @@ class ReasoningSplitter:
         return Split(self._inside(thoughts[:length]))
 
     def end(self) -> Split:
-        """Return the text that was held back, at the end of the answer."""
+        """Return the withheld text at the end of the answer."""
         held, self._held = self._held, ""
         return Split(self._inside(held.rstrip(SPACE))) if self._thinks else Split(content=held)
 
@@ -68,6 +68,6 @@ class ReasoningSplitter:
 
 
 def _length_before_edge(thoughts: str) -> int:
-    """Return how many characters can't be part of an end tag or of white space before one."""
+    """Return the number of characters that can't be part of an end tag or the space before it."""
     begun = next(n for n in range(len(END) - 1, -1, -1) if thoughts.endswith(END[:n]))
     return len(thoughts[: len(thoughts) - begun].rstrip(SPACE))

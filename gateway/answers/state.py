@@ -14,7 +14,7 @@ from tandem.gateway.triton.backend import ResponseChunk
 
 
 class Addition(NamedTuple):
-    """What a chunk adds to an answer. An answer that isn't streamed has one chunk.
+    """The part of an answer that one chunk adds. An answer that isn't streamed has one chunk.
 
     first: whether the chunk is the first one. tokens: those whose text is complete, if the request
     asked for details of them. rest: text at the end of the answer that belongs to no token.
@@ -31,7 +31,7 @@ class Addition(NamedTuple):
 
 
 class Echo(NamedTuple):
-    """The prompt that an answer begins with.
+    """The prompt at the start of an answer.
 
     text: as the client sent it. num_received: characters of the first chunk that show the prompt;
     the loop decodes prompt and answer together.

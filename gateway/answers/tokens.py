@@ -1,4 +1,4 @@
-"""Which text belongs to which token of an answer."""
+"""Assigns text to the tokens of an answer."""
 
 from __future__ import annotations
 
@@ -76,6 +76,6 @@ class TokenTexts:
 def top_tokens(
     chunk: ResponseChunk, ids: Tensor, log_probs: Tensor, count: int
 ) -> Sequence[list[tuple[int, float]]]:
-    """Return the most likely tokens at each of ``count`` positions; empty lists if not sent."""
+    """Return the most likely tokens at each of ``count`` positions; empty lists without details."""
     rows = zip(chunk.extras.get(ids, ()), chunk.extras.get(log_probs, ()), strict=True)
     return [list(zip(*row, strict=True)) for row in rows] or [[] for _ in range(count)]

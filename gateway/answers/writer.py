@@ -47,7 +47,7 @@ DONE = b"data: [DONE]\n\n"
 
 
 class Writer(ABC):
-    """Writes what the client gets for one request: one object, or the events of a stream.
+    """Writes the response to one request: one object, or the events of a stream.
 
     An API with other objects overrides ``whole``, ``chunk``, ``end`` and ``failure``. answers: all
     choices of the first prompt precede all choices of the next.
@@ -79,7 +79,7 @@ class Writer(ABC):
 
     @property
     def usage(self) -> Usage:
-        """Tokens so far. A prompt counts once, even if it has several choices."""
+        """Token counts so far. A prompt counts once, even if it has several choices."""
         firsts = self._answers[:: self._body.n]
         prompts = sum(len(answer.prompt) for answer in firsts)
         new = sum(answer.num_tokens for answer in self._answers)

@@ -1,1 +1,1 @@
-"""Guides of answers: from the fields of a request to the grammar that the entries get."""
+"""Guides of answers: converts the fields of a request to a grammar for the entries."""

@@ -1,4 +1,4 @@
-"""The guide of a chat's answer: of its reasoning, its content and its calls."""
+"""Builds the guide of a chat's answer: for its reasoning, its content and its calls."""
 
 from __future__ import annotations
 

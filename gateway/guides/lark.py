@@ -1,4 +1,4 @@
-"""Pieces of grammars in llguidance's dialect of Lark (its docs/syntax.md)."""
+"""Building blocks for grammars in llguidance's dialect of Lark (its docs/syntax.md)."""
 
 from __future__ import annotations
 

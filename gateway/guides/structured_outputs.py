@@ -45,7 +45,7 @@ class AskedGuide(NamedTuple):
     parts: tuple[Part, ...] = ()
 
     def blamed(self, reason: str) -> tuple[str, str]:
-        """Return the field at fault, and what is wrong with it."""
+        """Return the invalid field and the error message."""
         found = PLACE.match(reason)
         line = int(found[1]) if found else 0
         part = max((part for part in self.parts if part.line <= line), default=None)
@@ -69,7 +69,7 @@ def with_options(schema: Mapping[str, Any], **options: bool) -> Mapping[str, Any
 
 
 def asked_guide(field: str, kind: GuideKind, value: Any) -> AskedGuide:
-    """Return the guide with the value of a field.
+    """Return the guide that a field's value describes.
 
     A grammar with a rule that has ``::=`` is llama.cpp's EBNF, any other is Lark.
     """

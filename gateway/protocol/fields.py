@@ -101,7 +101,7 @@ def taken(
 
 
 def check_plain(field: str, value: Any, level: int = 0) -> None:
-    """Reject half of a surrogate pair, which isn't text, and values that nest too deep."""
+    """Reject lone surrogates, which aren't text, and values that are nested too deeply."""
     if isinstance(value, str):
         try:
             value.encode()

@@ -116,7 +116,7 @@ class ToolCallParser:
         return self._new
 
     def end(self) -> str:
-        """Return the text that was held back, at the end of the answer."""
+        """Return the withheld text at the end of the answer."""
         left = self._held + self._text
         if self._state in (self._in_arguments, self._after_arguments, self._after_call):
             left = ""
@@ -169,7 +169,7 @@ class ToolCallParser:
         self._state = self._before_arguments
 
     def _before_arguments(self) -> bool:
-        """Hold a call back until its arguments begin or it is complete."""
+        """Withhold a call until its arguments begin or it is complete."""
         self._hold_space()
         head = HEAD.match(self._text)
         if head is None and self._text[:1] in ("", "{") and not self._object.found(self._text):

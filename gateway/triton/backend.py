@@ -200,7 +200,7 @@ class Triton:
         return [answer["config"] for answer in answers]
 
     async def _refusal(self, model: str, line: str) -> ApiError:
-        """Return the client's error for an entry's line, by its class or its code.
+        """Convert an entry's error line to the client's error, using its class or its code.
 
         An error with neither comes from Triton itself, or is unexpected.
         """

@@ -1,4 +1,4 @@
-"""One request on a gRPC stream of its own, which can be left before its end.
+"""A request on its own gRPC stream, which can be abandoned before its end.
 
 Triton serves all streams with one thread. Cancelling a stream while a response is sent can block
 this thread forever, which hangs all streams (see docs/deploy/security.md). So to leave an answer
