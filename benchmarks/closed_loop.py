@@ -76,13 +76,7 @@ SETTINGS = LoopSettings(
 
 @dataclass(frozen=True)
 class PairTimes:
-    """What calls of two engines take.
-
-    target, draft: seconds of a step. hop: seconds of a call's transport in each direction.
-    processor: seconds of the loop's processor per call. Each slope makes a step longer by this
-    fraction: verify_slope per verified draft token, batch_slope per other running call, token_slope
-    per draft token of other running verifications, branch_slope per branch after the first.
-    """
+    """Durations of the calls of two engines."""
 
     target: float
     draft: float
@@ -95,11 +89,7 @@ class PairTimes:
 
 
 class AcceptanceModel(NamedTuple):
-    """How often the draft is right.
-
-    It is right with probability alphas[s] in state s, and a text remains in s with probability
-    stay[s]. edits: an answer repeats stretches of its prompt.
-    """
+    """Probability that the draft is right."""
 
     alphas: tuple[float, ...]
     stay: tuple[float, ...] = (1.0,)
@@ -107,7 +97,7 @@ class AcceptanceModel(NamedTuple):
 
 
 class SimulatedText(NamedTuple):
-    """A prompt, the target's answer, and what the draft guesses at each place of the answer."""
+    """A prompt, the target's answer, and the draft's guesses at each position of the answer."""
 
     prompt: NDArray[np.int32]  # [PROMPT_LEN]
     answer: NDArray[np.int32]  # [n]
@@ -241,7 +231,7 @@ class Processor:
         self._free_at = 0.0
 
     def work(self, seconds: float, then: Callable[[], None]) -> None:
-        """Work for some seconds as soon as the processor is free."""
+        """Occupy the processor for ``seconds`` as soon as it is free, then call ``then``."""
         self._free_at = max(self._clock.now, self._free_at) + seconds
         self._clock.after(self._free_at - self._clock.now, then)
 
@@ -259,7 +249,7 @@ class Healthy:
 
 
 class StepsAhead:
-    """Steps that run during a call of the target, and what waits for their result."""
+    """Steps that run during a target call, and the callback that waits for their result."""
 
     def __init__(self, steps: Generator[EngineCall, EngineAnswer, Any]) -> None:
         self.steps = steps
@@ -361,7 +351,7 @@ class World:
             self.clock.advance()
 
     def begin_counting(self) -> None:
-        """Reset all figures; streams continue."""
+        """Reset all counters. Streams continue."""
         self.rounds = self.hits = 0
         for count in self._counts.values():
             count.tokens = 0
@@ -380,7 +370,7 @@ class World:
         return sum(count.rate for count in self._counts.values())
 
     def _answers(self, number: int) -> Calls:
-        """Yield what a stream waits for, request by request, and get its outcome."""
+        """Yield each effect that a stream waits for, request by request; receive its outcome."""
         count = self._counts[number] = TokenCount()
         planner, ahead_statistics = self._learned[number % len(self._learned)]
         for answer in itertools.count():
@@ -425,7 +415,7 @@ class World:
                 effect = None
 
     def _perform(self, calls: Calls, outcome: Any) -> None:
-        """Pass an outcome to a stream, and begin what it waits for next."""
+        """Pass an outcome to a stream, and start its next effect."""
         asked = calls.send(outcome)
         resume = partial(self._perform, calls)
         if isinstance(asked, Paused):
@@ -554,11 +544,7 @@ def run(
     steps_alone: int = STEPS_ALONE,
     **options: Any,
 ) -> World:
-    """Let streams decode from a cold start; return the world after ``seconds`` that count.
-
-    warm_up: seconds before these. steps_alone: steps of the target that the first stream has before
-    the others begin, as a server's first request is often alone. options: see `World`.
-    """
+    """Let streams decode from a cold start; return the world after ``seconds`` of measurement."""
     world = World(pair, draft_len, **options)
     world.enter(Phase(1, 0, languages))
     if streams > 1:

@@ -46,7 +46,7 @@ class Stream(NamedTuple):
 
 
 class ProcessorTime(NamedTuple):
-    """Milliseconds of processor time, and the streams that took them."""
+    """Milliseconds of processor time, and the streams that used it."""
 
     spent: float
     num_streams: int

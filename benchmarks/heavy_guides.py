@@ -72,7 +72,7 @@ def main() -> None:
 
 
 def listen(url: str, number: int, begun: threading.Barrier, over: threading.Event) -> list[float]:
-    """Stream one answer after the other until ``over``; return the seconds between chunks."""
+    """Stream one answer after another until ``over``. Return the seconds between chunks."""
     inputs = inputs_for(f"def number_{number}(", STREAM_TOKENS, {tensors.END_ID: -1})
     gaps: list[float] = []
     with Client(url) as client:
@@ -152,7 +152,7 @@ def others(url: str, count: int, guide_of: GuideOf) -> Iterator[Counter[str]]:
 def ask_all(
     url: str, count: int, guide_of: GuideOf, over: threading.Event, counted: multiprocessing.Queue
 ) -> None:
-    """Send one guide after the other until ``over``, with ``count`` clients."""
+    """Send one guide after another until ``over``, with ``count`` clients."""
     os.nice(19)
     with ThreadPoolExecutor(count) as clients:
         endings = [

@@ -44,7 +44,7 @@ Ask = Callable[[int, NDArray[np.int32], int], int]
 
 
 class Turn(NamedTuple):
-    """What concurrent requests did. processor_ms: per round, by process."""
+    """Results of concurrent requests. processor_ms: per round, by process."""
 
     rounds_per_second: float
     processor_ms: Mapping[str, float]

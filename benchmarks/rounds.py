@@ -1,7 +1,4 @@
-"""Rounds of Tandem's loop and of bare ones, and what they take.
-
-Bare loops are models that do nothing but call the engines.
-"""
+"""Measures rounds of Tandem's loop and of bare loops."""
 
 from __future__ import annotations
 
@@ -27,11 +24,7 @@ BARE_PARTS = ("build", "way in", "engine", "way out", "read")
 
 
 class Rounds(NamedTuple):
-    """How many rounds an answer had, and milliseconds of one on average.
-
-    orchestration: the part of the whole in which no engine worked, by the engines' own clocks.
-    parts: milliseconds of each of `BARE_PARTS`, of a bare loop.
-    """
+    """Number of rounds of an answer, and average milliseconds per round."""
 
     number: int
     whole: float
@@ -46,7 +39,7 @@ def play(
     num_tokens: int,
     more: Mapping[Tensor, Value] = MappingProxyType({}),
 ) -> Rounds:
-    """Let Tandem's loop decode tokens after ids [n], with a draft model and more inputs."""
+    """Decode tokens after ids [n] with Tandem's loop, a draft model and additional inputs."""
     inputs: dict[Tensor, Value] = {
         tensors.INPUT_IDS: ids.tolist(),
         tensors.MAX_TOKENS: num_tokens,
@@ -65,7 +58,7 @@ def play(
 def play_bare(
     connection: grpc.InferenceServerClient, loop: str, ids: NDArray[np.int32], rounds: int
 ) -> Rounds:
-    """Let a bare loop play rounds after ids [n]."""
+    """Play rounds after ids [n] with a bare loop."""
     inputs = []
     for name, values in (("input_ids", ids), ("rounds", np.array([rounds], np.int32))):
         inputs.append(grpc.InferInput(name, (1, len(values)), "INT32"))
@@ -76,7 +69,7 @@ def play_bare(
 
 
 def add_bare(models: Path, loop: str) -> None:
-    """Make a bare loop a model of the repository."""
+    """Add a bare loop to the repository as a model."""
     version = models / loop / "1"
     version.mkdir(parents=True)
     shutil.copy(SOURCES / "in_turns.pbtxt", models / loop / "config.pbtxt")

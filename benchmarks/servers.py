@@ -1,4 +1,4 @@
-"""Servers that are measured: how they start, and what their processes take."""
+"""Starts servers to measure, and reads the processor time of their processes."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def name_of(pid: int) -> str:
 
 
 def processor_seconds(server: TritonServer) -> Counter[str]:
-    """Return the processor time so far, in seconds, by model."""
+    """Return the processor time used so far, in seconds, by model."""
     spent = Counter[str]()
     for pid in server.processes:
         spent[name_of(pid)] += processor_seconds_of(pid)  # type: ignore[assignment]
@@ -75,6 +75,6 @@ def processor_seconds(server: TritonServer) -> Counter[str]:
 
 
 def processor_seconds_of(pid: int) -> float:
-    """Return the processor time of a process so far, in seconds."""
+    """Return the processor time that a process has used so far, in seconds."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / TICKS

@@ -1,4 +1,4 @@
-"""Interleaved measurements: all ways take turns, so that noise affects them equally."""
+"""Interleaved measurements: the variants alternate, so that noise affects them equally."""
 
 from __future__ import annotations
 
@@ -16,10 +16,7 @@ Outcome = TypeVar("Outcome")
 def in_turns(
     ways: Mapping[Way, Callable[[int], Outcome]], turns: int, title: str = "turns"
 ) -> dict[Way, list[Outcome]]:
-    """Measure each way once per turn; return the outcomes. A turn before the first one warms up.
-
-    A way is called with the turn's number. Every other turn runs in reverse order.
-    """
+    """Measure each variant once per turn, after a warm-up turn. Return the outcomes."""
     outcomes: dict[Way, list[Outcome]] = {way: [] for way in ways}
     for turn in track(range(turns + 1), title, transient=True):
         for way in list(ways)[:: 1 if turn % 2 else -1]:

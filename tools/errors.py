@@ -7,11 +7,11 @@ from collections.abc import Iterable
 
 
 class TandemError(Exception):
-    """An error that the user can fix: one line that says what, where and how to fix it."""
+    """An error that the user can fix. The message is one line: what, where and how to fix it."""
 
 
 def suggestion(name: str, known: Iterable[str]) -> str:
-    """Return the end of an error about an unknown name: the nearest known one, or all of them."""
+    """Return the end of a message about an unknown name: the nearest known one, or all of them."""
     names = list(known)
     near = difflib.get_close_matches(name, names, n=1)
     return f"did you mean '{near[0]}'?" if near else f"known are {', '.join(names)}"

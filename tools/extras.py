@@ -1,4 +1,4 @@
-"""Optional packages of the project, by the extras of pyproject.toml that bring them."""
+"""Maps optional packages to the extras in pyproject.toml that install them."""
 
 from __future__ import annotations
 

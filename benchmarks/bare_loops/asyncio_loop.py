@@ -8,7 +8,7 @@ from hops import BareRounds
 
 
 class TritonPythonModel:
-    """Answers how long its rounds took, in all and by part, in seconds."""
+    """Returns the duration of its rounds in seconds, in total and by part."""
 
     async def execute(self, requests: list[Any]) -> list[Any]:
         return [await self._play(request) for request in requests]

@@ -1,4 +1,4 @@
-"""The calls of a round, which both bare loops share, and their times by part."""
+"""The engine calls of a round, shared by both bare loops, with their times by part."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Hop:
 
 
 class BareRounds:
-    """Rounds of draft and target, and their times."""
+    """Rounds of draft and target calls, with their times."""
 
     def __init__(self, request: Any) -> None:
         given = {tensor.name(): tensor.as_numpy() for tensor in request.inputs()}

@@ -10,7 +10,7 @@ from hops import BareRounds
 
 
 class TritonPythonModel:
-    """Answers how long its rounds took, in all and by part, in seconds."""
+    """Returns the duration of its rounds in seconds, in total and by part."""
 
     def execute(self, requests: list[Any]) -> None:
         """Play each request's rounds on a thread of its own."""

@@ -1,8 +1,4 @@
-"""Models that fail on demand: the real ones, with a fault before them.
-
-`plant` puts engine.py and tokenizer.py of this folder before the model.py that was rendered. They
-read the file `fault` in their version folder at every call. Without that file they work.
-"""
+"""Wraps the real models so that they fail on demand."""
 
 from __future__ import annotations
 
@@ -23,7 +19,7 @@ Fault = Literal["raise", "raise once", "leave", "hold", "lose once", "late"]
 
 
 def plant(models: Path) -> None:
-    """Make every engine and tokenizer of a rendered repository one that can fail."""
+    """Replace every engine and tokenizer of a rendered repository with one that can fail."""
     for name in (*ENGINES, *TOKENIZERS):
         version = models / name / "1"
         (version / "model.py").rename(version / "real_model.py")
@@ -32,14 +28,14 @@ def plant(models: Path) -> None:
 
 
 class Faults:
-    """The faults of one server's models."""
+    """Controls the faults of one server's models through files next to them."""
 
     def __init__(self, models: Path) -> None:
         self._models = models
 
     @contextmanager
     def of(self, model: str, fault: Fault) -> Iterator[None]:
-        """Let a model fail for a while."""
+        """Inject a fault into a model within the context."""
         self.begin(model, fault)
         try:
             yield
@@ -47,7 +43,7 @@ class Faults:
             self.end(model)
 
     def begin(self, model: str, fault: Fault) -> None:
-        """Let a model fail from now on."""
+        """Inject a fault into a model until ``end`` is called."""
         unfinished = self._file(model).with_suffix(".new")
         unfinished.write_text(fault)
         unfinished.rename(self._file(model))  # a call sees all of it or nothing

@@ -73,7 +73,7 @@ class StepTimes:
 
 
 def way_of(draft_len: int) -> str:
-    """Return the name of a loop's figures."""
+    """Return the name of a loop in the results."""
     return f"loop, draft_len {draft_len}" if draft_len else "target alone"
 
 

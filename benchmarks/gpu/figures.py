@@ -1,4 +1,4 @@
-"""Figures as they come, and the time that a run may take."""
+"""Logs results as they arrive, and limits the time of a run."""
 
 from __future__ import annotations
 
@@ -17,10 +17,7 @@ log = logging.getLogger(__name__)
 
 
 class FigureLog:
-    """Prints each figure at once and writes it to a file, so an aborted run keeps its figures.
-
-    num_failed: measurements that failed or had wrong texts.
-    """
+    """Prints each result at once and writes it to a file, so an aborted run keeps its results."""
 
     def __init__(self, file: Path | None) -> None:
         self.num_failed = 0
@@ -30,7 +27,7 @@ class FigureLog:
             file.write_text("")
 
     def head(self, device: torch.device, **facts: object) -> None:
-        """Add what describes the machine."""
+        """Record a description of the machine."""
         gpu = torch.cuda.get_device_name(device) if device.type == "cuda" else "no GPU"
         self.add(
             "machine",
@@ -42,13 +39,13 @@ class FigureLog:
         )
 
     def fail(self, name: str, error: Exception) -> None:
-        """Add the error of a measurement."""
+        """Record the error of a measurement."""
         self.num_failed += 1
         line = (str(error).strip() or type(error).__name__).splitlines()[0]
         self.add(f"failed: {name}", error=line)
 
     def add(self, name: str, **figures: object) -> None:
-        """Add figures under a name."""
+        """Record results under a name."""
         self.num_failed += bool(figures.get("wrong"))
         shown = {key: f"{v:.4g}" if isinstance(v, float) else v for key, v in figures.items()}
         self._console.print(f"{name}: " + ", ".join(f"{k} {v}" for k, v in shown.items()))
@@ -73,7 +70,7 @@ class TimeBudget:
 
     @property
     def left(self) -> float:
-        """Seconds until its end."""
+        """Seconds until the budget ends."""
         return self._end - self._clock()
 
     def part(self, fraction: float) -> TimeBudget:
@@ -81,7 +78,7 @@ class TimeBudget:
         return TimeBudget(self._figures, fraction * self.left, self._clock)
 
     def run(self, kind: str, name: str, measure: Callable[[], object]) -> None:
-        """Measure if there is time."""
+        """Run a measurement if there is time left."""
         if self.left <= self._longest.get(kind, 0.0):
             self._figures.add(f"left out: {name}", seconds_left=self.left)
             return

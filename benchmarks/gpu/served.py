@@ -124,7 +124,7 @@ class ServedPair:
         )
 
     def measure_logits(self, turns: int, vocab_size: int) -> None:
-        """Sample the same by ids and by logits, in turns: what logits add to a round."""
+        """Sample by ids and by logits in alternation, to measure the cost of logits per round."""
         ids = np.array(self._texts[0].prompt, np.int32)
         with Client(self._server.grpc_url) as client:
 

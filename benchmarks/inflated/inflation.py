@@ -30,7 +30,7 @@ _NEVER = -59904.0  # in the constant column of rows that never win; float16 and 
 
 
 class ShapeError(Exception):
-    """A checkpoint cannot be given a shape; the text says why."""
+    """A checkpoint cannot be inflated to a shape. The message says why."""
 
 
 def inflated_config(base: Any, shape: LlamaShape) -> LlamaConfig:
@@ -81,7 +81,7 @@ class _Writer:
         self._norm_factor = math.sqrt(self._old.hidden_size / config.hidden_size)
 
     def write_vocabulary(self, model: Any) -> None:
-        """Write embeddings, the last norm and the head."""
+        """Write the embeddings, the last norm and the head."""
         self._write_norm(model.model.norm, self._base.model.norm)
         embeddings, head = model.model.embed_tokens.weight, model.lm_head.weight
         old_size, column = self._old.vocab_size, self._old.hidden_size
@@ -95,7 +95,7 @@ class _Writer:
             model.model.norm.weight[column] = _FINAL_WEIGHT
 
     def write_layer(self, layer: Any, old: Any | None) -> None:
-        """Write a decoder layer: as `old` does, or one that adds nothing."""
+        """Write a decoder layer that computes what `old` does or, without `old`, the identity."""
         attention, mlp = layer.self_attn, layer.mlp
         for linear in (attention.q_proj, attention.k_proj, attention.v_proj):
             self._noise(linear.weight)
@@ -163,7 +163,7 @@ def _check(base: Any, shape: LlamaShape) -> None:
 
 
 def _places(old: Any, new: Any) -> list[tuple[int, int]]:
-    """Return the new place of each old query head, and of its keys and values."""
+    """Return the new index of each old query head, and of its keys and values."""
     groups = old.num_attention_heads // old.num_key_value_heads
     new_groups = new.num_attention_heads // new.num_key_value_heads
     copies = -(-groups // new_groups)

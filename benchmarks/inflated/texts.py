@@ -1,4 +1,4 @@
-"""The texts that an inflated pair must produce: the same as the demo pair."""
+"""Reference outputs: an inflated pair must generate the same tokens as the demo pair."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""A soak test: many clients and constant faults, and what leaks or goes wrong."""
+"""A soak test: many clients and constant faults, checked for leaks and wrong answers."""

@@ -68,7 +68,7 @@ class Crowd:
         self._explains = explains
 
     def run(self, clients: int, seconds: float) -> None:
-        """Let clients send requests for some seconds."""
+        """Let clients send requests for ``seconds``."""
         end = time.monotonic() + seconds
         with ThreadPoolExecutor(clients) as threads:
             for done in [threads.submit(self._client, seed, end) for seed in range(clients)]:

@@ -21,7 +21,7 @@ MOST_LOST = 8
 
 
 class FaultStep(NamedTuple):
-    """A model fails for some seconds; with a "once" fault until one call was struck."""
+    """A model fails for ``seconds``, or with a "once" fault until one call was affected."""
 
     model: str
     fault: Fault
@@ -53,7 +53,7 @@ class Struck(NamedTuple):
 
 
 class Trouble:
-    """Repeats the steps on its own thread; a context manager."""
+    """Repeats the fault steps on its own thread; a context manager."""
 
     def __init__(self, models: Path) -> None:
         self.injected: Counter[str] = Counter()
@@ -79,11 +79,11 @@ class Trouble:
 
     @property
     def lost(self) -> int:
-        """Calls of the target that will never be answered."""
+        """Number of calls of the target that will never be answered."""
         return self.injected["target lose once"]
 
     def explains(self, error: str, began: float, ended: float) -> bool:
-        """Whether a fault at the time of a request explains its error."""
+        """Return whether a fault at the time of a request explains its error."""
         _, line = class_of(error)
         return any(
             line.startswith(f"model '{fault.model}' failed: ")

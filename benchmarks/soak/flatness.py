@@ -1,12 +1,4 @@
-"""Whether a server's memory, descriptors and threads stay constant after warm-up.
-
-The first quarter of the samples is warm-up. In the rest, the median of the last third may exceed
-the median of the first third by a limit. For memory the limit is a twentieth and some megabytes,
-because allocators keep what a busy moment took. For descriptors it is a few.
-
-Each decoding sequence has its own thread. So threads are counted at rest, before and after all
-requests.
-"""
+"""Checks that a server's memory, descriptors and threads stay constant after warm-up."""
 
 from __future__ import annotations
 
@@ -23,7 +15,7 @@ FEW = 8
 
 
 class Course(NamedTuple):
-    """How a quantity developed: its first and last values, and the allowed growth."""
+    """Growth of a quantity: its first and last values, and the allowed growth."""
 
     name: str
     first: float

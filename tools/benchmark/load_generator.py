@@ -1,4 +1,4 @@
-"""Asks a server the prompts of the scenarios, with the variants in turn to share the noise."""
+"""Sends the prompts of the scenarios to a server, alternating variants to share the noise."""
 
 from __future__ import annotations
 
@@ -24,13 +24,7 @@ Item = TypeVar("Item")
 
 @dataclass(frozen=True)
 class LoadPlan:
-    """What is measured.
-
-    nums_streams: how many ask at once. repetitions: of whole answers, from which all statistics but
-    the latencies come; streamed: of answers in chunks, for the latencies. more: inputs that every
-    request carries. prompts_each: how many prompts each of several streams asks, and no two the
-    same if there are enough; None: every stream asks all.
-    """
+    """The plan of a benchmark run."""
 
     scenarios: Sequence[Scenario]
     variants: Sequence[Variant]
@@ -49,7 +43,7 @@ class LoadPlan:
         return len(self.variants) * (sum(prompts) + turns * asked)
 
     def each_of(self, prompts: int, count: int) -> int:
-        """Return how many of the prompts each stream asks; a single stream asks all."""
+        """Return how many prompts each stream sends; a single stream sends all."""
         return prompts if count == 1 else min(prompts, self.prompts_each or prompts)
 
 
@@ -100,7 +94,7 @@ class LoadGenerator(AbstractContextManager["LoadGenerator"]):
         return [*cells.values()]
 
     def _prime(self, scenario: Scenario) -> None:
-        """Bring each prompt into the KV caches, so that no answer profits from an earlier one."""
+        """Load each prompt into the KV caches, so that no answer benefits from an earlier one."""
         few, most = min(PRIMING_TOKENS, self._plan.max_tokens), len(self._clients)
 
         def prime(number: int) -> None:
@@ -134,7 +128,7 @@ class LoadGenerator(AbstractContextManager["LoadGenerator"]):
     def _together(
         self, scenario: Scenario, variant: Variant, count: int, *, stream: bool
     ) -> Repetition:
-        """Run streams at once. Each begins with a different prompt, and asks its share or all."""
+        """Run concurrent streams. Each starts at a different prompt, and sends its share or all."""
         prompts = range(len(scenario.prompts))
         each = self._plan.each_of(len(prompts), count)
         apart = 1 if each == len(prompts) else each
@@ -155,7 +149,7 @@ class LoadGenerator(AbstractContextManager["LoadGenerator"]):
     def _one_by_one(
         self, client: int, scenario: Scenario, variant: Variant, prompts: list[int], *, stream: bool
     ) -> list[Trace]:
-        """Ask prompts, given by their numbers, over one of the connections."""
+        """Send prompts, given by their numbers, over one of the connections."""
         most, traces = self._plan.max_tokens, []
         for number in prompts:
             if self._ending.is_set():
@@ -185,6 +179,6 @@ class LoadGenerator(AbstractContextManager["LoadGenerator"]):
 
 
 def _rotated(items: Sequence[Item], by: int) -> list[Item]:
-    """Return the items in the same order, but begin with another one."""
+    """Return the items in the same cyclic order, starting with another one."""
     start = by % len(items)
     return [*items[start:], *items[:start]]

@@ -1,4 +1,4 @@
-"""Measurements as a table, and as JSON."""
+"""Formats measurements as a table and as JSON."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ def scenarios_of_file(path: Path, limit: int) -> list[Scenario]:
 
 
 def scenarios_of_lengths(lengths: Sequence[int], limit: int) -> list[Scenario]:
-    """Return one scenario for each prompt length, of random ids: the same in every run."""
+    """Return one scenario per prompt length, with random ids that are the same in every run."""
 
     def prompt(length: int, number: int) -> Inputs:
         ids = np.random.default_rng([length, number]).integers(LOWEST_ID, HIGHEST_ID, length)

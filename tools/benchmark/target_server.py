@@ -1,4 +1,4 @@
-"""The server that is measured: one that runs already, or one that is started for it."""
+"""The server under test: one that is already running, or one that is started for the test."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from tandem.tools.triton.serving import serving
 
 @dataclass(frozen=True)
 class TargetServer:
-    """A server that runs. url: of its gRPC port. entry: the model that is asked."""
+    """A running server. url: of its gRPC port. entry: the model that requests go to."""
 
     url: str
     entry: str
 
     @property
     def streams(self) -> bool:
-        """Whether the entry answers in chunks; the server is asked. Raises TandemError."""
+        """Ask the server whether the entry sends its answers in chunks. Raises TandemError."""
         with Client(self.url) as client:
             return client.entry(self.entry).streams
 
 
 @dataclass(frozen=True)
 class ServedDrafters:
-    """What requests to a server may choose. server: its name. kinds: of the drafters."""
+    """Drafters that requests to a server may choose. server: its name. kinds: of the drafters."""
 
     server: str
     kinds: Mapping[DrafterName, DrafterKind]
@@ -46,7 +46,7 @@ class ServedDrafters:
 
 
 def served_drafters(target: Deployment | TargetServer) -> ServedDrafters:
-    """Return what requests may choose; a running server is asked. Raises TandemError."""
+    """Return the drafters that requests may choose, asking a running server. Raises TandemError."""
     if isinstance(target, Deployment):
         default = target.loop_settings().drafter
         longest = target.target.max_draft_len
@@ -74,7 +74,7 @@ def served_drafters(target: Deployment | TargetServer) -> ServedDrafters:
 
 @contextmanager
 def target_server(target: Deployment | TargetServer) -> Iterator[TargetServer]:
-    """Yield a server that runs; a deployment is served for as long as the context lasts."""
+    """Yield a running server. A deployment is served until the context ends."""
     if isinstance(target, TargetServer):
         yield target
         return

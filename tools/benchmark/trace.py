@@ -16,7 +16,7 @@ from tandem.tools.client.client import Answer, Answers
 
 
 class Arrival(NamedTuple):
-    """A chunk of a stream: seconds since it was asked for, and the tokens that it brought."""
+    """A chunk of a stream: seconds since the request, and the tokens that it contains."""
 
     seconds: float
     num_tokens: int
@@ -80,7 +80,7 @@ class Repetition(Answers):
 
     @property
     def efficiency(self) -> float | None:
-        """Return the share of the answers' time in which an engine worked; None if none says so.
+        """Return the share of the answers' time in which an engine worked; None: not reported.
 
         It is the measured speedup over the ideal one; see `docs/project/benchmarks.md`.
         """
@@ -88,7 +88,7 @@ class Repetition(Answers):
 
     @property
     def orchestration_seconds(self) -> float | None:
-        """Return the seconds per round in which no engine worked."""
+        """Return the seconds per round during which no engine worked."""
         rounds = self.totals.num_rounds
         if not (rounds and self.engine_seconds):
             return None

@@ -1,1 +1,1 @@
-"""What asks a server: the client, its answers, and how they are shown."""
+"""The gRPC client: sends requests, reads answers, and displays them."""

@@ -1,4 +1,4 @@
-"""A gRPC client of the text entries: what it sends, and what comes back."""
+"""A gRPC client of the text entries."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ class Answer:
 
 @dataclass(frozen=True)
 class Answers:
-    """Some answers, and the sums and rates of all together; None for a rate without a meaning."""
+    """Several answers, with totals and rates over all of them; None for a meaningless rate."""
 
     answers: Sequence[Answer]
 

@@ -1,4 +1,4 @@
-"""What happened in each round of an answer, as a table."""
+"""Shows each round of an answer in a table."""
 
 from __future__ import annotations
 

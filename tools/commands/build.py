@@ -49,12 +49,9 @@ def run(options: argparse.Namespace) -> int:
 
 
 def check_steps(engines: Mapping[str, TensorRTLLMDraft], max_requests: int) -> Iterator[str]:
-    """Yield warnings if a target would silently drop draft tokens; raise TandemError if always.
+    """Yield warnings if a target would sometimes silently drop draft tokens.
 
-    Each round is a new request to the engine. If the requests that start in one step exceed
-    max_num_tokens, context and draft together, the scheduler cuts their contexts into chunks, and
-    keeps only the part of a draft that fits into the last block of its context. Without chunked
-    context a request that does not fit waits instead.
+    Raises TandemError if it always would.
     """
     for name, engine in engines.items():
         if not (engine.max_draft_len and engine.run.enable_chunked_context):

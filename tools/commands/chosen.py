@@ -1,4 +1,4 @@
-"""The options that choose a deployment to serve, or a running server to ask."""
+"""Options that select a deployment to serve, or a running server."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def chosen_deployment(options: argparse.Namespace, *, here: bool = True) -> Depl
 
 @contextmanager
 def about(job: Job) -> Iterator[None]:
-    """Begin errors with the option that names the model."""
+    """Prefix errors with the option that names the model."""
     try:
         yield
     except TandemError as error:

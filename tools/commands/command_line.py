@@ -1,4 +1,4 @@
-"""Reads the command line: which command, and with what options."""
+"""Parses the command line into a command and its options."""
 
 from __future__ import annotations
 
@@ -11,10 +11,7 @@ from tandem.tools.errors import TandemError, suggestion
 
 
 def read(arguments: Sequence[str]) -> Callable[[], int]:
-    """Return what the arguments ask for, ready to be called; raise TandemError.
-
-    Only the chosen command's module is imported, because the import can take a second.
-    """
+    """Return the parsed command as a callable; raise TandemError."""
     if not arguments or arguments[0] in ("-h", "--help"):
         return lambda: _say(overview())
     if arguments[0] == "--version":

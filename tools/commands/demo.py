@@ -34,7 +34,7 @@ WIDTH = 100  # if the output is not a terminal
 
 @dataclass(frozen=True)
 class PromptComparison:
-    """One prompt, answered several times without and with a drafter, greedily."""
+    """Greedy answers to one prompt, several with and several without a drafter."""
 
     prompt: DatasetPrompt
     control: Sequence[Answer]
@@ -42,7 +42,7 @@ class PromptComparison:
 
     @property
     def difference(self) -> str | None:
-        """Return where a text differs from the first one; None if all are the same."""
+        """Return the first difference from the first answer's text, or None if all are the same."""
         wanted = self.control[0].text
         for answer in (*self.control, *self.speculative):
             if answer.text != wanted:
@@ -113,16 +113,13 @@ class DemoRunner:
         self._console = console
 
     def warm_up(self, prompts: Sequence[DatasetPrompt]) -> None:
-        """Let both engines allocate memory, and `auto` learn the times of their calls."""
+        """Let both engines allocate memory, and `auto` learn the durations of their calls."""
         for prompt in prompts:
             for drafter in (CONTROL, None):
                 self._answer(prompt, drafter)
 
     def compare(self, prompt: DatasetPrompt, heading: str) -> PromptComparison:
-        """Show an answer as it streams, then time answers in turns, with the same noise for both.
-
-        The timed answers are not streamed, because the baseline would pay for a chunk per token.
-        """
+        """Show an answer as it streams, then time answers in alternation, with equal noise."""
         self._console.print()
         self._console.rule(Text(heading), align="left", style="dim")
         tail = last_lines(prompt.text, PROMPT_LINES)

@@ -1,4 +1,4 @@
-"""`tandem doctor`: what this machine has and lacks for serving, and how to fix that."""
+"""`tandem doctor`: check what this machine needs for serving, and print fixes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The gateway as commands start it: its options, its socket and its application."""
+"""The gateway as commands start it: its options, socket and application."""
 
 from __future__ import annotations
 

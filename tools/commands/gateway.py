@@ -1,4 +1,4 @@
-"""`tandem gateway`: OpenAI's API and a page, in front of a running server."""
+"""`tandem gateway`: serve OpenAI's API and a chat page in front of a running server."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`tandem perf`: load from Triton's own `perf_analyzer`, with requests made from prompts."""
+"""`tandem perf`: generate load from prompts with Triton's own `perf_analyzer`."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def concurrency(text: str) -> str:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Run perf_analyzer against each entry; return its last bad exit status, or 0."""
+    """Run perf_analyzer against each entry; return the last nonzero exit status, or 0."""
     planned = planned_of(options)
     prompts = [p.text for p in read_prompts(prompts_file(options.prompts))[: options.limit]]
     entries = chosen_entries(options.entry, planned)
@@ -121,10 +121,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def chosen_entries(wanted: Sequence[str] | None, planned: Deployment | None) -> dict[str, bool]:
-    """Return the entries to ask -> whether they stream.
-
-    Without a choice, these are the entries that use the deployment's own drafter.
-    """
+    """Return the entries to test, mapped to whether they stream."""
     streams = {FORWARDER: False, MODEL: True}
     if planned:
         own = [e for e in planned.profile.entries if e.kind == "stream" or e.drafter is None]
@@ -139,7 +136,7 @@ def chosen_entries(wanted: Sequence[str] | None, planned: Deployment | None) -> 
 def check(
     options: argparse.Namespace, planned: Deployment | None, entries: dict[str, bool]
 ) -> None:
-    """Raise TandemError if no server answers, or it doesn't have an entry or the drafter."""
+    """Raise TandemError if no server answers, or it lacks an entry or the drafter."""
     targets: list[Deployment | TargetServer] = [planned] if planned else []
     if not planned:
         with Client(options.url) as client:

@@ -71,7 +71,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def in_the_documents_manner(number: int, prompt: str, text: str) -> str:
-    """Return what `run.py` prints for a prompt and its answer."""
+    """Format a prompt and its answer as `run.py` prints them."""
     shown = f'Input [Text {number}]: "{prompt}"\nOutput [Text {number} Beam 0]: "{text}"'
     # What a model says must not steer a terminal.
     return shown.translate(PICTURES) if Console().is_terminal else shown

@@ -114,7 +114,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Answer, score and print; return 1 if `--check-accuracy` finds too little."""
+    """Answer, score and print. Return 1 if a score fails `--check-accuracy`."""
     drafting = _read_drafting(options)
     rouge = Rouge()
     items = read_items(options.dataset)[: options.limit]
@@ -149,10 +149,7 @@ def run(options: argparse.Namespace) -> int:
 def speculation_of(
     drafter: str | None, drafting: DraftingOptions, planned: Deployment | None
 ) -> Inputs:
-    """Return the inputs of the requests that are compared with the control's.
-
-    The configuration strings decide, then `--drafter`, then the deployment's default.
-    """
+    """Return the inputs of the requests to compare with the baseline."""
     inputs: dict[Tensor, Value] = dict(drafting.inputs) if drafting.given else {}
     if drafter is None and not inputs and planned:
         drafter = planned.loop_settings().drafter
@@ -179,11 +176,7 @@ def answer_in_turns(
     speculation: Inputs,
     options: argparse.Namespace,
 ) -> tuple[AnswerColumn, AnswerColumn]:
-    """Return the control's greedy answers and the speculative ones.
-
-    Both answer each item in turns. A short request first puts the prompt into the KV caches, so
-    that neither answer reuses blocks that the other one computed.
-    """
+    """Return the baseline's greedy answers and the speculative ones."""
 
     def answer(item: Item, inputs: Inputs, max_tokens: int) -> Answer:
         stop: Inputs = {tensors.STOP_WORDS: item.stop} if item.stop else {}

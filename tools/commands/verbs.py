@@ -1,4 +1,4 @@
-"""Every verb of the `tandem` command: what its help says. Its module has the same name."""
+"""The help of every verb of the `tandem` command. Its module has the same name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Several answers to each item of a dataset, and how they score."""
+"""Scores several answers to each item of a dataset."""
 
 from __future__ import annotations
 
@@ -27,11 +27,7 @@ class AnswerColumn(Answers):
 
     @property
     def tokens_per_round(self) -> float | None:
-        """Return emitted tokens / rounds; None if nothing was drafted.
-
-        Without drafts a round is a token of the target, and the tokens that are computed after the
-        end of an answer are never emitted.
-        """
+        """Return emitted tokens / rounds, or None if nothing was drafted."""
         return super().tokens_per_round if self.acceptance_rate is not None else None
 
 

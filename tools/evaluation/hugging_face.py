@@ -1,7 +1,4 @@
-"""A checkpoint's own answers, by transformers' `generate`: what a server must agree with.
-
-Imports PyTorch and transformers, which are an extra and take seconds: import it only if needed.
-"""
+"""Generates reference answers with transformers' `generate`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether models fit into the free memory, estimated before any of them is loaded."""
+"""Estimates whether models fit into the free memory before any of them is loaded."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How many weights a checkpoint has, by the sizes of its files."""
+"""Estimates the number of weights in a checkpoint from the sizes of its files."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ class Description:
 
 
 def count_parameters(folder: Path) -> int:
-    """Return about how many weights a checkpoint's folder has; 0 if it has no known files."""
+    """Return the approximate number of weights in a checkpoint's folder (0: no known files)."""
     files = next((found for p in WEIGHTS if (found := list(folder.glob(p)))), [])
     return sum(path.stat().st_size for path in files) // item_bytes(read_config(folder))
 
 
 def item_bytes(config: Mapping[str, Any]) -> int:
-    """Return the bytes of one number in a checkpoint's files, by its config.json."""
+    """Return the bytes per weight in a checkpoint's files, according to its config.json."""
     return ITEM_BYTES.get(str(config.get("dtype") or config.get("torch_dtype")), 4)
 
 

@@ -1,1 +1,1 @@
-"""What a deployment decides: profiles, checkpoints, and what follows from both."""
+"""Profiles, checkpoints, and the settings derived from both."""

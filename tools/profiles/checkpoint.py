@@ -1,4 +1,4 @@
-"""The facts in a Hugging Face checkpoint's folder, read without PyTorch."""
+"""Reads a Hugging Face checkpoint's folder without PyTorch."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ COPY = "; copy its config.json, generation_config.json and tokenizer*.json there
 
 
 class CheckpointError(TandemError):
-    """A folder is not a usable checkpoint or tokenizer; the text says what is missing."""
+    """A folder is not a usable checkpoint or tokenizer. The message says what is missing."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class TokenizerFolder:
 
     @property
     def end_ids(self) -> tuple[int, ...]:
-        """The tokens that end an answer, by the checkpoint of the tokenizer; may be empty."""
+        """End-of-sequence ids in the generation_config.json of this folder; may be empty."""
         return _ids(read_json(self.folder / "generation_config.json").get("eos_token_id"))
 
     def special_id(self, name: str) -> int | None:
@@ -127,7 +127,7 @@ def has_tokenizer(folder: Path) -> bool:
 
 
 def checkpoint_files(folder: Path) -> list[Path]:
-    """Return the files that an engine loads: configurations and weights."""
+    """Return the paths of the files that an engine loads: configurations and weights."""
     weights = next((files for p in WEIGHTS if (files := sorted(folder.glob(p)))), [])
     return sorted(folder.glob("*.json")) + weights
 

@@ -1,7 +1,4 @@
-"""Whether the sections of a profile fit together, and fit what its engines can do.
-
-Each check raises ProfileError with the key path of what to change.
-"""
+"""Checks that the sections of a profile are consistent and supported by its engines."""
 
 from __future__ import annotations
 
@@ -36,7 +33,7 @@ def check_names(profile: Profile) -> None:
 
 
 def check_languages(profile: Profile) -> None:
-    """Reject emulated engines with different texts, because no draft would ever be right."""
+    """Reject emulated engines with different languages, because no draft would ever be right."""
     target, draft = profile.engines.target, profile.engines.draft
     if not (isinstance(target, EmulatedTarget) and isinstance(draft, EmulatedDraft)):
         return

@@ -13,7 +13,7 @@ CGROUP = Path("/sys/fs/cgroup")  # version 2; a container sees its own
 
 
 def free_memory() -> int:
-    """Return the bytes that a new process can have, a container's limit included."""
+    """Return the bytes that a new process can allocate, respecting a container's limit."""
     available = re.search(r"MemAvailable:\s+(\d+) kB", MEMINFO.read_text())
     free = int(available.group(1)) * 1024 if available else 0
     limited = _left_by_limit()
@@ -21,7 +21,7 @@ def free_memory() -> int:
 
 
 def _left_by_limit() -> int | None:
-    """Return what the limit of this control group leaves; None without a limit."""
+    """Return the memory left under this control group's limit, or None without a limit."""
     try:
         limit = (CGROUP / "memory.max").read_text().strip()
         used = int((CGROUP / "memory.current").read_text())
@@ -39,10 +39,7 @@ def count_gpus() -> int:
 
 
 def free_gpu_memory(fraction: float) -> int | None:
-    """Return the free bytes of the first GPU; None without a GPU.
-
-    fraction: of all its memory, the part that may be used, by other processes too.
-    """
+    """Return the free bytes of the first GPU, or None without a GPU."""
     memory = _asked("*torch.cuda.mem_get_info() if torch.cuda.is_available() else ()")
     if not memory:
         return None
@@ -51,10 +48,7 @@ def free_gpu_memory(fraction: float) -> int | None:
 
 
 def _asked(question: str) -> list[int]:
-    """Ask PyTorch in a process of its own, because importing it takes seconds and memory.
-
-    Does nothing without a driver.
-    """
+    """Run PyTorch in a separate process, because importing it takes seconds and memory."""
     if shutil.which("nvidia-smi") is None:
         return []
     asked = subprocess.run(

@@ -1,4 +1,4 @@
-"""Whether two TensorRT engines fit together."""
+"""Checks that two TensorRT engines are compatible."""
 
 from __future__ import annotations
 

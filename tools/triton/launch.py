@@ -1,10 +1,4 @@
-"""How many Tritons serve a deployment, and what starts them.
-
-single: one process; every engine runs on one GPU. leader: a process per GPU, and each runs its part
-of the one engine. orchestrator: one Triton that spawns workers for each of two engines, because
-ranks that an engine leads can't load a second one. prespawned: an orchestrator whose workers are
-started with it, as fast logits need it.
-"""
+"""Decides how many Tritons serve a deployment, and which command starts them."""
 
 from __future__ import annotations
 
@@ -102,10 +96,7 @@ def launch_of(profile: Profile) -> Launch:
 
 
 def prepared_launch(profile: Profile) -> Launch:
-    """Return how this machine launches it; raise TandemError if it can't.
-
-    The engines must be built, and on one node.
-    """
+    """Return how this machine launches the deployment; raise TandemError if it can't."""
     engines = trt_engines(profile)
     check_built(engines)
     for engine in engines.values():

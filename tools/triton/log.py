@@ -1,4 +1,4 @@
-"""The facts in Triton's log about its start."""
+"""Extracts facts about Triton's start from its log."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ HARMLESS = ("CudaDriverHelper", "NVML")
 
 @dataclass(frozen=True)
 class TritonLog:
-    """The log file of one server."""
+    """The log file of one server, parsed for errors."""
 
     path: Path
 
@@ -38,12 +38,12 @@ class TritonLog:
 
     @property
     def has_tracebacks(self) -> bool:
-        """Whether one of our models logged in full what it sent a client in one line."""
+        """Whether a model logged the traceback of an error whose client got only one line."""
         return TRACEBACK.search(self._text) is not None
 
     @property
     def lost_a_race(self) -> bool:
-        """Whether it ended by its own shared memory or a taken port, not by a model."""
+        """Whether the server failed because of its shared memory or a taken port, not a model."""
         return LOST_RACE.search(self._text) is not None
 
     @property

@@ -1,4 +1,4 @@
-"""What the pages of a Triton say. No proxy is asked, whatever the environment names."""
+"""Reads Triton's HTTP pages. Ignores proxies set in the environment."""
 
 from __future__ import annotations
 
@@ -17,17 +17,14 @@ def are_found(host: str, port: int, *paths: str) -> bool:
 
 
 def oldest_untaken(host: str, port: int) -> float:
-    """Return how many seconds Triton has not taken a response, by its metrics.
-
-    0 if the metrics don't say, or break off.
-    """
+    """Return, from its metrics, for how many seconds Triton has not accepted a response."""
     text = _page(host, port, "/metrics")[1].decode()
     found = re.findall(rf"^{OLDEST_DELIVERY}{{.*}} (\S+)$", text, re.MULTILINE)
     return max(map(float, found), default=0.0)
 
 
 def http_service(host: str, port: int) -> str | None:
-    """Return which HTTP service answers at a port; None if none does."""
+    """Return the HTTP service at a port, or None."""
     status, text = _page(host, port, "/v2")
     if status is None:
         return None
@@ -35,7 +32,7 @@ def http_service(host: str, port: int) -> str | None:
 
 
 def _page(host: str, port: int, path: str) -> tuple[int | None, bytes]:
-    """Return status and body of a page; no status if no HTTP server answers in full."""
+    """Return the status and body of a page; no status if there is no complete HTTP response."""
     connection = HTTPConnection(host.strip("[]"), port, timeout=SECONDS_TO_ANSWER)
     with suppress(OSError, HTTPException), closing(connection):
         connection.request("GET", path)

@@ -1,4 +1,4 @@
-"""One running Triton: start it, wait until it is ready, stop it and clean up.
+"""Manages one Triton server: start, wait until ready, stop, and clean up.
 
 with TritonServer(repository, thread_pool_size=128) as server:
     client = InferenceServerClient(server.grpc_url)
@@ -52,15 +52,16 @@ ANY_PORTS = Ports(0, 0, 0)
 
 
 class TritonServer:
-    """A Triton that serves one model repository; a context manager.
+    """Context manager for a Triton server that serves one model repository.
 
-    repository: a folder of models, as ``tandem render`` writes it.
-    thread_pool_size: BLS calls that one model can have in flight; others wait.
-    startup_timeout: seconds that all models may take to load. launch: its processes.
-    on_progress: called repeatedly with a line of text while the server starts.
+    repository: folder with the models, in the layout that ``tandem render`` writes.
+    thread_pool_size: maximum number of BLS calls in flight per model; others wait. startup_timeout:
+    maximum seconds until all models are loaded. launch: its processes. on_progress: called
+    repeatedly with a line of text while the server starts.
 
-    Entering starts it and returns when every model is ready. TandemError says in one line which
-    model failed and why, and where the log is; the log is removed if the server ran well.
+    Entering the context starts the server and returns when every model is ready. If a model fails,
+    TandemError reports the model, the reason and the log file in one line. The log is removed if
+    the server ran without errors.
     """
 
     def __init__(
@@ -111,7 +112,7 @@ class TritonServer:
 
     @property
     def processes(self) -> list[int]:
-        """Ids of the server's processes: Triton itself and a stub for each Python model."""
+        """Ids of the server's processes: Triton itself and one stub per Python model."""
         return list(supervisor.session_processes(self._guard.pid)) if self._guard else []
 
     def start(self) -> None:
@@ -188,11 +189,7 @@ class TritonServer:
                 )
 
     def stop(self, on_wait: Callable[[str], None] = lambda _: None) -> None:
-        """End the server, its stubs and its shared memory, if it runs.
-
-        on_wait: called repeatedly with a line of text about what still runs. An exception
-        (KeyboardInterrupt) kills the server.
-        """
+        """Stop the server, its stubs and its shared memory, if it is running."""
         if self._guard is None:
             return
         try:
@@ -207,7 +204,7 @@ class TritonServer:
             self.kill()
 
     def kill(self) -> None:
-        """End all its processes at once, if it runs, and clean up."""
+        """Kill all its processes immediately, if it is running, and clean up."""
         if self._guard is None:
             return
         if self._guard.poll() is None:

@@ -1,11 +1,4 @@
-"""Runs Triton and ends it, even if the process that started it dies.
-
-A tiny process of its own: ``python guard.py PATIENCE PREFIX COMMAND...``. It starts COMMAND, and
-when its standard input closes (the starter asked, or died), it sends SIGINT, waits PATIENCE
-seconds, kills what is left of its session (Triton's stubs are in it), unlinks the shared-memory
-regions whose names begin with PREFIX, and removes its working directory if that is empty. It
-imports the standard library only, because it runs as a script.
-"""
+"""Runs Triton and stops it, even if the process that started it dies."""
 
 from __future__ import annotations
 
@@ -46,7 +39,7 @@ def main() -> int:
 
 
 def session_processes(session: int) -> Iterator[int]:
-    """Yield the ids of the living processes of a session, its leader left out."""
+    """Yield the ids of a session's living processes, except its leader."""
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit() or int(entry.name) == session:
             continue

@@ -1,1 +1,1 @@
-"""TensorRT engines: from checkpoint to engine, what is checked before, how Triton is launched."""
+"""TensorRT engines: checks, build steps, and launch."""

@@ -1,4 +1,4 @@
-"""The TensorRT engines of a profile, compared with the built ones on disk."""
+"""Compares the TensorRT engines of a profile with the built ones on disk."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PLUGINS = ("use_paged_context_fmha", "tokens_per_block")
 
 
 def trt_engines(profile: Profile) -> dict[str, TensorRTLLMDraft]:
-    """Return them by name, the draft first: its build takes minutes, and can fail just as well."""
+    """Return the engines by name. The draft comes first, because building it takes only minutes."""
     sections = {"draft": profile.engines.draft, "target": profile.engines.target}
     return {n: section for n, section in sections.items() if isinstance(section, TensorRTLLMDraft)}
 

@@ -1,4 +1,4 @@
-"""Do weights and KV caches fit the GPUs? An estimate, made before any engine is built."""
+"""Estimates whether weights and KV caches fit into the GPUs before any engine is built."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ WIDE_BYTES = {"float32": 4.0}  # every other dtype has two
 
 @dataclass(frozen=True)
 class Share:
-    """What one engine takes of one GPU, in GiB. fraction: of free memory, for its KV cache."""
+    """GiB that one engine uses on one GPU. fraction: of free memory, for its KV cache."""
 
     engine: str
     weights: float
@@ -67,11 +67,7 @@ def check_memory(engines: Mapping[str, TensorRTLLMDraft]) -> Iterator[str]:
 
 
 def share_of(name: str, engine: TensorRTLLMDraft, shape: ModelShape) -> Share:
-    """Return what the fullest of an engine's GPUs holds.
-
-    TensorRT-LLM splits layers over pipeline stages, and the matrices of a layer over the GPUs of a
-    stage. A GPU has at least one KV head, so heads are replicated if there are fewer than GPUs.
-    """
+    """Return the memory used on the fullest of an engine's GPUs."""
     wide = WIDE_BYTES.get(engine.convert.dtype, 2.0)
     narrow = BYTES.get(engine.convert.qformat or "", wide)  # not of embedding and output layer
     layers = -(-shape.layers // engine.pp_size)  # rounded up

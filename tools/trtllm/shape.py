@@ -1,4 +1,4 @@
-"""How large a decoder-only model is, from its config.json."""
+"""Reads the size of a decoder-only model from its config.json."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From a Hugging Face checkpoint to a TensorRT engine: the commands, in order."""
+"""The commands that build a TensorRT engine from a Hugging Face checkpoint, in order."""
 
 from __future__ import annotations
 
