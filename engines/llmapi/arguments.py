@@ -1,19 +1,19 @@
 """Turns our settings and requests into TensorRT-LLM's arguments. Pure.
 
-Names are from TensorRT-LLM 1.2.1: `BaseLlmArgs`, `TorchLlmArgs`, `KvCacheConfig`,
-`NGramDecodingConfig` and `DraftTargetDecodingConfig` in tensorrt_llm/llmapi/llm_args.py,
-`SamplingParams` in tensorrt_llm/sampling_params.py. Before 1.2 the draft model's argument was
-`speculative_model_dir` (1.2.1 reads either name), and before 1.0 the draft's length was
-`prompt_lookup_num_tokens`.
+Names are from TensorRT-LLM 1.2.1: `BaseLlmArgs`, `TorchLlmArgs`, `KvCacheConfig` and the
+subclasses of `DecodingBaseConfig` in tensorrt_llm/llmapi/llm_args.py, `SamplingParams` in
+tensorrt_llm/sampling_params.py.
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import numpy as np
 
 from tandem.engines.call_checks import refuse
+from tandem.engines.errors import LoadError
 from tandem.engines.llmapi.settings import LlmApiSettings
 from tandem.engines.request import EngineRequest, Floats, SamplingParams
 
@@ -22,8 +22,12 @@ NO_END = -1  # a missing end id would be replaced by the tokenizer's
 
 
 def llm_arguments(settings: LlmApiSettings, api: Any) -> dict[str, Any]:
-    """Return the arguments of `LLM()`; `api` is the module `tensorrt_llm.llmapi`."""
-    return {
+    """Return the arguments of `LLM()`; `api` is the module `tensorrt_llm.llmapi.llm_args`.
+
+    Raises LoadError if this version doesn't have the way of speculating.
+    """
+    more = dict(settings.llm_args or {})
+    arguments = {
         "model": settings.model,
         "skip_tokenizer_init": True,  # ids in, ids out
         "tensor_parallel_size": settings.tensor_parallel_size,
@@ -37,10 +41,67 @@ def llm_arguments(settings: LlmApiSettings, api: Any) -> dict[str, Any]:
             max_tokens=settings.kv_cache_tokens,
             free_gpu_memory_fraction=settings.free_gpu_memory_fraction,
             tokens_per_block=settings.kv_block_tokens,
+            **more.pop("kv_cache_config", {}),
         ),
-        **({} if settings.max_batch_size is None else {"max_batch_size": settings.max_batch_size}),
-        **_speculation(settings, api),
+        **more,
     }
+    if settings.max_batch_size is not None:
+        arguments["max_batch_size"] = settings.max_batch_size
+    if settings.speculative_config is not None:
+        arguments["speculative_config"] = decoding_config(settings.speculative_config, api)
+    return arguments
+
+
+def decoding_config(given: Mapping[str, Any], api: Any) -> Any:
+    """Return TensorRT-LLM's configuration object for `speculative_config`.
+
+    The class is found by the installed version's own `decoding_type`s, and checks the other keys.
+    TensorRT-LLM turns the overlap scheduler off by itself for the types that need that. Raises
+    LoadError for a type that this version doesn't have, and for a wrong key or value.
+    """
+    fields = dict(given)
+    asked = fields.pop("decoding_type")
+    classes = {
+        decoding_type: kind
+        for name, kind in vars(api).items()
+        if name.endswith("DecodingConfig")
+        and isinstance(decoding_type := _decoding_type(kind), str)
+    }
+    kind = next((classes[name] for name in classes if _plain(name) == _plain(asked)), None)
+    if kind is None:
+        raise LoadError(
+            f'speculative_config.decoding_type "{asked}" isn\'t known to this TensorRT-LLM; '
+            f"choose one of: {', '.join(sorted(classes))}"
+        )
+    # Without it, 1.2.1 answers every request greedily if draft and target are one model there.
+    if "allow_advanced_sampling" in _field_names(kind):
+        fields.setdefault("allow_advanced_sampling", True)
+    try:
+        return kind(**fields)
+    except ValueError as error:
+        # The first line of pydantic's own text doesn't name the key.
+        details = error.errors()[0] if hasattr(error, "errors") else {"loc": (), "msg": str(error)}
+        key = ".".join(map(str, ("speculative_config", *details["loc"])))
+        raise LoadError(f"{key}: {details['msg']}") from error
+
+
+def _decoding_type(kind: Any) -> Any:
+    """Return the type that a class of configurations stands for.
+
+    It was a class attribute before it became the default of a pydantic field.
+    """
+    field = getattr(kind, "model_fields", {}).get("decoding_type")
+    return field.default if field is not None else getattr(kind, "decoding_type", None)
+
+
+def _plain(decoding_type: str) -> str:
+    """Make a name comparable: TensorRT-LLM's docs write DraftTarget, its classes Draft_Target."""
+    return decoding_type.replace("_", "").lower()
+
+
+def _field_names(kind: Any) -> Collection[str]:
+    fields: Collection[str] = getattr(kind, "model_fields", ())
+    return fields
 
 
 def sampling_arguments(request: EngineRequest) -> dict[str, Any]:
@@ -129,25 +190,3 @@ def _choice(sampling: SamplingParams) -> dict[str, Any]:
     if sampling.seed is not None:
         arguments["seed"] = sampling.seed  # 1.2.1 ignores it: docs/deploy/llmapi.md
     return arguments
-
-
-def _speculation(settings: LlmApiSettings, api: Any) -> dict[str, Any]:
-    """Return the arguments for speculation.
-
-    NVIDIA turns the overlap scheduler off, because it would start a step before its draft is known.
-    """
-    if not settings.drafts_itself:
-        return {}
-    if settings.draft_len:
-        config = api.DraftTargetDecodingConfig(
-            max_draft_len=settings.draft_len, speculative_model=settings.draft_model
-        )
-    else:
-        config = api.NGramDecodingConfig(
-            max_draft_len=settings.prompt_lookup_num_tokens,
-            max_matching_ngram_size=settings.max_matching_ngram_size,
-            is_keep_all=settings.lookup_keeps_all,
-            is_use_oldest=settings.lookup_uses_oldest,
-            is_public_pool=settings.lookup_is_public,
-        )
-    return {"speculative_config": config, "disable_overlap_scheduler": True}

@@ -37,8 +37,9 @@ class LlmApiEngine:
         self.computed_tokens = 0
         self._settings = settings
         self._sampling_params = package.SamplingParams
+        arguments = llm_arguments(settings, package.llmapi.llm_args)
         try:
-            self._llm = package.LLM(**llm_arguments(settings, package.llmapi))
+            self._llm = package.LLM(**arguments)
         except Exception as error:
             raise LoadError(f"TensorRT-LLM does not start: {first_line(error)}") from error
         self._calls: dict[LlmapiCall, asyncio.Task[None]] = {}

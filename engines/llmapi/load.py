@@ -17,7 +17,7 @@ def load(model_config: dict[str, Any], _folder: Path) -> LlmApiEngine:
     settings = decode(LlmApiSettings, model_config)
     try:
         package = import_module("tensorrt_llm")
-        import_module("tensorrt_llm.llmapi")
+        import_module("tensorrt_llm.llmapi.llm_args")
     except ImportError as error:
         raise LoadError(
             f"TensorRT-LLM cannot be imported ({error}); serve in an image that has it, or "

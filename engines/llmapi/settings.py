@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from tandem.engines.errors import LoadError
+
+# `decoding_type: AUTO` becomes an n-gram config with at most this many tokens
+# (tensorrt_llm/_torch/speculative/auto_heuristic.py).
+AUTO_DRAFT_LEN = 5
 
 
 @dataclass(frozen=True)
@@ -19,10 +24,9 @@ class LlmApiSettings:
     max_num_tokens: tokens in one step; longer prompts are computed in chunks.
     kv_cache_tokens: cap of the KV cache, in blocks of `kv_block_tokens`. The cache is smaller if
         `free_gpu_memory_fraction` of the memory that the weights leave free holds less.
-    prompt_lookup_num_tokens: the longest draft by prompt lookup; 0: none. How it looks up: see
-        `NgramIndex`. lookup_is_public: one pool of n-grams for all requests. Then one user's text
-        shows in drafts for another user.
-    draft_len: the length of a draft by the model `draft_model`; 0: none.
+    speculative_config: TensorRT-LLM's own, for example {decoding_type: Eagle3, max_draft_len: 3,
+        speculative_model: ...}; None: no speculation.
+    llm_args: more arguments of `LLM()`, for example {moe_expert_parallel_size: 2}.
     """
 
     model: str
@@ -37,30 +41,71 @@ class LlmApiSettings:
     free_gpu_memory_fraction: float = 0.9
     enable_block_reuse: bool = True
     trust_remote_code: bool = False
-    prompt_lookup_num_tokens: int = 0
-    max_matching_ngram_size: int = 2
-    lookup_keeps_all: bool = True
-    lookup_uses_oldest: bool = True
-    lookup_is_public: bool = False
-    draft_len: int = 0
-    draft_model: str | None = None
+    speculative_config: Mapping[str, Any] | None = None
+    llm_args: Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
-        if self.prompt_lookup_num_tokens and self.draft_len:
-            raise LoadError(
-                "prompt_lookup_num_tokens and draft_len are both given; an LLM drafts in one way"
-            )
-        if self.draft_len and not self.draft_model:
-            raise LoadError("draft_len needs draft_model")
+        if self.speculative_config is not None:
+            if not isinstance(self.speculative_config.get("decoding_type"), str):
+                raise LoadError(
+                    "speculative_config.decoding_type must be set, for example to NGram"
+                )
+            if self.longest_draft < 1:
+                raise LoadError(
+                    "speculative_config.max_draft_len must be at least 1; each sequence needs "
+                    "room for a draft"
+                )
+        llm_args = self.llm_args or {}
+        kv_cache_config = llm_args.get("kv_cache_config", {})
+        if not isinstance(kv_cache_config, Mapping):
+            raise LoadError("llm_args.kv_cache_config must be an object")
+        for name in DECIDED_ARGUMENTS:
+            if name in llm_args:
+                raise LoadError(f"llm_args.{name} follows from the profile's other keys; remove it")
+        for name in DECIDED_KV_CACHE_ARGUMENTS:
+            if name in kv_cache_config:
+                raise LoadError(
+                    f"llm_args.kv_cache_config.{name} follows from the profile's other keys; "
+                    "remove it"
+                )
 
     @property
     def longest_draft(self) -> int:
-        return self.prompt_lookup_num_tokens or self.draft_len
+        """Maximum draft tokens per step.
+
+        MTP's key was `num_nextn_predict_layers` before `max_draft_len`.
+        """
+        config = self.speculative_config or {}
+        if config.get("decoding_type") == "AUTO":
+            return AUTO_DRAFT_LEN
+        length = config.get("max_draft_len", config.get("num_nextn_predict_layers", 0))
+        return length if isinstance(length, int) else 0
 
     @property
     def drafts_itself(self) -> bool:
-        return self.longest_draft > 0
+        return self.speculative_config is not None
 
     @property
     def max_draft_len(self) -> int:
         return 0
+
+
+# Arguments of `LLM()` and `KvCacheConfig()` that follow from the settings.
+DECIDED_ARGUMENTS = (
+    "model",
+    "skip_tokenizer_init",
+    "tensor_parallel_size",
+    "dtype",
+    "trust_remote_code",
+    "max_seq_len",
+    "max_num_tokens",
+    "max_batch_size",
+    "enable_chunked_prefill",
+    "speculative_config",
+)
+DECIDED_KV_CACHE_ARGUMENTS = (
+    "enable_block_reuse",
+    "max_tokens",
+    "free_gpu_memory_fraction",
+    "tokens_per_block",
+)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import sys
 from pathlib import Path
 
@@ -20,6 +21,20 @@ from tandem.engines.request import EngineRequest, SamplingParams
 from tandem.engines.words import NO_WORDS, Words
 
 VOCAB = 131
+LOOKUP = {
+    "speculative_config": '{"decoding_type": "NGram", "max_draft_len": 4, '
+    '"max_matching_ngram_size": 2}'
+}
+DRAFT = {
+    "speculative_config": '{"decoding_type": "Draft_Target", "max_draft_len": 4, '
+    '"speculative_model": "/models/small"}'
+}
+EAGLE = {
+    "decoding_type": "Eagle3",
+    "max_draft_len": 3,
+    "speculative_model": "/models/eagle",
+    "draft_len_schedule": {"4": 3, "16": 1},
+}
 END = 1
 CYCLE = [30, 31, 32, 33, 34, 28, 29, 30, 31]
 
@@ -69,7 +84,7 @@ def start(package, tmp_path):
 @pytest.fixture
 def looker(start) -> Harness:
     """An engine that uses prompt lookup."""
-    return start(prompt_lookup_num_tokens="4")
+    return start(**LOOKUP)
 
 
 def llm(package):
@@ -86,7 +101,7 @@ def test_the_llm_gets_the_settings(start, package, tmp_path):
         free_gpu_memory_fraction="0.5",
     )
     told = llm(package).arguments
-    assert told.pop("kv_cache_config") == package.llmapi.KvCacheConfig(
+    assert told.pop("kv_cache_config") == package.llmapi.llm_args.KvCacheConfig(
         enable_block_reuse=True,
         max_tokens=4096,
         free_gpu_memory_fraction=0.5,
@@ -105,41 +120,69 @@ def test_the_llm_gets_the_settings(start, package, tmp_path):
     }
 
 
-def test_prompt_lookup_becomes_an_ngram_config_without_a_public_pool(start, package):
-    start(
-        prompt_lookup_num_tokens="10",
-        max_matching_ngram_size="3",
-        lookup_keeps_all="false",
-        lookup_uses_oldest="false",
-    )
+def test_the_installed_class_of_a_decoding_type_gets_its_keys(start, package):
+    start(speculative_config=json.dumps(EAGLE))
+    made = llm(package).arguments["speculative_config"]
+    assert isinstance(made, package.llmapi.llm_args.Eagle3DecodingConfig)
+    assert (made.max_draft_len, made.draft_len_schedule) == (3, {4: 3, 16: 1})
+    assert llm(package).arguments["max_seq_len"] == 256 + 3
+
+
+def test_decoding_types_are_also_found_as_the_docs_write_them(start, package):
+    start(**{name: text.replace("_T", "T") for name, text in DRAFT.items()})
+    made = llm(package).arguments["speculative_config"]
+    assert isinstance(made, package.llmapi.llm_args.DraftTargetDecodingConfig)
+
+
+def test_sampled_requests_are_not_answered_greedily_by_1_2(start, package):
+    start(**DRAFT)
+    assert llm(package).arguments["speculative_config"].allow_advanced_sampling
+
+
+def test_auto_needs_no_length(start, package):
+    start(speculative_config='{"decoding_type": "AUTO"}')
+    assert llm(package).arguments["max_seq_len"] == 256 + 5
+
+
+@pytest.mark.parametrize(
+    ("config", "words"),
+    [
+        ({"decoding_type": "Medusa2", "max_draft_len": 3}, "choose one of: AUTO, Draft_Target, "),
+        (EAGLE | {"max_draf": 3}, r"speculative_config\.max_draf: Extra inputs"),
+        ({"decoding_type": "NGram"}, "max_draft_len must be at least 1"),
+        ({"max_draft_len": 3}, "decoding_type must be set"),
+    ],
+)
+def test_an_invalid_speculative_config_is_a_one_line_error(start, config, words):
+    with pytest.raises(LoadError, match=words) as refused:
+        start(speculative_config=json.dumps(config))
+    assert "\n" not in str(refused.value)
+
+
+def test_more_arguments_reach_the_llm(start, package):
+    more = {"guided_decoding_backend": "xgrammar", "kv_cache_config": {"dtype": "fp8"}}
+    start(llm_args=json.dumps(more))
     told = llm(package).arguments
-    assert told["speculative_config"] == package.llmapi.NGramDecodingConfig(
-        max_draft_len=10,
-        max_matching_ngram_size=3,
-        is_keep_all=False,
-        is_use_oldest=False,
-        is_public_pool=False,
-    )
-    assert told["disable_overlap_scheduler"] is True
-    assert told["max_seq_len"] == 256 + 10
+    assert told["guided_decoding_backend"] == "xgrammar"
+    assert (told["kv_cache_config"].dtype, told["kv_cache_config"].max_tokens) == ("fp8", 4096)
 
 
-def test_the_settings_can_make_the_pool_public(start, package):
-    start(prompt_lookup_num_tokens="4", lookup_is_public="true")
-    assert llm(package).arguments["speculative_config"].is_public_pool
-
-
-def test_a_draft_model_becomes_a_draft_target_config(start, package):
-    start(draft_len="5", draft_model="/models/small")
-    told = llm(package).arguments
-    assert told["speculative_config"] == package.llmapi.DraftTargetDecodingConfig(
-        max_draft_len=5, speculative_model="/models/small"
-    )
+@pytest.mark.parametrize(
+    ("llm_args", "name"),
+    [
+        ({"max_seq_len": 9}, "llm_args.max_seq_len follows"),
+        ({"kv_cache_config": {"max_tokens": 9}}, "llm_args.kv_cache_config.max_tokens follows"),
+        ({"kv_cache_config": 9}, "llm_args.kv_cache_config must be an object"),
+    ],
+)
+def test_arguments_that_follow_from_other_keys_are_rejected(llm_args, name):
+    with pytest.raises(LoadError, match=name):
+        LlmApiSettings(model="x", vocab_size=9, max_seq_len=9, kv_cache_tokens=9, llm_args=llm_args)
 
 
 @pytest.mark.parametrize(
     "speculation",
-    [{}, {"prompt_lookup_num_tokens": "4"}, {"draft_len": "4", "draft_model": "/models/small"}],
+    [{}, LOOKUP, DRAFT],
     ids=["none", "prompt_lookup", "draft"],
 )
 @pytest.mark.parametrize("streaming", [True, False])
@@ -152,7 +195,7 @@ def test_a_call_returns_the_whole_answer(start, speculation, streaming):
 
 
 def test_capabilities_say_whether_the_engine_speculates(start):
-    control, speculative = start(), start(prompt_lookup_num_tokens="4")
+    control, speculative = start(), start(**LOOKUP)
     assert not control.engine.capabilities.drafts_itself
     assert speculative.engine.capabilities.drafts_itself
     for engine in (control.engine, speculative.engine):
@@ -368,15 +411,3 @@ def test_the_error_for_a_missing_package_says_how_to_fix_it(tmp_path):
     parameters = {name: {"string_value": value} for name, value in config.items()}
     with pytest.raises(LoadError, match=r"cannot be imported .*pip install tensorrt-llm"):
         load({"parameters": parameters}, tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("settings", "words"),
-    [
-        ({"prompt_lookup_num_tokens": 4, "draft_len": 4, "draft_model": "x"}, "in one way"),
-        ({"draft_len": 4}, "needs draft_model"),
-    ],
-)
-def test_invalid_settings_are_rejected(settings, words):
-    with pytest.raises(LoadError, match=words):
-        LlmApiSettings(model="x", vocab_size=9, max_seq_len=9, kv_cache_tokens=9, **settings)

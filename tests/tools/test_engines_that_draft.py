@@ -36,7 +36,7 @@ def plan(folder):
 def told(planned):
     """The decoded parameters of the target's model."""
     parameters = dict(planned.target.parameters)
-    texts = ("engine", "checkpoint", "device", "dtype", "model", "draft_model")
+    texts = ("engine", "checkpoint", "device", "dtype", "model")
     return {
         name: value if name in texts else json.loads(value) for name, value in parameters.items()
     }
@@ -117,7 +117,14 @@ def test_a_draft_engine_rejects_prompt_lookup(plan, folder):
 def test_an_llmapi_target_gets_its_model_and_lookup_settings(plan, folder):
     planned = plan(kind="llmapi", prompt_lookup=LOOKUP, max_batch_size=8)
     parameters = told(planned)
-    assert {**TOLD, "lookup_is_public": False}.items() <= parameters.items()
+    assert parameters["speculative_config"] == {
+        "decoding_type": "NGram",
+        "max_draft_len": 10,
+        "max_matching_ngram_size": 3,
+        "is_keep_all": False,
+        "is_use_oldest": False,
+        "is_public_pool": False,
+    }
     assert parameters["engine"] == "llmapi"
     assert parameters["model"] == str(folder / "target")
     assert parameters["max_batch_size"] == 8
@@ -133,9 +140,21 @@ def test_llmapi_weights_may_be_outside_the_checkpoint_folder(plan, folder):
 
 def test_an_llmapi_target_may_use_a_draft_model(plan, folder):
     parameters = told(plan(kind="llmapi", draft={"checkpoint": "draft", "draft_len": 5}))
-    assert parameters["draft_len"] == 5
-    assert parameters["draft_model"] == str(folder / "draft")
-    assert parameters["prompt_lookup_num_tokens"] == 0
+    assert parameters["speculative_config"] == {
+        "decoding_type": "Draft_Target",
+        "max_draft_len": 5,
+        "speculative_model": str(folder / "draft"),
+    }
+
+
+def test_an_llmapi_target_passes_speculative_config_and_llm_args_through(plan):
+    config = {"decoding_type": "MTP", "num_nextn_predict_layers": 3}
+    llm_args = {"moe_expert_parallel_size": 2}
+    planned = plan(kind="llmapi", speculative_config=config, llm_args=llm_args)
+    assert told(planned)["speculative_config"] == config
+    assert told(planned)["llm_args"] == llm_args
+    assert planned.target.max_seq_len == 1024 - 3
+    assert planned.target.capabilities == capabilities.LLMAPI_SPECULATIVE
 
 
 def test_an_llmapi_target_may_run_without_speculation(plan):
@@ -150,7 +169,15 @@ def test_an_llmapi_target_may_run_without_speculation(plan):
     [
         (
             {"prompt_lookup": {}, "draft": {"checkpoint": "draft"}},
-            "engines.target.draft: given together with prompt_lookup; an LLM drafts in one way",
+            "engines.target.draft: set prompt_lookup or draft, not both",
+        ),
+        (
+            {"speculative_config": {"decoding_type": "NGram"}},
+            "engines.target: speculative_config.max_draft_len must be at least 1",
+        ),
+        (
+            {"llm_args": {"dtype": "float16"}},
+            "engines.target: llm_args.dtype follows from the profile's other keys; remove it",
         ),
         (
             {"max_seq_len": 2048},
@@ -197,10 +224,10 @@ def test_a_rendered_llmapi_model_contains_no_weights(plan, tmp_path):
 
 def test_the_shipped_profile_speculates_as_documented(shipped):
     planned = deployment.load(shipped(SHIPPED))
-    parameters = told(planned)
-    assert parameters["prompt_lookup_num_tokens"] == 4
-    assert parameters["max_matching_ngram_size"] == 2
-    assert parameters["lookup_is_public"] is False
+    config = told(planned)["speculative_config"]
+    assert config["decoding_type"] == "NGram"
+    assert (config["max_draft_len"], config["max_matching_ngram_size"]) == (4, 2)
+    assert config["is_public_pool"] is False
     assert planned.loop_settings().drafter == "engine"
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, PositiveInt
+from pydantic import Field, JsonValue, PositiveInt
 
 from tandem.engines import capabilities
 from tandem.engines.llmapi.settings import LlmApiSettings
@@ -31,7 +33,7 @@ MAX_SEQ_LEN = 8192
 # Fields that need more than a copy into the settings.
 DECIDED = (
     *("kind", "checkpoint", "model", "max_seq_len", "kv_cache_tokens"),
-    *("prompt_lookup", "draft"),
+    *("prompt_lookup", "draft", "speculative_config"),
 )
 SEQUENCES_CACHED = 16  # default of the KV cache
 
@@ -57,8 +59,8 @@ class InLlmDraftSection(ConfigSection):
 class LlmApiTarget(OwnEngineSection):
     """A `tensorrt_llm.LLM`.
 
-    At most one of prompt_lookup and draft makes it speculate. All its requests then do, in the same
-    way; its baseline is a second deployment with neither.
+    At most one of prompt_lookup, draft and speculative_config makes it speculate. All its requests
+    then do, in the same way; its baseline is a second deployment with none of them.
     """
 
     kind: Literal["llmapi"]
@@ -95,6 +97,10 @@ class LlmApiTarget(OwnEngineSection):
     """Prompt lookup inside the engine (default: none)."""
     draft: InLlmDraftSection | None = None
     """A draft model inside the engine (default: none)."""
+    speculative_config: Mapping[str, JsonValue] | None = None
+    """TensorRT-LLM's own, with decoding_type and max_draft_len (default: none)."""
+    llm_args: Mapping[str, JsonValue] | None = None
+    """More arguments of TensorRT-LLM's LLM() (default: none)."""
 
     @property
     def tokenizer_folder(self) -> Folder:
@@ -106,11 +112,13 @@ class LlmApiTarget(OwnEngineSection):
         return frozenset()
 
     def plan(self, key_path: KeyPath) -> EnginePlan:
-        if self.prompt_lookup and self.draft:
-            raise ProfileError(
-                (*key_path, "draft"),
-                "given together with prompt_lookup; an LLM drafts in one way: drop one",
-            )
+        ways = [
+            name
+            for name in ("prompt_lookup", "draft", "speculative_config")
+            if getattr(self, name) is not None
+        ]
+        if len(ways) > 1:
+            raise ProfileError((*key_path, ways[1]), f"set {ways[0]} or {ways[1]}, not both")
         with located(*key_path, "checkpoint"):
             checkpoint = read_checkpoint(self.checkpoint, with_weights=False)
         if self.draft:
@@ -129,40 +137,41 @@ class LlmApiTarget(OwnEngineSection):
             pad_id=checkpoint.pad_id,
         )
 
-    @property
-    def _longest_draft(self) -> int:
-        if self.prompt_lookup:
-            return self.prompt_lookup.prompt_lookup_num_tokens
-        return self.draft.draft_len if self.draft else 0
-
     def _settings(self, checkpoint: Checkpoint, key_path: KeyPath) -> LlmApiSettings:
         length = sequence_length(self.max_seq_len, checkpoint, key_path, most=MAX_SEQ_LEN)
-        if self._longest_draft >= length - 1:
-            raise ProfileError(
-                (*key_path, "max_seq_len"),
-                f"{length} leaves no room for text with drafts of {self._longest_draft}",
-            )
         cache = self.kv_cache_tokens or SEQUENCES_CACHED * length
         check_kv_cache(cache, length, *key_path, "kv_cache_tokens")
-        return LlmApiSettings(
-            model=self.model or str(self.checkpoint),
-            vocab_size=checkpoint.vocab_size,
-            max_seq_len=length - self._longest_draft,
-            kv_cache_tokens=cache,
-            **self.model_dump(exclude={*OwnEngineSection.model_fields, *DECIDED}),
-            **self._speculation(),
-        )
+        with located(*key_path):
+            settings = LlmApiSettings(
+                model=self.model or str(self.checkpoint),
+                vocab_size=checkpoint.vocab_size,
+                max_seq_len=length,
+                kv_cache_tokens=cache,
+                speculative_config=self._speculation(),
+                **self.model_dump(exclude={*OwnEngineSection.model_fields, *DECIDED}),
+            )
+        if settings.longest_draft >= length - 1:
+            raise ProfileError(
+                (*key_path, "max_seq_len"),
+                f"{length} leaves no room for text with drafts of {settings.longest_draft}",
+            )
+        return replace(settings, max_seq_len=length - settings.longest_draft)
 
-    def _speculation(self) -> dict[str, Any]:
+    def _speculation(self) -> Mapping[str, Any] | None:
+        """Return TensorRT-LLM's `speculative_config`; the short forms become one."""
         if self.draft:
-            model = self.draft.model or str(self.draft.checkpoint)
-            return {"draft_len": self.draft.draft_len, "draft_model": model}
-        if not self.prompt_lookup:
-            return {}
-        return {
-            **self.prompt_lookup.settings,
-            "lookup_is_public": self.prompt_lookup.is_public_pool,
-        }
+            return {
+                "decoding_type": "Draft_Target",
+                "max_draft_len": self.draft.draft_len,
+                "speculative_model": self.draft.model or str(self.draft.checkpoint),
+            }
+        if self.prompt_lookup:
+            return {
+                "decoding_type": "NGram",
+                "max_draft_len": self.prompt_lookup.prompt_lookup_num_tokens,
+                **self.prompt_lookup.model_dump(exclude={"prompt_lookup_num_tokens"}),
+            }
+        return self.speculative_config
 
 
 def _check_vocabulary(target: Folder, draft: Folder, key_path: KeyPath) -> None:

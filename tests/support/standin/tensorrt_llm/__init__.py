@@ -19,7 +19,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
-from tensorrt_llm import llmapi
+from tensorrt_llm.llmapi import llm_args
 
 STEP_SECONDS = 0.002
 CYCLE = 7
@@ -197,8 +197,6 @@ class LLM:
         self.is_shut = False
         self._vocab_size = config["vocab_size"]
         speculation = kwargs.get("speculative_config")
-        if speculation is not None and not kwargs.get("disable_overlap_scheduler"):
-            raise ValueError("the overlap scheduler does not go with this speculation")
         self._speculation = speculation
         self._global_generator = random.Random(0)  # the seed of a request is ignored
         LLM.made.append(self)
@@ -227,6 +225,16 @@ class LLM:
         self.results.append(result)
         threading.Thread(target=self._run, args=(result,), daemon=True).start()
         return result
+
+    def generate(self, inputs: list[int], sampling_params: SamplingParams) -> RequestOutput:
+        """Wait for one output."""
+
+        async def whole() -> RequestOutput:
+            async for output in (result := self.generate_async(inputs, sampling_params)):
+                assert output is result
+            return result
+
+        return asyncio.run(whole())
 
     def shutdown(self) -> None:
         self.is_shut = True
@@ -280,9 +288,11 @@ class LLM:
 
     def _drafts(self, row: list[int]) -> list[int]:
         config = self._speculation
-        if config is None:
+        if not isinstance(
+            config, llm_args.NGramDecodingConfig | llm_args.DraftTargetDecodingConfig
+        ):
             return []
-        if isinstance(config, llmapi.DraftTargetDecodingConfig):  # right, but for every third token
+        if isinstance(config, llm_args.DraftTargetDecodingConfig):  # wrong every third token
             drafts = [row[-1]]
             while len(drafts) <= config.max_draft_len:
                 drafts.append(self._next(drafts[-1], SamplingParams()))

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar, Literal
+
+from pydantic import BaseModel, ConfigDict
 
 
 @dataclass(kw_only=True)
@@ -21,8 +23,9 @@ class KvCacheConfig:
     tokens_per_block: int = 32
 
 
-@dataclass(kw_only=True)
-class DecodingBaseConfig:
+class DecodingBaseConfig(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
     max_draft_len: int | None = None
     max_total_draft_tokens: int | None = None
     speculative_model: Any = None
@@ -34,14 +37,30 @@ class DecodingBaseConfig:
     allow_advanced_sampling: bool = False
 
 
-@dataclass(kw_only=True)
 class NGramDecodingConfig(DecodingBaseConfig):
+    decoding_type: ClassVar[str] = "NGram"
     max_matching_ngram_size: int = 0
     is_keep_all: bool = True
     is_use_oldest: bool = True
     is_public_pool: bool = True
 
 
-@dataclass(kw_only=True)
 class DraftTargetDecodingConfig(DecodingBaseConfig):
-    pass
+    decoding_type: ClassVar[str] = "Draft_Target"
+
+
+class AutoDecodingConfig(DecodingBaseConfig):
+    decoding_type: ClassVar[str] = "AUTO"
+
+
+class Eagle3DecodingConfig(BaseModel):
+    """Its type is a field, as it is in all classes of newer versions."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    decoding_type: Literal["Eagle3"] = "Eagle3"
+    max_draft_len: int
+    speculative_model: str
+    draft_len_schedule: dict[int, int] | None = None
+    acceptance_rate_threshold: float | None = None
+    use_rejection_sampling: bool = False

@@ -1,0 +1,40 @@
+"""The check for a GPU machine runs through, here with the stand-in of TensorRT-LLM."""
+
+import json
+import re
+import sys
+from pathlib import Path
+
+import pytest
+import standin
+from benchmarks import llmapi_check
+from checkpoints import write_empty
+
+IGNORED = ("min_p", "repetition_penalty", "presence_penalty", "frequency_penalty", "bad_token_ids")
+
+
+@pytest.fixture
+def report(monkeypatch, tmp_path, capsys):
+    """The check's rows: {name: [yes or no per table]}."""
+    monkeypatch.syspath_prepend(str(Path(standin.__file__).parent))
+    write_empty(tmp_path / "model", 131)
+    config = {"decoding_type": "NGram", "max_draft_len": 4, "max_matching_ngram_size": 2}
+    given = ["--model", str(tmp_path / "model"), "--speculative-config", json.dumps(config)]
+    monkeypatch.setattr(sys, "argv", ["llmapi_check", *given])
+    monkeypatch.setenv("COLUMNS", "120")
+    monkeypatch.setattr("tensorrt_llm.STEP_SECONDS", 0)
+    llmapi_check.main()
+    rows = {}
+    for line in capsys.readouterr().out.splitlines():
+        if found := re.match(r" *(.+?) +(yes|no)\b", line):
+            rows.setdefault(found[1], []).append(found[2])
+    for name in [name for name in sys.modules if name.partition(".")[0] == "tensorrt_llm"]:
+        del sys.modules[name]
+    return rows
+
+
+def test_each_promise_and_each_rejected_input_has_a_row(report):
+    assert report["greedy output equals the baseline's"] == ["yes", "yes"]
+    assert report["each token has a log-probability"] == ["yes", "yes"]
+    assert report["a bias bans a token at every position"] == ["yes", "yes"]
+    assert [report[name] for name in IGNORED] == [["no"]] * len(IGNORED)

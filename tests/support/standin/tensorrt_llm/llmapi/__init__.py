@@ -1,0 +1,1 @@
+"""The module that holds `llm_args`."""
