@@ -18,18 +18,9 @@ from safetensors.torch import load_file
 from torch import nn
 
 from tandem.engines.errors import LoadError
+from tandem.engines.torch.lora_files import CONFIG_FILE, WEIGHTS_FILE, check_config
 
-CONFIG_FILE = "adapter_config.json"
-WEIGHTS_FILE = "adapter_model.safetensors"
 PREFIX = "base_model.model."
-# Options of peft that change more than the product of A and B, and their values without effect.
-UNSUPPORTED = {
-    "use_dora": (None, False),
-    "bias": (None, "none"),
-    "modules_to_save": (None, []),
-    "fan_in_fan_out": (None, False),
-    "layer_replication": (None, []),
-}
 Map = Callable[..., torch.Tensor]
 
 
@@ -104,7 +95,8 @@ def with_adapters(base: Map, layers: Sequence[Any]) -> Map:
     for number in numbers:
         parts = [_part(layer, number) for layer in layers]
         joined[number] = LowRank(
-            torch.cat([part.down for part in parts]), torch.block_diag(*[part.up for part in parts])
+            torch.cat([part.down for part in parts]),
+            torch.block_diag(*[part.up for part in parts]),  # type: ignore[no-untyped-call]
         )
 
     def adapted(rows: torch.Tensor) -> torch.Tensor:
@@ -149,15 +141,6 @@ def _read(folder: Path, model: nn.Module) -> dict[str, LowRank]:
             raise LoadError(f"LoRA adapter '{folder}': {name} doesn't fit the checkpoint")
         adapter[name] = LowRank(down, up * _scale(config, name, len(down)))
     return adapter
-
-
-def check_config(config: Mapping[str, Any], folder: Path) -> None:
-    """Raise LoadError for an adapter that is more than low-rank matrices."""
-    if config.get("peft_type") != "LORA":
-        raise LoadError(f"LoRA adapter '{folder}': peft_type must be LORA in {CONFIG_FILE}")
-    for name, without_effect in UNSUPPORTED.items():
-        if config.get(name) not in without_effect:
-            raise LoadError(f"LoRA adapter '{folder}': {name} {config[name]!r} isn't supported")
 
 
 def _layer(model: nn.Module, name: str) -> Any:

@@ -46,9 +46,7 @@ def test_each_adapter_gives_the_merged_models_text(adapted):
 def test_a_batch_may_mix_adapters(adapted):
     engine, models = adapted
     prompts = [prompt(seed, 5 + 3 * seed) for seed in range(9)]
-    pending = [
-        engine.start(ids, 16, lora_task_id=number % 3) for number, ids in enumerate(prompts)
-    ]
+    pending = [engine.start(ids, 16, lora_task_id=number % 3) for number, ids in enumerate(prompts)]
     for number, (ids, call) in enumerate(zip(prompts, pending, strict=True)):
         model = models[number % 3]
         assert_same(model, ids, call.wait().tokens, generate(model, ids, 16))
@@ -88,9 +86,7 @@ def test_an_unknown_adapter_is_rejected(adapted, make_harness):
         ({"peft_type": "IA3"}, "peft_type must be LORA"),
     ],
 )
-def test_adapters_of_another_kind_are_rejected(
-    make_harness, checkpoints, tmp_path, config, words
-):
+def test_adapters_of_another_kind_are_rejected(make_harness, checkpoints, tmp_path, config, words):
     model = AutoModelForCausalLM.from_pretrained(checkpoints["llama"])
     write_adapter(tmp_path, model, seed=1, targets=SOME, **config)
     with pytest.raises(LoadError, match=words):
@@ -106,7 +102,9 @@ def test_adapters_of_another_kind_are_rejected(
     ],
 )
 def test_adapters_that_do_not_fit_are_rejected(make_harness, tmp_path, key, shape, words):
-    save_file({f"base_model.model.{key}": torch.ones(shape)}, tmp_path / "adapter_model.safetensors")
+    save_file(
+        {f"base_model.model.{key}": torch.ones(shape)}, tmp_path / "adapter_model.safetensors"
+    )
     (tmp_path / "adapter_config.json").write_text(json.dumps({"peft_type": "LORA"}))
     with pytest.raises(LoadError, match=words):
         make_harness(lora_adapters=(str(tmp_path),))

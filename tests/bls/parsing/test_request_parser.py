@@ -619,3 +619,18 @@ def test_a_stop_is_recognized():
     assert RequestParser(stop, "", SETTINGS).is_stop
     assert not RequestParser({"stop": np.array([[False]])}, "", SETTINGS).is_stop
     assert not request_parser().is_stop
+
+
+def test_a_lora_adapter_is_sent_by_its_place_in_the_profile():
+    settings = replace(SETTINGS, lora_adapters=("sql", "legal"))
+    assert request_of(settings=settings, lora_name="legal").lora_task_id == 2
+    assert request_of(settings=settings, lora_name="").lora_task_id == 0
+    assert request_of(settings=settings).lora_task_id == 0
+
+
+def test_an_unknown_lora_adapter_is_rejected():
+    settings = replace(SETTINGS, lora_adapters=("sql", "legal"))
+    assert refusal(settings=settings, lora_name="sq") == (
+        "input 'lora_name': \"sq\" isn't known; choose one of: sql, legal"
+    )
+    assert refusal(lora_name="sql").endswith('"sql" isn\'t known; the deployment has none')
