@@ -57,6 +57,7 @@ class Request:
     wants_context_logits: bool = False
     wants_generation_logits: bool = False
     guide: Guide | None = None  # what the answer's text must look like
+    lora_task_id: int = 0  # the target's LoRA adapter; 0: none
     wants_kv_blocks: bool = False  # of the context; reused ones are always counted
 
     @property

@@ -92,6 +92,7 @@ class LoopSettings(RequestLimits):
     engines_share_device: bool = False  # so they slow each other down
     drafters: tuple[DrafterName, ...] = (CONTROL.name,)  # that requests may choose
     drafter_modules: tuple[DrafterModule, ...] = ()  # the deployment's own drafters
+    lora_adapters: tuple[str, ...] = ()  # of the target, which numbers them from 1
 
     # Defaults of a request
     drafter: DrafterName = CONTROL.name

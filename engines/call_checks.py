@@ -28,12 +28,23 @@ class Limits(Protocol):
 
 
 def check(
-    request: EngineRequest, limits: Limits, vocab_size: int, draft_vocab_size: int | None = None
+    request: EngineRequest,
+    limits: Limits,
+    vocab_size: int,
+    draft_vocab_size: int | None = None,
+    num_adapters: int = 0,
 ) -> None:
     """Raise RequestError if the call cannot be served. The error names the input.
 
     draft_vocab_size: alternative width of draft logits, for the same vocabulary with other padding.
+    num_adapters: number of LoRA adapters of the engine.
     """
+    if request.lora_task_id and not num_adapters:
+        raise UnsupportedError("lora_task_id is not supported by this engine")
+    if request.lora_task_id > num_adapters:
+        raise RequestError(
+            f"lora_task_id must be between 0 and {num_adapters}; got {request.lora_task_id}"
+        )
     if request.branches:
         _check_branches(request, limits)
     else:

@@ -220,6 +220,7 @@ _FIELDS: dict[str, tuple[str, Read]] = {
     tensors.RETURN_NUM_OUTPUT_TOKENS: ("return_num_output_tokens", _flag),
     tensors.STREAMING: ("streaming", _flag),
     tensors.EXCLUDE_INPUT_IN_OUTPUT: ("exclude_input", _flag),
+    tensors.LORA_TASK_ID: ("lora_task_id", _count),
     tensors.BRANCH_COUNTS: ("branch_counts", _row(1)),
     tensors.BRANCH_OUTPUT_LEN: ("branch_output_len", _row(1)),
     tensors.BRANCH_SEEDS: ("branch_seeds", _row(1)),

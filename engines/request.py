@@ -57,6 +57,7 @@ class EngineRequest(NamedTuple):
     `token_masks` [rows, ceil(vocab_size / 32)]: the tokens that are allowed at each position, as
     bits. There is a row for each draft token and one more, or one for each new token of a plain
     call. If `branches` is true, the call verifies nothing and drafts after outcomes instead.
+    `lora_task_id`: the engine's LoRA adapter to apply, counted from 1; 0: none.
     """
 
     request_id: str
@@ -80,6 +81,7 @@ class EngineRequest(NamedTuple):
     return_num_output_tokens: bool = False
     streaming: bool = False
     exclude_input: bool = True
+    lora_task_id: int = 0
     arrival_time_ns: int = 0
     branch_counts: Ids | None = None
     branch_output_len: Ids = NO_IDS

@@ -36,8 +36,8 @@ class TargetFacts:
 class LoopFacts:
     """Settings of the model that runs the loop.
 
-    max_text_bytes: of one prompt, in UTF-8; 0 means no limit. drafters: the names that a request
-    may use.
+    max_text_bytes: of one prompt, in UTF-8; 0 means no limit. drafters, lora_adapters: the names
+    that a request may use.
     """
 
     target: TargetFacts
@@ -46,6 +46,7 @@ class LoopFacts:
     max_requests: int
     max_text_bytes: int = 0
     drafters: tuple[str, ...] = ()
+    lora_adapters: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -72,11 +73,15 @@ class PostprocessingFacts:
 
 @dataclass(frozen=True)
 class ServedModel:
-    """An entry that clients may name. drafter: default of its requests; None: the loop's."""
+    """An entry or a LoRA adapter that clients may name.
+
+    drafter: default of its requests; None: the loop's. lora_name: the adapter; None: no adapter.
+    """
 
     name: str
     stream_model: str
     drafter: str | None
+    lora_name: str | None = None
 
 
 @dataclass(frozen=True)
@@ -123,7 +128,7 @@ class ServedModels:
             )
 
     def described(self, model: ServedModel) -> dict[str, Any]:
-        return {
+        described = {
             "id": model.name,
             "object": "model",
             "created": self.created,
@@ -131,6 +136,9 @@ class ServedModels:
             "max_model_len": self.room,
             "drafters": list(self.loop.drafters),
         }
+        if model.lora_name:
+            described["parent"] = model.stream_model
+        return described
 
     def named(self, name: str | None) -> ServedModel:
         """Return the entry with a name (None: the first one); raise ApiError if there is none."""
@@ -175,6 +183,7 @@ def served_models(configs: Iterable[Mapping[str, Any]]) -> ServedModels:
                 for name, facts in forwarders.items()
                 if facts.stream_model == stream
             ),
+            *(ServedModel(name, stream, None, lora_name=name) for name in loop.lora_adapters),
         ),
         loop=loop,
         add_special_tokens=preprocessing.add_special_tokens,

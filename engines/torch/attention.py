@@ -50,6 +50,10 @@ class Packed(Attending, Protocol):
     def positions(self) -> NDArray[np.int64]:
         """Positions of the tokens in their sequences: [count]."""
 
+    @property
+    def adapter(self) -> int:
+        """The LoRA adapter of its call, counted from 1; 0: none."""
+
 
 class Segment:
     """The new tokens of one sequence in a forward pass.
@@ -65,6 +69,10 @@ class Segment:
         self.count = count
         self.rows = rows
         self._masks: dict[tuple[int, int, int | None], torch.Tensor] = {}
+
+    @property
+    def adapter(self) -> int:
+        return self.entry.adapter
 
     @property
     def end(self) -> int:
@@ -146,6 +154,10 @@ class BranchSegment:
         self.leaves = leaves
         self._hidden: dict[int | None, torch.Tensor] = {}
         self.count = self.rows = len(leaves)
+
+    @property
+    def adapter(self) -> int:
+        return self.entry.adapter
 
     @property
     def positions(self) -> NDArray[np.int64]:

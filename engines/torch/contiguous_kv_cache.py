@@ -68,6 +68,7 @@ class KVEntry:
     reused_blocks: int = 0  # of the running call
     lent_blocks: int = 0  # to its branches
     idle_since: float = 0.0  # by the monotonic clock
+    adapter: int = 0  # the LoRA adapter that computed it; 0: none
 
     def shared_prefix(self, tokens: Tokens) -> int:
         n = min(self.length, len(tokens))
@@ -148,19 +149,22 @@ class KVCache:
     def _free_blocks(self) -> int:
         return self.total_blocks - sum(e.blocks + e.lent_blocks for e in self._entries)
 
-    def acquire(self, tokens: Tokens, reusable: int, max_length: int) -> KVEntry | None:
+    def acquire(
+        self, tokens: Tokens, reusable: int, max_length: int, adapter: int = 0
+    ) -> KVEntry | None:
         """Return an entry for a call on `tokens`, or None if there are not enough free blocks.
 
         tokens: the call's own array; the entry will hold its beginning.
         reusable: how many of its first tokens may come from other calls.
         max_length: how many tokens the call may reach.
+        adapter: its LoRA adapter; keys and values of other adapters are not reused.
         """
-        source, shared = self._longest_prefix(tokens[:reusable])
+        source, shared = self._longest_prefix(tokens[:reusable], adapter)
         if source is not None and not source.busy and source.length - shared <= self._block:
             return self._take_over(source, tokens, shared, max_length)
         wanted = self.blocks_for(max_length)
         if self._free_up(wanted, keep=source):
-            entry = KVEntry(length=shared)
+            entry = KVEntry(length=shared, adapter=adapter)
             entry.resize(self.shape, self._capacity(max_length), source)
             self._entries.append(entry)
             return self._start(entry, tokens, shared, max_length)
@@ -217,7 +221,7 @@ class KVCache:
         before = time.monotonic() - STALE_SECONDS
         return [e for e in self._entries if not e.busy and e.idle_since < before]
 
-    def _longest_prefix(self, tokens: Tokens) -> tuple[KVEntry | None, int]:
+    def _longest_prefix(self, tokens: Tokens, adapter: int = 0) -> tuple[KVEntry | None, int]:
         """Return the entry with the longest common beginning, idle if possible, and its length.
 
         An entry that can't beat the best so far is not compared from the beginning.
@@ -227,7 +231,7 @@ class KVCache:
         for entry in reversed(self._entries):
             as_good_will_do = best is not None and best.busy and not entry.busy
             needed = longest if as_good_will_do else longest + 1
-            if entry.may_share(tokens, needed):
+            if entry.adapter == adapter and entry.may_share(tokens, needed):
                 shared = entry.shared_prefix(tokens)
                 if shared >= needed:
                     best, longest = entry, shared

@@ -61,7 +61,13 @@ class TorchEngine:
 
     def submit(self, request: EngineRequest, respond: Respond) -> None:
         settings = self._settings
-        check(request, settings, self._model.vocab_size, settings.draft_vocab_size)
+        check(
+            request,
+            settings,
+            self._model.vocab_size,
+            settings.draft_vocab_size,
+            len(settings.lora_adapters),
+        )
         sequence = self._sequence_of(request, respond)
         needed = self._cache.blocks_for(sequence.max_length)
         if needed > self._cache.total_blocks:

@@ -15,6 +15,7 @@ import torch.nn.functional as F  # noqa: N812 (the field's name for it)
 
 from tandem.engines.torch.attention import Attending, attend
 from tandem.engines.torch.linear import linear
+from tandem.engines.torch.lora import with_adapters
 
 FAMILY = {"llama", "mistral", "qwen2"}
 _STATIC_ROPE = {"default", "linear", "llama3", "yarn"}  # angles depend on the position alone
@@ -137,4 +138,5 @@ def _join(*layers: Any) -> Any:
     """Join layers into one linear layer with concatenated outputs."""
     weight = torch.cat([layer.weight for layer in layers])
     biases = [layer.bias for layer in layers]
-    return linear(weight, None if biases[0] is None else torch.cat(biases))
+    joined = linear(weight, None if biases[0] is None else torch.cat(biases))
+    return with_adapters(joined, layers)

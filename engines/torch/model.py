@@ -17,6 +17,7 @@ from tandem.engines.torch.checkpoint import Loader, load_checkpoint
 from tandem.engines.torch.contiguous_kv_cache import KVCache, KVEntry, KVShape
 from tandem.engines.torch.fused_llama import FusedLlama, supports
 from tandem.engines.torch.linear import pack_linears
+from tandem.engines.torch.lora import Adapters
 from tandem.engines.torch.paged.choosing import TokenChoice
 from tandem.engines.torch.paged.paged_kv_cache import PagedKVCache
 from tandem.engines.torch.paged.runner import PagedRunner
@@ -45,6 +46,10 @@ class PackedModel:
         path = folder / settings.checkpoint
         self._model = load(settings, path)
         self._settings = settings
+        self._adapters: Adapters | None = None
+        if settings.lora_adapters:
+            folders = [folder / name for name in settings.lora_adapters]
+            self._adapters = Adapters(self._model, folders)
         self._fused: FusedLlama | None = None
         self._paged: PagedRunner | None = None
         self.device: torch.device = self._model.device
@@ -92,6 +97,8 @@ class PackedModel:
         positions = np.concatenate([segment.positions for segment in segments])
         wanted = attention.wanted_rows(segments)
         rows = self._tensor(wanted) if len(wanted) < len(ids) else None
+        if self._adapters:
+            self._adapters.use([(segment.adapter, segment.count) for segment in segments])
         run = self._fused.forward if self._fused else self._run
         return run(self._tensor(ids), self._tensor(positions), rows, segments)
 

@@ -37,7 +37,12 @@ class Scheduler:
     def admit(self) -> None:
         while self.waiting:
             sequence = self.waiting[0]
-            entry = self._cache.acquire(sequence.tokens, sequence.reusable, sequence.max_length)
+            entry = self._cache.acquire(
+                sequence.tokens,
+                sequence.reusable,
+                sequence.max_length,
+                sequence.request.lora_task_id,
+            )
             if entry is None:
                 return
             sequence.entry = entry

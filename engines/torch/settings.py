@@ -32,6 +32,8 @@ class TorchSettings:
     gpu_memory_fraction: part of a GPU's memory that all processes together may use after weights
         and KV cache are loaded; a model that doesn't fit is rejected before it is loaded.
     draft_vocab_size: width of the draft's logits, if the same vocabulary is padded differently.
+    lora_adapters: folders of LoRA adapters, relative to the model's version folder; calls choose
+        one by its place, counted from 1 (`lora_task_id`).
     """
 
     checkpoint: str
@@ -50,6 +52,7 @@ class TorchSettings:
     max_matching_ngram_size: int = 2
     lookup_keeps_all: bool = True
     lookup_uses_oldest: bool = True
+    lora_adapters: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         for name in (
@@ -78,6 +81,8 @@ class TorchSettings:
                 f"prompt_lookup_num_tokens ({self.prompt_lookup_num_tokens}) is over max_draft_len "
                 f"({self.max_draft_len}); lower the one or raise the other"
             )
+        if self.lora_adapters and self.paged_kv_cache:
+            raise LoadError("lora_adapters and paged_kv_cache can't be combined; remove one")
         if self.kv_cache_tokens < self.kv_block_tokens:
             raise LoadError(
                 f"kv_cache_tokens ({self.kv_cache_tokens}) holds no block of {self.kv_block_tokens}"

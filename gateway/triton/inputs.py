@@ -56,6 +56,7 @@ def inputs_for(
         tensors.RETURN_PROMPT_LOG_PROBS: _rates_prompt(request) or None,
         tensors.NUM_TOP_LOG_PROBS: _num_alternatives(request) or None,
         tensors.DRAFTER: request.drafter or model.drafter,
+        tensors.LORA_NAME: model.lora_name,
         tensors.NUM_DRAFT_TOKENS: AUTO if length == "auto" else length,
         tensors.DRAFT_AHEAD: None if ahead is None else str(ahead).lower(),
         tensors.PROMPT_LOOKUP_NUM_TOKENS: request.prompt_lookup_num_tokens,

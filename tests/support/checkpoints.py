@@ -115,3 +115,30 @@ def _llama(vocab_size: int, *, layers: int):
         tie_word_embeddings=True,
     )
     return LlamaForCausalLM(config)
+
+
+def write_adapter(folder: Path, model, *, seed: int, targets: tuple[str, ...], **config) -> None:
+    """Write a random LoRA adapter of a model in peft's format, and merge it into the model.
+
+    targets: endings of the adapted layers' names. config: changes to adapter_config.json.
+    """
+    import torch
+    from safetensors.torch import save_file
+
+    folder.mkdir(parents=True, exist_ok=True)
+    rank, alpha = 4, 8
+    generator = torch.Generator().manual_seed(seed)
+    tensors = {}
+    with torch.no_grad():
+        for name, layer in model.named_modules():
+            if not name.endswith(targets):
+                continue
+            outputs, inputs = layer.weight.shape
+            down = torch.randn(rank, inputs, generator=generator) / inputs**0.5
+            up = torch.randn(outputs, rank, generator=generator) / 4
+            tensors[f"base_model.model.{name}.lora_A.weight"] = down
+            tensors[f"base_model.model.{name}.lora_B.weight"] = up
+            layer.weight += alpha / rank * up @ down
+    save_file(tensors, folder / "adapter_model.safetensors")
+    facts = {"peft_type": "LORA", "r": rank, "lora_alpha": alpha, "bias": "none"}
+    (folder / "adapter_config.json").write_text(json.dumps(facts | config))

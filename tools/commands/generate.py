@@ -50,6 +50,7 @@ GROUPS: Mapping[str, Mapping[Tensor, str]] = {
         tensors.FREQUENCY_PENALTY: "Subtract this for every use of a token.",
     },
     "text": {
+        tensors.LORA_NAME: "The LoRA adapter of the target.",
         tensors.MIN_TOKENS: "The shortest answer, in tokens.",
         tensors.STOP_WORDS: "End the answer before this text; can be repeated.",
         tensors.BAD_WORDS: "Never generate this text; can be repeated.",

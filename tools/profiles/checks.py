@@ -21,6 +21,8 @@ def check_names(profile: Profile) -> None:
         del models["draft"]
     key_paths: dict[KeyPath, str] = {("models", job): name for job, name in models.items()}
     key_paths |= {("entries", i, "name"): entry.name for i, entry in enumerate(profile.entries)}
+    adapters = getattr(profile.engines.target, "lora_adapters", None) or {}  # models of the gateway
+    key_paths |= {("engines", "target", "lora_adapters", name): name for name in adapters}
     for name, times in Counter(key_paths.values()).items():
         if times > 1:
             key_path = [p for p, used in key_paths.items() if used == name][-1]

@@ -118,6 +118,7 @@ class Deployment:
             end_ids=self.end_ids,
             engines_share_device=_share_device(profile),
             drafters=self.drafters,
+            lora_adapters=self.target.lora_adapters,
             drafter_modules=tuple(
                 DrafterModule(file=own.file.name, settings=own.settings)
                 for own in self.own_drafters

@@ -105,6 +105,11 @@ class EngineRequests:
             self._always += [tensors.TOTAL_DRAFT_TOKENS, tensors.TOTAL_ACCEPTED_DRAFT_TOKENS]
         # Without it TensorRT-LLM returns neither its times nor the KV blocks.
         self._perf_metrics = _scalar(tensors.RETURN_PERF_METRICS, True)
+        self._lora = (
+            [_scalar(tensors.LORA_TASK_ID, request.lora_task_id)]
+            if request.lora_task_id and not engine.is_draft
+            else []
+        )
         self._logits_threshold = (
             [_scalar(tensors.DRAFT_ACCEPTANCE_THRESHOLD, request.draft_acceptance_threshold)]
             if request.draft_acceptance_threshold is not None
@@ -123,6 +128,7 @@ class EngineRequests:
                 self._scalar(tensors.REQUEST_OUTPUT_LEN, call.max_new_tokens),
                 self._perf_metrics,
                 *self._sampling,
+                *self._lora,
                 *self._bias(call),
                 *self._changing(call),
             ],

@@ -65,7 +65,13 @@ class PagedKVCache(KVCache):
         lent = any(entry.lent_blocks for entry in self._entries)
         return lent and self._waiting_for > self._available(keep=None)
 
-    def acquire(self, tokens: Tokens, reusable: int, max_length: int) -> PagedEntry | None:
+    def acquire(
+        self,
+        tokens: Tokens,
+        reusable: int,
+        max_length: int,
+        adapter: int = 0,  # noqa: ARG002 (the settings reject adapters with pages)
+    ) -> PagedEntry | None:
         source, shared = self._longest_prefix(tokens[:reusable])
         assert source is None or isinstance(source, PagedEntry)
         idle = source is not None and not source.busy

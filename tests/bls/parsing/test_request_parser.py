@@ -436,6 +436,7 @@ HARMLESS = {
     "num_return_sequences": 1,
     "guided_decoding_guide_type": "regex",
     "guided_decoding_guide": "a",
+    "lora_name": "sql",
 }
 
 
@@ -466,6 +467,7 @@ def test_every_input_of_a_batch_is_read_in_its_own_row():
         "draft_acceptance_threshold": 0.5,
         "guided_decoding_guide_type": "choice",
         "guided_decoding_guide": '["b"]',
+        "lora_name": "legal",
     }
     first = {**HARMLESS, "use_draft_logits": True}
     one, two = prompts_of(batch(first, {**first, **other}))
@@ -619,3 +621,17 @@ def test_a_stop_is_recognized():
     assert RequestParser(stop, "", SETTINGS).is_stop
     assert not RequestParser({"stop": np.array([[False]])}, "", SETTINGS).is_stop
     assert not request_parser().is_stop
+
+
+def test_a_lora_adapter_is_sent_by_its_place_in_the_profile():
+    assert request_of(lora_name="legal").lora_task_id == 2
+    assert request_of(lora_name="").lora_task_id == 0
+    assert request_of().lora_task_id == 0
+
+
+def test_an_unknown_lora_adapter_is_rejected():
+    assert refusal(lora_name="sq") == (
+        "input 'lora_name': \"sq\" isn't known; choose one of: sql, legal"
+    )
+    none = replace(SETTINGS, lora_adapters=())
+    assert refusal(settings=none, lora_name="sql").endswith("isn't known; the deployment has none")

@@ -83,6 +83,7 @@ class EnginePlan:
     end_ids: every token that ends an answer, the one that engines get first; may be empty.
     excludes_input: its answers hold new tokens only. logits_dtype: Triton's name of it.
     fast_logits: it takes a handle to the draft's logits instead of these. decoupled: it may stream.
+    lora_adapters: the names of its adapters, in the order of their numbers.
     """
 
     capabilities: Capabilities
@@ -100,6 +101,7 @@ class EnginePlan:
     decoupled: bool = False
     backend: str = "python"
     files: Mapping[str, list[Path]] = field(default_factory=dict)
+    lora_adapters: tuple[str, ...] = ()
 
 
 class EngineSection(ConfigSection):

@@ -10,12 +10,15 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, NonNegativeInt, PositiveInt
 
 from tandem.engines import capabilities
+from tandem.engines.torch.lora_files import CONFIG_FILE, WEIGHTS_FILE, check_config
 from tandem.engines.torch.settings import TorchSettings
 from tandem.tools.profiles.checkpoint import (
     Checkpoint,
+    CheckpointError,
     checkpoint_files,
     read_checkpoint,
     read_config,
+    read_json,
     require_weights,
 )
 from tandem.tools.profiles.engines.base import (
@@ -105,7 +108,7 @@ class TorchDraft(OwnEngineSection):
         return 0
 
     @property
-    def _lookup(self) -> dict[str, Any]:
+    def _target_settings(self) -> dict[str, Any]:
         return {}
 
     def _settings(self, checkpoint: Checkpoint, key_path: KeyPath) -> TorchSettings:
@@ -126,8 +129,9 @@ class TorchDraft(OwnEngineSection):
             "max_seq_len",
             "kv_cache_tokens",
             "prompt_lookup",
+            "lora_adapters",
         }
-        given = {**self.model_dump(exclude=decided), **self._lookup}
+        given = {**self.model_dump(exclude=decided), **self._target_settings}
         with located(*key_path):
             return TorchSettings(
                 checkpoint=CHECKPOINT, max_seq_len=length, kv_cache_tokens=cache, **given
@@ -141,6 +145,20 @@ class TorchTarget(TorchDraft):
     """Target only: longest draft that it verifies."""
     prompt_lookup: LookupSection | None = None
     """Target only: look drafts up inside the engine, with these settings (default: none)."""
+    lora_adapters: Mapping[str, Folder] | None = None
+    """Target only: LoRA adapters that requests may name: the name and peft's folder of each
+    (default: none)."""
+
+    def plan(self, key_path: KeyPath) -> EnginePlan:
+        planned = super().plan(key_path)
+        files = dict(planned.files)
+        for number, (name, folder) in enumerate((self.lora_adapters or {}).items(), 1):
+            with located(*key_path, "lora_adapters", name):
+                if not (folder / WEIGHTS_FILE).is_file():
+                    raise CheckpointError(f"can't read {folder / WEIGHTS_FILE}: no such file")
+                check_config(read_json(folder / CONFIG_FILE), folder)
+            files[_lora_folder(number)] = [folder / CONFIG_FILE, folder / WEIGHTS_FILE]
+        return replace(planned, files=files, lora_adapters=tuple(self.lora_adapters or ()))
 
     def adjusted_to_draft(self, draft: EnginePlan, planned: EnginePlan) -> EnginePlan:
         """Give the engine the width of the draft's logits if their padding differs."""
@@ -154,8 +172,15 @@ class TorchTarget(TorchDraft):
         return self.max_draft_len
 
     @property
-    def _lookup(self) -> dict[str, Any]:
-        return self.prompt_lookup.settings if self.prompt_lookup else {}
+    def _target_settings(self) -> dict[str, Any]:
+        lookup = self.prompt_lookup.settings if self.prompt_lookup else {}
+        numbers = range(1, len(self.lora_adapters or ()) + 1)
+        return {**lookup, "lora_adapters": tuple(map(_lora_folder, numbers))}
+
+
+def _lora_folder(number: int) -> str:
+    """Return the folder of an adapter, below the model's version folder."""
+    return f"lora-{number}"
 
 
 def _why_unsupported(config: Mapping[str, Any]) -> str | None:

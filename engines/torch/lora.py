@@ -1,0 +1,164 @@
+"""LoRA adapters (arXiv:2106.09685) in the files of Hugging Face's peft, chosen per sequence.
+
+A forward pass computes the base model for all tokens. Each adapted layer then adds B(A(x)) for the
+tokens of the sequences that use an adapter, so one batch may mix adapters.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F  # noqa: N812 (the field's name for it)
+from safetensors.torch import load_file
+from torch import nn
+
+from tandem.engines.errors import LoadError
+from tandem.engines.torch.lora_files import CONFIG_FILE, WEIGHTS_FILE, check_config
+
+PREFIX = "base_model.model."
+Map = Callable[..., torch.Tensor]
+
+
+class LowRank(NamedTuple):
+    """The two matrices of an adapted layer; `up` includes the adapter's scale."""
+
+    down: torch.Tensor  # A [rank, in]
+    up: torch.Tensor  # B [out, rank]
+
+
+class Adapters:
+    """All adapters of an engine, numbered from 1, and which tokens of this pass use them."""
+
+    def __init__(self, model: nn.Module, folders: Sequence[Path]) -> None:
+        """Wrap the model's adapted layers. Raises LoadError."""
+        self._spans: list[tuple[int, int, int]] = []
+        for number, folder in enumerate(folders, 1):
+            for name, weights in _read(folder, model).items():
+                parent, _, child = name.rpartition(".")
+                layer = model.get_submodule(name)
+                if not isinstance(layer, LoraLinear):
+                    layer = LoraLinear(layer, self)
+                    setattr(model.get_submodule(parent), child, layer)
+                layer.adapters[number] = weights
+
+    def use(self, counts: Sequence[tuple[int, int]]) -> None:
+        """Say which adapter (0: none) the next pass's tokens use: (adapter, number of tokens)."""
+        self._spans, start = [], 0
+        for adapter, count in counts:
+            if adapter:
+                self._spans.append((adapter, start, start + count))
+            start += count
+
+    def add(self, out: torch.Tensor, rows: torch.Tensor, adapters: Mapping[int, LowRank]) -> None:
+        """Add the adapters' parts to a layer's output [..., tokens, out], in place."""
+        for adapter, start, end in self._spans:
+            if adapter in adapters:
+                down, up = adapters[adapter]
+                out[..., start:end, :] += F.linear(F.linear(rows[..., start:end, :], down), up)
+
+
+class LoraLinear(nn.Module):
+    """A linear layer with adapters."""
+
+    def __init__(self, base: Any, owner: Adapters) -> None:
+        super().__init__()
+        self.base = base
+        self.adapters: dict[int, LowRank] = {}
+        self.owner = owner
+
+    @property
+    def weight(self) -> Any:
+        return self.base.weight
+
+    @property
+    def bias(self) -> Any:
+        return self.base.bias
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = self.base(rows)
+        self.owner.add(out, rows, self.adapters)
+        return out
+
+
+def with_adapters(base: Map, layers: Sequence[Any]) -> Map:
+    """Return `base`, the layers joined into one with concatenated outputs, with their adapters."""
+    owner = next((layer.owner for layer in layers if isinstance(layer, LoraLinear)), None)
+    if owner is None:
+        return base
+    numbers = {n for layer in layers if isinstance(layer, LoraLinear) for n in layer.adapters}
+    joined = {}
+    for number in numbers:
+        parts = [_part(layer, number) for layer in layers]
+        joined[number] = LowRank(
+            torch.cat([part.down for part in parts]),
+            torch.block_diag(*[part.up for part in parts]),  # type: ignore[no-untyped-call]
+        )
+
+    def adapted(rows: torch.Tensor) -> torch.Tensor:
+        out = base(rows)
+        owner.add(out, rows, joined)
+        return out
+
+    return adapted
+
+
+def _part(layer: Any, number: int) -> LowRank:
+    """Return a layer's part of an adapter; rank 0 if it has none."""
+    if isinstance(layer, LoraLinear) and number in layer.adapters:
+        return layer.adapters[number]
+    outputs, inputs = layer.weight.shape
+    return LowRank(layer.weight.new_empty(0, inputs), layer.weight.new_empty(outputs, 0))
+
+
+def _read(folder: Path, model: nn.Module) -> dict[str, LowRank]:
+    """Return an adapter's matrices by the name of the model's layer. Raises LoadError."""
+    try:
+        config = json.loads((folder / CONFIG_FILE).read_text())
+        tensors = load_file(folder / WEIGHTS_FILE)
+    except (OSError, ValueError) as error:
+        raise LoadError(f"LoRA adapter '{folder}': can't be read: {error}") from error
+    check_config(config, folder)
+    found: dict[str, dict[str, torch.Tensor]] = {}
+    for key, tensor in tensors.items():
+        match = re.fullmatch(rf"{re.escape(PREFIX)}(.+)\.lora_([AB])\.weight", key)
+        layer = _layer(model, match[1]) if match else None
+        if match is None or layer is None:
+            raise LoadError(
+                f"LoRA adapter '{folder}': {key} isn't supported; only linear layers in the "
+                "model's blocks can be adapted"
+            )
+        found.setdefault(match[1], {})[match[2]] = tensor.to(layer.weight)
+    adapter = {}
+    for name, matrices in found.items():
+        shape = _layer(model, name).weight.shape
+        down, up = matrices.get("A"), matrices.get("B")
+        if down is None or up is None or (up.shape[0], down.shape[1]) != tuple(shape):
+            raise LoadError(f"LoRA adapter '{folder}': {name} doesn't fit the checkpoint")
+        adapter[name] = LowRank(down, up * _scale(config, name, len(down)))
+    return adapter
+
+
+def _layer(model: nn.Module, name: str) -> Any:
+    """Return the linear layer of that name inside the model's blocks, or None."""
+    try:
+        layer = model.get_submodule(name)
+    except AttributeError:
+        return None
+    layer = layer.base if isinstance(layer, LoraLinear) else layer
+    is_block = re.search(r"\.\d+\.", name) is not None
+    return layer if is_block and type(layer) is nn.Linear else None
+
+
+def _scale(config: Mapping[str, Any], name: str, rank: int) -> float:
+    """Return alpha / rank as peft computes it (peft/tuners/lora/layer.py)."""
+    alpha = config.get("lora_alpha", 8)
+    for pattern, value in (config.get("alpha_pattern") or {}).items():
+        if re.fullmatch(rf"(.*\.)?({pattern})", name):
+            alpha = value
+            break
+    return float(alpha / (rank**0.5 if config.get("use_rslora") else rank))

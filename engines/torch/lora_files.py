@@ -1,0 +1,29 @@
+"""The files of a LoRA adapter, as Hugging Face's peft writes them. Without PyTorch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from tandem.engines.errors import LoadError
+
+CONFIG_FILE = "adapter_config.json"
+WEIGHTS_FILE = "adapter_model.safetensors"
+# Options of peft that change more than the product of A and B, and their values without effect.
+UNSUPPORTED = {
+    "use_dora": (None, False),
+    "bias": (None, "none"),
+    "modules_to_save": (None, []),
+    "fan_in_fan_out": (None, False),
+    "layer_replication": (None, []),
+}
+
+
+def check_config(config: Mapping[str, Any], folder: Path) -> None:
+    """Raise LoadError for an adapter that is more than low-rank matrices."""
+    if config.get("peft_type") != "LORA":
+        raise LoadError(f"LoRA adapter '{folder}': peft_type must be LORA in {CONFIG_FILE}")
+    for name, without_effect in UNSUPPORTED.items():
+        if config.get(name) not in without_effect:
+            raise LoadError(f"LoRA adapter '{folder}': {name} {config[name]!r} isn't supported")

@@ -1,0 +1,116 @@
+"""LoRA adapters on the torch engine: each call's text equals that of its merged model."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+from checkpoints import write_adapter
+from engine_harness import assert_same, prompt
+from safetensors.torch import save_file
+from transformers import AutoModelForCausalLM
+
+from tandem.engines.errors import LoadError, RequestError
+
+ALL = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+SOME = ("v_proj", "up_proj")
+
+
+@pytest.fixture(scope="module", params=["llama", "mistral", "qwen2"])
+def adapted(request, checkpoints, make_harness, tmp_path_factory):
+    """An engine with two adapters, and the models: without adapter, and with each merged."""
+    folder = tmp_path_factory.mktemp("adapters")
+    models = [AutoModelForCausalLM.from_pretrained(checkpoints[request.param]) for _ in range(3)]
+    write_adapter(folder / "a", models[1], seed=1, targets=ALL)
+    write_adapter(folder / "b", models[2], seed=2, targets=SOME)
+    adapters = (str(folder / "a"), str(folder / "b"))
+    return make_harness(request.param, lora_adapters=adapters), models
+
+
+def generate(model, ids: list[int], new: int) -> list[int]:
+    row = torch.tensor([ids])
+    asked = {"max_new_tokens": new, "do_sample": False, "eos_token_id": None, "pad_token_id": 0}
+    return model.generate(row, attention_mask=torch.ones_like(row), **asked)[0, len(ids) :].tolist()
+
+
+def test_each_adapter_gives_the_merged_models_text(adapted):
+    engine, models = adapted
+    ids = prompt(1, 20)
+    texts = [generate(model, ids, 24) for model in models]
+    assert len(set(map(tuple, texts))) == 3
+    for adapter, (model, text) in enumerate(zip(models, texts, strict=True)):
+        assert_same(model, ids, engine.tokens(ids, 24, lora_task_id=adapter), text)
+
+
+def test_a_batch_may_mix_adapters(adapted):
+    engine, models = adapted
+    prompts = [prompt(seed, 5 + 3 * seed) for seed in range(9)]
+    pending = [engine.start(ids, 16, lora_task_id=number % 3) for number, ids in enumerate(prompts)]
+    for number, (ids, call) in enumerate(zip(prompts, pending, strict=True)):
+        model = models[number % 3]
+        assert_same(model, ids, call.wait().tokens, generate(model, ids, 16))
+
+
+def test_kv_blocks_are_not_reused_across_adapters(adapted):
+    engine, models = adapted
+    ids = prompt(7, 40)
+    for adapter in (0, 1, 2, 1, 0):
+        outcome = engine.call(ids, 12, lora_task_id=adapter, return_perf_metrics=True)
+        assert_same(models[adapter], ids, outcome.tokens, generate(models[adapter], ids, 12))
+    again = engine.call(ids, 12, lora_task_id=2, return_perf_metrics=True)
+    assert again.last.usage.reused_blocks >= 4  # of its own earlier call
+
+
+def test_drafts_are_verified_by_the_adapted_model(adapted):
+    engine, models = adapted
+    ids = prompt(3, 12)
+    text = generate(models[1], ids, 6)
+    wrong = [*text[:3], (text[3] + 1) % 131, 5]
+    assert_same(models[1], ids, engine.tokens(ids, 6, drafts=wrong, lora_task_id=1), text[:4])
+
+
+def test_an_unknown_adapter_is_rejected(adapted, make_harness):
+    with pytest.raises(RequestError, match=r"lora_task_id must be between 0 and 2; got 3"):
+        adapted[0].start(prompt(1, 4), lora_task_id=3)
+    with pytest.raises(RequestError, match="lora_task_id is not supported by this engine"):
+        make_harness().start(prompt(1, 4), lora_task_id=1)
+
+
+@pytest.mark.parametrize(
+    ("config", "words"),
+    [
+        ({"use_dora": True}, "use_dora True isn't supported"),
+        ({"bias": "all"}, "bias 'all' isn't supported"),
+        ({"modules_to_save": ["lm_head"]}, "modules_to_save"),
+        ({"peft_type": "IA3"}, "peft_type must be LORA"),
+    ],
+)
+def test_adapters_of_another_kind_are_rejected(make_harness, checkpoints, tmp_path, config, words):
+    model = AutoModelForCausalLM.from_pretrained(checkpoints["llama"])
+    write_adapter(tmp_path, model, seed=1, targets=SOME, **config)
+    with pytest.raises(LoadError, match=words):
+        make_harness(lora_adapters=(str(tmp_path),))
+
+
+@pytest.mark.parametrize(
+    ("key", "shape", "words"),
+    [
+        ("model.layers.0.mlp.up_proj.lora_A.weight", [4, 47], "doesn't fit the checkpoint"),
+        ("model.layers.9.mlp.up_proj.lora_A.weight", [4, 48], "layers.9.* isn't supported"),
+        ("lm_head.lora_A.weight", [4, 48], "lm_head.* isn't supported"),
+    ],
+)
+def test_adapters_that_do_not_fit_are_rejected(make_harness, tmp_path, key, shape, words):
+    save_file(
+        {f"base_model.model.{key}": torch.ones(shape)}, tmp_path / "adapter_model.safetensors"
+    )
+    (tmp_path / "adapter_config.json").write_text(json.dumps({"peft_type": "LORA"}))
+    with pytest.raises(LoadError, match=words):
+        make_harness(lora_adapters=(str(tmp_path),))
+
+
+def test_a_missing_adapter_is_a_one_line_error(make_harness, tmp_path):
+    with pytest.raises(LoadError, match=r"LoRA adapter '.*nowhere': can't be read") as refused:
+        make_harness(lora_adapters=(str(tmp_path / "nowhere"),))
+    assert "\n" not in str(refused.value)

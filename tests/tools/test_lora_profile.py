@@ -1,0 +1,66 @@
+"""LoRA adapters in a profile."""
+
+import json
+
+import pytest
+import yaml
+from checkpoints import write_empty, write_tokenizer
+
+from tandem.tools.errors import TandemError
+from tandem.tools.profiles import deployment
+from tandem.tools.triton import repository
+
+ENTRIES = [{"name": "bls_stream", "kind": "stream"}]
+
+
+@pytest.fixture
+def plan(tmp_path):
+    """Return the deployment of a target with changes to its section, and adapters on disk."""
+    size = write_tokenizer(tmp_path / "target")
+    write_empty(tmp_path / "target", size, architectures=["LlamaForCausalLM"], model_type="llama")
+    for name in ("sql", "dora"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "adapter_model.safetensors").touch()
+        config = {"peft_type": "LORA", "use_dora": name == "dora"}
+        (tmp_path / name / "adapter_config.json").write_text(json.dumps(config))
+
+    def load(**target):
+        whole = {
+            "name": "test",
+            "engines": {"target": {"checkpoint": "target"} | target},
+            "entries": ENTRIES,
+        }
+        (tmp_path / "profile.yaml").write_text(yaml.safe_dump(whole))
+        return deployment.load(tmp_path / "profile.yaml")
+
+    return load
+
+
+def test_adapters_are_rendered_next_to_the_checkpoint(plan, tmp_path):
+    planned = plan(lora_adapters={"sql": "sql"})
+    assert planned.loop_settings().lora_adapters == ("sql",)
+    assert json.loads(planned.target.parameters["lora_adapters"]) == ["lora-1"]
+    repository.render(planned, tmp_path / "models")
+    rendered = tmp_path / "models" / "target" / "1" / "lora-1"
+    assert (rendered / "adapter_config.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("target", "words"),
+    [
+        ({"lora_adapters": {"sql": "nowhere"}}, "lora_adapters.sql: can't read .*nowhere"),
+        ({"lora_adapters": {"x": "dora"}}, "lora_adapters.x: .*use_dora True isn't supported"),
+        (
+            {"lora_adapters": {"bls_stream": "sql"}},
+            "lora_adapters.bls_stream: a second model",
+        ),
+        (
+            {"lora_adapters": {"sql": "sql"}, "paged_kv_cache": True},
+            "lora_adapters and paged_kv_cache can't be combined",
+        ),
+        ({"kind": "emulated", "lora_adapters": {}}, "unknown key"),
+    ],
+)
+def test_adapters_that_cannot_be_served_are_rejected(plan, target, words):
+    with pytest.raises(TandemError, match=words):
+        plan(**target)
