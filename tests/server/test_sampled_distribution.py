@@ -9,7 +9,7 @@ from entries import OUTPUTS, read, tensor
 
 from tandem.contract import entry
 
-DRAWS = 1_024
+DRAWS = 512
 ROWS = 32  # prompts in a request
 AT_ONCE = 2
 PROMPT = "def read("
