@@ -140,7 +140,7 @@ def test_answers_continue_without_drafts_if_the_draft_is_killed(fallible):
 @retry_if_triton_dies
 def test_requests_end_at_their_time_out_if_the_target_is_killed(fallible):
     with fallible(timeouts=TIMEOUTS, step_ms=STEP_MS) as server, Crowd(server, 4) as crowd:
-        streams = crowd.ask(PROMPTS[:4], max_tokens=LONG)
+        streams = crowd.ask(PROMPTS[:4], max_tokens=4 * LONG)
         crowd.wait_until_all_talk()
         os.kill(process_of(server, "target"), signal.SIGKILL)
         # Triton does not always notice that a stub is dead; then the time-out of a call ends it.

@@ -124,11 +124,11 @@ def call(server, request_id, *inputs):
 
 def test_a_client_that_leaves_ends_only_its_own_requests(server):
     stay, leave = PROMPTS[:4], PROMPTS[4:]
-    expected = controls(server, stay, max_tokens=200)
+    expected = controls(server, stay, max_tokens=400)
     settle(server)
     before = computed(server)
     with Crowd(server, 4) as crowd, client.InferenceServerClient(server.grpc_url) as connection:
-        staying = crowd.ask(stay, model="bls", max_tokens=200, drafter="none")
+        staying = crowd.ask(stay, model="bls", max_tokens=400, drafter="none")
         leaving = [
             connection.async_infer(
                 "bls",
