@@ -40,7 +40,7 @@ test-chat: .venv/installed-dev $(CHAT_MODEL)
 
 # LiteLLM, AIPerf and lm-evaluation-harness against a live server, from their own environment (1.2 GB).
 test-clients: .venv/installed-dev $(CLIENTS)/installed
-	$(BIN)/python -m pytest -n 0 tests/clients
+	$(BIN)/python -m pytest tests/clients
 
 # The vLLM engine, from an environment of its own (3.4 GB), alone and in a live server.
 test-vllm: .venv/installed-dev $(VLLM)/installed
@@ -55,9 +55,9 @@ test-vllm: .venv/installed-dev $(VLLM)/installed
 docs-tables: .venv/installed
 	$(BIN)/python docs/reference_tables.py
 
-# The soak test, for three minutes instead of an hour.
+# The soak test, for two minutes instead of an hour.
 soak: .venv/installed
-	$(BIN)/python -m benchmarks.soak --minutes 3
+	$(BIN)/python -m benchmarks.soak --minutes 2
 
 lint: .venv/installed-dev
 	$(BIN)/ruff check

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from checkpoints import write_pair
 from hypothesis import HealthCheck, settings
+from xdist.scheduler import LoadFileScheduling
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -17,6 +18,29 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 # A forward pass on two threads waits for both after every operation, which takes very long on busy
 # cores, and two test workers have a server each.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+# Files of tests/server that start their own servers, and take long.
+OWN_SERVERS = {"demo", "faults", "hostile", "instances", "lifecycle", "run", "silent_streams", "up"}
+
+
+class SharedServers(LoadFileScheduling):
+    """Give each file to one worker, and all files that share servers to the same worker."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        file = Path(nodeid.partition("::")[0])
+        shares = file.parent.name == "server" and file.stem.removeprefix("test_") not in OWN_SERVERS
+        return str(file.parent if shares else file)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+    return SharedServers(config, log)
+
+
+def pytest_collection_modifyitems(items):
+    """Run tests with servers first: the others fill the worker that ends earlier."""
+    items.sort(key=lambda item: item.path.parent.name != "server")
+
 
 # A slow example on busy cores is not a failure.
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])

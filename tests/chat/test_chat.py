@@ -91,14 +91,14 @@ def test_special_tokens_in_a_message_do_not_end_a_turn(client, transformers_mode
 
 @pytest.mark.parametrize("messages", [FRANCE, EDIT], ids=["question", "edit"])
 def test_greedy_text_equals_hugging_face(client, transformers_model, messages):
-    expected = generated(transformers_model, messages, 48)
+    expected = generated(transformers_model, messages, 32)
     for drafter in DRAFTERS:
-        whole = chat(client, messages, drafter=drafter, max_tokens=48)
+        whole = chat(client, messages, drafter=drafter)
         assert text_of(whole) == expected
         assert drafted(whole) == 0 or drafter == "prompt_lookup"
         assert drafted(whole) > 0 or drafter == "none" or messages is FRANCE
-        chunks = chat(client, messages, drafter=drafter, max_tokens=48, stream=True)
-        assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks) == expected
+    chunks = chat(client, messages, stream=True)
+    assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks) == expected
 
 
 @pytest.mark.parametrize("drafter", DRAFTERS)
@@ -110,37 +110,34 @@ def test_an_answer_ends_at_the_end_of_the_turn(client, drafter):
     assert answer.usage.completion_tokens < 100
 
 
-@pytest.mark.parametrize("drafter", DRAFTERS)
-def test_an_answer_ends_at_an_end_token_given_as_a_stop_string(client, transformers_model, drafter):
+def test_an_answer_ends_at_an_end_token_given_as_a_stop_string(client, transformers_model):
     tokenizer, _ = transformers_model
     prompt = tokenizer.apply_chat_template(FRANCE, add_generation_prompt=True, tokenize=False)
-    more = {"drafter": drafter, "ignore_eos": True}
 
     def complete(**given):
         return client.completions.create(
             model="bls_stream",
             prompt=prompt,
-            max_tokens=60,
+            max_tokens=40,
             temperature=0,
-            extra_body=more,
+            extra_body={"ignore_eos": True},
             **given,
         )
 
     assert complete().choices[0].finish_reason == "length"
     stopped = complete(stop=[END]).choices[0]
     assert stopped.finish_reason == "stop"
-    assert stopped.text == text_of(chat(client, FRANCE, drafter=drafter, max_tokens=60))
+    assert stopped.text == text_of(chat(client, FRANCE, max_tokens=40))
 
 
-@pytest.mark.parametrize("drafter", DRAFTERS)
-def test_every_turn_computes_only_its_new_tokens(server, client, drafter):
-    messages = [{"role": "user", "content": f"({drafter}) {STORY}"}]
+def test_every_turn_computes_only_its_new_tokens(server, client):
+    messages = [{"role": "user", "content": STORY}]
     questions = ["And on a Monday in winter?", "What does a dog cost?", "Thank you."]
     seen = 0
     for question in questions:
         settle(server)
         before = computed(server)
-        answer = chat(client, messages, drafter=drafter, max_tokens=24)
+        answer = chat(client, messages, max_tokens=24)
         spent = computed(server, at_least=before + 1) - before
         prompt, said = len(token_ids(client, messages)), answer.usage.completion_tokens
         assert answer.usage.prompt_tokens_details.cached_tokens >= seen // BLOCK * BLOCK
@@ -154,17 +151,17 @@ def test_every_turn_computes_only_its_new_tokens(server, client, drafter):
     assert seen > 150  # computing all of it again would show
 
 
-def test_16_concurrent_chats_get_the_answers_of_single_chats(client):
-    questions = [f"{ask} {thing}?" for thing in THINGS for ask in ("What is a", "Where is the")]
+def test_concurrent_chats_get_the_answers_of_single_chats(client):
+    questions = [f"What is a {thing}?" for thing in THINGS]
     chats = [[{"role": "user", "content": question}] for question in questions]
 
     def answer(messages):
-        return text_of(chat(client, messages, max_tokens=16))
+        return text_of(chat(client, messages, max_tokens=12))
 
     with ThreadPoolExecutor(len(chats)) as clients:
         together = [*clients.map(answer, chats)]
     assert together == [answer(messages) for messages in chats]
-    assert len(set(together)) > 8
+    assert len(set(together)) > 4
 
 
 PERSON = {
@@ -180,11 +177,10 @@ PERSON = {
 GUIDED = [
     (PERSON, "Describe a person as JSON."),
     ({"enum": ["Paris", "Rome", "Bonn"]}, "What is the capital of France?"),
-    ({"type": "array", "items": {"type": "integer"}, "maxItems": 5}, "Count to five, as JSON."),
 ]
 
 
-@pytest.mark.parametrize(("schema", "question"), GUIDED, ids=["object", "choice", "list"])
+@pytest.mark.parametrize(("schema", "question"), GUIDED, ids=["object", "choice"])
 def test_a_guided_chat_is_valid_and_equals_masked_hugging_face(
     client, transformers_model, checkpoint, schema, question
 ):

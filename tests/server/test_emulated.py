@@ -16,7 +16,7 @@ from .test_engines import pages_of_logits
 
 ALPHA = 0.8
 PROMPTS = [f"def number_{n}(" for n in range(16)]
-LENGTH = 200
+LENGTH = 120
 GREEDY = {"max_tokens": LENGTH}
 SAMPLED = GREEDY | {"temperature": 1.0, "top_p": 1.0, "seed": 3}
 WITH_STATISTICS = (*OUTPUTS, entry.SPEC_DECODE_STATISTICS)
@@ -50,7 +50,7 @@ def acceptance(draft_len: int) -> float:
     return sum(ALPHA**n for n in range(1, draft_len + 1)) / draft_len
 
 
-@pytest.mark.parametrize("draft_len", first_of(4, 1, 10))
+@pytest.mark.parametrize("draft_len", first_of(4, 10))
 def test_greedy_text_is_the_baselines_and_acceptance_is_alpha(emulated, baseline, draft_len):
     answers = ask(emulated, "bls", PROMPTS, num_draft_tokens=draft_len, **GREEDY)
     assert [(a.ids, a.text) for a in answers] == [(a.ids, a.text) for a in baseline]
@@ -101,17 +101,18 @@ def test_branches_are_ready_when_the_target_answers(in_time):
     assert change.of("tandem_draft_ahead_saved_seconds_total") > 0
 
 
+@pytest.mark.heavy
 def test_branches_by_probability_take_few_pages_of_logits(in_time):
     values = {"num_draft_tokens": 4, "draft_ahead": "true", "use_draft_logits": True}
     values |= GREEDY | {"temperature": 1.0, "top_p": 1.0}
     told = [
         statistics_of(ask_one(in_time, "bls", text, outputs=WITH_STATISTICS, **values))
-        for text in PROMPTS[:8]
+        for text in PROMPTS[:4]
     ]
     hits = sum(statistics["draft_ahead"]["num_hits"] for statistics in told)
     calls = sum(statistics["draft_ahead"]["num_calls"] for statistics in told)
-    assert hits > 40
-    assert calls - hits > 40
+    assert hits > 12
+    assert calls - hits > 12
     assert sum(statistics["num_drafter_failures"] for statistics in told) == 0
     accepted = sum(statistics["num_accepted_draft_tokens"] for statistics in told)
     drafted = sum(statistics["num_draft_tokens"] for statistics in told)

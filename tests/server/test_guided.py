@@ -95,8 +95,7 @@ def ask_each(server, guides, model="bls", **values):
     ("served", "count"),
     [
         ("emulated", 40),
-        pytest.param("emulated", 400, marks=pytest.mark.heavy),
-        pytest.param("server", 100, marks=pytest.mark.heavy),
+        pytest.param("server", 50, marks=pytest.mark.heavy),
     ],
 )
 def test_every_answer_that_ends_is_valid(served, count, request):
@@ -116,7 +115,7 @@ def test_every_answer_that_ends_is_valid(served, count, request):
     assert not any(wrong), [why for why in wrong if why][:5]
 
 
-SCHEMAS = [("json_schema", json.dumps(schema_of(seed))) for seed in range(70_000, 70_010)]
+SCHEMAS = [("json_schema", json.dumps(schema_of(seed))) for seed in range(70_000, 70_006)]
 GRAMMAR = 'start: "sum(" number ("," number)* ")"\nnumber: /[0-9]{1,3}/'
 CHOICES = ["yes", "no", 'say "maybe"', "größer", "yes, but", "😀\n"]
 OTHERS = [
@@ -140,9 +139,8 @@ def fits(kind, guide, text):
     return bool(lark.Lark(guide.replace("number", "NUMBER")).parse(text))
 
 
-@pytest.mark.parametrize("drafter", first_of("draft_model", "none", "prompt_lookup", "hybrid"))
-def test_each_prompt_of_a_request_may_have_its_own_guide(server, drafter):
-    asked = {"max_tokens": 60, "drafter": drafter, "temperature": 1.0, "seed": 3}
+def test_each_prompt_of_a_request_may_have_its_own_guide(server):
+    asked = {"max_tokens": 60, "temperature": 1.0, "seed": 3}
     answers = ask_each(server, [*OTHERS, *SCHEMAS[:3]], **asked)
     for (kind, guide), answer in zip(OTHERS, answers, strict=False):
         assert answer.finish_reason == "stop"
@@ -160,7 +158,6 @@ def test_a_guided_text_is_the_same_without_drafts(served, sampling, request):
     server, guides = request.getfixturevalue(served), [*SCHEMAS, *OTHERS]
     asked = {"max_tokens": 60, "seed": 1, **sampling}
     expected = said(ask_each(server, guides, "ensemble", **asked))
-    assert said(ask_each(server, guides, "ensemble", **asked)) == expected
     drafted = 0
     for drafter in DRAFTERS[1:]:
         answers = ask_each(server, guides, drafter=drafter, **asked)
@@ -171,7 +168,7 @@ def test_a_guided_text_is_the_same_without_drafts(served, sampling, request):
 
 @pytest.mark.heavy
 def test_many_guided_texts_are_the_same_without_drafts(server):
-    seeds = range(80_000, 80_200)
+    seeds = range(80_000, 80_030)
 
     def answers_of(seed):
         sampling = {"seed": seed, "top_p": 1.0} if seed % 2 else {}

@@ -57,18 +57,6 @@ def test_the_draft_target_command_prints_the_targets_text(pair, controls_output,
     assert set(leftovers(OURS)) <= before
 
 
-def test_the_prompt_lookup_command_prints_the_targets_text(pair, controls_output, tmp_path, capsys):
-    path = tmp_path / "prompts.jsonl"
-    path.write_text("".join(json.dumps({"prompt": prompt}) + "\n" for prompt in PROMPTS))
-    arguments = [
-        *("--tokenizer_dir", str(pair / "tokenizer"), "--engine_dir", str(pair / "target")),
-        *("--prompt_lookup_config=[10,2,[0]]", "--max_output_len=40"),
-        *("--kv_cache_enable_block_reuse", "--input-file", str(path)),
-    ]
-    assert command.main(["run", *arguments]) == 0
-    assert capsys.readouterr().out == controls_output(40)
-
-
 def test_the_summarize_command_agrees_with_hugging_face(pair, tmp_path, capsys):
     written = tmp_path / "results.json"
     arguments = [

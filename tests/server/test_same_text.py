@@ -13,8 +13,8 @@ from scale import first_of
 
 from tandem.contract import entry
 
-LENGTH = 28
-PROMPTS = COMPLETIONS[:16]
+LENGTH = 24
+PROMPTS = COMPLETIONS[:8]
 DRAFTED = [{"drafter": "draft_model", "num_draft_tokens": n} for n in (8, 1, 4)]
 COPIED = [
     {"drafter": drafter, "prompt_lookup_num_tokens": tokens, "max_matching_ngram_size": size}
@@ -54,7 +54,7 @@ def test_greedy_text_is_the_targets_own(server, baseline, way):
 
 @pytest.mark.heavy
 def test_greedy_text_is_the_targets_own_on_every_prompt_and_draft_length(server):
-    prompts = [*COMPLETIONS, *EDITS]
+    prompts = [*COMPLETIONS[::4], *EDITS[::4]]
     expected = said(in_batches(server, "ensemble", prompts))
     for way in [*DRAFTED, *COPIED, *AHEAD, {"use_draft_logits": True}]:
         answers = in_batches(server, "bls", prompts, **way)
@@ -73,15 +73,15 @@ def test_greedy_text_is_the_targets_own_on_every_prompt_and_draft_length(server)
 )
 def test_a_seed_gives_the_same_text_with_any_drafter(server, sampling):
     values = {"seed": 11, **sampling}
-    expected = in_batches(server, "ensemble", PROMPTS[:8], **values)
-    for way in [*FEW_WAYS, DRAFTED[1]]:
-        assert said(in_batches(server, "bls", PROMPTS[:8], **way, **values)) == said(expected)
-    other = in_batches(server, "bls", PROMPTS[:8], **{**values, "seed": 12})
+    expected = in_batches(server, "ensemble", PROMPTS[:4], **values)
+    for way in FEW_WAYS:
+        assert said(in_batches(server, "bls", PROMPTS[:4], **way, **values)) == said(expected)
+    other = in_batches(server, "bls", PROMPTS[:4], **{**values, "seed": 12})
     assert said(other) != said(expected)
 
 
 def test_random_seed_is_an_alias_and_no_seed_varies_the_text(server):
-    values = {"max_tokens": 20, "temperature": 1.5}
+    values = {"max_tokens": 8, "temperature": 1.5}
     one = ask_one(server, "bls", PROMPTS[0], seed=5, **values)
     assert ask_one(server, "bls", PROMPTS[0], random_seed=5, **values).ids == one.ids
     assert len({ask_one(server, "bls", "x", **values).text for _ in range(4)}) > 1
@@ -92,15 +92,15 @@ def test_random_seed_is_an_alias_and_no_seed_varies_the_text(server):
     [
         {"repetition_penalty": 1.3, "presence_penalty": 0.8, "frequency_penalty": 0.4},
         {"min_tokens": 20, "bad_words": ["self", "return"]},
-        {"embedding_bias_words": ["def"], "embedding_bias_weights": [6.0]},
+        {"embedding_bias_words": ["def"], "embedding_bias_weights": [12.0]},
         {"stop_words": ["\n\n", "return", ""]},
     ],
     ids=lambda values: next(iter(values)),
 )
 def test_request_options_apply_in_every_round(server, baseline, values):
-    expected = in_batches(server, "ensemble", PROMPTS[:8], **values)
-    answers = in_batches(server, "bls", PROMPTS[:8], **values)
-    assert said(answers) == said(expected) != said(baseline[:8])
+    expected = in_batches(server, "ensemble", PROMPTS[:4], **values)
+    answers = in_batches(server, "bls", PROMPTS[:4], **values)
+    assert said(answers) == said(expected) != said(baseline[:4])
     for word in (*values.get("bad_words", ()), *values.get("stop_words", ())):
         assert not any(word and word in answer.text for answer in answers)
 
@@ -109,7 +109,7 @@ def test_greedy_text_equals_hugging_face(baseline, hugging_face, tokenizer, embe
     import torch
     from engine_harness import assert_same
 
-    for prompt, answer in zip(PROMPTS[::4], baseline[::4], strict=True):
+    for prompt, answer in zip(PROMPTS[::2], baseline[::2], strict=True):
         ids = tokenizer.encode(prompt).ids
         with torch.inference_mode():
             row = hugging_face.generate(
@@ -206,7 +206,7 @@ def test_a_prompt_may_be_sent_as_ids(server, baseline, tokenizer):
     assert answer.text == PROMPTS[0] + baseline[0].text
 
 
-@pytest.mark.parametrize("drafter", ["draft_model", "prompt_lookup", "hybrid", "none"])
+@pytest.mark.parametrize("drafter", ["hybrid", "none"])
 def test_each_token_has_a_round_a_kind_and_a_text_length(server, drafter):
     origins = (entry.OUTPUT_ROUNDS, entry.OUTPUT_KINDS, entry.OUTPUT_TEXT_LENGTHS)
     asked = {"max_tokens": LENGTH, "drafter": drafter, "outputs": (*OUTPUTS, *origins)}
@@ -226,7 +226,7 @@ def test_each_token_has_a_round_a_kind_and_a_text_length(server, drafter):
 
 
 def test_prompt_lookup_halves_the_rounds_if_the_answer_copies_the_prompt(server):
-    answers = ask(server, "bls", EDITS, max_tokens=96, drafter="prompt_lookup")
+    answers = ask(server, "bls", EDITS[::4], max_tokens=96, drafter="prompt_lookup")
     tokens = sum(len(answer.ids) for answer in answers)
     assert tokens >= 2.0 * sum(answer.number(entry.NUM_ROUNDS) for answer in answers)
 

@@ -26,7 +26,7 @@ STEP_MS = 20
 RESPONSE_MS = 60  # of which the next step follows: so most of the time a response goes out
 LEAVE_AFTER = [0.03, 0.04, 0.05, 0.06]  # seconds after a chunk: one step, and during a response
 LONG = {"max_tokens": 400, "end_id": -1, "drafter": "none", "stream": True}
-TIMES = 6
+TIMES = 3
 MOST_TIMES = 5
 UNTAKEN = "tandem_oldest_untaken_response_seconds"
 
