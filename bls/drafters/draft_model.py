@@ -32,7 +32,7 @@ from tandem.bls.sequence import Sequence
 from tandem.bls.settings import AUTO, EngineSettings
 
 
-class Vocabulary(Protocol):
+class DraftVocabulary(Protocol):
     """Converts one request's tokens between the ids of the target and of the draft engine."""
 
     def context(self, sequence: Sequence) -> TokenIds:
@@ -85,7 +85,7 @@ class DraftModel(Drafter):
     def __init__(
         self,
         draft: EngineSettings,
-        vocabulary: Vocabulary,
+        vocabulary: DraftVocabulary,
         health: DrafterHealth,
         length: FixedLength | AutoLength,
         ahead: DraftAhead | None = None,

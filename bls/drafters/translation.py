@@ -26,6 +26,7 @@ from tandem.postprocessing.detokenizer import make_detokenizer
 from tandem.preprocessing.tokenizer import load_tokenizer
 
 WINDOW = 16  # ids before a seam that are tokenized again
+UTF_8_BYTES = 4  # of the longest character
 
 
 class SeamTokenizer:
@@ -41,10 +42,17 @@ class SeamTokenizer:
         self.begins_with = around[:end]  # such as BOS
         self._tokenizer.post_processor = None  # it would cut spaces off the spans below
 
+    def decode(self, ids: list[int]) -> tuple[str, list[int]]:
+        """Return the text of ids, and the last ids, which hold a part of a character."""
+        for end in range(len(ids), max(-1, len(ids) - UTF_8_BYTES), -1):
+            text = self._detokenizer.whole(ids[:end])
+            if not text.endswith("\ufffd"):
+                return text, ids[end:]
+        return self._detokenizer.complete(ids), []  # no UTF-8
+
     def text(self, ids: list[int]) -> str:
         """Return the text of ids, without an unfinished character at its end."""
-        whole = self._detokenizer.whole(ids)
-        return self._detokenizer.complete(ids) if whole.endswith("\ufffd") else whole
+        return self.decode(ids)[0]
 
     def encode(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
         """Return the ids of a text, and the span of characters of each id."""
@@ -126,21 +134,13 @@ class Translation:
 
     def _continuation(self, text: str) -> list[int]:
         """Return the target's ids of the text that follows the context."""
-        known = self._target.text(self._last)
+        known, unfinished = self._target.decode(self._last)
         ids, spans = self._target.encode(known + text)
         at = _boundary(spans, len(known))
-        unfinished = self._unfinished(known)
         after = None if at is None else at + len(unfinished)
         if after is None or ids[at:after] != unfinished:
             return self._target.encode(text)[0]
         return ids[after:]
-
-    def _unfinished(self, known: str) -> list[int]:
-        """Return the last ids of the target that hold a part of a character."""
-        start = len(self._last)
-        while start and self._target.text(self._last[: start - 1]) == known:
-            start -= 1
-        return self._last[start:]
 
     def _read(self, ids: list[int]) -> None:
         """Append ids of the target, none of which is special, to the text and the draft's ids."""
