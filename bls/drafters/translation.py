@@ -147,7 +147,8 @@ class Translation:
         before = self._target.text(self._last)
         self._last += ids
         text = self._target.text(self._last)
-        self._add(text[len(before) :])
+        if added := text[len(before) :]:
+            self._add(added)
         latest = self._last[-WINDOW:]
         known = self._target.text(latest)
         if known and text.endswith(known):  # it doesn't begin within a character
