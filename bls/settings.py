@@ -67,6 +67,17 @@ class EngineSettings:
 
 
 @dataclass(frozen=True, kw_only=True)
+class DraftTokenizer:
+    """The draft engine's own tokenizer, if it isn't the target's.
+
+    folder: next to model.py. end_ids: its tokens that end an answer.
+    """
+
+    folder: str
+    end_ids: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
 class DrafterModule:
     """A custom drafter: its Python file, and changes to its settings."""
 
@@ -87,7 +98,8 @@ class LoopSettings(RequestLimits):
     preprocessing_model: str
     postprocessing_model: str
 
-    tokenizer_dir: str = "tokenizer"  # next to model.py, for guides
+    tokenizer_dir: str = "tokenizer"  # next to model.py, for guides and translated drafts
+    draft_tokenizer: DraftTokenizer | None = None  # None: the engines share a vocabulary
     end_ids: tuple[int, ...] = ()  # engines get the first one as end_id
     engines_share_device: bool = False  # so they slow each other down
     drafters: tuple[DrafterName, ...] = (CONTROL.name,)  # that requests may choose

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator
-from typing import Any
+from typing import Any, Protocol
 
 from tandem.bls.draft_ahead.branches import (
     BranchesAhead,
@@ -24,7 +24,7 @@ from tandem.bls.drafters.drafter import (
     StepsAhead,
 )
 from tandem.bls.drafters.registry import DRAFT_MODEL
-from tandem.bls.effects import AwaitAhead, Draft, EngineCall, StepSeconds
+from tandem.bls.effects import NO_TOKENS, AwaitAhead, Draft, EngineCall, StepSeconds
 from tandem.bls.errors import EngineCallError, EngineRefused
 from tandem.bls.exactness.seeds import lengths_decide_text, proposal_seed
 from tandem.bls.request import Request, TokenIds
@@ -32,19 +32,66 @@ from tandem.bls.sequence import Sequence
 from tandem.bls.settings import AUTO, EngineSettings
 
 
+class DraftVocabulary(Protocol):
+    """Converts one request's tokens between the ids of the target and of the draft engine."""
+
+    def context(self, sequence: Sequence) -> TokenIds:
+        """Return the draft engine's ids of the text so far, [n]; empty if it can't have them."""
+
+    def stop_ids(self, sequence: Sequence) -> tuple[int, ...]:
+        """Return the draft engine's ids that end a draft."""
+
+    def verifiable(self, sequence: Sequence, drafted: TokenIds, limit: int) -> TokenIds:
+        """Return at most ``limit`` ids of the target for what the draft engine drafted."""
+
+
+class SharedVocabulary:
+    """Both engines have the same ids. Their padding may differ."""
+
+    def __init__(self, draft: EngineSettings, target: EngineSettings) -> None:
+        self._draft_size = draft.vocab_size
+        self._target_size = target.vocab_size
+        self._num_checked = 0  # tokens of the context that are known to be in the vocabulary
+        self._has_all = True
+
+    def context(self, sequence: Sequence) -> TokenIds:
+        """Return the context if the draft engine has every id of it; checks only new ids."""
+        if self._draft_size < self._target_size:
+            new = sequence.context[self._num_checked :]
+            self._num_checked = len(sequence)
+            self._has_all &= bool((new < self._draft_size).all())
+        return sequence.context if self._has_all else NO_TOKENS
+
+    def stop_ids(self, sequence: Sequence) -> tuple[int, ...]:
+        return () if sequence.min_tokens_left else sequence.request.end_ids
+
+    def verifiable(self, sequence: Sequence, drafted: TokenIds, limit: int) -> TokenIds:
+        """Return the drafted tokens that the target can verify.
+
+        They stop before the first id that exists only in the draft's padding, and after the first
+        end of sequence. In logits mode no drawn token is dropped: the target's end of sequence ends
+        the draft.
+        """
+        tokens = drafted[:limit]
+        if self._draft_size > self._target_size:
+            unknown = (tokens >= self._target_size).nonzero()[0]
+            tokens = tokens[: unknown[0]] if len(unknown) else tokens
+        return tokens if sequence.request.use_draft_logits else sequence.up_to_end(tokens)
+
+
 class DraftModel(Drafter):
-    """Draft model that shares the target's vocabulary (Leviathan et al., arXiv:2211.17192)."""
+    """A draft model (Leviathan et al., arXiv:2211.17192)."""
 
     def __init__(
         self,
         draft: EngineSettings,
-        target: EngineSettings,
+        vocabulary: DraftVocabulary,
         health: DrafterHealth,
         length: FixedLength | AutoLength,
         ahead: DraftAhead | None = None,
     ) -> None:
         self._engine = draft
-        self._target = target
+        self._vocabulary = vocabulary
         self._health = health
         self._length = length
         self._ahead = ahead
@@ -52,15 +99,12 @@ class DraftModel(Drafter):
         self._drafts_ahead = False  # during the last verification; not awaited yet
         self._branch_logits: BranchLogits | None = None  # until they are read or given up
         self._can_serve = True  # this request; once false, it stays false
-        self._num_checked = 0  # tokens of the context that are known to be in the vocabulary
 
     def can_draft(self, sequence: Sequence) -> bool:
         """Return whether the draft engine is healthy and can process the context plus one token."""
-        return (
-            self._health.available
-            and len(sequence) < self._engine.max_seq_len
-            and self._takes_context_of(sequence)
-        )
+        if not (self._can_serve and self._health.available):
+            return False
+        return 0 < len(self._vocabulary.context(sequence)) < self._engine.max_seq_len
 
     def failed(self, error: EngineCallError) -> None:
         """Pause the draft model or, if it rejected the call, stop drafting for this request."""
@@ -77,18 +121,18 @@ class DraftModel(Drafter):
         could not verify it. Engines keep stop ids in the answer.
         """
         request = sequence.request
-        limit = min(limit, self._engine.max_seq_len - len(sequence))
+        longest = min(limit, self._engine.max_seq_len - len(self._vocabulary.context(sequence)))
         branches = yield from self._awaited()
-        branch = self._branch(branches, sequence, limit)
+        branch = self._branch(branches, sequence, longest)
         if branch is not None:
             self._branch_logits = None
             return branch
         self._give_up_logits()
         plan_ahead = self._plan_ahead() if self._asked_ahead else None
         if plan_ahead is None:
-            plan = self._length.plan(limit)
+            plan = self._length.plan(longest)
         else:
-            plan = self._length.plan(min(limit, plan_ahead.on_miss), ahead=True)
+            plan = self._length.plan(min(longest, plan_ahead.on_miss), ahead=True)
         if not plan.num_tokens:
             return Draft(plain_tokens=plan.plain_tokens)
         answer = yield self._call(sequence)._replace(
@@ -101,9 +145,10 @@ class DraftModel(Drafter):
         if request.use_draft_logits and answer.logits is None:
             raise EngineRefused(self._engine.model, "generation_logits are missing from its answer")
         return Draft(
-            self._verifiable(sequence, answer.tokens),
+            self._vocabulary.verifiable(sequence, answer.tokens, limit),
             answer.logits,
             drafter=DRAFT_MODEL.name,
+            plain_tokens=plan.num_tokens,  # if all that was drafted is of no use
             plan=plan,
             answer=answer,
             num_branches=len(branches or ()),
@@ -163,10 +208,9 @@ class DraftModel(Drafter):
         than tokens.
         """
         request = sequence.request
-        may_end = not (request.use_draft_logits or sequence.min_tokens_left)
         return EngineCall(
             engine="draft",
-            context=sequence.context,
+            context=self._vocabulary.context(sequence),
             max_new_tokens=0,
             seed=proposal_seed(
                 request.sampling.seed,
@@ -174,7 +218,7 @@ class DraftModel(Drafter):
                 keyed=self._engine.capabilities.keyed_randomness,
                 use_draft_logits=request.use_draft_logits,
             ),
-            stop_ids=request.end_ids if may_end else (),
+            stop_ids=() if request.use_draft_logits else self._vocabulary.stop_ids(sequence),
             ban_end_ids=sequence.min_tokens_left > 0,
         )
 
@@ -215,7 +259,7 @@ class DraftModel(Drafter):
         branch = None if branches is None else branches.after(sequence)
         if self._ahead is None or branches is None or branch is None:
             return None
-        tokens = self._verifiable(sequence, branch.tokens[:limit])
+        tokens = self._vocabulary.verifiable(sequence, branch.tokens, limit)
         if not len(tokens):
             return None
         return Draft(
@@ -232,26 +276,6 @@ class DraftModel(Drafter):
         """Return the plan for drafting ahead now, or None."""
         return None if self._ahead is None else self._ahead.plan(self._length.length_ahead)
 
-    def _takes_context_of(self, sequence: Sequence) -> bool:
-        """Return whether the draft engine has every id of the context; checks only new ids."""
-        if self._engine.vocab_size < self._target.vocab_size:
-            new = sequence.context[self._num_checked :]
-            self._num_checked = len(sequence)
-            self._can_serve &= bool((new < self._engine.vocab_size).all())
-        return self._can_serve
-
-    def _verifiable(self, sequence: Sequence, tokens: TokenIds) -> TokenIds:
-        """Return the drafted tokens that the target can verify.
-
-        They stop before the first id that exists only in the draft's padding, and after the first
-        end of sequence. In logits mode no drawn token is dropped: the target's end of sequence ends
-        the draft.
-        """
-        if self._engine.vocab_size > self._target.vocab_size:
-            unknown = (tokens >= self._target.vocab_size).nonzero()[0]
-            tokens = tokens[: unknown[0]] if len(unknown) else tokens
-        return tokens if sequence.request.use_draft_logits else sequence.up_to_end(tokens)
-
 
 def make(request: Request, context: DrafterContext) -> DraftModel:
     """Return the drafter for one request; raise ValueError if there is no draft engine."""
@@ -266,4 +290,9 @@ def make(request: Request, context: DrafterContext) -> DraftModel:
     else:
         length = AutoLength(context.draft_planner)
     ahead = draft_ahead_of(request, settings, context.ahead_planner)
-    return DraftModel(settings.draft, settings.target, context.health, length, ahead)
+    vocabulary = (
+        context.translator.translation()
+        if context.translator
+        else SharedVocabulary(settings.draft, settings.target)
+    )
+    return DraftModel(settings.draft, vocabulary, context.health, length, ahead)

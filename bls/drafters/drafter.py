@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from tandem.bls.draft_ahead.ahead_planner import AheadPlanner
 from tandem.bls.draft_length.planner import DraftPlanner
@@ -12,6 +12,9 @@ from tandem.bls.errors import EngineCallError, EngineRefused
 from tandem.bls.sequence import Sequence
 from tandem.bls.settings import LoopSettings
 from tandem.lookup.pools import LookupPools
+
+if TYPE_CHECKING:
+    from tandem.bls.drafters.translation import Translator  # imports a large library
 
 Proposal = Generator[EngineCall | AwaitAhead, Any, Draft]
 StepsAhead = Generator[EngineCall, EngineAnswer, Any]
@@ -44,6 +47,7 @@ class DrafterContext(NamedTuple):
     own: Any = None
     ahead_planner: AheadPlanner | None = None  # None: nothing is drafted ahead
     pools: LookupPools | None = None  # None: requests share no answers
+    translator: Translator | None = None  # None: the engines share a vocabulary
 
 
 class Drafter:

@@ -65,7 +65,7 @@ class DrafterKind:
 
 DRAFT_MODEL = DrafterKind(
     name="draft_model",
-    description="a small model that shares the target's vocabulary",
+    description="a small model",
     module="tandem.bls.drafters.draft_model",
     samples_from_draft_model=True,
 )

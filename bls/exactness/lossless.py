@@ -57,8 +57,13 @@ def lossless(request: Request, settings: LoopSettings) -> Request:
 
 
 def draft_sampling(request: Request, settings: LoopSettings) -> Sampling:
-    """Return the draft engine's sampling parameters, chosen so that it draws from its logits."""
+    """Return the draft engine's sampling parameters, chosen so that it draws from its logits.
+
+    A draft engine with a vocabulary of its own gets nothing that names the target's ids.
+    """
     sampling = request.sampling
+    if settings.draft_tokenizer:
+        return replace(sampling, bad_words=None, embedding_bias=None)
     if settings.draft_logits_tell_all or not request.use_draft_logits or sampling.greedy:
         return sampling
     return Sampling(temperature=sampling.temperature, seed=sampling.seed)
@@ -66,6 +71,8 @@ def draft_sampling(request: Request, settings: LoopSettings) -> Sampling:
 
 def draft_gets_bans(request: Request, settings: LoopSettings) -> bool:
     """Return whether the request's banned tokens are sent to the draft engine."""
+    if settings.draft_tokenizer:
+        return False
     return settings.draft_logits_tell_all or not request.use_draft_logits
 
 

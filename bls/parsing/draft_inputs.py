@@ -159,9 +159,15 @@ class DraftInputs:
             f"needs '{tensors.DRAFTER}' to be {_those(lambda kind: kind.samples_from_draft_model)}"
             f": '{drafter.name}' has no logits",
         )
-        return samples and self._inputs.flag(
+        uses = samples and self._inputs.flag(
             tensors.USE_DRAFT_LOGITS, row, self._settings.use_draft_logits
         )
+        if uses and self._settings.draft_tokenizer:
+            raise BadRequest(
+                f"input '{tensors.USE_DRAFT_LOGITS}' must be false: the draft model has a "
+                "vocabulary of its own, so its logits don't fit the target's"
+            )
+        return uses
 
     def _threshold(self, row: int) -> float | None:
         """Return the request's threshold, or the deployment's."""

@@ -7,7 +7,7 @@ import sys
 import threading
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import triton_python_backend_utils as pb_utils
 
@@ -45,6 +45,9 @@ from tandem.contract.model_parameters import decode
 from tandem.contract.strings import Strings
 from tandem.guides.matcher import GuideMatcher
 
+if TYPE_CHECKING:
+    from tandem.bls.drafters.translation import Translator
+
 # Concurrent calls of the tokenizer, per loop. It answers one after another, so more would gain
 # nothing, and each holds a thread of the loop's pool, which engine calls and chunks need too.
 TOKENIZER_CALLS = 4
@@ -66,6 +69,7 @@ class StreamEntry:
         self._health = DraftHealth(draft, self._clients.calls, settings.drafter_pause)
         model, loop = args["model_name"], index_of_loop(args)
         self._pools = pools_of(settings)
+        self._translator = _translator(settings, version_folder)
         has_pools = self._pools is not None
         self._metrics = Metrics(model, loop, settings.drafters, has_pools=has_pools)
         self._other_loops = other_loops(args, settings.instances)
@@ -211,6 +215,7 @@ class StreamEntry:
                 self._draft_planner,
                 self._ahead_statistics,
                 pools=self._pools,
+                translator=self._translator,
             )
             decoding = Decoding(request, settings, drafter, matchers[index])
             sequences.append(
@@ -259,3 +264,12 @@ class StreamEntry:
             oldest_delivery=self._deliveries.seconds,
             abandoned={**none_abandoned, **self._clients.abandoned.by_model},
         )
+
+
+def _translator(settings: LoopSettings, folder: Path) -> Translator | None:
+    own = settings.draft_tokenizer
+    if own is None:
+        return None
+    from tandem.bls.drafters.translation import Translator  # noqa: PLC0415  its library is large
+
+    return Translator(folder / settings.tokenizer_dir, folder / own.folder, own.end_ids)

@@ -1,5 +1,6 @@
 """Live Triton servers. Tests share them, so each test leaves its server as it found it."""
 
+import json
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
@@ -12,6 +13,7 @@ import pytest
 import yaml
 from benchmarks import faulty
 from live_triton import KilledServer
+from tokenizer_kinds import renumbered, write
 from tokenizers import Tokenizer
 
 from tandem.gateway import server as gateway_server
@@ -113,6 +115,31 @@ def in_engine(embedded: Deployment, tmp_path_factory) -> Iterator[TritonServer]:
     changes = {"engines": engines, "decoding": DecodingSection(), "entries": entries}
     planned = deployment.check(profile.model_copy(update=changes))
     with serving(planned, tmp_path_factory.mktemp("in-engine")) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def translating(embedded: Deployment, tmp_path_factory) -> Iterator[TritonServer]:
+    """The embedded profile; its draft has a vocabulary of its own: its ids in reverse order."""
+    from safetensors.torch import load_file, save_file
+
+    folder, draft = tmp_path_factory.mktemp("translating"), embedded.profile.engines.draft
+    shutil.copytree(draft.checkpoint, folder / "draft")
+    own = Tokenizer.from_file(str(embedded.tokenizer.folder / "tokenizer.json"))
+    write(renumbered(own), folder / "draft", eos_token="<|endoftext|>")
+    weights = load_file(folder / "draft" / "model.safetensors")
+    name = "model.embed_tokens.weight"
+    weights[name] = weights[name].flip(0)
+    save_file(weights, folder / "draft" / "model.safetensors", {"format": "pt"})
+    for file in ("config.json", "generation_config.json"):
+        config = json.loads((folder / "draft" / file).read_text())
+        end = own.get_vocab_size() - 1
+        config |= {"eos_token_id": end, "pad_token_id": end}
+        (folder / "draft" / file).write_text(json.dumps(config))
+    changed = draft.model_copy(update={"checkpoint": folder / "draft"})
+    engines = embedded.profile.engines.model_copy(update={"draft": changed})
+    planned = deployment.check(embedded.profile.model_copy(update={"engines": engines}))
+    with serving(planned, folder) as running:
         yield running
 
 

@@ -286,6 +286,8 @@ def decoding_of(
     health=None,
     pools=None,
     ahead_planner=None,
+    *,
+    translator=None,
 ) -> Decoding:
     draft_planner = DraftPlanner(
         settings.target.max_draft_len,
@@ -300,6 +302,7 @@ def decoding_of(
         draft_planner,
         ahead_planner,
         pools=pools,
+        translator=translator,
     )
     return Decoding(request, settings, drafter)
 

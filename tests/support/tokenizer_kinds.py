@@ -89,6 +89,17 @@ def words():
     return tokenizer
 
 
+def renumbered(tokenizer):
+    """The same tokenizer with its ids in reverse order."""
+    state = json.loads(tokenizer.to_str())
+    last = tokenizer.get_vocab_size() - 1
+    state["model"]["vocab"] = {t: last - number for t, number in state["model"]["vocab"].items()}
+    for token in state["added_tokens"]:
+        token["id"] = last - token["id"]
+    state["added_tokens"].sort(key=lambda token: token["id"])
+    return Tokenizer.from_str(json.dumps(state))
+
+
 KINDS = {"byte_level": byte_level, "byte_fallback": byte_fallback, "metaspace": metaspace}
 KINDS["words"] = words
 

@@ -242,17 +242,7 @@ def test_a_file_that_is_not_a_model_is_rejected(tmp_path):
     assert refusal(lambda: model_named("absent.gguf")) == "no file absent.gguf"
 
 
-def test_too_large_models_are_rejected_before_weights_are_fetched(
-    served, tmp_path, checkpoint, monkeypatch
-):
-    other = tmp_path / "other"
-    shutil.copytree(checkpoint, other)
-    write_tokenizer(other, size=280)
-    served.add("owner/stranger", other)
-    options = options_of("--target", ID, "--draft", "owner/stranger")
-    assert "draft and target must share one vocabulary" in refusal(
-        lambda: chosen_deployment(options)
-    )
+def test_too_large_models_are_rejected_before_weights_are_fetched(served, monkeypatch):
     monkeypatch.setattr(fit, "free_gpu_memory", lambda _: None)
     monkeypatch.setattr(fit, "free_memory", lambda: 1000)
     options = options_of("--target", ID)

@@ -6,6 +6,9 @@ import pytest
 from checkpoints import write_empty, write_tokenizer
 from profile_files import engines, load, profile, refusal
 
+from tandem.bls.settings import DraftTokenizer
+from tandem.tools.triton import repository
+
 
 def test_end_ids_come_from_the_generation_config(folder):
     ids = json.dumps({"eos_token_id": [3, 5]})
@@ -55,11 +58,30 @@ def test_a_missing_tokenizer_is_rejected(folder):
     )
 
 
-def test_different_vocabularies_are_rejected(folder):
+def test_a_draft_with_a_vocabulary_of_its_own_is_translated(folder):
+    write_empty(folder / "draft", 280, eos_token_id=7)
     write_tokenizer(folder / "draft", size=280)
+    planned = load(folder, profile())
+    settings = planned.loop_settings()
+    assert settings.draft_tokenizer == DraftTokenizer(folder="draft_tokenizer", end_ids=(7,))
+    assert not settings.draft_branches
+    assert "draft_vocab_size" not in planned.target.parameters
+    models = {model.name: model for model in repository.models(planned)}
+    assert folder / "draft" / "tokenizer.json" in models["bls_stream"].files["draft_tokenizer"]
+
+
+def test_translated_drafts_have_no_logits(folder):
+    write_tokenizer(folder / "draft", size=280)
+    text = refusal(folder, profile(decoding={"use_draft_logits": True}))
+    assert "decoding.use_draft_logits: must be false: token '" in text
+    assert text.endswith("so the draft's logits don't fit the target's vocabulary")
+
+
+def test_a_target_with_another_tokenizer_is_rejected(folder):
+    write_tokenizer(folder / "target", size=280)
     text = refusal(folder, profile())
-    assert "engines.draft.checkpoint: token '" in text
-    assert text.endswith("draft and target must share one vocabulary")
+    assert "engines.target.checkpoint: token '" in text
+    assert text.endswith("give both one vocabulary")
 
 
 def test_a_vocabulary_smaller_than_the_tokenizers_is_rejected(folder):

@@ -48,6 +48,16 @@ def test_the_greeting_lists_the_chosen_settings(own):
     assert (told["gRPC"], told["HTTP"]) == ("127.0.0.1:2", "http://127.0.0.1:1")
 
 
+def test_the_greeting_says_that_drafts_are_translated(own, tmp_path):
+    write_empty(tmp_path / "draft", write_tokenizer(tmp_path / "draft", size=280))
+    target = own.profile.engines.target.checkpoint
+    told, _, _ = rows(deployment.for_checkpoints(target, tmp_path / "draft"))
+    assert told["draft"].endswith(
+        "draft (torch); its vocabulary isn't the target's, so drafts are translated through the "
+        "text"
+    )
+
+
 def test_the_greeting_has_the_number_of_loops(own):
     two = deployment.check(own.profile.model_copy(update={"instances": 2}))
     told, _, _ = rows(two)

@@ -28,6 +28,8 @@ def run(options: argparse.Namespace) -> int:
     repository.render(planned, options.output)
     names = [model.name for model in repository.models(planned)]
     print(f"{options.output}: {', '.join(names)}")
+    if planned.draft_tokenizer:
+        print("Drafts are translated through the text, because the vocabularies differ.")
     print("To serve it, run this on a machine with Triton:")
     print(shlex.join(["sh", str(options.output.absolute() / SCRIPT)]))
     return 0

@@ -161,9 +161,12 @@ def _choices(planned: Deployment) -> dict[str, str]:
     loop, engines = planned.loop_settings(), planned.profile.engines
     others = [name for name in loop.drafters if name != loop.drafter]
     also = f" (a request may choose {', '.join(others)})" if others else ""
+    draft = _engine(engines.draft) if engines.draft else "none"
+    if planned.draft_tokenizer:
+        draft += "; its vocabulary isn't the target's, so drafts are translated through the text"
     rows = {
         "target": f"{_engine(engines.target)}, up to {loop.target.max_seq_len} tokens of context",
-        "draft": _engine(engines.draft) if engines.draft else "none",
+        "draft": draft,
         "drafter": f"{loop.drafter}{also}",
     }
     if loop.target.max_draft_len:

@@ -13,6 +13,7 @@ from tandem.bls.drafters.registry import CONTROL, DrafterKind, DrafterName
 from tandem.bls.settings import (
     MAX_AHEAD_THREADS,
     DrafterModule,
+    DraftTokenizer,
     EngineSettings,
     ForwarderSettings,
     LoopSettings,
@@ -35,6 +36,7 @@ from tandem.tools.profiles.profile import (
 )
 
 TOKENIZER = "tokenizer"  # folder of a model's version
+DRAFT_TOKENIZER = "draft_tokenizer"  # another one, if the draft has a vocabulary of its own
 SPARE_THREADS = 32
 
 
@@ -49,6 +51,7 @@ class Deployment:
     target: EnginePlan
     draft: EnginePlan | None
     own_drafters: tuple[OwnDrafter, ...] = ()
+    draft_tokenizer: TokenizerFolder | None = None  # None: the engines share a vocabulary
 
     @property
     def thread_pool_size(self) -> int:
@@ -135,6 +138,9 @@ class Deployment:
             max_logits_bytes=limits.max_logits_bytes,
             max_guide_bytes=limits.max_guide_bytes,
             tokenizer_dir=TOKENIZER,
+            draft_tokenizer=DraftTokenizer(folder=DRAFT_TOKENIZER, end_ids=draft.end_ids)
+            if draft and self.draft_tokenizer
+            else None,
             request_timeout=timeouts.request,
             drafter_pause=timeouts.drafter_pause,
         )
@@ -226,7 +232,14 @@ def check(profile: Profile, *, with_weights: bool = True) -> Deployment:
             section.check_weights(key_path)
     checks.check_languages(profile)
     target, draft = engines[TARGET], engines.get(DRAFT)
-    if draft:
+    tokenizer = vocabulary.target_tokenizer(profile)
+    draft_tokenizer = vocabulary.draft_tokenizer(profile, tokenizer)
+    vocabulary.check_width(target, profile.engines.target, tokenizer, TARGET)
+    if draft and profile.engines.draft:
+        vocabulary.check_width(draft, profile.engines.draft, draft_tokenizer or tokenizer, DRAFT)
+    if draft and draft_tokenizer:
+        draft = vocabulary.translated(draft)
+    elif draft:
         target = profile.engines.target.adjusted_to_draft(draft, target)
     if target.capabilities.drafts_itself and "entries" not in profile.model_fields_set:
         # The baseline would need a second engine, so there is no entry for it.
@@ -245,9 +258,6 @@ def check(profile: Profile, *, with_weights: bool = True) -> Deployment:
     checks.check_limits(profile)
     checks.check_pools(profile)
     checks.check_instances(profile)
-    tokenizer = vocabulary.shared_tokenizer(profile)
-    for key_path, section in sections_of(profile):
-        vocabulary.check_width(engines[key_path], section, tokenizer, key_path)
     end_ids = vocabulary.end_ids_of(profile, target, tokenizer)
     return Deployment(
         profile=profile,
@@ -257,6 +267,7 @@ def check(profile: Profile, *, with_weights: bool = True) -> Deployment:
         target=target,
         draft=draft,
         own_drafters=own,
+        draft_tokenizer=draft_tokenizer,
     )
 
 

@@ -68,10 +68,10 @@ class EnginesSection(ConfigSection):
 
 
 class TokenizerSection(ConfigSection):
-    """The tokenizer that both engines share."""
+    """The target's tokenizer, which a draft without one shares."""
 
     folder: Folder | None = None
-    """Folder of the tokenizer of both engines (default: the target's checkpoint)."""
+    """Folder of the target's tokenizer (default: the target's checkpoint)."""
     add_special_tokens: bool = True
     """Add the special tokens that the tokenizer puts around a prompt."""
     skip_special_tokens: bool = True

@@ -1,6 +1,9 @@
-"""The vocabulary that the engines of a profile share: its tokenizer, and its special tokens."""
+"""The tokenizers of a profile's engines, and their special tokens."""
 
 from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
 
 from tandem.tools.profiles.checkpoint import (
     TokenizerFolder,
@@ -14,31 +17,73 @@ from tandem.tools.profiles.engines.base import (
     ProfileError,
     located,
 )
-from tandem.tools.profiles.profile import TARGET, Profile, sections_of
+from tandem.tools.profiles.engines.emulated import EmulatedDraft
+from tandem.tools.profiles.profile import DRAFT, TARGET, Profile
 
 
-def shared_tokenizer(profile: Profile) -> TokenizerFolder:
-    """Return the tokenizer; reject an engine that came with a different one."""
-    chosen = profile.tokenizer.folder or profile.engines.target.tokenizer_folder
+def target_tokenizer(profile: Profile) -> TokenizerFolder:
+    """Return the target's tokenizer; reject a target that came with a different one."""
+    own = profile.engines.target.tokenizer_folder
+    chosen = profile.tokenizer.folder or own
     if chosen is None:
         raise ProfileError(("tokenizer", "folder"), "is missing; the target brings no tokenizer")
     with located("tokenizer", "folder"):
-        shared = read_tokenizer(chosen)
-    for key_path, section in sections_of(profile):
-        folder = section.tokenizer_folder
-        if folder is None or folder == chosen or not has_tokenizer(folder):
-            continue
-        with located(*key_path, "checkpoint"):
-            own = read_tokenizer(folder)
-        if own.ids != shared.ids:
-            token, _ = min(own.ids.items() ^ shared.ids.items(), key=lambda item: item[1])
-            here, there = (known.ids.get(token, "no token") for known in (own, shared))
-            raise ProfileError(
-                (*key_path, "checkpoint"),
-                f"token {token!r} is {here} in {folder}, {there} in {chosen}; draft and target "
-                "must share one vocabulary",
-            )
-    return shared
+        tokenizer = read_tokenizer(chosen)
+    other = _other_tokenizer(own, tokenizer, TARGET)
+    if other:
+        raise ProfileError(
+            (*TARGET, "checkpoint"), f"{_difference(other, tokenizer)}; give both one vocabulary"
+        )
+    return tokenizer
+
+
+def draft_tokenizer(profile: Profile, target: TokenizerFolder) -> TokenizerFolder | None:
+    """Return the draft's own tokenizer; None if it shares the target's vocabulary.
+
+    A draft without a tokenizer shares it.
+    """
+    draft = profile.engines.draft
+    if draft is None:
+        return None
+    own = _other_tokenizer(draft.tokenizer_folder, target, DRAFT)
+    if own and isinstance(draft, EmulatedDraft):
+        raise ProfileError(
+            (*DRAFT, "tokenizer"),
+            f"{_difference(own, target)}; emulated engines must share one vocabulary",
+        )
+    if own and profile.decoding.use_draft_logits:
+        raise ProfileError(
+            ("decoding", "use_draft_logits"),
+            f"must be false: {_difference(own, target)}, so the draft's logits don't fit the "
+            "target's vocabulary",
+        )
+    return own
+
+
+def translated(draft: EnginePlan) -> EnginePlan:
+    """Return a draft engine as it is with a vocabulary of its own.
+
+    Neither its logits nor its branches, which begin with ids of the target, are of use.
+    """
+    able = replace(draft.capabilities, returns_logits=False, shares_logits=False, branches=False)
+    return replace(draft, capabilities=able)
+
+
+def _other_tokenizer(
+    folder: Path | None, known: TokenizerFolder, key_path: KeyPath
+) -> TokenizerFolder | None:
+    """Return an engine's own tokenizer if its vocabulary differs."""
+    if folder is None or folder == known.folder or not has_tokenizer(folder):
+        return None
+    with located(*key_path, "checkpoint"):
+        own = read_tokenizer(folder)
+    return None if own.ids == known.ids else own
+
+
+def _difference(own: TokenizerFolder, other: TokenizerFolder) -> str:
+    token, _ = min(own.ids.items() ^ other.ids.items(), key=lambda item: item[1])
+    here, there = (known.ids.get(token, "no token") for known in (own, other))
+    return f"token {token!r} is {here} in {own.folder}, {there} in {other.folder}"
 
 
 def check_width(

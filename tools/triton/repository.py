@@ -20,7 +20,7 @@ from tandem.contract import engine, entry, postprocessing, preprocessing
 from tandem.contract.model_parameters import encode
 from tandem.contract.tensor import Tensor
 from tandem.tools.errors import TandemError
-from tandem.tools.profiles.deployment import TOKENIZER, Deployment
+from tandem.tools.profiles.deployment import DRAFT_TOKENIZER, TOKENIZER, Deployment
 from tandem.tools.profiles.engines.base import EnginePlan
 from tandem.tools.triton.rendered_readme import SCRIPT, readme, serve_script
 
@@ -32,7 +32,15 @@ ESCAPED_JSON = re.compile(
     r"""(?<=string_value: )"([\[{](?:[^\\"']|\\")*\\"(?:[^\\"']|\\")*)"$""", re.MULTILINE
 )
 HEADER = "# Rendered by `tandem render`: change the profile, not this file.\n"
-ENTRY_PACKAGES = ("contract", "sampling", "lookup", "guides", "preprocessing", "bls")
+ENTRY_PACKAGES = (
+    "contract",
+    "sampling",
+    "lookup",
+    "guides",
+    "preprocessing",
+    "postprocessing",
+    "bls",
+)
 ENGINE_PACKAGES = ("contract", "sampling", "lookup", "engines")
 TOKENIZER_FILES = (
     "tokenizer.json",
@@ -185,6 +193,8 @@ def _typed(tensors: Sequence[Tensor], planned: EnginePlan) -> tuple[Tensor, ...]
 def _entry_models(deployment: Deployment, tokenizer: dict[str, list[Path]]) -> Iterator[Model]:
     own = [drafter.file for drafter in deployment.own_drafters]
     files = tokenizer | ({drafter_module.FOLDER: own} if own else {})
+    if deployment.draft_tokenizer:
+        files[DRAFT_TOKENIZER] = _matching(deployment.draft_tokenizer.folder, TOKENIZER_FILES)
     for listed in deployment.profile.entries:
         streams = listed.kind == "stream"
         control = listed.drafter == CONTROL.name

@@ -31,7 +31,7 @@ from tandem.bls.draft_ahead.branches import (
 )
 from tandem.bls.draft_ahead.cost_model import AheadPlan
 from tandem.bls.draft_length.fixed import FixedLength
-from tandem.bls.drafters.draft_model import DraftModel
+from tandem.bls.drafters.draft_model import DraftModel, SharedVocabulary
 from tandem.bls.effects import Draft, EngineAnswer
 from tandem.bls.request import Sampling
 from tandem.bls.sequence import Sequence
@@ -58,7 +58,9 @@ def check(request, language, draft, *, ahead_fates=("in time",), verifies=10**9,
 
 def assert_is_a_plain_call_would_draft(call, request, draft):
     """A branch equals the draft of a plain call after the same context."""
-    drafts = DraftModel(AHEAD.draft, AHEAD.target, Health(), FixedLength(4))
+    drafts = DraftModel(
+        AHEAD.draft, SharedVocabulary(AHEAD.draft, AHEAD.target), Health(), FixedLength(4)
+    )
     sequence = Sequence(request)
     sequence.append(call.context[len(request.prompt_ids) :])
     plain = draft.drafted(call.context, 16, drafts._call(sequence))
@@ -218,7 +220,9 @@ def test_draft_ahead_true_works_on_a_shared_device():
 def test_a_draft_with_ids_unknown_to_the_draft_engine_has_no_branches():
     ahead = DraftAhead(AheadPlanner(AHEAD), always=True)
     small = replace(AHEAD.draft, vocab_size=6)
-    drafter = DraftModel(small, AHEAD.target, Health(), FixedLength(4), ahead)
+    drafter = DraftModel(
+        small, SharedVocabulary(small, AHEAD.target), Health(), FixedLength(4), ahead
+    )
     sequence = Sequence(request_of())
     assert drafter.draft_ahead(sequence, Draft(ids(1, 5), drafter="prompt_lookup")) is not None
     assert drafter.draft_ahead(sequence, Draft(ids(1, 6), drafter="prompt_lookup")) is None

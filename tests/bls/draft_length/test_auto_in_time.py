@@ -9,7 +9,7 @@ from scripted import SETTINGS, Health, ids, play, with_engines
 from timed import LENGTH, Text, Times, World, auto, best_fixed, tokens_per_second
 
 from tandem.bls.draft_length.planner import DraftPlanner
-from tandem.bls.drafters.draft_model import DraftModel
+from tandem.bls.drafters.draft_model import DraftModel, SharedVocabulary
 from tandem.bls.drafters.factory import drafter_of
 from tandem.bls.effects import DraftPlan
 from tandem.bls.errors import EngineCallError
@@ -147,7 +147,9 @@ def test_the_time_of_a_failed_draft_counts():
 
     world.draft = fail
     request = Request(prompt_ids=ids(1), max_tokens=3, drafter="draft_model", draft_len=4)
-    drafter = DraftModel(SETTINGS.draft, SETTINGS.target, Health(), length)
+    drafter = DraftModel(
+        SETTINGS.draft, SharedVocabulary(SETTINGS.draft, SETTINGS.target), Health(), length
+    )
     play(Decoding(request, SETTINGS, drafter, clock=lambda: world.seconds), world, world)
     assert sum(tokens for tokens, _ in told) == 3
     seconds = told[0][1]

@@ -21,7 +21,7 @@ from scripted import (
 from tandem.bls import effects
 from tandem.bls.draft_length.fixed import SEEDED_LENGTH, FixedLength
 from tandem.bls.draft_length.planner import DraftPlanner
-from tandem.bls.drafters.draft_model import DraftModel
+from tandem.bls.drafters.draft_model import DraftModel, SharedVocabulary
 from tandem.bls.drafters.factory import drafter_of
 from tandem.bls.drafters.prompt_lookup import PromptLookup
 from tandem.bls.effects import EngineAnswer, StepSeconds
@@ -238,7 +238,7 @@ def test_an_id_outside_the_drafts_vocabulary_ends_drafting():
 
 def test_the_draft_model_is_not_asked_beyond_its_max_seq_len():
     short = replace(SETTINGS.draft, max_seq_len=4)
-    drafter = DraftModel(short, SETTINGS.target, Health(), FixedLength(3))
+    drafter = DraftModel(short, SharedVocabulary(short, SETTINGS.target), Health(), FixedLength(3))
     sequence = Sequence(request_of("draft_model"))
     assert drafter.can_draft(sequence)
     sequence.append(ids(1))

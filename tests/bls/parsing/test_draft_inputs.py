@@ -6,7 +6,7 @@ import pytest
 from client_inputs import SETTINGS, refusal, request_of
 from scripted import with_engines
 
-from tandem.bls.settings import AUTO
+from tandem.bls.settings import AUTO, DraftTokenizer
 
 DRAFTING = (
     "drafter",
@@ -142,6 +142,15 @@ def test_draft_inputs_are_rejected_if_the_engine_drafts_by_itself(name, value):
     assert refusal(settings=alone, **{name: value}) == (
         f"input '{name}' is not supported: the target drafts by itself"
     )
+
+
+def test_draft_logits_are_rejected_if_the_draft_has_another_vocabulary():
+    other = replace(SETTINGS, draft_tokenizer=DraftTokenizer(folder="own"))
+    assert refusal(settings=other, use_draft_logits=True) == (
+        "input 'use_draft_logits' must be false: the draft model has a vocabulary of its own, so "
+        "its logits don't fit the target's"
+    )
+    assert not request_of(settings=other).use_draft_logits
 
 
 def test_an_engine_that_drafts_by_itself_cannot_be_turned_off():

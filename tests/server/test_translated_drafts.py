@@ -1,0 +1,51 @@
+"""A draft model with a vocabulary of its own: the demo's draft, with its ids in reverse order."""
+
+import pytest
+from entries import ask, ask_one, stream
+from prompts import COMPLETIONS
+
+from tandem.contract import entry
+
+SOME = COMPLETIONS[::8]
+LENGTH = 32
+DRAFTED = {"drafter": "draft_model", "num_draft_tokens": 4, "max_tokens": LENGTH}
+
+
+def said(answers):
+    return [(answer.ids, answer.text, answer.finish_reason) for answer in answers]
+
+
+def test_translated_drafts_are_as_good_as_the_same_models_own(server, translating):
+    shared, translated = (ask(s, "bls", SOME, **DRAFTED) for s in (server, translating))
+    assert said(translated) == said(shared)
+    rounds = [
+        sum(answer.number(entry.NUM_ROUNDS) for answer in answers)
+        for answers in (shared, translated)
+    ]
+    assert rounds[1] <= rounds[0] / 0.9
+    accepted = sum(answer.number(entry.TOTAL_ACCEPTED_DRAFT_TOKENS) for answer in translated)
+    assert accepted > LENGTH
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"seed": 7, "temperature": 0.8, "top_p": 0.95, "repetition_penalty": 1.2},
+        {"min_tokens": 28, "bad_words": [" a", "("]},
+        {"stop_words": ["return", "\n\n"]},
+        {"drafter": "hybrid"},
+        {"guided_decoding_guide_type": "regex", "guided_decoding_guide": "[a-z =\n]{9,40}"},
+    ],
+    ids="-".join,
+)
+def test_text_is_the_targets_own_with_any_option(translating, values):
+    prompts = SOME[:3]
+    alone = ask(translating, "bls", prompts, **{**DRAFTED, **values, "drafter": "none"})
+    assert said(ask(translating, "bls", prompts, **{**DRAFTED, **values})) == said(alone)
+
+
+def test_a_stream_has_the_text_of_a_single_answer(translating):
+    chunks = stream(translating, SOME[0], **DRAFTED)
+    assert len(chunks) > 1
+    answer = ask_one(translating, "bls", SOME[0], **DRAFTED)
+    assert "".join(chunk.text for chunk in chunks) == answer.text
