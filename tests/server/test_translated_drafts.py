@@ -6,6 +6,7 @@ from prompts import COMPLETIONS
 
 from tandem.contract import entry
 
+pytestmark = pytest.mark.heavy
 SOME = COMPLETIONS[::8]
 LENGTH = 32
 DRAFTED = {"drafter": "draft_model", "num_draft_tokens": 4, "max_tokens": LENGTH}
