@@ -45,6 +45,8 @@ class Request:
     prompt_lookup_num_tokens: int = 0
     max_matching_ngram_size: int = 1
     lookup_pool: str | None = None  # of earlier answers: copied from, and joined
+    prediction: TokenIds | None = None  # of the answer, [n], copied from first
+    prediction_num_tokens: int = 0  # most of a draft from the prediction
     use_draft_logits: bool = False
     draft_acceptance_threshold: float | None = None
     seeded: bool = False  # the client chose the seed, so it must repeat the text
@@ -73,8 +75,10 @@ class Request:
     @cached_property
     def longest_draft(self) -> int:
         """Maximum number of draft tokens that a round of this request may verify."""
-        looked_up = self.prompt_lookup_num_tokens if self.kind.looks_up else 0
-        return max(self.longest_proposal, looked_up if self.kind.drafts_in_loop else 0)
+        if not (self.kind.looks_up and self.kind.drafts_in_loop):
+            return self.longest_proposal
+        copied = max(self.prompt_lookup_num_tokens, self.prediction_num_tokens)
+        return max(self.longest_proposal, copied)
 
     @cached_property
     def longest_proposal(self) -> int:

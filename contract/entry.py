@@ -115,6 +115,10 @@ MAX_MATCHING_NGRAM_SIZE = INPUTS.declare("max_matching_ngram_size", "INT32", (1,
 """Longest n-gram that prompt lookup searches for."""
 LOOKUP_POOL = INPUTS.declare("lookup_pool", "STRING", (1,), optional=True)
 """Name of the lookup pool to copy from and to join, up to 256 bytes (default: none)."""
+PREDICTION = INPUTS.declare("prediction", "STRING", (1,), optional=True)
+"""The expected output, which prompt lookup copies from first (default: none)."""
+PREDICTION_IDS = INPUTS.ragged("prediction_ids", "INT32", (-1,))
+"""The expected output as token ids, instead of `prediction`."""
 DRAFT_ACCEPTANCE_THRESHOLD = INPUTS.declare(
     "draft_acceptance_threshold", "FP32", (1,), optional=True
 )

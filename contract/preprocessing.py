@@ -13,6 +13,7 @@ BAD_WORDS_DICT = INPUTS.declare("BAD_WORDS_DICT", "STRING", (-1,), optional=True
 STOP_WORDS_DICT = INPUTS.declare("STOP_WORDS_DICT", "STRING", (-1,), optional=True)
 EMBEDDING_BIAS_WORDS = INPUTS.declare("EMBEDDING_BIAS_WORDS", "STRING", (-1,), optional=True)
 EMBEDDING_BIAS_WEIGHTS = INPUTS.declare("EMBEDDING_BIAS_WEIGHTS", "FP32", (-1,), optional=True)
+PREDICTION = INPUTS.declare("PREDICTION", "STRING", (1,), optional=True)
 END_ID = INPUTS.declare("END_ID", "INT32", (1,), optional=True)
 PAD_ID = INPUTS.declare("PAD_ID", "INT32", (1,), optional=True)
 PROMPT_TABLE_EXTRA_ID = INPUTS.declare("PROMPT_TABLE_EXTRA_ID", "UINT64", (1,), optional=True)
@@ -40,3 +41,5 @@ IMAGE_GRID_THW = OUTPUTS.declare("IMAGE_GRID_THW", "INT64", (3,))
 VISION_INPUT_ID = OUTPUTS.declare("VISION_INPUT_ID", "INT32", (-1,))
 # The id of each stop word that is one special token, because text omits those; else -1.
 SPECIAL_STOP_IDS = OUTPUTS.declare("SPECIAL_STOP_IDS", "INT32", (-1,))
+# Ids of the predicted output, without special tokens at its ends; padded with -1.
+PREDICTION_IDS = OUTPUTS.declare("PREDICTION_IDS", "INT32", (-1,))

@@ -32,6 +32,7 @@ WORD_LISTS = (
 )
 PROMPTS = (tensors.INPUT_ID, tensors.REQUEST_INPUT_LEN)
 DECODER_PROMPTS = (tensors.DECODER_INPUT_ID, tensors.REQUEST_DECODER_INPUT_LEN)
+TEXTS = (tensors.QUERY, tensors.DECODER_QUERY, tensors.PREDICTION)
 CHARACTERS_OF_A_TOKEN = 16  # more bytes per token than in any realistic text
 LONG_TEXT_BYTES = 2**20  # above this, a text's tokens take memory worth giving back
 IMAGES = (tensors.IMAGE_BYTES, tensors.IMAGE_URL, tensors.VIDEO_BYTES)
@@ -56,8 +57,9 @@ class Preprocessor:
         Inputs are batched, strings as bytes: QUERY [b, 1], ..._WORDS_DICT [b, words], and so on.
         Outputs: INPUT_ID [b, longest] padded with the prompt's pad id, REQUEST_INPUT_LEN [b, 1];
         BAD_WORDS_IDS, STOP_WORDS_IDS [b, 2, n], SPECIAL_STOP_IDS [b, words] and EMBEDDING_BIAS
-        [b, vocab_size], all of width 0 if the request names no words; OUT_END_ID, OUT_PAD_ID
-        [b, 1]. Images are rejected, so their outputs are never made.
+        [b, vocab_size], all of width 0 if the request names no words; PREDICTION_IDS [b, longest]
+        padded with -1; OUT_END_ID, OUT_PAD_ID [b, 1]. Images are rejected, so their outputs are
+        never made.
         """
         _check(inputs)
         _check_sizes(inputs, self._settings)
@@ -81,6 +83,7 @@ class Preprocessor:
                 inputs, tensors.STOP_WORDS_DICT, stop_word_lists
             ),
             tensors.SPECIAL_STOP_IDS: lambda: self._special_stops(inputs),
+            tensors.PREDICTION_IDS: lambda: self._prediction(inputs),
             tensors.EMBEDDING_BIAS: lambda: self._embedding_bias(inputs),
             tensors.OUT_REQUEST_OUTPUT_LEN: lambda: required(inputs, tensors.REQUEST_OUTPUT_LEN),
             tensors.OUT_END_ID: lambda: _ids_or(inputs, tensors.END_ID, settings.end_id),
@@ -91,35 +94,50 @@ class Preprocessor:
             # Virtual tokens alone have ids of the prompt table; a text's are 0, [b, longest].
             like = outputs[tensors.INPUT_ID] if extra_ids else np.empty((_batch(inputs), 0))
             outputs[tensors.OUT_PROMPT_TABLE_EXTRA_IDS] = np.zeros_like(like, np.uint64)
-        if sum(map(len, inputs[tensors.QUERY].flat)) > LONG_TEXT_BYTES:
+        if sum(len(text) for name in TEXTS if name in inputs for text in inputs[name].flat) > (
+            LONG_TEXT_BYTES
+        ):
             trim_heap()  # reading it takes a hundred times its size
         return {name: array for name, array in outputs.items() if name in wanted}
 
     def _padded(self, inputs: Mapping[str, Array], name: str, pads: Array) -> tuple[Array, Array]:
         """Return the ids of an input's texts, [b, longest], and their lengths, [b, 1]."""
-        ids = [self._ids(name, text) for (text,) in _texts(inputs, name)]
+        special = self._settings.add_special_tokens
+        ids = [self._ids(name, text, special) for (text,) in _texts(inputs, name)]
         lengths = np.array([[len(row)] for row in ids], np.int32)
         padded = np.repeat(pads, lengths.max(), axis=1)
         for row, given in zip(padded, ids, strict=True):
             row[: len(given)] = given
         return padded, lengths
 
-    def _ids(self, name: str, text: str) -> list[int]:
+    def _prediction(self, inputs: Mapping[str, Array]) -> Array:
+        if tensors.PREDICTION not in inputs:
+            return np.empty((_batch(inputs), 0), np.int32)
+        name = tensors.PREDICTION
+        ids = [self._ids(name, text, special=False) for (text,) in _texts(inputs, name)]
+        padded = np.full((len(ids), max(map(len, ids))), -1, np.int32)
+        for row, given in zip(padded, ids, strict=True):
+            row[: len(given)] = given
+        return padded
+
+    def _ids(self, name: str, text: str, special: bool) -> list[int]:
         """Return a text's ids; reject a text that is far too long without reading all of it."""
         most = self._settings.max_seq_len
         beginning = text[: most * CHARACTERS_OF_A_TOKEN]
         if 0 < len(beginning) < len(text):
-            count = len(self._encode(beginning))
+            count = len(self._encode(beginning, special))
             if count > 2 * most:  # the cut changes a token or two, not half of them
                 raise InputError(
                     f"{name}: the first {len(beginning)} of its {len(text)} characters are {count} "
                     f"tokens, at most {most} fit"
                 )
-        return self._encode(text)
+        return self._encode(text, special)
 
-    def _encode(self, text: str) -> list[int]:
-        """Encode texts without offsets, which would be most of the work for long texts."""
-        special = self._settings.add_special_tokens
+    def _encode(self, text: str, special: bool) -> list[int]:
+        """Encode a text without offsets, which would be most of the work for a long one.
+
+        special: add the tokens that mark a text's start and end.
+        """
         [encoding] = self._tokenizer.encode_batch_fast([text], add_special_tokens=special)
         ids: list[int] = encoding.ids
         return ids
@@ -168,14 +186,14 @@ def _check(inputs: Mapping[str, Array]) -> None:
     for name, array in inputs.items():
         if array.shape[0] != batch:
             raise InputError(f"{name}: {array.shape[0]} rows for {batch} prompts")
-    for query in (tensors.QUERY, tensors.DECODER_QUERY):
+    for query in TEXTS:
         if query in inputs and inputs[query].shape != (batch, 1):
             raise InputError(f"{query}: shape is {list(inputs[query].shape)}, not [{batch}, 1]")
 
 
 def _check_sizes(inputs: Mapping[str, Array], settings: TokenizerSettings) -> None:
     """Reject inputs that would block the model for long, or grow its memory for good."""
-    for name in (tensors.QUERY, tensors.DECODER_QUERY):
+    for name in TEXTS:
         longest = max((len(text) for text in inputs.get(name, np.empty(0, object)).flat), default=0)
         if 0 < settings.max_text_bytes < longest:
             raise InputError(

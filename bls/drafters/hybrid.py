@@ -8,7 +8,7 @@ from tandem.bls.drafters import draft_model, prompt_lookup
 from tandem.bls.drafters.draft_model import DraftModel
 from tandem.bls.drafters.drafter import Drafter, DrafterContext, Proposal, StepsAhead
 from tandem.bls.drafters.prompt_lookup import PromptLookup
-from tandem.bls.drafters.registry import LOOKUP_POOL, PROMPT_LOOKUP
+from tandem.bls.drafters.registry import COPIED_FROM, PROMPT_LOOKUP
 from tandem.bls.effects import Draft, StepSeconds
 from tandem.bls.errors import EngineCallError
 from tandem.bls.request import Request
@@ -45,7 +45,7 @@ class Hybrid(Drafter):
 
     def verified(self, draft: Draft, num_accepted: int, seconds: StepSeconds) -> None:
         """Forward drafts and copies to the draft model, since it competes with copies."""
-        if draft.drafter == LOOKUP_POOL:  # a copy like any other
+        if draft.drafter in COPIED_FROM:  # a copy like any other
             draft = replace(draft, drafter=PROMPT_LOOKUP.name)
         self._draft_model.verified(draft, num_accepted, seconds)
 

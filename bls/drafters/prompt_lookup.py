@@ -5,7 +5,12 @@ from __future__ import annotations
 import numpy as np
 
 from tandem.bls.drafters.drafter import Drafter, DrafterContext, Proposal
-from tandem.bls.drafters.registry import LOOKUP_POOL, PROMPT_LOOKUP, DrafterName
+from tandem.bls.drafters.registry import (
+    LOOKUP_POOL,
+    PREDICTION,
+    PROMPT_LOOKUP,
+    DrafterName,
+)
 from tandem.bls.effects import Draft
 from tandem.bls.exactness.seeds import lengths_decide_text
 from tandem.bls.request import Request
@@ -13,6 +18,7 @@ from tandem.bls.sequence import Sequence
 from tandem.bls.settings import LoopSettings
 from tandem.lookup.index import Match, NgramIndex
 from tandem.lookup.pools import LONGEST_MATCH, LookupPools
+from tandem.lookup.prediction import Prediction
 
 # Most tokens that the target decodes alone after misses in a row, one token per miss. Single-token
 # calls would pay for a trip to the engine per token of a text that never repeats itself.
@@ -22,8 +28,9 @@ MOST_PLAIN_TOKENS = 8
 class PromptLookup(Drafter):
     """Copies from the prompt and the answer, using an index that belongs to this request alone.
 
-    A request that names a pool also copies from the pool's answers, if the match there is longer.
-    Its own answer is added to the pool.
+    A request with a prediction copies from there first, unless another match is longer. A request
+    that names a pool also copies from the pool's answers, if the match there is longer. Its own
+    answer is added to the pool.
 
     Source: Saxena, "Prompt Lookup Decoding", 2023; TensorRT-LLM's hyperparameters.
     """
@@ -37,6 +44,9 @@ class PromptLookup(Drafter):
             keep_all=settings.lookup_keeps_all,
             use_oldest=settings.lookup_uses_oldest,
         )
+        given = request.prediction
+        self._prediction = None if given is None else Prediction(given)
+        self._longest_predicted = request.prediction_num_tokens
         self._pools = pools
         self._pool = request.lookup_pool
         # A pool must not change a text: a seed would not repeat it, or a threshold accept a part of
@@ -51,7 +61,7 @@ class PromptLookup(Drafter):
 
     def look_up(self, sequence: Sequence, limit: int, *, min_ngram_size: int = 1) -> Draft:
         """Return the tokens that followed the longest matching n-gram, if it is long enough."""
-        match, source = self._longest_match(sequence, min(limit, self._longest))
+        match, source = self._longest_match(sequence, limit)
         if match is None or match.ngram_size < min_ngram_size:
             self.misses += 1
             return Draft(plain_tokens=min(self.misses, MOST_PLAIN_TOKENS))
@@ -64,18 +74,27 @@ class PromptLookup(Drafter):
             self._pools.join(self._pool, sequence.output)
 
     def _longest_match(self, sequence: Sequence, limit: int) -> tuple[Match | None, DrafterName]:
-        """Return the longer match from the request's own text or the pool, and its source.
+        """Return the longest match from the prediction, the request's own text or the pool.
 
-        On a tie, the request's own text takes precedence.
+        On a tie, the first of these takes precedence. Also returns the match's source.
         """
         self._index.extend(sequence.context[len(self._index) :].tolist())
+        predicted = self._match_in_prediction(sequence, limit)
+        limit = min(limit, self._longest)
         pooled = self._match_in_pool(sequence, limit)
-        if pooled is None:
-            return self._index.lookup(limit), PROMPT_LOOKUP.name
-        own = self._index.lookup(limit, LONGEST_MATCH)
-        if own is None or own.ngram_size < pooled.ngram_size:
-            return pooled, LOOKUP_POOL
-        return own, PROMPT_LOOKUP.name
+        others = predicted is not None or pooled is not None
+        own = self._index.lookup(limit, LONGEST_MATCH if others else 0)
+        matches = ((predicted, PREDICTION), (own, PROMPT_LOOKUP.name), (pooled, LOOKUP_POOL))
+        return max(matches, key=lambda found: found[0].ngram_size if found[0] else 0)
+
+    def _match_in_prediction(self, sequence: Sequence, limit: int) -> Match | None:
+        """Return what comes next there: as much as matched before, or as prompt lookup may copy."""
+        if self._prediction is None:
+            return None
+        match = self._prediction.lookup(sequence.output, min(limit, self._longest_predicted))
+        if match is None:
+            return None
+        return match._replace(tokens=match.tokens[: max(self._longest, match.ngram_size)])
 
     def _match_in_pool(self, sequence: Sequence, limit: int) -> Match | None:
         if self._pools is None or self._pool is None or not self._copies_from_pool:

@@ -101,9 +101,11 @@ DRAFTERS: dict[DrafterName, DrafterKind] = {
     kind.name: kind for kind in (DRAFT_MODEL, PROMPT_LOOKUP, HYBRID, ENGINE, CONTROL)
 }
 BUILT_IN = frozenset(DRAFTERS)
-# The source of drafts that prompt lookup copied from a pool. It is no row: requests name prompt
-# lookup.
+# Sources of drafts that prompt lookup copied from elsewhere: a pool, or the request's prediction.
+# They are no rows: requests name prompt lookup.
 LOOKUP_POOL: DrafterName = "lookup_pool"
+PREDICTION: DrafterName = "prediction"
+COPIED_FROM = frozenset({LOOKUP_POOL, PREDICTION})
 
 
 def join(kind: DrafterKind) -> None:

@@ -5,7 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from tandem.bls.drafters.registry import CONTROL, DRAFTERS, DrafterKind
+from tandem.bls.drafters.registry import (
+    CONTROL,
+    DRAFTERS,
+    HYBRID,
+    PROMPT_LOOKUP,
+    DrafterKind,
+)
 from tandem.bls.errors import BadRequest
 from tandem.bls.parsing.inputs import Inputs, quoted
 from tandem.bls.request import Request
@@ -22,6 +28,7 @@ DRAFTING = (
     tensors.USE_DRAFT_LOGITS,
     tensors.DRAFT_ACCEPTANCE_THRESHOLD,
 )
+PREDICTIONS = (tensors.PREDICTION, tensors.PREDICTION_IDS)
 IN_ENGINE = "is not supported: the target drafts by itself"
 MAX_POOL_NAME_BYTES = 256  # of UTF-8
 
@@ -68,6 +75,11 @@ class DraftInputs:
             prompt_lookup_num_tokens=self._lookup_length(looked_up, asked, drafter),
             max_matching_ngram_size=ngram or settings.max_matching_ngram_size,
             lookup_pool=pool,
+            prediction_num_tokens=(
+                looked_up or (longest if asked in (None, AUTO) else asked)
+                if drafter.looks_up and self._predicts(row)
+                else 0
+            ),
             use_draft_logits=use_logits,
             draft_acceptance_threshold=threshold if use_logits else None,
             draft_ahead=ahead,
@@ -102,7 +114,28 @@ class DraftInputs:
             DRAFTING,
             IN_ENGINE,
         )
+        if not self._predicts(row):
+            return drafter
+        if not (names and names[0]):
+            return self._for_prediction(drafter)
+        self._inputs.refuse_unless(
+            drafter.looks_up or drafter is CONTROL,
+            row,
+            PREDICTIONS,
+            f"needs '{tensors.DRAFTER}' to be {_those(lambda kind: kind.looks_up)}",
+        )
         return drafter
+
+    def _predicts(self, row: int) -> bool:
+        """Return whether the request has a prediction that isn't empty."""
+        has_text = any(self._inputs.values(tensors.PREDICTION, row))
+        return has_text or len(self._inputs.values(tensors.PREDICTION_IDS, row)) > 0
+
+    def _for_prediction(self, drafter: DrafterKind) -> DrafterKind:
+        """Return the deployment's best drafter that copies; its default one if none does."""
+        known = self._settings.drafters
+        choice = (drafter, HYBRID, PROMPT_LOOKUP)
+        return next((k for k in choice if k.looks_up and k.name in known), drafter)
 
     def _draft_ahead(self, row: int, drafter: DrafterKind, *, guided: bool) -> bool | None:
         """Return whether to draft ahead, or None to do so only if it pays."""

@@ -139,6 +139,12 @@ def check_sizes(inputs: Mapping[str, NDArray[Any]], limits: RequestLimits) -> No
             f"input '{tensors.TEXT_INPUT}': {longest} bytes given, at most {limits.max_text_bytes} "
             "are taken; shorten the prompt"
         )
+    predictions = inputs.get(tensors.PREDICTION, np.empty((0, 1), object))
+    longest = max((len(text) for text in predictions.flat), default=0)
+    if limits.max_text_bytes and longest > limits.max_text_bytes:
+        raise BadRequest(
+            f"{tensors.PREDICTION} has {longest} bytes; the limit is {limits.max_text_bytes}"
+        )
     lists = {tensor: inputs[tensor] for tensor in WORD_LISTS if tensor in inputs}
     for tensor, words in lists.items():
         if words.size > len(words) * limits.max_words:

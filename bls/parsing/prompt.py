@@ -14,6 +14,7 @@ from tandem.bls.exactness.lossless import lossless
 from tandem.bls.request import Request, TokenIds
 from tandem.bls.settings import EngineSettings, LoopSettings
 from tandem.contract import entry as tensors
+from tandem.contract.tensor import Tensor
 
 LOGITS_BYTES = 4  # answers hold them as FP32
 
@@ -26,6 +27,7 @@ class TokenizerInputs(NamedTuple):
     bad_words: tuple[str, ...] = ()
     bias_words: tuple[str, ...] = ()
     bias_weights: tuple[float, ...] = ()
+    prediction: str = ""
 
 
 class Tokens(NamedTuple):
@@ -39,6 +41,7 @@ class Tokens(NamedTuple):
     special_stops: tuple[int | None, ...] = ()
     bad_words: TokenIds | None = None  # [2, m]
     embedding_bias: NDArray[np.float32] | None = None  # [vocab_size]
+    prediction: TokenIds | None = None  # [k]
 
 
 class LogitBias(NamedTuple):
@@ -83,6 +86,9 @@ def request_of(prompt: Prompt, tokens: Tokens, settings: LoopSettings) -> Reques
     """Return the complete request; raise BadRequest if it doesn't fit the engine."""
     request = prompt.request
     _check_length(len(tokens.prompt_ids), request.max_tokens, settings.target)
+    if tokens.prediction is not None:
+        request = replace(request, prediction=tokens.prediction)
+        check_prediction(tensors.PREDICTION, len(tokens.prediction), settings.target)
     sampling = replace(
         request.sampling,
         bad_words=tokens.bad_words,
@@ -152,6 +158,12 @@ def _stop_strings(prompt: Prompt, tokens: Tokens) -> tuple[str, ...]:
     words = prompt.words.stop_words
     special = tokens.special_stops or (None,) * len(words)
     return tuple(w for w, token_id in zip(words, special, strict=True) if token_id is None)
+
+
+def check_prediction(tensor: Tensor, length: int, target: EngineSettings) -> None:
+    """Reject a prediction that is longer than any output. length: tokens."""
+    if length > target.max_seq_len:
+        raise BadRequest(f"{tensor} has {length} tokens; the limit is {target.max_seq_len}")
 
 
 def _check_length(prompt_length: int, max_tokens: int, target: EngineSettings) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -16,7 +17,14 @@ from tandem.bls.errors import BadRequest
 from tandem.bls.parsing.draft_inputs import DraftInputs
 from tandem.bls.parsing.guide_inputs import check_guides, guide_of
 from tandem.bls.parsing.inputs import Inputs, check_sizes, refuse_unknown
-from tandem.bls.parsing.prompt import LogitBias, Options, Prompt, TokenizerInputs, check_logits
+from tandem.bls.parsing.prompt import (
+    LogitBias,
+    Options,
+    Prompt,
+    TokenizerInputs,
+    check_logits,
+    check_prediction,
+)
 from tandem.bls.request import Request, Sampling, TokenIds
 from tandem.bls.settings import LoopSettings
 from tandem.contract import entry as tensors
@@ -133,12 +141,25 @@ class RequestParser:
 
     def _prompt(self, row: int, options: Options) -> Prompt:
         self._refuse_beams(row)
-        return Prompt(
-            self._words(row),
-            self._input_ids(row),
-            self._request(row, options),
-            self._logit_bias(row),
-        )
+        words, input_ids = self._words(row), self._input_ids(row)
+        request = self._request(row, options)
+        if request.prediction_num_tokens:
+            words, request = self._with_prediction(row, words, request)
+        return Prompt(words, input_ids, request, self._logit_bias(row))
+
+    def _with_prediction(
+        self, row: int, words: TokenizerInputs, request: Request
+    ) -> tuple[TokenizerInputs, Request]:
+        """Add the predicted output, as text or as ids."""
+        texts = self._inputs.strings(tensors.PREDICTION, row)
+        ids: TokenIds = self._inputs.values(tensors.PREDICTION_IDS, row).astype(np.int32)
+        if not len(ids):
+            return words._replace(prediction=texts[0]), request
+        if any(texts):
+            raise BadRequest(f"set {tensors.PREDICTION} or {tensors.PREDICTION_IDS}, not both")
+        check_prediction(tensors.PREDICTION_IDS, len(ids), self._settings.target)
+        self._check_ids(tensors.PREDICTION_IDS, ids)
+        return words, replace(request, prediction=ids)
 
     def _request(self, row: int, options: Options) -> Request:
         """Read everything that doesn't need the tokenizer."""

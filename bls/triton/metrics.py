@@ -18,7 +18,7 @@ from typing import Any
 
 import triton_python_backend_utils as pb_utils
 
-from tandem.bls.drafters.registry import LOOKUP_POOL, DrafterName
+from tandem.bls.drafters.registry import DRAFTERS, LOOKUP_POOL, PREDICTION, DrafterName
 from tandem.bls.metrics import names
 from tandem.bls.metrics.request_statistics import Statistics
 from tandem.bls.metrics.timeline import Timeline
@@ -57,6 +57,8 @@ class Metrics:
         self._lock = threading.Lock()
         for drafter in drafters:
             self._unpublished.add(zeros(drafter))
+            if DRAFTERS[drafter].looks_up:
+                self._unpublished.add(zero_drafts(PREDICTION))
         if has_pools:
             self._unpublished.add(zero_drafts(LOOKUP_POOL))
 

@@ -164,7 +164,8 @@ class StreamEntry:
 
         try:
             if any(needs_tokenizer(prompt, state.options) for prompt in prompts):
-                size = sum(sys.getsizeof(prompt.words.text) for prompt in prompts)
+                texts = [t for p in prompts for t in (p.words.text, p.words.prediction)]
+                size = sum(map(sys.getsizeof, texts))
                 state.permit = self._tokenizer_limiter.acquire(begin, size)
             else:
                 begin()

@@ -21,6 +21,7 @@ INPUTS: dict[str, str] = {
     preprocessing.BAD_WORDS_DICT: entry.BAD_WORDS,
     preprocessing.EMBEDDING_BIAS_WORDS: entry.EMBEDDING_BIAS_WORDS,
     preprocessing.EMBEDDING_BIAS_WEIGHTS: entry.EMBEDDING_BIAS_WEIGHTS,
+    preprocessing.PREDICTION: entry.PREDICTION,
 }
 
 
@@ -48,6 +49,10 @@ def tokens_request(model: str, prompts: Sequence[TokenizerInputs]) -> Any:
         inputs.append(pb_utils.Tensor(preprocessing.EMBEDDING_BIAS_WORDS, words))
         inputs.append(pb_utils.Tensor(preprocessing.EMBEDDING_BIAS_WEIGHTS, weights))
         outputs.append(preprocessing.EMBEDDING_BIAS)
+    if any(p.prediction for p in prompts):
+        texts = _strings([[p.prediction] for p in prompts])
+        inputs.append(pb_utils.Tensor(preprocessing.PREDICTION, texts))
+        outputs.append(preprocessing.PREDICTION_IDS)
     return pb_utils.InferenceRequest(
         model_name=model, requested_output_names=list(outputs), inputs=inputs
     )
@@ -60,6 +65,7 @@ def tokens_of(response: Any, prompts: Sequence[TokenizerInputs]) -> list[Tokens]
     special_stops = outputs.get(preprocessing.SPECIAL_STOP_IDS)
     bad_words = outputs.get(preprocessing.BAD_WORDS_IDS)
     bias = outputs.get(preprocessing.EMBEDDING_BIAS)
+    predicted = outputs.get(preprocessing.PREDICTION_IDS)
     return [
         Tokens(
             prompt_ids=outputs[preprocessing.INPUT_ID][row, :length].copy(),
@@ -68,6 +74,11 @@ def tokens_of(response: Any, prompts: Sequence[TokenizerInputs]) -> list[Tokens]
             ),
             bad_words=bad_words[row].copy() if bad_words is not None and p.bad_words else None,
             embedding_bias=bias[row].copy() if bias is not None and p.bias_words else None,
+            prediction=(
+                predicted[row][predicted[row] >= 0]
+                if predicted is not None and p.prediction
+                else None
+            ),
         )
         for row, (p, length) in enumerate(zip(prompts, lengths, strict=True))
     ]

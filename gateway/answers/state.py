@@ -124,6 +124,15 @@ class AnswerState:
         return None if self.statistics is None else self.statistics["num_cached_prompt_tokens"]
 
     @property
+    def prediction_tokens(self) -> tuple[int, int]:
+        """Accepted and rejected draft tokens from the prediction; 0 until the answer has ended."""
+        drafted = (self.statistics or {}).get("by_drafter", {}).get("prediction")
+        if drafted is None:
+            return 0, 0
+        accepted = drafted["num_accepted_draft_tokens"]
+        return accepted, drafted["num_draft_tokens"] - accepted
+
+    @property
     def warnings(self) -> list[str]:
         """Parts of the guide that aren't enforced; empty until the answer has ended."""
         guide = (self.statistics or {}).get("guide") or {}

@@ -29,6 +29,7 @@ from tandem.gateway.protocol.responses import (
     Choice,
     Completion,
     CompletionLogProbs,
+    CompletionTokensDetails,
     FunctionCall,
     PromptTokensDetails,
     RequestMetrics,
@@ -88,6 +89,12 @@ class Writer(ABC):
         known = [count for count in cached if count is not None]
         if len(known) == len(cached):
             usage.prompt_tokens_details = PromptTokensDetails(cached_tokens=sum(known))
+        if self._body.prediction is not None:
+            counts = [answer.prediction_tokens for answer in self._answers]
+            accepted, rejected = (sum(column) for column in zip(*counts, strict=True))
+            usage.completion_tokens_details = CompletionTokensDetails(
+                accepted_prediction_tokens=accepted, rejected_prediction_tokens=rejected
+            )
         return usage
 
     @property

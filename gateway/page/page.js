@@ -28,6 +28,7 @@ function fields() {
     top_k: number("top-k"),
     seed: number("seed"),
     drafter: at("drafter").value || undefined,
+    prediction: at("prediction").value ? { type: "content", content: at("prediction").value } : undefined,
     num_draft_tokens: length === "" ? undefined : length === "auto" ? length : Number(length),
     stream: true,
     stream_options: { include_usage: true },

@@ -74,7 +74,6 @@ REFUSED: dict[str, Refused] = {
 IGNORED: dict[str, str] = {
     "guided_decoding_backend": "there is only one",
     "metadata": "nothing is stored",
-    "prediction": "it only speeds up OpenAI's answers; here, drafts do that",
     "prompt_cache_key": "a prompt's KV cache is reused by its content",
     "prompt_cache_retention": "a prompt's KV cache is kept while there is space",
     "safety_identifier": "users are not distinguished",

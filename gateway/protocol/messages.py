@@ -30,6 +30,17 @@ class TextPart(Strict):
 Parts = Annotated[list[TextPart], Field(fail_fast=True, max_length=MOST_PARTS)]
 
 
+Content = Annotated[
+    Annotated[str, Tag("str")] | Annotated[Parts, Tag("list[]")],
+    TEXT_OR_LIST,
+]
+
+
+def text_of(content: str | list[TextPart]) -> str:
+    """Return a content as one text; as in vLLM, line ends join the parts."""
+    return content if isinstance(content, str) else "\n".join(part.text for part in content)
+
+
 class FunctionCalled(Strict):
     """A function and its arguments, as JSON."""
 
@@ -81,10 +92,7 @@ class Message(Strict):
     """
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: Annotated[
-        Annotated[str, Tag("str")] | Annotated[Parts, Tag("list[]")],
-        TEXT_OR_LIST,
-    ]
+    content: Content
     name: str | None = None
     reasoning_content: Annotated[
         str | None, Field(validation_alias=AliasChoices("reasoning_content", "reasoning"))
@@ -106,10 +114,7 @@ class Message(Strict):
 
     @property
     def text(self) -> str:
-        """The content as one text; as in vLLM, line ends join the parts."""
-        if isinstance(self.content, str):
-            return self.content
-        return "\n".join(part.text for part in self.content)
+        return text_of(self.content)
 
     @property
     def plain(self) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from tandem.gateway.protocol.fields import (
     quoted,
     wrong,
 )
-from tandem.gateway.protocol.messages import Messages
+from tandem.gateway.protocol.messages import Content, Messages, text_of
 from tandem.gateway.protocol.tools import Tool, ToolChoice, ToolNamed, Tools, ToolsAllowed
 
 
@@ -37,6 +37,17 @@ class StreamOptions(BodyObject):
     """Send the `usage` in every chunk."""
     include_obfuscation: bool = False
     """Accepted without effect."""
+
+
+class PredictedOutput(BodyObject):
+    """The output that a client expects."""
+
+    place = "prediction"
+
+    type: Literal["content"]
+    """Must be `content`."""
+    content: Content
+    """The text, as a string or as a list of `text` parts."""
 
 
 class GenerationRequest(GuidedRequest):
@@ -99,6 +110,8 @@ class GenerationRequest(GuidedRequest):
     """Longest n-gram that prompt lookup searches for (default: the profile's)."""
     lookup_pool: str | None = None
     """Name of a lookup pool to copy from and to join (default: none)."""
+    prediction: PredictedOutput | None = None
+    """The expected output, which prompt lookup copies from first; see below (default: none)."""
     use_draft_logits: bool | None = None
     """Accept draft tokens by probability (default: the profile's)."""
     draft_acceptance_threshold: Annotated[float, Field(ge=0, le=1)] | None = None
@@ -141,6 +154,10 @@ class GenerationRequest(GuidedRequest):
     def stop_strings(self) -> list[str]:
         strings = [self.stop] if isinstance(self.stop, str) else self.stop
         return [string for string in strings if string]
+
+    @property
+    def predicted(self) -> str:
+        return text_of(self.prediction.content) if self.prediction else ""
 
     @property
     def limit(self) -> int | None:

@@ -26,6 +26,13 @@ class PromptTokensDetails(Answered):
     cached_tokens: int
 
 
+class CompletionTokensDetails(Answered):
+    """Draft tokens from the request's prediction. A token may be proposed, and count, again."""
+
+    accepted_prediction_tokens: int
+    rejected_prediction_tokens: int
+
+
 class Usage(Answered):
     """Tokens of a request. ``completion_tokens`` doesn't count the end-of-sequence token."""
 
@@ -33,6 +40,7 @@ class Usage(Answered):
     completion_tokens: int
     total_tokens: int
     prompt_tokens_details: PromptTokensDetails | None = None
+    completion_tokens_details: CompletionTokensDetails | None = None
 
 
 class SpeculativeDecoding(Answered):

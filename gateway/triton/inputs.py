@@ -62,6 +62,7 @@ def inputs_for(
         tensors.PROMPT_LOOKUP_NUM_TOKENS: request.prompt_lookup_num_tokens,
         tensors.MAX_MATCHING_NGRAM_SIZE: request.max_matching_ngram_size,
         tensors.LOOKUP_POOL: request.lookup_pool,
+        tensors.PREDICTION: request.predicted or None,
         tensors.USE_DRAFT_LOGITS: request.use_draft_logits,
         tensors.DRAFT_ACCEPTANCE_THRESHOLD: request.draft_acceptance_threshold,
         tensors.TEMPERATURE: 0.0,

@@ -91,6 +91,21 @@ async def test_usage_reports_cached_tokens_if_the_target_does(post, triton, seco
     assert answer["usage"].get("prompt_tokens_details") == got
 
 
+async def test_usage_counts_draft_tokens_from_the_prediction(post, triton):
+    drafted = {"prediction": {"num_draft_tokens": 9, "num_accepted_draft_tokens": 7}}
+
+    def script(asked):
+        sources = drafted if asked["input_ids"] == [4] else {}
+        figures = statistics(1) | {"by_drafter": sources}
+        return [ResponseChunk("x", [39], 1, 4, 1, "stop", figures)]
+
+    triton.script = script
+    body = {"prompt": [[4], [5]], "n": 2, "prediction": {"type": "content", "content": "x"}}
+    answer = (await post("/v1/completions", body)).json()
+    details = {"accepted_prediction_tokens": 14, "rejected_prediction_tokens": 4}
+    assert answer["usage"]["completion_tokens_details"] == details
+
+
 async def test_every_chunk_has_usage_on_request(post):
     options = {"include_usage": True, "continuous_usage_stats": True}
     body = {**PROMPT, "stream": True, "stream_options": options}

@@ -107,6 +107,29 @@ async def test_a_chat_is_sent_as_prompt_ids(post, triton, client):
     assert got.json()["prompt"] == "system: be brief\nuser: a\nb\nassistant:"
 
 
+PARTS = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
+
+
+@pytest.mark.parametrize(("content", "text"), [("a", "a"), (PARTS, "a\nb"), ("", None)])
+async def test_a_prediction_is_sent_as_text(post, triton, content, text):
+    sent = await asked(post, triton, prediction={"type": "content", "content": content})
+    assert sent.get("prediction") == text
+
+
+@pytest.mark.parametrize(
+    ("prediction", "place"),
+    [
+        ("a", "prediction"),
+        ({"content": "a"}, "prediction.type"),
+        ({"type": "content"}, "prediction.content"),
+        ({"type": "content", "content": 1}, "prediction.content"),
+        ({"type": "content", "content": "a", "more": 1}, "prediction.more"),
+    ],
+)
+async def test_a_wrong_prediction_is_named(post, prediction, place):
+    assert (await refused(post, prediction=prediction))["param"] == place
+
+
 async def test_a_prompt_that_does_not_fit_is_rejected_with_openais_code(post):
     error = await refused(post, max_tokens=100)
     assert error["code"] == "context_length_exceeded"

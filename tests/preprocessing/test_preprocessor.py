@@ -58,6 +58,14 @@ def test_prompts_are_padded_to_the_longest(preprocessor):
     assert outputs[tensors.REQUEST_INPUT_LEN].tolist() == [[len(long)], [len(short)]]
 
 
+def test_predictions_have_no_special_tokens_and_their_own_lengths(preprocessor):
+    texts = np.array([[b"The dog"], [b""]], object)
+    inputs = request(b"fox", b"fox", PREDICTION=texts)
+    outputs = preprocessor.answer(inputs, [tensors.PREDICTION_IDS])
+    long = byte_level().encode("The dog", add_special_tokens=False).ids
+    assert outputs[tensors.PREDICTION_IDS].tolist() == [long, [-1] * len(long)]
+
+
 def test_padding_uses_the_prompts_pad_id(preprocessor):
     pads = np.array([[3], [4]], np.int32)
     outputs = preprocessor.answer(request(b"The dog", b"", PAD_ID=pads), [tensors.INPUT_ID])

@@ -80,6 +80,21 @@ def test_a_seed_gives_the_same_text_with_any_drafter(server, sampling):
     assert said(other) != said(expected)
 
 
+@pytest.mark.parametrize("sampling", [{}, {"seed": 3, "temperature": 1.2, "top_k": 20}])
+def test_a_prediction_gives_the_same_text_in_few_rounds(server, sampling):
+    values = {"max_tokens": LENGTH, **sampling}
+    expected = ask_one(server, "ensemble", PROMPTS[0], **values)
+    lookup = {"drafter": "prompt_lookup"}
+    for way in (
+        {"prediction_ids": expected.ids, **lookup},
+        {"prediction": expected.text},
+        {"prediction": PROMPTS[1]},
+    ):
+        answer = ask_one(server, "bls", PROMPTS[0], **way, **values)
+        assert said([answer]) == said([expected])
+        assert way.keys() != {"prediction_ids", "drafter"} or answer.number(entry.NUM_ROUNDS) <= 3
+
+
 def test_random_seed_is_an_alias_and_no_seed_varies_the_text(server):
     values = {"max_tokens": 8, "temperature": 1.5}
     one = ask_one(server, "bls", PROMPTS[0], seed=5, **values)

@@ -30,7 +30,10 @@ def scenarios_of_file(path: Path, limit: int) -> list[Scenario]:
     """
     kinds: dict[str, list[Inputs]] = {}
     for prompt in read_prompts(path):
-        kinds.setdefault(prompt.kind or path.stem, []).append({tensors.TEXT_INPUT: prompt.text})
+        inputs = {tensors.TEXT_INPUT: prompt.text}
+        if prompt.prediction:
+            inputs[tensors.PREDICTION] = prompt.prediction
+        kinds.setdefault(prompt.kind or path.stem, []).append(inputs)
     return [Scenario(kind, prompts[:limit]) for kind, prompts in kinds.items()]
 
 

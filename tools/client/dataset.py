@@ -22,11 +22,15 @@ def _as_list(value: Any) -> Any:
 
 @dataclass(frozen=True)
 class DatasetPrompt:
-    """A text to continue. kind: of prompts that are measured together; may be empty, as may id."""
+    """A text to continue. kind: of prompts that are measured together.
+
+    prediction: the expected output. All but the text may be empty.
+    """
 
     text: Annotated[str, Field(validation_alias=AliasChoices(*PROMPT_KEYS))]
     kind: str = ""
     id: Id = ""
+    prediction: str = ""
 
 
 @dataclass(frozen=True)

@@ -91,13 +91,20 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         metavar="TEXT",
         help="Answer with text that matches this regular expression in full.",
     )
+    groups["drafts"].add_argument(
+        "--prediction",
+        metavar="FILE",
+        type=Path,
+        help="The file with the expected output, which prompt lookup copies from first.",
+    )
     groups["output"].add_argument(
         "--explain", action="store_true", help="Show what each round drafted and accepted."
     )
 
 
 def run(options: argparse.Namespace) -> int:
-    prompt, more = _prompt(options), {**given(options), **guide(options)}
+    prompt = _prompt(options)
+    more = {**given(options), **guide(options), **prediction(options)}
     answer, status = Answer(), 0
     with Client(options.url) as client:
         streams = client.entry(options.model).streams
@@ -130,6 +137,16 @@ def guide(options: argparse.Namespace) -> Inputs:
     if text is None:
         return {}
     return {tensors.GUIDED_DECODING_GUIDE_TYPE: kind, tensors.GUIDED_DECODING_GUIDE: text}
+
+
+def prediction(options: argparse.Namespace) -> Inputs:
+    if options.prediction is None:
+        return {}
+    try:
+        return {tensors.PREDICTION: options.prediction.read_text(encoding="utf-8")}
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it isn't UTF-8"
+        raise TandemError(f"--prediction: can't read {options.prediction}: {reason}") from error
 
 
 def _schema(path: str) -> str:

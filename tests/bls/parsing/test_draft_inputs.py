@@ -159,3 +159,50 @@ def test_an_engine_that_drafts_by_itself_cannot_be_turned_off():
     assert refusal(settings=alone, num_draft_tokens=0) == (
         "input 'num_draft_tokens': 0 given, is not supported: the target drafts by itself"
     )
+
+
+TEXT, IDS = {"prediction": "x"}, {"prediction_ids": [1, 2]}
+
+
+@pytest.mark.parametrize("prediction", [TEXT, IDS], ids=["text", "ids"])
+@pytest.mark.parametrize(
+    ("values", "drafters", "expected"),
+    [
+        ({}, SETTINGS.drafters, ("hybrid", 16)),
+        ({"num_draft_tokens": 7}, SETTINGS.drafters, ("hybrid", 7)),
+        ({"num_draft_tokens": AUTO}, SETTINGS.drafters, ("hybrid", 16)),
+        ({"prompt_lookup_num_tokens": 3}, SETTINGS.drafters, ("hybrid", 3)),
+        ({}, ("draft_model", "prompt_lookup", "none"), ("prompt_lookup", 16)),
+        ({}, ("draft_model", "none"), ("draft_model", 0)),
+        ({"drafter": "prompt_lookup"}, SETTINGS.drafters, ("prompt_lookup", 16)),
+        ({"drafter": "none"}, SETTINGS.drafters, ("none", 0)),
+        ({"num_draft_tokens": 0}, SETTINGS.drafters, ("none", 0)),
+    ],
+)
+def test_a_prediction_switches_lookup_on_unless_a_drafter_is_named(
+    values, drafters, expected, prediction
+):
+    settings = replace(SETTINGS, drafters=drafters)
+    request = request_of(settings=settings, **values, **prediction)
+    assert (request.drafter, request.prediction_num_tokens) == expected
+    assert (request.prediction is None) == (prediction is TEXT or not expected[1])
+
+
+def test_an_empty_prediction_changes_nothing():
+    assert request_of(prediction="").drafter == request_of().drafter
+
+
+@pytest.mark.parametrize(
+    ("values", "line"),
+    [
+        (TEXT | {"drafter": "draft_model"}, "'prediction' needs 'drafter' to be"),
+        (IDS | {"drafter": "draft_model"}, "'prediction_ids' needs 'drafter' to be"),
+        (TEXT | IDS, "set prediction or prediction_ids, not both"),
+        ({"prediction": "x" * 51}, "prediction has 51 bytes; the limit is 50"),
+        ({"prediction_ids": [1] * 65}, "prediction_ids has 65 tokens; the limit is 64"),
+        ({"prediction_ids": [1, 100]}, "input 'prediction_ids': ids must"),
+        ({"prediction": b"\xff"}, "'prediction' is not valid UTF-8"),
+    ],
+)
+def test_a_wrong_prediction_is_rejected(values, line):
+    assert line in refusal(**values)

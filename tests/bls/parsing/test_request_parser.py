@@ -430,6 +430,7 @@ HARMLESS = {
     "prompt_lookup_num_tokens": 2,
     "max_matching_ngram_size": 1,
     "lookup_pool": "f",
+    "prediction": "i",
     "use_draft_logits": False,
     "draft_acceptance_threshold": 0.0,
     "beam_width": 1,
@@ -463,6 +464,7 @@ def test_every_input_of_a_batch_is_read_in_its_own_row():
         "prompt_lookup_num_tokens": 4,
         "max_matching_ngram_size": 3,
         "lookup_pool": "g",
+        "prediction": "h",
         "use_draft_logits": True,
         "draft_acceptance_threshold": 0.5,
         "guided_decoding_guide_type": "choice",
@@ -479,7 +481,15 @@ def test_every_input_of_a_batch_is_read_in_its_own_row():
     same = {name for name, value in vars(one.request).items() if vars(two.request)[name] is value}
     of_all = ("wants_", "streams_", "echoes_", "num_top_")
     flags = {name for name in same if name.startswith(of_all)}
-    every_row = {"prompt_ids", "max_tokens", "max_draft_len", "seeded", "drafter", "stop_strings"}
+    every_row = {
+        "prompt_ids",
+        "prediction",
+        "max_tokens",
+        "max_draft_len",
+        "seeded",
+        "drafter",
+        "stop_strings",
+    }
     assert same - flags - {"use_draft_logits"} <= every_row
 
 
@@ -488,7 +498,7 @@ def test_every_input_of_a_batch_is_read_in_its_own_row():
     [
         ({"beam_width": 2}, "'beam_width': 2 given"),
         ({"num_return_sequences": 2}, "'num_return_sequences': 2 given"),
-        ({"drafter": "draft_model"}, "'prompt_lookup_num_tokens' needs 'drafter' to be"),
+        ({"drafter": "draft_model"}, "'prediction' needs 'drafter' to be"),
         (
             {"drafter": "prompt_lookup", "use_draft_logits": True},
             "'use_draft_logits' needs 'drafter' to be",

@@ -1,0 +1,61 @@
+"""A predicted output: the text that a client expects, such as a file before an edit."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tandem.lookup.index import Match
+from tandem.lookup.pools import LEAST_MATCH, LONGEST_MATCH
+
+
+class Prediction:
+    """Follows an output in its prediction, and proposes what comes next there.
+
+    The place moves with the output's tokens while they are as predicted. After any other token, the
+    longest n-gram that ends the output determines the place. If the prediction has that n-gram more
+    than once, the first one from the last place on is taken, because edits keep the order of a
+    text. Such a search compares the whole prediction with one token at a time, so it needs no
+    index.
+
+    >>> prediction = Prediction(np.array([1, 2, 3, 4, 5, 6, 7, 8]))
+    >>> prediction.lookup(np.array([1, 2, 3]), limit=2)
+    Match(tokens=[4, 5], ngram_size=3)
+    >>> prediction.lookup(np.array([1, 2, 3, 9, 5, 6, 7]), limit=2)
+    Match(tokens=[8], ngram_size=3)
+    """
+
+    def __init__(self, tokens: NDArray[np.int32]) -> None:
+        self._tokens = tokens
+        self._place = 0  # of the token that comes next
+        self._matching = 0  # tokens before the place that the output ends with
+        self._num_followed = 0  # tokens of the output
+
+    def lookup(self, output: NDArray[np.int32], limit: int) -> Match | None:
+        """Return at most ``limit`` tokens that come next, or None if too few tokens match.
+
+        The start of the output counts as a long match: a client is surest of that.
+        """
+        new = output[self._num_followed :]
+        self._num_followed = len(output)
+        if np.array_equal(new, self._tokens[self._place : self._place + len(new)]):
+            self._place += len(new)
+            self._matching += len(new)
+        else:
+            self._search(output)
+        size = self._matching if len(output) else LONGEST_MATCH
+        tokens = self._tokens[self._place : self._place + limit].tolist()
+        return Match(tokens, size) if tokens and size >= LEAST_MATCH else None
+
+    def _search(self, output: NDArray[np.int32]) -> None:
+        places, size = np.arange(1, len(self._tokens) + 1), 0  # after the n-grams found
+        for token in output[: -LONGEST_MATCH - 1 : -1].tolist():
+            longer = places[places > size]
+            longer = longer[self._tokens[longer - size - 1] == token]
+            if not len(longer):
+                break
+            places, size = longer, size + 1
+        self._matching = size
+        if size:
+            later = int(places.searchsorted(self._place))
+            self._place = int(places[min(later, len(places) - 1)])
