@@ -32,7 +32,7 @@ NOT_SHARED: Mapping[str, Refused] = {
 
 def refused_fields(own_names: Mapping[str, str], **more: Refused) -> dict[str, Refused]:
     """Return the rejected fields of an API. own_names: see ``AdaptedRequest``."""
-    renamed = {name: Refused(f"send {own}") for name, own in own_names.items()}
+    renamed = {name: Refused(f"send {own}") for name, own in own_names.items() if "." not in name}
     return {**REFUSED, **NOT_SHARED, **renamed, **more}
 
 

@@ -169,6 +169,7 @@ OWN_NAMES = {
     "response_format": "output_config.format",
     "response_format.json_schema": "output_config.format",
     "reasoning_effort": "output_config.effort",
+    "tool_choice.function": "tool_choice",
 }
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Discriminator, Field, Tag, field_validator
+from pydantic import Discriminator, Field, Tag, field_validator, model_validator
 
 from tandem.gateway.protocol.adapted import AdaptedRequest, refused_fields
 from tandem.gateway.protocol.body import BodyObject, Strict
@@ -155,6 +155,13 @@ class TextFormat(BodyObject):
     strict: bool | None = None
     given: Annotated[dict[str, Any] | None, Field(alias="schema")] = None
 
+    @model_validator(mode="after")
+    def _schema_has_a_name(self) -> TextFormat:
+        for name, value in (("name", self.name), ("schema", self.given)):
+            if self.type == "json_schema" and value is None:
+                raise wrong(f"text.format.{name}", f"text.format.{name} is missing")
+        return self
+
     @property
     def in_chat(self) -> dict[str, Any]:
         if self.type != "json_schema":
@@ -185,6 +192,7 @@ OWN_NAMES = {
     "response_format.json_schema": "text.format",
     "reasoning_effort": "reasoning.effort",
     "verbosity": "text.verbosity",
+    "tool_choice.allowed_tools": "tool_choice",
 }
 
 

@@ -193,15 +193,15 @@ IMAGE = {"type": "image", "source": {"type": "url", "url": "http://x/y.png"}}
     [
         ({"max_tokens": None}, 400, "invalid_request_error", "max_tokens is missing"),
         ({"model": "claude"}, 404, "not_found_error", "model 'claude' is not served"),
-        ({"messages": []}, 400, "invalid_request_error", "messages: must have at least 1 item"),
+        ({"messages": []}, 400, "invalid_request_error", "must have at least 1 item"),
         (
             {"messages": [{"role": "user", "content": [IMAGE]}]},
             400,
             "invalid_request_error",
-            "messages[0].content[0]: must be a block of type text, tool_use",
+            "must be a block of type text, tool_use",
         ),
         ({"stop": "x"}, 400, "invalid_request_error", "send stop_sequences"),
-        ({"stop_sequences": "x"}, 400, "invalid_request_error", "stop_sequences: must be a list"),
+        ({"stop_sequences": "x"}, 400, "invalid_request_error", "must be a list"),
         (
             {"tools": [{"type": "bash_20250124", "name": "bash"}]},
             400,
