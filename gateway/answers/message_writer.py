@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pydantic_core import from_json
 
 from tandem.gateway.answers.adapted_writer import AdaptedWriter, Object
-from tandem.gateway.answers.parts import Part, Step, parsed
+from tandem.gateway.answers.parts import AnswerPart, Step, parsed
 from tandem.gateway.errors import ApiError
 from tandem.gateway.protocol.message_requests import MessageRequest
 
@@ -81,7 +81,7 @@ class MessageWriter(AdaptedWriter[MessageRequest]):
         return self.event(self._asked.renamed(error).anthropic_body)
 
 
-def _block(part: Part) -> Object:
+def _block(part: AnswerPart) -> Object:
     if part.kind == "call":
         return {"type": "tool_use", "id": part.id, "name": part.name, "input": _input(part.text)}
     if part.kind == "reasoning":

@@ -15,7 +15,7 @@ PartKind = Literal["reasoning", "text", "call"]
 
 
 @dataclass
-class Part:
+class AnswerPart:
     """A part of an answer. text: of a call, its arguments as JSON. name: of the called function."""
 
     kind: PartKind
@@ -30,7 +30,7 @@ class Step(NamedTuple):
     """A part begins, grows by a text, or ends."""
 
     what: Literal["begins", "grows", "ends"]
-    part: Part
+    part: AnswerPart
     text: str = ""
 
 
@@ -38,7 +38,7 @@ class Parts:
     """The parts of one answer so far."""
 
     def __init__(self) -> None:
-        self.all: list[Part] = []
+        self.all: list[AnswerPart] = []
 
     def add(self, addition: Addition) -> Iterator[Step]:
         """Yield what an addition does to the parts. Each part ends before the next one begins.
@@ -69,7 +69,7 @@ class Parts:
 
     def _begin(self, kind: PartKind, name: str = "") -> Iterator[Step]:
         yield from self._end()
-        self.all.append(Part(kind, len(self.all), name))
+        self.all.append(AnswerPart(kind, len(self.all), name))
         yield Step("begins", self.all[-1])
 
     def _end(self, *, cut: bool = False) -> Iterator[Step]:

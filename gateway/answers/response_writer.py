@@ -8,7 +8,7 @@ from itertools import count
 from typing import Any
 
 from tandem.gateway.answers.adapted_writer import AdaptedWriter, Object
-from tandem.gateway.answers.parts import Part, Step
+from tandem.gateway.answers.parts import AnswerPart, Step
 from tandem.gateway.errors import ApiError
 from tandem.gateway.protocol.response_requests import ResponseRequest, TextFormat, TextOptions
 
@@ -124,7 +124,7 @@ class ResponseWriter(AdaptedWriter[ResponseRequest]):
         return self.event({"type": "response.failed", "response": answer})
 
 
-def _item(part: Part) -> Object:
+def _item(part: AnswerPart) -> Object:
     item: Object = {"id": PREFIXES[part.kind] + part.id, "status": part.status}
     if part.kind == "call":
         called = {"call_id": part.id, "name": part.name, "arguments": part.text}
@@ -135,7 +135,7 @@ def _item(part: Part) -> Object:
     return {"type": "message", **item, "role": "assistant", "content": content}
 
 
-def _content(part: Part) -> Object:
+def _content(part: AnswerPart) -> Object:
     if part.kind == "reasoning":
         return {"type": "reasoning_text", "text": part.text}
     return {"type": "output_text", "text": part.text, "annotations": [], "logprobs": []}

@@ -82,7 +82,7 @@ Block = Annotated[
 Blocks = Annotated[list[Block], Field(fail_fast=True, max_length=MOST_PARTS)]
 
 
-class Message(Strict):
+class AnthropicMessage(Strict):
     """A message. Other fields are ignored, in blocks too."""
 
     role: Literal["user", "assistant", "system"]
@@ -111,7 +111,7 @@ class Message(Strict):
         return messages if messages and not rest["content"] else [*messages, rest]
 
 
-class Tool(Strict):
+class AnthropicTool(Strict):
     """A function that the model may call. Anthropic's own tools are rejected."""
 
     type: Literal["custom"] | None = None
@@ -191,12 +191,12 @@ class CountRequest(AdaptedRequest):
         "speed": "there is only one",
     }
 
-    messages: Annotated[list[Message], Field(min_length=1, max_length=MOST_MESSAGES)]
+    messages: Annotated[list[AnthropicMessage], Field(min_length=1, max_length=MOST_MESSAGES)]
     """The conversation; an assistant's message at its end is continued."""
     max_tokens: Count | None = None
     system: TextOrBlocks | None = None
     """System message, a string or `text` blocks (default: none)."""
-    tools: Annotated[list[Tool], Field(fail_fast=True, max_length=MOST_TOOLS)] = []
+    tools: Annotated[list[AnthropicTool], Field(fail_fast=True, max_length=MOST_TOOLS)] = []
     """Functions that the model may call; Anthropic's own tools are rejected."""
     tool_choice: ToolChoice | None = None
     """`auto`, `any`, `tool` or `none`, and `disable_parallel_tool_use` (default: `auto`)."""

@@ -21,7 +21,7 @@ from tandem.gateway.protocol.tools import MOST_TOOLS, Function
 _STATELESS = "nothing is stored; send the whole conversation as input"
 
 
-class TextPart(Strict):
+class InputText(Strict):
     """A part of a message or of a function's output. Images and files are rejected."""
 
     type: Literal["input_text", "output_text"]
@@ -30,12 +30,12 @@ class TextPart(Strict):
 
 Text = Annotated[
     Annotated[str, Tag("str")]
-    | Annotated[list[TextPart], Field(fail_fast=True, max_length=MOST_PARTS), Tag("list[]")],
+    | Annotated[list[InputText], Field(fail_fast=True, max_length=MOST_PARTS), Tag("list[]")],
     TEXT_OR_LIST,
 ]
 
 
-def _as_content(text: str | list[TextPart]) -> Any:
+def _as_content(text: str | list[InputText]) -> Any:
     if isinstance(text, str):
         return text
     return [{"type": "text", "text": part.text} for part in text]
@@ -208,7 +208,7 @@ class ResponseRequest(AdaptedRequest):
         previous_response_id=Refused(_STATELESS),
         prompt=Refused("nothing is stored; send instructions and input"),
         store=Refused("nothing is stored; send false", (False,)),
-        truncation=Refused("a prompt that is too long is rejected", ("disabled",)),
+        truncation=Refused("a prompt that is too long gets an error", ("disabled",)),
     )
     ignored = {
         **{name: why for name, why in IGNORED.items() if name not in ("metadata", "store")},
