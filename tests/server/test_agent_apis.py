@@ -29,8 +29,9 @@ def test_responses_are_the_chats_answers(client, expected):
     assert answer.usage.output_tokens == LIMIT
     assert answer.usage.input_tokens == expected.usage.prompt_tokens
     with client.responses.stream(**given) as stream:
-        text = "".join(event.delta for event in stream if event.type.endswith("text.delta"))
-        assert text == stream.get_final_response().output_text == answer.output_text
+        events = list(stream)
+    text = "".join(event.delta for event in events if event.type.endswith("text.delta"))
+    assert text == events[-1].response.output_text == answer.output_text
 
 
 def test_messages_are_the_chats_answers(messages, expected):
