@@ -289,11 +289,12 @@ class Decoding:
             details = details.with_log_probs(answer.log_probs, answer.top)
         self._keep_extras(answer, len(tokens))
         self.sequence.append(tokens)
-        stopped = ended or self._text.stopped or self._guidance.complete
+        stopped = ended or self._text.stop_string or self._guidance.complete
         if stopped or self.sequence.tokens_left == 0:
             if not self.request.detokenizes_off_path:
                 text += yield from self._text.finish(self.sequence.output)
-            self.finish_reason = "stop" if stopped or self._text.stopped else "length"
+            self.finish_reason = "stop" if stopped or self._text.stop_string else "length"
+            self.statistics.stop_string = self._text.stop_string or None
             self._drafter.completed(self.sequence)
         yield Chunk(tokens, text, self.finish_reason, self.statistics.totals, details)
 

@@ -25,7 +25,9 @@ from tandem.contract import entry
 from tandem.engines import metric_names as engine_metrics
 from tandem.gateway.metrics import GatewayMetrics
 from tandem.gateway.protocol import fields as body_fields
+from tandem.gateway.protocol import message_requests as _messages  # noqa: F401 for its models
 from tandem.gateway.protocol import requests
+from tandem.gateway.protocol import response_requests as _responses  # noqa: F401 for its models
 from tandem.tools.commands.options import parser_of
 from tandem.tools.profiles import profile as _profile  # noqa: F401 for its models
 
@@ -113,9 +115,21 @@ def ignored() -> Iterator[Row]:
     yield from ((f"`{name}`", why) for name, why in sorted(body_fields.IGNORED.items()))
 
 
+def others(name: str) -> Iterator[Row]:
+    """The fields that one API rejects or ignores, besides those of all."""
+    yield "field", "effect"
+    kind = {kind.__name__: kind for kind in _descendants(BaseModel)}[name]
+    refused = {key: f"rejected: {field.why}" for key, field in kind.refused.items()}
+    shown = refused | {key: f"ignored: {why}" for key, why in kind.ignored.items()}
+    known = {*body_fields.REFUSED, *body_fields.IGNORED} - {"store"}
+    for key, text in sorted(shown.items()):
+        if key not in known and key not in kind.own_names:
+            yield f"`{key}`", text
+
+
 TABLES = {
     made.__name__: made
-    for made in (tensors, options, keys, metrics, gateway_metrics, refused, ignored)
+    for made in (tensors, options, keys, metrics, gateway_metrics, refused, ignored, others)
 }
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any
@@ -14,18 +15,30 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.responses import FileResponse, JSONResponse, Response
 from starlette.staticfiles import StaticFiles
 
-from tandem.gateway.errors import CLIENT_CLOSED_REQUEST, HTTP_CODES, ApiError, ClientGone
+from tandem.gateway.answers.adapted_writer import AdaptedWriter
+from tandem.gateway.answers.message_writer import MessageWriter
+from tandem.gateway.answers.response_writer import ResponseWriter
+from tandem.gateway.errors import (
+    CLIENT_CLOSED_REQUEST,
+    HTTP_CODES,
+    MESSAGES_PATH,
+    ApiError,
+    ClientGone,
+)
 from tandem.gateway.metrics import CONTENT_TYPE, GatewayMetrics
 from tandem.gateway.middleware import BodyLimit, Failures, Keys, RequestCounts, RequestIds
 from tandem.gateway.models import VERSION
+from tandem.gateway.protocol.adapted import AdaptedRequest
 from tandem.gateway.protocol.body import read_body
 from tandem.gateway.protocol.fields import quoted
+from tandem.gateway.protocol.message_requests import CountRequest, MessageRequest
 from tandem.gateway.protocol.requests import (
     ChatRequest,
     CompletionRequest,
     DetokenizeRequest,
     TokenizeRequest,
 )
+from tandem.gateway.protocol.response_requests import ResponseRequest
 from tandem.gateway.serving import Serving
 from tandem.gateway.settings import GatewaySettings
 from tandem.gateway.tokenizer import ChatTokenizer
@@ -120,6 +133,36 @@ async def completions(request: Request) -> Response:
         return await serving.completion(await read_body(CompletionRequest, request), request)
 
 
+@router.post("/v1/responses")
+async def responses(request: Request) -> Response:
+    return await _adapted(ResponseRequest, ResponseWriter, request)
+
+
+@router.post(MESSAGES_PATH)
+async def messages(request: Request) -> Response:
+    return await _adapted(MessageRequest, MessageWriter, request)
+
+
+@router.post(f"{MESSAGES_PATH}/count_tokens")
+async def count_tokens(request: Request) -> dict[str, int]:
+    body = await read_body(CountRequest, request)
+    tokenized = await _serving(request).tokenize(body.tokenized, request)
+    return {"input_tokens": tokenized["count"]}
+
+
+async def _adapted(
+    kind: type[AdaptedRequest], writer: type[AdaptedWriter[Any]], request: Request
+) -> Response:
+    """Answer a request of another API as a chat, with the names and objects of that API."""
+    serving = _serving(request)
+    with serving.under_way.one():
+        body = await read_body(kind, request)
+        try:
+            return await serving.chat(body.chat, request, writer=partial(writer, body))
+        except ApiError as error:
+            raise body.renamed(error) from error
+
+
 @router.post("/tokenize")
 async def tokenize(request: Request) -> dict[str, Any]:
     return await _serving(request).tokenize(await read_body(TokenizeRequest, request), request)
@@ -164,16 +207,16 @@ async def prometheus_metrics(request: Request) -> Response:
     return Response(_serving(request).metrics.text(), media_type=CONTENT_TYPE)
 
 
-async def _rejected(_: Request, error: Exception) -> Response:
+async def _rejected(request: Request, error: Exception) -> Response:
     assert isinstance(error, ApiError)
-    return error.response()
+    return error.response(request.url.path)
 
 
 async def _not_served(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     message = f"{request.method} {quoted(request.url.path)}: {error.detail}"
     code = HTTP_CODES.get(error.status_code)
-    response = ApiError(error.status_code, message, code=code).response()
+    response = ApiError(error.status_code, message, code=code).response(request.url.path)
     response.headers.update(error.headers or {})
     return response
 

@@ -1,4 +1,4 @@
-"""Error responses in OpenAI's format."""
+"""Error responses in the formats of OpenAI and Anthropic."""
 
 from __future__ import annotations
 
@@ -57,6 +57,14 @@ _TYPES = {
     HTTPStatus.NOT_FOUND: "not_found_error",
     HTTPStatus.TOO_MANY_REQUESTS: "rate_limit_error",
 }
+_ANTHROPIC_TYPES: Mapping[int, str] = {
+    HTTPStatus.UNAUTHORIZED: "authentication_error",
+    HTTPStatus.NOT_FOUND: "not_found_error",
+    HTTPStatus.REQUEST_ENTITY_TOO_LARGE: "request_too_large",
+    HTTPStatus.TOO_MANY_REQUESTS: "rate_limit_error",
+    HTTPStatus.GATEWAY_TIMEOUT: "timeout_error",
+}
+MESSAGES_PATH = "/v1/messages"  # Anthropic's API
 
 
 class ApiError(Exception):
@@ -98,8 +106,18 @@ class ApiError(Exception):
         names = ("message", "type", "param", "code")
         return {"error": {name: getattr(self, name) for name in names}}
 
-    def response(self) -> JSONResponse:
-        return JSONResponse(self.body, self.status, self.headers)
+    @property
+    def anthropic_body(self) -> dict[str, Any]:
+        kind = _ANTHROPIC_TYPES.get(self.status)
+        if kind is None:
+            is_server = self.status >= HTTPStatus.INTERNAL_SERVER_ERROR
+            kind = "api_error" if is_server else "invalid_request_error"
+        return {"type": "error", "error": {"type": kind, "message": self.message}}
+
+    def response(self, path: str) -> JSONResponse:
+        """Return the response in the format of the API at a path."""
+        body = self.anthropic_body if path.startswith(MESSAGES_PATH) else self.body
+        return JSONResponse(body, self.status, self.headers)
 
 
 class ClientGone(Exception):

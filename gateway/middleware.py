@@ -58,13 +58,14 @@ class Keys(Middleware):
 
     async def _handle(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["path"].startswith(GUARDED):
-            kind, _, given = Headers(scope=scope).get("authorization", "").partition(" ")
-            if not (
-                kind.lower() == "bearer" and hmac.compare_digest(given.encode("latin-1"), self._key)
-            ):
-                message = "send the gateway's key: Authorization: Bearer KEY"
+            headers = Headers(scope=scope)
+            kind, _, bearer = headers.get("authorization", "").partition(" ")
+            given = [headers.get("x-api-key"), bearer if kind.lower() == "bearer" else None]
+            keys = [key.encode("latin-1") for key in given if key]
+            if not any(hmac.compare_digest(key, self._key) for key in keys):
+                message = "send the gateway's key: Authorization: Bearer KEY, or x-api-key: KEY"
                 error = ApiError(HTTPStatus.UNAUTHORIZED, message, code="invalid_api_key")
-                await error.response()(scope, receive, send)
+                await error.response(scope["path"])(scope, receive, send)
                 return
         await self._app(scope, receive, send)
 
@@ -79,7 +80,7 @@ class BodyLimit(Middleware):
     async def _handle(self, scope: Scope, receive: Receive, send: Send) -> None:
         announced = Headers(scope=scope).get("content-length", "0")
         if announced.isdecimal() and int(announced) > self._max_bytes:
-            await self._error.response()(scope, receive, send)
+            await self._error.response(scope["path"])(scope, receive, send)
             return
         received = 0
 
@@ -97,7 +98,7 @@ class BodyLimit(Middleware):
 
         await self._app(scope, receiving, sending)
         if received > self._max_bytes:
-            await self._error.response()(scope, receive, send)
+            await self._error.response(scope["path"])(scope, receive, send)
 
     @property
     def _error(self) -> ApiError:
@@ -126,7 +127,7 @@ class Failures(Middleware):
         except Exception as error:
             if answered:
                 raise
-            await api_error(error).response()(scope, receive, send)
+            await api_error(error).response(scope["path"])(scope, receive, send)
 
 
 class RequestCounts(Middleware):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from http import HTTPStatus
 from typing import Any
@@ -67,7 +67,7 @@ class Serving:
         return models
 
     async def chat(
-        self, body: ChatRequest, http: Request, writer: type[Writer] = ChatWriter
+        self, body: ChatRequest, http: Request, writer: Callable[..., Writer] = ChatWriter
     ) -> Response:
         """Answer a chat. writer: makes the response; other APIs may have their own."""
         models = await self.models()
@@ -199,7 +199,7 @@ class Serving:
 
     async def _answer(
         self,
-        writer: type[Writer],
+        writer: Callable[..., Writer],
         body: GenerationRequest,
         prompts: Sequence[list[int]],
         models: ServedModels,

@@ -151,6 +151,7 @@ class Statistics(Drafted):
     num_unverified_draft_tokens: int = 0  # a lower bound
     num_recomputed_tokens: int = 0
     num_cached_prompt_tokens: int | None = None  # in whole KV blocks; None: not reported
+    stop_string: str | None = None  # the one that ended the answer
     draft_seconds: float = 0.0  # by the engines' own clocks
     target_seconds: float = 0.0
     by_drafter: defaultdict[DrafterName, Drafted] = field(
@@ -169,6 +170,7 @@ class Statistics(Drafted):
             "num_drafter_failures": self.num_drafter_failures,
             "num_unverified_draft_tokens": self.num_unverified_draft_tokens,
             "num_cached_prompt_tokens": self.num_cached_prompt_tokens,
+            "stop_string": self.stop_string,
             "draft_seconds": self.draft_seconds,
             "target_seconds": self.target_seconds,
             "by_drafter": by_drafter,

@@ -56,8 +56,8 @@ class IncrementalDetokenizer:
         self._length = 0  # characters received
 
     @property
-    def stopped(self) -> bool:
-        """Whether a stop string has ended the answer."""
+    def stop_string(self) -> str:
+        """The stop string that has ended the answer; empty if none has."""
         return self._stops.found
 
     def extend(self, tokens: TokenIds) -> Generator[TextCall, DecodedText, NewText]:
@@ -82,7 +82,7 @@ class IncrementalDetokenizer:
 
         An unfinished character shows only here, so it may complete a stop string here.
         """
-        if self.stopped:
+        if self.stop_string:
             return ""
         shown = self._length
         if len(self._prompt):

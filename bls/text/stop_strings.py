@@ -15,15 +15,16 @@ class StopStrings:
     >>> stops.feed("the E"), stops.feed("N"), stops.feed("D!")
     ('the ', '', '')
     >>> stops.found
-    True
+    'END'
     """
 
     def __init__(self, stops: tuple[str, ...]) -> None:
+        self._stops = stops
         self._automaton = Automaton(stops)
         self._node = 0  # of the text so far
         self._held: deque[str] = deque()
         self._held_length = 0
-        self.found = False
+        self.found = ""  # the stop string
 
     def feed(self, text: str) -> str:
         """Return the text that may be shown now. No text from a stop string on is ever shown."""
@@ -33,8 +34,9 @@ class StopStrings:
         self._held_length += len(text)
         if start is None:
             return self._release(self._held_length - self._automaton.depth(node))
-        self.found = True
         shown = self._release(self._held_length - len(text) + start)
+        rest = "".join(self._held)
+        self.found = min(stop for stop in self._stops if stop and rest.startswith(stop))
         self._held.clear()
         self._held_length = 0
         return shown

@@ -254,6 +254,9 @@ def _tool_call(call: CallDelta, *, whole: bool) -> ToolCall:
     if not whole:
         made.index = call.index
     if call.name is not None:
-        call_id = "".join(secrets.choice(ID_LETTERS) for _ in range(ID_LENGTH))
-        made.id, made.type, made.function.name = call_id, "function", call.name
+        made.id, made.type, made.function.name = new_call_id(), "function", call.name
     return made
+
+
+def new_call_id() -> str:
+    return "".join(secrets.choice(ID_LETTERS) for _ in range(ID_LENGTH))

@@ -59,14 +59,18 @@ class BodyObject(Strict):
     def _only_known_fields(cls, data: Any) -> Any:
         if not isinstance(data, dict):
             return data
-        known = {field.alias or name for name, field in cls.model_fields.items()}
-        return taken(data, known, cls.refused, cls.place)
+        return taken(data, cls.known_fields(), cls.refused, cls.place)
+
+    @classmethod
+    def known_fields(cls) -> set[str]:
+        return {field.alias or name for name, field in cls.model_fields.items()}
 
 
 class Body(BodyObject):
-    """A request's body. Fields in ``IGNORED`` have no effect."""
+    """A request's body. ignored: fields without an effect."""
 
     refused = REFUSED
+    ignored: ClassVar[Mapping[str, str]] = IGNORED
 
     @model_validator(mode="before")
     @classmethod
@@ -75,7 +79,7 @@ class Body(BodyObject):
             return data
         for name, value in data.items():
             check_plain(name, [name, value])
-        return {name: value for name, value in data.items() if name not in IGNORED}
+        return {name: value for name, value in data.items() if name not in cls.ignored}
 
 
 async def read_body(kind: type[Kind], request: Request) -> Kind:

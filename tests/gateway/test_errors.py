@@ -75,7 +75,7 @@ async def test_an_unexpected_error_is_an_internal_error(post, triton, caplog, st
 
 
 @pytest.mark.parametrize(
-    "path", ["/v1/responses", "/v1/embeddings", "/v1/completions/", "/v2/health/ready"]
+    "path", ["/v1/responses/resp_1", "/v1/embeddings", "/v1/completions/", "/v2/health/ready"]
 )
 async def test_other_endpoints_are_not_found(post, path):
     response = await post(path, {})

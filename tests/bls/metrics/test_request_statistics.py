@@ -47,6 +47,7 @@ def test_rounds_add_up_in_total_and_per_drafter():
         "num_drafter_failures": 5,
         "num_unverified_draft_tokens": 7,
         "num_cached_prompt_tokens": 3,
+        "stop_string": None,
         "draft_seconds": 0.5,
         "target_seconds": 7.0,
         "by_drafter": {"draft_model": model, "prompt_lookup": lookup},

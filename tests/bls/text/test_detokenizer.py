@@ -69,7 +69,7 @@ def test_withheld_text_comes_at_the_end():
 def test_no_text_follows_a_stop_string():
     so_far, run, texts, kept, _ = fed([[4, 0, 1, 0, 1]], stops=("ba",))
     assert (texts, kept) == ([" a"], [4])
-    assert so_far.stopped
+    assert so_far.stop_string
     assert run(so_far.finish(ids(4, 0, 1, 0))) == ""
 
 

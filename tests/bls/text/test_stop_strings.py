@@ -36,8 +36,8 @@ def test_text_that_may_begin_a_stop_string_is_withheld(stops, pieces):
     matched, shown_pieces = StopStrings(stops), []
     for piece in pieces:
         found = matched.would_find(piece)
-        shown_pieces.append((matched.feed(piece), matched.found))
-        assert found == matched.found
+        shown_pieces.append((matched.feed(piece), bool(matched.found)))
+        assert found == (matched.found in {*stops} - {""})
         if found:
             assert matched.flush() == ""
             break
@@ -54,9 +54,15 @@ def test_would_find_does_not_change_the_state():
     assert not stops.found
 
 
+def test_the_stop_string_that_ended_the_text_is_known():
+    stops = StopStrings(("END", "</a>", "</a>\n"))
+    assert [stops.feed(piece) for piece in ("one</", "a", ">\n")] == ["one", "", ""]
+    assert stops.found == "</a>"
+
+
 def test_an_empty_stop_string_stops_nothing():
     stops = StopStrings(("",))
-    assert (stops.feed("text"), stops.found) == ("text", False)
+    assert (stops.feed("text"), stops.found) == ("text", "")
 
 
 class Counted(dict):

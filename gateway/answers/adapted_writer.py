@@ -1,0 +1,84 @@
+"""Writes answers of APIs whose answers are lists of parts, with events that have names."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Generic, TypeVar
+
+from pydantic_core import to_json
+
+from tandem.gateway.answers.parts import Parts, Step
+from tandem.gateway.answers.reasoning import END
+from tandem.gateway.answers.state import Addition
+from tandem.gateway.answers.writer import ChatWriter, event
+from tandem.gateway.protocol.adapted import AdaptedRequest
+
+Asked = TypeVar("Asked", bound=AdaptedRequest)
+Object = dict[str, Any]
+
+
+class AdaptedWriter(ChatWriter, Generic[Asked]):
+    """Writes the only answer to a request. asked: the request, before it became a chat's."""
+
+    def __init__(self, asked: Asked, *given: Any, **named: Any) -> None:
+        super().__init__(*given, **named)
+        self._asked = asked
+        self._answer = self._answers[0]
+        self._parts = Parts()
+        self._ids: list[int] = []
+
+    @abstractmethod
+    def answer(self) -> Object:
+        """Return the answer so far."""
+
+    @abstractmethod
+    def begun(self) -> Iterator[Object]:
+        """Yield the events before the first part."""
+
+    @abstractmethod
+    def changed(self, step: Step) -> Iterator[Object]:
+        """Yield the events of a step."""
+
+    def whole(self, additions: Sequence[Addition]) -> bytes:
+        for _ in self._added(additions[0]):
+            pass
+        return to_json(self.answer())
+
+    def chunk(self, number: int, addition: Addition) -> bytes:  # noqa: ARG002  there is one answer
+        events = [*self.begun()] if addition.first else []
+        for step in self._added(addition):
+            events += self.changed(step)
+        return b"".join(map(self.event, events))
+
+    def event(self, data: Mapping[str, Any]) -> bytes:
+        return f"event: {data['type']}\n".encode() + event(to_json(data))
+
+    def _added(self, addition: Addition) -> Iterator[Step]:
+        self._ids += addition.chunk.tokens
+        return self._parts.add(addition)
+
+    @property
+    def statistics(self) -> Object:
+        """What a chat's answer has in addition: statistics of speculation, and warnings."""
+        found: Object = {"metrics": {"speculative_decoding": self.speculation.model_dump()}}
+        if warnings := self._answer.warnings:
+            found["warnings"] = warnings
+        return found
+
+    @property
+    def cached(self) -> int:
+        """Prompt tokens from the KV cache; 0 if the target doesn't report them."""
+        return self._answer.num_cached_prompt_tokens or 0
+
+    @property
+    def num_reasoning_tokens(self) -> int:
+        """The number of tokens up to the end of the reasoning, with its tags."""
+        if not any(part.kind == "reasoning" for part in self._parts.all):
+            return 0
+
+        def has_reasoned(count: int) -> bool:
+            return END in self._tokenizer.decode(self._ids[:count])
+
+        return bisect_left(range(len(self._ids)), True, key=has_reasoned)

@@ -1,0 +1,102 @@
+"""Writes answers of /v1/messages."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from pydantic_core import from_json
+
+from tandem.gateway.answers.adapted_writer import AdaptedWriter, Object
+from tandem.gateway.answers.parts import AnswerPart, Step, parsed
+from tandem.gateway.errors import ApiError
+from tandem.gateway.protocol.message_requests import MessageRequest
+
+STOP_REASONS = {None: None, "stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"}
+
+
+class MessageWriter(AdaptedWriter[MessageRequest]):
+    """Writes a message of blocks. Each part of the answer is a block."""
+
+    prefix = "msg_"
+
+    def answer(self) -> Object:
+        return {
+            "id": self._fields["id"],
+            "type": "message",
+            "role": "assistant",
+            "model": self._fields["model"],
+            "content": [_block(part) for part in self._parts.all],
+            **self._stopped,
+            "usage": self._usage,
+            **self.statistics,
+        }
+
+    @property
+    def _stopped(self) -> Object:
+        reason = STOP_REASONS[self._answer.finish_reason]
+        sequence = (self._answer.statistics or {}).get("stop_string")
+        if reason == "end_turn" and sequence is not None:
+            reason = "stop_sequence"
+        return {
+            "stop_reason": reason,
+            "stop_sequence": sequence if reason == "stop_sequence" else None,
+        }
+
+    @property
+    def _usage(self) -> Object:
+        return {
+            "input_tokens": self.usage.prompt_tokens - self.cached,
+            "cache_creation_input_tokens": 0,
+            "cache_read_input_tokens": self.cached,
+            "output_tokens": self.usage.completion_tokens,
+            "output_tokens_details": {"thinking_tokens": self.num_reasoning_tokens},
+        }
+
+    def begun(self) -> Iterator[Object]:
+        nothing = {"stop_reason": None, "stop_sequence": None}
+        usage = {"input_tokens": self.usage.prompt_tokens, "output_tokens": 0}
+        yield {"type": "message_start", "message": self.answer() | nothing | {"usage": usage}}
+
+    def changed(self, step: Step) -> Iterator[Object]:
+        what, part, text = step
+        if what == "begins":
+            block = _block(part)
+            yield {"type": "content_block_start", "index": part.index, "content_block": block}
+        elif what == "grows":
+            kind, field = {
+                "reasoning": ("thinking_delta", "thinking"),
+                "text": ("text_delta", "text"),
+                "call": ("input_json_delta", "partial_json"),
+            }[part.kind]
+            delta = {"type": kind, field: text}
+            yield {"type": "content_block_delta", "index": part.index, "delta": delta}
+        else:
+            yield {"type": "content_block_stop", "index": part.index}
+
+    def end(self) -> bytes:
+        delta = {"type": "message_delta", "delta": self._stopped, "usage": self._usage}
+        return self.event(delta | self.statistics) + self.event({"type": "message_stop"})
+
+    def failure(self, error: ApiError) -> bytes:
+        return self.event(self._asked.renamed(error).anthropic_body)
+
+
+def _block(part: AnswerPart) -> Object:
+    if part.kind == "call":
+        return {"type": "tool_use", "id": part.id, "name": part.name, "input": _input(part.text)}
+    if part.kind == "reasoning":
+        return {"type": "thinking", "thinking": part.text, "signature": ""}
+    return {"type": "text", "text": part.text}
+
+
+def _input(arguments: str) -> Object:
+    """Return the arguments of a call: what there is of them if they were cut.
+
+    Broken JSON is returned as text, in the object that Anthropic recommends for it.
+    """
+    if not arguments:
+        return {}
+    try:
+        return parsed(arguments) or from_json(arguments, allow_partial=True)
+    except ValueError:
+        return {"INVALID_JSON": arguments}

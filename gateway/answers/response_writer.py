@@ -1,0 +1,141 @@
+"""Writes answers of /v1/responses."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from http import HTTPStatus
+from itertools import count
+from typing import Any
+
+from tandem.gateway.answers.adapted_writer import AdaptedWriter, Object
+from tandem.gateway.answers.parts import AnswerPart, Step
+from tandem.gateway.errors import ApiError
+from tandem.gateway.protocol.response_requests import ResponseRequest, TextFormat, TextOptions
+
+STATUSES = {None: "in_progress", "length": "incomplete"}  # by the reason of the end
+PREFIXES = {"reasoning": "rs_", "text": "msg_", "call": "fc_"}  # of an item's id
+NAMES = {
+    "reasoning": "response.reasoning_text",
+    "text": "response.output_text",
+    "call": "response.function_call_arguments",
+}
+
+
+class ResponseWriter(AdaptedWriter[ResponseRequest]):
+    """Writes a response of items. Each part of the answer is an item."""
+
+    prefix = "resp_"
+
+    def __init__(self, *given: Any, **named: Any) -> None:
+        super().__init__(*given, **named)
+        self._numbers = count()
+
+    def answer(self) -> Object:
+        asked, chat, reason = self._asked, self._asked.chat, self._answer.finish_reason
+        status = STATUSES.get(reason, "completed")
+        incomplete = {"reason": "max_output_tokens"} if status == "incomplete" else None
+        text = asked.text or TextOptions()
+        answer: Object = {
+            "id": self._fields["id"],
+            "object": "response",
+            "created_at": self._fields["created"],
+            "status": status,
+            "background": False,
+            "error": None,
+            "incomplete_details": incomplete,
+            "instructions": asked.instructions,
+            "max_output_tokens": asked.max_output_tokens,
+            "metadata": asked.metadata,
+            "model": self._fields["model"],
+            "output": [_item(part) for part in self._parts.all],
+            "parallel_tool_calls": asked.parallel_tool_calls,
+            "previous_response_id": None,
+            "reasoning": {"effort": chat.reasoning_effort, "summary": None},
+            "store": False,
+            "temperature": chat.temperature,
+            "text": {
+                "format": (text.format or TextFormat(type="text")).model_dump(
+                    by_alias=True, exclude_none=True
+                ),
+                "verbosity": chat.verbosity,
+            },
+            "tool_choice": asked.model_dump(include={"tool_choice"})["tool_choice"],
+            "tools": [tool.model_dump() for tool in asked.tools],
+            "top_p": chat.top_p,
+            "truncation": "disabled",
+            "usage": None,
+        }
+        if reason is None:
+            return answer
+        usage = self.usage
+        answer["usage"] = {
+            "input_tokens": usage.prompt_tokens,
+            "input_tokens_details": {"cached_tokens": self.cached, "cache_write_tokens": 0},
+            "output_tokens": usage.completion_tokens,
+            "output_tokens_details": {"reasoning_tokens": self.num_reasoning_tokens},
+            "total_tokens": usage.total_tokens,
+        }
+        return answer | self.statistics
+
+    def event(self, data: Any) -> bytes:
+        return super().event({**data, "sequence_number": next(self._numbers)})
+
+    def begun(self) -> Iterator[Object]:
+        # The chunk already has a reason for its end if it is the only one.
+        begun = self.answer() | {"status": "in_progress", "incomplete_details": None, "usage": None}
+        yield {"type": "response.created", "response": begun}
+        yield {"type": "response.in_progress", "response": begun}
+
+    def changed(self, step: Step) -> Iterator[Object]:
+        what, part, text = step
+        item, name = _item(part), NAMES[part.kind]
+        place: Object = {"item_id": item["id"], "output_index": part.index}
+        if part.kind != "call":
+            place["content_index"] = 0
+        added = {"output_index": part.index, "item": item}
+        log_probs: Object = {"logprobs": []} if part.kind == "text" else {}
+        if what == "begins":
+            yield {"type": "response.output_item.added", **added}
+            if part.kind != "call":
+                yield {"type": "response.content_part.added", **place, "part": _content(part)}
+        elif what == "grows":
+            yield {"type": f"{name}.delta", **place, "delta": text, **log_probs}
+        else:
+            field = {"arguments": part.text, "name": part.name}
+            done = field if part.kind == "call" else {"text": part.text, **log_probs}
+            yield {"type": f"{name}.done", **place, **done}
+            if part.kind != "call":
+                yield {"type": "response.content_part.done", **place, "part": _content(part)}
+            yield {"type": "response.output_item.done", **added}
+
+    def end(self) -> bytes:
+        answer = self.answer()
+        return self.event({"type": f"response.{answer['status']}", "response": answer})
+
+    def failure(self, error: ApiError) -> bytes:
+        error = self._asked.renamed(error)
+        code = "invalid_prompt"
+        if error.status == HTTPStatus.TOO_MANY_REQUESTS:
+            code = "rate_limit_exceeded"
+        elif error.status >= HTTPStatus.INTERNAL_SERVER_ERROR:
+            code = "server_error"
+        why = {"code": code, "message": error.message}
+        answer = self.answer() | {"status": "failed", "error": why}
+        return self.event({"type": "response.failed", "response": answer})
+
+
+def _item(part: AnswerPart) -> Object:
+    item: Object = {"id": PREFIXES[part.kind] + part.id, "status": part.status}
+    if part.kind == "call":
+        called = {"call_id": part.id, "name": part.name, "arguments": part.text}
+        return {"type": "function_call", **item, **called}
+    content = [] if part.status == "in_progress" else [_content(part)]
+    if part.kind == "reasoning":
+        return {"type": "reasoning", **item, "summary": [], "content": content}
+    return {"type": "message", **item, "role": "assistant", "content": content}
+
+
+def _content(part: AnswerPart) -> Object:
+    if part.kind == "reasoning":
+        return {"type": "reasoning_text", "text": part.text}
+    return {"type": "output_text", "text": part.text, "annotations": [], "logprobs": []}

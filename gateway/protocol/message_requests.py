@@ -1,0 +1,245 @@
+"""Bodies of /v1/messages and /v1/messages/count_tokens, Anthropic's API."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import Discriminator, Field, Tag
+
+from tandem.gateway.protocol.adapted import AdaptedRequest, refused_fields
+from tandem.gateway.protocol.body import BodyObject, Strict
+from tandem.gateway.protocol.fields import IGNORED, TEXT_OR_LIST, Count, Refused, Texts
+from tandem.gateway.protocol.messages import MOST_MESSAGES, MOST_PARTS
+from tandem.gateway.protocol.requests import TemplateRequest, TokenizeRequest
+from tandem.gateway.protocol.tools import MOST_TOOLS
+
+
+class TextBlock(Strict):
+    """A text."""
+
+    type: Literal["text"]
+    text: str
+
+
+class ThinkingBlock(Strict):
+    """The model's reasoning."""
+
+    type: Literal["thinking"]
+    thinking: str
+
+
+class HiddenBlock(Strict):
+    """Encrypted reasoning of another server, which is ignored."""
+
+    type: Literal["redacted_thinking"]
+
+
+class ToolUseBlock(Strict):
+    """A call that the model made."""
+
+    type: Literal["tool_use"]
+    id: str
+    name: str
+    input: dict[str, Any]
+
+
+TextBlocks = Annotated[list[TextBlock], Field(fail_fast=True, max_length=MOST_PARTS)]
+TextOrBlocks = Annotated[
+    Annotated[str, Tag("str")] | Annotated[TextBlocks, Tag("list[]")], TEXT_OR_LIST
+]
+
+
+class ToolResultBlock(Strict):
+    """The result of a call. Images are rejected."""
+
+    type: Literal["tool_result"]
+    tool_use_id: str
+    content: TextOrBlocks = ""
+
+
+def _type_of_block(block: Any) -> str | None:
+    kind = block.get("type") if isinstance(block, dict) else None
+    known = ("text", "thinking", "redacted_thinking", "tool_use", "tool_result")
+    return f"dict[{kind}]" if kind in known else None
+
+
+Block = Annotated[
+    Annotated[TextBlock, Tag("dict[text]")]
+    | Annotated[ThinkingBlock, Tag("dict[thinking]")]
+    | Annotated[HiddenBlock, Tag("dict[redacted_thinking]")]
+    | Annotated[ToolUseBlock, Tag("dict[tool_use]")]
+    | Annotated[ToolResultBlock, Tag("dict[tool_result]")],
+    Discriminator(
+        _type_of_block,
+        custom_error_type="block",
+        custom_error_message=(
+            "must be a block of type text, tool_use, tool_result or thinking; "
+            "images and documents aren't supported"
+        ),
+    ),
+]
+Blocks = Annotated[list[Block], Field(fail_fast=True, max_length=MOST_PARTS)]
+
+
+class AnthropicMessage(Strict):
+    """A message. Other fields are ignored, in blocks too."""
+
+    role: Literal["user", "assistant", "system"]
+    content: Annotated[Annotated[str, Tag("str")] | Annotated[Blocks, Tag("list[]")], TEXT_OR_LIST]
+
+    @property
+    def in_chat(self) -> list[dict[str, Any]]:
+        """Return the chat's messages: one per tool result, and one for the rest."""
+        if isinstance(self.content, str):
+            return [{"role": self.role, "content": self.content}]
+        messages: list[dict[str, Any]] = []
+        rest: dict[str, Any] = {"role": self.role, "content": []}
+        for block in self.content:
+            if isinstance(block, ToolResultBlock):
+                content = block.model_dump()["content"]
+                result = {"tool_call_id": block.tool_use_id, "content": content}
+                messages.append({"role": "tool", **result})
+            elif isinstance(block, ToolUseBlock):
+                arguments = json.dumps(block.input, ensure_ascii=False)
+                function = {"name": block.name, "arguments": arguments}
+                rest.setdefault("tool_calls", []).append({"id": block.id, "function": function})
+            elif isinstance(block, ThinkingBlock):
+                rest["reasoning_content"] = block.thinking
+            elif isinstance(block, TextBlock):
+                rest["content"].append(block.model_dump())
+        return messages if messages and not rest["content"] else [*messages, rest]
+
+
+class AnthropicTool(Strict):
+    """A function that the model may call. Anthropic's own tools are rejected."""
+
+    type: Literal["custom"] | None = None
+    name: Annotated[str, Field(min_length=1, max_length=256)]
+    description: str | None = None
+    input_schema: dict[str, Any]
+    strict: bool | None = None
+
+    @property
+    def in_chat(self) -> dict[str, Any]:
+        function = self.model_dump(include={"name", "description", "strict"}, exclude_none=True)
+        return {"type": "function", "function": function | {"parameters": self.input_schema}}
+
+
+class ToolChoice(BodyObject):
+    """Whether and which tools are called."""
+
+    place: ClassVar = "tool_choice"
+    type: Literal["auto", "any", "tool", "none"]
+    name: str | None = None
+    disable_parallel_tool_use: bool = False
+
+    @property
+    def in_chat(self) -> Any:
+        if self.type == "tool":
+            return {"type": "function", "function": {"name": self.name}}
+        return "required" if self.type == "any" else self.type
+
+
+class OutputFormat(BodyObject):
+    """A JSON schema that the answer fits."""
+
+    place: ClassVar = "output_config.format"
+    type: Literal["json_schema"]
+    given: Annotated[dict[str, Any], Field(alias="schema")]
+
+
+class OutputConfig(BodyObject):
+    """Options of the answer."""
+
+    place: ClassVar = "output_config"
+    effort: str | None = None
+    format: OutputFormat | None = None
+
+
+class Thinking(Strict):
+    """Whether the model thinks; budgets have no effect."""
+
+    type: Literal["enabled", "disabled", "adaptive", "between_tools"]
+
+
+OWN_NAMES = {
+    "stop": "stop_sequences",
+    "max_completion_tokens": "max_tokens",
+    "response_format": "output_config.format",
+    "response_format.json_schema": "output_config.format",
+    "reasoning_effort": "output_config.effort",
+    "tool_choice.function": "tool_choice",
+}
+
+
+class CountRequest(AdaptedRequest):
+    """A body of /v1/messages/count_tokens."""
+
+    own_names = OWN_NAMES
+    refused = refused_fields(
+        OWN_NAMES,
+        container=Refused("there are no containers"),
+        mcp_servers=Refused("there are none; send tools"),
+        stream_options=Refused("message_delta has the usage"),
+    )
+    ignored = {
+        **IGNORED,
+        "cache_control": "a prompt's KV cache is reused by its content",
+        "context_management": "the messages are used as they are",
+        "inference_geo": "there is only one server",
+        "speed": "there is only one",
+    }
+
+    messages: Annotated[list[AnthropicMessage], Field(min_length=1, max_length=MOST_MESSAGES)]
+    """The conversation; an assistant's message at its end is continued."""
+    max_tokens: Count | None = None
+    system: TextOrBlocks | None = None
+    """System message, a string or `text` blocks (default: none)."""
+    tools: Annotated[list[AnthropicTool], Field(fail_fast=True, max_length=MOST_TOOLS)] = []
+    """Functions that the model may call; Anthropic's own tools are rejected."""
+    tool_choice: ToolChoice | None = None
+    """`auto`, `any`, `tool` or `none`, and `disable_parallel_tool_use` (default: `auto`)."""
+    stop_sequences: Texts = []
+    """The output ends before any of these."""
+    thinking: Thinking | None = None
+    """`disabled` is the chat's `reasoning_effort` `none`; budgets have no effect (default: the
+    template's)."""
+    output_config: OutputConfig | None = None
+    """`format` with a JSON schema; `effort` is the chat's `reasoning_effort` (default: none)."""
+
+    def translated(self) -> dict[str, Any]:
+        messages = [made for message in self.messages for made in message.in_chat]
+        if self.system is not None:
+            system = self.model_dump(include={"system"})["system"]
+            messages.insert(0, {"role": "system", "content": system})
+        last, choice = messages[-1], self.tool_choice
+        output = self.output_config or OutputConfig()
+        without = self.thinking is not None and self.thinking.type == "disabled"
+        guide = output.format and {"name": "output", "schema": output.format.given}
+        return {
+            "messages": messages,
+            "max_tokens": self.max_tokens,
+            "continue_final_message": last["role"] == "assistant" and "tool_calls" not in last,
+            "tools": [tool.in_chat for tool in self.tools],
+            "tool_choice": choice and choice.in_chat,
+            "parallel_tool_calls": not (choice and choice.disable_parallel_tool_use),
+            "stop": self.stop_sequences,
+            "response_format": guide and {"type": "json_schema", "json_schema": guide},
+            "reasoning_effort": "none" if without else output.effort,
+        }
+
+    @property
+    def tokenized(self) -> TokenizeRequest:
+        """The same prompt as a body of /tokenize."""
+        chat = self.chat
+        given = {name: getattr(chat, name) for name in TemplateRequest.model_fields}
+        given |= {"messages": chat.messages, "tools": chat.offered}
+        return TokenizeRequest.model_validate(given)
+
+
+class MessageRequest(CountRequest):
+    """A body of /v1/messages."""
+
+    max_tokens: Count
+    """Maximum length of the output, thinking included."""

@@ -1,0 +1,309 @@
+"""Bodies of /v1/responses, OpenAI's API of items. Nothing is stored."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import Discriminator, Field, Tag, field_validator, model_validator
+
+from tandem.gateway.protocol.adapted import AdaptedRequest, refused_fields
+from tandem.gateway.protocol.body import BodyObject, Strict
+from tandem.gateway.protocol.fields import (
+    IGNORED,
+    TEXT_OR_LIST,
+    Count,
+    Refused,
+    wrong,
+)
+from tandem.gateway.protocol.messages import MOST_MESSAGES, MOST_PARTS
+from tandem.gateway.protocol.tools import MOST_TOOLS, Function
+
+_STATELESS = "nothing is stored; send the whole conversation as input"
+
+
+class InputText(Strict):
+    """A part of a message or of a function's output. Images and files are rejected."""
+
+    type: Literal["input_text", "output_text"]
+    text: str
+
+
+Text = Annotated[
+    Annotated[str, Tag("str")]
+    | Annotated[list[InputText], Field(fail_fast=True, max_length=MOST_PARTS), Tag("list[]")],
+    TEXT_OR_LIST,
+]
+
+
+def _as_content(text: str | list[InputText]) -> Any:
+    if isinstance(text, str):
+        return text
+    return [{"type": "text", "text": part.text} for part in text]
+
+
+class MessageItem(Strict):
+    """A message."""
+
+    type: Literal["message"] = "message"
+    role: Literal["user", "assistant", "system", "developer"]
+    content: Text
+
+
+class CallItem(Strict):
+    """A call that the model made."""
+
+    type: Literal["function_call"]
+    call_id: str
+    name: str
+    arguments: str
+
+
+class OutputItem(Strict):
+    """The output of a called function."""
+
+    type: Literal["function_call_output"]
+    call_id: str
+    output: Text
+
+
+class ReasoningText(Strict):
+    """A part of the model's reasoning."""
+
+    text: str
+
+
+class ReasoningItem(Strict):
+    """The model's reasoning. Summaries and encrypted reasoning of other servers are ignored."""
+
+    type: Literal["reasoning"]
+    content: Annotated[list[ReasoningText], Field(fail_fast=True)] | None = None
+
+
+def _type_of_item(item: Any) -> str | None:
+    kind = item.get("type") or "message" if isinstance(item, dict) else None
+    known = ("message", "function_call", "function_call_output", "reasoning")
+    return f"dict[{kind}]" if kind in known else None
+
+
+Item = Annotated[
+    Annotated[MessageItem, Tag("dict[message]")]
+    | Annotated[CallItem, Tag("dict[function_call]")]
+    | Annotated[OutputItem, Tag("dict[function_call_output]")]
+    | Annotated[ReasoningItem, Tag("dict[reasoning]")],
+    Discriminator(
+        _type_of_item,
+        custom_error_type="item",
+        custom_error_message=(
+            "must be an item of type message, function_call, function_call_output or reasoning"
+        ),
+    ),
+]
+Input = Annotated[
+    Annotated[str, Tag("str")]
+    | Annotated[
+        list[Item], Field(fail_fast=True, min_length=1, max_length=MOST_MESSAGES), Tag("list[]")
+    ],
+    TEXT_OR_LIST,
+]
+
+
+class FunctionTool(Function):
+    """A function that the model may call. Other tools are rejected."""
+
+    type: Literal["function"]
+
+
+class FunctionChoice(BodyObject):
+    """The name of a function."""
+
+    place: ClassVar = "tool_choice"
+    type: Literal["function"]
+    name: str
+
+    @property
+    def in_chat(self) -> dict[str, Any]:
+        return {"type": "function", "function": {"name": self.name}}
+
+
+class AllowedChoice(BodyObject):
+    """The functions that may be called, and whether the model must call one."""
+
+    place: ClassVar = "tool_choice"
+    type: Literal["allowed_tools"]
+    mode: Literal["auto", "required"]
+    tools: Annotated[list[FunctionChoice], Field(fail_fast=True, max_length=MOST_TOOLS)]
+
+    @property
+    def in_chat(self) -> dict[str, Any]:
+        tools = [tool.in_chat for tool in self.tools]
+        return {"type": "allowed_tools", "allowed_tools": {"mode": self.mode, "tools": tools}}
+
+
+def _type_of_choice(value: Any) -> str:
+    if not isinstance(value, dict):
+        return "str"
+    return "dict[allowed]" if value.get("type") == "allowed_tools" else "dict[]"
+
+
+class TextFormat(BodyObject):
+    """The format of the answer."""
+
+    place: ClassVar = "text.format"
+    type: Literal["text", "json_object", "json_schema"]
+    name: str | None = None
+    description: str | None = None
+    strict: bool | None = None
+    given: Annotated[dict[str, Any] | None, Field(alias="schema")] = None
+
+    @model_validator(mode="after")
+    def _schema_has_a_name(self) -> TextFormat:
+        for name, value in (("name", self.name), ("schema", self.given)):
+            if self.type == "json_schema" and value is None:
+                raise wrong(f"text.format.{name}", f"text.format.{name} is missing")
+        return self
+
+    @property
+    def in_chat(self) -> dict[str, Any]:
+        if self.type != "json_schema":
+            return {"type": self.type}
+        named = self.model_dump(by_alias=True, exclude={"type"})
+        return {"type": self.type, "json_schema": named}
+
+
+class TextOptions(BodyObject):
+    """Options of the answer's text."""
+
+    place: ClassVar = "text"
+    format: TextFormat | None = None
+    verbosity: str | None = None
+
+
+class Reasoning(Strict):
+    """Options of reasoning; others than the effort have no effect."""
+
+    effort: str | None = None
+
+
+OWN_NAMES = {
+    "messages": "input",
+    "max_tokens": "max_output_tokens",
+    "max_completion_tokens": "max_output_tokens",
+    "response_format": "text.format",
+    "response_format.json_schema": "text.format",
+    "reasoning_effort": "reasoning.effort",
+    "verbosity": "text.verbosity",
+    "tool_choice.allowed_tools": "tool_choice",
+}
+
+
+class ResponseRequest(AdaptedRequest):
+    """A body of /v1/responses."""
+
+    own_names = OWN_NAMES
+    refused = refused_fields(
+        OWN_NAMES,
+        background=Refused("answers are sent while the client waits", (False,)),
+        context_management=Refused("the input is used as it is"),
+        conversation=Refused(_STATELESS),
+        previous_response_id=Refused(_STATELESS),
+        prompt=Refused("nothing is stored; send instructions and input"),
+        store=Refused("nothing is stored; send false", (False,)),
+        truncation=Refused("a prompt that is too long gets an error", ("disabled",)),
+    )
+    ignored = {
+        **{name: why for name, why in IGNORED.items() if name not in ("metadata", "store")},
+        "client_metadata": "nothing is stored",
+        "max_tool_calls": "it limits OpenAI's own tools",
+        "prompt_cache_options": "a prompt's KV cache is reused by its content",
+        "stream_options": "the last event always has the usage, and events aren't padded",
+    }
+
+    input: Input
+    """A string, or items: messages, function calls, their outputs and reasoning."""
+    instructions: str | None = None
+    """A system message before the input (default: none)."""
+    max_output_tokens: Count | None = None
+    """Maximum length of the output, reasoning included (default: as many as fit)."""
+    tools: Annotated[list[FunctionTool], Field(fail_fast=True, max_length=MOST_TOOLS)] = []
+    """Functions that the model may call; OpenAI's own tools are rejected."""
+    tool_choice: Annotated[
+        Annotated[Literal["auto", "none", "required"], Tag("str")]
+        | Annotated[AllowedChoice, Tag("dict[allowed]")]
+        | Annotated[FunctionChoice, Tag("dict[]")],
+        Discriminator(_type_of_choice),
+    ] = "auto"
+    """As in a chat, with OpenAI's flat objects."""
+    parallel_tool_calls: bool = True
+    """Allow more than one call."""
+    text: TextOptions | None = None
+    """`format` (`text`, `json_object` or `json_schema`) and `verbosity`."""
+    reasoning: Reasoning | None = None
+    """`effort` is the chat's `reasoning_effort`."""
+    include: list[str] = []
+    """Accepted without effect, except for log-probabilities, which are rejected."""
+    metadata: dict[str, Any] = {}
+    """Returned in the response."""
+
+    @field_validator("include")
+    @classmethod
+    def _without_log_probs(cls, names: list[str]) -> list[str]:
+        if "message.output_text.logprobs" in names:
+            why = "send logprobs to /v1/chat/completions"
+            message = f"field 'include' is not supported for log-probabilities: {why}"
+            raise wrong("include", message, "unsupported_field")
+        return names
+
+    def translated(self) -> dict[str, Any]:
+        text = self.text or TextOptions()
+        choice = self.tool_choice
+        return {
+            "messages": self._messages(),
+            "max_tokens": self.max_output_tokens,
+            "tools": [chat_tool(tool) for tool in self.tools],
+            "tool_choice": choice if isinstance(choice, str) else choice.in_chat,
+            "parallel_tool_calls": self.parallel_tool_calls,
+            "response_format": text.format and text.format.in_chat,
+            "verbosity": text.verbosity,
+            "reasoning_effort": self.reasoning and self.reasoning.effort,
+        }
+
+    def _messages(self) -> list[dict[str, Any]]:
+        """Return the messages of the chat. An assistant's message has all items of its turn."""
+        messages: list[dict[str, Any]] = []
+        if self.instructions is not None:
+            messages.append({"role": "system", "content": self.instructions})
+        if isinstance(self.input, str):
+            return [*messages, {"role": "user", "content": self.input}]
+        for item in self.input:
+            if isinstance(item, OutputItem):
+                output = {"tool_call_id": item.call_id, "content": _as_content(item.output)}
+                messages.append({"role": "tool", **output})
+            elif isinstance(item, MessageItem) and item.role != "assistant":
+                messages.append({"role": item.role, "content": _as_content(item.content)})
+            else:
+                _add_to_turn(messages, item)
+        return messages
+
+
+def _add_to_turn(
+    messages: list[dict[str, Any]], item: CallItem | MessageItem | ReasoningItem
+) -> None:
+    """Add an item to the assistant's message at the end, or to a new one if it starts one."""
+    turn = messages[-1] if messages else {}
+    full = "tool_calls" in turn or turn.get("content")
+    ends = isinstance(item, ReasoningItem) or (isinstance(item, MessageItem) and full)
+    if turn.get("role") != "assistant" or ends:
+        turn = {"role": "assistant", "content": ""}
+        messages.append(turn)
+    if isinstance(item, MessageItem):
+        turn["content"] = _as_content(item.content)
+    elif isinstance(item, CallItem):
+        function = {"name": item.name, "arguments": item.arguments}
+        turn.setdefault("tool_calls", []).append({"id": item.call_id, "function": function})
+    else:
+        turn["reasoning_content"] = "\n".join(part.text for part in item.content or ())
+
+
+def chat_tool(function: Function) -> dict[str, Any]:
+    given = function.model_dump(exclude={"type"}, exclude_none=True)
+    return {"type": "function", "function": given}

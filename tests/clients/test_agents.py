@@ -1,0 +1,35 @@
+"""OpenAI's Agents SDK, pydantic-ai and Anthropic's SDK; `ask_agents.py` has the calls."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from .conftest import API_KEY
+
+PROGRAM = Path(__file__).parent / "ask_agents.py"
+PROMPT = "def main():"
+
+
+@pytest.fixture(scope="module")
+def given(run, gateway):
+    """The results, by client."""
+    return json.loads(run("python", PROGRAM, gateway.url, API_KEY, PROMPT))
+
+
+@pytest.fixture(scope="module")
+def expected(reference):
+    return reference.completions.create(
+        model="bls_stream", prompt=PROMPT, max_tokens=24, temperature=0
+    )
+
+
+@pytest.mark.parametrize("name", ["openai-agents", "pydantic-ai"])
+def test_agents_get_the_text_of_other_clients(given, expected, name):
+    assert set(given[name]) == {expected.choices[0].text}
+
+
+def test_anthropics_client_gets_the_text_of_other_clients(given, expected):
+    assert set(given["anthropic"]["texts"]) == {expected.choices[0].text}
+    assert given["anthropic"]["count"] == expected.usage.prompt_tokens
+    assert "send the gateway's key" in given["anthropic"]["wrong key"]

@@ -1,0 +1,247 @@
+"""Anthropic's /v1/messages: the same generation as a chat, with blocks and named events."""
+
+import json
+from pathlib import Path
+
+import pytest
+from anthropic.types import Message, MessageTokensCount, RawMessageStreamEvent
+from anthropic.types.shared import ErrorResponse
+from pydantic import TypeAdapter
+from scripted_triton import HELLO, statistics
+
+from tandem.gateway.errors import ApiError
+from tandem.gateway.triton.backend import ResponseChunk
+
+pytestmark = pytest.mark.anyio
+TEMPLATES = Path(__file__).parents[1] / "data" / "chat_templates"
+TOOLS = TEMPLATES / "tools.jinja"
+PATH = "/v1/messages"
+EVENT = TypeAdapter(RawMessageStreamEvent)
+USER = {"role": "user", "content": "hi"}
+HI = {"model": "bls_stream", "max_tokens": 20, "messages": [USER]}
+ADD = {"name": "add", "input_schema": {"type": "object"}}
+CALL = (
+    "Well. <tool",
+    '_call>\n{"name": "add", "argu',
+    'ments": {"a": "x',
+    '"}}</tool_call>',
+)
+THOUGHTS = ("<think>Let me ", "see.</th", "ink>\n\nYes")
+
+
+@pytest.fixture
+def ask(post, triton, monkeypatch):
+    """Ask a model that writes these chunks; return the response."""
+    monkeypatch.setattr("tandem.gateway.models.ServedModels.room", property(lambda _: 10**6))
+
+    async def asked(*chunks, template=TOOLS, reason="stop", stop_string=None, **given):
+        *first, last = chunks or ("",)
+        figures = statistics(0, cached=1) | {"stop_string": stop_string}
+        triton.script = lambda _: [
+            *(ResponseChunk(text, [5], 1, 4, 1) for text in first),
+            ResponseChunk(last, [6], 1, 4, 1, reason, figures),
+        ]
+        return await post(PATH, HI | given, chat_template=template)
+
+    return asked
+
+
+def events(response):
+    """The events of a stream, as Anthropic's objects with the right names."""
+    found = []
+    for block in response.text.strip().split("\n\n"):
+        name, data = block.split("\n")
+        event = json.loads(data.removeprefix("data: "))
+        assert name == f"event: {event['type']}"
+        found.append(EVENT.validate_python(event, strict=True))
+    return found
+
+
+async def test_a_whole_answer_is_a_message(post):
+    answer = Message.model_validate((await post(PATH, HI)).json())
+    assert [block.text for block in answer.content] == ["Hello"]
+    assert (answer.stop_reason, answer.stop_sequence) == ("end_turn", None)
+    assert answer.usage.output_tokens == 4
+    assert answer.metrics["speculative_decoding"]["num_draft_tokens"] == 8
+
+
+@pytest.mark.parametrize(
+    ("chunks", "given", "reason"),
+    [
+        (("Hel", "lo"), {}, "end_turn"),
+        (("Hel", "lo"), {"reason": "length"}, "max_tokens"),
+        (("Hel", "lo"), {"stop_string": "END"}, "stop_sequence"),
+        (("", ""), {}, "end_turn"),
+        (CALL, {}, "tool_use"),
+        (CALL[:3], {"reason": "length"}, "max_tokens"),
+        (THOUGHTS, {"template": TEMPLATES / "thinking.jinja", "tools": []}, "end_turn"),
+    ],
+)
+async def test_a_stream_builds_the_whole_message(ask, chunks, given, reason):
+    given = {"tools": [ADD], "stop_sequences": ["END"]} | given
+    whole = Message.model_validate((await ask(*chunks, **given)).json())
+    assert whole.stop_reason == reason
+    assert whole.stop_sequence == ("END" if reason == "stop_sequence" else None)
+    start, *middle, delta, stop = events(await ask(*chunks, stream=True, **given))
+    assert (start.type, delta.type, stop.type) == ("message_start", "message_delta", "message_stop")
+    assert start.message.content == []
+    assert (delta.delta.stop_reason, delta.delta.stop_sequence) == (reason, whole.stop_sequence)
+    assert delta.usage.model_dump() == whole.usage.model_dump(include=set(delta.usage.model_dump()))
+    for number, block in enumerate(whole.content):
+        first, *deltas, last = [event for event in middle if event.index == number]
+        assert (first.type, last.type) == ("content_block_start", "content_block_stop")
+        assert first.content_block.type == block.type
+        parts = [event.delta.model_dump(exclude={"type"}).popitem()[1] for event in deltas]
+        if block.type == "tool_use":
+            complete = "".join(parts) + ('"}' if reason == "max_tokens" else "")
+            assert json.loads(complete).keys() >= block.input.keys()
+        else:
+            assert "".join(parts) == getattr(block, block.type)
+
+
+async def test_a_conversation_with_tool_results_has_the_prompt_of_the_same_chat(ask, post, triton):
+    answer = (await ask("".join(CALL), tools=[ADD])).json()
+    text, call = answer["content"]
+    assert (text["text"], call["name"], call["input"]) == ("Well.", "add", {"a": "x"})
+    result = {"type": "tool_result", "tool_use_id": call["id"], "is_error": False}
+    content = [result | {"content": [{"type": "text", "text": "2"}]}, {"type": "text", "text": "?"}]
+    messages = [USER, {"role": "assistant", "content": answer["content"]}]
+    messages.append({"role": "user", "content": content})
+    system = [{"type": "text", "text": "Be brief.", "cache_control": {"type": "ephemeral"}}]
+    await ask("Good", tools=[ADD], messages=messages, system=system)
+    function = {"name": "add", "arguments": '{"a": "x"}'}
+    chat = [
+        {"role": "system", "content": "Be brief."},
+        USER,
+        {
+            "role": "assistant",
+            "content": "Well.",
+            "tool_calls": [{"id": call["id"], "function": function}],
+        },
+        {"role": "tool", "tool_call_id": call["id"], "content": "2"},
+        {"role": "user", "content": "?"},
+    ]
+    tool = {"type": "function", "function": {"name": "add", "parameters": {"type": "object"}}}
+    body = {"messages": chat, "tools": [tool]}
+    await post("/v1/chat/completions", body, chat_template=TOOLS)
+    assert triton.asked[-1]["input_ids"] == triton.asked[-2]["input_ids"]
+    counted = await post(
+        f"{PATH}/count_tokens",
+        {"model": "x", "messages": messages, "tools": [ADD], "system": system},
+        chat_template=TOOLS,
+    )
+    count = MessageTokensCount.model_validate(counted.json()).input_tokens
+    assert count == len(triton.asked[-1]["input_ids"])
+
+
+async def test_an_assistant_message_at_the_end_is_continued(post, triton):
+    begun = {"role": "assistant", "content": "Once upon"}
+    await post(PATH, HI | {"messages": [USER, begun]})
+    given = {"messages": [USER, begun], "continue_final_message": True}
+    await post("/v1/chat/completions", given)
+    assert triton.asked[0]["input_ids"] == triton.asked[1]["input_ids"]
+
+
+async def test_fields_reach_the_entry(post, triton):
+    given = {"stop_sequences": ["END"], "top_k": 5, "drafter": "none", "temperature": 0.5}
+    schema = {"type": "object", "properties": {"x": {"type": "integer"}}}
+    output = {"format": {"type": "json_schema", "schema": schema}}
+    assert (await post(PATH, HI | given | {"output_config": output})).status_code == 200
+    asked = triton.asked[-1]
+    assert (asked["stop_words"], asked["top_k"], asked["drafter"]) == (["END"], 5, "none")
+    assert json.loads(asked["guided_decoding_guide"]) == schema
+
+
+@pytest.mark.parametrize(("choice", "one"), [("any", True), ("tool", True), ("auto", False)])
+async def test_tool_choice_is_the_chats(ask, choice, one):
+    more = {"name": "add"} if choice == "tool" else {}
+    choice = {"type": choice, "disable_parallel_tool_use": one, **more}
+    twice = '<tool_call>{"name": "add", "arguments": {}}</tool_call>' * 2
+    answer = (await ask(twice, tools=[ADD], tool_choice=choice)).json()
+    assert len(answer["content"]) == (1 if one else 2)
+    assert answer["stop_reason"] == "tool_use"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "given"),
+    [
+        ('{"a": 1, "b": [2, {"c"', {"a": 1, "b": [2, {}]}),
+        ("", {}),
+        ('{"a" 1}', {"INVALID_JSON": '{"a" 1}'}),
+    ],
+)
+async def test_arguments_that_were_cut_or_are_broken_remain_an_object(ask, arguments, given):
+    text = f'<tool_call>{{"name": "add", "arguments": {arguments or "{}"}'
+    answer = (await ask(text, tools=[ADD], reason="length")).json()
+    assert Message.model_validate(answer).content[0].input == given
+
+
+async def test_a_stream_that_fails_ends_with_an_error(post, triton):
+    triton.script = lambda _: [HELLO[0], ApiError(503, "no Triton responds", code="no_server")]
+    response = await post(PATH, HI | {"stream": True})
+    name, data = response.text.strip().split("\n\n")[-1].split("\n")
+    assert name == "event: error"
+    error = ErrorResponse.model_validate(json.loads(data.removeprefix("data: "))).error
+    assert (error.type, error.message) == ("api_error", "no Triton responds")
+
+
+IMAGE = {"type": "image", "source": {"type": "url", "url": "http://x/y.png"}}
+
+
+@pytest.mark.parametrize(
+    ("given", "status", "kind", "message"),
+    [
+        ({"max_tokens": None}, 400, "invalid_request_error", "max_tokens is missing"),
+        ({"model": "claude"}, 404, "not_found_error", "model 'claude' is not served"),
+        ({"messages": []}, 400, "invalid_request_error", "must have at least 1 item"),
+        (
+            {"messages": [{"role": "user", "content": [IMAGE]}]},
+            400,
+            "invalid_request_error",
+            "must be a block of type text, tool_use",
+        ),
+        ({"stop": "x"}, 400, "invalid_request_error", "send stop_sequences"),
+        ({"stop_sequences": "x"}, 400, "invalid_request_error", "must be a list"),
+        (
+            {"tools": [{"type": "bash_20250124", "name": "bash"}]},
+            400,
+            "invalid_request_error",
+            "tools[0].type",
+        ),
+        ({"tool_choice": {"type": "any"}}, 400, "invalid_request_error", "tool_choice needs tools"),
+        ({"max_tokens": 10**6}, 400, "invalid_request_error", "maximum context length"),
+        ({"n": 2}, 400, "invalid_request_error", "one answer per request"),
+    ],
+)
+async def test_errors_have_anthropics_form(post, given, status, kind, message):
+    response = await post(PATH, HI | given)
+    assert response.status_code == status
+    error = ErrorResponse.model_validate(response.json()).error
+    assert error.type == kind
+    assert message in error.message
+    assert "\n" not in error.message
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({"x-api-key": "secret"}, 200),
+        ({"authorization": "Bearer secret"}, 200),
+        ({"authorization": "Bearer secret", "x-api-key": "other"}, 200),
+        ({"x-api-key": "other"}, 401),
+        ({"x-api-key": ""}, 401),
+        ({}, 401),
+    ],
+)
+async def test_the_key_may_be_in_anthropics_header(post, headers, status):
+    response = await post(PATH, HI, headers, api_key="secret")
+    assert response.status_code == status
+    if status == 401:
+        assert response.json()["error"]["type"] == "authentication_error"
+
+
+async def test_failures_outside_the_api_have_anthropics_form_too(client):
+    async with client(max_body_bytes=10) as opened:
+        large = (await opened.post(PATH, json=HI)).json()
+        assert large["error"]["type"] == "request_too_large"
+        assert (await opened.get(f"{PATH}/batches")).json()["error"]["type"] == "not_found_error"
