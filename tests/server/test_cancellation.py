@@ -97,6 +97,7 @@ LEAVE = [
 AHEAD = {"drafter": "draft_model", "draft_ahead": "true"}
 
 
+@pytest.mark.vllm
 @pytest.mark.parametrize(
     "how", first_of(AHEAD, {"drafter": "draft_model"}, {"drafter": "none"}), ids="-".join
 )

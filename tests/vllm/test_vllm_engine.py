@@ -18,6 +18,7 @@ from tandem.engines.errors import EndedError, UnsupportedError
 from tandem.engines.request import SamplingParams
 from tandem.engines.words import Words
 
+pytestmark = pytest.mark.vllm
 DRAWS = 2048
 AT_ONCE = 32
 
