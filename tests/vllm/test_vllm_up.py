@@ -14,7 +14,6 @@ from tritonclient.utils import InferenceServerException
 from up import read_greeting, stubs_of, up
 
 from tandem.contract import entry
-from tandem.tools.triton.supervisor import names_of
 
 pytestmark = pytest.mark.vllm
 PROMPTS = ["def add(", "import json\n", "x = 1\nprint(", "class Point:\n    def "]
@@ -38,7 +37,10 @@ def test_a_vllm_draft_keeps_the_text_and_up_ends_if_vllm_dies(embedded_profile, 
         assert [answer.ids for answer in drafted] == [answer.ids for answer in alone]
         assert sum(answer.number(entry.TOTAL_ACCEPTED_DRAFT_TOKENS) for answer in drafted) > 0
         processes = stubs_of(process)
-        os.kill(vllm_of(processes, "target"), signal.SIGKILL)
+        vllm = [number for number in processes if "tandem.engines.vllm" in command_of(number)]
+        assert len(vllm) == 2, [command_of(number) for number in processes]
+        for number in vllm:
+            os.kill(number, signal.SIGKILL)
         with pytest.raises(InferenceServerException, match="vLLM's process ended with status -9"):
             ask_one(server, "bls", "x", max_tokens=4)
         assert process.wait(120) == 1
@@ -47,14 +49,5 @@ def test_a_vllm_draft_keeps_the_text_and_up_ends_if_vllm_dies(embedded_profile, 
         assert not any(map(alive, processes))
 
 
-def vllm_of(processes, model):
-    """The process in which a model runs vLLM: a child of the model's own."""
-    return next(
-        number
-        for number in processes
-        if names_of([number]) == ["Triton"] and names_of([parent_of(number)]) == [model]
-    )
-
-
-def parent_of(number):
-    return int(Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()[1])
+def command_of(number):
+    return Path(f"/proc/{number}/cmdline").read_text(errors="replace")
