@@ -8,7 +8,7 @@ from typing import Any
 
 from tandem.engines.errors import LoadError
 
-TESTED = ("0.27.1", "0.32.0")
+TESTED = ("0.27.1",)
 # The parameters of each function that the plug-in overrides or replaces, after `self`.
 HOOKS = {
     "Scheduler.get_grammar_bitmask": ("scheduler_output",),
