@@ -44,11 +44,8 @@ test-clients: .venv/installed-dev $(CLIENTS)/installed
 
 # The vLLM engine, from an environment of its own (3.4 GB), alone and in a live server.
 test-vllm: .venv/installed-dev $(VLLM)/installed
-	TANDEM_TEST_ENGINES=vllm $(BIN)/python -m pytest -n 0 tests/engines/test_conformance.py tests/vllm \
-		tests/server/test_same_text.py::test_greedy_text_equals_hugging_face \
-		tests/server/test_same_text.py::test_concurrent_streams_give_the_same_texts \
-		tests/server/test_guided.py::test_greedy_guided_text_equals_masked_hugging_face \
-		tests/server/test_cancellation.py::test_engines_stop_when_the_client_leaves
+	TANDEM_TEST_ENGINES=vllm $(BIN)/python -m pytest -n 0 -m 'vllm and not heavy' \
+		tests/engines/test_conformance.py tests/vllm tests/server
 
 # Write the tables of docs/ again after an option, setting, tensor, field or metric changed.
 .PHONY: docs-tables

@@ -27,7 +27,8 @@ class Capabilities:
     min_p: supports `min_p`.
     branches: as a draft it supports `branch_counts`: one call drafts on after several outcomes of a
         verification.
-    masks_tokens: supports `token_masks`: which tokens are allowed at each position.
+    masks_tokens: supports `token_masks`: which tokens are allowed at each position. An engine that
+        drafts by itself takes one mask, for a call of one token.
     returns_logits: as a draft it returns the logits that it drew its tokens from.
     """
 

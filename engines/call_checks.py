@@ -163,8 +163,11 @@ def _check_bias(bias: Floats | None, vocab_size: int) -> None:
 def _check_token_masks(
     request: EngineRequest, masks: MaskWords, limits: Limits, vocab_size: int
 ) -> None:
-    if limits.drafts_itself:
-        raise UnsupportedError("token_masks: this engine drafts by itself; send none")
+    if limits.drafts_itself and request.max_new_tokens > 1:
+        raise UnsupportedError(
+            f"request_output_len must be 1 with token_masks; got {request.max_new_tokens}: this "
+            "engine drafts by itself"
+        )
     drafts, width = len(request.draft_ids), -(-vocab_size // 32)
     if masks.shape[1] != width:
         raise RequestError(

@@ -65,6 +65,4 @@ VLLM = replace(
     top_p_with_drafts=True,
     masks_tokens=True,
 )
-VLLM_SPECULATIVE = replace(
-    VLLM, verifies_drafts=False, drafts_itself=True, shares_logits=False, masks_tokens=False
-)
+VLLM_SPECULATIVE = replace(VLLM, verifies_drafts=False, drafts_itself=True, shares_logits=False)

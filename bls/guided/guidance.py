@@ -3,16 +3,17 @@
 A guide decides token by token, and every token of every engine passes through this module. So the
 guide is enforced for every target:
 
-- An engine that takes masks (`Capabilities.masks_tokens`) gets one per position of a call, and
-  never draws a token that the guide forbids. Without a draft it decodes one token per call.
+- An engine that takes masks (`Capabilities.masks_tokens`) and doesn't draft by itself gets one per
+  position of a call, and never draws a token that the guide forbids. Without a draft it decodes one
+  token per call.
 - Any other engine verifies, or decodes, without a guide. The first illegal token is dropped with
-  all that follow, and the engine draws it again with every illegal token biased to minus infinity.
-  A legal token y then has the probability p(y) + P(illegal) p'(y) = p'(y), where p' is p
+  all that follow, and the engine draws it again with every illegal token masked or biased to minus
+  infinity. A legal token y then has the probability p(y) + P(illegal) p'(y) = p'(y), where p' is p
   renormalized over the legal tokens. An engine with keyed randomness draws both with the same
   noise: the largest noisy score among legal tokens is the same in both, so the text equals the text
   without drafts.
 - Under top-k or top-p that sum does not hold, because a mask changes which tokens are the top. Such
-  an engine gets one biased call per token, and no drafts.
+  an engine gets one masked or biased call per token, and no drafts.
 
 If only one token is legal, it is appended without an engine call.
 """
@@ -198,7 +199,8 @@ class ByGuide(Guidance):
 
 def method_of(request: Request, settings: LoopSettings) -> Method:
     """Return how the guide is enforced on the target."""
-    if settings.target.capabilities.masks_tokens:
+    capabilities = settings.target.capabilities
+    if capabilities.masks_tokens and not capabilities.drafts_itself:
         return "masks"
     return "token_by_token" if request.sampling.truncates else "repair"
 

@@ -101,7 +101,7 @@ def watched(request: EngineRequest) -> bool:
     )
 
 
-def refuse_unsupported(request: EngineRequest, settings: VllmSettings) -> None:
+def refuse_unsupported(request: EngineRequest) -> None:
     """Raise UnsupportedError, naming the input, for what vLLM would reject or count differently.
 
     vLLM's presence and frequency penalties count the tokens of one call, and a call is one round.
@@ -119,5 +119,3 @@ def refuse_unsupported(request: EngineRequest, settings: VllmSettings) -> None:
         "frequency_penalty": sampling.frequency_penalty != 0,
     }
     refuse(asked, "by this engine (vllm); leave it out")
-    own = {"token_masks": settings.drafts_itself and request.token_masks is not None}
-    refuse(own, "by an engine that drafts by itself; leave it out")

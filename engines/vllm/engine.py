@@ -1,7 +1,7 @@
 """The part of the vLLM engine that runs in Triton's process.
 
 vLLM needs numpy 2, and Triton's Python backend of 2.51 needs numpy 1. So vLLM always runs in a
-process of its own, with its own Python. The engine starts `worker` and communicates over a socket
+process of its own, with its own Python. The engine starts `__main__` and communicates over a socket
 pair.
 """
 
@@ -13,13 +13,14 @@ import logging
 import os
 import subprocess
 import threading
+from collections.abc import Callable
 from multiprocessing.connection import Connection, Pipe
 from pathlib import Path
 
 from tandem.engines.call_checks import check
 from tandem.engines.capabilities import VLLM, VLLM_SPECULATIVE
 from tandem.engines.engine import Respond
-from tandem.engines.errors import ClosingError, EndedError, LoadError
+from tandem.engines.errors import ClosingError, EndedError, EngineError, LoadError
 from tandem.engines.request import EngineRequest, EngineResponse
 from tandem.engines.vllm.arguments import environment, refuse_unsupported
 from tandem.engines.vllm.messages import Ready, Stepped, Stop, Submit
@@ -38,12 +39,16 @@ class VllmEngine:
 
     """
 
-    def __init__(self, settings: VllmSettings) -> None:
-        """Start vLLM and wait until it has loaded the checkpoint. Raises LoadError."""
+    def __init__(self, settings: VllmSettings, on_death: Callable[[], None] = lambda: None) -> None:
+        """Start vLLM and wait until it has loaded the checkpoint. Raises LoadError.
+
+        on_death: called after the calls have failed because vLLM's process has ended by itself.
+        """
         self.capabilities = VLLM_SPECULATIVE if settings.drafts_itself else VLLM
         self.computed_tokens = 0
         self.steps = 0
         self._settings = settings
+        self._on_death = on_death
         self._calls: dict[int, tuple[EngineRequest, Respond]] = {}
         self._keys = itertools.count()
         self._lock = threading.Lock()  # of the calls, and of what is sent
@@ -55,7 +60,7 @@ class VllmEngine:
     def submit(self, request: EngineRequest, respond: Respond) -> None:
         settings = self._settings
         check(request, settings, settings.vocab_size, settings.draft_vocab_size)
-        refuse_unsupported(request, settings)
+        refuse_unsupported(request)
         with self._lock:
             if self._ended:
                 raise self._ended
@@ -86,19 +91,29 @@ class VllmEngine:
             self._connection.send(message)
 
     def _read(self) -> None:
-        """Deliver answers until vLLM's process ends."""
+        """Deliver answers until vLLM's process ends; then fail the calls that are left."""
+        failure: EngineError | None = None
         with contextlib.suppress(EOFError, OSError):
-            while True:
-                stepped: Stepped = self._connection.recv()
-                self.steps = stepped.steps
-                for key, answer in stepped.answers:
+            while failure is None:
+                message: Stepped | EngineError = self._connection.recv()
+                if isinstance(message, EngineError):
+                    failure = message
+                    continue
+                self.steps = message.steps
+                for key, answer in message.answers:
                     self._deliver(key, answer)
         status = self._process.wait()
         with self._lock:
-            if self._ended is None:
-                self._ended = EndedError(f"vLLM's process ended with status {status}")
-                log.error("%s; its own messages say why. Restart the server.", self._ended)
-        self._fail_all()
+            died = self._ended is None
+            if died:
+                line = str(failure or f"vLLM's process ended with status {status}")
+                self._ended = EndedError(line)
+                log.error("%s; its own messages say why. Restart the server.", line)
+            keys, ended = list(self._calls), self._ended
+        for key in keys:
+            self._deliver(key, EngineResponse(error=str(ended), code="UNAVAILABLE"))
+        if died:
+            self._on_death()
 
     def _deliver(self, key: int, answer: EngineResponse) -> None:
         with self._lock:
@@ -110,13 +125,6 @@ class VllmEngine:
                 call[1](answer)
             except Exception:
                 log.exception("an answer could not be delivered")
-
-    def _fail_all(self) -> None:
-        """Send an error to all calls that vLLM will no longer answer."""
-        with self._lock:
-            keys, ended = list(self._calls), self._ended
-        for key in keys:
-            self._deliver(key, EngineResponse(error=str(ended), code="UNAVAILABLE"))
 
 
 def _start(settings: VllmSettings) -> tuple[Connection, subprocess.Popen[bytes]]:
@@ -130,24 +138,24 @@ def _start(settings: VllmSettings) -> tuple[Connection, subprocess.Popen[bytes]]
     }
     try:
         process = subprocess.Popen(
-            [settings.python, "-m", "tandem.engines.vllm.worker", str(theirs.fileno())],
+            [settings.python, "-m", "tandem.engines.vllm", str(theirs.fileno())],
             env=variables,
             stdin=subprocess.DEVNULL,
             pass_fds=[theirs.fileno()],
         )
     except OSError as error:
-        raise LoadError(f"vLLM's Python {settings.python}: {error.strerror}") from error
+        raise LoadError(f"can't start vLLM with {settings.python}: {error.strerror}") from error
     theirs.close()
     try:
         ours.send(settings)
-        said = ours.recv()
+        message: Ready | EngineError = ours.recv()
     except (EOFError, OSError) as error:
         raise LoadError(
             f"vLLM's process ended with status {process.wait()} before it was ready; its own "
-            f"messages say why ({settings.python} must have vLLM installed)"
+            f"messages say why ({settings.python} must be Python 3.10 or later with vLLM)"
         ) from error
-    if not isinstance(said, Ready):
+    if isinstance(message, EngineError):
         process.wait()
-        raise said
-    log.info("vLLM %s serves %s", said.version, settings.model)
+        raise message
+    log.info("vLLM %s serves %s", message.version, settings.model)
     return ours, process

@@ -8,7 +8,7 @@ from typing import Any
 
 from tandem.engines.errors import LoadError
 
-TESTED = ("0.27.1", "0.32.0")
+TESTED = ("0.27.1",)
 # The parameters of each function that the plug-in overrides or replaces, after `self`.
 HOOKS = {
     "Scheduler.get_grammar_bitmask": ("scheduler_output",),
@@ -24,8 +24,8 @@ def check_hooks(version: str, found: Mapping[str, Callable[..., Any] | None]) ->
         hook = found.get(name)
         parameters = () if hook is None else tuple(inspect.signature(hook).parameters)[1:]
         if parameters != expected:
-            was = f"has the parameters {', '.join(parameters)}" if hook else "is missing"
             raise LoadError(
-                f"vLLM {version} can't verify drafts: {name} {was}; install vLLM "
-                f"{' or '.join(TESTED)}"
+                f"vLLM {version} isn't supported: {name} "
+                + (f"has the parameters {', '.join(parameters)}" if hook else "is missing")
+                + f"; install vLLM {' or '.join(TESTED)}"
             )

@@ -1,7 +1,7 @@
 """Messages between the engine and vLLM's process, pickled by `multiprocessing.connection`.
 
 The engine sends its `VllmSettings`, then a `Submit` or `Stop` for each call, and None at the end.
-The process sends `Ready` or a `LoadError`, then `Stepped`.
+The process sends `Ready`, then `Stepped`, or an `EngineError` before it ends.
 """
 
 from __future__ import annotations

@@ -1,15 +1,7 @@
-"""The process that runs vLLM: ``python -m tandem.engines.vllm.worker DESCRIPTOR``.
-
-It reads `Submit` and `Stop` from a socket, runs vLLM's steps one after the other, and writes the
-results of each. It ends when the other end of the socket closes.
-"""
+"""Serves calls with vLLM, in vLLM's process."""
 
 from __future__ import annotations
 
-import contextlib
-import logging
-import os
-import sys
 import time
 from multiprocessing.connection import Connection
 from typing import Any
@@ -21,39 +13,19 @@ from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.worker.gpu_model_runner import GPUModelRunner
 
 from tandem.engines.ending import cut
-from tandem.engines.errors import LoadError, first_line
+from tandem.engines.errors import first_line
 from tandem.engines.request import CallUsage, EngineRequest, EngineResponse, LikeliestTokens
 from tandem.engines.vllm.arguments import engine_arguments, sampling_arguments, watched
 from tandem.engines.vllm.hooks import HOOKS, check_hooks
-from tandem.engines.vllm.messages import Ready, Stepped, Stop, Submit
+from tandem.engines.vllm.messages import Stepped, Stop, Submit
 from tandem.engines.vllm.plug_in import DRAFT_PROBS, DraftScheduler, ScheduledCall, draft_probs
 from tandem.engines.vllm.settings import VllmSettings
-
-log = logging.getLogger("tandem.engines.vllm")
-
-
-def main() -> None:
-    connection = Connection(int(sys.argv[1]))
-    settings: VllmSettings = connection.recv()
-    try:
-        worker = VllmWorker(settings)
-    except LoadError as error:
-        connection.send(error)
-    except Exception as error:
-        log.exception("vLLM does not start")
-        connection.send(LoadError(f"vLLM does not start: {first_line(error)}"))
-    else:
-        connection.send(Ready(vllm.__version__))
-        with contextlib.suppress(EOFError, OSError):  # the engine has died
-            worker.serve(connection)
-    # Neither vLLM's threads nor its finalizers may keep the process.
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(0)
 
 
 class VllmWorker:
     """One `LLMEngine` and its calls."""
+
+    version: str = vllm.__version__
 
     def __init__(self, settings: VllmSettings) -> None:
         owners = {"Scheduler": Scheduler, "GPUModelRunner": GPUModelRunner}
@@ -210,7 +182,3 @@ class VllmCall:
             first_token_time_ns=self._first_token_time_ns,
             last_token_time_ns=self._last_token_time_ns,
         )
-
-
-if __name__ == "__main__":
-    main()

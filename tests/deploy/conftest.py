@@ -56,7 +56,8 @@ def render():
 
 
 @pytest.fixture(
-    scope="session", params=["defaults", "llama-3.1-405b", "multi-node", "llmapi", "gateway"]
+    scope="session",
+    params=["defaults", "llama-3.1-405b", "multi-node", "llmapi", "vllm", "gateway"],
 )
 def release(request):
     return Release({} if request.param == "defaults" else example(request.param))

@@ -15,6 +15,7 @@ from tandem.engines.errors import RequestError
 from tandem.engines.request import SamplingParams
 from tandem.engines.words import Words
 
+pytestmark = pytest.mark.vllm
 SAMPLED = SamplingParams(temperature=1.0, seed=11)
 
 

@@ -303,9 +303,9 @@ def test_drafts_from_the_caller_are_rejected(looker):
         looker.start([3, 4], 3, drafts=[5, 6])
 
 
-def test_masks_are_rejected(looker):
-    assert not looker.engine.capabilities.masks_tokens
-    with pytest.raises(UnsupportedError, match="token_masks: this engine drafts by itself"):
+def test_masks_of_several_tokens_are_rejected(looker):
+    line = "request_output_len must be 1 with token_masks; got 3: this engine drafts by itself"
+    with pytest.raises(UnsupportedError, match=line):
         looker.start([3, 4], 3, token_masks=np.full((3, 5), -1, np.int32))
 
 

@@ -1,10 +1,13 @@
-"""The arguments that the vLLM engine passes to vLLM, without vLLM."""
+"""The vLLM engine without vLLM: the arguments that it passes, and vLLM's failures."""
+
+import sys
+import threading
 
 import numpy as np
 import pytest
-from engine_harness import GREEDY
+from engine_harness import GREEDY, Harness
 
-from tandem.engines.errors import LoadError, UnsupportedError
+from tandem.engines.errors import EndedError, LoadError, UnsupportedError
 from tandem.engines.request import EngineRequest, SamplingParams
 from tandem.engines.vllm.arguments import (
     engine_arguments,
@@ -79,20 +82,59 @@ def test_the_request_decides_what_ends_its_answer():
 def test_penalties_that_vllm_counts_differently_are_rejected():
     penalized = call(sampling=SamplingParams(top_k=1, frequency_penalty=0.5))
     with pytest.raises(UnsupportedError, match="frequency_penalty is not supported by this engine"):
-        refuse_unsupported(penalized, settings())
+        refuse_unsupported(penalized)
 
 
 def test_an_unsupported_vllm_version_is_a_one_line_error():
     names = {name: eval(f"lambda self, {', '.join(HOOKS[name])}: None") for name in HOOKS}
     check_hooks("0.27.1", names)
     changed = names | {"Scheduler._update_after_schedule": lambda self, output, more: None}
-    with pytest.raises(LoadError, match=r"vLLM 9\.9 can't verify drafts: .*0\.27\.1 or 0\.32\.0"):
+    with pytest.raises(LoadError, match=r"vLLM 9\.9 isn't supported: .*install vLLM 0\.27\.1$"):
         check_hooks("9.9", changed)
     del changed["Scheduler._update_after_schedule"]
     with pytest.raises(LoadError, match="_update_after_schedule is missing"):
         check_hooks("9.9", changed)
 
 
+STAND_IN = """#!{python}
+import os, sys
+from multiprocessing.connection import Connection
+from tandem.engines.errors import EndedError
+from tandem.engines.vllm.messages import Ready
+engine = Connection(int(sys.argv[-1]))
+engine.recv()
+engine.send(Ready("9.9"))
+engine.recv()
+{death}
+"""
+
+
+@pytest.mark.parametrize(
+    ("death", "line"),
+    [
+        ("os.kill(os.getpid(), 9)", "vLLM's process ended with status -9"),
+        ("engine.send(EndedError('vLLM failed: no memory'))", "vLLM failed: no memory"),
+    ],
+    ids=["killed", "failed"],
+)
+def test_if_vllm_dies_all_calls_fail_at_once_with_the_reason(tmp_path, death, line):
+    python, dead = tmp_path / "python", threading.Event()
+    python.write_text(STAND_IN.format(python=sys.executable, death=death))
+    python.chmod(0o700)
+    engine = Harness(VllmEngine(settings(python=str(python)), on_death=dead.set))
+    last = engine.start([5, 6], 4).wait().last
+    assert (last.error, last.code) == (line, "UNAVAILABLE")
+    assert dead.wait(60)
+    with pytest.raises(EndedError, match=line):
+        engine.start([5, 6], 4)
+    engine.engine.close()
+
+
 def test_a_missing_python_is_a_one_line_error():
-    with pytest.raises(LoadError, match="vLLM's Python /none/python: No such file"):
+    with pytest.raises(LoadError, match="can't start vLLM with /none/python: No such file"):
         VllmEngine(settings(python="/none/python"))
+
+
+def test_a_python_without_vllm_is_a_one_line_error():
+    with pytest.raises(LoadError, match=r"can't import vLLM: No module named 'vllm'; install vLLM"):
+        VllmEngine(settings(python=sys.executable))

@@ -183,6 +183,7 @@ def test_many_guided_texts_are_the_same_without_drafts(server):
             assert others == [expected] * len(others)
 
 
+@pytest.mark.vllm
 @pytest.mark.parametrize("count", first_of(3, len(SCHEMAS)))
 def test_greedy_guided_text_equals_masked_hugging_face(
     server, embedded, hugging_face, tokenizer, count

@@ -45,6 +45,7 @@ def baseline(server):
     return in_batches(server, "ensemble")
 
 
+@pytest.mark.vllm
 @pytest.mark.parametrize("way", FEW_WAYS, ids="-".join)
 def test_greedy_text_is_the_targets_own(server, baseline, way):
     answers = in_batches(server, "bls", **way)
@@ -120,6 +121,7 @@ def test_request_options_apply_in_every_round(server, baseline, values):
         assert not any(word and word in answer.text for answer in answers)
 
 
+@pytest.mark.vllm
 def test_greedy_text_equals_hugging_face(baseline, hugging_face, tokenizer, embedded):
     import torch
     from engine_harness import assert_same
@@ -138,6 +140,7 @@ def test_greedy_text_equals_hugging_face(baseline, hugging_face, tokenizer, embe
         assert_same(hugging_face, ids, answer.ids, row)
 
 
+@pytest.mark.vllm
 def test_concurrent_streams_give_the_same_texts(server, baseline):
     with ThreadPoolExecutor(len(PROMPTS)) as pool:
         streams = list(pool.map(lambda p: stream(server, p, max_tokens=LENGTH), PROMPTS))

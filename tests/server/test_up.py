@@ -13,12 +13,12 @@ from pathlib import Path
 import pytest
 from checkpoints import write_gpt2, write_qwen2, write_tokenizer
 from live_triton import alive, answer_ids, leftovers
-from up import gateway_of, read_greeting, up
+from up import gateway_of, read_greeting, stubs_of, up
 
 from tandem.tools.profiles import deployment
 from tandem.tools.triton.launch import PREFIX
 from tandem.tools.triton.server import SECONDS_BETWEEN_LOOKS
-from tandem.tools.triton.supervisor import names_of, session_processes
+from tandem.tools.triton.supervisor import names_of
 
 PROMPTS = ["def add(", "import json\n", "x = 1\nprint(", "class Point:\n    def "]
 
@@ -106,12 +106,6 @@ def test_up_reports_progress_and_its_choices_without_a_terminal():
     generate = next(line for line in shown.splitlines() if "tandem generate" in line)
     grpc = re.search(r"gRPC +(\S+)", shown)[1]
     assert generate.split()[:4] == ["tandem", "generate", "--url", grpc]
-
-
-def stubs_of(process):
-    """Triton of an `up` and the processes of its models, all in its guard's session."""
-    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
-    return [number for child in children for number in session_processes(int(child))]
 
 
 def stub_of(processes, model):

@@ -5,6 +5,9 @@ import re
 import subprocess
 import sys
 from contextlib import contextmanager
+from pathlib import Path
+
+from tandem.tools.triton.supervisor import session_processes
 
 ANY_PORTS = [
     word for name in ("http", "grpc", "metrics", "gateway") for word in (f"--{name}-port", "0")
@@ -42,3 +45,9 @@ def gateway_of(greeting):
     """The gateway's address, from the output of `up`."""
     (page,) = re.findall(r"^  page +(http://127\.0\.0\.1:\d+)$", greeting, re.MULTILINE)
     return page
+
+
+def stubs_of(process):
+    """Triton of an `up` and the processes of its models, all in its guard's session."""
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    return [number for child in children for number in session_processes(int(child))]

@@ -30,15 +30,18 @@ def plan(folder):
     return load
 
 
+DRAFT = {"kind": "vllm", "gpu_memory_fraction": 0.1}
+
+
 def test_a_target_verifies_drafts_of_any_drafter(plan):
-    planned = plan(draft={"kind": "vllm"})
+    planned = plan(draft=DRAFT)
     assert planned.drafters == ("draft_model", "prompt_lookup", "hybrid", "none")
     assert planned.target.max_draft_len == 16
     assert planned.target.capabilities == capabilities.VLLM
 
 
 def test_a_draft_engine_has_max_draft_len_0(plan):
-    assert plan(draft={"kind": "vllm"}).draft.max_draft_len == 0
+    assert plan(draft=DRAFT).draft.max_draft_len == 0
 
 
 def test_with_vllms_speculation_the_engine_is_the_drafter(plan):
@@ -69,6 +72,12 @@ def test_conflicting_settings_are_rejected_with_their_place(plan, target, words)
     with pytest.raises(TandemError) as rejected:
         plan(**target)
     assert words in str(rejected.value)
+
+
+def test_two_engines_that_exceed_a_gpus_memory_are_rejected(plan):
+    with pytest.raises(TandemError, match=r"engines\.draft\.gpu_memory_fraction: .*; got 1\.1;"):
+        plan(draft=DRAFT | {"gpu_memory_fraction": 0.2}, gpu_memory_fraction=0.9)
+    plan(draft={"kind": "vllm", "device_ids": [1]}, device_ids=[0])
 
 
 def test_a_rendered_model_contains_no_weights(plan, tmp_path):

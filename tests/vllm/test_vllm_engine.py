@@ -3,6 +3,7 @@
 import os
 import signal
 import time
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,10 +14,11 @@ from masks import Grammar
 from transformers import AutoModelForCausalLM
 from vllm_engine import start_vllm
 
-from tandem.engines.errors import EndedError, LoadError, UnsupportedError
+from tandem.engines.errors import EndedError, UnsupportedError
 from tandem.engines.request import SamplingParams
 from tandem.engines.words import Words
 
+pytestmark = pytest.mark.vllm
 DRAWS = 2048
 AT_ONCE = 32
 
@@ -201,6 +203,16 @@ def test_vllms_speculation_keeps_the_text_and_is_counted(engine, speculating):
     assert speculating.tokens(ids, 60, stop_words=Words.of(want[10:12])) == want[:12]
 
 
+def test_a_mask_applies_to_an_engine_that_drafts_by_itself(engine, speculating):
+    grammar, ids = Grammar(VOCAB), prompt(7, 30) * 2
+    sampled = SamplingParams(temperature=1.0)
+    for seed in range(8):
+        asked = {"token_masks": grammar.masks(ids), "sampling": replace(sampled, seed=seed)}
+        assert speculating.tokens(ids, 1, **asked)[0] in grammar.legal(ids)
+    greedy = {"token_masks": grammar.masks(ids)}
+    assert speculating.tokens(ids, 1, **greedy) == engine.tokens(ids, 1, **greedy)
+
+
 @pytest.fixture(scope="module")
 def small(tmp_path_factory):
     """An engine whose KV cache holds two of its longest sequences, in steps of few tokens."""
@@ -232,8 +244,3 @@ def test_the_death_of_vllm_fails_calls_at_once_with_its_cause(small):
     assert outcome.last.code == "UNAVAILABLE"
     with pytest.raises(EndedError, match="vLLM's process ended"):
         small.tokens(prompt(1, 9))
-
-
-def test_a_python_without_vllm_is_a_one_line_error(tmp_path):
-    with pytest.raises(LoadError, match="must have vLLM installed"):
-        start_vllm(tmp_path, python="/usr/bin/python3")

@@ -32,6 +32,7 @@ FIXES = {
     "gguf": GGUF,
     "accelerate": GGUF,
     "tensorrt-llm": "use NVIDIA's image: docs/deploy/tensorrt-llm.md",
+    "vllm": "only for kind: vllm; its key `python` may name another Python: docs/deploy/vllm.md",
 }
 MARKS = {True: "[green]ok[/]", False: "[red]missing[/]", None: "[yellow]optional[/]"}
 
@@ -81,7 +82,8 @@ def examine() -> Iterator[Finding]:
     yield _gpu()
     for package in ("gguf", "accelerate"):
         yield _package(package, optional=True)
-    yield _package("tensorrt-llm", optional=True)
+    for package in ("tensorrt-llm", "vllm"):
+        yield _package(package, optional=True)
 
 
 def _glibc() -> Finding:

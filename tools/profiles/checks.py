@@ -11,6 +11,7 @@ from tandem.lookup.pools import LEAST_COUNTED
 from tandem.tools.profiles.drafters import OwnDrafter, all_kinds
 from tandem.tools.profiles.engines.base import EnginePlan, KeyPath, ProfileError
 from tandem.tools.profiles.engines.emulated import EmulatedDraft, EmulatedTarget
+from tandem.tools.profiles.engines.vllm import VllmDraft
 from tandem.tools.profiles.profile import DRAFT, Profile
 
 
@@ -41,6 +42,20 @@ def check_languages(profile: Profile) -> None:
         return
     if target.language != draft.language:
         raise ProfileError((*DRAFT, "language"), "differs from the target's; give both the same")
+
+
+def check_gpu_memory(profile: Profile) -> None:
+    """Reject two vLLM engines that together ask for more than the whole memory of a GPU."""
+    target, draft = profile.engines.target, profile.engines.draft
+    if not (isinstance(target, VllmDraft) and isinstance(draft, VllmDraft)):
+        return
+    total = round(target.gpu_memory_fraction + draft.gpu_memory_fraction, 6)
+    if total > 1 and target.devices & draft.devices:
+        raise ProfileError(
+            (*DRAFT, "gpu_memory_fraction"),
+            f"with engines.target's, must be at most 1 on a shared GPU; got {total:g}; set both, "
+            "for example 0.8 and 0.15",
+        )
 
 
 def check_drafters(

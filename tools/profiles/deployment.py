@@ -231,6 +231,7 @@ def check(profile: Profile, *, with_weights: bool = True) -> Deployment:
         for key_path, section in sections_of(profile):
             section.check_weights(key_path)
     checks.check_languages(profile)
+    checks.check_gpu_memory(profile)
     target, draft = engines[TARGET], engines.get(DRAFT)
     tokenizer = vocabulary.target_tokenizer(profile)
     draft_tokenizer = vocabulary.draft_tokenizer(profile, tokenizer)
