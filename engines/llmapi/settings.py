@@ -47,11 +47,9 @@ class LlmApiSettings:
 
     def __post_init__(self) -> None:
         if self.prompt_lookup_num_tokens and self.draft_len:
-            raise LoadError(
-                "prompt_lookup_num_tokens and draft_len are both given; an LLM drafts in one way"
-            )
+            raise LoadError("set prompt_lookup_num_tokens or draft_len, not both")
         if self.draft_len and not self.draft_model:
-            raise LoadError("draft_len needs draft_model")
+            raise LoadError("draft_len requires draft_model")
 
     @property
     def longest_draft(self) -> int:

@@ -118,6 +118,6 @@ def refuse_unsupported(request: EngineRequest, settings: VllmSettings) -> None:
         "presence_penalty": sampling.presence_penalty != 0,
         "frequency_penalty": sampling.frequency_penalty != 0,
     }
-    refuse(asked, "by this engine (vllm); leave it out")
+    refuse(asked, "by this engine (vllm); omit it")
     own = {"token_masks": settings.drafts_itself and request.token_masks is not None}
-    refuse(own, "by an engine that drafts by itself; leave it out")
+    refuse(own, "by an engine that drafts by itself; omit it")

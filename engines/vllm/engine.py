@@ -97,7 +97,9 @@ class VllmEngine:
         with self._lock:
             if self._ended is None:
                 self._ended = EndedError(f"vLLM's process ended with status {status}")
-                log.error("%s; its own messages say why. Restart the server.", self._ended)
+                log.error(
+                    "%s; see its log output for the reason, then restart the server", self._ended
+                )
         self._fail_all()
 
     def _deliver(self, key: int, answer: EngineResponse) -> None:
@@ -109,7 +111,7 @@ class VllmEngine:
             try:
                 call[1](answer)
             except Exception:
-                log.exception("an answer could not be delivered")
+                log.exception("failed to deliver an answer")
 
     def _fail_all(self) -> None:
         """Send an error to all calls that vLLM will no longer answer."""
@@ -136,18 +138,18 @@ def _start(settings: VllmSettings) -> tuple[Connection, subprocess.Popen[bytes]]
             pass_fds=[theirs.fileno()],
         )
     except OSError as error:
-        raise LoadError(f"vLLM's Python {settings.python}: {error.strerror}") from error
+        raise LoadError(f"can't run vLLM's Python {settings.python}: {error.strerror}") from error
     theirs.close()
     try:
         ours.send(settings)
         said = ours.recv()
     except (EOFError, OSError) as error:
         raise LoadError(
-            f"vLLM's process ended with status {process.wait()} before it was ready; its own "
-            f"messages say why ({settings.python} must have vLLM installed)"
+            f"vLLM's process ended with status {process.wait()} before it was ready; see its log "
+            f"output for the reason (vLLM must be installed for {settings.python})"
         ) from error
     if not isinstance(said, Ready):
         process.wait()
         raise said
-    log.info("vLLM %s serves %s", said.version, settings.model)
+    log.info("vLLM %s is serving %s", said.version, settings.model)
     return ours, process

@@ -24,7 +24,7 @@ def check_hooks(version: str, found: Mapping[str, Callable[..., Any] | None]) ->
         hook = found.get(name)
         parameters = () if hook is None else tuple(inspect.signature(hook).parameters)[1:]
         if parameters != expected:
-            was = f"has the parameters {', '.join(parameters)}" if hook else "is missing"
+            was = f"has parameters {', '.join(parameters)}" if hook else "is missing"
             raise LoadError(
                 f"vLLM {version} can't verify drafts: {name} {was}; install vLLM "
                 f"{' or '.join(TESTED)}"

@@ -40,8 +40,8 @@ def main() -> None:
     except LoadError as error:
         connection.send(error)
     except Exception as error:
-        log.exception("vLLM does not start")
-        connection.send(LoadError(f"vLLM does not start: {first_line(error)}"))
+        log.exception("vLLM failed to start")
+        connection.send(LoadError(f"vLLM failed to start: {first_line(error)}"))
     else:
         connection.send(Ready(vllm.__version__))
         with contextlib.suppress(EOFError, OSError):  # the engine has died
@@ -102,7 +102,7 @@ class VllmWorker:
             prompt = {"prompt_token_ids": request.input_ids.tolist()}
             internal = self._engine.add_request(name, prompt, params)
         except ValueError as error:
-            text = f"vLLM rejects the call: {first_line(error)}"
+            text = f"vLLM rejected the call: {first_line(error)}"
             return [(message.key, EngineResponse(error=text, code="INVALID_ARG"))]
         scheduled = ScheduledCall(request, self._settings.vocab_size)
         self._scheduler.calls[internal] = scheduled

@@ -78,7 +78,7 @@ def test_the_request_decides_what_ends_its_answer():
 
 def test_penalties_that_vllm_counts_differently_are_rejected():
     penalized = call(sampling=SamplingParams(top_k=1, frequency_penalty=0.5))
-    with pytest.raises(UnsupportedError, match="frequency_penalty is not supported by this engine"):
+    with pytest.raises(UnsupportedError, match="frequency_penalty isn't supported by this engine"):
         refuse_unsupported(penalized, settings())
 
 

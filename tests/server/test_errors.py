@@ -45,8 +45,8 @@ def at_rest(request):
 @pytest.mark.parametrize(
     ("model", "values", "message"),
     [
-        ("bls", {"prompts": ""}, "input 'text_input' is empty; send at least one character"),
-        ("bls_stream", {"prompts": b"a\xff"}, "input 'text_input' is not valid UTF-8: byte 0xff"),
+        ("bls", {"prompts": ""}, "input 'text_input' must not be empty"),
+        ("bls_stream", {"prompts": b"a\xff"}, "input 'text_input' must be UTF-8; got byte 0xff"),
         ("ensemble", {"max_tokens": -3}, "input 'max_tokens': -3 given, must lie in 1.."),
         ("bls", {"max_tokens": 1020}, "input 'max_tokens': .* exceed"),
         (
@@ -66,7 +66,7 @@ def at_rest(request):
             "17 given, must lie",
         ),
         ("bls", {"use_draft_logits": True, "drafter": "prompt_lookup"}, "'use_draft_logits' needs"),
-        ("bls_stream", {"lora_task_id": 3}, "input 'lora_task_id' is not supported"),
+        ("bls_stream", {"lora_task_id": 3}, "input 'lora_task_id' isn't supported"),
         (
             "bls_stream",
             {"guided_decoding_guide_type": "xml"},
@@ -193,7 +193,7 @@ def through_the_gateway(url, **fields):
 
 @pytest.mark.parametrize("entry", ENTRIES)
 def test_a_bad_request_is_an_invalid_argument(full, entry):
-    line = "input 'max_tokens': 1000000 given, must lie in 1..8192"
+    line = "input 'max_tokens' must be between 1 and 8192; got 1000000"
     statuses = {("INVALID_ARGUMENT", line), (400, line)}
     assert {*everywhere(full, entry, max_tokens=10**6)} == statuses
 
@@ -206,7 +206,7 @@ def test_a_bad_request_is_an_invalid_argument(full, entry):
         (
             b'{"text_input": "x", "max_tokens": 4, "temprature": 0.5}',
             400,
-            "unknown input 'temprature'; did you mean 'temperature'?",
+            "input 'temprature' isn't known; did you mean 'temperature'?",
         ),
         (
             b'{"text_input": "x", "max_tokens": 4, "id": "\xff"}',
@@ -253,7 +253,7 @@ def test_an_engine_that_shuts_down_is_unavailable(full, gateway, entry):
 
 @pytest.mark.parametrize("entry", ENTRIES)
 def test_a_request_that_exceeds_its_own_time_out_is_an_internal_error(full, entry):
-    line = "deadline_exceeded: the request took longer than 0.2 s, which is its time-out"
+    line = "deadline_exceeded: the request took longer than 0.2 s, which exceeded its timeout"
     for send, status in ((over_grpc, "INTERNAL"), (over_http, 500)):
         with full.faults.of("target", "hold"):
             assert send(full, entry, timeout=200_000) == (status, line)
@@ -276,7 +276,7 @@ def test_unsupported_inputs_are_named(full, gateway):
     ):
         status, line = over_grpc(full, "bls", **asked)
         assert status == "INVALID_ARGUMENT"
-        assert line.startswith(f"input '{name}' is not supported by this deployment: its target ")
+        assert line.startswith(f"input '{name}' isn't supported by this deployment: its target ")
     assert through_the_gateway(gateway, logprobs=2) == (400, None, None)
     for entry in ENTRIES:
         status, line = over_grpc(full, entry, repetition_penalty=1.5, **ALONE)
