@@ -231,7 +231,7 @@ def test_unsupported_inputs_are_rejected(name, given):
         ({"step_ms": -1}, "step_ms must be at least 0; got -1"),
         ({"low_id": 100}, "must span at least 32 ids below vocab_size 131"),
         ({"high_id": 200}, "must span at least 32 ids below vocab_size 131"),
-        ({"end_id": 7}, "end_id 7 is one of the ids from low_id to high_id"),
+        ({"end_id": 7}, "end_id must not be between low_id and high_id; got 7"),
         ({"end_id": None, "mean_answer_len": 9}, "mean_answer_len requires end_id"),
         ({"stay_easy": 1, "stay_hard": 1}, "would never change its kind"),
     ],

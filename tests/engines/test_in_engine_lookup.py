@@ -316,7 +316,7 @@ def test_masks_are_rejected(looker):
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"prompt_lookup_num_tokens": 9}, r"prompt_lookup_num_tokens \(9\) is over max_draft_len"),
+        ({"prompt_lookup_num_tokens": 9}, "prompt_lookup_num_tokens must be at most max_draft_len"),
         ({"prompt_lookup_num_tokens": -1}, "prompt_lookup_num_tokens is -1"),
         ({"max_matching_ngram_size": 0}, "max_matching_ngram_size is 0"),
     ],

@@ -167,7 +167,7 @@ def test_end_id_minus_one_means_none():
         ({"input_ids": None}, "input_ids is missing or empty"),
         ({"input_ids": []}, "input_ids is missing or empty"),
         ({"input_lengths": 2}, "input_lengths must be 3, the length of input_ids; got 2"),
-        ({"request_output_len": None}, "request_output_len must be .*; got missing"),
+        ({"request_output_len": None}, "request_output_len is missing"),
         ({"request_output_len": 0}, "request_output_len must be at least 1; got 0"),
         ({"request_output_len": -3}, "request_output_len must be .*; got -3"),
         ({"temperature": -0.5}, "temperature must be at least 0; got -0.5"),

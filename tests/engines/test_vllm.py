@@ -47,7 +47,9 @@ def test_vllms_speculation_settings_are_passed_on():
 def test_vllm_arguments_are_passed_on_without_duplicates():
     arguments = engine_arguments(settings(arguments={"quantization": "fp8"}))
     assert arguments["quantization"] == "fp8"
-    with pytest.raises(LoadError, match="max_model_len is decided by the profile's other keys"):
+    with pytest.raises(
+        LoadError, match="max_model_len isn't supported: other keys of the profile set it"
+    ):
         settings(arguments={"max_model_len": 5})
 
 

@@ -90,6 +90,6 @@ def test_a_part_with_another_draft_is_rejected(whole):
 def test_an_unknown_draft_is_rejected(address):
     for schema in ({"$schema": address, **STRING}, {"items": {"$schema": address}}):
         assert refusal("json_schema", json.dumps(schema)) == (
-            "'$schema' must be the URI of draft-04, draft-06, draft-07, 2019-09 or 2020-12, such as "
-            f"'{NEW['2020-12']}'; got {address!r}"
+            "'$schema' must be the URI of draft-04, draft-06, draft-07, 2019-09 or 2020-12, such "
+            f"as '{NEW['2020-12']}'; got {address!r}"
         )

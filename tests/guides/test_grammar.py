@@ -72,8 +72,8 @@ def test_options_cannot_weaken_a_schema(schema, reason):
 def test_ambiguous_one_of_is_rejected_with_advice():
     one_of = {"oneOf": [{"type": "string"}, {"type": "string", "maxLength": 3}]}
     assert refusal("json_schema", json.dumps(one_of)) == (
-        "oneOf constraints are not supported if one value may match two of them; distinguish them by a "
-        "constant, or send anyOf"
+        "oneOf constraints are not supported if one value may match two of them; distinguish "
+        "them by a constant, or use anyOf"
     )
 
 
