@@ -246,7 +246,7 @@ def test_a_long_invalid_list_is_rejected_in_one_short_line():
     table[1, :2] = 2, 1
     with pytest.raises(RequestError) as error:
         request(bad_words_list=table)
-    assert str(error.value) == "bad_words_list: its ends do not rise within its 100000 ids"
+    assert str(error.value) == "bad_words_list must have ends in ascending order, up to 100000"
 
 
 @pytest.mark.parametrize(("default", "given"), [(True, False), (False, True)])

@@ -54,7 +54,7 @@ def test_vllm_arguments_are_passed_on_without_duplicates():
 
 
 def test_drafts_must_fit_into_a_step():
-    with pytest.raises(LoadError, match=r"max_batch_tokens is 512; .* need more than 512"):
+    with pytest.raises(LoadError, match=r"max_batch_tokens must be greater than 512 .*; got 512"):
         settings(max_batch_size=32, max_draft_len=8, max_batch_tokens=512)
 
 

@@ -65,7 +65,11 @@ def at_rest(request):
             {"prompt_lookup_num_tokens": 17, "drafter": "hybrid"},
             "must be between",
         ),
-        ("bls", {"use_draft_logits": True, "drafter": "prompt_lookup"}, "'use_draft_logits' needs"),
+        (
+            "bls",
+            {"use_draft_logits": True, "drafter": "prompt_lookup"},
+            "'use_draft_logits' requires",
+        ),
         ("bls_stream", {"lora_task_id": 3}, "input 'lora_task_id' isn't supported"),
         (
             "bls_stream",
@@ -73,8 +77,16 @@ def at_rest(request):
             "must be one of json,",
         ),
         ("bls", {"lookup_pool": "ours"}, "'lookup_pool' isn't supported by this deployment: "),
-        ("bls", {"stop": True}, "input 'stop': this model has no requests .*'bls_stream'"),
-        ("ensemble", {"stream": True}, "input 'stream': this model answers once; .*'bls_stream'"),
+        (
+            "bls",
+            {"stop": True},
+            "input 'stop' isn't supported by this model; send it to 'bls_stream'",
+        ),
+        (
+            "ensemble",
+            {"stream": True},
+            "input 'stream' isn't supported by this model; .*'bls_stream'",
+        ),
         ("ensemble", {"end_id": 10**6}, "input 'end_id' must be between -1 and"),
     ],
     ids=lambda part: "-".join(part) if isinstance(part, dict) else "",

@@ -107,7 +107,8 @@ def test_guides_are_rejected_with_another_library_version(guides, monkeypatch, v
     library = SimpleNamespace() if version is None else SimpleNamespace(__version__=version)
     monkeypatch.setitem(sys.modules, "llguidance", library)
     it, _ = guides()
-    said = f"llguidance {version or 'of an unknown version'} isn't supported; install llguidance>=1.9,<2"
+    found = version or "of an unknown version"
+    said = f"llguidance {found} isn't supported; install llguidance>=1.9,<2"
     with pytest.raises(GuideRefused, match=UNSUPPORTED + said):
         it.check([request_for(Guide("json"))])
 
