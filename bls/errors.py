@@ -93,7 +93,7 @@ class EngineTimeout(EngineCallError):
     error_class = "model_timeout"
 
     def __init__(self, model: str, seconds: float) -> None:
-        super().__init__(model, f"no answer within {seconds:g} s")
+        super().__init__(model, f"no response within {seconds:g} s")
 
 
 class EngineUnavailable(EngineCallError):

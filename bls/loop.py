@@ -157,8 +157,8 @@ class Decoding:
         if not 1 <= count <= len(draft) + 1:
             raise EngineCallError(
                 self._settings.target.model,
-                f"it verified {len(draft)} draft tokens and returned {count} tokens, "
-                f"but only 1 to {len(draft) + 1} are possible",
+                f"after {len(draft)} draft tokens it must return between 1 and {len(draft) + 1} "
+                f"tokens; got {count}",
             )
         accepted = count - 1 if end is None else min(count - 1, end + 1)
         self.statistics.add(

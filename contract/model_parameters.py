@@ -17,7 +17,7 @@ Settings = TypeVar("Settings")
 
 KINDS: dict[Any, tuple[str, tuple[type, ...]]] = {
     bool: ("true or false", (bool,)),
-    int: ("a whole number", (int,)),
+    int: ("an integer", (int,)),
     float: ("a number", (int, float)),
     str: ("a string", (str,)),
     Mapping: ("an object", (dict,)),
@@ -68,7 +68,7 @@ def _parsed(name: str, text: str, hint: Any) -> Any:
     try:
         return json.loads(text)
     except json.JSONDecodeError as error:
-        raise ParameterError(f"parameter '{name}' is not JSON: {text!r}") from error
+        raise ParameterError(f"parameter '{name}' must be JSON; got {text!r}") from error
 
 
 def _is_text(hint: Any) -> bool:
@@ -86,7 +86,7 @@ def _settings(
     unknown = sorted(set(given) - set(fields))
     if unknown and not ignore_unknown:
         raise ParameterError(
-            f"unknown parameter '{within}{unknown[0]}'; known are {', '.join(fields)}"
+            f"parameter '{within}{unknown[0]}' isn't known; choose one of: {', '.join(fields)}"
         )
     missing = [n for n, f in fields.items() if f.default is dataclasses.MISSING and n not in given]
     if missing:
@@ -128,4 +128,4 @@ def _value(hint: Any, value: Any, name: str, *, ignore_unknown: bool) -> Any:
 
 
 def _refusal(name: str, value: Any, wanted: str) -> ParameterError:
-    return ParameterError(f"parameter '{name}': {json.dumps(value)} given, must be {wanted}")
+    return ParameterError(f"parameter '{name}' must be {wanted}; got {json.dumps(value)}")

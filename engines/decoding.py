@@ -68,9 +68,7 @@ def decode(
         if not array.size:
             continue
         if array.ndim and array.shape[0] != 1:
-            raise RequestError(
-                f"{name} has a batch of {array.shape[0]}; the engine takes one sequence a call"
-            )
+            raise RequestError(f"{name} must have a batch size of 1; got {array.shape[0]}")
         if name in _FIELDS:
             field, read = _FIELDS[name]
             fields[field] = read(name, array)
@@ -106,14 +104,12 @@ def _check_unread(name: str, array: Array, pad_id: Array | None) -> None:
     if name in _FILLED:
         nothing = {0} if pad_id is None or not pad_id.size else {0, pad_id.flat[0]}
         if not nothing.issuperset(array.flat):
-            raise UnsupportedError(f"{name} is not supported by this engine")
+            raise UnsupportedError(f"{name} isn't supported by this engine; omit it")
     elif name in _FIXED:
         if array.flat[0] != _FIXED[name]:  # type: ignore[index]
-            raise UnsupportedError(
-                f"{name} {array.flat[0]} is not supported by this engine; use {_FIXED[name]}"  # type: ignore[index]
-            )
+            raise UnsupportedError(f"{name} must be {_FIXED[name]}; got {array.flat[0]}")  # type: ignore[index]
     elif name not in _UNREAD:
-        raise UnsupportedError(f"{name} is not supported by this engine")
+        raise UnsupportedError(f"{name} isn't supported by this engine; omit it")
 
 
 def _check_context(arrays: Arrays, ids: Ids) -> None:
@@ -123,13 +119,14 @@ def _check_context(arrays: Arrays, ids: Ids) -> None:
         length = int(_scalar(tensors.INPUT_LENGTHS, arrays[tensors.INPUT_LENGTHS]))
         if length != len(ids):
             raise RequestError(
-                f"{tensors.INPUT_LENGTHS} is {length}; {tensors.INPUT_IDS} has {len(ids)} tokens"
+                f"{tensors.INPUT_LENGTHS} must be {len(ids)}, the length of {tensors.INPUT_IDS}; "
+                f"got {length}"
             )
 
 
 def _scalar(name: str, array: Array) -> Any:
     if array.size != 1:
-        raise RequestError(f"{name} has shape {list(array.shape)}; one value is wanted")
+        raise RequestError(f"{name} must have one value; got shape {list(array.shape)}")
     return array.item()
 
 
@@ -145,7 +142,7 @@ def _end_id(name: str, array: Array) -> int | None:
 def _positive(name: str, array: Array) -> int:
     value = int(_scalar(name, array))
     if value < 1:
-        raise RequestError(f"{name} is {value}; it must be at least 1")
+        raise RequestError(f"{name} must be at least 1; got {value}")
     return value
 
 
@@ -153,7 +150,7 @@ def _few(most: int) -> Callable[[str, Array], int]:
     def read(name: str, array: Array) -> int:
         value = int(_scalar(name, array))
         if not 0 <= value <= most:
-            raise RequestError(f"{name} is {value}; it must be from 0 to {most}")
+            raise RequestError(f"{name} must be between 0 and {most}; got {value}")
         return value
 
     return read
@@ -163,7 +160,7 @@ def _number(bounds: Bounds) -> Read:
     def read(name: str, array: Array) -> Any:
         value = _scalar(name, array)
         if not bounds.hold(value):
-            raise RequestError(f"{name} is {value:g}; it must be {bounds}")
+            raise RequestError(f"{name} must be {bounds}; got {value:g}")
         return value
 
     return read
@@ -179,8 +176,8 @@ def _row(dims: int) -> Read:
     def read(name: str, array: Array) -> Array:
         if array.ndim != dims + 1:
             raise RequestError(
-                f"{name} has shape {list(array.shape)}; "
-                f"{dims} dimension(s) behind a batch of 1 wanted"
+                f"{name} must have {dims + 1} dimensions, the batch included; "
+                f"got shape {list(array.shape)}"
             )
         return np.ascontiguousarray(array[0])
 
@@ -191,10 +188,10 @@ def _words(name: str, array: Array) -> Words:
     """Read NVIDIA's word list [2, n]: ids, and the end of each sequence (or -1)."""
     table = _row(2)(name, array)
     if len(table) != 2:
-        raise RequestError(f"{name} has shape {list(table.shape)}; [2, n] is wanted")
+        raise RequestError(f"{name} must have shape [1, 2, n]; got {list(array.shape)}")
     ids, ends = table[0], table[1][table[1] >= 0]
     if (ends[1:] < ends[:-1]).any() or (len(ends) and ends[-1] > len(ids)):
-        raise RequestError(f"{name}: its ends do not rise within its {len(ids)} ids")
+        raise RequestError(f"{name} must have ends in ascending order, up to {len(ids)}")
     return Words(ids, ends)
 
 

@@ -22,7 +22,7 @@ def load_engine(model_config: dict[str, Any], folder: Path) -> Engine:
     """
     kind = model_config.get("parameters", {}).get(KIND, {}).get("string_value")
     if kind not in KINDS:
-        raise LoadError(f"parameter 'engine' is {kind!r}; known are {', '.join(KINDS)}")
+        raise LoadError(f"parameter 'engine' must be one of {', '.join(KINDS)}; got {kind!r}")
     load = import_module(f"tandem.engines.{kind}.load").load
     engine: Engine = load(of_its_kind(model_config), folder)
     return engine

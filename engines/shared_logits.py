@@ -170,8 +170,8 @@ class SharedLogitsWriter:
                 excess -= page.capacity
         if excess > 0:
             raise ResponseError(
-                f"its logits of {num_bytes / 2**20:.0f} MiB do not fit into the "
-                f"{MOST_BYTES / 2**20:.0f} MiB that drafts share; ask for fewer tokens"
+                f"its logits need {num_bytes / 2**20:.0f} MiB of shared memory; the limit is "
+                f"{MOST_BYTES / 2**20:.0f} MiB for all drafts; request fewer tokens"
             )
 
     def _place_of_free_page(self) -> int | None:
@@ -217,7 +217,7 @@ class SharedLogitsReader:
                 return SharedLogits(page.logits(), partial(page.give_back, number))
         if not self._warned:
             self._warned = True
-            log.warning("a draft's logits could not be read; such drafts are verified by ids")
+            log.warning("failed to read a draft's logits; such drafts are verified by ids")
         return None
 
     def _taken(self, process: int, descriptor: int, number: int) -> _Page | None:

@@ -89,7 +89,7 @@ class EngineModel:
         except RequestError as error:
             way.send(_error(self._name, str(error), error.code), final=True)
         except Exception as error:
-            log.exception("a call could not be started")
+            log.exception("failed to start a call")
             message = f"the call failed: {type(error).__name__}"
             way.send(_error(self._name, message, "INTERNAL"), final=True)
         return way
@@ -113,13 +113,13 @@ class EngineModel:
 
     def _stop(self, request_id: str) -> None:
         if not request_id:
-            raise RequestError(f"{tensors.STOP} needs the request id of the call to end")
+            raise RequestError(f"{tensors.STOP} requires the request id of the call to stop")
         self._engine.stop(request_id)
 
     def _check_streaming(self, call: EngineRequest) -> None:
         if call.streaming and not self._decoupled:
             raise UnsupportedError(
-                f"{tensors.STREAMING} needs `decoupled: true` in the engine's profile"
+                f"{tensors.STREAMING} requires `decoupled: true` in the engine's profile"
             )
 
 
@@ -159,8 +159,8 @@ class _Responder(Preparing):
         except ResponseError as error:
             return self._sends_error(str(error), error.code, final=answer.final)
         except Exception as error:
-            log.exception("a response could not be made")
-            message = f"its answer could not be made: {type(error).__name__}"
+            log.exception("failed to build a response")
+            message = f"failed to build its response: {type(error).__name__}"
             return self._sends_error(message, "INTERNAL", final=answer.final)
         last_token = arrays.get(tensors.LAST_TOKEN_TIME_NS)
 
@@ -230,7 +230,7 @@ class _WayBack:
         except Exception:
             if not final:
                 self._end()
-                message = "its answer could not be sent; see the log"
+                message = "failed to send its response; see the server's log"
                 self._sender.send(_error(self._model, message, "INTERNAL"), flags=FINAL)
             raise
 
@@ -320,6 +320,6 @@ def check_response_memory(num_bytes: int) -> None:
     free = system.f_bavail * system.f_frsize
     if num_bytes + SPARE_BYTES > free:
         raise ResponseError(
-            f"its answer of {num_bytes / 2**20:.0f} MiB does not fit into the {free / 2**20:.0f} "
-            f"MiB that {SHARED_MEMORY} has free; ask for fewer logits, or enlarge it"
+            f"its response needs {num_bytes / 2**20:.0f} MiB of shared memory; "
+            f"{SHARED_MEMORY} has {free / 2**20:.0f} MiB free; request fewer logits, or enlarge it"
         )

@@ -86,7 +86,7 @@ class GuideCompiler:
         for attempt in self._attempts:
             with suppress(GuideTakesLong):
                 return attempt.thread.do(partial(self._try, attempt, guide, end_ids, check))
-        reason = f"it takes more than {ATTEMPT_SECONDS[-1]:g} s to compile; send a simpler one"
+        reason = f"it takes longer than {ATTEMPT_SECONDS[-1]:g} s to compile; send a simpler one"
         self._refuse(guide, reason)
         raise GuideError(reason)
 
@@ -198,7 +198,7 @@ class LowPriorityThread:
         try:
             done = self._thread.submit(work)
         except RuntimeError as error:
-            raise GuideUndecided("no thread was left to compile it") from error
+            raise GuideUndecided("no thread was available to compile it") from error
         return done.result()
 
 

@@ -61,14 +61,13 @@ def check_draft(schema: dict[str, Any]) -> None:
     for part in schemas_of(schema):
         if _draft_of(part, draft) != draft:
             raise GuideError(
-                f"'$schema' of a part may not be {shortened(repr(part['$schema']))}, since the "
-                f"whole is of {draft}; send one '$schema', at the top"
+                f"'$schema' of a subschema must be {draft}, as at the top; "
+                f"got {shortened(repr(part['$schema']))}"
             )
         unknown = [keyword for keyword in part if draft in LACKING.get(keyword, ())]
         if unknown:
             raise GuideError(
-                f"'{unknown[0]}' is not a keyword of {draft}, which '$schema' declares; declare a "
-                "draft that has it"
+                f"'{unknown[0]}' isn't a keyword of {draft}; set '$schema' to a draft that has it"
             )
 
 
@@ -80,7 +79,7 @@ def _draft_of(schema: dict[str, Any], otherwise: str = LATEST) -> str:
     draft = DRAFTS.get(declared.rstrip("#"))
     if draft is None:
         raise GuideError(
-            f"'$schema' may not be {shortened(repr(declared))}; send the address of "
-            f"{', '.join(ORDER[:-1])} or {LATEST}, such as {ADDRESS!r}"
+            f"'$schema' must be the URI of {', '.join(ORDER[:-1])} or {LATEST}, such as "
+            f"{ADDRESS!r}; got {shortened(repr(declared))}"
         )
     return draft

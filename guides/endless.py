@@ -12,7 +12,7 @@ from tandem.guides.schema_parts import schemas_of
 
 Part = dict[str, Any]
 
-NO_TEXT: Final = "no text fits it"  # as for schemas that the library finds to be empty
+NO_TEXT: Final = "no text matches it"  # as for schemas that the library finds to be empty
 NOTHING: Final[Part] = {"enum": []}
 
 

@@ -28,12 +28,12 @@ def check_numbers(schema: Any) -> None:
         for keyword, number in _numbers_of(part):
             if not _is_kept(number):
                 raise GuideError(
-                    f"a number of '{keyword}' may not be {shortened(repr(number))}, which would be "
-                    "rounded; send at most 15 digits"
+                    f"numbers of '{keyword}' must be exact in floating point (at most 15 digits); "
+                    f"got {shortened(repr(number))}"
                 )
     for leaf in leaves_of(schema):
         if isinstance(leaf, float) and not math.isfinite(leaf):
-            raise GuideError(f"a number of a JSON schema may not be {leaf}; send one below 1e308")
+            raise GuideError(f"numbers of a JSON schema must be finite; got {leaf}")
 
 
 def _numbers_of(part: dict[str, Any]) -> Iterator[tuple[str, int | float]]:

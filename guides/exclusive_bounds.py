@@ -33,8 +33,8 @@ def _check(parts: list[dict[str, Any]]) -> None:
     if pairs:
         one, other = pairs[0]
         raise GuideError(
-            f"exclusiveMinimum and exclusiveMaximum are not supported as integers that are less "
-            f"than 1 away from the other bound: {one:g} and {other:g} given"
+            f"exclusiveMinimum and exclusiveMaximum must be at least 1 away from the other bound "
+            f"if they are integers; got {one:g} and {other:g}"
         )
 
 

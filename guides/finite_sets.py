@@ -53,8 +53,8 @@ def _list_items(part: Part, definitions: Definitions, *, strict: bool) -> None:
         return
     if strict:
         raise GuideError(
-            "uniqueItems cannot be enforced, except for a few constants; leave it out, or leave "
-            "out 'strict' to let items repeat"
+            "uniqueItems can be enforced only for a few constants; remove it, or remove 'strict' "
+            "to allow items to repeat"
         )
     warnings.warn(GuideWarning(REPEATS), stacklevel=2)
 

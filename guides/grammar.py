@@ -47,7 +47,7 @@ def _json_schema(text: str) -> str:
 
 def _json(text: str) -> str:
     if text:
-        raise GuideError("a guide of the type 'json' is any JSON and has no text; leave it out")
+        raise GuideError("a guide of the type 'json' must not have a text; omit it")
     return _json_schema("{}")
 
 
@@ -96,7 +96,7 @@ def _check_exact(own: Mapping[str, Any]) -> None:
     """Reject options that would weaken a schema."""
     inexact = [name for name in EXACT if own.get(name)]
     if inexact:
-        raise GuideError(f"'{LAYOUT_KEY}' of a schema may not have '{inexact[0]}'; leave it out")
+        raise GuideError(f"'{inexact[0]}' isn't supported in '{LAYOUT_KEY}'; remove it")
 
 
 def _ebnf(text: str) -> str:
@@ -104,8 +104,10 @@ def _ebnf(text: str) -> str:
     try:
         return _lark(gbnf_to_lark(ESCAPED_IN_GBNF.sub(_unescaped, text)))
     except Exception as error:  # of any type
-        reason = "it nests too deep" if isinstance(error, RecursionError) else _first_line(error)
-        raise GuideError(f"not EBNF in llama.cpp's dialect: {reason}") from error
+        reason = (
+            "it is nested too deeply" if isinstance(error, RecursionError) else _first_line(error)
+        )
+        raise GuideError(f"it must be EBNF in llama.cpp's dialect (GBNF): {reason}") from error
 
 
 def _unescaped(found: re.Match[str]) -> str:
@@ -125,7 +127,7 @@ def _choice(text: str) -> str:
     if not isinstance(choices, list) or not all(c and isinstance(c, str) for c in choices):
         raise GuideError('choices must be a JSON list of non-empty strings, such as ["yes", "no"]')
     if not 0 < len(choices) <= MAX_CHOICES:
-        raise GuideError(f"{len(choices)} choices given, must be 1..{MAX_CHOICES}")
+        raise GuideError(f"there must be between 1 and {MAX_CHOICES} choices; got {len(choices)}")
     return _regex("|".join(map(_literally, choices)))
 
 

@@ -21,8 +21,12 @@ def check_library() -> None:
     try:
         library = import_module(LIBRARY)
     except ModuleNotFoundError as error:
-        raise GuideError(f"its Python has no package {REQUIREMENT}; install it there") from error
+        raise GuideError(
+            f"{LIBRARY} isn't installed; install {REQUIREMENT} in its Python environment"
+        ) from error
     found = str(getattr(library, "__version__", "of an unknown version"))
     known = re.match(r"(\d+)\.(\d+)", found)
     if known is None or not OLDEST <= tuple(map(int, known.groups())) < FIRST_OTHER:
-        raise GuideError(f"its Python has {LIBRARY} {found}; install {REQUIREMENT} there")
+        raise GuideError(
+            f"{LIBRARY} {found} isn't supported; install {REQUIREMENT} in its Python environment"
+        )

@@ -32,7 +32,7 @@ LONG_RUN = 1000
 STEPS_OF_LONG_RUN = 16  # per call, so that the caller can be interrupted
 # Longer runs are rejected: 100,000 tokens take 0.1 s each, and 100 MB.
 LONGEST_RUN = 4096
-DEAD_END = "no token may come next: the guide and the end ids exclude each other"
+DEAD_END = "it allows no next token: it conflicts with the request's end ids"
 TOO_COMPLEX = "it has become too complex"
 # The library's errors for a guide that no text fits.
 DEAD_ENDS = ("NoExtensionBias", "NoExtension")
@@ -43,7 +43,7 @@ ONE_WAY = "rollback not supported"
 # Advice of the library that doesn't apply here, and its replacement.
 NO_ONE_OF = (
     ". Enable 'coerce_one_of' option to approximate oneOf with anyOf",
-    " if two of them may fit at once; distinguish them by a constant, or send anyOf",
+    " if one value may match two of them; distinguish them by a constant, or use anyOf",
 )
 
 
@@ -127,7 +127,7 @@ class GuideMatcher:
         known = self._known(tokens)
         taken = self._take(known)
         if taken < len(tokens) and not self.complete:
-            raise TokenForbidden(f"the token {tokens[taken]} does not fit the guide")
+            raise TokenForbidden(f"token {tokens[taken]} doesn't match the guide")
         return taken
 
     def forced(self, most: int) -> list[int]:
@@ -174,8 +174,8 @@ class GuideMatcher:
         run: list[int] = self._checked(lambda: self._matcher.compute_ff_tokens())  # noqa: PLW0108
         if len(run) > LONGEST_RUN:
             raise GuideError(
-                f"{len(run)} consecutive tokens have no alternative, at most {LONGEST_RUN} are "
-                "taken; send shorter constants"
+                f"it forces {len(run)} consecutive tokens; the limit is {LONGEST_RUN}; use shorter "
+                "constants"
             )
         self._in_long_run = len(run) > LONG_RUN
         if run and self._is_special(run[0]):
@@ -351,8 +351,8 @@ def reason_of(error: str) -> str:
         reasons = (other for other in others.split("\n") if other.startswith("error: "))
         line = f"{line} {next(reasons, '').removeprefix('error: ')}".rstrip()
     if line.startswith(ONE_WAY):
-        return "attributes of rules that count or stop, max_tokens and stop, are not supported"
-    return "no text fits it" if line in DEAD_ENDS else shortened(line.replace(*NO_ONE_OF))
+        return "the rule attributes max_tokens and stop aren't supported"
+    return "no text matches it" if line in DEAD_ENDS else shortened(line.replace(*NO_ONE_OF))
 
 
 def _ids(mask: NDArray[np.int32]) -> NDArray[np.intp]:

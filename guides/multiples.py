@@ -28,8 +28,8 @@ def check_multiples(schema: Any) -> None:
         divisors = _divisors_of(parts)
         if divisors and _common(divisors) > LARGEST_COMMON:
             raise GuideError(
-                "multipleOf is not supported in combined schemas if the least common multiple has "
-                f"more than {LARGEST_COMMON} units of its last digit; send smaller ones"
+                "multipleOf of combined schemas must have a least common multiple of at most "
+                f"{LARGEST_COMMON} units in the last place; use smaller ones"
             )
 
 
@@ -40,10 +40,10 @@ def _divisors_of(parts: Iterable[dict[str, Any]]) -> list[Decimal]:
 
 def _check(divisor: Decimal) -> None:
     if divisor <= 0:
-        raise GuideError(f"multipleOf must be greater than 0: {divisor} given")
+        raise GuideError(f"multipleOf must be greater than 0; got {divisor}")
     coefficient, decimals = _scaled(divisor)
     if 10 * coefficient + 9 * 10**decimals >= MOST:
-        raise GuideError(f"multipleOf has too many digits: {divisor} given")
+        raise GuideError(f"multipleOf must have fewer digits; got {divisor}")
 
 
 def _scaled(divisor: Decimal) -> tuple[int, int]:

@@ -32,7 +32,7 @@ def check_patterns(schema: Any) -> None:
     for part in schemas_of(schema):
         for pattern in _patterns_of(part):
             if fault := _fault_in(pattern):
-                raise GuideError(f"the pattern {shortened(repr(pattern))} has {fault}")
+                raise GuideError(f"pattern {shortened(repr(pattern))} has {fault}")
 
 
 def without_nul(pattern: str) -> str:
@@ -61,7 +61,7 @@ def _fault_in(pattern: str) -> str:
             inside = sign.startswith("[")
             flags = FLAGS.match(pattern, found.end()) if sign == "(?" else None
             if flags and not KNOWN_FLAGS.issuperset(flags[0]):
-                return f"the flags '{shortened(flags[0])}'; only i, m and s are supported"
+                return f"flags '{shortened(flags[0])}'; only i, m and s are supported"
         elif sign == "]":
             inside = False
         elif not sign.startswith(("\\", "(")):

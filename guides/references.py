@@ -21,8 +21,8 @@ def check_references(schema: Any) -> None:
             continue
         if keyword := _data_on_the_way(reference):
             raise GuideError(
-                f"the reference {shortened(repr(reference))} leads into '{keyword}', which holds "
-                "no schema there; put the schema under '$defs'"
+                f"'$ref' must refer to a schema; {shortened(repr(reference))} refers to data in "
+                f"'{keyword}'; move it to '$defs'"
             )
 
 

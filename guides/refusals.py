@@ -20,11 +20,11 @@ IN_GRAMMAR = re.compile(r"^at \d+\(\d+\): (?:failed to compile JSON schema: )?")
 FORMS = (
     ("oneOf constraints are not supported", ["oneOf"]),
     ("uniqueItems ", ["uniqueItems"]),
-    ("minProperties is not supported with", ["minProperties"]),
+    ("minProperties ", ["minProperties"]),
     ("min/maxProperties only supported", ["minProperties", "maxProperties"]),
     ("multipleOf ", ["multipleOf"]),
     ("Value for 'multipleOf' has too many digits", ["multipleOf"]),
-    ("exclusiveMinimum and exclusiveMaximum are not", ["exclusiveMinimum", "exclusiveMaximum"]),
+    ("exclusiveMinimum and exclusiveMaximum ", ["exclusiveMinimum", "exclusiveMaximum"]),
 )
 
 

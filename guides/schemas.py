@@ -70,7 +70,7 @@ def exact(schema: Any) -> dict[str, Any]:
     Raises RecursionError for one that nests deeper than the library allows.
     """
     if not isinstance(schema, dict):
-        raise GuideError('a JSON schema must be an object here, such as {"type": "string"}')
+        raise GuideError('a JSON schema must be an object, such as {"type": "string"}')
     copied: dict[str, Any] = json.loads(json.dumps(schema))
     own = _own_options(copied)
     try:
@@ -131,8 +131,8 @@ def _check_least_properties(schema: Any) -> None:
         names = {n for n in required if isinstance(n, str)} if isinstance(required, list) else ()
         if least > len(names) + 1:
             raise GuideError(
-                f"minProperties is not supported with names that are not in 'properties': "
-                f"{least} given, at most {len(names) + 1} can be counted"
+                f"minProperties must be at most {len(names) + 1} (the required names plus one) if "
+                f"names outside 'properties' are allowed; got {least}"
             )
 
 
@@ -147,8 +147,8 @@ def _check_first_items(schema: Any) -> None:
             "additionalItems" in part or isinstance(part.get("items"), list)
         ):
             raise GuideError(
-                "prefixItems is not supported together with additionalItems or a list of items; "
-                "send 'items' for the items that follow"
+                "prefixItems isn't supported together with additionalItems or a list in 'items'; "
+                "set 'items' to one schema for the remaining items"
             )
 
 
@@ -164,8 +164,8 @@ def _check_constants(schema: Any, escapes: Any) -> None:
             found = next(filter(None, map(unwritable.search, texts)), None)
             if found:
                 raise GuideError(
-                    f"a text of '{keyword}' may not have the character U+{ord(found[0]):04X}, "
-                    "which would need an escape that is not allowed"
+                    f"'{keyword}' must not have strings with U+{ord(found[0]):04X}: the escape "
+                    "that it needs isn't allowed"
                 )
 
 

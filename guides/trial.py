@@ -67,7 +67,9 @@ class Worker:
                     start_new_session=True,  # apart from the session of Triton and its stubs
                 )
             except FileNotFoundError as error:
-                raise GuideError(f"its Python has no program {python()}; install it") from error
+                raise GuideError(
+                    f"its Python executable {python()} is missing; install it"
+                ) from error
 
     def close(self) -> None:
         """End the process. Any thread may call this."""
@@ -119,10 +121,10 @@ def _end(status: int, cpu_seconds: float) -> GuideError:
     ended_by = os.WTERMSIG(status) if os.WIFSIGNALED(status) else None
     if ended_by == signal.SIGPROF:
         return GuideTakesLong(
-            f"it takes more than {cpu_seconds:g} s to compile; send a simpler one"
+            f"it takes longer than {cpu_seconds:g} s to compile; send a simpler one"
         )
     if ended_by == signal.SIGALRM:
-        return GuideUndecided(f"it is not compiled after {SECONDS:.0f} s")
+        return GuideUndecided(f"it wasn't compiled within {SECONDS:.0f} s")
     if ended_by in (None, signal.SIGKILL):
-        return GuideUndecided("no memory or thread was left to compile it")
+        return GuideUndecided("no memory or thread was available to compile it")
     return GuideError(TOO_LARGE)

@@ -58,7 +58,7 @@ def read_tokenizer(read: Tokenizer, vocab_size: int, end_ids: Sequence[int]) -> 
     try:
         return LLTokenizer(read.to_str(), n_vocab=vocab_size, eos_token=list(end_ids))
     except ValueError as error:
-        raise GuideError("llguidance cannot read its tokenizer") from error
+        raise GuideError("llguidance can't read its tokenizer") from error
 
 
 def main(jobs: Connection, tokenizer_dir: str, vocab_size: int, end_ids: Sequence[int]) -> None:

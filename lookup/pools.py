@@ -92,7 +92,7 @@ class LookupPools:
 
     def __init__(self, max_tokens: int) -> None:
         if not 1 <= max_tokens <= MOST_TOKENS:
-            raise ValueError(f"{max_tokens} tokens of pools, must lie in 1..{MOST_TOKENS}")
+            raise ValueError(f"max_tokens must be between 1 and {MOST_TOKENS}; got {max_tokens}")
         self.max_tokens = max_tokens
         bits = max(1, (max_tokens - 1).bit_length())
         self._shift = 64 - bits

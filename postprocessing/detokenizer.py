@@ -72,7 +72,7 @@ def make_detokenizer(tokenizer: Tokenizer, *, skip_special_tokens: bool) -> Deto
         return PieceDetokenizer(tokenizer, skip_special_tokens=skip_special_tokens)
     others = [step for step in steps if step not in ("ByteLevel", "Fuse")]
     if others:
-        raise TokenizerError(f"a decoder of ByteLevel together with {others[0]} is not supported")
+        raise TokenizerError(f"a decoder with both ByteLevel and {others[0]} isn't supported")
     return ByteLevelDetokenizer(tokenizer, skip_special_tokens=skip_special_tokens)
 
 

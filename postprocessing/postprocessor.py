@@ -67,7 +67,7 @@ class Postprocessor:
                     padded[at, : len(row)] = row
                 answer[tensors.TEXT_LENGTHS] = padded
         except OverflowError as error:  # cheaper than looking at every id of every window
-            raise InputError(f"{tensors.TOKENS_BATCH}: an id is negative") from error
+            raise InputError(f"{tensors.TOKENS_BATCH} must not have negative ids") from error
         return answer
 
 
@@ -77,31 +77,35 @@ def _sequences(inputs: Mapping[str, Array], max_seq_len: int) -> list[list[int]]
     lengths = required(inputs, tensors.SEQUENCE_LENGTH)
     if tokens.ndim != 3:
         raise InputError(
-            f"{tensors.TOKENS_BATCH}: shape is {list(tokens.shape)}, not [b, beams, n]"
+            f"{tensors.TOKENS_BATCH} must have shape [b, beams, n]; got {list(tokens.shape)}"
         )
     if lengths.shape != tokens.shape[:2]:
         raise InputError(
-            f"{tensors.SEQUENCE_LENGTH}: shape is {list(lengths.shape)}, "
-            f"{tensors.TOKENS_BATCH} makes it {list(tokens.shape[:2])}"
+            f"{tensors.SEQUENCE_LENGTH} must have shape {list(tokens.shape[:2])}, as "
+            f"{tensors.TOKENS_BATCH}; got {list(lengths.shape)}"
         )
     width = tokens.shape[2]
     if 0 < max_seq_len < width:
-        raise InputError(f"{tensors.TOKENS_BATCH}: {width} ids given, at most {max_seq_len} fit")
+        raise InputError(f"{tensors.TOKENS_BATCH} has {width} ids; the limit is {max_seq_len}")
     rows = tokens.reshape(lengths.size, width).tolist()
     flat_lengths = lengths.reshape(-1).tolist()
     for length in flat_lengths:
         if not 0 <= length <= width:
-            raise InputError(f"{tensors.SEQUENCE_LENGTH}: {length} is not in 0..{width}")
+            raise InputError(
+                f"{tensors.SEQUENCE_LENGTH} must be between 0 and {width}; got {length}"
+            )
     return [row[:length] for row, length in zip(rows, flat_lengths, strict=True)]
 
 
 def _context_lengths(context: Array, sequences: list[list[int]], batch: int) -> list[int]:
     """Return the context length of every sequence; the beams of a prompt share one."""
     if context.size != batch:
-        raise InputError(f"{tensors.CONTEXT_LENGTH}: {context.size} values for a batch of {batch}")
+        raise InputError(f"{tensors.CONTEXT_LENGTH} must have {batch} values; got {context.size}")
     beams = len(sequences) // max(batch, 1)
     lengths = [length for length in context.reshape(-1).tolist() for _ in range(beams)]
     for length, ids in zip(lengths, sequences, strict=True):
         if not 0 <= length <= len(ids):
-            raise InputError(f"{tensors.CONTEXT_LENGTH}: {length} is not in 0..{len(ids)}")
+            raise InputError(
+                f"{tensors.CONTEXT_LENGTH} must be between 0 and {len(ids)}; got {length}"
+            )
     return lengths

@@ -128,8 +128,8 @@ class Preprocessor:
             count = len(self._encode(beginning, special))
             if count > 2 * most:  # the cut changes a token or two, not half of them
                 raise InputError(
-                    f"{name}: the first {len(beginning)} of its {len(text)} characters are {count} "
-                    f"tokens, at most {most} fit"
+                    f"{name} has {count} tokens in the first {len(beginning)} of its {len(text)} "
+                    f"characters; the limit is {most}"
                 )
         return self._encode(text, special)
 
@@ -160,11 +160,11 @@ class Preprocessor:
             return np.empty((_batch(inputs), 0), np.float32)
         if words is None or weights is None or words.shape != weights.shape:
             raise InputError(
-                f"{tensors.EMBEDDING_BIAS_WORDS}, {tensors.EMBEDDING_BIAS_WEIGHTS}: "
-                f"every word needs a weight, every weight a word"
+                f"{tensors.EMBEDDING_BIAS_WEIGHTS} must have one value per item of "
+                f"{tensors.EMBEDDING_BIAS_WORDS}"
             )
         if np.isnan(weights).any():
-            raise InputError(f"{tensors.EMBEDDING_BIAS_WEIGHTS}: a weight is not a number")
+            raise InputError(f"{tensors.EMBEDDING_BIAS_WEIGHTS} must not be NaN")
         texts = _texts(inputs, tensors.EMBEDDING_BIAS_WORDS)
         return embedding_bias(self._tokenizer, texts, weights, self._settings.vocab_size)
 
@@ -172,7 +172,7 @@ class Preprocessor:
 def required(inputs: Mapping[str, Array], name: str) -> Array:
     """Return an input that Triton lets a request omit; raises InputError."""
     if name not in inputs:
-        raise InputError(f"{name}: missing")
+        raise InputError(f"{name} is missing")
     return inputs[name]
 
 
@@ -181,14 +181,16 @@ def _check(inputs: Mapping[str, Array]) -> None:
     required(inputs, tensors.QUERY)
     for image in IMAGES:
         if image in inputs:
-            raise InputError(f"{image}: this model takes text only")
+            raise InputError(f"{image} isn't supported: this model accepts text only")
     batch = _batch(inputs)
     for name, array in inputs.items():
         if array.shape[0] != batch:
-            raise InputError(f"{name}: {array.shape[0]} rows for {batch} prompts")
+            raise InputError(f"{name} must have {batch} rows, one per prompt; got {array.shape[0]}")
     for query in TEXTS:
         if query in inputs and inputs[query].shape != (batch, 1):
-            raise InputError(f"{query}: shape is {list(inputs[query].shape)}, not [{batch}, 1]")
+            raise InputError(
+                f"{query} must have shape [{batch}, 1]; got {list(inputs[query].shape)}"
+            )
 
 
 def _check_sizes(inputs: Mapping[str, Array], settings: TokenizerSettings) -> None:
@@ -196,20 +198,18 @@ def _check_sizes(inputs: Mapping[str, Array], settings: TokenizerSettings) -> No
     for name in TEXTS:
         longest = max((len(text) for text in inputs.get(name, np.empty(0, object)).flat), default=0)
         if 0 < settings.max_text_bytes < longest:
-            raise InputError(
-                f"{name}: {longest} bytes given, at most {settings.max_text_bytes} are taken"
-            )
+            raise InputError(f"{name} has {longest} bytes; the limit is {settings.max_text_bytes}")
     lists = {name: inputs[name] for name in WORD_LISTS if name in inputs}
     for name, words in lists.items():
         if 0 < settings.max_words * len(words) < words.size:
             raise InputError(
-                f"{name}: {words.size // len(words)} words given for a prompt, at most "
-                f"{settings.max_words} are taken"
+                f"{name} has {words.size // len(words)} words per prompt; the limit is "
+                f"{settings.max_words}"
             )
     size = sum(len(word) for words in lists.values() for word in words.flat)
     if 0 < settings.max_words_bytes < size:
         raise InputError(
-            f"{', '.join(lists)}: {size} bytes given, at most {settings.max_words_bytes} are taken"
+            f"{' and '.join(lists)}: {size} bytes in total; the limit is {settings.max_words_bytes}"
         )
 
 
@@ -222,7 +222,10 @@ def _texts(inputs: Mapping[str, Array], name: str) -> list[list[str]]:
     try:
         return [[raw.decode("utf-8") for raw in row] for row in inputs[name]]
     except UnicodeDecodeError as error:
-        raise InputError(f"{name}: no valid UTF-8 at byte {error.start}") from error
+        raise InputError(
+            f"{name} must be UTF-8; got byte {error.object[error.start]:#04x} at position "
+            f"{error.start}"
+        ) from error
 
 
 def _ids_or(inputs: Mapping[str, Array], name: str, default: int) -> Array:

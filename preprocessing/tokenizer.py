@@ -28,7 +28,7 @@ TOKEN_LISTS = ("additional_special_tokens", "extra_special_tokens")
 def load_tokenizer(folder: Path) -> Tokenizer:
     """Load the tokenizer of a folder; raises TokenizerError."""
     if not folder.is_dir():
-        raise TokenizerError(f"tokenizer folder '{folder}' does not exist")
+        raise TokenizerError(f"tokenizer folder '{folder}' doesn't exist")
     config = read_json(folder / "tokenizer_config.json")
     tokenizer = _read_tokenizer(folder, config)
     _add_configured_tokens(tokenizer, folder, config)
@@ -76,9 +76,9 @@ def read_json(path: Path) -> dict[str, Any]:
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
-        raise TokenizerError(f"'{path}' is not JSON: {error}") from error
+        raise TokenizerError(f"can't read '{path}': {error}") from error
     if not isinstance(content, dict):
-        raise TokenizerError(f"'{path}' holds no JSON object")
+        raise TokenizerError(f"'{path}' must be a JSON object")
     return content
 
 
@@ -88,13 +88,13 @@ def _read_tokenizer(folder: Path, config: dict[str, Any]) -> Tokenizer:
         if _is_gpt2(folder, config):
             return _gpt2_tokenizer(folder, config)
         raise TokenizerError(
-            f"'{folder}' has no tokenizer.json; make one where transformers is installed: "
+            f"'{folder}' has no tokenizer.json; create it with transformers: "
             f"AutoTokenizer.from_pretrained(DIR).save_pretrained(DIR)"
         )
     try:
         return Tokenizer.from_file(str(path))
     except Exception as error:  # the library raises no narrower one
-        raise TokenizerError(f"'{path}' cannot be read: {' '.join(str(error).split())}") from error
+        raise TokenizerError(f"can't read '{path}': {' '.join(str(error).split())}") from error
 
 
 def _is_gpt2(folder: Path, config: dict[str, Any]) -> bool:
@@ -116,7 +116,7 @@ def _gpt2_tokenizer(folder: Path, config: dict[str, Any]) -> Tokenizer:
         model = models.BPE.from_file(str(folder / "vocab.json"), str(folder / "merges.txt"))
     except Exception as error:  # the library raises no narrower one
         raise TokenizerError(
-            f"'{folder}': vocab.json, merges.txt cannot be read: {error}"
+            f"can't read vocab.json and merges.txt in '{folder}': {error}"
         ) from error
     tokenizer = Tokenizer(model)
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(
@@ -144,8 +144,8 @@ def _add_configured_tokens(tokenizer: Tokenizer, folder: Path, config: dict[str,
         tokenizer.add_tokens([token])
         if tokenizer.token_to_id(token.content) != token_id:
             raise TokenizerError(
-                f"'{folder}': tokenizer_config.json says token '{token.content}' is id {token_id}, "
-                f"tokenizer.json makes it {tokenizer.token_to_id(token.content)}"
+                f"'{folder}': token '{token.content}' has id {token_id} in tokenizer_config.json "
+                f"but {tokenizer.token_to_id(token.content)} in tokenizer.json"
             )
 
 

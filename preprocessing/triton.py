@@ -51,7 +51,9 @@ class ArrayModel(ABC):
             return pb_utils.InferenceResponse(error=wrong)
         except Exception:  # noqa: BLE001  whatever it is, the client gets one line
             pb_utils.Logger.log_error(traceback.format_exc())
-            return pb_utils.InferenceResponse(error=pb_utils.TritonError(f"{self.name} failed"))
+            return pb_utils.InferenceResponse(
+                error=pb_utils.TritonError(f"{self.name} failed; see the server's log")
+            )
         return pb_utils.InferenceResponse([pb_utils.Tensor(n, a) for n, a in outputs.items()])
 
 

@@ -22,13 +22,16 @@ class Bounds(NamedTuple):
         return math.isfinite(value) and self.least <= value <= self.most and value > self.above
 
     def __str__(self) -> str:
-        parts = [
-            (f"at least {self.least:g}", self.least > -math.inf),
-            (f"at most {self.most:g}", self.most < math.inf),
-            (f"above {self.above:g}", self.above > -math.inf),
-            ("finite", True),
-        ]
-        return " and ".join(text for text, holds in parts if holds)
+        """Complete "must be ..." in an error.
+
+        >>> str(Bounds(0, 1)), str(Bounds(above=0)), str(Bounds())
+        ('between 0 and 1', 'greater than 0', 'a finite number')
+        """
+        if math.isfinite(self.least) and math.isfinite(self.most):
+            return f"between {self.least:g} and {self.most:g}"
+        if math.isfinite(self.least):
+            return f"at least {self.least:g}"
+        return f"greater than {self.above:g}" if math.isfinite(self.above) else "a finite number"
 
 
 class Number(NamedTuple):

@@ -150,7 +150,7 @@ def _of_rest(server: TritonServer, trouble: Trouble) -> list[str]:
     if not _eventually(lambda: sum(sample(server).lost.values()) <= trouble.lost):
         faults.append(f"lost calls: {sample(server).lost}, the faults took {trouble.lost}")
     late = ask(server.grpc_url, SoakRequest(STREAM, ("x = 1",), {"max_tokens": 400}, timeout=1000))
-    if "is its time-out" not in late.error:
+    if "exceeded its timeout" not in late.error:
         faults.append(f"a request with a time-out of 1 ms got: {late.error or late.texts}")
     return faults
 

@@ -232,16 +232,16 @@ class Admission:
 
     def _overloaded(self) -> Overloaded:
         return Overloaded(
+            "the server is full: "
             f"{self.running + self._others.running} sequences are running and "
-            f"{self.waiting + self._others.arriving + self._others.waiting} waiting, which is the "
-            "server's limit; try again later"
+            f"{self.waiting + self._others.arriving + self._others.waiting} are waiting; "
+            "try again later"
         )
 
     @staticmethod
     def _never(count: int, most: int) -> BadRequest:
         return BadRequest(
-            f"the request has {count} prompts, but at most {most} can run and wait here at once; "
-            "send fewer per request"
+            f"the request has {count} prompts; the limit is {most}; send fewer per request"
         )
 
 

@@ -59,8 +59,8 @@ class ConcurrencyLimiter:
             held = self._waiting_bytes + size
             if self._waiting and held > self._max_waiting_bytes:
                 raise Overloaded(
-                    f"the {self._what} hold {self._waiting_bytes} bytes, of "
-                    f"{self._max_waiting_bytes} that the server keeps for them; try again later"
+                    f"{self._waiting_bytes} bytes of {self._what} are waiting; the limit is "
+                    f"{self._max_waiting_bytes}; try again later"
                 )
             self._waiting.append(permit)
             self._waiting_bytes = held

@@ -281,7 +281,7 @@ def make(request: Request, context: DrafterContext) -> DraftModel:
     """Return the drafter for one request; raise ValueError if there is no draft engine."""
     settings = context.settings
     if settings.draft is None:
-        raise ValueError("there is no draft engine")
+        raise ValueError("this drafter needs a draft engine")
     length: FixedLength | AutoLength
     if request.draft_len != AUTO:
         length = FixedLength(request.draft_len)

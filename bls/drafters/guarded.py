@@ -106,7 +106,7 @@ class GuardedDrafter(Drafter):
         except StopIteration as returned:
             draft: Draft = returned.value
             return draft
-        raise self._fault("it calls an engine; set samples_from_draft_model in its row")
+        raise self._fault("it calls an engine; set samples_from_draft_model in its DRAFTER")
 
     def _calls_alone(self, steps: Generator[Any, Any, Any]) -> Generator[Any, Any, Any]:
         """Forward the draft model calls that steps yield, and nothing else."""
@@ -128,17 +128,22 @@ class GuardedDrafter(Drafter):
             return AwaitAhead(float(effect.timeout))
         if not isinstance(effect, EngineCall):
             what = type(effect).__name__
-            raise self._fault(f"it yields {what}; only calls of the draft model are allowed")
+            raise self._fault(f"it may only yield calls of the draft model; got {what}")
         if effect.engine != DRAFT:
-            raise self._fault(f"it calls the {effect.engine}, not the {DRAFT}")
+            raise self._fault(f"it may only call the {DRAFT} engine; got {effect.engine}")
         if not (_is_row(effect.context) and isinstance(effect.max_new_tokens, int)):
-            raise self._fault("its call needs a row of token ids and a number of tokens")
+            raise self._fault(
+                "its call's context must be a 1-D array of ids, and its max_new_tokens an int"
+            )
         if not 0 <= effect.seed < 2**64:
-            raise self._fault("its call's seed is not in 0..2^64-1")
+            raise self._fault(f"its call's seed must be between 0 and 2^64-1; got {effect.seed}")
         if not 0 < effect.max_new_tokens < 2**31:
-            raise self._fault("its call's max_new_tokens is not in 1..2^31-1")
+            raise self._fault(
+                "its call's max_new_tokens must be between 1 and 2^31-1; "
+                f"got {effect.max_new_tokens}"
+            )
         if len(effect.context) and not 0 <= effect.context.min() <= effect.context.max() < 2**31:
-            raise self._fault("its call's context has ids outside 0..2^31-1")
+            raise self._fault("the ids of its call's context must be between 0 and 2^31-1")
         return effect._replace(
             context=effect.context.astype(np.int32, copy=False),
             seed=int(effect.seed),
@@ -149,25 +154,25 @@ class GuardedDrafter(Drafter):
     def _checked(self, draft: Draft, sequence: Sequence, limit: int) -> Draft:
         """Return the draft, cut after an end of sequence and labeled with the name of a drafter."""
         if not isinstance(draft, Draft):
-            raise self._fault(f"it proposed a {type(draft).__name__}, not a Draft")
+            raise self._fault(f"it must return a Draft; got {type(draft).__name__}")
         given = (draft.logits, draft.plan, draft.answer)
         of_draft_model = draft.drafted_ahead or any(thing is not None for thing in given)
         if of_draft_model and not self._kind.samples_from_draft_model:
             raise self._fault(
-                "its draft has fields of the draft model (logits, plan, answer); set "
-                "samples_from_draft_model in its row"
+                "its draft sets logits, plan, answer or drafted_ahead; set "
+                "samples_from_draft_model in its DRAFTER"
             )
         if not (isinstance(draft.plain_tokens, int) and draft.plain_tokens >= 0):
-            raise self._fault("its draft's plain_tokens is not a whole number of at least 0")
+            raise self._fault("its draft's plain_tokens must be an int of at least 0")
         if len(draft) > limit:
-            raise self._fault(f"it proposed {len(draft)} tokens, at most {limit} may be verified")
+            raise self._fault(f"its draft has {len(draft)} tokens; the limit is {limit}")
         if not len(draft):
             return draft
         tokens = np.asarray(draft.tokens)
         if not _is_row(tokens):
-            raise self._fault("its draft tokens are not one row of whole numbers")
+            raise self._fault("its draft tokens must be a 1-D array of ints")
         if not ((tokens >= 0) & (tokens < self._vocab_size)).all():
-            raise self._fault(f"its draft tokens are not in 0..{self._vocab_size - 1}")
+            raise self._fault(f"its draft tokens must be between 0 and {self._vocab_size - 1}")
         tokens = tokens.astype(np.int32)
         if draft.logits is None:
             tokens = sequence.up_to_end(tokens)

@@ -24,17 +24,17 @@ class DrafterModuleError(ValueError):
 def read_kind(path: Path) -> DrafterKind:
     """Import a file and return its row; raise DrafterModuleError."""
     if not path.is_file():
-        raise DrafterModuleError(f"no file {path}")
+        raise DrafterModuleError(f"{path} isn't a file")
     module = _imported(path)
     kind = getattr(module, ROW, None)
     if not isinstance(kind, DrafterKind):
-        raise DrafterModuleError(f"{path} has no row; define {ROW} = DrafterKind(...)")
+        raise DrafterModuleError(f"{path} has no {ROW}; define {ROW} = DrafterKind(...)")
     if not callable(getattr(module, MAKE, None)):
-        raise DrafterModuleError(f"{path} has no function {MAKE}(request, context)")
+        raise DrafterModuleError(f"{path} has no function {MAKE}; define {MAKE}(request, context)")
     if kind.module != module.__name__:
-        raise DrafterModuleError(f"{path}: {ROW}: its module must be __name__")
+        raise DrafterModuleError(f"{path}: {ROW}.module must be __name__; got {kind.module!r}")
     if kind.in_engine:
-        raise DrafterModuleError(f"{path}: {ROW}: remove in_engine; it is for engines only")
+        raise DrafterModuleError(f"{path}: {ROW}.in_engine is for built-in engines only; remove it")
     return kind
 
 
@@ -45,8 +45,8 @@ def with_settings(kind: DrafterKind, given: Mapping[str, Any]) -> DrafterKind:
     known = [f.name for f in dataclasses.fields(kind.settings)] if kind.settings else []
     for key in given:
         if key not in known:
-            hint = f"known are {', '.join(known)}" if known else f"'{kind.name}' has none"
-            raise DrafterModuleError(f"unknown setting '{key}'; {hint}")
+            hint = f"choose one of: {', '.join(known)}" if known else f"'{kind.name}' has none"
+            raise DrafterModuleError(f"setting '{key}' isn't known; {hint}")
     try:
         return dataclasses.replace(kind, settings=dataclasses.replace(kind.settings, **given))
     except Exception as error:
@@ -65,12 +65,12 @@ def described(error: BaseException) -> str:
 def _imported(path: Path) -> ModuleType:
     spec = spec_from_file_location(f"tandem_drafter_{path.stem}", path)
     if spec is None or spec.loader is None:
-        raise DrafterModuleError(f"{path} is not a Python file; its name must end in .py")
+        raise DrafterModuleError(f"{path} must be a Python file; its name must end in .py")
     module = module_from_spec(spec)
     sys.modules[spec.name] = module  # `make` is found there, and dataclasses look there for types
     try:
         spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:
         del sys.modules[spec.name]
-        raise DrafterModuleError(f"{path} raises {described(error)}") from error
+        raise DrafterModuleError(f"can't import {path}: {described(error)}") from error
     return module

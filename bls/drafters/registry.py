@@ -46,7 +46,10 @@ class DrafterKind:
 
     def __post_init__(self) -> None:
         if not self.name.isidentifier():
-            raise ValueError(f"'{self.name}' is not a drafter's name; use letters, digits and _")
+            raise ValueError(
+                "a drafter's name must be a Python identifier (letters, digits and _); "
+                f"got {self.name!r}"
+            )
 
     def make(self, request: Request, context: DrafterContext) -> Drafter:
         drafter: Drafter = import_module(self.module).make(request, context)
@@ -119,5 +122,5 @@ def refuse_taken(kind: DrafterKind, names: Iterable[DrafterName]) -> None:
     taken = list(names)
     if kind.name in taken:
         raise DrafterExists(
-            f"a drafter '{kind.name}' exists; choose a name other than {', '.join(taken)}"
+            f"drafter '{kind.name}' already exists; choose a name other than {', '.join(taken)}"
         )

@@ -192,9 +192,11 @@ class ByGuide(Guidance):
             return act()
         except TokenForbidden as error:
             model = self._settings.target.model
-            raise EngineCallError(model, f"it returned what its mask forbids: {error}") from error
+            raise EngineCallError(
+                model, f"it returned a token that its mask forbids: {error}"
+            ) from error
         except GuideError as error:
-            raise GuideFailed(f"the guide cannot be followed any further: {error}") from error
+            raise GuideFailed(f"the guide can't be followed any further: {error}") from error
 
 
 def method_of(request: Request, settings: LoopSettings) -> Method:

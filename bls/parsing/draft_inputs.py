@@ -29,7 +29,7 @@ DRAFTING = (
     tensors.DRAFT_ACCEPTANCE_THRESHOLD,
 )
 PREDICTIONS = (tensors.PREDICTION, tensors.PREDICTION_IDS)
-IN_ENGINE = "is not supported: the target drafts by itself"
+IN_ENGINE = "isn't supported: the target drafts by itself"
 MAX_POOL_NAME_BYTES = 256  # of UTF-8
 
 
@@ -54,7 +54,7 @@ class DraftInputs:
         ahead = self._draft_ahead(row, drafter, guided=request.guide is not None)
         pool = self._lookup_pool(row)
         if drafter.in_engine and asked == 0:
-            raise BadRequest(f"input '{tensors.NUM_DRAFT_TOKENS}': 0 given, {IN_ENGINE}")
+            raise BadRequest(f"input '{tensors.NUM_DRAFT_TOKENS}' {IN_ENGINE}")
         if drafter is CONTROL or asked == 0:
             return replace(request, drafter=CONTROL.name)
         self._inputs.refuse_unless(
@@ -65,7 +65,7 @@ class DraftInputs:
                 tensors.MAX_MATCHING_NGRAM_SIZE,
                 tensors.LOOKUP_POOL,
             ),
-            f"needs '{tensors.DRAFTER}' to be {_those(lambda kind: kind.looks_up)}",
+            f"requires '{tensors.DRAFTER}' to be {_those(lambda kind: kind.looks_up)}",
         )
         use_logits = self._uses_logits(row, drafter)
         return replace(
@@ -104,8 +104,8 @@ class DraftInputs:
         known = self._settings.drafters
         if name not in known:
             raise BadRequest(
-                f"input '{tensors.DRAFTER}': {quoted(name)} given, this deployment has "
-                f"{', '.join(known)}"
+                f"input '{tensors.DRAFTER}' must be one of {', '.join(known)} in this deployment; "
+                f"got {quoted(name)}"
             )
         drafter = DRAFTERS[name]
         self._inputs.refuse_unless(
@@ -122,7 +122,7 @@ class DraftInputs:
             drafter.looks_up or drafter is CONTROL,
             row,
             PREDICTIONS,
-            f"needs '{tensors.DRAFTER}' to be {_those(lambda kind: kind.looks_up)}",
+            f"requires '{tensors.DRAFTER}' to be {_those(lambda kind: kind.looks_up)}",
         )
         return drafter
 
@@ -144,24 +144,24 @@ class DraftInputs:
             return self._settings.draft_ahead
         if given[0] not in DRAFT_AHEAD:
             raise BadRequest(
-                f"input '{tensors.DRAFT_AHEAD}': {quoted(given[0])} given, must be "
-                f"{', '.join(DRAFT_AHEAD)}"
+                f"input '{tensors.DRAFT_AHEAD}' must be one of {', '.join(DRAFT_AHEAD)}; "
+                f"got {quoted(given[0])}"
             )
         ahead = DRAFT_AHEAD[given[0]]
         if ahead and not drafter.samples_from_draft_model:
             raise BadRequest(
-                f"input '{tensors.DRAFT_AHEAD}' needs '{tensors.DRAFTER}' to be "
+                f"input '{tensors.DRAFT_AHEAD}' requires '{tensors.DRAFTER}' to be "
                 f"{_those(lambda kind: kind.samples_from_draft_model)}"
             )
         if ahead and not self._settings.draft_branches:
             raise BadRequest(
-                f"input '{tensors.DRAFT_AHEAD}': true given, but this deployment's draft engine "
-                "cannot draft ahead; send auto or false"
+                f"input '{tensors.DRAFT_AHEAD}' can't be true: this deployment's draft engine "
+                "doesn't draft ahead; send auto or false"
             )
         if ahead and guided:
             raise BadRequest(
-                f"input '{tensors.DRAFT_AHEAD}': true given, but guided answers are not drafted "
-                "ahead; send auto or false"
+                f"input '{tensors.DRAFT_AHEAD}' can't be true in a guided request; send auto or "
+                "false"
             )
         return ahead
 
@@ -172,13 +172,13 @@ class DraftInputs:
             return None
         if not self._settings.max_pool_tokens:
             raise BadRequest(
-                f"input '{tensors.LOOKUP_POOL}' is not supported by this deployment: "
-                "decoding.prompt_lookup.max_pool_tokens of its profile is 0"
+                f"input '{tensors.LOOKUP_POOL}' isn't supported by this deployment: its profile "
+                "sets decoding.prompt_lookup.max_pool_tokens to 0"
             )
         if not 1 <= len(given[0]) <= MAX_POOL_NAME_BYTES:
             raise BadRequest(
-                f"input '{tensors.LOOKUP_POOL}': a name of {len(given[0])} bytes given, must have "
-                f"1..{MAX_POOL_NAME_BYTES}"
+                f"input '{tensors.LOOKUP_POOL}' must have between 1 and {MAX_POOL_NAME_BYTES} "
+                f"bytes; got {len(given[0])}"
             )
         return self._inputs.strings(tensors.LOOKUP_POOL, row)[0]
 
@@ -189,8 +189,9 @@ class DraftInputs:
             samples,
             row,
             (tensors.USE_DRAFT_LOGITS,),
-            f"needs '{tensors.DRAFTER}' to be {_those(lambda kind: kind.samples_from_draft_model)}"
-            f": '{drafter.name}' has no logits",
+            f"requires '{tensors.DRAFTER}' to be "
+            f"{_those(lambda kind: kind.samples_from_draft_model)}: "
+            f"'{drafter.name}' has no logits",
         )
         uses = samples and self._inputs.flag(
             tensors.USE_DRAFT_LOGITS, row, self._settings.use_draft_logits
@@ -209,7 +210,7 @@ class DraftInputs:
             self._inputs.flag(tensors.USE_DRAFT_LOGITS, row, self._settings.use_draft_logits),
             row,
             (tensors.DRAFT_ACCEPTANCE_THRESHOLD,),
-            f"needs '{tensors.USE_DRAFT_LOGITS}' to be true: without logits, ids are compared",
+            f"requires '{tensors.USE_DRAFT_LOGITS}' to be true",
         )
         return self._settings.draft_acceptance_threshold if threshold is None else threshold
 

@@ -23,13 +23,12 @@ def check_guides(inputs: Mapping[str, NDArray[Any]], max_bytes: int) -> None:
     longest = max((len(text) for texts in given for text in texts.flat), default=0)
     if longest and not max_bytes:
         raise GuideRefused(
-            f"input '{TYPE}' is not supported by this deployment: limits.max_guide_bytes of its "
-            "profile is 0"
+            f"input '{TYPE}' isn't supported by this deployment: its profile sets "
+            "limits.max_guide_bytes to 0"
         )
     if longest > max_bytes:
         raise GuideRefused(
-            f"input '{TEXT}': {longest} bytes given, at most {max_bytes} are taken; send a "
-            "shorter guide"
+            f"input '{TEXT}' has {longest} bytes; the limit is {max_bytes}; send a shorter guide"
         )
 
 
@@ -38,17 +37,17 @@ def guide_of(inputs: Inputs, row: int) -> Guide | None:
     kind, text = (_only(inputs, tensor, row) for tensor in (TYPE, TEXT))
     if not kind:
         if text:
-            raise BadRequest(f"input '{TEXT}' needs '{TYPE}': {', '.join(KINDS)}")
+            raise BadRequest(f"input '{TYPE}' is missing; send one of {', '.join(KINDS)}")
         return None
     if kind not in KINDS:
-        raise BadRequest(f"input '{TYPE}': {quoted(kind)} given, must be {', '.join(KINDS)}")
+        raise BadRequest(f"input '{TYPE}' must be one of {', '.join(KINDS)}; got {quoted(kind)}")
     if not text and kind != WITHOUT_TEXT:
-        raise BadRequest(f"input '{TEXT}' is missing; send the guide that '{TYPE}' {kind} means")
+        raise BadRequest(f"input '{TEXT}' is missing; '{TYPE}' {kind} requires it")
     return Guide(kind, text)
 
 
 def _only(inputs: Inputs, tensor: Tensor, row: int) -> str:
     values = inputs.strings(tensor, row)
     if len(values) > 1:
-        raise BadRequest(f"input '{tensor}': {len(values)} values given for a prompt, send one")
+        raise BadRequest(f"input '{tensor}' must have one value per prompt; got {len(values)}")
     return values[0] if values else ""

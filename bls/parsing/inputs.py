@@ -42,8 +42,8 @@ class Inputs:
         for name, array in arrays.items():
             if len(array) != self.batch_size:
                 raise BadRequest(
-                    f"input '{name}': {len(array)} rows given, the request has "
-                    f"{self.batch_size} prompts"
+                    f"input '{name}' must have {self.batch_size} rows, one per prompt; "
+                    f"got {len(array)}"
                 )
 
     def __contains__(self, tensor: Tensor) -> bool:
@@ -69,14 +69,14 @@ class Inputs:
         if value is None:
             return None
         if not least <= value <= most:
-            raise BadRequest(f"input '{tensor}': {value} given, must lie in {least}..{most}")
+            raise BadRequest(f"input '{tensor}' must be between {least} and {most}; got {value}")
         return int(value)
 
     def number(self, tensor: Tensor, row: int, bounds: Bounds) -> float | None:
         """Return a prompt's number; None if the input is missing."""
         value = self.scalar(tensor, row, None)
         if value is not None and not bounds.hold(value):
-            raise BadRequest(f"input '{tensor}': {value:g} given, must be {bounds}")
+            raise BadRequest(f"input '{tensor}' must be {bounds}; got {value:g}")
         number: float | None = value
         return number
 
@@ -86,7 +86,7 @@ class Inputs:
             return default
         values = self.values(tensor, row)
         if len(values) != 1:
-            raise BadRequest(f"input '{tensor}': {len(values)} values given for a prompt, send one")
+            raise BadRequest(f"input '{tensor}' must have one value per prompt; got {len(values)}")
         return values[0].item()
 
     def strings(self, tensor: Tensor, row: int) -> tuple[str, ...]:
@@ -95,7 +95,7 @@ class Inputs:
             return tuple(value.decode() for value in self.values(tensor, row))
         except UnicodeDecodeError as error:
             raise BadRequest(
-                f"input '{tensor}' is not valid UTF-8: byte {error.object[error.start]:#04x} at "
+                f"input '{tensor}' must be UTF-8; got byte {error.object[error.start]:#04x} at "
                 f"position {error.start}"
             ) from error
 
@@ -115,8 +115,8 @@ def refuse_unknown(parameters: str) -> None:
     """
     if len(parameters) > MAX_PARAMETERS_BYTES:
         raise BadRequest(
-            f"{len(parameters)} bytes of parameters given, at most {MAX_PARAMETERS_BYTES} are "
-            "taken; send inputs only"
+            f"the request's parameters have {len(parameters)} bytes; the limit is "
+            f"{MAX_PARAMETERS_BYTES}; send inputs instead"
         )
     names: list[str] = list(tensors.INPUTS)
     for key in json.loads(parameters or "{}"):
@@ -124,7 +124,7 @@ def refuse_unknown(parameters: str) -> None:
             continue
         near = difflib.get_close_matches(key[:LONGEST_QUOTE], names, n=1)
         hint = f"; did you mean '{near[0]}'?" if near else ""
-        raise BadRequest(f"unknown input {quoted(key)}{hint}")
+        raise BadRequest(f"input {quoted(key)} isn't known{hint}")
 
 
 def check_sizes(inputs: Mapping[str, NDArray[Any]], limits: RequestLimits) -> None:
@@ -136,8 +136,8 @@ def check_sizes(inputs: Mapping[str, NDArray[Any]], limits: RequestLimits) -> No
     longest = max((len(text) for text in texts.flat), default=0)
     if limits.max_text_bytes and longest > limits.max_text_bytes:
         raise BadRequest(
-            f"input '{tensors.TEXT_INPUT}': {longest} bytes given, at most {limits.max_text_bytes} "
-            "are taken; shorten the prompt"
+            f"input '{tensors.TEXT_INPUT}' has {longest} bytes; the limit is "
+            f"{limits.max_text_bytes}; shorten the prompt"
         )
     predictions = inputs.get(tensors.PREDICTION, np.empty((0, 1), object))
     longest = max((len(text) for text in predictions.flat), default=0)
@@ -149,15 +149,15 @@ def check_sizes(inputs: Mapping[str, NDArray[Any]], limits: RequestLimits) -> No
     for tensor, words in lists.items():
         if words.size > len(words) * limits.max_words:
             raise BadRequest(
-                f"input '{tensor}': {words.size // len(words)} words given for a prompt, at most "
-                f"{limits.max_words} are taken"
+                f"input '{tensor}' has {words.size // len(words)} words per prompt; the limit is "
+                f"{limits.max_words}"
             )
     size = sum(len(word) for words in lists.values() for word in words.flat)
     if size > limits.max_words_bytes:
-        names = ", ".join(f"'{tensor}'" for tensor in lists)
+        names = " and ".join(f"'{tensor}'" for tensor in lists)
         raise BadRequest(
-            f"input{'s' * (len(lists) > 1)} {names}: {size} bytes given in all, at most "
-            f"{limits.max_words_bytes} are taken"
+            f"input{'s' * (len(lists) > 1)} {names}: {size} bytes in total; the limit is "
+            f"{limits.max_words_bytes}"
         )
 
 

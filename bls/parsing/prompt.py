@@ -132,8 +132,8 @@ def check_logits(
         ]
         raise BadRequest(
             f"input{'s' * (len(wanted) > 1)} {' and '.join(wanted)}: up to {size} bytes of logits "
-            f"({len(max_tokens)} prompts of {rows} rows of {width}), an answer holds "
-            f"at most {settings.max_logits_bytes}; ask for fewer tokens or prompts"
+            f"(shape {[len(max_tokens), rows, width]}); the limit is {settings.max_logits_bytes}; "
+            "request fewer tokens or send fewer prompts"
         )
 
 
@@ -170,10 +170,10 @@ def _check_length(prompt_length: int, max_tokens: int, target: EngineSettings) -
     """Reject what is too long, because engines cut it silently."""
     limit = target.max_seq_len - target.max_draft_len
     if prompt_length < 1:
-        raise BadRequest(f"input '{tensors.TEXT_INPUT}' gives no tokens; send some text")
+        raise BadRequest(f"input '{tensors.TEXT_INPUT}' must have at least one token; got none")
     if prompt_length + max_tokens > limit:
         raise BadRequest(
-            f"input '{tensors.MAX_TOKENS}': {prompt_length} prompt tokens and {max_tokens} new "
-            f"ones exceed {limit}, which is max_seq_len {target.max_seq_len} less room for "
-            f"{target.max_draft_len} draft tokens"
+            f"input '{tensors.MAX_TOKENS}' is {max_tokens} and the prompt has {prompt_length} "
+            f"tokens; the limit is {limit} in total (max_seq_len {target.max_seq_len} minus "
+            f"max_draft_len {target.max_draft_len})"
         )

@@ -64,7 +64,7 @@ class RequestParser:
         check_guides(inputs, settings.max_guide_bytes)
         for tensor in UNSUPPORTED:
             if inputs.get(tensor, np.empty(0)).size:
-                raise BadRequest(f"input '{tensor}' is not supported by this deployment")
+                raise BadRequest(f"input '{tensor}' isn't supported by this deployment")
         self._inputs = Inputs(inputs)
         self._settings = settings
         self._draft_inputs = DraftInputs(self._inputs, settings)
@@ -116,16 +116,13 @@ class RequestParser:
         count = given.pop()
         flags = (tensors.RETURN_LOG_PROBS, tensors.RETURN_PROMPT_LOG_PROBS)
         if count and not any(self._inputs.flag(flag, row) for flag in flags for row in self._rows):
-            raise BadRequest(f"input '{tensor}' needs '{flags[0]}' or '{flags[1]}' to be true")
+            raise BadRequest(f"input '{tensor}' requires '{flags[0]}' or '{flags[1]}' to be true")
         return self._if_reported(count, self._settings.target.capabilities.top_log_probs, tensor)
 
     def _if_reported(self, asked: Asked, can: bool, tensor: Tensor) -> Asked:
         """Return the requested value; reject it if the target doesn't report it."""
         if asked and not can:
-            raise BadRequest(
-                f"input '{tensor}' is not supported by this deployment: its target engine does not "
-                "tell them"
-            )
+            raise BadRequest(f"input '{tensor}' isn't supported by this deployment's target engine")
         return asked
 
     def prompts(self, options: Options) -> list[Prompt]:
@@ -137,7 +134,7 @@ class RequestParser:
 
     def _require_prompts(self) -> None:
         if not self._rows:
-            raise BadRequest(f"input '{tensors.TEXT_INPUT}' is missing; send one prompt or more")
+            raise BadRequest(f"input '{tensors.TEXT_INPUT}' is missing; send at least one prompt")
 
     def _prompt(self, row: int, options: Options) -> Prompt:
         self._refuse_beams(row)
@@ -168,7 +165,7 @@ class RequestParser:
         )
         if max_tokens is None:
             raise BadRequest(
-                f"input '{tensors.MAX_TOKENS}' is missing; send how many tokens to add"
+                f"input '{tensors.MAX_TOKENS}' is missing; send the maximum length of the output"
             )
         seed = self._seed(row)
         request = Request(
@@ -200,10 +197,10 @@ class RequestParser:
             raise BadRequest(f"input '{tensors.TEXT_INPUT}' is missing; send the prompt")
         if texts and has_ids:
             raise BadRequest(
-                f"inputs '{tensors.TEXT_INPUT}' and '{tensors.INPUT_IDS}' are both given; send one"
+                f"send input '{tensors.TEXT_INPUT}' or input '{tensors.INPUT_IDS}', not both"
             )
         if texts and not texts[0]:
-            raise BadRequest(f"input '{tensors.TEXT_INPUT}' is empty; send at least one character")
+            raise BadRequest(f"input '{tensors.TEXT_INPUT}' must not be empty")
         bias_words = self._inputs.strings(tensors.EMBEDDING_BIAS_WORDS, row)
         return TokenizerInputs(
             text=texts[0] if texts else "",
@@ -217,11 +214,11 @@ class RequestParser:
         weights = self._inputs.values(tensors.EMBEDDING_BIAS_WEIGHTS, row)
         if len(weights) != count:
             raise BadRequest(
-                f"input '{tensors.EMBEDDING_BIAS_WEIGHTS}': {len(weights)} weights for {count} "
-                f"'{tensors.EMBEDDING_BIAS_WORDS}'; send one per word"
+                f"input '{tensors.EMBEDDING_BIAS_WEIGHTS}' must have {count} values, one per "
+                f"item of '{tensors.EMBEDDING_BIAS_WORDS}'; got {len(weights)}"
             )
         if not np.isfinite(weights).all():
-            raise BadRequest(f"input '{tensors.EMBEDDING_BIAS_WEIGHTS}' must be finite numbers")
+            raise BadRequest(f"input '{tensors.EMBEDDING_BIAS_WEIGHTS}' must have finite values")
         return tuple(weights.tolist())
 
     def _logit_bias(self, row: int) -> LogitBias | None:
@@ -229,19 +226,19 @@ class RequestParser:
         values = self._inputs.values(tensors.LOGIT_BIAS_VALUES, row)
         if len(ids) != len(values):
             raise BadRequest(
-                f"input '{tensors.LOGIT_BIAS_VALUES}': {len(values)} values for {len(ids)} "
-                f"'{tensors.LOGIT_BIAS_IDS}'; send one per id"
+                f"input '{tensors.LOGIT_BIAS_VALUES}' must have {len(ids)} values, one per "
+                f"item of '{tensors.LOGIT_BIAS_IDS}'; got {len(values)}"
             )
         if not len(ids):
             return None
         if len(ids) > self._settings.target.vocab_size:
             raise BadRequest(
-                f"input '{tensors.LOGIT_BIAS_IDS}': {len(ids)} ids given, the vocabulary has "
-                f"{self._settings.target.vocab_size}"
+                f"input '{tensors.LOGIT_BIAS_IDS}' has {len(ids)} ids; the limit is "
+                f"{self._settings.target.vocab_size}, the size of the vocabulary"
             )
         self._check_ids(tensors.LOGIT_BIAS_IDS, ids)
         if not np.isfinite(values).all():
-            raise BadRequest(f"input '{tensors.LOGIT_BIAS_VALUES}' must be finite numbers")
+            raise BadRequest(f"input '{tensors.LOGIT_BIAS_VALUES}' must have finite values")
         return LogitBias(tuple(ids.tolist()), tuple(values.tolist()))
 
     def _check_ids(self, tensor: Tensor, ids: TokenIds) -> None:
@@ -250,7 +247,7 @@ class RequestParser:
         if len(wrong):
             named = ", ".join(map(str, wrong[:MOST_NAMED])) + ", ..." * (len(wrong) > MOST_NAMED)
             raise BadRequest(
-                f"input '{tensor}': ids must lie in 0..{vocab_size - 1}, {named} given"
+                f"input '{tensor}' must have ids between 0 and {vocab_size - 1}; got {named}"
             )
 
     def _input_ids(self, row: int) -> TokenIds | None:
@@ -261,11 +258,11 @@ class RequestParser:
             self._settings.target.max_seq_len,
         )
         if not len(values):
-            raise BadRequest(f"input '{tensors.INPUT_IDS}' is empty; send at least one id")
+            raise BadRequest(f"input '{tensors.INPUT_IDS}' must not be empty")
         if len(values) > longest:
             raise BadRequest(
-                f"input '{tensors.INPUT_IDS}': {len(values)} ids given for a prompt, more than "
-                f"max_seq_len, {longest}"
+                f"input '{tensors.INPUT_IDS}' has {len(values)} ids per prompt; the limit is "
+                f"{longest} (max_seq_len)"
             )
         ids: TokenIds = values.astype(np.int32)
         self._check_ids(tensors.INPUT_IDS, ids)
@@ -284,12 +281,12 @@ class RequestParser:
 
     def _refuse_beams(self, row: int) -> None:
         for tensor, instead in (
-            (tensors.BEAM_WIDTH, "speculative decoding verifies one continuation"),
-            (tensors.NUM_RETURN_SEQUENCES, "send the prompt several times with different seeds"),
+            (tensors.BEAM_WIDTH, "beam search isn't supported"),
+            (tensors.NUM_RETURN_SEQUENCES, "send the prompt once per answer, with different seeds"),
         ):
             value = self._inputs.integer(tensor, row, 1, 2**31 - 1)
             if value is not None and value > 1:
-                raise BadRequest(f"input '{tensor}': {value} given, only 1 is supported: {instead}")
+                raise BadRequest(f"input '{tensor}' must be 1; got {value}; {instead}")
 
     def _sampling(self, row: int, seed: int) -> Sampling:
         """Read the sampling numbers.
@@ -313,8 +310,7 @@ class RequestParser:
         for role, engine in (("target", self._settings.target), ("draft", self._settings.draft)):
             if engine is not None and not getattr(engine.capabilities, capability):
                 raise BadRequest(
-                    f"input '{tensor}' is not supported by this deployment: its {role} engine "
-                    "ignores it"
+                    f"input '{tensor}' isn't supported by this deployment's {role} engine"
                 )
 
     def _end_ids(self, row: int) -> tuple[int, ...]:
@@ -330,7 +326,7 @@ class RequestParser:
         )
         if seed is not None and alias is not None and seed != alias:
             raise BadRequest(
-                f"inputs '{tensors.SEED}' and '{tensors.RANDOM_SEED}' differ; they mean the same"
+                f"send input '{tensors.SEED}' or its alias '{tensors.RANDOM_SEED}', not both"
             )
         given = alias if seed is None else seed
         return None if given is None else int(given)

@@ -23,7 +23,7 @@ def in_background(
     try:
         threading.Thread(target=work, daemon=True).start()
     except RuntimeError as error:
-        overloaded = Overloaded("the server can start no more threads; try again later")
+        overloaded = Overloaded("the server can't start another thread; try again later")
         if refused is None:
             raise overloaded from error
         refused(overloaded)

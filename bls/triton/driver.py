@@ -121,7 +121,7 @@ class Driver:
             return
         except BaseException as error:  # noqa: BLE001  a panic of a Rust library is no Exception
             log_exception("the decoding loop failed", error)
-            self._end(ServingError("internal error in the decoding loop; see the log"))
+            self._end(ServingError("internal error in the decoding loop; see the server's log"))
 
     def _after(self, effect: Effect) -> Effect:
         """Perform an effect, pass its outcome to the steps and return the next effect."""

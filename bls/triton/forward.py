@@ -98,8 +98,8 @@ class _Forwarded:
         except ServingError as error:
             self.refuse(error)
         except BaseException as error:  # noqa: BLE001  the client must get an answer
-            log_exception("a request could not be forwarded", error)
-            self._sender.refuse("internal error while forwarding; see the server's log")
+            log_exception("failed to forward a request", error)
+            self._sender.refuse("internal error while forwarding the request; see the server's log")
 
     def refuse(self, error: ServingError) -> None:
         """Send an error to the client."""
@@ -142,14 +142,14 @@ class _Forwarded:
         stop = inputs.get(tensors.STOP)
         if stop is not None and stop.as_numpy().any():
             raise BadRequest(
-                f"input '{tensors.STOP}': this model has no requests of its own to stop; send it "
-                f"to '{self._settings.stream_model}'"
+                f"input '{tensors.STOP}' isn't supported by this model; send it to "
+                f"'{self._settings.stream_model}'"
             )
         stream = inputs.get(tensors.STREAM)
         if stream is not None and stream.as_numpy().any():
             raise BadRequest(
-                f"input '{tensors.STREAM}': this model answers once; "
-                f"send the request to '{self._settings.stream_model}' to stream"
+                f"input '{tensors.STREAM}' isn't supported by this model; to stream, send the "
+                f"request to '{self._settings.stream_model}'"
             )
         drafter = self._settings.drafter
         if drafter is not None and tensors.DRAFTER not in inputs and inputs:

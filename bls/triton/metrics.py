@@ -171,7 +171,7 @@ def _grows(key: Key, value: float) -> bool:
     """Return whether a counter accepts the value. If not, that is a bug of ours: log it."""
     if math.isfinite(value) and value >= 0:
         return True
-    log_exception(f"{value} is not an increase of {key[0]}", ValueError(value))
+    log_exception(f"counter {key[0]} can't increase by {value}", ValueError(value))
     return False
 
 

@@ -20,4 +20,4 @@ def parameters_of(request: Any) -> str:
     try:
         return str(request.parameters())
     except UnicodeDecodeError as error:
-        raise BadRequest("the request's id or parameters are not UTF-8; encode them so") from error
+        raise BadRequest("the request's id and parameters must be UTF-8") from error

@@ -93,7 +93,7 @@ class StreamEntry:
         self._ahead_statistics = AheadPlanner(settings, running)
         self._tokenizer = RequestTokenizer(settings, self._clients.calls)
         self._tokenizer_limiter = ConcurrencyLimiter(
-            TOKENIZER_CALLS, settings.max_queue_bytes_each, "texts that wait to be tokenized"
+            TOKENIZER_CALLS, settings.max_queue_bytes_each, "text"
         )
         self._guides = RequestGuides(settings, version_folder, self._metrics.count_refused_guide)
         self._deliveries = Deliveries()
@@ -118,7 +118,7 @@ class StreamEntry:
             except ServingError as error:
                 sender.refuse(error.line, error.code)
             except Exception as error:  # noqa: BLE001  the client must get an answer
-                log_exception("a request could not be read", error)
+                log_exception("failed to read a request", error)
                 sender.refuse("internal error while reading the request; see the server's log")
 
     def finalize(self) -> None:

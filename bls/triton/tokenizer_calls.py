@@ -86,8 +86,8 @@ def tokens_of(response: Any, prompts: Sequence[TokenizerInputs]) -> list[Tokens]
 
 def refusal(error: EngineCallError) -> ServingError:
     """Return the client's error for a tokenizer error: BadRequest if it names an input."""
-    name, _, rest = error.what.partition(": ")
-    return BadRequest(f"input '{INPUTS[name]}': {rest}") if name in INPUTS else error
+    name, _, rest = error.what.partition(" ")
+    return BadRequest(f"input '{INPUTS[name]}' {rest}") if name in INPUTS else error
 
 
 def _special(ids: NDArray[np.int32], count: int) -> tuple[int | None, ...]:

@@ -77,9 +77,9 @@ class Watcher:
             requests = list(self._watched)
         now = time.monotonic()
         for watched in requests:
-            self._try("checking a request failed", partial(self._check, watched, now))
+            self._try("failed to check a request", partial(self._check, watched, now))
         for due in self._after_each_look:
-            self._try("publishing metrics failed", due)
+            self._try("failed to publish metrics", due)
         return len(requests)
 
     def _check(self, watched: Watched, now: float) -> None:

@@ -170,7 +170,7 @@ class EmulatedCall:
         try:
             send()
         except Exception:
-            log.exception("an answer could not be delivered")
+            log.exception("failed to deliver an answer")
             self.open = False
 
     def _take(self, tokens: list[Token]) -> int:

@@ -95,8 +95,8 @@ class EmulatedEngine:
         if cache.blocks_for(max_length) > cache.total_blocks:
             raise RequestError(
                 f"input_ids ({length} tokens) and request_output_len ({request.max_new_tokens}) "
-                f"need {cache.blocks_for(max_length)} KV blocks; kv_cache_tokens holds "
-                f"{cache.total_blocks}"
+                f"need {cache.blocks_for(max_length)} KV blocks; the limit is "
+                f"{cache.total_blocks} (kv_cache_tokens)"
             )
         reused = cache.reuse(request.input_ids, length - 1)
         whole = reused // self._settings.kv_block_tokens
@@ -149,7 +149,7 @@ class EmulatedEngine:
         except RequestError as error:
             self._fail(call, error)
         except Exception as error:
-            log.exception("a step failed")
+            log.exception("an engine step failed")
             self._fail(call, EngineError(f"the engine failed: {type(error).__name__}"))
         return call.open and call.due_ns > self._timer.now_ns()
 
@@ -190,4 +190,4 @@ def _check_emulated(request: EngineRequest) -> None:
         "return_prompt_log_probs": request.return_prompt_log_probs,
         "return_context_logits": request.return_context_logits,
     }
-    refuse(refused, "by the emulated engine")
+    refuse(refused, "by the emulated engine; omit it")

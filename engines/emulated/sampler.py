@@ -142,7 +142,7 @@ class EmulatedSampler:
         own = self._language.row(self.text, may_end=self._may_end(banned))
         allowed = own.without(banned)
         if not len(allowed.tokens):
-            raise RequestError("bad_words_list bans every token that the emulated language has")
+            raise RequestError("bad_words_list bans every token of the emulated language")
         return own, allowed
 
     def _masked_rows(self, banned: Ids) -> tuple[Row, Row]:

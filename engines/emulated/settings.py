@@ -65,19 +65,19 @@ class EmulatedSettings:
             for name in names:
                 value = getattr(self, name)
                 if value is not None and not low <= value <= high:
-                    wanted = f"at least {low}" if high == inf else f"from {low} to {high}"
-                    raise LoadError(f"{name} is {value}; it must be {wanted}")
+                    wanted = f"at least {low}" if high == inf else f"between {low} and {high}"
+                    raise LoadError(f"{name} must be {wanted}; got {value}")
         if self.high_id > self.vocab_size or self.high_id - self.low_id < 2 * CANDIDATES:
             raise LoadError(
-                f"low_id {self.low_id} and high_id {self.high_id} must leave at least "
-                f"{2 * CANDIDATES} of the {self.vocab_size} ids in vocab_size"
+                f"low_id and high_id must span at least {2 * CANDIDATES} ids below vocab_size "
+                f"{self.vocab_size}; got {self.low_id} and {self.high_id}"
             )
         if self.end_id is not None and self.low_id <= self.end_id < self.high_id:
-            raise LoadError(f"end_id {self.end_id} is one of the ids from low_id to high_id")
+            raise LoadError(f"end_id must not be between low_id and high_id; got {self.end_id}")
         if self.stay_easy == self.stay_hard == 1:
-            raise LoadError("stay_easy and stay_hard are both 1: text would never change its kind")
+            raise LoadError("stay_easy and stay_hard must not both be 1")
         if self.mean_answer_len and self.end_id is None:
-            raise LoadError("mean_answer_len needs end_id, the token that ends an answer")
+            raise LoadError("mean_answer_len requires end_id, the token that ends an answer")
 
 
 _BOUNDS = (

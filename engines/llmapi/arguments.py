@@ -175,7 +175,7 @@ def refuse_unsupported(request: EngineRequest) -> None:
         "presence_penalty": sampling.presence_penalty != 0,
         "frequency_penalty": sampling.frequency_penalty != 0,
     }
-    refuse(asked, "by this engine (llmapi); leave it out")
+    refuse(asked, "by this engine (llmapi); omit it")
 
 
 def _choice(sampling: SamplingParams) -> dict[str, Any]:

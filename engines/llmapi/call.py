@@ -110,7 +110,7 @@ class LlmapiCall:
         try:
             self._respond(answer)
         except Exception:
-            log.exception("an answer could not be delivered")
+            log.exception("failed to deliver an answer")
             self.over = True
 
     def _usage(self, completion: Any, behind: int) -> CallUsage:
@@ -152,5 +152,5 @@ def _log_probs(given: Any, start: int, tokens: list[int]) -> list[float]:
         if token in row:
             found.append(row[token].logprob)
     if len(found) != len(tokens):
-        raise EngineError("TensorRT-LLM returned no log-probability for some tokens")
+        raise EngineError("TensorRT-LLM didn't return a log-probability for every token")
     return found

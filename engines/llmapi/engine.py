@@ -41,7 +41,7 @@ class LlmApiEngine:
         try:
             self._llm = package.LLM(**arguments)
         except Exception as error:
-            raise LoadError(f"TensorRT-LLM does not start: {first_line(error)}") from error
+            raise LoadError(f"TensorRT-LLM failed to start: {first_line(error)}") from error
         self._calls: dict[LlmapiCall, asyncio.Task[None]] = {}
         self._closing = False
         self._loop = asyncio.new_event_loop()
@@ -91,7 +91,7 @@ class LlmApiEngine:
                 call.take(output)
                 if call.over:
                     return
-            call.fail("the engine failed: TensorRT-LLM's answer has no end")
+            call.fail("the engine failed: TensorRT-LLM's output ended without a final response")
         except Exception as error:
             log.exception("a call failed")
             code = error.code if isinstance(error, EngineError) else "INTERNAL"

@@ -20,7 +20,7 @@ def load(model_config: dict[str, Any], _folder: Path) -> LlmApiEngine:
         import_module("tensorrt_llm.llmapi.llm_args")
     except ImportError as error:
         raise LoadError(
-            f"TensorRT-LLM cannot be imported ({error}); serve in an image that has it, or "
+            f"can't import TensorRT-LLM: {error}; use an image that has it, or run "
             "`pip install tensorrt-llm==1.2.1 --extra-index-url https://pypi.nvidia.com`"
         ) from error
     return LlmApiEngine(settings, package)

@@ -234,7 +234,7 @@ def packed_attention(  # noqa: PLR0917 (transformers' interface)
     """Adapter for `attend` with the signature that transformers' models call."""
     for name in ("softcap", "s_aux", "position_bias"):
         if kwargs.get(name) is not None:
-            raise NotImplementedError(f"attention with '{name}'")
+            raise NotImplementedError(f"its attention uses '{name}'")
     layer: Any = module.layer_idx
     qkv = (query, key, value)
     return attend(_current.segments, layer, qkv, scaling, sliding_window), None

@@ -37,12 +37,12 @@ def load_checkpoint(settings: TorchSettings, path: Path) -> Any:
             path, dtype=dtype, attn_implementation=attention.NAME, local_files_only=True
         )
     except (OSError, ValueError, KeyError) as error:
-        raise LoadError(f"checkpoint '{path}' cannot be loaded: {first_line(error)}") from error
+        raise LoadError(f"can't load checkpoint '{path}': {first_line(error)}") from error
     longest = getattr(model.config.get_text_config(), "max_position_embeddings", None)
     if longest is not None and settings.max_seq_len > longest:
         raise LoadError(
-            f"max_seq_len ({settings.max_seq_len}) exceeds the checkpoint's "
-            f"max_position_embeddings ({longest})"
+            f"max_seq_len must be at most {longest}, the checkpoint's max_position_embeddings; "
+            f"got {settings.max_seq_len}"
         )
     return model.to(device).eval().requires_grad_(False)
 
@@ -58,14 +58,16 @@ def device_of(name: str, gpus: int | None = None) -> torch.device:
     try:
         device = torch.device(name)
     except RuntimeError as error:
-        raise LoadError(f"device '{name}' is unknown; use cpu, cuda, cuda:N or auto") from error
+        raise LoadError(f"device must be cpu, cuda, cuda:N or auto; got '{name}'") from error
     if device.type not in {"cpu", "cuda"}:
-        raise LoadError(f"device '{name}' is not supported; use cpu, cuda, cuda:N or auto")
+        raise LoadError(f"device must be cpu, cuda, cuda:N or auto; got '{name}'")
     if device.type == "cuda" and not found:
-        raise LoadError(f"device '{name}': PyTorch sees no CUDA device here; use cpu or auto")
+        raise LoadError(
+            f"device '{name}' isn't available: PyTorch finds no CUDA device; use cpu or auto"
+        )
     if device.type == "cuda" and (device.index or 0) >= found:
         raise LoadError(
-            f"device '{name}': PyTorch sees {found} CUDA device{'s' * (found > 1)} here, "
+            f"device '{name}' isn't available; PyTorch finds "
             f"{', '.join(f'cuda:{n}' for n in range(found))}"
         )
     return device
@@ -77,7 +79,7 @@ def dtype_of(name: str, device: torch.device) -> torch.dtype | str:
         return torch.float32 if device.type == "cpu" else "auto"
     known = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
     if name not in known:
-        raise LoadError(f"dtype '{name}' is unknown; use {', '.join(known)} or auto")
+        raise LoadError(f"dtype must be {', '.join(known)} or auto; got '{name}'")
     return known[name]
 
 
@@ -117,9 +119,10 @@ def check_fit(weights: int, cache: int, *, free: int, total: int, fraction: floa
     room = max(0, int(fraction * total) - (total - free))
     if weights + cache > room:
         raise LoadError(
-            f"weights ({weights / GIB:.1f} GiB) and KV cache ({cache / GIB:.1f} GiB) do not fit "
-            f"into the {room / GIB:.1f} GiB that gpu_memory_fraction {fraction:g} leaves of "
-            f"{total / GIB:.1f} GiB; lower kv_cache_tokens, or use a smaller dtype or checkpoint"
+            f"weights ({weights / GIB:.1f} GiB) and KV cache ({cache / GIB:.1f} GiB) exceed the "
+            f"{room / GIB:.1f} GiB available (gpu_memory_fraction {fraction:g} of "
+            f"{total / GIB:.1f} GiB, minus memory in use); lower kv_cache_tokens, or use a smaller "
+            "dtype or checkpoint"
         )
 
 

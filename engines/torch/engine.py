@@ -74,7 +74,7 @@ class TorchEngine:
             raise RequestError(
                 f"input_ids ({len(request.input_ids)} tokens) and request_output_len "
                 f"({request.max_new_tokens}) need {needed} KV blocks; "
-                f"kv_cache_tokens holds {self._cache.total_blocks}"
+                f"the limit is {self._cache.total_blocks} (kv_cache_tokens)"
             )
         with self._wake:
             if self._closing:
@@ -102,8 +102,8 @@ class TorchEngine:
         most = self._settings.max_batch_tokens
         if len(request.draft_ids) >= most:
             raise RequestError(
-                f"draft_input_ids has {len(request.draft_ids)} tokens; with branch_counts this "
-                f"engine takes up to {most - 1} (max_batch_tokens)"
+                f"draft_input_ids has {len(request.draft_ids)} tokens; the limit with "
+                f"branch_counts is {most - 1} (max_batch_tokens)"
             )
         sampler = BranchSampler(request, vocab_size, device)
         return BranchingSequence(request, respond, sampler, self._cache, most // 2)
@@ -125,7 +125,7 @@ class TorchEngine:
                 try:
                     self._step()
                 except Exception as error:
-                    log.exception("a step failed")
+                    log.exception("an engine step failed")
                     self._end_all(f"the engine failed: {first_line(error)}")
             closing = ClosingError()
             self._end_all(str(closing), closing.code)
@@ -188,8 +188,8 @@ class TorchEngine:
             try:
                 return self._scheduler.admit()
             except Exception as error:
-                log.exception("a call could not be admitted")
-                message = f"the engine has no room for its keys and values: {first_line(error)}"
+                log.exception("failed to admit a call")
+                message = f"the engine can't allocate its KV cache: {first_line(error)}"
                 self._end(self._scheduler.waiting[0], message)
 
     def _advance(self, sequence: TorchSequence, count: int, step: StepLogits) -> None:
@@ -201,8 +201,8 @@ class TorchEngine:
         except RequestError as error:
             self._end(sequence, str(error), error.code)
         except Exception as error:
-            log.exception("choosing a token failed")
-            self._end(sequence, f"choosing a token failed: {first_line(error)}")
+            log.exception("sampling failed")
+            self._end(sequence, f"sampling failed: {first_line(error)}")
 
     def _finish(self, sequence: TorchSequence) -> None:
         """End a stopped call."""
@@ -210,8 +210,8 @@ class TorchEngine:
             self._release(sequence)
             sequence.answer(final=True)
         except Exception as error:
-            log.exception("a call could not be ended")
-            self._end(sequence, f"the engine could not end it: {first_line(error)}")
+            log.exception("failed to end a call")
+            self._end(sequence, f"the engine failed to end the call: {first_line(error)}")
 
     def _release(self, sequence: TorchSequence) -> None:
         """Keep an ended call's KV cache entry and drafter for calls that continue its text."""

@@ -67,7 +67,7 @@ class PackedModel:
         except Exception as error:
             kind = self._model.config.model_type
             raise LoadError(
-                f"checkpoint '{path}': architecture '{kind}' is not supported: {first_line(error)}"
+                f"checkpoint '{path}': architecture '{kind}' isn't supported: {first_line(error)}"
             ) from error
         if self._paged:
             self._paged.capture()
@@ -134,12 +134,12 @@ class PackedModel:
         config = self._model.config.get_text_config()
         kinds = set(getattr(config, "layer_types", None) or ()) - _ATTENTION_KINDS
         if kinds:
-            raise NotImplementedError(f"it has layers of type '{min(kinds)}'")
+            raise NotImplementedError(f"it has layers of the type '{min(kinds)}'")
         layers = attention.recorded_shapes(
             lambda: self._plain_logits(np.zeros(1, np.int64), attention.SHAPES_NAME)
         )
         if len(layers) != config.num_hidden_layers:
-            raise NotImplementedError("its attention cannot be replaced")
+            raise NotImplementedError("its attention can't be replaced")
         return KVShape(layers, self._model.dtype, self.device)
 
     def _check(self) -> int:
@@ -158,7 +158,7 @@ class PackedModel:
         max_seq_len = self._settings.max_seq_len
         if isinstance(self.cache, PagedKVCache):
             if not supports(self._model):
-                raise NotImplementedError("paged_kv_cache is for the Llama family")
+                raise NotImplementedError("paged_kv_cache supports only the Llama family")
             padded = self.cache.blocks_for(max_seq_len) * self._settings.kv_block_tokens
             self._fused = FusedLlama(self._model, padded)
             self._paged = PagedRunner(self._fused, self.cache, self._settings, vocab_size)
@@ -195,5 +195,7 @@ class PackedModel:
             return entry
         found = self.cache.acquire(ids, 0, len(ids))
         if found is None:
-            raise NotImplementedError(f"kv_cache_tokens must hold two texts of {len(ids)} tokens")
+            raise NotImplementedError(
+                f"kv_cache_tokens must hold at least two sequences of {len(ids)} tokens"
+            )
         return found

@@ -204,7 +204,7 @@ class TorchSequence:
         try:
             self._respond(answer)
         except Exception:
-            log.exception("an answer could not be delivered")
+            log.exception("failed to deliver an answer")
             self.abandoned = True
 
     def _choose(self, scores: Rows, first: int, chosen: list[int] | None) -> tuple[list[int], bool]:

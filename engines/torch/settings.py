@@ -63,29 +63,31 @@ class TorchSettings:
             "max_matching_ngram_size",
         ):
             if getattr(self, name) < 1:
-                raise LoadError(f"{name} is {getattr(self, name)}; it must be at least 1")
+                raise LoadError(f"{name} must be at least 1; got {getattr(self, name)}")
         for name in ("threads", "max_draft_len", "prompt_lookup_num_tokens"):
             if getattr(self, name) < 0:
-                raise LoadError(f"{name} is {getattr(self, name)}; it must not be negative")
+                raise LoadError(f"{name} must be at least 0; got {getattr(self, name)}")
         if not 0 < self.gpu_memory_fraction <= 1:
             raise LoadError(
-                f"gpu_memory_fraction is {self.gpu_memory_fraction}; it must be over 0, up to 1"
+                "gpu_memory_fraction must be greater than 0 and at most 1; "
+                f"got {self.gpu_memory_fraction}"
             )
         if self.max_batch_tokens <= self.max_draft_len:
             raise LoadError(
-                f"max_batch_tokens ({self.max_batch_tokens}) must exceed max_draft_len "
-                f"({self.max_draft_len}): a draft is verified in one forward pass"
+                f"max_batch_tokens must be greater than max_draft_len ({self.max_draft_len}); "
+                f"got {self.max_batch_tokens}"
             )
         if self.prompt_lookup_num_tokens > self.max_draft_len:
             raise LoadError(
-                f"prompt_lookup_num_tokens ({self.prompt_lookup_num_tokens}) is over max_draft_len "
-                f"({self.max_draft_len}); lower the one or raise the other"
+                f"prompt_lookup_num_tokens must be at most max_draft_len ({self.max_draft_len}); "
+                f"got {self.prompt_lookup_num_tokens}"
             )
         if self.lora_adapters and self.paged_kv_cache:
             raise LoadError("lora_adapters and paged_kv_cache can't be combined; remove one")
         if self.kv_cache_tokens < self.kv_block_tokens:
             raise LoadError(
-                f"kv_cache_tokens ({self.kv_cache_tokens}) holds no block of {self.kv_block_tokens}"
+                f"kv_cache_tokens must be at least kv_block_tokens ({self.kv_block_tokens}); "
+                f"got {self.kv_cache_tokens}"
             )
 
     @property

@@ -118,4 +118,4 @@ def refuse_unsupported(request: EngineRequest) -> None:
         "presence_penalty": sampling.presence_penalty != 0,
         "frequency_penalty": sampling.frequency_penalty != 0,
     }
-    refuse(asked, "by this engine (vllm); leave it out")
+    refuse(asked, "by this engine (vllm); omit it")

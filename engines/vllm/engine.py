@@ -124,7 +124,7 @@ class VllmEngine:
             try:
                 call[1](answer)
             except Exception:
-                log.exception("an answer could not be delivered")
+                log.exception("failed to deliver an answer")
 
 
 def _start(settings: VllmSettings) -> tuple[Connection, subprocess.Popen[bytes]]:

@@ -48,12 +48,14 @@ class VllmSettings:
         spare = 0 if self.drafts_itself else self.max_batch_size * self.max_draft_len
         if self.max_batch_tokens <= 2 * spare:
             raise LoadError(
-                f"max_batch_tokens is {self.max_batch_tokens}; the drafts of max_batch_size "
-                f"({self.max_batch_size}) sequences need more than {2 * spare}"
+                f"max_batch_tokens must be greater than {2 * spare} (2 * max_batch_size * "
+                f"max_draft_len); got {self.max_batch_tokens}"
             )
         known = sorted(set(self.arguments or ()) & set(DECIDED_ARGUMENTS))
         if known:
-            raise LoadError(f"arguments: {known[0]} is decided by the profile's other keys")
+            raise LoadError(
+                f"arguments.{known[0]} isn't supported: other keys of the profile set it; remove it"
+            )
 
     @property
     def drafts_itself(self) -> bool:

@@ -74,7 +74,7 @@ class VllmWorker:
             prompt = {"prompt_token_ids": request.input_ids.tolist()}
             internal = self._engine.add_request(name, prompt, params)
         except ValueError as error:
-            text = f"vLLM rejects the call: {first_line(error)}"
+            text = f"vLLM rejected the call: {first_line(error)}"
             return [(message.key, EngineResponse(error=text, code="INVALID_ARG"))]
         scheduled = ScheduledCall(request, self._settings.vocab_size)
         self._scheduler.calls[internal] = scheduled

@@ -96,7 +96,7 @@ def test_a_cancelled_answer_is_the_beginning_of_the_baselines(outcome, right):
 def test_a_fault_explains_errors_of_its_model_and_time(tmp_path):
     trouble = Trouble(tmp_path)
     trouble._struck += [Struck("target", 10.0, 12.0), Struck("draft", 50.0, 52.0)]
-    line = "model_timeout: model 'target' failed: no answer within 5 s"
+    line = "model_timeout: model 'target' failed: no response within 5 s"
     assert trouble.explains(line, 11.0, 17.0)
     assert trouble.explains(line, 12.0 + SECONDS_FELT, 60.0)
     assert not trouble.explains(line, 1.0, 9.0)

@@ -53,7 +53,7 @@ def test_error_lines_begin_with_their_class():
     lines = {
         "overloaded: full": Overloaded("full"),
         "deadline_exceeded: late": DeadlineExceeded("late"),
-        "model_timeout: model 'target' failed: no answer within 2 s": EngineTimeout("target", 2),
+        "model_timeout: model 'target' failed: no response within 2 s": EngineTimeout("target", 2),
         "model_unavailable: model 'target' failed: lost": EngineUnavailable("target", "lost"),
         "model_unavailable: model 'target' failed: ends": EngineCallError(
             "target", "ends", "UNAVAILABLE"

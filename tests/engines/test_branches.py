@@ -319,14 +319,17 @@ def test_branching_and_plain_calls_run_concurrently(engine):
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"branch_counts": [1, 1]}, r"branch_counts has 2 values; draft_input_ids \(2 tokens\)"),
-        ({"branch_output_len": [1]}, "branch_output_len has 1 values"),
-        ({"branch_seeds": [1]}, "branch_seeds has 1 values"),
-        ({"branch_counts": [1, -1, 1]}, "branch_counts holds -1"),
-        ({"branch_counts": [1024, 1, 0]}, "asks for 1025 branches; one call drafts up to 1024"),
-        ({"branch_counts": [2**31 - 1] * 3}, "asks for 6442450941 branches"),
-        ({"branch_output_len": [1, 300, 1]}, "max_seq_len is 256"),
-        ({"streaming": True}, "streaming is not supported with branch_counts"),
+        ({"branch_counts": [1, 1]}, "branch_counts must have 3 values for 2 draft tokens; got 2"),
+        (
+            {"branch_output_len": [1]},
+            "branch_output_len must have 3 values for 2 draft tokens; got 1",
+        ),
+        ({"branch_seeds": [1]}, "branch_seeds must have 3 values for 2 draft tokens; got 1"),
+        ({"branch_counts": [1, -1, 1]}, "branch_counts must have .*; got -1"),
+        ({"branch_counts": [1024, 1, 0]}, "has 1025 branches in total; the limit is 1024"),
+        ({"branch_counts": [2**31 - 1] * 3}, "has 6442450941 branches"),
+        ({"branch_output_len": [1, 300, 1]}, "the limit is 256"),
+        ({"streaming": True}, "streaming isn't supported with branch_counts"),
         ({"branch_counts": None}, "branch_counts is missing"),
     ],
 )

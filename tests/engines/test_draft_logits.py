@@ -41,13 +41,16 @@ THRESHOLD = np.array([0.5], np.float32)
     ("tensors", "message"),
     [
         ({"draft_acceptance_threshold": THRESHOLD}, "draft_logits is missing; draft_acceptance"),
-        ({"draft_logits": logits(2, VOCAB + 1)}, r"has shape \[2, 132\]; .* ask for \[2, 131\]"),
-        ({"draft_logits": logits(2, VOCAB - 1)}, r"has shape \[2, 130\]; .* ask for \[2, 131\]"),
-        ({"draft_logits": logits(3, VOCAB)}, r"has shape \[3, 131\]; .* ask for \[2, 131\]"),
-        ({"draft_logits": logits(1, 2, VOCAB)}, r"draft_logits has shape \[1, 1, 2, 131\]"),
+        ({"draft_logits": logits(2, VOCAB + 1)}, r"must have shape \[2, 131\] .*; got \[2, 132\]"),
+        ({"draft_logits": logits(2, VOCAB - 1)}, r"must have shape \[2, 131\] .*; got \[2, 130\]"),
+        ({"draft_logits": logits(3, VOCAB)}, r"must have shape \[2, 131\] .*; got \[3, 131\]"),
+        (
+            {"draft_logits": logits(1, 2, VOCAB)},
+            r"draft_logits must have 3 dimensions.*; got shape \[1, 1, 2, 131\]",
+        ),
         (
             {"draft_logits": logits(2, VOCAB), "draft_input_ids": np.zeros((1, 0), np.int32)},
-            r"draft_logits has shape \[2, 131\]; draft_input_ids .* ask for \[0, 131\]",
+            r"draft_logits must have shape \[0, 131\] .*; got \[2, 131\]",
         ),
     ],
 )
@@ -70,7 +73,7 @@ def test_only_the_configured_vocab_sizes_of_logits_are_accepted(make_harness, wi
     harness = make_harness(draft_vocab_size=width)
     for known in (width, VOCAB):
         submit(harness, draft_logits=logits(2, known))
-    message = rf"has shape \[2, 7\]; .* ask for \[2, 131\] or \[2, {width}\]"
+    message = rf"must have shape \[2, 131\] .*; got \[2, 7\] or \[2, {width}\]"
     with pytest.raises(RequestError, match=message):
         submit(harness, draft_logits=logits(2, 7))
 

@@ -220,19 +220,19 @@ def test_bad_words_are_never_generated():
     ],
 )
 def test_unsupported_inputs_are_rejected(name, given):
-    with pytest.raises(RequestError, match=f"{name} is not supported by the emulated engine"):
+    with pytest.raises(RequestError, match=f"{name} isn't supported by the emulated engine"):
         emulated().call(prompt(1, 5), 2, **{"sampling": SamplingParams(), **given})
 
 
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"alpha": 1.5}, "alpha is 1.5; it must be from 0 to 1"),
-        ({"step_ms": -1}, "step_ms is -1; it must be at least 0"),
-        ({"low_id": 100}, "must leave at least 32 of the 131 ids"),
-        ({"high_id": 200}, "must leave at least 32 of the 131 ids"),
-        ({"end_id": 7}, "end_id 7 is one of the ids from low_id to high_id"),
-        ({"end_id": None, "mean_answer_len": 9}, "mean_answer_len needs end_id"),
+        ({"alpha": 1.5}, "alpha must be between 0 and 1; got 1.5"),
+        ({"step_ms": -1}, "step_ms must be at least 0; got -1"),
+        ({"low_id": 100}, "must span at least 32 ids below vocab_size 131"),
+        ({"high_id": 200}, "must span at least 32 ids below vocab_size 131"),
+        ({"end_id": 7}, "end_id must not be between low_id and high_id; got 7"),
+        ({"end_id": None, "mean_answer_len": 9}, "mean_answer_len requires end_id"),
         ({"stay_easy": 1, "stay_hard": 1}, "would never change its kind"),
     ],
 )

@@ -299,7 +299,9 @@ def test_an_engine_reports_that_it_drafts_by_itself(looker, llama):
 
 
 def test_drafts_from_the_caller_are_rejected(looker):
-    with pytest.raises(RequestError, match=r"draft_input_ids has 2 tokens; .* drafts by itself"):
+    with pytest.raises(
+        RequestError, match="draft_input_ids isn't supported by an engine that drafts"
+    ):
         looker.start([3, 4], 3, drafts=[5, 6])
 
 
@@ -312,7 +314,7 @@ def test_masks_of_several_tokens_are_rejected(looker):
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"prompt_lookup_num_tokens": 9}, r"prompt_lookup_num_tokens \(9\) is over max_draft_len"),
+        ({"prompt_lookup_num_tokens": 9}, "prompt_lookup_num_tokens must be at most max_draft_len"),
         ({"prompt_lookup_num_tokens": -1}, "prompt_lookup_num_tokens is -1"),
         ({"max_matching_ngram_size": 0}, "max_matching_ngram_size is 0"),
     ],

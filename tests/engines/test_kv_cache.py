@@ -94,7 +94,7 @@ def test_calls_wait_for_room_in_order_of_arrival(make_harness):
 
 def test_a_call_that_can_never_fit_is_rejected_with_the_sizes(make_harness):
     engine = make_harness(kv_cache_tokens=4 * BLOCK)
-    with pytest.raises(RequestError, match=r"30 tokens.*20.*7 KV blocks.*holds 4"):
+    with pytest.raises(RequestError, match=r"30 tokens.*20.*7 KV blocks.*limit is 4"):
         engine.call(prompt(1, 30), 20)
 
 
@@ -182,7 +182,7 @@ def test_out_of_memory_fails_only_one_call(make_harness, monkeypatch):
     with monkeypatch.context() as full:
         full.setattr(KVShape, "allocate", no_memory)
         refused = engine.start(prompt(2, 9), 4).wait()
-        assert refused.error == f"the engine has no room for its keys and values: {NO_MEMORY}"
+        assert refused.error == f"the engine can't allocate its KV cache: {NO_MEMORY}"
     assert [*first, *running.wait().tokens] == engine.tokens(prompt(1, 9), 40)
     assert len(engine.tokens(prompt(2, 9), 4)) == 4
 
@@ -195,7 +195,7 @@ def test_an_error_while_stopping_a_call_fails_no_other_call(make_harness, monkey
     with monkeypatch.context() as broken:
         broken.setattr(KVCache, "release", no_memory)
         engine.engine.stop("stopped")
-        assert stopped.wait().error == f"the engine could not end it: {NO_MEMORY}"
+        assert stopped.wait().error == f"the engine failed to end the call: {NO_MEMORY}"
     assert len(engine.tokens(prompt(1, 9), 4)) == 4
 
 

@@ -73,7 +73,7 @@ def test_drafts_are_verified_by_the_adapted_model(adapted):
 def test_an_unknown_adapter_is_rejected(adapted, make_harness):
     with pytest.raises(RequestError, match=r"lora_task_id must be between 0 and 2; got 3"):
         adapted[0].start(prompt(1, 4), lora_task_id=3)
-    with pytest.raises(RequestError, match="lora_task_id is not supported by this engine"):
+    with pytest.raises(RequestError, match="lora_task_id isn't supported by this engine"):
         make_harness().start(prompt(1, 4), lora_task_id=1)
 
 

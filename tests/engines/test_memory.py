@@ -85,9 +85,9 @@ def test_each_engine_is_checked_against_its_own_gpu():
 
     whole = TorchSettings("x", max_seq_len=100, kv_cache_tokens=1000, gpu_memory_fraction=1.0)
     require_memory(CONFIG, whole, torch.device("cuda:1"), torch.bfloat16, read)
-    with pytest.raises(LoadError, match="do not fit into the"):
+    with pytest.raises(LoadError, match="exceed the "):
         require_memory(CONFIG, whole, torch.device("cuda:0"), torch.bfloat16, read)
-    with pytest.raises(LoadError, match=r"gpu_memory_fraction 0\.9 leaves"):
+    with pytest.raises(LoadError, match=r"gpu_memory_fraction 0\.9 of"):
         require_memory(CONFIG, SETTINGS, torch.device("cuda:1"), torch.bfloat16, read)
     assert asked == [1, 0, 1]
 
@@ -110,12 +110,12 @@ def test_a_device_name_is_resolved(name, gpus, found):
 @pytest.mark.parametrize(
     ("name", "gpus", "message"),
     [
-        ("cuda", 0, "'cuda': PyTorch sees no CUDA device here; use cpu or auto"),
-        ("cuda:1", 0, "'cuda:1': PyTorch sees no CUDA device here"),
-        ("cuda:1", 1, "'cuda:1': PyTorch sees 1 CUDA device here, cuda:0$"),
-        ("cuda:2", 2, "'cuda:2': PyTorch sees 2 CUDA devices here, cuda:0, cuda:1$"),
-        ("gpu", 2, "'gpu' is unknown; use cpu, cuda, cuda:N or auto"),
-        ("meta", 2, "'meta' is not supported; use cpu, cuda, cuda:N or auto"),
+        ("cuda", 0, "'cuda' isn't available: PyTorch finds no CUDA device; use cpu or auto"),
+        ("cuda:1", 0, "'cuda:1' isn't available: PyTorch finds no CUDA device"),
+        ("cuda:1", 1, "'cuda:1' isn't available; PyTorch finds cuda:0$"),
+        ("cuda:2", 2, "'cuda:2' isn't available; PyTorch finds cuda:0, cuda:1$"),
+        ("gpu", 2, "must be cpu, cuda, cuda:N or auto; got 'gpu'"),
+        ("meta", 2, "must be cpu, cuda, cuda:N or auto; got 'meta'"),
     ],
 )
 def test_a_missing_device_is_rejected(name, gpus, message):
@@ -129,5 +129,5 @@ def test_a_cpu_has_no_memory_limit():
 
 @pytest.mark.parametrize("fraction", [0.0, -1.0, 1.1])
 def test_a_memory_fraction_out_of_bounds_is_rejected(fraction):
-    with pytest.raises(LoadError, match="gpu_memory_fraction is"):
+    with pytest.raises(LoadError, match="gpu_memory_fraction must be"):
         TorchSettings("x", max_seq_len=9, kv_cache_tokens=99, gpu_memory_fraction=fraction)

@@ -200,7 +200,9 @@ def test_pages_are_limited_in_bytes(writer, monkeypatch):
     assert (kept.logits == 1).all()
     assert (reader.read(last).logits == 9).all()
     assert (reader.read(handles[3]).logits == 3).all()
-    with pytest.raises(ResponseError, match="its logits of 0 MiB do not fit into the 0 MiB"):
+    with pytest.raises(
+        ResponseError, match="its logits need 0 MiB of shared memory; the limit is 0 MiB"
+    ):
         writer.write(rows(1, 1, 1024))
 
 
@@ -240,7 +242,7 @@ def test_logits_that_cannot_be_read_are_logged_once(caplog):
     for _ in range(3):
         assert reader.read(np.ones(3, np.uint64)) is None
     assert [record.message for record in caplog.records] == [
-        "a draft's logits could not be read; such drafts are verified by ids"
+        "failed to read a draft's logits; such drafts are verified by ids"
     ]
 
 

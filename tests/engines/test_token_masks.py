@@ -267,11 +267,11 @@ def test_an_error_names_a_mask_that_allows_nothing(engine, right, sampling):
 @pytest.mark.parametrize(
     ("drafts", "given", "message"),
     [
-        (2, {"token_masks": (3, 4)}, r"token_masks has shape \[3, 4\]; .* 131 tokens .* 5 words"),
-        (2, {"token_masks": (3, 6)}, r"token_masks has shape \[3, 6\]"),
-        (2, {"token_masks": (2, 5)}, r"token_masks has 2 rows; .*\(2 tokens\) asks for 3"),
-        (2, {"token_masks": (4, 5)}, "token_masks has 4 rows; .* asks for 3"),
-        (0, {"token_masks": (2, 5)}, "request_output_len is 3; token_masks reaches 2 tokens"),
+        (2, {"token_masks": (3, 4)}, "token_masks must have 5 words .* 131; got 4"),
+        (2, {"token_masks": (3, 6)}, "token_masks must have 5 words .*; got 6"),
+        (2, {"token_masks": (2, 5)}, "token_masks must have 3 rows for 2 draft tokens; got 2"),
+        (2, {"token_masks": (4, 5)}, "token_masks must have 3 rows .*; got 4"),
+        (0, {"token_masks": (2, 5)}, "request_output_len must be at most 2, .*; got 3"),
     ],
 )
 def test_masks_of_another_shape_are_rejected(engine, drafts, given, message):
@@ -288,7 +288,7 @@ def test_unused_mask_rows_are_not_read(engine):
 
 def test_branches_reject_masks(engine):
     counts = np.ones(2, np.int32)
-    with pytest.raises(UnsupportedError, match="token_masks is not supported with branch_counts"):
+    with pytest.raises(UnsupportedError, match="token_masks isn't supported with branch_counts"):
         engine.start(
             prompt(7, 9),
             drafts=[4],

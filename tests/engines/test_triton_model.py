@@ -132,11 +132,19 @@ def test_counting_computed_tokens_survives_a_memory_error(triton, monkeypatch):
 @pytest.mark.parametrize(
     ("given", "code", "words"),
     [
-        ({"request_output_len": [0]}, TritonError.INVALID_ARG, "request_output_len is 0"),
+        (
+            {"request_output_len": [0]},
+            TritonError.INVALID_ARG,
+            "request_output_len must be .*; got 0",
+        ),
         ({"input_ids": [999]}, TritonError.INVALID_ARG, "input_lengths is 3"),
-        ({"lora_task_id": [3]}, TritonError.UNSUPPORTED, "lora_task_id is not supported"),
-        ({"beam_width": [2]}, TritonError.UNSUPPORTED, "beam_width 2 is not supported"),
-        ({"repetition_penalty": [2.0]}, TritonError.UNSUPPORTED, "repetition_penalty is not"),
+        ({"lora_task_id": [3]}, TritonError.UNSUPPORTED, "lora_task_id isn't supported"),
+        ({"beam_width": [2]}, TritonError.UNSUPPORTED, "beam_width must be 1; got 2"),
+        (
+            {"repetition_penalty": [2.0]},
+            TritonError.UNSUPPORTED,
+            "repetition_penalty must be .*; got not",
+        ),
         ({"streaming": [True]}, TritonError.UNSUPPORTED, "`decoupled: true`"),
         ({"stop": [True]}, None, ""),
     ],
@@ -191,7 +199,7 @@ def test_an_answer_that_cannot_be_encoded_ends_the_call(begin, monkeypatch, trit
     monkeypatch.setattr(triton, "encode", lambda *_: 1 / 0)
     engine.calls[0][1](answer())
     ((sent, flags),) = sender.sent
-    message = "model 'target': its answer could not be made: ZeroDivisionError"
+    message = "model 'target': failed to build its response: ZeroDivisionError"
     assert (told(sent), flags) == ((message, TritonError.INTERNAL), FINAL)
 
 
@@ -215,7 +223,7 @@ def test_a_stream_answer_that_cannot_be_sent_becomes_an_error(begin):
         engine.calls[0][1](answer(final=False))
     (_, flags), (last, last_flags) = sender.sent
     assert (flags, last_flags) == (0, FINAL)
-    message = "model 'target': its answer could not be sent; see the log"
+    message = "model 'target': failed to send its response; see the server's log"
     assert told(last) == (message, TritonError.INTERNAL)
 
 
@@ -237,7 +245,7 @@ def test_an_answer_too_large_for_shared_memory_is_an_error(begin, free):
     _, sender = ask(begin(engine), wanted=LOGITS)
     engine.calls[0][1](answer(generation_logits=logits))
     message, code = told(sender.sent[0][0])
-    assert "its answer of 8 MiB does not fit into the 5 MiB that /dev/shm has free" in message
+    assert "its response needs 8 MiB of shared memory; /dev/shm has 5 MiB free" in message
     assert code == TritonError.INTERNAL
     free(10 * 2**20)
     _, sender = ask(begin(engine), wanted=LOGITS)
@@ -290,8 +298,8 @@ def test_a_drafts_logits_may_start_at_a_later_row(begin):
 @pytest.mark.parametrize(
     ("row", "message"),
     [
-        (-1, "shared_logits_row is -1; it must be at least 0"),
-        (4, "draft_logits has shape [1, 131]"),
+        (-1, "shared_logits_row must be at least 0; got -1"),
+        (4, "got [1, 131]"),
     ],
 )
 def test_rows_beyond_a_page_are_rejected(begin, row, message):

@@ -50,12 +50,14 @@ def test_vllms_speculation_settings_are_passed_on():
 def test_vllm_arguments_are_passed_on_without_duplicates():
     arguments = engine_arguments(settings(arguments={"quantization": "fp8"}))
     assert arguments["quantization"] == "fp8"
-    with pytest.raises(LoadError, match="max_model_len is decided by the profile's other keys"):
+    with pytest.raises(
+        LoadError, match="max_model_len isn't supported: other keys of the profile set it"
+    ):
         settings(arguments={"max_model_len": 5})
 
 
 def test_drafts_must_fit_into_a_step():
-    with pytest.raises(LoadError, match=r"max_batch_tokens is 512; .* need more than 512"):
+    with pytest.raises(LoadError, match=r"max_batch_tokens must be greater than 512 .*; got 512"):
         settings(max_batch_size=32, max_draft_len=8, max_batch_tokens=512)
 
 
@@ -81,7 +83,7 @@ def test_the_request_decides_what_ends_its_answer():
 
 def test_penalties_that_vllm_counts_differently_are_rejected():
     penalized = call(sampling=SamplingParams(top_k=1, frequency_penalty=0.5))
-    with pytest.raises(UnsupportedError, match="frequency_penalty is not supported by this engine"):
+    with pytest.raises(UnsupportedError, match="frequency_penalty isn't supported by this engine"):
         refuse_unsupported(penalized)
 
 

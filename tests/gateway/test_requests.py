@@ -323,7 +323,7 @@ LIMITS = {"max_completion_tokens": 7}
         (
             "/v1/completions",
             {"logit_bias": {"5000": 1}},
-            "input 'logit_bias_ids': ids must lie in 0..4095, 5000 given",
+            "input 'logit_bias_ids' must have ids between 0 and 4095; got 5000",
             "logit_bias: ids must lie in 0..4095, 5000 given",
             "logit_bias",
         ),
@@ -337,7 +337,7 @@ LIMITS = {"max_completion_tokens": 7}
         (
             "/v1/chat/completions",
             {"logprobs": True, "top_logprobs": 2},
-            "input 'num_top_log_probs' is not supported by this deployment",
+            "input 'num_top_log_probs' isn't supported by this deployment",
             "top_logprobs is not supported by this deployment",
             "top_logprobs",
         ),
@@ -358,7 +358,7 @@ LIMITS = {"max_completion_tokens": 7}
         (
             "/v1/completions",
             {"guided_regex": "("},
-            "input 'guided_decoding_guide_type' is not supported by this deployment",
+            "input 'guided_decoding_guide_type' isn't supported by this deployment",
             "guided_regex is not supported by this deployment",
             "guided_regex",
         ),

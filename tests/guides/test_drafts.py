@@ -57,12 +57,15 @@ def test_definitions_next_to_a_reference_are_found():
     ],
 )
 def test_a_keyword_that_its_draft_lacks_is_rejected(draft, keyword, value):
-    name, advice = f"draft-0{draft}" if draft in OLD else draft, "declare a draft that has it"
+    name, advice = (
+        f"draft-0{draft}" if draft in OLD else draft,
+        "set '$schema' to a draft that has it",
+    )
     schema = declared(
         draft, {"properties": {"const": {"type": ["string", "array"], keyword: value}}}
     )
     assert refusal("json_schema", json.dumps(schema)) == (
-        f"'{keyword}' is not a keyword of {name}, which '$schema' declares; {advice}"
+        f"'{keyword}' isn't a keyword of {name}; {advice}"
     )
 
 
@@ -75,8 +78,8 @@ def test_a_keyword_that_limits_nothing_is_accepted_in_every_draft():
 def test_a_part_with_another_draft_is_rejected(whole):
     part = declared(6, STRING)
     assert refusal("json_schema", json.dumps({**whole, "items": part})) == (
-        f"'$schema' of a part may not be '{part['$schema']}', since the whole is of "
-        f"{'draft-07' if whole else '2020-12'}; send one '$schema', at the top"
+        f"'$schema' of a subschema must be {'draft-07' if whole else '2020-12'}, as at the top; "
+        f"got '{part['$schema']}'"
     )
     matcher("json_schema", json.dumps(declared(6, {"items": part})))
 
@@ -87,6 +90,6 @@ def test_a_part_with_another_draft_is_rejected(whole):
 def test_an_unknown_draft_is_rejected(address):
     for schema in ({"$schema": address, **STRING}, {"items": {"$schema": address}}):
         assert refusal("json_schema", json.dumps(schema)) == (
-            f"'$schema' may not be {address!r}; send the address of draft-04, draft-06, draft-07, "
-            f"2019-09 or 2020-12, such as '{NEW['2020-12']}'"
+            "'$schema' must be the URI of draft-04, draft-06, draft-07, 2019-09 or 2020-12, such "
+            f"as '{NEW['2020-12']}'; got {address!r}"
         )

@@ -30,7 +30,7 @@ def required(**properties):
 def test_an_endless_schema_is_rejected(endless):
     for whole in ({**SELF, "$defs": {"self": endless}}, required(a={"$ref": "#/$defs/a"})):
         whole["$defs"] = {"self": endless, "a": SELF}
-        assert refusal("json_schema", json.dumps(whole)) == "no text fits it"
+        assert refusal("json_schema", json.dumps(whole)) == "no text matches it"
 
 
 @pytest.mark.parametrize(

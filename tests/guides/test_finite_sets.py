@@ -8,8 +8,8 @@ import pytest
 from small_guides import fits, matcher, refusal
 
 TOLD = (
-    "uniqueItems cannot be enforced, except for a few constants; leave it out, or leave out "
-    "'strict' to let items repeat"
+    "uniqueItems can be enforced only for a few constants; remove it, or remove 'strict' to allow "
+    "items to repeat"
 )
 REPEATS = "the schema's uniqueItems isn't enforced; items may repeat"
 ENUM = {"enum": ["a", "b", 1]}

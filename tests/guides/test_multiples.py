@@ -12,8 +12,8 @@ from tandem.guides.errors import GuideError
 from tandem.guides.refusals import keywords_of
 
 COMMON = (
-    "multipleOf is not supported in combined schemas if the least common multiple has more than "
-    "65535 units of its last digit; send smaller ones"
+    "multipleOf of combined schemas must have a least common multiple of at most 65535 units in "
+    "the last place; use smaller ones"
 )
 
 
@@ -23,7 +23,7 @@ def multiples(divisor):
 
 @pytest.mark.parametrize("divisor", [2**32, 500_000_000, 4e9, 429_496_730, 123456.78912, 3e-9])
 def test_a_divisor_that_the_library_cannot_hold_is_rejected(divisor):
-    got = f"multipleOf has too many digits: {Decimal(repr(divisor))} given"
+    got = f"multipleOf must have fewer digits; got {Decimal(repr(divisor))}"
     assert refusal("json_schema", multiples(divisor)) == got
 
 
@@ -36,7 +36,7 @@ def test_a_divisor_that_the_library_would_round_is_rejected(divisor):
 
 @pytest.mark.parametrize("divisor", [0, -1, -0.5, 0.0])
 def test_a_divisor_is_greater_than_0(divisor):
-    got = f"multipleOf must be greater than 0: {divisor} given"
+    got = f"multipleOf must be greater than 0; got {divisor}"
     assert refusal("json_schema", multiples(divisor)) == got
 
 

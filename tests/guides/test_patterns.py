@@ -21,7 +21,7 @@ from tandem.guides.patterns import without_nul
     ],
 )
 def test_a_pattern_with_sets_inside_brackets_is_rejected(pattern, sign):
-    got = f"the pattern {pattern!r} has '{sign}' inside brackets; escape it with backslashes"
+    got = f"pattern {pattern!r} has '{sign}' inside brackets; escape it with backslashes"
     assert refused({"type": "string", "pattern": pattern}) == got
     assert refused({"patternProperties": {pattern: {}}}) == got
 
@@ -30,7 +30,7 @@ def test_a_pattern_with_sets_inside_brackets_is_rejected(pattern, sign):
     ("pattern", "flags"), [('(?x)[ ^"]', "x"), ("a(?-u:b)", "-u"), ("[(?i](?isU)", "isU")]
 )
 def test_a_pattern_with_flags_of_rust_alone_is_rejected(pattern, flags):
-    got = f"the pattern {pattern!r} has the flags '{flags}'; only i, m and s are supported"
+    got = f"pattern {pattern!r} has flags '{flags}'; only i, m and s are supported"
     assert refused({"type": "string", "pattern": pattern}) == got
 
 

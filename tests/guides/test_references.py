@@ -59,8 +59,8 @@ def test_a_reference_into_data_is_rejected(reference, keyword):
     a = {"const": DATA, "enum": [DATA], "default": {"x": DATA}, "examples": [DATA]}
     whole = {"$id": "https://example.org/whole.json", "properties": {"a": a}, "$defs": DATA}
     assert refusal("json_schema", json.dumps({**whole, "items": {"$ref": reference}})) == (
-        f"the reference {reference!r} leads into '{keyword}', which holds no schema there; put the "
-        "schema under '$defs'"
+        f"'$ref' must refer to a schema; {reference!r} refers to data in '{keyword}'; move it to "
+        "'$defs'"
     )
 
 

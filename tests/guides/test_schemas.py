@@ -90,8 +90,8 @@ def test_a_constant_that_needs_a_forbidden_escape_is_rejected(keyword, letter):
     with pytest.raises(GuideError) as caught:
         matcher("json_schema", json.dumps(schema))
     assert str(caught.value) == (
-        f"a text of '{keyword}' may not have the character U+{ord(letter):04X}, which would need "
-        "an escape that is not allowed"
+        f"'{keyword}' must not have strings with U+{ord(letter):04X}: the escape that it needs "
+        "isn't allowed"
     )
 
 
@@ -115,7 +115,7 @@ def test_min_properties_is_rejected_if_repeated_names_would_count(schema):
         ("json_schema", json.dumps({"type": "array", "items": schema})),
         ("lark_grammar", f'start: "x" %json {json.dumps(schema)}'),
     ):
-        with pytest.raises(GuideError, match="minProperties is not supported with names that"):
+        with pytest.raises(GuideError, match="minProperties must be at most"):
             matcher(kind, guide)
 
 
@@ -206,8 +206,8 @@ LONG_NUMBERS = [
 def test_a_number_that_would_be_rounded_is_rejected(number):
     for keyword, value in (("const", number), ("enum", [0, [{"a": number}]])):
         assert refused({keyword: value}) == (
-            f"a number of '{keyword}' may not be {number!r}, which would be rounded; send at most "
-            "15 digits"
+            f"numbers of '{keyword}' must be exact in floating point (at most 15 digits); "
+            f"got {number!r}"
         )
 
 
@@ -223,16 +223,16 @@ def test_a_number_that_would_be_rounded_is_rejected(number):
     ids=json.dumps,
 )
 def test_a_bound_that_would_be_rounded_is_rejected(schema):
-    keyword, number = next(iter(schema.items()))
+    keyword = next(iter(schema))
     assert refused({"type": "integer", **schema}).startswith(
-        f"a number of '{keyword}' may not be {number!r}, which would be rounded"
+        f"numbers of '{keyword}' must be exact in floating point"
     )
 
 
 @pytest.mark.parametrize("keyword", ["default", "maximum", "title"])
 @pytest.mark.parametrize("number", [float("1e400"), -math.inf])
 def test_an_infinite_number_is_rejected(keyword, number):
-    told = f"a number of a JSON schema may not be {number}; send one below 1e308"
+    told = f"numbers of a JSON schema must be finite; got {number}"
     assert refused({"properties": {"a": {keyword: number}}}) == told
 
 
@@ -274,14 +274,14 @@ def test_bounds_may_be_the_largest_64_bit_integers(largest):
 )
 def test_prefix_items_that_the_library_ignores_are_rejected(others):
     assert refused({"prefixItems": [{"type": "integer"}], **others}) == (
-        "prefixItems is not supported together with additionalItems or a list of items; "
-        "send 'items' for the items that follow"
+        "prefixItems isn't supported together with additionalItems or a list in 'items'; "
+        "set 'items' to one schema for the remaining items"
     )
 
 
 @pytest.mark.parametrize("schema", ["true", "[]", "5", '"x"', "null"])
 def test_a_schema_that_is_not_an_object_is_rejected(schema):
-    with pytest.raises(GuideError, match=r"^a JSON schema must be an object here"):
+    with pytest.raises(GuideError, match=r"^a JSON schema must be an object"):
         matcher("json_schema", schema)
 
 
@@ -291,7 +291,7 @@ def test_a_schema_may_allow_fewer_escapes(letter):
     schema = {"enum": ['a\n\r\t\b\f\\"b'.replace(letter, "")]}
     schema["x-guidance"] = {"json_allowed_escapes": fewer}
     assert [json.loads(drawn(schema, 0))] == schema["enum"]
-    with pytest.raises(GuideError, match=f"may not have the character U\\+{ord(letter):04X}"):
+    with pytest.raises(GuideError, match=f"must not have strings with U\\+{ord(letter):04X}"):
         matcher("json_schema", json.dumps({**schema, "const": f"a{letter}b"}))
 
 

@@ -176,7 +176,7 @@ def test_the_window_spans_at_most_two_rounds():
 def test_a_decoder_that_mixes_byte_level_with_others_is_rejected():
     tokenizer = Tokenizer(models.BPE())
     tokenizer.decoder = decoders.Sequence([decoders.ByteLevel(), decoders.Strip(" ", 1, 0)])
-    with pytest.raises(TokenizerError, match="ByteLevel together with Strip"):
+    with pytest.raises(TokenizerError, match="both ByteLevel and Strip"):
         make_detokenizer(tokenizer, skip_special_tokens=True)
 
 

@@ -89,19 +89,19 @@ def test_only_requested_outputs_are_computed(postprocessor):
 @pytest.mark.parametrize(
     ("tokens", "lengths", "context", "message"),
     [
-        ([[1, 2]], [[2]], None, r"^TOKENS_BATCH: shape is \[1, 2\], not \[b, beams, n\]$"),
+        ([[1, 2]], [[2]], None, r"^TOKENS_BATCH must have shape \[b, beams, n\]; got \[1, 2\]$"),
         (
             [[[1, 2]]],
             [2],
             None,
-            r"^SEQUENCE_LENGTH: shape is \[1\], TOKENS_BATCH makes it \[1, 1\]$",
+            r"^SEQUENCE_LENGTH must have shape \[1, 1\], as TOKENS_BATCH; got \[1\]$",
         ),
-        ([[[1, 2]]], [[3]], None, r"^SEQUENCE_LENGTH: 3 is not in 0\.\.2$"),
-        ([[[1, 2]]], [[-1]], None, r"^SEQUENCE_LENGTH: -1 is not in 0\.\.2$"),
-        ([[[1, 2]]], [[1]], [2], r"^CONTEXT_LENGTH: 2 is not in 0\.\.1$"),
-        ([[[1, 2]]], [[1]], [-1], r"^CONTEXT_LENGTH: -1 is not in 0\.\.1$"),
-        ([[[1, 2]]], [[1]], [1, 1], r"^CONTEXT_LENGTH: 2 values for a batch of 1$"),
-        ([[[1, -2]]], [[2]], None, r"^TOKENS_BATCH: an id is negative$"),
+        ([[[1, 2]]], [[3]], None, r"^SEQUENCE_LENGTH must be between 0 and 2; got 3$"),
+        ([[[1, 2]]], [[-1]], None, r"^SEQUENCE_LENGTH must be between 0 and 2; got -1$"),
+        ([[[1, 2]]], [[1]], [2], r"^CONTEXT_LENGTH must be between 0 and 1; got 2$"),
+        ([[[1, 2]]], [[1]], [-1], r"^CONTEXT_LENGTH must be between 0 and 1; got -1$"),
+        ([[[1, 2]]], [[1]], [1, 1], r"^CONTEXT_LENGTH must have 1 values; got 2$"),
+        ([[[1, -2]]], [[2]], None, r"^TOKENS_BATCH must not have negative ids$"),
     ],
 )
 def test_a_wrong_tensor_is_named_in_one_line(postprocessor, tokens, lengths, context, message):
@@ -113,7 +113,7 @@ def test_a_wrong_tensor_is_named_in_one_line(postprocessor, tokens, lengths, con
 def test_a_missing_tensor_is_named(postprocessor, name):
     inputs = request([[HELLO]], [[1]])
     del inputs[name]
-    with pytest.raises(InputError, match=f"^{name}: missing$"):
+    with pytest.raises(InputError, match=f"^{name} is missing$"):
         postprocessor.answer(inputs, [tensors.OUTPUT])
 
 
@@ -132,7 +132,7 @@ def test_a_sequence_with_too_many_ids_is_rejected():
     }
     assert short.answer(inputs, [tensors.OUTPUT])
     inputs[tensors.TOKENS_BATCH] = np.ones((1, 1, 5), np.int32)
-    with pytest.raises(InputError, match=r"^TOKENS_BATCH: 5 ids given, at most 4 fit$"):
+    with pytest.raises(InputError, match=r"^TOKENS_BATCH has 5 ids; the limit is 4$"):
         short.answer(inputs, [tensors.OUTPUT])
 
 

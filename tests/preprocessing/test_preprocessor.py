@@ -149,23 +149,38 @@ def test_the_decoder_input_is_its_query_or_the_pad_id(preprocessor):
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"QUERY": strings([b"a\xff"])}, "QUERY: no valid UTF-8 at byte 1"),
-        ({"BAD_WORDS_DICT": strings([b"\xc3"])}, "BAD_WORDS_DICT: no valid UTF-8 at byte 0"),
-        ({"STOP_WORDS_DICT": strings([b"\x80"])}, "STOP_WORDS_DICT: no valid UTF-8 at byte 0"),
-        ({"DECODER_QUERY": strings([b"\x80"])}, "DECODER_QUERY: no valid UTF-8 at byte 0"),
-        ({"QUERY": strings([b"a", b"b"])}, r"QUERY: shape is \[1, 2\], not \[1, 1\]"),
-        ({"STOP_WORDS_DICT": strings([b"a"], [b"b"])}, "STOP_WORDS_DICT: 2 rows for 1 prompts"),
-        ({"IMAGE_URL": strings([b"http://x"])}, "IMAGE_URL: this model takes text only"),
+        ({"QUERY": strings([b"a\xff"])}, "QUERY must be UTF-8; got byte 0x.. at position 1"),
+        (
+            {"BAD_WORDS_DICT": strings([b"\xc3"])},
+            "BAD_WORDS_DICT must be UTF-8; got byte 0x.. at position 0",
+        ),
+        (
+            {"STOP_WORDS_DICT": strings([b"\x80"])},
+            "STOP_WORDS_DICT must be UTF-8; got byte 0x.. at position 0",
+        ),
+        (
+            {"DECODER_QUERY": strings([b"\x80"])},
+            "DECODER_QUERY must be UTF-8; got byte 0x.. at position 0",
+        ),
+        ({"QUERY": strings([b"a", b"b"])}, r"QUERY must have shape \[1, 1\]; got \[1, 2\]"),
+        (
+            {"STOP_WORDS_DICT": strings([b"a"], [b"b"])},
+            "STOP_WORDS_DICT must have 1 rows, one per prompt; got 2",
+        ),
+        (
+            {"IMAGE_URL": strings([b"http://x"])},
+            "IMAGE_URL isn't supported: this model accepts text only",
+        ),
         (
             {"EMBEDDING_BIAS_WORDS": strings([b"a"])},
-            "EMBEDDING_BIAS_WORDS, EMBEDDING_BIAS_WEIGHTS: every word needs a weight.*",
+            "EMBEDDING_BIAS_WEIGHTS must have one value per item of EMBEDDING_BIAS_WORDS",
         ),
         (
             {
                 "EMBEDDING_BIAS_WORDS": strings([b"a"]),
                 "EMBEDDING_BIAS_WEIGHTS": np.array([[np.nan]], np.float32),
             },
-            "EMBEDDING_BIAS_WEIGHTS: a weight is not a number",
+            "EMBEDDING_BIAS_WEIGHTS must not be NaN",
         ),
     ],
 )
@@ -178,7 +193,7 @@ def test_a_wrong_tensor_is_named_in_one_line(preprocessor, given, message):
 def test_a_missing_tensor_is_named(preprocessor, name):
     inputs = request(b"a")
     del inputs[name]
-    with pytest.raises(InputError, match=f"^{name}: missing$"):
+    with pytest.raises(InputError, match=f"^{name} is missing$"):
         preprocessor.answer(inputs, tensors.OUTPUTS)
 
 
@@ -238,7 +253,7 @@ def test_a_text_with_too_many_bytes_is_rejected(name):
     short, long = ({name: strings([text.encode()])} for text in ("é" * 5, "é" * 5 + "x"))
     wanted = [tensors.INPUT_ID, tensors.DECODER_INPUT_ID]
     assert limited(max_text_bytes=10).answer(request(b"a") | short, wanted)
-    with pytest.raises(InputError, match=f"^{name}: 11 bytes given, at most 10 are taken$"):
+    with pytest.raises(InputError, match=f"^{name} has 11 bytes; the limit is 10$"):
         limited(max_text_bytes=10).answer(request(b"a") | long, wanted)
 
 
@@ -250,7 +265,7 @@ def test_a_text_is_rejected_if_its_beginning_has_too_many_tokens():
     assert whole[tensors.REQUEST_INPUT_LEN].tolist() == [[128]]
     with pytest.raises(
         InputError,
-        match=r"^QUERY: the first 64 of its 65 characters are 128 tokens, at most 4 fit$",
+        match=r"^QUERY has 128 tokens in the first 64 of its 65 characters; the limit is 4$",
     ):
         short.answer(request(text.encode() + b"x"), [tensors.INPUT_ID])
 
@@ -269,9 +284,7 @@ WORD_LISTS = [tensors.STOP_WORDS_DICT, tensors.BAD_WORDS_DICT, tensors.EMBEDDING
 def test_too_many_words_are_rejected(name):
     three = limited(max_words=3)
     assert three.answer(request(b"a", **{name: strings([b"x"] * 3)}), [tensors.INPUT_ID])
-    with pytest.raises(
-        InputError, match=f"^{name}: 4 words given for a prompt, at most 3 are taken$"
-    ):
+    with pytest.raises(InputError, match=f"^{name} has 4 words per prompt; the limit is 3$"):
         three.answer(request(b"a", **{name: strings([b"x"] * 4)}), [tensors.INPUT_ID])
 
 
@@ -279,7 +292,7 @@ def test_words_are_counted_per_prompt():
     words = strings([b"x"] * 3, [b"x"] * 3)
     batch = request(b"a", b"b", STOP_WORDS_DICT=words)
     assert limited(max_words=3).answer(batch, [tensors.INPUT_ID])
-    with pytest.raises(InputError, match="3 words given for a prompt, at most 2"):
+    with pytest.raises(InputError, match="3 words per prompt; the limit is 2"):
         limited(max_words=2).answer(batch, [tensors.INPUT_ID])
 
 
@@ -289,7 +302,7 @@ def test_words_with_too_many_bytes_are_rejected():
     assert few.answer(request(b"a", **words), [tensors.INPUT_ID])
     words[tensors.BAD_WORDS_DICT] = strings([b"xxxxx"])
     with pytest.raises(
-        InputError, match=r"^STOP_WORDS_DICT, BAD_WORDS_DICT: 9 bytes given, at most 8 are taken$"
+        InputError, match=r"^STOP_WORDS_DICT and BAD_WORDS_DICT: 9 bytes in total; the limit is 8$"
     ):
         few.answer(request(b"a", **words), [tensors.INPUT_ID])
 

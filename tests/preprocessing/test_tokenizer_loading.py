@@ -106,7 +106,7 @@ def test_configured_tokens_that_exist_change_nothing(tmp_path):
 
 def test_a_configured_token_with_another_id_is_rejected(plain):
     tokens = {"9999": {"content": "<|a|>", "special": True}}
-    with pytest.raises(TokenizerError, match=r"says token '<\|a\|>' is id 9999"):
+    with pytest.raises(TokenizerError, match=r"token '<\|a\|>' has id 9999"):
         load_tokenizer(configure(plain, added_tokens_decoder=tokens))
 
 
@@ -153,7 +153,7 @@ def test_a_slow_tokenizers_error_says_how_to_convert_it(tmp_path):
 
 
 def test_a_missing_folder_is_named(tmp_path):
-    with pytest.raises(TokenizerError, match="nowhere' does not exist"):
+    with pytest.raises(TokenizerError, match="nowhere' doesn't exist"):
         load_tokenizer(tmp_path / "nowhere")
 
 

@@ -45,5 +45,5 @@ def test_a_wrong_input_is_an_invalid_argument(ask):
 
 
 def test_other_errors_are_one_line_and_log_a_traceback(ask):
-    assert ask().error().message() == "doubler failed"
+    assert ask().error().message() == "doubler failed; see the server's log"
     assert "KeyError" in triton.Logger.lines[0]

@@ -74,5 +74,7 @@ def test_each_prompt_has_its_own_bias(tokenizer):
 
 
 def test_a_bias_outside_the_engines_vocabulary_is_rejected(tokenizer):
-    with pytest.raises(InputError, match=r"^EMBEDDING_BIAS_WORDS: 'ab' is not in"):
+    with pytest.raises(
+        InputError, match=r"^EMBEDDING_BIAS_WORDS must be in the engine's vocabulary; got 'ab'"
+    ):
         embedding_bias(tokenizer, [["ab"]], np.array([[1.0]], np.float32), vocab_size=5)

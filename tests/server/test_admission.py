@@ -18,7 +18,7 @@ PROMPTS = prompts_of(40)
 RUNNING, QUEUE = 8, 12  # of the shared server
 TOKENIZER_CALLS = 4  # at once
 HUGE = b"x" * (50 << 20)
-TIMED_OUT = "deadline_exceeded: the request took longer than 0.2 s, which is its time-out"
+TIMED_OUT = "deadline_exceeded: the request exceeded its timeout of 0.2 s"
 
 
 @pytest.fixture(autouse=True)

@@ -136,7 +136,7 @@ def test_totals_are_in_the_chunks_that_a_client_asks_for(server):
     ("arguments", "message"),
     [
         (["x", "--drafter", "guess"], "input 'drafter': 'guess' given, this deployment has"),
-        (["a\udcff"], "input 'text_input' is not valid UTF-8: byte 0xff at position 1"),
+        (["a\udcff"], "input 'text_input' must be UTF-8; got byte 0xff at position 1"),
     ],
 )
 def test_a_rejected_request_prints_one_line(server, capsys, arguments, message):

@@ -187,7 +187,7 @@ def test_the_loop_waits_only_once_for_a_slow_draft_engine(impatient):
 def test_a_request_fails_with_one_line_at_the_profiles_time_out(impatient):
     with impatient.faults.of("target", "late"):
         answer = ask(impatient, "x = 1", max_tokens=LONG)
-    line = "the request took longer than 3 s, which is its time-out"
+    line = "the request exceeded its timeout of 3 s"
     assert answer.error == f"deadline_exceeded: {line}"
     assert eventually(lambda: idle(impatient))
 
@@ -211,7 +211,7 @@ def test_a_request_lost_by_the_target_ends_at_its_time_out(healthy, long_answers
         healthy.faults.begin("target", "lose once")
         answers = answers_of(crowd.ask(PROMPTS, max_tokens=LONG))
     [failed] = [answer for answer in answers if answer.error]
-    assert_one_line(failed.error, "model_timeout: model 'target' failed: no answer within 3 s")
+    assert_one_line(failed.error, "model_timeout: model 'target' failed: no response within 3 s")
     for answer, expected in zip(answers, long_answers, strict=True):
         assert answer.error or answer.said == expected
 
@@ -269,7 +269,7 @@ def test_a_failed_tokenizer_is_a_one_line_error(healthy, model):
 @pytest.mark.parametrize("model", first_of("preprocessing", "postprocessing"))
 def test_a_request_ends_at_its_time_out_if_a_tokenizer_hangs(healthy, model):
     with healthy.faults.of(model, "hold"):
-        line = f"model_timeout: model '{model}' failed: no answer within 3 s"
+        line = f"model_timeout: model '{model}' failed: no response within 3 s"
         assert_one_line(ask(healthy, "x = 1", model="bls").error, line)
 
 
@@ -350,7 +350,7 @@ def test_an_answer_that_does_not_fit_into_shared_memory_ends_its_request(tmp_pat
             with pytest.raises(InferenceServerException) as refused:
                 logits_of(server, entry, prompts)
             assert refused.value.status() == "StatusCode.INTERNAL"
-            assert refused.value.message().startswith("the answer cannot be sent: it does not fit")
+            assert refused.value.message().startswith("the answer can't be sent: it doesn't fit")
             assert ask_one(server, entry, "x", max_tokens=4).finish_reason == "length"
             with streaming(server, "def leave(", max_tokens=400, end_id=-1) as chunks:
                 next(chunks)

@@ -31,7 +31,7 @@ def test_bad_requests_do_not_disturb_good_ones(server, expected):
         bad = [*crowd.ask(["x"] * 64, model="bls", top_p=7.0), *crowd.ask(["x"] * 64, top_p=7.0)]
         assert wrong(answers_of(good), expected) == []
         assert {answer.error for answer in answers_of(bad)} == {
-            "input 'top_p': 7 given, must be at least 0 and at most 1 and finite"
+            "input 'top_p' must be between 0 and 1; got 7"
         }
 
 

@@ -136,7 +136,7 @@ def test_two_drafters_with_one_name_are_rejected(refusal, tmp_path):
 @pytest.mark.parametrize(
     ("settings", "line"),
     [
-        ({"perod": 2}, "drafters.0.settings: unknown setting 'perod'; known are period"),
+        ({"perod": 2}, "drafters.0.settings: setting 'perod' isn't known; choose one of: period"),
         (
             {"period": "two"},
             "drafters.0.settings.period: must be a valid integer, not 'two'",

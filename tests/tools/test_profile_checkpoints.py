@@ -39,7 +39,7 @@ def test_padded_vocabularies_with_a_shared_tokenizer_are_accepted(folder):
         ({"checkpoint": "tokenizer"}, "tokenizer is not a Hugging Face checkpoint: it has no conf"),
         ({"kv_cache_tokens": 512}, "512 is less than one sequence of max_seq_len 1024"),
         ({"max_seq_len": 2048}, "engines.target.max_seq_len: 2048 is over the 1024 positions of"),
-        ({"max_batch_tokens": 8}, "max_batch_tokens (8) must exceed max_draft_len (8)"),
+        ({"max_batch_tokens": 8}, "max_batch_tokens must be greater than max_draft_len (8); got 8"),
         ({"max_draft_len": 1023}, "1023 leaves no room for text in max_seq_len 1024"),
     ],
 )

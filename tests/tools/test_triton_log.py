@@ -28,7 +28,7 @@ def test_a_lost_port_race_is_distinguished_from_a_failed_model(tmp_path, text, l
     ("text", "holds"),
     [
         (TRACEBACK, True),
-        ('W1120 10:20:34.5 1 health.py:3] "tandem: answers go on without drafts: x"\n', False),
+        ('W1120 10:20:34.5 1 health.py:3] "tandem: requests continue without drafts: x"\n', False),
         ("", False),
     ],
 )

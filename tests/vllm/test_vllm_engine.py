@@ -178,7 +178,7 @@ def test_a_stop_ends_a_call_soon(engine):
     ids=["min_p", "presence_penalty", "embedding_bias", "context_logits"],
 )
 def test_inputs_that_vllm_cannot_serve_exactly_are_rejected(engine, asked):
-    with pytest.raises(UnsupportedError, match=r"is not supported by this engine \(vllm\)"):
+    with pytest.raises(UnsupportedError, match=r"isn't supported by this engine \(vllm\)"):
         engine.start(prompt(1, 9), 4, **asked)
 
 

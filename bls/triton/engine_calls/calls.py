@@ -43,7 +43,9 @@ REFUSALS: frozenset[ErrorCode] = frozenset({"INVALID_ARG", "UNSUPPORTED"})
 REGION = re.compile("shared memory (pool size for key|key|region) '|_backend_shm_region_")
 # Triton's messages for a call to a model whose process has ended or hangs; they have no code.
 NOT_HEALTHY = re.compile(r"Stub process '[^']*' is not healthy")
-NO_MEMORY = "Triton's shared memory is full (/dev/shm; docker's --shm-size); see the server's log"
+NO_MEMORY = (
+    "Triton's shared memory (/dev/shm) is full; enlarge it, for example with docker's --shm-size"
+)
 
 
 class Calls:
@@ -93,7 +95,7 @@ def failure(model: str, said: object, code: ErrorCode = "INTERNAL") -> EngineCal
     code = written or ("UNAVAILABLE" if NOT_HEALTHY.match(line) else code)
     if REGION.search(line) is not None:
         line = NO_MEMORY
-        log_exception(f"model '{model}' could not be called", RuntimeError(str(said)))
+        log_exception(f"failed to call model '{model}'", RuntimeError(str(said)))
     return (EngineRefused if code in REFUSALS else EngineCallError)(model, line, code)
 
 

@@ -41,7 +41,7 @@ class Canceller:
             except EngineCallError:
                 continue  # the call has ended, or will reach its time-out
             except Exception as error:  # noqa: BLE001  the next call must still be stopped
-                log_exception("a call of an engine could not be stopped", error)
+                log_exception("failed to stop an engine call", error)
 
 
 class EngineClients:

@@ -35,14 +35,14 @@ class DraftHealth:
             if engine is None or not self.available:
                 return
             self.available = False
-        log_warning(f"answers go on without drafts: {error}")
+        log_warning(f"requests continue without drafts: {error}")
         in_background(lambda: self._probe_until_well(engine), self._probe_later)
 
     def refused(self, error: EngineRefused) -> None:
         """Log why a request continues without drafts, unless the last line was the same."""
         if self._last_refusal != str(error):
             self._last_refusal = str(error)
-            log_warning(f"a request goes on without drafts: {error}")
+            log_warning(f"a request continues without drafts: {error}")
 
     def _probe_later(self, _: Overloaded) -> None:
         """Let the next failure start the probe: this one found no thread for it."""
@@ -59,9 +59,9 @@ class DraftHealth:
             except EngineCallError:
                 continue
             except Exception as error:  # noqa: BLE001  without this thread, drafts would stay off
-                log_exception("a draft engine could not be probed", error)
+                log_exception("failed to probe the draft engine", error)
                 continue
             if time.monotonic() - began < settings.timeout:
                 break
         self.available = True
-        log_info(f"model '{settings.model}' answers; drafts are back")
+        log_info(f"model '{settings.model}' responds again; drafts are back on")

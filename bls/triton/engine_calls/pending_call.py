@@ -45,7 +45,7 @@ class AbandonedCalls:
         """Raise EngineUnavailable if no more threads may block in a model."""
         if self._by_model.get(model, 0) >= MAX_ABANDONED_CALLS:
             raise EngineUnavailable(
-                model, f"it has left {MAX_ABANDONED_CALLS} calls unanswered; restart the server"
+                model, f"{MAX_ABANDONED_CALLS} of its calls never returned; restart the server"
             )
 
     def add(self, model: str, by: int) -> None:

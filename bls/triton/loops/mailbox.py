@@ -63,7 +63,7 @@ class Mailbox:
             try:
                 receive(message.decode().splitlines())
             except Exception as error:  # noqa: BLE001  the next message must still be read
-                log_exception("a message of another loop failed", error)
+                log_exception("failed to handle a message of another loop", error)
         self._socket.close()
 
     def _send(self, addresses: Callable[[], Iterable[bytes]]) -> None:

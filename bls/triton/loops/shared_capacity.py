@@ -105,7 +105,7 @@ class SharedCapacity(OtherLoops):
                     return row, Mailbox(self._address(row))
                 except AddressTaken:
                     _unlock(self._file, row)
-        raise RuntimeError(f"{ROWS} processes serve this model already")
+        raise RuntimeError(f"{ROWS} processes already serve this model, which is the limit")
 
     def _enter(self, state: int) -> None:
         self._words[self._own * ROW + STATE] = state
@@ -166,8 +166,8 @@ def other_loops(args: dict[str, str], instances: int) -> OtherLoops:
     if started != instances:
         raise ValueError(
             f"config.pbtxt of '{args['model_name']}': instance_group starts {started} loops, but "
-            f"the parameter instances is {instances}; set 'instances: {started}' in the profile "
-            "and render it again"
+            f"parameter 'instances' is {instances}; set instances to {started} in the profile and "
+            "re-render the repository"
         )
     if instances == 1:
         return OtherLoops()

@@ -113,7 +113,9 @@ class Sender:
                         self._end(response)
             except AnswerNotSent:
                 if not logged:
-                    log_warning("the end of a request waits: the server's shared memory is full")
+                    log_warning(
+                        "the end of a request is delayed: the server's shared memory is full"
+                    )
                     logged = True
                 time.sleep(SECONDS_BETWEEN_TRIES)
 
@@ -123,7 +125,7 @@ class Sender:
         size: bytes of the response, if it may be large.
         """
         if not _memory_for_the_end(size):
-            raise AnswerNotSent("the answer cannot be sent: the server's shared memory is full")
+            raise AnswerNotSent("the answer can't be sent: the server's shared memory is full")
         try:
             with self._deliveries.one():
                 if response is None:
@@ -131,7 +133,7 @@ class Sender:
                 else:
                     self._sender.send(response, flags=FINAL)
         except Exception as error:  # noqa: BLE001  after any error, Triton accepts no more
-            log_exception("the end of a request could not be sent", error)
+            log_exception("failed to send the end of a request", error)
         finally:
             self._closed = True
 
@@ -140,10 +142,10 @@ class Sender:
             with self._deliveries.one():
                 self._sender.send(response)
         except Exception as error:
-            log_exception("a response could not be sent", error)
+            log_exception("failed to send a response", error)
             raise AnswerNotSent(
-                "the answer cannot be sent: it does not fit into the server's shared memory "
-                "(/dev/shm; docker's --shm-size)"
+                "the answer can't be sent: it doesn't fit into the server's shared memory; enlarge "
+                "/dev/shm, for example with docker's --shm-size"
             ) from error
 
 

@@ -48,7 +48,7 @@ class RequestGuides:
         """Raise GuideRefused for a guide if none can be compiled."""
         if self._compiler is None and any(request.guide for request in requests):
             raise GuideRefused(
-                f"input '{TYPE}' is not supported by this deployment: {self._missing}"
+                f"input '{TYPE}' isn't supported by this deployment: {self._missing}"
             )
 
     def matchers(
@@ -81,8 +81,8 @@ class RequestGuides:
             held = self._waiting_bytes + size
             if size and self._waiting_bytes and held > self._max_waiting_bytes:
                 raise Overloaded(
-                    f"the guides that wait hold {self._waiting_bytes} bytes, of "
-                    f"{self._max_waiting_bytes} that the server keeps for them; try again later"
+                    f"{self._waiting_bytes} bytes of guides are waiting; the limit is "
+                    f"{self._max_waiting_bytes}; try again later"
                 )
             self._waiting_bytes = held
         try:
@@ -98,11 +98,11 @@ class RequestGuides:
             return self._compiler.matcher(request.guide, request.end_ids, check)
         except OSError as error:
             raise Overloaded(
-                "the server can start no process to try a new guide in; try again later"
+                "the server can't start a process to compile the guide; try again later"
             ) from error
         except GuideUndecided as error:
             raise Overloaded(
-                f"the server could not try a new guide: {error}; try again later"
+                f"the server can't compile the guide: {error}; try again later"
             ) from error
         except GuideError as error:
             for keyword in keywords_of(str(error)):

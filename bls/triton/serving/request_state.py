@@ -73,11 +73,7 @@ class RequestState:
         if self._sender.is_cancelled():
             self.fail(Cancelled())
         elif now > self._deadline:
-            self.fail(
-                DeadlineExceeded(
-                    f"the request took longer than {self._timeout:g} s, which is its time-out"
-                )
-            )
+            self.fail(DeadlineExceeded(f"the request exceeded its timeout of {self._timeout:g} s"))
         overdue = self.wait.abandon_if_overdue(now)
         if overdue is not None:
             if self.permit is not None:
@@ -122,8 +118,8 @@ def ending(state: RequestState) -> Iterator[None]:
     except ServingError as error:
         state.fail(error)
     except BaseException as error:  # noqa: BLE001  the client must get an answer
-        log_exception("a request could not be started", error)
-        state.fail(ServingError("internal error while starting the request"))
+        log_exception("failed to start a request", error)
+        state.fail(ServingError("internal error while starting the request; see the server's log"))
 
 
 def give_up(state: RequestState, permit: Permit | None, error: ServingError) -> None:

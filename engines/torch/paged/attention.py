@@ -162,9 +162,9 @@ def choose(
         except Exception as error:  # noqa: BLE001 (whatever a PyTorch without it raises)
             fault = first_line(error)
         if fault is None:
-            log.info("attention over pages: %s", name)
+            log.info("paged attention uses %s", name)
             return attention
-        log.warning("attention over pages: not %s: %s", name, fault)
+        log.warning("paged attention can't use %s: %s", name, fault)
     return gathered
 
 
@@ -200,5 +200,5 @@ def _fault(
         want, got = (way(query, *trial.layer(0), step, window) for way in (gathered, attention))
         gap = float((want.float() - got.float()).abs().max())
         if not gap <= _TOLERANCE:
-            return f"outputs differ by {gap:.3g} ({kv_heads} heads of {size})"
+            return f"its output differs by {gap:.3g} ({kv_heads} heads of size {size})"
     return None

@@ -23,7 +23,7 @@ class PagePool:
         """Allocate the pages, and one for padding. Raises NotImplementedError."""
         [heads, size], *others = {layer[:2] for layer in shape.layers}
         if others or any(key != value for _, key, value in shape.layers):
-            raise NotImplementedError("paged_kv_cache needs layers of one shape")
+            raise NotImplementedError("paged_kv_cache requires layers of the same shape")
         self.page_tokens = page_tokens
         self.memory = torch.zeros(
             (len(shape.layers), 2, pages + 1, page_tokens, heads, size),

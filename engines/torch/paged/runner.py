@@ -90,7 +90,12 @@ class PagedRunner:
             self._graphs[bucket] = graph
         taken = before - torch.cuda.mem_get_info(self.device)[0]
         seconds = time.monotonic() - began
-        log.info("%d CUDA graphs in %.1f s, %d MiB", len(self._graphs), seconds, taken >> 20)
+        log.info(
+            "captured %d CUDA graphs in %.1f s; they use %d MiB",
+            len(self._graphs),
+            seconds,
+            taken >> 20,
+        )
 
     def step(
         self,

@@ -95,7 +95,7 @@ def test_a_full_queue_rejects_a_request_before_tokenization():
         queue.add(name)
     with pytest.raises(
         Overloaded,
-        match=r"^2 sequences are running and 2 waiting, which is the server's limit; "
+        match=r"^the server is full: 2 sequences are running and 2 are waiting; "
         r"try again later$",
     ):
         queue.admission.reserve(1)
@@ -129,7 +129,9 @@ def test_a_batch_that_cannot_wait_completely_is_rejected():
     queue = Waiting(max_running=9, kv_blocks=8)
     queue.add("eight", 8)
     many = queue.admission.reserve(3)
-    with pytest.raises(Overloaded, match=r"^1 sequences are running and 0 waiting"):
+    with pytest.raises(
+        Overloaded, match=r"^the server is full: 1 sequences are running and 0 are waiting"
+    ):
         many.enter([queue.reservation(name) for name in "abc"])
     assert queue.started == ["eight"]
     assert queue.present == (1, 0)
@@ -164,7 +166,7 @@ def test_a_batch_over_the_capacity_is_a_bad_request():
     queue = Waiting()
     with pytest.raises(
         BadRequest,
-        match=r"^the request has 5 prompts, but at most 4 can run and wait here at once; send "
+        match=r"^the request has 5 prompts; the limit is 4; send "
         r"fewer per request$",
     ):
         queue.admission.reserve(5)
@@ -174,7 +176,7 @@ def test_a_batch_over_the_capacity_is_a_bad_request():
 def test_a_batch_whose_contexts_can_never_wait_is_a_bad_request():
     queue = Waiting(max_running=9, kv_blocks=8)
     slots = queue.admission.reserve(4)
-    with pytest.raises(BadRequest, match="has 4 prompts, but at most 3 can"):
+    with pytest.raises(BadRequest, match="has 4 prompts; the limit is 3"):
         slots.enter([queue.reservation(name, 8) for name in "abcd"])
     assert queue.present == (0, 0)
 

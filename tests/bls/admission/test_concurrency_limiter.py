@@ -11,9 +11,7 @@ class Kitchen:
 
     def __init__(self, most=1, max_waiting_bytes=100):
         self.at_work = []
-        self.limiter = ConcurrencyLimiter(
-            most, max_waiting_bytes, "texts that wait to be tokenized"
-        )
+        self.limiter = ConcurrencyLimiter(most, max_waiting_bytes, "text")
 
     def come(self, name, size=10):
         return self.limiter.acquire(lambda permit: self.at_work.append(name), size)
@@ -70,8 +68,7 @@ def test_waiting_texts_are_limited_in_bytes():
     last = kitchen.come("c", 40)
     with pytest.raises(
         Overloaded,
-        match=r"^the texts that wait to be tokenized hold 100 bytes, of 100 that the "
-        r"server keeps for them; try again later$",
+        match=r"^100 bytes of text are waiting; the limit is 100; try again later$",
     ):
         kitchen.come("d", 1)
     last.withdraw()

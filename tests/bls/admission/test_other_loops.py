@@ -99,7 +99,7 @@ def test_draft_blocks_freed_in_one_loop_are_used_in_another():
 def test_slots_reserved_in_another_loop_count():
     loops = Loops(2)
     held = loops.admissions[0].reserve(5)
-    with pytest.raises(Overloaded, match="0 sequences are running and 5 waiting"):
+    with pytest.raises(Overloaded, match="0 sequences are running and 5 are waiting"):
         loops.add(1, "a")
     held.give_back()
     loops.add(1, "a")

@@ -91,27 +91,30 @@ PROPOSE = "def propose(self, sequence, limit):\n    {}\n    yield"
         ("def propose(self, sequence, limit):\n    return Draft()", "TypeError: 'Draft' object"),
         (
             PROPOSE.format("return Draft([1] * 4)"),
-            "it proposed 4 tokens, at most 3 may be verified",
+            "its draft has 4 tokens; the limit is 3",
         ),
-        (PROPOSE.format("return Draft([8])"), "its draft tokens are not in 0..7"),
-        (PROPOSE.format("return Draft([-1])"), "its draft tokens are not in 0..7"),
-        (PROPOSE.format("return Draft([0.5])"), "its draft tokens are not one row of whole"),
-        (PROPOSE.format("return Draft([[1]])"), "its draft tokens are not one row of whole"),
+        (PROPOSE.format("return Draft([8])"), "its draft tokens must be between 0 and 7"),
+        (PROPOSE.format("return Draft([-1])"), "its draft tokens must be between 0 and 7"),
+        (PROPOSE.format("return Draft([0.5])"), "its draft tokens must be a 1-D array"),
+        (PROPOSE.format("return Draft([[1]])"), "its draft tokens must be a 1-D array"),
         (PROPOSE.format("yield EngineCall('draft', None, 1, 1)"), "it calls an engine; set"),
-        (PROPOSE.format("return []"), "it proposed a list, not a Draft"),
-        (PROPOSE.format("return Draft([1] * 10**6)"), "it proposed 1000000 tokens, at most 3"),
+        (PROPOSE.format("return []"), "it must return a Draft; got list"),
+        (
+            PROPOSE.format("return Draft([1] * 10**6)"),
+            "its draft has 1000000 tokens; the limit is 3",
+        ),
         (
             PROPOSE.format("return Draft([1], logits=[[0.0]])"),
-            "its draft has fields of the draft model",
+            "its draft sets logits, plan",
         ),
-        (PROPOSE.format("return Draft([1], plan=7)"), "its draft has fields of the draft model"),
+        (PROPOSE.format("return Draft([1], plan=7)"), "its draft sets logits, plan"),
         (
             PROPOSE.format("return Draft(plain_tokens=-4)"),
-            "its draft's plain_tokens is not a whole",
+            "its draft's plain_tokens must be an int",
         ),
         (
             PROPOSE.format("return Draft(plain_tokens='4')"),
-            "its draft's plain_tokens is not a whole",
+            "its draft's plain_tokens must be an int",
         ),
         (PROPOSE.format("raise SystemExit(3)"), "SystemExit: 3 (own.py"),
         (PROPOSE.format("sequence.context[0] = 7"), "ValueError: assignment destination is read"),
@@ -137,23 +140,29 @@ CALLER = ROW.replace("a test'", "a test', samples_from_draft_model=True")
 @pytest.mark.parametrize(
     ("body", "fault"),
     [
-        (PROPOSE.format("yield 7"), "it yields int; only calls of the draft model are allowed"),
-        (PROPOSE.format("yield EngineCall('target', None, 1, 1)"), "it calls the target, not the"),
-        (PROPOSE.format("yield EngineCall('draft', None, 1, 1)"), "its call needs a row of"),
-        ("def propose(self, sequence, limit):\n    return iter([1])", "it yields int; only"),
+        (PROPOSE.format("yield 7"), "it may only yield calls of the draft model; got int"),
+        (
+            PROPOSE.format("yield EngineCall('target', None, 1, 1)"),
+            "it may only call the draft engine; got target",
+        ),
+        (
+            PROPOSE.format("yield EngineCall('draft', None, 1, 1)"),
+            "its call's context must be a 1-D",
+        ),
+        ("def propose(self, sequence, limit):\n    return iter([1])", "it may only yield calls"),
         (
             PROPOSE.format("yield EngineCall('draft', sequence.context, 1, -1)"),
-            "its call's seed is not in 0..2^64-1",
+            "its call's seed must be between 0 and 2^64-1",
         ),
         (
             PROPOSE.format("yield EngineCall('draft', sequence.context, 2**64, 1)"),
-            "its call's max_new_tokens is not in",
+            "its call's max_new_tokens must be between",
         ),
         (
             PROPOSE.format(
                 "yield EngineCall('draft', sequence.context.astype('int64') + 2**40, 1, 1)"
             ),
-            "its call's context has ids outside",
+            "the ids of its call's context must be",
         ),
         (
             PROPOSE.format("yield EngineCall('draft', sequence.context, 1, 1, end_id='x')"),
@@ -184,7 +193,7 @@ def test_invalid_steps_ahead_are_rejected(joined):
     )
     decoding = decoding_of(REQUEST)
     steps = decoding._drafter.draft_ahead(decoding.sequence, Proposed(ids(1)))
-    with pytest.raises(DrafterFailed, match="it calls the target, not the draft"):
+    with pytest.raises(DrafterFailed, match="it may only call the draft engine; got target"):
         next(steps)
 
 
@@ -237,15 +246,21 @@ def test_the_example_is_read_with_its_settings():
 @pytest.mark.parametrize(
     ("parts", "reason"),
     [
-        (["import nowhere_to_be_found"], "own.py raises ModuleNotFoundError: No module named"),
-        (["x ="], "own.py raises SyntaxError: invalid syntax (own.py, line 1)"),
-        (["import sys; sys.exit(3)"], "own.py raises SystemExit: 3"),
-        ([""], "own.py has no row; define DRAFTER = DrafterKind(...)"),
-        (["DRAFTER = 'own'"], "own.py has no row; define DRAFTER = DrafterKind(...)"),
-        ([HEAD, ROW], "own.py has no function make(request, context)"),
-        ([HEAD, ROW.replace("__name__", "'own'"), MAKE], "its module must be __name__"),
-        ([HEAD, ROW.replace("a test'", "a test', in_engine=True"), MAKE], "remove in_engine"),
-        ([HEAD, ROW.replace("'own'", "'my own'"), MAKE], "'my own' is not a drafter's name"),
+        (["import nowhere_to_be_found"], "own.py: ModuleNotFoundError: No module named"),
+        (["x ="], "own.py: SyntaxError: invalid syntax (own.py, line 1)"),
+        (["import sys; sys.exit(3)"], "own.py: SystemExit: 3"),
+        ([""], "own.py has no DRAFTER; define DRAFTER = DrafterKind(...)"),
+        (["DRAFTER = 'own'"], "own.py has no DRAFTER; define DRAFTER = DrafterKind(...)"),
+        ([HEAD, ROW], "own.py has no function make; define make(request, context)"),
+        ([HEAD, ROW.replace("__name__", "'own'"), MAKE], "DRAFTER.module must be __name__"),
+        (
+            [HEAD, ROW.replace("a test'", "a test', in_engine=True"), MAKE],
+            "in_engine is for built-in engines only",
+        ),
+        (
+            [HEAD, ROW.replace("'own'", "'my own'"), MAKE],
+            "a drafter's name must be a Python identifier",
+        ),
     ],
 )
 def test_an_invalid_drafter_file_is_rejected_with_one_line(write, parts, reason):
@@ -256,16 +271,16 @@ def test_an_invalid_drafter_file_is_rejected_with_one_line(write, parts, reason)
 
 
 def test_missing_and_non_python_files_are_rejected(write, tmp_path):
-    with pytest.raises(DrafterModuleError, match=r"no file .*nowhere\.py"):
+    with pytest.raises(DrafterModuleError, match=r"nowhere\.py isn't a file"):
         read_kind(tmp_path / "nowhere.py")
-    with pytest.raises(DrafterModuleError, match=r"own\.txt is not a Python file"):
+    with pytest.raises(DrafterModuleError, match=r"own\.txt must be a Python file"):
         read_kind(write(HEAD, name="own.txt"))
 
 
 @pytest.mark.parametrize(
     ("given", "reason"),
     [
-        ({"perod": 2}, "unknown setting 'perod'; known are period"),
+        ({"perod": 2}, "setting 'perod' isn't known; choose one of: period"),
         ({"period": 0}, "ValueError: period must be at least 1, not 0"),
     ],
 )
@@ -275,14 +290,16 @@ def test_wrong_settings_are_rejected(given, reason):
 
 
 def test_a_drafter_without_settings_rejects_settings():
-    with pytest.raises(DrafterModuleError, match="unknown setting 'period'; 'none' has none"):
+    with pytest.raises(DrafterModuleError, match="setting 'period' isn't known; 'none' has none"):
         with_settings(CONTROL, {"period": 2})
 
 
 @pytest.mark.parametrize("name", sorted(BUILT_IN))
 def test_a_taken_name_is_rejected(name):
     before = dict(DRAFTERS)
-    with pytest.raises(DrafterExists, match=f"a drafter '{name}' exists; choose a name other than"):
+    with pytest.raises(
+        DrafterExists, match=f"drafter '{name}' already exists; choose a name other than"
+    ):
         join(DrafterKind(name=name, description="again", module="nowhere"))
     assert before == DRAFTERS
 

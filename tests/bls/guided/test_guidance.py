@@ -317,7 +317,9 @@ class Disobedient(KeyedEngine):
 def test_a_token_that_its_mask_forbids_fails_the_request():
     request = request_for(GUIDES[2])
     decoding = decoding_of(request, MASKS)
-    with pytest.raises(EngineCallError, match="model 'target' failed: it returned what its mask"):
+    with pytest.raises(
+        EngineCallError, match="model 'target' failed: it returned a token that its mask"
+    ):
         play(decoding, Disobedient(Rows(), request))
 
 
@@ -328,7 +330,7 @@ def test_a_dead_end_of_the_guide_fails_with_one_line():
         raise GuideError("ParserTooComplex")
 
     decoding._guidance._matcher.walk = fail
-    message = "^the guide cannot be followed any further: ParserTooComplex$"
+    message = "^the guide can't be followed any further: ParserTooComplex$"
     with pytest.raises(GuideFailed, match=message) as caught:
         play(decoding, KeyedEngine(Rows(), decoding.request))
     assert caught.value.code == "INVALID_ARG"

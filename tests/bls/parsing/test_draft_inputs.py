@@ -82,10 +82,10 @@ def test_the_request_names_its_pool(values, pool):
 @pytest.mark.parametrize(
     ("name", "reason"),
     [
-        ("", ": a name of 0 bytes given, must have 1..256"),
-        ("x" * 257, ": a name of 257 bytes given, must have 1..256"),
-        ("é" * 129, ": a name of 258 bytes given, must have 1..256"),
-        (b"\xff", " is not valid UTF-8: byte 0xff at position 0"),
+        ("", " must have between 1 and 256 bytes; got 0"),
+        ("x" * 257, " must have between 1 and 256 bytes; got 257"),
+        ("é" * 129, " must have between 1 and 256 bytes; got 258"),
+        (b"\xff", " must be UTF-8; got byte 0xff at position 0"),
     ],
 )
 def test_invalid_pool_names_are_rejected(name, reason):
@@ -98,14 +98,14 @@ def test_invalid_pool_names_are_rejected(name, reason):
 def test_a_pool_is_rejected_if_the_profile_has_none(drafter):
     none = replace(SETTINGS, max_pool_tokens=0)
     assert refusal(settings=none, drafter=drafter, lookup_pool="ours") == (
-        "input 'lookup_pool' is not supported by this deployment: "
-        "decoding.prompt_lookup.max_pool_tokens of its profile is 0"
+        "input 'lookup_pool' isn't supported by this deployment: "
+        "its profile sets decoding.prompt_lookup.max_pool_tokens to 0"
     )
 
 
 def test_a_pool_needs_a_drafter_that_looks_up():
     assert refusal(drafter="draft_model", lookup_pool="ours") == (
-        "input 'lookup_pool' needs 'drafter' to be prompt_lookup or hybrid"
+        "input 'lookup_pool' requires 'drafter' to be prompt_lookup or hybrid"
     )
 
 
@@ -140,7 +140,7 @@ def test_draft_inputs_are_rejected_if_the_engine_drafts_by_itself(name, value):
     alone = replace(SETTINGS, drafters=("engine",), drafter="engine")
     assert request_of(settings=alone).drafter == "engine"
     assert refusal(settings=alone, **{name: value}) == (
-        f"input '{name}' is not supported: the target drafts by itself"
+        f"input '{name}' isn't supported: the target drafts by itself"
     )
 
 
@@ -157,7 +157,7 @@ def test_an_engine_that_drafts_by_itself_cannot_be_turned_off():
     """It would draft anyway, without being counted."""
     alone = replace(SETTINGS, drafters=("engine",), drafter="engine")
     assert refusal(settings=alone, num_draft_tokens=0) == (
-        "input 'num_draft_tokens': 0 given, is not supported: the target drafts by itself"
+        "input 'num_draft_tokens' isn't supported: the target drafts by itself"
     )
 
 

@@ -23,19 +23,19 @@ def test_a_guide_has_a_type_and_a_text():
     [
         (
             {TEXT: "a+"},
-            f"input '{TEXT}' needs '{TYPE}': {', '.join(KINDS)}",
+            f"input '{TYPE}' is missing; send one of {', '.join(KINDS)}",
         ),
         (
             {TYPE: "xml", TEXT: "a"},
-            f"input '{TYPE}': 'xml' given, must be {', '.join(KINDS)}",
+            f"input '{TYPE}' must be one of {', '.join(KINDS)}; got 'xml'",
         ),
         (
             {TYPE: "regex"},
-            f"input '{TEXT}' is missing; send the guide that '{TYPE}' regex means",
+            f"input '{TEXT}' is missing; '{TYPE}' regex requires it",
         ),
         (
             {TYPE: "regex", TEXT: ["a", "b"]},
-            f"input '{TEXT}': 2 values given for a prompt, send one",
+            f"input '{TEXT}' must have one value per prompt; got 2",
         ),
     ],
 )
@@ -47,7 +47,7 @@ def test_guides_are_limited_in_bytes():
     short = replace(SETTINGS, max_guide_bytes=10)
     assert request_of(settings=short, **{TYPE: "regex", TEXT: "a" * 10}).guide
     assert refusal(settings=short, **{TYPE: "regex", TEXT: "é" * 6}) == (
-        f"input '{TEXT}': 12 bytes given, at most 10 are taken; send a shorter guide"
+        f"input '{TEXT}' has 12 bytes; the limit is 10; send a shorter guide"
     )
 
 
@@ -55,8 +55,8 @@ def test_a_deployment_can_reject_all_guides():
     none = replace(SETTINGS, max_guide_bytes=0)
     assert request_of(settings=none, **{TYPE: "", TEXT: ""}).guide is None
     assert refusal(settings=none, **{TYPE: "json"}) == (
-        f"input '{TYPE}' is not supported by this deployment: limits.max_guide_bytes of its "
-        "profile is 0"
+        f"input '{TYPE}' isn't supported by this deployment: its profile sets "
+        "limits.max_guide_bytes to 0"
     )
 
 
@@ -65,6 +65,5 @@ def test_draft_ahead_true_is_rejected_with_a_guide():
     guide = {TYPE: "json"}
     assert request_of(settings=replace(able, draft_ahead=True), **guide).draft_ahead is True
     assert refusal(settings=able, draft_ahead="true", **guide) == (
-        "input 'draft_ahead': true given, but guided answers are not drafted ahead; send "
-        "auto or false"
+        "input 'draft_ahead' can't be true in a guided request; send auto or false"
     )

@@ -14,13 +14,13 @@ def test_words_of_a_batch_are_counted_together():
     rows = [{"stop_words": "a" * 10}, {"stop_words": "b" * 10}]
     assert batch(*rows)
     rows[1]["stop_words"] += "b"
-    with pytest.raises(BadRequest, match=r"^input 'stop_words': 21 bytes given in all"):
+    with pytest.raises(BadRequest, match=r"^input 'stop_words': 21 bytes in total"):
         batch(*rows)
 
 
 def test_sizes_are_checked_before_decoding_strings():
     nothing = np.broadcast_to(np.array(None, object), (1, 10**9))
-    with pytest.raises(BadRequest, match="1000000000 words given for a prompt, at most 1024"):
+    with pytest.raises(BadRequest, match="has 1000000000 words per prompt; the limit is 1024"):
         check_sizes({entry.BAD_WORDS: nothing}, RequestLimits())
 
 
@@ -30,18 +30,18 @@ def test_text_is_unlimited_without_a_limit():
 
 def test_the_longest_text_of_a_batch_counts():
     texts = np.array([[b"x" * 51], [b"x"]], object)
-    with pytest.raises(BadRequest, match=r"^input 'text_input': 51 bytes given"):
+    with pytest.raises(BadRequest, match=r"^input 'text_input' has 51 bytes"):
         check_sizes({entry.TEXT_INPUT: texts}, SETTINGS)
 
 
 @pytest.mark.parametrize(
     ("key", "hint"),
     [
-        ("temprature", "unknown input 'temprature'; did you mean 'temperature'?"),
-        ("zzzzzzzz", "unknown input 'zzzzzzzz'"),
-        ("a\\nb", "unknown input 'a\\nb'"),
-        ("z" * 40, f"unknown input '{'z' * 40}'"),
-        ("z" * 41, f"unknown input '{'z' * 40}...'"),
+        ("temprature", "input 'temprature' isn't known; did you mean 'temperature'?"),
+        ("zzzzzzzz", "input 'zzzzzzzz' isn't known"),
+        ("a\\nb", "input 'a\\nb' isn't known"),
+        ("z" * 40, f"input '{'z' * 40}' isn't known"),
+        ("z" * 41, f"input '{'z' * 40}...' isn't known"),
     ],
 )
 def test_unknown_inputs_are_named_in_one_line(key, hint):
@@ -58,9 +58,9 @@ def test_parameters_are_limited_in_bytes():
     filled = longest % ("x" * (MAX_PARAMETERS_BYTES - len(longest) + 2))
     assert request_parser(parameters=filled)
     assert refusal(parameters=filled + " ") == (
-        "65537 bytes of parameters given, at most 65536 are taken; send inputs only"
+        "the request's parameters have 65537 bytes; the limit is 65536; send inputs instead"
     )
 
 
 def test_client_text_in_errors_is_short_and_on_one_line():
-    assert refusal(drafter="a\n" * 500).startswith("input 'drafter': 'a\\na\\na")
+    assert "; got 'a\\na\\na" in refusal(drafter="a\n" * 500)

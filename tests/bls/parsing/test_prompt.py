@@ -83,14 +83,16 @@ def test_prompt_answer_and_longest_draft_fit_exactly():
     assert request_of(PROMPT, TOKENS, LIMITED)
     with pytest.raises(
         BadRequest,
-        match=r"^input 'max_tokens': 5 prompt tokens and 21 new ones exceed 25, which is "
-        r"max_seq_len 30 less room for 5 draft tokens$",
+        match=r"^input 'max_tokens' is 21 and the prompt has 5 tokens; the limit is 25 in total "
+        r"\(max_seq_len 30 minus max_draft_len 5\)$",
     ):
         request_of(PROMPT._replace(request=replace(REQUEST, max_tokens=21)), TOKENS, LIMITED)
 
 
 def test_a_prompt_without_tokens_is_rejected():
-    with pytest.raises(BadRequest, match=r"^input 'text_input' gives no tokens; send some text$"):
+    with pytest.raises(
+        BadRequest, match=r"^input 'text_input' must have at least one token; got none$"
+    ):
         request_of(PROMPT, Tokens(ids()), LIMITED)
 
 
@@ -120,7 +122,7 @@ def test_logits_per_answer_are_limited(options, lengths, max_tokens, size):
     if size <= 10:
         check_logits(lengths, max_tokens, options, LIMITED)
         return
-    with pytest.raises(BadRequest, match=f"up to {size * ROW} bytes of logits .* at most 320"):
+    with pytest.raises(BadRequest, match=f"up to {size * ROW} bytes of logits .* limit is 320"):
         check_logits(lengths, max_tokens, options, LIMITED)
 
 

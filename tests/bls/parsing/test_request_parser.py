@@ -48,213 +48,207 @@ def test_a_plain_prompt_gets_the_deployments_defaults():
     ("values", "line"),
     [
         ({"text_input": None}, "input 'text_input' is missing; send the prompt"),
-        ({"text_input": ""}, "input 'text_input' is empty; send at least one character"),
+        ({"text_input": ""}, "input 'text_input' must not be empty"),
         (
             {"text_input": b"a\xff"},
-            "input 'text_input' is not valid UTF-8: byte 0xff at position 1",
+            "input 'text_input' must be UTF-8; got byte 0xff at position 1",
         ),
         (
             {"text_input": "x" * 51},
-            "input 'text_input': 51 bytes given, at most 50 are taken; shorten the prompt",
+            "input 'text_input' has 51 bytes; the limit is 50; shorten the prompt",
         ),
         (
             {"text_input": "é" * 26},
-            "input 'text_input': 52 bytes given, at most 50 are taken; shorten the prompt",
+            "input 'text_input' has 52 bytes; the limit is 50; shorten the prompt",
         ),
-        ({"max_tokens": None}, "input 'max_tokens' is missing; send how many tokens to add"),
-        ({"max_tokens": 0}, "input 'max_tokens': 0 given, must lie in 1..64"),
-        ({"max_tokens": 65}, "input 'max_tokens': 65 given, must lie in 1..64"),
-        ({"max_tokens": [4, 4]}, "input 'max_tokens': 2 values given for a prompt, send one"),
-        ({"min_tokens": -1}, "input 'min_tokens': -1 given, must lie in 0..4"),
-        ({"min_tokens": 5}, "input 'min_tokens': 5 given, must lie in 0..4"),
+        (
+            {"max_tokens": None},
+            "input 'max_tokens' is missing; send the maximum length of the output",
+        ),
+        ({"max_tokens": 0}, "input 'max_tokens' must be between 1 and 64; got 0"),
+        ({"max_tokens": 65}, "input 'max_tokens' must be between 1 and 64; got 65"),
+        ({"max_tokens": [4, 4]}, "input 'max_tokens' must have one value per prompt; got 2"),
+        ({"min_tokens": -1}, "input 'min_tokens' must be between 0 and 4; got -1"),
+        ({"min_tokens": 5}, "input 'min_tokens' must be between 0 and 4; got 5"),
         (
             {"input_ids": [1]},
-            "inputs 'text_input' and 'input_ids' are both given; send one",
+            "send input 'text_input' or input 'input_ids', not both",
         ),
         (
             {"text_input": None, "input_ids": []},
-            "input 'input_ids' is empty; send at least one id",
+            "input 'input_ids' must not be empty",
         ),
         (
             {"text_input": None, "input_ids": [1, -1]},
-            "input 'input_ids': ids must lie in 0..99, -1 given",
+            "input 'input_ids' must have ids between 0 and 99; got -1",
         ),
         (
             {"text_input": None, "input_ids": [1, 100]},
-            "input 'input_ids': ids must lie in 0..99, 100 given",
+            "input 'input_ids' must have ids between 0 and 99; got 100",
         ),
         (
             {"text_input": None, "input_ids": [1] * 65},
-            "input 'input_ids': 65 ids given for a prompt, more than max_seq_len, 64",
+            "input 'input_ids' has 65 ids per prompt; the limit is 64 (max_seq_len)",
         ),
-        ({"end_id": -2}, "input 'end_id': -2 given, must lie in -1..99"),
-        ({"end_id": 100}, "input 'end_id': 100 given, must lie in -1..99"),
+        ({"end_id": -2}, "input 'end_id' must be between -1 and 99; got -2"),
+        ({"end_id": 100}, "input 'end_id' must be between -1 and 99; got 100"),
         (
             {"beam_width": 2},
-            (
-                "input 'beam_width': 2 given, only 1 is supported: speculative decoding verifies "
-                "one continuation"
-            ),
+            "input 'beam_width' must be 1; got 2; beam search isn't supported",
         ),
-        ({"beam_width": 0}, "input 'beam_width': 0 given, must lie in 1..2147483647"),
+        ({"beam_width": 0}, "input 'beam_width' must be between 1 and 2147483647; got 0"),
         (
             {"num_return_sequences": 2},
             (
-                "input 'num_return_sequences': 2 given, only 1 is supported: send the prompt "
-                "several times with different seeds"
+                "input 'num_return_sequences' must be 1; got 2; send the prompt once per answer, "
+                "with different seeds"
             ),
         ),
-        ({"temperature": -0.5}, "input 'temperature': -0.5 given, must be at least 0 and finite"),
+        ({"temperature": -0.5}, "input 'temperature' must be at least 0; got -0.5"),
         (
             {"temperature": float("nan")},
-            "input 'temperature': nan given, must be at least 0 and finite",
+            "input 'temperature' must be at least 0; got nan",
         ),
         (
             {"top_p": 1.5},
-            "input 'top_p': 1.5 given, must be at least 0 and at most 1 and finite",
+            "input 'top_p' must be between 0 and 1; got 1.5",
         ),
         (
             {"top_p": -0.5},
-            "input 'top_p': -0.5 given, must be at least 0 and at most 1 and finite",
+            "input 'top_p' must be between 0 and 1; got -0.5",
         ),
-        ({"min_p": 1.5}, "input 'min_p': 1.5 given, must be at least 0 and at most 1 and finite"),
-        ({"top_k": -1}, "input 'top_k': -1 given, must be at least 0 and finite"),
+        ({"min_p": 1.5}, "input 'min_p' must be between 0 and 1; got 1.5"),
+        ({"top_k": -1}, "input 'top_k' must be at least 0; got -1"),
         (
             {"repetition_penalty": 0.0},
-            "input 'repetition_penalty': 0 given, must be above 0 and finite",
+            "input 'repetition_penalty' must be greater than 0; got 0",
         ),
         (
             {"presence_penalty": float("inf")},
-            "input 'presence_penalty': inf given, must be finite",
+            "input 'presence_penalty' must be a finite number; got inf",
         ),
         (
             {"frequency_penalty": float("-inf")},
-            "input 'frequency_penalty': -inf given, must be finite",
+            "input 'frequency_penalty' must be a finite number; got -inf",
         ),
         (
             {"seed": 1, "random_seed": 2},
-            "inputs 'seed' and 'random_seed' differ; they mean the same",
+            "send input 'seed' or its alias 'random_seed', not both",
         ),
         (
             {"stop_words": ["a"] * 4},
-            "input 'stop_words': 4 words given for a prompt, at most 3 are taken",
+            "input 'stop_words' has 4 words per prompt; the limit is 3",
         ),
         (
             {"bad_words": ["a"] * 4},
-            "input 'bad_words': 4 words given for a prompt, at most 3 are taken",
+            "input 'bad_words' has 4 words per prompt; the limit is 3",
         ),
         (
             {"embedding_bias_words": ["a"] * 4, "embedding_bias_weights": [1.0] * 4},
-            "input 'embedding_bias_words': 4 words given for a prompt, at most 3 are taken",
+            "input 'embedding_bias_words' has 4 words per prompt; the limit is 3",
         ),
         (
             {"stop_words": ["a" * 10], "bad_words": ["b" * 11]},
-            "inputs 'stop_words', 'bad_words': 21 bytes given in all, at most 20 are taken",
+            "inputs 'stop_words' and 'bad_words': 21 bytes in total; the limit is 20",
         ),
         (
             {"embedding_bias_words": ["a"]},
             (
-                "input 'embedding_bias_weights': 0 weights for 1 'embedding_bias_words'; send one "
-                "per word"
+                "input 'embedding_bias_weights' must have 1 values, one per item of "
+                "'embedding_bias_words'; got 0"
             ),
         ),
         (
             {"embedding_bias_weights": [1.0, 2.0]},
             (
-                "input 'embedding_bias_weights': 2 weights for 0 'embedding_bias_words'; send one "
-                "per word"
+                "input 'embedding_bias_weights' must have 0 values, one per item of "
+                "'embedding_bias_words'; got 2"
             ),
         ),
         (
             {"embedding_bias_words": ["a"], "embedding_bias_weights": [float("inf")]},
-            "input 'embedding_bias_weights' must be finite numbers",
+            "input 'embedding_bias_weights' must have finite values",
         ),
         (
             {"logit_bias_ids": [3, 4], "logit_bias_values": [1.0]},
-            "input 'logit_bias_values': 1 values for 2 'logit_bias_ids'; send one per id",
+            "input 'logit_bias_values' must have 2 values, one per item of 'logit_bias_ids'; got 1",
         ),
         (
             {"logit_bias_ids": [3], "logit_bias_values": [float("nan")]},
-            "input 'logit_bias_values' must be finite numbers",
+            "input 'logit_bias_values' must have finite values",
         ),
         (
             {"logit_bias_ids": [3, -1], "logit_bias_values": [1.0, 1.0]},
-            "input 'logit_bias_ids': ids must lie in 0..99, -1 given",
+            "input 'logit_bias_ids' must have ids between 0 and 99; got -1",
         ),
         (
             {"logit_bias_ids": [3] * 101, "logit_bias_values": [1.0] * 101},
-            "input 'logit_bias_ids': 101 ids given, the vocabulary has 100",
+            "input 'logit_bias_ids' has 101 ids; the limit is 100, the size of the vocabulary",
         ),
         (
             {"drafter": "magic"},
             (
-                "input 'drafter': 'magic' given, this deployment has draft_model, prompt_lookup, "
-                "hybrid, none"
+                "input 'drafter' must be one of draft_model, prompt_lookup, hybrid, none in this "
+                "deployment; got 'magic'"
             ),
         ),
-        ({"num_draft_tokens": -2}, "input 'num_draft_tokens': -2 given, must lie in -1..16"),
-        ({"num_draft_tokens": 17}, "input 'num_draft_tokens': 17 given, must lie in -1..16"),
+        ({"num_draft_tokens": -2}, "input 'num_draft_tokens' must be between -1 and 16; got -2"),
+        ({"num_draft_tokens": 17}, "input 'num_draft_tokens' must be between -1 and 16; got 17"),
         (
             {"drafter": "hybrid", "prompt_lookup_num_tokens": 17},
-            "input 'prompt_lookup_num_tokens': 17 given, must lie in 1..16",
+            "input 'prompt_lookup_num_tokens' must be between 1 and 16; got 17",
         ),
         (
             {"drafter": "hybrid", "max_matching_ngram_size": 4},
-            "input 'max_matching_ngram_size': 4 given, must lie in 1..3",
+            "input 'max_matching_ngram_size' must be between 1 and 3; got 4",
         ),
         (
             {"drafter": "hybrid", "max_matching_ngram_size": 0},
-            "input 'max_matching_ngram_size': 0 given, must lie in 1..3",
+            "input 'max_matching_ngram_size' must be between 1 and 3; got 0",
         ),
         (
             {"prompt_lookup_num_tokens": 2},
-            "input 'prompt_lookup_num_tokens' needs 'drafter' to be prompt_lookup or hybrid",
+            "input 'prompt_lookup_num_tokens' requires 'drafter' to be prompt_lookup or hybrid",
         ),
         (
             {"max_matching_ngram_size": 2},
-            "input 'max_matching_ngram_size' needs 'drafter' to be prompt_lookup or hybrid",
+            "input 'max_matching_ngram_size' requires 'drafter' to be prompt_lookup or hybrid",
         ),
         (
             {"drafter": "prompt_lookup", "use_draft_logits": True},
             (
-                "input 'use_draft_logits' needs 'drafter' to be draft_model or hybrid: "
+                "input 'use_draft_logits' requires 'drafter' to be draft_model or hybrid: "
                 "'prompt_lookup' has no logits"
             ),
         ),
         (
             {"draft_ahead": "yes"},
-            "input 'draft_ahead': 'yes' given, must be true, false, auto",
+            "input 'draft_ahead' must be one of true, false, auto; got 'yes'",
         ),
         (
             {"draft_ahead": "true", "drafter": "prompt_lookup"},
-            "input 'draft_ahead' needs 'drafter' to be draft_model or hybrid",
+            "input 'draft_ahead' requires 'drafter' to be draft_model or hybrid",
         ),
         (
             {"draft_ahead": "true"},
             (
-                "input 'draft_ahead': true given, but this deployment's draft engine cannot draft "
+                "input 'draft_ahead' can't be true: this deployment's draft engine doesn't draft "
                 "ahead; send auto or false"
             ),
         ),
         (
             {"draft_acceptance_threshold": 0.5},
-            (
-                "input 'draft_acceptance_threshold' needs 'use_draft_logits' to be true: without "
-                "logits, ids are compared"
-            ),
+            "input 'draft_acceptance_threshold' requires 'use_draft_logits' to be true",
         ),
         (
             {"use_draft_logits": True, "draft_acceptance_threshold": 1.5},
-            (
-                "input 'draft_acceptance_threshold': 1.5 given, must be at least 0 and at most 1 "
-                "and finite"
-            ),
+            "input 'draft_acceptance_threshold' must be between 0 and 1; got 1.5",
         ),
         (
             {"return_generation_logits": True, "max_tokens": 13},
             (
-                "input 'return_generation_logits': up to 5200 bytes of logits (1 prompts of 13 "
-                "rows of 100), an answer holds at most 4800; ask for fewer tokens or prompts"
+                "input 'return_generation_logits': up to 5200 bytes of logits (shape "
+                "[1, 13, 100]); the limit is 4800; request fewer tokens or send fewer prompts"
             ),
         ),
         (
@@ -266,8 +260,8 @@ def test_a_plain_prompt_gets_the_deployments_defaults():
             },
             (
                 "inputs 'return_context_logits' and 'return_generation_logits': up to 5200 bytes "
-                "of logits (1 prompts of 13 rows of 100), an answer holds at most 4800; ask for "
-                "fewer tokens or prompts"
+                "of logits (shape [1, 13, 100]); the limit is 4800; request fewer tokens or send "
+                "fewer prompts"
             ),
         ),
     ],
@@ -311,7 +305,7 @@ def test_boundary_values_are_accepted(values):
 def test_unsupported_inputs_are_rejected_if_not_empty(tensor):
     some = np.array([[b"x"]], object) if tensor.dtype == "STRING" else np.ones((1, 1))
     inputs = {"text_input": array(entry.TEXT_INPUT, [["x"]]), "max_tokens": np.array([[4]])}
-    with pytest.raises(BadRequest, match=f"^input '{tensor}' is not supported by this deployment$"):
+    with pytest.raises(BadRequest, match=f"^input '{tensor}' isn't supported by this deployment$"):
         RequestParser(inputs | {tensor: some}, "", SETTINGS)
     assert prompts_of(RequestParser(inputs | {tensor: some[:, :0]}, "", SETTINGS))
 
@@ -320,7 +314,7 @@ def test_an_empty_request_is_rejected():
     empty = RequestParser({}, "", SETTINGS)
     for read in (empty.options, lambda: empty.prompts(Options())):
         with pytest.raises(
-            BadRequest, match=r"^input 'text_input' is missing; send one prompt or more$"
+            BadRequest, match=r"^input 'text_input' is missing; send at least one prompt$"
         ):
             read()
 
@@ -331,7 +325,7 @@ def test_inputs_with_different_numbers_of_rows_are_rejected():
         "max_tokens": np.array([[4]], np.int32),
     }
     with pytest.raises(
-        BadRequest, match=r"^input 'max_tokens': 1 rows given, the request has 2 prompts$"
+        BadRequest, match=r"^input 'max_tokens' must have 2 rows, one per prompt; got 1$"
     ):
         RequestParser(inputs, "", SETTINGS)
 
@@ -369,8 +363,11 @@ def test_num_top_log_probs_applies_to_the_whole_request():
     assert request_parser(num_top_log_probs=0).options().num_top_log_probs == 0
     other = {**asked, "num_top_log_probs": 4}
     for rows, line in (
-        ([{"num_top_log_probs": 1}], " needs 'return_log_probs' or 'return_prompt_log_probs' to"),
-        ([{**asked, "num_top_log_probs": 21}], ": 21 given, must lie in 0..20"),
+        (
+            [{"num_top_log_probs": 1}],
+            " requires 'return_log_probs' or 'return_prompt_log_probs' to",
+        ),
+        ([{**asked, "num_top_log_probs": 21}], " must be between 0 and 20; got 21"),
         ([asked, other], " must be the same for all prompts of a request"),
     ):
         with pytest.raises(BadRequest, match=f"^input 'num_top_log_probs'{line}"):
@@ -387,7 +384,7 @@ def test_num_top_log_probs_applies_to_the_whole_request():
 def test_log_probs_that_the_target_does_not_report_are_rejected(setting, asked):
     silent = with_engines(SETTINGS, target={setting: False})
     name = next(iter(asked))
-    line = f"^input '{name}' is not supported by this deployment: its target engine does not tell"
+    line = f"^input '{name}' isn't supported by this deployment's target engine"
     with pytest.raises(BadRequest, match=line):
         request_parser(settings=silent, **asked).options()
     assert request_parser(settings=silent).options()
@@ -496,12 +493,12 @@ def test_every_input_of_a_batch_is_read_in_its_own_row():
 @pytest.mark.parametrize(
     ("wrong", "reason"),
     [
-        ({"beam_width": 2}, "'beam_width': 2 given"),
-        ({"num_return_sequences": 2}, "'num_return_sequences': 2 given"),
-        ({"drafter": "draft_model"}, "'prediction' needs 'drafter' to be"),
+        ({"beam_width": 2}, "'beam_width' must be 1; got 2"),
+        ({"num_return_sequences": 2}, "'num_return_sequences' must be 1; got 2"),
+        ({"drafter": "draft_model"}, "'prediction' requires 'drafter' to be"),
         (
             {"drafter": "prompt_lookup", "use_draft_logits": True},
-            "'use_draft_logits' needs 'drafter' to be",
+            "'use_draft_logits' requires 'drafter' to be",
         ),
     ],
 )
@@ -515,7 +512,7 @@ def test_an_invalid_row_is_rejected_after_a_valid_one(wrong, reason):
 def test_a_threshold_without_logits_is_rejected_in_any_row():
     good = {"use_draft_logits": True, "draft_acceptance_threshold": 0.5}
     assert prompts_of(batch(good, good))
-    with pytest.raises(BadRequest, match="'draft_acceptance_threshold' needs"):
+    with pytest.raises(BadRequest, match="'draft_acceptance_threshold' requires"):
         prompts_of(batch(good, good | {"use_draft_logits": False}))
 
 
@@ -523,7 +520,7 @@ def test_logits_of_a_batch_are_counted_together():
     rows = [{"max_tokens": length, "return_generation_logits": True} for length in (6, 2)]
     assert prompts_of(batch(*rows))
     rows[0]["max_tokens"] = 7
-    with pytest.raises(BadRequest, match=r"5600 bytes of logits \(2 prompts of 7 rows of 100\)"):
+    with pytest.raises(BadRequest, match=r"5600 bytes of logits \(shape \[2, 7, 100\]\)"):
         prompts_of(batch(*rows))
 
 
@@ -572,7 +569,7 @@ def test_sampling_needs_a_sampling_input(values, expected):
 def test_min_p_is_rejected_if_an_engine_ignores_it(role):
     settings = with_engines(SETTINGS, **{role: {"min_p": False}})
     assert request_of(settings=settings, min_p=0.0) is not None
-    with pytest.raises(BadRequest, match=f"input 'min_p' is not supported .* its {role} engine"):
+    with pytest.raises(BadRequest, match=f"input 'min_p' isn't supported .*'s {role} engine"):
         request_of(settings=settings, min_p=0.1)
 
 

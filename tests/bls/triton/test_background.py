@@ -101,7 +101,7 @@ def test_a_forwarded_request_is_rejected_if_no_thread_can_start(threads, pb):
     entry.execute([Request(sender) for sender in senders])
     for sender in senders:
         [sent] = sender.sent
-        assert "can start no more threads" in sent.response.error().message()
+        assert "can't start another thread" in sent.response.error().message()
         assert sent.response.error().code() == pb.TritonError.UNAVAILABLE
 
 

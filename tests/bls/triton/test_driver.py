@@ -172,7 +172,7 @@ def test_the_client_gets_every_error_of_the_loop(pb):
     receiver = Receiver()
     Driver(EngineClients(SETTINGS), steps(), REQUEST, receiver).start()
     assert receiver.end.wait(PATIENCE)
-    assert str(receiver.error) == "internal error in the decoding loop; see the log"
+    assert str(receiver.error) == "internal error in the decoding loop; see the server's log"
 
 
 def draft_ahead():

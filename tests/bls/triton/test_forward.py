@@ -71,6 +71,6 @@ def test_the_client_gets_every_error_of_the_call(pb, monkeypatch, error):
         assert time.monotonic() < deadline
         time.sleep(0.001)
     [sent] = sender.sent
-    line = "internal error while forwarding; see the server's log"
+    line = "internal error while forwarding the request; see the server's log"
     assert sent.response.error().message() == line
     assert any("boom" in logged for logged in pb.Logger.lines)

@@ -101,7 +101,7 @@ def test_the_field_and_the_function_at_fault_are_named(asked, template, given, f
         small_guides.matcher(guide.kind, guide.text)
     assert guide.blamed(str(caught.value))[0] == field
     assert guide.blamed(str(caught.value))[1].startswith(reason)
-    assert guide.blamed("no text fits it") == (guide.field, "no text fits it")
+    assert guide.blamed("no text matches it") == (guide.field, "no text matches it")
 
 
 @pytest.mark.parametrize("kind", [PLAIN, ADDED, SPECIAL])

@@ -59,8 +59,8 @@ def test_a_code_is_read_from_the_line_or_from_the_error(fails, code, decoupled):
 def test_errors_never_contain_names_of_shared_memory_regions(fails, pb, said, raised):
     error = fails(pb.TritonModelException(said) if raised else said)
     assert str(error) == (
-        "model 'target' failed: Triton's shared memory is full (/dev/shm; docker's --shm-size); "
-        "see the server's log"
+        "model 'target' failed: Triton's shared memory (/dev/shm) is full; enlarge it, for "
+        "example with docker's --shm-size"
     )
     assert any(decoded(said)[1] in line for line in pb.Logger.lines)
 

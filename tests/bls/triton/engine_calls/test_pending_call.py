@@ -32,7 +32,7 @@ def test_a_model_with_too_many_abandoned_calls_is_not_called():
     abandoned = AbandonedCalls()
     for _ in range(MAX_ABANDONED_CALLS):
         abandoned.add("target", +1)
-    with pytest.raises(EngineUnavailable, match="has left 32 calls unanswered"):
+    with pytest.raises(EngineUnavailable, match="32 of its calls never returned"):
         CallSlot(abandoned).begin("target", "1", timeout=60)
     assert CallSlot(abandoned).begin("draft", "1", timeout=60)
     abandoned.add("target", -1)

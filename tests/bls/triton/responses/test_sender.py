@@ -82,7 +82,7 @@ def test_texts_count_as_bytes_of_the_answer(made, pb, monkeypatch, size, decoupl
 @pytest.mark.parametrize("final", [True, False])
 def test_an_answer_that_does_not_fit_fails_with_one_line(made, answer, final):
     triton, sender = made(fits=lambda response: not large(response))
-    with pytest.raises(AnswerNotSent, match="does not fit into the server's shared memory"):
+    with pytest.raises(AnswerNotSent, match="doesn't fit into the server's shared memory"):
         sender.send(answer(LARGE_BYTES + 1), final=final)
     assert not sender.closed
     assert not sender.is_cancelled()
@@ -107,7 +107,7 @@ def test_the_end_waits_for_free_shared_memory(made, answer, pb, monkeypatch):
     assert eventually(lambda: sender.closed)
     assert [sent.line for sent in triton.sent] == ["no memory"]
     [line] = pb.Logger.lines
-    assert line.endswith("the end of a request waits: the server's shared memory is full")
+    assert line.endswith("the end of a request is delayed: the server's shared memory is full")
 
 
 def test_free_memory_of_triton_or_dev_shm_is_enough(monkeypatch):
@@ -139,7 +139,7 @@ def test_a_failed_end_is_logged_and_not_repeated(made, answer, pb):
     _, sender = made(fits=lambda response: False)
     sender.send(answer(8), final=True)
     assert sender.closed
-    assert any("the end of a request could not be sent" in line for line in pb.Logger.lines)
+    assert any("failed to send the end of a request" in line for line in pb.Logger.lines)
 
 
 def test_refuse_and_is_cancelled_never_block(made, answer):

@@ -21,7 +21,7 @@ SMALL = replace(
     end_ids=(END,),
     tokenizer_dir="tokenizer",
 )
-UNSUPPORTED = "^input 'guided_decoding_guide_type' is not supported by this deployment: "
+UNSUPPORTED = "^input 'guided_decoding_guide_type' isn't supported by this deployment: "
 
 
 def no_check():
@@ -75,7 +75,7 @@ def test_waiting_guides_are_limited_in_bytes(guides):
 
     def ask_meanwhile():
         it.matchers([known], no_check)
-        with pytest.raises(Overloaded, match="the guides that wait hold"):
+        with pytest.raises(Overloaded, match="bytes of guides are waiting"):
             it.matchers(others, no_check)
 
     it.matchers([request_for(Guide("regex", "a" * 500))], ask_meanwhile)
@@ -96,7 +96,7 @@ def test_guides_are_rejected_without_the_library(guides, monkeypatch):
     it, _ = guides()
     it.check([request_for(None)])
     with pytest.raises(
-        GuideRefused, match=UNSUPPORTED + ".*no package llguidance>=1.9,<2; install it there$"
+        GuideRefused, match=UNSUPPORTED + ".*isn't installed; install llguidance>=1.9,<2 in"
     ):
         it.check([request_for(Guide("json"))])
 
@@ -107,9 +107,8 @@ def test_guides_are_rejected_with_another_library_version(guides, monkeypatch, v
     library = SimpleNamespace() if version is None else SimpleNamespace(__version__=version)
     monkeypatch.setitem(sys.modules, "llguidance", library)
     it, _ = guides()
-    said = (
-        f".*has llguidance {version or 'of an unknown version'}; install llguidance>=1.9,<2 there$"
-    )
+    found = version or "of an unknown version"
+    said = f"llguidance {found} isn't supported; install llguidance>=1.9,<2"
     with pytest.raises(GuideRefused, match=UNSUPPORTED + said):
         it.check([request_for(Guide("json"))])
 
@@ -122,7 +121,7 @@ def test_supported_library_versions_are_accepted(monkeypatch, version):
 
 def test_guides_are_rejected_without_a_readable_tokenizer(guides):
     it, _ = guides(tokenizer_kinds.words)
-    with pytest.raises(GuideRefused, match=UNSUPPORTED + ".*cannot read its tokenizer$"):
+    with pytest.raises(GuideRefused, match=UNSUPPORTED + ".*can't read its tokenizer$"):
         it.check([request_for(Guide("json"))])
 
 
@@ -139,7 +138,9 @@ def test_guides_are_overloaded_if_no_process_can_start(guides, monkeypatch):
     it, counted = guides()
     it.close()
     monkeypatch.setattr("subprocess.Popen", no_process)
-    with pytest.raises(Overloaded, match="no process to try a new guide in; try again later"):
+    with pytest.raises(
+        Overloaded, match="can't start a process to compile the guide; try again later"
+    ):
         it.matchers([request_for(Guide("regex", "a"))], no_check)
     assert not counted
 
@@ -162,5 +163,7 @@ def test_an_untested_guide_may_be_sent_again(guides, monkeypatch):
 def test_guides_are_rejected_without_a_worker_program(guides, monkeypatch):
     monkeypatch.setattr("tandem.guides.trial.python", lambda: "/nowhere/python")
     it, _ = guides()
-    with pytest.raises(GuideRefused, match=UNSUPPORTED + ".*no program /nowhere/python; install"):
+    with pytest.raises(
+        GuideRefused, match=UNSUPPORTED + ".*executable /nowhere/python is missing; install"
+    ):
         it.check([request_for(Guide("json"))])

@@ -16,8 +16,8 @@ class Panic(BaseException):
     ("error", "lines"),
     [
         (BadRequest("send some text"), ["send some text"]),
-        (RuntimeError("boom"), ["internal error while starting the request"]),
-        (Panic("boom"), ["internal error while starting the request"]),
+        (RuntimeError("boom"), ["internal error while starting the request; see the server's log"]),
+        (Panic("boom"), ["internal error while starting the request; see the server's log"]),
         (Cancelled(), []),
     ],
 )
