@@ -20,20 +20,23 @@ from tandem.engines.torch import sampling
 from tandem.engines.torch.verification import draw
 from tandem.sampling.acceptance import accepts
 
-# Enough to detect that 5% of the first tokens are others.
 DRAWS = 4_000
+# Enough to detect drafts that are accepted 15% too often.
+DRAWS_BY_LOGITS = 10_000
 ALL_CUTS = Warp(0.7, top_k=20, top_p=0.95, min_p=0.02)
-HEAVY = [pytest.param(warp, marks=pytest.mark.heavy) for warp in (Warp(1.0), Warp(1.3, top_p=0.9))]
+HEAVY = [pytest.param(warp, marks=pytest.mark.heavy) for warp in (ALL_CUTS, Warp(1.3))]
+
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.mark.parametrize("use_draft_logits", [False, True], ids=["ids", "logits"])
-@pytest.mark.parametrize("warp", [ALL_CUTS, *HEAVY], ids=str)
+@pytest.mark.parametrize("warp", [Warp(1.0, top_p=0.9), *HEAVY], ids=str)
 def test_next_one_and_two_tokens_have_the_targets_distribution(warp, use_draft_logits):
-    said = speak(DRAWS, Target(warp), Draft(warp), use_draft_logits=use_draft_logits)
+    draws = DRAWS_BY_LOGITS if use_draft_logits else DRAWS
+    said = speak(draws, Target(warp), Draft(warp), use_draft_logits=use_draft_logits)
     expected = exact(warp)
-    assert said.counts.sum() == DRAWS
+    assert said.counts.sum() == draws
     assert fits(said.counts.sum(1), expected.sum(1))
     assert fits(said.counts, expected)
     assert 0.3 < said.acceptance < 0.9  # drafts were both kept and corrected
