@@ -10,7 +10,7 @@ from engine_harness import VOCAB, prompt
 
 from tandem.engines.request import SamplingParams
 
-DRAWS = 2_000
+DRAWS = 1_000
 CONTEXT = prompt(8, 6)
 
 

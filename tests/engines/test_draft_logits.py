@@ -16,7 +16,7 @@ from tandem.engines.request import EngineRequest, SamplingParams
 from tandem.engines.torch.sampling import TorchSampler
 from tandem.engines.torch.verification import draw, verify_probabilities
 
-DRAWS = 4_000
+DRAWS = 1_500
 SMALL = 12
 
 

@@ -37,7 +37,7 @@ def others(ids) -> list[int]:
     return sorted(set(range(2, VOCAB)) - set(row_behind(ids).tokens.tolist()))
 
 
-def counted(target, ids, legal, *, draws=800, **sampling) -> np.ndarray:
+def counted(target, ids, legal, *, draws=400, **sampling) -> np.ndarray:
     """The number of times that each token is emitted."""
     counts = np.zeros(VOCAB)
     for seed in range(draws):
@@ -108,11 +108,11 @@ def test_bans_and_min_tokens_apply_under_masks():
 def test_a_draft_with_the_same_masks_is_right_with_probability_alpha():
     draft, target = pair()
     random, right = np.random.default_rng(4), 0
-    for seed in range(600):
+    for seed in range(300):
         ids = prompt(seed, 12)
         legal = mask(random.choice(VOCAB, 100, replace=False))
         right += draft.tokens(ids, token_masks=legal) == target.tokens(ids, token_masks=legal)
-    assert binomtest(right, 600, ALPHA).pvalue > 1e-4
+    assert binomtest(right, 300, ALPHA).pvalue > 1e-4
 
 
 def test_at_alpha_0_a_masked_draft_is_wrong():
@@ -151,7 +151,7 @@ def test_logits_mode_keeps_the_masked_targets_distribution(ids, among, warp):
     legal = row.tokens[[0, 2, 5, 9]].tolist() if among == "its own" else others(ids)[:40]
     plain = counted(target, ids, legal, **warp)  # which is right, as the tests above show
     verified = np.zeros(VOCAB)
-    for seed in range(800):
+    for seed in range(400):
         sampling = SamplingParams(**{"temperature": 1.0, **warp}, seed=seed)
         proposal = draft.call(ids, 1, sampling=sampling, return_generation_logits=True)
         answer = target.call(

@@ -6,7 +6,7 @@ import pytest
 import torch
 from engine_harness import assert_same, prompt
 
-ARCHITECTURES = ["llama", "gpt2", "qwen2", "mistral", "paged llama", "paged qwen2", "paged mistral"]
+ARCHITECTURES = ["llama", "gpt2", "qwen2", "mistral", "paged qwen2", "paged mistral"]
 
 
 def generate(model, ids: list[int], new: int) -> list[int]:
@@ -51,7 +51,7 @@ def test_concurrent_calls_equal_sequential_calls(make_harness, reference, name):
 
 
 @pytest.mark.parametrize("name", ARCHITECTURES)
-@pytest.mark.parametrize("draft_len", [1, 3, 8])
+@pytest.mark.parametrize("draft_len", [1, 8])
 def test_right_and_wrong_drafts_equal_hugging_face(make_harness, reference, name, draft_len):
     engine = make_harness(name)
     ids = prompt(11, 20)

@@ -27,7 +27,7 @@ def repeating(seed: int) -> list[int]:
     return [*phrase, *prompt(seed + 100, 3), *phrase, *prompt(seed + 200, 2), *phrase[:4]]
 
 
-PROMPTS = [prompt(seed, 5 + seed) for seed in range(12)] + [repeating(seed) for seed in range(13)]
+PROMPTS = [prompt(seed, 5 + 3 * seed) for seed in range(4)] + [repeating(seed) for seed in range(6)]
 CYCLE = list(itertools.accumulate(range(12), lambda token, _: successor(token), initial=30))
 
 
@@ -69,8 +69,7 @@ def plain(llama):
     return [llama.tokens(ids, 40) for ids in PROMPTS]
 
 
-@pytest.mark.parametrize("ngram", first_of(2, 1, 3, 4))
-@pytest.mark.parametrize("num_tokens", [4, 10])
+@pytest.mark.parametrize(("num_tokens", "ngram"), [(4, 2), (10, 1), (10, 3)])
 def test_greedy_text_is_the_baselines(engine_of, reference, plain, num_tokens, ngram):
     looker = engine_of(num_tokens, ngram)
     for ids, want in zip(PROMPTS, plain, strict=True):
@@ -78,14 +77,12 @@ def test_greedy_text_is_the_baselines(engine_of, reference, plain, num_tokens, n
         assert_same(reference("llama"), ids, outcome.tokens, want)
 
 
-@pytest.mark.parametrize(
-    "name", first_of("paged qwen2", "gpt2", "qwen2", "mistral", "cycles", "paged cycles")
-)
+@pytest.mark.parametrize("name", first_of("paged qwen2", "gpt2", "mistral", "paged cycles"))
 def test_greedy_text_is_the_baselines_on_every_architecture(
     engine_of, make_harness, reference, name
 ):
     looker, control = engine_of(10, 3, name=name), make_harness(name)
-    for ids in PROMPTS[:4] + PROMPTS[-8:]:
+    for ids in PROMPTS:
         want = control.tokens(ids, 40)
         assert_same(reference(name), ids, looker.tokens(ids, 40), want)
 
@@ -94,12 +91,12 @@ def test_greedy_text_is_the_baselines_on_every_architecture(
 @pytest.mark.parametrize("keeps_all", [True, False])
 def test_the_text_does_not_depend_on_the_index(engine_of, plain, keeps_all, uses_oldest):
     looker = engine_of(lookup_keeps_all=keeps_all, lookup_uses_oldest=uses_oldest)
-    for ids, want in zip(PROMPTS[-6:], plain[-6:], strict=True):
+    for ids, want in zip(PROMPTS, plain, strict=True):
         assert looker.tokens(ids, 40) == want
 
 
-@pytest.mark.parametrize("seed", first_of(*range(6)))
-@pytest.mark.parametrize("name", ["llama", "cycles", "paged llama", "paged cycles"])
+@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize("name", ["llama", "paged cycles"])
 def test_sampled_text_is_the_baselines_for_the_seed(engine_of, make_harness, name, seed):
     sampling = SamplingParams(**SAMPLED, seed=seed)
     looker, control = engine_of(name=name), make_harness(name)
@@ -119,7 +116,7 @@ def test_sampled_text_is_the_baselines_for_the_seed(engine_of, make_harness, nam
     ],
     ids=lambda asked: next(iter(asked)),
 )
-@pytest.mark.parametrize("name", first_of("paged cycles", "llama", "cycles", "paged llama"))
+@pytest.mark.parametrize("name", first_of("paged cycles", "llama"))
 def test_penalties_bans_and_biases_apply_at_every_draft_position(
     engine_of, make_harness, asked, name
 ):
@@ -155,7 +152,7 @@ def test_counts_add_up_if_a_draft_contains_the_end(engine_of, ends):
     An end id is omitted from the answer, so its round emits one less.
     """
     random = np.random.default_rng(4)
-    for name, seed in itertools.product(["llama", "cycles"], range(40)):
+    for name, seed in itertools.product(["llama", "cycles"], range(8)):
         looker, ids = engine_of(name=name), [repeating(seed), CYCLE][seed % 2]
         text = looker.tokens(ids, 30)
         at = int(random.integers(1, 30))
@@ -213,10 +210,10 @@ def decode_by_rounds(target: Harness, ids: list[int], new: int) -> tuple[list[in
     return text, drafted, accepted
 
 
-@pytest.mark.parametrize("name", first_of("paged cycles", "llama", "cycles", "paged llama"))
+@pytest.mark.parametrize("name", first_of("paged cycles", "llama"))
 def test_drafts_and_text_equal_rounds_of_the_loop(engine_of, make_harness, name):
     looker, target = engine_of(name=name), make_harness(name)
-    for ids in [*PROMPTS[::3], CYCLE]:
+    for ids in [*PROMPTS[::2], CYCLE]:
         outcome = looker.call(ids, 40)
         usage = outcome.last.usage
         inside = (outcome.tokens, usage.draft_tokens, usage.accepted_tokens)

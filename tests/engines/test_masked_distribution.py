@@ -12,15 +12,14 @@ import pytest
 import torch
 from distributions import Warp, fits
 from masks import masks
-from scale import first_of
 from words import ANY, CPU, DRAFT, PROMPT, TARGET, VOCAB
 
 from tandem.engines.noise import Purpose, exponentials
 from tandem.engines.request import EngineRequest, SamplingParams
 from tandem.engines.torch.sampling import TorchSampler
 
-DRAWS = 3_000
-WARPS = [Warp(1.0), Warp(1.3, top_k=6), Warp(0.8, top_p=0.7)]
+DRAWS = 1_200  # enough to detect a wrong mask
+WARP = Warp(1.3, top_k=8, top_p=0.9)
 FIRST = len(PROMPT)
 
 _random = np.random.default_rng(8)
@@ -99,19 +98,18 @@ class Round:
         return self.draft_logits()[before] if before else None
 
 
-def passes(round_of=Round, warp=WARPS[1], *, use_draft_logits=True, draws=DRAWS) -> bool:
+def passes(round_of=Round, *, use_draft_logits=True) -> bool:
     """Return whether the generated words have the masked target's distribution."""
-    speaker, counts = round_of(warp, use_draft_logits=use_draft_logits), np.zeros((VOCAB, VOCAB))
-    for seed in range(draws):
+    speaker, counts = round_of(WARP, use_draft_logits=use_draft_logits), np.zeros((VOCAB, VOCAB))
+    for seed in range(DRAWS):
         counts[speaker.word(seed)] += 1
-    expected = exact(warp)
+    expected = exact(WARP)
     return fits(counts.sum(1), expected.sum(1)) and fits(counts, expected)
 
 
 @pytest.mark.parametrize("use_draft_logits", [False, True], ids=["ids", "logits"])
-@pytest.mark.parametrize("warp", first_of(*WARPS), ids=str)
-def test_next_one_and_two_tokens_have_the_masked_targets_distribution(warp, use_draft_logits):
-    assert passes(warp=warp, use_draft_logits=use_draft_logits)
+def test_next_one_and_two_tokens_have_the_masked_targets_distribution(use_draft_logits):
+    assert passes(use_draft_logits=use_draft_logits)
 
 
 class DraftsWithMasks(Round):
@@ -147,4 +145,4 @@ def test_in_id_mode_a_draft_may_be_cut_at_its_first_illegal_token():
 @pytest.mark.heavy
 @pytest.mark.parametrize("use_draft_logits", [False, True], ids=["ids", "logits"])
 def test_a_wrong_mask_is_detected(use_draft_logits):
-    assert not passes(MasksTheFirstRowOnly, use_draft_logits=use_draft_logits, draws=1_500)
+    assert not passes(MasksTheFirstRowOnly, use_draft_logits=use_draft_logits)

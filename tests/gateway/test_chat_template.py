@@ -1,5 +1,6 @@
 """Chat templates give the same prompts as transformers."""
 
+import itertools
 import json
 import re
 import shutil
@@ -55,26 +56,22 @@ def theirs(folder):
     return transformers.AutoTokenizer.from_pretrained(folder)
 
 
-@pytest.mark.parametrize(
-    "ask", [True, False], ids=["with generation prompt", "without generation prompt"]
-)
-@pytest.mark.parametrize("chat", CHATS)
 @pytest.mark.parametrize("template", TEMPLATES, ids=lambda path: path.stem)
-def test_prompts_equal_transformers(folder, theirs, template, chat, ask):
-    messages = CHATS[chat]
-    try:
-        expected = theirs.apply_chat_template(
-            messages,
-            chat_template=template.read_text(),
-            add_generation_prompt=ask,
-            return_dict=False,
-        )
-    except (TemplateError, TypeError) as error:
-        with pytest.raises(ChatTemplateError, match=re.escape(str(error))):
-            ChatTokenizer(folder, template).encode_chat(messages, {"add_generation_prompt": ask})
-    else:
-        ours = ChatTokenizer(folder, template).encode_chat(messages, {"add_generation_prompt": ask})
-        assert ours == expected
+def test_prompts_equal_transformers(folder, theirs, template):
+    tokenizer = ChatTokenizer(folder, template)
+    for messages, ask in itertools.product(CHATS.values(), [True, False]):
+        try:
+            expected = theirs.apply_chat_template(
+                messages,
+                chat_template=template.read_text(),
+                add_generation_prompt=ask,
+                return_dict=False,
+            )
+        except (TemplateError, TypeError) as error:
+            with pytest.raises(ChatTemplateError, match=re.escape(str(error))):
+                tokenizer.encode_chat(messages, {"add_generation_prompt": ask})
+        else:
+            assert tokenizer.encode_chat(messages, {"add_generation_prompt": ask}) == expected
 
 
 def test_tools_and_calls_are_rendered_as_in_transformers(folder, theirs):

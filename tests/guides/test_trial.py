@@ -82,6 +82,7 @@ def test_a_guide_that_compiles_for_minutes_is_rejected_permanently(name, fresh, 
     assert fresh.has(guide)
 
 
+@pytest.mark.heavy
 def test_a_guide_that_takes_all_memory_is_rejected(worker):
     with pytest.raises(GuideError, match="too deep or too large to compile"):
         worker.try_out(Guide(*ENDLESS["intersections"]), 300)

@@ -76,7 +76,7 @@ repeated = st.lists(st.integers(0, 3), min_size=1, max_size=8).flatmap(
 )
 
 
-@settings(max_examples=1_000)
+@settings(max_examples=300)
 @given(repeated, st.integers(1, 6), st.integers(1, 6), st.booleans(), st.booleans())
 def test_the_copied_occurrence_follows_the_switches(row, ngram, limit, keep_all, use_oldest):
     match = index_of(row, ngram, keep_all=keep_all, use_oldest=use_oldest).lookup(limit)

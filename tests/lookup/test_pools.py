@@ -190,7 +190,7 @@ def made(max_tokens, crowded):
     return pools
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=120)
 @given(bounds, st.booleans(), operations, st.integers(1, 6))
 def test_pools_are_correct_after_any_operations(max_tokens, crowded, operations, limit):
     pools, model = made(max_tokens, crowded), Model(max_tokens)
@@ -210,7 +210,7 @@ def test_pools_are_correct_after_any_operations(max_tokens, crowded, operations,
             assert sizes(pools) == dict(Counter(key for key, _ in held))
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=120)
 @given(bounds, st.booleans(), operations, st.integers(1, 6))
 def test_a_copy_always_comes_from_its_own_pool(max_tokens, crowded, operations, limit):
     """Uses the product's limit of compared occurrences."""

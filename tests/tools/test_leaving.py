@@ -94,7 +94,11 @@ def test_leaving_an_answer_stops_it_and_waits_for_its_end():
 @pytest.mark.parametrize("pauses", [True, False])
 def test_the_wait_for_a_server_that_ignores_stops_is_limited(monkeypatch, pauses):
     monkeypatch.setattr(client, "SECONDS_TO_END", 0.3)
-    leave(Service(heeds=False, pauses=pauses))
+    service = Service(heeds=False, pauses=pauses)
+    with asking(service) as chunks:
+        next(chunks)
+        chunks.close()
+        assert service.ended.wait(SECONDS)
 
 
 @pytest.mark.parametrize("is_long", [True, False])

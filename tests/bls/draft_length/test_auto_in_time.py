@@ -21,9 +21,7 @@ from tandem.bls.settings import AUTO
 VERIFY_SLOPE = 0.005
 PAIRS = {
     "70b-1b": (Times(0.019554, VERIFY_SLOPE, 0.00113), 0.81278, 0.517),
-    "70b-3b": (Times(0.019554, VERIFY_SLOPE, 0.00187), 0.85442, 0.647),
     "70b-8b": (Times(0.019554, VERIFY_SLOPE, 0.00303), 0.86483, 0.679),
-    "405b-1b": (Times(0.029886, VERIFY_SLOPE, 0.00109), 0.81408, 0.521),
     "405b-3b": (Times(0.029886, VERIFY_SLOPE, 0.0016), 0.86243, 0.671),
 }
 SMALL = PAIRS["70b-1b"][0]
