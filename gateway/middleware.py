@@ -62,7 +62,7 @@ class Keys(Middleware):
             if not (
                 kind.lower() == "bearer" and hmac.compare_digest(given.encode("latin-1"), self._key)
             ):
-                message = "send the gateway's key: Authorization: Bearer KEY"
+                message = "the API key is missing or wrong; send Authorization: Bearer KEY"
                 error = ApiError(HTTPStatus.UNAUTHORIZED, message, code="invalid_api_key")
                 await error.response()(scope, receive, send)
                 return
@@ -103,7 +103,7 @@ class BodyLimit(Middleware):
     def _error(self) -> ApiError:
         return ApiError(
             HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
-            f"the body is larger than {self._max_bytes} bytes, the limit of this gateway",
+            f"the body is too large; the limit is {self._max_bytes} bytes",
             code="body_too_large",
         )
 
@@ -122,7 +122,7 @@ class Failures(Middleware):
         try:
             await self._app(scope, receive, sending)
         except SendTimeoutError:
-            LOG.warning("a client read nothing for too long; its connection was closed")
+            LOG.warning("closed the connection of a client that stopped reading")
         except Exception as error:
             if answered:
                 raise

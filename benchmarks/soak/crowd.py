@@ -25,13 +25,13 @@ LONGEST_STAY = 0.6  # seconds, of a client that leaves
 
 # Impossible requests, and how the line begins that rejects them.
 BAD: tuple[tuple[dict[str, Any], str], ...] = (
-    ({tensors.MAX_TOKENS: 0}, "input 'max_tokens': 0 given"),
-    ({tensors.TOP_P: 7.0}, "input 'top_p': 7 given"),
-    ({tensors.TEMPERATURE: float("nan")}, "input 'temperature': nan given"),
-    ({tensors.DRAFTER: "oracle"}, "input 'drafter': 'oracle' given"),
-    ({tensors.MAX_TOKENS: 500}, "input 'max_tokens': "),
-    ({tensors.BEAM_WIDTH: 4}, "input 'beam_width': 4 given"),
-    ({tensors.LORA_TASK_ID: 3}, "input 'lora_task_id' is not supported"),
+    ({tensors.MAX_TOKENS: 0}, "input 'max_tokens'"),
+    ({tensors.TOP_P: 7.0}, "input 'top_p'"),
+    ({tensors.TEMPERATURE: float("nan")}, "input 'temperature'"),
+    ({tensors.DRAFTER: "oracle"}, "input 'drafter'"),
+    ({tensors.MAX_TOKENS: 500}, "input 'max_tokens'"),
+    ({tensors.BEAM_WIDTH: 4}, "input 'beam_width'"),
+    ({tensors.LORA_TASK_ID: 3}, "input 'lora_task_id'"),
 )
 MOST_EXAMPLES = 10
 

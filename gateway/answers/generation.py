@@ -103,14 +103,14 @@ def in_client_terms(
 def _named(message: str, fields: Mapping[str, str]) -> tuple[str | None, str]:
     """Return the field that an entry's error is about, and the message with the names of fields.
 
-    >>> _named("input 'stop_words': 300 words given", {"stop_words": "stop"})
-    ('stop', 'stop: 300 words given')
+    >>> _named("input 'stop_words' has 300 words; the limit is 256", {"stop_words": "stop"})
+    ('stop', 'stop has 300 words; the limit is 256')
     """
 
     def named(found: re.Match[str]) -> str:
         return fields.get(found[1], found[0])
 
-    suspects = re.findall(r"(?:^|: )(?:inputs? ')?(\w+)", message)
+    suspects = re.findall(r"(?:^|: )(?:send )?(?:inputs? ')?(\w+)", message)
     field = next((fields[name] for name in suspects if name in fields), None)
     return field, re.sub(r"(?:\binputs? )?'(\w+)'", named, message)
 
