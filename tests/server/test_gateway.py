@@ -205,9 +205,9 @@ def test_errors_have_the_clients_types(client):
     with pytest.raises(openai.BadRequestError) as refused:
         complete(client, "x", max_tokens=5000)
     assert refused.value.code == "context_length_exceeded"
-    with pytest.raises(openai.BadRequestError, match="drafter .*guess"):
+    with pytest.raises(openai.BadRequestError, match="guess"):
         complete(client, "x", extra_body={"drafter": "guess"})
-    with pytest.raises(openai.BadRequestError, match="drafter .*guess"):
+    with pytest.raises(openai.BadRequestError, match="guess"):
         complete(client, "x", stream=True, extra_body={"drafter": "guess"})
     with pytest.raises(openai.NotFoundError):
         complete(client, "x", model="gpt-4")

@@ -107,4 +107,4 @@ def test_a_file_without_a_schema_is_named_in_one_line(tmp_path, content, line, c
 
 def test_prompt_and_schema_cannot_both_come_from_standard_input(capsys):
     assert command.main(["generate", "-", "--json-schema", "-"]) == 1
-    assert "cannot both be read from standard input" in capsys.readouterr().err
+    assert "set the prompt or --json-schema to -, not both" in capsys.readouterr().err

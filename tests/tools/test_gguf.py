@@ -111,6 +111,6 @@ def test_a_missing_package_is_named_with_its_extra(file, monkeypatch):
 def test_part_of_a_split_model_is_rejected(tmp_path):
     part = tmp_path / "big-00001-of-00002.gguf"
     part.write_bytes(b"GGUF")
-    assert "is a part of a split model; join the parts first" in refusal(
+    assert "is one part of a split model; merge the parts first" in refusal(
         model_named(str(part)).checkpoint
     )

@@ -144,7 +144,7 @@ def test_weights_in_two_formats_are_counted_once(checkpoint):
             HubModel("owner/absent"),
             "no folder owner/absent here, and no model owner/absent at {1}; check the name, or log",
         ),
-        (HubModel("a/b--c"), "no folder a/b--c here, and no model can have this name"),
+        (HubModel("a/b--c"), "a/b--c is neither a folder here nor a valid model name"),
     ],
 )
 def test_an_unknown_model_name_is_a_one_line_error(served, model, line):
@@ -250,7 +250,7 @@ def test_too_large_models_are_rejected_before_weights_are_fetched(
     write_tokenizer(other, size=280)
     served.add("owner/stranger", other)
     options = options_of("--target", ID, "--draft", "owner/stranger")
-    assert "draft and target must share one vocabulary" in refusal(
+    assert "; draft and target must share a vocabulary" in refusal(
         lambda: chosen_deployment(options)
     )
     monkeypatch.setattr(fit, "free_gpu_memory", lambda _: None)

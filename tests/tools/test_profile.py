@@ -26,7 +26,7 @@ def test_a_missing_section_is_named(folder):
 
 
 def test_an_error_for_a_wrong_type_quotes_the_value(folder):
-    assert "decoding.draft_len: must be a valid integer, not 'four'" in refusal(
+    assert "profile.yaml:2: decoding.draft_len: must be a valid integer; got 'four'" in refusal(
         folder, profile(decoding={"draft_len": "four"})
     )
 

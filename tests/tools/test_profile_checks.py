@@ -71,10 +71,18 @@ def test_max_words_over_the_limit_of_a_tensor_is_rejected(folder):
 @pytest.mark.parametrize(
     ("instances", "max_pool_tokens", "said"),
     [
-        (1, 63, "63 tokens for 1 loop hold no answer, each of which counts for 64 tokens at least"),
-        (2, 127, "; say 0, or 128 or more"),
-        (1, -1, "must be greater than or equal to 0, not -1"),
-        (1, 2**24 + 1, "must be less than or equal to 16777216, not 16777217"),
+        (1, 63, "profile.yaml:3: decoding.prompt_lookup.max_pool_tokens"),
+        (2, 127, "profile.yaml:3: decoding.prompt_lookup.max_pool_tokens"),
+        (
+            1,
+            -1,
+            "profile.yaml:3: decoding.prompt_lookup.max_pool_tokens: must be at least 0; got -1",
+        ),
+        (
+            1,
+            2**24 + 1,
+            "profile.yaml:3: decoding.prompt_lookup.max_pool_tokens: must be at most 16777216",
+        ),
     ],
 )
 def test_empty_and_oversized_pools_are_rejected(folder, instances, max_pool_tokens, said):

@@ -230,7 +230,7 @@ def test_items_may_have_no_id_and_several_stop_strings(tmp_path):
     ("row", "message"),
     [
         ({"text": "a"}, "items.jsonl:1: summary: is missing"),
-        ({"text": 1, "summary": "b"}, "items.jsonl:1: text: must be a valid string, not 1"),
+        ({"text": 1, "summary": "b"}, ":1: text: must be a valid string; got 1"),
         (
             {"text": "a", "summary": "b", "stop": [""]},
             "stop: String should have at least 1",

@@ -35,7 +35,7 @@ class ConfigString(BaseModel):
             parts = None
         if not isinstance(parts, list) or len(parts) != len(names):
             raise TandemError(
-                f'{text!r} is not a list of {", ".join(names)}, as in "{cls.example}"'
+                f'must be a list of {", ".join(names)}, as in "{cls.example}"; got {text!r}'
             )
         try:
             return cls.model_validate(dict(zip(names, parts, strict=True)))

@@ -21,7 +21,7 @@ def shared_tokenizer(profile: Profile) -> TokenizerFolder:
     """Return the tokenizer; reject an engine that came with a different one."""
     chosen = profile.tokenizer.folder or profile.engines.target.tokenizer_folder
     if chosen is None:
-        raise ProfileError(("tokenizer", "folder"), "is missing; the target brings no tokenizer")
+        raise ProfileError(("tokenizer", "folder"), "is missing; the target has no tokenizer")
     with located("tokenizer", "folder"):
         shared = read_tokenizer(chosen)
     for key_path, section in sections_of(profile):
@@ -35,8 +35,8 @@ def shared_tokenizer(profile: Profile) -> TokenizerFolder:
             here, there = (known.ids.get(token, "no token") for known in (own, shared))
             raise ProfileError(
                 (*key_path, "checkpoint"),
-                f"token {token!r} is {here} in {folder}, {there} in {chosen}; draft and target "
-                "must share one vocabulary",
+                f"token {token!r} is {here} in {folder} but {there} in {chosen}; draft and target "
+                "must share a vocabulary",
             )
     return shared
 
@@ -48,8 +48,8 @@ def check_width(
     if engine.vocab_size < tokenizer.size:
         raise ProfileError(
             (*key_path, "checkpoint"),
-            f"vocab_size {engine.vocab_size} in {section.tokenizer_folder} is less than the "
-            f"{tokenizer.size} tokens of {tokenizer.folder}; use the checkpoint's own tokenizer",
+            f"vocab_size in {section.tokenizer_folder} must be at least {tokenizer.size}, the "
+            f"tokens of {tokenizer.folder}; got {engine.vocab_size}; use the model's tokenizer",
         )
 
 
@@ -61,8 +61,8 @@ def end_ids_of(profile: Profile, target: EnginePlan, tokenizer: TokenizerFolder)
     if end_id is None:
         raise ProfileError(
             (*TARGET, "checkpoint"),
-            f"nothing in {profile.engines.target.tokenizer_folder} says which token ends an "
-            "answer; put eos_token_id into its generation_config.json",
+            f"no end-of-sequence token in {profile.engines.target.tokenizer_folder}; set "
+            "eos_token_id in its generation_config.json",
         )
     return (end_id,)
 

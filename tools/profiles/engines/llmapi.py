@@ -109,7 +109,7 @@ class LlmApiTarget(OwnEngineSection):
         if self.prompt_lookup and self.draft:
             raise ProfileError(
                 (*key_path, "draft"),
-                "given together with prompt_lookup; an LLM drafts in one way: drop one",
+                "set this or prompt_lookup, not both",
             )
         with located(*key_path, "checkpoint"):
             checkpoint = read_checkpoint(self.checkpoint, with_weights=False)
@@ -140,7 +140,7 @@ class LlmApiTarget(OwnEngineSection):
         if self._longest_draft >= length - 1:
             raise ProfileError(
                 (*key_path, "max_seq_len"),
-                f"{length} leaves no room for text with drafts of {self._longest_draft}",
+                f"must be more than the longest draft, {self._longest_draft} tokens; got {length}",
             )
         cache = self.kv_cache_tokens or SEQUENCES_CACHED * length
         check_kv_cache(cache, length, *key_path, "kv_cache_tokens")
@@ -172,6 +172,4 @@ def _check_vocabulary(target: Folder, draft: Folder, key_path: KeyPath) -> None:
         if not (has_tokenizer(target) and has_tokenizer(draft)):
             return
         if read_tokenizer(target).ids != read_tokenizer(draft).ids:
-            raise ProfileError(
-                key_path, f"{draft} has another vocabulary than {target}; they must share one"
-            )
+            raise ProfileError(key_path, f"{draft} must have the same vocabulary as {target}")
