@@ -321,17 +321,21 @@ def test_each_gpu_holds_the_whole_embedding(changed, models, name, split, tables
 def test_unknown_architectures_are_not_checked(changed, models, config):
     path = changed("llama-2-13b-prompt-lookup", of_the_target({"convert.qformat": "fp8"}))
     as_target(models, path, config | {"max_position_embeddings": 4096, "vocab_size": 32000})
-    assert memory_of(path) == ["memory is not checked: the size of target is unknown"]
+    assert memory_of(path) == ["can't check memory: the size of target is unknown"]
 
 
 @pytest.mark.parametrize(
     ("setting", "value", "message"),
     [
-        ("gpu_memory_gib", 80, r"GPU 0: needs 95\.1 of 80\.0 GiB \(draft: .*; lower max_tokens_in"),
+        (
+            "gpu_memory_gib",
+            80,
+            r"GPU 0 has 80\.0 GiB but needs 95\.1 \(draft: .*; lower max_tokens_in",
+        ),
         (
             "run.kv_cache_free_gpu_mem_fraction",
             0.1,
-            r"GPU 0: the KV cache of target needs 20\.0 GiB, its fraction 0\.1 gives 6\.5; raise",
+            r"GPU 0: the KV cache of target needs 20\.0 GiB, but its fraction 0\.1 leaves 6\.5",
         ),
     ],
 )

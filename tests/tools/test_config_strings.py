@@ -26,7 +26,7 @@ def test_documented_config_strings_are_parsed(config, text, parts):
     ("text", "message"),
     [
         *(
-            (text, "must be a list of draft_len, draft_devices, target_devices, use_logits, as in")
+            (text, "must be a list of draft_len, draft_devices, target_devices, use_logits; got")
             for text in (
                 "",
                 "4",
@@ -38,11 +38,11 @@ def test_documented_config_strings_are_parsed(config, text, parts):
         ),
         (
             "[x,[0],[1],True]",
-            "must be a list of draft_len, draft_devices, target_devices, use_logits, as in",
+            "must be a list of draft_len, draft_devices, target_devices, use_logits; got",
         ),
         (
             "[4,[0],[1],print()]",
-            "must be a list of draft_len, draft_devices, target_devices, use_logits, as in",
+            "must be a list of draft_len, draft_devices, target_devices, use_logits; got",
         ),
         ("[0,[0],[1],True]", 'draft_len must be greater than 0; got 0, as in "[4,[0],[1],True]"'),
         (
@@ -50,7 +50,7 @@ def test_documented_config_strings_are_parsed(config, text, parts):
             'draft_len must be a valid integer; got True, as in "[4,[0],[1],True]"',
         ),
         ("[4,0,[1],True]", 'draft_devices must be a valid list; got 0, as in "[4,[0],[1],True]"'),
-        ("[4,[],[1],True]", "draft_devices List should have at least 1 item"),
+        ("[4,[],[1],True]", "draft_devices must have at least 1 item"),
         ("[4,[-1],[1],True]", 'draft_devices must be at least 0; got -1, as in "[4,[0],[1],True]"'),
         (
             "[4,[0],['1'],True]",

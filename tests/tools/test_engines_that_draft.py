@@ -154,7 +154,7 @@ def test_an_llmapi_target_may_run_without_speculation(plan):
         ),
         (
             {"max_seq_len": 2048},
-            "engines.target.max_seq_len: ... most 1024, the positions of",
+            "engines.target.max_seq_len: must be at most 1024, the positions of",
         ),
         (
             {"max_seq_len": 5, "prompt_lookup": {}},

@@ -96,7 +96,7 @@ def test_a_failed_conversion_leaves_no_files(cache, tmp_path):
     broken = tmp_path / "broken.gguf"
     broken.write_bytes(b"GGUF" + bytes(range(256)) * 4)
     text = refusal(GgufFile(broken).checkpoint)
-    assert text.startswith(f"{broken} cannot be dequantized: ")
+    assert text.startswith(f"can't dequantize {broken}: ")
     assert len(text) < 500
     assert not [path for path in cache.glob("*broken*") if path.suffix != ".lock"]
 
@@ -104,7 +104,7 @@ def test_a_failed_conversion_leaves_no_files(cache, tmp_path):
 def test_a_missing_package_is_named_with_its_extra(file, monkeypatch):
     monkeypatch.setattr(gguf_module, "PACKAGES", ("no-such-package",))
     assert refusal(GgufFile(file).checkpoint) == (
-        f"{file}: a GGUF file needs the package no-such-package; {extras.install('gguf')}"
+        f"can't read {file} without the package no-such-package; {extras.install('gguf')}"
     )
 
 

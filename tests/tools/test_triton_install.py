@@ -41,7 +41,7 @@ def test_an_installed_triton_is_preferred(tmp_path, monkeypatch):
 
 def test_without_triton_the_error_says_what_to_install(monkeypatch):
     monkeypatch.setattr(install, "find_spec", lambda _: None)
-    with pytest.raises(TandemError, match="doesn't exist and nvidia-pytriton isn't installed"):
+    with pytest.raises(TandemError, match=r"with the extra 'embedded'"):
         find_triton()
 
 
@@ -49,7 +49,9 @@ def test_an_unsupported_python_is_rejected_with_the_supported_ones(monkeypatch):
     library = find_libpython()
     monkeypatch.setattr(install, "find_libpython", lambda: library)
     monkeypatch.setattr(install, "PYTHON", "3.99")
-    with pytest.raises(TandemError, match=r"nvidia-pytriton 0\.7\.0 doesn't support Python 3\.99"):
+    with pytest.raises(
+        TandemError, match=r"doesn't support Python 3\.99; use one of 3\.8, .*3\.13"
+    ):
         find_triton()
 
 
@@ -63,8 +65,5 @@ def test_a_numpy_version_that_corrupts_tensors_is_rejected(monkeypatch):
 def test_a_cache_that_cannot_be_written_is_named(tmp_path, monkeypatch):
     (tmp_path / "file").touch()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
-    with pytest.raises(
-        TandemError,
-        match=": Not a directory; set XDG_CACHE_HOME to a writable folder with 40 MB of free space",
-    ):
+    with pytest.raises(TandemError, match="set XDG_CACHE_HOME to a writable folder"):
         find_triton()

@@ -42,9 +42,9 @@ def test_the_greeting_lists_the_chosen_settings(own):
     folder = own.profile.engines.target.checkpoint
     assert told["target"] == f"{folder} (torch), up to 1024 tokens of context"
     assert told["draft"] == "none"
-    assert told["drafter"] == "prompt_lookup (a request may choose none)"
+    assert told["drafter"] == "prompt_lookup (a request may use none)"
     assert told["length"] == "4 draft tokens per round, at most 16"
-    assert told["limits"].startswith("64 sequences at once, 64 waiting; KV cache of ")
+    assert told["limits"].startswith("up to 64 sequences run and 64 wait; KV cache of ")
     assert (told["gRPC"], told["HTTP"]) == ("127.0.0.1:2", "http://127.0.0.1:1")
 
 

@@ -132,7 +132,7 @@ def examine_port(name: str, port: int) -> Finding:
     try:
         claim_ports(Ports(http=port, grpc=0, metrics=0), LOOPBACK)
     except TandemError:
-        fix = f"use another --{name}-port; 0 picks a free one"
+        fix = f"use another port; --{name}-port 0 picks a free one"
         return Finding(f"{name} port", f"{port} is taken", good=None, fix=fix)
     return Finding(f"{name} port", f"{port} is free", good=True)
 

@@ -35,7 +35,7 @@ class ConfigString(BaseModel):
             parts = None
         if not isinstance(parts, list) or len(parts) != len(names):
             raise TandemError(
-                f'must be a list of {", ".join(names)}, as in "{cls.example}"; got {text!r}'
+                f'must be a list of {", ".join(names)}; got {text!r}, as in "{cls.example}"'
             )
         try:
             return cls.model_validate(dict(zip(names, parts, strict=True)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -307,7 +308,7 @@ def explain(error: ValidationError) -> tuple[KeyPath, str]:
     if first["type"] == "union_tag_invalid":
         known = first["ctx"]["expected_tags"].replace("'", "")
         return (*key_path, "kind"), f"must be one of {known}; got '{first['ctx']['tag']}'"
-    text = text.replace("Input should be", "must be")
+    text = re.sub(r"^\w+ should (be|have)", r"must \1", text)
     text = text.replace("greater than or equal to", "at least")
     text = text.replace("less than or equal to", "at most")
     return key_path, f"{text}; got {first['input']!r}" if "must be" in text else text
