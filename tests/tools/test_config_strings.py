@@ -44,23 +44,32 @@ def test_documented_config_strings_are_parsed(config, text, parts):
             "[4,[0],[1],print()]",
             "must be a list of draft_len, draft_devices, target_devices, use_logits; got",
         ),
-        ("[0,[0],[1],True]", 'draft_len must be greater than 0; got 0, as in "[4,[0],[1],True]"'),
+        (
+            "[0,[0],[1],True]",
+            "draft_len must be greater than 0; got 0",
+        ),
         (
             "[True,[0],[1],True]",
-            'draft_len must be a valid integer; got True, as in "[4,[0],[1],True]"',
+            'draft_len must be a valid integer; got True; example: "[4,[0],[1],True]"',
         ),
-        ("[4,0,[1],True]", 'draft_devices must be a valid list; got 0, as in "[4,[0],[1],True]"'),
+        (
+            "[4,0,[1],True]",
+            "draft_devices must be a valid list; got 0",
+        ),
         ("[4,[],[1],True]", "draft_devices must have at least 1 item"),
-        ("[4,[-1],[1],True]", 'draft_devices must be at least 0; got -1, as in "[4,[0],[1],True]"'),
+        (
+            "[4,[-1],[1],True]",
+            "draft_devices must be at least 0; got -1",
+        ),
         (
             "[4,[0],['1'],True]",
-            "target_devices must be a valid integer; got '1', as in \"[4,[0],[1],True]\"",
+            "target_devices must be a valid integer; got '1'; example: \"[4,[0],[1],True]\"",
         ),
-        ("[4,[0],[1],1]", 'use_logits must be a valid boolean; got 1, as in "[4,[0],[1],True]"'),
+        ("[4,[0],[1],1]", 'use_logits must be a valid boolean; got 1; example: "[4,[0],[1],True]"'),
     ],
 )
 def test_an_error_names_the_wrong_part_and_shows_an_example(text, message):
     with pytest.raises(TandemError) as refused:
         DraftTargetConfig.parse(text)
     assert message in str(refused.value)
-    assert str(refused.value).endswith('as in "[4,[0],[1],True]"')
+    assert str(refused.value).endswith('; example: "[4,[0],[1],True]"')

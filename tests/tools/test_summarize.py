@@ -235,7 +235,7 @@ def test_items_may_have_no_id_and_several_stop_strings(tmp_path):
         ({"text": 1, "summary": "b"}, ":1: text: must be a valid string; got 1"),
         (
             {"text": "a", "summary": "b", "stop": [""]},
-            "stop: String should have at least 1",
+            "stop: must have at least 1",
         ),
     ],
 )
