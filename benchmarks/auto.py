@@ -145,7 +145,7 @@ def _options() -> argparse.Namespace:
         "--at-once",
         type=_several(int),
         default=(1, 16, 64),
-        help="requests at once (default: 1,16,64)",
+        help="concurrent requests (default: 1,16,64)",
     )
     parser.add_argument(
         "--batch-slope",
@@ -183,11 +183,11 @@ def _options() -> argparse.Namespace:
     )
     options = parser.parse_args()
     if unknown := [name for name in options.text if name not in TEXTS]:
-        parser.error(f"no text '{unknown[0]}'; known are {', '.join(TEXTS)}")
+        parser.error(f"text '{unknown[0]}' isn't known; choose one of: {', '.join(TEXTS)}")
     if options.processor_ms is None:
         options.processor_ms = 1e3 * PairTimes.processor
     elif not options.virtual:
-        parser.error("--processor-ms is for --virtual: a machine takes what it takes")
+        parser.error("--processor-ms needs --virtual; set both")
     return options
 
 

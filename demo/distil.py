@@ -124,10 +124,10 @@ def main() -> None:
         "--steps", type=int, default=9750, help="optimizer steps (default %(default)s)"
     )
     parser.add_argument(
-        "--tokens", type=int, default=65_536, help="tokens a step (default %(default)s)"
+        "--tokens", type=int, default=65_536, help="tokens per step (default %(default)s)"
     )
     parser.add_argument(
-        "--own-batches", type=int, default=32, help="batches of 2,048 rows by the target"
+        "--own-batches", type=int, default=32, help="batches of 2,048 rows that the target writes"
     )
     parser.add_argument("--muon-rate", type=float, default=0.02)
     parser.add_argument("--adam-rate", type=float, default=0.004)

@@ -166,9 +166,7 @@ def main() -> None:
     }
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("what", choices=ways)
-    parser.add_argument(
-        "--prompts", type=int, default=1000, help="use only the first so many prompts"
-    )
+    parser.add_argument("--prompts", type=int, default=1000, help="use only the first N prompts")
     parser.add_argument(
         "--threads", type=int, default=2, help="torch threads (default %(default)s)"
     )

@@ -112,13 +112,11 @@ def main() -> None:
         "--steps", type=int, default=1750, help="optimizer steps (default %(default)s)"
     )
     parser.add_argument(
-        "--tokens", type=int, default=131_072, help="tokens a step (default %(default)s)"
+        "--tokens", type=int, default=131_072, help="tokens per step (default %(default)s)"
     )
     parser.add_argument("--muon-rate", type=float, default=0.02)
     parser.add_argument("--adam-rate", type=float, default=0.004)
-    parser.add_argument(
-        "--ship", action="store_true", help="only ship what the last saved state holds"
-    )
+    parser.add_argument("--ship", action="store_true", help="only export the last saved state")
     options = parser.parse_args()
     STATE.mkdir(exist_ok=True)
     steps = 0 if options.ship else options.steps

@@ -19,9 +19,9 @@ def tensor(name: str, dtype: str, values: NDArray) -> InferInput:
 
 def main() -> None:
     """Ask, and print the text and how much of the drafts the target accepted."""
-    parser = argparse.ArgumentParser(description="Ask for a whole answer over gRPC.")
+    parser = argparse.ArgumentParser(description="Request a single response over gRPC.")
     parser.add_argument("prompt", nargs="?", default="def main():")
-    parser.add_argument("--url", default="127.0.0.1:8001", help="host and port of Triton's gRPC")
+    parser.add_argument("--url", default="127.0.0.1:8001", help="HOST:PORT of Triton's gRPC port")
     parser.add_argument("--max-tokens", type=int, default=64)
     options = parser.parse_args()
 

@@ -20,9 +20,9 @@ def tensor(name: str, dtype: str, values: NDArray) -> InferInput:
 
 def main() -> None:
     """Ask, print each chunk as it comes, then why the answer ended."""
-    parser = argparse.ArgumentParser(description="Print an answer while it is made.")
+    parser = argparse.ArgumentParser(description="Stream a response over gRPC.")
     parser.add_argument("prompt", nargs="?", default="def main():")
-    parser.add_argument("--url", default="127.0.0.1:8001", help="host and port of Triton's gRPC")
+    parser.add_argument("--url", default="127.0.0.1:8001", help="HOST:PORT of Triton's gRPC port")
     parser.add_argument("--max-tokens", type=int, default=64)
     options = parser.parse_args()
 

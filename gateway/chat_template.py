@@ -85,7 +85,7 @@ def _compiled(source: str) -> Template:
     try:
         return _environment().from_string(source)
     except TemplateError as error:
-        raise ChatTemplateError(f"the chat template cannot be read: {error}") from error
+        raise ChatTemplateError(f"can't read the chat template: {error}") from error
 
 
 def _understood(messages: Sequence[Mapping[str, Any]], source: str) -> list[dict[str, Any]]:
@@ -220,4 +220,4 @@ class _Namespace(Namespace):
 
 def _refuse_private(name: Any) -> None:
     if isinstance(name, str) and name.startswith("_"):
-        raise SecurityError(f"namespace attribute {name!r} begins with an underscore")
+        raise SecurityError(f"namespace attribute {name!r} must not begin with an underscore")

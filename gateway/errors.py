@@ -132,5 +132,5 @@ def api_error(error: Exception) -> ApiError:
     """Convert an exception to an error response. Details of an unexpected one are only logged."""
     if isinstance(error, ApiError):
         return error
-    LOG.error("a request failed", exc_info=error)
+    LOG.error("request failed", exc_info=error)
     return ApiError(HTTPStatus.INTERNAL_SERVER_ERROR, "internal error; see the gateway's log")

@@ -34,19 +34,20 @@ class GatewayMetrics:
 
         self.requests = counter(
             "tandem_gateway_requests_total",
-            "Requests answered; status 499 if the client left first.",
+            "Requests answered; status 499 if the client disconnected first.",
             ("endpoint", "status"),
         )
         self.running = Gauge(
-            "tandem_gateway_requests_running", "Requests being answered.", registry=registry
+            "tandem_gateway_requests_running", "Requests in progress.", registry=registry
         )
         self.prompt_tokens = counter("vllm:prompt_tokens_total", "Prompt tokens.")
         self.generation_tokens = counter("vllm:generation_tokens_total", "Output tokens.")
         self.first_token = seconds(
-            "vllm:time_to_first_token_seconds", "From a request to the first chunk of its stream."
+            "vllm:time_to_first_token_seconds",
+            "Seconds from a request to the first chunk of its stream.",
         )
         self.latency = seconds(
-            "vllm:e2e_request_latency_seconds", "From a request to the end of its answer."
+            "vllm:e2e_request_latency_seconds", "Seconds from a request to the end of its answer."
         )
         self._drafts = counter("vllm:spec_decode_num_drafts_total", "Rounds with draft tokens.")
         self._draft_tokens = counter("vllm:spec_decode_num_draft_tokens_total", "Draft tokens.")

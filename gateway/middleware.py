@@ -63,7 +63,10 @@ class Keys(Middleware):
             given = [headers.get("x-api-key"), bearer if kind.lower() == "bearer" else None]
             keys = [key.encode("latin-1") for key in given if key]
             if not any(hmac.compare_digest(key, self._key) for key in keys):
-                message = "send the gateway's key: Authorization: Bearer KEY, or x-api-key: KEY"
+                message = (
+                    "the API key is missing or wrong; send Authorization: Bearer KEY or "
+                    "x-api-key: KEY"
+                )
                 error = ApiError(HTTPStatus.UNAUTHORIZED, message, code="invalid_api_key")
                 await error.response(scope["path"])(scope, receive, send)
                 return
@@ -104,7 +107,7 @@ class BodyLimit(Middleware):
     def _error(self) -> ApiError:
         return ApiError(
             HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
-            f"the body is larger than {self._max_bytes} bytes, the limit of this gateway",
+            f"the body is too large; the limit is {self._max_bytes} bytes",
             code="body_too_large",
         )
 
@@ -123,7 +126,7 @@ class Failures(Middleware):
         try:
             await self._app(scope, receive, sending)
         except SendTimeoutError:
-            LOG.warning("a client read nothing for too long; its connection was closed")
+            LOG.warning("closed the connection of a client that stopped reading")
         except Exception as error:
             if answered:
                 raise

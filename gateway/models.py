@@ -114,7 +114,7 @@ class ServedModels:
             raise ApiError(
                 HTTPStatus.BAD_REQUEST,
                 f"{CONTEXT_LENGTH} {self.room} tokens; the prompt has {size} bytes, "
-                f"at most {most} are taken",
+                f"and the limit is {most}",
                 param=field,
                 code="context_length_exceeded",
             )
@@ -124,7 +124,8 @@ class ServedModels:
         most = self.loop.target.max_draft_len
         if isinstance(length, int) and 0 < most < length:
             raise bad_request(
-                f"num_draft_tokens: must be 0..{most} or 'auto'", param="num_draft_tokens"
+                f"num_draft_tokens must be between 0 and {most}, or 'auto'; got {length}",
+                param="num_draft_tokens",
             )
 
     def described(self, model: ServedModel) -> dict[str, Any]:
@@ -150,7 +151,7 @@ class ServedModels:
         known = ", ".join(model.name for model in self.models)
         raise ApiError(
             HTTPStatus.NOT_FOUND,
-            f"model '{quoted(name)}' is not served; available: {known}",
+            f"model '{quoted(name)}' isn't served; choose one of: {known}",
             param="model",
             code="model_not_found",
         )
@@ -163,7 +164,7 @@ def served_models(configs: Iterable[Mapping[str, Any]]) -> ServedModels:
     if len(loops) != 1:
         raise ApiError(
             HTTPStatus.SERVICE_UNAVAILABLE,
-            f"{len(loops)} models of this Triton run Tandem's loop; there must be one",
+            f"Triton must serve one model with Tandem's loop; it serves {len(loops)}",
             code="not_configured",
         )
     stream = loops[0]

@@ -60,8 +60,8 @@ class Serving:
         if self.tokenizer.size > models.loop.target.vocab_size:
             raise ApiError(
                 HTTPStatus.SERVICE_UNAVAILABLE,
-                f"the gateway's tokenizer has {self.tokenizer.size} tokens, the model "
-                f"{models.loop.target.vocab_size}; start the gateway with the model's --tokenizer",
+                f"the gateway's tokenizer has {self.tokenizer.size} tokens, but the model has "
+                f"{models.loop.target.vocab_size}; set --tokenizer to the model's tokenizer",
                 code="not_configured",
             )
         return models
@@ -71,11 +71,11 @@ class Serving:
     ) -> Response:
         """Answer a chat. writer: makes the response; other APIs may have their own."""
         models = await self.models()
-        if body.offered and self.tokenizer.tool_calls is None:
+        if body.offered and self.tokenizer.template and self.tokenizer.tool_calls is None:
             known = ", ".join(known.name for known in FORMATS)
             raise bad_request(
-                "field 'tools' is not supported: the model's chat template uses no known format "
-                f"of tool calls ({known})",
+                "tools isn't supported: the model's chat template has none of the known formats "
+                f"of tool calls: {known}",
                 param="tools",
                 code="unsupported_field",
             )
@@ -99,7 +99,8 @@ class Serving:
         models = await self.models()
         if len(body.prompts) * body.n > MOST_CHOICES:
             raise bad_request(
-                f"{len(body.prompts)} prompts with n {body.n} exceed {MOST_CHOICES} answers",
+                f"prompt has {len(body.prompts)} items and n is {body.n}; the limit of both "
+                f"multiplied is {MOST_CHOICES}",
                 param="prompt",
             )
         for prompt in body.prompts:
@@ -111,13 +112,13 @@ class Serving:
         )
         for ids in prompts:
             if not ids:
-                raise bad_request("a prompt has no tokens; send some text", param="prompt")
+                raise bad_request("prompt has no tokens; send at least one", param="prompt")
             check_room(body, len(ids), models.room)
         largest = max(map(max, prompts))
         vocab_size = models.loop.target.vocab_size
         if largest >= vocab_size:
             raise bad_request(
-                f"token id {largest} must be less than {vocab_size}, the size of the vocabulary",
+                f"prompt must have token ids between 0 and {vocab_size - 1}; got {largest}",
                 param="prompt",
             )
         skips = models.skip_special_tokens
@@ -174,7 +175,15 @@ class Serving:
 
     async def detokenize(self, body: DetokenizeRequest) -> dict[str, Any]:
         ids = body.tokens
-        return {"prompt": await aside(len(ids), lambda: self.tokenizer.decode(ids))}
+
+        def decoded() -> str:
+            unknown = self.tokenizer.first_unknown(ids)
+            if unknown is not None:
+                message = f"tokens must have ids of the vocabulary; got {unknown}"
+                raise bad_request(message, param="tokens")
+            return self.tokenizer.decode(ids)
+
+        return {"prompt": await aside(len(ids), decoded)}
 
     async def _chat_ids(
         self, body: ChatRequest | TokenizeRequest, models: ServedModels, size: int

@@ -84,6 +84,6 @@ class UnderWay:
 def _stopped() -> ApiError:
     return ApiError(
         HTTPStatus.SERVICE_UNAVAILABLE,
-        "the gateway is shutting down; send the request again",
+        "the gateway is shutting down; retry the request",
         code="gateway_stopped",
     )

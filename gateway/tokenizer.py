@@ -112,7 +112,7 @@ class ChatTokenizer:
         if self.template is None:
             raise ChatTemplateError(
                 f"the tokenizer in {self.folder} has no chat template; use /v1/completions, or "
-                "run tandem gateway with --chat-template FILE"
+                "start the gateway with --chat-template FILE"
             )
         marks = Marks()
         marked = [self._marked(dict(message), marks) for message in messages]
@@ -123,8 +123,7 @@ class ChatTokenizer:
             rendered, found, _ = rendered.rpartition(marks.end)
             if not found:
                 raise ChatTemplateError(
-                    "the chat template leaves out the last message; leave out "
-                    "continue_final_message"
+                    "the chat template drops the last message; set continue_final_message to false"
                 )
         check(marks.removed_from(rendered))
         first, *rest = marks.split(rendered)
@@ -163,6 +162,9 @@ class ChatTokenizer:
     def hides(self, text: str) -> bool:
         """Return whether a text is a special token, which answers don't show."""
         return text in self._special_tokens
+
+    def first_unknown(self, ids: Sequence[int]) -> int | None:
+        return next((i for i in ids if self._tokenizer.id_to_token(i) is None), None)
 
     def token(self, token_id: int) -> str:
         """Return a token in the vocabulary's spelling; empty for an unknown id."""
@@ -225,7 +227,7 @@ class ChatTokenizer:
         if token in ids:  # the vocabulary also has it as a word
             ids = [i for letter in piece for i in self._inside(letter, self._as_text)]
         if token in ids:
-            raise ChatTemplateError(f"the tokenizer cannot write {piece!r} as text; leave it out")
+            raise ChatTemplateError(f"the tokenizer can't encode {piece!r} as text; remove it")
         return ids
 
     def _inside(self, piece: str, tokenizer: Tokenizer | None = None) -> list[int]:

@@ -14,4 +14,4 @@ def suggestion(name: str, known: Iterable[str]) -> str:
     """Return the end of a message about an unknown name: the nearest known one, or all of them."""
     names = list(known)
     near = difflib.get_close_matches(name, names, n=1)
-    return f"did you mean '{near[0]}'?" if near else f"known are {', '.join(names)}"
+    return f"did you mean '{near[0]}'?" if near else f"choose one of: {', '.join(names)}"

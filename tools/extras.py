@@ -9,4 +9,4 @@ Extra = Literal["embedded", "gateway", "gguf", "summarize"]
 
 def install(extra: Extra) -> str:
     """Return advice for installing an extra that holds for uv, pipx and pip."""
-    return f"install Tandem with the extra '{extra}' too (README, Install)"
+    return f"install Tandem with the extra '{extra}' (README, Install)"

@@ -154,11 +154,11 @@ def _check(base: Any, shape: LlamaShape) -> None:
         )
     for name, size in shape._asdict().items():
         if size < getattr(base, name) and name != "tie_word_embeddings":
-            raise ShapeError(f"{name} {size} is less than the checkpoint's {getattr(base, name)}")
+            raise ShapeError(f"{name} must be at least {getattr(base, name)}; got {size}")
     if shape.tie_word_embeddings and not base.tie_word_embeddings:
         raise ShapeError("the checkpoint's head is not its embeddings; the shape's must be")
     if shape.vocab_size > base.vocab_size and shape.hidden_size == base.hidden_size:
-        raise ShapeError("a larger vocabulary needs a larger hidden_size, for it needs a column")
+        raise ShapeError("a larger vocabulary needs a larger hidden_size, because it uses a column")
     _places(base, shape)
 
 
@@ -169,8 +169,8 @@ def _places(old: Any, new: Any) -> list[tuple[int, int]]:
     copies = -(-groups // new_groups)
     if copies * old.num_key_value_heads > new.num_key_value_heads:
         raise ShapeError(
-            f"num_key_value_heads {new.num_key_value_heads} is too few: "
-            f"{copies * old.num_key_value_heads} are needed"
+            f"num_key_value_heads must be at least {copies * old.num_key_value_heads}; "
+            f"got {new.num_key_value_heads}"
         )
     places = []
     for head in range(old.num_attention_heads):

@@ -63,8 +63,8 @@ def by_position() -> dict[str, Any]:
     drafts = rate("spec_decode_num_drafts_total", window="$__range")
     bars = panel(
         "Acceptance by position",
-        "Of the rounds with draft tokens, those that accepted the token at this position (0 is the "
-        "first). Shorter drafts have no late positions.",
+        "Share of the rounds with draft tokens that accepted the token at this position (0 is the "
+        "first). Short drafts have no late positions.",
         "percentunit",
         {"{{position}}": f"sort_desc({accepted} / on () group_left () {drafts})"},
         type="bargauge",
@@ -84,8 +84,8 @@ def rows() -> Iterator[list[dict[str, Any]]]:
     yield [
         panel(
             "Acceptance rate",
-            "Accepted / drafted tokens. A hybrid's tokens are under the drafter that proposed "
-            "them.",
+            "Accepted / drafted tokens. With drafter hybrid, tokens count for the drafter that "
+            "proposed them.",
             "percentunit",
             {
                 "{{drafter}}": ratio(
@@ -98,8 +98,8 @@ def rows() -> Iterator[list[dict[str, Any]]]:
         by_position(),
         panel(
             "Tokens per round",
-            "Emitted tokens / rounds. The target alone makes one a round: drafter none, and rounds "
-            "in which nothing was proposed.",
+            "Emitted tokens / rounds. Without draft tokens (drafter none, or nothing proposed), it "
+            "is one per round.",
             "short",
             {"{{drafter}}": ratio("tandem_output_tokens_total", "tandem_rounds_total", "drafter")},
         ),
@@ -107,19 +107,19 @@ def rows() -> Iterator[list[dict[str, Any]]]:
     yield [
         panel(
             "Tokens per second",
-            "Of all answers. A sequence counts when it ends.",
+            "Output tokens of all requests. A sequence counts when it ends.",
             "short",
             {"{{drafter}}": rate("tandem_output_tokens_total", "drafter")},
         ),
         panel(
             "Time to first token",
-            "From a request's arrival, waiting for room included.",
+            "From a request's arrival, including queueing.",
             "s",
             quantiles("tandem_time_to_first_token_seconds"),
         ),
         panel(
             "Inter-token latency",
-            "Time per token after the first delivery: quantiles of the sequences' means.",
+            "Time per token after the first delivery: quantiles of the means per sequence.",
             "s",
             quantiles("tandem_inter_token_latency_seconds"),
         ),
@@ -131,21 +131,21 @@ def rows() -> Iterator[list[dict[str, Any]]]:
     yield [
         panel(
             "Time per round",
-            "Exact means. Draft and target by the engines' own clocks; orchestration is the rest, "
-            "from a sequence's first call to its last token.",
+            "Means. The engines report draft and target time; orchestration is the rest, from a "
+            "sequence's first call to its last token.",
             "s",
             {"{{part}}": per_round},
             custom={"fillOpacity": 60, "stacking": {"mode": "normal"}},
         ),
         panel(
             "Time per round, quantiles",
-            "Of the sequences' means.",
+            "Quantiles of the means per sequence.",
             "s",
             quantiles("tandem_round_seconds"),
         ),
         panel(
             "Requests",
-            "Sequences that decode, and that wait for room.",
+            "Sequences that decode, and sequences that wait for room.",
             "short",
             {
                 state: f'sum (tandem_requests_{state}{{model=~"$model"}})'
@@ -156,14 +156,14 @@ def rows() -> Iterator[list[dict[str, Any]]]:
     yield [
         panel(
             "KV cache reserved",
-            "What the running sequences may come to need. Full, it is why others wait.",
+            "Share of the KV cache reserved for running sequences. At 1, others wait.",
             "percentunit",
             {"fullest": 'max (sum without (loop) (tandem_kv_reserved_ratio{model=~"$model"}))'},
         ),
         panel(
             "Tokens computed",
-            "Tokens a second that went through each engine's model, and context tokens computed "
-            "again after an eviction.",
+            "Tokens per second that each engine computed, and context tokens recomputed after an "
+            "eviction.",
             "short",
             {
                 "{{model}}": rate("tandem_engine_computed_tokens_total", "model", where=""),
@@ -172,32 +172,32 @@ def rows() -> Iterator[list[dict[str, Any]]]:
         ),
         panel(
             "Drafter failures",
-            "Draft calls a second that failed. The answers went on without drafts.",
+            "Failed draft calls per second. Their requests continue without drafts.",
             "short",
             {"{{drafter}}": rate("tandem_drafter_failures_total", "drafter")},
         ),
     ]
     per_ahead_round = {
-        "rounds, of all": ratio("tandem_draft_ahead_calls_total", "tandem_rounds_total"),
-        "hits, of these": ratio("tandem_draft_ahead_hits_total", "tandem_draft_ahead_calls_total"),
+        "rounds / all rounds": ratio("tandem_draft_ahead_calls_total", "tandem_rounds_total"),
+        "hits / these": ratio("tandem_draft_ahead_hits_total", "tandem_draft_ahead_calls_total"),
     }
     yield [
         panel(
             "Drafting ahead",
-            "Rounds during whose verification the next one was drafted, and those whose outcome "
-            "was foreseen.",
+            "Share of rounds drafted ahead during the previous verification, and share of these "
+            "that predicted its outcome.",
             "percentunit",
             per_ahead_round,
         ),
         panel(
-            "Time saved ahead",
-            "Seconds a second, of all sequences, that draft calls would have taken instead.",
+            "Time saved by drafting ahead",
+            "Seconds of draft calls saved per second, over all sequences.",
             "s",
             {"{{drafter}}": rate("tandem_draft_ahead_saved_seconds_total", "drafter")},
         ),
         panel(
             "Lookup pools",
-            "Tokens of earlier answers that prompt lookup copies from, of all tenants.",
+            "Tokens in all lookup pools, from which prompt lookup copies.",
             "short",
             {"tokens": 'sum (tandem_lookup_pool_tokens{model=~"$model"})'},
         ),
@@ -205,8 +205,8 @@ def rows() -> Iterator[list[dict[str, Any]]]:
     yield [
         panel(
             "Lost calls",
-            "Engine calls past their timeout without an answer. At 32, a loop stops calling the "
-            "engine until the server is restarted.",
+            "Engine calls without a response after their timeout. At 32, a loop stops calling the "
+            "engine until the server restarts.",
             "short",
             {
                 "{{engine}}, loop {{loop}}": "max by (engine, loop) "
@@ -214,15 +214,15 @@ def rows() -> Iterator[list[dict[str, Any]]]:
             },
         ),
         panel(
-            "Since the last look",
-            "Seconds since each model last checked its requests; of several loops, the highest. If "
-            "it grows, cancellations and timeouts no longer work: restart the server.",
+            "Time since the last check",
+            "Seconds since each model last checked its requests (maximum over loops). If it grows, "
+            "cancellation and timeouts don't work; restart the server.",
             "s",
             {"{{model}}": "time() - min by (model) (tandem_watcher_last_look_timestamp_seconds)"},
         ),
         panel(
             "Response not taken",
-            "How long Triton has not taken a response. Above 30 s, no gRPC stream gets answers: "
+            "Age of the oldest response that Triton hasn't taken. Above 30 s, gRPC streams hang; "
             "restart the server.",
             "s",
             {

@@ -26,12 +26,12 @@ class RepeatSettings:
 
     def __post_init__(self) -> None:
         if self.period < 1:
-            raise ValueError(f"period must be at least 1, not {self.period}")
+            raise ValueError(f"period must be at least 1; got {self.period}")
 
 
 DRAFTER = DrafterKind(
     name="repeat",
-    description="the last tokens once more",
+    description="the last tokens again",
     module=__name__,
     settings=RepeatSettings(),
 )

@@ -110,7 +110,7 @@ def _named(message: str, fields: Mapping[str, str]) -> tuple[str | None, str]:
     def named(found: re.Match[str]) -> str:
         return fields.get(found[1], found[0])
 
-    suspects = re.findall(r"(?:^|: )(?:inputs? ')?(\w+)", message)
+    suspects = re.findall(r"(?:^|: )(?:send )?(?:inputs? ')?(\w+)", message)
     field = next((fields[name] for name in suspects if name in fields), None)
     return field, re.sub(r"(?:\binputs? )?'(\w+)'", named, message)
 

@@ -48,11 +48,11 @@ def answer_guide(
         markers = [*([BEGIN, END] if thinks else ()), *([known.begin, known.end] if known else ())]
         hidden = next(filter(tokenizer.hides, markers), None)
         if hidden is not None:
-            raise _unsupported(field, f"answers of this model leave out {hidden}")
+            raise _unsupported(field, f"this model's answers omit the special token {hidden}")
     if thinks:
         begun = tokenizer.has_begun_to_reason(prompt)
         if guide is None and not (body.must_call or begun or BEGIN in tokenizer.tokens_apart):
-            raise _unsupported("tools", f"strict: text and {BEGIN} can't be distinguished")
+            raise _unsupported("tools", f"strict needs {BEGIN} to be one token of the model")
         rules = _after_reasoning(rules, tokenizer.tokens_apart, begun=begun)
     return AskedGuide("lark_grammar", rules.grammar, field, tuple(_parts(rules, body)))
 
@@ -90,9 +90,9 @@ def _with_calls(
 def _check_with_calls(guide: AskedGuide, known: ToolCallFormat, body: ChatRequest) -> None:
     """Reject a guide whose text can't be distinguished from a call."""
     if guide.kind != "json_schema":
-        raise _unsupported(guide.field, "with tools, an answer can only be guided by a JSON schema")
+        raise _unsupported(guide.field, "with tools, only a JSON schema can guide the answer")
     if known.begins_as_json and not body.must_call:
-        raise _unsupported(guide.field, "the model writes calls as plain JSON; remove the tools")
+        raise _unsupported(guide.field, "this model writes tool calls as plain JSON; remove tools")
 
 
 def _content(guide: AskedGuide) -> Rules:
@@ -109,7 +109,7 @@ def _content(guide: AskedGuide) -> Rules:
     elif guide.kind == "lark_grammar":
         rule = lark.grammar(guide.text)
     else:
-        raise _unsupported(guide.field, "the model reasons first; write the grammar in Lark")
+        raise _unsupported(guide.field, "this model reasons first; write the grammar in Lark")
     return Rules(CONTENT, (f"{CONTENT}: {rule}",))
 
 
@@ -130,5 +130,5 @@ def _after_reasoning(answer: Rules, tokens: Mapping[str, int], *, begun: bool) -
 
 def _unsupported(field: str, why: str) -> ApiError:
     return bad_request(
-        f"field '{field}' is not supported here: {why}", param=field, code="unsupported_field"
+        f"{field} isn't supported here: {why}", param=field, code="unsupported_field"
     )

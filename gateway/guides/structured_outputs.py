@@ -51,7 +51,7 @@ class AskedGuide(NamedTuple):
         part = max((part for part in self.parts if part.line <= line), default=None)
         if found is None or part is None:
             return self.field, reason
-        function = f"the parameters of '{quoted(part.function)}': " if part.function else ""
+        function = f"parameters of '{quoted(part.function)}': " if part.function else ""
         return part.field, function + reason[found.end() :]
 
     def opened(self) -> AskedGuide:
@@ -92,7 +92,7 @@ def _schema(value: dict[str, Any] | str, info: ValidationInfo) -> dict[str, Any]
     except (ValueError, RecursionError):
         schema = None
     if not isinstance(schema, dict):
-        raise PydanticCustomError("schema", "must be a JSON schema: an object, or its text")
+        raise PydanticCustomError("schema", "must be a JSON schema, as an object or as text")
     name = info.field_name or ""
     check_plain(PLACES.get(name, name), schema)
     return schema
@@ -126,7 +126,11 @@ class ResponseFormat(BodyObject):
     @model_validator(mode="after")
     def _schema_belongs_to_its_type(self) -> ResponseFormat:
         if (self.type == "json_schema") != (self.json_schema is not None):
-            fault = "is missing" if self.json_schema is None else "needs the type json_schema"
+            fault = (
+                "is missing"
+                if self.json_schema is None
+                else "needs response_format.type to be json_schema"
+            )
             raise wrong("response_format", f"response_format.json_schema {fault}")
         return self
 
@@ -150,8 +154,8 @@ class StructuredOutputs(BodyObject):
 
     place: ClassVar = "structured_outputs"
     refused: ClassVar = {
-        "structural_tag": Refused("send tools, or a grammar"),
-        "whitespace_pattern": Refused("white space is fixed, or free"),
+        "structural_tag": Refused("use tools or a grammar"),
+        "whitespace_pattern": Refused("use disable_any_whitespace"),
     }
     json_: Annotated[Schema | None, Field(alias="json")] = None
     regex: Text | None = None
@@ -164,8 +168,8 @@ class StructuredOutputs(BodyObject):
     @model_validator(mode="after")
     def _one_guide(self) -> StructuredOutputs:
         if len(self._guides) != 1:
-            which = "one of json, regex, choice, grammar and json_object"
-            raise wrong(self.place, f"{self.place} takes exactly {which}")
+            which = "json, regex, choice, grammar and json_object"
+            raise wrong(self.place, f"{self.place} must have exactly one of {which}")
         return self
 
     @property
@@ -214,7 +218,7 @@ class GuidedRequest(Body):
     def _one_guide(self) -> GuidedRequest:
         if len(self._guides) > 1:
             one, other = (guide.field for guide in self._guides[:2])
-            raise wrong(other, f"{one} and {other} both guide the answer; send one")
+            raise wrong(other, f"set {one} or {other}, not both")
         return self
 
     @property

@@ -17,6 +17,7 @@ from starlette.requests import ClientDisconnect, Request
 from tandem.gateway.errors import ApiError, ClientGone, bad_request
 from tandem.gateway.protocol.fields import (
     IGNORED,
+    MOST_LEVELS,
     REFUSED,
     Refused,
     check_plain,
@@ -88,7 +89,7 @@ async def read_body(kind: type[Kind], request: Request) -> Kind:
     if encoding.lower() not in ("", "identity"):
         raise ApiError(
             HTTPStatus.UNSUPPORTED_MEDIA_TYPE,
-            f"content-encoding {quoted(encoding)} is not supported; send the body uncompressed",
+            f"content-encoding {quoted(encoding)} isn't supported; send the body uncompressed",
         )
     try:
         raw = await request.body()
@@ -97,7 +98,7 @@ async def read_body(kind: type[Kind], request: Request) -> Kind:
     if not raw:
         raise bad_request("the body is missing")
     if not _is_json(request.headers.get("content-type", "")):
-        raise bad_request("the body must be JSON: send content-type: application/json")
+        raise bad_request("the body must be JSON; set content-type: application/json")
     return await aside(len(raw), partial(_read, kind, raw))
 
 
@@ -121,16 +122,20 @@ def _parsed(raw: bytes) -> Any:
     try:
         return json.loads(raw)
     except json.JSONDecodeError as error:
-        raise bad_request(f"the body is not JSON: {error.msg}", code="invalid_json") from None
-    except (ValueError, RecursionError):
-        message = "the body is not JSON: it isn't UTF-8, nests too deep or has too long an integer"
+        raise bad_request(f"the body isn't JSON: {error.msg}", code="invalid_json") from None
+    except RecursionError:
+        message = f"the body is nested more than {MOST_LEVELS} levels deep"
+        raise bad_request(message, code="too_deep") from None
+    except ValueError:
+        message = "the body isn't JSON: it isn't UTF-8, or an integer has too many digits"
         raise bad_request(message, code="invalid_json") from None
 
 
 def invalid(error: ValidationError) -> ApiError:
     """Return the client's error for all errors that pydantic found, in one line."""
-    faults = error.errors(include_url=False, include_input=False)
+    faults = error.errors(include_url=False)
     lines: dict[str, str] = {}  # by path
+    given: dict[str, str] = {}  # by path, after the line
     for fault in faults:
         field = fault.get("ctx", {}).get("field")  # then the message is a complete line
         path = field or _path(fault["loc"])
@@ -140,9 +145,13 @@ def invalid(error: ValidationError) -> ApiError:
             lines[path] += f" or {text.removeprefix('must be ')}"
         elif fault["type"] == "missing":
             lines[path] = f"{path or 'the body'} is missing"
+        elif field:
+            lines[path] = text
         else:
-            lines[path] = text if field else f"{path}: {text}" if path else f"the body {text}"
-    named = list(lines.values())[:MOST_NAMED]
+            colon = "" if text.startswith("must ") else ":"
+            lines[path] = f"{path or 'the body'}{colon} {text}"
+            given[path] = "" if colon else _given(fault["input"])
+    named = [line + given.get(path, "") for path, line in lines.items()][:MOST_NAMED]
     if len(lines) > MOST_NAMED:
         named.append(f"and {len(lines) - MOST_NAMED} more")
     code = faults[0].get("ctx", {}).get("code")
@@ -151,7 +160,17 @@ def invalid(error: ValidationError) -> ApiError:
 
 def _after_name(message: str) -> str:
     """Return pydantic's message in a form that follows the name of a field."""
-    return re.sub(r"^\w+ should (be|have)", r"must \1", message).replace(" after validation", "")
+    text = re.sub(r"^\w+ should (be|have)", r"must \1", message)
+    text = text.replace("greater than or equal to", "at least")
+    text = text.replace("less than or equal to", "at most")
+    return re.sub(r" after validation, not (\d+)$", r"; got \1", text)
+
+
+def _given(value: Any) -> str:
+    """Return the end of an error line, which quotes a text, a number or a boolean."""
+    if isinstance(value, str):
+        return f'; got "{quoted(value)}"'
+    return f"; got {quoted(json.dumps(value))}" if isinstance(value, int | float) else ""
 
 
 def _path(location: tuple[int | str, ...]) -> str:

@@ -32,54 +32,56 @@ class Refused(NamedTuple):
     neutral: tuple[Any, ...] = ()
 
 
-_TOOLS = "only chats have tools; send them to /v1/chat/completions"
+_TOOLS = "only chats can use tools; send a chat to /v1/chat/completions"
 
-_CHATS = "only chats have it; send it to /v1/chat/completions"
+_CHATS = "it is only for chats; use /v1/chat/completions"
 
-_LAYOUT = "for free white space, send structured_outputs.disable_any_whitespace false"
+_LAYOUT = "for free whitespace, set structured_outputs.disable_any_whitespace to false"
 
 REFUSED: dict[str, Refused] = {
     "add_generation_prompt": Refused(_CHATS, (True,)),
-    "allowed_token_ids": Refused("send guided_choice or guided_regex"),
-    "audio": Refused("answers are text"),
-    "best_of": Refused("send n and choose among the answers", (1,)),
+    "allowed_token_ids": Refused("use guided_choice or guided_regex"),
+    "audio": Refused("the output is always text"),
+    "best_of": Refused("use n, and choose among the outputs", (1,)),
     "cache_salt": Refused("all prompts share one KV cache"),
     "continue_final_message": Refused(_CHATS, (False,)),
-    "function_call": Refused("deprecated; send tool_choice", ("none", "auto")),
-    "ebnf": Refused("send guided_grammar"),
-    "functions": Refused("deprecated; send tools", ([],)),
+    "function_call": Refused("deprecated; use tool_choice", ("none", "auto")),
+    "ebnf": Refused("use guided_grammar"),
+    "functions": Refused("deprecated; use tools", ([],)),
     "guided_whitespace_pattern": Refused(_LAYOUT),
-    "include_reasoning": Refused("reasoning is always sent, separate from the answer", (True,)),
-    "include_stop_str_in_output": Refused("answers never include the stop string", (False,)),
-    "length_penalty": Refused("only beam search has it", (1, 0)),
+    "include_reasoning": Refused(
+        "reasoning is always returned, separate from the content", (True,)
+    ),
+    "include_stop_str_in_output": Refused("the output never includes the stop string", (False,)),
+    "length_penalty": Refused("it is only for beam search", (1, 0)),
     "messages": Refused(_CHATS),
-    "modalities": Refused("answers are text", (["text"],)),
-    "priority": Refused("requests are answered in order of arrival", (0,)),
+    "modalities": Refused("the output is always text", (["text"],)),
+    "priority": Refused("requests start in order of arrival", (0,)),
     "reasoning_effort": Refused(_CHATS, ("none",)),
-    "regex": Refused("send guided_regex"),
-    "skip_special_tokens": Refused("the deployment's configuration decides it", (True,)),
-    "stop_token_ids": Refused("send stop strings", ([],)),
-    "structural_tag": Refused("send tools, or guided_grammar"),
-    "suffix": Refused("only text at the end can be generated", ("",)),
+    "regex": Refused("use guided_regex"),
+    "skip_special_tokens": Refused("the deployment's profile sets it", (True,)),
+    "stop_token_ids": Refused("use stop", ([],)),
+    "structural_tag": Refused("use tools or guided_grammar"),
+    "suffix": Refused("text is only generated after the prompt", ("",)),
     "parallel_tool_calls": Refused(_TOOLS, (True, False)),
     "tool_choice": Refused(_TOOLS, ("none", "auto")),
     "tools": Refused(_TOOLS, ([],)),
-    "top_logprobs": Refused("send their number as logprobs", (0,)),
-    "truncate_prompt_tokens": Refused("a prompt that is too long is rejected, not truncated"),
-    "use_beam_search": Refused("speculative decoding verifies one continuation", (False,)),
+    "top_logprobs": Refused("set logprobs to the number of alternatives", (0,)),
+    "truncate_prompt_tokens": Refused("prompts that are too long are rejected, not truncated"),
+    "use_beam_search": Refused("speculative decoding verifies a single continuation", (False,)),
     "verbosity": Refused(_CHATS),
-    "web_search_options": Refused("there is no web search"),
+    "web_search_options": Refused("web search isn't available"),
 }
 
 IGNORED: dict[str, str] = {
-    "guided_decoding_backend": "there is only one",
+    "guided_decoding_backend": "there is only one backend",
     "metadata": "nothing is stored",
-    "prompt_cache_key": "a prompt's KV cache is reused by its content",
-    "prompt_cache_retention": "a prompt's KV cache is kept while there is space",
-    "safety_identifier": "users are not distinguished",
-    "service_tier": "there is only one",
+    "prompt_cache_key": "the KV cache is matched by the prompt's tokens",
+    "prompt_cache_retention": "the KV cache is kept as long as there is space",
+    "safety_identifier": "users aren't distinguished",
+    "service_tier": "there is only one tier",
     "store": "nothing is stored",
-    "user": "users are not distinguished",
+    "user": "users aren't distinguished",
 }
 
 
@@ -105,11 +107,11 @@ def check_plain(field: str, value: Any, level: int = 0) -> None:
         try:
             value.encode()
         except UnicodeEncodeError:
-            message = "holds half of a surrogate pair, which is not a character"
+            message = "contains half of a surrogate pair, which isn't a character"
             raise _unreadable(field, message, "invalid_text") from None
     elif isinstance(value, dict | list):
         if level > MOST_LEVELS:
-            message = f"nests more than {MOST_LEVELS} levels deep"
+            message = f"is nested more than {MOST_LEVELS} levels deep"
             raise _unreadable(field, message, "too_deep")
         for item in [*value, *value.values()] if isinstance(value, dict) else value:
             if isinstance(item, str | dict | list):
@@ -118,7 +120,7 @@ def check_plain(field: str, value: Any, level: int = 0) -> None:
 
 def _unreadable(field: str, why: str, code: ApiCode) -> PydanticCustomError:
     shown = quoted(field.encode(errors="replace").decode())
-    return wrong(shown, f"{shown}: {why}", code)
+    return wrong(shown, f"{shown} {why}", code)
 
 
 def quoted(text: str) -> str:
@@ -137,7 +139,7 @@ def _refuse(path: str, value: Any, known: Collection[str], refused: Refused | No
         hint = f"; did you mean '{near[0]}'?" if near else ""
         raise wrong(shown, f"unknown field '{shown}'{hint}", "unknown_field")
     if not any(_same(value, neutral) for neutral in refused.neutral):
-        message = f"field '{path}' is not supported: {refused.why}"
+        message = f"{path} isn't supported: {refused.why}"
         raise wrong(path, message, "unsupported_field")
 
 

@@ -75,7 +75,7 @@ def _parsed(arguments: str) -> Any:
         code = (error.context or {}).get("code")
         raise bad_request(error.message(), param="messages", code=code) from error
     except RecursionError as error:
-        message = f"messages: nests more than {MOST_LEVELS} levels deep"
+        message = f"messages is nested more than {MOST_LEVELS} levels deep"
         raise bad_request(message, param="messages", code="too_deep") from error
     except ValueError:
         return arguments
@@ -107,7 +107,7 @@ class Message(Strict):
             return data
         for name in REFUSED:
             if data.get(name):
-                raise PydanticCustomError("refused", f"'{name}' is not supported; send text")
+                raise PydanticCustomError("refused", f"{name} isn't supported; send text")
         if data.get("content") is None and any(map(data.get, INSTEAD_OF_TEXT)):
             return data | {"content": ""}
         return data

@@ -209,7 +209,7 @@ class CompletionRequest(GenerationRequest):
     @model_validator(mode="after")
     def _something_is_asked_for(self) -> CompletionRequest:
         if self.max_tokens == 0 and not self.echo:
-            raise wrong("max_tokens", "max_tokens: 0 needs echo to be true")
+            raise wrong("max_tokens", "max_tokens must be at least 1 unless echo is true; got 0")
         return self
 
     @model_validator(mode="after")
@@ -255,7 +255,7 @@ class TemplateRequest(Body):
     @model_validator(mode="after")
     def _prompt_ends_in_one_way(self) -> TemplateRequest:
         if self.continue_final_message and self.add_generation_prompt:
-            message = "add_generation_prompt needs continue_final_message to be false"
+            message = "set add_generation_prompt or continue_final_message, not both"
             raise wrong("add_generation_prompt", message)
         if self.continue_final_message:
             self.add_generation_prompt = False
@@ -338,7 +338,7 @@ class ChatRequest(GenerationRequest, TemplateRequest):
             names = {tool.function.name for tool in allowed.tools}
             if missing := names - {tool.function.name for tool in self.tools}:
                 name = quoted(min(missing))
-                raise wrong("tool_choice", f"tool_choice: no function of tools is called '{name}'")
+                raise wrong("tool_choice", f"tool_choice names '{name}', which isn't in tools")
             self.tools = [tool for tool in self.tools if tool.function.name in names]
             self.tool_choice = allowed.mode
         return self
@@ -349,7 +349,7 @@ class ChatRequest(GenerationRequest, TemplateRequest):
             missing = "tool_choice needs tools"
             if isinstance(self.tool_choice, ToolNamed):
                 name = quoted(self.tool_choice.function.name)
-                missing = f"tool_choice: no function of tools is called '{name}'"
+                missing = f"tool_choice names '{name}', which isn't in tools"
             raise wrong("tool_choice", missing)
         return self
 
@@ -384,7 +384,7 @@ class TokenizeRequest(TemplateRequest):
     @model_validator(mode="after")
     def _one_text(self) -> TokenizeRequest:
         if (self.prompt is None) == (not self.messages):
-            raise wrong("prompt", "send either prompt or messages")
+            raise wrong("prompt", "set either prompt or messages")
         return self
 
 

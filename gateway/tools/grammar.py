@@ -118,7 +118,7 @@ def parameters_of(function: Function) -> Mapping[str, Any]:
     kinds = function.parameters.get("type", "object")
     if "object" not in (kinds if isinstance(kinds, list) else [kinds]):
         raise bad_request(
-            f"tools: the parameters of '{quoted(function.name)}' must have the type object",
+            f"tools: parameters of '{quoted(function.name)}' must have type object",
             param="tools",
         )
     schema = {**function.parameters, "type": "object"}
@@ -129,4 +129,6 @@ def check_names(tools: Sequence[Tool]) -> None:
     """Raise ApiError if two functions have the same name."""
     [(name, count)] = Counter(tool.function.name for tool in tools).most_common(1)
     if count > 1:
-        raise bad_request(f"tools: two functions are called '{quoted(name)}'", param="tools")
+        raise bad_request(
+            f"tools has two functions named '{quoted(name)}'; rename one", param="tools"
+        )

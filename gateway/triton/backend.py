@@ -20,7 +20,7 @@ from tandem.contract import entry as tensors
 from tandem.contract.errors import class_of, decoded
 from tandem.contract.forwarding import fresh_forwarded
 from tandem.contract.tensor import Tensor
-from tandem.gateway.errors import STATUS_OF_CLASS, STATUS_OF_CODE, ApiError
+from tandem.gateway.errors import LOG, STATUS_OF_CLASS, STATUS_OF_CODE, ApiError
 from tandem.gateway.models import ServedModels, served_models
 from tandem.gateway.protocol.responses import FinishReason
 from tandem.gateway.tasks import aside
@@ -180,7 +180,7 @@ class Triton:
         try:
             return served_models(await self._configs())
         except InferenceServerException as error:
-            raise self._no_server(error.message()) from error
+            raise self._no_server(error.message() or "") from error
         except BaseException:  # the next call tries again
             self._models = None
             raise
@@ -211,7 +211,7 @@ class Triton:
         if code is None and not await self.ready():
             return ApiError(
                 HTTPStatus.SERVICE_UNAVAILABLE,
-                f"model '{model}' is not ready: {message}",
+                f"model '{model}' isn't ready: {message}",
                 code="no_server",
             )
         return ApiError(
@@ -226,9 +226,10 @@ class Triton:
 
     def _no_server(self, message: str) -> ApiError:
         self._models = None
+        LOG.warning("no Triton responds at %s: %s", self._url, _line(message))
         return ApiError(
             HTTPStatus.SERVICE_UNAVAILABLE,
-            f"no Triton responds at {self._url}: {_line(message)}",
+            f"no Triton responds at {self._url}; start it, or set the gateway's --url",
             code="no_server",
         )
 

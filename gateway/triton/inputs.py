@@ -144,9 +144,11 @@ def check_room(request: GenerationRequest, length: int, room: int) -> int:
     """
     limit, left = request.limit, room - length
     if left < 1 or (limit or 0) > left:
-        fault = f"and {limit} new ones exceed it" if limit else "leave no room for an answer"
+        needed = f"the prompt has {length}, which leaves no room for an answer"
+        if limit:
+            needed = f"the request needs {length + limit}: {length} for the prompt, {limit} new"
         raise bad_request(
-            f"{CONTEXT_LENGTH} {room} tokens; {length} prompt tokens {fault}",
+            f"{CONTEXT_LENGTH} {room} tokens; {needed}",
             param=request.limit_field if left > 0 else request.prompt_field,
             code="context_length_exceeded",
         )

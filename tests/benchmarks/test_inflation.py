@@ -83,9 +83,9 @@ def test_logits_are_unchanged_and_new_tokens_are_never_chosen(base, larger):
 @pytest.mark.parametrize(
     ("changed", "line"),
     [
-        ({"hidden_size": 40}, "hidden_size 40 is less than the checkpoint's 48"),
+        ({"hidden_size": 40}, "hidden_size must be at least 48; got 40"),
         ({"vocab_size": 100}, "a larger vocabulary needs a larger hidden_size"),
-        ({"num_key_value_heads": 3}, "num_key_value_heads 3 is too few: 4 are needed"),
+        ({"num_key_value_heads": 3}, "num_key_value_heads must be at least 4; got 3"),
     ],
 )
 def test_an_impossible_shape_is_rejected(base, changed, line):

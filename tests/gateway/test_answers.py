@@ -222,6 +222,9 @@ async def test_texts_and_ids_are_turned_into_each_other(client):
         chat = (await opened.post("/tokenize", json=CHAT)).json()["tokens"]
         back = await opened.post("/detokenize", json={"tokens": chat})
         assert back.json() == {"prompt": "user: hi\nassistant:"}
+        unknown = await opened.post("/detokenize", json={"tokens": [5, 9999]})
+        assert unknown.status_code == 400
+        assert unknown.json()["error"]["message"].endswith("; got 9999")
         info = (await opened.get("/tokenizer_info")).json()
         assert info["special_tokens"] == {"<|endoftext|>": 0}
         assert info["eos_token"] == info["pad_token"] == "<|endoftext|>"

@@ -86,7 +86,7 @@ def test_a_client_that_reads_nothing_is_disconnected(port, triton, monkeypatch, 
     with request(port, stream=True) as idle:
         assert idle.sock.recv(1)
         assert eventually(lambda: triton.left == 1)
-        assert eventually(lambda: "read nothing for too long" in caplog.text)
+        assert eventually(lambda: "stopped reading" in caplog.text)
     assert "Traceback" not in caplog.text
 
 

@@ -14,6 +14,7 @@ from .conftest import events
 pytestmark = pytest.mark.anyio
 PROMPT = {"prompt": "hi"}
 KEY = "s3cret"
+TOOL = {"type": "function", "function": {"name": "add"}}
 
 
 def fails_with(error):
@@ -108,10 +109,11 @@ async def test_an_unknown_model_is_not_found(post):
     assert "bls_stream, bls, ensemble" in response.json()["error"]["message"]
 
 
-async def test_a_chat_without_a_template_is_rejected(post, tmp_path, tokenizer_folder):
+@pytest.mark.parametrize("more", [{}, {"tools": [TOOL]}])
+async def test_a_chat_without_a_template_is_rejected(post, tmp_path, tokenizer_folder, more):
     for name in ("tokenizer.json", "tokenizer_config.json"):
         (tmp_path / name).write_text((tokenizer_folder / name).read_text())
-    chat = {"messages": [{"role": "user", "content": "hi"}]}
+    chat = {"messages": [{"role": "user", "content": "hi"}], **more}
     response = await post("/v1/chat/completions", chat, tokenizer=tmp_path)
     assert response.status_code == 400
     assert "has no chat template; use /v1/completions" in response.json()["error"]["message"]
@@ -125,7 +127,7 @@ async def test_a_tokenizer_of_another_model_is_reported(post, triton):
     triton.models_served = replace(served, loop=replace(served.loop, target=target))
     response = await post("/v1/completions", PROMPT)
     assert response.status_code == 503
-    assert "the gateway's tokenizer has 3072 tokens, the model 100" in response.text
+    assert "the gateway's tokenizer has 3072 tokens, but the model has 100" in response.text
     assert response.json()["error"]["code"] == "not_configured"
 
 
@@ -157,7 +159,7 @@ async def test_a_compressed_body_is_rejected(client):
         )
     assert plain.status_code == 200
     assert response.status_code == 415
-    assert "content-encoding gzip is not supported" in response.json()["error"]["message"]
+    assert "content-encoding gzip isn't supported" in response.json()["error"]["message"]
 
 
 async def chunked():

@@ -215,7 +215,7 @@ def test_an_invalid_schema_is_reported(page, triton):
     assert not triton.asked
     page.get_by_label("JSON schema").fill("[]")
     send(page)
-    expect(page.locator("#note")).to_contain_text("response_format.json_schema.schema: must be")
+    expect(page.locator("#note")).to_contain_text("response_format.json_schema.schema must be")
     page.get_by_label("JSON schema").fill("")
     send(page)
     expect(page.locator("#note")).to_contain_text("6 tokens")

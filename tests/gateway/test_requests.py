@@ -135,10 +135,10 @@ async def test_a_prompt_that_does_not_fit_is_rejected_with_openais_code(post):
     assert error["code"] == "context_length_exceeded"
     assert error["param"] == "max_tokens"
     begin = "this model's maximum context length is 100 tokens; "
-    assert error["message"] == begin + "1 prompt tokens and 100 new ones exceed it"
+    assert error["message"] == begin + "the request needs 101: 1 for the prompt, 100 new"
     error = await refused(post, prompt=[5] * 100)
     assert error["code"] == "context_length_exceeded"
-    assert error["message"] == begin + "100 prompt tokens leave no room for an answer"
+    assert error["message"] == begin + "the prompt has 100, which leaves no room for an answer"
 
 
 async def test_unsupported_fields_are_rejected(client):
@@ -152,7 +152,7 @@ async def test_unsupported_fields_are_rejected(client):
             error = response.json()["error"]
             assert error["param"] == name
             assert error["code"] == "unsupported_field"
-            assert error["message"] == f"field '{name}' is not supported: {field.why}"
+            assert error["message"] == f"{name} isn't supported: {field.why}"
             assert error["type"] == "invalid_request_error"
 
 
@@ -173,41 +173,45 @@ async def test_neutral_values_are_accepted(client):
     ("body", "param", "message"),
     [
         ({"max_tokenz": 1}, "max_tokenz", "did you mean 'max_tokens'?"),
-        ({"temperature": -1}, "temperature", "greater than or equal to 0"),
+        ({"temperature": -1}, "temperature", "temperature must be at least 0; got -1"),
         ({"temperature": "hot"}, "temperature", "must be a valid number"),
-        ({"top_p": 1.5}, "top_p", "less than or equal to 1"),
-        ({"n": 0}, "n", "greater than or equal to 1"),
-        ({"n": 129}, "n", "less than or equal to 128"),
-        ({"max_tokens": 0}, "max_tokens", "max_tokens: 0 needs echo to be true"),
-        ({"logprobs": 21}, "logprobs", "less than or equal to 20"),
-        ({"logit_bias": {"5": 101}}, "logit_bias", "less than or equal to 100"),
+        ({"top_p": 1.5}, "top_p", "at most 1; got 1.5"),
+        ({"n": 0}, "n", "at least 1; got 0"),
+        ({"n": 129}, "n", "at most 128"),
+        (
+            {"max_tokens": 0},
+            "max_tokens",
+            "max_tokens must be at least 1 unless echo is true; got 0",
+        ),
+        ({"logprobs": 21}, "logprobs", "at most 20"),
+        ({"logit_bias": {"5": 101}}, "logit_bias", "at most 100"),
         ({"logit_bias": {"five": 1}}, "logit_bias.five", "must be a token id"),
         ({"logit_bias": {"1_0": 1}}, "logit_bias.1_0", "must be a token id"),
         ({"logit_bias": {"5": 1, "05": 3}}, "logit_bias.05", "must be a token id"),
         (
             {"logit_bias": {"5": 101, "6": 1, "x": 1, "7": True}},
             "logit_bias.5",
-            "less than or equal to 100; logit_bias.x: must be a token id; logit_bias.7: must be a",
+            'at most 100; got 101; logit_bias.x must be a token id; got "x"; logit_bias.7 must be',
         ),
-        ({"n": True}, "n", "n: must be a valid integer"),
-        ({"n": "2"}, "n", "n: must be a valid integer"),
-        ({"logprobs": True}, "logprobs", "logprobs: must be a valid integer"),
-        ({"temperature": True}, "temperature", "temperature: must be a valid number"),
-        ({"stream": "false"}, "stream", "stream: must be a valid boolean"),
-        ({"echo": 1}, "echo", "echo: must be a valid boolean"),
-        ({"prompt": [True]}, "prompt[0]", "prompt[0]: must be a valid integer"),
-        ({"prompt": [[5, True]]}, "prompt[0][1]", "prompt[0][1]: must be a valid integer"),
+        ({"n": True}, "n", "n must be a valid integer"),
+        ({"n": "2"}, "n", 'n must be a valid integer; got "2"'),
+        ({"logprobs": True}, "logprobs", "logprobs must be a valid integer"),
+        ({"temperature": True}, "temperature", "temperature must be a valid number"),
+        ({"stream": "false"}, "stream", "stream must be a valid boolean"),
+        ({"echo": 1}, "echo", "echo must be a valid boolean"),
+        ({"prompt": [True]}, "prompt[0]", "prompt[0] must be a valid integer"),
+        ({"prompt": [[5, True]]}, "prompt[0][1]", "prompt[0][1] must be a valid integer"),
         (
             {"num_draft_tokens": True},
             "num_draft_tokens",
-            "num_draft_tokens: must be a valid integer or 'auto'",
+            "num_draft_tokens must be a valid integer or 'auto'; got true",
         ),
         (
             {"num_draft_tokens": 17},
             "num_draft_tokens",
-            "num_draft_tokens: must be 0..16 or 'auto'",
+            "num_draft_tokens must be between 0 and 16, or 'auto'; got 17",
         ),
-        ({"n": 0, "top_p": 2}, "top_p", "top_p: must be less than or equal to 1; n: must be"),
+        ({"n": 0, "top_p": 2}, "top_p", "top_p must be at most 1; got 2; n must be"),
         (
             {"stream": True, "stream_options": {"include_usage": "yes"}},
             "stream_options.include_usage",
@@ -217,9 +221,13 @@ async def test_neutral_values_are_accepted(client):
         ({"prompt": ["a", ""]}, "prompt", "prompt is empty"),
         ({"prompt": []}, "prompt", "prompt is empty"),
         ({"prompt": None}, "prompt", "prompt is missing"),
-        ({"prompt": {}}, "prompt", "prompt: must be a string or a list"),
-        ({"stop": 1}, "stop", "stop: must be a string or a list"),
-        ({"prompt": ["a"] * 65, "n": 2}, "prompt", "65 prompts with n 2 exceed 128 answers"),
+        ({"prompt": {}}, "prompt", "prompt must be a string or a list"),
+        ({"stop": 1}, "stop", "stop must be a string or a list"),
+        (
+            {"prompt": ["a"] * 65, "n": 2},
+            "prompt",
+            "prompt has 65 items and n is 2; the limit of both multiplied is 128",
+        ),
         ({"stream_options": {}}, "stream_options", "needs stream to be true"),
         (
             {"stream": True, "stream_options": {"include_usge": True}},
@@ -227,7 +235,7 @@ async def test_neutral_values_are_accepted(client):
             "did you mean 'include_usage'?",
         ),
         ({"prompt": [-1]}, "prompt", ""),
-        ({"prompt": [4096]}, "prompt", "token id 4096 must be less than 4096"),
+        ({"prompt": [4096]}, "prompt", "prompt must have token ids between 0 and 4095; got 4096"),
     ],
 )
 async def test_invalid_values_are_reported_in_one_line(post, body, param, message):
@@ -287,8 +295,8 @@ async def test_every_invalid_message_is_reported(post):
     error = await refused(post, "/v1/chat/completions", messages=messages)
     roles = "'system', 'developer', 'user', 'assistant' or 'tool'"
     assert error["message"] == (
-        f"messages[0].role: must be {roles}; messages[2].content is missing; "
-        "messages[3]: 'audio' is not supported; send text"
+        f'messages[0].role must be {roles}; got "function"; messages[2].content is missing; '
+        "messages[3]: audio isn't supported; send text"
     )
     assert error["param"] == "messages[0].role"
 
@@ -301,8 +309,8 @@ async def test_further_errors_are_counted(post):
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"messages": []}, "messages: must have at least 1 item, not 0"),
-        ({"guided_regex": ""}, "guided_regex: must have at least 1 character"),
+        ({"messages": []}, "messages must have at least 1 item; got 0"),
+        ({"guided_regex": ""}, 'guided_regex must have at least 1 character; got ""'),
     ],
 )
 async def test_a_value_that_is_too_short_is_reported(post, fields, message):
@@ -320,50 +328,50 @@ LIMITS = {"max_completion_tokens": 7}
         (
             "/v1/completions",
             {"stop": "x"},
-            "input 'stop_words': 300 words given for a prompt, at most 256 are taken",
-            "stop: 300 words given for a prompt, at most 256 are taken",
+            "input 'stop_words' has 300 words; the limit is 256",
+            "stop has 300 words; the limit is 256",
             "stop",
         ),
         (
             "/v1/completions",
             {"logit_bias": {"5000": 1}},
             "input 'logit_bias_ids' must have ids between 0 and 4095; got 5000",
-            "logit_bias: ids must lie in 0..4095, 5000 given",
+            "logit_bias must have ids between 0 and 4095; got 5000",
             "logit_bias",
         ),
         (
             "/v1/completions",
             {"stop": "x", "bad_words": ["x"]},
-            "inputs 'stop_words', 'bad_words': 99 bytes given in all, at most 9 are taken",
-            "stop, bad_words: 99 bytes given in all, at most 9 are taken",
+            "inputs 'stop_words' and 'bad_words': 99 bytes in total; the limit is 9",
+            "stop and bad_words: 99 bytes in total; the limit is 9",
             "stop",
         ),
         (
             "/v1/chat/completions",
             {"logprobs": True, "top_logprobs": 2},
             "input 'num_top_log_probs' isn't supported by this deployment",
-            "top_logprobs is not supported by this deployment",
+            "top_logprobs isn't supported by this deployment",
             "top_logprobs",
         ),
         (
             "/v1/chat/completions",
             LIMITS,
-            "input 'max_tokens': 90 prompt tokens and 7 new ones exceed 64",
-            "max_completion_tokens: 90 prompt tokens and 7 new ones exceed 64",
+            "input 'max_tokens' is 7 and the prompt has 90 tokens; the limit is 64",
+            "max_completion_tokens is 7 and the prompt has 90 tokens; the limit is 64",
             "max_completion_tokens",
         ),
         (
             "/v1/completions",
             {"drafter": "guess"},
-            "input 'drafter': 'guess' given, this deployment has hybrid, none",
-            "drafter: 'guess' given, this deployment has hybrid, none",
+            "input 'drafter' must be one of hybrid, none; got 'guess'",
+            "drafter must be one of hybrid, none; got 'guess'",
             "drafter",
         ),
         (
             "/v1/completions",
             {"guided_regex": "("},
             "input 'guided_decoding_guide_type' isn't supported by this deployment",
-            "guided_regex is not supported by this deployment",
+            "guided_regex isn't supported by this deployment",
             "guided_regex",
         ),
         (
@@ -477,7 +485,7 @@ async def test_a_prompt_without_tokens_is_rejected(post, tokenizer_folder, tmp_p
     response = await post("/v1/completions", body, tokenizer=folder)
     assert response.status_code == 400, response.text
     error = response.json()["error"]
-    assert error["message"] == "a prompt has no tokens; send some text"
+    assert error["message"] == "prompt has no tokens; send at least one"
     assert error["param"] == "prompt"
 
 

@@ -152,10 +152,10 @@ async def test_parallel_tool_calls_false_allows_one_call(chat):
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
-        ('{"a": "\\ud800"}', "invalid_text", "holds half of a surrogate pair"),
-        ('"\\udc00"', "invalid_text", "holds half of a surrogate pair"),
-        ("[" * 900 + "]" * 900, "too_deep", "nests more than 64 levels deep"),
-        ("[" * 90_000 + "]" * 90_000, "too_deep", "nests more than 64 levels deep"),
+        ('{"a": "\\ud800"}', "invalid_text", "contains half of a surrogate pair"),
+        ('"\\udc00"', "invalid_text", "contains half of a surrogate pair"),
+        ("[" * 900 + "]" * 900, "too_deep", "is nested more than 64 levels deep"),
+        ("[" * 90_000 + "]" * 90_000, "too_deep", "is nested more than 64 levels deep"),
     ],
 )
 async def test_unreadable_arguments_are_rejected(chat, arguments, code, message):
@@ -164,7 +164,7 @@ async def test_unreadable_arguments_are_rejected(chat, arguments, code, message)
     response = await chat("Yes.", messages=[USER, said])
     error = response.json()["error"]
     assert (response.status_code, error["param"], error["code"]) == (400, "messages", code)
-    assert error["message"].startswith(f"messages: {message}")
+    assert error["message"].startswith(f"messages {message}")
 
 
 async def prompt_of(client, **given):
@@ -220,18 +220,22 @@ async def test_arguments_that_are_not_json_stay_unchanged(client):
         ({"tool_choice": "any"}, "tool_choice", "'auto', 'none' or 'required'"),
         ({"tool_choice": "required", "tools": []}, "tool_choice", "tool_choice needs tools"),
         ({"tool_choice": {"type": "function"}}, "tool_choice.function", "is missing"),
-        ({"tool_choice": named("sub")}, "tool_choice", "no function of tools is called 'sub'"),
+        (
+            {"tool_choice": named("sub")},
+            "tool_choice",
+            "tool_choice names 'sub', which isn't in tools",
+        ),
         ({"tool_choice": {"type": "custom"}}, "tool_choice.type", "must be 'function'"),
         (
             {"tool_choice": "required", "tools": [TOOL] * 2},
             "tools",
-            "two functions are called 'add'",
+            "two functions named 'add'",
         ),
-        ({"tools": [strict({"type": "array"})]}, "tools", "must have the type object"),
+        ({"tools": [strict({"type": "array"})]}, "tools", "must have type object"),
         (
             {"guided_regex": "a"},
             "guided_regex",
-            "is not supported here: with tools, an answer can only be guided by a JSON schema",
+            "isn't supported here: with tools, only a JSON schema can guide the answer",
         ),
         ({"tools": [TOOL] * 129}, "tools", "at most 128 items"),
         ({"tools": [{"type": "web_search"}]}, "tools[0].type", "function"),
@@ -258,7 +262,7 @@ async def test_tools_are_rejected_if_the_format_of_calls_is_unknown(chat):
 async def test_tools_of_a_completion_are_rejected(post):
     response = await post("/v1/completions", {"prompt": "x", "tools": [TOOL]})
     assert response.status_code == 400
-    assert "only chats have tools" in response.json()["error"]["message"]
+    assert "only chats can use tools" in response.json()["error"]["message"]
 
 
 class Weather(BaseModel):
@@ -377,7 +381,7 @@ async def test_allowed_tools_may_be_required(chat, triton):
 @pytest.mark.parametrize(
     ("choice", "message"),
     [
-        (allowed("auto", "mul"), "no function of tools is called 'mul'"),
+        (allowed("auto", "mul"), "tool_choice names 'mul', which isn't in tools"),
         (allowed("auto"), "tool_choice.allowed_tools.tools"),
         (allowed("never", "add"), "tool_choice.allowed_tools.mode"),
         ({"type": "allowed_tools"}, "tool_choice.allowed_tools is missing"),

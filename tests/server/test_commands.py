@@ -205,7 +205,7 @@ def test_bench_measures_only_drafters_of_the_server(without_draft, capsys):
 def test_bench_rejects_drafters_and_lengths_that_the_server_lacks(without_draft, emulated, capsys):
     url = without_draft.grpc_url
     assert refused(capsys, "bench", "--url", url, *FEWEST, "--drafter", "draft_model") == (
-        f"--drafter draft_model: {url} does not have it; it has prompt_lookup, none"
+        f"--drafter must be one of prompt_lookup, none for {url}; got draft_model"
     )
     arguments = ("--drafter", "draft_model", "--num-draft-tokens", "99")
     assert run("bench", emulated, *FEWEST, *arguments) == 1
@@ -232,7 +232,7 @@ def test_a_wrong_port_is_recognized(without_draft, capsys):
     metrics = without_draft.metrics_url.removeprefix("http://").partition("/")[0]
     for url, kind in ((without_draft.http_url, "Triton's HTTP port"), (metrics, "an HTTP port")):
         assert refused(capsys, "generate", "x", "--url", url) == (
-            f"{url} is {kind}; use the gRPC port, as in --url 127.0.0.1:8001"
+            f"{url} is {kind}; set --url to the gRPC port, such as 127.0.0.1:8001"
         )
 
 

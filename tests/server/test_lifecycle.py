@@ -64,7 +64,7 @@ def test_a_path_with_a_space_is_rejected_at_once(tmp_path):
 
 def test_a_server_that_is_not_ready_in_time_names_the_missing_models(models):
     assert refusal(models, startup_timeout=0.01).partition("; log: ")[0] == (
-        "Triton is not ready after 0.01 s, waiting for echo; raise 'timeouts.startup' if it needs "
+        "Triton isn't ready after 0.01 s, waiting for echo; raise timeouts.startup if it needs "
         "longer"
     )
 
@@ -149,13 +149,13 @@ def test_a_wrong_repository_or_a_busy_port_is_named(models, tmp_path):
         port = busy.getsockname()[1]
         text = refusal(models, ports=Ports(0, port, 0))
     assert text == (
-        f"cannot listen on 127.0.0.1:{port} (grpc): Address already in use; "
-        "say --grpc-port 0, or another --address"
+        f"can't listen on 127.0.0.1:{port} (grpc): Address already in use; "
+        "use --grpc-port 0, or another --address"
     )
     (models / "echo" / "config.pbtxt").write_text("nonsense")
     assert "'echo'" in refusal(models)
     (empty := tmp_path / "empty").mkdir()
-    assert refusal(empty) == f"{empty}: no models here (no */config.pbtxt)"
+    assert refusal(empty) == f"{empty} has no models (no */config.pbtxt)"
 
 
 def test_a_port_lost_to_a_race_is_replaced(models, monkeypatch):

@@ -144,4 +144,4 @@ def test_requests_and_commands_know_the_names_of_custom_drafters(emulated, basel
     assert shown.out.removesuffix("\n") == baseline[0].text.removesuffix("\n")
     assert "repeat" in shown.err
     assert command.main(["bench", *url, "--drafter", "oracle"]) == 1
-    assert f"does not have it; it has draft_model, {known}" in capsys.readouterr().err
+    assert f"--drafter must be one of draft_model, {known}" in capsys.readouterr().err

@@ -35,7 +35,7 @@ def http_port():
 def test_http_port_is_distinguished_from_the_grpc_port(http_port, capsys):
     assert cli.main(["generate", "x", "--url", f"127.0.0.1:{http_port}"]) == 1
     assert capsys.readouterr().err == (
-        f"tandem: 127.0.0.1:{http_port} is Triton's HTTP port; use the gRPC port, as in --url "
+        f"tandem: 127.0.0.1:{http_port} is Triton's HTTP port; set --url to the gRPC port, such as "
         "127.0.0.1:8001\n"
     )
 
@@ -49,7 +49,7 @@ def test_an_error_names_all_ports_in_use():
         with pytest.raises(TandemError) as refused:
             claim_ports(Ports(http, 0, metrics), "127.0.0.1")
     assert str(refused.value) == (
-        f"cannot listen on 127.0.0.1:{http} (http), 127.0.0.1:{metrics} (metrics): "
+        f"can't listen on 127.0.0.1:{http} (http), 127.0.0.1:{metrics} (metrics): "
         "Address already in use; "
-        "say --http-port 0 --metrics-port 0, or another --address"
+        "use --http-port 0 --metrics-port 0, or another --address"
     )

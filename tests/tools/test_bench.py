@@ -234,18 +234,24 @@ def test_the_json_has_medians_and_every_repetition(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--drafter", "magic"], "--drafter magic: embedded does not have it; it has draft_model"),
-        (["--num-draft-tokens", "4,x"], "argument --num-draft-tokens: 'x' is not a whole number"),
-        (["--json", "absent/x.json"], "cannot write absent/x.json: no folder"),
-        (["--url", "h:1", "--profile", "embedded"], "--url and --profile exclude each other"),
+        (
+            ["--drafter", "magic"],
+            "--drafter must be one of draft_model, prompt_lookup, hybrid, none for embedded",
+        ),
+        (
+            ["--num-draft-tokens", "4,x"],
+            "argument --num-draft-tokens: must be a whole number of at least 1; got 'x'",
+        ),
+        (["--json", "absent/x.json"], "can't write absent/x.json: no folder"),
+        (["--url", "h:1", "--profile", "embedded"], "set --url or --profile, not both"),
         (["--model", "bls"], "--model needs --url"),
         (
             ["--profile", "emulated-zero", "--num-draft-tokens", "99"],
-            "--num-draft-tokens 99: emulated-zero verifies 32 draft tokens per round; give 32",
+            "--num-draft-tokens must be at most 32, the maximum of emulated-zero; got 99",
         ),
-        (["--url", "127.0.0.1:1"], "no server answers at 127.0.0.1:1"),
-        (["--url", "h:1", "--target", "folder"], "--url and --target exclude each other"),
-        (["--draft", "folder"], "--draft needs --target, the model that it drafts for"),
+        (["--url", "127.0.0.1:1"], "no server responds at 127.0.0.1:1; start one with: tandem up"),
+        (["--url", "h:1", "--target", "folder"], "set --url or --target, not both"),
+        (["--draft", "folder"], "--draft needs --target; set both"),
         (["--target", "absent"], "--target: no folder"),
         (["--prompts", "/nope"], "--prompts /nope: no such file"),
     ],
@@ -266,7 +272,10 @@ def test_an_unknown_drafter_is_rejected_with_the_served_ones():
     kinds = {kind.name: kind for kind in (PROMPT_LOOKUP, drafter_registry.CONTROL)}
     served = ServedDrafters("here:1", kinds, "prompt_lookup", 16)
     assert list(map(str, chosen_variants(served, options()))) == ["none", "prompt_lookup served"]
-    with pytest.raises(TandemError, match="draft_model: here:1 does not have it; it has prompt_l"):
+    with pytest.raises(
+        TandemError,
+        match="--drafter must be one of prompt_lookup, none for here:1; got draft_model",
+    ):
         chosen_variants(served, options("--drafter", "draft_model"))
 
 

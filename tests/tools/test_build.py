@@ -119,7 +119,10 @@ def test_a_profile_is_checked_without_its_checkpoints(changed, models, capsys):
     path = changed("llama-3.1-405b", {"engines.target.device_ids": [0, 1]})
     path.write_text(path.read_text().replace(str(models), "/absent"))
     assert main(["build", "--profile", str(path)]) == 1
-    assert "engines.target.device_ids: 2 GPUs on 1 node(s)" in capsys.readouterr().err
+    assert (
+        "engines.target.device_ids: must list tp_size 4 * pp_size 1 / num_nodes 1 GPUs"
+        in capsys.readouterr().err
+    )
 
 
 @pytest.mark.parametrize("name", TENSORRT_PROFILES)
@@ -318,17 +321,21 @@ def test_each_gpu_holds_the_whole_embedding(changed, models, name, split, tables
 def test_unknown_architectures_are_not_checked(changed, models, config):
     path = changed("llama-2-13b-prompt-lookup", of_the_target({"convert.qformat": "fp8"}))
     as_target(models, path, config | {"max_position_embeddings": 4096, "vocab_size": 32000})
-    assert memory_of(path) == ["memory is not checked: the size of target is unknown"]
+    assert memory_of(path) == ["can't check memory: the size of target is unknown"]
 
 
 @pytest.mark.parametrize(
     ("setting", "value", "message"),
     [
-        ("gpu_memory_gib", 80, r"GPU 0: needs 95\.1 of 80\.0 GiB \(draft: .*; lower max_tokens_in"),
+        (
+            "gpu_memory_gib",
+            80,
+            r"GPU 0 has 80\.0 GiB but needs 95\.1 \(draft: .*; lower max_tokens_in",
+        ),
         (
             "run.kv_cache_free_gpu_mem_fraction",
             0.1,
-            r"GPU 0: the KV cache of target needs 20\.0 GiB, its fraction 0\.1 gives 6\.5; raise",
+            r"GPU 0: the KV cache of target needs 20\.0 GiB, but its fraction 0\.1 leaves 6\.5",
         ),
     ],
 )
@@ -362,13 +369,16 @@ def test_a_step_that_may_drop_draft_tokens_is_reported(changed, settings, reques
 
 def test_a_step_too_small_for_a_draft_is_rejected(changed):
     engines = engines_of(changed("llama-3.1-70b", of_the_target({"build.max_num_tokens": 351})))
-    with pytest.raises(TandemError, match="351 leaves 10 tokens for each of 32 requests"):
+    with pytest.raises(
+        TandemError,
+        match="target: max_num_tokens 351 leaves 10 tokens per step for each of 32 requests",
+    ):
         [*check_steps(engines, 32)]
 
 
 def test_a_profile_without_tensorrt_engines_has_nothing_to_build(embedded_profile, capsys):
     assert main(["build", "--profile", str(embedded_profile)]) == 1
-    assert "nothing to build; no engine is of kind 'tensorrtllm'" in capsys.readouterr().err
+    assert "has no engine of kind 'tensorrtllm' to build" in capsys.readouterr().err
 
 
 def test_a_checkpoint_without_a_converter_is_rejected(shipped, models, tmp_path):
@@ -380,5 +390,8 @@ def test_a_checkpoint_without_a_converter_is_rejected(shipped, models, tmp_path)
     (other / "tokenizer.json").write_bytes(
         (models / "Llama-2-13b-hf" / "tokenizer.json").read_bytes()
     )
-    with pytest.raises(TandemError, match="no converter for model_type 'mamba', only for"):
+    with pytest.raises(
+        TandemError,
+        match=r"engines\.target\.convert has no converter for model_type 'mamba' \(only for llama,",
+    ):
         steps_of(path)

@@ -43,22 +43,28 @@ def run(*arguments):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["upp"], "no command 'upp'; did you mean 'up'?"),
-        (["serve-it"], "no command 'serve-it'; known are up, generate, gateway, run"),
+        (["upp"], "command 'upp' isn't known; did you mean 'up'?"),
+        (["serve-it"], "command 'serve-it' isn't known; choose one of"),
         (
             ["--profile", "p", "up"],
-            "'--profile' must come after the command: tandem COMMAND",
+            "'--profile' must follow the command: tandem COMMAND --profile; see tandem --help",
         ),
         (
             ["generate", "x", "--stream"],
             "unrecognized arguments: --stream; see tandem generate --help",
         ),
-        (["up", "--targt", "x"], "no option '--targt'; did you mean '--target'?"),
+        (["up", "--targt", "x"], "option '--targt' isn't known; did you mean '--target'?"),
         (["render"], "the following arguments are required: --output; see tandem render --help"),
-        (["up", "--http-port", "x"], "argument --http-port: x is not a port (0 picks a free one)"),
-        (["up", "--http-port", "70000"], "70000 is not a port"),
-        (["up", "--draft", "d"], "--draft needs --target, the model that it drafts for"),
-        (["up", "--target", "t", "--profile", "p"], "--profile and --target exclude each other"),
+        (
+            ["up", "--http-port", "x"],
+            "argument --http-port: must be a port number, or 0 for a free one; got x",
+        ),
+        (
+            ["up", "--http-port", "70000"],
+            "argument --http-port: must be a port number, or 0 for a free one; got 70000",
+        ),
+        (["up", "--draft", "d"], "--draft needs --target; set both"),
+        (["up", "--target", "t", "--profile", "p"], "set --profile or --target, not both"),
         (["up", "--target", "absent"], "--target: no folder"),
         (["render", "--profile", "absent.yaml", "--output", "o"], "absent.yaml: No such file"),
     ],
@@ -75,9 +81,9 @@ def test_command_errors_are_one_line(arguments, message, capsys):
 @pytest.mark.parametrize(
     ("given", "advice"),
     [
-        ("http://127.0.0.1:8001", "the gRPC port has no http://; say --url 127.0.0.1:8001"),
-        ("https://h", "the gRPC port has no https://; say --url h:8001"),
-        ("localhost", "'localhost' is not HOST:PORT, such as 127.0.0.1:8001"),
+        ("http://127.0.0.1:8001", "must be HOST:PORT, without http://; use --url 127.0.0.1:8001"),
+        ("https://h", "must be HOST:PORT, without https://; use --url h:8001"),
+        ("localhost", "must be HOST:PORT, such as 127.0.0.1:8001; got 'localhost'"),
     ],
 )
 def test_an_error_for_a_wrong_url_suggests_the_right_one(given, advice, capsys):
@@ -135,7 +141,7 @@ def test_rendering_into_a_read_only_folder_is_a_one_line_error(closed, capsys):
     shown = capsys.readouterr()
     assert shown.out == ""
     assert shown.err == (
-        f"tandem: cannot write {closed}: Permission denied; choose a folder that you may write\n"
+        f"tandem: can't write {closed}: Permission denied; choose a writable folder\n"
     )
 
 
@@ -143,7 +149,10 @@ def test_an_unreadable_cache_is_a_one_line_error(closed, monkeypatch, capsys):
     monkeypatch.setenv("XDG_CACHE_HOME", str(closed))
     monkeypatch.setattr(install, "SYSTEM_TRITON", Path("/no/triton"))
     for find in (install.find_triton, find_perf_analyzer):
-        with pytest.raises(TandemError, match="Permission denied; set XDG_CACHE_HOME to a folder"):
+        with pytest.raises(
+            TandemError,
+            match="Permission denied; set XDG_CACHE_HOME to a writable",
+        ):
             find()
 
 
@@ -166,7 +175,7 @@ def test_a_profile_may_be_a_file(given, tmp_path, monkeypatch):
 
 def test_an_unknown_profile_name_suggests_the_nearest():
     with pytest.raises(
-        TandemError, match=r"no profile 'llama-3\.1-7b'; did you mean 'llama-3\.1-70b'"
+        TandemError, match=r"profile 'llama-3\.1-7b' isn't known; did you mean 'llama-3\.1-70b'\?"
     ):
         named_profile(Path("llama-3.1-7b"))
 
@@ -176,7 +185,7 @@ def test_render_lists_the_models_and_how_to_serve_them(embedded_profile, tmp_pat
     shown = capsys.readouterr().out
     assert "preprocessing, postprocessing, target, draft, bls_stream, bls, ensemble" in shown
     *_, said, served = shown.splitlines()
-    assert said == "To serve it, run this on a machine with Triton:"
+    assert said == "To serve it on a machine with Triton, run:"
     assert served == f"sh {tmp_path / 'o' / 'serve.sh'}"
     assert (tmp_path / "o" / "bls_stream" / "config.pbtxt").is_file()
 

@@ -26,7 +26,7 @@ def test_documented_config_strings_are_parsed(config, text, parts):
     ("text", "message"),
     [
         *(
-            (text, "is not a list of draft_len, draft_devices, target_devices, use_logits, as in")
+            (text, "must be a list of draft_len, draft_devices, target_devices, use_logits; got")
             for text in (
                 "",
                 "4",
@@ -36,19 +36,40 @@ def test_documented_config_strings_are_parsed(config, text, parts):
                 "[10,2,[0]]",
             )
         ),
-        ("[x,[0],[1],True]", "'[x,[0],[1],True]' is not a list of draft_len"),
-        ("[4,[0],[1],print()]", "is not a list of draft_len"),
-        ("[0,[0],[1],True]", "draft_len must be greater than 0, not 0, as in"),
-        ("[True,[0],[1],True]", "draft_len must be a valid integer, not True"),
-        ("[4,0,[1],True]", "draft_devices must be a valid list, not 0"),
-        ("[4,[],[1],True]", "draft_devices List should have at least 1 item"),
-        ("[4,[-1],[1],True]", "draft_devices must be greater than or equal to 0, not -1"),
-        ("[4,[0],['1'],True]", "target_devices must be a valid integer, not '1'"),
-        ("[4,[0],[1],1]", "use_logits must be a valid boolean, not 1"),
+        (
+            "[x,[0],[1],True]",
+            "must be a list of draft_len, draft_devices, target_devices, use_logits; got",
+        ),
+        (
+            "[4,[0],[1],print()]",
+            "must be a list of draft_len, draft_devices, target_devices, use_logits; got",
+        ),
+        (
+            "[0,[0],[1],True]",
+            "draft_len must be greater than 0; got 0",
+        ),
+        (
+            "[True,[0],[1],True]",
+            'draft_len must be a valid integer; got True; example: "[4,[0],[1],True]"',
+        ),
+        (
+            "[4,0,[1],True]",
+            "draft_devices must be a valid list; got 0",
+        ),
+        ("[4,[],[1],True]", "draft_devices must have at least 1 item"),
+        (
+            "[4,[-1],[1],True]",
+            "draft_devices must be at least 0; got -1",
+        ),
+        (
+            "[4,[0],['1'],True]",
+            "target_devices must be a valid integer; got '1'; example: \"[4,[0],[1],True]\"",
+        ),
+        ("[4,[0],[1],1]", 'use_logits must be a valid boolean; got 1; example: "[4,[0],[1],True]"'),
     ],
 )
 def test_an_error_names_the_wrong_part_and_shows_an_example(text, message):
     with pytest.raises(TandemError) as refused:
         DraftTargetConfig.parse(text)
     assert message in str(refused.value)
-    assert str(refused.value).endswith('as in "[4,[0],[1],True]"')
+    assert str(refused.value).endswith('; example: "[4,[0],[1],True]"')

@@ -67,7 +67,10 @@ def test_the_report_succeeds_if_all_texts_are_equal():
 def test_the_report_names_the_prompt_and_character_that_differ():
     status, text = report(comparison("one"), comparison("two", "the same", "the sane"))
     assert status == 1
-    assert "different: two: character 6: none says 'me', another answer 'ne'" in text.splitlines()
+    assert (
+        "different: two: outputs differ at character 6: none has 'me', another drafter 'ne'"
+        in text.splitlines()
+    )
 
 
 def test_the_report_splits_the_time_of_a_round():
@@ -77,14 +80,14 @@ def test_the_report_splits_the_time_of_a_round():
         each.seconds = 1.0
     _, text = report(timed)
     assert text.splitlines()[-2:] == [
-        "A round of hybrid took 100.0 ms: 50.0 in the target, 25.0 in the draft,",
-        "25.0 in Triton and the loop, which matters less the longer the engines take.",
+        "A round with hybrid took 100.0 ms: 50.0 in the target, 25.0 in the draft,",
+        "and 25.0 in Triton and the loop, which matters less with larger engines.",
     ]
 
 
 def test_a_shorter_text_differs_at_its_end():
     assert comparison(said="sa").difference == (
-        "one: character 2: none says 'me', another answer ''"
+        "one: outputs differ at character 2: none has 'me', another drafter ''"
     )
 
 

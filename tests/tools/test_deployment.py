@@ -72,7 +72,7 @@ def test_checkpoints_are_checked_before_weights_are_downloaded(folder):
     (folder / "target" / "model.safetensors").unlink()
     planned = deployment.for_checkpoints(folder / "target", None, name="mine", with_weights=False)
     assert (planned.profile.name, planned.drafters) == ("mine", ("prompt_lookup", "none"))
-    with pytest.raises(TandemError, match=r"--target: .* holds no weights"):
+    with pytest.raises(TandemError, match=r"--target: .* has no weights"):
         deployment.for_checkpoints(folder / "target", None)
 
 

@@ -181,15 +181,15 @@ def test_an_llmapi_target_may_run_without_speculation(plan):
         ),
         (
             {"max_seq_len": 2048},
-            "engines.target.max_seq_len: 2048 is over the 1024 positions",
+            "engines.target.max_seq_len: must be at most 1024, the positions of",
         ),
         (
             {"max_seq_len": 5, "prompt_lookup": {}},
-            "engines.target.max_seq_len: 5 leaves no room for text with drafts of 4",
+            "engines.target.max_seq_len: must be more than the longest draft, 4 tokens; got 5",
         ),
         (
             {"kv_cache_tokens": 512},
-            "engines.target.kv_cache_tokens: 512 is less than one sequence",
+            "engines.target.kv_cache_tokens: must be at least 1024, one sequence of max_seq_len",
         ),
         (
             {"draft": {"checkpoint": "nowhere"}},
@@ -235,5 +235,8 @@ def test_an_engine_that_drafts_by_itself_serves_no_baseline_entry(shipped):
     path = shipped(SHIPPED)
     control = "  - {name: ensemble, kind: forward, drafter: none}\n\nadmission"
     path.write_text(path.read_text().replace("\nadmission", control))
-    with pytest.raises(TandemError, match="'none' given, these engines allow engine"):
+    with pytest.raises(
+        TandemError,
+        match=r"entries\.2\.drafter: must be one of engine with these engines; got 'none'",
+    ):
         deployment.load(path)

@@ -37,7 +37,7 @@ def test_models_larger_than_memory_are_rejected_with_their_sizes(planned, monkey
         fit.fit_of(planned, COUNTS).check()
     assert str(refused.value) == (
         "the models need about 2.6 GB of memory (1.6 GB of weights and 17 MB for 1024 tokens in "
-        "target, 4 MB of weights and 17 MB for 1024 tokens in draft), and 2.0 GB are free; take "
+        "target, 4 MB of weights and 17 MB for 1024 tokens in draft), and 2.0 GB are free; use "
         "smaller models"
     )
 

@@ -36,9 +36,9 @@ def test_only_given_options_are_sent():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--seed", "-1"], "argument --seed: -1 does not lie in 0..18446744073709551615"),
-        (["--max-tokens", "5000000000"], "argument --max-tokens: 5000000000 does not lie in"),
-        (["--top-k", "x"], "argument --top-k: 'x' is not a whole number"),
+        (["--seed", "-1"], "argument --seed: must be between 0 and 18446744073709551615; got -1"),
+        (["--max-tokens", "5000000000"], "argument --max-tokens: must be between "),
+        (["--top-k", "x"], "argument --top-k: must be a whole number; got 'x'"),
         (["--top-p", "x"], "argument --top-p: invalid float value: 'x'"),
         (
             ["--regex", "a", "--json-schema", "x"],
@@ -66,7 +66,7 @@ def test_without_a_server_the_error_says_how_to_start_one(capsys):
     assert command.main(["generate", "x", "--url", "127.0.0.1:1"]) == 1
     output = capsys.readouterr()
     assert output.out == ""
-    assert output.err == ("tandem: no server answers at 127.0.0.1:1; start one with: tandem up\n")
+    assert output.err == ("tandem: no server responds at 127.0.0.1:1; start one with: tandem up\n")
 
 
 def test_a_schema_file_is_sent_unchanged(tmp_path, monkeypatch):
@@ -89,10 +89,10 @@ def test_a_schema_file_is_sent_unchanged(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("content", "line"),
     [
-        (None, "cannot read {}: No such file or directory"),
-        (b"{", "{} is not JSON: Expecting property name"),
-        (b"\xff", "{} is not JSON: 'utf-8' codec"),
-        (b"[" * 100_000, "{} nests too deep"),
+        (None, "can't read {}: No such file or directory"),
+        (b"{", "{} isn't JSON: Expecting property name"),
+        (b"\xff", "{} isn't JSON: 'utf-8' codec"),
+        (b"[" * 100_000, "{} is nested too deep"),
     ],
 )
 def test_a_file_without_a_schema_is_named_in_one_line(tmp_path, content, line, capsys):
@@ -107,4 +107,4 @@ def test_a_file_without_a_schema_is_named_in_one_line(tmp_path, content, line, c
 
 def test_prompt_and_schema_cannot_both_come_from_standard_input(capsys):
     assert command.main(["generate", "-", "--json-schema", "-"]) == 1
-    assert "cannot both be read from standard input" in capsys.readouterr().err
+    assert "set the prompt or --json-schema to -, not both" in capsys.readouterr().err

@@ -96,7 +96,7 @@ def test_a_failed_conversion_leaves_no_files(cache, tmp_path):
     broken = tmp_path / "broken.gguf"
     broken.write_bytes(b"GGUF" + bytes(range(256)) * 4)
     text = refusal(GgufFile(broken).checkpoint)
-    assert text.startswith(f"{broken} cannot be dequantized: ")
+    assert text.startswith(f"can't dequantize {broken}: ")
     assert len(text) < 500
     assert not [path for path in cache.glob("*broken*") if path.suffix != ".lock"]
 
@@ -104,13 +104,13 @@ def test_a_failed_conversion_leaves_no_files(cache, tmp_path):
 def test_a_missing_package_is_named_with_its_extra(file, monkeypatch):
     monkeypatch.setattr(gguf_module, "PACKAGES", ("no-such-package",))
     assert refusal(GgufFile(file).checkpoint) == (
-        f"{file}: a GGUF file needs the package no-such-package; {extras.install('gguf')}"
+        f"can't read {file} without the package no-such-package; {extras.install('gguf')}"
     )
 
 
 def test_part_of_a_split_model_is_rejected(tmp_path):
     part = tmp_path / "big-00001-of-00002.gguf"
     part.write_bytes(b"GGUF")
-    assert "is a part of a split model; join the parts first" in refusal(
+    assert "is one part of a split model; merge the parts first" in refusal(
         model_named(str(part)).checkpoint
     )

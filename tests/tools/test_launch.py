@@ -134,7 +134,7 @@ def test_up_does_not_start_a_profile_for_two_nodes(two_nodes, capsys):
         engine.engine_dir.mkdir(parents=True)
         (engine.engine_dir / "config.json").write_text("{}")
     assert main(["up", "--profile", str(two_nodes), "--gateway-port", "0"]) == 1
-    assert "runs on 2 nodes; run the serve.sh that tandem render writes" in capsys.readouterr().err
+    assert "llama-2-13b-prompt-lookup needs 2 nodes" in capsys.readouterr().err
 
 
 def test_engines_must_be_built_before_they_are_served(shipped, capsys):

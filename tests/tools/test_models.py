@@ -138,13 +138,13 @@ def test_weights_in_two_formats_are_counted_once(checkpoint):
     [
         (
             HubModel(ID, "v9"),
-            "{0} has no revision 'v9'; {1}/{0}/commits/main lists its commits; or leave out @v9",
+            "{0} has no revision 'v9'; {1}/{0}/commits/main lists its commits; or remove @v9",
         ),
         (
             HubModel("owner/absent"),
-            "no folder owner/absent here, and no model owner/absent at {1}; check the name, or log",
+            "owner/absent is neither a folder here nor a model at {1}; check the name, or log",
         ),
-        (HubModel("a/b--c"), "no folder a/b--c here, and no model can have this name"),
+        (HubModel("a/b--c"), "a/b--c is neither a folder here nor a valid model name"),
     ],
 )
 def test_an_unknown_model_name_is_a_one_line_error(served, model, line):
@@ -154,7 +154,7 @@ def test_an_unknown_model_name_is_a_one_line_error(served, model, line):
 def test_a_gated_model_error_says_where_to_request_access(served):
     served.gated.add(ID)
     assert refusal(HubModel(ID).describe) == (
-        f"{ID} is gated: accept its terms at {served.url}/{ID}, then log in "
+        f"{ID} is gated; accept its terms at {served.url}/{ID}, then log in "
         "(hf auth login, or HF_TOKEN=...)"
     )
 
@@ -163,7 +163,7 @@ def test_a_gated_model_error_says_where_to_request_access(served):
 def test_a_failing_hub_is_a_one_line_error(served, status):
     served.failing = status
     text = refusal(HubModel(ID).describe)
-    assert text.startswith(f"cannot fetch {ID} from {served.url} (")
+    assert text.startswith(f"can't download {ID} from {served.url}: ")
     assert str(status) in text or status == 200
 
 
@@ -202,7 +202,7 @@ def test_a_full_disk_is_reported_before_weights_are_fetched(served, monkeypatch)
     monkeypatch.setattr(hub_module.shutil, "disk_usage", lambda _: SimpleNamespace(free=10))
     text = refusal(model.checkpoint)
     assert text.startswith(f"{ID} needs 1 MB in ")
-    assert text.endswith("free; free some space, or choose another folder with HF_HOME")
+    assert text.endswith("free; free some space, or set HF_HOME to another folder")
     assert "model.safetensors" not in served.fetched
 
 
@@ -231,7 +231,7 @@ def test_an_error_for_a_path_says_that_the_folder_is_missing(tmp_path, monkeypat
     monkeypatch.chdir(tmp_path)
     said = refusal(lambda: model_named(text))
     assert said.startswith("no folder ")
-    assert said.endswith("is OWNER/NAME or OWNER/NAME@REVISION")
+    assert said.endswith("named OWNER/NAME or OWNER/NAME@REVISION")
 
 
 def test_a_file_that_is_not_a_model_is_rejected(tmp_path):
@@ -262,11 +262,13 @@ def test_commands_take_a_model_by_name(served, checkpoint, tmp_path):
     """As a process, since HF_ENDPOINT and HF_HOME are environment variables."""
     done = render(served, tmp_path, "--target", ID, "--draft", f"{ID}@main")
     assert done.returncode == 0, done.stderr
-    assert done.stderr.splitlines()[0].startswith(f"fetching {ID} (1 MB) into {tmp_path}/home/hub")
+    assert done.stderr.splitlines()[0].startswith(f"downloading {ID} (1 MB) to {tmp_path}/home/hub")
     linked = tmp_path / "models" / "target" / "1" / "checkpoint" / "model.safetensors"
     assert linked.read_bytes() == (checkpoint / "model.safetensors").read_bytes()
     wrong = render(served, tmp_path, "--target", ID, "--draft", "owner/absent")
-    assert wrong.stderr.startswith("tandem: --draft: no folder owner/absent here, and no model ")
+    assert wrong.stderr.startswith(
+        "tandem: --draft: owner/absent is neither a folder here nor a model "
+    )
     assert wrong.stderr.count("\n") == 1
 
 

@@ -16,7 +16,7 @@ def test_an_unknown_key_suggests_the_nearest(folder):
 
 def test_an_unknown_key_lists_the_known_keys_if_none_is_near(folder):
     assert refusal(folder, profile(admission={"zzz": 1})) == (
-        "profile.yaml:2: admission.zzz: unknown key; known are max_requests, max_queue, "
+        "profile.yaml:2: admission.zzz: unknown key; choose one of: max_requests, max_queue, "
         "max_queue_bytes"
     )
 
@@ -26,22 +26,22 @@ def test_a_missing_section_is_named(folder):
 
 
 def test_an_error_for_a_wrong_type_quotes_the_value(folder):
-    assert "decoding.draft_len: must be a valid integer, not 'four'" in refusal(
+    assert "profile.yaml:2: decoding.draft_len: must be a valid integer; got 'four'" in refusal(
         folder, profile(decoding={"draft_len": "four"})
     )
 
 
 def test_invalid_yaml_is_rejected_with_its_line(folder):
     assert refusal(folder, "name: test\nengines: [") == (
-        "profile.yaml:2: is not YAML: while parsing a flow node expected the node content, but "
+        "profile.yaml:2 isn't YAML: while parsing a flow node expected the node content, but "
         "found '<stream end>'"
     )
 
 
 def test_an_unknown_kind_lists_the_known_kinds(folder):
     assert refusal(folder, profile(engines=engines(kind="pytorch"))) == (
-        "profile.yaml:4: engines.target.kind: unknown kind 'pytorch'; known are torch, emulated, "
-        "tensorrtllm, llmapi, vllm"
+        "profile.yaml:4: engines.target.kind: must be one of torch, emulated, "
+        "tensorrtllm, llmapi, vllm; got 'pytorch'"
     )
 
 
@@ -54,7 +54,7 @@ def test_an_error_for_a_relative_path_names_the_profiles_folder(folder):
 
 def test_an_empty_profile_is_rejected(folder):
     assert refusal(folder, "# nothing yet\n") == (
-        "profile.yaml: is empty; a profile has a name and engines.target at least"
+        "profile.yaml is empty; a profile needs name and engines.target"
     )
 
 

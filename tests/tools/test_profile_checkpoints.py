@@ -36,11 +36,11 @@ def test_padded_vocabularies_with_a_shared_tokenizer_are_accepted(folder):
     ("target", "line"),
     [
         ({"checkpoint": "nowhere"}, "engines.target.checkpoint: no folder nowhere"),
-        ({"checkpoint": "tokenizer"}, "tokenizer is not a Hugging Face checkpoint: it has no conf"),
-        ({"kv_cache_tokens": 512}, "512 is less than one sequence of max_seq_len 1024"),
-        ({"max_seq_len": 2048}, "engines.target.max_seq_len: 2048 is over the 1024 positions of"),
+        ({"checkpoint": "tokenizer"}, "tokenizer isn't a Hugging Face checkpoint: it has no conf"),
+        ({"kv_cache_tokens": 512}, "must be at least 1024, one sequence of max_seq_len; got 512"),
+        ({"max_seq_len": 2048}, "engines.target.max_seq_len: must be at most 1024"),
         ({"max_batch_tokens": 8}, "max_batch_tokens must be greater than max_draft_len (8); got 8"),
-        ({"max_draft_len": 1023}, "1023 leaves no room for text in max_seq_len 1024"),
+        ({"max_draft_len": 1023}, "must be less than max_seq_len 1024; got 1023"),
     ],
 )
 def test_a_target_that_cannot_be_served_is_rejected(folder, target, line):
@@ -49,7 +49,7 @@ def test_a_target_that_cannot_be_served_is_rejected(folder, target, line):
 
 def test_a_checkpoint_without_weights_is_rejected(folder):
     (folder / "target" / "model.safetensors").unlink()
-    assert "target holds no weights (*.safetensors or *.bin)" in refusal(folder, profile())
+    assert "target has no weights (*.safetensors or *.bin)" in refusal(folder, profile())
 
 
 def test_a_missing_tokenizer_is_rejected(folder):
@@ -81,12 +81,12 @@ def test_a_target_with_another_tokenizer_is_rejected(folder):
     write_tokenizer(folder / "target", size=280)
     text = refusal(folder, profile())
     assert "engines.target.checkpoint: token '" in text
-    assert text.endswith("give both one vocabulary")
+    assert text.endswith("the target must have the vocabulary of tokenizer.folder")
 
 
 def test_a_vocabulary_smaller_than_the_tokenizers_is_rejected(folder):
     write_empty(folder / "draft", 280)
-    assert "engines.draft.checkpoint: vocab_size 280 in draft is less than the 300" in refusal(
+    assert "engines.draft.checkpoint: vocab_size in draft must be at least 300" in refusal(
         folder, profile()
     )
 
@@ -94,7 +94,7 @@ def test_a_vocabulary_smaller_than_the_tokenizers_is_rejected(folder):
 def test_a_missing_end_of_sequence_is_rejected(folder):
     write_empty(folder / "target", 300, eos_token_id=None)
     (folder / "tokenizer" / "tokenizer_config.json").write_text("{}")
-    assert "nothing in target says which token ends an answer" in refusal(folder, profile())
+    assert "no end-of-sequence token in target" in refusal(folder, profile())
 
 
 def test_the_target_knows_the_drafts_vocab_size_if_padding_differs(folder):
@@ -117,16 +117,16 @@ def test_padding_may_differ_as_in_qwen_models(folder):
     [
         (
             {"architectures": ["T5ForConditionalGeneration"], "is_encoder_decoder": True},
-            "architecture 'T5ForConditionalGeneration' is not a decoder-only language model",
+            "architecture 'T5ForConditionalGeneration' isn't a decoder-only language model",
         ),
-        ({"architectures": ["BertModel"]}, "architecture 'BertModel' is not a decoder-only"),
+        ({"architectures": ["BertModel"]}, "architecture 'BertModel' isn't a decoder-only"),
         (
             {"model_type": "mamba", "architectures": ["MambaForCausalLM"]},
-            "architecture 'mamba' has no attention",
+            "architecture 'mamba' isn't supported: it has no attention",
         ),
         (
             {"model_type": "qwen3_next", "layer_types": ["full_attention", "linear_attention"]},
-            "architecture 'qwen3_next' has layers of type 'linear_attention'",
+            "'qwen3_next' isn't supported: it has layers of type 'linear_attention'",
         ),
     ],
 )

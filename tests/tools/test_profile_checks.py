@@ -9,35 +9,35 @@ from profile_files import engines, load, profile, refusal
     [
         (
             {"decoding": {"prompt_lookup": {"prompt_lookup_num_tokens": 9}}},
-            "decoding.prompt_lookup.prompt_lookup_num_tokens: 9 is over engines.target.max_draft",
+            "decoding.prompt_lookup.prompt_lookup_num_tokens: must be at most 8, which is engines",
         ),
         (
             {"decoding": {"prompt_lookup": {"max_matching_ngram_size": 9}}},
-            "decoding.prompt_lookup.max_matching_ngram_size: 9 is over limits.max_ngram_size, whi",
+            "decoding.prompt_lookup.max_matching_ngram_size: must be at most 8, which is limits.",
         ),
         (
             {"decoding": {"draft_len": 9}},
-            "decoding.draft_len: 9 is over engines.target.max_draft_len, which is 8; lower the on",
+            "decoding.draft_len: must be at most 8, which is engines.target.max_draft_len; got 9",
         ),
         (
             {"decoding": {"drafter": "oracle"}},
-            "decoding.drafter: 'oracle' given, these engines allow draft_model, prompt_lookup",
+            "decoding.drafter: must be one of draft_model, prompt_lookup, hybrid, none",
         ),
         (
             {"decoding": {"drafter": "draft_model"}, "engines": engines()},
-            "decoding.drafter: 'draft_model' needs engines.draft, which is missing",
+            "decoding.drafter: 'draft_model' needs engines.draft; add it",
         ),
         (
             {"decoding": {"draft_ahead": True}, "engines": engines()},
-            "decoding.draft_ahead: true, but engines.draft is missing; say auto or false",
+            "decoding.draft_ahead: must be auto or false, because engines.draft is missing",
         ),
         (
             {"decoding": {"draft_ahead": "maybe"}},
-            "decoding.draft_ahead: must be auto, true or false, not 'maybe'",
+            "decoding.draft_ahead: must be auto, true or false; got 'maybe'",
         ),
         (
             {"entries": [{"name": "bls", "kind": "forward"}]},
-            "entries: 0 entries of kind 'stream'; one must hold the loop",
+            "entries: must have exactly one entry of kind 'stream'; got 0",
         ),
         (
             {
@@ -46,13 +46,13 @@ from profile_files import engines, load, profile, refusal
                     {"name": "target", "kind": "forward"},
                 ]
             },
-            "entries.1.name: a second model named 'target'",
+            "entries.1.name: name 'target' is already used",
         ),
-        ({"instances": 0}, "instances: must be greater than or equal to 1, not 0"),
-        ({"instances": 33}, "instances: must be less than or equal to 32, not 33"),
+        ({"instances": 0}, "instances: must be at least 1; got 0"),
+        ({"instances": 33}, "instances: must be at most 32; got 33"),
         (
             {"instances": 3, "admission": {"max_requests": 2}},
-            "instances: 3 loops for 2 sequences at once (admission.max_requests); lower the one",
+            "instances: must be at most 2, which is admission.max_requests; got 3",
         ),
     ],
 )
@@ -63,18 +63,18 @@ def test_conflicting_sections_are_rejected(folder, sections, line):
 def test_max_words_over_the_limit_of_a_tensor_is_rejected(folder):
     assert load(folder, profile(limits={"max_words": 2048}))
     assert refusal(folder, profile(limits={"max_words": 2049})) == (
-        "profile.yaml:8: limits.max_words: 2049 for each of 32 prompts (max_batch_size) is over "
-        "65536 in one tensor; lower either"
+        "profile.yaml:8: limits.max_words: 2049 times max_batch_size 32 must be at most 65536, "
+        "the limit of a tensor; lower either"
     )
 
 
 @pytest.mark.parametrize(
     ("instances", "max_pool_tokens", "said"),
     [
-        (1, 63, "63 tokens for 1 loop hold no answer, each of which counts for 64 tokens at least"),
-        (2, 127, "; say 0, or 128 or more"),
-        (1, -1, "must be greater than or equal to 0, not -1"),
-        (1, 2**24 + 1, "must be less than or equal to 16777216, not 16777217"),
+        (1, 63, "must be 0, or at least 64 with 1 loop; got 63"),
+        (2, 127, "must be 0, or at least 128 with 2 loops; got 127"),
+        (1, -1, "must be at least 0; got -1"),
+        (1, 2**24 + 1, "must be at most 16777216; got 16777217"),
     ],
 )
 def test_empty_and_oversized_pools_are_rejected(folder, instances, max_pool_tokens, said):

@@ -138,7 +138,7 @@ def test_the_repositorys_readme_says_how_to_serve_and_call_it(planned, rendered,
     text = (rendered / "README.md").read_text()
     assert "\nsh serve.sh\n" in text
     assert "needs\n`numpy`, `tokenizers`, `llguidance>=1.9,<2`, `torch`, `transformers>=5`;" in text
-    assert "Clients call `streaming` (chunks)" in text
+    assert "Entries: `streaming` (streams)" in text
     for entry in planned.profile.entries:
         assert f"`{entry.name}` (" in text
     assert str(tmp_path) not in text
@@ -188,7 +188,7 @@ def test_a_repository_in_a_path_with_a_space_is_rejected(rendered, tmp_path):
     script = tmp_path / "any where" / "serve.sh"
     done = subprocess.run(["sh", script], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr == f"Triton serves no path with a space: {script.parent}\n"
+    assert done.stderr == f"Triton can't serve a path with a space: {script.parent}\n"
 
 
 def test_serve_sh_keeps_an_empty_working_directory(served, tmp_path):
@@ -229,7 +229,7 @@ def test_rendering_again_removes_models_that_left_the_profile(planned, rendered)
 
 def test_other_folders_are_not_overwritten(planned, tmp_path):
     (tmp_path / "thesis.txt").write_text("mine")
-    with pytest.raises(TandemError, match="exists and was not rendered by tandem"):
+    with pytest.raises(TandemError, match="exists and isn't from tandem render"):
         repository.render(planned, tmp_path)
     assert (tmp_path / "thesis.txt").read_text() == "mine"
 
@@ -237,14 +237,14 @@ def test_other_folders_are_not_overwritten(planned, tmp_path):
 def test_a_failed_rendering_keeps_the_old_repository(planned, rendered, monkeypatch):
     before = files(rendered)
     monkeypatch.setattr(repository, "PACKAGE", rendered)
-    with pytest.raises(TandemError, match=r"cannot write .*: No such file"):
+    with pytest.raises(TandemError, match=r"can't write .*: No such file"):
         repository.render(planned, rendered)
     assert files(rendered) == before
 
 
 def test_an_output_folder_that_cannot_be_written_is_named(planned, tmp_path):
     (tmp_path / "file").touch()
-    with pytest.raises(TandemError, match=r"cannot write .*file: "):
+    with pytest.raises(TandemError, match=r"can't write .*file: "):
         repository.render(planned, tmp_path / "file" / "repository")
 
 

@@ -103,7 +103,7 @@ def test_nvidias_documented_draft_target_command_works(capsys):
     planned = run_options.plan(given, drafting)
     assert planned.drafters[0] == "draft_model"
     note = capsys.readouterr().err.splitlines()[0]
-    assert note == "tandem: PyTorch sees no GPU: the CPU is used for [0, 1]"
+    assert note == "tandem: PyTorch sees no GPU; using the CPU for [0, 1]"
 
 
 def test_nvidias_documented_prompt_lookup_command_works():
@@ -128,7 +128,9 @@ def test_both_config_strings_select_hybrid():
         entry.MAX_MATCHING_NGRAM_SIZE: 2,
     }
     plan(f'{line} "[10,2,[1]]"')
-    assert "devices [0] differ from the target devices [1]" in refusal(f'{line} "[10,2,[0]]"')
+    assert "must have the target devices of --draft-target-model-config, [1]; got [0]" in refusal(
+        f'{line} "[10,2,[0]]"'
+    )
 
 
 def test_nothing_is_drafted_without_a_config_string():
@@ -140,13 +142,13 @@ def test_device_lists_must_have_tp_size_entries(here, tp_size):
     build(here / "target", tp_size=tp_size)
     build(here / "draft", tp_size=tp_size)
     assert refusal(BLOG) == (
-        "--draft-target-model-config: 8 devices [0, 1, 2, 3, 4, 5, 6, 7] for target, whose TP size "
-        f"is {tp_size}; list {tp_size}"
+        f"--draft-target-model-config must list {tp_size} devices, the TP size of target; "
+        "got [0, 1, 2, 3, 4, 5, 6, 7]"
     )
 
 
 def test_a_checkpoint_runs_on_one_device():
-    assert "for target, whose TP size is 1; list 1" in refusal(
+    assert "must list 1 devices, the TP size of target" in refusal(
         f'{ALONE} --prompt-lookup-config "[10,2,[4,5,6,7]]"'
     )
 
@@ -157,7 +159,7 @@ def test_a_checkpoint_runs_on_one_device():
 )
 def test_a_draft_longer_than_max_draft_len_is_rejected(strings):
     engines = PAIR if "draft-target" in strings else ALONE
-    assert "17 draft tokens, but target verifies at most 16; lower the number" in refusal(
+    assert "must have at most 16 draft tokens, the maximum of target; got 17" in refusal(
         f"{engines} {strings}"
     )
 
@@ -199,7 +201,7 @@ def test_prompt_lookup_with_a_built_engine_takes_one_process(built):
     planned = plan(f'{ALONE} --prompt-lookup-config "[10,2,[3]]"')
     assert planned.drafters == ("prompt_lookup", "none")
     assert prepared_launch(planned.profile).command(["tritonserver"], [])[0] == "tritonserver"
-    assert "verifies at most 10" in refusal(f'{ALONE} --prompt-lookup-config "[12,2,[0]]"')
+    assert "at most 10 draft tokens" in refusal(f'{ALONE} --prompt-lookup-config "[12,2,[0]]"')
 
 
 def test_a_built_engine_without_drafts_decodes_alone(built):
@@ -207,7 +209,7 @@ def test_a_built_engine_without_drafts_decodes_alone(built):
     assert plan(ALONE).drafters == ("none",)
     for mode in (1, 4):  # none, Medusa
         build(built / "target", mode=mode)
-        assert "target verifies no drafts; build it with --speculative_decoding_mode=" in refusal(
+        assert "target can't verify drafts; build it with --speculative_decoding_mode=" in refusal(
             f'{ALONE} --prompt-lookup-config "[10,2,[0]]"'
         )
 
@@ -234,8 +236,12 @@ def test_end_ids_come_from_the_tokenizers_folder(built):
             "--draft-target-model-config: draft doesn't return logits, which use_logits needs",
         ),
         ("target", {"max_seq_len": None}, "--engine-dir: build.max_seq_len: is missing"),
-        ("target", {"max_seq_len": 5}, "--engine-dir: build.max_draft_len: 10 leaves no room for"),
-        ("draft", {"vocab_size": 200}, "--draft-engine-dir: vocab_size 200 in "),
+        (
+            "target",
+            {"max_seq_len": 5},
+            "--engine-dir: build.max_draft_len: must be less than max_seq_len 5",
+        ),
+        ("draft", {"vocab_size": 200}, "--draft-engine-dir: vocab_size in "),
     ],
 )
 def test_unsuitable_built_engines_are_rejected(built, engine, settings, message):
@@ -260,10 +266,10 @@ def test_built_engines_need_a_tokenizer(built):
         ('--draft-target-model-config "[4,[0],[1],True]"', "needs --draft-engine-dir"),
         (
             '--prompt-lookup-config "[a,2,[0]]"',
-            "is not a list of prompt_lookup_num_tokens, max",
+            "must be a list of prompt_lookup_num_tokens, max",
         ),
-        ("--engine-dir .", ". holds neither a Hugging Face checkpoint nor a built engine"),
-        ("--tokenizer-dir absent", "/absent has no tokenizer.json; write one with"),
+        ("--engine-dir .", ". has neither a Hugging Face checkpoint nor a built engine"),
+        ("--tokenizer-dir absent", "/absent has no tokenizer.json; create it with"),
     ],
 )
 def test_impossible_options_are_rejected_in_one_line(more, message):
@@ -277,7 +283,7 @@ def test_devices_are_used_if_there_are_gpus(monkeypatch, capsys):
     assert (engines.draft.device, engines.target.device) == ("cuda:0", "cuda:1")
     assert capsys.readouterr().err == ""
     assert refusal(f'{ALONE} --prompt-lookup-config "[10,2,[2]]"') == (
-        "no GPU 2: PyTorch sees 2 here, [0, 1]"
+        "devices must be among [0, 1], which PyTorch sees; got 2"
     )
 
 
@@ -292,8 +298,8 @@ def test_a_memory_fraction_without_effect_is_reported(capsys):
     [
         (["--engine-dir", "x"], "one of the arguments --input-text --input-file is required"),
         (["--input-text", "x"], "the following arguments are required: --engine-dir"),
-        (["--max-output-len", "0"], "'0' is not a whole number of at least 1"),
-        (["--kv-cache-free-gpu-memory-fraction", "2"], "2 is not between 0 and 1"),
+        (["--max-output-len", "0"], "must be a whole number of at least 1; got '0'"),
+        (["--kv-cache-free-gpu-memory-fraction", "2"], "must be between 0 and 1; got 2"),
     ],
 )
 def test_an_invalid_option_is_named_in_one_line(arguments, message, capsys):
@@ -321,9 +327,9 @@ def test_prompts_come_from_a_file(here, name, text, expected):
     ("text", "message"),
     [
         ('{"prompt": "a"}\nx\n', ":2: Invalid JSON: "),
-        ("[1]", ":1: must be an object, not "),
-        ('{"prompt": 1}', ":1: prompt: must be a valid string, not 1"),
-        ("\n", "p.jsonl: is empty"),
+        ("[1]", ":1: must be an object; got "),
+        ('{"prompt": 1}', ":1: prompt: must be a valid string; got 1"),
+        ("\n", "p.jsonl is empty"),
     ],
 )
 def test_a_line_that_is_not_a_prompt_is_named(here, text, message):

@@ -143,7 +143,9 @@ def test_a_shipped_profile_names_the_missing_checkpoint_files():
     with pytest.raises(TandemError) as refused:
         deployment.load(path)
     place = "engines.target.checkpoint: no folder /models/Llama-3.1-70B-Instruct"
-    needed = "; copy its config.json, generation_config.json and tokenizer*.json there"
+    needed = (
+        "; create it with the checkpoint's config.json, generation_config.json and tokenizer*.json"
+    )
     assert str(refused.value).endswith(place + needed)
     assert "\n" not in str(refused.value)
 
@@ -154,95 +156,86 @@ def test_a_shipped_profile_names_the_missing_checkpoint_files():
         (
             PAIR,
             {"engines.target.run.enable_kv_cache_reuse": False},
-            "off, which makes every round compute the whole context again; say true",
+            "must be true; otherwise every round recomputes the whole context",
         ),
         (
             PAIR,
             {"engines.draft.build.use_paged_context_fmha": False},
-            "off, but KV-block reuse needs it; say true",
+            "must be true, because KV-block reuse needs it",
         ),
         (
             PAIR,
             {"engines.target.build.speculative_decoding_mode": None},
-            "off, but max_draft_len is 10; say draft_tokens_external",
+            "must be draft_tokens_external if max_draft_len is set; it is 10",
         ),
         (
             PAIR,
             {"engines.target.build.max_draft_len": 0},
-            (
-                "0, but speculative_decoding_mode is draft_tokens_external; say how many draft "
-                "tokens the engine verifies"
-            ),
+            ("must be at least 1 if speculative_decoding_mode is draft_tokens_external; got 0"),
         ),
         (
             PAIR,
             {"decoding.draft_len": 11},
-            (
-                "11 is over engines.target.max_draft_len, which is 10; lower the one or raise the "
-                "other"
-            ),
+            ("must be at most 10, which is engines.target.max_draft_len; got 11"),
         ),
         (
             PAIR,
             {"engines.draft.build.gather_generation_logits": False},
-            "off, but decoding.use_draft_logits wants the draft's logits; say true",
+            "must be true, because decoding.use_draft_logits needs the draft's logits",
         ),
         (
             PAIR,
             FAST | {"engines.draft.build.logits_dtype": "float16"},
-            "speculative_decoding_fast_logits hands over float32; say float32",
+            "must be float32 with speculative_decoding_fast_logits",
         ),
         (
             "llama-3.1-70b",
             {"engines.target.device_ids": [0, 1, 2, 3, 4, 5, 6, 7]},
-            "8 GPUs on 1 node(s) for tp_size 1 * pp_size 1; say [0]",
+            "must list tp_size 1 * pp_size 1 / num_nodes 1 GPUs; got 8; use [0]",
         ),
         (
             LARGE,
             {"engines.draft.device_ids": [0, 1]},
-            "2 GPUs on 1 node(s) for tp_size 4 * pp_size 1; name 4 of them, or change tp_size",
+            (
+                "must list tp_size 4 * pp_size 1 / num_nodes 1 GPUs; got 2; list 4 of them, or "
+                "change tp_size"
+            ),
         ),
         (
             LARGE,
             {"engines.draft.device_ids": [0, 1, 2, 2]},
-            "a GPU is named twice; name each once",
+            "must list each GPU once",
         ),
         (
             LARGE,
             {"engines.target.run.enable_chunked_context": False},
-            (
-                "off, so a context over max_num_tokens 8192 would be refused; say true, or raise "
-                "max_num_tokens to 131071"
-            ),
+            ("must be true if max_num_tokens 8192 is less than the longest context, 131071 tokens"),
         ),
         (
             LARGE,
             {"engines.target.run.max_tokens_in_paged_kv_cache": 100},
-            "100 is less than one sequence of max_seq_len 131072",
+            "must be at least 131072, one sequence of max_seq_len; got 100",
         ),
         (
             PAIR,
             {"engines.target.convert.kv_cache_dtype": "fp8"},
-            (
-                "'fp8' needs qformat, whose calibration finds its scales; add the one or leave out "
-                "the other"
-            ),
+            ("'fp8' needs the calibration of qformat; set qformat or remove kv_cache_dtype"),
         ),
         (
             LARGE,
             {"engines.target.num_nodes": 2, "engines.target.device_ids": [0, 1]},
             (
-                "engines.target.num_nodes: 2 given, but several nodes mean leader mode, in which "
-                "TensorRT-LLM's ranks load one engine only; say 1 in both, or leave out "
-                "engines.draft and draft by prompt_lookup"
+                "engines.target.num_nodes: must be 1 in both engines, because several nodes need "
+                "leader mode, which loads one engine; got 2; set 1, or use prompt_lookup without "
+                "engines.draft"
             ),
         ),
         (
             PAIR,
             FAST | {"engines.target.run.participant_ids": [1]},
             (
-                "speculative_decoding_fast_logits needs [2] here: rank 0 is Triton's, then come "
-                "the draft's and the target's"
+                "must be [2] with speculative_decoding_fast_logits: rank 0 is Triton's, followed "
+                "by the draft's and the target's"
             ),
         ),
         (
@@ -250,21 +243,21 @@ def test_a_shipped_profile_names_the_missing_checkpoint_files():
             FAST | {"decoding.use_draft_logits": False},
             (
                 "engines.target.run.speculative_decoding_fast_logits: needs "
-                "decoding.use_draft_logits; say true"
+                "decoding.use_draft_logits to be true"
             ),
         ),
         (
             PAIR,
             FAST | {"engines.draft.run.speculative_decoding_fast_logits": False},
             (
-                "engines.draft.run.speculative_decoding_fast_logits: on in one engine only; both "
-                "need it, or none"
+                "engines.draft.run.speculative_decoding_fast_logits: must be on in both "
+                "engines or in neither"
             ),
         ),
         (
             PAIR,
             {"engines.target.run.participant_ids": [2]},
-            "leave it out without speculative_decoding_fast_logits",
+            "needs speculative_decoding_fast_logits; remove it",
         ),
         (
             PAIR,
@@ -304,9 +297,9 @@ def test_draft_logits_are_converted_to_the_targets_size_and_type(changed):
 @pytest.mark.usefixtures("wider_draft")
 def test_fast_logits_with_another_vocab_size_are_rejected(refusal):
     assert refusal(PAIR, FAST) == (
-        "engines.draft.run.speculative_decoding_fast_logits: its logits are 32064 wide with "
-        "padding, the target's 32000; leave out speculative_decoding_fast_logits in both, or "
-        "bring vocab_size and tp_size together"
+        "engines.draft.run.speculative_decoding_fast_logits: its padded logits are 32064 "
+        "wide, but the target's 32000; remove speculative_decoding_fast_logits in both, or make "
+        "vocab_size and tp_size equal"
     )
 
 
@@ -359,6 +352,6 @@ def test_an_engine_built_with_other_settings_is_rejected(shipped, setting, value
     with pytest.raises(TandemError) as refused:
         check_built(engines)
     assert str(refused.value) == (
-        f"target: {folder} was built with {setting} {value}, the profile says {wanted}; build it "
-        "again (tandem build), or change the profile"
+        f"target: {folder} was built with {setting} {value}, but the profile has {wanted}; "
+        "rebuild it with tandem build, or change the profile"
     )

@@ -42,9 +42,9 @@ def test_the_greeting_lists_the_chosen_settings(own):
     folder = own.profile.engines.target.checkpoint
     assert told["target"] == f"{folder} (torch), up to 1024 tokens of context"
     assert told["draft"] == "none"
-    assert told["drafter"] == "prompt_lookup (a request may choose none)"
+    assert told["drafter"] == "prompt_lookup (a request may use none)"
     assert told["length"] == "4 draft tokens per round, at most 16"
-    assert told["limits"].startswith("64 sequences at once, 64 waiting; KV cache of ")
+    assert told["limits"].startswith("up to 64 sequences run and 64 wait; KV cache of ")
     assert (told["gRPC"], told["HTTP"]) == ("127.0.0.1:2", "http://127.0.0.1:1")
 
 
@@ -61,7 +61,9 @@ def test_the_greeting_says_that_drafts_are_translated(own, tmp_path):
 def test_the_greeting_has_the_number_of_loops(own):
     two = deployment.check(own.profile.model_copy(update={"instances": 2}))
     told, _, _ = rows(two)
-    assert told["limits"].startswith("64 sequences at once, 64 waiting, in 2 loops; KV cache of ")
+    assert told["limits"].startswith(
+        "up to 64 sequences run and 64 wait, in 2 loops; KV cache of 16384 tokens"
+    )
 
 
 def test_the_greetings_example_fits_the_port_and_the_model(own):
@@ -76,7 +78,7 @@ def test_the_demos_greeting_uses_a_python_prompt():
     assert generate[-1] == "def main():"
     assert '"def main():"' in curl[-1]
     assert told["draft"] == "emulated"
-    assert told["drafter"].startswith("draft_model (a request may choose prompt_lookup, hybrid")
+    assert told["drafter"].startswith("draft_model (a request may use prompt_lookup, hybrid, none)")
 
 
 @pytest.mark.parametrize(
@@ -116,10 +118,20 @@ def test_options_reach_the_gateway(own, monkeypatch):
 
 def test_opening_the_page_requires_the_gateway(capsys):
     assert command.main(["up", "--open", "--no-gateway"]) == 1
-    assert "--open needs the gateway; leave out --no-gateway" in capsys.readouterr().err
+    assert "set --open or --no-gateway, not both" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("one", "other"), [("http", "grpc"), ("grpc", "gateway")])
+def test_equal_ports_are_rejected(capsys, one, other):
+    assert command.main(["up", f"--{one}-port", "7001", f"--{other}-port", "7001"]) == 1
+    line = f"tandem: --{one}-port and --{other}-port must be different; got 7001\n"
+    assert capsys.readouterr().err == line
 
 
 def test_a_key_without_a_gateway_is_rejected(capsys, monkeypatch):
     monkeypatch.setenv("TANDEM_API_KEY", "variable")
     assert command.main(["up", "--api-key", "option", "--no-gateway"]) == 1
-    assert "--api-key protects only the gateway; leave out" in capsys.readouterr().err
+    assert (
+        "set --api-key or --no-gateway, not both; the key is the gateway's"
+        in capsys.readouterr().err
+    )

@@ -52,8 +52,8 @@ class Report:
 
     def differences(self) -> list[str]:
         return [
-            f"{row.cell.scenario}, {row.cell.num_streams} at once, {row.cell.variant}: "
-            f"{row.num_different} answers differ from the baseline's first"
+            f"{row.cell.scenario}, concurrency {row.cell.num_streams}, {row.cell.variant}: "
+            f"{row.num_different} outputs differ from the baseline's first"
             for row in self.rows
             if row.num_different
         ]

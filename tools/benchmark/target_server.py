@@ -41,7 +41,7 @@ class ServedDrafters:
         """Raise TandemError if requests can't choose this drafter."""
         if name not in self.kinds:
             raise TandemError(
-                f"--drafter {name}: {self.server} does not have it; it has {', '.join(self.kinds)}"
+                f"--drafter must be one of {', '.join(self.kinds)} for {self.server}; got {name}"
             )
 
 
@@ -67,8 +67,8 @@ def served_drafters(target: Deployment | TargetServer) -> ServedDrafters:
         )
     except KeyError as error:
         raise TandemError(
-            f"entry '{entry.name}' at {target.url} has no parameter {error}, as Tandem's entries "
-            "have; name one of these with --model"
+            f"entry '{entry.name}' at {target.url} isn't one of Tandem's: it has no parameter "
+            f"{error}; set --model to one that is"
         ) from error
 
 

@@ -98,9 +98,9 @@ def variants_of(
         variants[variant] = None
     if len(variants) == 1:
         raise TandemError(
-            f"nothing to compare with drafter '{CONTROL.drafter}': say --drafter "
-            f"{_drafters(samples=True)}, or {_drafters(samples=False)} with a --num-draft-tokens "
-            "that is not auto"
+            f"nothing to compare with drafter '{CONTROL.drafter}'; set --drafter to "
+            f"{_drafters(samples=True)}, or to {_drafters(samples=False)} with a "
+            "--num-draft-tokens other than auto"
         )
     return [*variants]
 

@@ -181,7 +181,7 @@ class Client(AbstractContextManager["Client"]):
                 raise self._failure(error) from error
             raise self._no_entry(f"no entry '{name}'") from error
         if not _takes_text(config):
-            raise self._no_entry(f"'{name}' takes no text, so it is not an entry")
+            raise self._no_entry(f"'{name}' isn't an entry: it has no text input")
         parameters = {name: value.string_value for name, value in config.parameters.items()}
         if "stream_model" in parameters:
             parameters = dict(self.entry(parameters["stream_model"]).parameters)
@@ -266,9 +266,9 @@ class Client(AbstractContextManager["Client"]):
             if not alive:
                 host, _, port = self._url.rpartition(":")
                 if service := pages.http_service(host, int(port)):
-                    right = f"use the gRPC port, as in --url {host}:8001"
+                    right = f"set --url to the gRPC port, such as {host}:8001"
                     return TandemError(f"{self._url} is {service}; {right}")
-                return TandemError(f"no server answers at {self._url}; start one with: tandem up")
+                return TandemError(f"no server responds at {self._url}; start one with: tandem up")
         return TandemError(" ".join(error.message().split()))
 
 

@@ -81,8 +81,8 @@ def _lines(path: Path) -> list[tuple[int, str]]:
     except OSError as error:
         raise TandemError(f"{path}: {error.strerror}") from error
     except UnicodeDecodeError as error:
-        raise TandemError(f"{path}: not UTF-8 text") from error
+        raise TandemError(f"can't read {path}: it isn't UTF-8") from error
     found = [(number, line) for number, line in enumerate(lines, start=1) if line.strip()]
     if not found:
-        raise TandemError(f"{path}: is empty")
+        raise TandemError(f"{path} is empty")
     return found

@@ -54,18 +54,18 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     server.add_argument(
         "--model",
         metavar="NAME",
-        help=f"The entry of that server to ask; needs --url (default: {MODEL}).",
+        help=f"The entry of that server to call; needs --url (default: {MODEL}).",
     )
     prompts = parser.add_argument_group("prompts")
-    add_prompts(prompts, "one per line, or JSONL, in which each `kind` is a scenario")
+    add_prompts(prompts, "one per line, or JSONL with one scenario per `kind`")
     add_count(prompts, "--limit", "The number of prompts per scenario", 8)
-    add_count(prompts, "--max-tokens", "The maximum number of tokens per answer", 128)
+    add_count(prompts, "--max-tokens", "The maximum number of output tokens", 128)
     prompts.add_argument(
         "--input-tokens",
         type=several(at_least(1)),
         default=(),
         metavar="N,N",
-        help="Token counts of random prompts, one scenario each, instead of the demo's prompts.",
+        help="Use random prompts with these token counts, one scenario each.",
     )
     sampling = parser.add_argument_group("sampling")
     sampling.add_argument(
@@ -74,8 +74,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add_count(
         sampling,
         "--seed",
-        "The seed of sampled answers (default: 1; with --use-draft-logits none, because a seed "
-        "turns drafting ahead off there).",
+        "The seed for sampling (default: 1, or none with --use-draft-logits, where a seed "
+        "would disable drafting ahead).",
         least=0,
     )
     sampling.add_argument(
@@ -84,16 +84,16 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="Accept draft tokens by probability instead of comparing ids.",
     )
     measurement = parser.add_argument_group("measurement")
-    add_count(measurement, "--repetitions", "The number of answers to each prompt", 5)
+    add_count(measurement, "--repetitions", "The number of measured requests per prompt", 5)
     add_count(
         measurement,
         "--streamed",
-        "The number of further answers to each prompt that are streamed, to measure latencies",
+        "The number of streamed requests per prompt, to measure latency",
         1,
         least=0,
     )
     parser.add_argument_group("output").add_argument(
-        "--json", type=Path, metavar="FILE", help="The file to write all statistics to."
+        "--json", type=Path, metavar="FILE", help="Write all statistics to this JSON file."
     )
     variants = parser.add_argument_group("what to compare")
     variants.add_argument(
@@ -115,14 +115,14 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         type=several(at_least(1)),
         default=(None,),
         metavar="N,N",
-        help="The longest n-grams that prompt lookup searches for (default: as served).",
+        help="The longest n-grams for prompt lookup to match (default: as served).",
     )
     variants.add_argument(
         "--draft-ahead",
         type=several(draft_ahead),
         default=(None,),
         metavar="NAME,NAME",
-        help="Whether a draft model drafts for the next round while the target verifies: "
+        help="Whether the draft model drafts the next round while the target verifies: "
         f"{', '.join(DRAFT_AHEAD)} (default: as served).",
     )
     parser.add_argument_group("load").add_argument(
@@ -141,14 +141,14 @@ def several(read: Callable[[str], Item]) -> Callable[[str], tuple[Item, ...]]:
 
 def draft_ahead(text: str) -> str:
     if text not in DRAFT_AHEAD:
-        raise argparse.ArgumentTypeError(f"'{text}' given, must be {', '.join(DRAFT_AHEAD)}")
+        raise argparse.ArgumentTypeError(f"must be one of {', '.join(DRAFT_AHEAD)}; got {text!r}")
     return text
 
 
 def run(options: argparse.Namespace) -> int:
     folder = options.json.absolute().parent if options.json else None
     if folder is not None and not folder.is_dir():
-        raise TandemError(f"cannot write {options.json}: no folder {folder}")
+        raise TandemError(f"can't write {options.json}: no folder {folder}")
     target = planned_of(options) or TargetServer(options.url, options.model or MODEL)
     scenarios = scenarios_of_lengths(options.input_tokens, options.limit)
     if options.prompts or not scenarios:
@@ -188,7 +188,9 @@ def chosen_variants(served: ServedDrafters, options: argparse.Namespace) -> list
     Raises TandemError if the server can't run one of them.
     """
     if CONTROL.drafter not in served.kinds:
-        raise TandemError("the target drafts by itself, so no request can be the baseline")
+        raise TandemError(
+            "the target drafts inside the engine, so there is no baseline to compare with"
+        )
     for name in options.drafter:
         served.check(name)
     own = [served.default, *(name for name in served.kinds if name != served.default)]
@@ -199,8 +201,8 @@ def chosen_variants(served: ServedDrafters, options: argparse.Namespace) -> list
     for length in options.num_draft_tokens:
         if length and length > most:
             raise TandemError(
-                f"--num-draft-tokens {length}: {served.server} verifies {most} draft tokens per "
-                f"round; give {most} or less"
+                f"--num-draft-tokens must be at most {most}, the maximum of {served.server}; "
+                f"got {length}"
             )
     return variants_of(
         [served.kinds[name] for name in options.drafter or drafting[:1]],
@@ -214,7 +216,7 @@ def chosen_variants(served: ServedDrafters, options: argparse.Namespace) -> list
 def measure(target: Deployment | TargetServer, plan: LoadPlan) -> Report:
     with target_server(target) as server:
         if plan.streamed and not server.streams:
-            print(f"tandem: '{server.entry}' doesn't stream: no latencies", file=sys.stderr)
+            print(f"tandem: no latencies: '{server.entry}' doesn't stream", file=sys.stderr)
             plan = replace(plan, streamed=0)
         with Progress(
             TextColumn("{task.description}"),

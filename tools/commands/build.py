@@ -32,7 +32,7 @@ def run(options: argparse.Namespace) -> int:
     path = chosen_profile(options)
     profile, engines = engines_to_plan(path)
     if not engines:
-        raise TandemError(f"{path}: nothing to build; no engine is of kind 'tensorrtllm'")
+        raise TandemError(f"{path} has no engine of kind 'tensorrtllm' to build")
     here = {name: engine for name, engine in engines.items() if engine.checkpoint.is_dir()}
     if here == engines:
         engines = here = trt_engines(deployment.load(path).profile)
@@ -41,7 +41,9 @@ def run(options: argparse.Namespace) -> int:
     ]
     for name in engines.keys() - here.keys():
         folder = engines[name].checkpoint
-        print(f"{name}: no folder {folder} here; assuming a {UNSEEN} that fits", file=sys.stderr)
+        print(
+            f"{name}: no folder {folder} here; not checking that its {UNSEEN} fits", file=sys.stderr
+        )
     for line in (*check_memory(here), *check_steps(engines, profile.admission.max_requests)):
         print(line, file=sys.stderr)
     print(script(steps), end="")
@@ -58,8 +60,8 @@ def check_steps(engines: Mapping[str, TensorRTLLMDraft], max_requests: int) -> I
             continue
         room = engine.build.max_num_tokens // max_requests
         line = (
-            f"{name}: max_num_tokens {engine.build.max_num_tokens} leaves {room} tokens for each "
-            f"of {max_requests} requests in one step; a longer context loses draft tokens"
+            f"{name}: max_num_tokens {engine.build.max_num_tokens} leaves {room} tokens per step "
+            f"for each of {max_requests} requests; longer contexts get fewer draft tokens"
         )
         if room <= engine.max_draft_len:
             raise TandemError(f"{line}; raise max_num_tokens or lower admission.max_requests")

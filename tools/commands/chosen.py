@@ -20,13 +20,13 @@ def add_deployment(group: Options) -> None:
     group.add_argument(
         "--target",
         metavar="MODEL",
-        help="The model to deploy instead of a profile: a folder, OWNER/NAME[@REVISION] on the "
-        "Hugging Face Hub, or a GGUF file.",
+        help="The target, instead of a profile: a folder, OWNER/NAME[@REVISION] on the Hugging "
+        "Face Hub, or a GGUF file.",
     )
     group.add_argument(
         "--draft",
         metavar="MODEL",
-        help="The smaller model that drafts for it (default: prompt lookup drafts).",
+        help="The draft model (default: none; prompt lookup is used).",
     )
 
 
@@ -37,10 +37,10 @@ def chosen_deployment(options: argparse.Namespace, *, here: bool = True) -> Depl
     """
     if options.target is None:
         if options.draft is not None:
-            raise TandemError("--draft needs --target, the model that it drafts for")
+            raise TandemError("--draft needs --target; set both")
         return deployment.load(chosen_profile(options))
     if options.profile is not None:
-        raise TandemError("--profile and --target exclude each other")
+        raise TandemError("set --profile or --target, not both")
     sources: dict[Job, ModelSource] = {}
     described: dict[Job, Description] = {}
     for job in JOBS:
@@ -82,7 +82,7 @@ def planned_of(options: argparse.Namespace) -> Deployment | None:
     """Return the deployment to serve, or None if --url names a running server."""
     for name in ("profile", "target"):
         if options.url and getattr(options, name):
-            raise TandemError(f"--url and --{name} exclude each other")
+            raise TandemError(f"set --url or --{name}, not both")
     if getattr(options, "model", None) and not options.url:
-        raise TandemError("--model needs --url: without it, the entry is the one that streams")
+        raise TandemError("--model needs --url; set both")
     return None if options.url else chosen_deployment(options)

@@ -19,10 +19,10 @@ def read(arguments: Sequence[str]) -> Callable[[], int]:
     name, *rest = arguments
     if name.startswith("-"):
         raise TandemError(
-            f"'{name}' must come after the command: tandem COMMAND {name}; see tandem --help"
+            f"'{name}' must follow the command: tandem COMMAND {name}; see tandem --help"
         )
     if name not in VERBS:
-        raise TandemError(f"no command '{name}'; {suggestion(name, VERBS)}")
+        raise TandemError(f"command '{name}' isn't known; {suggestion(name, VERBS)}")
     module = import_module(f".{name}", __package__)
     parser = parser_of(name)
     module.add_options(parser)

@@ -49,8 +49,8 @@ class PromptComparison:
                 place = len(os.path.commonprefix([wanted, answer.text]))  # noqa: RUF071  texts, not paths
                 here, there = (text[place : place + 20] for text in (wanted, answer.text))
                 return (
-                    f"{self.prompt.id}: character {place}: {CONTROL} says {here!r}, "
-                    f"another answer {there!r}"
+                    f"{self.prompt.id}: outputs differ at character {place}: {CONTROL} has "
+                    f"{here!r}, another drafter {there!r}"
                 )
         return None
 
@@ -127,7 +127,7 @@ class DemoRunner:
         streamed, inputs = Answer(), inputs_for(prompt.text, MAX_TOKENS, {})
         show(self._client, self._model, inputs, streamed, self._console)
         control, speculative = [], [streamed]
-        with Console(stderr=True).status("timing it"):
+        with Console(stderr=True).status("measuring"):
             for _ in range(REPEATS):
                 control.append(self._answer(prompt, CONTROL))
                 speculative.append(self._answer(prompt, None))
@@ -144,14 +144,14 @@ def report(comparisons: Sequence[PromptComparison], drafter: str, console: Conso
     console.print()
     console.print(_table(comparisons, drafter))
     console.print(
-        f"Greedy, {MAX_TOKENS} tokens at most; times are medians of {REPEATS} answers.",
+        f"Greedy, up to {MAX_TOKENS} tokens; times are medians of {REPEATS} requests.",
         style="dim",
         highlight=False,
     )
     console.print(where_the_time_went(comparisons, drafter), style="dim", highlight=False)
     if coloured(console):
         style = STYLES["accepted"]
-        console.print(f"In the texts: [{style}]accepted draft tokens[/], the target's own.")
+        console.print(f"Colors: [{style}]accepted draft tokens[/], the target's own tokens.")
     differences = [c.difference for c in comparisons if c.difference is not None]
     for difference in differences:
         console.print(f"different: {difference}", style="red", markup=False, highlight=False)
@@ -167,16 +167,16 @@ def where_the_time_went(comparisons: Sequence[PromptComparison], drafter: str) -
     answers = [a for c in comparisons for a in c.speculative[1:] if a.statistics]
     rounds = sum(answer.totals.num_rounds for answer in answers)
     if not rounds:
-        return "No round was drafted."
+        return "No round had draft tokens."
     whole = 1000 * sum(answer.seconds for answer in answers) / rounds
     target, draft = (
         1000 * sum((answer.statistics or {})[f"{name}_seconds"] for answer in answers) / rounds
         for name in ("target", "draft")
     )
     return (
-        f"A round of {drafter} took {whole:.1f} ms: {target:.1f} in the target, {draft:.1f} in "
-        f"the draft,\n{max(whole - target - draft, 0):.1f} in Triton and the loop, which matters "
-        "less the longer the engines take."
+        f"A round with {drafter} took {whole:.1f} ms: {target:.1f} in the target, {draft:.1f} in "
+        f"the draft,\nand {max(whole - target - draft, 0):.1f} in Triton and the loop, which "
+        "matters less with larger engines."
     )
 
 

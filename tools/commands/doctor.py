@@ -27,7 +27,7 @@ GLIBC = (2, 35)
 MEMORY_MB = 1536  # the embedded profile's bound
 SHARED_MEMORY_MB = 64  # a megabyte per model, and space for tensors
 INSTALL = extras.install("embedded")
-GGUF = f"GGUF files need it: {extras.install('gguf')}"
+GGUF = f"only for GGUF files: {extras.install('gguf')}"
 FIXES = {
     "gguf": GGUF,
     "accelerate": GGUF,
@@ -109,7 +109,7 @@ def _triton() -> Finding:
     source = f"{WHEEL} {install.wheel}" if install.wheel else str(install.binary)
     found = f"{install.version} ({source})"
     linked = install.stub_python
-    fix = f"its Python models run on Python {linked}: use that one, not {PYTHON}"
+    fix = f"its Python models need Python {linked}; use it instead of {PYTHON}"
     return Finding("Triton", found, linked == PYTHON, fix)
 
 
@@ -134,7 +134,7 @@ def examine_port(name: str, port: int) -> Finding:
     try:
         claim_ports(Ports(http=port, grpc=0, metrics=0), LOOPBACK)
     except TandemError:
-        fix = f"tandem up --{name}-port 0 picks a free one"
+        fix = f"use another port; --{name}-port 0 picks a free one"
         return Finding(f"{name} port", f"{port} is taken", good=None, fix=fix)
     return Finding(f"{name} port", f"{port} is free", good=True)
 
@@ -142,11 +142,11 @@ def examine_port(name: str, port: int) -> Finding:
 def _gpu() -> Finding:
     smi = shutil.which("nvidia-smi")
     if smi is None:
-        return Finding("GPU", "none", good=None, fix="engines run on the CPU")
+        return Finding("GPU", "none", good=None, fix="engines will run on the CPU")
     listed = subprocess.run([smi, "-L"], capture_output=True, text=True, check=False)
     if listed.returncode != 0:
         found = " ".join(listed.stdout.split()) or "nvidia-smi fails"
         return Finding("GPU", found, good=None, fix="fix the driver, or serve on the CPU")
     gpu = listed.stdout.strip().splitlines()[0]
-    fix = "this torch does not see it; install a CUDA build of torch"
+    fix = "PyTorch doesn't see it; install a CUDA build of torch"
     return Finding("GPU", gpu, good=True if count_gpus() else None, fix=fix)

@@ -26,14 +26,13 @@ def add_access(parser: Options) -> None:
         "--api-key",
         metavar="KEY",
         default=os.environ.get(KEY_VARIABLE) or None,
-        help="Accept only requests with this bearer token at the gateway (default: "
-        f"${KEY_VARIABLE}).",
+        help=f"Require this API key (bearer token) at the gateway (default: ${KEY_VARIABLE}).",
     )
     parser.add_argument(
         "--open-objects",
         action="store_true",
-        help="Allow properties that a JSON schema doesn't declare, unless the schema or the "
-        "request says otherwise.",
+        help="By default, allow properties that a JSON schema doesn't declare; schemas and "
+        "requests can override it.",
     )
 
 
@@ -53,15 +52,15 @@ def listening(address: str, number: int, option: str) -> socket.socket:
         from tandem.gateway.server import listen  # noqa: PLC0415  an extra
     except ModuleNotFoundError as error:
         raise TandemError(
-            f"the gateway needs the package {error.name}: {extras.install('gateway')}; "
-            "or start tandem up with --no-gateway"
+            f"the gateway needs the package {error.name}; {extras.install('gateway')}, "
+            "or use --no-gateway"
         ) from error
     try:
         return listen(address, number)
     except OSError as error:
         raise TandemError(
-            f"cannot listen on {address}:{number}: {error.strerror}; choose another {option} "
-            "(or --address)"
+            f"can't listen on {address}:{number}: {error.strerror}; set another {option} or "
+            "--address"
         ) from error
 
 

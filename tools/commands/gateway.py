@@ -15,7 +15,7 @@ from tandem.tools.triton.server import LOOPBACK
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     serves = parser.add_argument_group("what to serve")
-    add_url(serves, "Triton's gRPC endpoint (default: %(default)s).", "127.0.0.1:8001")
+    add_url(serves, "HOST:PORT of Triton's gRPC endpoint (default: %(default)s).", "127.0.0.1:8001")
     serves.add_argument(
         "--tokenizer",
         type=Path,
@@ -27,7 +27,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--chat-template",
         type=Path,
         metavar="FILE",
-        help="A chat template to use instead of the tokenizer's own.",
+        help="A chat template to use instead of the tokenizer's.",
     )
     listens = parser.add_argument_group("addresses")
     listens.add_argument(
@@ -47,14 +47,14 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="URL",
-        help="An origin whose pages may call the gateway; can be repeated.",
+        help="Allow cross-origin requests from this origin (CORS); can be repeated.",
     )
     admits.add_argument(
         "--max-body-mb",
         type=at_least(1),
         default=GatewaySettings.max_body_bytes // MEGABYTE,
         metavar="MB",
-        help="The largest request (default: %(default)s).",
+        help="The maximum size of a request body, in MB (default: %(default)s).",
     )
 
 

@@ -27,32 +27,30 @@ GROUPS: Mapping[str, Mapping[Tensor, str]] = {
     "drafts": {
         tensors.DRAFTER: f"The drafter: {drafter_names(control=True)}.",
         tensors.NUM_DRAFT_TOKENS: "The number of draft tokens per round, or auto.",
-        tensors.DRAFT_AHEAD: "Draft for the next round while the target verifies: "
+        tensors.DRAFT_AHEAD: "Draft the next round while the target verifies: "
         f"{', '.join(DRAFT_AHEAD)}.",
-        tensors.PROMPT_LOOKUP_NUM_TOKENS: "The number of draft tokens per round if prompt lookup "
-        "finds them.",
-        tensors.MAX_MATCHING_NGRAM_SIZE: "The longest n-gram that prompt lookup searches for.",
-        tensors.LOOKUP_POOL: "The lookup pool: prompt lookup also copies from its answers, and "
-        "this answer joins it.",
+        tensors.PROMPT_LOOKUP_NUM_TOKENS: "The number of draft tokens per round of prompt lookup.",
+        tensors.MAX_MATCHING_NGRAM_SIZE: "The longest n-gram for prompt lookup to match.",
+        tensors.LOOKUP_POOL: "The lookup pool: prompt lookup also copies from its outputs, and "
+        "this output is added.",
         tensors.USE_DRAFT_LOGITS: "Accept draft tokens by probability instead of comparing ids.",
-        tensors.DRAFT_ACCEPTANCE_THRESHOLD: "Accept draft tokens that the target finds at least "
-        "this likely. This changes the distribution.",
+        tensors.DRAFT_ACCEPTANCE_THRESHOLD: "Accept every draft token to which the target gives at "
+        "least this probability. Lossy.",
     },
     "sampling": {
         tensors.TEMPERATURE: "The temperature; 0 is greedy.",
-        tensors.TOP_K: "Sample among the k most likely tokens.",
-        tensors.TOP_P: "Sample among the most likely tokens that together reach this probability.",
-        tensors.MIN_P: "Sample among the tokens at least this many times as likely as the most "
-        "likely one.",
-        tensors.SEED: "The seed; the same one repeats a sampled text.",
-        tensors.REPETITION_PENALTY: "Discourage used tokens; above 1 has an effect.",
-        tensors.PRESENCE_PENALTY: "Subtract this once from used tokens.",
-        tensors.FREQUENCY_PENALTY: "Subtract this for every use of a token.",
+        tensors.TOP_K: "Sample from the k most likely tokens.",
+        tensors.TOP_P: "Sample from the most likely tokens whose probabilities add up to this.",
+        tensors.MIN_P: "Exclude tokens less likely than this fraction of the most likely one.",
+        tensors.SEED: "The seed for sampling; the same seed gives the same output.",
+        tensors.REPETITION_PENALTY: "Penalize tokens that already occurred; 1 is no penalty.",
+        tensors.PRESENCE_PENALTY: "Subtract this from the logits of tokens that already occurred.",
+        tensors.FREQUENCY_PENALTY: "Subtract this from a token's logit for each time it occurred.",
     },
     "text": {
         tensors.LORA_NAME: "The LoRA adapter of the target.",
-        tensors.MIN_TOKENS: "The shortest answer, in tokens.",
-        tensors.STOP_WORDS: "End the answer before this text; can be repeated.",
+        tensors.MIN_TOKENS: "The minimum number of output tokens.",
+        tensors.STOP_WORDS: "End the output before this text; can be repeated.",
         tensors.BAD_WORDS: "Never generate this text; can be repeated.",
     },
 }
@@ -60,11 +58,11 @@ STANDARD_INPUT = "-"
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("prompt", help="The text to continue; - reads standard input.")
+    parser.add_argument("prompt", help="The prompt; - reads standard input.")
     server = parser.add_argument_group("server")
     add_url(server, "The server's gRPC port (default: %(default)s).", URL)
     server.add_argument(
-        "--model", metavar="NAME", default=MODEL, help="The entry to ask (default: %(default)s)."
+        "--model", metavar="NAME", default=MODEL, help="The entry to call (default: %(default)s)."
     )
     groups = {
         name: parser.add_argument_group(name) for name in ("text", "sampling", "drafts", "output")
@@ -74,7 +72,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         type=_whole_number(tensors.MAX_TOKENS),
         default=128,
         metavar="N",
-        help="The longest answer, in tokens (default: %(default)s).",
+        help="The maximum number of output tokens (default: %(default)s).",
     )
     for group, inputs in GROUPS.items():
         for tensor, text in inputs.items():
@@ -84,12 +82,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     guides.add_argument(
         "--json-schema",
         metavar="FILE",
-        help="Answer in JSON that fits the schema in this file; - reads standard input.",
+        help="Generate JSON that fits the schema in this file; - reads standard input.",
     )
     guides.add_argument(
         "--regex",
         metavar="TEXT",
-        help="Answer with text that matches this regular expression in full.",
+        help="Generate text that matches this whole regular expression.",
     )
     groups["drafts"].add_argument(
         "--prediction",
@@ -119,7 +117,9 @@ def run(options: argparse.Namespace) -> int:
         print(f"warning: {warning}", file=sys.stderr)
     if options.explain and statistics:
         if ENGINE.name in statistics["by_drafter"]:
-            print("the target drafts by itself and doesn't report its rounds", file=sys.stderr)
+            print(
+                "the target drafts inside the engine and doesn't report its rounds", file=sys.stderr
+            )
         else:
             Console(stderr=True).print(explanation(statistics))
     return status
@@ -156,11 +156,11 @@ def _schema(path: str) -> str:
         text = raw.decode()
         json.loads(text)
     except OSError as error:
-        raise TandemError(f"--json-schema: cannot read {where}: {error.strerror}") from error
+        raise TandemError(f"--json-schema: can't read {where}: {error.strerror}") from error
     except RecursionError as error:
-        raise TandemError(f"--json-schema: {where} nests too deep") from error
+        raise TandemError(f"--json-schema: {where} is nested too deep") from error
     except ValueError as error:
-        raise TandemError(f"--json-schema: {where} is not JSON: {error}") from error
+        raise TandemError(f"--json-schema: {where} isn't JSON: {error}") from error
     return text
 
 
@@ -169,7 +169,7 @@ def _prompt(options: argparse.Namespace) -> str:
     if options.prompt != STANDARD_INPUT:
         return str(options.prompt)
     if options.json_schema == STANDARD_INPUT:
-        raise TandemError("the prompt and --json-schema cannot both be read from standard input")
+        raise TandemError("set the prompt or --json-schema to -, not both")
     return sys.stdin.buffer.read().decode(errors="surrogateescape")
 
 
@@ -194,10 +194,10 @@ def _whole_number(tensor: Tensor) -> Callable[[str], int]:
         try:
             number = int(text)
         except ValueError:
-            raise argparse.ArgumentTypeError(f"{text!r} is not a whole number") from None
+            raise argparse.ArgumentTypeError(f"must be a whole number; got {text!r}") from None
         if not bounds.min <= number <= bounds.max:
-            bound = f"{bounds.min}..{bounds.max}"
-            raise argparse.ArgumentTypeError(f"{number} does not lie in {bound}")
+            bound = f"between {bounds.min} and {bounds.max}"
+            raise argparse.ArgumentTypeError(f"must be {bound}; got {number}")
         return number
 
     return read

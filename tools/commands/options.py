@@ -41,7 +41,7 @@ class Parser(argparse.ArgumentParser):
         for word in unknown:
             name = word.partition("=")[0].removeprefix("--")
             if near := difflib.get_close_matches(name, known, n=1):
-                raise TandemError(f"no option '--{name}'; did you mean '--{near[0]}'?")
+                raise TandemError(f"option '--{name}' isn't known; did you mean '--{near[0]}'?")
         if unknown:
             self.error(f"unrecognized arguments: {' '.join(unknown)}")
         return options
@@ -70,9 +70,11 @@ def grpc_url(text: str) -> str:
     host, _, number = rest.rstrip("/").rpartition(":")
     right = f"{host or rest.rstrip('/')}:{number if host else 8001}"
     if mark:
-        raise argparse.ArgumentTypeError(f"the gRPC port has no {scheme}://; say --url {right}")
+        raise argparse.ArgumentTypeError(
+            f"must be HOST:PORT, without {scheme}://; use --url {right}"
+        )
     if not host or not number.isdecimal() or "/" in text:
-        raise argparse.ArgumentTypeError(f"{text!r} is not HOST:PORT, such as 127.0.0.1:8001")
+        raise argparse.ArgumentTypeError(f"must be HOST:PORT, such as 127.0.0.1:8001; got {text!r}")
     return text
 
 
@@ -87,7 +89,7 @@ def write_json(path: Path, content: object, *, indent: int = 2) -> None:
     try:
         path.write_text(json.dumps(content, indent=indent) + "\n")
     except OSError as error:
-        raise TandemError(f"cannot write {path}: {error.strerror}") from error
+        raise TandemError(f"can't write {path}: {error.strerror}") from error
 
 
 def drafter_names(*, control: bool = False) -> str:
@@ -102,7 +104,9 @@ def at_least(least: int) -> Callable[[str], int]:
 
     def read(text: str) -> int:
         if not text.isdecimal() or int(text) < least:
-            raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least {least}")
+            raise argparse.ArgumentTypeError(
+                f"must be a whole number of at least {least}; got {text!r}"
+            )
         return int(text)
 
     return read
@@ -110,7 +114,7 @@ def at_least(least: int) -> Callable[[str], int]:
 
 def port(text: str) -> int:
     if not text.isdecimal() or int(text) > 65535:
-        raise argparse.ArgumentTypeError(f"{text} is not a port (0 picks a free one)")
+        raise argparse.ArgumentTypeError(f"must be a port number, or 0 for a free one; got {text}")
     return int(text)
 
 
@@ -137,9 +141,9 @@ def add_prompts(group: Options, text: str = "one per line, or JSONL") -> None:
 
 def prompts_file(given: Path | None) -> Path:
     if given is not None and not given.is_file():
-        raise TandemError(f"--prompts {given}: no such file")
+        raise TandemError(f"can't read --prompts {given}: no such file")
     if not (given or PROMPTS).is_file():
-        raise TandemError(f"no prompts in {PROMPTS}; add --prompts FILE")
+        raise TandemError(f"no prompts in {PROMPTS}; set --prompts to a file")
     return given or PROMPTS
 
 
@@ -150,7 +154,7 @@ def add_profile(parser: Options, text: str = PROFILE_HELP) -> None:
     parser.add_argument("--profile", type=Path, metavar="FILE|NAME", help=text)
 
 
-ASKS = "The gRPC port of a running server to ask, instead of starting one."
+ASKS = "HOST:PORT of a running server's gRPC endpoint, instead of starting a server."
 
 
 def add_url(parser: Options, text: str = ASKS, default: str | None = None) -> None:
@@ -159,7 +163,7 @@ def add_url(parser: Options, text: str = ASKS, default: str | None = None) -> No
 
 def chosen_profile(options: argparse.Namespace) -> Path:
     if options.profile is None and not EMBEDDED.is_file():
-        raise TandemError(f"no {EMBEDDED}; name a profile with --profile FILE")
+        raise TandemError(f"no {EMBEDDED} here; set --profile to a file")
     return named_profile(options.profile) if options.profile else EMBEDDED
 
 
@@ -170,4 +174,4 @@ def named_profile(given: Path) -> Path:
     shipped = sorted(path.stem for path in PROFILES.glob("*.yaml"))
     if given.name in shipped:
         return PROFILES / f"{given.name}.yaml"
-    raise TandemError(f"no profile '{given.name}'; {suggestion(given.name, shipped)}")
+    raise TandemError(f"profile '{given.name}' isn't known; {suggestion(given.name, shipped)}")

@@ -50,12 +50,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--entry",
         action="append",
         metavar="NAME",
-        help="The entry to ask; can be repeated (default: bls, then bls_stream).",
+        help="The entry to call; can be repeated (default: bls, then bls_stream).",
     )
     requests = parser.add_argument_group("requests")
     add_prompts(requests)
     add_count(requests, "--limit", "The number of prompts", 8)
-    add_count(requests, "--max-tokens", "The maximum number of tokens per answer", 128)
+    add_count(requests, "--max-tokens", "The maximum number of output tokens", 128)
     requests.add_argument(
         "--drafter",
         metavar="NAME",
@@ -75,18 +75,18 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         metavar="N[:N[:N]]",
         help="The number of concurrent requests, or begin:end:step (default: %(default)s).",
     )
-    add_count(load, "--requests", "The number of requests to measure at each concurrency", 32)
+    add_count(load, "--requests", "The number of measured requests per concurrency", 32)
     parser.add_argument_group("output").add_argument(
-        "--folder", type=Path, metavar="DIR", help="The folder to keep requests and results in."
+        "--folder", type=Path, metavar="DIR", help="The folder for requests and results."
     )
     parser.add_argument(
-        "more", nargs="*", metavar="-- OPTION", help="Options for perf_analyzer itself."
+        "more", nargs="*", metavar="-- OPTION", help="Options to pass to perf_analyzer."
     )
 
 
 def concurrency(text: str) -> str:
     if not RANGE.fullmatch(text):
-        raise argparse.ArgumentTypeError(f"{text!r} is neither a number nor begin:end:step")
+        raise argparse.ArgumentTypeError(f"must be a number or begin:end:step; got {text!r}")
     return text
 
 
@@ -129,7 +129,7 @@ def chosen_entries(wanted: Sequence[str] | None, planned: Deployment | None) -> 
         streams = {entry.name: entry.kind == "stream" for entry in own}
     for name in wanted or ():
         if planned and name not in streams:
-            raise TandemError(f"no entry '{name}'; the profile has {', '.join(streams)}")
+            raise TandemError(f"entry '{name}' isn't known; choose one of: {', '.join(streams)}")
     return {name: streams.get(name, False) for name in wanted or streams}
 
 
@@ -183,5 +183,5 @@ def write_requests(requests: Sequence[Inputs], path: Path) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise TandemError(f"cannot create {path.parent}: {error.strerror}") from error
+        raise TandemError(f"can't create {path.parent}: {error.strerror}") from error
     write_json(path, {"data": rows}, indent=1)

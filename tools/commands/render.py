@@ -19,7 +19,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         type=Path,
         metavar="DIR",
         required=True,
-        help="The folder to write: new, empty, or rendered before.",
+        help="The output folder: new, empty, or from an earlier render.",
     )
 
 
@@ -30,6 +30,6 @@ def run(options: argparse.Namespace) -> int:
     print(f"{options.output}: {', '.join(names)}")
     if planned.draft_tokenizer:
         print("Drafts are translated through the text, because the vocabularies differ.")
-    print("To serve it, run this on a machine with Triton:")
+    print("To serve it on a machine with Triton, run:")
     print(shlex.join(["sh", str(options.output.absolute() / SCRIPT)]))
     return 0

@@ -18,13 +18,13 @@ from tandem.tools.triton.serving import serving
 
 SAMPLING = (
     (tensors.TEMPERATURE, float, "The temperature; 0 is greedy."),
-    (tensors.TOP_K, int, "Sample among the k most likely tokens."),
+    (tensors.TOP_K, int, "Sample from the k most likely tokens."),
     (
         tensors.TOP_P,
         float,
-        "Sample among the most likely tokens that together reach this probability.",
+        "Sample from the most likely tokens whose probabilities add up to this.",
     ),
-    (tensors.RANDOM_SEED, int, "The seed; the same one repeats a sampled text."),
+    (tensors.RANDOM_SEED, int, "The seed for sampling; the same seed gives the same output."),
 )
 
 
@@ -44,9 +44,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--input-file",
         type=Path,
         metavar="FILE",
-        help=f"The file of prompts: one per line; in JSONL, under {' or '.join(PROMPT_KEYS)}.",
+        help=f"A file of prompts, one per line, or JSONL with {' or '.join(PROMPT_KEYS)}.",
     )
-    add_count(answers, "--max-output-len", "The longest answer, in tokens", 128)
+    add_count(answers, "--max-output-len", "The maximum number of output tokens", 128)
     sampling = parser.add_argument_group("sampling")
     for tensor, kind, text in SAMPLING:
         name = f"--{tensor.replace('_', '-')}"

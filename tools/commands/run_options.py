@@ -90,7 +90,7 @@ def add_drafting(parser: argparse.ArgumentParser) -> Options:
         nargs="+",
         metavar="LIST",
         help='Prompt lookup\'s "[prompt_lookup_num_tokens,max_matching_ngram_size,[devices]]", '
-        'such as "[10,2,[0]]". With both lists, the draft model is asked if lookup finds nothing.',
+        'such as "[10,2,[0]]". With both lists, the draft model drafts if lookup finds nothing.',
     )
     return group
 
@@ -102,28 +102,31 @@ def add_engines(parser: argparse.ArgumentParser, *, required: bool) -> None:
         type=Path,
         metavar="DIR",
         required=required,
-        help="The target: a Hugging Face checkpoint, or an engine that trtllm-build made.",
+        help="The target: a Hugging Face checkpoint, or a TensorRT engine from trtllm-build.",
     )
     engines.add_argument(
-        "--draft-engine-dir", type=Path, metavar="DIR", help="The draft, of the same two kinds."
+        "--draft-engine-dir",
+        type=Path,
+        metavar="DIR",
+        help="The draft model: a checkpoint or an engine.",
     )
     engines.add_argument(
         "--tokenizer-dir",
         type=Path,
         metavar="DIR",
-        help="The tokenizer of both (default: the target's; TensorRT engines have none).",
+        help="The tokenizer of both (default: the target's; required for TensorRT engines).",
     )
     engines.add_argument(
         "--kv-cache-free-gpu-memory-fraction",
         type=_fraction,
         metavar="X",
-        help="The share of free GPU memory for a TensorRT engine's KV cache.",
+        help="The fraction of free GPU memory for a TensorRT engine's KV cache.",
     )
-    fixed = parser.add_argument_group("options of NVIDIA's scripts with one valid value")
+    fixed = parser.add_argument_group("options of NVIDIA's scripts that have only one valid value")
     fixed.add_argument(
         "--kv-cache-enable-block-reuse",
         action="store_true",
-        help="Accepted without effect: block reuse is always on.",
+        help="No effect: block reuse is always on.",
     )
     fixed.add_argument(
         "--num-beams", type=int, default=1, choices=[1], metavar="N", help="Must be 1."
@@ -131,7 +134,7 @@ def add_engines(parser: argparse.ArgumentParser, *, required: bool) -> None:
     fixed.add_argument(
         "--output-generation-logits",
         action="store_true",
-        help="Accepted without effect: logits are sent if use_logits asks for them.",
+        help="No effect: logits are sent if use_logits is true.",
     )
 
 
@@ -180,11 +183,11 @@ def plan(options: argparse.Namespace, drafting: DraftingOptions) -> Deployment:
     on_torch = [name for name, section in engines.items() if section["kind"] == "torch"]
     named = sorted({number for name in on_torch for number in devices.get(name, ())})
     if named and not gpus:
-        print(f"tandem: PyTorch sees no GPU: the CPU is used for {named}", file=sys.stderr)
+        print(f"tandem: PyTorch sees no GPU; using the CPU for {named}", file=sys.stderr)
     if on_torch and fraction is not None:
         print(
-            "tandem: --kv-cache-free-gpu-memory-fraction has no effect: PyTorch engines count "
-            "their KV cache in tokens (kv_cache_tokens in a profile)",
+            "tandem: --kv-cache-free-gpu-memory-fraction has no effect on PyTorch engines; set "
+            "kv_cache_tokens in a profile instead",
             file=sys.stderr,
         )
     return planned
@@ -203,9 +206,9 @@ def _fraction(text: str) -> float:
     try:
         fraction = float(text)
     except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number") from None
+        raise argparse.ArgumentTypeError(f"must be a number; got {text!r}") from None
     if not 0 < fraction < 1:
-        raise argparse.ArgumentTypeError(f"{text} is not between 0 and 1")
+        raise argparse.ArgumentTypeError(f"must be between 0 and 1; got {text}")
     return fraction
 
 
@@ -213,12 +216,12 @@ def _check(drafting: DraftingOptions, target: EngineDir, draft: EngineDir | None
     """Check the strings against the engines and each other."""
     given, lookup = drafting.draft_target, drafting.prompt_lookup
     if given and not draft:
-        raise TandemError(f"{DRAFT_TARGET} needs --draft-engine-dir, the model that drafts")
+        raise TandemError(f"{DRAFT_TARGET} needs --draft-engine-dir, the draft model")
     if draft and not given:
         raise TandemError(f'--draft-engine-dir needs {DRAFT_TARGET}, as in "[4,[0],[0],False]"')
     if target.max_draft_len == 0 and drafting.drafter != CONTROL.name:
         raise TandemError(
-            f"{target.folder} verifies no drafts; build it with "
+            f"{target.folder} can't verify drafts; build it with "
             "--speculative_decoding_mode=draft_tokens_external --max_draft_len=10"
         )
     if given and draft:
@@ -233,21 +236,21 @@ def _check(drafting: DraftingOptions, target: EngineDir, draft: EngineDir | None
         _check_list(PROMPT_LOOKUP, lookup.prompt_lookup_num_tokens, lookup.devices, target)
         if lookup.devices != drafting.devices["target"]:
             raise TandemError(
-                f"{PROMPT_LOOKUP}: devices {lookup.devices} differ from the target devices "
-                f"{drafting.devices['target']} of {DRAFT_TARGET}; list the same ones"
+                f"{PROMPT_LOOKUP} must have the target devices of {DRAFT_TARGET}, "
+                f"{drafting.devices['target']}; got {lookup.devices}"
             )
 
 
 def _check_list(option: str, draft_len: int, devices: Devices, engine: EngineDir) -> None:
     if len(devices) != engine.tp_size:
         raise TandemError(
-            f"{option}: {len(devices)} devices {devices} for {engine.folder}, whose TP size is "
-            f"{engine.tp_size}; list {engine.tp_size}"
+            f"{option} must list {engine.tp_size} devices, the TP size of {engine.folder}; "
+            f"got {devices}"
         )
     if draft_len > engine.max_draft_len:
         raise TandemError(
-            f"{option}: {draft_len} draft tokens, but {engine.folder} verifies at most "
-            f"{engine.max_draft_len}; lower the number"
+            f"{option} must have at most {engine.max_draft_len} draft tokens, the maximum of "
+            f"{engine.folder}; got {draft_len}"
         )
 
 
@@ -257,7 +260,9 @@ def _section(
     """Return an engine's part of the profile; raise TandemError for a GPU that isn't there."""
     missing = [number for number in devices or () if gpus and number >= gpus]
     if missing:
-        raise TandemError(f"no GPU {missing[0]}: PyTorch sees {gpus} here, {list(range(gpus))}")
+        raise TandemError(
+            f"devices must be among {list(range(gpus))}, which PyTorch sees; got {missing[0]}"
+        )
     folder = str(engine.folder.absolute())
     if engine.kind == "torch":
         device = f"cuda:{devices[0]}" if devices and gpus else "auto"

@@ -54,8 +54,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help='The dataset: JSONL of {"id", "text", "summary"}, and optionally "stop" (default: '
         "docstrings).",
     )
-    add_count(dataset, "--limit", "The number of items to take from the start (default: all).")
-    add_count(dataset, "--max-output-len", "The longest answer, in tokens", 100)
+    add_count(dataset, "--limit", "The number of items to use, from the start (default: all).")
+    add_count(dataset, "--max-output-len", "The maximum number of output tokens", 100)
     server = parser.add_argument_group("server")
     add_profile(server)
     add_url(server)
@@ -63,7 +63,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--model",
         metavar="NAME",
         default=MODEL,
-        help="The entry of that server to ask (default: %(default)s).",
+        help="The entry of that server to call (default: %(default)s).",
     )
     run_options.add_engines(parser, required=False)
     run_options.add_drafting(parser).add_argument(
@@ -73,18 +73,18 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     columns = parser.add_argument_group("further columns")
     columns.add_argument(
-        "--test-hf", action="store_true", help="Add a column for the generate of transformers."
+        "--test-hf", action="store_true", help="Add a column for generate() of transformers."
     )
     columns.add_argument(
         "--hf-model-dir",
         type=Path,
         metavar="DIR",
-        help="The checkpoint of that column (default: the target's).",
+        help="The checkpoint for that column (default: the target's).",
     )
     columns.add_argument(
         "--test-trt-llm",
         action="store_true",
-        help="Accepted without effect: the served model is always tested.",
+        help="No effect: the served model is always tested.",
     )
     columns.add_argument(
         "--batch-size", type=int, default=1, choices=[1], metavar="N", help="Must be 1."
@@ -98,18 +98,18 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         type=float,
         default=15.0,  # the one in NVIDIA's documents
         metavar="PERCENT",
-        help="The minimum for every output against the reference (default: %(default)g).",
+        help="The minimum ROUGE-1 of every output against the reference (default: %(default)g).",
     )
     accuracy.add_argument(
         "--control-threshold",
         type=float,
         default=95.0,  # greedy texts differ only after two tokens with equal logits
         metavar="PERCENT",
-        help=f"The minimum for the drafter's outputs against the outputs of '{CONTROL}' (default: "
+        help=f"The minimum ROUGE-1 of the drafter's outputs against '{CONTROL}' (default: "
         "%(default)g).",
     )
     parser.add_argument_group("output").add_argument(
-        "--json", type=Path, metavar="FILE", help="The file to write statistics and texts to."
+        "--json", type=Path, metavar="FILE", help="Write statistics and outputs to this JSON file."
     )
 
 
@@ -142,7 +142,7 @@ def run(options: argparse.Namespace) -> int:
         return 0
     shortfalls = comparison.shortfalls(options.rouge1_threshold, options.control_threshold)
     for shortfall in shortfalls:
-        console.print(f"too low: {shortfall}", style="red", markup=False, highlight=False)
+        console.print(f"tandem: {shortfall}", style="red", markup=False, highlight=False)
     return int(bool(shortfalls))
 
 
@@ -157,14 +157,14 @@ def speculation_of(
         inputs[tensors.DRAFTER] = drafter
     if planned and CONTROL not in planned.drafters:
         raise TandemError(
-            "the target drafts by itself, so a request cannot have the control; serve a second "
-            "target that does not, and compare them by --url"
+            "the target drafts inside the engine, so there is no baseline to compare with; serve "
+            "a second target without it, and run summarize with each --url"
         )
     if planned and drafter is not None:
         served_drafters(planned).check(drafter)
     if inputs.get(tensors.DRAFTER) == CONTROL:
         raise TandemError(
-            f"nothing to compare with drafter '{CONTROL}'; say --drafter {drafter_names()}"
+            f"nothing to compare with drafter '{CONTROL}'; set --drafter to {drafter_names()}"
         )
     return inputs
 
@@ -199,9 +199,9 @@ def _read_drafting(options: argparse.Namespace) -> DraftingOptions:
     servers = [name for name in ("url", "profile", "engine_dir") if getattr(options, name)]
     if len(servers) > 1:
         named = " and ".join(f"--{name.replace('_', '-')}" for name in servers)
-        raise TandemError(f"{named} exclude each other")
+        raise TandemError(f"set only one of {named}")
     if options.draft_engine_dir and not options.engine_dir:
-        raise TandemError("--draft-engine-dir needs --engine-dir, the model that it drafts for")
+        raise TandemError("--draft-engine-dir needs --engine-dir; set both")
     return run_options.read_drafting(options)
 
 
@@ -210,7 +210,7 @@ def _plan(options: argparse.Namespace, drafting: DraftingOptions) -> Deployment 
         return run_options.plan(options, drafting)
     if drafting.given:
         print(
-            "tandem: device lists have no effect: the profile decides the devices of the engines",
+            "tandem: device lists have no effect; the profile sets the devices",
             file=sys.stderr,
         )
     return None if options.url else deployment.load(chosen_profile(options))
@@ -223,7 +223,7 @@ def _hugging_face(options: argparse.Namespace, planned: Deployment | None) -> Hu
         from tandem.tools.evaluation.hugging_face import HuggingFace  # noqa: PLC0415
     except ImportError as error:
         raise TandemError(
-            f"cannot import {error.name}; --test-hf needs: pip install torch transformers"
+            f"can't import {error.name}, which --test-hf needs; pip install torch transformers"
         ) from error
     target = planned.profile.engines.target if planned else None
     own = target.checkpoint if isinstance(target, TorchTarget) else None

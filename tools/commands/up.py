@@ -10,6 +10,7 @@ import signal
 import tempfile
 import webbrowser
 from contextlib import ExitStack
+from itertools import combinations
 from pathlib import Path
 
 from tandem.bls.settings import AUTO
@@ -54,13 +55,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         type=port,
         metavar="N",
         default=PORT,
-        help="The port of OpenAI's API; 0 picks a free one (default: %(default)s).",
+        help="The port of the OpenAI API; 0 picks a free one (default: %(default)s).",
     )
-    listening.add_argument("--no-gateway", action="store_true", help="Serve Triton alone.")
+    listening.add_argument("--no-gateway", action="store_true", help="Serve only Triton.")
     add_access(listening)
-    listening.add_argument(
-        "--open", action="store_true", help="Open the page in a browser, if there is one."
-    )
+    listening.add_argument("--open", action="store_true", help="Open the page in a browser.")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -69,9 +68,10 @@ def run(options: argparse.Namespace) -> int:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.default_int_handler)
     if options.open and options.no_gateway:
-        raise TandemError("--open needs the gateway; leave out --no-gateway")
+        raise TandemError("set --open or --no-gateway, not both")
     if options.no_gateway and options.api_key not in (None, os.environ.get(KEY_VARIABLE)):
-        raise TandemError("--api-key protects only the gateway; leave out --no-gateway")
+        raise TandemError("set --api-key or --no-gateway, not both; the key is the gateway's")
+    _check_ports(options)
     planned = chosen_deployment(options)
     with tempfile.TemporaryDirectory(prefix="tandem-up-") as folder:
         models = Path(folder, "repository")
@@ -113,6 +113,18 @@ def _serve(planned: Deployment, models: Path, options: argparse.Namespace) -> No
         except TandemError:
             server.kill()  # first: then the gateway can end its clients' requests
             raise
+
+
+def _check_ports(options: argparse.Namespace) -> None:
+    """Reject equal ports, about which Triton's own error says less."""
+    names = ["http_port", "grpc_port", "metrics_port"]
+    if not options.no_gateway:
+        names.append("gateway_port")
+    for one, other in combinations(names, 2):
+        number = getattr(options, one)
+        if number == getattr(options, other) != 0:
+            named = f"--{one} and --{other}".replace("_", "-")
+            raise TandemError(f"{named} must be different; got {number}")
 
 
 def open_page(url: str) -> None:
@@ -160,7 +172,7 @@ def greeting(server: TritonServer, planned: Deployment, gateway: str | None = No
 def _choices(planned: Deployment) -> dict[str, str]:
     loop, engines = planned.loop_settings(), planned.profile.engines
     others = [name for name in loop.drafters if name != loop.drafter]
-    also = f" (a request may choose {', '.join(others)})" if others else ""
+    also = f" (a request may use {', '.join(others)})" if others else ""
     draft = _engine(engines.draft) if engines.draft else "none"
     if planned.draft_tokenizer:
         draft += "; its vocabulary isn't the target's, so drafts are translated through the text"
@@ -176,7 +188,7 @@ def _choices(planned: Deployment) -> dict[str, str]:
         rows["length"] = f"{usual} draft tokens per round, at most {loop.target.max_draft_len}"
     loops = f", in {loop.instances} loops" if loop.instances > 1 else ""
     rows["limits"] = (
-        f"{loop.max_requests} sequences at once, {loop.max_queue} waiting{loops}; "
+        f"up to {loop.max_requests} sequences run and {loop.max_queue} wait{loops}; "
         f"KV cache of {loop.target.kv_cache_tokens} tokens"
     )
     return rows

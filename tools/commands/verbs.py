@@ -15,12 +15,12 @@ class Verb(NamedTuple):
 
 
 GROUPS: Mapping[str, Mapping[str, Verb]] = {
-    "serve and ask": {
+    "serve and generate": {
         "up": Verb(
             "Start Triton and serve until Ctrl-C.",
-            "Start Triton and serve until Ctrl-C. The models are those of a profile, or named by "
-            "--target and --draft, which share a tokenizer: folders, models of the Hugging Face "
-            "Hub, or GGUF files. Without --draft, prompt lookup drafts.",
+            "Start Triton and serve until Ctrl-C. A profile names the models, or --target and "
+            "--draft do: folders, Hugging Face Hub models or GGUF files with one tokenizer. "
+            "Without --draft, Tandem uses prompt lookup.",
             (
                 "tandem up",
                 "tandem up --profile emulated-70b-1b --grpc-port 9001",
@@ -29,9 +29,9 @@ GROUPS: Mapping[str, Mapping[str, Verb]] = {
             ),
         ),
         "generate": Verb(
-            "Stream the answer to a prompt from a running server.",
-            "Stream the answer to a prompt from a running server. On a terminal, accepted draft "
-            "tokens are green. The closing line goes to standard error.",
+            "Stream the output for a prompt from a running server.",
+            "Stream the output for a prompt from a running server. On a terminal, accepted draft "
+            "tokens are green. A summary goes to standard error.",
             (
                 'tandem generate "def main():" --max-tokens 64',
                 'tandem generate "def main():" --drafter none --url 127.0.0.1:9001',
@@ -39,32 +39,32 @@ GROUPS: Mapping[str, Mapping[str, Verb]] = {
             ),
         ),
         "gateway": Verb(
-            "Serve OpenAI's API and a page in front of a running server.",
-            "Serve OpenAI's API, and a page that shows which tokens were drafted, in front of a "
-            "Triton that serves Tandem's models. `tandem up` starts one with its server.",
+            "Serve the OpenAI API and a web page for a running server.",
+            "Serve the OpenAI API, and a web page that shows which tokens were drafted, for a "
+            "Triton server with Tandem's models. `tandem up` already includes a gateway.",
             (
                 "tandem gateway --tokenizer path/to/target",
                 "tandem gateway --url triton.example:8001 --tokenizer path/to/target --port 80",
             ),
         ),
         "run": Verb(
-            "Serve engines, answer prompts and stop, like NVIDIA's run.py.",
-            "Serve engines, answer prompts in order and stop. The options are those of NVIDIA's "
-            "run.py, spelt with dashes or underscores.",
+            "Serve engines, run prompts and stop, like NVIDIA's run.py.",
+            "Serve engines, run prompts in order and stop. The options match NVIDIA's run.py, "
+            "spelled with dashes or underscores.",
             ("tandem run --engine-dir path/to/target --input-text 'Once upon a time'",),
         ),
     },
     "measure": {
         "demo": Verb(
-            "Answer prompts with and without speculation, side by side.",
-            "Serve the demo's models, answer its prompts with and without speculation, compare "
-            "texts and times, and stop. The demo fails if any text differs.",
+            "Compare output and speed with and without speculation.",
+            "Serve the demo's models, run its prompts with and without speculation, compare "
+            "outputs and times, and stop. The demo fails if any output differs.",
             ("tandem demo",),
         ),
         "bench": Verb(
             "Measure speedup and latency on a live server.",
-            "Measure the speedup of drafters and draft lengths on a live server. Drafter 'none' "
-            "runs in turns with them, as the baseline.",
+            "Measure the speedup of drafters and draft lengths on a live server. Requests "
+            "alternate with drafter 'none', the baseline.",
             (
                 "tandem bench",
                 "tandem bench --url 127.0.0.1:8001 --num-draft-tokens 2,4,8,auto",
@@ -72,9 +72,9 @@ GROUPS: Mapping[str, Mapping[str, Verb]] = {
             ),
         ),
         "summarize": Verb(
-            "Score answers with and without speculation, like summarize.py.",
-            "Answer a dataset with and without speculation and score the texts by ROUGE. The "
-            "options are those of NVIDIA's summarize.py.",
+            "Score outputs with and without speculation, like summarize.py.",
+            "Run a dataset with and without speculation, and score the outputs by ROUGE. The "
+            "options match NVIDIA's summarize.py.",
             (
                 "tandem summarize --limit 4",
                 "tandem summarize --url 127.0.0.1:8001 --drafter prompt_lookup --check-accuracy",
@@ -82,8 +82,8 @@ GROUPS: Mapping[str, Mapping[str, Verb]] = {
         ),
         "perf": Verb(
             "Put load on a server with Triton's perf_analyzer.",
-            "Put load on the entries of a server with Triton's own perf_analyzer. The exit "
-            "status is that of perf_analyzer.",
+            "Put load on the entries of a server with Triton's perf_analyzer, whose exit status "
+            "is returned.",
             (
                 "tandem perf --url 127.0.0.1:8001 --concurrency 1:16:5",
                 "tandem perf --url 127.0.0.1:8001 --folder results -- --percentile=99",
@@ -93,14 +93,14 @@ GROUPS: Mapping[str, Mapping[str, Verb]] = {
     "deploy": {
         "doctor": Verb(
             "Check what this machine needs to serve.",
-            "Check what this machine needs to serve, and say how to get what is missing. The exit "
-            "status is 1 if something required is missing.",
+            "Check what this machine needs to serve, and how to get what is missing. The exit "
+            "status is 1 if a requirement is missing.",
             ("tandem doctor",),
         ),
         "render": Verb(
             "Write a model repository for another Triton server.",
-            "Write the model repository of a profile, or of checkpoints. A Triton server with the "
-            "engines' packages serves it; Tandem doesn't have to be installed there.",
+            "Write the model repository of a profile or of checkpoints, for a Triton server with "
+            "the engines' packages. Tandem doesn't have to be installed there.",
             (
                 "tandem render --output my-repository",
                 "tandem render --target path/to/target --output my-repository",
@@ -109,7 +109,7 @@ GROUPS: Mapping[str, Mapping[str, Verb]] = {
         "build": Verb(
             "Print the script that builds the TensorRT engines of a profile.",
             "Print the script that builds the TensorRT engines of a profile. The command fails if "
-            "its settings don't fit together or the engines don't fit into the GPUs.",
+            "the settings conflict or the engines don't fit into the GPUs.",
             (
                 "tandem build --profile llama-3.1-70b",
                 "tandem build --profile llama-3.1-70b > build.sh && sh build.sh",
@@ -121,13 +121,13 @@ VERBS: Mapping[str, Verb] = {
     name: verb for verbs in GROUPS.values() for name, verb in verbs.items()
 }
 DESCRIPTION = """\
-Tandem makes a language model answer faster on Triton Inference Server, and changes no text: a
-small draft model proposes the next tokens, the large target verifies them in one step."""
+Tandem speeds up language models on Triton Inference Server without changing the output: a small
+draft model proposes the next tokens, and the large target verifies them in one step."""
 FIRST_STEPS = {
     "tandem doctor": "check this machine",
-    "tandem demo": "see the speedup on the models of the demo",
+    "tandem demo": "see the speedup with the demo's models",
     "tandem up": "serve, in one terminal",
-    'tandem generate "def main():"': "ask, in another",
+    'tandem generate "def main():"': "generate, in another",
 }
 
 
@@ -143,6 +143,6 @@ def overview() -> str:
             DESCRIPTION,
             "first steps:\n" + "\n".join(steps),
             *verbs,
-            "`tandem COMMAND --help` shows the options and examples of a command.",
+            "`tandem COMMAND --help` shows options and examples.",
         )
     )

@@ -71,7 +71,8 @@ class AccuracyComparison:
         agreement = self.to_each_other[speculative, control]
         checks.append((speculative, control, agreement, control_threshold))
         return [
-            f"ROUGE-1 of {name} against {other} is {scores['rouge1']:.2f}, under {wanted:g}"
+            f"ROUGE-1 of {name} against {other} must be at least {wanted:g}; got "
+            f"{scores['rouge1']:.2f}"
             for name, other, scores, wanted in checks
             if scores["rouge1"] < wanted
         ]
@@ -86,7 +87,7 @@ class AccuracyComparison:
             scores = {name: s for (name, of), s in self.to_each_other.items() if of == other.name}
             self._add_scores(table, other.name, scores)
         for title, cell in (
-            ("texts as the control's", lambda c: f"{self.num_identical(c)}/{len(self.items)}"),
+            ("same as baseline", lambda c: f"{self.num_identical(c)}/{len(self.items)}"),
             ("tokens", lambda c: str(c.num_tokens)),
             ("tokens/s", lambda c: f"{c.tokens_per_second:.1f}"),
             ("tokens per round", lambda c: _shown(c.tokens_per_round, ".2f")),

@@ -29,7 +29,7 @@ class Rouge:
             from rouge_score.rouge_scorer import RougeScorer  # noqa: PLC0415  an extra
         except ImportError as error:
             raise TandemError(
-                f"cannot import {error.name}; {extras.install('summarize')}"
+                f"can't import {error.name}; {extras.install('summarize')}"
             ) from error
         self._scorer = RougeScorer(list(MEASURES))
 

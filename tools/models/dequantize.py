@@ -44,8 +44,8 @@ def _check_space(path: Path, folder: Path) -> None:
     ):
         if needed > free:
             raise TandemError(
-                f"its weights in float32 need {gigabytes(needed)} of {what}, of which "
-                f"{gigabytes(free)} are free; take a smaller model"
+                f"its weights in float32 need {gigabytes(needed)} of {what}, and "
+                f"{gigabytes(free)} are free; use a smaller model"
             )
 
 

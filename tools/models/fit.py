@@ -68,7 +68,7 @@ class Fit:
         memory = "GPU memory" if self.on_gpu else "memory"
         raise TandemError(
             f"the models need about {gigabytes(self.needed)} of {memory} ({', '.join(parts)}), and "
-            f"{gigabytes(self.free)} are free; take smaller models"
+            f"{gigabytes(self.free)} are free; use smaller models"
         )
 
     def kv_cache_tokens(self) -> dict[str, int]:

@@ -57,7 +57,7 @@ class GgufFile:
     def checkpoint(self) -> Path:
         if PART.search(self.path.name):
             raise TandemError(
-                f"{self.path} is a part of a split model; join the parts first: "
+                f"{self.path} is one part of a split model; merge the parts first: "
                 "llama-gguf-split --merge FIRST-PART OUTPUT"
             )
         stamp = self._stamp()
@@ -72,8 +72,8 @@ class GgufFile:
                     self._convert(folder, stamp)
         except OSError as error:
             raise TandemError(
-                f"cannot write {error.filename or folder}: {error.strerror}; set XDG_CACHE_HOME to "
-                "a folder with free space that you may write"
+                f"can't write {error.filename or folder}: {error.strerror}; set XDG_CACHE_HOME to "
+                "a writable folder with free space"
             ) from error
         return folder
 
@@ -83,7 +83,7 @@ class GgufFile:
             versions = {name: metadata.version(name) for name in PACKAGES}
         except metadata.PackageNotFoundError as error:
             raise TandemError(
-                f"{self.path}: a GGUF file needs the package {error.name}; {extras.install('gguf')}"
+                f"can't read {self.path} without the package {error.name}; {extras.install('gguf')}"
             ) from error
         facts = self.path.stat()
         return json.dumps({"size": facts.st_size, "changed": facts.st_mtime_ns, **versions})
@@ -102,7 +102,9 @@ class GgufFile:
 
     def _dequantize(self, folder: Path) -> None:
         """Run the conversion in another process, which frees PyTorch's memory when it ends."""
-        title = f"dequantizing {self.path} ({gigabytes(self.path.stat().st_size)}), once"
+        title = (
+            f"dequantizing {self.path} ({gigabytes(self.path.stat().st_size)}); this is done once"
+        )
         command = [sys.executable, "-m", f"{__package__}.dequantize", str(self.path), str(folder)]
         console = Console(stderr=True, highlight=False, soft_wrap=True)
         if not console.is_terminal:
@@ -111,4 +113,4 @@ class GgufFile:
             done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:
             said = (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1]
-            raise TandemError(f"{self.path} cannot be dequantized: {said[:LONGEST_REASON]}")
+            raise TandemError(f"can't dequantize {self.path}: {said[:LONGEST_REASON]}")

@@ -58,9 +58,9 @@ class HubModel:
         if free < missing:
             raise TandemError(
                 f"{self.name} needs {gigabytes(missing)} in {cache}, which has {gigabytes(free)} "
-                "free; free some space, or choose another folder with HF_HOME"
+                "free; free some space, or set HF_HOME to another folder"
             )
-        print(f"fetching {self.name} ({gigabytes(missing)}) into {cache}", file=sys.stderr)
+        print(f"downloading {self.name} ({gigabytes(missing)}) to {cache}", file=sys.stderr)
         # The commit whose small files were checked.
         return self._fetch((*SMALL, SAFETENSORS), folder.name, shown=True)
 
@@ -82,8 +82,8 @@ class HubModel:
             return Description(folder, count_parameters(folder))
         if not files:
             raise TandemError(
-                f"{self.name} has no {SAFETENSORS}; choose a model whose weights transformers "
-                "loads from there, not a LoRA adapter, pickled weights or GGUF (name a GGUF file)"
+                f"{self.name} has no {SAFETENSORS}; choose a model with safetensors weights, not a "
+                "LoRA adapter, pickled weights or GGUF (for GGUF, name the file)"
             )
         size = sum(file.file_size or 0 for file in files)
         missing = sum(file.file_size or 0 for file in files if file.will_download)
@@ -112,30 +112,30 @@ class HubModel:
             yield
         except errors.GatedRepoError as error:
             raise TandemError(
-                f"{self.id} is gated: accept its terms at {page}, then log in ({LOG_IN})"
+                f"{self.id} is gated; accept its terms at {page}, then log in ({LOG_IN})"
             ) from error
         except errors.RepositoryNotFoundError as error:
             raise TandemError(
-                f"no folder {self.id} here, and no model {self.id} at {constants.ENDPOINT}; "
-                f"check the name, or log in if it is private ({LOG_IN})"
+                f"{self.id} is neither a folder here nor a model at {constants.ENDPOINT}; check "
+                f"the name, or log in if it is private ({LOG_IN})"
             ) from error
         except errors.RevisionNotFoundError as error:
             raise TandemError(
                 f"{self.id} has no revision '{self.revision}'; {page}/commits/main lists its "
-                f"commits; or leave out @{self.revision}"
+                f"commits; or remove @{self.revision}"
             ) from error
         except errors.HFValidationError as error:
             raise TandemError(
-                f"no folder {self.id} here, and no model can have this name"
+                f"{self.id} is neither a folder here nor a valid model name"
             ) from error
         except Exception as error:  # the library's HTTP client, and so its errors, vary
             if getattr(error, "errno", None) in (
                 *(errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS),
             ):
-                raise TandemError(f"{error}; choose another folder with HF_HOME") from error
+                raise TandemError(f"{error}; set HF_HOME to another folder") from error
             reason = str(error.__cause__ or error).partition("\n")[0]
             raise TandemError(
-                f"cannot fetch {self.name} from {constants.ENDPOINT} ({reason}), and "
+                f"can't download {self.name} from {constants.ENDPOINT}: {reason}; "
                 f"{constants.HF_HUB_CACHE} doesn't have all of it; check the network, HF_TOKEN "
                 "and HF_ENDPOINT, or name a folder"
             ) from error

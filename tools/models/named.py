@@ -11,7 +11,7 @@ from tandem.tools.models.gguf import GgufFile, is_gguf
 from tandem.tools.models.hub import ID, HubModel
 from tandem.tools.models.weights import Description, count_parameters
 
-HINT = "a model of the Hugging Face Hub is OWNER/NAME or OWNER/NAME@REVISION"
+HINT = "Hugging Face Hub models are named OWNER/NAME or OWNER/NAME@REVISION"
 
 
 @dataclass(frozen=True)

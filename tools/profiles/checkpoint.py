@@ -18,7 +18,7 @@ POSITIONS = ("max_position_embeddings", "n_positions")
 LAYERS = ("num_hidden_layers", "n_layer")
 HEADS = ("num_attention_heads", "n_head")
 WIDTH = ("hidden_size", "n_embd")
-COPY = "; copy its config.json, generation_config.json and tokenizer*.json there"
+COPY = "; create it with the checkpoint's config.json, generation_config.json and tokenizer*.json"
 
 
 class CheckpointError(TandemError):
@@ -76,13 +76,13 @@ def read_checkpoint(folder: Path, *, with_weights: bool = True) -> Checkpoint:
     if not folder.is_dir():
         raise CheckpointError(f"no folder {folder}{'' if with_weights else COPY}")
     if not (folder / "config.json").is_file():
-        raise CheckpointError(f"{folder} is not a Hugging Face checkpoint: it has no config.json")
+        raise CheckpointError(f"{folder} isn't a Hugging Face checkpoint: it has no config.json")
     if with_weights:
         require_weights(folder)
     config = read_config(folder)
     generation = read_json(folder / "generation_config.json")
     if "vocab_size" not in config:
-        raise CheckpointError(f"{folder / 'config.json'} names no vocab_size")
+        raise CheckpointError(f"{folder / 'config.json'} has no vocab_size")
     return Checkpoint(
         folder=folder,
         vocab_size=config["vocab_size"],
@@ -102,7 +102,7 @@ def read_config(folder: Path) -> dict[str, Any]:
 
 def require_weights(folder: Path) -> None:
     if not any(path for pattern in WEIGHTS for path in folder.glob(pattern)):
-        raise CheckpointError(f"{folder} holds no weights ({' or '.join(WEIGHTS)})")
+        raise CheckpointError(f"{folder} has no weights ({' or '.join(WEIGHTS)})")
 
 
 def read_tokenizer(folder: Path) -> TokenizerFolder:
@@ -110,13 +110,13 @@ def read_tokenizer(folder: Path) -> TokenizerFolder:
     path = folder / "tokenizer.json"
     if not path.is_file():
         raise CheckpointError(
-            f"{folder} has no tokenizer.json; write one with "
+            f"{folder} has no tokenizer.json; create it with "
             "AutoTokenizer.from_pretrained(...).save_pretrained(...)"
         )
     try:
         tokenizer = Tokenizer.from_file(str(path))
     except Exception as error:  # the library raises this type
-        raise CheckpointError(f"{path} is not a tokenizer: {error}") from error
+        raise CheckpointError(f"can't read the tokenizer {path}: {error}") from error
     return TokenizerFolder(
         folder, tokenizer.get_vocab(with_added_tokens=True), longest_token_bytes(tokenizer)
     )
@@ -139,7 +139,7 @@ def read_json(path: Path) -> dict[str, Any]:
     try:
         content: dict[str, Any] = json.loads(path.read_text())
     except ValueError as error:
-        raise CheckpointError(f"{path} is not JSON: {error}") from error
+        raise CheckpointError(f"{path} isn't JSON: {error}") from error
     return content
 
 

@@ -27,11 +27,13 @@ def check_names(profile: Profile) -> None:
     for name, times in Counter(key_paths.values()).items():
         if times > 1:
             key_path = [p for p, used in key_paths.items() if used == name][-1]
-            raise ProfileError(key_path, f"a second model named '{name}'; give each its own name")
+            raise ProfileError(
+                key_path, f"name '{name}' is already used by another model; names must be unique"
+            )
     streams = sum(entry.kind == "stream" for entry in profile.entries)
     if streams != 1:
         raise ProfileError(
-            ("entries",), f"{streams} entries of kind 'stream'; one must hold the loop"
+            ("entries",), f"must have exactly one entry of kind 'stream'; got {streams}"
         )
 
 
@@ -41,7 +43,7 @@ def check_languages(profile: Profile) -> None:
     if not (isinstance(target, EmulatedTarget) and isinstance(draft, EmulatedDraft)):
         return
     if target.language != draft.language:
-        raise ProfileError((*DRAFT, "language"), "differs from the target's; give both the same")
+        raise ProfileError((*DRAFT, "language"), "must be the same as the target's")
 
 
 def check_gpu_memory(profile: Profile) -> None:
@@ -71,10 +73,12 @@ def check_drafters(
         if drafter in sampling and profile.engines.draft is None:
             raise ProfileError(
                 key_path,
-                f"'{drafter}' needs engines.draft, which is missing; add it or say "
-                f"'{PROMPT_LOOKUP.name}' or '{CONTROL.name}'",
+                f"'{drafter}' needs engines.draft; add it, or use '{PROMPT_LOOKUP.name}' or "
+                f"'{CONTROL.name}'",
             )
-        raise ProfileError(key_path, f"'{drafter}' given, these engines allow {', '.join(known)}")
+        raise ProfileError(
+            key_path, f"must be one of {', '.join(known)} with these engines; got '{drafter}'"
+        )
 
 
 def check_draft_lengths(
@@ -95,15 +99,19 @@ def check_draft_lengths(
         if matters and length > target.max_draft_len:
             raise ProfileError(
                 key_path,
-                f"{length} is over engines.target.max_draft_len, which is "
-                f"{target.max_draft_len}; lower the one or raise the other",
+                f"must be at most {target.max_draft_len}, which is engines.target.max_draft_len; "
+                f"got {length}",
             )
 
 
 def check_draft_ahead(profile: Profile, draft: EnginePlan | None) -> None:
     if profile.decoding.draft_ahead and not (draft and draft.capabilities.branches):
-        reason = "engines.draft is missing" if draft is None else "the draft engine cannot do it"
-        raise ProfileError(("decoding", "draft_ahead"), f"true, but {reason}; say auto or false")
+        reason = (
+            "engines.draft is missing" if draft is None else "the draft engine doesn't support it"
+        )
+        raise ProfileError(
+            ("decoding", "draft_ahead"), f"must be auto or false, because {reason}; got true"
+        )
 
 
 def check_limits(profile: Profile) -> None:
@@ -112,14 +120,14 @@ def check_limits(profile: Profile) -> None:
     if limits.max_words * profile.max_batch_size > MOST_STRINGS:
         raise ProfileError(
             ("limits", "max_words"),
-            f"{limits.max_words} for each of {profile.max_batch_size} prompts (max_batch_size) is "
-            f"over {MOST_STRINGS} in one tensor; lower either",
+            f"{limits.max_words} times max_batch_size {profile.max_batch_size} must be at most "
+            f"{MOST_STRINGS}, the limit of a tensor; lower either",
         )
     if lookup.max_matching_ngram_size > limits.max_ngram_size:
         raise ProfileError(
             ("decoding", "prompt_lookup", "max_matching_ngram_size"),
-            f"{lookup.max_matching_ngram_size} is over limits.max_ngram_size, which is "
-            f"{limits.max_ngram_size}; lower the one or raise the other",
+            f"must be at most {limits.max_ngram_size}, which is limits.max_ngram_size; "
+            f"got {lookup.max_matching_ngram_size}",
         )
 
 
@@ -129,9 +137,8 @@ def check_pools(profile: Profile) -> None:
     if most and most // loops < LEAST_COUNTED:
         raise ProfileError(
             ("decoding", "prompt_lookup", "max_pool_tokens"),
-            f"{most} tokens for {loops} loop{'s' * (loops > 1)} hold no answer, each of which "
-            f"counts for {LEAST_COUNTED} tokens at least; say 0, or {loops * LEAST_COUNTED} or "
-            "more",
+            f"must be 0, or at least {loops * LEAST_COUNTED} with {loops} loop{'s' * (loops > 1)}; "
+            f"got {most}",
         )
 
 
@@ -141,6 +148,5 @@ def check_instances(profile: Profile) -> None:
     if profile.instances > most:
         raise ProfileError(
             ("instances",),
-            f"{profile.instances} loops for {most} sequences at once (admission.max_requests); "
-            "lower the one or raise the other",
+            f"must be at most {most}, which is admission.max_requests; got {profile.instances}",
         )

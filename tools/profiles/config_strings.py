@@ -35,13 +35,13 @@ class ConfigString(BaseModel):
             parts = None
         if not isinstance(parts, list) or len(parts) != len(names):
             raise TandemError(
-                f'{text!r} is not a list of {", ".join(names)}, as in "{cls.example}"'
+                f'must be a list of {", ".join(names)}; got {text!r}; example: "{cls.example}"'
             )
         try:
             return cls.model_validate(dict(zip(names, parts, strict=True)))
         except ValidationError as error:
             key_path, reason = explain(error)
-            raise TandemError(f'{key_path[0]} {reason}, as in "{cls.example}"') from error
+            raise TandemError(f'{key_path[0]} {reason}; example: "{cls.example}"') from error
 
 
 class DraftTargetConfig(ConfigString):

@@ -77,8 +77,8 @@ def own_drafters(sections: Sequence[DrafterSection]) -> tuple[OwnDrafter, ...]:
         if section.module.name in files:
             raise ProfileError(
                 (*key_path, "module"),
-                f"a second file named {section.module.name}; one folder holds them all in the "
-                "rendered repository: rename one",
+                f"file name {section.module.name} is already used by another drafter; rename one, "
+                "because a rendered repository has them in one folder",
             )
         _check_settings(kind, section.settings, (*key_path, "settings"))
         names.append(kind.name)
@@ -95,7 +95,7 @@ def _check_settings(kind: DrafterKind, given: Mapping[str, Any], key_path: KeyPa
             TypeAdapter(hints[key]).validate_python(given[key], strict=True)
         except ValidationError as error:
             text = error.errors(include_url=False)[0]["msg"].replace("Input should be", "must be")
-            raise ProfileError((*key_path, key), f"{text}, not {given[key]!r}") from error
+            raise ProfileError((*key_path, key), f"{text}; got {given[key]!r}") from error
     try:
         with_settings(kind, given)
     except DrafterModuleError as error:

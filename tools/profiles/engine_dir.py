@@ -49,7 +49,7 @@ def read_engine_dir(folder: Path) -> EngineDir:
     path = folder / "config.json"
     if not path.is_file():
         raise TandemError(
-            f"{folder} holds neither a Hugging Face checkpoint nor a built engine: no config.json"
+            f"{folder} has neither a Hugging Face checkpoint nor a built engine: no config.json"
         )
     config = read_json(path)
     if not any(section in config for section in BUILT):

@@ -32,11 +32,11 @@ def _check_both(
     if use_draft_logits and not draft.build.gather_generation_logits:
         raise ProfileError(
             (*DRAFT, "build", "gather_generation_logits"),
-            "off, but decoding.use_draft_logits wants the draft's logits; say true",
+            "must be true, because decoding.use_draft_logits needs the draft's logits",
         )
     fast = target.run.speculative_decoding_fast_logits
     if draft.run.speculative_decoding_fast_logits != fast:
-        raise ProfileError((*DRAFT, "run", FAST), "on in one engine only; both need it, or none")
+        raise ProfileError((*DRAFT, "run", FAST), "must be on in both engines or in neither")
     if fast:
         _check_fast_logits(target, draft, use_draft_logits=use_draft_logits)
     else:
@@ -48,22 +48,22 @@ def _check_both(
         if engine.num_nodes > 1:
             raise ProfileError(
                 (*key_path, "num_nodes"),
-                f"{engine.num_nodes} given, but several nodes mean leader mode, in which "
-                "TensorRT-LLM's ranks load one engine only; say 1 in both, or leave out "
-                "engines.draft and draft by prompt_lookup",
+                "must be 1 in both engines, because several nodes need leader mode, which loads "
+                f"one engine; got {engine.num_nodes}; set 1, or use prompt_lookup without "
+                "engines.draft",
             )
     if draft.engine_dir == target.engine_dir:
-        raise ProfileError((*DRAFT, "engine_dir"), "the target's too; give each engine its own")
+        raise ProfileError((*DRAFT, "engine_dir"), "must be different from the target's")
 
 
 def _check_alone(engine: TensorRTLLMDraft, key_path: KeyPath) -> None:
     """Reject settings of fast logits for an engine that doesn't exchange them."""
     if engine.run.speculative_decoding_fast_logits:
         raise ProfileError(
-            (*key_path, "run", FAST), "needs a target and a draft of kind tensorrtllm; leave it out"
+            (*key_path, "run", FAST), "needs a target and a draft of kind tensorrtllm; remove it"
         )
     if engine.run.participant_ids is not None:
-        raise ProfileError((*key_path, "run", "participant_ids"), f"leave it out without {FAST}")
+        raise ProfileError((*key_path, "run", "participant_ids"), f"needs {FAST}; remove it")
 
 
 def _check_fast_logits(
@@ -71,12 +71,10 @@ def _check_fast_logits(
 ) -> None:
     """Check logits that pass from GPU to GPU: their type, their width and the engines' ranks."""
     if not use_draft_logits:
-        raise ProfileError((*TARGET, "run", FAST), "needs decoding.use_draft_logits; say true")
+        raise ProfileError((*TARGET, "run", FAST), "needs decoding.use_draft_logits to be true")
     for key_path, engine in ((TARGET, target), (DRAFT, draft)):
         if engine.build.logits_dtype != "float32":
-            raise ProfileError(
-                (*key_path, "build", "logits_dtype"), f"{FAST} hands over float32; say float32"
-            )
+            raise ProfileError((*key_path, "build", "logits_dtype"), f"must be float32 with {FAST}")
     if target.checkpoint.is_dir() and draft.checkpoint.is_dir():  # else a plan for another machine
         own, wanted = (
             engine.padded(read_checkpoint(engine.checkpoint, with_weights=False).vocab_size)
@@ -85,8 +83,8 @@ def _check_fast_logits(
         if own != wanted:
             raise ProfileError(
                 (*DRAFT, "run", FAST),
-                f"its logits are {own} wide with padding, the target's {wanted}; leave out {FAST} "
-                "in both, or bring vocab_size and tp_size together",
+                f"its padded logits are {own} wide, but the target's {wanted}; remove {FAST} in "
+                "both, or make vocab_size and tp_size equal",
             )
     first = draft.world_size + 1
     ranks = {TARGET: tuple(range(first, first + target.world_size)), DRAFT: tuple(range(1, first))}
@@ -94,6 +92,6 @@ def _check_fast_logits(
         if engine.run.participant_ids != ranks[key_path]:
             raise ProfileError(
                 (*key_path, "run", "participant_ids"),
-                f"{FAST} needs {list(ranks[key_path])} here: rank 0 is Triton's, then come the "
+                f"must be {list(ranks[key_path])} with {FAST}: rank 0 is Triton's, followed by the "
                 "draft's and the target's",
             )

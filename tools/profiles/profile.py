@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -277,17 +278,17 @@ def read_profile(path: Path) -> tuple[Profile, ProfileSource]:
         text = path.read_text()
         data, root = yaml.safe_load(text), yaml.compose(text, Loader=yaml.SafeLoader)
     except OSError as error:
-        raise TandemError(f"{path}: {error.strerror}") from error
+        raise TandemError(f"can't read {path}: {error.strerror}") from error
     except UnicodeDecodeError as error:
-        raise TandemError(f"{path}: not UTF-8 text") from error
+        raise TandemError(f"can't read {path}: it isn't UTF-8") from error
     except yaml.YAMLError as error:
         line, said = "", str(error)
         if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark:
             line = f":{error.problem_mark.line + 1}"
             said = " ".join(part for part in (error.context, error.problem) if part)
-        raise TandemError(f"{path}{line}: is not YAML: {' '.join(said.split())}") from error
+        raise TandemError(f"{path}{line} isn't YAML: {' '.join(said.split())}") from error
     if data is None:
-        raise TandemError(f"{path}: is empty; a profile has a name and engines.target at least")
+        raise TandemError(f"{path} is empty; a profile needs name and engines.target")
     source = ProfileSource(path, root)
     try:
         return Profile.model_validate(data, context=path.resolve().parent), source
@@ -306,9 +307,11 @@ def explain(error: ValidationError) -> tuple[KeyPath, str]:
         return key_path, "is missing"
     if first["type"] == "union_tag_invalid":
         known = first["ctx"]["expected_tags"].replace("'", "")
-        return (*key_path, "kind"), f"unknown kind '{first['ctx']['tag']}'; known are {known}"
-    text = text.replace("Input should be", "must be")
-    return key_path, f"{text}, not {first['input']!r}" if "must be" in text else text
+        return (*key_path, "kind"), f"must be one of {known}; got '{first['ctx']['tag']}'"
+    text = re.sub(r"^\w+ should (be|have)", r"must \1", text)
+    text = text.replace("greater than or equal to", "at least")
+    text = text.replace("less than or equal to", "at most")
+    return key_path, f"{text}; got {first['input']!r}" if "must be" in text else text
 
 
 def _children(node: yaml.Node | None) -> Iterator[tuple[str | int, tuple[yaml.Node, yaml.Node]]]:

@@ -26,13 +26,15 @@ def target_tokenizer(profile: Profile) -> TokenizerFolder:
     own = profile.engines.target.tokenizer_folder
     chosen = profile.tokenizer.folder or own
     if chosen is None:
-        raise ProfileError(("tokenizer", "folder"), "is missing; the target brings no tokenizer")
+        raise ProfileError(("tokenizer", "folder"), "is missing; the target has no tokenizer")
     with located("tokenizer", "folder"):
         tokenizer = read_tokenizer(chosen)
     other = _other_tokenizer(own, tokenizer, TARGET)
     if other:
         raise ProfileError(
-            (*TARGET, "checkpoint"), f"{_difference(other, tokenizer)}; give both one vocabulary"
+            (*TARGET, "checkpoint"),
+            f"{_difference(other, tokenizer)}; the target must have the vocabulary of "
+            "tokenizer.folder",
         )
     return tokenizer
 
@@ -83,7 +85,7 @@ def _other_tokenizer(
 def _difference(own: TokenizerFolder, other: TokenizerFolder) -> str:
     token, _ = min(own.ids.items() ^ other.ids.items(), key=lambda item: item[1])
     here, there = (known.ids.get(token, "no token") for known in (own, other))
-    return f"token {token!r} is {here} in {own.folder}, {there} in {other.folder}"
+    return f"token {token!r} is {here} in {own.folder} but {there} in {other.folder}"
 
 
 def check_width(
@@ -93,8 +95,8 @@ def check_width(
     if engine.vocab_size < tokenizer.size:
         raise ProfileError(
             (*key_path, "checkpoint"),
-            f"vocab_size {engine.vocab_size} in {section.tokenizer_folder} is less than the "
-            f"{tokenizer.size} tokens of {tokenizer.folder}; use the checkpoint's own tokenizer",
+            f"vocab_size in {section.tokenizer_folder} must be at least {tokenizer.size}, the "
+            f"tokens of {tokenizer.folder}; got {engine.vocab_size}; use the model's tokenizer",
         )
 
 
@@ -106,8 +108,8 @@ def end_ids_of(profile: Profile, target: EnginePlan, tokenizer: TokenizerFolder)
     if end_id is None:
         raise ProfileError(
             (*TARGET, "checkpoint"),
-            f"nothing in {profile.engines.target.tokenizer_folder} says which token ends an "
-            "answer; put eos_token_id into its generation_config.json",
+            f"no end-of-sequence token in {profile.engines.target.tokenizer_folder}; set "
+            "eos_token_id in its generation_config.json",
         )
     return (end_id,)
 

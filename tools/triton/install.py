@@ -117,13 +117,13 @@ def _wheel_triton(python_lib: Path) -> TritonInstall:
     spec = find_spec("pytriton")
     if spec is None or spec.origin is None:
         raise TandemError(
-            f"no Triton here: {SYSTEM_TRITON} does not exist and {WHEEL} is not installed; "
+            f"no Triton here: {SYSTEM_TRITON} doesn't exist and {WHEEL} isn't installed; "
             f"{extras.install('embedded')}"
         )
     if int(metadata.version("numpy").split(".")[0]) > 1:
         raise TandemError(
             f"numpy {metadata.version('numpy')} corrupts every tensor in the Python backend of "
-            f"{WHEEL}'s Triton; run pip install 'numpy<2' (Python 3.10 to 3.12 have it)"
+            f"{WHEEL}'s Triton; pip install 'numpy<2' (needs Python 3.10 to 3.12)"
         )
     package = Path(spec.origin).parent
     version = metadata.version(WHEEL)
@@ -143,7 +143,7 @@ def _assemble(source: Path, version: str) -> Path:
     if not stub.is_file():
         known = sorted((p.name for p in stub.parent.parent.iterdir()), key=lambda v: int(v[2:]))
         raise TandemError(
-            f"{WHEEL} {version} has no stub for Python {PYTHON}; it has {', '.join(known)}"
+            f"{WHEEL} {version} doesn't support Python {PYTHON}; use one of {', '.join(known)}"
         )
     home = cache_folder() / f"triton-{version}-python{PYTHON}"
     try:
@@ -157,8 +157,8 @@ def _assemble(source: Path, version: str) -> Path:
             _rename_unless_there(Path(temporary, "triton"), home)
     except OSError as error:
         raise TandemError(
-            f"cannot assemble Triton in {home}: {error.strerror}; set XDG_CACHE_HOME to a "
-            "folder of yours with 40 MB of free space"
+            f"can't set up Triton in {home}: {error.strerror}; set XDG_CACHE_HOME to a writable "
+            "folder with 40 MB of free space"
         ) from error
     return home
 

@@ -102,8 +102,8 @@ def prepared_launch(profile: Profile) -> Launch:
     for engine in engines.values():
         if engine.num_nodes > 1:
             raise TandemError(
-                f"{profile.name} runs on {engine.num_nodes} nodes; run the serve.sh that tandem "
-                "render writes in an allocation of these nodes"
+                f"{profile.name} needs {engine.num_nodes} nodes; run tandem render, then its "
+                "serve.sh in an allocation of these nodes"
             )
     return launch_of(profile)
 

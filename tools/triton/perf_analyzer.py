@@ -52,11 +52,11 @@ def find_perf_analyzer() -> PerfAnalyzer:
             _unpack(home)
     except OSError as error:
         raise TandemError(
-            f"cannot unpack {PROGRAM} into {home}: {error.strerror}; set XDG_CACHE_HOME to a "
-            "folder of yours with 20 MB of free space"
+            f"can't unpack {PROGRAM} into {home}: {error.strerror}; set XDG_CACHE_HOME to a "
+            "writable folder with 20 MB of free space"
         ) from error
     if not _runs(ours):
-        raise TandemError(f"{ours.binary} does not run here; put a {PROGRAM} on PATH")
+        raise TandemError(f"can't run {ours.binary} here; put a {PROGRAM} on PATH")
     return ours
 
 
@@ -98,7 +98,7 @@ def _download(folder: Path) -> Path:
     wheels = [*folder.glob("tritonclient-*.whl")]
     if asked.returncode or not wheels:
         reason = asked.stderr.strip().splitlines()[-1:] or ["no wheel for this machine"]
-        raise TandemError(f"pip cannot download {PACKAGE}: {reason[0]}; put a {PROGRAM} on PATH")
+        raise TandemError(f"can't download {PACKAGE}: {reason[0]}; put a {PROGRAM} on PATH")
     return wheels[0]
 
 

@@ -19,7 +19,7 @@ SERVE = """\
 set -eu
 repository=$(cd "$(dirname "$0")" && pwd)
 case $repository in
-    *[[:space:]]*) echo "Triton serves no path with a space: $repository" >&2; exit 1 ;;
+    *[[:space:]]*) echo "Triton can't serve a path with a space: $repository" >&2; exit 1 ;;
 esac
 # Triton's Python models import from the working directory first, so it must be empty.
 [ -z "$(ls -A)" ] || cd "$(mktemp -d)"
@@ -42,19 +42,19 @@ the profile and render it again.
 sh {script}
 ```
 
-You can move the repository to any path without a space. The script starts `tritonserver` with the
-options that it is given; paths in these must be absolute. Give the server shared memory (Docker:
+You can move the repository to any path without a space. The script passes its options on to
+`tritonserver`; paths in them must be absolute. The server needs shared memory (Docker:
 `--shm-size 1g`). Its Python needs
-{packages}; Tandem is in the repository.
+{packages}; the repository includes Tandem.
 
-## Ask
+## Send a request
 
 ```sh
 curl 127.0.0.1:8000/v2/models/{entry}/generate{stream} \\
     -d '{{"text_input": "Once upon a time", "max_tokens": 32}}'
 ```
 
-Clients call {entries}.
+Entries: {entries}.
 """
 
 
@@ -87,7 +87,7 @@ def readme(planned: Deployment) -> str:
         entry=whole[0] if whole else planned.stream_entry.name,
         stream="" if whole else "_stream",
         entries=", ".join(
-            f"`{entry.name}` ({'chunks' if entry.kind == 'stream' else 'one answer'})"
+            f"`{entry.name}` ({'streams' if entry.kind == 'stream' else 'one response'})"
             for entry in planned.profile.entries
         ),
     )

@@ -140,7 +140,7 @@ def render(deployment: Deployment, output: Path, *, link: bool = False) -> None:
         )
         if not replaceable:
             raise TandemError(
-                f"{output} exists and was not rendered by tandem; choose a new or empty folder"
+                f"{output} exists and isn't from tandem render; choose a new or empty folder"
             )
         output.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=output.parent, prefix=".tandem-") as temporary:
@@ -155,8 +155,7 @@ def render(deployment: Deployment, output: Path, *, link: bool = False) -> None:
             fresh.rename(output)
     except OSError as error:
         raise TandemError(
-            f"cannot write {error.filename or output}: {error.strerror}; choose a folder that you "
-            "may write"
+            f"can't write {error.filename or output}: {error.strerror}; choose a writable folder"
         ) from error
 
 

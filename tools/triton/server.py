@@ -118,7 +118,7 @@ class TritonServer:
     def start(self) -> None:
         """Start Triton; return once every model is ready, or raise TandemError."""
         if not self.models:
-            raise TandemError(f"{self.repository}: no models here (no */config.pbtxt)")
+            raise TandemError(f"{self.repository} has no models (no */config.pbtxt)")
         for _ in range(MOST_STARTS - 1):
             try:
                 return self._start_once()
@@ -180,12 +180,12 @@ class TritonServer:
             # Models are gone for a moment if Triton itself ends.
             for model in sorted((gone & gone_before).keys() - {"Triton", *expendable}):
                 raise self._failure(
-                    f"the process of model '{model}' has ended, and Triton doesn't restart it"
+                    f"the process of model '{model}' ended, and Triton doesn't restart it"
                 )
             seconds = pages.oldest_untaken(self._host, self.ports.metrics)
             if seconds > SECONDS_UNTAKEN:
                 raise self._failure(
-                    f"gRPC streams hang: Triton has not taken a response for {seconds:.0f} s"
+                    f"gRPC streams hang: Triton hasn't taken a response for {seconds:.0f} s"
                 )
 
     def stop(self, on_wait: Callable[[str], None] = lambda _: None) -> None:
@@ -271,8 +271,8 @@ class TritonServer:
             waiting = f"waiting for {', '.join(missing) or 'Triton'}"
             if seconds > self._startup_timeout:
                 raise self._failure(
-                    f"Triton is not ready after {self._startup_timeout:g} s, {waiting}; raise "
-                    "'timeouts.startup' if it needs longer"
+                    f"Triton isn't ready after {self._startup_timeout:g} s, {waiting}; raise "
+                    "timeouts.startup if it needs longer"
                 )
             ready = f"{total - len(missing)} of {total} models"
             self._on_progress(f"{ready}, {waiting} ({seconds:.0f} s)")
@@ -310,8 +310,8 @@ def claim_ports(ports: Ports, address: str) -> Ports:
             texts = [error.strerror or str(error) for error in reasons.values()]
             options = " ".join(f"--{name}-port 0" for name, _ in reasons)
             raise TandemError(
-                f"cannot listen on {taken}: {'; '.join(dict.fromkeys(texts))}; "
-                f"say {options}, or another --address"
+                f"can't listen on {taken}: {'; '.join(dict.fromkeys(texts))}; "
+                f"use {options}, or another --address"
             )
         return Ports(*(s.getsockname()[1] for s in sockets))
     finally:

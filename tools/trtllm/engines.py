@@ -48,13 +48,15 @@ def check_built(engines: Mapping[str, TensorRTLLMDraft]) -> None:
     for name, engine in engines.items():
         path = engine.engine_dir / "config.json"
         if not path.is_file():
-            raise TandemError(f"{name}: no engine in {engine.engine_dir}; build it (tandem build)")
+            raise TandemError(
+                f"{name}: no engine in {engine.engine_dir}; build it with tandem build"
+            )
         config = read_json(path)
         for setting, wanted, found in _compared(engine, config):
             if found is not None and found != wanted:
                 raise TandemError(
-                    f"{name}: {engine.engine_dir} was built with {setting} {found}, the profile "
-                    f"says {wanted}; build it again (tandem build), or change the profile"
+                    f"{name}: {engine.engine_dir} was built with {setting} {found}, but the "
+                    f"profile has {wanted}; rebuild it with tandem build, or change the profile"
                 )
 
 

@@ -35,7 +35,7 @@ def check_memory(engines: Mapping[str, TensorRTLLMDraft]) -> Iterator[str]:
     read = {name: read_shape(engine.checkpoint) for name, engine in engines.items()}
     shapes = {name: shape for name, shape in read.items() if shape}
     if unknown := sorted(read.keys() - shapes.keys()):
-        yield f"memory is not checked: the size of {', '.join(unknown)} is unknown"
+        yield f"can't check memory: the size of {', '.join(unknown)} is unknown"
         return
     for number in sorted({number for engine in engines.values() for number in engine.device_ids}):
         here = {name: engine for name, engine in engines.items() if number in engine.device_ids}
@@ -51,7 +51,7 @@ def check_memory(engines: Mapping[str, TensorRTLLMDraft]) -> Iterator[str]:
             continue
         if used > memory:
             raise TandemError(
-                f"GPU {number}: needs {used:.1f} of {memory:.1f} GiB ({parts}); lower "
+                f"GPU {number} has {memory:.1f} GiB but needs {used:.1f} ({parts}); lower "
                 "max_tokens_in_paged_kv_cache, quantize, or raise tp_size"
             )
         for share in shares:
@@ -59,8 +59,8 @@ def check_memory(engines: Mapping[str, TensorRTLLMDraft]) -> Iterator[str]:
             room = share.fraction * (memory - used + share.kv_cache)
             if share.kv_cache > room:
                 raise TandemError(
-                    f"GPU {number}: the KV cache of {share.engine} needs {share.kv_cache:.1f} GiB, "
-                    f"its fraction {share.fraction} gives {room:.1f}; raise "
+                    f"GPU {number}: the KV cache of {share.engine} needs {share.kv_cache:.1f} "
+                    f"GiB, but its fraction {share.fraction} leaves {room:.1f}; raise "
                     "kv_cache_free_gpu_mem_fraction or lower max_tokens_in_paged_kv_cache"
                 )
         yield f"GPU {number}: {used:.1f} of {memory:.1f} GiB ({parts})"

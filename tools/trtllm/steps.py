@@ -74,8 +74,8 @@ def _convert(name: str, engine: TensorRTLLMDraft, examples: Path, output: Path) 
         model_type = read_model_type(engine.checkpoint) if here else UNSEEN
         if model_type not in CONVERTERS:
             raise TandemError(
-                f"engines.{name}.convert: no converter for model_type '{model_type}', only for "
-                f"{', '.join(CONVERTERS)}; set a qformat, because quantize.py supports more",
+                f"engines.{name}.convert has no converter for model_type '{model_type}' (only for "
+                f"{', '.join(CONVERTERS)}); set qformat to use quantize.py, which supports more",
             )
         converter = examples / CONVERTERS[model_type] / CONVERT
         return BuildStep(name, CONVERT.name, ("python3", str(converter), *common))

@@ -84,14 +84,14 @@ SAID_JSON = {"response_format": {"type": "json_schema", "json_schema": {"schema"
 @pytest.mark.parametrize(
     ("template", "given", "field", "reason"),
     [
-        (HERMES, {"tools": [STRICT, BAD]}, "tools", "the parameters of 'bad': minProp"),
-        (HERMES, {"tools": [STRICT, BAD], **JSON}, "tools", "the parameters of 'bad': minProp"),
-        (HERMES, {"tools": [STRICT, UNKNOWN]}, "tools", "the parameters of 'bad': Unimpl"),
+        (HERMES, {"tools": [STRICT, BAD]}, "tools", "parameters of 'bad': minProp"),
+        (HERMES, {"tools": [STRICT, BAD], **JSON}, "tools", "parameters of 'bad': minProp"),
+        (HERMES, {"tools": [STRICT, UNKNOWN]}, "tools", "parameters of 'bad': Unimpl"),
         (HERMES, {"tools": [STRICT], **SAID_JSON}, "response_format", "minProp"),
-        (HERMES + THINKS, {"tools": [BAD], **JSON}, "tools", "the parameters of 'bad': minProp"),
+        (HERMES + THINKS, {"tools": [BAD], **JSON}, "tools", "parameters of 'bad': minProp"),
         (HERMES + THINKS, {"tools": [ADD], **SAID_JSON}, "response_format", "minProp"),
         (THINKS, SAID_JSON, "response_format", "minProp"),
-        (MISTRAL, {"tools": [BAD], "tool_choice": "required"}, "tools", "the parameters of 'bad'"),
+        (MISTRAL, {"tools": [BAD], "tool_choice": "required"}, "tools", "parameters of 'bad'"),
         (THINKS, {"guided_grammar": "start: a\nb: %json {}"}, "guided_grammar", "unknown name"),
     ],
 )
@@ -162,7 +162,7 @@ def test_ebnf_is_rejected_after_reasoning(guided):
     ebnf = {"guided_grammar": 'root ::= "a"'}
     assert guided("", **ebnf).kind == "ebnf_grammar"
     with pytest.raises(
-        ApiError, match="the model reasons first; write the grammar in Lark"
+        ApiError, match="this model reasons first; write the grammar in Lark"
     ) as error:
         guided(THINKS, **ebnf)
     assert error.value.param == "guided_grammar"
@@ -234,16 +234,21 @@ def test_reasoning_precedes_calls(guided, kind):
 def test_strict_functions_are_rejected_if_reasoning_looks_like_text(guided):
     template = THINKS + HERMES
     assert guided(template, kind=ADDED, tools=[STRICT]).takes(f"<think>So.</think>Well. {CALL}")
-    with pytest.raises(ApiError, match="text and <think> can't be distinguished"):
+    with pytest.raises(ApiError, match="strict needs <think> to be one token"):
         guided(template, kind=PLAIN, tools=[STRICT])
 
 
 @pytest.mark.parametrize(
     ("template", "kind", "given", "line"),
     [
-        (LLAMA, SPECIAL, {"tools": [ADD], **JSON}, "the model writes calls as plain JSON"),
-        (HERMES, ADDED, {"tools": [ADD], "guided_regex": "a"}, "with tools, an answer can only"),
-        (HERMES, ADDED, {**REQUIRED, "guided_choice": ["a"]}, "with tools, an answer can only"),
+        (LLAMA, SPECIAL, {"tools": [ADD], **JSON}, "this model writes tool calls as plain JSON"),
+        (
+            HERMES,
+            ADDED,
+            {"tools": [ADD], "guided_regex": "a"},
+            "with tools, only a JSON schema can",
+        ),
+        (HERMES, ADDED, {**REQUIRED, "guided_choice": ["a"]}, "with tools, only a JSON schema can"),
     ],
 )
 def test_combinations_without_a_grammar_are_rejected(guided, template, kind, given, line):
@@ -266,7 +271,9 @@ def test_markers_that_answers_leave_out_are_rejected(guided, template, given, ma
     guided(template, kind=ADDED, skips=True, **given)
     guided("", kind=SPECIAL, skips=True, **JSON)
     guided(MISTRAL, kind=SPECIAL, skips=True, **REQUIRED)
-    with pytest.raises(ApiError, match=f"answers of this model leave out {marker}") as refused:
+    with pytest.raises(
+        ApiError, match=f"this model's answers omit the special token {marker}"
+    ) as refused:
         guided(template, kind=SPECIAL, skips=True, **given)
     assert refused.value.param in {"tools", "response_format"}
 

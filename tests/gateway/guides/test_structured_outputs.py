@@ -135,7 +135,7 @@ async def test_each_of_several_answers_has_the_guide(post, triton):
 @pytest.mark.parametrize(
     ("given", "param", "line"),
     [
-        ({"response_format": "json"}, "response_format", "response_format: must be an object"),
+        ({"response_format": "json"}, "response_format", "response_format must be an object"),
         ({"response_format": {"type": "grammar"}}, "response_format.type", "must be 'text', 'json"),
         ({"response_format": {}}, "response_format.type", "response_format.type is missing"),
         (
@@ -151,7 +151,7 @@ async def test_each_of_several_answers_has_the_guide(post, triton):
         (
             {"response_format": {"type": "json_object", "json_schema": NAMED}},
             "response_format",
-            "json_schema needs the type json_schema",
+            "json_schema needs response_format.type to be json_schema",
         ),
         (
             {"response_format": {"type": "text", "schema": SCHEMA}},
@@ -166,9 +166,9 @@ async def test_each_of_several_answers_has_the_guide(post, triton):
         (
             {"structured_outputs": {"structural_tag": "{}"}},
             "structured_outputs.structural_tag",
-            "is not supported: send tools, or a grammar",
+            "isn't supported: use tools or a grammar",
         ),
-        ({"guided_json": "{"}, "guided_json", "must be a JSON schema: an object, or its text"),
+        ({"guided_json": "{"}, "guided_json", "must be a JSON schema, as an object or as text"),
         ({"guided_json": "[1]"}, "guided_json", "must be a JSON schema"),
         ({"guided_json": 1}, "guided_json", "must be"),
         ({"guided_json": '{"a":' * 66 + "1" + "}" * 66}, "guided_json", "more than 64 levels"),
@@ -177,27 +177,27 @@ async def test_each_of_several_answers_has_the_guide(post, triton):
         (
             {"structured_outputs": {"json": '{"a": "\\ud800"}'}},
             "structured_outputs.json",
-            "structured_outputs.json: holds half of a surrogate pair",
+            "structured_outputs.json contains half of a surrogate pair",
         ),
         ({"guided_regex": ""}, "guided_regex", "at least 1 character"),
         ({"guided_choice": []}, "guided_choice", "at least 1 item"),
-        ({"guided_choice": "a"}, "guided_choice", "guided_choice: must be a list"),
-        ({"guided_choice": ["a", 1]}, "guided_choice[1]", "guided_choice[1]: must be a string"),
+        ({"guided_choice": "a"}, "guided_choice", "guided_choice must be a list"),
+        ({"guided_choice": ["a", 1]}, "guided_choice[1]", "guided_choice[1] must be a string"),
         (
             {"guided_json": SCHEMA, "guided_regex": "a"},
             "guided_regex",
-            "guided_json and guided_regex both guide the answer; send one",
+            "set guided_json or guided_regex, not both",
         ),
         (
             {"response_format": {"type": "json_object"}, "structured_outputs": {"regex": "a"}},
             "structured_outputs",
-            "response_format and structured_outputs both",
+            "set response_format or structured_outputs, not both",
         ),
-        ({"structured_outputs": {}}, "structured_outputs", "takes exactly one of json, regex"),
+        ({"structured_outputs": {}}, "structured_outputs", "must have exactly one of json, regex"),
         (
             {"structured_outputs": {"json": SCHEMA, "json_object": True}},
             "structured_outputs",
-            "takes exactly one of",
+            "must have exactly one of",
         ),
         (
             {"structured_outputs": {"choices": ["a"]}},
@@ -207,7 +207,7 @@ async def test_each_of_several_answers_has_the_guide(post, triton):
         (
             {"structured_outputs": {"regex": "a", "whitespace_pattern": " *"}},
             "structured_outputs.whitespace_pattern",
-            "is not supported: white space is fixed",
+            "isn't supported: use disable_any_whitespace",
         ),
     ],
 )

@@ -207,11 +207,11 @@ def test_parameters_must_be_an_object():
     assert parameters_of(tool("f", given).function) == {"type": "object", **given}
     for kinds in (["object"], ["object", "null"]):
         assert parameters_of(tool("f", CITY | {"type": kinds}).function) == CITY
-    with pytest.raises(ApiError, match="the parameters of 'f' must have the type object"):
+    with pytest.raises(ApiError, match="parameters of 'f' must have type object"):
         parameters_of(Function(name="f", parameters={"type": ["array", "null"]}))
-    with pytest.raises(ApiError, match="the parameters of 'f' must have the type object"):
+    with pytest.raises(ApiError, match="parameters of 'f' must have type object"):
         parameters_of(Function(name="f", parameters={"type": "array"}))
-    with pytest.raises(ApiError, match="two functions are called 'f'"):
+    with pytest.raises(ApiError, match="two functions named 'f'"):
         check_names([tool("g"), tool("f"), tool("f", CITY)])
     check_names(TOOLS)
 

@@ -166,8 +166,7 @@ def sequence_length(
     if reach is not None and length > reach:
         raise ProfileError(
             (*key_path, "max_seq_len"),
-            f"{length} is over the {reach} positions of {checkpoint.folder}; leave it out, or say "
-            "no more",
+            f"must be at most {reach}, the positions of {checkpoint.folder}; got {length}",
         )
     return length
 
@@ -176,5 +175,5 @@ def check_kv_cache(tokens: int, max_seq_len: int, *key_path: str | int) -> None:
     """Reject a KV cache that is smaller than one sequence."""
     if tokens < max_seq_len:
         raise ProfileError(
-            key_path, f"{tokens} is less than one sequence of max_seq_len {max_seq_len}"
+            key_path, f"must be at least {max_seq_len}, one sequence of max_seq_len; got {tokens}"
         )

@@ -101,7 +101,7 @@ class EmulatedDraft(OwnEngineSection):
         if width < tokenizer.size:
             raise ProfileError(
                 (*key_path, "vocab_size"),
-                f"{width} is less than the {tokenizer.size} tokens of {tokenizer.folder}",
+                f"must be at least {tokenizer.size}, the tokens of {tokenizer.folder}; got {width}",
             )
         low, high = _words(tokenizer)
         given = self.model_dump(

@@ -153,7 +153,7 @@ class LlmApiTarget(OwnEngineSection):
         if settings.longest_draft >= length - 1:
             raise ProfileError(
                 (*key_path, "max_seq_len"),
-                f"{length} leaves no room for text with drafts of {settings.longest_draft}",
+                f"must be more than the longest draft, {settings.longest_draft} tokens; got {length}",
             )
         return replace(settings, max_seq_len=length - settings.longest_draft)
 
@@ -181,6 +181,4 @@ def _check_vocabulary(target: Folder, draft: Folder, key_path: KeyPath) -> None:
         if not (has_tokenizer(target) and has_tokenizer(draft)):
             return
         if read_tokenizer(target).ids != read_tokenizer(draft).ids:
-            raise ProfileError(
-                key_path, f"{draft} has another vocabulary than {target}; they must share one"
-            )
+            raise ProfileError(key_path, f"{draft} must have the same vocabulary as {target}")

@@ -185,42 +185,42 @@ class TensorRTLLMDraft(EngineSection):
         if self.convert.kv_cache_dtype and not self.convert.qformat:
             raise ProfileError(
                 (*key_path, "convert", "kv_cache_dtype"),
-                f"'{self.convert.kv_cache_dtype}' needs qformat, whose calibration finds its "
-                "scales; add the one or leave out the other",
+                f"'{self.convert.kv_cache_dtype}' needs the calibration of qformat; set qformat or "
+                "remove kv_cache_dtype",
             )
         given = len(self.device_ids)
         if len(set(self.device_ids)) != given:
-            raise ProfileError((*key_path, "device_ids"), "a GPU is named twice; name each once")
+            raise ProfileError((*key_path, "device_ids"), "must list each GPU once")
         if given * self.num_nodes != self.world_size:
             wanted = self.world_size // self.num_nodes
             right = (
-                f"say {list(self.device_ids[:wanted])}"
+                f"use {list(self.device_ids[:wanted])}"
                 if 0 < wanted < given
-                else f"name {wanted} of them, or change tp_size"
+                else f"list {wanted} of them, or change tp_size"
             )
             raise ProfileError(
                 (*key_path, "device_ids"),
-                f"{given} GPUs on {self.num_nodes} node(s) for tp_size {self.tp_size} * pp_size "
-                f"{self.pp_size}; {right}",
+                f"must list tp_size {self.tp_size} * pp_size {self.pp_size} / num_nodes "
+                f"{self.num_nodes} GPUs; got {given}; {right}",
             )
         run, build = self.run, self.build
         if not build.use_paged_context_fmha:
             raise ProfileError(
                 (*key_path, "build", "use_paged_context_fmha"),
-                "off, but KV-block reuse needs it; say true",
+                "must be true, because KV-block reuse needs it",
             )
         if not run.enable_kv_cache_reuse:
             raise ProfileError(
                 (*key_path, "run", "enable_kv_cache_reuse"),
-                "off, which makes every round compute the whole context again; say true",
+                "must be true; otherwise every round recomputes the whole context",
             )
         cache = "max_tokens_in_paged_kv_cache"
         check_kv_cache(getattr(run, cache), build.max_seq_len, *key_path, "run", cache)
         if not run.enable_chunked_context and build.max_num_tokens < build.max_seq_len - 1:
             raise ProfileError(
                 (*key_path, "run", "enable_chunked_context"),
-                f"off, so a context over max_num_tokens {build.max_num_tokens} would be refused; "
-                f"say true, or raise max_num_tokens to {build.max_seq_len - 1}",
+                f"must be true if max_num_tokens {build.max_num_tokens} is less than the longest "
+                f"context, {build.max_seq_len - 1} tokens",
             )
 
     def padded(self, vocab_size: int) -> int:
@@ -257,18 +257,18 @@ class TensorRTLLMTarget(TensorRTLLMDraft):
         if build.max_draft_len and not build.speculative_decoding_mode:
             raise ProfileError(
                 (*key_path, "build", "speculative_decoding_mode"),
-                f"off, but max_draft_len is {build.max_draft_len}; say draft_tokens_external",
+                "must be draft_tokens_external if max_draft_len is set; it is "
+                f"{build.max_draft_len}",
             )
         if build.speculative_decoding_mode and not build.max_draft_len:
             raise ProfileError(
                 (*key_path, "build", "max_draft_len"),
-                "0, but speculative_decoding_mode is draft_tokens_external; say how many draft "
-                "tokens the engine verifies",
+                "must be at least 1 if speculative_decoding_mode is draft_tokens_external; got 0",
             )
         if build.max_draft_len >= build.max_seq_len - 1:
             raise ProfileError(
                 (*key_path, "build", "max_draft_len"),
-                f"{build.max_draft_len} leaves no room for text in max_seq_len {build.max_seq_len}",
+                f"must be less than max_seq_len {build.max_seq_len}; got {build.max_draft_len}",
             )
 
 

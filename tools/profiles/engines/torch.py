@@ -116,7 +116,7 @@ class TorchDraft(OwnEngineSection):
         if self._longest_draft >= length - 1:
             raise ProfileError(
                 (*key_path, "max_draft_len"),
-                f"{self._longest_draft} leaves no room for text in max_seq_len {length}",
+                f"must be less than max_seq_len {length}; got {self._longest_draft}",
             )
         affordable = KV_BYTES // max(checkpoint.kv_bytes_per_token, 1)
         default = max(length, min(SEQUENCES_CACHED * length, affordable))
@@ -194,11 +194,11 @@ def _why_unsupported(config: Mapping[str, Any]) -> str | None:
         names and not any(name.endswith(CAUSAL) for name in names)
     ):
         kind = names[0] if names else config.get("model_type", "an encoder-decoder")
-        return f"architecture '{kind}' is not a decoder-only language model (...ForCausalLM)"
+        return f"architecture '{kind}' isn't a decoder-only language model (...ForCausalLM)"
     kind = str(config.get("model_type"))
     if kind in RECURRENT:
-        return f"architecture '{kind}' has no attention, whose keys and values could be reused"
+        return f"architecture '{kind}' isn't supported: it has no attention KV cache"
     others = sorted(set(config.get("layer_types") or ()) - ATTENTION)
     if others:
-        return f"architecture '{kind}' has layers of type '{others[0]}', which are not supported"
+        return f"architecture '{kind}' isn't supported: it has layers of type '{others[0]}'"
     return None

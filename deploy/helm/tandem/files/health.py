@@ -93,7 +93,7 @@ def ailment(generate: str, metrics: str, target: str, patience: float) -> str | 
     except (OSError, http.client.HTTPException) as error:
         if total(metrics, CALLS, model=target) > calls:
             return None
-        return f"no answer in {patience:g} s, and no call of '{target}' meanwhile ({error})"
+        return f"no response in {patience:g} s, and no call of '{target}' in that time ({error})"
     return None if "text_output" in said else f"no text in {said!r}"
 
 
@@ -105,7 +105,7 @@ def blindness(metrics: str) -> str | None:
     now = time.time()
     for labels, seen in samples(metrics, LAST_LOOK):
         if now - seen > SECONDS_WITHOUT_A_LOOK:
-            return f"the requests of {labels} were last checked {now - seen:.0f} s ago"
+            return f"{labels} last checked its requests {now - seen:.0f} s ago"
     return None
 
 
@@ -116,7 +116,7 @@ def silence_of_streams(metrics: str) -> str | None:
     """
     for labels, seconds in samples(metrics, UNTAKEN):
         if seconds > SECONDS_UNTAKEN:
-            return f"a response of {labels} was not taken for {seconds:.0f} s: gRPC streams hang"
+            return f"gRPC streams hang: no response of {labels} taken for {seconds:.0f} s"
     return None
 
 
