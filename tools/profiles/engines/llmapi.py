@@ -153,7 +153,8 @@ class LlmApiTarget(OwnEngineSection):
         if settings.longest_draft >= length - 1:
             raise ProfileError(
                 (*key_path, "max_seq_len"),
-                f"must be more than the longest draft, {settings.longest_draft} tokens; got {length}",
+                f"must be more than the longest draft, {settings.longest_draft} tokens; "
+                f"got {length}",
             )
         return replace(settings, max_seq_len=length - settings.longest_draft)
 
