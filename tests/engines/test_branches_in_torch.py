@@ -144,7 +144,7 @@ def test_branches_take_at_most_half_of_a_step(make_harness, kind):
     engine = make_harness(kind, max_batch_tokens=16)
     found = engine.call(prompt(1, 40), **asked([4, 5, 6], 10, 6)).last.branches
     assert len(found.lengths) == 8
-    with pytest.raises(RequestError, match=r"takes up to 15 \(max_batch_tokens\)"):
+    with pytest.raises(RequestError, match=r"branch_counts is 15 \(max_batch_tokens\)"):
         engine.start(prompt(1, 40), **asked([5] * 16, 1, 6))
 
 

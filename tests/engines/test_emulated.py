@@ -233,7 +233,7 @@ def test_unsupported_inputs_are_rejected(name, given):
         ({"high_id": 200}, "must span at least 32 ids below vocab_size 131"),
         ({"end_id": 7}, "end_id must not be between low_id and high_id; got 7"),
         ({"end_id": None, "mean_answer_len": 9}, "mean_answer_len requires end_id"),
-        ({"stay_easy": 1, "stay_hard": 1}, "would never change its kind"),
+        ({"stay_easy": 1, "stay_hard": 1}, "must not both be 1"),
     ],
 )
 def test_wrong_settings_are_named(given, message):

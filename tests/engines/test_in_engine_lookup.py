@@ -312,8 +312,8 @@ def test_masks_of_several_tokens_are_rejected(looker):
     ("settings", "words"),
     [
         ({"prompt_lookup_num_tokens": 9}, "prompt_lookup_num_tokens must be at most max_draft_len"),
-        ({"prompt_lookup_num_tokens": -1}, "prompt_lookup_num_tokens is -1"),
-        ({"max_matching_ngram_size": 0}, "max_matching_ngram_size is 0"),
+        ({"prompt_lookup_num_tokens": -1}, "prompt_lookup_num_tokens must be at least 0; got -1"),
+        ({"max_matching_ngram_size": 0}, "max_matching_ngram_size must be at least 1; got 0"),
     ],
 )
 def test_invalid_settings_are_rejected(settings, words):

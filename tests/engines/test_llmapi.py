@@ -305,7 +305,7 @@ def test_missing_log_probs_fail_the_call(looker, package):
     pending = looker.start(CYCLE, 200, return_log_probs=True, streaming=True)
     pending.next()
     llm(package).results[-1].sampling_params.logprobs = None  # as if the sampler returned no more
-    assert "no log-probability" in pending.wait().error
+    assert "didn't return a log-probability" in pending.wait().error
 
 
 def test_calls_run_concurrently(looker):

@@ -135,15 +135,15 @@ def test_counting_computed_tokens_survives_a_memory_error(triton, monkeypatch):
         (
             {"request_output_len": [0]},
             TritonError.INVALID_ARG,
-            "request_output_len must be .*; got 0",
+            "request_output_len must be at least 1; got 0",
         ),
-        ({"input_ids": [999]}, TritonError.INVALID_ARG, "input_lengths is 3"),
+        ({"input_ids": [999]}, TritonError.INVALID_ARG, "input_lengths must be 1"),
         ({"lora_task_id": [3]}, TritonError.UNSUPPORTED, "lora_task_id isn't supported"),
         ({"beam_width": [2]}, TritonError.UNSUPPORTED, "beam_width must be 1; got 2"),
         (
             {"repetition_penalty": [2.0]},
             TritonError.UNSUPPORTED,
-            "repetition_penalty must be .*; got not",
+            "repetition_penalty isn't",
         ),
         ({"streaming": [True]}, TritonError.UNSUPPORTED, "`decoupled: true`"),
         ({"stop": [True]}, None, ""),

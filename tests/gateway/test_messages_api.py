@@ -192,7 +192,7 @@ IMAGE = {"type": "image", "source": {"type": "url", "url": "http://x/y.png"}}
     ("given", "status", "kind", "message"),
     [
         ({"max_tokens": None}, 400, "invalid_request_error", "max_tokens is missing"),
-        ({"model": "claude"}, 404, "not_found_error", "model 'claude' is not served"),
+        ({"model": "claude"}, 404, "not_found_error", "model 'claude' isn't served"),
         ({"messages": []}, 400, "invalid_request_error", "must have at least 1 item"),
         (
             {"messages": [{"role": "user", "content": [IMAGE]}]},

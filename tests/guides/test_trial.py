@@ -76,7 +76,7 @@ def test_a_guide_that_compiles_for_minutes_is_rejected_permanently(name, fresh, 
     fresh._attempts[1] = fresh._attempts[1]._replace(seconds=0.5)
     monkeypatch.setattr(compiler_module, "ATTEMPT_SECONDS", (0.1, 0.5))
     guide = Guide(*ENDLESS[name])
-    with pytest.raises(GuideError, match=r"more than 0\.5 s to compile") as refused:
+    with pytest.raises(GuideError, match=r"longer than 0\.5 s to compile") as refused:
         fresh.matcher(guide, [END])
     assert refused.type is GuideError
     assert fresh.has(guide)

@@ -100,7 +100,7 @@ def test_emulated_engines_never_emit_special_tokens(plan):
         ({"tokenizer": "nowhere"}, r"engines\.target\.tokenizer: .*nowhere has no tokenizer\.json"),
         (
             {"language": LANGUAGE | {"hard_alpha": 0.5, "stay_easy": 1.0, "stay_hard": 1.0}},
-            r"engines\.target: stay_easy and stay_hard are both 1",
+            r"engines\.target: stay_easy and stay_hard must not both be 1",
         ),
     ],
 )

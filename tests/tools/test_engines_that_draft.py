@@ -92,8 +92,9 @@ def test_the_loop_knows_that_the_engine_drafts(plan, kind):
 
 
 def test_lookups_longer_than_max_draft_len_are_rejected(plan):
-    assert "engines.target: prompt_lookup_num_tokens (10) is over max_draft_len (8)" in refusal(
-        plan, prompt_lookup=LOOKUP, max_draft_len=8
+    assert (
+        "engines.target: prompt_lookup_num_tokens must be at most max_draft_len (8); got 10"
+        in refusal(plan, prompt_lookup=LOOKUP, max_draft_len=8)
     )
 
 

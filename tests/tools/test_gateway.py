@@ -16,7 +16,7 @@ TOKENIZER = Path(__file__).resolve().parents[2] / "demo" / "tokenizer"
     ("options", "message"),
     [
         ([], "the following arguments are required: --tokenizer"),
-        (["--tokenizer", "absent"], "tokenizer folder 'absent' does not exist"),
+        (["--tokenizer", "absent"], "tokenizer folder 'absent' doesn't exist"),
         (["--tokenizer", TOKENIZER, "--chat-template", "absent"], "No such file or directory"),
         (
             ["--tokenizer", TOKENIZER, "--max-body-mb", "0"],

@@ -52,7 +52,7 @@ def test_adapters_are_rendered_next_to_the_checkpoint(plan, tmp_path):
         ({"lora_adapters": {"x": "dora"}}, "lora_adapters.x: .*use_dora True isn't supported"),
         (
             {"lora_adapters": {"bls_stream": "sql"}},
-            "lora_adapters.bls_stream: a second model",
+            "lora_adapters.bls_stream: name 'bls_stream' is already",
         ),
         (
             {"lora_adapters": {"sql": "sql"}, "paged_kv_cache": True},

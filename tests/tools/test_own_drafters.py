@@ -106,7 +106,7 @@ def test_up_lists_a_custom_drafter(profile):
 
 def test_a_missing_module_is_named_with_the_searched_folder(refusal, tmp_path):
     assert refusal({"module": "nowhere.py"}) == (
-        f"drafters.0.module: no file {tmp_path}/nowhere.py; 'nowhere.py' is relative to the "
+        f"drafters.0.module: {tmp_path}/nowhere.py isn't a file; 'nowhere.py' is relative to the "
         f"profile's folder, {tmp_path}"
     )
 
@@ -114,9 +114,12 @@ def test_a_missing_module_is_named_with_the_searched_folder(refusal, tmp_path):
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("import nowhere_to_be_found", "raises ModuleNotFoundError: No module named 'nowhere_to"),
-        ("", "has no row; define DRAFTER = DrafterKind(...)"),
-        (EXAMPLE.replace('"repeat"', '"hybrid"'), "a drafter 'hybrid' exists; choose a name other"),
+        ("import nowhere_to_be_found", "ModuleNotFoundError: No module named 'nowhere_to"),
+        ("", "has no DRAFTER; define DRAFTER = DrafterKind(...)"),
+        (
+            EXAMPLE.replace('"repeat"', '"hybrid"'),
+            "drafter 'hybrid' already exists; choose a name other",
+        ),
     ],
 )
 def test_a_module_without_a_new_drafter_is_rejected(refusal, tmp_path, text, reason):
@@ -129,7 +132,7 @@ def test_a_module_without_a_new_drafter_is_rejected(refusal, tmp_path, text, rea
 def test_two_drafters_with_one_name_are_rejected(refusal, tmp_path):
     (tmp_path / "again.py").write_text(EXAMPLE)
     line = refusal({"module": "repeat.py"}, {"module": "again.py"})
-    assert line.startswith("drafters.1.module: a drafter 'repeat' exists")
+    assert line.startswith("drafters.1.module: drafter 'repeat' already exists")
     (tmp_path / "sub").mkdir()
     (tmp_path / "sub" / "repeat.py").write_text(EXAMPLE.replace('"repeat"', '"other"'))
     line = refusal({"module": "repeat.py"}, {"module": "sub/repeat.py"})
@@ -146,7 +149,7 @@ def test_two_drafters_with_one_name_are_rejected(refusal, tmp_path):
             {"period": "two"},
             "drafters.0.settings.period: must be a valid integer; got 'two'",
         ),
-        ({"period": 0}, "drafters.0.settings: ValueError: period must be at least 1, not 0"),
+        ({"period": 0}, "drafters.0.settings: ValueError: period must be at least 1; got 0"),
     ],
 )
 def test_wrong_settings_are_rejected(refusal, settings, line):

@@ -62,12 +62,12 @@ def test_a_path_to_python_is_relative_to_the_profile(plan, folder):
 @pytest.mark.parametrize(
     ("target", "words"),
     [
-        ({"max_batch_tokens": 1024}, "engines.target: max_batch_tokens is 1024; the drafts of"),
+        ({"max_batch_tokens": 1024}, "engines.target: max_batch_tokens must be greater than 2048"),
         (
             {"kv_cache_tokens": 512},
             "engines.target.kv_cache_tokens: must be at least 1024, one sequence of max_seq_len",
         ),
-        ({"arguments": {"dtype": "half"}}, "engines.target: arguments: dtype is decided by"),
+        ({"arguments": {"dtype": "half"}}, "engines.target: arguments.dtype isn't supported"),
         ({"max_draft_length": 4}, "did you mean 'max_draft_len'?"),
     ],
 )

@@ -281,7 +281,7 @@ def test_missing_and_non_python_files_are_rejected(write, tmp_path):
     ("given", "reason"),
     [
         ({"perod": 2}, "setting 'perod' isn't known; choose one of: period"),
-        ({"period": 0}, "ValueError: period must be at least 1, not 0"),
+        ({"period": 0}, "ValueError: period must be at least 1; got 0"),
     ],
 )
 def test_wrong_settings_are_rejected(given, reason):

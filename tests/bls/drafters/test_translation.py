@@ -150,7 +150,7 @@ def test_drafts_of_another_kind_of_tokenizer_are_accepted(translator, target, dr
 
 
 def test_the_context_keeps_its_beginning_while_the_answer_grows(translator):
-    """So the draft engine computes only what is new: it reuses a common prefix."""
+    """The draft engine then reuses its KV blocks of a common prefix."""
     kinds = ("byte_level", "byte_fallback")
     translation = translator(*kinds).translation()
     sequence = decode(kinds, translator, [5] * 400, None, drafter="none")[0].sequence

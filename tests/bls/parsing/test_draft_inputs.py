@@ -195,13 +195,13 @@ def test_an_empty_prediction_changes_nothing():
 @pytest.mark.parametrize(
     ("values", "line"),
     [
-        (TEXT | {"drafter": "draft_model"}, "'prediction' needs 'drafter' to be"),
-        (IDS | {"drafter": "draft_model"}, "'prediction_ids' needs 'drafter' to be"),
+        (TEXT | {"drafter": "draft_model"}, "'prediction' requires 'drafter' to be"),
+        (IDS | {"drafter": "draft_model"}, "'prediction_ids' requires 'drafter' to be"),
         (TEXT | IDS, "set prediction or prediction_ids, not both"),
         ({"prediction": "x" * 51}, "prediction has 51 bytes; the limit is 50"),
         ({"prediction_ids": [1] * 65}, "prediction_ids has 65 tokens; the limit is 64"),
-        ({"prediction_ids": [1, 100]}, "input 'prediction_ids': ids must"),
-        ({"prediction": b"\xff"}, "'prediction' is not valid UTF-8"),
+        ({"prediction_ids": [1, 100]}, "input 'prediction_ids' must have ids"),
+        ({"prediction": b"\xff"}, "'prediction' must be UTF-8"),
     ],
 )
 def test_a_wrong_prediction_is_rejected(values, line):
