@@ -118,7 +118,7 @@ def test_a_missing_module_is_named_with_the_searched_folder(refusal, tmp_path):
         ("", "has no DRAFTER; define DRAFTER = DrafterKind(...)"),
         (
             EXAMPLE.replace('"repeat"', '"hybrid"'),
-            "drafter 'hybrid' already exists; choose a name other",
+            "drafter 'hybrid' already exists; choose",
         ),
     ],
 )

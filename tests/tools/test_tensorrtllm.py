@@ -310,7 +310,7 @@ def test_another_vocabulary_is_rejected(shipped, models, tmp_path):
     stranger = models / "stranger"
     write_tokenizer(stranger, size=290)
     (stranger / "config.json").write_bytes((models / "Llama-2-7b-hf" / "config.json").read_bytes())
-    with pytest.raises(TandemError, match="use_draft_logits: must be false: token .* is no token"):
+    with pytest.raises(TandemError, match=r"use_draft_logits: must be false: token .* is no token"):
         deployment.load(path)
 
 
