@@ -72,7 +72,7 @@ def test_a_full_queue_rejects_requests_while_the_tokenizer_hangs(emulated):
         asked = crowd.ask([f"prompt {n}" for n in range(present)])
         assert eventually(lambda: waiting(emulated) == present)
         line = refusal(emulated, "bls", "one more", max_tokens=4)
-        assert line.startswith(f"overloaded: 0 sequences are running and {present} waiting")
+        assert line.startswith(f"overloaded: the server is full: 0 sequences are running and {present} ")
         # Ids need no tokenizer, but they need a place.
         ids = [tensor("input_ids", [[5, 6, 7]]), tensor("max_tokens", 4)]
         assert error_of(emulated, ids).startswith("overloaded: ")
@@ -116,7 +116,7 @@ def test_requests_that_are_too_large_are_rejected(emulated):
     words = client.InferInput("stop_words", [1, 1_000_000], "BYTES")
     words.set_data_from_numpy(np.full((1, 1_000_000), b"abc", object))
     made = [tensor("text_input", "x"), tensor("max_tokens", 4), words]
-    expected = "input 'stop_words': 1000000 words given for a prompt, at most 1024 are taken"
+    expected = "input 'stop_words' has 1000000 words per prompt; the limit is 1024"
     assert error_of(emulated, made) == expected
     line = refusal(emulated, "bls", "x", max_tokens=7000, return_generation_logits=True)
     assert line.startswith("input 'return_generation_logits': up to ")

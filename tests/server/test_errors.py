@@ -113,7 +113,7 @@ def wrong_type():
         ([tensor("text_input", "x"), wrong_type()], "max_tokens"),
         (
             [*inputs("x", max_tokens=4), tensor("input_ids", [[1, 2]])],
-            "'text_input' and 'input_ids' are both",
+            "'text_input' or input 'input_ids', not both",
         ),
         (
             [tensor("max_tokens", 4), tensor("input_ids", [[1, 10**6]])],
@@ -223,7 +223,7 @@ def test_a_bad_request_is_an_invalid_argument(full, entry):
         (
             b'{"text_input": "x", "max_tokens": 4, "id": "\xff"}',
             400,
-            "the request's id or parameters are not UTF-8; encode them so",
+            "the request's id and parameters must be UTF-8",
         ),
         (b'{"text_input": "x", "max_tokens": [[1, 2]]}', 500, "Shape does not match true shape"),
         (b'{"text_input": "x", "max_tokens": "four"}', 500, "Unable to parse"),

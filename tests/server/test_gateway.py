@@ -212,7 +212,7 @@ def test_errors_have_the_clients_types(client):
     with pytest.raises(openai.NotFoundError):
         complete(client, "x", model="gpt-4")
     with pytest.raises(openai.NotFoundError):
-        client.responses.create(model="bls", input="x")
+        client.embeddings.create(model="bls", input="x")
 
 
 def test_a_server_that_does_not_answer_is_a_503(embedded):

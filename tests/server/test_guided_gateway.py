@@ -133,10 +133,10 @@ def test_forced_tokens_are_marked(client):
 @pytest.mark.parametrize(
     ("guide", "line"),
     [
-        ({"guided_json": {"$ref": "#"}}, "no text fits"),
-        ({"guided_json": {"enum": ["x" * 1000] * 1000}}, "are taken; send a shorter guide"),
+        ({"guided_json": {"$ref": "#"}}, "no text matches"),
+        ({"guided_json": {"enum": ["x" * 1000] * 1000}}, "; send a shorter guide"),
         ({"guided_regex": "("}, "invalid regex"),
-        ({"guided_grammar": "root ::= ("}, "not EBNF"),
+        ({"guided_grammar": "root ::= ("}, "must be EBNF"),
         ({"guided_choice": [""]}, "choices must be"),
     ],
 )

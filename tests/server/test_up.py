@@ -75,7 +75,7 @@ def test_up_ends_if_a_required_process_ends():
         os.kill(stub_of(processes, "bls_stream"), signal.SIGKILL)
         assert process.wait(120) == 1
         said = process.stderr.read()
-        assert "the process of model 'bls_stream' has ended, and Triton doesn't restart it" in said
+        assert "the process of model 'bls_stream' ended, and Triton doesn't restart it" in said
         assert "Traceback" not in said
         assert not any(map(alive, processes))
         assert not shared_memory_of(process)
