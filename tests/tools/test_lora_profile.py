@@ -49,6 +49,7 @@ def test_adapters_are_rendered_next_to_the_checkpoint(plan, tmp_path):
     ("target", "words"),
     [
         ({"lora_adapters": {"sql": "nowhere"}}, "lora_adapters.sql: can't read .*nowhere"),
+        ({"lora_adapters": {"": "sql"}}, "lora_adapters.*at least 1 character"),
         ({"lora_adapters": {"x": "dora"}}, "lora_adapters.x: .*use_dora True isn't supported"),
         (
             {"lora_adapters": {"bls_stream": "sql"}},

@@ -145,7 +145,7 @@ class TorchTarget(TorchDraft):
     """Target only: longest draft that it verifies."""
     prompt_lookup: LookupSection | None = None
     """Target only: look drafts up inside the engine, with these settings (default: none)."""
-    lora_adapters: Mapping[str, Folder] | None = None
+    lora_adapters: Mapping[Annotated[str, Field(min_length=1)], Folder] | None = None
     """Target only: LoRA adapters that requests may name: the name and peft's folder of each
     (default: none)."""
 
