@@ -113,7 +113,7 @@ async def models(request: Request) -> dict[str, Any]:
     return {"object": "list", "data": [served.described(model) for model in served.models]}
 
 
-@router.api_route("/v1/models/{name}", methods=GET)
+@router.api_route("/v1/models/{name:path}", methods=GET)
 async def model(name: str, request: Request) -> dict[str, Any]:
     served = await _serving(request).models()
     return served.described(served.named(name))

@@ -201,11 +201,17 @@ class DraftInputs:
                 f"input '{tensors.USE_DRAFT_LOGITS}' must be false: the draft model has a "
                 "vocabulary of its own, so its logits don't fit the target's"
             )
-        return uses
+        return uses and self._settings.draft_returns_logits  # else ids are compared
 
     def _threshold(self, row: int) -> float | None:
         """Return the request's threshold, or the deployment's."""
         threshold = self._inputs.number(tensors.DRAFT_ACCEPTANCE_THRESHOLD, row, Bounds(0, 1))
+        self._inputs.refuse_unless(
+            self._settings.draft_returns_logits,
+            row,
+            (tensors.DRAFT_ACCEPTANCE_THRESHOLD,),
+            "is not supported: the draft engine returns no logits",
+        )
         self._inputs.refuse_unless(
             self._inputs.flag(tensors.USE_DRAFT_LOGITS, row, self._settings.use_draft_logits),
             row,

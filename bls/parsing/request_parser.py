@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from tandem.bls.errors import BadRequest
 from tandem.bls.parsing.draft_inputs import DraftInputs
 from tandem.bls.parsing.guide_inputs import check_guides, guide_of
-from tandem.bls.parsing.inputs import Inputs, check_sizes, refuse_unknown
+from tandem.bls.parsing.inputs import Inputs, check_sizes, quoted, refuse_unknown
 from tandem.bls.parsing.prompt import (
     LogitBias,
     Options,
@@ -276,7 +276,7 @@ class RequestParser:
         known = self._settings.lora_adapters
         if names[0] not in known:
             fix = f"choose one of: {', '.join(known)}" if known else "the deployment has none"
-            raise BadRequest(f"input '{tensors.LORA_NAME}': \"{names[0]}\" isn't known; {fix}")
+            raise BadRequest(f"input '{tensors.LORA_NAME}': {quoted(names[0])} isn't known; {fix}")
         return known.index(names[0]) + 1
 
     def _refuse_beams(self, row: int) -> None:

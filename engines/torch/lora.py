@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F  # noqa: N812 (the field's name for it)
+from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import nn
 
@@ -120,7 +121,7 @@ def _read(folder: Path, model: nn.Module) -> dict[str, LowRank]:
     try:
         config = json.loads((folder / CONFIG_FILE).read_text())
         tensors = load_file(folder / WEIGHTS_FILE)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, SafetensorError) as error:
         raise LoadError(f"LoRA adapter '{folder}': can't be read: {error}") from error
     check_config(config, folder)
     found: dict[str, dict[str, torch.Tensor]] = {}
@@ -133,13 +134,20 @@ def _read(folder: Path, model: nn.Module) -> dict[str, LowRank]:
                 "model's blocks can be adapted"
             )
         found.setdefault(match[1], {})[match[2]] = tensor.to(layer.weight)
+    if not found:
+        raise LoadError(f"LoRA adapter '{folder}': {WEIGHTS_FILE} has no weights")
     adapter = {}
     for name, matrices in found.items():
-        shape = _layer(model, name).weight.shape
-        down, up = matrices.get("A"), matrices.get("B")
-        if down is None or up is None or (up.shape[0], down.shape[1]) != tuple(shape):
+        weight = _layer(model, name).weight
+        (outputs, inputs), missing = weight.shape, weight.new_empty(0)
+        down, up = matrices.get("A", missing), matrices.get("B", missing)
+        rank = len(down)
+        if not rank or (down.shape, up.shape) != ((rank, inputs), (outputs, rank)):
             raise LoadError(f"LoRA adapter '{folder}': {name} doesn't fit the checkpoint")
-        adapter[name] = LowRank(down, up * _scale(config, name, len(down)))
+        up *= _scale(config, name, rank)
+        if not (down.isfinite().all() and up.isfinite().all()):
+            raise LoadError(f"LoRA adapter '{folder}': {name} has values that aren't finite")
+        adapter[name] = LowRank(down, up)
     return adapter
 
 

@@ -17,13 +17,17 @@ UNSUPPORTED = {
     "modules_to_save": (None, []),
     "fan_in_fan_out": (None, False),
     "layer_replication": (None, []),
+    "alora_invocation_tokens": (None, []),
 }
 
 
 def check_config(config: Mapping[str, Any], folder: Path) -> None:
     """Raise LoadError for an adapter that is more than low-rank matrices."""
-    if config.get("peft_type") != "LORA":
+    if not isinstance(config, Mapping) or config.get("peft_type") != "LORA":
         raise LoadError(f"LoRA adapter '{folder}': peft_type must be LORA in {CONFIG_FILE}")
     for name, without_effect in UNSUPPORTED.items():
         if config.get(name) not in without_effect:
             raise LoadError(f"LoRA adapter '{folder}': {name} {config[name]!r} isn't supported")
+    alpha = config.get("lora_alpha", 8)
+    if not isinstance(alpha, int | float):
+        raise LoadError(f"LoRA adapter '{folder}': lora_alpha must be a number; got {alpha!r}")

@@ -84,6 +84,8 @@ def test_an_unknown_adapter_is_rejected(adapted, make_harness):
         ({"bias": "all"}, "bias 'all' isn't supported"),
         ({"modules_to_save": ["lm_head"]}, "modules_to_save"),
         ({"peft_type": "IA3"}, "peft_type must be LORA"),
+        ({"alora_invocation_tokens": [1]}, "alora_invocation_tokens"),
+        ({"lora_alpha": None}, "lora_alpha must be a number; got None"),
     ],
 )
 def test_adapters_of_another_kind_are_rejected(make_harness, checkpoints, tmp_path, config, words):
@@ -107,6 +109,39 @@ def test_adapters_that_do_not_fit_are_rejected(make_harness, tmp_path, key, shap
     )
     (tmp_path / "adapter_config.json").write_text(json.dumps({"peft_type": "LORA"}))
     with pytest.raises(LoadError, match=words):
+        make_harness(lora_adapters=(str(tmp_path),))
+
+
+@pytest.mark.parametrize(
+    ("down", "up", "words"),
+    [
+        (torch.ones(4, 48), torch.ones(96, 3), "up_proj doesn't fit the checkpoint"),
+        (torch.ones(0, 48), torch.ones(96, 0), "up_proj doesn't fit the checkpoint"),
+        (torch.ones(48), torch.ones(96), "up_proj doesn't fit the checkpoint"),
+        (torch.ones(4, 48), torch.full((96, 4), torch.nan), "values that aren't finite"),
+    ],
+)
+def test_an_adapter_that_would_fail_in_a_batch_is_rejected(make_harness, tmp_path, down, up, words):
+    layer = "base_model.model.model.layers.0.mlp.up_proj"
+    tensors = {f"{layer}.lora_A.weight": down, f"{layer}.lora_B.weight": up}
+    save_file(tensors, tmp_path / "adapter_model.safetensors")
+    (tmp_path / "adapter_config.json").write_text(json.dumps({"peft_type": "LORA"}))
+    with pytest.raises(LoadError, match=words):
+        make_harness(lora_adapters=(str(tmp_path),))
+
+
+@pytest.mark.parametrize("content", [b"", b"not safetensors"])
+def test_a_damaged_adapter_is_a_one_line_error(make_harness, tmp_path, content):
+    (tmp_path / "adapter_model.safetensors").write_bytes(content)
+    (tmp_path / "adapter_config.json").write_text(json.dumps({"peft_type": "LORA"}))
+    with pytest.raises(LoadError, match="can't be read"):
+        make_harness(lora_adapters=(str(tmp_path),))
+
+
+def test_an_adapter_without_weights_is_rejected(make_harness, tmp_path):
+    save_file({}, tmp_path / "adapter_model.safetensors")
+    (tmp_path / "adapter_config.json").write_text(json.dumps({"peft_type": "LORA"}))
+    with pytest.raises(LoadError, match="has no weights"):
         make_harness(lora_adapters=(str(tmp_path),))
 
 

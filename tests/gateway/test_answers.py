@@ -209,6 +209,7 @@ async def test_models_are_the_entries(client):
         assert listed["data"][0]["max_model_len"] == 100
         assert listed["data"][0]["drafters"] == ["prompt_lookup", "hybrid", "repeat", "none"]
         assert (await opened.get("/v1/models/bls")).json() == listed["data"][1]
+        assert "model 'org/sql' is not served" in (await opened.get("/v1/models/org/sql")).text
 
 
 async def test_texts_and_ids_are_turned_into_each_other(client):

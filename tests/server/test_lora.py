@@ -72,7 +72,7 @@ def test_a_seed_gives_the_same_output_with_every_drafter(adapted):
 
 def test_an_unknown_adapter_names_the_known_ones(adapted):
     assert refusal(adapted[0], "bls", **asked("sq")) == (
-        "input 'lora_name': \"sq\" isn't known; choose one of: legal, sql"
+        "input 'lora_name': 'sq' isn't known; choose one of: legal, sql"
     )
 
 

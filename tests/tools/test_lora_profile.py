@@ -24,6 +24,9 @@ def plan(tmp_path):
         config = {"peft_type": "LORA", "use_dora": name == "dora"}
         (tmp_path / name / "adapter_config.json").write_text(json.dumps(config))
 
+    (tmp_path / "bare").mkdir()
+    (tmp_path / "bare" / "adapter_model.safetensors").touch()
+
     def load(**target):
         whole = {
             "name": "test",
@@ -49,6 +52,8 @@ def test_adapters_are_rendered_next_to_the_checkpoint(plan, tmp_path):
     ("target", "words"),
     [
         ({"lora_adapters": {"sql": "nowhere"}}, "lora_adapters.sql: can't read .*nowhere"),
+        ({"lora_adapters": {"x": "bare"}}, "x: can't read .*adapter_config.json: no such file"),
+        ({"lora_adapters": {"": "sql"}}, "lora_adapters.*at least 1 character"),
         ({"lora_adapters": {"x": "dora"}}, "lora_adapters.x: .*use_dora True isn't supported"),
         (
             {"lora_adapters": {"bls_stream": "sql"}},

@@ -153,6 +153,21 @@ def test_draft_logits_are_rejected_if_the_draft_has_another_vocabulary():
     assert not request_of(settings=other).use_draft_logits
 
 
+def test_a_threshold_is_rejected_if_the_draft_engine_returns_no_logits():
+    able = replace(SETTINGS.draft.capabilities, returns_logits=False)
+    bare = replace(
+        SETTINGS,
+        draft=replace(SETTINGS.draft, capabilities=able),
+        draft_acceptance_threshold=0.5,
+        use_draft_logits=True,
+    )
+    assert refusal(settings=bare, use_draft_logits=True, draft_acceptance_threshold=0.5) == (
+        "input 'draft_acceptance_threshold' is not supported: the draft engine returns no logits"
+    )
+    assert request_of(settings=bare, temperature=1.0).draft_acceptance_threshold is None
+    assert not request_of(settings=bare, temperature=1.0).use_draft_logits
+
+
 def test_an_engine_that_drafts_by_itself_cannot_be_turned_off():
     """It would draft anyway, without being counted."""
     alone = replace(SETTINGS, drafters=("engine",), drafter="engine")

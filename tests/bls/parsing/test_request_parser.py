@@ -638,7 +638,9 @@ def test_a_lora_adapter_is_sent_by_its_place_in_the_profile():
 
 def test_an_unknown_lora_adapter_is_rejected():
     assert refusal(lora_name="sq") == (
-        "input 'lora_name': \"sq\" isn't known; choose one of: sql, legal"
+        "input 'lora_name': 'sq' isn't known; choose one of: sql, legal"
     )
+    assert "\n" not in refusal(lora_name="\n")
+    assert len(refusal(lora_name="a" * 9999)) < 200
     none = replace(SETTINGS, lora_adapters=())
     assert refusal(settings=none, lora_name="sql").endswith("isn't known; the deployment has none")

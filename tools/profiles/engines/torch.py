@@ -145,7 +145,7 @@ class TorchTarget(TorchDraft):
     """Target only: longest draft that it verifies."""
     prompt_lookup: LookupSection | None = None
     """Target only: look drafts up inside the engine, with these settings (default: none)."""
-    lora_adapters: Mapping[str, Folder] | None = None
+    lora_adapters: Mapping[Annotated[str, Field(min_length=1)], Folder] | None = None
     """Target only: LoRA adapters that requests may name: the name and peft's folder of each
     (default: none)."""
 
@@ -154,10 +154,12 @@ class TorchTarget(TorchDraft):
         files = dict(planned.files)
         for number, (name, folder) in enumerate((self.lora_adapters or {}).items(), 1):
             with located(*key_path, "lora_adapters", name):
-                if not (folder / WEIGHTS_FILE).is_file():
-                    raise CheckpointError(f"can't read {folder / WEIGHTS_FILE}: no such file")
+                needed = [folder / WEIGHTS_FILE, folder / CONFIG_FILE]
+                for file in needed:
+                    if not file.is_file():
+                        raise CheckpointError(f"can't read {file}: no such file")
                 check_config(read_json(folder / CONFIG_FILE), folder)
-            files[_lora_folder(number)] = [folder / CONFIG_FILE, folder / WEIGHTS_FILE]
+            files[_lora_folder(number)] = needed
         return replace(planned, files=files, lora_adapters=tuple(self.lora_adapters or ()))
 
     def adjusted_to_draft(self, draft: EnginePlan, planned: EnginePlan) -> EnginePlan:
