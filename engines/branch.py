@@ -95,7 +95,7 @@ class Outcomes:
 
     @property
     def accepted_lengths(self) -> list[int]:
-        """Accepted lengths that have branches: none after a draft token that ends the answer."""
+        """Accepted lengths with branches. None follows a draft token that ends the answer."""
         ends = (n for n, token in enumerate(self._drafts, 1) if token in self._ends)
         limit = next(ends, len(self._drafts) + 1)
         lengths = self._request.branch_output_len
@@ -141,7 +141,10 @@ def fitting(branches: Sequence[Branch], max_branches: int, max_tokens: int) -> l
 
 
 def logits_room(request: EngineRequest, vocab_size: int, room: int) -> int:
-    """Return how many branch tokens fit, counting logits; `room`: tokens that fit in the cache."""
+    """Return the number of branch tokens that fit.
+
+    room: number of tokens that fit in the cache. The size of requested logits is a further limit.
+    """
     if not request.return_generation_logits:
         return room
     return min(room, MAX_BRANCH_LOGITS_BYTES // (4 * vocab_size))

@@ -52,7 +52,7 @@ class TokenMasks:
         return self._words is not None
 
     def allowed(self, position: int) -> NDArray[np.bool_]:
-        """Return a boolean per id that is True if the id is allowed at `position`: [vocab_size].
+        """Return whether each id is allowed at `position`: [vocab_size].
 
         position: absolute position in the sequence.
         """

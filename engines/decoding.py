@@ -58,7 +58,7 @@ def decode(
 
     A tensor without elements counts as absent, because NVIDIA's own callers send such tensors.
     exclude_input: value to use if the call doesn't set `exclude_input_in_output`. Raises
-    RequestError that names the tensor if one is missing, malformed or unsupported.
+    RequestError, which names the tensor, if a tensor is missing, malformed or unsupported.
     """
     fields: dict[str, Any] = {"exclude_input": exclude_input}
     sampling: dict[str, Any] = {}

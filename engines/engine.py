@@ -14,7 +14,7 @@ Send: TypeAlias = Callable[[int], None]  # argument: system time of the last tok
 
 
 class Preparing(ABC):
-    """A `Respond` that can prepare everything in advance except the sending."""
+    """A `Respond` that can prepare an answer in advance, so that only sending is left."""
 
     @abstractmethod
     def __call__(self, answer: EngineResponse) -> None: ...

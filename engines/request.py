@@ -146,7 +146,7 @@ class Branches(NamedTuple):
 
 
 class EngineResponse(NamedTuple):
-    """One response to a call: the tokens since the previous response, or all unless streaming.
+    """One response to a call: the new tokens if the call streams, otherwise all tokens.
 
     error, code: a one-line error that ends the call instead, and its kind.
     log_probs: [len(tokens)], log-softmax of the model's logits, before any processing.

@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from tandem.engines.errors import ResponseError
 from tandem.engines.request import Floats
 
-Handle: TypeAlias = NDArray[np.uint64]  # [3]: process id, file descriptor of the page in it, number
+Handle: TypeAlias = NDArray[np.uint64]  # [3]: process id, its file descriptor of the page, number
 
 SECONDS_TO_TAKE = 60.0  # the caller that requested the logits has timed out long before
 MOST_PAGES = 128  # above this, the oldest unread page is reused early
@@ -68,7 +68,7 @@ class _Page:
         return bool(self._header[_RETURNED] == self._header[_NUMBER])
 
     def try_free(self) -> bool:
-        """Withdraw the page if it is unread. Return whether it has no reader and never will."""
+        """Withdraw the page if it is unread. Return True if no process reads it, now or later."""
         reader = int(self._header[_READER])
         return self.returned or self.withdraw() or not os.path.exists(f"/proc/{reader}")
 

@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 
 
 class EngineModel:
-    """A Triton model, decoupled or not, that runs the engine which the parameter `engine` names.
+    """A Triton model, decoupled or not, that runs the engine that its parameter `engine` names.
 
     execute() only passes calls to the engine and returns the answers that are ready immediately.
     The engine's thread sends the others. The final flag always comes with a response, because a
@@ -193,7 +193,7 @@ class _Responder(Preparing):
 
 
 class _WayBack:
-    """Delivers a call's responses: execute() returns the first one, or they are sent.
+    """Delivers a call's responses, either as the result of execute() or by sending them.
 
     Sending blocks until the server has taken the response, which costs a round trip between the
     processes. A response that is ready before execute() returns avoids that. Decoupled models can't
@@ -217,7 +217,7 @@ class _WayBack:
 
         Raises the sender's errors. If a response before the final one fails, a final error is sent
         first. If the final one fails, nothing can be sent, because Triton has already closed the
-        sender. For that reason, `check_response_memory` is called before.
+        sender. Therefore, `check_response_memory` runs before sending.
         """
         if final:
             self._end()
@@ -308,8 +308,8 @@ def check_response_memory(num_bytes: int) -> None:
     """Raise ResponseError if a response of this size doesn't fit into shared memory.
 
     Triton's Python backend closes a response's sender before it copies the response there. A
-    response that doesn't fit is lost, and its caller hangs. So check before sending. The check
-    ignores shared memory that the process has allocated but doesn't use, because that can't be
+    response that doesn't fit is lost, and its caller hangs. So this check must come before sending.
+    It ignores shared memory that the process has allocated but doesn't use, because that can't be
     queried.
     """
     if num_bytes <= SMALL_BYTES:

@@ -55,7 +55,7 @@ class Words:
         return int(self._lengths.max(initial=0))
 
     def next_after(self, text: NDArray[Any]) -> _Ids:
-        """Return the ids that would complete a longer word after `text` [n]."""
+        """Return the ids that would complete a multi-token word after `text` [n]."""
         last: _Ids = self.ids[self._phrases[1][self._told(text, 1)] - 1]
         return last
 

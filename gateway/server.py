@@ -15,7 +15,7 @@ from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
 SECONDS_TO_STOP = 5  # time for requests to finish after a signal
 SECONDS_TO_END = 2  # additional time for them to send an error
-SECONDS_TO_ASK = 30.0  # for a complete request; after at most twice this time, we disconnect
+SECONDS_TO_ASK = 30.0  # per request; clients are disconnected after one to two times this
 NOTHING = object()
 
 

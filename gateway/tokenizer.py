@@ -108,6 +108,7 @@ class ChatTokenizer:
 
         Special tokens are encoded as such only if the template writes them. In messages and
         variables, they remain text, so that a message can't imitate the end of a turn.
+
         continue_final_message: end the prompt with the content of the last message. check: called
         with the text before it is encoded; may raise.
         """

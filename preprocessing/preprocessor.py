@@ -54,8 +54,8 @@ class Preprocessor:
     def answer(self, inputs: Mapping[str, Array], wanted: Collection[str]) -> dict[str, Array]:
         """Return the wanted outputs, which are NVIDIA's tensors for text. Raises InputError.
 
-        Inputs are batched, with strings as bytes: QUERY [b, 1], ..._WORDS_DICT [b, words], and so
-        on.
+        Inputs are batched, with strings as bytes, for example QUERY [b, 1] and ..._WORDS_DICT [b,
+        words].
 
         Outputs:
 

@@ -20,7 +20,7 @@ from tandem.preprocessing.errors import TokenizerError
 GPT2_CLASSES = ("GPT2Tokenizer", "GPT2TokenizerFast")
 GPT2_END = "<|endoftext|>"
 UNKNOWN_WORD_BYTES = 256  # one id may stand for any word that isn't in the vocabulary
-NORMALIZED_BYTES = 4  # that a normalizer turns into one byte; no Unicode form shrinks text more
+NORMALIZED_BYTES = 4  # bytes that a normalizer may turn into one; no Unicode form shrinks more
 NAMED_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token")
 TOKEN_LISTS = ("additional_special_tokens", "extra_special_tokens")
 

@@ -30,7 +30,7 @@ class EmulatedBranchingCall(EmulatedCall):
         max_tokens: int,
         begin_ns: int,
     ) -> None:
-        """languages: of the draft and of the target. max_tokens: total limit over all branches."""
+        """languages: the draft's and the target's. max_tokens: limit for all branches together."""
         own, target = languages
         sampler = EmulatedSampler(request, own)
         super().__init__(request, respond, sampler, usage, own.vocab_size, begin_ns=begin_ns)

@@ -23,7 +23,7 @@ _RANKS: Ids = np.arange(CANDIDATES, dtype=np.int32)
 class Token(NamedTuple):
     """A token of an answer.
 
-    probability: under the model, before any processing. row: the row that the token was chosen
+    probability: the model's own, before any processing. row: the row that the token was chosen
     from, after bans and masks but before temperature, top-k and top-p; None if the request doesn't
     need it.
     """

@@ -152,11 +152,11 @@ def embedding_bias(request: EngineRequest, vocab_size: int) -> Floats | None:
 
 
 def refuse_unsupported(request: EngineRequest) -> None:
-    """Raise UnsupportedError that names an input which TensorRT-LLM would silently ignore.
+    """Raise UnsupportedError, which names the input, if TensorRT-LLM would ignore an input.
 
-    The sampler of 1.2.1's PyTorch workflow accepts penalties and bad words but ignores them
-    (github.com/NVIDIA/TensorRT-LLM pull requests 16485 and 16052, both of July 2026, add them). It
-    can't return logits of a request with speculation, or stop at a probability.
+    The sampler of 1.2.1's PyTorch workflow accepts penalties and bad words but silently ignores
+    them (github.com/NVIDIA/TensorRT-LLM pull requests 16485 and 16052, both of July 2026, add
+    them). It can't return logits of a request with speculation, or stop at a probability.
     """
     sampling = request.sampling
     asked = {

@@ -62,7 +62,7 @@ class LlmapiCall:
         return len(self.request.input_ids) - cached + self._read + wrong
 
     def take(self, output: Any) -> None:
-        """Process a response and send an answer. Raises CancelledError if TensorRT-LLM aborted."""
+        """Process a response and answer. Raises CancelledError if TensorRT-LLM aborted the call."""
         completion = output.outputs[0]
         if output.finished and completion.finish_reason in GIVEN_UP:
             raise CancelledError(f"TensorRT-LLM ended the request: {completion.finish_reason}")
@@ -107,7 +107,7 @@ class LlmapiCall:
     def _send(self, answer: EngineResponse) -> None:
         """Send an answer, or record that the client has disconnected.
 
-        Never raises, so the engine's thread goes on.
+        Never raises, so that the engine's thread keeps running.
         """
         self.over = answer.final
         try:

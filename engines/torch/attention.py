@@ -144,7 +144,7 @@ class BranchSegment:
     """The next token of each branch after one shared text in a forward pass. All need logits.
 
     Each branch sees a prefix of the text and its own tokens, as two parts of one softmax. So the
-    shared keys and values aren't copied (FlashInfer calls it cascade inference).
+    shared keys and values aren't copied. (FlashInfer calls this cascade inference.)
 
     entry: the shared text's keys and values. leaves: [n], number of its tokens that each branch
     sees.

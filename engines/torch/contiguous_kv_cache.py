@@ -86,7 +86,7 @@ class KVEntry:
         return n
 
     def may_share(self, tokens: Tokens, count: int) -> bool:
-        """Return whether the entry may start with the first `count` tokens, judging by the last.
+        """Return whether the first `count` tokens may match the entry, judging by the last few.
 
         Texts that diverge rarely agree again later, so this check rejects nearly all other texts,
         even those with a long common prefix.

@@ -42,7 +42,7 @@ class FusedLlama:
     """Runs a Llama, Mistral or Qwen2 checkpoint: in float32 on a CPU, or over a paged KV cache."""
 
     def __init__(self, model: Any, max_seq_len: int) -> None:
-        """Take the weights from a transformers model, which loses them."""
+        """Move the weights out of a transformers model."""
         config = model.config
         decoder = model.model
         self.num_heads: int = config.num_attention_heads

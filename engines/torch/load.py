@@ -19,7 +19,7 @@ def load(
 ) -> TorchEngine:
     """Load the checkpoint and start the engine. Raises LoadError or ParameterError.
 
-    load_model: default: `load_checkpoint`, with transformers.
+    load_model: function that loads the model (default: `load_checkpoint`, which uses transformers).
 
     This imports PyTorch only after limiting how long OpenMP threads spin: no longer than the gaps
     within a forward pass. Otherwise an idle engine would take cores from a busy one.

@@ -9,7 +9,7 @@ import torch
 
 from tandem.engines.request import Floats, LikeliestTokens
 
-_ROWS_AT_ONCE = 64  # of a prompt's logits; each row is a vocabulary of float32
+_ROWS_AT_ONCE = 64  # rows of a prompt's logits; each has the width of the vocabulary
 
 
 class LogProbRecorder:

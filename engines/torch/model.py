@@ -143,7 +143,10 @@ class PackedModel:
         return KVShape(layers, self._model.dtype, self.device)
 
     def _check(self) -> int:
-        """Install the fast paths and compare their logits with transformers'. Return the width."""
+        """Install the fast paths and compare their logits with transformers'.
+
+        Returns the width of the logits.
+        """
         ids = np.arange(_CHECK_TOKENS) % self._model.config.get_text_config().vocab_size
         plain = self._plain_logits(ids, "eager")
         self._speed_up(int(plain.shape[-1]))

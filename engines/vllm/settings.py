@@ -20,8 +20,7 @@ class VllmSettings:
     kv_cache_tokens: size of the KV cache.
     max_batch_size: maximum number of sequences per step.
     max_batch_tokens: maximum number of tokens per step; longer prompts are computed in chunks.
-    speculative_config: vLLM's own. With it, the engine drafts by itself and verifies no other
-    drafts.
+    speculative_config: vLLM's own. If set, the engine drafts by itself and accepts no drafts.
     arguments: additional engine arguments of vLLM, for example {quantization: fp8}.
     python: the Python interpreter that has vLLM.
     device_ids: the GPUs to use; empty: all visible ones.

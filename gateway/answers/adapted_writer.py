@@ -61,7 +61,7 @@ class AdaptedWriter(ChatWriter, Generic[Asked]):
 
     @property
     def statistics(self) -> Object:
-        """What a chat's answer also contains: statistics of speculation, and warnings."""
+        """The additional fields of a chat's answer: statistics of speculation, and warnings."""
         found: Object = {"metrics": {"speculative_decoding": self.speculation.model_dump()}}
         if warnings := self._answer.warnings:
             found["warnings"] = warnings

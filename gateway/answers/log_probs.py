@@ -89,6 +89,7 @@ def _shown(
 
     A stop string cuts off some characters, and some tokenizers remove the space before the first
     word.
+
     shown: the part of the text that the token completes. It has `length` characters unless it was
     cut.
     """

@@ -73,7 +73,10 @@ class Parts:
         yield Step("begins", self.all[-1])
 
     def _end(self, *, cut: bool = False) -> Iterator[Step]:
-        """End the last part, if any. cut: whether it is incomplete; calls are checked instead."""
+        """End the last part, if there is one.
+
+        cut: whether the part is incomplete. For a call, its arguments show that instead.
+        """
         if self.all:
             part = self.all[-1]
             cut = parsed(part.text) is None if part.kind == "call" else cut

@@ -69,6 +69,6 @@ class ReasoningSplitter:
 
 
 def _length_before_edge(thoughts: str) -> int:
-    """Return the length without a possible start of the end tag and the space before it."""
+    """Return the length of the text before a possible start of the end tag and its white space."""
     begun = next(n for n in range(len(END) - 1, -1, -1) if thoughts.endswith(END[:n]))
     return len(thoughts[: len(thoughts) - begun].rstrip(SPACE))

@@ -48,12 +48,14 @@ NO_ECHO = Echo()
 class AnswerState:
     """One answer while it grows.
 
-    prompt: its token ids. echo: the prompt that the answer starts with, if requested. texts:
-    assigns text to tokens, if the request asks for token details. splitter: separates reasoning
-    from the answer, if the model may reason. parser: separates tool calls from text, if there are
-    tools.
-    one_call: keep only the first call. only_calls: the answer must consist of calls, so other text
-    is markup of an incomplete call.
+    prompt: its token ids.
+    echo: the prompt that the answer starts with, if requested.
+    texts: assigns text to tokens, if the request asks for token details.
+    splitter: separates reasoning from the answer, if the model may reason.
+    parser: separates tool calls from text, if there are tools.
+    one_call: whether to keep only the first call.
+    only_calls: whether the answer must consist of calls. Other text is then markup of an incomplete
+        call.
     """
 
     prompt: Sequence[int]

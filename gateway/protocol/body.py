@@ -1,4 +1,4 @@
-"""Read the body of a request. Also the base classes of the objects in a body."""
+"""Read the body of a request, and define the base classes of its objects."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def invalid(error: ValidationError) -> ApiError:
     """Return the client's error for all errors that pydantic found, in one line."""
     faults = error.errors(include_url=False)
     lines: dict[str, str] = {}  # by path
-    given: dict[str, str] = {}  # what was given, by path; it follows the line
+    given: dict[str, str] = {}  # quoted values by path; they follow the line
     for fault in faults:
         field = fault.get("ctx", {}).get("field")  # if set, the message is a complete line
         path = field or _path(fault["loc"])

@@ -21,7 +21,7 @@ from pydantic_core import PydanticCustomError
 from tandem.contract.engine import MAX_TOP_LOG_PROBS
 from tandem.gateway.errors import ApiCode
 
-MOST_LEVELS = 64  # of nested lists and objects, because they are read recursively
+MOST_LEVELS = 64  # maximum nesting of lists and objects, which are read recursively
 LONGEST_QUOTE = 40  # maximum characters of a client's text in an error
 
 

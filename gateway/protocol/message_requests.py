@@ -16,7 +16,7 @@ from tandem.gateway.protocol.tools import MOST_TOOLS
 
 
 class TextBlock(Strict):
-    """A text."""
+    """A block of text."""
 
     type: Literal["text"]
     text: str
@@ -83,7 +83,7 @@ Blocks = Annotated[list[Block], Field(fail_fast=True, max_length=MOST_PARTS)]
 
 
 class AnthropicMessage(Strict):
-    """A message. Other fields are ignored, also in blocks."""
+    """A message. Unknown fields are ignored, including those in blocks."""
 
     role: Literal["user", "assistant", "system"]
     content: Annotated[Annotated[str, Tag("str")] | Annotated[Blocks, Tag("list[]")], TEXT_OR_LIST]

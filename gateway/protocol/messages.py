@@ -37,7 +37,7 @@ Content = Annotated[
 
 
 def text_of(content: str | list[TextPart]) -> str:
-    """Return a content as one text. As in vLLM, parts are joined by line ends."""
+    """Return a message's content as one text. As in vLLM, line ends join the parts."""
     return content if isinstance(content, str) else "\n".join(part.text for part in content)
 
 
@@ -57,7 +57,7 @@ class ToolCalled(Strict):
 
     @property
     def plain(self) -> dict[str, Any]:
-        """The call in the form for templates, with the arguments as an object instead of JSON text.
+        """The call as templates need it: the arguments are an object instead of JSON text.
 
         Raises ApiError if the arguments contain invalid text or too many levels.
         """

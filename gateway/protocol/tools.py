@@ -62,7 +62,7 @@ class FunctionNamed(BodyObject):
 
 
 class ToolNamed(BodyObject):
-    """A tool choice that names the tool which the model must call."""
+    """A tool choice of the one tool that the model must call."""
 
     place: ClassVar = "tool_choice"
     type: Literal["function"]

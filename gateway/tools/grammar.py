@@ -36,9 +36,10 @@ class Rules(NamedTuple):
 class CallGrammar(NamedTuple):
     """Writes the grammar of an answer with calls.
 
-    tools: the tools that the model may call. bound: names of tools whose schemas are enforced.
-    tokens: ids of the tokens that a grammar doesn't treat as text. one_call: whether to allow only
-    one call.
+    tools: the tools that the model may call.
+    bound: names of the tools whose schemas are enforced.
+    tokens: ids of the tokens that a grammar doesn't treat as text.
+    one_call: whether to allow only one call.
     open_objects: whether objects in the schemas are open by default.
     """
 

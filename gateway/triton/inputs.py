@@ -32,8 +32,8 @@ def inputs_for(
 ) -> Inputs:
     """Return the inputs for one answer. Raises ApiError if prompt and answer don't fit.
 
-    ids: the prompt, [num_input_tokens]. room: maximum number of tokens in prompt and answer
-    together.
+    ids: the prompt, [num_input_tokens].
+    room: maximum number of tokens in prompt and answer together.
     number: index of the answer among all answers to the request.
     """
     length = request.num_draft_tokens

@@ -120,7 +120,10 @@ def varlen(
     step: PagedStep,
     window: int | None,
 ) -> torch.Tensor:
-    """Attend with PyTorch's FlashAttention, on pages in place: [tokens, heads, size]. CUDA only."""
+    """Attend with PyTorch's FlashAttention, which reads the pages in place. CUDA only.
+
+    Returns [tokens, heads, size].
+    """
     from torch.nn.attention.varlen import varlen_attn  # noqa: PLC0415 (not in every PyTorch)
 
     batch = step.batch
