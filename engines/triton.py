@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 
 
 class EngineModel:
-    """A Triton model, decoupled or not, that runs the engine that its parameter `engine` names.
+    """A Triton model for any engine, decoupled or not. The parameter `engine` selects the engine.
 
     execute() only passes calls to the engine and returns the answers that are ready immediately.
     The engine's thread sends the others. The final flag always comes with a response, because a
@@ -139,7 +139,7 @@ class _Responder(Preparing):
         self._way = way
         self._wanted = wanted
         self._logits_writer = writer
-        self._handle: NDArray[Any] | None = None  # to the logits of an unsent response
+        self._handle: NDArray[Any] | None = None  # handle of unsent logits
 
     def __call__(self, answer: EngineResponse) -> None:
         self.prepare(answer)(answer.usage.last_token_time_ns)

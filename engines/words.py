@@ -16,8 +16,8 @@ _Places: TypeAlias = NDArray[np.intp]
 class Words:
     """Words in the layout of NVIDIA's tensors, so that long lists need no Python loop.
 
-    ids: INT32 [n], all words concatenated. ends: end offset of each word in `ids`, ascending. Empty
-    words are ignored.
+    ids: INT32 [n], all words concatenated. ends: end offset of each word in `ids`, ascending. Words
+    without ids are ignored.
     """
 
     def __init__(self, ids: _Ids, ends: NDArray[Any]) -> None:

@@ -18,7 +18,7 @@ GatewayCode: TypeAlias = Literal[
     "body_too_large",
     "chat_template",  # the template rejects the messages, or there is none
     "context_length_exceeded",
-    "gateway_stopped",  # during the request
+    "gateway_stopped",  # while the request was running
     "invalid_api_key",
     "invalid_json",
     "invalid_text",  # valid in JSON but not in UTF-8

@@ -28,7 +28,7 @@ from tandem.postprocessing.detokenizer import (
 )
 from tandem.preprocessing.tokenizer import load_tokenizer
 
-LAST_TOKENS = 16  # of a prompt; a tag and a line end are shorter
+LAST_TOKENS = 16  # number of tokens to decode; a tag and a line end have fewer
 UNREADABLE = "\ufffd"  # replaces bytes that aren't a character
 
 Value = TypeVar("Value")

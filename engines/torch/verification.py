@@ -21,8 +21,8 @@ from tandem.sampling.acceptance import accepts
 def verify_ids(drafts: Sequence[int], chosen: Iterable[int]) -> list[int]:
     """ID mode: accept drafts while they equal `chosen` [k + 1], the target's own tokens.
 
-    The first one that differs from the draft is the correction. It is already a sample from the
-    target; drawing again would bias it away from the draft. Later tokens are not read.
+    The first chosen token that differs from the draft is the correction. It is already a sample
+    from the target. Drawing again would bias it away from the draft. Later tokens are not read.
     """
     own_tokens = iter(chosen)
     for i, (draft, own) in enumerate(zip(drafts, own_tokens, strict=False)):

@@ -13,7 +13,7 @@ from tandem.gateway.errors import ApiError
 from tandem.gateway.protocol.response_requests import ResponseRequest, TextFormat, TextOptions
 
 STATUSES = {None: "in_progress", "length": "incomplete"}  # keyed by finish reason
-PREFIXES = {"reasoning": "rs_", "text": "msg_", "call": "fc_"}  # of item ids
+PREFIXES = {"reasoning": "rs_", "text": "msg_", "call": "fc_"}  # prefixes of item ids
 NAMES = {
     "reasoning": "response.reasoning_text",
     "text": "response.output_text",

@@ -54,7 +54,7 @@ class Writer(ABC):
     of the first prompt, then all choices of the second, and so on.
     """
 
-    prefix: ClassVar[str]  # of the response's id
+    prefix: ClassVar[str]  # prefix of the response's id
     whole_object: ClassVar[str]
     chunk_object: ClassVar[str]
     prompt_in_choice: ClassVar[bool]  # whether choices contain prompt details
