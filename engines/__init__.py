@@ -1,5 +1,5 @@
-"""Engines for `draft` and `target`, with the tensors of NVIDIA's `tensorrt_llm` model.
+"""Engines for `draft` and `target`. They use the tensors of NVIDIA's `tensorrt_llm` model.
 
-An engine receives an `EngineRequest`, responds with `EngineResponse`s and doesn't depend on Triton.
-`engines.triton` connects the two.
+An engine receives an `EngineRequest`, responds with `EngineResponse`s, and doesn't depend on
+Triton. `engines.triton` adapts an engine to Triton.
 """

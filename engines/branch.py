@@ -1,6 +1,6 @@
-"""Drafting ahead: a branch after each likely outcome of a verification.
+"""Drafting ahead: draft a branch for each likely outcome of a verification.
 
-Saguaro (arXiv:2603.03251) calls it speculating on the verification's outcomes.
+The Saguaro paper (arXiv:2603.03251) calls this speculating on the verification's outcomes.
 """
 
 from __future__ import annotations
@@ -16,18 +16,21 @@ from tandem.engines.request import Branches, EngineRequest
 
 
 class Branch:
-    """One outcome, and the draft after it: the same tokens as a plain draft call on that text.
+    """One possible outcome of a verification, and the draft that follows it.
+
+    The draft has the tokens that a plain draft call on the same text would return.
 
     Attributes:
-        accepted: number of the call's draft tokens that the outcome has.
-        token: the next token, which the target would add.
-        rank: of that token among the next tokens there, from 0.
-        limit: most tokens that the branch may have.
-        tokens: the draft.
-        log_probs: the model's log-probability of each token, if the call asks for it.
-        logits: what each token was drawn from, as the engine's own rows, if the call asks for it.
-        steps: number of tokens that were chosen, including a last one that ended the draft and is
-            not part of it.
+        accepted: number of the call's draft tokens that are accepted in this outcome.
+        token: the token that the target would add after them.
+        rank: rank of `token` among the candidates for its position, from 0.
+        limit: maximum number of tokens in the branch.
+        tokens: the drafted tokens.
+        log_probs: log-probability of each token under the draft model, if the call requests it.
+        logits: the logits row that each token was drawn from, in the engine's own format, if the
+            call requests it.
+        steps: number of tokens chosen so far. It includes a final token that ended the draft but
+            isn't part of it.
         over: whether the draft has ended.
 
     """
@@ -51,8 +54,8 @@ class Branch:
     ) -> None:
         """Add a drafted token, unless it ends the draft without being part of it.
 
-        probability: the model's own, if the call has a `draft_stop_probability`. log_prob, logits:
-        if the call asks for them.
+        probability: the token's probability under the draft model; None unless the call has a
+        `draft_stop_probability`. log_prob, logits: None unless the call requests them.
         """
         self.steps += 1
         kept, ended = [token], False
@@ -71,7 +74,7 @@ class Branch:
         self.over = ended or unsure or len(self.tokens) >= self.limit
 
     def early(self, count: int) -> Branch:
-        """Return the branch as it was after ``count`` steps."""
+        """Return the branch as it was after `count` steps."""
         early = Branch(self._plain, self.accepted, self.token, self.rank)
         early.steps = max(0, min(count, self.steps))
         early.tokens, early.log_probs = self.tokens[: early.steps], self.log_probs[: early.steps]
@@ -81,7 +84,7 @@ class Branch:
 
 
 class Outcomes:
-    """The outcomes for which a call requests branches."""
+    """The outcomes that a call requests branches for."""
 
     def __init__(self, request: EngineRequest) -> None:
         assert request.branch_counts is not None
@@ -92,18 +95,24 @@ class Outcomes:
 
     @property
     def accepted_lengths(self) -> list[int]:
-        """Accepted lengths that have branches; none after a draft token that ends the answer."""
+        """Accepted lengths with branches. None follows a draft token that ends the answer."""
         ends = (n for n, token in enumerate(self._drafts, 1) if token in self._ends)
         limit = next(ends, len(self._drafts) + 1)
         lengths = self._request.branch_output_len
         return [j for j in range(limit) if self._counts[j] > 0 and lengths[j] > 0]
 
     def num_candidates(self, accepted: int) -> int:
-        """Return the number of candidates to rank: one may be the draft token, without a branch."""
+        """Return the number of candidates to rank.
+
+        A draft token at that position adds one, because it may be ranked but gets no branch.
+        """
         return self._counts[accepted] + (accepted < len(self._drafts))
 
     def branches(self, accepted: int, candidates: Iterable[int]) -> list[Branch]:
-        """Return the branches after ``accepted`` tokens; candidates: next tokens, best first."""
+        """Return the branches after `accepted` tokens.
+
+        candidates: next tokens, most likely first.
+        """
         draft = self._drafts[accepted] if accepted < len(self._drafts) else None
         likely = [token for token in candidates if token != draft][: self._counts[accepted]]
         plain = self._request.plain(accepted)
@@ -115,10 +124,11 @@ class Outcomes:
 
 
 def fitting(branches: Sequence[Branch], max_branches: int, max_tokens: int) -> list[Branch]:
-    """Return as many branches as fit, preferring those with the most likely next tokens.
+    """Return as many branches as fit, preferring those whose next token is most likely.
 
-    max_tokens: room for logits, and for keys and values of each branch's next token and of all
-    drafted tokens but the last. Branches lie side by side, so each takes as much as the longest.
+    max_tokens: capacity in tokens, for logits and for the KV cache. The cache holds each branch's
+    next token and its drafted tokens except the last. Each branch takes as much as the longest one,
+    because all branches are stored in one rectangular array.
     """
     kept: list[Branch] = []
     longest = 0
@@ -131,7 +141,10 @@ def fitting(branches: Sequence[Branch], max_branches: int, max_tokens: int) -> l
 
 
 def logits_room(request: EngineRequest, vocab_size: int, room: int) -> int:
-    """Return the number of branch tokens whose logits fit, if the cache holds `room` tokens."""
+    """Return the number of branch tokens that fit.
+
+    room: number of tokens that fit in the cache. The size of requested logits is a further limit.
+    """
     if not request.return_generation_logits:
         return room
     return min(room, MAX_BRANCH_LOGITS_BYTES // (4 * vocab_size))

@@ -1,4 +1,4 @@
-"""Rejects calls that none of our engines can serve."""
+"""Reject calls that none of our engines can serve."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ class Limits(Protocol):
 
     @property
     def max_seq_len(self) -> int:
-        """Maximum number of tokens of a context and its answer together."""
+        """Maximum total number of tokens in the context and the answer."""
 
     @property
     def max_draft_len(self) -> int:
-        """Maximum number of draft tokens that it verifies."""
+        """Maximum number of draft tokens that the engine verifies per call."""
 
     @property
     def drafts_itself(self) -> bool:
-        """Whether it takes no drafts, because it drafts by itself."""
+        """Whether the engine drafts by itself, so that it accepts no drafts."""
 
 
 def check(
@@ -38,8 +38,8 @@ def check(
 ) -> None:
     """Raise RequestError if the call cannot be served. The error names the input.
 
-    draft_vocab_size: alternative width of draft logits, for the same vocabulary with other padding.
-    num_adapters: number of LoRA adapters of the engine.
+    draft_vocab_size: another accepted width of draft logits, for a draft model with the same
+    vocabulary but different padding. num_adapters: number of LoRA adapters that the engine has.
     """
     if request.lora_task_id and not num_adapters:
         raise UnsupportedError("lora_task_id isn't supported by this engine")
@@ -130,14 +130,14 @@ def _check_branches_alone(request: EngineRequest) -> None:
 
 
 def refuse(given: Mapping[str, bool], why: str) -> None:
-    """Raise UnsupportedError ("NAME isn't supported WHY") for the first input that is sent."""
+    """Raise UnsupportedError ("NAME isn't supported WHY") for the first input that is given."""
     for name, is_given in given.items():
         if is_given:
             raise UnsupportedError(f"{name} isn't supported {why}")
 
 
 def _check_ids(name: str, ids: Ids, vocab_size: int) -> None:
-    if len(ids) and ids.view(np.uint32).max() >= vocab_size:  # below zero is above all others
+    if len(ids) and ids.view(np.uint32).max() >= vocab_size:  # negative ids become the largest
         wrong = ids[(ids < 0) | (ids >= vocab_size)][0]
         raise RequestError(f"{name} must have ids between 0 and {vocab_size - 1}; got {wrong}")
 

@@ -1,4 +1,4 @@
-"""The capabilities of our kinds of engines."""
+"""The capabilities of each kind of engine."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ TORCH = Capabilities(
     returns_logits=True,
 )
 _NONE = Capabilities(**{field.name: False for field in fields(Capabilities)})
-# NVIDIA's C++ backend starts a fresh random generator per call, and computes no log-probabilities
-# when it verifies drafts. `bls.exactness.lossless` says what it does to sampled drafts. It answers
-# rows only as several responses to one call, which deadlocks it, and reports no alternatives: no
-# branches.
+# NVIDIA's C++ backend creates a new random generator for each call, and computes no
+# log-probabilities when it verifies drafts. `bls.exactness.lossless` describes the effect on
+# sampled drafts. The backend supports no branches: it returns several rows only as several
+# responses to one call, which would deadlock, and it reports no alternative tokens.
 TENSORRTLLM = replace(_NONE, verifies_drafts=True, returns_logits=True)
-# A synthetic language knows the probabilities of its tokens.
+# The synthetic language knows only the probabilities of its own tokens.
 EMULATED = replace(TORCH, top_log_probs=False, prompt_log_probs=False)
 TORCH_LOOKUP = replace(
     TORCH,
@@ -40,8 +40,8 @@ TORCH_LOOKUP = replace(
     branches=False,
     masks_tokens=False,
 )
-# TensorRT-LLM's Python interface: its sampler draws from one generator for all requests. 1.2.1's
-# accepts min_p and doesn't look at it (github.com/NVIDIA/TensorRT-LLM pull request 16590).
+# TensorRT-LLM's Python API draws from one generator for all requests. Version 1.2.1 accepts min_p
+# but ignores it (github.com/NVIDIA/TensorRT-LLM pull request 16590).
 LLMAPI = replace(
     _NONE,
     log_probs_with_drafts=True,
@@ -52,7 +52,8 @@ LLMAPI = replace(
     top_p_with_drafts=True,
 )
 LLMAPI_SPECULATIVE = replace(LLMAPI, drafts_itself=True)
-# vLLM has one generator per request. As a draft it returns no logits: ids verify its drafts.
+# vLLM has one generator per request. As the draft engine it returns no logits, so its drafts are
+# verified by ids.
 VLLM = replace(
     _NONE,
     verifies_drafts=True,

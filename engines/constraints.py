@@ -1,4 +1,4 @@
-"""Tokens that a call must not generate next: bad words, early ends, and masked tokens."""
+"""Tokens that a call must not generate next: bad words, early ends and masked tokens."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Bans:
         self._phrases = self._words.longest > 1
         self._owed_until = len(request.input_ids) + request.sampling.min_tokens
         self._ends = NO_IDS
-        if request.sampling.min_tokens:  # every id that ends an answer by itself
+        if request.sampling.min_tokens:  # every id that ends an answer on its own
             stops = request.stop_words.singles
             stops = stops[(stops >= 0) & (stops < vocab_size)]
             end = request.end_id
@@ -28,7 +28,7 @@ class Bans:
         return len(self._words) > 0 or len(self._ends) > 0
 
     def behind(self, text: NDArray[Any]) -> Ids:
-        """Return the ids that must not follow `text` [n]: the context and the answer so far."""
+        """Return the ids that must not follow `text` [n], the context and the answer so far."""
         banned = [self._words.singles]
         if self._phrases:
             banned.append(self._words.next_after(text))
@@ -38,9 +38,9 @@ class Bans:
 
 
 class TokenMasks:
-    """The rows of a call's `token_masks`, each read when its position is reached.
+    """The rows of a call's `token_masks`, looked up by position.
 
-    Without masks every token is allowed, and the object is falsy.
+    Without masks, every token is allowed and the object is falsy.
     """
 
     def __init__(self, request: EngineRequest, vocab_size: int) -> None:
@@ -52,12 +52,15 @@ class TokenMasks:
         return self._words is not None
 
     def allowed(self, position: int) -> NDArray[np.bool_]:
-        """Return which ids are allowed at an absolute position of the text: [vocab_size]."""
+        """Return whether each id is allowed at `position`: [vocab_size].
+
+        position: absolute position in the sequence.
+        """
         bits = np.unpackbits(self.octets(position), count=self._vocab_size, bitorder="little")
         return bits.view(np.bool_)
 
     def octets(self, position: int) -> NDArray[np.uint8]:
-        """Return the allowed ids as bits: bit (id % 8) of octet (id // 8)."""
+        """Return the allowed ids as bits: bit (id % 8) of byte (id // 8)."""
         assert self._words is not None
         words: MaskWords = self._words[position - self._start].astype("<i4", copy=False)
         return words.view(np.uint8)

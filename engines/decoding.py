@@ -1,4 +1,4 @@
-"""Turns the contract's tensors into an `EngineRequest`. Pure."""
+"""Convert the contract's tensors to an `EngineRequest`. Pure."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from tandem.sampling.params import NUMBERS, Bounds, chosen
 
 Array: TypeAlias = NDArray[Any]
 Arrays: TypeAlias = Mapping[str, Array]
-Read: TypeAlias = Callable[[str, Array], Any]  # name and tensor to value; raises RequestError
+Read: TypeAlias = Callable[[str, Array], Any]  # reads a named tensor; raises RequestError
 
-# Inputs that are read elsewhere, or change nothing here: hints, inputs of beam search, or inputs
-# without effect unless another one is set.
+# Inputs that are read elsewhere or have no effect here: hints, inputs of beam search, and inputs
+# that matter only in combination with another one.
 _UNREAD = {
     tensors.INPUT_LENGTHS,
     tensors.STOP,
@@ -41,7 +41,7 @@ _UNREAD = {
     tensors.RETENTION_DECODE_PRIORITY,
     tensors.RETENTION_DECODE_DURATION_MS,
 }
-# Inputs that NVIDIA's preprocessing fills with zeros or the pad id if a request doesn't set them.
+# Inputs that NVIDIA's preprocessing fills with zeros or the pad id if the request doesn't set them.
 _FILLED = {tensors.DECODER_INPUT_IDS, tensors.PROMPT_TABLE_EXTRA_IDS}
 # Inputs that support only one value.
 _FIXED = {
@@ -54,11 +54,11 @@ _FIXED = {
 def decode(
     arrays: Arrays, request_id: str, arrival_time_ns: int, *, exclude_input: bool = True
 ) -> EngineRequest:
-    """Build a request from a call's tensors, each with a leading batch dimension of 1.
+    """Build a request from a call's tensors. Each tensor has a leading batch dimension of 1.
 
     A tensor without elements counts as absent, because NVIDIA's own callers send such tensors.
-    exclude_input: the default. Raises RequestError, naming the tensor, for what is missing,
-    malformed or not supported.
+    exclude_input: value to use if the call doesn't set `exclude_input_in_output`. Raises
+    RequestError, which names the tensor, if a tensor is missing, malformed or unsupported.
     """
     fields: dict[str, Any] = {"exclude_input": exclude_input}
     sampling: dict[str, Any] = {}
@@ -96,7 +96,7 @@ def flag(arrays: Arrays, name: str) -> bool:
 
 
 def count(arrays: Arrays, name: str) -> int:
-    """Return an INT32 scalar of at least 0, or 0 if it is absent. Raises RequestError."""
+    """Return an INT32 scalar of at least 0, or 0 if the tensor is absent. Raises RequestError."""
     return _count(name, arrays[name]) if name in arrays and arrays[name].size else 0
 
 
@@ -171,7 +171,10 @@ def _count(name: str, array: Array) -> int:
 
 
 def _row(dims: int) -> Read:
-    """Read a tensor without its batch dimension; raise RequestError for other dimensions."""
+    """Return a reader that removes the batch dimension and requires `dims` other dimensions.
+
+    The reader raises RequestError if the tensor has another shape.
+    """
 
     def read(name: str, array: Array) -> Array:
         if array.ndim != dims + 1:
@@ -185,7 +188,7 @@ def _row(dims: int) -> Read:
 
 
 def _words(name: str, array: Array) -> Words:
-    """Read NVIDIA's word list [2, n]: ids, and the end of each sequence (or -1)."""
+    """Read NVIDIA's word list [2, n]: token ids, and the end offset of each word (or -1)."""
     table = _row(2)(name, array)
     if len(table) != 2:
         raise RequestError(f"{name} must have shape [1, 2, n]; got {list(array.shape)}")

@@ -1,4 +1,4 @@
-"""Turns an `EngineResponse` into the contract's tensors. Pure."""
+"""Convert an `EngineResponse` to the contract's tensors. Pure."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ _TYPES = {"INT32": np.int32, "INT64": np.int64, "FP32": np.float32}
 def encode(
     request: EngineRequest, answer: EngineResponse, wanted: Collection[str]
 ) -> Iterator[tuple[str, Array]]:
-    """Yield name and array, batch dimension included, of each wanted output that the call has."""
+    """Yield the name and array, with batch dimension, of each wanted output that the answer has."""
     wanted = frozenset(wanted)
     for tensor, value_of in _VALUES.items():
         value = value_of(request, answer) if tensor in wanted else None
         if value is not None:
             array = np.asarray(value, _TYPES[tensor.dtype])
-            # One sequence, one beam: the axes before the value's own have size 1.
+            # One sequence and one beam: the axes before the value's own axes have size 1.
             missing = 1 + len(tensor.dims) - array.ndim
             yield tensor, array.reshape((1,) * missing + array.shape)
 
 
 def nothing(wanted: Collection[str]) -> Iterator[tuple[str, Array]]:
-    """Yield the tensors of an answer without tokens, the response to a call with `stop`."""
+    """Yield the tensors of an answer without tokens, the response to a `stop` call."""
     if tensors.OUTPUT_IDS in wanted:
         yield tensors.OUTPUT_IDS, np.empty((1, 1, 0), np.int32)
     if tensors.SEQUENCE_LENGTH in wanted:
@@ -47,7 +47,7 @@ def _usage(of: Callable[[CallUsage], float]) -> Callable[[EngineRequest, EngineR
     return lambda request, answer: of(answer.usage) if request.return_perf_metrics else None
 
 
-# The value of each output, without the axes for batch and beam; None: the call doesn't have it.
+# The value of each output without the batch and beam axes, or None if the answer doesn't have it.
 _VALUES: dict[Tensor, Callable[[EngineRequest, EngineResponse], Any]] = {
     tensors.OUTPUT_IDS: lambda request, answer: np.concatenate(
         (_shown_context(request, answer), np.array(answer.tokens, np.int32))

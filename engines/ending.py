@@ -1,4 +1,4 @@
-"""Finds the end of an answer."""
+"""Find the end of an answer."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from tandem.engines.request import EngineRequest
 
 
 class Cut(NamedTuple):
-    """New tokens, up to the end of the answer.
+    """New tokens, cut at the end of the answer.
 
-    tokens: the part that belongs to the answer. ended: whether the answer ends here, before its
-    limit. behind: number of tokens after the one that ended it, or after the limit. In a
-    verification, these are accepted draft tokens and the token that the target added. The token
-    that ends an answer counts as the target's own, so `behind` is subtracted from the accepted
-    tokens.
+    tokens: the part that belongs to the answer. ended: whether the answer ends here before its
+    length limit. behind: number of tokens after the one that ended the answer, or after the limit.
+    In a verification, these are accepted draft tokens and the token that the target added. The
+    token that ends an answer counts as the target's own, so `behind` is subtracted from the
+    accepted tokens.
     """
 
     tokens: list[int]
@@ -26,8 +26,8 @@ class Cut(NamedTuple):
 def cut(request: EngineRequest, before: Sequence[int], tokens: Sequence[int]) -> Cut:
     """Cut new tokens at the call's limit, its end id (removed) or a stop word (kept).
 
-    before: the call's new tokens so far. No stop word ends an answer before it has `min_tokens`
-    tokens.
+    before: the tokens that the call has generated so far. Stop words end the answer only after
+    `min_tokens` tokens.
     """
     kept = list(tokens[: request.max_new_tokens - len(before)])
     end = stop = len(kept)

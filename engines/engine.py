@@ -1,4 +1,4 @@
-"""The interface of all engines."""
+"""The interface that all engines implement."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from tandem.contract.capabilities import Capabilities
 from tandem.engines.request import EngineRequest, EngineResponse
 
 Respond: TypeAlias = Callable[[EngineResponse], None]
-Send: TypeAlias = Callable[[int], None]  # argument: time of the last token, in ns of the wall clock
+Send: TypeAlias = Callable[[int], None]  # argument: system time of the last token, in ns
 
 
 class Preparing(ABC):
-    """A `Respond` that can do everything but the sending in advance."""
+    """A `Respond` that can prepare an answer in advance, so that only sending is left."""
 
     @abstractmethod
     def __call__(self, answer: EngineResponse) -> None: ...
@@ -34,11 +34,11 @@ def prepared(respond: Respond, answer: EngineResponse) -> Send:
 
 
 class Engine(Protocol):
-    """Answers many calls at once. All methods may be called from any thread.
+    """Serves many calls concurrently. All methods may be called from any thread.
 
     Attributes:
         capabilities: capabilities of this kind of engine.
-        computed_tokens: tokens that went through the model since the start.
+        computed_tokens: number of tokens that went through the model since the engine started.
 
     """
 
@@ -46,12 +46,12 @@ class Engine(Protocol):
     computed_tokens: int
 
     def submit(self, request: EngineRequest, respond: Respond) -> None:
-        """Start a call. `respond` gets its answers from any thread; the last one is marked final.
+        """Start a call. `respond` gets its answers, from any thread; the last one is marked final.
 
-        Raises RequestError, before any answer, for a call that cannot be served.
+        Raises RequestError before any answer if the call cannot be served.
         """
 
     def stop(self, request_id: str) -> None:
-        """End the call with that id, if it runs; its final answer comes within a step."""
+        """End the running call with this id, if any. Its final answer comes within one step."""
 
     def close(self) -> None: ...

@@ -1,11 +1,11 @@
-"""Errors of an engine. The text of each is one line for the caller.
+"""Errors of an engine. Each message is one line for the caller.
 
 EngineError
-├── LoadError             the engine cannot start: the checkpoint or the settings are at fault
-├── ResponseError         an answer does not fit into shared memory
+├── LoadError             the engine cannot start, because of its checkpoint or settings
+├── ResponseError         an answer doesn't fit into shared memory
 ├── CancelledError        the engine's library aborted the call
-└── RequestError          one call asked for something impossible; the text names the input
-    ├── UnsupportedError  this engine does not do that, whatever the value
+└── RequestError          the call cannot be served; the message names the input
+    ├── UnsupportedError  the engine doesn't support the input, whatever its value
     ├── ClosingError      the engine is shutting down; another engine may serve the call
     └── EndedError        the engine's process has ended; another engine may serve the call
 """
@@ -18,7 +18,7 @@ from tandem.contract.errors import ErrorCode
 
 
 class EngineError(Exception):
-    """Base of all errors that an engine reports to a caller."""
+    """Base class of all errors that an engine reports to a caller."""
 
     code: ClassVar[ErrorCode] = "INTERNAL"
 
@@ -32,7 +32,7 @@ class ResponseError(EngineError):
 
 
 class RequestError(EngineError):
-    """One call cannot be served; other calls are not affected."""
+    """One call cannot be served. Other calls aren't affected."""
 
     code: ClassVar[ErrorCode] = "INVALID_ARG"
 
@@ -65,7 +65,7 @@ class CancelledError(EngineError):
 
 
 def first_line(error: Exception) -> str:
-    r"""Return the first line of a library's error, or its type if it has no message.
+    r"""Return the first line of a library's error message, or the error's type if it has none.
 
     >>> first_line(ValueError("no such head\n  at layer 3"))
     'no such head'

@@ -1,4 +1,4 @@
-"""Starts the engine whose kind is set in a model's parameters."""
+"""Start the kind of engine that a model's parameters select."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ COMMON = {KIND, EXCLUDE_INPUT_IN_OUTPUT}
 def load_engine(model_config: dict[str, Any], folder: Path) -> Engine:
     """Build the engine, importing only what its kind needs. Raises LoadError.
 
-    model_config: Triton's, parsed. folder: the model's version folder.
+    model_config: Triton's model config, parsed. folder: the model's version folder.
     """
     kind = model_config.get("parameters", {}).get(KIND, {}).get("string_value")
     if kind not in KINDS:
@@ -37,7 +37,7 @@ def of_its_kind(model_config: dict[str, Any]) -> dict[str, Any]:
 def excludes_input(model_config: dict[str, Any]) -> bool:
     """Whether answers omit the context by default.
 
-    The parameter has the name that NVIDIA's backend uses, because its clients look it up.
+    The parameter has the same name as in NVIDIA's backend, because NVIDIA's clients look it up.
     """
     given = model_config.get("parameters", {}).get(EXCLUDE_INPUT_IN_OUTPUT, {})
     return bool(given.get("string_value", "true") == "true")

@@ -1,4 +1,4 @@
-"""Declares the engines' metrics on ``/metrics``."""
+"""The engines' metrics on `/metrics`."""
 
 from __future__ import annotations
 

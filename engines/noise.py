@@ -1,9 +1,9 @@
 """Randomness keyed by (seed, absolute position, purpose).
 
-The noise of a token is a pure function of its key and its index. So it is the same in every call,
-batch and on every device, and only the noise that is needed is computed. The function is SplitMix64
-(Steele, Lea, Flood 2014). Its n-th output mixes the n-th multiple of a constant, so any output can
-be computed without the ones before it.
+A token's noise is a pure function of its key and its index. So it is the same in every call, in
+every batch and on every device, and noise that isn't needed isn't computed. The function is
+SplitMix64 (Steele, Lea, Flood 2014). Its n-th output mixes the n-th multiple of a constant, so each
+output can be computed without the earlier ones.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ _TINY = np.float32(np.finfo(np.float32).tiny)
 
 
 class Purpose(IntEnum):
-    """Purpose of the noise. Different purposes never share noise."""
+    """What the noise is used for. Different purposes never share noise."""
 
-    SAMPLE = 0  # propose a token, or sample it plainly
+    SAMPLE = 0  # propose a token, or sample one without a draft
     ACCEPT = 1  # accept a draft token
     RESIDUAL = 2  # choose the correction token
 
 
 def exponentials(seed: int, position: int, purpose: Purpose, width: int) -> Floats:
-    """Return [width] draws from Exp(1). A wider draw starts with the same numbers.
+    """Return [width] draws from Exp(1). A wider result starts with the same numbers.
 
-    argmax(p / draws) is then a sample of p: the Gumbel trick.
+    argmax(p / draws) is then a sample from p (the Gumbel trick).
     """
     return exponentials_at(seed, position, purpose, np.arange(width))
 
@@ -42,14 +42,14 @@ def exponentials(seed: int, position: int, purpose: Purpose, width: int) -> Floa
 def exponentials_at(
     seed: int, position: int, purpose: Purpose, indices: NDArray[np.int64]
 ) -> Floats:
-    """Return the draws of `exponentials` at these indices [n]."""
+    """Return the draws of `exponentials` at the given indices [n]."""
     bits = _bits(key_of(seed, position, purpose), indices)
     draws = (bits >> np.uint64(11)).astype(np.float64)
-    draws += 0.5  # 0 has no logarithm
+    draws += 0.5  # log(0) is undefined
     draws *= 2.0**-53
     np.log(draws, out=draws)
     np.negative(draws, out=draws)
-    # In single precision one draw in eight million would be exactly 0, and win.
+    # In single precision, one draw in eight million would be exactly 0 and always win.
     return np.maximum(draws.astype(np.float32), _TINY)
 
 
@@ -66,7 +66,7 @@ def key_of(seed: int, position: int, purpose: Purpose) -> int:
 
 
 def mixed(bits: int) -> int:
-    """Return 64 well mixed bits: SplitMix64's finalizer."""
+    """Return 64 well-mixed bits (SplitMix64's finalizer)."""
     bits &= _MASK
     bits = (bits ^ (bits >> SHIFTS[0])) * FIRST_FACTOR & _MASK
     bits = (bits ^ (bits >> SHIFTS[1])) * SECOND_FACTOR & _MASK
@@ -74,7 +74,7 @@ def mixed(bits: int) -> int:
 
 
 def _bits(key: int, indices: NDArray[np.int64]) -> NDArray[np.uint64]:
-    """Return the outputs [n] of SplitMix64, seeded with ``key``, at these indices [n]."""
+    """Return the outputs [n] of SplitMix64 with seed `key` at the given indices [n]."""
     bits = indices.astype(np.uint64)
     bits += np.uint64(1)
     bits *= np.uint64(STEP)

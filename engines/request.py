@@ -1,4 +1,4 @@
-"""One engine call and its answers, independent of how they are transported."""
+"""One engine call and its answers, independent of the transport."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from tandem.sampling.params import SamplingNumbers
 Ids: TypeAlias = NDArray[np.int32]  # [n]
 Floats: TypeAlias = NDArray[np.float32]
 Seeds: TypeAlias = NDArray[np.uint64]
-MaskWords: TypeAlias = NDArray[np.int32]  # 32 ids each: bit (id % 32) of word (id // 32)
+MaskWords: TypeAlias = NDArray[np.int32]  # 32 ids per word: bit (id % 32) of word (id // 32)
 
-MAX_BRANCHES = 1024  # of one call; the loop asks for 128 at most
+MAX_BRANCHES = 1024  # per call; the loop requests at most 128
 NO_IDS: Ids = np.empty(0, np.int32)
 
 
 @dataclass(frozen=True)
 class SamplingParams(SamplingNumbers):
-    """How the next token is chosen from the model's logits.
+    """How to choose the next token from the model's logits.
 
     `bad_words` and the penalties apply to the context and all tokens after it. `min_tokens` counts
     the new tokens of this call. Until it is reached, neither the end id nor a single-token stop
@@ -33,31 +33,33 @@ class SamplingParams(SamplingNumbers):
     bad_words: Words = NO_WORDS
     embedding_bias: Floats | None = None  # [vocab_size]
     min_tokens: int = 0
-    seed: int | None = None  # None: a random one per call
+    seed: int | None = None  # None: a random seed per call
 
 
 GREEDY = SamplingParams(top_k=1)
 
 
 class LikeliestTokens(NamedTuple):
-    """The k most likely tokens at each of n positions, best first, and their log-probabilities."""
+    """The k most likely tokens at each of n positions, best first, with log-probabilities."""
 
     ids: NDArray[np.int32]  # [n, k]
     log_probs: Floats  # [n, k]
 
 
 class EngineRequest(NamedTuple):
-    """One call: continue `input_ids` by up to `max_new_tokens`, verifying `draft_ids` if any.
+    """One call: continue `input_ids` by up to `max_new_tokens` and verify `draft_ids`, if any.
 
-    `draft_logits` [len(draft_ids), vocab_size] switches verification from ids to probabilities:
-    they are the draft engine's `generation_logits`, i.e. before temperature, top-k and top-p.
-    `num_top_log_probs`: number of alternatives per token that has log-probabilities. Tokens of the
-    context have them with `return_prompt_log_probs`. `end_id` None: no token ends the answer.
-    `draft_stop_probability`: stop when the joint probability of the new tokens falls below this.
-    `token_masks` [rows, ceil(vocab_size / 32)]: the tokens that are allowed at each position, as
-    bits. There is a row for each draft token and one more, or one for each new token of a plain
-    call. If `branches` is true, the call verifies nothing and drafts after outcomes instead.
-    `lora_task_id`: the engine's LoRA adapter to apply, counted from 1; 0: none.
+    draft_logits: [len(draft_ids), vocab_size], the draft engine's `generation_logits`, before
+        temperature, top-k and top-p. They switch verification from ids to probabilities.
+    num_top_log_probs: number of alternatives per token that has log-probabilities. Tokens of the
+        context have log-probabilities if `return_prompt_log_probs` is set.
+    end_id: id that ends the answer; None: no token does.
+    draft_stop_probability: stop when the joint probability of the new tokens falls below this.
+    token_masks: [rows, ceil(vocab_size / 32)], the tokens that are allowed at each position, as
+        bits. A verification has one row per draft token and one more; a plain call has one row per
+        new token.
+    branch_counts, branch_output_len, branch_seeds: see `branches`.
+    lora_task_id: the engine's LoRA adapter to apply, counted from 1; 0: none.
     """
 
     request_id: str
@@ -89,16 +91,17 @@ class EngineRequest(NamedTuple):
 
     @property
     def branches(self) -> bool:
-        """Whether the call drafts after outcomes: (accepted length j, next token).
+        """Whether the call drafts ahead: after outcomes (accepted length j, next token).
 
-        `branch_counts` [k + 1], for k draft tokens: number of next tokens at each j.
-        `branch_output_len` [k + 1]: most tokens after each. `branch_seeds` [k + 1]: the seeds of
-        plain calls there; None: the call's own, and noise by position that the target shares.
+        Such a call verifies nothing. For k draft tokens, `branch_counts` [k + 1] is the number of
+        next tokens at each j, and `branch_output_len` [k + 1] is the maximum number of tokens after
+        each. `branch_seeds` [k + 1] are the seeds that plain calls would have there. Without them,
+        branches use the call's own seed and share the target's noise at each position.
         """
         return self.branch_counts is not None
 
     def plain(self, accepted: int) -> EngineRequest:
-        """Return the plain call that a branch after ``accepted`` tokens equals, except its text."""
+        """Return the plain call that matches a branch after `accepted` tokens, except its text."""
         seeds, sampling = self.branch_seeds, self.sampling
         return self._replace(
             max_new_tokens=int(self.branch_output_len[accepted]),
@@ -113,9 +116,10 @@ class EngineRequest(NamedTuple):
 
 
 class CallUsage(NamedTuple):
-    """The cost of a call so far. Times are nanoseconds of the system clock; 0: not yet.
+    """The cost of a call so far. Times are in nanoseconds of the system clock; 0: not yet known.
 
-    Blocks are `kv_block_tokens` tokens each; `computed_tokens` went through the model.
+    A block has `kv_block_tokens` tokens. `computed_tokens` is the number of tokens that went
+    through the model.
     """
 
     reused_blocks: int = 0
@@ -132,7 +136,7 @@ class Branches(NamedTuple):
     """Drafts of a call with `branch_counts`: b branches, sorted by accepted length, then rank.
 
     outcomes: [b, 2], accepted length and next token. ids: [b, K], the drafts, padded with zeros.
-    lengths: [b]. log_probs: [b, K], log-softmax of the model's own logits, if asked for.
+    lengths: [b]. log_probs: [b, K], log-softmax of the model's raw logits; None if not requested.
     """
 
     outcomes: Ids
@@ -142,17 +146,17 @@ class Branches(NamedTuple):
 
 
 class EngineResponse(NamedTuple):
-    """One response to a call: the tokens since the last one (all of them unless streaming).
+    """One response to a call: the new tokens if the call streams, otherwise all tokens.
 
-    error, code: one line that the call ends with instead, and the kind of error.
-    log_probs: [len(tokens)], log-softmax of the model's own logits, before any processing.
-    cum_log_prob: their sum since the call began.
+    error, code: a one-line error that ends the call instead, and its kind.
+    log_probs: [len(tokens)], log-softmax of the model's logits, before any processing.
+    cum_log_prob: sum of log_probs since the call began.
     top_log_probs: alternatives at the positions of the tokens.
-    prompt_log_probs: [len(input_ids)], on the first answer, with prompt_top_log_probs; nothing
-        precedes the first token, whose row is zeros.
+    prompt_log_probs: [len(input_ids)], on the first answer, with prompt_top_log_probs. The first
+        token's row is zeros, because no token precedes it.
     context_logits: [len(input_ids), vocab_size], on the first answer.
     generation_logits: [len(tokens), vocab_size], after bias, penalties, bans and masks, before
-        temperature, top-k and top-p. A draft token was drawn from them.
+        temperature, top-k and top-p. Draft tokens are drawn from these.
     """
 
     tokens: tuple[int, ...] = ()
@@ -167,6 +171,6 @@ class EngineResponse(NamedTuple):
     prompt_top_log_probs: LikeliestTokens | None = None
     context_logits: Floats | None = None
     generation_logits: Floats | None = None
-    num_output_tokens: int = 0  # of the whole call so far
+    num_output_tokens: int = 0  # in the whole call so far
     usage: CallUsage = CallUsage()
     branches: Branches | None = None

@@ -1,12 +1,12 @@
-"""Logits that a draft shares with the target in memory, instead of sending them.
+"""Logits that the draft engine passes to the target in shared memory.
 
 Triton's Python backend copies a tensor six times on its way from one model through a second to a
-third. Ten rows of a vocabulary of 128,256 are 5 MB each time. A handle has 24 bytes, which locate
-the logits. TensorRT-LLM's fast logits do the same between its own processes.
+third. Ten rows of a vocabulary of 128,256 are 5 MB per copy. A handle of 24 bytes locates the
+logits instead. TensorRT-LLM's fast logits do the same between its own processes.
 
-A page of memory has no name in any folder (memfd_create(2)), so no page outlives the draft's
-process. The writer reuses a page after its reader gives it back, or if it isn't read in time.
-Reading needs the number in the handle, which cannot be guessed.
+A page is anonymous memory (memfd_create(2)), so it disappears with the draft's process. The writer
+reuses a page after its reader gives it back, or if it isn't read in time. A reader needs the number
+in the handle, which cannot be guessed.
 """
 
 from __future__ import annotations
@@ -28,23 +28,23 @@ from numpy.typing import NDArray
 from tandem.engines.errors import ResponseError
 from tandem.engines.request import Floats
 
-Handle: TypeAlias = NDArray[np.uint64]  # [3]: process, its descriptor of the page, number
+Handle: TypeAlias = NDArray[np.uint64]  # [3]: process id, its file descriptor of the page, number
 
-SECONDS_TO_TAKE = 60.0  # the caller that asked for the logits has timed out long before
-MOST_PAGES = 128  # above this, the oldest unread page is reused sooner
-MOST_BYTES = 2**30  # of all pages: enough for long drafts of 64 requests with a large vocabulary
+SECONDS_TO_TAKE = 60.0  # the caller that requested the logits has timed out long before
+MOST_PAGES = 128  # above this, the oldest unread page is reused early
+MOST_BYTES = 2**30  # all pages; enough for long drafts of 64 requests with a large vocabulary
 
 log = logging.getLogger(__name__)
 
 _NAME = "tandem-logits"
 _HANDLE_WORDS = 3
 _HEADER_BYTES = 64
-# Words of a header. Number 0: the page must not be read.
+# Indices of the words in a header. Number 0: the page must not be read.
 _NUMBER, _TAKEN, _RETURNED, _ROWS, _WIDTH, _READER, _CLOSED = range(7)
 
 
 class _Page:
-    """Memory that two processes see: a header that says who uses it, then the logits."""
+    """Memory shared by two processes: a header that says who uses it, then the logits."""
 
     def __init__(self, descriptor: int) -> None:
         self._memory = mmap.mmap(descriptor, 0)
@@ -68,7 +68,7 @@ class _Page:
         return bool(self._header[_RETURNED] == self._header[_NUMBER])
 
     def try_free(self) -> bool:
-        """Withdraw the page if it is unread; return whether it has no reader, now or later."""
+        """Withdraw the page if it is unread. Return True if no process reads it, now or later."""
         reader = int(self._header[_READER])
         return self.returned or self.withdraw() or not os.path.exists(f"/proc/{reader}")
 
@@ -77,10 +77,10 @@ class _Page:
         return bool(self._header[_CLOSED])
 
     def close(self) -> None:
-        self._header[_CLOSED] = 1  # readers forget it; a current reader may finish
+        self._header[_CLOSED] = 1  # readers unmap it; a current reader may finish
 
     def withdraw(self) -> bool:
-        """Take back an unread page; return False if it has been read."""
+        """Take back an unread page. Return False if it has been read."""
         number = int(self._header[_NUMBER])
         self._header[_NUMBER] = 0
         if self._header[_TAKEN] == number:
@@ -89,19 +89,19 @@ class _Page:
         return True
 
     def discard(self, number: int) -> None:
-        """Free the page if it holds the unread logits of that number."""
+        """Free the page if it holds unread logits with this number."""
         if self._header[_NUMBER] == number and self.withdraw():
-            self._header[_RETURNED] = 0  # the number of a withdrawn page, so it is `returned`
+            self._header[_RETURNED] = 0  # the number of a withdrawn page, which makes it `returned`
 
     def take(self, number: int) -> bool:
-        """Start reading the logits of that number, only once; return whether they exist."""
+        """Start reading the logits with this number. Return False if they are gone or taken."""
         if not number or self._header[_NUMBER] != number or self._header[_TAKEN] == number:
             return False
         self._header[_READER] = os.getpid()
         self._header[_TAKEN] = number
         if self._header[_NUMBER] == number:
             return True
-        self.give_back(number)  # the writer withdrew it at the same moment
+        self.give_back(number)  # the writer withdrew it at the same time
         return False
 
     def give_back(self, number: int) -> None:
@@ -117,9 +117,9 @@ class SharedLogitsWriter:
         self._lock = threading.Lock()
 
     def write(self, logits: Floats) -> Handle:
-        """Copy logits [n, vocab_size] to shared memory; return the handle for the reader.
+        """Copy logits [n, vocab_size] to shared memory. Return the handle for the reader.
 
-        Raises ResponseError if there is not enough memory.
+        Raises ResponseError if memory is exhausted.
         """
         with self._lock:
             descriptor, page = self._free_page(logits.nbytes)
@@ -129,7 +129,7 @@ class SharedLogitsWriter:
         return np.array([os.getpid(), descriptor, number], np.uint64)
 
     def take_back(self, handle: Handle) -> None:
-        """Reuse the memory of logits that won't be read. Other writers' handles are ignored."""
+        """Reuse the memory of logits that won't be read. Ignore other writers' handles."""
         if handle.size != _HANDLE_WORDS:
             return
         process, descriptor, number = handle.reshape(-1).tolist()
@@ -139,7 +139,7 @@ class SharedLogitsWriter:
                     page.discard(number)
 
     def close(self) -> None:
-        """Free all pages; a reader keeps the page that it reads now."""
+        """Free all pages. A reader keeps the page that it is reading."""
         with self._lock:
             while self._written:
                 _close(*self._written.popleft()[1:])
@@ -152,7 +152,7 @@ class SharedLogitsWriter:
             if page.capacity >= num_bytes:
                 return descriptor, page
             _close(descriptor, page)
-        # Unwritten parts of a page take no memory, so capacity for longer drafts costs nothing.
+        # Unwritten parts of a page use no memory, so spare capacity for longer drafts is free.
         capacity = 1 << (num_bytes - 1).bit_length()
         self._make_room(capacity)
         descriptor = os.memfd_create(_NAME)
@@ -160,7 +160,7 @@ class SharedLogitsWriter:
         return descriptor, _Page(descriptor)
 
     def _make_room(self, num_bytes: int) -> None:
-        """Free pages without a reader, oldest first, until ``num_bytes`` more fit the limit."""
+        """Free pages without a reader, oldest first, until `num_bytes` more fit the limit."""
         excess = num_bytes + sum(page.capacity for _, _, page in self._written) - MOST_BYTES
         for place in list(self._written) if num_bytes <= MOST_BYTES else ():
             _, descriptor, page = place
@@ -193,7 +193,7 @@ def _close(descriptor: int, page: _Page) -> None:
 
 
 class SharedLogits(NamedTuple):
-    """Logits [rows, vocab_size] in shared memory, until they are given back."""
+    """Logits [rows, vocab_size] in shared memory. The reader must give them back."""
 
     logits: Floats
     give_back: Callable[[], None]
@@ -224,8 +224,8 @@ class SharedLogitsReader:
         page = self._pages.get((process, descriptor))
         if page is not None and page.take(number):
             return page
-        # Not seen yet, or the descriptor now belongs to another page. A handle with a wrong number
-        # leaves no trace.
+        # The page is new to this reader, or the descriptor belongs to another page by now. A wrong
+        # number in the handle has no effect.
         page = self._open(process, descriptor)
         if page is None or not page.take(number):
             return None
@@ -248,7 +248,7 @@ class SharedLogitsReader:
             return None
         try:
             return _Page(opened)
-        except (OSError, ValueError):  # no room for it, or it is still being created
+        except (OSError, ValueError):  # out of memory, or the page is still being created
             return None
         finally:
             os.close(opened)

@@ -1,4 +1,4 @@
-"""An engine as a model of Triton's Python backend: the only module here that knows Triton."""
+"""An engine as a model of Triton's Python backend: the only module here that imports Triton."""
 
 from __future__ import annotations
 
@@ -27,25 +27,25 @@ from tandem.engines.request import NO_IDS, EngineRequest, EngineResponse
 from tandem.engines.shared_logits import SharedLogitsReader, SharedLogitsWriter
 
 SHARED_MEMORY = Path("/dev/shm")
-SMALL_BYTES = 2**20  # a process always has this much
-SPARE_BYTES = 2**20  # for the rest of a message, and for others that grow meanwhile
+SMALL_BYTES = 2**20  # a process always has this much memory
+SPARE_BYTES = 2**20  # for the rest of the message, and for other messages that grow meanwhile
 FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
 log = logging.getLogger(__name__)
 
 
 class EngineModel:
-    """A Triton model that runs any engine, decoupled or not; the parameter `engine` names it.
+    """A Triton model for any engine, decoupled or not. The parameter `engine` selects the engine.
 
-    execute() only passes calls to the engine. It returns the answers that are ready at once; the
-    engine's thread sends the others. The final flag always comes with a response, because a flag
-    alone crashes callers in this version of Triton.
+    execute() only passes calls to the engine and returns the answers that are ready immediately.
+    The engine's thread sends the others. The final flag always comes with a response, because a
+    flag alone crashes callers in this version of Triton.
     """
 
     def load_engine(self, model_config: dict[str, Any], folder: Path) -> Engine:
         return load_engine(model_config, folder)
 
     def initialize(self, args: dict[str, str]) -> None:
-        """Load the engine. Raises TritonModelException with one line."""
+        """Load the engine. Raises TritonModelException with a one-line message."""
         logging.getLogger("tandem.engines").addHandler(_TritonLog())
         self._name = args["model_name"]
         model_config = json.loads(args["model_config"])
@@ -60,7 +60,7 @@ class EngineModel:
         self._metric = _ComputedTokens(self._name, lambda: self._engine.computed_tokens)
 
     def execute(self, requests: Iterable[Any]) -> list[Any] | None:
-        """Start each request; return the answers that are ready, None for the others."""
+        """Start each request. Return the answers that are ready, and None for the others."""
         ways = [self._start(request) for request in requests]
         return None if self._decoupled else [way.leave_execute() for way in ways]
 
@@ -95,9 +95,9 @@ class EngineModel:
         return way
 
     def _take_shared_logits(self, arrays: dict[str, NDArray[Any]], way: _WayBack) -> None:
-        """Replace a handle by the logits of the draft tokens, from the handle's row on.
+        """Replace a handle with the logits of the draft tokens, starting at the handle's row.
 
-        If they are gone, the draft is verified by its ids, which is as exact.
+        If the logits are gone, the draft is verified by ids, which is equally exact.
         """
         row = count(arrays, tensors.SHARED_LOGITS_ROW)
         arrays.pop(tensors.SHARED_LOGITS_ROW, None)
@@ -124,7 +124,7 @@ class EngineModel:
 
 
 class _Responder(Preparing):
-    """Converts a call's answers into Triton's responses."""
+    """Converts a call's answers to Triton responses."""
 
     def __init__(
         self,
@@ -139,16 +139,16 @@ class _Responder(Preparing):
         self._way = way
         self._wanted = wanted
         self._logits_writer = writer
-        self._handle: NDArray[Any] | None = None  # to logits of a response that was not sent yet
+        self._handle: NDArray[Any] | None = None  # handle of unsent logits
 
     def __call__(self, answer: EngineResponse) -> None:
         self.prepare(answer)(answer.usage.last_token_time_ns)
 
     def prepare(self, answer: EngineResponse) -> Send:
-        """Make the response; the time of its last token is written when it is sent.
+        """Build the response. Sending it fills in the time of its last token.
 
-        If it cannot be made, an error takes its place and ends the call. Sending that error raises
-        ResponseError if the engine would have continued.
+        If the response can't be built, an error replaces it and ends the call. Sending that error
+        raises ResponseError if the engine would otherwise have continued.
         """
         if answer.error is not None:
             return self._sends_error(answer.error, answer.code, final=answer.final)
@@ -166,7 +166,7 @@ class _Responder(Preparing):
 
         def send(last_token_ns: int) -> None:
             if last_token is not None:
-                last_token[...] = last_token_ns  # a tensor refers to its array until it is sent
+                last_token[...] = last_token_ns  # a tensor shares its array's memory until sent
             self._handle = None
             self._way.send(response, final=answer.final)
 
@@ -175,7 +175,7 @@ class _Responder(Preparing):
     def _arrays(self, answer: EngineResponse) -> dict[str, NDArray[Any]]:
         arrays = dict(encode(self._call, answer, self._wanted))
         logits = answer.generation_logits
-        if self._handle is not None:  # the call was stopped: this replaces it
+        if self._handle is not None:  # the call was stopped: this answer replaces the unsent one
             self._logits_writer.take_back(self._handle)
             self._handle = None
         if tensors.SHARED_LOGITS_HANDLE in self._wanted and logits is not None and len(logits):
@@ -193,10 +193,10 @@ class _Responder(Preparing):
 
 
 class _WayBack:
-    """Delivers a call's responses: returned by execute(), or sent.
+    """Delivers a call's responses, either as the result of execute() or by sending them.
 
-    A sent response blocks until the server has taken it, which costs a trip between the processes.
-    A response that is ready before execute() returns avoids that trip. Decoupled models can't
+    Sending blocks until the server has taken the response, which costs a round trip between the
+    processes. A response that is ready before execute() returns avoids that. Decoupled models can't
     return responses.
     """
 
@@ -209,15 +209,15 @@ class _WayBack:
         self._lock = threading.Lock()
 
     def on_final(self, ended: Callable[[], None]) -> None:
-        """Call ``ended`` with the final response, when the engine is done with the call."""
+        """Run `ended` with the final response, when the engine is done with the call."""
         self._ended = ended
 
     def send(self, response: Any, *, final: bool) -> None:
         """Send a response, or keep it for execute() to return.
 
-        Raises what the sender raises. If a response before the final one fails, a final error is
-        sent first. If the final one fails, nothing can be sent, because Triton has already closed
-        the sender. That is why `check_response_memory` comes first.
+        Raises the sender's errors. If a response before the final one fails, a final error is sent
+        first. If the final one fails, nothing can be sent, because Triton has already closed the
+        sender. Therefore, `check_response_memory` runs before sending.
         """
         if final:
             self._end()
@@ -235,23 +235,23 @@ class _WayBack:
             raise
 
     def _end(self) -> None:
-        """Release the logits that the engine has read. Has an effect only once."""
+        """Release the logits that the engine has read. Later calls have no effect."""
         ended, self._ended = self._ended, None
         if ended:
             ended()
 
     def leave_execute(self) -> Any:
-        """Return the response if it is ready; a later one is sent."""
+        """Return the response if it is ready. A later one will be sent."""
         with self._lock:
             self._returns = False
             return self._response
 
 
 class _ComputedTokens:
-    """The counter of the tokens that an engine ran through its model.
+    """Counts the tokens that an engine ran through its model.
 
-    An update costs a round trip to the server, which slows all other threads of this process. So a
-    separate thread makes it periodically, not after every call.
+    Each update costs a round trip to the server, which slows all other threads of this process. So
+    a separate thread updates the counter periodically, instead of after every call.
     """
 
     _PERIOD_SECONDS = 0.1
@@ -262,7 +262,7 @@ class _ComputedTokens:
             description=COMPUTED_TOKENS.help,
             kind=pb_utils.MetricFamily.COUNTER,
         )
-        self._family = family  # a metric dies with its family
+        self._family = family  # a metric is deleted with its family
         self._metric = family.Metric(labels={"model": model})
         self._count = count
         self._closing = threading.Event()
@@ -280,7 +280,7 @@ class _ComputedTokens:
             if count > reported:
                 try:
                     self._metric.increment(count - reported)
-                except Exception:  # noqa: BLE001  the server's shared memory is full for a moment
+                except Exception:  # noqa: BLE001 the server's shared memory is temporarily full
                     continue
                 reported = count
 
@@ -299,7 +299,7 @@ def _response(arrays: Iterable[tuple[str, NDArray[Any]]]) -> Any:
 
 
 def _error(model: str, message: str, code: ErrorCode) -> Any:
-    number = getattr(pb_utils.TritonError, code)  # doesn't exist yet while modules are imported
+    number = getattr(pb_utils.TritonError, code)  # undefined while modules are imported
     error = pb_utils.TritonError(coded(code, f"model '{model}': {message}"), number)
     return pb_utils.InferenceResponse(error=error)
 
@@ -307,9 +307,10 @@ def _error(model: str, message: str, code: ErrorCode) -> Any:
 def check_response_memory(num_bytes: int) -> None:
     """Raise ResponseError if a response of this size doesn't fit into shared memory.
 
-    Triton's Python backend closes a response's sender before it copies the response there. If the
-    response doesn't fit, it is lost, and its caller hangs. So this check comes first. It doesn't
-    count memory that the process holds and has free, because that can't be queried.
+    Triton's Python backend closes a response's sender before it copies the response there. A
+    response that doesn't fit is lost, and its caller hangs. So this check must come before sending.
+    It ignores shared memory that the process has allocated but doesn't use, because that can't be
+    queried.
     """
     if num_bytes <= SMALL_BYTES:
         return

@@ -16,7 +16,7 @@ _Places: TypeAlias = NDArray[np.intp]
 class Words:
     """Words in the layout of NVIDIA's tensors, so that long lists need no Python loop.
 
-    ids: INT32 [n], all words concatenated. ends: end of each word in it, in ascending order. Words
+    ids: INT32 [n], all words concatenated. ends: end offset of each word in `ids`, ascending. Words
     without ids are ignored.
     """
 
@@ -41,13 +41,13 @@ class Words:
 
     @cached_property
     def singles(self) -> _Ids:
-        """The ids of words of one token, ascending, without duplicates."""
+        """The ids of single-token words, ascending, without duplicates."""
         ids: _Ids = np.unique(self.ids[self._starts[self._lengths == 1]])
         return ids
 
     @cached_property
     def single_ids(self) -> frozenset[int]:
-        """The ids of words of one token, for lookups."""
+        """The ids of single-token words, as a set."""
         return frozenset(self.singles.tolist())
 
     @cached_property
@@ -55,14 +55,14 @@ class Words:
         return int(self._lengths.max(initial=0))
 
     def next_after(self, text: NDArray[Any]) -> _Ids:
-        """Return the last tokens of the longer words whose other tokens `text` [n] ends with."""
+        """Return the ids that would complete a multi-token word after `text` [n]."""
         last: _Ids = self.ids[self._phrases[1][self._told(text, 1)] - 1]
         return last
 
     def first_end(self, before: Sequence[int], new: Sequence[int], skip: int = 0) -> int | None:
-        """Return the index in `new` of the token that completes a word in `before + new`.
+        """Return the index in `new` of the token that completes a word in `before + new`, or None.
 
-        The first `skip` tokens of `new` don't count. None: no token does.
+        Words that end within the first `skip` tokens of `new` don't count.
         """
         last = len(new)
         if not self.single_ids.isdisjoint(new[skip:]):
@@ -85,10 +85,10 @@ class Words:
         return self._starts[several], self._ends[several]
 
     def _told(self, text: NDArray[Any], missing: int) -> _Places:
-        """Return the indices of the phrases that the text ends with, less `missing` tokens each.
+        """Return the indices of phrases that `text` ends with, ignoring their last `missing` ids.
 
         All phrases are compared at once, backwards, in steps that double. So the number of
-        operations barely depends on the number of words and of their tokens.
+        operations barely depends on the number or the length of the words.
         """
         starts, ends = self._phrases[0], self._phrases[1] - missing
         left = np.flatnonzero(ends - starts <= len(text))

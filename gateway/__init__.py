@@ -1,1 +1,1 @@
-"""OpenAI's API in front of the text entries: stateless, and without PyTorch in its process."""
+"""OpenAI's API in front of the text entries. The gateway is stateless and doesn't load PyTorch."""

@@ -45,12 +45,12 @@ from tandem.gateway.tokenizer import ChatTokenizer
 from tandem.gateway.triton.backend import Triton
 
 PAGE = Path(__file__).parent / "page"
-# The page requests only its own gateway, and other sites can't frame it.
+# The page only calls its own gateway, and other sites can't frame it.
 PAGE_HEADERS = {
     "Content-Security-Policy": "default-src 'self'; frame-ancestors 'none'",
     "Cache-Control": "no-cache",
 }
-GET = ["GET", "HEAD"]  # the server leaves out the body for HEAD
+GET = ["GET", "HEAD"]  # the server omits the body for HEAD
 
 router = APIRouter()
 
@@ -58,8 +58,8 @@ router = APIRouter()
 def create_app(settings: GatewaySettings, connect: Callable[[str], Triton] = Triton) -> FastAPI:
     """Return the gateway as an ASGI application.
 
-    connect: makes the connection to Triton, inside the event loop. Raises the errors of loading a
-    tokenizer and a chat template.
+    connect: makes the connection to Triton, inside the event loop. Errors from loading the
+    tokenizer and the chat template are raised.
     """
     tokenizer = ChatTokenizer(settings.tokenizer, settings.chat_template)
     metrics = GatewayMetrics()
@@ -82,7 +82,7 @@ def create_app(settings: GatewaySettings, connect: Callable[[str], Triton] = Tri
     )
     app.include_router(router)
     app.mount("/page", StaticFiles(directory=PAGE))
-    # The last one added handles a request first.
+    # The middleware added last handles a request first.
     app.add_middleware(Failures)
     app.add_middleware(BodyLimit, max_bytes=settings.max_body_bytes)
     if settings.api_key is not None:
@@ -153,7 +153,7 @@ async def count_tokens(request: Request) -> dict[str, int]:
 async def _adapted(
     kind: type[AdaptedRequest], writer: type[AdaptedWriter[Any]], request: Request
 ) -> Response:
-    """Answer a request of another API as a chat, with the names and objects of that API."""
+    """Answer a request of another API as a chat, using that API's names and objects."""
     serving = _serving(request)
     with serving.under_way.one():
         body = await read_body(kind, request)

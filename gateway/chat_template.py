@@ -1,4 +1,4 @@
-"""Renders messages as transformers' ``apply_chat_template`` does, without transformers.
+"""Render messages as transformers' `apply_chat_template` does, without transformers.
 
 A template comes with a checkpoint, so it is untrusted code. It runs in jinja2's immutable sandbox
 and gets only plain data.
@@ -26,7 +26,7 @@ NAMED_TOKENS = (
     *("bos_token", "eos_token", "unk_token", "sep_token"),
     *("pad_token", "cls_token", "mask_token"),
 )
-# Transformers' names of templates.
+# transformers' names for templates
 DEFAULT, WITH_TOOLS = "default", "tool_use"
 
 NO_VARIABLES: Mapping[str, Any] = MappingProxyType({})
@@ -39,8 +39,8 @@ class ChatTemplateError(ValueError):
 class ChatTemplate:
     """A chat template and its special tokens.
 
-    source: text of the template. with_tools: text of another one, for chats with tools.
-    special_tokens: by name, such as ``bos_token``.
+    source: text of the template. with_tools: text of a separate template for chats with tools.
+    special_tokens: texts by name, such as `bos_token`.
     """
 
     def __init__(
@@ -57,10 +57,10 @@ class ChatTemplate:
         messages: Sequence[Mapping[str, Any]],
         variables: Mapping[str, Any] = NO_VARIABLES,
     ) -> str:
-        """Return the prompt; raise ChatTemplateError if the template fails or rejects the chat.
+        """Return the prompt. Raises ChatTemplateError if the template fails or rejects the chat.
 
         variables: additional variables, which take precedence over special tokens. The prompt ends
-        with the start of an answer unless ``add_generation_prompt`` is false.
+        with the start of an answer unless `add_generation_prompt` is false.
         """
         tools = variables.get("tools") is not None
         template = self._template_with_tools if tools else self._template
@@ -89,7 +89,7 @@ def _compiled(source: str) -> Template:
 
 
 def _understood(messages: Sequence[Mapping[str, Any]], source: str) -> list[dict[str, Any]]:
-    """Rename the role ``developer`` to ``system`` for templates that don't know it."""
+    """Rename the role `developer` to `system` for templates that don't know it."""
     knows_developers = "developer" in source
     return [
         {**message, "role": "system"}
@@ -100,9 +100,9 @@ def _understood(messages: Sequence[Mapping[str, Any]], source: str) -> list[dict
 
 
 def load_chat_template(folder: Path, file: Path | None = None) -> ChatTemplate | None:
-    """Return the template in a file or in a tokenizer's folder; None if there is none.
+    """Return the template in `file` or in the tokenizer's folder, or None if there is none.
 
-    Raises ChatTemplateError, or OSError for an unreadable file.
+    Raises ChatTemplateError, or OSError if a file can't be read.
     """
     sources = {DEFAULT: file.read_text(encoding="utf-8")} if file else _sources(folder)
     if DEFAULT not in sources:
@@ -111,7 +111,7 @@ def load_chat_template(folder: Path, file: Path | None = None) -> ChatTemplate |
 
 
 def _sources(folder: Path) -> dict[str, str]:
-    """Return a folder's templates by name; files take precedence over the configuration."""
+    """Return a folder's templates by name. Files take precedence over the configuration."""
     named = sorted((folder / "additional_chat_templates").glob("*.jinja"))
     files = {file.stem: file for file in named} | {DEFAULT: folder / "chat_template.jinja"}
     found = {n: file.read_text(encoding="utf-8") for n, file in files.items() if file.is_file()}
@@ -124,7 +124,7 @@ def _sources(folder: Path) -> dict[str, str]:
 
 
 def special_tokens(folder: Path) -> dict[str, str]:
-    """Return the texts of a tokenizer's special tokens by name, such as ``bos_token``."""
+    """Return the texts of a tokenizer's special tokens by name, such as `bos_token`."""
     given = {**read_json(folder / "special_tokens_map.json"), **_configuration(folder)}
     contents = {name: _content(given.get(name)) for name in NAMED_TOKENS}
     extra = given.get("extra_special_tokens")
@@ -158,9 +158,9 @@ def _environment() -> ImmutableSandboxedEnvironment:
 
 
 class _Generation(Extension):
-    """Accepts ``{% generation %}``, which only matters for training."""
+    """Accepts `{% generation %}`, which matters only for training."""
 
-    tags = {"generation"}  # noqa: RUF012  as jinja2 declares it
+    tags = {"generation"}  # noqa: RUF012 declared as in jinja2
 
     def parse(self, parser: Parser) -> nodes.Node:
         line = next(parser.stream).lineno
@@ -183,7 +183,7 @@ def _tojson(
     separators: tuple[str, str] | None = None,
     sort_keys: bool = False,
 ) -> str:
-    """Return JSON for a model; jinja2's own filter escapes it for HTML."""
+    """Return JSON for a model. jinja2's own filter would escape it for HTML."""
     return json.dumps(
         value,
         ensure_ascii=ensure_ascii,
@@ -194,7 +194,7 @@ def _tojson(
 
 
 class _Dict:
-    """``dict`` without attributes through which a template could leave the sandbox."""
+    """`dict` without attributes that would let a template leave the sandbox."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> dict[Any, Any]:
         return dict(*args, **kwargs)
@@ -204,7 +204,7 @@ class _Dict:
 
 
 class _Namespace(Namespace):
-    """``namespace`` without private attributes."""
+    """`namespace` without private attributes."""
 
     def __init__(*args: Any, **kwargs: Any) -> None:
         self, *given = args

@@ -12,29 +12,29 @@ from starlette.responses import JSONResponse
 from tandem.contract.errors import CLASSES, ErrorClass, ErrorCode
 
 LOG = logging.getLogger("gateway")
-CLIENT_CLOSED_REQUEST = 499  # nginx's code, for the metrics: the client doesn't see it
+CLIENT_CLOSED_REQUEST = 499  # nginx's code; it appears only in metrics, because the client has gone
 RETRY_SECONDS = 1
 GatewayCode: TypeAlias = Literal[
     "body_too_large",
-    "chat_template",  # it rejects these messages, or there is none
+    "chat_template",  # the template rejects the messages, or there is none
     "context_length_exceeded",
-    "gateway_stopped",  # during the request
+    "gateway_stopped",  # while the request was running
     "invalid_api_key",
     "invalid_json",
-    "invalid_text",  # JSON can express it, UTF-8 can't
+    "invalid_text",  # valid in JSON but not in UTF-8
     "method_not_allowed",
     "model_not_found",
-    "no_server",  # no Triton answers, or one that is not ready
-    "not_configured",  # Triton has no loop, or the gateway has another model's tokenizer
+    "no_server",  # Triton doesn't respond or isn't ready
+    "not_configured",  # Triton has no loop, or the gateway's tokenizer is another model's
     "not_found",
     "too_deep",
     "unknown_field",
     "unsupported_field",
 ]
-# Codes that programs can act on: the class of an entry's error, or the gateway's own.
+# Codes that programs can act on: the class of an entry's error, or a code of the gateway's own.
 ApiCode: TypeAlias = ErrorClass | GatewayCode
 API_CODES: tuple[ApiCode, ...] = (*CLASSES, *get_args(GatewayCode))
-# Statuses of the entries' errors, by class, or by code if there is no class.
+# HTTP statuses of the entries' errors, by error class, or by code if there is no class.
 STATUS_OF_CLASS: dict[ErrorClass, HTTPStatus] = {
     "overloaded": HTTPStatus.TOO_MANY_REQUESTS,
     "model_unavailable": HTTPStatus.SERVICE_UNAVAILABLE,
@@ -115,7 +115,7 @@ class ApiError(Exception):
         return {"type": "error", "error": {"type": kind, "message": self.message}}
 
     def response(self, path: str) -> JSONResponse:
-        """Return the response in the format of the API at a path."""
+        """Return the response in the format of the API that serves `path`."""
         body = self.anthropic_body if path.startswith(MESSAGES_PATH) else self.body
         return JSONResponse(body, self.status, self.headers)
 
@@ -129,7 +129,7 @@ def bad_request(message: str, *, param: str | None = None, code: ApiCode | None 
 
 
 def api_error(error: Exception) -> ApiError:
-    """Convert an exception to an error response. Details of an unexpected one are only logged."""
+    """Convert an exception to an error response. Details of unexpected errors are only logged."""
     if isinstance(error, ApiError):
         return error
     LOG.error("request failed", exc_info=error)

@@ -1,4 +1,4 @@
-"""Prometheus metrics of a gateway."""
+"""A gateway's Prometheus metrics."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from tandem.gateway.protocol.responses import SpeculativeDecoding
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
 
-# Otherwise each counter has a second series with the time of its creation.
+# By default, each counter would have a second series with its creation time.
 disable_created_metrics()  # type: ignore[no-untyped-call]
 
 
 class GatewayMetrics:
-    """The metrics of one gateway; metrics of speculation have vLLM's names."""
+    """The metrics of one gateway. Metrics of speculation have vLLM's names."""
 
     def __init__(self) -> None:
         self.registry = registry = CollectorRegistry()

@@ -35,7 +35,7 @@ class Middleware(ABC):
 
 
 class RequestIds(Middleware):
-    """Returns the request's ``x-request-id``, or a new one."""
+    """Returns the request's `x-request-id`, or a new one."""
 
     async def _handle(self, scope: Scope, receive: Receive, send: Send) -> None:
         given = Headers(scope=scope).get("x-request-id", "")
@@ -50,7 +50,7 @@ class RequestIds(Middleware):
 
 
 class Keys(Middleware):
-    """Rejects requests to ``GUARDED`` paths that don't have the key."""
+    """Rejects requests to `GUARDED` paths that don't have the key."""
 
     def __init__(self, app: ASGIApp, key: str) -> None:
         super().__init__(app)
@@ -74,7 +74,7 @@ class Keys(Middleware):
 
 
 class BodyLimit(Middleware):
-    """Rejects a body that is too large; immediately if the request has a content-length."""
+    """Rejects bodies that are too large; immediately if the request has a content-length."""
 
     def __init__(self, app: ASGIApp, max_bytes: int) -> None:
         super().__init__(app)
@@ -113,7 +113,7 @@ class BodyLimit(Middleware):
 
 
 class Failures(Middleware):
-    """Returns an error response for a request that failed unexpectedly."""
+    """Returns an error response if a request fails unexpectedly."""
 
     async def _handle(self, scope: Scope, receive: Receive, send: Send) -> None:
         answered = False
@@ -134,7 +134,7 @@ class Failures(Middleware):
 
 
 class RequestCounts(Middleware):
-    """Counts requests by endpoint and status; 499 is a client that disconnected."""
+    """Counts requests by endpoint and status. Status 499: the client disconnected."""
 
     def __init__(self, app: ASGIApp, metrics: GatewayMetrics, endpoints: frozenset[str]) -> None:
         super().__init__(app)

@@ -15,7 +15,8 @@ from tandem.contract.model_parameters import decode
 from tandem.gateway.errors import ApiError, bad_request
 from tandem.gateway.protocol.fields import quoted
 
-# OpenAI's errors begin with these words; clients recognize by them what they can shorten.
+# OpenAI's errors begin with these words, which clients use to detect that they must shorten a
+# prompt.
 CONTEXT_LENGTH = "this model's maximum context length is"
 
 VERSION = metadata.version("tandem-triton")
@@ -25,7 +26,7 @@ Kind = TypeVar("Kind")
 
 @dataclass(frozen=True)
 class TargetFacts:
-    """Settings of the target engine; lengths are in tokens."""
+    """Settings of the target engine. Lengths are in tokens."""
 
     vocab_size: int
     max_seq_len: int
@@ -36,8 +37,8 @@ class TargetFacts:
 class LoopFacts:
     """Settings of the model that runs the loop.
 
-    max_text_bytes: of one prompt, in UTF-8; 0 means no limit. drafters, lora_adapters: the names
-    that a request may use.
+    max_text_bytes: maximum size of one prompt, in bytes of UTF-8; 0: no limit. drafters,
+    lora_adapters: the names that a request may use.
     """
 
     target: TargetFacts
@@ -66,7 +67,7 @@ class PreprocessingFacts:
 
 @dataclass(frozen=True)
 class PostprocessingFacts:
-    """Whether answers leave out special tokens."""
+    """Whether answers omit special tokens."""
 
     skip_special_tokens: bool = True
 
@@ -75,7 +76,8 @@ class PostprocessingFacts:
 class ServedModel:
     """An entry or a LoRA adapter that clients may name.
 
-    drafter: default of its requests; None: the loop's. lora_name: the adapter; None: no adapter.
+    drafter: default drafter for requests; None: the loop's. lora_name: the adapter; None: no
+    adapter.
     """
 
     name: str
@@ -86,17 +88,17 @@ class ServedModel:
 
 @dataclass(frozen=True)
 class ServedModels:
-    """The entries of one Triton server, the one with the loop first, and their common settings."""
+    """The entries of one Triton server, the one with the loop first, and their shared settings."""
 
     models: tuple[ServedModel, ...]
     loop: LoopFacts
     add_special_tokens: bool
     skip_special_tokens: bool
-    created: int = field(default_factory=lambda: int(time.time()))  # when the server was asked
+    created: int = field(default_factory=lambda: int(time.time()))  # when the server was queried
 
     @cached_property
     def fingerprint(self) -> str:
-        """A name of this version and deployment, which changes if answers may change."""
+        """A name for this version and deployment. It changes whenever answers may change."""
         facts = (self.models, self.loop, self.add_special_tokens, self.skip_special_tokens)
         return (
             f"tandem-{VERSION}-{hashlib.blake2b(repr(facts).encode(), digest_size=4).hexdigest()}"
@@ -104,11 +106,11 @@ class ServedModels:
 
     @property
     def room(self) -> int:
-        """The maximum number of tokens of a prompt and its answer together."""
+        """The maximum number of tokens in a prompt and its answer together."""
         return self.loop.target.max_seq_len - self.loop.target.max_draft_len
 
     def check_text(self, text: str, field: str) -> None:
-        """Reject a prompt that is too long for the entries, before it is tokenized."""
+        """Reject a prompt that is too long for the entries before it is tokenized."""
         size, most = len(text.encode()), self.loop.max_text_bytes
         if 0 < most < size:
             raise ApiError(
@@ -120,7 +122,7 @@ class ServedModels:
             )
 
     def check_draft_length(self, length: int | Literal["auto"] | None) -> None:
-        """Reject a draft length that the entries would reject; they get -1 for "auto"."""
+        """Reject a draft length that the entries would reject. They receive -1 for "auto"."""
         most = self.loop.target.max_draft_len
         if isinstance(length, int) and 0 < most < length:
             raise bad_request(
@@ -142,7 +144,7 @@ class ServedModels:
         return described
 
     def named(self, name: str | None) -> ServedModel:
-        """Return the entry with a name (None: the first one); raise ApiError if there is none."""
+        """Return the entry with this name (None: the first). Raises ApiError if there is none."""
         if name is None:
             return self.models[0]
         for model in self.models:
@@ -158,7 +160,7 @@ class ServedModels:
 
 
 def served_models(configs: Iterable[Mapping[str, Any]]) -> ServedModels:
-    """Read the configurations of all models of a server; raise ApiError if none has a loop."""
+    """Read the configurations of all models of a server. Raises ApiError if none has a loop."""
     by_name = {config["name"]: config for config in configs}
     loops = [name for name, config in by_name.items() if _has(config, "preprocessing_model")]
     if len(loops) != 1:

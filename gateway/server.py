@@ -1,4 +1,4 @@
-"""Serves the application, on the main thread or on one of its own."""
+"""Serve the application, on the main thread or on a separate one."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ import uvicorn
 from fastapi import FastAPI
 from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
-SECONDS_TO_STOP = 5  # after a signal, requests may finish for this long
-SECONDS_TO_END = 2  # after that, they may send an error for this long
-SECONDS_TO_ASK = 30.0  # for a request; at most twice as long, then the client is disconnected
+SECONDS_TO_STOP = 5  # time for requests to finish after a signal
+SECONDS_TO_END = 2  # additional time for them to send an error
+SECONDS_TO_ASK = 30.0  # per request; clients are disconnected after one to two times this
 NOTHING = object()
 
 
 def serve(app: FastAPI, listening: socket.socket) -> None:
-    """Serve until SIGINT or SIGTERM; call this from the main thread."""
+    """Serve until SIGINT or SIGTERM. Must run on the main thread."""
     _server(app).run(sockets=[listening])
 
 
 @contextmanager
 def serving(app: FastAPI, listening: socket.socket) -> Iterator[None]:
-    """Serve on a thread for as long as the context lasts."""
+    """Serve on a separate thread while the context is open."""
     server = _server(app)
     thread = threading.Thread(
         target=server.run, kwargs={"sockets": [listening]}, name="gateway", daemon=True
@@ -40,10 +40,10 @@ def serving(app: FastAPI, listening: socket.socket) -> Iterator[None]:
 
 
 def listen(address: str, port: int) -> socket.socket:
-    """Return a listening socket; port 0 picks a free one. Raises OSError if the port is in use."""
+    """Return a listening socket; port 0: any free port. Raises OSError if the port is in use."""
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
-    # asyncio sets TCP_NODELAY only if the socket names its protocol. Without it, the kernel delays
-    # a chunk until the client has acknowledged the previous one, by up to 40 ms.
+    # asyncio sets TCP_NODELAY only if the socket has an explicit protocol. Without TCP_NODELAY, the
+    # kernel delays a chunk by up to 40 ms, until the client has acknowledged the previous one.
     listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -56,14 +56,14 @@ def listen(address: str, port: int) -> socket.socket:
 
 
 class Connection(AutoHTTPProtocol):  # type: ignore[misc,valid-type]
-    """A client's connection, which closes if no complete request arrives in time.
+    """A client's connection, which is closed if no complete request arrives in time.
 
-    Uvicorn has no time limit for a request. A thousand connections that send nothing would use up
-    the process's file descriptors.
+    Uvicorn doesn't limit the time for a request. A thousand connections that send nothing would use
+    up the process's file descriptors.
     """
 
     _timer: asyncio.TimerHandle | None = None
-    _waiting_for: Any = NOTHING  # the last request, while the rest of it or the next one is awaited
+    _waiting_for: Any = NOTHING  # the last request, while its rest or the next request is awaited
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
@@ -81,7 +81,7 @@ class Connection(AutoHTTPProtocol):  # type: ignore[misc,valid-type]
         """Close the connection if no complete request has arrived since the last check."""
         request = self.cycle
         if request is not None and not (request.response_complete or request.more_body):
-            self._waiting_for = NOTHING  # it is being answered
+            self._waiting_for = NOTHING  # the request is being answered
         elif self._waiting_for is request:
             self.transport.close()
             return
@@ -93,11 +93,11 @@ class Connection(AutoHTTPProtocol):  # type: ignore[misc,valid-type]
 class _Server(uvicorn.Server):
     """Ends unfinished requests with an error when it stops.
 
-    Uvicorn would break off streams, and send a 500 without a body for other requests.
+    Uvicorn would cut off streams, and send a 500 without a body for other requests.
     """
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Accept no more requests, and wait for the others to end."""
+        """Accept no more requests, and wait for the running ones to end."""
         end = self.config.app.state.serving.under_way.end  # type: ignore[union-attr]
         ending = asyncio.get_running_loop().call_later(SECONDS_TO_STOP, end)
         try:

@@ -1,4 +1,4 @@
-"""Answers requests: from a body to Triton's inputs, and from Triton's chunks to a response."""
+"""Answer requests: convert bodies to Triton's inputs, and Triton's chunks to responses."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from tandem.gateway.triton.inputs import check_room, extras_for, field_names, in
 
 
 class Serving:
-    """Answers requests. open_objects: objects of JSON schemas are open by default."""
+    """Answers requests. open_objects: whether objects in JSON schemas are open by default."""
 
     def __init__(
         self,
@@ -55,7 +55,7 @@ class Serving:
         self._open_objects = open_objects
 
     async def models(self) -> ServedModels:
-        """Return the served models; raise ApiError if the tokenizer isn't theirs."""
+        """Return the served models. Raises ApiError if the tokenizer doesn't match them."""
         models = await self.engine.models()
         if self.tokenizer.size > models.loop.target.vocab_size:
             raise ApiError(
@@ -69,7 +69,7 @@ class Serving:
     async def chat(
         self, body: ChatRequest, http: Request, writer: Callable[..., Writer] = ChatWriter
     ) -> Response:
-        """Answer a chat. writer: makes the response; other APIs may have their own."""
+        """Answer a chat. writer: class that makes the response; other APIs pass their own."""
         models = await self.models()
         if body.offered and self.tokenizer.template and self.tokenizer.tool_calls is None:
             known = ", ".join(known.name for known in FORMATS)
@@ -143,7 +143,7 @@ class Serving:
     def _echoes(
         self, body: CompletionRequest, prompts: Sequence[list[int]], skips: bool
     ) -> list[Echo]:
-        """Return the text that the answers to each prompt begin with.
+        """Return the text that the answers to each prompt start with.
 
         An incomplete character at the end of a prompt belongs to the answer, if there is one.
         """
@@ -188,9 +188,9 @@ class Serving:
     async def _chat_ids(
         self, body: ChatRequest | TokenizeRequest, models: ServedModels, size: int
     ) -> list[int]:
-        """Return the prompt of a chat; raise ApiError if the template can't render it.
+        """Return the prompt ids of a chat. Raises ApiError if the template can't render it.
 
-        size: bytes of the request's body.
+        size: size of the request's body, in bytes.
         """
 
         def encoded() -> list[int]:
@@ -217,7 +217,7 @@ class Serving:
         guide: AskedGuide | None,
         echoes: Sequence[Echo],
     ) -> Response:
-        """Return ``body.n`` answers to each prompt. echoes: what the answers to each begin with."""
+        """Return `body.n` answers to each prompt. echoes: the start of the answers, per prompt."""
         model = models.named(body.model)
         models.check_draft_length(body.num_draft_tokens)
         wanted = [pair for pair in zip(prompts, echoes, strict=True) for _ in range(body.n)]

@@ -12,11 +12,13 @@ MEGABYTE = 2**20
 class GatewaySettings:
     """Settings of a gateway.
 
-    url: address and port of Triton's gRPC endpoint. tokenizer: folder with a tokenizer.json.
-    chat_template: file with a template that replaces the tokenizer's. api_key: bearer token that
-    clients must send; None disables authentication. max_body_bytes: larger requests are rejected.
-    allowed_origins: origins of other web pages that may call the gateway (CORS). open_objects:
-    objects of JSON schemas are open, unless the request decides it.
+    url: address and port of Triton's gRPC endpoint.
+    tokenizer: folder with a tokenizer.json.
+    chat_template: file with a template that replaces the tokenizer's.
+    api_key: bearer token that clients must send; None: no authentication.
+    max_body_bytes: maximum size of a request's body.
+    allowed_origins: origins of other web pages that may call the gateway (CORS).
+    open_objects: whether objects in JSON schemas are open, unless the request decides that.
     """
 
     url: str

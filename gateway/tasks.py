@@ -1,4 +1,4 @@
-"""Runs a request's work until the client disconnects or the gateway stops."""
+"""Run a request's work until the client disconnects or the gateway stops."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from tandem.gateway.errors import ApiError, ClientGone
 
 Result = TypeVar("Result")
 
-LONG = 20_000  # characters of text, or work that takes as long
+LONG = 20_000  # characters of text, or work that takes equally long
 
 
 async def aside(length: int, work: Callable[[], Result]) -> Result:
-    """Run the work here, or on a thread if it is long, since all streams share the event loop."""
+    """Run `work` here, or on a thread if it is long, because all streams share the event loop."""
     return await asyncio.to_thread(work) if length > LONG else work()
 
 
 async def while_connected(receive: Receive, work: Coroutine[Any, Any, Result]) -> Result:
-    """Return the result of the work; cancel it and raise ClientGone if the client disconnects.
+    """Return the result of the work. If the client disconnects, cancel it and raise ClientGone.
 
-    receive: of a request whose body has already been read.
+    receive: the ASGI channel of a request whose body has been read.
     """
     task = asyncio.ensure_future(work)
     gone = asyncio.ensure_future(_gone(receive))
@@ -49,7 +49,7 @@ async def _gone(receive: Receive) -> None:
 class UnderWay:
     """Tasks that work for requests. When the gateway stops, they end with an error.
 
-    All of them run in one event loop.
+    All tasks run in one event loop.
     """
 
     def __init__(self) -> None:
@@ -58,7 +58,7 @@ class UnderWay:
 
     @contextmanager
     def one(self) -> Iterator[None]:
-        """Register the calling task during the context; raise ApiError after ``end``."""
+        """Register the calling task during the context. Raises ApiError after `end`."""
         if self._over:
             raise _stopped()
         task = asyncio.current_task()

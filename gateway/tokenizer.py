@@ -1,4 +1,4 @@
-"""Converts prompts to token ids, and ids to text."""
+"""Convert prompts to token ids, and token ids to text."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ from tandem.postprocessing.detokenizer import (
 )
 from tandem.preprocessing.tokenizer import load_tokenizer
 
-LAST_TOKENS = 16  # of a prompt; a tag and a line end have fewer
-UNREADABLE = "\ufffd"  # stands for bytes that aren't a character
+LAST_TOKENS = 16  # number of tokens to decode; a tag and a line end have fewer
+UNREADABLE = "\ufffd"  # replaces bytes that aren't a character
 
 Value = TypeVar("Value")
 
@@ -37,8 +37,8 @@ Value = TypeVar("Value")
 class Marks:
     """Marks around special tokens in a client's text, while a chat is rendered.
 
-    A mark consists of random digits: no client can guess them, and templates keep them unchanged
-    in text, JSON and Python literals. end: the mark after a message that the answer continues.
+    A mark consists of random digits. So clients can't guess it, and templates keep it unchanged in
+    text, JSON and Python literals. end: the mark after a message that the answer continues.
     """
 
     def __init__(self) -> None:
@@ -53,7 +53,7 @@ class Marks:
         return f"{self._begin}{found[0]}{self._end}"
 
     def split(self, text: str) -> list[str | None]:
-        """Return ``[text, marked, text, ..., text]``; None for a mark without a partner."""
+        """Return `[text, marked, text, ..., text]`; None for a mark without a partner."""
         return self._marked.split(text)
 
     def removed_from(self, text: str) -> str:
@@ -63,9 +63,11 @@ class Marks:
 class ChatTokenizer:
     """A tokenizer with its chat template, from one folder. Raises the errors of loading both.
 
-    size: the largest token id plus 1. tool_calls: the model's format of tool calls, if known.
-    reasons: whether the model may reason before it answers. tokens_apart: tokens that llguidance
-    doesn't treat as text: special ones, and added ones in angle brackets.
+    size: the largest token id plus 1.
+    tool_calls: the model's format of tool calls, if known.
+    reasons: whether the model may reason before it answers.
+    tokens_apart: tokens that llguidance doesn't treat as text, which are special tokens and added
+    tokens in angle brackets.
     """
 
     def __init__(self, folder: Path, chat_template: Path | None = None) -> None:
@@ -91,7 +93,7 @@ class ChatTokenizer:
         self.size = max(ids, default=-1) + 1
 
     def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
-        """Return the ids of a text; special tokens in it become tokens."""
+        """Return the ids of a text. Special tokens in the text are encoded as such."""
         return self._encode(self._tokenizer, text, add_special_tokens=add_special_tokens)
 
     def encode_chat(
@@ -104,10 +106,11 @@ class ChatTokenizer:
     ) -> list[int]:
         """Return the ids of a chat's prompt.
 
-        Special tokens become tokens only if the template writes them. In messages and variables
-        they remain text, so that a message can't imitate the end of a turn.
-        continue_final_message: the prompt ends with the content of the last message. check: is
-        called with the text before it is encoded, and may raise.
+        Special tokens are encoded as such only if the template writes them. In messages and
+        variables, they remain text, so that a message can't imitate the end of a turn.
+
+        continue_final_message: end the prompt with the content of the last message. check: called
+        with the text before it is encoded; may raise.
         """
         if self.template is None:
             raise ChatTemplateError(
@@ -149,7 +152,7 @@ class ChatTokenizer:
         return detokenizer.complete(ids)
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Return the text of ids, special tokens included."""
+        """Return the text of ids, including special tokens."""
         text: str = self._tokenizer.decode_batch([list(ids)], skip_special_tokens=False)[0]
         return text
 
@@ -167,27 +170,28 @@ class ChatTokenizer:
         return next((i for i in ids if self._tokenizer.id_to_token(i) is None), None)
 
     def token(self, token_id: int) -> str:
-        """Return a token in the vocabulary's spelling; empty for an unknown id."""
+        """Return a token as spelled in the vocabulary, or "" for an unknown id."""
         return self._tokenizer.id_to_token(token_id) or ""
 
     def token_text(self, token_id: int) -> str:
-        """Return the text that a token adds; U+FFFD for bytes that aren't a character."""
+        """Return the text that a token adds, with U+FFFD for bytes that aren't a character."""
         if token_id not in self._token_texts:
             before = self.decode(self._line_end)
-            # After other text, since some tokenizers remove the space before the first word.
+            # Decode it after other text, because some tokenizers remove the space before the first
+            # word.
             text = self.decode([*self._line_end, token_id])[len(before) :]
             self._token_texts[token_id] = text
         return self._token_texts[token_id]
 
     def token_bytes(self, token_id: int) -> bytes | None:
-        """Return the bytes that a token adds to a text; None if they aren't known."""
+        """Return the bytes that a token adds to a text, or None if they are unknown."""
         text = self.token_text(token_id)
         return piece_bytes(self.token(token_id)) if UNREADABLE in text else text.encode()
 
     def text_lengths(self, ids: Sequence[int], text: str) -> list[int]:
-        """Return how many characters of a text each of its ids completes.
+        """Return the number of characters of a text that each of its ids completes.
 
-        Special tokens that the tokenizer added around the text complete none.
+        Special tokens that the tokenizer added around the text complete no characters.
         """
         lengths = text_lengths(self._detokenizer, ids, 0)
         special = set(self._special_tokens.values())
@@ -224,7 +228,7 @@ class ChatTokenizer:
         """Return ids that spell a special token as text."""
         token = self._tokenizer.token_to_id(piece)
         ids = self._inside(piece, self._as_text)
-        if token in ids:  # the vocabulary also has it as a word
+        if token in ids:  # the vocabulary also contains the token as a word
             ids = [i for letter in piece for i in self._inside(letter, self._as_text)]
         if token in ids:
             raise ChatTemplateError(f"the tokenizer can't encode {piece!r} as text; remove it")
@@ -233,7 +237,8 @@ class ChatTokenizer:
     def _inside(self, piece: str, tokenizer: Tokenizer | None = None) -> list[int]:
         """Encode a piece that follows other text.
 
-        Some tokenizers add a space before a text, so a line end is put there and removed again.
+        Some tokenizers add a space at the start of a text. So the piece is encoded after a line
+        end, whose ids are then removed.
         """
         tokenizer = tokenizer or self._tokenizer
         ids = self._encode(tokenizer, "\n" + piece)
@@ -244,7 +249,7 @@ class ChatTokenizer:
 
     @staticmethod
     def _encode(tokenizer: Tokenizer, text: str, *, add_special_tokens: bool = False) -> list[int]:
-        # Only the calls for a batch release Python's global lock.
+        # Only the batch methods release Python's global lock.
         encoded = tokenizer.encode_batch([text], add_special_tokens=add_special_tokens)
         ids: list[int] = encoded[0].ids
         return ids

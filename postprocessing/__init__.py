@@ -1,1 +1,1 @@
-"""Token ids to text, whole or in chunks, never cutting a character."""
+"""Convert token ids to text, whole or in chunks, without ever splitting a character."""

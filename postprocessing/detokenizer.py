@@ -1,10 +1,10 @@
-"""Token ids to text, whole or in chunks that never change what was already shown.
+"""Convert token ids to text, whole or in chunks that never change text that was already shown.
 
-A stream is shown while it grows, by stateless calls. The caller sends a window of the latest ids,
-and the number of ids that an earlier call has had (the context). The result is the complete text
-that the rest adds. Text is complete if no later id can change it.
+A growing stream is decoded by stateless calls. The caller sends a window of the latest ids, and the
+number of ids at its start that an earlier call has already received (the context). The result is
+the complete text that the other ids add. Text is complete if no later id can change it.
 
-The caller's protocol, for one sequence whose output ids are ``ids``::
+The caller's protocol for a sequence with the output ids ``ids``::
 
     start = shown = 0
     sent = b""
@@ -17,24 +17,27 @@ The caller's protocol, for one sequence whose output ids are ``ids``::
         sent += chunk
 
     whole = WHOLE(ids)  # the last call: no context length, all ids
-    chunk = whole[len(sent):]  # in bytes; what was withheld comes out, whole.startswith(sent)
+    chunk = whole[len(sent):]  # in bytes: the withheld text; whole.startswith(sent)
 
-The joined chunks are the whole text, byte for byte, however the ids are divided. The last call must
-be a WHOLE one, because only then is an unfinished character final, and shown as U+FFFD. A stream
-that a stop string ended needs no such call. ``start`` must not move on an empty chunk.
+The joined chunks equal the whole text, byte for byte, however the ids are divided. The last call
+must be a WHOLE one, because only then is an incomplete character final and shown as U+FFFD. A
+stream that a stop string ended doesn't need this call. ``start`` must not move on an empty chunk.
 
-That window is enough. Assume that a call returned text, so its new ids become the context.
+The following shows that this window is enough. Assume that a call returned text, so that its new
+ids become the context.
 
-- Byte-level BPE (GPT-2, Llama 3, Qwen): an id is some bytes. The text is their UTF-8 decoding, with
-  a U+FFFD for each maximal invalid part. The decoder's state after the context doesn't depend on
-  earlier bytes. A byte that isn't a continuation sets the state. If the context has only
-  continuation bytes, and one of them completed text, the state at its end is empty either way.
-- SentencePiece with byte fallback (Llama 2, Gemma): consecutive byte ids are one run, which is
-  decoded as UTF-8, all or nothing, when it ends. So a trailing run is withheld, and a call returns
-  text only if it has a new id that is not a byte. That id ends every earlier run.
-- Decoders that strip the first space or word mark (Llama 2's Strip, Metaspace): the context gave
-  text, so it contains the first piece of the window, and both texts are stripped in the same way.
-  This requires that every id that isn't special gives some text, as in all known vocabularies.
+- Byte-level BPE (GPT-2, Llama 3, Qwen): an id stands for some bytes. The text is their UTF-8
+  decoding, with a U+FFFD for each maximal invalid part. The decoder's state after the context
+  doesn't depend on earlier bytes: a byte that isn't a continuation sets the state. If the context
+  has only continuation bytes and one of them completed text, the state at its end is empty
+  either way.
+- SentencePiece with byte fallback (Llama 2, Gemma): consecutive byte ids form one run. When the
+  run ends, it is decoded as UTF-8, all or nothing. So a trailing run is withheld, and a call
+  returns text only if it has a new id that isn't a byte. That id ends every earlier run.
+- Decoders that strip the first space or word mark (Llama 2's Strip, Metaspace): the context
+  produced text, so it contains the first piece of the window, and both texts are stripped in the
+  same way. This requires that every non-special id produces some text, as in all known
+  vocabularies.
 
 A genuine U+FFFD (the bytes EF BF BD) is complete as soon as it arrives, like any character.
 """
@@ -56,17 +59,17 @@ BYTE_TOKEN = re.compile(r"<0x[0-9A-Fa-f]{2}>")
 
 
 class Detokenizer(Protocol):
-    """Decodes the ids of one sequence; an id that the tokenizer doesn't know gives no text."""
+    """Decodes the ids of one sequence. Ids that the tokenizer doesn't know produce no text."""
 
     def whole(self, ids: Sequence[int]) -> str:
-        """Return the text of all ids; an unfinished character is U+FFFD."""
+        """Return the text of all ids. An incomplete character is shown as U+FFFD."""
 
     def complete(self, ids: Sequence[int]) -> str:
         """Return the part of the text that no further id can change."""
 
 
 def make_detokenizer(tokenizer: Tokenizer, *, skip_special_tokens: bool) -> Detokenizer:
-    """Return the detokenizer for a tokenizer's decoder; raises TokenizerError."""
+    """Return the detokenizer for a tokenizer's decoder. Raises TokenizerError."""
     steps = _decoder_steps(tokenizer)
     if "ByteLevel" not in steps:
         return PieceDetokenizer(tokenizer, skip_special_tokens=skip_special_tokens)
@@ -83,9 +86,10 @@ def chunk(detokenizer: Detokenizer, ids: Sequence[int], context_length: int) -> 
 
 
 def text_lengths(detokenizer: Detokenizer, ids: Sequence[int], context_length: int) -> list[int]:
-    """Return how many characters each of ``ids[context_length:]`` completes.
+    """Return the number of characters that each of ``ids[context_length:]`` completes.
 
-    Their sum is the length of these ids' chunk. A character of several ids counts for the last one.
+    The sum is the length of these ids' chunk. A character that spans several ids counts for the
+    last one.
     """
     start, lengths = 0, []
     for shown in range(context_length, len(ids)):
@@ -97,10 +101,10 @@ def text_lengths(detokenizer: Detokenizer, ids: Sequence[int], context_length: i
 
 
 class ByteLevelDetokenizer:
-    """Byte-level BPE: every id is some bytes.
+    """Byte-level BPE: every id stands for some bytes.
 
-    It doesn't use the library's decoder, because in its text an unfinished character, invalid bytes
-    and a genuine U+FFFD look the same.
+    It doesn't use the library's decoder, because there an incomplete character, invalid bytes and a
+    genuine U+FFFD all look the same.
     """
 
     def __init__(self, tokenizer: Tokenizer, *, skip_special_tokens: bool) -> None:
@@ -118,7 +122,7 @@ class ByteLevelDetokenizer:
 
 
 class _TokenBytes(dict[int, bytes]):
-    """The bytes of every id, looked up once."""
+    """The bytes of each id, looked up once."""
 
     def __init__(self, tokenizer: Tokenizer, skipped: frozenset[int]) -> None:
         super().__init__(dict.fromkeys(skipped, b""))
@@ -127,13 +131,13 @@ class _TokenBytes(dict[int, bytes]):
     def __missing__(self, token_id: int) -> bytes:
         token = self._tokenizer.id_to_token(token_id)
         if token is None:
-            return b""  # not kept: there are 2**31 of these
+            return b""  # not cached: 2**31 ids are possible
         self[token_id] = found = _token_bytes(token)
         return found
 
 
 def _token_bytes(token: str) -> bytes:
-    """Return the bytes that a token's letters represent; an added token may represent itself."""
+    """Return the bytes that a token's letters represent. Some added tokens represent themselves."""
     try:
         return bytes(map(_BYTE_OF_LETTER.__getitem__, token))
     except KeyError:
@@ -141,7 +145,7 @@ def _token_bytes(token: str) -> bytes:
 
 
 def piece_bytes(piece: str) -> bytes | None:
-    """Return the bytes that a piece of a vocabulary represents: one, or one per letter."""
+    """Return the bytes that a vocabulary piece represents: one byte, or one per letter."""
     if BYTE_TOKEN.fullmatch(piece):
         return bytes([int(piece[3:-1], 16)])
     if not all(letter in _BYTE_OF_LETTER for letter in piece):
@@ -150,7 +154,7 @@ def piece_bytes(piece: str) -> bytes | None:
 
 
 def _byte_letters() -> dict[str, int]:
-    """Return GPT-2's alphabet: printable bytes are themselves, the rest letters from U+0100."""
+    """Return GPT-2's alphabet: printable bytes as themselves, others as letters from U+0100 on."""
     printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
     others = [byte for byte in range(256) if byte not in printable]
     letters = {chr(byte): byte for byte in printable}
@@ -161,7 +165,7 @@ _BYTE_OF_LETTER = _byte_letters()
 
 
 class PieceDetokenizer:
-    """Every other tokenizer: an id is a piece of text, or one byte of it (``<0xE2>``)."""
+    """All other tokenizers: an id is a piece of text, or one byte of it (``<0xE2>``)."""
 
     def __init__(self, tokenizer: Tokenizer, *, skip_special_tokens: bool) -> None:
         self._tokenizer = tokenizer
@@ -170,7 +174,7 @@ class PieceDetokenizer:
         self._byte_fallback = "ByteFallback" in _decoder_steps(tokenizer)
 
     def whole(self, ids: Sequence[int]) -> str:
-        """Return the text of all ids; bytes that are not a character are U+FFFD each."""
+        """Return the text of all ids. Each byte outside a character is shown as U+FFFD."""
         return self._tokenizer.decode(ids, skip_special_tokens=self._skip_special_tokens)
 
     def complete(self, ids: Sequence[int]) -> str:
@@ -180,7 +184,7 @@ class PieceDetokenizer:
         return self.whole(ids[:end])
 
     def _continues_run(self, token_id: int) -> bool:
-        """Return whether the id is a byte, or one that the decoder never sees."""
+        """Return whether the id is a byte, or an id that the decoder never sees."""
         if token_id in self._skipped:
             return True
         token = self._tokenizer.id_to_token(token_id)
@@ -188,7 +192,7 @@ class PieceDetokenizer:
 
 
 def _decoder_steps(tokenizer: Tokenizer) -> list[str]:
-    # The state is the decoder's part of tokenizer.json; all of it would be megabytes.
+    # Read only the decoder's part of tokenizer.json; the whole file may have megabytes.
     decoder = tokenizer.decoder
     return [] if decoder is None else list(_step_names(json.loads(decoder.__getstate__())))
 

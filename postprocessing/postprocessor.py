@@ -20,7 +20,7 @@ Array = npt.NDArray[Any]
 
 
 class Postprocessor:
-    """Turns the input tensors of one request into its output tensors."""
+    """Converts the input tensors of one request to its output tensors."""
 
     def __init__(self, detokenizer: Detokenizer, max_seq_len: int) -> None:
         self._detokenizer = detokenizer
@@ -28,17 +28,18 @@ class Postprocessor:
 
     @classmethod
     def load(cls, settings: DetokenizerSettings, base: Path) -> Postprocessor:
-        """Load the tokenizer (``tokenizer_dir`` is relative to ``base``); raises TokenizerError."""
+        """Load the tokenizer. Raises TokenizerError. `tokenizer_dir` is relative to `base`."""
         tokenizer = load_tokenizer(base / settings.tokenizer_dir)
         detokenizer = make_detokenizer(tokenizer, skip_special_tokens=settings.skip_special_tokens)
         return cls(detokenizer, settings.max_seq_len)
 
     def answer(self, inputs: Mapping[str, Array], wanted: Collection[str]) -> dict[str, Array]:
-        """Return the wanted outputs; raises InputError.
+        """Return the wanted outputs. Raises InputError.
 
-        TOKENS_BATCH [b, beams, n], SEQUENCE_LENGTH [b, beams], CONTEXT_LENGTH [b] or absent: see
-        ``postprocessing.detokenizer``. OUTPUT is [b * beams] UTF-8 bytes, in NVIDIA's order: all
-        beams of the first prompt, then of the second. TEXT_LENGTHS is [b * beams, longest].
+        TOKENS_BATCH [b, beams, n], SEQUENCE_LENGTH [b, beams] and CONTEXT_LENGTH [b] (or absent)
+        are described in `postprocessing.detokenizer`. OUTPUT [b * beams] is UTF-8 bytes in NVIDIA's
+        order: all beams of the first prompt, then all beams of the second, and so on. TEXT_LENGTHS
+        is [b * beams, longest].
         """
         if not {tensors.OUTPUT, tensors.TEXT_LENGTHS} & set(wanted):
             return {}
@@ -66,13 +67,13 @@ class Postprocessor:
                 for at, row in enumerate(rows):
                     padded[at, : len(row)] = row
                 answer[tensors.TEXT_LENGTHS] = padded
-        except OverflowError as error:  # cheaper than looking at every id of every window
+        except OverflowError as error:  # cheaper than checking every id of every window
             raise InputError(f"{tensors.TOKENS_BATCH} must not have negative ids") from error
         return answer
 
 
 def _sequences(inputs: Mapping[str, Array], max_seq_len: int) -> list[list[int]]:
-    """Return the ids of every sequence, [b * beams] lists, without what pads them."""
+    """Return the ids of every sequence as [b * beams] lists, without padding."""
     tokens = required(inputs, tensors.TOKENS_BATCH)
     lengths = required(inputs, tensors.SEQUENCE_LENGTH)
     if tokens.ndim != 3:
@@ -98,7 +99,7 @@ def _sequences(inputs: Mapping[str, Array], max_seq_len: int) -> list[list[int]]
 
 
 def _context_lengths(context: Array, sequences: list[list[int]], batch: int) -> list[int]:
-    """Return the context length of every sequence; the beams of a prompt share one."""
+    """Return the context length of every sequence. The beams of a prompt share one."""
     if context.size != batch:
         raise InputError(f"{tensors.CONTEXT_LENGTH} must have {batch} values; got {context.size}")
     beams = len(sequences) // max(batch, 1)

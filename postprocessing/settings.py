@@ -1,4 +1,4 @@
-"""What a deployment decides for `postprocessing`; it arrives as parameters of the model."""
+"""The settings of `postprocessing`, read from the model's parameters."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class DetokenizerSettings:
-    """Settings of ``postprocessing``.
+    """Settings of `postprocessing`.
 
-    tokenizer_dir: Hugging Face folder; relative to the model's version folder unless absolute.
-    skip_special_tokens: whether special tokens (BOS, EOS, ...) leave no text.
-    max_seq_len: the most ids of a sequence; 0 leaves it open.
+    tokenizer_dir: Hugging Face folder, absolute or relative to the model's version folder.
+    skip_special_tokens: whether special tokens (BOS, EOS, ...) are omitted from the text.
+    max_seq_len: maximum number of ids in a sequence; 0: no limit.
     """
 
     tokenizer_dir: str

@@ -12,7 +12,7 @@ from tandem.preprocessing.triton import Answer, ArrayModel
 
 
 class PostprocessingModel(ArrayModel):
-    """Token ids to text: hands the tensors of each request to ``Postprocessor``."""
+    """Converts token ids to text: passes the tensors of each request to `Postprocessor`."""
 
     name = "postprocessing"
 

@@ -1,1 +1,1 @@
-"""Text to token ids, with only the `tokenizers` library (no transformers, no torch: 41 MB)."""
+"""Convert text to token ids with only `tokenizers` (41 MB), without transformers and torch."""

@@ -1,16 +1,16 @@
-"""Errors of the tokenizer models.
+"""Errors of the tokenizer models. Each message is one line.
 
 ValueError
-├── InputError      a request's tensor is wrong: the text, one line, names it and goes to the client
-└── TokenizerError  the tokenizer's folder is wrong: the model does not load
+├── InputError      a request's tensor is wrong; the message names it and goes to the client
+└── TokenizerError  the tokenizer's folder is wrong; the model doesn't load
 """
 
 from __future__ import annotations
 
 
 class InputError(ValueError):
-    """A request's tensor is wrong; the text is one line that names it."""
+    """A request's tensor is wrong. The message is one line that names it."""
 
 
 class TokenizerError(ValueError):
-    """A tokenizer cannot be loaded; the text is one line that names the folder and the fix."""
+    """A tokenizer cannot be loaded. The message is one line with the folder and the fix."""

@@ -34,12 +34,12 @@ PROMPTS = (tensors.INPUT_ID, tensors.REQUEST_INPUT_LEN)
 DECODER_PROMPTS = (tensors.DECODER_INPUT_ID, tensors.REQUEST_DECODER_INPUT_LEN)
 TEXTS = (tensors.QUERY, tensors.DECODER_QUERY, tensors.PREDICTION)
 CHARACTERS_OF_A_TOKEN = 16  # more bytes per token than in any realistic text
-LONG_TEXT_BYTES = 2**20  # above this, a text's tokens take memory worth giving back
+LONG_TEXT_BYTES = 2**20  # above this, the memory for a text's tokens is worth releasing
 IMAGES = (tensors.IMAGE_BYTES, tensors.IMAGE_URL, tensors.VIDEO_BYTES)
 
 
 class Preprocessor:
-    """Turns the input tensors of one request into its output tensors."""
+    """Converts the input tensors of one request to its output tensors."""
 
     def __init__(self, tokenizer: Tokenizer, settings: TokenizerSettings) -> None:
         self._tokenizer = tokenizer
@@ -48,30 +48,36 @@ class Preprocessor:
 
     @classmethod
     def load(cls, settings: TokenizerSettings, base: Path) -> Preprocessor:
-        """Load the tokenizer (``tokenizer_dir`` is relative to ``base``); raises TokenizerError."""
+        """Load the tokenizer. Raises TokenizerError. `tokenizer_dir` is relative to `base`."""
         return cls(load_tokenizer(base / settings.tokenizer_dir), settings)
 
     def answer(self, inputs: Mapping[str, Array], wanted: Collection[str]) -> dict[str, Array]:
-        """Return the wanted outputs, NVIDIA's tensors for text; raises InputError.
+        """Return the wanted outputs, which are NVIDIA's tensors for text. Raises InputError.
 
-        Inputs are batched, strings as bytes: QUERY [b, 1], ..._WORDS_DICT [b, words], and so on.
-        Outputs: INPUT_ID [b, longest] padded with the prompt's pad id, REQUEST_INPUT_LEN [b, 1];
-        BAD_WORDS_IDS, STOP_WORDS_IDS [b, 2, n], SPECIAL_STOP_IDS [b, words] and EMBEDDING_BIAS
-        [b, vocab_size], all of width 0 if the request names no words; PREDICTION_IDS [b, longest]
-        padded with -1; OUT_END_ID, OUT_PAD_ID [b, 1]. Images are rejected, so their outputs are
-        never made.
+        Inputs are batched, with strings as bytes, for example QUERY [b, 1] and ..._WORDS_DICT [b,
+        words].
+
+        Outputs:
+
+        - INPUT_ID [b, longest], padded with the prompt's pad id, and REQUEST_INPUT_LEN [b, 1]
+        - BAD_WORDS_IDS and STOP_WORDS_IDS [b, 2, n], SPECIAL_STOP_IDS [b, words] and EMBEDDING_BIAS
+          [b, vocab_size]; all have width 0 if the request sends no words
+        - PREDICTION_IDS [b, longest], padded with -1
+        - OUT_END_ID and OUT_PAD_ID [b, 1]
+
+        Images are rejected, so their outputs are never produced.
         """
         _check(inputs)
         _check_sizes(inputs, self._settings)
         settings, outputs = self._settings, dict[str, Array]()
         pads = _ids_or(inputs, tensors.PAD_ID, settings.pad_id)
-        # Only requested outputs are computed: a bias is as wide as the vocabulary.
+        # Compute only requested outputs, because a bias is as wide as the vocabulary.
         given = tensors.PROMPT_TABLE_EXTRA_ID in inputs
         extra_ids = given and tensors.OUT_PROMPT_TABLE_EXTRA_IDS in wanted
         if extra_ids or not set(PROMPTS).isdisjoint(wanted):
             outputs |= zip(PROMPTS, self._padded(inputs, tensors.QUERY, pads), strict=True)
         if not set(DECODER_PROMPTS).isdisjoint(wanted):
-            prompts = pads, np.ones_like(pads)  # without a DECODER_QUERY it starts from the pad id
+            prompts = pads, np.ones_like(pads)  # without a DECODER_QUERY: start from the pad id
             if tensors.DECODER_QUERY in inputs:
                 prompts = self._padded(inputs, tensors.DECODER_QUERY, pads)
             outputs |= zip(DECODER_PROMPTS, prompts, strict=True)
@@ -91,17 +97,17 @@ class Preprocessor:
         }
         outputs |= {name: make_it() for name, make_it in make.items() if name in wanted}
         if tensors.OUT_PROMPT_TABLE_EXTRA_IDS in wanted:
-            # Virtual tokens alone have ids of the prompt table; a text's are 0, [b, longest].
+            # Only virtual tokens have ids in the prompt table; a text's ids are 0, [b, longest].
             like = outputs[tensors.INPUT_ID] if extra_ids else np.empty((_batch(inputs), 0))
             outputs[tensors.OUT_PROMPT_TABLE_EXTRA_IDS] = np.zeros_like(like, np.uint64)
         if sum(len(text) for name in TEXTS if name in inputs for text in inputs[name].flat) > (
             LONG_TEXT_BYTES
         ):
-            trim_heap()  # reading it takes a hundred times its size
+            trim_heap()  # reading such a text takes a hundred times its size
         return {name: array for name, array in outputs.items() if name in wanted}
 
     def _padded(self, inputs: Mapping[str, Array], name: str, pads: Array) -> tuple[Array, Array]:
-        """Return the ids of an input's texts, [b, longest], and their lengths, [b, 1]."""
+        """Return the ids [b, longest] of an input's texts, and their lengths [b, 1]."""
         special = self._settings.add_special_tokens
         ids = [self._ids(name, text, special) for (text,) in _texts(inputs, name)]
         lengths = np.array([[len(row)] for row in ids], np.int32)
@@ -121,7 +127,7 @@ class Preprocessor:
         return padded
 
     def _ids(self, name: str, text: str, special: bool) -> list[int]:
-        """Return a text's ids; reject a text that is far too long without reading all of it."""
+        """Return a text's ids. Reject a text that is far too long without encoding all of it."""
         most = self._settings.max_seq_len
         beginning = text[: most * CHARACTERS_OF_A_TOKEN]
         if 0 < len(beginning) < len(text):
@@ -134,9 +140,9 @@ class Preprocessor:
         return self._encode(text, special)
 
     def _encode(self, text: str, special: bool) -> list[int]:
-        """Encode a text without offsets, which would be most of the work for a long one.
+        """Encode a text without offsets, which would take most of the time for a long text.
 
-        special: add the tokens that mark a text's start and end.
+        special: whether to add the tokens that mark a text's start and end.
         """
         [encoding] = self._tokenizer.encode_batch_fast([text], add_special_tokens=special)
         ids: list[int] = encoding.ids
@@ -170,14 +176,14 @@ class Preprocessor:
 
 
 def required(inputs: Mapping[str, Array], name: str) -> Array:
-    """Return an input that Triton lets a request omit; raises InputError."""
+    """Return an input that Triton lets a request omit. Raises InputError if it is missing."""
     if name not in inputs:
         raise InputError(f"{name} is missing")
     return inputs[name]
 
 
 def _check(inputs: Mapping[str, Array]) -> None:
-    """Reject what Triton lets through: a missing QUERY, rows that don't match it, images."""
+    """Reject what Triton doesn't check: a missing QUERY, rows that don't match it, images."""
     required(inputs, tensors.QUERY)
     for image in IMAGES:
         if image in inputs:
@@ -194,7 +200,7 @@ def _check(inputs: Mapping[str, Array]) -> None:
 
 
 def _check_sizes(inputs: Mapping[str, Array], settings: TokenizerSettings) -> None:
-    """Reject inputs that would block the model for long, or grow its memory for good."""
+    """Reject inputs that would block the model for long or permanently increase its memory."""
     for name in TEXTS:
         longest = max((len(text) for text in inputs.get(name, np.empty(0, object)).flat), default=0)
         if 0 < settings.max_text_bytes < longest:
@@ -218,7 +224,7 @@ def _batch(inputs: Mapping[str, Array]) -> int:
 
 
 def _texts(inputs: Mapping[str, Array], name: str) -> list[list[str]]:
-    """Decode the UTF-8 strings of an input, [b, words]."""
+    """Decode the UTF-8 strings of an input: [b, words]."""
     try:
         return [[raw.decode("utf-8") for raw in row] for row in inputs[name]]
     except UnicodeDecodeError as error:
@@ -229,7 +235,7 @@ def _texts(inputs: Mapping[str, Array], name: str) -> list[list[str]]:
 
 
 def _ids_or(inputs: Mapping[str, Array], name: str, default: int) -> Array:
-    """Return the request's ids, or the deployment's: [b, 1]."""
+    """Return the request's ids, or else the deployment's default: [b, 1]."""
     given = inputs.get(name)
     if given is None:
         return np.full((_batch(inputs), 1), default, np.int32)

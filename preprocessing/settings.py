@@ -1,4 +1,4 @@
-"""The settings of `preprocessing`, which arrive as parameters of the model."""
+"""The settings of `preprocessing`, read from the model's parameters."""
 
 from __future__ import annotations
 
@@ -7,15 +7,16 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class TokenizerSettings:
-    """Settings of ``preprocessing``.
+    """Settings of `preprocessing`.
 
-    tokenizer_dir: Hugging Face folder; relative to the model's version folder unless absolute.
+    tokenizer_dir: Hugging Face folder, absolute or relative to the model's version folder.
     add_special_tokens: whether prompts get the tokenizer's own special tokens (usually BOS).
-    vocab_size: padded width of the engines' logits, which an embedding bias must have.
-    end_id, pad_id: defaults of a request.
-    max_seq_len: of the engines, in tokens; 0: no limit.
-    max_text_bytes: of one prompt, in UTF-8. max_words: of each list of stop, bad or bias words of a
-    prompt. max_words_bytes: of all words of a request. 0: no limit.
+    vocab_size: padded width of the engines' logits, which is also the width of an embedding bias.
+    end_id, pad_id: defaults for requests.
+    max_seq_len: maximum sequence length of the engines, in tokens; 0: no limit.
+    max_text_bytes: maximum size of one prompt, in bytes of UTF-8; 0: no limit.
+    max_words: maximum length of each list of stop, bad or bias words of a prompt; 0: no limit.
+    max_words_bytes: maximum total size of all words of a request, in bytes; 0: no limit.
     """
 
     tokenizer_dir: str

@@ -1,10 +1,10 @@
-"""Loads a Hugging Face tokenizer as `AutoTokenizer` would, with only the `tokenizers` library.
+"""Load a Hugging Face tokenizer as `AutoTokenizer` would, with only the `tokenizers` library.
 
-``tokenizer.json`` has nearly everything, including BOS and EOS. As in transformers 5, the config's
-``add_bos_token`` counts only if there is no such file. ``tokenizer_config.json`` adds special
-tokens that ``tokenizer.json`` doesn't mark. Its ``clean_up_tokenization_spaces`` is ignored, as
-transformers 5 does for BPE: it removes spaces from the model's text (``x . y`` becomes ``x. y``),
-which breaks code.
+``tokenizer.json`` contains nearly everything, including BOS and EOS. As in transformers 5, the
+config's ``add_bos_token`` applies only if this file is missing. ``tokenizer_config.json`` adds
+special tokens that ``tokenizer.json`` doesn't mark. Its ``clean_up_tokenization_spaces`` is
+ignored, as in transformers 5 for BPE: it would remove spaces from the model's text (``x . y``
+becomes ``x. y``), which breaks code.
 """
 
 from __future__ import annotations
@@ -19,36 +19,37 @@ from tandem.preprocessing.errors import TokenizerError
 
 GPT2_CLASSES = ("GPT2Tokenizer", "GPT2TokenizerFast")
 GPT2_END = "<|endoftext|>"
-UNKNOWN_WORD_BYTES = 256  # one id may stand for any word that is not in the vocabulary
-NORMALIZED_BYTES = 4  # that a normalizer turns into one: no Unicode form shrinks text more
+UNKNOWN_WORD_BYTES = 256  # one id may stand for any word that isn't in the vocabulary
+NORMALIZED_BYTES = 4  # bytes that a normalizer may turn into one; no Unicode form shrinks more
 NAMED_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token")
 TOKEN_LISTS = ("additional_special_tokens", "extra_special_tokens")
 
 
 def load_tokenizer(folder: Path) -> Tokenizer:
-    """Load the tokenizer of a folder; raises TokenizerError."""
+    """Load the tokenizer in a folder. Raises TokenizerError."""
     if not folder.is_dir():
         raise TokenizerError(f"tokenizer folder '{folder}' doesn't exist")
     config = read_json(folder / "tokenizer_config.json")
     tokenizer = _read_tokenizer(folder, config)
     _add_configured_tokens(tokenizer, folder, config)
     _mark_named_tokens(tokenizer, read_json(folder / "special_tokens_map.json") | config)
-    # Training may have left both in the file, but a prompt must not be cut or padded.
+    # Training may have left both settings in the file, but a prompt must not be cut or padded.
     tokenizer.no_truncation()
     tokenizer.no_padding()
     return tokenizer
 
 
 def special_token_ids(tokenizer: Tokenizer) -> frozenset[int]:
-    """Return the ids that a decoder skips when it skips special tokens."""
+    """Return the ids that a decoder omits when it skips special tokens."""
     added = tokenizer.get_added_tokens_decoder()
     return frozenset(token_id for token_id, token in added.items() if token.special)
 
 
 def longest_token_bytes(tokenizer: Tokenizer) -> int:
-    """Return an upper bound of a text's bytes of UTF-8 per token.
+    """Return an upper bound for the number of UTF-8 bytes per token of a text.
 
-    Some texts exceed it: an unknown word, or spaces next to a special token, may have any length.
+    Some texts exceed it, because an unknown word, or spaces next to a special token, may have any
+    length.
     """
     vocabulary = tokenizer.get_vocab(with_added_tokens=True)
     bytewise = '"ByteLevel"' in _state(tokenizer.decoder)
@@ -70,7 +71,7 @@ def _state(part: Any) -> str:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Read a JSON object; {} if the file doesn't exist."""
+    """Read a JSON object. Return {} if the file doesn't exist."""
     if not path.is_file():
         return {}
     try:
@@ -93,15 +94,15 @@ def _read_tokenizer(folder: Path, config: dict[str, Any]) -> Tokenizer:
         )
     try:
         return Tokenizer.from_file(str(path))
-    except Exception as error:  # the library raises no narrower one
+    except Exception as error:  # the library raises no narrower exception
         raise TokenizerError(f"can't read '{path}': {' '.join(str(error).split())}") from error
 
 
 def _is_gpt2(folder: Path, config: dict[str, Any]) -> bool:
     """Return whether vocab.json and merges.txt are GPT-2's.
 
-    Other families (Qwen2) have files of the same names but split text by other rules, which aren't
-    in these files. Reading them as GPT-2's would silently give wrong ids.
+    Other families (Qwen2) have files with the same names but split text by other rules, which
+    aren't in these files. Reading them as GPT-2's would silently produce wrong ids.
     """
     if not all((folder / name).is_file() for name in ("vocab.json", "merges.txt")):
         return False
@@ -114,7 +115,7 @@ def _is_gpt2(folder: Path, config: dict[str, Any]) -> bool:
 def _gpt2_tokenizer(folder: Path, config: dict[str, Any]) -> Tokenizer:
     try:
         model = models.BPE.from_file(str(folder / "vocab.json"), str(folder / "merges.txt"))
-    except Exception as error:  # the library raises no narrower one
+    except Exception as error:  # the library raises no narrower exception
         raise TokenizerError(
             f"can't read vocab.json and merges.txt in '{folder}': {error}"
         ) from error
@@ -132,7 +133,7 @@ def _gpt2_tokenizer(folder: Path, config: dict[str, Any]) -> Tokenizer:
 def _add_configured_tokens(tokenizer: Tokenizer, folder: Path, config: dict[str, Any]) -> None:
     """Add the tokens that only the config's added_tokens_decoder has, in its order.
 
-    Raises TokenizerError for a token whose id would differ from the config's.
+    Raises TokenizerError if a token's id would differ from the config's.
     """
     known = tokenizer.get_added_tokens_decoder()
     configured = {int(i): token for i, token in config.get("added_tokens_decoder", {}).items()}
@@ -150,7 +151,7 @@ def _add_configured_tokens(tokenizer: Tokenizer, folder: Path, config: dict[str,
 
 
 def _mark_named_tokens(tokenizer: Tokenizer, config: dict[str, Any]) -> None:
-    """Make BOS, EOS and so on special if they are ordinary words of the vocabulary.
+    """Mark BOS, EOS and so on as special if they are ordinary words of the vocabulary.
 
     Names without an id are ignored, because the model was never trained on them.
     """
@@ -164,7 +165,7 @@ def _mark_named_tokens(tokenizer: Tokenizer, config: dict[str, Any]) -> None:
 
 
 def _content(value: Any) -> str | None:
-    """Return the text of a token, which a config has as a string or an object."""
+    """Return the text of a token, which a config stores as a string or an object."""
     content = value.get("content") if isinstance(value, dict) else value
     return content if isinstance(content, str) else None
 

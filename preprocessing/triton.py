@@ -1,4 +1,4 @@
-"""`preprocessing` as a model of Triton's Python backend; `postprocessing` shares `ArrayModel`."""
+"""`preprocessing` as a model of Triton's Python backend. `postprocessing` shares `ArrayModel`."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from tandem.preprocessing.preprocessor import Preprocessor
 from tandem.preprocessing.settings import TokenizerSettings
 
 Array: TypeAlias = NDArray[Any]
-# Inputs and the names of the wanted outputs -> outputs; raises InputError.
+# Maps inputs and the names of the wanted outputs to outputs. Raises InputError.
 Answer: TypeAlias = Callable[[Mapping[str, Array], Collection[str]], dict[str, Array]]
 
 
 class ArrayModel(ABC):
-    """Hands the arrays of each request to what ``load`` returns."""
+    """Passes the arrays of each request to the function that `load` returns."""
 
     name: ClassVar[str]
 
     @abstractmethod
     def load(self, model_config: str, folder: Path) -> Answer:
-        """Load the model of this configuration (JSON) whose version lies in ``folder``."""
+        """Load the model. model_config: its configuration (JSON). folder: its version folder."""
 
     def initialize(self, args: dict[str, str]) -> None:
         folder = Path(args["model_repository"]) / args["model_version"]
@@ -49,7 +49,7 @@ class ArrayModel(ABC):
                 coded("INVALID_ARG", str(error)), pb_utils.TritonError.INVALID_ARG
             )
             return pb_utils.InferenceResponse(error=wrong)
-        except Exception:  # noqa: BLE001  whatever it is, the client gets one line
+        except Exception:  # noqa: BLE001 for any error, the client gets one line
             pb_utils.Logger.log_error(traceback.format_exc())
             return pb_utils.InferenceResponse(
                 error=pb_utils.TritonError(f"{self.name} failed; see the server's log")
@@ -58,7 +58,7 @@ class ArrayModel(ABC):
 
 
 class PreprocessingModel(ArrayModel):
-    """Text to token ids: hands the tensors of each request to ``Preprocessor``."""
+    """Converts text to token ids: passes the tensors of each request to `Preprocessor`."""
 
     name = "preprocessing"
 

@@ -1,7 +1,7 @@
-"""Turns a client's words into engine inputs: lists of token ids, and a bias on the logits.
+"""Convert a client's words to engine inputs: lists of token ids, and a bias on the logits.
 
-Every function takes one list of words per prompt. Empty words are ignored, because NVIDIA's
-examples send an empty word for none.
+Each function takes one list of words per prompt. Empty words are ignored, because NVIDIA's examples
+send an empty word to mean none.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ Words = Sequence[Sequence[str]]  # [b][words of the prompt]
 
 
 def stop_word_lists(tokenizer: Tokenizer, words: Words) -> npt.NDArray[np.int32]:
-    """Return the words' ids as NVIDIA's `stop_words_list`, [b, 2, n] (see ``word_lists``)."""
+    """Return the words' ids as NVIDIA's `stop_words_list`, [b, 2, n] (see `word_lists`)."""
     return word_lists([[_ids(tokenizer, word) for word in prompt] for prompt in words])
 
 
 def special_stop_ids(
     tokenizer: Tokenizer, words: Words, special: Collection[int]
 ) -> npt.NDArray[np.int32]:
-    """Return the id of each stop word, [b, words], or -1 unless it is a single special token.
+    """Return the id of each stop word that is one special token, and -1 for others: [b, words].
 
     special: the ids of all special tokens.
     """
@@ -40,10 +40,10 @@ def special_stop_ids(
 
 
 def bad_word_lists(tokenizer: Tokenizer, words: Words) -> npt.NDArray[np.int32]:
-    """Return the words' ids as NVIDIA's `bad_words_list`, [b, 2, n] (see ``word_lists``).
+    """Return the words' ids as NVIDIA's `bad_words_list`, [b, 2, n] (see `word_lists`).
 
-    A word within a sentence has other ids than the word alone. NVIDIA's preprocessing bans only
-    the word alone. Here a word is also banned after a space.
+    A word inside a sentence has other ids than the word on its own. NVIDIA's preprocessing bans
+    only the word on its own. Here, the word after a space is banned, too.
     """
     spelled = [[form for word in prompt if word for form in (word, f" {word}")] for prompt in words]
     ids = ([_ids(tokenizer, form) for form in prompt] for prompt in spelled)
@@ -51,10 +51,10 @@ def bad_word_lists(tokenizer: Tokenizer, words: Words) -> npt.NDArray[np.int32]:
 
 
 def word_lists(ids: Sequence[Sequence[Sequence[int]]]) -> npt.NDArray[np.int32]:
-    """Lay out words for TensorRT-LLM: [b, 2, n], n: the most ids of a prompt, at least 1.
+    """Arrange words for TensorRT-LLM: [b, 2, n]. n: maximum number of ids per prompt, at least 1.
 
-    Row 0 has the ids of all words, padded with 0. Row 1 has the end offset of each word, padded
-    with -1. Words [7, 8] and [9] are [[7, 8, 9], [2, 3, -1]].
+    Row 0 contains the ids of all words, padded with 0. Row 1 contains the end offset of each word,
+    padded with -1. For example, words [7, 8] and [9] give [[7, 8, 9], [2, 3, -1]].
     """
     kept = [[word for word in prompt if word] for prompt in ids]
     width = max([1, *(sum(map(len, prompt)) for prompt in kept)])
@@ -70,10 +70,10 @@ def word_lists(ids: Sequence[Sequence[Sequence[int]]]) -> npt.NDArray[np.int32]:
 def embedding_bias(
     tokenizer: Tokenizer, words: Words, weights: npt.NDArray[np.float32], vocab_size: int
 ) -> npt.NDArray[np.float32]:
-    """Return the bias to add to the logits, [b, vocab_size]; weights: [b, words].
+    """Return the bias to add to the logits: [b, vocab_size]. weights: [b, words].
 
     A word of several ids adds its weight to each of them, once per occurrence, as in NVIDIA's
-    preprocessing. Unlike there, BOS gets no bias. Raises InputError for an id out of vocab_size.
+    preprocessing. Unlike there, BOS gets no bias. Raises InputError if an id is outside vocab_size.
     """
     bias = np.zeros((len(words), vocab_size), np.float32)
     for row, prompt, prompt_weights in zip(bias, words, weights, strict=True):

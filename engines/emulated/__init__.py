@@ -1,5 +1,5 @@
-"""The emulated engine: no weights, a synthetic language, and the timing of a real engine.
+"""The emulated engine: a synthetic language without weights, with the timing of a real engine.
 
-Use it for load tests, capacity planning and measurements of the loop. Its measurements must be
-labeled as emulated.
+Use it for load tests, capacity planning and measurements of the loop. Label its measurements as
+emulated.
 """

@@ -1,4 +1,4 @@
-"""A running call that drafts after many outcomes of a verification."""
+"""A running call that drafts branches after the possible outcomes of a verification."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tandem.engines.request import MAX_BRANCHES, CallUsage, EngineRequest, Engin
 
 
 class EmulatedBranchingCall(EmulatedCall):
-    """One step for the draft tokens, then one for each token of the longest branch."""
+    """A call that takes one step for the draft tokens, then one per token of the longest branch."""
 
     def __init__(
         self,
@@ -30,7 +30,7 @@ class EmulatedBranchingCall(EmulatedCall):
         max_tokens: int,
         begin_ns: int,
     ) -> None:
-        """languages: of the draft and the target. max_tokens: maximum in all branches together."""
+        """languages: the draft's and the target's. max_tokens: limit for all branches together."""
         own, target = languages
         sampler = EmulatedSampler(request, own)
         super().__init__(request, respond, sampler, usage, own.vocab_size, begin_ns=begin_ns)
@@ -68,7 +68,7 @@ class EmulatedBranchingCall(EmulatedCall):
             while not branch.over:
                 try:
                     token = samplers[branch].next()
-                except RequestError:  # everything is banned
+                except RequestError:  # every token is banned
                     branch.over = True
                 else:
                     branch.take(token.id, token.probability, math.log(token.probability), token.row)
@@ -76,7 +76,7 @@ class EmulatedBranchingCall(EmulatedCall):
         self.computed_tokens += len(drafts) + sum(branch.steps for branch in self._branches)
 
     def stop(self, now_ns: int) -> None:
-        """Keep the tokens that branches have at this time."""
+        """Keep only the tokens that the branches have at `now_ns`."""
         self._stopped = True
         if self._end_steps(now_ns):
             self._branches = [branch.early(self._steps - 1) for branch in self._branches]
@@ -86,7 +86,7 @@ class EmulatedBranchingCall(EmulatedCall):
         branches = joined(rows, with_log_probs=self.request.return_log_probs)
         logits = [] if self._stopped else [row for branch in rows for row in branch.logits]
         first_token_ns = self._wall_ns(self._begin_ns + min(self._steps, 2) * self._step_ns)
-        usage = self._used(first_token_ns)._replace(draft_tokens=0)  # it verifies none
+        usage = self._used(first_token_ns)._replace(draft_tokens=0)  # the call verifies no drafts
         self._composed = EngineResponse(
             usage=usage,
             branches=branches,
@@ -99,14 +99,14 @@ class EmulatedBranchingCall(EmulatedCall):
         super().answer(now_ns)
 
     def _sampler_of(self, branch: Branch) -> EmulatedSampler:
-        """Return the sampler of a branch that starts after this text."""
+        """Return a sampler for a branch that starts after this call's text so far."""
         seeds = self.request.branch_seeds
         sampler = self._sampler.fork(None if seeds is None else int(seeds[branch.accepted]))
         sampler.append(branch.token)
         return sampler
 
     def _candidates(self, count: int) -> list[int]:
-        """Return the draft's guesses of the next token; none if all are banned."""
+        """Return up to `count` guesses for the next token, or none if every token is banned."""
         by_noise = self.request.branch_seeds is None and not self.request.return_generation_logits
         try:
             first = self._sampler.peek(by_noise=by_noise)

@@ -1,4 +1,4 @@
-"""One call while it runs."""
+"""State of one running call."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ log = logging.getLogger(__name__)
 
 
 class EmulatedCall:
-    """A call's tokens, their times, and its answers so far.
+    """A call's tokens, their times, and the answers prepared so far.
 
-    An answer is prepared and composed before it is due, so that it only has to be sent then. The
-    owner holds `lock` from reading `open` until the answer is sent.
+    An answer is prepared and composed before it is due, so that only sending is left. The owner
+    must hold `lock` from reading `open` until the answer is sent.
 
     Attributes:
-        open: whether a final answer is still to come.
+        open: whether the final answer hasn't been sent yet.
         over: whether the prepared answer is the final one.
-        due_ns: when the prepared answer is to be sent, in the timer's time.
-        computed_tokens: tokens that went through the model for this call.
+        due_ns: when to send the prepared answer, in timer nanoseconds.
+        computed_tokens: number of tokens that went through the model for this call.
 
     """
 
@@ -44,13 +44,13 @@ class EmulatedCall:
         *,
         begin_ns: int,
     ) -> None:
-        """`usage`: cost of the context.
+        """usage: cost of the context. begin_ns: start of the call, in timer nanoseconds.
 
-        begin_ns: start of the call in the timer's time; `usage` has it in the system's. Both clocks
-        are read once per call, so its times are in the order of its steps on a busy machine too.
+        `usage` has the start in system time. Both clocks are read once per call and never again, so
+        reported times follow the order of the steps even on a busy machine.
         """
         self.request = request
-        self.lock = threading.RLock()  # the receiver of an answer may stop the call
+        self.lock = threading.RLock()  # reentrant: the receiver of an answer may stop the call
         self.open = True
         self.over = False
         self.due_ns = 0
@@ -60,7 +60,7 @@ class EmulatedCall:
         self._usage = usage
         self._vocab_size = vocab_size
         self._ids: list[int] = []
-        self._joint_probability = 1.0  # product of the probabilities of what was generated
+        self._joint_probability = 1.0  # product of the probabilities of the generated tokens
         self._unsent: list[Token] = []
         self._log_prob = 0.0
         self._logits: Floats | None = None
@@ -76,14 +76,14 @@ class EmulatedCall:
 
     @property
     def rows(self) -> int:
-        """Number of tokens per step, without drafts to verify."""
+        """Number of tokens per step, not counting drafts to verify."""
         return 1
 
     @property
     def known(self) -> Ids:
-        """The text whose KV cache the engine keeps. The last token isn't computed yet.
+        """The text whose KV cache the engine keeps: [context + answer - 1].
 
-        [context + answer - 1]
+        The last token of the answer isn't computed yet.
         """
         return np.concatenate((self.request.input_ids, np.array(self._ids[:-1], np.int32)))
 
@@ -110,14 +110,14 @@ class EmulatedCall:
         while not self._steps or not (self.over or self.request.streaming):
             self._take([self._sampler.next()])
             self._steps += 1
-        self.computed_tokens += self._steps - first  # the context's last token made the first step
+        self.computed_tokens += self._steps - first  # the first step includes the context's end
 
     def schedule(self, begin_ns: int, step_ns: int) -> None:
         self._begin_ns, self._step_ns = begin_ns, step_ns
         self.due_ns = begin_ns + self._steps * step_ns
 
     def stop(self, now_ns: int) -> None:
-        """Make the prepared answer final, with the tokens that are already due."""
+        """Make the prepared answer final, keeping only the tokens that are already due."""
         if self._end_steps(now_ns):
             del self._ids[len(self._ids) - len(self._unsent) + self._steps :]
             del self._unsent[self._steps :]
@@ -125,9 +125,9 @@ class EmulatedCall:
         self.over = True
 
     def _end_steps(self, now_ns: int) -> bool:
-        """Drop the steps that haven't ended; return whether there were any."""
+        """Drop the steps that haven't ended. Return whether there were any."""
         missing_ns = max(0, self.due_ns - now_ns)
-        missing = -(-missing_ns // self._step_ns) if self._step_ns else 0  # rounded up
+        missing = -(-missing_ns // self._step_ns) if self._step_ns else 0  # round up
         self._steps = max(0, self._steps - missing)
         self.due_ns = min(self.due_ns, now_ns)
         return missing > 0
@@ -151,7 +151,7 @@ class EmulatedCall:
         self._send = prepared(self._respond, self._composed)
 
     def answer(self, now_ns: int) -> None:
-        """Send the composed answer; its last token came now, or when due if that is later."""
+        """Send the composed answer. Its last token's time is `now_ns` or `due_ns`, if later."""
         if self._unsent:
             self._last_token_ns = self._wall_ns(max(now_ns, self.due_ns))
         self._unsent = []
@@ -165,7 +165,7 @@ class EmulatedCall:
         self._deliver(partial(self._respond, answer), final=True)
 
     def _deliver(self, send: Callable[[], None], *, final: bool) -> None:
-        """Send an answer; if that fails, the call is over."""
+        """Send an answer. If sending fails, the call is over."""
         self.open = not final
         try:
             send()
@@ -174,7 +174,7 @@ class EmulatedCall:
             self.open = False
 
     def _take(self, tokens: list[Token]) -> int:
-        """Add tokens to the answer; return the number of tokens after its end."""
+        """Add tokens to the answer. Return the number of tokens after its end."""
         request = self.request
         kept, ended, behind = cut(request, self._ids, [token.id for token in tokens])
         self._ids += kept
@@ -200,6 +200,6 @@ class EmulatedCall:
 
 
 def _log_probs(tokens: list[Token]) -> Floats:
-    """Return the language's log-probabilities; a token that only a mask allowed has `FLOOR`."""
+    """Return the language's log-probabilities: `FLOOR` for a token that only a mask allowed."""
     probabilities = (token.probability for token in tokens)
     return np.array([math.log(p) if p else FLOOR for p in probabilities], np.float32)

@@ -1,4 +1,4 @@
-"""The emulated engine: answers in a synthetic language with the timing of a profile."""
+"""The emulated engine: it answers in a synthetic language, with the timing set in its profile."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ log = logging.getLogger(__name__)
 class EmulatedEngine:
     """Waits instead of computing; see `engines.engine.Engine`.
 
-    Calls overlap as with in-flight batching, each with its own steps. A call's time begins with its
-    arrival. A call that takes no time is answered within `submit`, in the caller's thread.
+    Calls overlap as with in-flight batching, but each call has its own steps. A call's time starts
+    at its arrival. A call that takes no time is answered within `submit`, in the caller's thread.
     """
 
     capabilities = EMULATED
 
     def __init__(self, settings: EmulatedSettings, timer: Timer) -> None:
-        """Start the engine, which closes `timer` with itself."""
+        """Start the engine. `close` also closes `timer`."""
         self._settings = settings
         self._timer = timer
         self._language = Language(settings)
@@ -86,9 +86,9 @@ class EmulatedEngine:
     def _admit(
         self, request: EngineRequest, respond: Respond, begin_ns: int, begin_wall_ns: int
     ) -> tuple[EmulatedCall, int]:
-        """Return a new call and how many tokens of its context must be computed.
+        """Return a new call and the number of its context tokens that must be computed.
 
-        begin_ns, begin_wall_ns: its start by the timer and by the system's clock.
+        begin_ns: start of the call in timer time. begin_wall_ns: the same instant in system time.
         """
         cache, length = self._cache, len(request.input_ids)
         max_length = length + max(request.max_new_tokens, len(request.draft_ids) + 1) - 1
@@ -106,7 +106,7 @@ class EmulatedEngine:
             computed_tokens=length - reused,
             first_scheduled_time_ns=begin_wall_ns,
         )
-        missing = length - reused - 1  # the last token is part of the first step
+        missing = length - reused - 1  # the first step computes the last token
         if request.branches:
             languages = self._language, self._target_language
             room = self._settings.kv_cache_tokens
@@ -119,7 +119,7 @@ class EmulatedEngine:
         return call, missing
 
     def _prepare(self, call: EmulatedCall, begin_ns: int) -> None:
-        """Prepare the next answer, whose steps begin at ``begin_ns``."""
+        """Prepare the next answer. Its steps begin at `begin_ns`."""
         call.prepare()
         call.schedule(begin_ns, self._step_ns(call))
         call.compose()
@@ -134,7 +134,7 @@ class EmulatedEngine:
         return round(step_ms * MS)
 
     def _serve(self, call: EmulatedCall) -> None:
-        """Send the answers that are due, then wait for the next one."""
+        """Send the answers that are due, then schedule the next one."""
         with call.lock:
             while call.open:
                 self._answer(call)
@@ -143,7 +143,7 @@ class EmulatedEngine:
                     return
 
     def _prepare_next(self, call: EmulatedCall) -> bool:
-        """Prepare another answer; return whether it is due later."""
+        """Prepare the next answer. Return whether it is due later."""
         try:
             self._prepare(call, call.due_ns)
         except RequestError as error:
@@ -154,7 +154,7 @@ class EmulatedEngine:
         return call.open and call.due_ns > self._timer.now_ns()
 
     def _answer(self, call: EmulatedCall) -> None:
-        """Send the composed answer; last, because its receiver may send the next call at once."""
+        """Send the composed answer last, because its receiver may send the next call at once."""
         if call.over:
             self._cache.remember(call.known)
             self._forget(call)
@@ -179,7 +179,7 @@ class EmulatedEngine:
 
 
 def _check_emulated(request: EngineRequest) -> None:
-    """Raise UnsupportedError for inputs that would change the text of a real engine."""
+    """Raise UnsupportedError for inputs that would change the output of a real engine."""
     sampling = request.sampling
     refused = {
         "repetition_penalty": sampling.repetition_penalty != 1,

@@ -1,18 +1,20 @@
-"""The synthetic language: the next token after a text, by the target and by the draft's guess.
+"""The synthetic language: defines the target's next token and the draft's guess after any text.
 
-Hashes of (text, position) decide everything, so it is the same in every process and call. After
-each text the target has `CANDIDATES` possible tokens. With probability alpha the draft has exactly
-the target's row. Otherwise its row has as many other tokens, so the two have none in common. A
-draft token is therefore accepted with probability alpha however it is verified: greedily, by ids if
-both draw with the same noise (all tokens of the rows are the same, or none), and by probabilities
-(sum(min(p, q)) is 1 or 0).
+Everything follows from hashes of (text, position), so all processes and calls agree. After each
+text, the target has `CANDIDATES` possible tokens. With probability alpha, the draft has exactly the
+target's row. Otherwise, the draft's row has equally many other tokens, so the rows share none. A
+draft token is therefore accepted with probability alpha for each kind of verification:
+
+- greedily
+- by ids, if both engines draw with the same noise: the rows agree in all tokens or in none
+- by probabilities: sum(min(p, q)) is 1 or 0
 
 If the draft doesn't have the target's row, it has alternatives: a list of guesses in addition to
-its row, without probabilities. The target's token is among the next F of them with probability
-1 - (F + 1)^-r, at any temperature.
+its row, without probabilities. The target's token is among the first F alternatives with
+probability 1 - (F + 1)^-r, at any temperature.
 
-The best token of a row has probability alpha. So the draft gives its guess exactly the probability
-of being right, which `draft_stop_probability` relies on.
+The best token of a row has probability alpha. So the probability that the draft gives to its guess
+is exactly the probability that the guess is right. `draft_stop_probability` relies on this.
 """
 
 from __future__ import annotations
@@ -31,14 +33,14 @@ from tandem.engines.emulated.settings import CANDIDATES, EmulatedSettings
 from tandem.engines.noise import mixed
 from tandem.engines.request import Ids
 
-# Salts: each decision has its own hash.
+# Salts that give each decision its own hash.
 _KIND, _END, _RANK = 0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9
-_FAR = 20.0  # the logarithm of a rank that no vocabulary has
+_FAR = 20.0  # logarithm of a rank beyond any vocabulary
 _RANKS = np.arange(CANDIDATES, dtype=np.int32)
 
 
 class Text(NamedTuple):
-    """As much of a text as decides what follows it: a CRC-32 of its ids, their number, its kind."""
+    """What determines the continuation of a text: a CRC-32 of its ids, its length and its kind."""
 
     digest: int
     length: int
@@ -46,7 +48,7 @@ class Text(NamedTuple):
 
 
 class Language:
-    """What one engine predicts after a text; `end_id` may end it."""
+    """One engine's predictions after a text. `end_id`, if set, may end the text."""
 
     def __init__(self, settings: EmulatedSettings) -> None:
         self._settings = settings
@@ -56,7 +58,7 @@ class Language:
         self.vocab_size = settings.vocab_size
         self._drafting = settings.role == "draft"
         hard = settings.alpha if settings.hard_alpha is None else settings.hard_alpha
-        self._alpha = (hard, settings.alpha)  # by Text.easy
+        self._alpha = (hard, settings.alpha)  # indexed by Text.easy
         self._shapes = tuple(_shape(alpha) for alpha in self._alpha)
 
     def read(self, ids: Ids) -> Text:
@@ -75,7 +77,7 @@ class Language:
         return self._low + self._first(text) % self._words
 
     def ranked(self, text: Text, rank: int) -> int:
-        """Return the next token with this rank, 0 being the most likely one."""
+        """Return the next token with this rank; rank 0 is the most likely token."""
         if not rank:
             return self.best(text, may_end=True)
         return self._low + (self._first(text) + rank) % self._words
@@ -90,20 +92,20 @@ class Language:
         return Row(tokens, self._shapes[text.easy])
 
     def row_among(self, text: Text, allowed: Ids) -> Row:
-        """Return the row of a position where none of the language's own tokens is allowed.
+        """Return the row for a position at which none of the language's own tokens is allowed.
 
-        allowed: [n] ids. A subset of them gets the number and probabilities of the usual
-        candidates.
+        allowed: [n] ids. The row contains a subset of them. It has the usual number of candidates,
+        if there are enough, with the usual probabilities.
         """
         ranks = _RANKS[: len(allowed)]
         p = self._shapes[text.easy][: len(ranks)]
         return Row(allowed[(self._first(text) + ranks) % len(allowed)], p / p.sum())
 
     def alternatives(self, text: Text, first: int, truth: int) -> Iterator[int]:
-        """Yield a draft's guesses: its `first`, then more, with the target's own among them.
+        """Yield a draft's guesses: `first`, then alternatives that may include the target's token.
 
         truth: the target's token. If it equals `first`, the rest of the row follows, because the
-        target may draw another token of it.
+        target may draw another token of the same row.
         """
         yield first
         rank, row = self._rank(text), []
@@ -119,7 +121,7 @@ class Language:
             yield filler
 
     def _rank(self, text: Text) -> int:
-        """Return the rank, from 1, of the target's token among the alternatives (0: missing)."""
+        """Return the rank, from 1, of the target's token among the alternatives (0: absent)."""
         u = _uniform(text.digest << 32 | text.length, _RANK)
         exponent = self._settings.alternatives_exponent
         # The rank is at most F if 1 - u < 1 - (F + 1)^-r.
@@ -127,17 +129,17 @@ class Language:
         return int(math.exp(power)) if power < _FAR else 0
 
     def _candidates(self, text: Text) -> Ids:
-        """Return the tokens that may follow, except the end: [CANDIDATES], most likely first."""
+        """Return the tokens that may follow, except `end_id`: [CANDIDATES], most likely first."""
         return self._low + (self._first(text) + _RANKS) % self._words
 
     def _first(self, text: Text) -> int:
-        """Return the best candidate, counted from `low_id`; the ids after it are the others."""
+        """Return the best candidate, relative to `low_id`. The next ids are the others."""
         bits = mixed(text.digest << 32 | text.length)
         first = bits % self._words
         return first if self._knows(text, bits) else first + CANDIDATES
 
     def _knows(self, text: Text, bits: int) -> bool:
-        """Whether this engine has the target's row; decided by the upper half of the bits."""
+        """Whether this engine has the target's row. The upper half of the bits decides."""
         return not self._drafting or (bits >> 32) < self._alpha[text.easy] * 2**32
 
     def _ends(self, text: Text) -> bool:
@@ -147,7 +149,7 @@ class Language:
         return self._knows(text, mixed(text.digest << 32 | text.length))
 
     def _next_kind(self, easy: bool, token: int, length: int) -> bool:
-        """Whether the position after `token`, the text's `length`-th, is easy."""
+        """Whether the position after `token` is easy. length: the text's length with `token`."""
         if self._settings.hard_alpha is None:
             return True
         u = _uniform(token << 32 | length, _KIND)
@@ -156,8 +158,9 @@ class Language:
     def _kind_after(self, ids: Ids) -> bool:
         """Whether the position after ids [n] is easy.
 
-        One number a position drives the chain whatever its kind was before. So as soon as both
-        kinds lead to the same one, nothing before that position matters: look back just that far.
+        One random number per position drives the Markov chain from either state. Once both states
+        lead to the same next state, earlier positions don't matter, so the search goes back only
+        that far.
         """
         if self._settings.hard_alpha is None:
             return True
@@ -174,10 +177,10 @@ class Language:
 
 
 def _shape(alpha: float) -> NDArray[np.float64]:
-    """Probabilities [CANDIDATES]: alpha, then an even decline.
+    """Return probabilities [CANDIDATES]: alpha for the best token, then a linear decline.
 
-    At least twice an equal share, so that the best token is the best, and less than 1, so that the
-    others can follow if it is banned.
+    The best token's probability is raised to twice an equal share, so that it stays the best. It is
+    kept below 1, so that other tokens can follow if the best one is banned.
     """
     best = min(max(alpha, 2 / CANDIDATES), 0.9999)
     decline = np.arange(CANDIDATES - 1, 0, -1, dtype=np.float64)

@@ -1,4 +1,4 @@
-"""Start an emulated engine in a process of its own."""
+"""Start an emulated engine in its own process."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from tandem.engines.emulated.timers import WallTimer
 def load(model_config: dict[str, Any], folder: Path) -> EmulatedEngine:  # noqa: ARG001
     """Start the engine. Raises LoadError or ParameterError.
 
-    Python's threads hand over within 0.1 ms instead of 5: a step that is due must not wait for
-    another call's tensors to be read.
+    This sets Python's thread switch interval to 0.1 ms instead of 5 ms, so that a due step doesn't
+    wait while another call's tensors are read.
     """
     sys.setswitchinterval(1e-4)
     return EmulatedEngine(decode(EmulatedSettings, model_config), WallTimer())

@@ -1,4 +1,4 @@
-"""Models KV block reuse: the beginnings of a text that don't have to be computed again."""
+"""Model KV block reuse: which prefix of a text doesn't have to be computed again."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import numpy as np
 
 from tandem.engines.request import Ids
 
-_BYTES = 4  # of a token
+_BYTES = 4  # per token
 
 
 class PrefixCache:
-    """The most recent texts that fit in the limit. Evicts the least recently used one first.
+    """The most recent texts within a token limit. The least recently used text is evicted first.
 
     Running calls use no capacity, so they never wait for it. Thread-safe.
     """
@@ -22,9 +22,9 @@ class PrefixCache:
     def __init__(self, max_tokens: int, block_tokens: int) -> None:
         self._block = block_tokens
         self.total_blocks = max_tokens // block_tokens
-        # As sorted bytes: a text's neighbors share the longest beginning with it.
+        # Sorted as bytes: the text with the longest common prefix is always a neighbor.
         self._in_order: list[bytes] = []
-        self._copies: dict[bytes, int] = {}  # of each text, least recently used first
+        self._copies: dict[bytes, int] = {}  # count of each text, least recently used first
         self._used_blocks = 0
         self._lock = threading.Lock()
 
@@ -34,7 +34,7 @@ class PrefixCache:
     def reuse(self, ids: Ids, reusable: int) -> int:
         """Return how many of the first `reusable` tokens of ids [n] are cached.
 
-        A text that the call continues is removed; `remember` adds it again.
+        A text that the call continues is removed from the cache. `remember` adds it again.
         """
         wanted = ids[:reusable].tobytes()
         with self._lock:
@@ -48,7 +48,7 @@ class PrefixCache:
             return shared
 
     def remember(self, ids: Ids) -> None:
-        """Store a text [n], once for each call that leaves it."""
+        """Store a text [n]. Each call that ends with this text adds one copy."""
         text = ids.tobytes()
         with self._lock:
             copies = self._copies.pop(text, 0)

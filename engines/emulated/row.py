@@ -1,4 +1,4 @@
-"""Distributions of the next token that are zero nearly everywhere."""
+"""Distributions of the next token that are zero for nearly all tokens."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from tandem.engines.request import Floats, Ids
 from tandem.sampling.params import SamplingNumbers
 from tandem.sampling.warping import warp
 
-FLOOR = -1e4  # logit of a token that cannot follow: its exponential is 0, and it makes no NaN
+FLOOR = -1e4  # logit of an impossible token: its exponential is 0, and it causes no NaN
 _NEGLIGIBLE = 104.0  # e^-104 is 0 in single precision
 
 
 @dataclass(frozen=True, eq=False)
 class Row:
-    """The tokens that may follow a text, the most likely first, and their probabilities.
+    """The tokens that may follow a text, most likely first, and their probabilities.
 
-    tokens: [n], all different. probabilities: [n], of sum 1; every other token has 0.
+    tokens: [n], distinct. probabilities: [n], with sum 1; all other tokens have probability 0.
     """
 
     tokens: Ids
@@ -29,12 +29,12 @@ class Row:
         return float(self.probabilities[self.tokens == token].sum())
 
     def without(self, banned: Ids) -> Row:
-        """Return the row without banned tokens; it may be empty."""
+        """Return the row without the banned tokens. The result may be empty."""
         kept = np.isin(self.tokens, banned, invert=True)
         return _normalised(self.tokens[kept], self.probabilities[kept])
 
     def among(self, allowed: NDArray[np.bool_]) -> Row:
-        """Return the row limited to allowed tokens, `allowed` [vocab_size]; it may be empty."""
+        """Return the row limited to the tokens that `allowed` [vocab_size] allows; may be empty."""
         kept = allowed[self.tokens]
         return _normalised(self.tokens[kept], self.probabilities[kept])
 
@@ -49,17 +49,17 @@ class Row:
         return int(self.tokens[np.argmax(self.probabilities / noise[: len(self.tokens)])])
 
     def minus(self, other: Row) -> Row:
-        """Return norm(max(0, self - other)), or self if nothing is left."""
+        """Return norm(max(0, self - other)), or self if the difference is 0 for all tokens."""
         taken = np.array([other.of(token) for token in self.tokens.tolist()])
         left = np.maximum(self.probabilities - taken, 0)
         return Row(self.tokens, left / left.sum()) if left.any() else self
 
 
 def read_row(logits: Floats) -> Row:
-    """Return the distribution of logits [vocab_size].
+    """Return the distribution for logits [vocab_size].
 
-    Tokens that are never drawn at a temperature up to 1 are omitted. Most rows come from an
-    emulated draft, and finding its few candidates takes a tenth of a softmax's time.
+    It omits tokens that are never drawn at temperatures up to 1. Most logits come from an emulated
+    draft, and finding its few candidates takes a tenth of the time of a softmax.
     """
     best = logits.max()
     tokens = np.flatnonzero(logits > best - _NEGLIGIBLE)

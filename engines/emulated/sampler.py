@@ -1,4 +1,4 @@
-"""Chooses the tokens of one call from the language's rows."""
+"""Choose the tokens of one call from the language's rows."""
 
 from __future__ import annotations
 
@@ -23,8 +23,9 @@ _RANKS: Ids = np.arange(CANDIDATES, dtype=np.int32)
 class Token(NamedTuple):
     """A token of an answer.
 
-    probability: the model's own, before all processing. row: what it was chosen from, after bans
-    and masks and before temperature, top-k and top-p; None if the request doesn't want it.
+    probability: the model's own, before any processing. row: the row that the token was chosen
+    from, after bans and masks but before temperature, top-k and top-p; None if the request doesn't
+    need it.
     """
 
     id: int
@@ -33,7 +34,7 @@ class Token(NamedTuple):
 
 
 class EmulatedSampler:
-    """Chooses a call's tokens one after another."""
+    """Chooses a call's tokens one by one."""
 
     def __init__(self, request: EngineRequest, language: Language) -> None:
         sampling = request.sampling
@@ -44,14 +45,14 @@ class EmulatedSampler:
         self.text: Text = language.read(request.input_ids)
         self._bans = Bans(request, language.vocab_size)
         self._masks = TokenMasks(request, language.vocab_size)
-        self._history: Ids | None = None  # the ids of `text`, with room for the answer
+        self._history: Ids | None = None  # the ids of `text`, with space for the answer
         if self._bans:
             most = max(request.max_new_tokens, len(request.draft_ids) + 1)
             most += int(request.branch_output_len.max(initial=0))
             self._history = np.concatenate((request.input_ids, np.zeros(most, np.int32)))
         self._simple = not (self._bans or self._masks)
         self._wants_rows = request.return_generation_logits
-        self._ranks: dict[tuple[int, bool], int] = {}  # drawn: by position and kind of text
+        self._ranks: dict[tuple[int, bool], int] = {}  # ranks drawn, by position and kind of text
 
     def next(self) -> Token:
         token = self._choose()
@@ -59,7 +60,11 @@ class EmulatedSampler:
         return token
 
     def peek(self, *, by_noise: bool) -> int:
-        """Return the next token without choosing it; without noise, the most likely one."""
+        """Return the next token without appending it.
+
+        by_noise: whether to draw it with the call's noise instead of returning the most likely
+        token.
+        """
         if by_noise or self._sampling.greedy:
             return self._choose().id
         return int(self._rows()[1].tokens[0])
@@ -101,7 +106,7 @@ class EmulatedSampler:
         ):
             own, allowed = self._rows()
             p, q = allowed.warped(self._sampling), read_row(logits).warped(self._sampling)
-            u = self._request.draft_acceptance_threshold  # a constant is lossy
+            u = self._request.draft_acceptance_threshold  # a constant makes the result lossy
             if u is None:
                 u = uniform(self._noise_seed(), self.text.length, Purpose.ACCEPT)
             accepted = accepts(p.of(draft), q.of(draft), u)
@@ -124,7 +129,7 @@ class EmulatedSampler:
         return self._token(self._draw(allowed.warped(self._sampling), Purpose.SAMPLE), own, allowed)
 
     def _rank(self) -> int:
-        """Draw the rank of the next token, once for all branches of that length and kind."""
+        """Draw the rank of the next token once, for all branches with the same length and kind."""
         key = self.text.length, self.text.easy
         if key not in self._ranks:
             row = Row(_RANKS, self._language.shape(self.text)).warped(self._sampling)
@@ -132,7 +137,7 @@ class EmulatedSampler:
         return self._ranks[key]
 
     def _rows(self) -> tuple[Row, Row]:
-        """Return the language's row and what the request allows of it."""
+        """Return the language's row, and the part of it that the request allows."""
         if not (self._bans or self._masks):
             own = self._language.row(self.text, may_end=True)
             return own, own
@@ -146,10 +151,10 @@ class EmulatedSampler:
         return own, allowed
 
     def _masked_rows(self, banned: Ids) -> tuple[Row, Row]:
-        """Return the language's row and what a mask allows of it.
+        """Return the language's row, and the part of it that the mask allows.
 
-        The language has few tokens, and must be able to follow any grammar: if the mask allows none
-        of them, the text decides on others.
+        The language has few tokens but must be able to follow any grammar. If the mask allows none
+        of its candidates, the language picks others from the allowed ids.
         """
         may_come = self._masks.allowed(self.text.length)
         may_come[banned] = False
@@ -179,12 +184,12 @@ class EmulatedSampler:
         return row.draw(noise)
 
     def _noise_seed(self) -> int:
-        """Return the request's seed, or a random one for the whole call."""
+        """Return the request's seed, or a random seed that is kept for the whole call."""
         if self._seed is None:
             self._seed = secrets.randbits(64)
         return self._seed
 
     def _may_end(self, banned: Ids) -> bool:
-        """Whether the text may end here."""
+        """Whether the text may end at this position."""
         said = self.text.length - len(self._request.input_ids)
         return said >= self._sampling.min_tokens and not (banned == self._language.end_id).any()

@@ -1,4 +1,4 @@
-"""The settings of an emulated engine, which arrive as parameters of the model."""
+"""The settings of an emulated engine, read from the model's parameters."""
 
 from __future__ import annotations
 
@@ -8,31 +8,32 @@ from typing import Literal
 
 from tandem.engines.errors import LoadError
 
-CANDIDATES = 16  # tokens that may follow a text, by either engine
+CANDIDATES = 16  # number of tokens that may follow a text, in either engine
 
 
 @dataclass(frozen=True)
 class EmulatedSettings:
-    """Settings of one emulated engine. All lengths are tokens.
+    """Settings of one emulated engine. All lengths are in tokens.
 
-    role: whether it speaks the language (`target`) or guesses it (`draft`).
-    vocab_size: width of its logits. low_id, high_id: it emits ids from low_id to high_id - 1.
-    max_seq_len: most tokens of a context and its answer together.
-    max_draft_len: the longest draft it verifies; 0: none.
-    kv_cache_tokens: tokens of past text that it remembers, in blocks of `kv_block_tokens`.
+    role: `target` speaks the language; `draft` guesses it.
+    vocab_size: width of the logits. low_id, high_id: the engine emits ids from low_id up to, but
+        excluding, high_id.
+    max_seq_len: maximum total length of a context and its answer.
+    max_draft_len: maximum number of draft tokens that the engine verifies; 0: none.
+    kv_cache_tokens: capacity for past text, in blocks of `kv_block_tokens` tokens.
     alpha: probability that a draft's best guess is the target's own token. With `hard_alpha`, the
-        text has easy and hard stretches, a Markov chain over its tokens. Then alpha is for easy
-        tokens, and a token is of the same kind as the one before it with probability `stay_easy`
-        or `stay_hard`.
-    alternatives_exponent: r. If that guess is wrong, the target's token is among the draft's next F
-        guesses with probability 1 - (F + 1)^-r; 0: never.
-    mean_answer_len: mean tokens until `end_id`; 0: never.
-    step_ms: one step, i.e. one new token. verify_slope: a draft of k tokens makes the target's step
-        1 + verify_slope * k times as long. batch_slope: each other running call makes a step
-        longer by this fraction. prefill_ms_per_token: for each token of a context that the engine
-        doesn't remember.
-    branch_slope: each branch after its call's first one makes the steps of all calls longer by this
-        fraction.
+        text has easy and hard stretches, a Markov chain over its tokens. Then alpha applies to easy
+        tokens, and a token is of the same kind as the previous one with probability `stay_easy` or
+        `stay_hard`.
+    alternatives_exponent: r. If the best guess is wrong, the target's token is among the draft's
+        next F guesses with probability 1 - (F + 1)^-r; 0: never.
+    mean_answer_len: mean number of tokens until `end_id`; 0: never.
+    step_ms: duration of one step, which makes one new token.
+    verify_slope: a draft of k tokens makes the target's step 1 + verify_slope * k times as long.
+    batch_slope: each other running call makes a step longer by this fraction.
+    prefill_ms_per_token: time per token of a context that isn't cached.
+    branch_slope: each branch after the first one of a call makes the steps of all calls longer by
+        this fraction.
     """
 
     role: Literal["draft", "target"]

@@ -1,4 +1,4 @@
-"""Clocks of emulated steps: the machine's, and a virtual one."""
+"""Clocks for emulated steps: a real one and a virtual one."""
 
 from __future__ import annotations
 
@@ -14,36 +14,36 @@ Action: TypeAlias = Callable[[], None]
 
 
 class Timer(Protocol):
-    """Calls back at given times, in nanoseconds of its own clock."""
+    """Runs actions at given times, in nanoseconds of its own clock."""
 
     def now_ns(self) -> int: ...
 
     def wall_ns(self) -> int:
-        """Return the time of the system's clock."""
+        """Return the time of the system clock in nanoseconds."""
 
     def at(self, due_ns: int, action: Action) -> None:
-        """Call `action` at the given time, or as soon as possible afterwards."""
+        """Run `action` at the given time, or as soon as possible afterwards."""
 
     def close(self) -> None:
-        """Drop all pending actions and stop calling."""
+        """Drop all pending actions and run no more."""
 
 
 class WallTimer:
-    """Real time, kept to some ten microseconds on an idle machine by one thread.
+    """Real time, kept by one thread to within tens of microseconds on an idle machine.
 
     A sleeping thread wakes up about 0.1 ms late, especially in a virtual machine. So this thread
-    wakes up earlier, by the median of that delay, which it learns, and by the usual time of its
-    actions. Spinning would be more exact, but takes cores from other processes.
+    wakes up earlier: by the median of that delay, which it learns, plus the usual duration of an
+    action. Spinning would be more exact, but would take cores from other processes.
     """
 
     _ACTION_NS = 60_000
-    _MOST_NS = 300_000  # longer delays are stalls of the machine; waking earlier would not help
+    _MOST_NS = 300_000  # longer delays are stalls of the machine; waking earlier wouldn't help
     _STEP_NS = 5_000
 
     def __init__(self) -> None:
         self._news = threading.Condition()
         self._events: list[tuple[int, int, Action]] = []
-        self._order = itertools.count()  # of events at the same time
+        self._order = itertools.count()  # orders events with equal times
         self._late_ns = 100_000
         self._closing = False
         self._thread = threading.Thread(target=self._run, name="emulated-steps", daemon=True)
@@ -85,20 +85,20 @@ class WallTimer:
         return bool(self._events) and self._events[0][0] - self.now_ns() <= self._ACTION_NS
 
     def _sleep(self) -> None:
-        """Sleep until just before the next event, or until a new one arrives; learn the delay."""
+        """Sleep until just before the next event or until a new one arrives. Learn the delay."""
         if not self._events:
             self._news.wait()
             return
         wake_ns = self._events[0][0] - self._ACTION_NS
         sleep_ns = wake_ns - self._late_ns - self.now_ns()
         if not self._news.wait(max(0, sleep_ns) / 1e9) and sleep_ns > 0:
-            # Steps of a fixed size, up or down, lead to the median.
+            # Fixed-size steps up or down converge to the median.
             step_ns = self._STEP_NS if self.now_ns() > wake_ns else -self._STEP_NS
             self._late_ns = min(self._MOST_NS, max(0, self._late_ns + step_ns))
 
 
 class VirtualTimer:
-    """A clock that moves only by `advance`, for exact simulations."""
+    """A clock that only `advance` and `pass_ns` move, for exact simulations."""
 
     def __init__(self) -> None:
         self._now_ns = 0
@@ -126,7 +126,7 @@ class VirtualTimer:
 
 
 def _sleep_precisely() -> None:
-    """Ask Linux not to round this thread's sleeps up by its usual 0.05 ms."""
+    """Turn off Linux's default timer slack of 0.05 ms for this thread."""
     prctl = getattr(ctypes.CDLL(None), "prctl", None)
     if prctl:
         prctl(29, 1, 0, 0, 0)  # PR_SET_TIMERSLACK, 1 ns

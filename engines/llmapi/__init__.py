@@ -1,1 +1,1 @@
-"""TensorRT-LLM's own Python interface as an engine: it drafts, verifies and samples by itself."""
+"""An engine on TensorRT-LLM's Python API, which drafts, verifies and samples by itself."""

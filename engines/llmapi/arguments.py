@@ -1,7 +1,7 @@
-"""Turns our settings and requests into TensorRT-LLM's arguments. Pure.
+"""Convert our settings and requests to TensorRT-LLM's arguments. Pure.
 
-Names are from TensorRT-LLM 1.2.1: `BaseLlmArgs`, `TorchLlmArgs`, `KvCacheConfig` and the
-subclasses of `DecodingBaseConfig` in tensorrt_llm/llmapi/llm_args.py, `SamplingParams` in
+Names are from TensorRT-LLM 1.2.1: `BaseLlmArgs`, `TorchLlmArgs`, `KvCacheConfig` and the subclasses
+of `DecodingBaseConfig` in tensorrt_llm/llmapi/llm_args.py, and `SamplingParams` in
 tensorrt_llm/sampling_params.py.
 """
 
@@ -18,18 +18,18 @@ from tandem.engines.llmapi.settings import LlmApiSettings
 from tandem.engines.request import EngineRequest, Floats, SamplingParams
 
 _MOST_STOP_TOKENS = 64
-NO_END = -1  # a missing end id would be replaced by the tokenizer's
+NO_END = -1  # without an end id, TensorRT-LLM would use the tokenizer's
 
 
 def llm_arguments(settings: LlmApiSettings, api: Any) -> dict[str, Any]:
-    """Return the arguments of `LLM()`; `api` is the module `tensorrt_llm.llmapi.llm_args`.
+    """Return the arguments of `LLM()`. api: the module `tensorrt_llm.llmapi.llm_args`.
 
-    Raises LoadError if this version doesn't have the way of speculating.
+    Raises LoadError if this version doesn't support the speculation method.
     """
     more = dict(settings.llm_args or {})
     arguments = {
         "model": settings.model,
-        "skip_tokenizer_init": True,  # ids in, ids out
+        "skip_tokenizer_init": True,  # token ids in, token ids out
         "tensor_parallel_size": settings.tensor_parallel_size,
         "dtype": settings.dtype,
         "trust_remote_code": settings.trust_remote_code,
@@ -55,8 +55,8 @@ def llm_arguments(settings: LlmApiSettings, api: Any) -> dict[str, Any]:
 def decoding_config(given: Mapping[str, Any], api: Any) -> Any:
     """Return TensorRT-LLM's configuration object for `speculative_config`.
 
-    The class is found by the installed version's own `decoding_type`s, and checks the other keys.
-    TensorRT-LLM turns the overlap scheduler off by itself for the types that need that. Raises
+    The installed version's `decoding_type`s determine the class, which then checks the other keys.
+    TensorRT-LLM itself turns off the overlap scheduler for the types that require that. Raises
     LoadError for a type that this version doesn't have, and for a wrong key or value.
     """
     fields = dict(given)
@@ -73,29 +73,29 @@ def decoding_config(given: Mapping[str, Any], api: Any) -> Any:
             f'speculative_config.decoding_type "{asked}" isn\'t known to this TensorRT-LLM; '
             f"choose one of: {', '.join(sorted(classes))}"
         )
-    # Without it, 1.2.1 answers every request greedily if draft and target are one model there.
+    # Without this, 1.2.1 decodes every request greedily with one-model speculation.
     if "allow_advanced_sampling" in _field_names(kind):
         fields.setdefault("allow_advanced_sampling", True)
     try:
         return kind(**fields)
     except ValueError as error:
-        # The first line of pydantic's own text doesn't name the key.
+        # The first line of pydantic's own message doesn't name the key.
         details = error.errors()[0] if hasattr(error, "errors") else {"loc": (), "msg": str(error)}
         key = ".".join(map(str, ("speculative_config", *details["loc"])))
         raise LoadError(f"{key}: {details['msg']}") from error
 
 
 def _decoding_type(kind: Any) -> Any:
-    """Return the type that a class of configurations stands for.
+    """Return the decoding type that a configuration class stands for.
 
-    It was a class attribute before it became the default of a pydantic field.
+    It used to be a class attribute and is the default of a pydantic field in later versions.
     """
     field = getattr(kind, "model_fields", {}).get("decoding_type")
     return field.default if field is not None else getattr(kind, "decoding_type", None)
 
 
 def _plain(decoding_type: str) -> str:
-    """Make a name comparable: TensorRT-LLM's docs write DraftTarget, its classes Draft_Target."""
+    """Normalize a type name: the docs of TensorRT-LLM use DraftTarget, its classes Draft_Target."""
     return decoding_type.replace("_", "").lower()
 
 
@@ -105,7 +105,7 @@ def _field_names(kind: Any) -> Collection[str]:
 
 
 def sampling_arguments(request: EngineRequest) -> dict[str, Any]:
-    """Return the arguments of `SamplingParams()`. Raises UnsupportedError for what it cannot do."""
+    """Return the arguments of `SamplingParams()`. Raises UnsupportedError."""
     refuse_unsupported(request)
     sampling = request.sampling
     arguments: dict[str, Any] = {
@@ -119,17 +119,17 @@ def sampling_arguments(request: EngineRequest) -> dict[str, Any]:
         arguments["min_tokens"] = sampling.min_tokens
     if request.stop_words and stops_by_itself(request):
         arguments["stop_token_ids"] = request.stop_words.singles.tolist()
-        arguments["include_stop_str_in_output"] = True  # else their tokens are cut off, too
+        arguments["include_stop_str_in_output"] = True  # otherwise the stop tokens are cut off, too
     if request.return_log_probs:
         arguments["logprobs"] = 1
     return arguments
 
 
 def stops_by_itself(request: EngineRequest) -> bool:
-    """Whether TensorRT-LLM can end the answer wherever the request wants it ended.
+    """Whether TensorRT-LLM can end the answer at every point that the request asks for.
 
-    It only gets a few words of one token, because it compares every token with each word. It
-    ignores `min_tokens` for such words.
+    TensorRT-LLM gets only a limited number of single-token words, because it compares every token
+    with each of them. It ignores `min_tokens` for such words.
     """
     words = request.stop_words
     few_tokens = words.longest <= 1 and len(words) <= _MOST_STOP_TOKENS
@@ -137,10 +137,10 @@ def stops_by_itself(request: EngineRequest) -> bool:
 
 
 def embedding_bias(request: EngineRequest, vocab_size: int) -> Floats | None:
-    """Return what is added to the logits [vocab_size]: the caller's, and minus infinity for bans.
+    """Return the values to add to the logits [vocab_size]: the caller's bias, and -inf for bans.
 
-    A bias replaces bad words of one token, because the sampler applies biases (pull request 6464,
-    August 2025) but no bad words. The loop bans ends of sequence in this way until `min_tokens`.
+    A bias replaces single-token bad words, because the sampler applies biases (pull request 6464,
+    August 2025) but ignores bad words. The loop uses it to ban end ids until `min_tokens`.
     """
     banned = request.sampling.bad_words.singles
     bias = request.sampling.embedding_bias
@@ -152,11 +152,11 @@ def embedding_bias(request: EngineRequest, vocab_size: int) -> Floats | None:
 
 
 def refuse_unsupported(request: EngineRequest) -> None:
-    """Raise UnsupportedError, naming the input, for what TensorRT-LLM would silently ignore.
+    """Raise UnsupportedError, which names the input, if TensorRT-LLM would ignore an input.
 
-    The sampler of 1.2.1's PyTorch workflow accepts penalties and bad words but ignores them
-    (github.com/NVIDIA/TensorRT-LLM pull requests 16485 and 16052, both of July 2026, add them). It
-    can't return logits of a request with speculation, or stop at a probability.
+    The sampler of 1.2.1's PyTorch workflow accepts penalties and bad words but silently ignores
+    them (github.com/NVIDIA/TensorRT-LLM pull requests 16485 and 16052, both of July 2026, add
+    them). It can't return logits of a request with speculation, or stop at a probability.
     """
     sampling = request.sampling
     asked = {
@@ -179,7 +179,7 @@ def refuse_unsupported(request: EngineRequest) -> None:
 
 
 def _choice(sampling: SamplingParams) -> dict[str, Any]:
-    """Return how a token is chosen. The default is greedy, so sampling sets a temperature."""
+    """Return how to choose a token. The default is greedy, so sampling must set a temperature."""
     if sampling.greedy:
         return {"top_k": 1}
     arguments: dict[str, Any] = {"temperature": sampling.temperature}

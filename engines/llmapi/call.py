@@ -1,4 +1,4 @@
-"""One call while it runs."""
+"""State of one running call."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ log = logging.getLogger(__name__)
 
 
 class LlmapiCall:
-    """A call's tokens and its answers so far.
+    """A call's tokens and the answers sent so far.
 
-    It reads TensorRT-LLM's `RequestOutput` (tensorrt_llm/executor/result.py, 1.2.1), whose one
-    completion grows from response to response.
+    It reads TensorRT-LLM's `RequestOutput` (tensorrt_llm/executor/result.py, 1.2.1), which has one
+    completion that grows from response to response.
 
     Attributes:
-        result: what `generate_async` returned; None before.
+        result: the return value of `generate_async`; None before that call.
         over: whether the final answer has been sent.
 
     """
@@ -40,26 +40,29 @@ class LlmapiCall:
         self._respond = respond
         self._tokens: list[int] = []
         self._log_probs: list[float] = []
-        self._read = 0  # tokens of the completion
+        self._read = 0  # number of tokens read from the completion
         self._answered = 0
         self._first_answer = True
         self._aborted = False
 
     @property
     def streams(self) -> bool:
-        """Whether responses must come while it runs; each is searched for stop words."""
+        """Whether TensorRT-LLM must stream: the client does, or we search for stop words."""
         return self.request.streaming or not stops_by_itself(self.request)
 
     @property
     def computed_tokens(self) -> int:
-        """Number of tokens that went through the model: uncached ones, and each step's draft."""
+        """Number of tokens that went through the model.
+
+        These are the uncached context, the answer and the rejected draft tokens.
+        """
         usage = self.usage
         wrong = usage.draft_tokens - usage.accepted_tokens
         cached = getattr(self.result, "cached_tokens", 0) or 0
         return len(self.request.input_ids) - cached + self._read + wrong
 
     def take(self, output: Any) -> None:
-        """Process a response and answer. Raises CancelledError if TensorRT-LLM aborted."""
+        """Process a response and answer. Raises CancelledError if TensorRT-LLM aborted the call."""
         completion = output.outputs[0]
         if output.finished and completion.finish_reason in GIVEN_UP:
             raise CancelledError(f"TensorRT-LLM ended the request: {completion.finish_reason}")
@@ -102,9 +105,9 @@ class LlmapiCall:
             self.result.abort()
 
     def _send(self, answer: EngineResponse) -> None:
-        """Deliver an answer, or record that the client has gone.
+        """Send an answer, or record that the client has disconnected.
 
-        Never fails the engine's thread.
+        Never raises, so that the engine's thread keeps running.
         """
         self.over = answer.final
         try:
@@ -114,9 +117,9 @@ class LlmapiCall:
             self.over = True
 
     def _usage(self, completion: Any, behind: int) -> CallUsage:
-        """Return the response's usage; times of tokens are their times of arrival.
+        """Return the response's usage. A token's time is the time when it arrived.
 
-        behind: number of its tokens after the one that ended the answer.
+        behind: number of the response's tokens after the one that ended the answer.
         """
         now = time.time_ns()
         first = self.usage.first_token_time_ns or now
@@ -130,8 +133,8 @@ class LlmapiCall:
             reused_blocks=blocks.num_reused_blocks,
             new_blocks=blocks.num_new_allocated_blocks,
             draft_tokens=drafts.total_draft_tokens,
-            # Those before the token that ended the answer, if one did: TensorRT-LLM may have
-            # counted some after an end that it found itself and did not return.
+            # Exclude accepted tokens after the one that ended the answer. TensorRT-LLM's own count
+            # may include tokens after an end that it found itself; it doesn't return those.
             accepted_tokens=max(
                 0, min(drafts.total_accepted_draft_tokens, self._read - 1) - behind
             ),
@@ -143,7 +146,7 @@ class LlmapiCall:
 
 
 def _log_probs(given: Any, start: int, tokens: list[int]) -> list[float]:
-    """Return the tokens' log-probabilities, from {token id: Logprob} per token.
+    """Return the tokens' log-probabilities. given: one dict {token id: Logprob} per token.
 
     Raises EngineError if one is missing.
     """

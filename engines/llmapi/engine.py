@@ -1,7 +1,7 @@
-"""The llmapi engine: one `tensorrt_llm.LLM`, and a thread whose event loop waits for its answers.
+"""The llmapi engine: one `tensorrt_llm.LLM`, and a thread with an event loop for its answers.
 
-It uses TensorRT-LLM 1.2.1 (tensorrt_llm/llmapi/llm.py). `generate_async` returns a result that is
-iterated over on the event loop that ran when it was made, and can be aborted with `abort()`.
+It uses TensorRT-LLM 1.2.1 (tensorrt_llm/llmapi/llm.py). `generate_async` returns a result that must
+be iterated on the event loop that was running at the call. `abort()` cancels it.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ log = logging.getLogger(__name__)
 class LlmApiEngine:
     """Serves a checkpoint with TensorRT-LLM; see `engines.engine.Engine`.
 
-    `computed_tokens` counts the tokens that went through the model since the start, as far as
-    TensorRT-LLM reports them.
+    `computed_tokens` counts the tokens that went through the model since the start, to the extent
+    that TensorRT-LLM reports them.
     """
 
     def __init__(self, settings: LlmApiSettings, package: Any) -> None:
-        """Start the LLM; `package` is the module `tensorrt_llm`. Raises LoadError."""
+        """Start the LLM. package: the module `tensorrt_llm`. Raises LoadError."""
         self.capabilities = LLMAPI_SPECULATIVE if settings.drafts_itself else LLMAPI
         self.computed_tokens = 0
         self._settings = settings
@@ -55,7 +55,7 @@ class LlmApiEngine:
         arguments = sampling_arguments(request)
         bias = embedding_bias(request, self._settings.vocab_size)
         if bias is not None:
-            import torch  # noqa: PLC0415 (it is there where TensorRT-LLM is)
+            import torch  # noqa: PLC0415 (installed wherever TensorRT-LLM is)
 
             arguments["embedding_bias"] = torch.from_numpy(bias)
         self._later(self._start, LlmapiCall(request, respond), self._sampling_params(**arguments))
@@ -72,7 +72,7 @@ class LlmApiEngine:
         self._llm.shutdown()
 
     def _later(self, work: Callable[..., None], *arguments: Any) -> None:
-        """Run work on the loop's thread, in order: a stop runs after the call that it stops."""
+        """Run `work` on the loop's thread, in order: a stop runs after the call that it stops."""
         if self._closing:
             raise ClosingError
         self._loop.call_soon_threadsafe(work, *arguments)

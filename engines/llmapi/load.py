@@ -1,4 +1,4 @@
-"""Start an llmapi engine in a process of its own."""
+"""Start an llmapi engine in its own process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The settings of an llmapi engine, which arrive as parameters of the model."""
+"""The settings of an llmapi engine, read from the model's parameters."""
 
 from __future__ import annotations
 
@@ -8,25 +8,26 @@ from typing import Any, Literal
 
 from tandem.engines.errors import LoadError
 
-# `decoding_type: AUTO` becomes an n-gram config with at most this many tokens
+# `decoding_type: AUTO` becomes an n-gram config with at most this many draft tokens
 # (tensorrt_llm/_torch/speculative/auto_heuristic.py).
 AUTO_DRAFT_LEN = 5
 
 
 @dataclass(frozen=True)
 class LlmApiSettings:
-    """Settings of one `tensorrt_llm.LLM`. All lengths are tokens.
+    """Settings of one `tensorrt_llm.LLM`. All lengths are in tokens.
 
-    model: path of the checkpoint on this machine, or its name on the Hugging Face Hub.
-    max_seq_len: maximum tokens of a context and its answer together; the LLM gets room for a draft
-        in addition.
-    max_batch_size: sequences in one step (default: TensorRT-LLM's).
-    max_num_tokens: tokens in one step; longer prompts are computed in chunks.
-    kv_cache_tokens: cap of the KV cache, in blocks of `kv_block_tokens`. The cache is smaller if
-        `free_gpu_memory_fraction` of the memory that the weights leave free holds less.
+    model: local path of the checkpoint, or its name on the Hugging Face Hub.
+    max_seq_len: maximum total length of a context and its answer. The LLM also reserves space for a
+        draft.
+    max_batch_size: maximum number of sequences per step (default: TensorRT-LLM's).
+    max_num_tokens: maximum number of tokens per step; longer prompts are computed in chunks.
+    kv_cache_tokens: maximum size of the KV cache, in blocks of `kv_block_tokens` tokens. The cache
+        is smaller if `free_gpu_memory_fraction` of the memory that the weights leave free holds
+        less.
     speculative_config: TensorRT-LLM's own, for example {decoding_type: Eagle3, max_draft_len: 3,
         speculative_model: ...}; None: no speculation.
-    llm_args: more arguments of `LLM()`, for example {moe_expert_parallel_size: 2}.
+    llm_args: additional arguments of `LLM()`, for example {moe_expert_parallel_size: 2}.
     """
 
     model: str
@@ -71,9 +72,9 @@ class LlmApiSettings:
 
     @property
     def longest_draft(self) -> int:
-        """Maximum draft tokens per step.
+        """Maximum number of draft tokens per step.
 
-        MTP's key was `num_nextn_predict_layers` before `max_draft_len`.
+        MTP's key was `num_nextn_predict_layers` before it became `max_draft_len`.
         """
         config = self.speculative_config or {}
         if config.get("decoding_type") == "AUTO":
@@ -90,7 +91,7 @@ class LlmApiSettings:
         return 0
 
 
-# Arguments of `LLM()` and `KvCacheConfig()` that follow from the settings.
+# Arguments of `LLM()` and `KvCacheConfig()` that the settings determine.
 DECIDED_ARGUMENTS = (
     "model",
     "skip_tokenizer_init",

@@ -1,1 +1,1 @@
-"""The embedded engine: a Hugging Face checkpoint, continuous batching, a reusable KV cache."""
+"""The torch engine: a Hugging Face checkpoint with continuous batching and KV cache reuse."""

@@ -1,8 +1,8 @@
 """Attention over packed sequences, plugged into transformers' attention interface.
 
-All sequences' new tokens are in one row, so every linear layer runs once for all of them. Only
-attention separates them. It appends each sequence's new keys and values to its old ones, and its
-queries see exactly these.
+The new tokens of all sequences form one row, so each linear layer runs once for all of them. Only
+attention separates the sequences: it appends a sequence's new keys and values to its cached ones,
+and the sequence's queries see exactly these.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from tandem.engines.torch.contiguous_kv_cache import BranchKV, KVEntry
 
 NAME = "tandem"
 SHAPES_NAME = "tandem_shapes"
-MASK_VALUES = 2**23  # in one mask: 32 MB in single precision
+MASK_VALUES = 2**23  # per mask: 32 MB in single precision
 QKV: TypeAlias = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
-_current = threading.local()  # .segments: what the forward pass of this thread works on
+_current = threading.local()  # .segments: the segments of this thread's forward pass
 
 
 class Attending(Protocol):
-    """New tokens of a forward pass, and what they attend to."""
+    """New tokens in a forward pass, and the tokens that they attend to."""
 
     @property
     def count(self) -> int: ...
@@ -36,12 +36,12 @@ class Attending(Protocol):
     ) -> torch.Tensor:
         """Write the new keys and values, then attend.
 
-        query, key, value [1, heads, count, size] to [1, count, heads, size].
+        Maps query, key and value [1, heads, count, size] to [1, count, heads, size].
         """
 
 
 class Packed(Attending, Protocol):
-    """New tokens of one call in a forward pass, of which the last `rows` need logits."""
+    """New tokens of one call in a forward pass. The last `rows` of them need logits."""
 
     @property
     def rows(self) -> int: ...
@@ -52,13 +52,13 @@ class Packed(Attending, Protocol):
 
     @property
     def adapter(self) -> int:
-        """The LoRA adapter of its call, counted from 1; 0: none."""
+        """The call's LoRA adapter, counted from 1; 0: none."""
 
 
 class Segment:
     """The new tokens of one sequence in a forward pass.
 
-    Tokens `start` to `start + count` of `entry`'s sequence, of which the last `rows` need logits.
+    They are tokens `start` to `start + count` of `entry`'s sequence. The last `rows` need logits.
     """
 
     __slots__ = ("_masks", "count", "entry", "rows", "start")
@@ -95,7 +95,7 @@ class Segment:
         outs = []
         for first, last in self.chunks(groups):
             part = query[:, :, first:last]
-            if groups > 1:  # query heads that share a key head become further rows of it
+            if groups > 1:  # query heads that share a key head become additional rows
                 part = part.reshape(1, kv_heads, groups * (last - first), -1)
             out = F.scaled_dot_product_attention(
                 part,
@@ -108,9 +108,9 @@ class Segment:
         return (outs[0] if len(outs) == 1 else torch.cat(outs, 2)).transpose(1, 2)
 
     def chunks(self, groups: int) -> Iterator[tuple[int, int]]:
-        """Yield parts (first, end) of the new tokens, with masks of at most `MASK_VALUES` values.
+        """Yield ranges (first, end) of the new tokens, with masks of at most `MASK_VALUES` values.
 
-        One mask for a whole chunk of a long prompt would take gigabytes.
+        A single mask for a chunk of a long prompt could take gigabytes.
         """
         size = max(1, MASK_VALUES // (groups * self.end))
         for first in range(0, self.count, size):
@@ -119,10 +119,11 @@ class Segment:
     def mask(
         self, groups: int, part: tuple[int, int], window: int | None, like: torch.Tensor
     ) -> torch.Tensor | None:
-        """Return a part's mask, [groups * its size, its end], to add to scores; None: no mask.
+        """Return the mask to add to the scores of a part, or None if it needs none.
 
-        The rows repeat for the `groups` query heads that share a key head. Relative to the end of a
-        part, all parts see the same, so they share one mask.
+        The shape is [groups * size of the part, end of the part]. The rows repeat for the `groups`
+        query heads that share a key head. Parts of equal size share one mask, because it is aligned
+        to the end of the part.
         """
         size, end = part[1] - part[0], self.start + part[1]
         if size == 1 and (window is None or end <= window):
@@ -140,12 +141,13 @@ class Segment:
 
 
 class BranchSegment:
-    """The next token of each branch after one shared text in a forward pass; all need logits.
+    """The next token of each branch after one shared text in a forward pass. All need logits.
 
-    Each branch sees the beginning of the text and its own tokens, as two parts of one softmax. So
-    the shared keys and values are not copied (FlashInfer calls it cascade inference).
+    Each branch sees a prefix of the text and its own tokens, as two parts of one softmax. So the
+    shared keys and values aren't copied. (FlashInfer calls this cascade inference.)
 
-    entry: the shared text's keys and values. leaves: tokens of it that each branch sees: [n].
+    entry: the shared text's keys and values. leaves: [n], number of its tokens that each branch
+    sees.
     """
 
     def __init__(self, entry: KVEntry, own: BranchKV, leaves: NDArray[np.int64]) -> None:
@@ -178,10 +180,11 @@ class BranchSegment:
         kv_heads = len(keys)
         query = query * (size**-0.5 if scaling is None else scaling)
         query = query.view(kv_heads, -1, count, size)  # [kv heads, groups, n, size]
-        # The shared keys are the same for all branches: one product. [kv heads, groups * n, end]
+        # All branches share these keys, so one product suffices. [kv heads, groups * n, end]
         shared = query.flatten(1, 2) @ keys.transpose(1, 2)
         shared = shared.view(kv_heads, -1, count, end)
-        # Each has its own: a product per branch. [kv heads, n, groups, new + 1], then as above
+        # Each branch has its own keys: one product per branch. [kv heads, n, groups, new + 1],
+        # transposed to the order of `shared`
         own = (query.transpose(1, 2) @ own_keys.transpose(2, 3)).transpose(1, 2)
         scores = torch.cat((shared, own), -1)
         scores.masked_fill_(self._hide(window, scores.device), -torch.inf)
@@ -192,7 +195,7 @@ class BranchSegment:
         return out.reshape(1, heads, count, -1).transpose(1, 2)
 
     def _hide(self, window: int | None, device: torch.device) -> torch.Tensor:
-        """Return a mask of hidden tokens per branch: [n, shared text + own tokens]."""
+        """Return a mask of the tokens hidden from each branch: [n, shared text + own tokens]."""
         if window not in self._hidden:
             own = self.own.length + 1
             leaves = torch.from_numpy(self.leaves).to(device)[:, None]
@@ -208,7 +211,7 @@ class BranchSegment:
 
 
 def wanted_rows(segments: Sequence[Packed]) -> NDArray[np.int64]:
-    """Return the indices in the packed row of the tokens whose logits are requested."""
+    """Return the indices in the packed row of the tokens whose logits are needed."""
     found = []
     at = 0
     for segment in segments:
@@ -231,7 +234,7 @@ def packed_attention(  # noqa: PLR0917 (transformers' interface)
     sliding_window: int | None = None,
     **kwargs: Any,
 ) -> tuple[torch.Tensor, None]:
-    """Adapter for `attend` with the signature that transformers' models call."""
+    """Adapt `attend` to the signature that transformers' models call."""
     for name in ("softcap", "s_aux", "position_bias"):
         if kwargs.get(name) is not None:
             raise NotImplementedError(f"its attention uses '{name}'")
@@ -270,14 +273,14 @@ def record_shapes(
     *_args: Any,
     **_kwargs: Any,
 ) -> tuple[torch.Tensor, None]:
-    """Attend to nothing; record the shapes of a layer's keys and values."""
+    """Skip attention, but record the shapes of a layer's keys and values."""
     _current.shapes[module.layer_idx] = (key.shape[1], key.shape[3], value.shape[3])
     batch, heads, tokens, _size = query.shape
     return query.new_zeros(batch, tokens, heads, value.shape[3]), None
 
 
 def recorded_shapes(run: Callable[[], object]) -> tuple[tuple[int, int, int], ...]:
-    """Return (heads, key size, value size) per layer, from a forward pass, `run`."""
+    """Return (heads, key size, value size) per layer, recorded during the forward pass `run`."""
     _current.shapes = {}
     run()
     shapes = _current.shapes

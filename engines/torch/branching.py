@@ -1,4 +1,4 @@
-"""A running call that drafts after many outcomes of a verification."""
+"""A running call that drafts branches after the possible outcomes of a verification."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from tandem.engines.torch.sequence import TorchSequence
 class BranchingSequence(TorchSequence):
     """Runs the draft tokens once, as in a verification, then all branches in parallel.
 
-    Its entry holds the context and the draft tokens, and is kept for reuse. The branches' keys and
-    values use free blocks, which are released when the call ends.
+    The call's entry holds the context and the draft tokens and is kept for reuse. The branches'
+    keys and values use free blocks, which are released when the call ends.
     """
 
     def __init__(
@@ -44,12 +44,12 @@ class BranchingSequence(TorchSequence):
         self._branches: list[Branch] = []
         self._live: list[Branch] = []
         self._kv: BranchKV | None = None
-        self._unseen = 0  # live branches whose next token the model has not seen
+        self._unseen = 0  # number of live branches whose next token the model hasn't computed
         super().__init__(request, respond, sampler)
 
     @property
     def max_new(self) -> int:
-        """Number of draft tokens, plus one."""
+        """Number of draft tokens plus one."""
         return len(self.request.draft_ids) + 1
 
     @property
@@ -104,7 +104,7 @@ class BranchingSequence(TorchSequence):
         )
 
     def _branch_out(self, scores: Rows) -> None:
-        """Start as many branches as fit, given scores [k + 1, vocab_size]."""
+        """Start as many branches as fit. scores: [k + 1, vocab_size]."""
         wanted = [
             branch
             for accepted in self._outcomes.accepted_lengths
@@ -121,7 +121,7 @@ class BranchingSequence(TorchSequence):
             self._unseen = len(self._live)
 
     def _candidates(self, scores: Rows, accepted: int) -> list[int]:
-        """Return candidates for the token after ``accepted`` drafts; none if all are banned."""
+        """Return candidates for the token after `accepted` drafts; none if all are banned."""
         try:
             row = scores[accepted]
         except RequestError:
@@ -130,7 +130,7 @@ class BranchingSequence(TorchSequence):
         return self._branch_sampler.rank(row, self.prompt_length + accepted, count)
 
     def _extend(self, logits: torch.Tensor) -> None:
-        """Add a token to each live branch, given logits [live, vocab_size]; drop those that end."""
+        """Add a token to each live branch; drop branches that end. logits: [live, vocab_size]."""
         scores, able = self._processed(logits)
         live = [self._live[row] for row in able]
         if live:
@@ -153,9 +153,9 @@ class BranchingSequence(TorchSequence):
         self._go_on()
 
     def _processed(self, logits: torch.Tensor) -> tuple[torch.Tensor, list[int]]:
-        """Return the scores of the branches that can continue, and their rows.
+        """Return the scores of the branches that can continue, and their row indices.
 
-        If every token is banned, a plain call is rejected, but a branch just ends.
+        If every token is banned, a branch ends. (A plain call would be rejected.)
         """
         if not self.sampler.looks_at_text:
             return logits, list(range(len(logits)))
@@ -178,7 +178,7 @@ class BranchingSequence(TorchSequence):
         self._unseen = len(left)
 
     def _leaves(self) -> NDArray[np.int64]:
-        """Return the number of tokens of the text that each live branch attends to: [live]."""
+        """Return the number of text tokens that each live branch attends to: [live]."""
         return np.array([self.prompt_length + branch.accepted for branch in self._live], np.int64)
 
     def _end(self, branch: Branch) -> int:
@@ -190,9 +190,9 @@ class BranchingSequence(TorchSequence):
 
 
 class BranchSampler(TorchSampler):
-    """A call's sampler that also chooses for many branches at once.
+    """A sampler that also chooses tokens for many branches at once.
 
-    Branches of one seed share the noise of a position, which is made once.
+    Branches with the same seed share the noise of a position, so it is computed once.
     """
 
     def __init__(self, request: EngineRequest, vocab_size: int, device: torch.device) -> None:
@@ -202,10 +202,10 @@ class BranchSampler(TorchSampler):
         self._noise_at: dict[tuple[int, int], torch.Tensor] = {}
 
     def rank(self, scores: Row, position: int, count: int) -> list[int]:
-        """Return up to `count` candidates for `position`, the most likely first.
+        """Return up to `count` candidates for `position`, most likely first.
 
-        scores: [vocab_size]. If draft and target share their noise, it is applied first: the
-        target's own token is then among the best.
+        scores: [vocab_size]. If draft and target share their noise, it is applied before ranking,
+        so that the target's own token is among the best.
         """
         if self._greedy:
             weights, least = scores, -torch.inf
@@ -219,7 +219,7 @@ class BranchSampler(TorchSampler):
     def choose_each(
         self, scores: torch.Tensor, accepted: Sequence[int], positions: Sequence[int]
     ) -> list[int]:
-        """Return a token per row of scores [rows, vocab_size], of branches at these positions."""
+        """Return one token per branch. scores: [rows, vocab_size]; positions: one per row."""
         if not self._greedy:
             seeds = self._seeds or [self.seed] * (max(accepted) + 1)
             keys = [(seeds[j], position) for j, position in zip(accepted, positions, strict=True)]

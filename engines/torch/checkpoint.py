@@ -1,4 +1,4 @@
-"""Load a Hugging Face checkpoint for `PackedModel`, if it fits into the device's memory."""
+"""Load a Hugging Face checkpoint for `PackedModel` if it fits into the device's memory."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from tandem.engines.torch.settings import UNPAGED_GROWTH, TorchSettings
 
 GIB = 2**30
 
-Loader: TypeAlias = Callable[[TorchSettings, Path], Any]  # as `load_checkpoint`
+Loader: TypeAlias = Callable[[TorchSettings, Path], Any]  # the signature of `load_checkpoint`
 
 AttentionInterface.register(attention.NAME, attention.packed_attention)
 AttentionInterface.register(attention.SHAPES_NAME, attention.record_shapes)
 
 
 def load_checkpoint(settings: TorchSettings, path: Path) -> Any:
-    """Return transformers' causal LM, with our attention. Raises LoadError."""
+    """Return transformers' causal LM with our attention. Raises LoadError."""
     if not (path / "config.json").is_file():
         raise LoadError(f"checkpoint '{path}' has no config.json")
     device = device_of(settings.device)
@@ -50,7 +50,7 @@ def load_checkpoint(settings: TorchSettings, path: Path) -> Any:
 def device_of(name: str, gpus: int | None = None) -> torch.device:
     """Return the device that a setting names. Raises LoadError.
 
-    gpus: number of GPUs; None: as many as PyTorch sees.
+    gpus: number of GPUs; None: as many as PyTorch finds.
     """
     found = torch.cuda.device_count() if gpus is None else gpus
     if name == "auto":
@@ -74,7 +74,7 @@ def device_of(name: str, gpus: int | None = None) -> torch.device:
 
 
 def dtype_of(name: str, device: torch.device) -> torch.dtype | str:
-    """Return the type that a setting names, or `auto`: the checkpoint's. Raises LoadError."""
+    """Return the dtype that a setting names; `auto`: the checkpoint's. Raises LoadError."""
     if name == "auto":
         return torch.float32 if device.type == "cpu" else "auto"
     known = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -84,7 +84,7 @@ def dtype_of(name: str, device: torch.device) -> torch.dtype | str:
 
 
 def _loaded_dtype(dtype: torch.dtype | str, config: Any) -> torch.dtype:
-    """Return the type that transformers chooses for `auto`."""
+    """Return the dtype that transformers chooses for `auto`."""
     if isinstance(dtype, torch.dtype):
         return dtype
     own = config.dtype
@@ -98,11 +98,12 @@ def require_memory(
     dtype: torch.dtype,
     read: Callable[[torch.device], tuple[int, int]] = torch.cuda.mem_get_info,
 ) -> None:
-    """Raise LoadError if the checkpoint of this config doesn't fit; a CPU has no limit.
+    """Raise LoadError if the checkpoint of this config doesn't fit. A CPU has no limit.
 
-    Counts weights and KV cache. `gpu_memory_fraction` leaves memory for the steps themselves.
+    Counts weights and KV cache. The rest of the GPU's memory, beyond `gpu_memory_fraction`, is for
+    the steps themselves.
 
-    read: returns the free bytes and all bytes of a device.
+    read: returns the free bytes and the total bytes of a device.
     """
     if device.type != "cuda":
         return
@@ -112,9 +113,9 @@ def require_memory(
 
 
 def check_fit(weights: int, cache: int, *, free: int, total: int, fraction: float) -> None:
-    """Raise LoadError if these bytes need more than a fraction of a GPU's memory.
+    """Raise LoadError if weights and cache exceed what is left of a fraction of a GPU's memory.
 
-    free, total: bytes; memory that other processes use counts too.
+    All sizes are in bytes. Memory that other processes use counts against the fraction.
     """
     room = max(0, int(fraction * total) - (total - free))
     if weights + cache > room:

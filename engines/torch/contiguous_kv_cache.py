@@ -1,10 +1,12 @@
-"""Keys and values of past tokens, kept for later calls: the KV cache without pages.
+"""The KV cache without pages: keys and values of past tokens, kept for later calls.
 
 An entry holds one sequence, contiguous in memory, so that attention reads it in place. Memory is
-counted in blocks. A running call owns blocks for all tokens that it may reach, and an idle entry
-owns blocks for the tokens that it holds. Branches of a call borrow free blocks. The loop sends its
-growing context once per round. So the usual call finds an idle entry that holds all but the last
-few of its tokens, and takes it over. `paged.paged_kv_cache` keeps entries in pages instead.
+counted in blocks. A running call owns blocks for the maximum length that it may reach. An idle
+entry owns blocks for the tokens that it holds. Branches of a call borrow free blocks.
+
+The loop sends its growing context once per round. So a typical call finds an idle entry that holds
+all but its last few tokens, and takes it over. `paged.paged_kv_cache` keeps entries in pages
+instead.
 """
 
 from __future__ import annotations
@@ -21,20 +23,20 @@ from numpy.typing import NDArray
 
 Tokens = NDArray[np.int64]
 _NO_TOKENS: Tokens = np.empty(0, np.int64)
-_GLANCE = 64  # tokens that are compared first
-STALE_SECONDS = 30.0  # after these, no call is likely to continue an idle text
+_GLANCE = 64  # number of tokens to compare first
+STALE_SECONDS = 30.0  # after this time, no call is likely to continue an idle text
 
 
 @dataclass(frozen=True)
 class KVShape:
-    """Per layer: key/value heads, size of a key, size of a value."""
+    """Per layer: number of key/value heads, size of a key, size of a value."""
 
     layers: tuple[tuple[int, int, int], ...]
     dtype: torch.dtype
     device: torch.device
 
     def allocate(self, tokens: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
-        """Return a (key, value) pair per layer, each [heads, tokens, size], uninitialized."""
+        """Return an uninitialized (key, value) pair per layer, each [heads, tokens, size]."""
         sizes = [n * h * tokens for h, key, value in self.layers for n in (key, value)]
         memory = self._memory(sum(sizes))
         parts = iter(torch.split(memory, sizes))
@@ -44,9 +46,10 @@ class KVShape:
         ]
 
     def _memory(self, size: int) -> torch.Tensor:
-        """Return [size]; on a CPU in pages of its own, which go back to the system when freed.
+        """Return uninitialized memory [size].
 
-        With entries of ever new sizes, the C allocator would leave gaps and grow without bound.
+        On a CPU, it is mapped separately, so that it returns to the system when freed. The C
+        allocator would leave gaps for entries of ever-changing sizes, and grow without bound.
         """
         if self.device.type != "cpu":
             return torch.empty(size, dtype=self.dtype, device=self.device)
@@ -57,7 +60,7 @@ class KVShape:
 
 @dataclass(eq=False)
 class KVEntry:
-    """One sequence's keys and values, which belong to `tokens[:length]`."""
+    """One sequence's keys and values, for `tokens[:length]`."""
 
     layers: list[tuple[torch.Tensor, torch.Tensor]] = field(default_factory=list)
     capacity: int = 0
@@ -65,10 +68,10 @@ class KVEntry:
     length: int = 0
     blocks: int = 0
     busy: bool = False
-    reused_blocks: int = 0  # of the running call
-    lent_blocks: int = 0  # to its branches
-    idle_since: float = 0.0  # by the monotonic clock
-    adapter: int = 0  # the LoRA adapter that computed it; 0: none
+    reused_blocks: int = 0  # by the running call
+    lent_blocks: int = 0  # to the call's branches
+    idle_since: float = 0.0  # monotonic clock, in seconds
+    adapter: int = 0  # the LoRA adapter that computed the entry; 0: none
 
     def shared_prefix(self, tokens: Tokens) -> int:
         n = min(self.length, len(tokens))
@@ -83,10 +86,10 @@ class KVEntry:
         return n
 
     def may_share(self, tokens: Tokens, count: int) -> bool:
-        """Return whether this entry may hold the first `count` tokens, judging by the last of them.
+        """Return whether the first `count` tokens may match the entry, judging by the last few.
 
-        Texts that differ once rarely agree again, so this excludes nearly all other texts, even
-        with a long common beginning.
+        Texts that diverge rarely agree again later, so this check rejects nearly all other texts,
+        even those with a long common prefix.
         """
         if count > min(self.length, len(tokens)):
             return False
@@ -94,9 +97,9 @@ class KVEntry:
         return np.array_equal(self.tokens[start:count], tokens[start:count])
 
     def resize(self, shape: KVShape, capacity: int, source: KVEntry | None = None) -> None:
-        """Move to new memory, with the first `length` tokens of `source` (default: its own)."""
+        """Move to new memory and copy the first `length` tokens of `source` (default: its own)."""
         old = (source or self).layers
-        self.layers = shape.allocate(capacity)  # or it raises, and nothing has changed
+        self.layers = shape.allocate(capacity)  # if this raises, nothing has changed
         self.capacity = capacity
         for (new_key, new_value), (key, value) in zip(self.layers, old, strict=False):
             new_key[:, : self.length] = key[:, : self.length]
@@ -104,10 +107,10 @@ class KVEntry:
 
 
 class BranchKV:
-    """Keys and values of the branches' own tokens, until their call ends.
+    """Keys and values of the branches' own tokens, until the call ends.
 
     Attributes:
-        length: tokens that each branch has there.
+        length: number of tokens stored per branch.
 
     """
 
@@ -123,10 +126,10 @@ class BranchKV:
 
 
 class KVCache:
-    """All entries of an engine, under one cap. Used by the engine's thread only.
+    """All entries of an engine, within one limit. Only the engine's thread may use it.
 
-    The cap counts tokens. Memory may be up to twice as much (`UNPAGED_GROWTH`), so that entries can
-    grow without moving.
+    The limit counts tokens. Memory use may be up to twice as much (`UNPAGED_GROWTH`), so that
+    entries can grow without moving.
     """
 
     def __init__(
@@ -152,12 +155,12 @@ class KVCache:
     def acquire(
         self, tokens: Tokens, reusable: int, max_length: int, adapter: int = 0
     ) -> KVEntry | None:
-        """Return an entry for a call on `tokens`, or None if there are not enough free blocks.
+        """Return an entry for a call on `tokens`, or None if there aren't enough free blocks.
 
-        tokens: the call's own array; the entry will hold its beginning.
-        reusable: how many of its first tokens may come from other calls.
-        max_length: how many tokens the call may reach.
-        adapter: its LoRA adapter; keys and values of other adapters are not reused.
+        tokens: the call's own array. The entry keeps a reference to it.
+        reusable: number of leading tokens that may come from other calls.
+        max_length: maximum length that the call may reach, in tokens.
+        adapter: the call's LoRA adapter. Keys and values of other adapters aren't reused.
         """
         source, shared = self._longest_prefix(tokens[:reusable], adapter)
         if source is not None and not source.busy and source.length - shared <= self._block:
@@ -173,10 +176,10 @@ class KVCache:
         return None
 
     def lend(self, entry: KVEntry, branches: int, tokens: int) -> int:
-        """Lend a call blocks for branches of ``tokens`` each; return their capacity in tokens.
+        """Lend blocks for branches of `tokens` tokens each. Return the lent capacity in tokens.
 
-        Only free blocks and blocks of stale texts are lent: a text that another call will continue
-        is not evicted for a guess.
+        Only free blocks and blocks of stale texts are lent. Branches are speculative, so they don't
+        evict a text that another call is likely to continue.
         """
         wanted = self.blocks_for(branches * tokens)
         for old in self._stale():
@@ -188,16 +191,19 @@ class KVCache:
 
     def branch_kv(
         self,
-        entry: KVEntry,  # noqa: ARG002 (in pages, branches share the entry's)
+        entry: KVEntry,  # noqa: ARG002 (with pages, branches share the entry's)
         leaves: NDArray[np.int64],
         tokens: int,
     ) -> BranchKV:
-        """Allocate branches of ``tokens`` each, which leave the text after `leaves` tokens."""
+        """Allocate branches of `tokens` tokens each.
+
+        leaves: [branches], number of the entry's tokens that each branch continues.
+        """
         return BranchKV(self.shape, len(leaves), tokens)
 
     @property
     def lent_too_much(self) -> bool:
-        """Whether calls need lent blocks back. A call never waits for branches."""
+        """Whether calls need lent blocks back. A call never waits for branches to end."""
         return self._free_blocks < 0
 
     def release(self, entry: KVEntry) -> None:
@@ -210,7 +216,7 @@ class KVCache:
             return
         self._entries.append(entry)
         if entry.capacity > 2 * entry.blocks * self._block:  # it ended long before its limit
-            with contextlib.suppress(RuntimeError, OSError):  # no memory to move to: it stays large
+            with contextlib.suppress(RuntimeError, OSError):  # out of memory: don't shrink it
                 entry.resize(self.shape, self._capacity(entry.length))
 
     def drop(self, entry: KVEntry) -> None:
@@ -222,9 +228,9 @@ class KVCache:
         return [e for e in self._entries if not e.busy and e.idle_since < before]
 
     def _longest_prefix(self, tokens: Tokens, adapter: int = 0) -> tuple[KVEntry | None, int]:
-        """Return the entry with the longest common beginning, idle if possible, and its length.
+        """Return the entry with the longest common prefix, preferably an idle one, and its length.
 
-        An entry that can't beat the best so far is not compared from the beginning.
+        Entries that can't beat the best one so far aren't compared in full.
         """
         best: KVEntry | None = None
         longest = 0
@@ -255,13 +261,19 @@ class KVCache:
         return entry
 
     def _capacity(self, max_length: int) -> int:
-        """Return the tokens to allocate: 1.5 times as many, so growing sequences seldom move."""
+        """Return the number of tokens to allocate.
+
+        It is 1.5 times `max_length`, so that growing sequences seldom move.
+        """
         return min(
             max(self._max_seq_len, max_length), self.blocks_for(max_length * 3 // 2) * self._block
         )
 
     def _free_up(self, blocks: int, keep: KVEntry | None) -> bool:
-        """Evict idle entries, least recently used first, until `blocks` are free; or none."""
+        """Evict idle entries, least recently used first, until `blocks` are free.
+
+        If that isn't possible, evict none and return False. `keep` is never evicted.
+        """
         missing = blocks - (self.total_blocks - self.used_blocks)
         victims: list[KVEntry] = []
         for entry in self._entries:

@@ -1,4 +1,4 @@
-"""Prompt lookup inside an engine: drafts that it makes for itself during a call."""
+"""Prompt lookup inside an engine, which drafts for itself during a call."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from tandem.lookup.index import NgramIndex
 
 
 class LookupDrafter:
-    """Drafts for one call: tokens that followed the same n-gram earlier in the same text.
+    """Drafts for one call: the tokens that followed the same n-gram earlier in the call's text.
 
-    It sees no other text, so no prompt shows in another call's drafts.
+    It reads no other text, so one call's prompt never shows up in another call's drafts.
     """
 
     def __init__(self, settings: TorchSettings) -> None:
@@ -33,7 +33,7 @@ class LookupDrafter:
 
     def knows_beginning_of(self, context: Ids) -> bool:
         known, given = np.frombuffer(self._row, np.int32), context[: len(self._row)]
-        # Texts that differ usually differ at their end, so that is compared first.
+        # Most different texts differ at the end, so the end is compared first.
         return np.array_equal(known[-64:], given[-64:]) and np.array_equal(known, given)
 
     def begin(self, request: EngineRequest) -> None:
@@ -45,7 +45,7 @@ class LookupDrafter:
         self._index.extend(tokens)
 
     def propose(self, max_tokens: int) -> list[int]:
-        """Return up to `max_tokens` draft tokens, none after an end of sequence."""
+        """Return up to `max_tokens` draft tokens, none of them after an end id."""
         limit = min(self._longest, max_tokens)
         match = self._index.lookup(limit) if limit > 0 else None
         tokens = match.tokens if match else []
@@ -53,10 +53,10 @@ class LookupDrafter:
 
 
 class Drafters:
-    """A drafter per call. A call that continues an ended call's text gets that call's drafter.
+    """One drafter per call. A call that continues an ended call's text reuses its drafter.
 
     So only the new tokens of a loop's growing context are read. Drafters of ended calls are kept
-    while their tokens fit the KV cache's cap; the least recently used one is dropped first.
+    until their tokens exceed `kv_cache_tokens`; the least recently used one is dropped first.
     Thread-safe.
     """
 

@@ -1,4 +1,4 @@
-"""The torch engine: one thread that owns the model and serves many calls at once."""
+"""The torch engine: one thread that owns the model and serves many calls concurrently."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ log = logging.getLogger(__name__)
 class TorchEngine:
     """Serves a Hugging Face checkpoint; see `engines.engine.Engine`.
 
-    With `prompt_lookup_num_tokens` in its settings, every call is speculative: the engine drafts
-    from the call's own text and verifies until the answer is complete.
+    If `prompt_lookup_num_tokens` is set, every call is speculative: the engine drafts from the
+    call's own text and verifies the drafts until the answer is complete.
     """
 
     def __init__(
         self, settings: TorchSettings, folder: Path, load: Loader = load_checkpoint
     ) -> None:
-        """Load the checkpoint, check and warm it up. Raises LoadError.
+        """Load the checkpoint, check it and warm it up. Raises LoadError.
 
         load: makes the model, in the engine's process and on its device.
         """
@@ -109,15 +109,15 @@ class TorchEngine:
         return BranchingSequence(request, respond, sampler, self._cache, most // 2)
 
     def _run(self, folder: Path, load: Loader, ready: Future[None]) -> None:
-        """Load, then serve until closed.
+        """Load the model, then serve until closed.
 
-        One thread does everything. A second computing thread would have its own OpenMP threads, and
-        if there are more threads than cores, OpenMP lets them sleep between operations.
+        One thread does everything. A second computing thread would have its own OpenMP threads.
+        With more threads than cores, OpenMP puts threads to sleep between operations.
         """
         with torch.inference_mode():
             try:
                 self._load(folder, load)
-            except Exception as error:  # noqa: BLE001 (raised in the waiting thread)
+            except Exception as error:  # noqa: BLE001 (reraised in the waiting thread)
                 ready.set_exception(error)
                 return
             ready.set_result(None)
@@ -137,10 +137,10 @@ class TorchEngine:
         self._model = PackedModel(settings, folder, load)
         self._cache = self._model.cache
         self._scheduler = Scheduler(self._cache, settings.max_batch_tokens)
-        trim_heap()  # loading has freed about a model's size
+        trim_heap()  # loading has freed about as much memory as the model needs
 
     def _take_news(self) -> bool:
-        """Wait for work, and accept new calls and stops. Return whether to continue."""
+        """Wait for work, then take new calls and stops. Return False if the engine is closing."""
         with self._wake:
             while not (self._arrived or self._stops or self._closing or len(self._scheduler)):
                 self._wake.wait()
@@ -183,7 +183,7 @@ class TorchEngine:
             self._advance(sequence, count, part)
 
     def _admit(self) -> None:
-        """Admit calls. A call without memory fails alone."""
+        """Admit waiting calls. If memory runs out for one call, only that call fails."""
         while True:
             try:
                 return self._scheduler.admit()
@@ -205,7 +205,7 @@ class TorchEngine:
             self._end(sequence, f"sampling failed: {first_line(error)}")
 
     def _finish(self, sequence: TorchSequence) -> None:
-        """End a stopped call."""
+        """Answer and end a stopped call."""
         try:
             self._release(sequence)
             sequence.answer(final=True)
@@ -214,7 +214,7 @@ class TorchEngine:
             self._end(sequence, f"the engine failed to end the call: {first_line(error)}")
 
     def _release(self, sequence: TorchSequence) -> None:
-        """Keep an ended call's KV cache entry and drafter for calls that continue its text."""
+        """Keep an ended call's KV cache entry and drafter, for calls that continue its text."""
         self._scheduler.remove(sequence, keep=True)
         if self._drafters and sequence.drafter:
             self._drafters.keep(sequence.drafter)

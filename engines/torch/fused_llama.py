@@ -1,8 +1,9 @@
-"""The Llama family's forward pass, without transformers' overhead per layer.
+"""The Llama family's forward pass without transformers' overhead per layer.
 
-For a small model on a CPU, half of a token's time is Python and tiny operations. This is the same
-arithmetic, but the query, key and value matrices are joined, as are gate and up, and positions are
-looked up once. `PackedModel` compares it with transformers' own before using it.
+For a small model on a CPU, half of the time per token is spent in Python and in tiny operations.
+This is the same arithmetic, but the query, key and value matrices are joined, as are gate and up,
+and rotary angles are computed once. `PackedModel` compares the result with transformers' before
+using it.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from tandem.engines.torch.linear import linear
 from tandem.engines.torch.lora import with_adapters
 
 FAMILY = {"llama", "mistral", "qwen2"}
-_STATIC_ROPE = {"default", "linear", "llama3", "yarn"}  # angles depend on the position alone
+_STATIC_ROPE = {"default", "linear", "llama3", "yarn"}  # the angles depend only on the position
 
 
 class _Layer:
@@ -29,7 +30,7 @@ class _Layer:
         self.attention_norm = _own(layer.input_layernorm)
         self.qkv = _join(attention.q_proj, attention.k_proj, attention.v_proj)
         self.output = _join(attention.o_proj)
-        # Qwen2 has a window per layer, Mistral one for all, Llama none.
+        # Qwen2 has a window per layer, Mistral one for all layers, Llama none.
         owner = attention.config if attention.config.model_type == "mistral" else attention
         self.window: int | None = getattr(owner, "sliding_window", None)
         self.mlp_norm = _own(layer.post_attention_layernorm)
@@ -41,7 +42,7 @@ class FusedLlama:
     """Runs a Llama, Mistral or Qwen2 checkpoint: in float32 on a CPU, or over a paged KV cache."""
 
     def __init__(self, model: Any, max_seq_len: int) -> None:
-        """Take the weights from a transformers model."""
+        """Move the weights out of a transformers model."""
         config = model.config
         decoder = model.model
         self.num_heads: int = config.num_attention_heads
@@ -55,7 +56,7 @@ class FusedLlama:
         self._layers = []
         for i in range(len(decoder.layers)):
             self._layers.append(_Layer(decoder.layers[i]))
-            decoder.layers[i] = torch.nn.Identity()  # frees its weights
+            decoder.layers[i] = torch.nn.Identity()  # free its weights
         self.windows = {layer.window for layer in self._layers}
         decoder.embed_tokens = model.lm_head = torch.nn.Identity()
 
@@ -66,7 +67,10 @@ class FusedLlama:
         rows: torch.Tensor | None,
         segments: Sequence[Attending],
     ) -> torch.Tensor:
-        """Return logits [rows, vocab_size] for ids and positions [tokens]. rows None: all rows."""
+        """Return logits [rows, vocab_size] for ids and positions [tokens].
+
+        rows: indices of the tokens whose logits are needed; None: all tokens.
+        """
         hidden = F.embedding(ids, self._embedding)
         angles = self._angles[positions]  # [tokens, 2, 1, size]
         for i, layer in enumerate(self._layers):
@@ -89,7 +93,7 @@ class FusedLlama:
         angles: torch.Tensor,
         segments: Sequence[Attending],
     ) -> torch.Tensor:
-        """Return hidden [tokens, width] plus the attention output."""
+        """Return hidden states [tokens, width] plus the output of the attention."""
         normed = F.rms_norm(hidden, layer.attention_norm.shape, layer.attention_norm, self._eps)
         mixed = layer.qkv(normed).view(len(hidden), -1, self._size)
         turned = self.num_heads + self._kv_heads
@@ -115,27 +119,27 @@ def supports(model: Any) -> bool:
 
 
 def _angles(decoder: Any, positions: int) -> torch.Tensor:
-    """Cosine and sine [positions, 2, 1, size] as transformers computes them."""
+    """Return cosine and sine [positions, 2, 1, size] as transformers computes them."""
     like = decoder.embed_tokens.weight
     cos, sin = decoder.rotary_emb(like, torch.arange(positions, device=like.device)[None])
     return torch.stack((cos[0], sin[0]), 1)[:, :, None]
 
 
 def _rotate(heads: torch.Tensor, angles: torch.Tensor) -> torch.Tensor:
-    """Rotary position embedding (arXiv:2104.09864) of heads [tokens, heads, size]."""
+    """Apply rotary position embedding (arXiv:2104.09864) to heads [tokens, heads, size]."""
     first, second = heads.chunk(2, -1)
     turned = torch.cat((-second, first), -1)
     return torch.addcmul(heads * angles[:, 0], turned, angles[:, 1])
 
 
 def _own(layer: Any) -> torch.Tensor:
-    """Copy a layer's weight, which may be a view of the whole checkpoint file."""
+    """Copy a layer's weight, because it may be a view of the whole checkpoint file."""
     weight: torch.Tensor = layer.weight.detach().clone()
     return weight
 
 
 def _join(*layers: Any) -> Any:
-    """Join layers into one linear layer with concatenated outputs."""
+    """Join layers into one linear layer that concatenates their outputs."""
     weight = torch.cat([layer.weight for layer in layers])
     biases = [layer.bias for layer in layers]
     joined = linear(weight, None if biases[0] is None else torch.cat(biases))

@@ -1,8 +1,8 @@
-"""Linear layers for few tokens at a time on a CPU.
+"""Linear layers for a few tokens at a time on a CPU.
 
-Decoding and verifying multiply every weight matrix by 1 to 10 rows. PyTorch's default (MKL) packs
-the whole matrix for each product, so five rows take 1.5 times as long as one. oneDNN packs it once,
-so five rows take as long as one.
+Decoding and verification multiply each weight matrix by 1 to 10 rows. PyTorch's default (MKL) packs
+the whole matrix for each product, so five rows take 1.5 times as long as one. oneDNN packs the
+matrix once, so five rows take as long as one.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ import torch.nn.functional as F  # noqa: N812 (the field's name for it)
 from torch import nn
 from transformers.pytorch_utils import Conv1D
 
-# A matrix with fewer weights stays in the CPU's cache, so packing gains nothing.
+# A matrix with fewer weights stays in the CPU's cache, so packing wouldn't help.
 MIN_WEIGHTS = 1 << 17
 
 
 class PackedLinear(nn.Module):
-    """A linear layer whose weight oneDNN has packed; for float32 on a CPU."""
+    """A linear layer whose weight is packed by oneDNN. Only for float32 on a CPU."""
 
     def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
         super().__init__()
@@ -41,15 +41,15 @@ class PackedLinear(nn.Module):
 def padded(rows: int) -> int:
     """Round a number of rows up by at most a quarter: 1 to 8, 10, 12, 14, 16, 20, 24, 28, 32, 40...
 
-    oneDNN compiles a kernel for every number of rows it meets, at half a millisecond and half a
-    megabyte each, and keeps a thousand of them.
+    oneDNN compiles a kernel for each number of rows, which takes half a millisecond and half a
+    megabyte, and keeps up to a thousand of them.
     """
     step = 1 << max(0, (rows - 1).bit_length() - 3)
     return -(-rows // step) * step
 
 
 def linear(weight: torch.Tensor, bias: torch.Tensor | None) -> Callable[..., torch.Tensor]:
-    """Return the map of rows [..., in] to [..., out], packed if that is faster."""
+    """Return a linear layer that maps [..., in] to [..., out], packed if that is faster."""
     on_cpu = weight.device.type == "cpu" and weight.dtype == torch.float32
     if on_cpu and can_pack() and weight.numel() >= MIN_WEIGHTS:
         return PackedLinear(weight, bias).forward
@@ -69,6 +69,6 @@ def pack_linears(model: nn.Module) -> None:
             child: Any = layer
             if type(child) not in {nn.Linear, Conv1D} or child.weight.numel() < MIN_WEIGHTS:
                 continue
-            # GPT-2's Conv1D keeps [in, out].
+            # GPT-2's Conv1D stores its weight as [in, out].
             turned = child.weight.t().contiguous() if isinstance(child, Conv1D) else child.weight
             setattr(module, name, PackedLinear(turned, child.bias))

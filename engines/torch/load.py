@@ -1,4 +1,4 @@
-"""Start a torch engine in a process of its own."""
+"""Start a torch engine in its own process."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ def load(
 ) -> TorchEngine:
     """Load the checkpoint and start the engine. Raises LoadError or ParameterError.
 
-    load_model: default: transformers.
+    load_model: function that loads the model (default: `load_checkpoint`, which uses transformers).
 
-    PyTorch is imported here, after its OpenMP threads are set not to spin for longer than the gaps
+    This imports PyTorch only after limiting how long OpenMP threads spin: no longer than the gaps
     within a forward pass. Otherwise an idle engine would take cores from a busy one.
     """
     os.environ.setdefault("GOMP_SPINCOUNT", "20000")

@@ -1,4 +1,4 @@
-"""Log-probabilities of tokens, and of the most likely alternatives."""
+"""Log-probabilities of tokens and of their most likely alternatives."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import torch
 
 from tandem.engines.request import Floats, LikeliestTokens
 
-_ROWS_AT_ONCE = 64  # of a prompt's logits: each row is a vocabulary of float32
+_ROWS_AT_ONCE = 64  # rows of a prompt's logits; each has the width of the vocabulary
 
 
 class LogProbRecorder:
-    """Collects the log-probabilities of tokens, and of the k most likely ones at each position.
+    """Collects log-probabilities of tokens and of the k most likely tokens at each position.
 
-    They are the model's own: the log-softmax of its logits, before any processing.
+    They are the log-softmax of the model's logits, before any processing.
     """
 
     def __init__(self, num_top: int) -> None:
@@ -26,7 +26,7 @@ class LogProbRecorder:
         self.total = 0.0
 
     def add(self, logits: torch.Tensor, tokens: Sequence[int]) -> None:
-        """Add tokens [n], chosen from logits [n, vocab_size]."""
+        """Add tokens [n] that were chosen from logits [n, vocab_size]."""
         for start in range(0, len(tokens), _ROWS_AT_ONCE):
             chosen = tokens[start : start + _ROWS_AT_ONCE]
             rows = logits[start : start + len(chosen)].float().log_softmax(-1)
@@ -37,11 +37,11 @@ class LogProbRecorder:
                 self._top_ids.append(ids.int().cpu())
 
     def note(self, values: Sequence[float]) -> None:
-        """Add tokens with known log-probabilities, without alternatives."""
+        """Add tokens with known log-probabilities and no alternatives."""
         self._values += values
 
     def skip(self, count: int) -> None:
-        """Add tokens without predecessors. Their rows are zeros."""
+        """Add `count` tokens without predecessors. Their rows are zeros."""
         self._values += [0.0] * count
         if self._num_top:
             self._top_values.append(torch.zeros(count, self._num_top))

@@ -1,4 +1,4 @@
-"""LoRA adapters (arXiv:2106.09685) in the files of Hugging Face's peft, chosen per sequence.
+"""LoRA adapters (arXiv:2106.09685) in the format of Hugging Face's peft, selected per sequence.
 
 A forward pass computes the base model for all tokens. Each adapted layer then adds B(A(x)) for the
 tokens of the sequences that use an adapter, so one batch may mix adapters.
@@ -26,14 +26,14 @@ Map = Callable[..., torch.Tensor]
 
 
 class LowRank(NamedTuple):
-    """The two matrices of an adapted layer; `up` includes the adapter's scale."""
+    """The two matrices of an adapted layer. `up` includes the adapter's scale."""
 
     down: torch.Tensor  # A [rank, in]
     up: torch.Tensor  # B [out, rank]
 
 
 class Adapters:
-    """All adapters of an engine, numbered from 1, and which tokens of this pass use them."""
+    """All adapters of an engine, numbered from 1, and the tokens of this pass that use them."""
 
     def __init__(self, model: nn.Module, folders: Sequence[Path]) -> None:
         """Wrap the model's adapted layers. Raises LoadError."""
@@ -48,7 +48,10 @@ class Adapters:
                 layer.adapters[number] = weights
 
     def use(self, counts: Sequence[tuple[int, int]]) -> None:
-        """Say which adapter (0: none) the next pass's tokens use: (adapter, number of tokens)."""
+        """Set the adapters of the next pass's tokens.
+
+        counts: (adapter, number of tokens) pairs; adapter 0: none.
+        """
         self._spans, start = [], 0
         for adapter, count in counts:
             if adapter:
@@ -56,7 +59,7 @@ class Adapters:
             start += count
 
     def add(self, out: torch.Tensor, rows: torch.Tensor, adapters: Mapping[int, LowRank]) -> None:
-        """Add the adapters' parts to a layer's output [..., tokens, out], in place."""
+        """Add the adapters' contribution to a layer's output [..., tokens, out], in place."""
         for adapter, start, end in self._spans:
             if adapter in adapters:
                 down, up = adapters[adapter]
@@ -87,7 +90,7 @@ class LoraLinear(nn.Module):
 
 
 def with_adapters(base: Map, layers: Sequence[Any]) -> Map:
-    """Return `base`, the layers joined into one with concatenated outputs, with their adapters."""
+    """Add the adapters of `layers` to `base`, which joins these layers by concatenating outputs."""
     owner = next((layer.owner for layer in layers if isinstance(layer, LoraLinear)), None)
     if owner is None:
         return base
@@ -109,7 +112,7 @@ def with_adapters(base: Map, layers: Sequence[Any]) -> Map:
 
 
 def _part(layer: Any, number: int) -> LowRank:
-    """Return a layer's part of an adapter; rank 0 if it has none."""
+    """Return one layer's matrices of an adapter, of rank 0 if the adapter lacks the layer."""
     if isinstance(layer, LoraLinear) and number in layer.adapters:
         return layer.adapters[number]
     outputs, inputs = layer.weight.shape
@@ -117,7 +120,7 @@ def _part(layer: Any, number: int) -> LowRank:
 
 
 def _read(folder: Path, model: nn.Module) -> dict[str, LowRank]:
-    """Return an adapter's matrices by the name of the model's layer. Raises LoadError."""
+    """Return an adapter's matrices, keyed by the name of the model's layer. Raises LoadError."""
     try:
         config = json.loads((folder / CONFIG_FILE).read_text())
         tensors = load_file(folder / WEIGHTS_FILE)
@@ -152,7 +155,7 @@ def _read(folder: Path, model: nn.Module) -> dict[str, LowRank]:
 
 
 def _layer(model: nn.Module, name: str) -> Any:
-    """Return the linear layer of that name inside the model's blocks, or None."""
+    """Return the linear layer with this name inside the model's blocks, or None."""
     try:
         layer = model.get_submodule(name)
     except AttributeError:
@@ -163,7 +166,7 @@ def _layer(model: nn.Module, name: str) -> Any:
 
 
 def _scale(config: Mapping[str, Any], name: str, rank: int) -> float:
-    """Return alpha / rank as peft computes it (peft/tuners/lora/layer.py)."""
+    """Return the scale alpha / rank as peft computes it (peft/tuners/lora/layer.py)."""
     alpha = config.get("lora_alpha", 8)
     for pattern, value in (config.get("alpha_pattern") or {}).items():
         if re.fullmatch(rf"(.*\.)?({pattern})", name):

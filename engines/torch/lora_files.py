@@ -1,4 +1,4 @@
-"""The files of a LoRA adapter, as Hugging Face's peft writes them. Without PyTorch."""
+"""The files of a LoRA adapter, as Hugging Face's peft writes them. Doesn't need PyTorch."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tandem.engines.errors import LoadError
 
 CONFIG_FILE = "adapter_config.json"
 WEIGHTS_FILE = "adapter_model.safetensors"
-# Options of peft that change more than the product of A and B, and their values without effect.
+# Options of peft that change more than the product of A and B, and the values that turn them off.
 UNSUPPORTED = {
     "use_dora": (None, False),
     "bias": (None, "none"),
@@ -22,8 +22,13 @@ UNSUPPORTED = {
 
 
 def check_config(config: Mapping[str, Any], folder: Path) -> None:
+<<<<<<< HEAD
     """Raise LoadError for an adapter that is more than low-rank matrices."""
     if not isinstance(config, Mapping) or config.get("peft_type") != "LORA":
+=======
+    """Raise LoadError if the adapter consists of more than low-rank matrices."""
+    if config.get("peft_type") != "LORA":
+>>>>>>> docb
         raise LoadError(f"LoRA adapter '{folder}': peft_type must be LORA in {CONFIG_FILE}")
     for name, without_effect in UNSUPPORTED.items():
         if config.get(name) not in without_effect:

@@ -30,10 +30,10 @@ _ATTENTION_KINDS = {"full_attention", "sliding_attention"}
 
 
 class PackedModel:
-    """The checkpoint, ready to run.
+    """A loaded checkpoint.
 
     Attributes:
-        vocab_size: width of its logits.
+        vocab_size: width of the model's logits.
         kv_shape: shape of one token's keys and values.
         cache: keys and values of past tokens.
 
@@ -42,7 +42,7 @@ class PackedModel:
     def __init__(
         self, settings: TorchSettings, folder: Path, load: Loader = load_checkpoint
     ) -> None:
-        """Load and check the checkpoint, found from `folder`. Raises LoadError."""
+        """Load and check the checkpoint. Raises LoadError. folder: the model's version folder."""
         path = folder / settings.checkpoint
         self._model = load(settings, path)
         self._settings = settings
@@ -74,7 +74,7 @@ class PackedModel:
 
     @property
     def chooses(self) -> bool:
-        """Whether it chooses tokens on the device."""
+        """Whether the model chooses tokens on the device."""
         return self._paged is not None
 
     def step(
@@ -83,7 +83,7 @@ class PackedModel:
         segments: Sequence[Packed],
         choices: Sequence[TokenChoice | None] = (),
     ) -> StepLogits:
-        """Run the segments' tokens, ids [all tokens]; return the logits of all requested rows.
+        """Run the segments' tokens, ids [all tokens]. Return the logits of all requested rows.
 
         choices: one per segment, if the model `chooses`.
         """
@@ -93,7 +93,7 @@ class PackedModel:
 
     @torch.inference_mode()
     def forward(self, ids: NDArray[np.int64], segments: Sequence[Packed]) -> torch.Tensor:
-        """Run the segments' tokens, ids [all tokens]; return logits [all rows, vocab_size]."""
+        """Run the segments' tokens, ids [all tokens]. Return logits [all rows, vocab_size]."""
         positions = np.concatenate([segment.positions for segment in segments])
         wanted = attention.wanted_rows(segments)
         rows = self._tensor(wanted) if len(wanted) < len(ids) else None
@@ -109,13 +109,13 @@ class PackedModel:
         rows: torch.Tensor | None,
         segments: Sequence[Packed],
     ) -> torch.Tensor:
-        """Run transformers' model: logits [rows, vocab_size]; rows None: of all tokens."""
+        """Run transformers' model. Return logits [rows, vocab_size]; rows None: of all tokens."""
         attention.use(segments)
         selected = {} if rows is None or not self._selects_rows else {"logits_to_keep": rows}
         output = self._model(
             input_ids=ids[None], position_ids=positions[None], use_cache=False, **selected
         )
-        attention.use(())  # or what they refer to would stay until the next pass
+        attention.use(())  # releases the segments, which would otherwise live until the next pass
         logits: torch.Tensor = output.logits[0]
         return logits if rows is None or self._selects_rows else logits[rows]
 
@@ -130,7 +130,7 @@ class PackedModel:
         return logits
 
     def _kv_shape(self) -> KVShape:
-        """Return the shape of one token's keys and values; reject unsupported attention."""
+        """Return the shape of one token's keys and values, or raise for unsupported attention."""
         config = self._model.config.get_text_config()
         kinds = set(getattr(config, "layer_types", None) or ()) - _ATTENTION_KINDS
         if kinds:
@@ -143,7 +143,10 @@ class PackedModel:
         return KVShape(layers, self._model.dtype, self.device)
 
     def _check(self) -> int:
-        """Speed the model up and compare its logits with transformers'; return their width."""
+        """Install the fast paths and compare their logits with transformers'.
+
+        Returns the width of the logits.
+        """
         ids = np.arange(_CHECK_TOKENS) % self._model.config.get_text_config().vocab_size
         plain = self._plain_logits(ids, "eager")
         self._speed_up(int(plain.shape[-1]))
@@ -154,7 +157,7 @@ class PackedModel:
         return int(plain.shape[-1])
 
     def _speed_up(self, vocab_size: int) -> None:
-        """Replace slow parts: of small models on a CPU, and of all models over a paged cache."""
+        """Replace slow parts of small models on a CPU, and of all models over a paged cache."""
         max_seq_len = self._settings.max_seq_len
         if isinstance(self.cache, PagedKVCache):
             if not supports(self._model):
@@ -188,7 +191,7 @@ class PackedModel:
         return torch.cat(parts)
 
     def _new_entry(self, ids: NDArray[np.int64]) -> KVEntry:
-        """Return an entry with room for these tokens: in no cache, or in the paged one."""
+        """Return an entry for these tokens, standalone or in the paged cache."""
         if not self._paged:
             entry = KVEntry()
             entry.resize(self.kv_shape, len(ids))

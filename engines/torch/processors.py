@@ -1,4 +1,4 @@
-"""Processes logits as a request asks, with transformers' own processors where they exist."""
+"""Process logits as a request asks, using transformers' own processors if possible."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from transformers.generation.logits_process import (
 
 from tandem.sampling.params import SamplingNumbers
 
-_LEAST_DIVISOR = torch.finfo(torch.float32).tiny  # some devices round smaller ones to 0
+_LEAST_DIVISOR = torch.finfo(torch.float32).tiny  # some devices round smaller numbers to 0
 
 
 def penalizes(sampling: SamplingNumbers) -> bool:
-    """Whether `penalize` changes anything."""
+    """Whether `penalize` would change anything."""
     return sampling.repetition_penalty != 1 or bool(
         sampling.presence_penalty or sampling.frequency_penalty
     )
@@ -26,10 +26,10 @@ def penalizes(sampling: SamplingNumbers) -> bool:
 def penalize(
     scores: torch.Tensor, history: torch.Tensor, sampling: SamplingNumbers
 ) -> torch.Tensor:
-    """Lower scores [1, vocab_size] of the tokens of a history [1, n], context and output alike."""
+    """Penalize the tokens of `history` [1, n] (context and output) in scores [1, vocab_size]."""
     if sampling.repetition_penalty != 1:
         scores = RepetitionPenaltyLogitsProcessor(sampling.repetition_penalty)(history, scores)
-    if sampling.presence_penalty or sampling.frequency_penalty:  # as OpenAI defines them
+    if sampling.presence_penalty or sampling.frequency_penalty:  # as defined by OpenAI
         counts = torch.bincount(history[0], minlength=scores.shape[-1]).to(scores.dtype)
         scores = scores - sampling.frequency_penalty * counts
         scores = scores - sampling.presence_penalty * (counts > 0)
@@ -37,20 +37,20 @@ def penalize(
 
 
 def warp(scores: torch.Tensor, sampling: SamplingNumbers) -> torch.Tensor:
-    """Return scores [rows, n] of the distribution that tokens are drawn from; -inf: never drawn.
+    """Return the scores [rows, n] of the distribution to draw from; -inf: never drawn.
 
-    The order is transformers', and `sampling.warping` does the same on arrays.
+    The steps follow transformers' order. `sampling.warping` does the same with numpy arrays.
     """
     if sampling.temperature != 1:
-        # Counted from the best score, so that none grows without bounds: transformers' own gives
-        # inf - inf at low temperatures, which is not a number.
+        # Subtract the best score first, so that no score overflows. transformers' own warper
+        # computes inf - inf, which is NaN, at low temperatures.
         temperature = max(sampling.temperature, _LEAST_DIVISOR)
         scores = (scores - scores.amax(-1, keepdim=True)) / temperature
     if 0 < sampling.top_k < scores.shape[-1]:
         scores = TopKLogitsWarper(sampling.top_k)(None, scores)
     if sampling.top_p < 1:
         scores = TopPLogitsWarper(sampling.top_p)(None, scores)
-    if sampling.min_p > 0:  # transformers' own would sort for it
+    if sampling.min_p > 0:  # transformers' own warper would sort
         least = scores.amax(-1, keepdim=True) + math.log(sampling.min_p)
         scores = scores.masked_fill(scores < least, -torch.inf)
     return scores

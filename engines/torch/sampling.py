@@ -1,4 +1,4 @@
-"""Chooses the tokens of one call from logits."""
+"""Choose the tokens of one call from logits."""
 
 from __future__ import annotations
 
@@ -25,16 +25,17 @@ from tandem.engines.torch.verification import (
 )
 from tandem.sampling.params import SamplingNumbers
 
-# Upper bounds of 8 ids by their octet of a mask: [256, 8]. Much faster than a conditional fill.
+# Upper bounds for the scores of 8 ids, indexed by their byte of a mask: [256, 8]. Much faster than
+# a conditional fill.
 _CEILINGS = torch.tensor(
     [[torch.inf if octet >> bit & 1 else -torch.inf for bit in range(8)] for octet in range(256)]
 )
 
 
 class TorchSampler:
-    """Chooses a call's tokens: bias, penalties, bans, masks, then argmax or warped sampling.
+    """Chooses a call's tokens: bias, penalties, bans and masks, then argmax or warped sampling.
 
-    Rows are consecutive positions: row i of a call sees the tokens before position `first + i`.
+    Rows are consecutive positions: row i sees the tokens before position `first + i`.
     """
 
     def __init__(self, request: EngineRequest, vocab_size: int, device: torch.device) -> None:
@@ -48,7 +49,7 @@ class TorchSampler:
         bias = sampling.embedding_bias
         self._bias = None if bias is None else torch.from_numpy(bias).to(device)
         self._greedy = sampling.greedy
-        # Shapes the distribution that tokens are drawn from; None: greedy.
+        # Parameters that shape the sampling distribution; None: greedy.
         self.warping: SamplingNumbers | None = None if self._greedy else sampling.numbers
         self.seed = secrets.randbits(64) if sampling.seed is None else sampling.seed
         self._draft_logits = request.draft_logits
@@ -66,24 +67,24 @@ class TorchSampler:
     def process(self, logits: torch.Tensor, tokens: NDArray[np.int64], first: int) -> Rows:
         """Return logits [rows, vocab_size] after bias, penalties, bans and masks.
 
-        tokens: the text; row i sees tokens[: first + i]. Reading a row raises RequestError if it
-        bans every token.
+        tokens: the text; row i sees tokens[: first + i]. Reading a row raises RequestError if every
+        token of the row is banned.
         """
         if not self.looks_at_text:
             return logits
         return LazyRows(len(logits), lambda i: self._processed(logits[i], tokens[: first + i]))
 
     def choose(self, scores: Rows, first: int) -> list[int]:
-        """Return a token per row of scores [rows, vocab_size], the first at position `first`."""
+        """Return a token per row of scores [rows, vocab_size]. first: position of row 0's token."""
         if self._greedy and isinstance(scores, torch.Tensor):
             tokens: list[int] = scores.argmax(-1).tolist()
             return tokens
         return [self._token(scores[i], first + i) for i in range(len(scores))]
 
     def draw_each(self, logits: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
-        """Return a token [rows] of each row of logits [rows, vocab_size], by noise of keys [rows].
+        """Return a token per row of logits [rows, vocab_size], drawn with the noise keys [rows].
 
-        Equals `choose` if no processor looks at the text. Copies nothing to the host.
+        Equals `choose` if no processor depends on the text. Copies nothing to the host.
         """
         return (self._warped(logits) / exponentials_of(keys, self.vocab_size)).argmax(-1)
 
@@ -105,11 +106,11 @@ class TorchSampler:
         )
 
     def verify_by_logits(self, logits: torch.Tensor, sent: SentDrafts) -> torch.Tensor:
-        """Run `verify` on the device: return the emitted tokens, padded with -1: [drafts + 1]."""
+        """Run `verify` on the device. Return the emitted tokens [drafts + 1], padded with -1."""
         return verify_at_once(self._warped(logits), sent)
 
     def verify(self, scores: Rows, drafts: Sequence[int], first: int) -> list[int]:
-        """Return the tokens that a verification emits; scores: [len(drafts) + 1, vocab_size]."""
+        """Return the tokens that a verification emits. scores: [len(drafts) + 1, vocab_size]."""
         if self._greedy and isinstance(scores, torch.Tensor):
             return verify_ids(drafts, self.choose(scores, first))
         if self._greedy or self._draft_logits is None:
@@ -143,7 +144,7 @@ class TorchSampler:
         return (scores if self.warping is None else warp(scores, self.warping)).softmax(-1)
 
     def _processed(self, row: Row, history: NDArray[np.int64]) -> Row:
-        """Return the processed logits [vocab_size] of the token after `history`."""
+        """Return the processed logits [vocab_size] for the token after `history`."""
         scores = row[None] if self._bias is None else row[None] + self._bias
         if self._penalizes:
             ids = torch.from_numpy(history).to(self._device)[None]
@@ -153,7 +154,7 @@ class TorchSampler:
             scores = scores.index_fill(-1, banned.long(), -torch.inf)
         if self._masks:
             ceilings = self._ceilings(len(history))
-            scores = torch.minimum(scores, ceilings, out=ceilings)  # without new memory
+            scores = torch.minimum(scores, ceilings, out=ceilings)  # reuse the memory
         if not bool(scores.amax() > -torch.inf):
             masks = "token_masks, " if self._masks else ""
             raise RequestError(
@@ -162,17 +163,18 @@ class TorchSampler:
         return scores[0]
 
     def _ceilings(self, position: int) -> torch.Tensor:
-        """Return upper bounds of scores [1, vocab_size]: -inf for ids that the mask disallows."""
+        """Return upper bounds for scores [1, vocab_size]: -inf for ids that the mask disallows."""
         octets = torch.from_numpy(self._masks.octets(position)).to(self._device)
         rows = _CEILINGS.to(self._device).index_select(0, octets.int())
         return rows.view(1, -1)[:, : self.vocab_size]
 
 
 def _at_width(q: torch.Tensor, vocab_size: int) -> torch.Tensor:
-    """Fit a draft's probabilities to the target's vocabulary, which is padded differently.
+    """Fit a draft's probabilities to the target's vocabulary, which has different padding.
 
-    They are warped as the draft warped them, padding included. Both vocabularies have the tokens
-    that it drew. The probability of its extra padding is shared among the others.
+    The probabilities were warped with the draft's padding, as in the draft engine. Both
+    vocabularies contain the drawn tokens. The probability of additional padding is spread over the
+    other tokens.
     """
     missing = vocab_size - q.shape[-1]
     if missing >= 0:

@@ -1,4 +1,4 @@
-"""Chooses the tokens that the next forward pass computes."""
+"""Choose the tokens that the next forward pass computes."""
 
 from __future__ import annotations
 
@@ -10,18 +10,22 @@ from tandem.engines.torch.sequence import TorchSequence
 
 
 class Scheduler:
-    """Admits waiting calls in order of arrival and shares each step's tokens among running ones.
+    """Admits waiting calls in order of arrival, and shares each step's tokens among running calls.
 
-    A call is admitted when the KV cache has enough blocks for all of its tokens; later calls wait
-    for it. A step serves the call that has waited longest, then all calls that are one step from an
-    answer (decoding, verifying), then chunks of longer prompts, up to `max_batch_tokens` tokens.
+    A call is admitted when the KV cache has enough blocks for all of its tokens. Until then, later
+    calls also wait. A step serves, up to `max_batch_tokens` tokens:
+
+    - first the call that has waited longest
+    - then all calls that are one step from an answer (decoding, verifying)
+    - then chunks of longer prompts
+
     Served calls move to the end of the queue.
     """
 
     def __init__(self, cache: KVCache, max_batch_tokens: int) -> None:
         self._cache = cache
         self._max_batch_tokens = max_batch_tokens
-        self.waiting: deque[TorchSequence] = deque()  # the next to be admitted first
+        self.waiting: deque[TorchSequence] = deque()  # in order of admission
         self.running: list[TorchSequence] = []
 
     def __len__(self) -> int:
@@ -62,7 +66,7 @@ class Scheduler:
         others = sorted(self.running[1:], key=lambda s: s.pending > s.tail)
         for sequence in [*self.running[:1], *others]:
             count = sequence.pending
-            if count > budget:  # a chunk that doesn't split the tail
+            if count > budget:  # the call gets a chunk that doesn't split its tail
                 count = min(budget, count - sequence.tail)
             if count:
                 chosen.append((sequence, count))
@@ -73,7 +77,7 @@ class Scheduler:
         return chosen
 
     def remove(self, sequence: TorchSequence, *, keep: bool) -> None:
-        """Remove a call. keep: whether to keep its keys and values for reuse. May be repeated."""
+        """Remove a call. May be repeated. keep: whether to keep its keys and values for reuse."""
         if sequence.over:
             return
         sequence.over = True

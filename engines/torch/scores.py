@@ -1,4 +1,4 @@
-"""Rows of logits that a call's tokens are chosen from, computed when they are read."""
+"""Rows of logits, computed on demand, that a call's tokens are chosen from."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ class Rows(Protocol):
 
 
 class StepLogits(NamedTuple):
-    """What a forward pass computed: logits [rows, vocab_size], on the model's device.
+    """Result of a forward pass: logits [rows, vocab_size], on the model's device.
 
-    tokens: [rows], chosen on the device; -1 after a draft token that was rejected by its logits.
-        None: not chosen yet.
-    log_probs: [rows], log-softmax of the logits at the tokens; None: unknown.
+    tokens: [rows], chosen on the device; -1 after a draft token that was rejected by its logits;
+    None: not chosen yet.
+    log_probs: [rows], log-softmax of the logits at the tokens; None: not computed.
     """
 
     logits: torch.Tensor
@@ -47,9 +47,9 @@ class StepLogits(NamedTuple):
 
 
 class LazyRows(Sequence[Row]):
-    """Rows that are made once, when they are read.
+    """Rows that are computed once, on first access.
 
-    A verification ends at its first mismatch and reads no row after it.
+    A verification ends at its first mismatch and reads no rows after it.
     """
 
     def __init__(self, length: int, make: Callable[[int], Row]) -> None:
@@ -67,7 +67,7 @@ class LazyRows(Sequence[Row]):
 
 
 def first_rows(rows: Rows, count: int) -> torch.Tensor:
-    """Return the first rows as one tensor [count, vocab_size]; count is at least 1."""
+    """Return the first `count` rows as one tensor [count, vocab_size]. count: at least 1."""
     if isinstance(rows, torch.Tensor):
         return rows[:count]
     return torch.stack([rows[i] for i in range(count)])

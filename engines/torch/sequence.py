@@ -1,4 +1,4 @@
-"""One call while it runs."""
+"""State of one running call."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ log = logging.getLogger(__name__)
 
 
 class TorchSequence:
-    """A call's tokens, its place in the KV cache and its answers so far.
+    """A call's tokens, its place in the KV cache and the state of its answers.
 
     Attributes:
-        tokens: context, generated tokens, then drafts, with room for all that the call may reach.
-        length: number of tokens, drafts included.
+        tokens: context, generated tokens, then drafts, allocated for the call's maximum length.
+        length: number of tokens, including drafts.
         drafts: the tokens to verify next, from the caller or the drafter.
         entry: keys and values of the first `entry.length` tokens; None while the call waits.
         drafter: proposes the drafts of the next step; None: the engine doesn't draft.
         abandoned: whether an answer could not be delivered.
-        over: whether it has ended.
-        stopped: whether its caller has stopped the call.
+        over: whether the call has ended.
+        stopped: whether the caller has stopped the call.
 
     """
 
@@ -69,7 +69,7 @@ class TorchSequence:
         self._answered = 0
         self._first_answer = True
         self._computed = 0
-        self._sureness = 1.0  # product of the probabilities of what was generated
+        self._sureness = 1.0  # product of the probabilities of the generated tokens
         self._drafted = 0
         self._accepted = 0
         self._first_scheduled_ns = 0
@@ -79,19 +79,19 @@ class TorchSequence:
 
     @property
     def max_new(self) -> int:
-        """Maximum number of tokens after the context, unverified drafts included."""
+        """Maximum number of tokens after the context, including unverified drafts."""
         return max(self.request.max_new_tokens, len(self.request.draft_ids) + 1)
 
     @property
     def max_length(self) -> int:
-        """Maximum number of keys and values that the call needs; the last token needs none."""
+        """Maximum number of the call's tokens in the KV cache, which excludes the last token."""
         return self.prompt_length + self.max_new - 1
 
     @property
     def reusable(self) -> int:
         """Number of leading tokens that may come from the cache.
 
-        The last token's logits are needed.
+        The last token must be computed, because its logits are needed.
         """
         return 0 if self.wants_all_rows else self.prompt_length - 1
 
@@ -105,12 +105,12 @@ class TorchSequence:
 
     @property
     def pending(self) -> int:
-        """Tokens that the model hasn't computed yet."""
+        """Number of tokens that the model hasn't computed yet."""
         return self.length - self.computed
 
     @property
     def tail(self) -> int:
-        """The last tokens that the model must compute in one pass."""
+        """Number of last tokens that the model must compute in one pass."""
         return len(self.drafts) + 1
 
     @property
@@ -127,7 +127,7 @@ class TorchSequence:
         return self.tokens[self.computed : self.computed + count]
 
     def segment(self, count: int) -> Packed:
-        """Return the call's part of the next forward pass: its next ``count`` tokens."""
+        """Return the call's part of the next forward pass: its next `count` tokens."""
         assert self.entry is not None
         rows = self.tail if count == self.pending else 0
         return Segment(self.entry, count, count if self.wants_all_rows else rows)
@@ -152,14 +152,15 @@ class TorchSequence:
             self._prompt_log_probs.add(logits[: len(following)], following)
 
     def advance(self, step: StepLogits) -> bool:
-        """Choose tokens from `tail` rows of logits, and answer. Return whether the call is over.
+        """Choose tokens from the step's logits and send an answer. Return whether the call is over.
 
-        Raises RequestError (or what a processor raises) without having answered.
+        step: logits of the last `tail` rows. If this raises RequestError (or an error of a
+        processor), no answer has been sent.
         """
         first = self.length - len(self.drafts)  # position of the first new token
         scores = self.sampler.process(step.logits, self.tokens, first)
         if self.sampler.looks_at_text:
-            step = StepLogits(step.logits)  # the device chose without processors
+            step = StepLogits(step.logits)  # the device didn't apply the processors
         tokens, ended = self._choose(scores, first, step.tokens)
         self._keep(tokens, step, scores, first)
         over = ended or len(self._generated) >= self.request.max_new_tokens
@@ -200,7 +201,7 @@ class TorchSequence:
         self._send(EngineResponse(error=message, code=code, usage=self._usage()))
 
     def _send(self, answer: EngineResponse) -> None:
-        """Deliver an answer, or note that it couldn't be delivered."""
+        """Deliver an answer, or record that it couldn't be delivered."""
         try:
             self._respond(answer)
         except Exception:
@@ -208,7 +209,7 @@ class TorchSequence:
             self.abandoned = True
 
     def _choose(self, scores: Rows, first: int, chosen: list[int] | None) -> tuple[list[int], bool]:
-        """Return the accepted drafts with the model's own token, and whether the answer ends.
+        """Return the accepted drafts and the model's own token, and whether the answer ends.
 
         chosen: the tokens that the device has chosen.
         """
@@ -231,7 +232,7 @@ class TorchSequence:
             return
         self.drafter.note(new)
         left = self.request.max_new_tokens - len(self._generated)
-        self.drafts = self.drafter.propose(left - 1)  # the model adds one of its own
+        self.drafts = self.drafter.propose(left - 1)  # the model adds one token of its own
         self.tokens[self.length : self.length + len(self.drafts)] = self.drafts
         self.length += len(self.drafts)
 
@@ -284,7 +285,7 @@ class TorchSequence:
 
 
 def _taken(parts: list[torch.Tensor]) -> Floats | None:
-    """Join and clear the parts [n, vocab_size]; return None without parts."""
+    """Join and clear the parts [n, vocab_size]. Return None if there are none."""
     if not parts:
         return None
     array: Floats = torch.cat(parts).float().cpu().numpy()

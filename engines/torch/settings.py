@@ -1,4 +1,4 @@
-"""The settings of a torch engine, which arrive as parameters of the model."""
+"""The settings of a torch engine, read from the model's parameters."""
 
 from __future__ import annotations
 
@@ -7,33 +7,34 @@ from typing import Literal
 
 from tandem.engines.errors import LoadError
 
-# Memory of a cache without pages, as a multiple of its tokens': entries have room to grow. A CPU
-# provides only the memory that is written to.
+# Memory of a cache without pages, as a multiple of its tokens' size, because entries have room to
+# grow. A CPU uses physical memory only for pages that are written.
 UNPAGED_GROWTH = 2
 
 
 @dataclass(frozen=True)
 class TorchSettings:
-    """Settings of one torch engine. All lengths are tokens.
+    """Settings of one torch engine. All lengths are in tokens.
 
     checkpoint: folder of the Hugging Face checkpoint, relative to the model's version folder.
     device: `cpu`, `cuda` (or `cuda:1`), or `auto`: CUDA if there is a GPU.
-    dtype: `float32`, `bfloat16`, `float16`, or `auto`: float32 on a CPU, the checkpoint's own on
-        CUDA.
-    threads: of PyTorch; 0 is PyTorch's default.
-    max_seq_len: most tokens of a context and its answer together.
-    max_draft_len: the longest draft it verifies; 0: none.
-    prompt_lookup_num_tokens: the longest draft that it makes itself, from the text of the call; 0:
-        it makes none. Otherwise callers send no drafts. How it looks up: see `NgramIndex`.
-    kv_cache_tokens: cap of the KV cache, kept in blocks of `kv_block_tokens`.
-    max_batch_tokens: tokens in one forward pass; longer prompts are computed in chunks.
-    paged_kv_cache: keep the KV cache in pages of `kv_block_tokens`, with one attention call for all
-        sequences of a step, and on CUDA graphs of the small steps; for the Llama family.
-    gpu_memory_fraction: part of a GPU's memory that all processes together may use after weights
-        and KV cache are loaded; a model that doesn't fit is rejected before it is loaded.
-    draft_vocab_size: width of the draft's logits, if the same vocabulary is padded differently.
-    lora_adapters: folders of LoRA adapters, relative to the model's version folder; calls choose
-        one by its place, counted from 1 (`lora_task_id`).
+    dtype: `float32`, `bfloat16`, `float16`, or `auto`: float32 on a CPU, the checkpoint's own dtype
+        on CUDA.
+    threads: number of PyTorch threads; 0: PyTorch's default.
+    max_seq_len: maximum total length of a context and its answer.
+    max_draft_len: maximum number of draft tokens that the engine verifies; 0: none.
+    prompt_lookup_num_tokens: maximum number of draft tokens that the engine itself makes from the
+        call's text; 0: none. Otherwise callers send no drafts. `NgramIndex` describes the lookup.
+    kv_cache_tokens: maximum size of the KV cache, in blocks of `kv_block_tokens` tokens.
+    max_batch_tokens: maximum number of tokens per forward pass; longer prompts are computed in
+        chunks.
+    paged_kv_cache: keep the KV cache in pages of `kv_block_tokens` tokens. One attention call then
+        serves all sequences of a step, and CUDA graphs run small steps. Only for the Llama family.
+    gpu_memory_fraction: fraction of a GPU's memory that all processes together may use after
+        weights and KV cache are loaded. A model that doesn't fit is rejected before it is loaded.
+    draft_vocab_size: width of the draft's logits, if the same vocabulary has different padding.
+    lora_adapters: folders of LoRA adapters, relative to the model's version folder. A call selects
+        one by its index, counted from 1 (`lora_task_id`).
     """
 
     checkpoint: str

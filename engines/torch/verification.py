@@ -1,7 +1,7 @@
-"""Verification: decides which draft tokens the target keeps, and adds one token.
+"""Verification: decide which draft tokens the target keeps, and add one token.
 
-Both rules leave the target's distribution untouched: Leviathan et al. 2023 (arXiv:2211.17192),
-Chen et al. 2023 (arXiv:2302.01318). The number of accepted tokens is `len(emitted) - 1`.
+Both rules preserve the target's distribution: Leviathan et al. 2023 (arXiv:2211.17192), Chen et al.
+2023 (arXiv:2302.01318). The number of accepted tokens is `len(emitted) - 1`.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from tandem.sampling.acceptance import accepts
 
 
 def verify_ids(drafts: Sequence[int], chosen: Iterable[int]) -> list[int]:
-    """ID mode: `chosen` [k + 1] is the target's own token at each position.
+    """ID mode: accept drafts while they equal `chosen` [k + 1], the target's own tokens.
 
-    The first one that differs from the draft is the correction. It is already a sample of the
-    target, and drawing again would bias it away from the draft. Later tokens are not read.
+    The first chosen token that differs from the draft is the correction. It is already a sample
+    from the target. Drawing again would bias it away from the draft. Later tokens are not read.
     """
     own_tokens = iter(chosen)
     for i, (draft, own) in enumerate(zip(drafts, own_tokens, strict=False)):
@@ -42,11 +42,11 @@ def verify_probabilities(
 ) -> list[int]:
     """Logits mode: accept with min(1, p/q), correct from norm(max(0, p - q)), bonus from p.
 
-    p: [k + 1, vocab_size], the target's warped probabilities; q: [k, vocab_size], the draft's. Rows
-    after the first rejected token are not read.
+    p: [k + 1, vocab_size], the target's warped probabilities. q: [k, vocab_size], the draft's. Rows
+        after the first rejected token are not read.
     position: absolute position of the first draft token.
-    threshold: replaces the random number: accept if p/q reaches it, as TensorRT-LLM does
-        (externalDraftTokensKernels.cu). That is lossy: it changes the distribution of the text.
+    threshold: replaces the random number: accept if p/q reaches it, as in TensorRT-LLM
+        (externalDraftTokensKernels.cu). This is lossy: it changes the distribution of the text.
     """
     for i, token in enumerate(drafts):
         u = uniform(seed, position + i, Purpose.ACCEPT) if threshold is None else threshold
@@ -58,9 +58,10 @@ def verify_probabilities(
 class SentDrafts(NamedTuple):
     """The inputs of a verification, on the device.
 
-    drafts: [k]. q: [k, vocab_size], the probabilities that they were drawn from. u: [k] in float64,
-    random in [0, 1), or constant. keys: [k + 1], of the noise for a correction at each draft token,
-    and for the bonus.
+    drafts: [k], the draft tokens.
+    q: [k, vocab_size], the probabilities that the drafts were drawn from.
+    u: [k] in float64, random in [0, 1) or constant.
+    keys: [k + 1], noise keys for a correction at each draft token and for the bonus token.
     """
 
     drafts: torch.Tensor
@@ -70,7 +71,7 @@ class SentDrafts(NamedTuple):
 
 
 def verify_at_once(p: torch.Tensor, sent: SentDrafts) -> torch.Tensor:
-    """Do what `verify_probabilities` does on the device: tokens [k + 1], padded with -1.
+    """Run `verify_probabilities` on the device. Return the tokens [k + 1], padded with -1.
 
     p: [k + 1, vocab_size].
     """
@@ -78,7 +79,7 @@ def verify_at_once(p: torch.Tensor, sent: SentDrafts) -> torch.Tensor:
     place = torch.arange(len(p), device=p.device)
     p_of, q_of = (part[place[:-1], drafts].double() for part in (p[:-1], q))
     accepted = accepts(p_of, q_of, u).long().cumprod(0).sum()[None]
-    # After the last draft token nothing was proposed: the residual is p itself.
+    # Nothing was proposed after the last draft token, so the residual there is p itself.
     proposed = F.pad(q, (0, 0, 0, 1)).index_select(0, accepted)
     source = residual(p.index_select(0, accepted), proposed)
     noise = exponentials_of(keys.index_select(0, accepted), p.shape[-1])
@@ -88,15 +89,15 @@ def verify_at_once(p: torch.Tensor, sent: SentDrafts) -> torch.Tensor:
 
 
 def residual(p: torch.Tensor, q: torch.Tensor) -> torch.Tensor:
-    """Return max(0, p - q), from which a correction is drawn; p if rounding leaves nothing."""
+    """Return max(0, p - q), which a correction is drawn from, or p if rounding leaves nothing."""
     left = (p - q).clamp_(min=0)
     return torch.where(left.sum() > 0, left, p)
 
 
 def draw(weights: Row, seed: int, position: int, purpose: Purpose) -> int:
-    """Sample an index of `weights` [vocab_size], unnormalised, with the noise of that key.
+    """Sample an index from unnormalized weights [vocab_size], with the noise of this key.
 
-    If most weights are 0, noise is made for the others only.
+    If most weights are 0, noise is computed only for the others.
     """
     if 2 * int(weights.count_nonzero()) > len(weights):
         noise = torch.from_numpy(exponentials(seed, position, purpose, len(weights)))

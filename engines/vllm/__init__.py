@@ -1,1 +1,1 @@
-"""The vLLM engine, in its own process: verifies the loop's drafts, drafts, or does both itself."""
+"""The vLLM engine, in its own process. It verifies the loop's drafts, drafts, or does both."""

@@ -1,8 +1,8 @@
-"""The process that runs vLLM: ``python -m tandem.engines.vllm DESCRIPTOR``.
+"""The process that runs vLLM: `python -m tandem.engines.vllm DESCRIPTOR`.
 
-It reads `VllmSettings`, then `Submit` and `Stop` from a socket, runs vLLM's steps one after the
-other, and writes the results of each. It ends when the other end of the socket closes, or with an
-error that it sends first.
+It reads `VllmSettings`, then `Submit` and `Stop` messages from a socket. It runs vLLM's steps one
+after another and writes the results of each. It ends when the other end closes the socket, or after
+an error, which it sends first.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ log = logging.getLogger("tandem.engines.vllm")
 
 
 def serve(connection: Connection) -> None:
-    """Serve calls until the engine closes the connection. Raises EngineError, in one line."""
+    """Serve calls until the engine closes the connection. Raises EngineError with one line."""
     settings: VllmSettings = connection.recv()
     try:
         from tandem.engines.vllm.messages import Ready  # noqa: PLC0415
@@ -56,7 +56,7 @@ def main() -> None:
         status = 1
         with contextlib.suppress(OSError):
             connection.send(error)
-    # vLLM's threads and finalizers must not keep the process alive.
+    # Exit without waiting for vLLM's threads and finalizers, which could keep the process alive.
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(status)

@@ -1,4 +1,4 @@
-"""Turns our settings and requests into vLLM's arguments. Pure.
+"""Convert our settings and requests to vLLM's arguments. Pure.
 
 Names are from vLLM 0.27.1: `EngineArgs` in vllm/engine/arg_utils.py and `SamplingParams` in
 vllm/sampling_params.py.
@@ -20,12 +20,12 @@ def engine_arguments(settings: VllmSettings) -> dict[str, Any]:
     """Return the arguments of `EngineArgs()`."""
     arguments: dict[str, Any] = {
         "model": settings.model,
-        "skip_tokenizer_init": True,  # ids in, ids out
+        "skip_tokenizer_init": True,  # token ids in, token ids out
         "max_model_len": settings.max_seq_len,
         "max_num_seqs": settings.max_batch_size,
         "max_num_batched_tokens": settings.max_batch_tokens,
         "block_size": settings.kv_block_tokens,
-        # vLLM keeps one block for itself.
+        # vLLM reserves one block for itself.
         "num_gpu_blocks_override": settings.kv_cache_tokens // settings.kv_block_tokens + 1,
         "tensor_parallel_size": settings.tensor_parallel_size,
         "dtype": settings.dtype,
@@ -34,7 +34,7 @@ def engine_arguments(settings: VllmSettings) -> dict[str, Any]:
         "trust_remote_code": settings.trust_remote_code,
         "enable_prefix_caching": True,
         "enable_chunked_prefill": True,
-        "async_scheduling": False,  # it would start a step before the draft is known
+        "async_scheduling": False,  # otherwise a step would start before its draft is known
         "scheduler_cls": f"{PLUG_IN}.DraftScheduler",
         "max_logprobs": MAX_TOP_LOG_PROBS,
         "disable_log_stats": True,
@@ -52,16 +52,19 @@ def engine_arguments(settings: VllmSettings) -> dict[str, Any]:
 
 
 def environment(settings: VllmSettings) -> dict[str, str]:
-    """Return the environment variables of vLLM's process, unless the deployment has set them."""
+    """Return the environment variables for vLLM's process.
+
+    Values that the deployment sets take precedence.
+    """
     variables = {
         "VLLM_NO_USAGE_STATS": "1",
         "VLLM_LOGGING_LEVEL": "WARNING",
-        # Pinned threads wait for each other when the cores have other work.
+        # Pinned threads wait for each other if the cores have other work.
         "VLLM_CPU_OMP_THREADS_BIND": "nobind",
-        "VLLM_CPU_KVCACHE_SPACE": "1",  # GiB that vLLM checks; kv_cache_tokens is what it allocates
+        "VLLM_CPU_KVCACHE_SPACE": "1",  # GiB that vLLM checks; it allocates kv_cache_tokens
     }
     if settings.enforce_eager:
-        variables["TORCHDYNAMO_DISABLE"] = "1"  # else the sampler still compiles on its first use
+        variables["TORCHDYNAMO_DISABLE"] = "1"  # otherwise the sampler still compiles on first use
     if settings.device_ids:
         variables["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, settings.device_ids))
     if settings.threads:
@@ -70,12 +73,12 @@ def environment(settings: VllmSettings) -> dict[str, str]:
 
 
 def sampling_arguments(request: EngineRequest) -> dict[str, Any]:
-    """Return the arguments of `SamplingParams()`, except for what the plug-in does."""
+    """Return the arguments of `SamplingParams()`, without those that the plug-in handles."""
     sampling = request.sampling
     arguments: dict[str, Any] = {
         "max_tokens": request.max_new_tokens,
         "detokenize": False,
-        "ignore_eos": True,  # the request says what ends it
+        "ignore_eos": True,  # the request defines what ends it
         "temperature": 0.0 if sampling.greedy else sampling.temperature,
         "repetition_penalty": sampling.repetition_penalty,
     }
@@ -92,7 +95,7 @@ def sampling_arguments(request: EngineRequest) -> dict[str, Any]:
 
 
 def watched(request: EngineRequest) -> bool:
-    """Whether each step's tokens must be looked at: vLLM can't end this call at the right place."""
+    """Whether we must check each step's tokens, because vLLM can't end the call correctly."""
     return (
         request.streaming
         or request.draft_stop_probability is not None
@@ -102,7 +105,7 @@ def watched(request: EngineRequest) -> bool:
 
 
 def refuse_unsupported(request: EngineRequest) -> None:
-    """Raise UnsupportedError, naming the input, for what vLLM would reject or count differently.
+    """Raise UnsupportedError, which names the input, if vLLM can't apply an input as requested.
 
     vLLM's presence and frequency penalties count the tokens of one call, and a call is one round.
     """

@@ -1,7 +1,7 @@
 """The part of the vLLM engine that runs in Triton's process.
 
-vLLM needs numpy 2, and Triton's Python backend of 2.51 needs numpy 1. So vLLM always runs in a
-process of its own, with its own Python. The engine starts `__main__` and communicates over a socket
+vLLM needs numpy 2, and the Python backend of Triton 2.51 needs numpy 1. So vLLM always runs in a
+separate process, with its own Python. The engine starts `__main__` and communicates over a socket
 pair.
 """
 
@@ -26,7 +26,7 @@ from tandem.engines.vllm.arguments import environment, refuse_unsupported
 from tandem.engines.vllm.messages import Ready, Stepped, Stop, Submit
 from tandem.engines.vllm.settings import VllmSettings
 
-PACKAGES = Path(__file__).parents[3]  # the folder that holds `tandem`
+PACKAGES = Path(__file__).parents[3]  # the folder that contains `tandem`
 SECONDS_TO_END = 10.0
 log = logging.getLogger(__name__)
 
@@ -35,14 +35,14 @@ class VllmEngine:
     """Serves a checkpoint with vLLM; see `engines.engine.Engine`.
 
     Attributes:
-        steps: vLLM's forward passes since the start.
+        steps: number of vLLM's forward passes since the start.
 
     """
 
     def __init__(self, settings: VllmSettings, on_death: Callable[[], None] = lambda: None) -> None:
         """Start vLLM and wait until it has loaded the checkpoint. Raises LoadError.
 
-        on_death: called after the calls have failed because vLLM's process has ended by itself.
+        on_death: called when vLLM's process has ended unexpectedly and all calls have failed.
         """
         self.capabilities = VLLM_SPECULATIVE if settings.drafts_itself else VLLM
         self.computed_tokens = 0
@@ -51,7 +51,7 @@ class VllmEngine:
         self._on_death = on_death
         self._calls: dict[int, tuple[EngineRequest, Respond]] = {}
         self._keys = itertools.count()
-        self._lock = threading.Lock()  # of the calls, and of what is sent
+        self._lock = threading.Lock()  # protects the calls and the sending side of the connection
         self._ended: EndedError | ClosingError | None = None
         self._connection, self._process = _start(settings)
         self._thread = threading.Thread(target=self._read, name="vllm-engine", daemon=True)
@@ -87,11 +87,11 @@ class VllmEngine:
         self._connection.close()
 
     def _send(self, message: Submit | Stop | None) -> None:
-        with contextlib.suppress(OSError):  # vLLM's process has ended; `_read` answers the call
+        with contextlib.suppress(OSError):  # vLLM's process has ended; `_read` fails the call
             self._connection.send(message)
 
     def _read(self) -> None:
-        """Deliver answers until vLLM's process ends; then fail the calls that are left."""
+        """Deliver answers until vLLM's process ends, then fail the remaining calls."""
         failure: EngineError | None = None
         with contextlib.suppress(EOFError, OSError):
             while failure is None:
@@ -128,13 +128,13 @@ class VllmEngine:
 
 
 def _start(settings: VllmSettings) -> tuple[Connection, subprocess.Popen[bytes]]:
-    """Start vLLM's process; return once it is ready. Raises LoadError."""
+    """Start vLLM's process and wait until it is ready. Raises LoadError."""
     ours, theirs = Pipe()
     variables = {**environment(settings), **os.environ}
     variables |= {
         "PYTHONPATH": str(PACKAGES),
-        "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # this process is its own already
-        "VLLM_USE_V2_MODEL_RUNNER": "0",  # it takes no drafts from a scheduler
+        "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # this is a separate process already
+        "VLLM_USE_V2_MODEL_RUNNER": "0",  # V2 takes no drafts from a scheduler
     }
     try:
         process = subprocess.Popen(

@@ -1,4 +1,4 @@
-"""Checks that this vLLM has the functions that the plug-in overrides. Pure."""
+"""Check that this vLLM has the functions that the plug-in overrides. Pure."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from tandem.engines.errors import LoadError
 
 TESTED = ("0.27.1",)
-# The parameters of each function that the plug-in overrides or replaces, after `self`.
+# The parameters, after `self`, of each function that the plug-in overrides or replaces.
 HOOKS = {
     "Scheduler.get_grammar_bitmask": ("scheduler_output",),
     "Scheduler._update_after_schedule": ("scheduler_output",),
@@ -19,7 +19,7 @@ HOOKS = {
 
 
 def check_hooks(version: str, found: Mapping[str, Callable[..., Any] | None]) -> None:
-    """Raise LoadError, in one line, if a hook is missing or has other parameters than expected."""
+    """Raise a one-line LoadError if a hook is missing or its parameters differ from HOOKS."""
     for name, expected in HOOKS.items():
         hook = found.get(name)
         parameters = () if hook is None else tuple(inspect.signature(hook).parameters)[1:]

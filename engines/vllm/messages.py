@@ -1,7 +1,7 @@
 """Messages between the engine and vLLM's process, pickled by `multiprocessing.connection`.
 
-The engine sends its `VllmSettings`, then a `Submit` or `Stop` for each call, and None at the end.
-The process sends `Ready`, then `Stepped`, or an `EngineError` before it ends.
+The engine sends its `VllmSettings`, then a `Submit` or `Stop` per call, and None at the end. The
+process sends `Ready`, then `Stepped` after each step, or an `EngineError` before it ends.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from tandem.engines.request import EngineRequest, EngineResponse
 
 
 class Submit(NamedTuple):
-    """A call to start; key: its number."""
+    """Start a call. key: its number."""
 
     key: int
     request: EngineRequest
 
 
 class Stop(NamedTuple):
-    """The call to end."""
+    """End a call."""
 
     key: int
 
@@ -31,7 +31,7 @@ class Ready(NamedTuple):
 
 
 class Stepped(NamedTuple):
-    """Answers, keyed by call number. steps: vLLM's forward passes since the start."""
+    """Answers, keyed by call number. steps: number of vLLM's forward passes since the start."""
 
     steps: int
     answers: list[tuple[int, EngineResponse]]

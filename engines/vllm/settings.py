@@ -1,4 +1,4 @@
-"""Settings of a vLLM engine, which arrive as parameters of its model."""
+"""The settings of a vLLM engine, read from the model's parameters."""
 
 from __future__ import annotations
 
@@ -11,17 +11,20 @@ from tandem.engines.errors import LoadError
 
 @dataclass(frozen=True)
 class VllmSettings:
-    """Settings of one vLLM process. All lengths are tokens.
+    """Settings of one vLLM process. All lengths are in tokens.
 
-    model: path of the checkpoint on the serving machine, or its name on the Hugging Face Hub.
-    max_seq_len: context and answer together. max_draft_len: the longest draft that it verifies; 0
-    for a draft engine. draft_vocab_size: another width that draft logits may have.
-    kv_cache_tokens: size of the KV cache. max_batch_size: sequences per step. max_batch_tokens:
-    tokens per step; longer prompts are computed in chunks. speculative_config: vLLM's own, with
-    which the engine drafts by itself and verifies no others. arguments: more of vLLM's engine
-    arguments, for example {quantization: fp8}. python: the Python that has vLLM. device_ids: the
-    GPUs to use, all visible ones if empty. threads: of a CPU engine; 0 leaves the choice to
-    PyTorch.
+    model: local path of the checkpoint, or its name on the Hugging Face Hub.
+    max_seq_len: maximum total length of a context and its answer.
+    max_draft_len: maximum number of draft tokens that the engine verifies; 0 for a draft engine.
+    draft_vocab_size: another accepted width of draft logits.
+    kv_cache_tokens: size of the KV cache.
+    max_batch_size: maximum number of sequences per step.
+    max_batch_tokens: maximum number of tokens per step; longer prompts are computed in chunks.
+    speculative_config: vLLM's own. If set, the engine drafts by itself and accepts no drafts.
+    arguments: additional engine arguments of vLLM, for example {quantization: fp8}.
+    python: the Python interpreter that has vLLM.
+    device_ids: the GPUs to use; empty: all visible ones.
+    threads: number of threads of a CPU engine; 0: PyTorch's default.
     """
 
     model: str
@@ -62,7 +65,7 @@ class VllmSettings:
         return bool(self.speculative_config)
 
 
-# Arguments of vLLM that follow from the settings.
+# Arguments of vLLM that the settings determine.
 DECIDED_ARGUMENTS = (
     "model",
     "skip_tokenizer_init",

@@ -1,4 +1,4 @@
-"""Serves calls with vLLM, in vLLM's process."""
+"""Serve calls with vLLM, in vLLM's process."""
 
 from __future__ import annotations
 
@@ -41,7 +41,10 @@ class VllmWorker:
         self._calls: dict[str, VllmCall] = {}
 
     def serve(self, connection: Connection) -> None:
-        """Take calls and step until a message is None. Raises EOFError if the engine has died."""
+        """Receive calls and run steps until a message is None.
+
+        Raises EOFError if the engine's process has died.
+        """
         while True:
             answers: list[tuple[int, EngineResponse]] = []
             while connection.poll(None if not (self._calls or answers) else 0):
@@ -105,7 +108,7 @@ class VllmWorker:
 
 
 class VllmCall:
-    """A call's tokens and its answers so far."""
+    """A call's tokens and the answers sent so far."""
 
     def __init__(
         self, key: int, internal: str, scheduled: ScheduledCall, settings: VllmSettings
@@ -118,7 +121,7 @@ class VllmCall:
         self._tokens: list[int] = []
         self._log_probs: list[float] = []
         self._top: list[list[tuple[int, float]]] = []
-        self._rounds = 0  # steps that brought tokens
+        self._rounds = 0  # number of steps that returned tokens
         self._surplus = 0  # tokens after the one that ended the answer, and an end id
         self._answered = 0
         self._first_token_time_ns = 0
@@ -129,7 +132,7 @@ class VllmCall:
         return len(self._tokens) > self._answered
 
     def take(self, completion: Any) -> bool:
-        """Add new tokens; return whether the answer ends here."""
+        """Add new tokens. Return whether the answer ends here."""
         self._last_token_time_ns = time.time_ns()
         self._first_token_time_ns = self._first_token_time_ns or self._last_token_time_ns
         new = list(completion.token_ids)

@@ -1,1 +1,1 @@
-"""Converts the loop's chunks to the objects of responses."""
+"""Convert the loop's chunks to the objects of responses."""

@@ -1,4 +1,4 @@
-"""Writes answers of APIs whose answers are lists of parts, with events that have names."""
+"""Write answers of APIs that use lists of parts and named events."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Object = dict[str, Any]
 
 
 class AdaptedWriter(ChatWriter, Generic[Asked]):
-    """Writes the only answer to a request. asked: the request, before it became a chat's."""
+    """Writes the only answer to a request. asked: the request before its conversion to a chat."""
 
     def __init__(self, asked: Asked, *given: Any, **named: Any) -> None:
         super().__init__(*given, **named)
@@ -35,18 +35,18 @@ class AdaptedWriter(ChatWriter, Generic[Asked]):
 
     @abstractmethod
     def begun(self) -> Iterator[Object]:
-        """Yield the events before the first part."""
+        """Yield the events that precede the first part."""
 
     @abstractmethod
     def changed(self, step: Step) -> Iterator[Object]:
-        """Yield the events of a step."""
+        """Yield the events for a step."""
 
     def whole(self, additions: Sequence[Addition]) -> bytes:
         for _ in self._added(additions[0]):
             pass
         return to_json(self.answer())
 
-    def chunk(self, number: int, addition: Addition) -> bytes:  # noqa: ARG002  there is one answer
+    def chunk(self, number: int, addition: Addition) -> bytes:  # noqa: ARG002 there is one answer
         events = [*self.begun()] if addition.first else []
         for step in self._added(addition):
             events += self.changed(step)
@@ -61,7 +61,7 @@ class AdaptedWriter(ChatWriter, Generic[Asked]):
 
     @property
     def statistics(self) -> Object:
-        """What a chat's answer has in addition: statistics of speculation, and warnings."""
+        """The additional fields of a chat's answer: statistics of speculation, and warnings."""
         found: Object = {"metrics": {"speculative_decoding": self.speculation.model_dump()}}
         if warnings := self._answer.warnings:
             found["warnings"] = warnings
@@ -69,12 +69,12 @@ class AdaptedWriter(ChatWriter, Generic[Asked]):
 
     @property
     def cached(self) -> int:
-        """Prompt tokens from the KV cache; 0 if the target doesn't report them."""
+        """Number of prompt tokens from the KV cache; 0 if the target doesn't report it."""
         return self._answer.num_cached_prompt_tokens or 0
 
     @property
     def num_reasoning_tokens(self) -> int:
-        """The number of tokens up to the end of the reasoning, with its tags."""
+        """Number of tokens up to the end of the reasoning, including its tags."""
         if not any(part.kind == "reasoning" for part in self._parts.all):
             return 0
 

@@ -1,4 +1,4 @@
-"""Generates the answers of one request, concurrently. They are cancelled together."""
+"""Generate all answers to one request, concurrently. They are cancelled together."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from tandem.gateway.triton.backend import Inputs, ResponseChunk, Triton, without
 Numbered: TypeAlias = tuple[int, ResponseChunk]
 INVALID_GUIDE: ErrorClass = "invalid_guide"
 # sse-starlette ends streams without an event as soon as the process is asked to stop. UnderWay
-# leaves them time to finish and sends an error.
+# gives them time to finish, then sends an error.
 AppStatus.enable_automatic_graceful_drain = False
 
 SECONDS_BETWEEN_PINGS = 15
@@ -44,10 +44,11 @@ async def generate(
     *,
     most_at_once: int,
 ) -> AsyncGenerator[Numbered, None]:
-    """Yield the chunks of all answers as they arrive, each with its answer's number.
+    """Yield the chunks of all answers as they arrive, as (answer number, chunk).
 
-    Closing the iterator cancels the remaining answers, and so does the first error, which is
-    raised. At most one chunk per answer is read ahead of a slow client. extras: optional outputs.
+    Closing the iterator cancels the remaining answers. The first error is raised and cancels them,
+    too. At most one chunk per answer is buffered for a slow client. extras: optional outputs to
+    request.
     """
     if len(requests) == 1:
         async with aclosing(engine.generate(model, requests[0], extras)) as chunks:
@@ -64,7 +65,7 @@ async def generate(
                 async for chunk in chunks:
                     await arrived.put((number, chunk))
             await arrived.put(None)
-        except Exception as error:  # noqa: BLE001  raised where the chunks are read
+        except Exception as error:  # noqa: BLE001 reraised in the reader
             await arrived.put(error)
 
     tasks = [asyncio.create_task(answer(number)) for number in range(len(requests))]
@@ -87,9 +88,9 @@ async def generate(
 def in_client_terms(
     error: ApiError, fields: Mapping[str, str], guide: AskedGuide | None
 ) -> ApiError:
-    """Return an entry's error, renamed to the fields that the client sent.
+    """Return an entry's error with the names of the fields that the client sent.
 
-    fields: client fields by the names of the entries' inputs.
+    fields: the client's field for each input of the entry.
     """
     if error.status != HTTPStatus.BAD_REQUEST:
         return error
@@ -101,7 +102,7 @@ def in_client_terms(
 
 
 def _named(message: str, fields: Mapping[str, str]) -> tuple[str | None, str]:
-    """Return the field that an entry's error is about, and the message with the names of fields.
+    """Return the field that an entry's error is about, and the message with the client's names.
 
     >>> _named("input 'stop_words' has 300 words; the limit is 256", {"stop_words": "stop"})
     ('stop', 'stop has 300 words; the limit is 256')
@@ -116,7 +117,7 @@ def _named(message: str, fields: Mapping[str, str]) -> tuple[str | None, str]:
 
 
 class Exchange:
-    """One request and its answers. explain: converts an entry's error to the client's."""
+    """One request and its answers. explain: converts an entry's error to the client's error."""
 
     def __init__(
         self,
@@ -148,7 +149,7 @@ class Exchange:
     async def stream(
         self, chunks: AsyncGenerator[Numbered, None], under_way: UnderWay
     ) -> EventSourceResponse:
-        """Return the stream after its first event; an error before it has a status of its own."""
+        """Return the stream after its first event. An earlier error gets its own status."""
         events = self._events(chunks)
         first = await anext(events)
         return EventSourceResponse(
@@ -170,7 +171,7 @@ class Exchange:
     async def _counted(
         self, chunks: AsyncGenerator[Numbered, None]
     ) -> AsyncGenerator[Numbered, None]:
-        """Yield the same chunks and count them, also if the request is interrupted."""
+        """Yield the same chunks and count them, even if the request is interrupted."""
         metrics = self._metrics
         metrics.running.inc()
         first = True
@@ -205,12 +206,12 @@ async def with_last_words(
     try:
         yield first
         while True:
-            with under_way.one():  # not during a yield: cancelling would hit sse-starlette
+            with under_way.one():  # not around a yield: cancellation would hit sse-starlette
                 more = await anext(events, None)
             if more is None:
                 return
             yield more
-    except Exception as error:  # noqa: BLE001  the status is already sent
+    except Exception as error:  # noqa: BLE001 the status has been sent already
         yield failure(api_error(error))
     finally:
         await events.aclose()

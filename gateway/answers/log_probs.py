@@ -1,4 +1,4 @@
-"""Log-probabilities in the formats of OpenAI's and vLLM's clients."""
+"""Log-probabilities in the formats that clients of OpenAI and vLLM expect."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from tandem.gateway.protocol.responses import (
 from tandem.gateway.tokenizer import UNREADABLE, ChatTokenizer
 from tandem.gateway.triton.backend import ResponseChunk
 
-CONTINUATIONS = bytes(range(0x80, 0xC0))  # bytes of UTF-8 that don't start a character
+CONTINUATIONS = bytes(range(0x80, 0xC0))  # bytes that continue a UTF-8 character
 
 
 class LogProbRow(NamedTuple):
     """A token, its log-probability, and the most likely tokens at its position, best first.
 
-    log_prob: None for the first token of a prompt. offset: where the token starts in the text, in
-    characters. text, raw: its characters and bytes in the text. The bytes of all rows join to the
-    text; None if they aren't known.
+    log_prob: None for the first token of a prompt. offset: start of the token in the text, in
+    characters. text, raw: the token's characters and bytes in the text. raw is None if the bytes
+    are unknown; otherwise the bytes of all rows join to the text.
     """
 
     token: int
@@ -42,7 +42,7 @@ class LogProbRow(NamedTuple):
 def log_prob_rows(
     tokenizer: ChatTokenizer, body: GenerationRequest, answer: AnswerState, addition: Addition
 ) -> list[LogProbRow]:
-    """Return the rows of an echoed prompt's tokens, then of the tokens that a chunk completes."""
+    """Return rows for an echoed prompt's tokens, then for the tokens that a chunk completes."""
     count = body.num_alternatives or 0
     rows: list[LogProbRow] = []
     if addition.first and body.echoes:
@@ -59,10 +59,10 @@ def log_prob_rows(
 def _echo_rows(
     tokenizer: ChatTokenizer, prompt: Sequence[int], echo: str, chunk: ResponseChunk, count: int
 ) -> Iterator[LogProbRow]:
-    """Yield the rows of a prompt that the answer begins with.
+    """Yield rows for an echoed prompt.
 
-    prompt: its ids. echo: its text. chunk: the first one of the answer. count: alternatives per
-    token.
+    prompt: its token ids. echo: its text. chunk: first chunk of the answer. count: number of
+    alternatives per token.
     """
     lengths = tokenizer.text_lengths(prompt, echo)
     offset = 0
@@ -75,7 +75,7 @@ def _echo_rows(
 def _rated(
     prompt: Sequence[int], chunk: ResponseChunk
 ) -> Iterator[tuple[int, float | None, list[tuple[int, float]]]]:
-    """Yield a prompt's tokens with their log-probabilities; nothing precedes the first one."""
+    """Yield a prompt's tokens with log-probabilities; the first token has none."""
     top = top_tokens(chunk, tensors.PROMPT_TOP_IDS, tensors.PROMPT_TOP_LOG_PROBS, len(prompt))
     rows = zip(prompt, chunk.extras[tensors.PROMPT_LOG_PROBS], top, strict=True)
     yield next(rows)[0], None, []
@@ -85,10 +85,12 @@ def _rated(
 def _shown(
     tokenizer: ChatTokenizer, token: int, shown: str, length: int
 ) -> tuple[str, bytes | None]:
-    """Return a token's text and bytes without those that are missing from the text.
+    """Return a token's text and bytes, limited to what the answer's text contains.
 
     A stop string cuts off some characters, and some tokenizers remove the space before the first
-    word. shown: the part of the text that the token completes; ``length`` characters unless it was
+    word.
+
+    shown: the part of the text that the token completes. It has `length` characters unless it was
     cut.
     """
     text, raw = tokenizer.token_text(token), tokenizer.token_bytes(token)
@@ -104,9 +106,9 @@ def _shown(
 def prompt_log_probs(
     tokenizer: ChatTokenizer, prompt: Sequence[int], chunk: ResponseChunk, num_alternatives: int
 ) -> PromptLogProbs:
-    """Return the log-probabilities of a prompt by token id, as in vLLM.
+    """Return the log-probabilities of a prompt, keyed by token id as in vLLM.
 
-    prompt: its ids. chunk: the first one of an answer.
+    prompt: its token ids. chunk: first chunk of an answer.
     """
     rated: PromptLogProbs = []
     for token, log_prob, top in _rated(prompt, chunk):
@@ -166,7 +168,7 @@ def completion_log_probs(
 
 
 def _by_name(name: Callable[[int], str], row: LogProbRow) -> dict[str, float] | None:
-    """Return the log-probabilities of the alternatives and of the token itself, by name."""
+    """Return the log-probabilities of the token and its alternatives, by name."""
     if row.log_prob is None:
         return None
     named: dict[str, float] = {}
@@ -180,7 +182,7 @@ def _id_as_name(token: int) -> str:
 
 
 def _name(text: str, raw: bytes | None) -> str:
-    """Return OpenAI's name of a token: its text, or its bytes if they aren't a whole character."""
+    """Return OpenAI's name for a token: its text, or its bytes if they aren't whole characters."""
     if raw is None or raw == text.encode():
         return text
     return "bytes:" + "".join(f"\\x{byte:02x}" for byte in raw)

@@ -1,4 +1,4 @@
-"""Writes answers of /v1/messages."""
+"""Write the answers of /v1/messages."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ STOP_REASONS = {None: None, "stop": "end_turn", "length": "max_tokens", "tool_ca
 
 
 class MessageWriter(AdaptedWriter[MessageRequest]):
-    """Writes a message of blocks. Each part of the answer is a block."""
+    """Writes a message that consists of blocks. Each part of the answer is a block."""
 
     prefix = "msg_"
 
@@ -90,9 +90,9 @@ def _block(part: AnswerPart) -> Object:
 
 
 def _input(arguments: str) -> Object:
-    """Return the arguments of a call: what there is of them if they were cut.
+    """Return the arguments of a call as an object. Incomplete JSON gives the values that are there.
 
-    Broken JSON is returned as text, in the object that Anthropic recommends for it.
+    Invalid JSON is returned as text, inside the object that Anthropic recommends for it.
     """
     if not arguments:
         return {}

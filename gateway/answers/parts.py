@@ -1,4 +1,4 @@
-"""Arranges an answer as consecutive parts, for APIs whose answers are lists of such parts."""
+"""Arrange an answer as consecutive parts, for APIs whose answers are lists of parts."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PartKind = Literal["reasoning", "text", "call"]
 
 @dataclass
 class AnswerPart:
-    """A part of an answer. text: of a call, its arguments as JSON. name: of the called function."""
+    """A part of an answer. For a call, text is its arguments as JSON, and name its function."""
 
     kind: PartKind
     index: int
@@ -27,7 +27,7 @@ class AnswerPart:
 
 
 class Step(NamedTuple):
-    """A part begins, grows by a text, or ends."""
+    """A part begins, grows by some text, or ends."""
 
     what: Literal["begins", "grows", "ends"]
     part: AnswerPart
@@ -41,7 +41,7 @@ class Parts:
         self.all: list[AnswerPart] = []
 
     def add(self, addition: Addition) -> Iterator[Step]:
-        """Yield what an addition does to the parts. Each part ends before the next one begins.
+        """Yield the steps that an addition causes. Each part ends before the next one begins.
 
         An answer without any part gets an empty text.
         """
@@ -73,7 +73,10 @@ class Parts:
         yield Step("begins", self.all[-1])
 
     def _end(self, *, cut: bool = False) -> Iterator[Step]:
-        """End the last part, if there is one. cut: by the maximum length, if it isn't a call."""
+        """End the last part, if there is one.
+
+        cut: whether the part is incomplete. For a call, its arguments show that instead.
+        """
         if self.all:
             part = self.all[-1]
             cut = parsed(part.text) is None if part.kind == "call" else cut
@@ -82,7 +85,7 @@ class Parts:
 
 
 def parsed(arguments: str) -> dict[str, object] | None:
-    """Return the arguments of a call; None if they were cut or aren't an object."""
+    """Return the arguments of a call, or None if they are incomplete or aren't an object."""
     try:
         value = from_json(arguments)
     except ValueError:

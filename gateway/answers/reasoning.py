@@ -1,6 +1,7 @@
-"""Separates reasoning, the block between ``<think>`` and ``</think>``, from the answer.
+"""Separate reasoning, the block between `<think>` and `</think>`, from the answer.
 
-The result depends on the text alone, not on its chunks, and nothing that was returned is revoked.
+The result depends only on the text, not on its division into chunks. Text that has been returned is
+never taken back.
 """
 
 from __future__ import annotations
@@ -19,13 +20,13 @@ class Split(NamedTuple):
 
 
 class ReasoningSplitter:
-    """Separates reasoning from the answer as the text arrives, without white space around it.
+    """Separates reasoning from the answer as the text arrives, and strips white space around it.
 
-    begun: the prompt ends with the opening tag; a model may repeat it.
+    begun: whether the prompt ends with the opening tag. The model may still repeat it.
     """
 
     def __init__(self, *, begun: bool) -> None:
-        self._held = ""  # the start of a tag, if it is one, and the white space before it
+        self._held = ""  # a possible start of a tag, and white space before it
         self._thinks = self._at_edge = begun
         self._answers = False
         self._may_begin = True
@@ -56,7 +57,7 @@ class ReasoningSplitter:
         return Split(self._inside(thoughts[:length]))
 
     def end(self) -> Split:
-        """Return the withheld text at the end of the answer."""
+        """Return the text that was held back until the end of the answer."""
         held, self._held = self._held, ""
         return Split(self._inside(held.rstrip(SPACE))) if self._thinks else Split(content=held)
 
@@ -68,6 +69,6 @@ class ReasoningSplitter:
 
 
 def _length_before_edge(thoughts: str) -> int:
-    """Return the number of characters that can't be part of an end tag or the space before it."""
+    """Return the length of the text before a possible start of the end tag and its white space."""
     begun = next(n for n in range(len(END) - 1, -1, -1) if thoughts.endswith(END[:n]))
     return len(thoughts[: len(thoughts) - begun].rstrip(SPACE))

@@ -1,4 +1,4 @@
-"""Writes answers of /v1/responses."""
+"""Write the answers of /v1/responses."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from tandem.gateway.answers.parts import AnswerPart, Step
 from tandem.gateway.errors import ApiError
 from tandem.gateway.protocol.response_requests import ResponseRequest, TextFormat, TextOptions
 
-STATUSES = {None: "in_progress", "length": "incomplete"}  # by the reason of the end
-PREFIXES = {"reasoning": "rs_", "text": "msg_", "call": "fc_"}  # of an item's id
+STATUSES = {None: "in_progress", "length": "incomplete"}  # keyed by finish reason
+PREFIXES = {"reasoning": "rs_", "text": "msg_", "call": "fc_"}  # prefixes of item ids
 NAMES = {
     "reasoning": "response.reasoning_text",
     "text": "response.output_text",
@@ -22,7 +22,7 @@ NAMES = {
 
 
 class ResponseWriter(AdaptedWriter[ResponseRequest]):
-    """Writes a response of items. Each part of the answer is an item."""
+    """Writes a response that consists of items. Each part of the answer is an item."""
 
     prefix = "resp_"
 
@@ -81,7 +81,7 @@ class ResponseWriter(AdaptedWriter[ResponseRequest]):
         return super().event({**data, "sequence_number": next(self._numbers)})
 
     def begun(self) -> Iterator[Object]:
-        # The chunk already has a reason for its end if it is the only one.
+        # If this chunk is the only one, the answer already has a finish reason.
         begun = self.answer() | {"status": "in_progress", "incomplete_details": None, "usage": None}
         yield {"type": "response.created", "response": begun}
         yield {"type": "response.in_progress", "response": begun}

@@ -14,10 +14,10 @@ from tandem.gateway.triton.backend import ResponseChunk
 
 
 class Addition(NamedTuple):
-    """The part of an answer that one chunk adds. An answer that isn't streamed has one chunk.
+    """The part of an answer that one chunk adds. A non-streamed answer has one chunk.
 
-    first: whether the chunk is the first one. tokens: those whose text is complete, if the request
-    asked for details of them. rest: text at the end of the answer that belongs to no token.
+    first: whether the chunk is the first one. tokens: the tokens whose text is complete, if the
+    request asks for token details. rest: text at the end of the answer that belongs to no token.
     """
 
     chunk: ResponseChunk
@@ -33,8 +33,8 @@ class Addition(NamedTuple):
 class Echo(NamedTuple):
     """The prompt at the start of an answer.
 
-    text: as the client sent it. num_received: characters of the first chunk that show the prompt;
-    the loop decodes prompt and answer together.
+    text: the prompt as the client sent it. num_received: number of leading characters of the first
+    chunk that repeat the prompt, because the loop decodes prompt and answer together.
     """
 
     text: str = ""
@@ -48,11 +48,14 @@ NO_ECHO = Echo()
 class AnswerState:
     """One answer while it grows.
 
-    prompt: its token ids. echo: what the answer begins with. texts: assigns the text to tokens, if
-    the request asked for details of them. splitter: separates reasoning from the answer, if the
-    model may reason. parser: separates tool calls from text, if there are tools. one_call: keep
-    only the first call. only_calls: the answer consists of calls, so other text is the markup of an
-    incomplete call.
+    prompt: its token ids.
+    echo: the prompt that the answer starts with, if requested.
+    texts: assigns text to tokens, if the request asks for token details.
+    splitter: separates reasoning from the answer, if the model may reason.
+    parser: separates tool calls from text, if there are tools.
+    one_call: whether to keep only the first call.
+    only_calls: whether the answer must consist of calls. Other text is then markup of an incomplete
+        call.
     """
 
     prompt: Sequence[int]
@@ -120,12 +123,12 @@ class AnswerState:
 
     @property
     def num_cached_prompt_tokens(self) -> int | None:
-        """Prompt tokens that were in the KV cache; None if the target doesn't report them."""
+        """Number of prompt tokens from the KV cache; None if the target doesn't report it."""
         return None if self.statistics is None else self.statistics["num_cached_prompt_tokens"]
 
     @property
     def prediction_tokens(self) -> tuple[int, int]:
-        """Accepted and rejected draft tokens from the prediction; 0 until the answer has ended."""
+        """Accepted and rejected draft tokens from the prediction; 0 until the answer ends."""
         drafted = (self.statistics or {}).get("by_drafter", {}).get("prediction")
         if drafted is None:
             return 0, 0
@@ -134,13 +137,13 @@ class AnswerState:
 
     @property
     def warnings(self) -> list[str]:
-        """Parts of the guide that aren't enforced; empty until the answer has ended."""
+        """Parts of the guide that aren't enforced; empty until the answer ends."""
         guide = (self.statistics or {}).get("guide") or {}
         return list(guide.get("warnings", ()))
 
     @property
     def speculation(self) -> Mapping[str, Any]:
-        """Statistics of speculation; for an interrupted answer, only totals of tokens."""
+        """Statistics of speculation. An interrupted answer only has total token counts."""
         if self.statistics is not None:
             return self.statistics
         return {

@@ -1,4 +1,4 @@
-"""Assigns text to the tokens of an answer."""
+"""Assign text to the tokens of an answer."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from tandem.contract import entry as tensors
 from tandem.contract.tensor import Tensor
 from tandem.gateway.triton.backend import ResponseChunk
 
-# The outputs that show the origin of each token.
+# The outputs that describe the origin of each token.
 ORIGINS = (tensors.OUTPUT_ROUNDS, tensors.OUTPUT_KINDS, tensors.OUTPUT_TEXT_LENGTHS)
 
 
 class AnswerToken(NamedTuple):
     """A token of an answer, with its text.
 
-    offset: where the text starts in the answer, in characters. length: characters that the token
-    completes; a stop string may leave fewer in the text. round, kind, log_prob: None unless the
-    request asked for them. top: the most likely tokens and their log-probabilities, best first.
+    offset: start of the text in the answer, in characters. length: number of characters that the
+    token completes; a stop string may leave fewer of them in the text. round, kind, log_prob: None
+    unless requested. top: the most likely tokens and their log-probabilities, best first.
     """
 
     offset: int
@@ -35,19 +35,20 @@ class AnswerToken(NamedTuple):
 class TokenTexts:
     """Assigns the text of one answer to its tokens.
 
-    Text that may be the start of a stop string arrives after its tokens, so a token is held until
-    its text has arrived. rest: text that belongs to no complete token. end: characters of the
-    answer that have arrived.
+    Text that may be the start of a stop string arrives later than its tokens. So a token is held
+    until its text has arrived.
+
+    rest: text that doesn't belong to a complete token. end: number of characters received so far.
     """
 
     def __init__(self, offset: int = 0) -> None:
         self._held: deque[tuple[Any, ...]] = deque()
-        self._offset = offset  # of the first held token, in characters
+        self._offset = offset  # start of the first held token, in characters
         self.rest = ""
         self.end = offset
 
     def completed(self, chunk: ResponseChunk) -> Iterator[AnswerToken]:
-        """Yield the tokens whose text the next chunk completes."""
+        """Yield the tokens whose text this chunk completes."""
         self.rest += chunk.text
         self.end += len(chunk.text)
         count = len(chunk.tokens)
@@ -62,7 +63,8 @@ class TokenTexts:
         begin = 0
         while self._held:
             token, length, *others = self._held[0]
-            # A part of a character has length 0; the next token shows whether it is in the text.
+            # A token that is only part of a character has length 0. The next token shows whether it
+            # is in the text.
             if chunk.finish_reason is None and begin + max(length, 1) > len(self.rest):
                 break
             self._held.popleft()
@@ -76,6 +78,6 @@ class TokenTexts:
 def top_tokens(
     chunk: ResponseChunk, ids: Tensor, log_probs: Tensor, count: int
 ) -> Sequence[list[tuple[int, float]]]:
-    """Return the most likely tokens at each of ``count`` positions; empty lists without details."""
+    """Return the most likely tokens at each of `count` positions; empty lists if not requested."""
     rows = zip(chunk.extras.get(ids, ()), chunk.extras.get(log_probs, ()), strict=True)
     return [list(zip(*row, strict=True)) for row in rows] or [[] for _ in range(count)]

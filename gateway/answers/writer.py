@@ -1,4 +1,4 @@
-"""Writes answers as OpenAI's objects and as events of a stream."""
+"""Write answers as OpenAI's objects and stream events."""
 
 from __future__ import annotations
 
@@ -50,14 +50,14 @@ DONE = b"data: [DONE]\n\n"
 class Writer(ABC):
     """Writes the response to one request: one object, or the events of a stream.
 
-    An API with other objects overrides ``whole``, ``chunk``, ``end`` and ``failure``. answers: all
-    choices of the first prompt precede all choices of the next.
+    An API with other objects overrides `whole`, `chunk`, `end` and `failure`. answers: all choices
+    of the first prompt, then all choices of the second, and so on.
     """
 
-    prefix: ClassVar[str]  # of the id
+    prefix: ClassVar[str]  # prefix of the response's id
     whole_object: ClassVar[str]
     chunk_object: ClassVar[str]
-    prompt_in_choice: ClassVar[bool]  # whether details of a prompt are in a choice
+    prompt_in_choice: ClassVar[bool]  # whether choices contain prompt details
 
     def __init__(
         self,
@@ -80,7 +80,7 @@ class Writer(ABC):
 
     @property
     def usage(self) -> Usage:
-        """Token counts so far. A prompt counts once, even if it has several choices."""
+        """Token counts so far. A prompt with several choices counts once."""
         firsts = self._answers[:: self._body.n]
         prompts = sum(len(answer.prompt) for answer in firsts)
         new = sum(answer.num_tokens for answer in self._answers)
@@ -115,14 +115,14 @@ class Writer(ABC):
         )
 
     def whole(self, additions: Sequence[Addition]) -> bytes:
-        """Return complete answers, one addition each."""
+        """Return the complete answers. additions: one per answer."""
         made = self._with_statistics(self.whole_object)
         for number, addition in enumerate(additions):
             self._add(made, number, addition, whole=True)
         return made.json_bytes()
 
     def chunk(self, number: int, addition: Addition) -> bytes:
-        """Return the events for what a chunk adds to an answer."""
+        """Return the events for an addition to answer `number`."""
         made = Completion(object=self.chunk_object, choices=[], **self._fields)
         self._add(made, number, addition, whole=False)
         if self._body.streams_usage:
@@ -130,24 +130,24 @@ class Writer(ABC):
         return event(made.json_bytes())
 
     def end(self) -> bytes:
-        """Return the last events of a stream."""
+        """Return the final events of a stream."""
         if not self._body.streams_usage:
             return DONE
         return event(self._with_statistics(self.chunk_object).json_bytes()) + DONE
 
     def failure(self, error: ApiError) -> bytes:
-        """Return the last events of a stream that an error ends."""
+        """Return the final events of a stream that ends with an error."""
         return event(json.dumps(error.body).encode()) + DONE
 
     @abstractmethod
     def choice(self, number: int, addition: Addition, *, whole: bool) -> Choice:
-        """Return a complete answer, or what a chunk adds to it."""
+        """Return answer `number`, or the part that an addition adds to it."""
 
     @abstractmethod
     def log_probs(
         self, rows: Sequence[LogProbRow], *, as_ids: bool
     ) -> ChatLogProbs | CompletionLogProbs:
-        """Return rows in the format of this API. as_ids: token ids take the place of texts."""
+        """Return rows in this API's format. as_ids: name tokens by id instead of by text."""
 
     def _with_statistics(self, name: str) -> Completion:
         metrics = RequestMetrics(speculative_decoding=self.speculation)
@@ -156,7 +156,7 @@ class Writer(ABC):
         )
 
     def _add(self, made: Completion, number: int, addition: Addition, *, whole: bool) -> None:
-        """Add a choice with the details of its tokens and its prompt that the request asked for."""
+        """Add a choice, with the token and prompt details that the request asks for."""
         body, chunk, answer = self._body, addition.chunk, self._answers[number]
         choice = self.choice(number, addition, whole=whole)
         made.choices.append(choice)
@@ -187,7 +187,7 @@ class Writer(ABC):
 
 
 class ChatWriter(Writer):
-    """Writes answers of /v1/chat/completions."""
+    """Writes the answers of /v1/chat/completions."""
 
     prefix = "chatcmpl-"
     whole_object = "chat.completion"
@@ -218,7 +218,7 @@ class ChatWriter(Writer):
 
 
 class CompletionWriter(Writer):
-    """Writes answers of /v1/completions."""
+    """Writes the answers of /v1/completions."""
 
     prefix = "cmpl-"
     whole_object = chunk_object = "text_completion"
@@ -249,7 +249,7 @@ def _token_details(addition: Addition) -> list[TokenDetail]:
 
 
 def _tool_call(call: CallDelta, *, whole: bool) -> ToolCall:
-    """Return a call, or what a chunk adds to it; the first chunk has its id and name."""
+    """Return a call or a chunk of one. Only the first chunk has the call's id and name."""
     made = ToolCall(function=FunctionCall(arguments=call.arguments))
     if not whole:
         made.index = call.index

@@ -1,1 +1,1 @@
-"""Guides of answers: converts the fields of a request to a grammar for the entries."""
+"""Guides: convert a request's fields to a grammar for the entries."""

@@ -1,4 +1,4 @@
-"""Builds the guide of a chat's answer: for its reasoning, its content and its calls."""
+"""Build the guide for a chat's answer: its reasoning, its content and its calls."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tandem.gateway.tokenizer import ChatTokenizer
 from tandem.gateway.tools.formats import ToolCallFormat
 from tandem.gateway.tools.grammar import CallGrammar, Rules, check_names
 
-# The names of the rule for content, and of the rules for calls of each function.
+# The names of the rule for content and of the rules for each function's calls.
 CONTENT, CALL = "content", re.compile(r"call_(\d+)")
 SPACE_AFTER_REASONING = r"/[ \t\r\n]{0,2}/"
 
@@ -29,11 +29,11 @@ def answer_guide(
     skips_special_tokens: bool,
     open_objects: bool = False,
 ) -> AskedGuide | None:
-    """Return the guide of an answer; None if the answer is free.
+    """Return the guide for an answer, or None if the answer is unconstrained.
 
-    prompt: its token ids, which show whether the model reasons first. skips_special_tokens: answers
-    leave out special tokens. open_objects: objects of JSON schemas are open by default. Raises
-    ApiError if no grammar can express the request.
+    prompt: its token ids, which show whether the model reasons first. skips_special_tokens: whether
+    answers omit special tokens. open_objects: whether objects in JSON schemas are open by default.
+    Raises ApiError if no grammar can express the request.
     """
     thinks = tokenizer.reasons and not tokenizer.has_reasoned(prompt)
     guide = body.guide.opened() if body.guide and open_objects else body.guide
@@ -58,8 +58,8 @@ def answer_guide(
 
 
 def _parts(rules: Rules, body: ChatRequest) -> Iterator[Part]:
-    """Yield the places of the client's schemas and texts in a grammar."""
-    line = 2  # after the start
+    """Yield the locations of the client's schemas and texts in a grammar."""
+    line = 2  # the first line is the start rule
     for rule in rules.others:
         name = rule.partition(":")[0]
         if name == CONTENT and body.guide:
@@ -72,7 +72,7 @@ def _parts(rules: Rules, body: ChatRequest) -> Iterator[Part]:
 def _with_calls(
     body: ChatRequest, guide: AskedGuide | None, tokenizer: ChatTokenizer, *, open_objects: bool
 ) -> Rules | None:
-    """Return the grammar of an answer with calls; None if no grammar is needed."""
+    """Return the grammar of an answer with calls, or None if no grammar is needed."""
     known, tools = tokenizer.tool_calls, body.callable
     strict = {tool.function.name for tool in tools if tool.function.strict}
     if known is None or not tools or not (body.must_call or guide or strict):
@@ -88,7 +88,7 @@ def _with_calls(
 
 
 def _check_with_calls(guide: AskedGuide, known: ToolCallFormat, body: ChatRequest) -> None:
-    """Reject a guide whose text can't be distinguished from a call."""
+    """Reject a guide whose output can't be distinguished from a call."""
     if guide.kind != "json_schema":
         raise _unsupported(guide.field, "with tools, only a JSON schema can guide the answer")
     if known.begins_as_json and not body.must_call:
@@ -114,12 +114,12 @@ def _content(guide: AskedGuide) -> Rules:
 
 
 def _after_reasoning(answer: Rules, tokens: Mapping[str, int], *, begun: bool) -> Rules:
-    """Return the grammar of an answer after reasoning.
+    """Return the grammar of an answer that follows reasoning.
 
-    begun: the prompt begins the reasoning; otherwise it is optional.
+    begun: whether the prompt begins the reasoning. Otherwise the reasoning is optional.
     """
     rules = [f"thoughts[lazy]: {lark_regex(lark.ANYTHING + END)}"]
-    if END in tokens:  # spelled as text, it would also end the reasoning
+    if END in tokens:  # spelled as plain text, the tag would also end the reasoning
         thought = lark.text_without(lark.ANYTHING + END + lark.ANYTHING)
         rules = [f"THOUGHT: {thought}", f"thoughts: THOUGHT {lark.marker(END, tokens)}"]
     before = f"thoughts {SPACE_AFTER_REASONING}"

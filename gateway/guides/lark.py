@@ -1,4 +1,4 @@
-"""Building blocks for grammars in llguidance's dialect of Lark (its docs/syntax.md)."""
+"""Building blocks for grammars in llguidance's dialect of Lark (see its docs/syntax.md)."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ def literal(text: str) -> str:
 
 
 def marker(text: str, tokens: Mapping[str, int]) -> str:
-    """Return the terminal of a marker. tokens: ids of the tokens that aren't text."""
+    """Return the terminal for a marker. tokens: ids of the tokens that aren't text."""
     return f"<[{tokens[text]}]>" if text in tokens else literal(text)
 
 
 def json_value(schema: Mapping[str, Any]) -> str:
-    """Return the rule of a JSON value that fits a schema; the schema may set its own layout."""
+    """Return the rule for a JSON value that fits a schema. The schema may set its own layout."""
     own = schema.get(LAYOUT_KEY)
     options = own if isinstance(own, dict) else {}
     whole = {**schema, LAYOUT_KEY: {**layout_of(schema), **options, **EXACT}}
@@ -37,5 +37,5 @@ def grammar(text: str) -> str:
 
 
 def text_without(regex: str) -> str:
-    """Return the terminal of any text that doesn't match a regular expression."""
+    """Return the terminal for any text that doesn't match a regular expression."""
     return f"/{ANYTHING}/ & ~{lark_regex(regex)}"

@@ -1,4 +1,4 @@
-"""The fields of a request that guide the answer: OpenAI's, vLLM's and llama.cpp's."""
+"""Fields of a request that guide the answer, as in the APIs of OpenAI, vLLM and llama.cpp."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from tandem.gateway.protocol.fields import Refused, check_plain, quoted, wrong
 ANY_OBJECT = {"type": "object"}
 FREE_WHITE_SPACE = "whitespace_flexible"  # an option of llguidance
 ADDITIONAL, STRICT = OWN_OPTIONS
-# White space excludes line ends: otherwise many empty lines would take quadratic time.
+# The white space excludes line ends. Otherwise many empty lines would take quadratic time.
 RULE_OF_EBNF = re.compile(r"^[^\S\n]*[\w.-]+\s*::=", re.MULTILINE)
 
-# The place of an error in a grammar, as the entries report it.
+# The location of an error in a grammar, as the entries report it.
 PLACE = re.compile(r"at (\d+)\(\d+\): (?:failed to compile JSON schema: )?")
 
 
 class Part(NamedTuple):
-    """A part of a grammar. line: its first. field: its source. function: a tool's name."""
+    """A part of a grammar. line: its first line. field: its source. function: a tool's name."""
 
     line: int
     field: str
@@ -34,9 +34,9 @@ class Part(NamedTuple):
 
 
 class AskedGuide(NamedTuple):
-    """A guide for the entries. field: the client's field with it.
+    """A guide for the entries. field: the client's field that contains it.
 
-    parts: of a grammar that the gateway wrote, in the order of their lines.
+    parts: the parts of a grammar that the gateway generated, in order of their lines.
     """
 
     kind: GuideKind
@@ -55,7 +55,7 @@ class AskedGuide(NamedTuple):
         return part.field, function + reason[found.end() :]
 
     def opened(self) -> AskedGuide:
-        """Return the guide with the objects of its JSON schema open, unless it decides that."""
+        """Return the guide with open objects in its JSON schema, unless the schema decides that."""
         if self.kind != "json_schema":
             return self
         schema = with_options(json.loads(self.text), **{ADDITIONAL: True})
@@ -63,7 +63,7 @@ class AskedGuide(NamedTuple):
 
 
 def with_options(schema: Mapping[str, Any], **options: bool) -> Mapping[str, Any]:
-    """Return a schema with options for its guide; options that it already has stay."""
+    """Return a schema with options for its guide. Options that the schema already has are kept."""
     own = schema.get(LAYOUT_KEY, {})
     return {**schema, LAYOUT_KEY: {**options, **own}} if isinstance(own, dict) else schema
 
@@ -71,7 +71,7 @@ def with_options(schema: Mapping[str, Any], **options: bool) -> Mapping[str, Any
 def asked_guide(field: str, kind: GuideKind, value: Any) -> AskedGuide:
     """Return the guide that a field's value describes.
 
-    A grammar with a rule that has ``::=`` is llama.cpp's EBNF, any other is Lark.
+    A grammar that has a rule with `::=` is llama.cpp's EBNF; any other grammar is Lark.
     """
     if kind == "lark_grammar" and RULE_OF_EBNF.search(value):
         kind = "ebnf_grammar"
@@ -84,7 +84,7 @@ PLACES = {"json_": "structured_outputs.json"}  # fields whose path differs from 
 
 
 def _schema(value: dict[str, Any] | str, info: ValidationInfo) -> dict[str, Any]:
-    """Return a JSON schema, which may be sent as text."""
+    """Return a JSON schema, which may be given as text."""
     if isinstance(value, dict):
         return value
     try:
@@ -106,7 +106,7 @@ Choices = Annotated[list[str], Field(fail_fast=True, min_length=1)]
 class NamedSchema(BodyObject):
     """A JSON schema as OpenAI's clients send it.
 
-    strict: reject a schema with a part that can't be enforced.
+    strict: reject schemas with a part that can't be enforced.
     """
 
     place: ClassVar = "response_format.json_schema"
@@ -147,9 +147,9 @@ class ResponseFormat(BodyObject):
 class StructuredOutputs(BodyObject):
     """A guide as vLLM's clients send it.
 
-    disable_any_whitespace: false allows white space wherever JSON does.
-    disable_additional_properties: whether objects have only the properties that their schema
-    declares, unless it decides that; the gateway's default if None.
+    disable_any_whitespace: if false, white space is allowed wherever JSON allows it.
+    disable_additional_properties: whether objects may have only the properties that their schema
+    declares, unless the schema decides that; None: the gateway's default.
     """
 
     place: ClassVar = "structured_outputs"
@@ -195,7 +195,7 @@ class StructuredOutputs(BodyObject):
 
 
 class GuidedRequest(Body):
-    """A body that may constrain the output, in one field."""
+    """A body that may constrain the output with one field."""
 
     response_format: ResponseFormat | None = None
     """OpenAI's object: JSON, or JSON that fits a schema."""
@@ -209,7 +209,7 @@ class GuidedRequest(Body):
     """List of strings; the output is one of them."""
     guided_grammar: Text | None = None
     """Grammar: GBNF if its rules have `::=`, else Lark."""
-    json_schema: Schema | None = None  # llama.cpp's, as is the next one
+    json_schema: Schema | None = None  # llama.cpp's field, as is the next one
     """JSON schema, as llama.cpp's clients send it."""
     grammar: str | None = None
     """Grammar, as llama.cpp's clients send it."""

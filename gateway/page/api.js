@@ -13,7 +13,7 @@ async function refuse(response) {
   let message = text || `status ${response.status}`;
   try {
     message = JSON.parse(text).error.message;
-  } catch { /* not the gateway's error, but a proxy's */ }
+  } catch { /* a proxy's error, not the gateway's */ }
   throw new ApiError(message);
 }
 

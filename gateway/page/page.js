@@ -5,7 +5,7 @@ import { Panel } from "./panel.js";
 
 const at = (id) => document.getElementById(id);
 const [answers, form, note, promptBox] = ["answers", "form", "note", "prompt"].map(at);
-let messages = []; // of the chat so far
+let messages = []; // messages of the chat so far
 let running = null; // aborts the current answers
 
 const mode = () => form.elements.mode.value;
@@ -16,7 +16,7 @@ function showStatus(text, wrong = false) {
   note.classList.toggle("wrong", wrong);
 }
 
-// Fields of a request. An empty control leaves its field out, so the default applies.
+// Fields of a request. An empty control omits its field, so the default applies.
 function fields() {
   const number = (id) => (at(id).value === "" ? undefined : Number(at(id).value));
   const length = at("draft-length").value;

@@ -9,9 +9,9 @@ const STATISTICS = {
 };
 
 export class Panel {
-  #placed = 0; // characters whose tokens have arrived
-  #rest = null; // shows the characters after them
-  #shown = null; // the marked round; 0 for tokens that a guide forces before the first one
+  #placed = 0; // number of characters whose tokens have arrived
+  #rest = null; // element with the characters after them
+  #shown = null; // the marked round; 0: tokens that a guide forced before the first round
 
   constructor(title, showRound) {
     this.element = document.createElement("article");
@@ -54,7 +54,7 @@ export class Panel {
     if (this.numTokens && this.first === null) this.first = performance.now();
     this.totals = choice.speculation ?? this.totals;
     this.finishReason = choice.finish_reason ?? this.finishReason;
-    this.said += text ?? ""; // none while the model reasons
+    this.said += text ?? ""; // missing while the model reasons
     this.#show(tokens);
     this.showStatistics();
   }
@@ -98,7 +98,7 @@ export class Panel {
     }
   }
 
-  // Mark all tokens of a round and show their number by kind; null marks none.
+  // Mark all tokens of a round and show their number by kind. null: mark none.
   mark(round) {
     if (round === this.#shown) return;
     this.#shown = round;
@@ -123,7 +123,7 @@ export class Panel {
     this.mark(rounds[Math.min(Math.max(place, 0), rounds.length - 1)]);
   }
 
-  // Append the tokens, and the text of tokens that haven't arrived.
+  // Append the tokens, then the text whose tokens haven't arrived.
   #show(tokens) {
     this.#rest?.remove();
     for (const token of tokens.filter((one) => one.text)) {

@@ -1,4 +1,4 @@
-"""Bodies of other APIs, which become bodies of chats."""
+"""Bodies of other APIs, which are converted to bodies of chats."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tandem.gateway.protocol.fields import REFUSED, Refused, wrong
 from tandem.gateway.protocol.requests import ChatRequest
 
 _CHATS = "only /v1/chat/completions returns it"
-# Fields of a chat that other APIs name differently, or whose results their answers don't have.
+# Fields of a chat that other APIs name differently, or whose results their answers lack.
 NOT_SHARED: Mapping[str, Refused] = {
     "add_generation_prompt": Refused("the template decides it", (True,)),
     "continue_final_message": Refused("send the start of the answer to /v1/chat/completions"),
@@ -31,18 +31,18 @@ NOT_SHARED: Mapping[str, Refused] = {
 
 
 def refused_fields(own_names: Mapping[str, str], **more: Refused) -> dict[str, Refused]:
-    """Return the rejected fields of an API. own_names: see ``AdaptedRequest``."""
+    """Return the fields that an API rejects. own_names: see `AdaptedRequest`."""
     renamed = {name: Refused(f"send {own}") for name, own in own_names.items() if "." not in name}
     return {**REFUSED, **NOT_SHARED, **renamed, **more}
 
 
 class AdaptedRequest(Body):
-    """A body of another API. Fields that mean the same in a chat have the same names.
+    """A body of another API. Fields with the same meaning as in a chat have the same names.
 
-    own_names: of the chat's fields that have another name here.
+    own_names: this API's names for fields that a chat names differently.
     """
 
-    model_config = ConfigDict(extra="allow")  # the shared fields, which the chat checks
+    model_config = ConfigDict(extra="allow")  # the shared fields, which `ChatRequest` checks
 
     own_names: ClassVar[Mapping[str, str]]
 
@@ -58,7 +58,7 @@ class AdaptedRequest(Body):
 
     @abstractmethod
     def translated(self) -> dict[str, Any]:
-        """Return the chat's fields that aren't shared. None: a field is missing."""
+        """Return the chat fields that aren't shared. None: the field is missing."""
 
     @model_validator(mode="after")
     def _is_a_chat(self) -> AdaptedRequest:
@@ -75,7 +75,7 @@ class AdaptedRequest(Body):
         return self._chat
 
     def renamed(self, error: ApiError) -> ApiError:
-        """Return a chat's error with the names of this API's fields, where it names one."""
+        """Return a chat's error with this API's names for the fields that it mentions."""
         names = "|".join(sorted(map(re.escape, self.own_names), reverse=True))  # longest first
 
         def own(text: str) -> str:

@@ -1,4 +1,4 @@
-"""Reads the body of a request; base classes of the objects in it."""
+"""Read the body of a request, and define the base classes of its objects."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ from tandem.gateway.tasks import aside
 
 Kind = TypeVar("Kind", bound=BaseModel)
 
-MOST_NAMED = 10  # errors in one line
-BY_KEY = "logit_bias"  # a field with keys that the client chooses
-# JSON's name of the type that pydantic expected, by the type of error.
+MOST_NAMED = 10  # maximum number of errors in one line
+BY_KEY = "logit_bias"  # a field whose keys the client chooses
+# JSON's name for the type that pydantic expected, by pydantic's error type.
 EXPECTED = {
     "dict_type": "an object",
     "list_type": "a list",
@@ -41,15 +41,15 @@ EXPECTED = {
 
 
 class Strict(BaseModel):
-    """An object whose values are not converted: neither true nor "1" is a number."""
+    """An object whose values aren't converted: neither true nor "1" is a number."""
 
     model_config = ConfigDict(strict=True)
 
 
 class BodyObject(Strict):
-    """An object in a body. Unknown fields are rejected; null means that the field is missing.
+    """An object in a body. Unknown fields are rejected; null means that a field is missing.
 
-    place: the object's path in the body. refused: fields that are known but rejected.
+    place: the object's path in the body. refused: known fields that are rejected.
     """
 
     place: ClassVar[str] = ""
@@ -68,7 +68,7 @@ class BodyObject(Strict):
 
 
 class Body(BodyObject):
-    """A request's body. ignored: fields without an effect."""
+    """A request's body. ignored: fields that have no effect."""
 
     refused = REFUSED
     ignored: ClassVar[Mapping[str, str]] = IGNORED
@@ -84,7 +84,7 @@ class Body(BodyObject):
 
 
 async def read_body(kind: type[Kind], request: Request) -> Kind:
-    """Return the body as an object of a type; raise ApiError if it isn't one."""
+    """Return the body as an object of type `kind`. Raises ApiError if the body is invalid."""
     encoding = request.headers.get("content-encoding", "")
     if encoding.lower() not in ("", "identity"):
         raise ApiError(
@@ -103,7 +103,7 @@ async def read_body(kind: type[Kind], request: Request) -> Kind:
 
 
 def _is_json(content_type: str) -> bool:
-    # Browsers send this type to another host only with that host's permission (CORS).
+    # Browsers send this type to another host only if that host permits it (CORS).
     message = email.message.Message()
     message["content-type"] = content_type
     subtype = message.get_content_subtype()
@@ -135,9 +135,9 @@ def invalid(error: ValidationError) -> ApiError:
     """Return the client's error for all errors that pydantic found, in one line."""
     faults = error.errors(include_url=False)
     lines: dict[str, str] = {}  # by path
-    given: dict[str, str] = {}  # by path, after the line
+    given: dict[str, str] = {}  # quoted values by path; they follow the line
     for fault in faults:
-        field = fault.get("ctx", {}).get("field")  # then the message is a complete line
+        field = fault.get("ctx", {}).get("field")  # if set, the message is a complete line
         path = field or _path(fault["loc"])
         kind = EXPECTED.get(fault["type"])
         text = f"must be {kind}" if kind else _after_name(fault["msg"])
@@ -159,7 +159,7 @@ def invalid(error: ValidationError) -> ApiError:
 
 
 def _after_name(message: str) -> str:
-    """Return pydantic's message in a form that follows the name of a field."""
+    """Return pydantic's message in a form that can follow the name of a field."""
     text = re.sub(r"^\w+ should (be|have)", r"must \1", message)
     text = text.replace("greater than or equal to", "at least")
     text = text.replace("less than or equal to", "at most")
@@ -167,14 +167,14 @@ def _after_name(message: str) -> str:
 
 
 def _given(value: Any) -> str:
-    """Return the end of an error line, which quotes a text, a number or a boolean."""
+    """Return the end of an error line, which quotes a string, a number or a boolean."""
     if isinstance(value, str):
         return f'; got "{quoted(value)}"'
     return f"; got {quoted(json.dumps(value))}" if isinstance(value, int | float) else ""
 
 
 def _path(location: tuple[int | str, ...]) -> str:
-    """Return a path such as ``messages[0].role``, without the names of pydantic's unions."""
+    """Return a path such as `messages[0].role`, without the names of pydantic's unions."""
     path = ""
     for before, part in pairwise(("", *location)):
         if isinstance(part, int):

@@ -1,4 +1,4 @@
-"""Fields of requests: types of their values, and the fields that are rejected or ignored."""
+"""Fields of requests: types of their values, and fields that are rejected or ignored."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from pydantic_core import PydanticCustomError
 from tandem.contract.engine import MAX_TOP_LOG_PROBS
 from tandem.gateway.errors import ApiCode
 
-MOST_LEVELS = 64  # of nested lists and objects, which are read recursively
-LONGEST_QUOTE = 40  # characters of a client's text in an error
+MOST_LEVELS = 64  # maximum nesting of lists and objects, which are read recursively
+LONGEST_QUOTE = 40  # maximum characters of a client's text in an error
 
 
 class Refused(NamedTuple):
-    """Why a field is rejected, and the values that have no effect, so they are accepted."""
+    """Why a field is rejected, and the values that are accepted because they have no effect."""
 
     why: str
     neutral: tuple[Any, ...] = ()
@@ -91,7 +91,7 @@ def taken(
     refused: Mapping[str, Refused],
     place: str = "",
 ) -> dict[str, Any]:
-    """Return the known fields of an object; raise PydanticCustomError for others.
+    """Return the known fields of an object. Raises PydanticCustomError for other fields.
 
     place: the object's path in the body.
     """
@@ -124,7 +124,7 @@ def _unreadable(field: str, why: str, code: ApiCode) -> PydanticCustomError:
 
 
 def quoted(text: str) -> str:
-    """Return a client's text as a short part of an error's line."""
+    """Return a client's text, shortened and escaped for an error line."""
     shown = "".join(
         letter if letter.isprintable() else letter.encode("unicode_escape").decode()
         for letter in text[:LONGEST_QUOTE]
@@ -148,7 +148,7 @@ def _same(value: Any, neutral: Any) -> bool:
 
 
 def wrong(field: str, message: str, code: ApiCode | None = None) -> PydanticCustomError:
-    """Return an error that names a field. message: the client's complete line."""
+    """Return an error that names a field. message: the complete line for the client."""
     return PydanticCustomError(
         "field", "{message}", {"message": message, "field": field, "code": code}
     )
@@ -168,7 +168,7 @@ Penalty = Annotated[float, Field(ge=-2, le=2, allow_inf_nan=False)]
 
 
 def _in_parts(value: Any, check: ValidatorFunctionWrapHandler) -> Any:
-    """Check an object in parts, up to the first part with errors, which are all reported."""
+    """Check an object in parts. Stop at the first part with errors and report all of its errors."""
     if not isinstance(value, dict):
         return check(value)
     entries: dict[Any, Any] = {}
@@ -179,7 +179,7 @@ def _in_parts(value: Any, check: ValidatorFunctionWrapHandler) -> Any:
 
 
 def _token_id(name: str) -> int:
-    if not re.fullmatch("0|[1-9][0-9]{0,9}", name):  # one spelling per id
+    if not re.fullmatch("0|[1-9][0-9]{0,9}", name):  # exactly one spelling per id
         raise PydanticCustomError("token_id", "must be a token id")
     return int(name)
 
@@ -191,8 +191,8 @@ Texts = Annotated[list[str], FIRST_FAULT]
 TokenIds = Annotated[list[TokenId], FIRST_FAULT]
 
 
-# A field of several types is read as the type of its first item; pydantic would try them all. Paths
-# in errors omit the names of these types.
+# A field that accepts several types is read as the type of its first item; pydantic would try all
+# types. Paths in errors omit the names of these types.
 def _text_or_list(value: Any) -> str | None:
     if isinstance(value, list):
         return "list[]"

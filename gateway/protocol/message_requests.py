@@ -16,7 +16,7 @@ from tandem.gateway.protocol.tools import MOST_TOOLS
 
 
 class TextBlock(Strict):
-    """A text."""
+    """A block of text."""
 
     type: Literal["text"]
     text: str
@@ -30,7 +30,7 @@ class ThinkingBlock(Strict):
 
 
 class HiddenBlock(Strict):
-    """Encrypted reasoning of another server, which is ignored."""
+    """Encrypted reasoning from another server, which is ignored."""
 
     type: Literal["redacted_thinking"]
 
@@ -83,14 +83,14 @@ Blocks = Annotated[list[Block], Field(fail_fast=True, max_length=MOST_PARTS)]
 
 
 class AnthropicMessage(Strict):
-    """A message. Other fields are ignored, in blocks too."""
+    """A message. Unknown fields are ignored, including those in blocks."""
 
     role: Literal["user", "assistant", "system"]
     content: Annotated[Annotated[str, Tag("str")] | Annotated[Blocks, Tag("list[]")], TEXT_OR_LIST]
 
     @property
     def in_chat(self) -> list[dict[str, Any]]:
-        """Return the chat's messages: one per tool result, and one for the rest."""
+        """Return the messages for the chat: one per tool result, and one for the rest."""
         if isinstance(self.content, str):
             return [{"role": self.role, "content": self.content}]
         messages: list[dict[str, Any]] = []
@@ -127,7 +127,7 @@ class AnthropicTool(Strict):
 
 
 class ToolChoice(BodyObject):
-    """Whether and which tools are called."""
+    """Whether the model must or may call tools, and which ones."""
 
     place: ClassVar = "tool_choice"
     type: Literal["auto", "any", "tool", "none"]
@@ -142,7 +142,7 @@ class ToolChoice(BodyObject):
 
 
 class OutputFormat(BodyObject):
-    """A JSON schema that the answer fits."""
+    """A JSON schema that the answer must fit."""
 
     place: ClassVar = "output_config.format"
     type: Literal["json_schema"]
@@ -150,7 +150,7 @@ class OutputFormat(BodyObject):
 
 
 class OutputConfig(BodyObject):
-    """Options of the answer."""
+    """Options for the answer."""
 
     place: ClassVar = "output_config"
     effort: str | None = None
@@ -158,7 +158,7 @@ class OutputConfig(BodyObject):
 
 
 class Thinking(Strict):
-    """Whether the model thinks; budgets have no effect."""
+    """Whether the model thinks. Budgets have no effect."""
 
     type: Literal["enabled", "disabled", "adaptive", "between_tools"]
 

@@ -14,9 +14,9 @@ from tandem.gateway.protocol.fields import MOST_LEVELS, TEXT_OR_LIST, check_plai
 from tandem.gateway.protocol.tools import MOST_TOOLS
 
 MOST_MESSAGES = 10_000
-MOST_PARTS = 10_000  # of one message
+MOST_PARTS = 10_000  # per message
 REFUSED = ("function_call", "audio")  # fields of a message
-# A message with one of these may have no content, as in this gateway's own answers.
+# A message with one of these fields may have no content, like this gateway's own answers.
 INSTEAD_OF_TEXT = ("tool_calls", "reasoning", "reasoning_content")
 
 
@@ -37,7 +37,7 @@ Content = Annotated[
 
 
 def text_of(content: str | list[TextPart]) -> str:
-    """Return a content as one text; as in vLLM, line ends join the parts."""
+    """Return a message's content as one text. As in vLLM, line ends join the parts."""
     return content if isinstance(content, str) else "\n".join(part.text for part in content)
 
 
@@ -57,9 +57,9 @@ class ToolCalled(Strict):
 
     @property
     def plain(self) -> dict[str, Any]:
-        """The call for a template, which needs the arguments as an object instead of JSON text.
+        """The call as templates need it: the arguments are an object instead of JSON text.
 
-        Raises ApiError for arguments with invalid text or too many levels.
+        Raises ApiError if the arguments contain invalid text or too many levels.
         """
         plain = self.model_dump(exclude_none=True)
         plain["function"]["arguments"] = _parsed(self.function.arguments)
@@ -67,7 +67,7 @@ class ToolCalled(Strict):
 
 
 def _parsed(arguments: str) -> Any:
-    """Return the value of a JSON text; a text that isn't JSON is returned unchanged."""
+    """Return the value of a JSON text, or the text itself if it isn't JSON."""
     try:
         read = json.loads(arguments)
         check_plain("messages", read)
@@ -86,9 +86,9 @@ ToolsCalled = Annotated[list[ToolCalled], Field(fail_fast=True, max_length=MOST_
 
 
 class Message(Strict):
-    """A message of a chat. Other fields are ignored, since templates don't use them.
+    """A message of a chat. Other fields are ignored, because templates don't use them.
 
-    reasoning_content: the name that templates use; vLLM's clients send ``reasoning``.
+    reasoning_content: the name that templates use; vLLM's clients send `reasoning`.
     """
 
     role: Literal["system", "developer", "user", "assistant", "tool"]

@@ -53,7 +53,7 @@ class PredictedOutput(BodyObject):
 class GenerationRequest(GuidedRequest):
     """The fields that chats and completions share.
 
-    Fields from ``top_k`` on aren't OpenAI's; ``prompt_logprobs`` and what follows are vLLM's.
+    Fields from `top_k` on aren't OpenAI's. `prompt_logprobs` and the fields after it are vLLM's.
     """
 
     prompt_field: ClassVar = "prompt"
@@ -130,7 +130,7 @@ class GenerationRequest(GuidedRequest):
     @field_validator("response_format", mode="before")
     @classmethod
     def _schema_without_a_name(cls, value: Any) -> Any:
-        """Accept llama.cpp's form, with the schema directly in ``response_format``."""
+        """Accept llama.cpp's form, with the schema directly in `response_format`."""
         if not isinstance(value, dict) or value.get("type") not in ("json_object", "json_schema"):
             return value
         rest = {name: item for name, item in value.items() if name != "schema"}
@@ -233,7 +233,7 @@ class CompletionRequest(GenerationRequest):
 
 
 class TemplateRequest(Body):
-    """What a body asks of the chat template."""
+    """Fields that affect the chat template."""
 
     tools: Tools = []
     """Functions that the model may call."""
@@ -267,9 +267,9 @@ class TemplateRequest(Body):
 
     @property
     def template_variables(self) -> dict[str, Any]:
-        """Variables of the chat template.
+        """Variables for the chat template.
 
-        As in vLLM, reasoning_effort sets ``enable_thinking``, for models with only that switch.
+        As in vLLM, reasoning_effort sets `enable_thinking`, for models that have only this switch.
         """
         effort = self.reasoning_effort
         fields = {
@@ -317,7 +317,7 @@ class ChatRequest(GenerationRequest, TemplateRequest):
 
     @property
     def callable(self) -> list[Tool]:
-        """The tools that the model may call: all that it knows, or the one that is named."""
+        """The tools that the model may call: all offered tools, or the one that is named."""
         if not isinstance(self.tool_choice, ToolNamed):
             return self.offered
         name = self.tool_choice.function.name

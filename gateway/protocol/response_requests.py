@@ -1,4 +1,4 @@
-"""Bodies of /v1/responses, OpenAI's API of items. Nothing is stored."""
+"""Bodies of /v1/responses, OpenAI's API of items. The server stores nothing."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class ReasoningText(Strict):
 
 
 class ReasoningItem(Strict):
-    """The model's reasoning. Summaries and encrypted reasoning of other servers are ignored."""
+    """The model's reasoning. Summaries and encrypted reasoning from other servers are ignored."""
 
     type: Literal["reasoning"]
     content: Annotated[list[ReasoningText], Field(fail_fast=True)] | None = None
@@ -114,7 +114,7 @@ class FunctionTool(Function):
 
 
 class FunctionChoice(BodyObject):
-    """The name of a function."""
+    """The function that the model must call."""
 
     place: ClassVar = "tool_choice"
     type: Literal["function"]
@@ -126,7 +126,7 @@ class FunctionChoice(BodyObject):
 
 
 class AllowedChoice(BodyObject):
-    """The functions that may be called, and whether the model must call one."""
+    """The functions that the model may call, and whether it must call one."""
 
     place: ClassVar = "tool_choice"
     type: Literal["allowed_tools"]
@@ -171,7 +171,7 @@ class TextFormat(BodyObject):
 
 
 class TextOptions(BodyObject):
-    """Options of the answer's text."""
+    """Options for the answer's text."""
 
     place: ClassVar = "text"
     format: TextFormat | None = None
@@ -179,7 +179,7 @@ class TextOptions(BodyObject):
 
 
 class Reasoning(Strict):
-    """Options of reasoning; others than the effort have no effect."""
+    """Options for reasoning. Only the effort has an effect."""
 
     effort: str | None = None
 
@@ -268,7 +268,7 @@ class ResponseRequest(AdaptedRequest):
         }
 
     def _messages(self) -> list[dict[str, Any]]:
-        """Return the messages of the chat. An assistant's message has all items of its turn."""
+        """Return the messages for the chat. One assistant message holds all items of its turn."""
         messages: list[dict[str, Any]] = []
         if self.instructions is not None:
             messages.append({"role": "system", "content": self.instructions})
@@ -288,7 +288,7 @@ class ResponseRequest(AdaptedRequest):
 def _add_to_turn(
     messages: list[dict[str, Any]], item: CallItem | MessageItem | ReasoningItem
 ) -> None:
-    """Add an item to the assistant's message at the end, or to a new one if it starts one."""
+    """Add an item to the assistant's last message, or to a new one if it can't go there."""
     turn = messages[-1] if messages else {}
     full = "tool_calls" in turn or turn.get("content")
     ends = isinstance(item, ReasoningItem) or (isinstance(item, MessageItem) and full)

@@ -12,7 +12,7 @@ FinishReason = Literal["stop", "length", "tool_calls"]
 
 
 class Answered(BaseModel):
-    """An object of a response, which omits fields that weren't set."""
+    """An object of a response. Fields that weren't set are omitted."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -21,20 +21,20 @@ class Answered(BaseModel):
 
 
 class PromptTokensDetails(Answered):
-    """Tokens of all prompts that were in the target's KV cache, in whole blocks."""
+    """Number of tokens of all prompts that were in the target's KV cache, in whole blocks."""
 
     cached_tokens: int
 
 
 class CompletionTokensDetails(Answered):
-    """Draft tokens from the request's prediction. A token may be proposed, and count, again."""
+    """Draft tokens from the request's prediction. A token that is proposed again counts again."""
 
     accepted_prediction_tokens: int
     rejected_prediction_tokens: int
 
 
 class Usage(Answered):
-    """Tokens of a request. ``completion_tokens`` doesn't count the end-of-sequence token."""
+    """Token counts of a request. `completion_tokens` doesn't include the end-of-sequence token."""
 
     prompt_tokens: int
     completion_tokens: int
@@ -44,7 +44,7 @@ class Usage(Answered):
 
 
 class SpeculativeDecoding(Answered):
-    """Statistics of speculation for a request, with vLLM's names."""
+    """A request's statistics of speculation, with vLLM's names."""
 
     num_spec_steps: int
     num_draft_tokens: int
@@ -63,8 +63,8 @@ class RequestMetrics(Answered):
 class TokenDetail(Answered):
     """The origin of a token of an answer.
 
-    text: what the token adds to the text; empty if a later token completes the character. round:
-    starts at 1; 0 for tokens that a guide forced before the first round. kind: ``unknown`` if the
+    text: the text that the token adds; empty if a later token completes the character. round:
+    starts at 1; 0 for tokens that a guide forced before the first round. kind: `unknown` if the
     engine drafts by itself.
     """
 
@@ -83,14 +83,14 @@ class SpeculationSoFar(Answered):
 
 
 class FunctionCall(Answered):
-    """A function and its arguments, as JSON that the model wrote, or a chunk of them."""
+    """A function and its arguments as JSON that the model wrote, or a chunk of them."""
 
     name: str | None = None
     arguments: str
 
 
 class ToolCall(Answered):
-    """A call of a tool, or a chunk of the call with this index."""
+    """A tool call, or a chunk of the call with this index."""
 
     index: int | None = None
     id: str | None = None
@@ -101,7 +101,7 @@ class ToolCall(Answered):
 class ChatMessage(Answered):
     """The message of a choice, or a chunk of it.
 
-    reasoning, reasoning_content: the same text. vLLM's clients read the first; clients of DeepSeek,
+    reasoning, reasoning_content: the same text. vLLM's clients read the first. Clients of DeepSeek,
     SGLang, LiteLLM and older versions of vLLM read the second.
     """
 
@@ -114,7 +114,7 @@ class ChatMessage(Answered):
 
 
 class Alternative(Answered):
-    """A token and its log-probability. bytes: its UTF-8, possibly a part of a character."""
+    """A token and its log-probability. bytes: its UTF-8, possibly only part of a character."""
 
     token: str
     logprob: float
@@ -137,7 +137,7 @@ class ChatLogProbs(Answered):
 class CompletionLogProbs(Answered):
     """Log-probabilities of a completion; None for the first token of an echoed prompt.
 
-    text_offset: where a token starts in the text, in characters.
+    text_offset: start of each token in the text, in characters.
     """
 
     tokens: list[str]
@@ -147,7 +147,7 @@ class CompletionLogProbs(Answered):
 
 
 class PromptLogProb(Answered):
-    """A token of a prompt. rank: 1 is the most likely token; None if the rank isn't known."""
+    """A token of a prompt. rank: 1 for the most likely token; None if the rank is unknown."""
 
     logprob: float
     rank: int | None
@@ -158,9 +158,9 @@ PromptLogProbs: TypeAlias = list[dict[int, PromptLogProb] | None]
 
 
 class Choice(Answered):
-    """One answer, or a chunk of it: a message in a chat, a text in a completion.
+    """One answer or a chunk of it: a message in a chat, a text in a completion.
 
-    prompt_token_ids, prompt_logprobs: only in completions; chats have them in ``Completion``.
+    prompt_token_ids, prompt_logprobs: only for completions; chats have them in `Completion`.
     """
 
     index: int
@@ -177,7 +177,7 @@ class Choice(Answered):
 
 
 class Completion(Answered):
-    """A complete response, or a chunk of a stream. warnings: parts of the guide not enforced."""
+    """A complete response, or a chunk of a stream. warnings: unenforced parts of the guide."""
 
     id: str
     object: str

@@ -14,7 +14,8 @@ MOST_TOOLS = 128
 class Function(Strict):
     """A function that a model may call.
 
-    parameters: JSON schema of the arguments; None: there are none. strict: enforce the schema.
+    parameters: JSON schema of the arguments; None: no arguments. strict: whether to enforce the
+    schema.
     """
 
     name: Annotated[str, Field(min_length=1, max_length=256)]
@@ -38,7 +39,7 @@ Tools = Annotated[list[Tool], Field(fail_fast=True, max_length=MOST_TOOLS)]
 
 
 class AllowedTools(BodyObject):
-    """The names of the tools that may be called, and whether the model must call one."""
+    """The names of the tools that the model may call, and whether it must call one."""
 
     place: ClassVar = "tool_choice.allowed_tools"
     mode: Literal["auto", "required"]
@@ -46,7 +47,7 @@ class AllowedTools(BodyObject):
 
 
 class ToolsAllowed(BodyObject):
-    """A choice that allows only some of the tools."""
+    """A tool choice that allows only some of the tools."""
 
     place: ClassVar = "tool_choice"
     type: Literal["allowed_tools"]
@@ -54,14 +55,14 @@ class ToolsAllowed(BodyObject):
 
 
 class FunctionNamed(BodyObject):
-    """The name of a function."""
+    """The name of the function that the model must call."""
 
     place: ClassVar = "tool_choice.function"
     name: str
 
 
 class ToolNamed(BodyObject):
-    """A choice of the one tool that the model must call."""
+    """A tool choice of the one tool that the model must call."""
 
     place: ClassVar = "tool_choice"
     type: Literal["function"]

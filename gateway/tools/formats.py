@@ -6,14 +6,18 @@ from typing import NamedTuple
 
 
 class ToolCallFormat(NamedTuple):
-    """A format of tool calls: JSON objects with a name and arguments.
+    """A format of tool calls, which are JSON objects with a name and arguments.
 
-    mark: text by which a chat template of the format is recognized; words: the same for templates
-    without the mark. arguments: key of the arguments. begin, end: text around each call. In formats
-    without ``begin``, an answer with calls begins with one of ``openings`` (white space in it
-    doesn't matter), and ``between`` separates calls. Special tokens may be missing in the text, so
-    an opening with one has a twin without it. head: the grammar's rule before all calls. joint: the
-    grammar's text between calls. In grammars, a line end follows ``begin`` and precedes ``end``.
+    mark: text that identifies chat templates of this format.
+    words: text that identifies templates without the mark.
+    arguments: the key for the arguments.
+    begin, end: text around each call. In grammars, a line end follows `begin` and precedes `end`.
+    openings: in formats without `begin`, an answer with calls starts with one of these. White space
+        in them doesn't matter. An opening with a special token has a twin without it, because
+        special tokens may be missing from the text.
+    between: separator of calls in formats without `begin`.
+    head: the grammar's rule before all calls.
+    joint: the grammar's text between calls.
     """
 
     name: str
@@ -29,14 +33,14 @@ class ToolCallFormat(NamedTuple):
 
     @property
     def begins_as_json(self) -> bool:
-        """Whether a call may look like any other JSON object at its start."""
+        """Whether the start of a call may look like any other JSON object."""
         return "{" in self.openings
 
 
 FORMATS = (
     # Nous Hermes 2 Pro, Qwen 2.5 and 3
     ToolCallFormat("hermes", "<tool_call>", begin="<tool_call>", end="</tool_call>", joint="\n"),
-    # Mistral 7B Instruct v0.3 and later: a list
+    # Mistral 7B Instruct v0.3 and later: a list of calls
     ToolCallFormat(
         "mistral",
         "[TOOL_CALLS]",
@@ -55,14 +59,14 @@ FORMATS = (
         between=";",
         head="{mark}?",
         joint="; ",
-        # Templates of the text models of Llama 3.2 have these words instead of the mark.
+        # Templates of Llama 3.2's text models have these words instead of the mark.
         words='"parameters": dictionary of argument name and its value',
     ),
 )
 
 
 def format_of(template: str) -> ToolCallFormat | None:
-    """Return the format that a chat template uses; None if it isn't known."""
+    """Return the format that a chat template uses, or None if it isn't known."""
     for known in FORMATS:
         if known.mark in template or (known.words and known.words in template):
             return known

@@ -23,7 +23,7 @@ SPACES = r"[ \t\r\n]*"
 
 
 class Rules(NamedTuple):
-    """A part of a grammar. start: expression for it. others: rules that the expression uses."""
+    """A part of a grammar. start: its start expression. others: rules that the expression uses."""
 
     start: str
     others: tuple[str, ...] = ()
@@ -36,9 +36,11 @@ class Rules(NamedTuple):
 class CallGrammar(NamedTuple):
     """Writes the grammar of an answer with calls.
 
-    tools: the ones that may be called. bound: names of tools whose schemas are enforced. tokens:
-    ids of the tokens that a grammar doesn't treat as text. one_call: allow only one call.
-    open_objects: objects of the schemas are open by default.
+    tools: the tools that the model may call.
+    bound: names of the tools whose schemas are enforced.
+    tokens: ids of the tokens that a grammar doesn't treat as text.
+    one_call: whether to allow only one call.
+    open_objects: whether objects in the schemas are open by default.
     """
 
     format: ToolCallFormat
@@ -52,12 +54,12 @@ class CallGrammar(NamedTuple):
         return Rules("calls", (f"calls: {self._all}", *self._call))
 
     def calls_or(self, content: Rules) -> Rules:
-        """Return the grammar of an answer that is either calls or other content."""
+        """Return the grammar of an answer that consists of calls or of other content."""
         calls = self.calls()
         return Rules(lark.one_of([calls.start, content.start]), (*calls.others, *content.others))
 
     def text_or_calls(self) -> Rules:
-        """Return the grammar of text with or without calls. A call that begins must be valid."""
+        """Return the grammar of text with or without calls. A call that starts must be valid."""
         if not self.format.begin:
             # White space in an opening doesn't matter.
             begins = "|".join(
@@ -81,13 +83,13 @@ class CallGrammar(NamedTuple):
 
     @property
     def _inside(self) -> str:
-        """The rule of a call after its start mark."""
+        """The rule for a call after its start mark."""
         line_end = lark.literal("\n")
         return f"{line_end} call {line_end} {self._marker(self.format.end)}"
 
     @property
     def _lead(self) -> tuple[str, ...]:
-        """The rules of the text up to the start mark of a call."""
+        """The rules for the text up to the start mark of a call."""
         begin = self.format.begin
         if begin in self.tokens:
             text = lark.text_without(f"{lark.ANYTHING}{re.escape(begin)}{lark.ANYTHING}")
@@ -112,7 +114,7 @@ class CallGrammar(NamedTuple):
 
 
 def parameters_of(function: Function) -> Mapping[str, Any]:
-    """Return the schema of a function's arguments; raise ApiError if it doesn't allow objects."""
+    """Return the schema of a function's arguments. Raises ApiError if it allows no objects."""
     if function.parameters is None:
         return NO_PARAMETERS
     kinds = function.parameters.get("type", "object")

@@ -1,7 +1,7 @@
-"""Finds tool calls in an answer's text as it arrives.
+"""Find tool calls in an answer's text as it arrives.
 
-The result depends on the text alone, not on its chunks. Text is held back for as long as it may be
-part of a call, so nothing that was returned is revoked.
+The result depends only on the text, not on its division into chunks. Text is held back while it may
+be part of a call, so text that has been returned is never taken back.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from tandem.gateway.tools.formats import ToolCallFormat
 
 SPACE = " \t\r\n"
 S = f"[{SPACE}]*"
-# Each format has one of these keys, but models also write the other.
+# Each format uses one of these keys, but models also write the other one.
 ARGUMENTS = ("arguments", "parameters")
-# The usual form of a call up to its arguments, which can then be returned as they grow. A call of
-# another form is returned when it is complete.
+# The usual form of a call up to its arguments. The arguments can then be returned as they grow. A
+# call of another form is returned when it is complete.
 HEAD = re.compile(
     rf'\{{{S}"name"{S}:{S}("(?:[^"\\]|\\.)*"){S},{S}"(?:{"|".join(ARGUMENTS)})"{S}:{S}(?=\{{)',
     re.DOTALL,
@@ -39,7 +39,7 @@ class CallDelta:
 
 @dataclass
 class Parsed:
-    """The next part of an answer: text, and parts of calls in their order."""
+    """The next part of an answer: text, and parts of calls in order."""
 
     content: str = ""
     calls: list[CallDelta] = field(default_factory=list)
@@ -48,7 +48,7 @@ class Parsed:
 class ObjectEnd:
     """Finds the end of a JSON object in a growing text.
 
-    at: number of characters read. depth: number of open objects and lists at the start.
+    at: number of characters read. depth: number of objects and lists that are open at the start.
     """
 
     def __init__(self, depth: int = 0) -> None:
@@ -57,14 +57,14 @@ class ObjectEnd:
         self._in_string = False
 
     def found(self, text: str) -> bool:
-        """Continue to read; return whether the object ends, or breaks off, at ``at``."""
+        """Continue reading. Return whether the object ends, or is broken off, at `at`."""
         for sign in SIGN.finditer(text, self.at):
             self.at = sign.end()
             if sign[0] == '"':
                 self._in_string = not self._in_string
             elif self._in_string:
                 continue
-            elif sign[0] == "<":  # not JSON, so it is the end mark of the call
+            elif sign[0] == "<":  # not JSON, so this is the end mark of the call
                 self.at = sign.start()
                 return True
             elif sign[0] in "{[":
@@ -73,7 +73,7 @@ class ObjectEnd:
                 self._depth -= 1
                 if self._depth == 0:
                     return True
-        # A backslash at the end is read together with the character that it escapes.
+        # A backslash at the end is read later, together with the character that it escapes.
         self.at = len(text) - text.endswith("\\", self.at)
         return False
 
@@ -81,14 +81,15 @@ class ObjectEnd:
 class ToolCallParser:
     """Separates text from calls.
 
-    names: of the tools that may be called. In formats without a mark around each call, only an
-    object with one of these names is a call.
+    names: names of the tools that the model may call. In formats without a mark around each call,
+    an object is a call only if it has one of these names.
     """
 
     def __init__(self, known: ToolCallFormat, names: Collection[str]) -> None:
         self._format = known
         self._names = frozenset(names)
-        # A state is a method that consumes text. It returns whether a next state may consume more.
+        # A state is a method that consumes text. It returns whether the next state may consume
+        # more.
         self._outside = self._in_text if known.begin else self._in_last_text
         self._state: Callable[[], bool] = self._in_text if known.begin else self._at_start
         self._text = ""  # not consumed yet
@@ -103,7 +104,7 @@ class ToolCallParser:
 
     @property
     def in_call(self) -> bool:
-        """Whether a call has begun and its arguments aren't complete."""
+        """Whether a call has begun whose arguments aren't complete."""
         if self._state == self._before_arguments:
             return bool(self._format.begin or self._text.strip(SPACE))
         return self._state == self._in_arguments
@@ -116,7 +117,7 @@ class ToolCallParser:
         return self._new
 
     def end(self) -> str:
-        """Return the withheld text at the end of the answer."""
+        """Return the text that was held back until the end of the answer."""
         left = self._held + self._text
         if self._state in (self._in_arguments, self._after_arguments, self._after_call):
             left = ""
@@ -130,7 +131,7 @@ class ToolCallParser:
         self._held += self._take(len(self._text) - len(self._text.lstrip(SPACE)))
 
     def _in_text(self) -> bool:
-        """Consume the text before a call, except white space directly before it."""
+        """Consume the text before a call, except white space directly before the call."""
         begin = self._format.begin
         text, found, _ = self._text.partition(begin)
         if not found:
@@ -151,7 +152,7 @@ class ToolCallParser:
         return False
 
     def _at_start(self) -> bool:
-        """Decide whether the answer begins with a call."""
+        """Decide whether the answer starts with a call."""
         self._hold_space()
         begins = "".join(letter for letter in self._text if letter not in SPACE)
         if begins.startswith(self._format.openings):
@@ -163,13 +164,13 @@ class ToolCallParser:
         return True
 
     def _begin_call(self, length: int) -> None:
-        """Expect the object of a call after ``length`` characters."""
+        """Expect a call's object after `length` characters."""
         self._held += self._take(length)
         self._object = ObjectEnd()
         self._state = self._before_arguments
 
     def _before_arguments(self) -> bool:
-        """Withhold a call until its arguments begin or it is complete."""
+        """Hold back a call until its arguments begin or it is complete."""
         self._hold_space()
         head = HEAD.match(self._text)
         if head is None and self._text[:1] in ("", "{") and not self._object.found(self._text):
@@ -201,7 +202,7 @@ class ToolCallParser:
         if arguments is None:
             arguments = {}
         if not (isinstance(name, str) and isinstance(arguments, dict)):
-            raise ValueError  # noqa: TRY004  the text is wrong, not the type of an argument
+            raise ValueError  # noqa: TRY004 the model's text is wrong, not an argument's type
         self._add_call(name, json.dumps(arguments, ensure_ascii=False, allow_nan=False))
 
     def _add_call(self, name: str, arguments: str = "") -> None:
@@ -234,7 +235,7 @@ class ToolCallParser:
         """Wait for the end mark or the next call."""
         self._hold_space()
         known, text = self._format, self._text
-        if text.startswith("}"):  # the end of the call, or a superfluous one
+        if text.startswith("}"):  # the end of the call, or an extra brace
             self._take(1)
             self._held = ""
         elif known.between and text.startswith(known.between):

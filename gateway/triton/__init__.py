@@ -1,1 +1,1 @@
-"""Requests to Triton and its responses."""
+"""Send requests to Triton and read its responses."""

@@ -1,4 +1,4 @@
-"""The connection to Triton: sends requests to the entry with the loop, and reads its chunks."""
+"""The connection to Triton: send requests to the entry that runs the loop, and read its chunks."""
 
 from __future__ import annotations
 
@@ -33,8 +33,9 @@ GRPC_CODES = {
     grpc.StatusCode.RESOURCE_EXHAUSTED: HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
     grpc.StatusCode.DEADLINE_EXCEEDED: HTTPStatus.GATEWAY_TIMEOUT,
 }
-# Spread requests over all addresses of a name, and reconnect soon. By default, gRPC uses only the
-# first address, waits up to two minutes to reconnect, and uses a proxy from the environment.
+# Spread requests over all addresses of a name, and reconnect quickly. By default, gRPC uses only
+# the first address, waits up to two minutes before it reconnects, and uses a proxy from the
+# environment.
 CHANNEL = [
     ("grpc.lb_policy_name", "round_robin"),
     ("grpc.max_reconnect_backoff_ms", 1000),
@@ -42,11 +43,11 @@ CHANNEL = [
     ("grpc.max_send_message_length", -1),
     ("grpc.max_receive_message_length", -1),
 ]
-# The loop's reasons, in OpenAI's words. An unknown one becomes "stop".
+# The loop's finish reasons in OpenAI's terms. Unknown ones become "stop".
 FINISH_REASONS: Mapping[str, FinishReason] = {"stop": "stop", "length": "length"}
-VALUE = 10  # the cost of writing a number, in characters of text
-SECONDS_TO_ANSWER = 5.0  # for requests about the server
-SECONDS_TO_CLOSE = 3.0  # for requests to end that the closing gateway stops
+VALUE = 10  # cost of writing a number, in characters of text
+SECONDS_TO_ANSWER = 5.0  # for requests about the server itself
+SECONDS_TO_CLOSE = 3.0  # for running requests to end when the gateway closes
 # Optional outputs, [1, 1, n, ...], and their types.
 EXTRAS = {
     tensor: triton_to_np_dtype(tensor.dtype)
@@ -62,15 +63,15 @@ EXTRAS = {
         tensors.PROMPT_TOP_LOG_PROBS,
     )
 }
-READY = "READY"  # Triton's state of a loaded model
+READY = "READY"  # Triton's state for a loaded model
 OF_THE_PROMPT = frozenset(name for name in EXTRAS if name.startswith("prompt_"))
 
 
 class ResponseChunk(NamedTuple):
     """A part of an answer, or all of it. Totals count from the start of the request.
 
-    finish_reason, statistics: None before the last chunk. extras: the optional outputs that were
-    requested, with a row per token of the answer or the prompt.
+    finish_reason, statistics: None before the last chunk. extras: the requested optional outputs,
+    with one row per token of the answer or of the prompt.
     """
 
     text: str
@@ -89,22 +90,22 @@ class ResponseChunk(NamedTuple):
 
 
 def _num_values(rows: Sequence[Any]) -> int:
-    """Return the number of values in a list, or in a list of lists of one length."""
+    """Return the number of values in a list, or in a list of lists of equal length."""
     return len(rows) * len(rows[0]) if rows and isinstance(rows[0], list) else len(rows)
 
 
 def without_tokens(chunk: ResponseChunk) -> ResponseChunk:
-    """Return a chunk with only what it reports about the prompt."""
+    """Return the chunk with only the data about the prompt."""
     extras = {name: rows if name in OF_THE_PROMPT else [] for name, rows in chunk.extras.items()}
     reason: FinishReason | None = None if chunk.finish_reason is None else "length"
     return chunk._replace(text="", tokens=[], extras=extras, finish_reason=reason)
 
 
 class Triton:
-    """A connection to Triton, made inside the event loop that uses it. All errors are ApiErrors.
+    """A connection to Triton, made inside the event loop that uses it. Raises only ApiErrors.
 
-    url: address and port of the gRPC endpoint. If the name has several addresses, all are used, so
-    they must serve the same models.
+    url: address and port of the gRPC endpoint. If the name has several addresses, all of them are
+    used, so they must serve the same models.
     """
 
     def __init__(self, url: str) -> None:
@@ -133,9 +134,9 @@ class Triton:
             return True
 
     async def models(self) -> ServedModels:
-        """Return the served models, which are read once per connection to the server.
+        """Return the served models. They are read once per connection to the server.
 
-        Concurrent calls wait for one read, since it occupies the event loop for a while.
+        Concurrent calls share one read, because a read blocks the event loop for a while.
         """
         if self._models is None:
             self._models = asyncio.create_task(self._served())
@@ -144,10 +145,10 @@ class Triton:
     async def generate(
         self, model: str, inputs: Inputs, extras: Sequence[Tensor] = ()
     ) -> AsyncGenerator[ResponseChunk, None]:
-        """Send a request to the entry with the loop; yield the chunks of its answer."""
+        """Send a request to the entry that runs the loop. Yield the chunks of its answer."""
         stop = _stop_request(model)
         request = {
-            **stop,  # its id
+            **stop,  # the request's id
             "inputs": [_tensor(tensor, value) for tensor, value in inputs.items()],
             "outputs": [InferRequestedOutput(name) for name in (*tensors.ANSWER_OUTPUTS, *extras)],
         }
@@ -181,7 +182,7 @@ class Triton:
             return served_models(await self._configs())
         except InferenceServerException as error:
             raise self._no_server(error.message() or "") from error
-        except BaseException:  # the next call tries again
+        except BaseException:  # let the next call try again
             self._models = None
             raise
 
@@ -200,9 +201,9 @@ class Triton:
         return [answer["config"] for answer in answers]
 
     async def _refusal(self, model: str, line: str) -> ApiError:
-        """Convert an entry's error line to the client's error, using its class or its code.
+        """Convert an entry's error line to the client's error, using the line's class or code.
 
-        An error with neither comes from Triton itself, or is unexpected.
+        An error without either comes from Triton itself or is unexpected.
         """
         code, rest = decoded(_line(line))
         error_class, message = class_of(rest)
@@ -235,9 +236,9 @@ class Triton:
 
 
 def _stop_request(model: str) -> dict[str, Any]:
-    """Return a request that stops the one with the same id, and gets no answer.
+    """Return a request that stops the request with the same id. It gets no answer.
 
-    The id is new; with ids of this form, entries put codes before the lines of errors.
+    The id is new. For ids of this form, entries put codes before error lines.
     """
     return {
         "model_name": model,
@@ -273,12 +274,12 @@ def _number(raw: bytes) -> int:
 
 
 def _string(raw: bytes) -> str:
-    """Read one string, after its length."""
+    """Read one string, which follows its length."""
     return raw[4:].decode()
 
 
 def _tensor(tensor: Tensor, value: Value) -> InferInput:
-    """Return a batch of one, [1, 1], or [1, n] for several values."""
+    """Return a batch of one as a tensor: [1, 1], or [1, n] for several values."""
     values = [value] if isinstance(value, str | int | float) else value
     if tensor.dtype == "STRING":
         array = np.array([[str(text).encode() for text in values]], dtype=object)

@@ -1,11 +1,14 @@
-"""A request on its own gRPC stream, which can be abandoned before its end.
+"""A request on its own gRPC stream, which can be left before its end.
 
-Triton serves all streams with one thread. Cancelling a stream while a response is sent can block
-this thread forever, which hangs all streams (see docs/deploy/security.md). So to leave an answer
-that has begun, the gateway asks the loop to stop it, and drops the remaining responses. The
-``stop`` uses the stream of its request, since another stream may lead to another server of the
-same name. Before the first response, a response is unlikely to be sent at that moment, and the
-stream is cancelled: a ``stop`` would wait in the same queue as its request.
+Triton serves all streams with one thread. Cancelling a stream while a response is being sent can
+block this thread forever, which hangs all streams (see docs/deploy/security.md).
+
+So to leave an answer that has begun, the gateway asks the loop to stop it and drops the remaining
+responses. The `stop` uses the stream of its request, because another stream may lead to another
+server of the same name.
+
+Before the first response, it is unlikely that a response is being sent, so the stream is cancelled.
+(A `stop` would wait in the same queue as its request.)
 """
 
 from __future__ import annotations
@@ -22,15 +25,15 @@ from tritonclient.utils import InferenceServerException
 
 from tandem.contract import entry as tensors
 
-SECONDS_TO_END = 30.0  # for a slow server; one that hangs never ends a stream
+SECONDS_TO_END = 30.0  # for a slow server; a server that hangs never ends a stream
 
 Read: TypeAlias = ModelInferResponse | InferenceServerException
 
 
 class InferStream:
-    """A request and its responses. Every stream must be left, also at its end.
+    """A request and its responses. Every stream must be left, even after its last response.
 
-    request, stop: arguments of tritonclient's ``infer`` by name; both have the same id.
+    request, stop: keyword arguments of tritonclient's `infer`. Both have the same id.
     """
 
     def __init__(
@@ -41,12 +44,12 @@ class InferStream:
         self._outbox.put_nowait(request)
         self._results = connection.stream_infer(self._requests())
         self._reading: asyncio.Task[Read | None] | None = None
-        self._begun = self._complete = False  # of the answer
+        self._begun = self._complete = False  # state of the answer
 
     async def next(self) -> ModelInferResponse | None:
-        """Return the next response; None after the last one.
+        """Return the next response, or None after the last one.
 
-        Raises InferenceServerException for an entry's error, grpc.RpcError if the stream fails.
+        Raises InferenceServerException for an entry's error, and grpc.RpcError if the stream fails.
         """
         read = None if self._complete else await self._next()
         if isinstance(read, InferenceServerException):
@@ -54,7 +57,7 @@ class InferStream:
         return read
 
     async def leave(self) -> None:
-        """End the stream, and stop the request if it isn't complete."""
+        """End the stream. Stop the request if its answer isn't complete."""
         if self._begun:
             if not self._complete:
                 self._outbox.put_nowait(self._stop)
@@ -62,13 +65,13 @@ class InferStream:
         self._results.cancel()  # has no effect on an ended stream
 
     async def _requests(self) -> AsyncIterator[dict[str, Any]]:
-        """Yield the requests; the stream stays open for a ``stop`` until the answer is complete."""
+        """Yield the requests. The stream stays open for a `stop` until the answer is complete."""
         while (request := await self._outbox.get()) is not None:
             yield request
 
     async def _next(self) -> Read | None:
         # gRPC cancels a stream if the task that reads it is cancelled. So a separate task reads,
-        # and `leave` continues with it.
+        # and `leave` continues with that task.
         if self._reading is None:
             self._reading = asyncio.create_task(self._read())
         reading = self._reading
@@ -77,11 +80,11 @@ class InferStream:
         finally:
             if (
                 reading.done() and self._reading is reading
-            ):  # another waiting call may already read on
+            ):  # another waiting call may have started the next read already
                 self._reading = None
 
     async def _read(self) -> Read | None:
-        """Return the next response or error; None at the end of the stream."""
+        """Return the next response or error, or None at the end of the stream."""
         read: Read | None = None
         try:
             result, error = await anext(self._results)

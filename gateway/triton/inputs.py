@@ -1,4 +1,4 @@
-"""Converts the fields of a request to inputs of the entry with the loop."""
+"""Convert the fields of a request to inputs of the entry that runs the loop."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from tandem.gateway.models import CONTEXT_LENGTH, ServedModel
 from tandem.gateway.protocol.requests import ChatRequest, GenerationRequest
 from tandem.gateway.triton.backend import Inputs, Value
 
-AUTO = -1  # the entries' value for num_draft_tokens "auto"
+AUTO = -1  # the entries' value for `num_draft_tokens: "auto"`
 NO_END = -1
-LEAST_TOKENS = 1  # entries take no 0; the gateway drops the token of a request for 0
+LEAST_TOKENS = 1  # entries reject 0; the gateway drops the token if the client asked for 0
 
 
 def inputs_for(
@@ -30,10 +30,11 @@ def inputs_for(
     number: int,
     guide: AskedGuide | None,
 ) -> Inputs:
-    """Return the inputs for one answer; raise ApiError if it doesn't fit.
+    """Return the inputs for one answer. Raises ApiError if prompt and answer don't fit.
 
-    ids: the prompt, [num_input_tokens]. room: maximum tokens of prompt and answer together. number:
-    index of the answer among all of the request.
+    ids: the prompt, [num_input_tokens].
+    room: maximum number of tokens in prompt and answer together.
+    number: index of the answer among all answers to the request.
     """
     length = request.num_draft_tokens
     ahead = request.draft_ahead
@@ -85,7 +86,7 @@ def inputs_for(
 
 
 def field_names(request: GenerationRequest, guide: AskedGuide | None) -> dict[str, str]:
-    """Return the client's field for each input of the entries, by the input's name."""
+    """Return the client's field for each input of the entries, keyed by the input's name."""
     chat = isinstance(request, ChatRequest)
     names: dict[str, str] = {name: name for name in tensors.INPUTS}
     names |= {
@@ -130,7 +131,7 @@ def _num_alternatives(request: GenerationRequest) -> int:
 
 
 def derived_seed(seed: int, number: int) -> int:
-    """Return the seed of one of several answers; the first one gets the request's."""
+    """Return the seed of one of several answers. The first answer gets the request's seed."""
     if number == 0:
         return seed % 2**64
     digest = hashlib.blake2b(f"{seed}:{number}".encode(), digest_size=8).digest()
@@ -138,9 +139,9 @@ def derived_seed(seed: int, number: int) -> int:
 
 
 def check_room(request: GenerationRequest, length: int, room: int) -> int:
-    """Return the maximum number of tokens of an answer; raise ApiError if it doesn't fit.
+    """Return the maximum number of tokens in an answer. Raises ApiError if no answer fits.
 
-    length: tokens of the prompt. room: see `inputs_for`.
+    length: number of tokens in the prompt. room: see `inputs_for`.
     """
     limit, left = request.limit, room - length
     if left < 1 or (limit or 0) > left:

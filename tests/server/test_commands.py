@@ -210,7 +210,7 @@ def test_bench_rejects_drafters_and_lengths_that_the_server_lacks(without_draft,
     arguments = ("--drafter", "draft_model", "--num-draft-tokens", "99")
     assert run("bench", emulated, *FEWEST, *arguments) == 1
     error = capsys.readouterr().err.splitlines()[-1]
-    assert f"--num-draft-tokens must be at most 32, the maximum of {emulated.grpc_url}; got 99" in error
+    assert f"must be at most 32, the maximum of {emulated.grpc_url}; got 99" in error
 
 
 @pytest.mark.parametrize("verb", ["generate", "bench", "summarize", "perf"])

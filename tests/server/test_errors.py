@@ -288,7 +288,7 @@ def test_unsupported_inputs_are_named(full, gateway):
     ):
         status, line = over_grpc(full, "bls", **asked)
         assert status == "INVALID_ARGUMENT"
-        assert line.startswith(f"input '{name}' isn't supported by this deployment: its target ")
+        assert line.startswith(f"input '{name}' isn't supported by this deployment's target engine")
     assert through_the_gateway(gateway, logprobs=2) == (400, None, None)
     for entry in ENTRIES:
         status, line = over_grpc(full, entry, repetition_penalty=1.5, **ALONE)

@@ -1,1 +1,1 @@
-"""The KV cache in pages, for GPUs: attention over all sequences of a step in one call."""
+"""The paged KV cache for GPUs: one attention call serves all sequences of a step."""

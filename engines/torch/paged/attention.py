@@ -1,7 +1,7 @@
-"""Attention of all rows of a step over pages, in one call.
+"""Attention over pages, in one call for all rows of a step.
 
-`gathered` is plain PyTorch and runs everywhere: it copies each row's pages together first.
-PyTorch's own `varlen_attn` (FlashAttention) reads them in place; what it can do depends on its
+`gathered` is plain PyTorch and runs everywhere: it first copies each row's pages together.
+PyTorch's own `varlen_attn` (FlashAttention) reads the pages in place. Its abilities depend on its
 version and on the GPU, and some versions return wrong rows, so `choose` tests it before use.
 """
 
@@ -22,15 +22,15 @@ from tandem.engines.torch.paged.page_pool import PagePool
 
 log = logging.getLogger(__name__)
 
-# query [tokens, heads, size], keys and values [pages, page_tokens, kv heads, size], window
+# query [tokens, heads, size], keys and values [pages, page_tokens, kv heads, size], step, window
 Attention: TypeAlias = Callable[
     [torch.Tensor, torch.Tensor, torch.Tensor, "PagedStep", int | None], torch.Tensor
 ]
-_TOLERANCE = 2e-2  # of outputs that are means of values around 1
+_TOLERANCE = 2e-2  # for outputs that are means of values around 1
 
 
 class PagedStep:
-    """One forward pass, as `attention.attend` sees it: one segment that holds all rows."""
+    """One forward pass, presented to `attention.attend` as one segment that holds all rows."""
 
     def __init__(self, batch: PagedBatch, pool: PagePool, attention: Attention) -> None:
         self.batch = batch
@@ -46,7 +46,7 @@ class PagedStep:
         self, layer: int, qkv: QKV, scaling: float | None, window: int | None
     ) -> torch.Tensor:
         """Write the new keys and values, then attend: [1, heads, tokens, size] to its transpose."""
-        assert scaling is None  # the Llama family's own
+        assert scaling is None  # the Llama family uses the default
         query, key, value = (part[0].transpose(0, 1) for part in qkv)
         keys, values = self._pool.layer(layer)
         keys.view(-1, *keys.shape[2:]).index_copy_(0, self._slots, key)
@@ -58,7 +58,7 @@ class PagedStep:
         return pages.index_select(0, self._pages).view(self.batch.rows, -1, *pages.shape[2:])
 
     def mask(self, window: int | None, keys: int, groups: int) -> torch.Tensor:
-        """Return the keys that each row's tokens see: [rows, 1, groups * width, keys]."""
+        """Return a mask of the keys that each token sees: [rows, 1, groups * width, keys]."""
         if (window, groups) not in self._masks:
             device = self.batch.positions.device
             position = self.rectangle(self.batch.positions)[..., None]
@@ -70,7 +70,7 @@ class PagedStep:
         return self._masks[window, groups]
 
     def rectangle(self, tokens: torch.Tensor) -> torch.Tensor:
-        """Lay out tokens [tokens, ...] by row, with repeats as padding: [rows, width, ...]."""
+        """Arrange tokens [tokens, ...] by row, padded with arbitrary tokens: [rows, width, ...]."""
         batch = self.batch
         if batch.is_even:
             return tokens.view(batch.rows, batch.width, *tokens.shape[1:])
@@ -97,14 +97,14 @@ def gathered(
     step: PagedStep,
     window: int | None,
 ) -> torch.Tensor:
-    """Copy each row's pages together, then attend: [tokens, heads, size]."""
+    """Copy each row's pages together, then attend. Return [tokens, heads, size]."""
     heads, kv_heads, size = query.shape[1], keys.shape[2], query.shape[2]
     rows, width = step.batch.rows, step.batch.width
     groups = heads // kv_heads
     own_keys, own_values = (step.gather(part).transpose(1, 2) for part in (keys, values))
     parts = step.rectangle(query).view(rows, width, kv_heads, groups, size).permute(0, 2, 3, 1, 4)
     seen = F.scaled_dot_product_attention(
-        parts.flatten(2, 3),  # query heads that share a key head are further rows of it
+        parts.flatten(2, 3),  # query heads that share a key head are additional rows
         own_keys,
         own_values,
         attn_mask=step.mask(window, own_keys.shape[2], groups),
@@ -120,7 +120,10 @@ def varlen(
     step: PagedStep,
     window: int | None,
 ) -> torch.Tensor:
-    """Let PyTorch's FlashAttention read the pages in place: [tokens, heads, size]. CUDA only."""
+    """Attend with PyTorch's FlashAttention, which reads the pages in place. CUDA only.
+
+    Returns [tokens, heads, size].
+    """
     from torch.nn.attention.varlen import varlen_attn  # noqa: PLC0415 (not in every PyTorch)
 
     batch = step.batch
@@ -136,12 +139,12 @@ def varlen(
         enable_gqa=True,
         seqused_k=batch.lengths,
         block_table=batch.tables,
-        num_splits=1,  # PyTorch issue 194167: more than one loses rows of a paged cache
+        num_splits=1,  # PyTorch issue 194167: larger values lose rows of a paged cache
     )
     return cast("torch.Tensor", seen)
 
 
-CANDIDATES: Mapping[str, Attention] = {"varlen": varlen}  # the best first
+CANDIDATES: Mapping[str, Attention] = {"varlen": varlen}  # in order of preference
 
 
 def choose(
@@ -150,16 +153,16 @@ def choose(
     windows: Collection[int | None] = (None,),
     candidates: Mapping[str, Attention] = CANDIDATES,
 ) -> Attention:
-    """Return the first candidate that equals `gathered` in this pool, or `gathered`.
+    """Return the first candidate that matches `gathered` in this pool, or else `gathered`.
 
-    windows: numbers of tokens that layers see; None: all.
+    windows: sizes of the layers' attention windows in tokens; None: no window.
     """
     if pool.memory.device.type != "cuda" and candidates is CANDIDATES:
         return gathered
     for name, attention in candidates.items():
         try:
             fault = _fault(attention, pool, heads, windows)
-        except Exception as error:  # noqa: BLE001 (whatever a PyTorch without it raises)
+        except Exception as error:  # noqa: BLE001 (any error of a PyTorch that lacks it)
             fault = first_line(error)
         if fault is None:
             log.info("paged attention uses %s", name)
@@ -171,9 +174,9 @@ def choose(
 def _fault(
     attention: Attention, pool: PagePool, heads: int, windows: Collection[int | None]
 ) -> str | None:
-    """Test an attention on a ragged and on an even step of noise; return what is wrong.
+    """Test an attention on random data, in a ragged and an even step. Return the fault, or None.
 
-    Windows are shortened to a page, because the noise has few tokens.
+    Windows are shortened to a page, because the test has few tokens.
     """
     keys, _ = pool.layer(0)
     kv_heads, size = keys.shape[2:]

@@ -1,4 +1,4 @@
-"""A step over the paged cache, as one row of numbers that is copied to the device."""
+"""A step over the paged cache, as one array of integers that is copied to the device."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Numbers = NDArray[np.int32]
 
 
 class PagedRow(NamedTuple):
-    """New tokens of one text: `new` of them after `start` others, with the text's pages."""
+    """New tokens of one text: `new` tokens after `start` earlier ones, and the text's pages."""
 
     start: int
     new: int
@@ -41,7 +41,7 @@ def _rows(segment: Packed) -> list[PagedRow]:
 
 
 class Bucket(NamedTuple):
-    """Sizes of a step that is padded: `rows` texts of `width` new tokens, in `pages` each."""
+    """Size of a padded step: `rows` texts with `width` new tokens and `pages` pages each."""
 
     rows: int
     width: int
@@ -52,7 +52,7 @@ class Bucket(NamedTuple):
         return self.rows * self.width
 
     def holds(self, rows: Sequence[PagedRow], page_tokens: int) -> bool:
-        """Whether texts fit with the padding after their new tokens."""
+        """Whether the texts fit, including the padding after their new tokens."""
         return (
             len(rows) <= self.rows
             and max(row.new for row in rows) <= self.width
@@ -61,10 +61,10 @@ class Bucket(NamedTuple):
 
 
 def buckets(max_rows: int, max_width: int, max_pages: int, max_tokens: int) -> list[Bucket]:
-    """Return the sizes that steps are padded to, the cheapest first.
+    """Return the sizes that steps are padded to, cheapest first.
 
-    Rows and pages are powers of 2, widths one more than those, up to the limits themselves: a step
-    that verifies k draft tokens has k + 1 new ones.
+    Rows and pages are powers of 2, up to the limits. Widths are 1 more than powers of 2, because a
+    step that verifies k draft tokens has k + 1 new tokens. The limits themselves are included.
     """
     rows = {*_powers(max_rows), max_rows}
     pages = {*_powers(max_pages), max_pages}
@@ -78,20 +78,20 @@ def _powers(limit: int) -> list[int]:
 
 
 class PagedBatch:
-    """The numbers of one step, as views of one tensor.
+    """The integers of one step, as views of one tensor.
 
-    ids, positions, slots [tokens]: slots are places in the pool, page by page.
-    ends [rows + 1]: index of each row's first token in the step, and the number of tokens.
-    lengths [rows]: tokens of each text, new ones included.
-    tables [rows, pages]: its pages.
-    wanted [tokens]: tokens whose logits are wanted, then zeros.
-    width: the most new tokens of a row.
+    ids, positions, slots: [tokens]. A slot is a token's place in the pool, counted page by page.
+    ends: [rows + 1], index of each row's first token in the step, then the number of tokens.
+    lengths: [rows], number of tokens of each text, including new ones.
+    tables: [rows, pages], pages of each text.
+    wanted: [tokens], indices of the tokens whose logits are needed, padded with zeros.
+    width: maximum number of new tokens per row.
     """
 
     def __init__(
         self, memory: torch.Tensor, tokens: int, rows: int, pages: int, width: int
     ) -> None:
-        """Take memory [size_of(...)] in int32, on any device, as it is."""
+        """Use `memory`, int32 [size_of(...)] on any device, without initializing it."""
         self.width = width
         sizes = [tokens, tokens, tokens, rows + 1, rows, rows * pages, tokens]
         parts = torch.split(memory[: sum(sizes)], sizes)
@@ -108,22 +108,22 @@ class PagedBatch:
 
     @cached_property
     def ends_of_pages(self) -> torch.Tensor:
-        """Index of each row's first page if all pages were in one list: [rows + 1]."""
+        """Index of each row's first page if all pages formed one list: [rows + 1]."""
         page = torch.arange(self.rows + 1, dtype=torch.int32, device=self.tables.device)
         return page * self.tables.shape[1]
 
     @cached_property
     def is_even(self) -> bool:
-        """Whether all rows have `width` new tokens, so that a step is a rectangle."""
+        """Whether each row has exactly `width` new tokens, so that the step is a rectangle."""
         return len(self.ids) == self.rows * self.width
 
 
 def write(
     batch: PagedBatch, ids: NDArray[np.int64], rows: Sequence[PagedRow], page_tokens: int
 ) -> None:
-    """Write a step's numbers into a batch on the CPU: ids [all rows' new tokens].
+    """Write a step into a batch on the CPU. ids: [all rows' new tokens].
 
-    An even batch is padded: each row after its new tokens, then with rows that are not read.
+    An even batch is padded twice: each row after its new tokens, and the batch with unused rows.
     """
     arrays = [part.numpy() for part in (batch.ids, batch.positions, batch.slots, batch.ends)]
     token_ids, positions, slots, ends = arrays
@@ -156,5 +156,5 @@ def write(
 
 
 def places(rows: Sequence[PagedRow], width: int) -> NDArray[np.int64]:
-    """Return the places of the new tokens in an even batch: [all rows' new tokens]."""
+    """Return the indices of the new tokens in an even batch: [all rows' new tokens]."""
     return np.concatenate([np.arange(row.new) + i * width for i, row in enumerate(rows)])

@@ -1,4 +1,4 @@
-"""Choosing a step's tokens on the device, so that one copy brings all of them to the host."""
+"""Choose a step's tokens on the device, so that one copy brings all of them to the host."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from tandem.engines.torch.sampling import TorchSampler
 
 
 class TokenChoice(NamedTuple):
-    """How one call chooses tokens from its last rows of a step, one per draft token and one more.
+    """How one call chooses tokens from its last rows of a step: one per draft token and one more.
 
-    first: position of the token that the first of these rows is for.
-    rates: whether the call wants log-probabilities of its tokens.
+    first: position of the token that is chosen from the first of these rows.
+    rates: whether the call needs log-probabilities of its tokens.
     """
 
     sampler: TorchSampler
@@ -31,7 +31,7 @@ class TokenChoice(NamedTuple):
 
 
 class _Draw(NamedTuple):
-    """Rows that are sampled in one way. rows: [n], or None: all. keys: [n], of noise."""
+    """Rows with the same sampling parameters. rows: [n], or None: all. keys: [n], noise keys."""
 
     sampler: TorchSampler
     rows: torch.Tensor | None
@@ -47,9 +47,10 @@ class TokenChooser:
         counts: Sequence[int],
         device: torch.device,
     ) -> None:
-        """Copy the inputs to the device before the step: later, the copy would wait for it.
+        """Copy the inputs to the device before the step; a later copy would wait for the step.
 
-        choices: of each call in the step; None: it chooses for itself. counts: rows of each call.
+        choices: one per call in the step; None: the call chooses its tokens itself. counts: number
+        of rows per call.
         """
         ends = np.cumsum(counts).tolist()
         self._placed = [
@@ -70,8 +71,8 @@ class TokenChooser:
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Return the token of each row of logits [rows, vocab_size], and its log-probability.
 
-        best: [rows], the tokens of rows that nothing else chooses. Rows after a rejected draft
-        token have -1. The log-probabilities are None if no call wants them.
+        best: [rows], default tokens for the rows that no `TokenChoice` samples. Rows after a
+        rejected draft token get -1. The log-probabilities are None if no call needs them.
         """
         tokens = best
         for sampler, rows, keys in self._draws:

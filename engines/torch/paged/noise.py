@@ -1,4 +1,4 @@
-"""The noise of `engines.noise`, made on the device, so that no wide row has to be copied."""
+"""The noise of `engines.noise`, computed on the device to avoid copying wide rows."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ _TINY = torch.finfo(torch.float32).tiny
 
 
 def keys_on(device: torch.device, keys: Sequence[int]) -> torch.Tensor:
-    """Return the keys of `key_of`, [n], as int64 with the same bits."""
+    """Return the keys of `key_of` [n] as int64 with the same bits."""
     return torch.tensor([_signed(key) for key in keys], dtype=torch.int64, device=device)
 
 
 def exponentials_of(keys: torch.Tensor, width: int) -> torch.Tensor:
-    """Return [n, width] draws from Exp(1): what `exponentials` returns for the keys [n].
+    """Return [n, width] draws from Exp(1), equal to `exponentials` for the keys [n].
 
     The last bit may differ, because devices round logarithms differently.
     """
@@ -30,7 +30,7 @@ def exponentials_of(keys: torch.Tensor, width: int) -> torch.Tensor:
 
 
 def _shifted(bits: torch.Tensor, count: int) -> torch.Tensor:
-    """Shift to the right; zeros come in from the left, whatever the sign."""
+    """Shift right by `count` bits, filling with zeros regardless of the sign."""
     return (bits >> count) & ((1 << (64 - count)) - 1)
 
 

@@ -9,18 +9,18 @@ import torch
 
 from tandem.engines.torch.contiguous_kv_cache import KVShape
 
-PADDING = 0  # a page that belongs to no text: padding tokens write there
+PADDING = 0  # page that belongs to no text; padding tokens are written there
 
 
 class PagePool:
     """Pages of keys and values of all layers, with reference counts.
 
-    memory: [layers, 2, pages, page_tokens, heads, size]; zeros at first, because attention
-    multiplies what it doesn't see by 0, and 0 times arbitrary memory may be NaN.
+    memory: [layers, 2, pages, page_tokens, heads, size]. It starts as zeros, because attention
+    multiplies hidden values by 0, and 0 times uninitialized memory may be NaN.
     """
 
     def __init__(self, shape: KVShape, pages: int, page_tokens: int) -> None:
-        """Allocate the pages, and one for padding. Raises NotImplementedError."""
+        """Allocate the pages and one page for padding. Raises NotImplementedError."""
         [heads, size], *others = {layer[:2] for layer in shape.layers}
         if others or any(key != value for _, key, value in shape.layers):
             raise NotImplementedError("paged_kv_cache requires layers of the same shape")
@@ -32,7 +32,7 @@ class PagePool:
         )
         self._references = np.zeros(pages + 1, np.int64)
         self._references[PADDING] = 1
-        self._free = list(range(pages, PADDING, -1))  # the last is taken next
+        self._free = list(range(pages, PADDING, -1))  # the last one is taken next
 
     @classmethod
     def like(cls, other: PagePool, pages: int) -> PagePool:

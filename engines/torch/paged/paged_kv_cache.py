@@ -1,4 +1,4 @@
-"""The KV cache in pages: texts with a common beginning share its pages."""
+"""The paged KV cache: texts with a common prefix share its pages."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from tandem.engines.torch.paged.page_pool import PADDING, PagePool
 
 @dataclass(eq=False)
 class PagedEntry(KVEntry):
-    """One sequence's keys and values, page by page."""
+    """One sequence's keys and values, stored in pages."""
 
     pages: list[int] = field(default_factory=list)
-    lent_pages: list[int] = field(default_factory=list)  # to its branches
+    lent_pages: list[int] = field(default_factory=list)  # to the call's branches
 
 
 class PagedBranchKV(BranchKV):
-    """Pages of a call's branches, until it ends: the shared text's, then a few of their own.
+    """Pages of a call's branches until the call ends: the shared text's, then the branch's own.
 
     Attributes:
-        length: tokens of each branch after the shared text.
+        length: number of tokens of each branch after the shared text.
         tables: pages of each branch, padded: [branches, pages].
 
     """
@@ -39,9 +39,9 @@ class PagedBranchKV(BranchKV):
 
 
 class PagedKVCache(KVCache):
-    """All entries of an engine, in one pool of pages; a block is a page.
+    """All entries of an engine, in one pool of pages. A block is a page.
 
-    Only full pages are shared. The last page of a common beginning is copied if it isn't full.
+    Only full pages are shared. The last page of a common prefix is copied if it isn't full.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class PagedKVCache(KVCache):
     ) -> None:
         super().__init__(shape, max_tokens, block_tokens, max_seq_len)
         self.pool = PagePool(shape, self.total_blocks, block_tokens)
-        self._waiting_for = 0  # pages that the call at the head of the queue could not get
+        self._waiting_for = 0  # pages that the first waiting call could not get
 
     @property
     def used_blocks(self) -> int:
@@ -124,7 +124,7 @@ class PagedKVCache(KVCache):
         self._forget(entry)
 
     def _share(self, source: PagedEntry | None, shared: int, max_length: int) -> PagedEntry | None:
-        """Return a new entry that shares `shared` tokens of `source`; None: too few pages."""
+        """Return a new entry that shares `shared` tokens of `source`; None: not enough pages."""
         full = shared // self._block
         common = source.pages[:full] if source else []
         if not self._make_free(self.blocks_for(max_length) - full, keep=source):
@@ -138,7 +138,7 @@ class PagedKVCache(KVCache):
         return entry
 
     def _cut(self, entry: PagedEntry, shared: int, max_length: int) -> PagedEntry | None:
-        """Continue an idle entry after its first `shared` tokens; None: too few pages."""
+        """Continue an idle entry after its first `shared` tokens; None: not enough pages."""
         full, parted = divmod(shared, self._block)
         copied = parted > 0 and self.pool.is_shared(entry.pages[full])
         kept = full + (parted > 0 and not copied)
@@ -161,9 +161,9 @@ class PagedKVCache(KVCache):
         return self.pool.num_free + self.pool.freed_by([_pages(entry) for entry in idle])
 
     def _make_free(self, pages: int, keep: KVEntry | None) -> bool:
-        """Evict idle entries, least recently used first, until ``pages`` are free.
+        """Evict idle entries, least recently used first, until `pages` are free.
 
-        If that isn't possible, evict none.
+        If that isn't possible, evict none and return False. `keep` is never evicted.
         """
         if self._available(keep) < pages:
             return False
@@ -192,7 +192,7 @@ class PagedKVCache(KVCache):
         entry.lent_blocks = 0
 
     def _pages_of_a_branch(self, tokens: int) -> int:
-        """Return the maximum number of own pages that a branch of ``tokens`` may need."""
+        """Return the maximum number of own pages that a branch of `tokens` tokens may need."""
         return self.blocks_for(self._block - 1 + tokens)
 
 

@@ -30,16 +30,16 @@ from tandem.engines.torch.settings import TorchSettings
 log = logging.getLogger(__name__)
 
 MAX_ROWS = 64
-# Most tokens of a padded step: larger steps don't wait for kernel launches.
+# Maximum tokens of a padded step. Larger steps don't wait for kernel launches.
 MAX_TOKENS = 256
-# Least width: the next call of a draft has one or two new tokens.
+# Minimum width: the next call of a draft has one or two new tokens.
 MIN_WIDTH = 2
 
 
 class PagedRunner:
-    """Runs steps. Those that fit into a bucket are padded and, on CUDA, replayed as a graph.
+    """Runs steps. A step that fits a bucket is padded and, on CUDA, replayed as a graph.
 
-    On a CPU a padded step runs without a graph, so it computes the same as a graph does.
+    On a CPU, a padded step runs without a graph but computes the same.
     """
 
     def __init__(
@@ -71,17 +71,17 @@ class PagedRunner:
         return self.device.type == "cuda"
 
     def capture(self) -> None:
-        """Capture a graph of each bucket, the largest first, so that all share its memory.
+        """Capture a graph per bucket, the largest first, so that all graphs share its memory.
 
-        On a CPU there is nothing to capture. Never run on CUDA yet.
+        Does nothing on a CPU. Not run on CUDA yet.
         """
         if not self._on_cuda:
             return
-        torch.cuda.set_device(self.device)  # of this thread, which runs every step
+        torch.cuda.set_device(self.device)  # for this thread, which runs every step
         began, before = time.monotonic(), torch.cuda.mem_get_info(self.device)[0]
         memory = torch.cuda.graph_pool_handle()
         for bucket in reversed(self.buckets):
-            for _ in range(2):  # libraries make their handles and choose their kernels
+            for _ in range(2):  # lets libraries create handles and select kernels
                 self._run_padded(bucket)
             torch.cuda.synchronize(self.device)
             graph = torch.cuda.CUDAGraph()
@@ -105,8 +105,8 @@ class PagedRunner:
     ) -> StepLogits:
         """Run the segments' tokens, ids [all tokens], and choose tokens from their logits.
 
-        choices: of each segment; None: the call chooses from its logits itself. The chosen tokens
-        come to the host in one copy, which waits for the step.
+        choices: one per segment; None: the call chooses from its logits itself. One copy brings the
+        chosen tokens to the host; it waits for the step.
         """
         if not any(choices):
             return StepLogits(self.logits(ids, segments)[0])
@@ -123,7 +123,7 @@ class PagedRunner:
     def logits(
         self, ids: NDArray[np.int64], segments: Sequence[Packed]
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return logits [rows wanted, vocab_size] and the best token of each [rows wanted]."""
+        """Return logits [wanted rows, vocab_size] and the best token of each row [wanted rows]."""
         rows = rows_of(segments)
         wanted = wanted_rows(segments)
         bucket = self._bucket(rows)
@@ -132,7 +132,7 @@ class PagedRunner:
         return self._padded(bucket, ids, rows, wanted)
 
     def _bucket(self, rows: Sequence[PagedRow]) -> Bucket | None:
-        """Return the cheapest size that fits these texts, or None."""
+        """Return the cheapest bucket that fits these texts, or None."""
         page_tokens = self._pool.page_tokens
         return next((b for b in self.buckets if b.holds(rows, page_tokens)), None)
 
@@ -154,14 +154,14 @@ class PagedRunner:
         return self._logits.index_select(0, chosen), self._best.index_select(0, chosen)
 
     def _replay(self, bucket: Bucket) -> None:
-        """Run the batch in `_numbers`; write `_logits` and `_best`."""
+        """Run the batch in `_numbers`. Writes `_logits` and `_best`."""
         if bucket in self._graphs:
             self._graphs[bucket].replay()
         else:
             self._run_padded(bucket)
 
     def _run_padded(self, bucket: Bucket) -> None:
-        """Run the batch kernel by kernel; a graph holds the same kernels."""
+        """Run the batch kernel by kernel. A graph consists of the same kernels."""
         logits = self._run(_batch(self._numbers, bucket), None)
         self._logits[: bucket.tokens].copy_(logits)
         torch.argmax(logits, -1, out=self._best[: bucket.tokens])
