@@ -22,13 +22,8 @@ UNSUPPORTED = {
 
 
 def check_config(config: Mapping[str, Any], folder: Path) -> None:
-<<<<<<< HEAD
-    """Raise LoadError for an adapter that is more than low-rank matrices."""
-    if not isinstance(config, Mapping) or config.get("peft_type") != "LORA":
-=======
     """Raise LoadError if the adapter consists of more than low-rank matrices."""
-    if config.get("peft_type") != "LORA":
->>>>>>> docb
+    if not isinstance(config, Mapping) or config.get("peft_type") != "LORA":
         raise LoadError(f"LoRA adapter '{folder}': peft_type must be LORA in {CONFIG_FILE}")
     for name, without_effect in UNSUPPORTED.items():
         if config.get(name) not in without_effect:
