@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-LONGEST_REASON = 300  # characters
+LONGEST_REASON = 300  # maximum number of characters of an error message
 
 
 class GuideError(Exception):

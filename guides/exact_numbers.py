@@ -17,7 +17,7 @@ from tandem.guides.schema_parts import is_number, leaves_of, schemas_of
 CONSTANTS = ("const", "enum")
 BOUNDS = ("minimum", "maximum")
 OTHERS = ("exclusiveMinimum", "exclusiveMaximum", "multipleOf")
-# The library rejects larger bounds itself.
+# The library itself rejects larger bounds.
 LARGEST = 2**63 - 1
 LONGEST_INTEGER = 2**64
 

@@ -328,10 +328,10 @@ class GuideMatcher:
         return done
 
     def _do(self, act: Callable[[], T], follow: list[int] | None = None) -> tuple[T, str, bool]:
-        """Follow tokens and call ``act``. Return its result, an error, and whether it is alone.
+        """Follow tokens and call ``act``. Return its result, an error, and a flag.
 
-        The error is "" unless the automaton is full. The last value is whether this answer alone
-        has filled the automaton.
+        The error is "" unless the automaton is full. The flag is whether this answer alone has
+        filled the automaton.
         """
         with self._automaton.at_work():
             alone = self._automaton.untouched

@@ -143,7 +143,7 @@ def _is_closed(part: Mapping[str, Any]) -> bool:
 
 
 def _check_first_items(schema: Any) -> None:
-    """Reject `prefixItems` next to keywords that make the library ignore it."""
+    """Reject `prefixItems` if the library would ignore it because of other keywords."""
     for part in schemas_of(schema):
         if isinstance(part.get("prefixItems"), list) and (
             "additionalItems" in part or isinstance(part.get("items"), list)

@@ -119,7 +119,7 @@ def _bound() -> None:
 
 
 def _answer(tokenizer: LLTokenizer, guide: Guide) -> dict[str, Any]:
-    """Return the fields of `Tried`, or the reason for a rejection."""
+    """Return the fields of `Tried`, or the reason why a guide is rejected."""
     trim_heap()
     before = _heap_bytes()
     try:

@@ -98,7 +98,7 @@ class LookupPools:
         self.max_tokens = max_tokens
         bits = max(1, (max_tokens - 1).bit_length())
         self._shift = 64 - bits
-        self._newest = np.zeros(2**bits, np.int64)  # slot -> position, 0: none
+        self._newest = np.zeros(2**bits, np.int64)  # slot -> newest position; 0: none
         self._answers: OrderedDict[int, PooledAnswer] = OrderedDict()  # by number, oldest first
         self._pools: dict[bytes, PoolUse] = {}  # only pools that have answers
         self._last_number = 0

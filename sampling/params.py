@@ -54,7 +54,7 @@ def _number(
     neutral: float,
     entry: Tensor,
     engine: Tensor,
-    bounds: Bounds = Bounds(),  # noqa: B008 (it is immutable)
+    bounds: Bounds = Bounds(),  # noqa: B008 (immutable)
     *,
     draws: bool = False,
     capability: str | None = None,

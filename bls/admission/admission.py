@@ -84,10 +84,7 @@ class Admission:
 
     @property
     def running_in_all_loops(self) -> int:
-        """Number of decoding sequences in all loops.
-
-        Other loops' numbers may be slightly out of date.
-        """
+        """Number of decoding sequences in all loops. Numbers of other loops may be outdated."""
         return self.running + self._others.running
 
     @property
@@ -177,7 +174,7 @@ class Admission:
 
     @contextmanager
     def _exclusively(self) -> Iterator[None]:
-        """Lock out other threads and loops, and read the other loops' usage."""
+        """Lock out other threads and loops, read their usage, and publish this loop's usage."""
         with self._lock, self._other_loops.exclusively():
             self._others = self._other_loops.usage()
             try:

@@ -1,4 +1,4 @@
-"""Statistics about drafting ahead, shared by all requests, and the plans made from them."""
+"""Collects statistics about drafting ahead for all requests, and makes plans from them."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ class AutoLength:
         self._planner = planner
         self._own = Acceptance()
         self._level = planner.level(self._own)
-        self._caught_up = False  # the draft model has cached nearly all of the context
+        self._caught_up = False  # whether the draft model has cached nearly all of the context
         self._awaits_draft = False
         self._load: LoadPlans | None = None  # at the end of the last step; None: before the first
 

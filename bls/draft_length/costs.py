@@ -19,7 +19,7 @@ class Line:
 
     @property
     def known(self) -> bool:
-        """Whether at least one slot with steps has ended."""
+        """Whether at least one measurement has been recorded."""
         return self._weight > 0
 
     def of_neighbor(self) -> Line:

@@ -1,4 +1,4 @@
-"""The same draft length in every round."""
+"""A fixed draft length."""
 
 from __future__ import annotations
 

@@ -80,7 +80,7 @@ class SharedVocabulary:
 
 
 class DraftModel(Drafter):
-    """A draft model (Leviathan et al., arXiv:2211.17192)."""
+    """Proposes tokens from a draft model (Leviathan et al., arXiv:2211.17192)."""
 
     def __init__(
         self,
@@ -198,7 +198,7 @@ class DraftModel(Drafter):
         self._length.observe_plain_step(num_tokens, seconds)
 
     def completed(self, sequence: Sequence) -> None:  # noqa: ARG002
-        """Give up the remaining branches."""
+        """Return unread branch logits to the draft engine."""
         self._give_up_logits()
 
     def _call(self, sequence: Sequence) -> EngineCall:

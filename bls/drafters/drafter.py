@@ -76,7 +76,7 @@ class Drafter:
         """Learn how long the target took to decode ``num_tokens`` tokens without a draft."""
 
     def failed(self, error: EngineCallError) -> None:
-        """Handle the failure of an engine call made by ``propose``."""
+        """Handle the failure of an engine call that ``propose`` made."""
 
     def completed(self, sequence: Sequence) -> None:
         """Handle the end of an answer. Not called after a failure or cancellation."""

@@ -1,4 +1,4 @@
-"""Isolates a custom drafter: its faults disable drafting, but never fail a request."""
+"""Isolates a custom drafter. Its errors disable drafting for a request, but never fail it."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ class PromptLookup(Drafter):
         # acceptance threshold could accept part of another user's answer.
         lossy = request.draft_acceptance_threshold is not None
         self._copies_from_pool = not lossy and not lengths_decide_text(request, settings)
-        self.misses = 0  # in a row
+        self.misses = 0  # number of misses in a row
 
     def propose(self, sequence: Sequence, limit: int) -> Proposal:
         return self.look_up(sequence, limit)

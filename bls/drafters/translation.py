@@ -51,7 +51,7 @@ class SeamTokenizer:
         return self._detokenizer.complete(ids), []  # the bytes aren't UTF-8
 
     def text(self, ids: list[int]) -> str:
-        """Return the text of ids, without an unfinished character at its end."""
+        """Return the text of ``ids`` up to its last complete character."""
         return self.decode(ids)[0]
 
     def encode(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
@@ -82,7 +82,7 @@ class Translator:
 
 
 class Translation:
-    """One request's text in the ids of both engines, while the answer grows."""
+    """Tracks one request's text in the ids of both engines while the answer grows."""
 
     def __init__(self, translator: Translator) -> None:
         self._target, self._draft = translator.target, translator.draft

@@ -69,7 +69,7 @@ class Guidance:
         return NO_DRAFT
 
     def within(self, draft: Draft) -> Draft:
-        """Return the leading part of a draft that the guide allows."""
+        """Return the longest prefix of a draft that the guide allows."""
         return draft
 
     def ask(self, call: EngineCall) -> GuidedAnswer:

@@ -153,9 +153,9 @@ class Statistics(Drafted):
     num_unverified_draft_tokens: int = 0  # lower bound
     num_recomputed_tokens: int = 0
     num_cached_prompt_tokens: int | None = None  # in whole KV blocks; None: not reported
-    stop_string: str | None = None  # the one that ended the answer
-    draft_seconds: float = 0.0  # by the engines' own clocks
-    target_seconds: float = 0.0
+    stop_string: str | None = None  # the stop string that ended the answer
+    draft_seconds: float = 0.0  # by the draft engine's clock
+    target_seconds: float = 0.0  # by the target's clock
     by_drafter: defaultdict[DrafterName, Drafted] = field(
         default_factory=lambda: defaultdict(Drafted)
     )

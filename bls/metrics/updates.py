@@ -1,4 +1,4 @@
-"""Metric updates of a completed sequence."""
+"""Metric updates for a sequence that has ended."""
 
 from __future__ import annotations
 

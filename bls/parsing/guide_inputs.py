@@ -1,4 +1,4 @@
-"""Reads the guide of a request, under NVIDIA's names."""
+"""Reads the guide of a request. The inputs have NVIDIA's names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Background threads, and the log."""
+"""Starts background threads, and writes to the server's log."""
 
 from __future__ import annotations
 

@@ -159,7 +159,7 @@ class Heartbeat:
     """
 
     def __init__(self, **labels: str) -> None:
-        self._family = _family(names.HEARTBEAT)  # a metric dies with its family
+        self._family = _family(names.HEARTBEAT)  # kept, because a metric ends with its family
         self._metric = self._family.Metric(labels=labels)
         self._next = 0.0
 

@@ -72,7 +72,7 @@ class Watcher:
                 self._wake.clear()
 
     def _look(self) -> int:
-        """Check all requests once; return their number."""
+        """Check all requests once. Return the number of requests."""
         with self._lock:
             requests = list(self._watched)
         now = time.monotonic()

@@ -81,7 +81,7 @@ class AheadThread:
         return task
 
     def stop(self) -> None:
-        """Stop the task: interrupt its current call, and prevent further calls."""
+        """Stop the task. Interrupts its current call, and prevents further calls."""
         self._caller.interrupt(Cancelled())
 
     def check(self, now: float) -> None:

@@ -30,12 +30,15 @@ ROWS = 64  # while Triton reloads a model, the loops of the old version still ne
 WORD = struct.calcsize("q")
 STATE, USAGE = 0, 1  # offsets in a row, in words: state of the loop, LoopUsage
 ROW = USAGE + len(LoopUsage._fields)  # words
-OPEN, CLOSED = 1, 2  # states; 0: the row is free
+OPEN, CLOSED = 1, 2  # states of a row; 0: free
 LOOK = "look"  # message: capacity was released; any other message is the id of a request to stop
 
 
 class SharedCapacity(OtherLoops):
-    """The other loops of an entry. All loops of an entry use the same ``name``."""
+    """The other loops of an entry, found through a shared file.
+
+    name: name of that file, the same for all loops of the entry.
+    """
 
     def __init__(self, name: str) -> None:
         self._name = name

@@ -35,7 +35,7 @@ class RequestState:
         self.options = options
         self.wait = wait  # holds the call of the tokenizer before the sequences exist
         self.slots = slots  # queue slots of the sequences
-        self.permit: Permit | None = None  # to use the tokenizer
+        self.permit: Permit | None = None  # permit to call the tokenizer
         self.arrival_ns = time.time_ns()
         self._sender = sender
         self._response_builder = response_builder
