@@ -177,8 +177,8 @@ class Decoding:
         )
         # An accepted draft token is followed by another token, and a rejected one is replaced. So
         # if the answer ends with a draft token, the target left the rest of the draft unverified.
-        # The count is a lower bound, because another last token may hide unverified ones. With a
-        # threshold, the target may sample a rejected token again.
+        # The count is a lower bound, because an answer that ends with another token may hide
+        # unverified ones. With a threshold, the target may sample a rejected token again.
         last = count - 1
         exact = self.request.draft_acceptance_threshold is None
         if exact and last < len(draft) and answer.tokens[last] == draft.tokens[last]:
@@ -216,7 +216,7 @@ class Decoding:
     ) -> TokenDetails:
         """Count plain target steps up to an end of sequence, or the rounds of a drafting engine.
 
-        ended: the engine reached an end of sequence and dropped that token from its answer.
+        ended: whether the engine reached an end of sequence and dropped it from its answer.
         """
         rounds, count = self.statistics.num_rounds, len(answer.tokens)
         if answer.num_draft_tokens:
@@ -266,7 +266,7 @@ class Decoding:
         """Append and emit an answer's tokens up to an end of sequence or a stop string.
 
         details: details of the answer's tokens. end: index of the first end of sequence in the
-        answer, or None. ended: the engine reached an end of sequence and dropped that token.
+        answer, or None. ended: whether the engine reached an end of sequence and dropped it.
         """
         ended = ended or end is not None
         tokens = answer.tokens[:end][: self.sequence.tokens_left]
@@ -296,7 +296,7 @@ class Decoding:
         yield Chunk(tokens, text, self.finish_reason, self.statistics.totals, details)
 
     def _keep_extras(self, answer: EngineAnswer, count: int) -> None:
-        """Keep the logits of the first ``count`` tokens, and what the answer says about the prompt.
+        """Store the logits of the first ``count`` tokens, and the answer's data about the prompt.
 
         Logits are copied, because a view would keep the whole answer's memory alive.
         """

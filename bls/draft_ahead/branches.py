@@ -143,7 +143,7 @@ class DraftAhead:
         self._rounds = 0
 
     def plan(self, longest: int) -> AheadPlan | None:
-        """Return a plan for branches of at most ``longest`` tokens (>= 1); None: don't draft."""
+        """Return a plan for branches of at most ``longest`` tokens (>= 1), or None."""
         if self.refused:
             return None
         return self.planner.plan(longest, self._most, always=self._always)

@@ -34,7 +34,7 @@ FIRST_TOKENS = 8  # draft length before anything is known
 LEVELS = 5  # levels of requests: about 1, 2, 4, 8 or 16 draft tokens are right in a row
 OWN_ADVANTAGE = 1.04  # factor by which a level's own best arm must beat the best arm of all levels
 FIRST_ROUNDS = 64  # plan after each of the first rounds; later only after slots
-SEQUENCES_PER_LESSON = 16  # of n sequences' drafts, one in 1 + n // 16 requests probabilities
+SEQUENCES_PER_LESSON = 16  # with n sequences, one in 1 + n // 16 drafts requests probabilities
 # Initial acceptance rates of copies after n-grams of 1, 2, 3, and 4 or more tokens.
 COPY_ACCEPTANCE = (0.3, 0.6, 0.7, 0.8)
 
@@ -151,7 +151,7 @@ class DraftPlanner:
     def verified(
         self, draft: Draft, num_accepted: int, seconds: StepSeconds, level: int, *, timed: bool
     ) -> None:
-        """Record a round. timed: whether its duration counts."""
+        """Record a round. timed: whether to learn from its duration."""
         with self._lock:
             load, rate = self.load(), self._acceptance.rate()
             if draft.answer is None:

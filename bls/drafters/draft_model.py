@@ -96,7 +96,7 @@ class DraftModel(Drafter):
         self._length = length
         self._ahead = ahead
         self._asked_ahead = False  # whether `draft_ahead` has been called
-        self._drafts_ahead = False  # whether branches of the last verification are to be awaited
+        self._drafts_ahead = False  # whether `_awaited` must wait for branches
         self._branch_logits: BranchLogits | None = None  # until they are read or given up
         self._can_serve = True  # False after the draft engine rejected a call of this request
 

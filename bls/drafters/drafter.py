@@ -37,8 +37,8 @@ class DrafterHealth(Protocol):
 class DrafterContext(NamedTuple):
     """The arguments, besides the request, from which a drafter is created.
 
-    health, draft_planner, ahead_planner: state of the draft model, shared by all requests. own:
-    settings of this drafter: the defaults of its registry row, with the profile's changes.
+    health, draft_planner, ahead_planner: state of the draft model, shared by all requests. own: the
+    drafter's own settings (the defaults in its registry row with the profile's changes).
     """
 
     settings: LoopSettings
@@ -58,7 +58,7 @@ class Drafter:
         return True
 
     def propose(self, sequence: Sequence, limit: int) -> Proposal:
-        """Propose at most ``limit`` tokens (>= 1). After an empty draft, the target works alone."""
+        """Propose at most ``limit`` tokens (>= 1). If there are none, the target decodes alone."""
         raise NotImplementedError
 
     def draft_ahead(self, sequence: Sequence, draft: Draft) -> StepsAhead | None:  # noqa: ARG002

@@ -34,8 +34,8 @@ class Hybrid(Drafter):
         draft = yield from self._draft_model.propose(sequence, limit)
         if len(draft) or len(copied) or not self._draft_model.allows_drafts():
             return draft
-        # A copy may match soon, so limit how many tokens the target decodes alone: 1, 2, 3, 4, 8,
-        # 16, 32 and so on after each miss in a row.
+        # A copy may match soon, so limit the number of tokens that the target decodes alone. The
+        # limit is 1, 2, 3, 4, 8, 16, ... after 1, 2, 3, 4, 5, 6, ... misses in a row.
         misses = self._prompt_lookup.misses
         longest = misses if misses <= 4 else 2 ** (misses - 2)
         return replace(draft, plain_tokens=min(draft.plain_tokens, longest))

@@ -39,7 +39,7 @@ def read_kind(path: Path) -> DrafterKind:
 
 
 def with_settings(kind: DrafterKind, given: Mapping[str, Any]) -> DrafterKind:
-    """Return a copy of the row with the given settings; raise DrafterModuleError if one is bad."""
+    """Return the row with changed settings; raise DrafterModuleError for an invalid setting."""
     if not given:
         return kind
     known = [f.name for f in dataclasses.fields(kind.settings)] if kind.settings else []
