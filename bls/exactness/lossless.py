@@ -54,7 +54,7 @@ def lossless(request: Request, settings: LoopSettings) -> Request:
     if request.draft_acceptance_threshold is not None:
         return request
     if request.sampling.greedy or not settings.draft_returns_logits:
-        # Greedy verification needs no logits: a token is either right or wrong.
+        # A token is right or wrong: logits would cost time and decide nothing.
         return replace(request, use_draft_logits=False)
     if request.sampling.top_p < 1.0 and not settings.target.capabilities.top_p_with_drafts:
         return _without_drafts(request)
