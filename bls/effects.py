@@ -1,20 +1,20 @@
-"""What the loop asks its driver to do.
+"""The effects of the loop: requests to its driver.
 
-The loop does no I/O: it yields one of these effects and receives the result.
+The loop does no I/O. It yields one of these effects and receives the result.
 
-=============  ==========================================================  ==================
-effect         meaning                                                     the driver sends
-=============  ==========================================================  ==================
-EngineCall     call `draft` or `target`                                    EngineAnswer
-StartAhead     carry out steps while the next call blocks                  None
-AwaitAhead     wait for what those steps return                            it, or None if late
-TextCall       turn ids into text                                          DecodedText
-Chunk          hand tokens (and text) to the client                        None
-NextChunk      wait for tokens that another driver's steps made final      Chunk
-=============  ==========================================================  ==================
+=============  ======================================================  ======================
+effect         meaning                                                 the driver sends
+=============  ======================================================  ======================
+EngineCall     call `draft` or `target`                                EngineAnswer
+StartAhead     run steps while the next call blocks                    None
+AwaitAhead     wait for the result of those steps                      it, or None if late
+TextCall       detokenize ids                                          DecodedText
+Chunk          send tokens (and text) to the client                    None
+NextChunk      wait for final tokens from steps of another driver      Chunk
+=============  ======================================================  ======================
 
-If an engine fails, the driver throws EngineCallError into the loop. An error in steps ahead is
-thrown at AwaitAhead. A loop whose client has left gets no more results.
+If an engine fails, the driver throws EngineCallError into the loop. An error in the steps of
+StartAhead is thrown at AwaitAhead. After the client has left, the loop gets no more results.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ NO_TOKENS: TokenIds = np.empty(0, np.int32)
 class DraftPlan(NamedTuple):
     """Length of the next draft.
 
-    stop_probability: stop once the joint probability of the draft's tokens is below this.
+    stop_probability: the draft stops once the joint probability of its tokens falls below this.
     plain_tokens: number of tokens that the target decodes alone if ``num_tokens`` is 0.
     """
 
@@ -52,23 +52,23 @@ class DraftPlan(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """Draft tokens of a round, their drafter and, in logits mode, the logits they were drawn from.
+    """Draft tokens of a round and their drafter. In logits mode, also the logits.
 
-    plain_tokens: for an empty draft, the number of tokens that the target may decode before it is
-    worth drafting again.
+    plain_tokens: for an empty draft, number of tokens that the target decodes alone before the
+    drafter is asked again.
     """
 
     tokens: TokenIds = field(default_factory=lambda: NO_TOKENS)  # [num_draft_tokens]
-    logits: Any = None  # the draft engine's tensor: [1, num_draft_tokens, vocab_size], or a handle
-    logits_row: int = 0  # of the first draft token, in the logits of the handle
+    logits: Any = None  # from the draft engine: [1, num_draft_tokens, vocab_size], or a handle
+    logits_row: int = 0  # row of the first draft token in the handle's logits
     drafter: DrafterName = CONTROL.name
     plain_tokens: int = 1
-    num_matching: int = 0  # of a copy: length of the n-gram that matched
-    plan: DraftPlan | None = None  # what a draft model was asked for, and its answer
-    answer: EngineAnswer | None = None
-    num_branches: int = 0  # that were drafted ahead for this round
-    drafted_ahead: bool = False  # this draft is one of them
-    seconds_saved: float = 0.0  # by that
+    num_matching: int = 0  # for a copy: number of tokens in the n-gram that matched
+    plan: DraftPlan | None = None  # for a draft model: the plan of its call
+    answer: EngineAnswer | None = None  # for a draft model: the answer to its call
+    num_branches: int = 0  # number of branches that were drafted ahead for this round
+    drafted_ahead: bool = False  # whether this draft is one of these branches
+    seconds_saved: float = 0.0  # duration of the draft call that the branch replaced
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -78,14 +78,14 @@ NO_DRAFT = Draft()
 
 
 class Branching(NamedTuple):
-    """Number of branches after each outcome of a verification, and their length.
+    """Number and length of the branches for each accepted length j of a verification.
 
     An outcome is (accepted length j, next token). Its branch continues the context, the first j
     draft tokens and that token.
     """
 
-    counts: tuple[int, ...]  # [num_draft_tokens + 1], by j
-    lengths: tuple[int, ...]  # [num_draft_tokens + 1], tokens per branch
+    counts: tuple[int, ...]  # [num_draft_tokens + 1], number of branches for each j
+    lengths: tuple[int, ...]  # [num_draft_tokens + 1], maximum tokens per branch for each j
 
 
 class BranchDraft(NamedTuple):
@@ -94,61 +94,61 @@ class BranchDraft(NamedTuple):
     num_accepted: int
     next_token: int
     tokens: TokenIds  # [n], n >= 0
-    logits_row: int = 0  # of the first token, in the logits of all branches of the call
+    logits_row: int = 0  # row of the first token in the logits of all branches of the call
 
 
 class EngineCall(NamedTuple):
-    """One call of an engine, without the values that are the same in every call of a request."""
+    """One engine call. Values that are the same in all calls of a request aren't included."""
 
     engine: EngineRole
     context: TokenIds  # [context_length], prompt and answer so far
     max_new_tokens: int
     seed: int
     draft: Draft = NO_DRAFT
-    branching: Branching | None = None  # draft on after `draft` instead of verifying it
-    end_id: int | None = None  # ends the call, and is not in its answer
-    stop_ids: tuple[int, ...] = ()  # end it too, and are in its answer
+    branching: Branching | None = None  # draft branches after `draft` instead of verifying it
+    end_id: int | None = None  # ends the call; the answer excludes it
+    stop_ids: tuple[int, ...] = ()  # end the call too; the answer includes them
     ban_end_ids: bool = False
     wants_logits: bool = False
-    unread_logits: Any = None  # of `draft`: handle to its own logits that will not be read
+    unread_logits: Any = None  # for `draft`: a handle to return, whose logits will not be read
     wants_log_probs: bool = False
-    whole: bool = False  # it may take as long as the request
+    whole: bool = False  # the call's timeout is the request's timeout
     stop_probability: float = 0.0  # see DraftPlan
-    # Of the target, [num_draft_tokens + 1, words]: the tokens that are allowed at each position. An
-    # engine that takes no masks is called for one token, and gets its mask as a bias.
+    # For `target`: bit masks of the allowed tokens per position, [num_draft_tokens + 1, words]. If
+    # the engine takes no masks, the call is for one token, and the mask is sent as a bias.
     token_masks: NDArray[np.int32] | None = None
 
 
 class KvBlocks(NamedTuple):
-    """Changes that a call made to the engine's KV cache, in blocks."""
+    """KV cache blocks that a call used."""
 
-    reused: int  # computed by an earlier call
-    total: int = 0  # reused and new; 0 if the call did not ask
+    reused: int  # blocks that an earlier call computed
+    total: int = 0  # reused and new blocks; 0 if the call didn't request this number
 
 
 class PromptLogProbs(NamedTuple):
-    """Log-probabilities of the prompt's tokens. The first token's row is zeros."""
+    """Log-probabilities of the prompt's tokens. The values of the first token are 0."""
 
     values: NDArray[np.float32]  # [num_input_tokens]
     top: TopLogProbs | None = None
 
 
 class EngineAnswer(NamedTuple):
-    """The new tokens of an engine call, and how long it took.
+    """The new tokens of an engine call, their details, and the duration of the call.
 
     seconds: duration of the whole call. engine_seconds: duration by the engine's own clock, or 0 if
-    it reports none.
+    the engine doesn't report it.
     """
 
     tokens: TokenIds  # [n]
     seconds: float = 0.0
     engine_seconds: float = 0.0
-    num_draft_tokens: int = 0  # of an engine that drafts by itself
-    num_accepted_tokens: int = 0
+    num_draft_tokens: int = 0  # reported by an engine that drafts by itself
+    num_accepted_tokens: int = 0  # reported by an engine that drafts by itself
     log_probs: NDArray[np.float32] | None = None  # [n]
     top: TopLogProbs | None = None
     prompt_log_probs: PromptLogProbs | None = None
-    # The target's [n, vocab_size]; the draft's as it sent them, [1, n, vocab_size], or a handle
+    # From the target: [n, vocab_size]. From the draft engine: [1, n, vocab_size], or a handle.
     logits: Any = None
     context_logits: NDArray[np.float32] | None = None  # [context_length, vocab_size]
     kv_blocks: KvBlocks | None = None
@@ -158,17 +158,18 @@ class EngineAnswer(NamedTuple):
 class StartAhead(NamedTuple):
     """Run these steps while the next EngineCall blocks. AwaitAhead returns their result.
 
-    The steps yield engine calls only. Earlier steps that were not awaited are abandoned, and their
-    call is stopped. If no thread is free, the steps never start and have no result.
+    The steps may yield engine calls only. If earlier steps haven't been awaited, they are abandoned
+    and their call is stopped. If no thread is free, the steps never start, and their result is
+    None.
     """
 
     steps: Generator[EngineCall, EngineAnswer, Any]
 
 
 class AwaitAhead(NamedTuple):
-    """Wait for the result of the last StartAhead's steps; None if they are late.
+    """Wait for the result of the last StartAhead. The result is None if the steps are late.
 
-    timeout: seconds to wait.
+    timeout: maximum wait in seconds.
     """
 
     timeout: float
@@ -177,7 +178,8 @@ class AwaitAhead(NamedTuple):
 class StepSeconds(NamedTuple):
     """Duration of a round, or of a call without drafts.
 
-    whole: from the end of one emit to the end of the next. target: the target's part of it.
+    whole: seconds from the end of one emit to the end of the next. target: seconds of the target
+    call.
     """
 
     whole: float
@@ -187,7 +189,8 @@ class StepSeconds(NamedTuple):
 class TextCall(NamedTuple):
     """Request the complete text that ``window[context_length:]`` adds to the tokens before it.
 
-    If ``context_length`` is None: the whole window's text, including unfinished characters.
+    If ``context_length`` is None, requests the text of the whole window, including unfinished
+    characters. wants_lengths: whether to return the number of characters per token.
     """
 
     window: TokenIds  # [n]
@@ -196,24 +199,24 @@ class TextCall(NamedTuple):
 
 
 class DecodedText(NamedTuple):
-    """Result of a TextCall, and how many of its characters each id completes."""
+    """Result of a TextCall. lengths: number of characters that each id completes."""
 
     text: str
-    lengths: Counts | None = None  # [n - context_length], if the call wants them
+    lengths: Counts | None = None  # [n - context_length], or None if not requested
 
 
 class Chunk(NamedTuple):
-    """Tokens that became final, with their text if the round needed it."""
+    """Tokens that became final, with their text if it was decoded."""
 
     tokens: TokenIds  # [n]
     text: str
     finish_reason: FinishReason | None  # None: more will come
-    totals: Totals  # with these tokens
+    totals: Totals  # statistics up to and including these tokens
     details: TokenDetails
 
 
 class NextChunk(NamedTuple):
-    """Wait for tokens that another driver's steps have made final."""
+    """Wait for the next Chunk that steps of another driver produce."""
 
 
 Effect: TypeAlias = EngineCall | StartAhead | AwaitAhead | TextCall | Chunk | NextChunk

@@ -1,23 +1,24 @@
-"""The loop's errors with their codes and classes (contract.errors).
+"""The loop's errors, with their Triton codes and error classes (`tandem.contract.errors`).
 
-ServingError                 INTERNAL     one line that a client may read
-├── BadRequest               INVALID_ARG  an input is missing, out of bounds, contradicts another
-│   └── GuideRefused         INVALID_ARG  invalid_guide: the request's guide cannot be compiled
-├── Overloaded               UNAVAILABLE  overloaded: nothing is free, and the queue is full
-├── DeadlineExceeded         INTERNAL     deadline_exceeded: the request ran out of its time
-├── AnswerNotSent            INTERNAL     the answer does not fit into shared memory
-├── GuideFailed              INVALID_ARG  invalid_guide: it became too complex, or a dead end
-└── EngineCallError          the code it  an engine failed: the draft costs only speed, the target
-    │                        came with    the request
-    ├── EngineTimeout        INTERNAL     model_timeout: an engine did not answer in time
-    ├── EngineUnavailable    UNAVAILABLE  model_unavailable: an engine is not called any more
-    └── EngineRefused        INVALID_ARG  an engine rejects this call, now and later
-        └── DrafterFailed    INVALID_ARG  a deployment's own drafter has a fault: drafts end
-Cancelled                    CANCELLED    the client has left; it is not sent
+ServingError                 INTERNAL     base class; the message is one line for clients
+├── BadRequest               INVALID_ARG  an input is missing, invalid, or contradicts another one
+│   └── GuideRefused         INVALID_ARG  invalid_guide: the request's guide can't be compiled
+├── Overloaded               UNAVAILABLE  overloaded: the queue is full
+├── DeadlineExceeded         INTERNAL     deadline_exceeded: the request exceeded its timeout
+├── AnswerNotSent            INTERNAL     the answer doesn't fit into shared memory
+├── GuideFailed              INVALID_ARG  invalid_guide: too complex, or no token is allowed
+└── EngineCallError          the engine's an engine failed; only failures of the target fail the
+    │                        code         request
+    ├── EngineTimeout        INTERNAL     model_timeout: an engine didn't answer in time
+    ├── EngineUnavailable    UNAVAILABLE  model_unavailable: calls of this engine are disabled
+    └── EngineRefused        INVALID_ARG  an engine rejected the call and would reject it again
+        └── DrafterFailed    INVALID_ARG  a custom drafter failed; the request drafts no more
+Cancelled                    CANCELLED    the client has left, so the error isn't sent
 
-Balancers and clients retry UNAVAILABLE by themselves, so it means that another server may answer. A
-request may have streamed part of its answer before it. Triton has no code for a deadline: it is
-INTERNAL, because proxies also retry CANCELLED, and the retry would exceed its deadline too.
+Load balancers and clients retry UNAVAILABLE automatically, so it is used only if another server may
+succeed. Part of the answer may have been streamed before it. Triton has no code for deadlines.
+DeadlineExceeded uses INTERNAL because proxies retry CANCELLED too, and a retry would also exceed
+the deadline.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ class ServingError(Exception):
 
     @property
     def line(self) -> str:
-        """Line that clients read: the message, with the error's class in front if it has one."""
+        """The line that clients get: the message, after the error's class if it has one."""
         return classified(self.error_class, str(self))
 
 
@@ -46,7 +47,7 @@ class BadRequest(ServingError):
 
 
 class GuideRefused(BadRequest):
-    """The request's guide cannot be compiled. The message names the input."""
+    """The request's guide can't be compiled. The message names the input."""
 
     error_class = "invalid_guide"
 
@@ -65,18 +66,18 @@ class DeadlineExceeded(ServingError):
 
 
 class AnswerNotSent(ServingError):
-    """The answer is complete but could not be passed to Triton."""
+    """The answer is complete but couldn't be passed to Triton."""
 
 
 class GuideFailed(ServingError):
-    """An answer cannot continue under its guide."""
+    """The answer can't continue under its guide."""
 
     code = "INVALID_ARG"
     error_class = "invalid_guide"
 
 
 class EngineCallError(ServingError):
-    """An engine call failed. ``model``: name of the Triton model. ``what``: its error message."""
+    """An engine call failed. model: name of the Triton model. what: its error message."""
 
     def __init__(self, model: str, what: str, code: ErrorCode = "INTERNAL") -> None:
         super().__init__(f"model '{model}' failed: {what}")
@@ -88,7 +89,7 @@ class EngineCallError(ServingError):
 
 
 class EngineTimeout(EngineCallError):
-    """An engine did not answer in time; the calling thread may be blocked forever."""
+    """An engine didn't answer in time. The calling thread may stay blocked."""
 
     error_class = "model_timeout"
 
@@ -111,7 +112,7 @@ class EngineRefused(EngineCallError):
 
 
 class DrafterFailed(EngineRefused):
-    """A drafter raised or proposed an unverifiable draft. Its request continues without drafts."""
+    """A custom drafter raised or proposed an unverifiable draft. The request drafts no more."""
 
     def __init__(self, drafter: str, what: str) -> None:
         super().__init__(drafter, what)
@@ -128,5 +129,5 @@ class Cancelled(Exception):
         return self.line
 
 
-# What a request can end with before its answer is complete.
+# The errors that end a request before its answer is complete.
 Failure: TypeAlias = ServingError | Cancelled

@@ -1,8 +1,8 @@
 """The decoding loop: propose, verify, accept, emit, until the answer is complete.
 
-``Decoding.decode`` is a generator without I/O. It yields the effects that it needs (`bls.effects`)
-and receives their results. Tests drive it with scripts, ``bls.triton`` with real engines. The text
-is the target's own: the draft decides only how many tokens a target step confirms.
+``Decoding.decode`` is a generator without I/O. It yields effects (`bls.effects`) and receives their
+results. Tests run it with scripted results, ``bls.triton`` with real engines. The target determines
+the output; the draft determines only how many tokens a target call emits.
 
 Source: Leviathan et al., "Fast Inference from Transformers via Speculative Decoding",
 arXiv:2211.17192; Chen et al., arXiv:2302.01318.
@@ -54,7 +54,7 @@ Steps = Generator[Effect, Any, None]
 
 
 class Decoding:
-    """One prompt being decoded, with its current state."""
+    """The state of one prompt that is being decoded."""
 
     def __init__(
         self,
@@ -71,8 +71,8 @@ class Decoding:
         self.prompt_log_probs: PromptLogProbs | None = None  # from the first target call
         self.generation_logits: list[NDArray[np.float32]] = []  # [n, vocab_size] each
         self.context_logits: NDArray[np.float32] | None = None  # [num_input_tokens, vocab_size]
-        self.prompt_kv_blocks: KvBlocks | None = None  # of the first target call
-        self.kv_blocks: KvBlocks | None = None  # of the last one
+        self.prompt_kv_blocks: KvBlocks | None = None  # from the first target call
+        self.kv_blocks: KvBlocks | None = None  # from the last target call
         self._settings = settings
         self._drafter = drafter
         self._guidance = (
@@ -91,7 +91,7 @@ class Decoding:
             whole=request.kind.in_engine,
             timed=not lengths_decide_text(request, settings),
         )
-        self._plain_tokens_due = 0  # until the drafter is asked again
+        self._plain_tokens_due = 0  # tokens to decode before the drafter is asked again
         self._reusable_tokens = 0
 
     def decode(self) -> Steps:
@@ -107,7 +107,7 @@ class Decoding:
                 yield from self._plain_step(began)
 
     def _propose(self) -> Proposal:
-        """Return the draft of the next round. An empty one means that the target decodes alone."""
+        """Return the draft of the next round. If it is empty, the target decodes alone."""
         if self._plain_tokens_due or not self._drafter.can_draft(self.sequence):
             return NO_DRAFT
         draft = NO_DRAFT
@@ -125,10 +125,10 @@ class Decoding:
         return draft
 
     def _round(self, proposed: Draft, began: float) -> Steps:
-        """Verify a draft, count what was accepted, and emit the tokens.
+        """Verify a draft, count the accepted tokens, and emit the new tokens.
 
-        The target's call gets no end id: an engine that stops there drops the token from its count,
-        and an accepted end of sequence would look like a correction.
+        The target call has no end id. An engine that stops at its end id drops that token from its
+        answer, so an accepted end of sequence would look like a correction.
         """
         draft = self._guidance.within(proposed)
         ahead = self._drafter.draft_ahead(self.sequence, draft)
@@ -144,14 +144,14 @@ class Decoding:
             self._drafter.verified(proposed, accepted, self._seconds(began, answer))
 
     def _counted(self, ahead: StepsAhead) -> StepsAhead:
-        """Count the steps when they begin. They never begin if no thread is free."""
+        """Run the steps and count them when they begin. They never begin if no thread is free."""
         self.statistics.ahead.num_calls += 1
         return (yield from ahead)
 
     def _accept(self, draft: Draft, answer: EngineAnswer, end: int | None) -> int:
-        """Count a round; return how many draft tokens it accepted: all but the last of the answer.
+        """Count a round; return the number of accepted tokens, which precede the answer's last one.
 
-        end: index of the first end of sequence in the answer, if there is one.
+        end: index of the first end of sequence in the answer, or None.
         """
         count = len(answer.tokens)
         if not 1 <= count <= len(draft) + 1:
@@ -175,10 +175,10 @@ class Decoding:
                 seconds_saved=draft.seconds_saved,
             )
         )
-        # After an accepted draft token comes another token, and a rejected one is replaced. So if
-        # the answer ends with a draft token, the target dropped it, and all after it, unverified. A
-        # token of its own may hide dropped ones: this is a lower bound. With a threshold, a
-        # rejected token may be drawn again.
+        # An accepted draft token is followed by another token, and a rejected one is replaced. So
+        # if the answer ends with a draft token, the target left the rest of the draft unverified.
+        # The count is a lower bound, because an answer that ends with another token may hide
+        # unverified ones. With a threshold, the target may sample a rejected token again.
         last = count - 1
         exact = self.request.draft_acceptance_threshold is None
         if exact and last < len(draft) and answer.tokens[last] == draft.tokens[last]:
@@ -187,11 +187,11 @@ class Decoding:
         return accepted
 
     def _plain_step(self, began: float) -> Steps:
-        """Have the target decode alone, for as many tokens as the chunk size allows.
+        """Decode as many tokens with the target alone as the chunk size allows.
 
-        began: when the step did; a draft that failed is part of it.
+        began: start time of the step in seconds, before any failed draft call.
 
-        One streaming call for the whole answer would be cheaper, but Triton's Python backend
+        A single streaming call for the whole answer would be cheaper. But Triton's Python backend
         deadlocks a model that receives two streams (see ``bls.triton.engine_calls.calls``).
         """
         wanted = min(
@@ -214,9 +214,9 @@ class Decoding:
     def _count_plain_tokens(
         self, answer: EngineAnswer, end: int | None, *, ended: bool
     ) -> TokenDetails:
-        """Count the target's own steps up to an end of sequence, or an engine's own rounds.
+        """Count plain target steps up to an end of sequence, or the rounds of a drafting engine.
 
-        If an engine ended early and its answer has no end of sequence, it dropped that token.
+        ended: whether the engine reached an end of sequence and dropped it from its answer.
         """
         rounds, count = self.statistics.num_rounds, len(answer.tokens)
         if answer.num_draft_tokens:
@@ -236,7 +236,7 @@ class Decoding:
     def _target_call(
         self, max_new_tokens: int, *, ends: tuple[int, ...], draft: Draft = NO_DRAFT
     ) -> EngineCall:
-        """Return a target call that ends at any of ``ends``: one end id, stop ids for the rest."""
+        """Return a target call that ends at each id in ``ends``. One is sent as the end id."""
         below_min = self.sequence.min_tokens_left > 0
         context = self.sequence.context
         return EngineCall(
@@ -257,19 +257,16 @@ class Decoding:
         )
 
     def _seconds(self, began: float, answer: EngineAnswer) -> StepSeconds:
-        """Return the duration of a step.
-
-        Called between the ends of two emits: no client waits then.
-        """
+        """Return the duration of a step that began at ``began`` and received ``answer``."""
         return StepSeconds(self._clock() - began, answer.engine_seconds or answer.seconds)
 
     def _emit(
         self, answer: EngineAnswer, details: TokenDetails, end: int | None, *, ended: bool = False
     ) -> Steps:
-        """Append an answer's tokens up to an end of sequence or a stop string, and hand them out.
+        """Append and emit an answer's tokens up to an end of sequence or a stop string.
 
-        details: of the answer's tokens. end: index of the first end of sequence in it, if there is
-        one. ended: the engine reached the end of sequence and dropped the token.
+        details: details of the answer's tokens. end: index of the first end of sequence in the
+        answer, or None. ended: whether the engine reached an end of sequence and dropped it.
         """
         ended = ended or end is not None
         tokens = answer.tokens[:end][: self.sequence.tokens_left]
@@ -299,9 +296,9 @@ class Decoding:
         yield Chunk(tokens, text, self.finish_reason, self.statistics.totals, details)
 
     def _keep_extras(self, answer: EngineAnswer, count: int) -> None:
-        """Copy the details of the first ``count`` tokens of an answer.
+        """Store the logits of the first ``count`` tokens, and the answer's data about the prompt.
 
-        The answer's memory is shared: a view would keep all its rows alive until the request ends.
+        Logits are copied, because a view would keep the whole answer's memory alive.
         """
         if answer.prompt_log_probs is not None:
             self.prompt_log_probs = answer.prompt_log_probs
@@ -311,9 +308,10 @@ class Decoding:
             self.context_logits = answer.context_logits.copy()
 
     def _count_blocks(self, answer: EngineAnswer) -> None:
-        """Compare the KV blocks that this call reused with those that the last call filled.
+        """Count the tokens that were computed again although the last call had computed them.
 
-        All tokens but the last one of the last answer were computed before.
+        The last call computed all tokens up to its answer's last token, and filled KV blocks with
+        them. This call should reuse these blocks.
         """
         if answer.kv_blocks is not None:
             block = self._settings.target.kv_block_tokens

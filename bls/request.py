@@ -1,4 +1,4 @@
-"""One prompt to decode: what the client asked for, checked and complete."""
+"""One prompt to decode, with all of its validated parameters."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TokenIds = NDArray[np.int32]
 
 @dataclass(frozen=True)
 class Sampling(SamplingNumbers):
-    """How a token is chosen. Every field applies to every round of the request."""
+    """Sampling parameters. Every field applies to every round of the request."""
 
     seed: int = 0
     bad_words: TokenIds | None = None  # [2, n]: ids, then end offsets padded with -1
@@ -30,7 +30,7 @@ GREEDY = Sampling(top_k=1)
 
 @dataclass(frozen=True)
 class Request:
-    """One prompt and everything that shapes its answer. Lengths are tokens."""
+    """One prompt and all parameters of its answer. Lengths are in tokens."""
 
     prompt_ids: TokenIds  # [num_input_tokens]
     max_tokens: int
@@ -39,28 +39,28 @@ class Request:
     end_ids: tuple[int, ...] = ()
     stop_strings: tuple[str, ...] = ()
     drafter: DrafterName = CONTROL.name
-    draft_len: int = 0  # or AUTO; prompt lookup has its own
-    draft_ahead: bool | None = None  # while the target verifies; None: if it pays
-    max_draft_len: int = 0  # the longest that the target verifies
+    draft_len: int = 0  # or AUTO; copies have their own limits below
+    draft_ahead: bool | None = None  # draft while the target verifies; None: if it pays
+    max_draft_len: int = 0  # maximum draft length that the target verifies
     prompt_lookup_num_tokens: int = 0
     max_matching_ngram_size: int = 1
-    lookup_pool: str | None = None  # of earlier answers: copied from, and joined
-    prediction: TokenIds | None = None  # of the answer, [n], copied from first
-    prediction_num_tokens: int = 0  # most of a draft from the prediction
+    lookup_pool: str | None = None  # name of the pool of answers to copy from and add to
+    prediction: TokenIds | None = None  # predicted answer to copy from, [n]
+    prediction_num_tokens: int = 0  # maximum length of a draft from the prediction
     use_draft_logits: bool = False
     draft_acceptance_threshold: float | None = None
-    seeded: bool = False  # the client chose the seed, so it must repeat the text
-    echoes_prompt: bool = False  # its text precedes the answer's
-    streams_text: bool = False  # text is wanted round by round, not only at the end
-    wants_text_lengths: bool = False  # how many characters each token completes
+    seeded: bool = False  # the client chose the seed, so the output must be reproducible
+    echoes_prompt: bool = False  # the prompt's text precedes the answer's text
+    streams_text: bool = False  # return text after each round, not only at the end
+    wants_text_lengths: bool = False  # return the number of characters that each token completes
     wants_log_probs: bool = False
     wants_prompt_log_probs: bool = False
-    num_top_log_probs: int = 0  # alternatives per log-probability
+    num_top_log_probs: int = 0  # number of alternatives per token
     wants_context_logits: bool = False
     wants_generation_logits: bool = False
-    guide: Guide | None = None  # what the answer's text must look like
-    lora_task_id: int = 0  # the target's LoRA adapter; 0: none
-    wants_kv_blocks: bool = False  # of the context; reused ones are always counted
+    guide: Guide | None = None  # constrains the answer's text
+    lora_task_id: int = 0  # number of the target's LoRA adapter; 0: none
+    wants_kv_blocks: bool = False  # return the total of KV blocks; reused ones are always counted
 
     @property
     def kind(self) -> DrafterKind:
@@ -69,12 +69,12 @@ class Request:
 
     @property
     def echoed_ids(self) -> TokenIds:
-        """The ids whose text precedes the answer: the prompt's ids, or none."""
+        """The prompt's ids if their text precedes the answer, else no ids."""
         return self.prompt_ids if self.echoes_prompt else self.prompt_ids[:0]
 
     @cached_property
     def longest_draft(self) -> int:
-        """Maximum number of draft tokens that a round of this request may verify."""
+        """Maximum number of draft tokens per round, from all sources."""
         if not (self.kind.looks_up and self.kind.drafts_in_loop):
             return self.longest_proposal
         copied = max(self.prompt_lookup_num_tokens, self.prediction_num_tokens)
@@ -82,17 +82,17 @@ class Request:
 
     @cached_property
     def longest_proposal(self) -> int:
-        """Maximum number of draft tokens per round, not counting prompt lookup."""
+        """Maximum number of draft tokens per round from a drafter other than prompt lookup."""
         if self.kind.only_looks_up or not self.kind.drafts_in_loop:
             return 0
         return self.max_draft_len if self.draft_len == AUTO else self.draft_len
 
     @cached_property
     def needs_text_each_round(self) -> bool:
-        """Whether the text of a round may end the answer."""
+        """Whether each round needs its text, because a stop string may end the answer."""
         return bool(self.stop_strings)
 
     @cached_property
     def detokenizes_off_path(self) -> bool:
-        """Whether the client wants text per round, but no round has to wait for it."""
+        """Whether the client wants text per round, and rounds needn't wait for it."""
         return (self.streams_text or self.wants_text_lengths) and not self.needs_text_each_round

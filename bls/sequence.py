@@ -1,4 +1,4 @@
-"""The prompt and the answer of one request, while the answer grows."""
+"""The prompt and the growing answer of one request."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tandem.bls.request import Request, TokenIds
 
 
 class Sequence:
-    """Prompt and answer in one array that is as long as the answer may become."""
+    """Prompt and answer in one array, allocated for the longest possible answer."""
 
     def __init__(self, request: Request) -> None:
         self.request = request
@@ -18,14 +18,14 @@ class Sequence:
         self._row[: self._start] = request.prompt_ids
         self._length = self._start
         self._read = self._row.view()
-        self._read.flags.writeable = False  # a drafter that writes there would change the text
+        self._read.flags.writeable = False  # so that no drafter can change the answer
 
     def __len__(self) -> int:
         return self._length
 
     @property
     def context(self) -> TokenIds:
-        """Prompt and answer, [context_length], read-only; later tokens do not change it."""
+        """Prompt and answer so far, [context_length], read-only. Later tokens don't change it."""
         return self._read[: self._length]
 
     @property
@@ -39,29 +39,26 @@ class Sequence:
 
     @property
     def tokens_left(self) -> int:
-        """Number of tokens by which the answer may still grow."""
+        """Number of tokens that the answer may still get."""
         return self._limit - self._length
 
     @property
     def min_tokens_left(self) -> int:
-        """Number of tokens that must precede an end of sequence."""
+        """Number of tokens to generate before an end of sequence is allowed."""
         return max(0, self.request.min_tokens - self.num_output_tokens)
 
     @property
     def draft_limit(self) -> int:
-        """The longest draft that this round may verify; 0 means a plain target step.
+        """Maximum number of draft tokens in this round; 0: the target decodes alone.
 
-        A round emits one token more than it accepts, so the last token needs no draft. While
-        `min_tokens` is not reached, the whole round must lie below it: the target bans the end of
-        sequence in all of a call or in none of it.
+        A round emits one token more than it accepts, so the last token needs no draft. The target
+        bans the end of sequence in a whole call or not at all. So a round that begins before
+        ``min_tokens`` must not extend beyond it.
         """
         return self.draft_limit_after(0)
 
     def draft_limit_after(self, num_tokens: int) -> int:
-        """Return `draft_limit` as it will be ``num_tokens`` later.
-
-        Below 1, no draft is possible.
-        """
+        """Return `draft_limit` as of ``num_tokens`` more tokens. Below 1, no draft is possible."""
         limit = min(self.request.longest_draft, self.tokens_left - num_tokens - 1)
         below_min = self.min_tokens_left - num_tokens
         return min(limit, below_min - 1) if below_min > 0 else limit
@@ -77,6 +74,6 @@ class Sequence:
         return min(ends) if ends else None
 
     def up_to_end(self, tokens: TokenIds) -> TokenIds:
-        """Return ``tokens`` up to and including the first end of sequence. Later ones are void."""
+        """Return ``tokens`` up to and including the first end of sequence."""
         end = self.first_end(tokens)
         return tokens if end is None else tokens[: end + 1]

@@ -1,4 +1,4 @@
-"""Settings of a deployment for the decoding loop, which reads them from model parameters."""
+"""A deployment's settings for the decoding loop, read from parameters of the Triton model."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from tandem.contract.capabilities import Capabilities
 
 LogitsType = Literal["FP32", "FP16"]
 
-AUTO = -1  # a draft length that depends on what drafts cost and gain
+AUTO = -1  # the draft length is chosen per round from measured costs and acceptance rates
 # The values of `draft_ahead`: always, never, or if it pays.
 DRAFT_AHEAD: dict[str, bool | None] = {"true": True, "false": False, "auto": None}
-# Threads that draft ahead, each for one sequence. With more sequences it hardly pays, and each
-# thread takes a place in Triton's thread pool.
+# Maximum number of threads that draft ahead. Each serves one sequence and occupies a thread of
+# Triton's pool. With more sequences, drafting ahead hardly pays.
 MAX_AHEAD_THREADS = 16
 
 
 @dataclass(frozen=True, kw_only=True)
 class RequestLimits:
-    """Limits of one request to an entry. Sizes are in bytes of UTF-8.
+    """Limits for one request to an entry. Sizes are in bytes of UTF-8.
 
-    max_text_bytes: of one prompt, because a longer one cannot fit into ``max_seq_len`` tokens, or
-    because the profile limits it; 0: no limit. max_words: in each list of stop, bad or bias words
-    of a prompt. max_words_bytes: of all words of a request.
+    max_text_bytes: maximum size of one prompt (0: no limit). It is set by the profile, or follows
+    from ``max_seq_len``. max_words: maximum number of words in each list of stop, bad or bias words
+    of a prompt. max_words_bytes: maximum size of all words of a request.
     """
 
     max_text_bytes: int = 0
@@ -35,13 +35,14 @@ class RequestLimits:
 
 @dataclass(frozen=True, kw_only=True)
 class EngineSettings:
-    """One engine, as the loop calls it. Lengths are tokens.
+    """One engine that the loop calls. Lengths are in tokens.
 
-    model: its name in Triton. vocab_size: padded width of its logits. max_seq_len: limit of a
-    context, its answer and the longest draft together. max_draft_len: the longest draft that it
-    verifies. kv_cache_tokens: size of its KV cache, in blocks of ``kv_block_tokens``. timeout:
-    seconds for one call. excludes_input: its answers hold new tokens only. fast_logits: it takes a
-    handle to the draft's logits instead of the logits.
+    model: name of the Triton model. vocab_size: width of the logits, including padding.
+    max_seq_len: maximum length of a context, its answer and the longest draft together.
+    max_draft_len: maximum length of a draft that the engine verifies. kv_cache_tokens: size of the
+    KV cache in tokens. kv_block_tokens: size of a KV block in tokens. timeout: limit for one call
+    in seconds. excludes_input: whether answers contain new tokens only. fast_logits: whether the
+    engine takes a handle to the draft's logits instead of the logits.
     """
 
     model: str
@@ -62,15 +63,15 @@ class EngineSettings:
         return self.kv_cache_tokens // self.kv_block_tokens
 
     def kv_blocks_of(self, num_tokens: int) -> int:
-        """Return how many blocks ``num_tokens`` tokens of one sequence fill."""
+        """Return the number of KV blocks for ``num_tokens`` tokens of one sequence."""
         return -(-num_tokens // self.kv_block_tokens)
 
 
 @dataclass(frozen=True, kw_only=True)
 class DraftTokenizer:
-    """The draft engine's own tokenizer, if it isn't the target's.
+    """The draft engine's tokenizer, if it differs from the target's.
 
-    folder: next to model.py. end_ids: its tokens that end an answer.
+    folder: folder next to model.py. end_ids: end-of-sequence ids of the draft model.
     """
 
     folder: str
@@ -87,84 +88,85 @@ class DrafterModule:
 
 @dataclass(frozen=True, kw_only=True)
 class LoopSettings(RequestLimits):
-    """Settings of ``bls_stream``, the model with the loop. Lengths are tokens, times seconds.
+    """Settings of ``bls_stream``, the model that runs the loop.
 
-    Each field is a parameter in its ``config.pbtxt``.
+    Each field is a parameter in the model's ``config.pbtxt``. Lengths are in tokens, times in
+    seconds.
     """
 
-    # The models it calls
+    # Models that the loop calls
     target: EngineSettings
     draft: EngineSettings | None = None
     preprocessing_model: str
     postprocessing_model: str
 
-    tokenizer_dir: str = "tokenizer"  # next to model.py, for guides and translated drafts
+    tokenizer_dir: str = "tokenizer"  # folder next to model.py, for guides and translated drafts
     draft_tokenizer: DraftTokenizer | None = None  # None: the engines share a vocabulary
-    end_ids: tuple[int, ...] = ()  # engines get the first one as end_id
-    engines_share_device: bool = False  # so they slow each other down
-    drafters: tuple[DrafterName, ...] = (CONTROL.name,)  # that requests may choose
-    drafter_modules: tuple[DrafterModule, ...] = ()  # the deployment's own drafters
-    lora_adapters: tuple[str, ...] = ()  # of the target, which numbers them from 1
+    end_ids: tuple[int, ...] = ()  # end-of-sequence ids; engines get the first one as end_id
+    engines_share_device: bool = False  # if so, they slow each other down
+    drafters: tuple[DrafterName, ...] = (CONTROL.name,)  # drafters that requests may select
+    drafter_modules: tuple[DrafterModule, ...] = ()  # custom drafters
+    lora_adapters: tuple[str, ...] = ()  # names of the target's adapters, numbered from 1
 
-    # Defaults of a request
+    # Defaults for requests
     drafter: DrafterName = CONTROL.name
     draft_len: int = 0  # or AUTO
-    draft_ahead: bool | None = None  # while the target verifies; None: if it pays
+    draft_ahead: bool | None = None  # draft while the target verifies; None: if it pays
     use_draft_logits: bool = False
     draft_acceptance_threshold: float | None = None
     exclude_input_in_output: bool = True
     prompt_lookup_num_tokens: int = 4
     max_matching_ngram_size: int = 2
 
-    # How prompt lookup chooses
+    # Prompt lookup
     lookup_keeps_all: bool = True
     lookup_uses_oldest: bool = True
-    hybrid_min_ngram_size: int = 2  # below it, `hybrid` prefers the draft model
-    max_pool_tokens: int = 0  # of earlier answers, in all pools of all loops; 0: no pools
+    hybrid_min_ngram_size: int = 2  # for shorter matches, `hybrid` uses the draft model
+    max_pool_tokens: int = 0  # total size of the pools of all loops; 0: no pools
 
-    # Admission, of all loops together
-    instances: int = 1  # loops, each in its own process
-    max_requests: int = 64  # sequences decoding at once
-    max_queue: int = 64  # sequences waiting for KV blocks
-    max_queue_bytes: int = 64 * 2**20  # of text that waits to be tokenized
+    # Admission limits for all loops together
+    instances: int = 1  # number of loops; each has its own process
+    max_requests: int = 64  # maximum number of sequences that decode at the same time
+    max_queue: int = 64  # maximum number of sequences that wait for KV blocks
+    max_queue_bytes: int = 64 * 2**20  # maximum size of texts that wait for the tokenizer
 
-    # Limits of a request, besides RequestLimits
-    max_ngram_size: int = 8  # the index needs memory per size and context token
-    max_logits_bytes: int = 64 * 2**20  # of all context and generation logits in an answer
-    max_guide_bytes: int = 256 * 2**10  # of a prompt's guide; 0: no guides
+    # Limits for one request, besides RequestLimits
+    max_ngram_size: int = 8  # the index needs memory for each size and context token
+    max_logits_bytes: int = 64 * 2**20  # maximum size of all logits in an answer
+    max_guide_bytes: int = 256 * 2**10  # maximum size of a prompt's guide; 0: no guides
 
-    # Time-outs; an engine has its own
-    request_timeout: float = 600.0  # a whole request, also if the client sets none
-    drafter_pause: float = 5.0  # pause after the draft model failed
+    # Timeouts, besides EngineSettings.timeout
+    request_timeout: float = 600.0  # maximum duration of a request; clients may set a shorter one
+    drafter_pause: float = 5.0  # pause after a failure of the draft model
 
     @property
     def draft_kv_blocks(self) -> int:
-        """Blocks in the draft's KV cache; 0 without a draft."""
+        """Number of blocks in the draft engine's KV cache; 0 without a draft engine."""
         return self.draft.kv_blocks if self.draft else 0
 
     @property
     def max_queue_bytes_each(self) -> int:
-        """Bytes of text that may wait to be tokenized in each loop. One text may always wait."""
+        """Maximum size of texts that wait for the tokenizer, per loop. One text may always wait."""
         return self.max_queue_bytes // self.instances
 
     @property
     def max_pool_tokens_each(self) -> int:
-        """Tokens of earlier answers that each loop keeps in its pools."""
+        """Maximum number of tokens in the pools of each loop."""
         return self.max_pool_tokens // self.instances
 
     @property
     def draft_stops_when_unsure(self) -> bool:
-        """Whether the draft engine takes `draft_stop_probability` and reports probabilities."""
+        """Whether the draft engine accepts `draft_stop_probability` and reports probabilities."""
         return self.draft is not None and self.draft.capabilities.stops_when_unsure
 
     @property
     def draft_branches(self) -> bool:
-        """Whether the draft engine can draft after many outcomes of a verification in one call."""
+        """Whether one call of the draft engine can draft branches for several outcomes."""
         return self.draft is not None and self.draft.capabilities.branches
 
     @property
     def draft_logits_tell_all(self) -> bool:
-        """Whether the draft engine draws from its logits, warped."""
+        """Whether the draft engine samples from exactly its logits, warped."""
         return self.draft is None or self.draft.capabilities.logits_tell_all
 
     @property
@@ -180,8 +182,8 @@ class LoopSettings(RequestLimits):
 
 @dataclass(frozen=True)
 class ForwarderSettings(RequestLimits):
-    """Settings of an entry that answers once by forwarding to ``bls_stream``."""
+    """Settings of an entry that forwards requests to ``bls_stream`` and returns one response."""
 
     stream_model: str
-    drafter: DrafterName | None = None  # default of requests; None: the stream entry's default
+    drafter: DrafterName | None = None  # default for requests; None: default of ``bls_stream``
     request_timeout: float = LoopSettings.request_timeout

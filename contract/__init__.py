@@ -1,5 +1,5 @@
 """The contract between the decoding loop, the engines and the tokenizer models.
 
-Its modules import nothing else of Tandem. Every tensor is declared here; metrics are declared by
-the packages that count them, with `contract.metric`.
+Its modules import no other package of Tandem. All tensors are declared here. Metrics are declared
+with `contract.metric` in the packages that count them.
 """

@@ -1,4 +1,4 @@
-"""What an engine can do. The entries reject inputs that need other capabilities."""
+"""Capabilities of engines. Entries reject inputs that need a capability that an engine lacks."""
 
 from __future__ import annotations
 
@@ -7,29 +7,30 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Capabilities:
-    """Abilities of an engine kind.
+    """Capabilities of an engine kind.
 
-    verifies_drafts: takes `draft_input_ids` and verifies them in one step.
-    drafts_itself: speculates inside; the loop must not draft for it.
+    verifies_drafts: accepts `draft_input_ids` and verifies them in one step.
+    drafts_itself: speculates internally, so the loop must not draft for it.
     keyed_randomness: the noise of a token depends only on (seed, absolute position, purpose), so a
-        seed gives the same text however it is divided into calls.
+        seed gives the same output no matter how it is divided into calls.
     log_probs_with_drafts: returns log-probabilities of the tokens that a verification emits.
     top_log_probs: returns the most likely tokens at each position.
-    prompt_log_probs: returns log-probabilities of a context's tokens.
+    prompt_log_probs: returns log-probabilities of the context's tokens.
     stops_when_unsure: supports `draft_stop_probability`, and returns log-probabilities of drafts.
-    logits_tell_all: it draws from its `generation_logits`, warped as in transformers: they include
+    logits_tell_all: samples from its `generation_logits`, warped as in transformers. They include
         bias, penalties, bans and masks.
-    shares_logits: as a draft it returns `shared_logits_handle`, as a target it reads that
-        instead of `draft_logits`.
-    warps_draft_logits: takes `draft_logits` raw; otherwise they must be log-probabilities.
-    compares_ids_exactly: without `draft_logits`, its own first different sample is the correction.
-    top_p_with_drafts: under top-p, verification draws from the same distribution as sampling.
+    shares_logits: as a draft engine, returns `shared_logits_handle`; as a target, reads it instead
+        of `draft_logits`.
+    warps_draft_logits: accepts raw logits as `draft_logits`. Other engines need log-probabilities.
+    compares_ids_exactly: without `draft_logits`, its first sample that differs from the draft is
+        the correction token.
+    top_p_with_drafts: under top-p, verification samples from the same distribution as decoding.
     min_p: supports `min_p`.
-    branches: as a draft it supports `branch_counts`: one call drafts on after several outcomes of a
-        verification.
-    masks_tokens: supports `token_masks`: which tokens are allowed at each position. An engine that
-        drafts by itself takes one mask, for a call of one token.
-    returns_logits: as a draft it returns the logits that it drew its tokens from.
+    branches: as a draft engine, supports `branch_counts`: one call drafts branches for several
+        outcomes of a verification.
+    masks_tokens: supports `token_masks`, the allowed tokens at each position. An engine that drafts
+        by itself accepts a single mask, for a call of one token.
+    returns_logits: as a draft engine, returns the logits that it sampled its tokens from.
     """
 
     verifies_drafts: bool

@@ -1,4 +1,4 @@
-"""Tensors of `draft` and `target`: NVIDIA's `tensorrt_llm`, and what Tandem's own engines add."""
+"""Tensors of `draft` and `target`: the tensors of NVIDIA's `tensorrt_llm`, and Tandem's own."""
 
 from tandem.contract.tensor import Tensors
 
@@ -72,41 +72,47 @@ LOOKAHEAD_VERIFICATION_SET_SIZE = NVIDIA_INPUTS.ragged(
 RETURN_NUM_INPUT_TOKENS = NVIDIA_INPUTS.scalar("return_num_input_tokens", "BOOL")
 RETURN_NUM_OUTPUT_TOKENS = NVIDIA_INPUTS.scalar("return_num_output_tokens", "BOOL")
 
-INPUTS = Tensors(NVIDIA_INPUTS)  # of Tandem's own engines
+INPUTS = Tensors(NVIDIA_INPUTS)  # inputs of Tandem's own engines
 MIN_P = INPUTS.scalar("min_p", "FP32")
-MAX_TOP_LOG_PROBS = 20  # OpenAI's limit
+MAX_TOP_LOG_PROBS = 20  # the limit of OpenAI's API
 NUM_TOP_LOG_PROBS = INPUTS.scalar("num_top_log_probs", "INT32")
 RETURN_PROMPT_LOG_PROBS = INPUTS.scalar("return_prompt_log_probs", "BOOL")
 DRAFT_STOP_PROBABILITY = INPUTS.scalar("draft_stop_probability", "FP32")
-# Between Tandem's own engines: the place of the draft's logits in shared memory; see
+# Location of the draft's logits in memory that Tandem's own engines share; see
 # `engines.shared_logits`.
 SHARED_LOGITS_HANDLE = INPUTS.declare("shared_logits_handle", "UINT64", (3,), optional=True)
-# The row of the first draft token there; default 0. The branches of one call share one page.
+# Row of the first draft token in the shared logits (default 0). All branches of a call share one
+# page.
 SHARED_LOGITS_ROW = INPUTS.scalar("shared_logits_row", "INT32")
-# For a draft: logits that it has shared and that will not be read, so it may reuse their memory.
+# For the draft engine: handle to shared logits that will not be read, so that it can reuse their
+# memory.
 UNREAD_LOGITS_HANDLE = INPUTS.declare("unread_logits_handle", "UINT64", (3,), optional=True)
-# For a draft with the capability `branches`: a call with `branch_counts` verifies nothing. It
-# drafts on after several outcomes that a verification of `draft_input_ids` [k] may have. An outcome
-# is (accepted length j, next token x). Its branch continues input_ids, d_1..d_j, x like a plain
-# draft call on that context: what ends a plain call (a length, `end_id`, stop words,
-# `draft_stop_probability`) ends each branch by itself, and `min_tokens` counts from input_ids. Per
-# accepted length j = 0..k: the number of next tokens to draft after, the most likely first. At j <
-# k none is d_(j+1). A next token that ends the answer takes a place but has no branch; no branch
-# follows a d_j that ends the answer. Without free memory there are fewer branches, or none.
+# For a draft engine with the capability `branches`. A call with `branch_counts` verifies nothing.
+# It drafts branches for several possible outcomes of a verification of `draft_input_ids` [k]. An
+# outcome is (accepted length j, next token x). Its branch continues input_ids, d_1..d_j, x like a
+# plain draft call with that context. The conditions that end a plain call (length, `end_id`, stop
+# words, `draft_stop_probability`) apply to each branch separately. `min_tokens` counts from
+# input_ids.
+#
+# `branch_counts` [k + 1] is the number of next tokens x per accepted length j = 0..k. The most
+# likely tokens are used, but for j < k never d_(j+1). An x that ends the answer counts but has no
+# branch. No branch follows a d_j that ends the answer. If memory is short, there are fewer
+# branches, or none.
 BRANCH_COUNTS = INPUTS.ragged("branch_counts", "INT32", (-1,))
-# Per accepted length: the most tokens after x; 0: no branch. `request_output_len` is ignored.
+# Maximum number of tokens after x per accepted length, [k + 1]; 0: no branch. `request_output_len`
+# is ignored.
 BRANCH_OUTPUT_LEN = INPUTS.ragged("branch_output_len", "INT32", (-1,))
-# Per accepted length: the seed of a plain call there. Default: `seed`, whose noise by position
-# draft and target share, so it also chooses the next tokens; with seeds, they are chosen by
-# probability. They are also chosen by probability if `return_generation_logits` asks for logits,
-# because a target that compares logits shares no noise. The call returns the logits of all
-# branches' tokens, in order of the branches. A stopped call returns none, because no round reads
-# them.
+# Seed of a plain call at each accepted length, [k + 1]. Default: `seed`. Draft and target share its
+# noise by position, so this noise also chooses the next tokens. With `branch_seeds`, the next
+# tokens are chosen by probability. They are also chosen by probability if
+# `return_generation_logits` is set, because a target that compares logits doesn't share noise. Then
+# the call returns the logits of all branches' tokens, in the order of the branches. A stopped call
+# returns no logits, because no round reads them.
 BRANCH_SEEDS = INPUTS.ragged("branch_seeds", "UINT64", (-1,))
-# For a target with the capability `masks_tokens`, [k + 1, ceil(vocab_size / 32)]: the tokens that
-# are allowed at the position of each draft token, and after the last one. Bit (id % 32) of word (id
-# // 32) is set if `id` is allowed. Rows after the first rejected draft token are not read. Without
-# draft tokens, one row per new token: the call decodes at most as many tokens as there are rows.
+# For a target with the capability `masks_tokens`: the allowed tokens at the position of each draft
+# token and after the last one, [k + 1, ceil(vocab_size / 32)]. Bit (id % 32) of word (id // 32) is
+# set if `id` is allowed. Rows after the first rejected draft token aren't read. Without draft
+# tokens, there is one row per new token, and the call decodes at most as many tokens as rows.
 TOKEN_MASKS = INPUTS.declare("token_masks", "INT32", (-1, -1), optional=True)
 
 NVIDIA_OUTPUTS = Tensors()
@@ -132,26 +138,27 @@ TOTAL_DRAFT_TOKENS = NVIDIA_OUTPUTS.declare("total_draft_tokens", "INT32", (1,))
 NUM_INPUT_TOKENS = NVIDIA_OUTPUTS.declare("num_input_tokens", "INT32", (1,))
 NUM_OUTPUT_TOKENS = NVIDIA_OUTPUTS.declare("num_output_tokens", "INT32", (1,))
 
-OUTPUTS = Tensors(NVIDIA_OUTPUTS)  # of Tandem's own engines
-# The most likely tokens at each position of the answer, [1, 1, n, k], and of the context, [1, 1, n]
-# and [1, 1, n, k]. The context's first token has no log-probability: its row is zeros.
+OUTPUTS = Tensors(NVIDIA_OUTPUTS)  # outputs of Tandem's own engines
+# The most likely tokens at each position of the answer and of the context, [1, 1, n, k], and the
+# log-probabilities of the context's tokens, [1, 1, n]. The values of the context's first token are
+# 0, because it has no log-probability.
 OUTPUT_TOP_IDS = OUTPUTS.declare("output_top_ids", "INT32", (-1, -1, -1))
 OUTPUT_TOP_LOG_PROBS = OUTPUTS.declare("output_top_log_probs", "FP32", (-1, -1, -1))
 PROMPT_LOG_PROBS = OUTPUTS.declare("prompt_log_probs", "FP32", (-1, -1))
 PROMPT_TOP_IDS = OUTPUTS.declare("prompt_top_ids", "INT32", (-1, -1, -1))
 PROMPT_TOP_LOG_PROBS = OUTPUTS.declare("prompt_top_log_probs", "FP32", (-1, -1, -1))
 OUT_SHARED_LOGITS_HANDLE = OUTPUTS.declare(SHARED_LOGITS_HANDLE, "UINT64", (3,))
-# What a call with `branch_counts` returns, besides `output_ids` without tokens: b branches, by
-# accepted length, then the most likely next token first. K is the length of the longest branch. [b,
-# 2]: accepted length, next token.
+# A call with `branch_counts` returns b branches, sorted by accepted length and then by likelihood
+# of the next token (most likely first). Its `output_ids` are empty. K is the length of the longest
+# branch. Columns of `branch_outcomes`: accepted length, next token.
 BRANCH_OUTCOMES = OUTPUTS.declare("branch_outcomes", "INT32", (-1, 2))
-BRANCH_IDS = OUTPUTS.declare("branch_ids", "INT32", (-1, -1))  # [b, K]: tokens after it; then zeros
+BRANCH_IDS = OUTPUTS.declare("branch_ids", "INT32", (-1, -1))  # [b, K], padded with zeros
 BRANCH_LENGTHS = OUTPUTS.declare("branch_lengths", "INT32", (-1,))  # [b]
-# [b, K]: like `output_log_probs`, if `return_log_probs` is true.
+# [b, K], like `output_log_probs`; returned if `return_log_probs` is true.
 BRANCH_LOG_PROBS = OUTPUTS.declare("branch_log_probs", "FP32", (-1, -1))
 
-LOGITS = frozenset({DRAFT_LOGITS, CONTEXT_LOGITS, GENERATION_LOGITS})  # of the deployment's type
+LOGITS = frozenset({DRAFT_LOGITS, CONTEXT_LOGITS, GENERATION_LOGITS})  # type set by the deployment
 
-# Limit of the 32-bit logits of the branches of one call: wide logits mean fewer branches. So
-# writing them takes no longer than the target's step.
+# Maximum size of the 32-bit logits of one call's branches, so that writing them takes no longer
+# than the target's step. A large vocabulary means fewer branches.
 MAX_BRANCH_LOGITS_BYTES = 2**25

@@ -1,15 +1,15 @@
-"""Tensors of the text entries: NVIDIA's `tensorrt_llm_bls`, and what Tandem adds.
+"""Tensors of the text entries: the tensors of NVIDIA's `tensorrt_llm_bls`, and Tandem's own.
 
-`docs/reference_tables.py` copies the text below each tensor into the reference. Inputs without one
-are rejected.
+`docs/reference_tables.py` copies the text below each tensor into the reference. Inputs without a
+text are rejected.
 """
 
 from typing import Final, Literal, TypeAlias, get_args
 
 from tandem.contract.tensor import Tensors
 
-# The origin of a token, whose index is in `output_kinds`. An engine that drafts by itself doesn't
-# report it. A forced token is the only one that the request's guide allows there.
+# Origin of a token. `output_kinds` contains indices into KINDS. "unknown": the engine drafts by
+# itself and doesn't report the origin. "forced": the request's guide allows no other token.
 Kind: TypeAlias = Literal["plain", "accepted", "correction", "bonus", "unknown", "forced"]
 KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
 
@@ -196,7 +196,7 @@ NUM_ROUNDS = OUTPUTS.declare("num_rounds", "INT32", (1,))
 SPEC_DECODE_STATISTICS = OUTPUTS.declare("spec_decode_statistics", "STRING", (-1,))
 """JSON statistics of speculation, in total and per round. On request."""
 
-# Outputs that every client reads, of whole responses and of chunks.
+# Outputs that all clients read, in whole responses and in chunks.
 ANSWER_OUTPUTS: Final = (
     TEXT_OUTPUT,
     OUTPUT_IDS,

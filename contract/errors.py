@@ -1,11 +1,12 @@
-"""Triton's code of an error, a class if the code is too coarse, and how both are sent.
+"""Codes and classes of errors, and how they are sent.
 
-A call between models loses the code before Triton 25.04: each error arrives as INTERNAL. So a model
-that is called by another one writes the code before its line, and the caller removes it.
+Before Triton 25.04, a call between models loses the code of an error: every error arrives as
+INTERNAL. So a model that is called by another model writes the code before its message, and the
+caller removes it.
 
-Triton has the same code for an overloaded server and for one that lost an engine, and none for a
-deadline. If a client should react differently than to the code alone, the line begins with the
-class, in every protocol.
+Some of Triton's codes are too coarse: the same code stands for an overloaded server and for a
+server that lost an engine, and there is none for a deadline. If clients need to know more than the
+code, the message begins with an error class, in every protocol.
 """
 
 from __future__ import annotations
@@ -13,19 +14,19 @@ from __future__ import annotations
 from typing import Final, Literal, TypeAlias, TypeVar, get_args
 
 ErrorCode: TypeAlias = Literal[
-    "INVALID_ARG",  # the call itself is wrong, and would be rejected again
+    "INVALID_ARG",  # the call is invalid and would be rejected again
     "UNSUPPORTED",
     "NOT_FOUND",
-    "UNAVAILABLE",  # another server, or this one later, may answer
+    "UNAVAILABLE",  # a retry, here or on another server, may succeed
     "CANCELLED",  # the client left
-    "INTERNAL",  # something failed
+    "INTERNAL",  # any other failure
 ]
 ErrorClass: TypeAlias = Literal[
     "overloaded",  # UNAVAILABLE: the queue is full; retry later (HTTP 429 at the gateway)
-    "model_unavailable",  # UNAVAILABLE: a model behind the entry died or shuts down
-    "model_timeout",  # INTERNAL: a model behind the entry did not answer in time
-    "deadline_exceeded",  # INTERNAL: the request exceeded its time-out
-    "invalid_guide",  # INVALID_ARG: the guide cannot be compiled or followed
+    "model_unavailable",  # UNAVAILABLE: a model that the entry calls died or is shutting down
+    "model_timeout",  # INTERNAL: a model that the entry calls didn't answer in time
+    "deadline_exceeded",  # INTERNAL: the request exceeded its timeout
+    "invalid_guide",  # INVALID_ARG: the guide can't be compiled or followed
 ]
 Prefix = TypeVar("Prefix", bound=str)
 
@@ -34,12 +35,12 @@ CLASSES: Final[tuple[ErrorClass, ...]] = get_args(ErrorClass)
 
 
 def coded(code: ErrorCode, line: str) -> str:
-    """Write a code before an error's line, except INTERNAL, which is what arrives anyway."""
+    """Write a code before an error's line. INTERNAL isn't written, because it is the default."""
     return line if code == "INTERNAL" else f"{code}: {line}"
 
 
 def decoded(line: str) -> tuple[ErrorCode | None, str]:
-    """Return the code before an error's line, if there is one, and the line without it.
+    """Split an error's line into its code, or None, and the rest of the line.
 
     >>> decoded("UNAVAILABLE: overloaded: try again later")
     ('UNAVAILABLE', 'overloaded: try again later')
@@ -48,12 +49,12 @@ def decoded(line: str) -> tuple[ErrorCode | None, str]:
 
 
 def classified(error_class: ErrorClass | None, line: str) -> str:
-    """Write a class before an error's line."""
+    """Write a class before an error's line. None leaves the line unchanged."""
     return line if error_class is None else f"{error_class}: {line}"
 
 
 def class_of(line: str) -> tuple[ErrorClass | None, str]:
-    """Return the class before an error's line, if there is one, and the line without it.
+    """Split an error's line into its class, or None, and the rest of the line.
 
     >>> class_of("overloaded: try again later")
     ('overloaded', 'try again later')

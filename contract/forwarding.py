@@ -1,12 +1,12 @@
-"""Request ids: which requests are forwarded by Tandem's own programs, and which can be stopped.
+"""Request ids that mark forwarded requests, and ids that can be stopped.
 
 A ``stop`` ends the request with the same id, and any client can send it. So it only works for ids
-that can't be guessed: random UUIDs (version 4), in hexadecimal with or without hyphens, and ids of
-forwarded requests.
+that can't be guessed: random UUIDs (version 4) in hexadecimal, with or without hyphens, and ids of
+requests that Tandem's own programs forward.
 
-The errors of a forwarded request have their code before the line (``contract.errors``), because
-calls between models lose the code before Triton 25.04, and so do streams. Triton's own remedy for
-streams, the header ``triton_grpc_error``, crashes Triton 2.51 if many of them end in errors.
+Errors of forwarded requests have the code before the message (``contract.errors``), because calls
+between models and streams lose the code before Triton 25.04. Triton's own solution for streams, the
+header ``triton_grpc_error``, crashes Triton 2.51 if many streams end with errors.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Returns freed memory that the C library keeps."""
+"""Returns freed memory from the C library to the system."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import ctypes
 
 
 def trim_heap() -> None:
-    """Return free memory to the system; does nothing without glibc."""
+    """Return freed memory to the system. Does nothing without glibc."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
         trim(0)

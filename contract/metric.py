@@ -8,9 +8,9 @@ Kind: TypeAlias = Literal["counter", "gauge", "histogram"]
 
 
 class Metric(str):
-    """A metric's name, with its kind and help text. It is a ``str``, so it can be used as a name.
+    """A metric's name with its kind and help text. Being a ``str``, it can be used as the name.
 
-    buckets: the upper bounds of a histogram, in seconds.
+    buckets: upper bounds of a histogram in seconds.
     """
 
     kind: Kind

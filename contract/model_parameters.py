@@ -1,8 +1,8 @@
-"""Encodes a model's settings as the parameters in its ``config.pbtxt``, and decodes them.
+"""Encodes a model's settings as parameters in its ``config.pbtxt``, and decodes them.
 
-Triton's parameters are strings. A settings dataclass becomes one parameter per field, with its
-value as JSON; a nested dataclass becomes an object. Strings are not quoted, so ``tokenizer_dir``
-looks like NVIDIA's.
+Triton's parameters are strings. Each field of a settings dataclass becomes a parameter with a JSON
+value; a nested dataclass becomes an object. Strings aren't quoted, so that ``tokenizer_dir`` looks
+as in NVIDIA's configurations.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ KINDS: dict[Any, tuple[str, tuple[type, ...]]] = {
 
 
 class ParameterError(ValueError):
-    """A parameter is missing, unknown or invalid; the text names it."""
+    """A parameter is missing, unknown or invalid. The message names it."""
 
 
 def encode(settings: Any) -> dict[str, str]:
-    """Return the parameters of a settings dataclass, without fields that are None."""
+    """Return the parameters for a settings dataclass. Fields that are None are left out."""
     return {
         name: value if isinstance(value, str) else json.dumps(value)
         for name, value in _plain(settings).items()
@@ -41,8 +41,8 @@ def decode(
 ) -> Settings:
     """Build ``kind`` (a dataclass) from the ``parameters`` of a parsed model configuration.
 
-    ignore_unknown: accept parameters that are no field. Raises ParameterError with the names of the
-    model and the field; nested fields are named with a dot.
+    ignore_unknown: whether to ignore parameters that aren't fields. Raises ParameterError, whose
+    message names the model and the field. The names of nested fields are joined with dots.
     """
     hints = get_type_hints(kind)
     given = {k: v["string_value"] for k, v in model_config.get("parameters", {}).items()}
@@ -72,7 +72,7 @@ def _parsed(name: str, text: str, hint: Any) -> Any:
 
 
 def _is_text(hint: Any) -> bool:
-    """Return whether a field is a string: ``str``, a ``Literal``, or optional ones."""
+    """Return whether a field's type is ``str``, a ``Literal``, or an optional one of these."""
     if get_origin(hint) in (Union, UnionType):
         return any(_is_text(part) for part in get_args(hint))
     return hint is str or get_origin(hint) is Literal
@@ -81,7 +81,7 @@ def _is_text(hint: Any) -> bool:
 def _settings(
     kind: type[Settings], given: Mapping[str, Any], within: str, *, ignore_unknown: bool
 ) -> Settings:
-    """Build a dataclass from values by field. within: prefix of field names in errors."""
+    """Build a dataclass from values by field name. within: prefix for field names in errors."""
     fields = {f.name: f for f in dataclasses.fields(kind)}  # type: ignore[arg-type]
     unknown = sorted(set(given) - set(fields))
     if unknown and not ignore_unknown:
@@ -102,7 +102,7 @@ def _settings(
 
 
 def _value(hint: Any, value: Any, name: str, *, ignore_unknown: bool) -> Any:
-    """Return a field's value as its type. Lists become tuples, because settings are frozen."""
+    """Convert a value to its field's type. Lists become tuples, because settings are frozen."""
     origin, parts = get_origin(hint), get_args(hint)
     if origin in (Union, UnionType):
         if value is None:

@@ -1,4 +1,4 @@
-"""Tensors of `postprocessing`: token ids to text."""
+"""Tensors of `postprocessing`, which detokenizes ids."""
 
 from tandem.contract.tensor import Tensors
 
@@ -9,5 +9,6 @@ CONTEXT_LENGTH = INPUTS.scalar("CONTEXT_LENGTH", "INT32")
 
 OUTPUTS = Tensors()
 OUTPUT = OUTPUTS.declare("OUTPUT", "STRING", (-1,))
-# The characters that each id after the context completes; shorter rows end in zeros.
+# Number of characters that each id after the context completes, [b, n]. Shorter rows are padded
+# with zeros.
 TEXT_LENGTHS = OUTPUTS.declare("TEXT_LENGTHS", "INT32", (-1,))

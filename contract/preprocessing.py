@@ -1,4 +1,4 @@
-"""Tensors of `preprocessing`: text to token ids."""
+"""Tensors of `preprocessing`, which tokenizes text."""
 
 from tandem.contract.tensor import Tensors
 
@@ -39,7 +39,7 @@ IS_VIDEO_INPUT = OUTPUTS.declare("IS_VIDEO_INPUT", "BOOL", (1,))
 ATTENTION_MASK = OUTPUTS.declare("ATTENTION_MASK", "INT64", (-1,))
 IMAGE_GRID_THW = OUTPUTS.declare("IMAGE_GRID_THW", "INT64", (3,))
 VISION_INPUT_ID = OUTPUTS.declare("VISION_INPUT_ID", "INT32", (-1,))
-# The id of each stop word that is one special token, because text omits those; else -1.
+# For each stop word, its id if it is a single special token, which text doesn't show; else -1.
 SPECIAL_STOP_IDS = OUTPUTS.declare("SPECIAL_STOP_IDS", "INT32", (-1,))
-# Ids of the predicted output, without special tokens at its ends; padded with -1.
+# Ids of the predicted output, without special tokens at its start and end; padded with -1.
 PREDICTION_IDS = OUTPUTS.declare("PREDICTION_IDS", "INT32", (-1,))

@@ -1,8 +1,9 @@
-"""Decodes the strings in a tensor, with a limit on their number.
+"""Decodes the strings of a tensor, up to a limit.
 
-Triton's Python backend decodes every string of a request in Python before a model gets it: a list
-of millions holds the GIL of the process for many seconds. Models with public inputs replace that
-decoder (``pb_utils.deserialize_bytes_tensor``) by ``Strings``, which skips too long lists.
+Triton's Python backend decodes all strings of a request in Python before the model gets the
+request. With millions of strings, this holds the GIL of the process for many seconds. Models with
+public inputs replace the decoder (``pb_utils.deserialize_bytes_tensor``) with ``Strings``, which
+doesn't decode lists that are too long.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-MOST_STRINGS = 65_536  # in one tensor
+MOST_STRINGS = 65_536  # maximum number of strings per tensor
 
 _LENGTH = struct.Struct("<I")
 
@@ -25,7 +26,7 @@ class Strings:
         self._encoded = encoded
 
     def reshape(self, shape: Any) -> NDArray[np.object_]:
-        """Return the strings as bytes, or b"" for each if there are too many."""
+        """Return the strings as bytes; all are b"" if there are more than MOST_STRINGS."""
         count = int(np.prod(shape))
         if count > MOST_STRINGS:
             return np.broadcast_to(np.array(b"", object), shape)

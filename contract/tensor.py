@@ -4,15 +4,13 @@ from __future__ import annotations
 
 
 class Tensor(str):
-    """A tensor's name, with its type and shape.
+    """A tensor's name with its type and shape. Being a ``str``, it can be used as the name.
 
-    It is a ``str``, so it can be used as a name: a dictionary key, for example.
-
-    dtype: Triton's name without the ``TYPE_`` prefix, e.g. ``INT32``, ``STRING``.
-    dims: the shape without the batch dimension; -1: any size.
+    dtype: Triton's type without the ``TYPE_`` prefix, such as ``INT32`` or ``STRING``.
+    dims: shape without the batch dimension; -1: any size.
     optional: whether a request may omit the input.
-    scalar: the model sees ``[batch]`` although the client sends ``[batch, 1]`` (Triton's reshape).
-    ragged: requests of different lengths may be batched together.
+    scalar: whether Triton reshapes ``[batch, 1]`` from the client to ``[batch]`` for the model.
+    ragged: whether requests of different lengths may be batched together.
     """
 
     dtype: str
@@ -59,11 +57,11 @@ class Tensors(list[Tensor]):
         return self._add(Tensor(name, dtype, dims, optional=optional))
 
     def scalar(self, name: str, dtype: str, *, optional: bool = True) -> Tensor:
-        """Declare an input of one value, which the model sees as ``[batch]``."""
+        """Declare an input with one value per row, which the model receives as ``[batch]``."""
         return self._add(Tensor(name, dtype, (1,), optional=optional, scalar=True))
 
     def ragged(self, name: str, dtype: str, dims: tuple[int, ...]) -> Tensor:
-        """Declare an optional input whose requests may have different lengths in a batch."""
+        """Declare an optional input whose length may differ between the requests of a batch."""
         return self._add(Tensor(name, dtype, dims, optional=True, ragged=True))
 
     def _add(self, tensor: Tensor) -> Tensor:

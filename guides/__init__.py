@@ -1,5 +1,5 @@
-"""Guided decoding: compiles guides and computes the tokens that may come next.
+"""Guided decoding: compiles guides and computes the allowed next tokens.
 
 A guide is a JSON schema, a regular expression, a grammar or a list of choices. The Rust library
-`llguidance` compiles it and matches answers against it.
+`llguidance` (here: the library) compiles it and matches answers against it.
 """

@@ -1,4 +1,4 @@
-"""The compiled form of a guide, which all its answers share. It grows and never shrinks."""
+"""The compiled form of a guide. All answers with that guide share it."""
 
 from __future__ import annotations
 
@@ -13,49 +13,50 @@ if TYPE_CHECKING:
 
     from tandem.guides.trial import Tried
 
-# A full automaton is replaced. Long answers with long strings need some thousand states.
+# An automaton with this many states is full and gets replaced. Long answers with long strings need
+# a few thousand states.
 MOST_STATES: Final = 50_000
-STATE_BYTES: Final = 2_000  # at most
-# Maximum growth while it works (250 MB was measured); the library doesn't report its size.
+STATE_BYTES: Final = 2_000  # maximum size of a state
+# Assumed growth per second of work (250 MB/s was measured). The library doesn't report the size.
 BYTES_PER_SECOND: Final = 500_000_000
 
 
 class GuideAutomaton:
-    """A compiled guide. Thread-safe.
+    """A compiled guide. It grows and never shrinks. Thread-safe.
 
-    The library has its own lock, but waits for it while holding Python's. So slow calls of a
+    The library has its own lock, but holds the GIL while it waits for that lock. So slow calls of a
     matcher belong inside ``at_work``.
 
-    Once it is full, its matchers reject every byte, often without an error. So results are valid
-    only if there is no ``error`` afterwards.
+    Once the automaton is full, its matchers reject every byte, often without an error. So a result
+    of a matcher is valid only if ``error`` returns no error after it.
     """
 
     def __init__(self, compiled: LLMatcher, tried: Tried) -> None:
         self.tried = tried
         self._compiled = compiled
         self._probe = compiled.deep_copy()
-        self._probe_is_forced = True  # until checked
+        self._probe_is_forced = True  # whether text may be forced at the probe's position
         self._lock = threading.Lock()
         self._seconds = 0.0
 
     @property
     def most_bytes(self) -> int:
-        """Upper bound on its current memory use in bytes."""
+        """Upper bound on the current memory use in bytes."""
         grown = min(self._seconds * BYTES_PER_SECOND, MOST_STATES * STATE_BYTES)
         return self.tried.num_bytes + int(grown)
 
     @property
     def untouched(self) -> bool:
-        """Whether no answer has extended it yet."""
+        """Whether no answer has extended the automaton yet."""
         return not self._seconds
 
     def new_matcher(self) -> LLMatcher:
-        """Return the library's matcher at the beginning of an answer."""
+        """Return a matcher of the library at the start of an answer."""
         return self._compiled.deep_copy()
 
     @contextmanager
     def at_work(self) -> Iterator[None]:
-        """Lock the automaton and measure the time."""
+        """Lock the automaton and measure how long it is used."""
         with self._lock:
             began = perf_counter()
             try:
@@ -64,11 +65,11 @@ class GuideAutomaton:
                 self._seconds += perf_counter() - began
 
     def error(self) -> str:
-        """Return the reason why its matchers are invalid, or an empty string if they are valid.
+        """Return the error that makes the automaton's matchers invalid, or "" if they are valid.
 
-        The library notices an error only when it computes a mask or processes a token that isn't
-        cached. The probe is at a position where nothing is forced, and computes the same mask each
-        time, which takes a microsecond.
+        The library detects an error only when it computes a mask or processes a token that isn't
+        cached. So a probe matcher stays at a position where no text is forced, and computes the
+        same mask each time, which takes 1 us.
         """
         mask = self._probe.compute_bitmask()
         if self._probe_is_forced and not self._probe.is_error():
@@ -79,6 +80,6 @@ class GuideAutomaton:
 
 
 def _first(mask: bytes) -> int:
-    """Return the smallest token that a mask allows."""
+    """Return the smallest token id that a mask allows."""
     bits = int.from_bytes(mask, "little")
     return (bits & -bits).bit_length() - 1

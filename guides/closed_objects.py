@@ -1,12 +1,12 @@
-"""Closes objects: by default, they may have only the properties that their schema declares.
+"""Closes objects, so that they can have only the properties that their schema declares.
 
-JSON Schema allows additional properties. Schemas of pydantic and other tools don't set
-`additionalProperties`, and models then invent properties until they run out of tokens. So an object
-with `properties` or `patternProperties` is closed by default, as in xgrammar and llama.cpp.
+By default, JSON Schema allows additional properties. Schemas from pydantic and other tools don't
+set `additionalProperties`, so models may invent properties until they run out of tokens. So here an
+object with `properties` or `patternProperties` is closed by default, as in xgrammar and llama.cpp.
 
 Closing works like `unevaluatedProperties`: if several schemas apply to one object (`allOf`,
-`anyOf`, `oneOf`, `$ref`), its names are those that any of them declares. llguidance lacks that
-keyword; it is implemented here in the same way.
+`anyOf`, `oneOf`, `$ref`), a name is allowed if any of them declares it. llguidance doesn't support
+`unevaluatedProperties`, so it is implemented here in the same way.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ Part = dict[str, Any]
 def close_objects(schema: Part, *, by_default: bool) -> None:
     """Set the additional properties of all objects in a schema.
 
-    by_default: close objects whose schema doesn't say whether they are open. They stay open if
-    parts of the schema have an `$id`, because the targets of references aren't known in that case.
+    by_default: whether to close objects whose schema doesn't specify it. They stay open if parts of
+    the schema have an `$id`, because the targets of references are unknown in that case.
     """
     definitions = Definitions(_copied(schema))
     closer = _Closer(definitions, rest=not by_default or definitions.has_other_roots)
@@ -42,9 +42,9 @@ def close_objects(schema: Part, *, by_default: bool) -> None:
 
 @dataclass(frozen=True)
 class _Names:
-    """The names of an object's properties in one or more schemas, in order.
+    """The property names of an object in one or more schemas, in order.
 
-    declared: whether any schema lists names. open: whether one allows additional names.
+    declared: whether any schema lists names. open: whether any schema allows additional names.
     """
 
     properties: dict[str, bool] = field(default_factory=dict)
@@ -65,9 +65,10 @@ NO_NAMES, UNKNOWN_NAMES = _Names(), _Names(open=True)
 
 
 class _Closer:
-    """Closes the objects of one schema. rest: schema of additional properties by default.
+    """Closes the objects of one schema.
 
-    copies: open copies of definitions that are part of objects with more names.
+    rest: default schema for additional properties. copies: open copies of definitions, for objects
+    that have more names than the definition.
     """
 
     def __init__(self, definitions: Definitions, rest: bool) -> None:
@@ -79,7 +80,7 @@ class _Closer:
     def close(self, part: Any, around: _Names = NO_NAMES, stated: Any = None) -> None:
         """Close an object and the objects in it.
 
-        around: names from other schemas of the object. stated: its `unevaluatedProperties`.
+        around: names from other schemas for the same object. stated: its `unevaluatedProperties`.
         """
         if not isinstance(part, dict):
             return
@@ -105,7 +106,7 @@ class _Closer:
             _write(part, names, rest)
 
     def _close_values(self, part: Part) -> None:
-        """Close the objects in the value that a schema describes."""
+        """Close the objects inside the value that a schema describes."""
         for keyword, value in list(part.items()):
             if keyword in IN_PLACE or keyword in DATA:
                 continue
@@ -114,7 +115,7 @@ class _Closer:
                 self.close(inner)
 
     def _leave_open(self, part: Part, without: Any = ()) -> None:
-        """Close the objects in a value, but not the schemas that apply to the value itself."""
+        """Close the objects inside a value, but leave the value itself open."""
         for keyword in IN_PLACE:
             for one in _list(part.get(keyword)) if keyword not in without else ():
                 if isinstance(one, dict) and UNEVALUATED in one:
@@ -126,7 +127,7 @@ class _Closer:
             part["$ref"] = self._open(part["$ref"])
 
     def _open(self, reference: str) -> str:
-        """Return a reference to an open copy of the target of another reference."""
+        """Return a reference to an open copy of a reference's target."""
         target = self._definitions.target(reference)
         if reference in self._references or target is None or not self._names(target).declared:
             return self._references.get(reference, reference)
@@ -136,12 +137,12 @@ class _Closer:
         self._references[reference] = f"#/$defs/{name}"
         self.copies[name] = copied = _copied(target)
         for part in schemas_of(copied):
-            part.pop("$anchor", None)  # anchors stay unique
+            part.pop("$anchor", None)  # anchors must be unique
         self._leave_open({"allOf": [copied]})
         return self._references[reference]
 
     def _names(self, part: Part, without: Any = (), seen: set[str] | None = None) -> _Names:
-        """Return the names in a schema and in all schemas that apply to the same object."""
+        """Return the names in a schema and in all its schemas for the same object."""
         seen = set() if seen is None else seen
         names = _own_names(part)
         for keyword in IN_PLACE:
@@ -179,7 +180,7 @@ def _write(part: Part, names: _Names, rest: Any) -> None:
 
 
 def _is_another(part: Part) -> bool:
-    """Whether all names of a schema come from one other schema, which is closed itself."""
+    """Return whether all names of a schema come from one other schema, which is closed itself."""
     others = len(_list(part.get("allOf"))) + ("$ref" in part)
     return others == 1 and not _own_names(part).declared
 

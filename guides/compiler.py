@@ -27,21 +27,21 @@ from tandem.preprocessing.tokenizer import load_tokenizer
 
 T = TypeVar("T")
 
-KEPT_BYTES = 512 * 2**20  # of compiled guides, including their growth
+KEPT_BYTES = 512 * 2**20  # maximum size of all cached guides, including their growth
 KEPT_GUIDES = 64
 KEPT_REFUSALS = 1024
-# CPU time of the first and the second attempt at a guide. Each attempt has its own queue, so a
-# guide that takes seconds doesn't delay quick ones.
+# CPU seconds for the first and the second attempt to compile a guide. Each attempt has its own
+# queue, so that slow guides don't delay fast ones.
 ATTEMPT_SECONDS = (0.1, 4.0)
 MASK_THREADS = 2
 
 
 class GuideCompiler:
-    """Makes matchers of guides, for one vocabulary. Thread-safe.
+    """Compiles guides for one vocabulary, and caches them. Thread-safe.
 
-    The constructor holds Python's lock while the library reads the tokenizer: 0.3 s for 49,152
-    tokens. Compiling doesn't hold it. Raises GuideError for a tokenizer whose tokens aren't made of
-    bytes, such as T5's.
+    The constructor holds the GIL while the library reads the tokenizer, which takes 0.3 s for
+    49,152 tokens. Compiling doesn't hold it. Raises GuideError for a tokenizer whose tokens don't
+    consist of bytes, such as T5's.
     """
 
     def __init__(self, tokenizer_dir: Path, vocab_size: int, end_ids: Sequence[int]) -> None:
@@ -52,23 +52,23 @@ class GuideCompiler:
         self._executor = LLExecutor(MASK_THREADS)
         self._limits = LIMITS
         self._kept: OrderedDict[Guide, GuideAutomaton] = OrderedDict()
-        self._refusals: OrderedDict[bytes, str] = OrderedDict()  # by the guides' digests
+        self._refusals: OrderedDict[bytes, str] = OrderedDict()  # guide's digest -> reason
         self._lock = threading.Lock()
         self._attempts = [
             Attempt(seconds, Worker(tokenizer_dir, vocab_size, end_ids), LowPriorityThread())
             for seconds in ATTEMPT_SECONDS
         ]
         self._renewing = LowPriorityThread()
-        with suppress(OSError):  # the first guide tries again
+        with suppress(OSError):  # the first guide retries
             self._attempts[0].worker.start()
 
     def close(self) -> None:
-        """Stop the workers; raise GuideUndecided for the guides they are compiling."""
+        """Stop the workers. The guides that they are compiling fail with GuideUndecided."""
         for attempt in self._attempts:
             attempt.worker.close()
 
     def has(self, guide: Guide) -> bool:
-        """Whether a guide is cached, as compiled or as rejected."""
+        """Return whether the cache has a guide, compiled or rejected."""
         with self._lock:
             return guide in self._kept or _digest(guide) in self._refusals
 
@@ -77,8 +77,8 @@ class GuideCompiler:
     ) -> GuideMatcher:
         """Return a matcher at the start of an answer; raise GuideError for an invalid guide.
 
-        New guides wait in a queue. end_ids: end-of-sequence ids of the request. check: called
-        before the guide is compiled; raises if the matcher is no longer needed.
+        New guides wait in a queue. end_ids: end-of-sequence ids of the request. check: function
+        called before the guide is compiled, which raises if the matcher is no longer needed.
         """
         known = self._known(guide)
         if known is not None:
@@ -91,7 +91,7 @@ class GuideCompiler:
         raise GuideError(reason)
 
     def _known(self, guide: Guide) -> GuideAutomaton | None:
-        """Return the automaton of a cached guide, if any; raise GuideError for a rejected one."""
+        """Return the cached automaton of a guide or None; raise GuideError for a rejected guide."""
         with self._lock:
             refused = self._refusals.get(_digest(guide))
             if refused is not None:
@@ -103,7 +103,7 @@ class GuideCompiler:
     def _try(
         self, attempt: Attempt, guide: Guide, end_ids: Sequence[int], check: Callable[[], None]
     ) -> GuideMatcher:
-        """Compile a guide after a worker has checked it, unless another request already did."""
+        """Compile a guide after a worker has tested it, unless another request has compiled it."""
         check()
         automaton = self._known(guide)
         if automaton is None:
@@ -120,7 +120,7 @@ class GuideCompiler:
     def _begin(
         self, guide: Guide, automaton: GuideAutomaton, end_ids: Sequence[int]
     ) -> GuideMatcher:
-        """Return a matcher after computing its first mask, at which some guides fail."""
+        """Return a matcher, after testing the first mask, at which some guides fail."""
         used: GuideAutomaton | None = None
 
         def fresh() -> GuideAutomaton:
@@ -141,7 +141,7 @@ class GuideCompiler:
         return matcher
 
     def _renewed(self, guide: Guide, full: GuideAutomaton) -> GuideAutomaton:
-        """Return a replacement for a full automaton; another answer may have made one."""
+        """Return a replacement for a full automaton. Another answer may have made it already."""
         self._forget(guide, full)
         known = self._known(guide)
         if known is not None:
@@ -159,14 +159,17 @@ class GuideCompiler:
             return self._kept.setdefault(guide, compiled)
 
     def _refuse(self, guide: Guide, reason: str) -> None:
-        """Cache the reason of a rejection: clients send the same guide with each request."""
+        """Cache the reason for a rejection, because clients send the same guide repeatedly."""
         with self._lock:
             self._refusals[_digest(guide)] = reason
             if len(self._refusals) > KEPT_REFUSALS:
                 self._refusals.popitem(last=False)
 
     def _make_room(self) -> None:
-        """Drop the least recently used guides, and the largest: recompiled, they are small."""
+        """Drop the least recently used guides if there are too many, and the largest if too large.
+
+        A large guide is small again after it is recompiled.
+        """
         dropped = []
         with self._lock:
             while len(self._kept) > KEPT_GUIDES:
@@ -181,7 +184,7 @@ class GuideCompiler:
             trim_heap()
 
     def _forget(self, guide: Guide, full: GuideAutomaton) -> None:
-        """Drop a full automaton, unless another answer has replaced it."""
+        """Drop a full automaton unless another answer has already replaced it."""
         with self._lock:
             if self._kept.get(guide) is full:
                 del self._kept[guide]
@@ -194,7 +197,7 @@ class LowPriorityThread:
         self._thread = ThreadPoolExecutor(1, initializer=os.nice, initargs=(NICENESS,))
 
     def do(self, work: Callable[[], T]) -> T:
-        """Return the result of the work; raise GuideUndecided if no thread can be started."""
+        """Return the result of ``work``; raise GuideUndecided if no thread can be started."""
         try:
             done = self._thread.submit(work)
         except RuntimeError as error:
@@ -203,7 +206,7 @@ class LowPriorityThread:
 
 
 class Attempt(NamedTuple):
-    """A worker with a limit of CPU seconds per guide, and the thread that waits for it."""
+    """An attempt to compile guides: the CPU seconds per guide, a worker, and its waiting thread."""
 
     seconds: float
     worker: Worker
@@ -213,7 +216,7 @@ class Attempt(NamedTuple):
 def _vocabulary(
     tokenizer: LLTokenizer, size: int, end_ids: Sequence[int], added: Sequence[int]
 ) -> Vocabulary:
-    """Return the vocabulary for matchers. added: added tokens, which may be special."""
+    """Return the vocabulary for matchers. added: ids of added tokens, some of which are special."""
     special = np.zeros(-(-size // WORD_BITS) * WORD_BITS, bool)
     special[[token for token in added if tokenizer.is_special_token(token)]] = True
     bits = np.packbits(special, bitorder="little")

@@ -1,7 +1,7 @@
-"""Checks that a schema means the same in its draft of JSON Schema as in llguidance.
+"""Checks that a schema has the same meaning in its draft of JSON Schema and in llguidance.
 
-The default draft is 2020-12. In every draft, llguidance obeys the keywords of all drafts, and the
-keywords next to a `$ref`, which drafts before 2019-09 ignore.
+The default draft is 2020-12. llguidance applies the keywords of all drafts to every schema. It also
+applies keywords next to a `$ref`, which drafts before 2019-09 ignore.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ DRAFTS: Final = {
 }
 ORDER: Final = tuple(DRAFTS.values())
 LATEST, ADDRESS = ORDER[-1], tuple(DRAFTS)[-1]
-# The drafts that lack a keyword.
+# Which drafts lack which keyword.
 BEFORE_6, BEFORE_7, BEFORE_2019, BEFORE_2020 = (ORDER[:n] for n in range(1, 5))
 LACKING: Final[dict[str, tuple[str, ...]]] = {
     **dict.fromkeys(("const", "contains", "propertyNames"), BEFORE_6),
@@ -36,7 +36,7 @@ LACKING: Final[dict[str, tuple[str, ...]]] = {
     **dict.fromkeys(("prefixItems", "$dynamicRef"), BEFORE_2020),
     "$recursiveRef": (*BEFORE_2019, LATEST),
 }
-# Keywords that limit a value, except next to a `$ref` before 2019-09.
+# Keywords that limit a value. Before 2019-09, they have no effect next to a `$ref`.
 LIMITS: Final = KEYWORDS | {
     *("type", "const", "enum", "allOf", "anyOf"),
     *("properties", "additionalProperties", "required"),
@@ -46,7 +46,7 @@ LIMITS: Final = KEYWORDS | {
 
 
 def drop_next_to_references(schema: dict[str, Any]) -> None:
-    """Drop the keywords next to a `$ref` that the draft ignores."""
+    """Remove keywords next to a `$ref` if the schema's draft ignores them."""
     if _draft_of(schema) not in BEFORE_2019:
         return
     for part in schemas_of(schema):
@@ -56,7 +56,7 @@ def drop_next_to_references(schema: dict[str, Any]) -> None:
 
 
 def check_draft(schema: dict[str, Any]) -> None:
-    """Raise GuideError if the draft of a schema or of a part changes its meaning."""
+    """Raise GuideError if the draft of a schema, or of a part, gives it another meaning."""
     draft = _draft_of(schema)
     for part in schemas_of(schema):
         if _draft_of(part, draft) != draft:
@@ -72,7 +72,7 @@ def check_draft(schema: dict[str, Any]) -> None:
 
 
 def _draft_of(schema: dict[str, Any], otherwise: str = LATEST) -> str:
-    """Return the draft that a schema declares."""
+    """Return the draft that a schema declares, or ``otherwise``."""
     declared = schema.get("$schema")
     if not isinstance(declared, str):
         return otherwise

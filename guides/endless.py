@@ -1,4 +1,4 @@
-"""Finds schemas that no finite text matches, such as a list that must contain itself."""
+"""Finds schemas that no finite text can match, such as a list that must contain itself."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from tandem.guides.schema_parts import schemas_of
 
 Part = dict[str, Any]
 
-NO_TEXT: Final = "no text matches it"  # as for schemas that the library finds to be empty
+NO_TEXT: Final = "no text matches it"  # the same error as for schemas that the library rejects
 NOTHING: Final[Part] = {"enum": []}
 
 
 def drop_endless(schema: Part) -> None:
-    """Replace endless parts by an empty enum; raise GuideError if the whole schema is endless."""
+    """Replace endless parts with an empty enum; raise GuideError if the whole schema is endless."""
     definitions = Definitions(schema)
     parts = list(schemas_of(schema))
     if not any("$ref" in part for part in parts):
         return
     ending: set[int] = set()
-    waiting: dict[int, list[Part]] = defaultdict(list)  # by the schema that they wait for
+    waiting: dict[int, list[Part]] = defaultdict(list)  # id of a schema -> parts that need it
     left = [*parts]
     while left:
         part = left.pop()
@@ -42,9 +42,9 @@ def drop_endless(schema: Part) -> None:
 
 
 def _inner(part: Part, definitions: Definitions, ending: set[int]) -> Iterator[Part]:
-    """Return the schemas of which a value of this one must contain values.
+    """Yield the schemas whose values a value of ``part`` must contain.
 
-    ending: ids of schemas that are known to end; one of them in `anyOf` or `oneOf` is enough.
+    ending: ids of schemas that have finite values. One of them in `anyOf` or `oneOf` is enough.
     """
     reference, kind = part.get("$ref"), part.get("type")
     inner = [definitions.target(reference)] if isinstance(reference, str) else []
@@ -66,7 +66,7 @@ def _required(part: Part) -> list[Any]:
 
 
 def _first_items(part: Part) -> list[Any]:
-    """Return the schemas of the items that an array must have."""
+    """Return the schemas of the items that an array must contain."""
     least, items, first = part.get("minItems"), part.get("items"), part.get("prefixItems")
     count = int(least) if isinstance(least, int | float) else 0
     listed = items if isinstance(items, list) else first if isinstance(first, list) else []

@@ -2,35 +2,35 @@
 
 from __future__ import annotations
 
-LONGEST_REASON = 300  # characters
+LONGEST_REASON = 300  # maximum number of characters of an error message
 
 
 class GuideError(Exception):
-    """A guide can't be compiled or followed; the text is one line."""
+    """A guide can't be compiled or followed. The message is one line."""
 
 
 class GuideUndecided(GuideError):
-    """A guide could not be checked, for a temporary reason."""
+    """A guide couldn't be tested, for a temporary reason."""
 
 
 class GuideTakesLong(GuideUndecided):
-    """A guide was not compiled within its time limit."""
+    """A guide couldn't be compiled within the time limit."""
 
 
 class EndsExcluded(GuideError):
-    """A guide and the end ids of a request exclude each other."""
+    """A guide contradicts the end ids of a request."""
 
 
 class TokenForbidden(GuideError):
-    """The guide forbids a token of the answer."""
+    """The answer contains a token that its guide disallows."""
 
 
 class GuideWarning(UserWarning):
-    """A part of a guide isn't enforced; the text is one line."""
+    """A part of a guide isn't enforced. The message is one line."""
 
 
 def shortened(reason: str) -> str:
-    """Shorten an error message that repeats a long guide, by cutting out its middle."""
+    """Cut out the middle of a long error message, which may repeat a long guide."""
     if len(reason) <= LONGEST_REASON:
         return reason
     half = LONGEST_REASON // 2

@@ -1,7 +1,7 @@
-"""Rejects numbers of schemas that the library would round.
+"""Rejects numbers in schemas that the library would round.
 
-llguidance 1.9 reads a number's digits as one float and its power of ten as another, so that
-1456051.6399670597 becomes 1456051.6399670595. It reads integers as floats.
+llguidance 1.9 reads the digits of a number and its power of ten as two floats, so that
+1456051.6399670597 becomes 1456051.6399670595. It reads integers as floats too.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tandem.guides.schema_parts import is_number, leaves_of, schemas_of
 CONSTANTS = ("const", "enum")
 BOUNDS = ("minimum", "maximum")
 OTHERS = ("exclusiveMinimum", "exclusiveMaximum", "multipleOf")
-# The library rejects larger bounds itself.
+# The library itself rejects larger bounds.
 LARGEST = 2**63 - 1
 LONGEST_INTEGER = 2**64
 
@@ -37,7 +37,7 @@ def check_numbers(schema: Any) -> None:
 
 
 def _numbers_of(part: dict[str, Any]) -> Iterator[tuple[str, int | float]]:
-    """Yield the numbers of a part with their keywords."""
+    """Yield the keywords and numbers of a part."""
     for keyword in CONSTANTS:
         numbers = filter(is_number, leaves_of(part.get(keyword)))
         yield from ((keyword, number) for number in numbers)
@@ -48,7 +48,7 @@ def _numbers_of(part: dict[str, Any]) -> Iterator[tuple[str, int | float]]:
 
 
 def _is_kept(number: int | float) -> bool:
-    """Whether the library keeps a number exactly."""
+    """Return whether the library reads a number exactly."""
     if isinstance(number, int):
         return abs(number) < LONGEST_INTEGER and Decimal(repr(float(number))) == number
     if not math.isfinite(number):

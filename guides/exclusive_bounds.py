@@ -1,7 +1,7 @@
-"""Rejects exclusive bounds that the library gets wrong.
+"""Rejects exclusive bounds that the library treats as inclusive.
 
-llguidance 1.9 includes an exclusive bound if it is an integer and the other bound has the same
-integer part: it allows 1 for `{"exclusiveMinimum": 1, "maximum": 1.5}`.
+llguidance 1.9 does so if the exclusive bound is an integer and the other bound has the same integer
+part. For example, it allows 1 for `{"exclusiveMinimum": 1, "maximum": 1.5}`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ HUGE = 2**63
 
 
 def check_exclusive_bounds(schema: Any) -> None:
-    """Raise GuideError for a schema with exclusive bounds that the library may include."""
+    """Raise GuideError for exclusive bounds that the library may treat as inclusive."""
     for part in schemas_of(schema):
         _check([part])
     for parts in combined_in(schema):
@@ -26,7 +26,7 @@ def check_exclusive_bounds(schema: Any) -> None:
 
 
 def _check(parts: list[dict[str, Any]]) -> None:
-    """Reject bounds that are too close, if several parts may apply to one number."""
+    """Reject bounds that are too close. parts: schemas that may apply to the same number."""
     low, strictly_low = _bounds(parts, "Minimum")
     high, strictly_high = _bounds(parts, "Maximum")
     pairs = [*_too_close(strictly_low, high), *_too_close(low, strictly_high)]
@@ -39,23 +39,23 @@ def _check(parts: list[dict[str, Any]]) -> None:
 
 
 def _bounds(parts: Iterable[dict[str, Any]], side: Side) -> tuple[set[float], set[float]]:
-    """Return all bounds of a side, and the exclusive integers among them."""
+    """Return all bounds on one side, and the exclusive bounds that are integers."""
     among: set[float] = set()
     exclusive: set[float] = set()
     for part in parts:
         bound, strict = part.get(side.lower()), part.get(f"exclusive{side}")
         among |= _number(bound)
-        exclusive |= _number(bound if strict is True else strict)  # a boolean in draft-04
+        exclusive |= _number(bound if strict is True else strict)  # draft-04 has a boolean here
     return among | exclusive, {bound for bound in exclusive if bound.is_integer()}
 
 
 def _number(value: Any) -> set[float]:
-    """Return a bound; an empty set if it isn't a number that the library accepts."""
+    """Return a set with the bound, or an empty set if the library doesn't accept the value."""
     return {float(value)} if is_number(value) and abs(value) < HUGE else set()
 
 
 def _too_close(low: Iterable[float], high: Iterable[float]) -> list[tuple[float, float]]:
-    """Return each lower bound with the next upper one, if that is less than 1 away."""
+    """Return pairs of a lower bound and the next upper bound that are less than 1 apart."""
     uppers = sorted(high)
     next_ones = ((one, bisect_right(uppers, one)) for one in sorted(low))
     return [(one, uppers[at]) for one, at in next_ones if at < len(uppers) and uppers[at] - one < 1]

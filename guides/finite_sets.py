@@ -1,4 +1,4 @@
-"""`uniqueItems` and `propertyNames` with a few values, which llguidance lacks."""
+"""Rewrites `uniqueItems` and `propertyNames` for a few values. llguidance doesn't support them."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from tandem.guides.errors import GuideError, GuideWarning
 from tandem.guides.references import Definitions
 from tandem.guides.schema_parts import schemas_of
 
-# Orders are written out as lists; five values have 120.
+# Maximum number of orders, each of which becomes a list. Five values have 120 orders.
 MOST_ORDERS: Final = 120
 ENUMERATED: Final = frozenset({"enum", "const", "type", "title", "description", "default"})
 
-# Other keywords for the items of an array.
+# Keywords for the items of an array, besides `items`.
 OTHER_ITEMS: Final = frozenset({"anyOf", "prefixItems", "additionalItems"})
 
 REPEATS: Final = "the schema's uniqueItems isn't enforced; items may repeat"
@@ -26,8 +26,8 @@ Part = dict[str, Any]
 def list_values(schema: Part, *, strict: bool) -> None:
     """Rewrite `uniqueItems` and `propertyNames` with keywords that the library supports.
 
-    strict: raise GuideError if the items of a set can't be kept unique. Otherwise they may repeat,
-    and a GuideWarning is issued.
+    strict: whether to raise GuideError if unique items can't be enforced. Otherwise a GuideWarning
+    is issued, and items may repeat.
     """
     definitions = Definitions(schema)
     for part in list(schemas_of(schema)):
@@ -38,7 +38,7 @@ def list_values(schema: Part, *, strict: bool) -> None:
 
 
 def _list_items(part: Part, definitions: Definitions, *, strict: bool) -> None:
-    """Write out the possible orders of the items of an array."""
+    """Replace `uniqueItems` with a list of the array's possible contents."""
     del part["uniqueItems"]
     items, most = _constants(part.get("items"), definitions), part.get("maxItems")
     count = int(most) if isinstance(most, int | float) else None
@@ -60,7 +60,7 @@ def _list_items(part: Part, definitions: Definitions, *, strict: bool) -> None:
 
 
 def _list_names(part: Part, definitions: Definitions) -> None:
-    """Write the names of an object as its properties."""
+    """Replace `propertyNames` with a list of the object's possible properties."""
     constants = _constants(part["propertyNames"], definitions)
     given, others = part.get("properties", {}), part.get("additionalProperties", True)
     if constants is None or "patternProperties" in part or not isinstance(given, dict):
@@ -73,7 +73,7 @@ def _list_names(part: Part, definitions: Definitions) -> None:
 
 
 def _constants(schema: Any, definitions: Definitions) -> list[Part] | None:
-    """Return a schema for each value of a schema; None if it doesn't list scalar values."""
+    """Return a schema for each value of a schema, or None if it doesn't list scalar values."""
     if isinstance(schema, dict) and isinstance(schema.get("$ref"), str) and len(schema) == 1:
         schema = definitions.target(schema["$ref"])
     if not isinstance(schema, dict) or not schema.keys() <= ENUMERATED:

@@ -1,4 +1,4 @@
-"""Converts guides to the library's grammars."""
+"""Converts guides to grammars of the library."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from tandem.guides.errors import GuideError, shortened
 from tandem.guides.guide import Guide
 from tandem.guides.schemas import exact, exact_options
 
-# A schema (``json``), and what may contain `%json` without being one: comments, strings, regular
-# expressions and tokens.
+# A schema (``json``), and the tokens that may contain `%json` without a schema: comments, strings,
+# regular expressions and special tokens.
 TOKEN_OF_LARK = re.compile(
     r"""(?:\#|//)[^\n]* | "(?:\\.|[^"\\])*"? | /(?:\\.|[^/\\])+/? | <[^<>\s]+>
     | (?P<json>%json\s*(?=\{))""",
@@ -27,7 +27,7 @@ MAX_CHOICES = 10_000
 
 
 def grammar_of(guide: Guide) -> str:
-    """Return the library's grammar of a guide; raise GuideError if it is invalid."""
+    """Return the library's grammar for a guide; raise GuideError if the guide is invalid."""
     try:
         return GRAMMARS[guide.kind](guide.text)
     except ValueError as error:
@@ -35,7 +35,7 @@ def grammar_of(guide: Guide) -> str:
 
 
 def _json_schema(text: str) -> str:
-    """Return the grammar of a schema, which may set its own layout."""
+    """Return the grammar for a JSON schema, which may set its own layout."""
     try:
         read = json.loads(text)
         compiled = exact(read)
@@ -52,12 +52,15 @@ def _json(text: str) -> str:
 
 
 def _regex(text: str) -> str:
-    """Return the grammar of an expression; the library's function would change its line ends."""
+    """Return the grammar for a regular expression.
+
+    The library's own function would change line endings in it.
+    """
     return LLMatcher.grammar_from_lark(f"start: {lark_regex(text)}")
 
 
 def _lark(text: str) -> str:
-    """Return a grammar with its schemas prepared for the library."""
+    """Return a Lark grammar whose JSON schemas are prepared for the library."""
     pieces, at = [], 0
     while found := TOKEN_OF_LARK.search(text, at):
         pieces.append(text[at : found.end()])
@@ -69,7 +72,7 @@ def _lark(text: str) -> str:
 
 
 def _schema_in_lark(text: str, at: int) -> tuple[str, int]:
-    """Return the prepared schema at an offset of a grammar, and its end."""
+    """Return the prepared schema at an offset of a grammar, and the offset of its end."""
     try:
         read, end = json.JSONDecoder().raw_decode(text, at)
         compiled = _exact_in_lark(read)
@@ -79,7 +82,7 @@ def _schema_in_lark(text: str, at: int) -> tuple[str, int]:
         before = text[:at]
         line, column = before.count("\n") + 1, at - before.rfind("\n")
         raise GuideError(f"at {line}({column}): {error}") from error
-    lines = "\n" * text.count("\n", at, end)  # keeps line numbers in errors
+    lines = "\n" * text.count("\n", at, end)  # preserves line numbers for errors
     return f"{json.dumps(compiled)[:-1]}{lines}}}", end
 
 
@@ -100,10 +103,10 @@ def _check_exact(own: Mapping[str, Any]) -> None:
 
 
 def _ebnf(text: str) -> str:
-    """Return the grammar of llama.cpp's EBNF (GBNF)."""
+    """Return the grammar for a guide in llama.cpp's EBNF (GBNF)."""
     try:
         return _lark(gbnf_to_lark(ESCAPED_IN_GBNF.sub(_unescaped, text)))
-    except Exception as error:  # of any type
+    except Exception as error:  # the converter raises errors of any type
         reason = (
             "it is nested too deeply" if isinstance(error, RecursionError) else _first_line(error)
         )
@@ -111,7 +114,7 @@ def _ebnf(text: str) -> str:
 
 
 def _unescaped(found: re.Match[str]) -> str:
-    """Return the character that an escape represents; the library would drop leading zeros."""
+    """Return the character that an escape represents. The library would drop leading zeros."""
     if (number := found[1] or found[2]) is None:
         return found[0]
     code = int(number, 16)
@@ -119,7 +122,7 @@ def _unescaped(found: re.Match[str]) -> str:
 
 
 def _choice(text: str) -> str:
-    """Return a grammar that matches any one of the given texts."""
+    """Return a grammar that matches any of the given texts."""
     try:
         choices = json.loads(text)
     except (ValueError, RecursionError):
@@ -132,7 +135,7 @@ def _choice(text: str) -> str:
 
 
 def _literally(text: str) -> str:
-    """Return an escaped regular expression that matches only ``text``."""
+    """Return a regular expression that matches only ``text``."""
     return "".join(c if c.isalnum() else f"\\x{{{ord(c):x}}}" for c in text)
 
 

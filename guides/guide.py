@@ -10,7 +10,7 @@ KINDS: Final[tuple[GuideKind, ...]] = get_args(GuideKind)
 
 
 class Guide(NamedTuple):
-    """A guide. kind: one of ``KINDS``. text: the schema, expression, grammar or list of choices."""
+    """A guide. kind: one of ``KINDS``. text: schema, expression, grammar or list of choices."""
 
     kind: str
     text: str = ""

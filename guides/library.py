@@ -1,7 +1,7 @@
 """Checks the version of llguidance.
 
-Other modules of this package work around faults of the supported versions. NVIDIA's image has an
-older version, for TensorRT-LLM.
+Other modules of this package work around bugs in the supported versions. NVIDIA's image contains an
+older version for TensorRT-LLM.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ REQUIREMENT = f"{LIBRARY}>={OLDEST[0]}.{OLDEST[1]},<{FIRST_OTHER[0]}"
 
 
 def check_library() -> None:
-    """Raise GuideError if this Python has no supported version."""
+    """Raise GuideError if no supported version is installed."""
     try:
         library = import_module(LIBRARY)
     except ModuleNotFoundError as error:

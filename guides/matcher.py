@@ -1,4 +1,4 @@
-"""Follows an answer through its guide, and computes the tokens that may come next."""
+"""Follows an answer through its guide, and computes the allowed next tokens."""
 
 from __future__ import annotations
 
@@ -16,31 +16,31 @@ if TYPE_CHECKING:
 
     from tandem.guides.automaton import GuideAutomaton
 
-# Bit (id % 32) of word (id // 32) is set if the token may come: [rows, ceil(vocab_size / 32)].
+# [rows, ceil(vocab_size / 32)]. Bit (id % 32) of word (id // 32) is set if the token is allowed.
 TokenMasks: TypeAlias = NDArray[np.int32]
 
 T = TypeVar("T")
 
 WORD_BITS = 32
-ANYTHING = np.int32(-1)  # a word of a mask that forbids nothing
-# Start of the library's error for a full automaton.
+ANYTHING = np.int32(-1)  # word of a mask that allows all tokens
+# Start of the library's error for a full automaton
 FULL = "lexer error:"
 MOST_RENEWALS = 8
-# Length of a run of forced tokens. For each one, the library looks at the whole run, and it holds
-# Python's lock unless it computes a mask: 0.1 s for 100,000 tokens.
+# Length of a long run of forced tokens. For each token the library looks at the whole run, and it
+# holds the GIL unless it computes a mask: 0.1 s per token for 100,000 tokens.
 LONG_RUN = 1000
-STEPS_OF_LONG_RUN = 16  # per call, so that the caller can be interrupted
-# Longer runs are rejected: 100,000 tokens take 0.1 s each, and 100 MB.
+STEPS_OF_LONG_RUN = 16  # tokens per call, so that the caller can be interrupted
+# Longer runs are rejected: with 100,000 tokens, each takes 0.1 s, and all need 100 MB.
 LONGEST_RUN = 4096
 DEAD_END = "it allows no next token: it conflicts with the request's end ids"
 TOO_COMPLEX = "it has become too complex"
-# The library's errors for a guide that no text fits.
+# The library's errors if no token is allowed
 DEAD_ENDS = ("NoExtensionBias", "NoExtension")
-# The library's prefix of a special token.
+# The library's prefix for special tokens
 NO_TEXT = b"\xff"
-# The library's error if it can't look ahead.
+# The library's error if it can't look ahead
 ONE_WAY = "rollback not supported"
-# Advice of the library that doesn't apply here, and its replacement.
+# Advice in a library error that doesn't apply here, and its replacement
 NO_ONE_OF = (
     ". Enable 'coerce_one_of' option to approximate oneOf with anyOf",
     " if one value may match two of them; distinguish them by a constant, or use anyOf",
@@ -50,8 +50,8 @@ NO_ONE_OF = (
 class Vocabulary(NamedTuple):
     """The target's vocabulary.
 
-    end_ids: the end-of-sequence ids of the compiler. special: a row of masks with the tokens that
-    aren't text. first_token: returns the first token of the encoding of some bytes.
+    end_ids: end-of-sequence ids that the library knows. special: mask of tokens that aren't text,
+    [words]. first_token: function that returns the first token of the encoding of bytes.
     """
 
     size: int
@@ -61,10 +61,10 @@ class Vocabulary(NamedTuple):
 
 
 class Walk(NamedTuple):
-    """The masks at the position of each of n tokens, and after the last one.
+    """The masks at the positions of n tokens, and after the last one.
 
-    masks: [n + 1, words]. num_legal: number of tokens that the guide allows before the first
-    forbidden one; rows after that position are undefined.
+    masks: [n + 1, words]. num_legal: number of tokens before the first disallowed one. Rows after
+    that position are undefined.
     """
 
     masks: TokenMasks
@@ -74,12 +74,12 @@ class Walk(NamedTuple):
 class GuideMatcher:
     """Follows one answer through its guide, without end-of-sequence tokens.
 
-    fresh: returns the guide's automaton. It is called again if the previous one is full; the tokens
-    so far are then replayed. end_ids: end-of-sequence ids of the request, which may come only where
-    the answer is complete.
+    fresh: function that returns the guide's automaton. If the automaton becomes full, the function
+    is called again, and the tokens so far are replayed. end_ids: end-of-sequence ids of the
+    request, which are allowed only after a complete answer.
 
-    Source: https://github.com/guidance-ai/llguidance, `LLMatcher`. A token that its mask forbids
-    would end it for good, so it never gets one.
+    Source: https://github.com/guidance-ai/llguidance, `LLMatcher`. That class never gets a
+    disallowed token here, because such a token would end it permanently.
     """
 
     def __init__(
@@ -102,7 +102,7 @@ class GuideMatcher:
         self._special_words = np.flatnonzero(vocabulary.special)
 
     def check_start(self) -> None:
-        """Raise GuideError for a guide that fails at its first mask or its first rollback."""
+        """Raise GuideError if the guide fails at the first mask or the first rollback."""
         self.walk([])
         legal = _ids(self._masks([], rows=1)[0])
         first: list[int] = legal[~np.isin(legal, self._vocabulary.end_ids)][:1].tolist()
@@ -111,18 +111,19 @@ class GuideMatcher:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """Parts of the guide that aren't enforced, one line each."""
+        """Warnings about parts of the guide that aren't enforced, one line each."""
         return self._automaton.tried.warnings
 
     @property
     def complete(self) -> bool:
-        """Whether only an end of sequence may follow."""
+        """Whether the answer is complete, so that only an end of sequence may follow."""
         return self._matcher.is_stopped() and not self._matcher.is_error()
 
     def advance(self, tokens: Sequence[int]) -> int:
-        """Follow tokens until the guide is complete; return their number.
+        """Follow tokens until the answer is complete. Return the number of tokens followed.
 
-        Raises TokenForbidden, or GuideError if the guide can't be followed.
+        Raises TokenForbidden if a token is disallowed, or GuideError if the guide can't be followed
+        any further.
         """
         known = self._known(tokens)
         taken = self._take(known)
@@ -131,16 +132,16 @@ class GuideMatcher:
         return taken
 
     def forced(self, most: int) -> list[int]:
-        """Return up to ``most`` next tokens that have no alternative."""
+        """Return up to ``most`` next tokens that are forced, without following them."""
         tokens = self.take_forced(most)
         self._go_back(len(tokens))
         return tokens
 
     def take_forced(self, most: int) -> list[int]:
-        """Follow up to ``most`` forced tokens, and return them; of a long run only some.
+        """Follow up to ``most`` forced tokens, and return them. A long run is returned in parts.
 
-        One at a time, because the library's spelling of an incomplete character depends on where it
-        starts, and a mask starts at its own position.
+        The tokens are computed one at a time, as masks are: the library's tokens for an incomplete
+        character depend on the position at which it starts.
         """
         taken: list[int] = []
         while len(taken) < most and not self.complete:
@@ -170,7 +171,7 @@ class GuideMatcher:
             tokens = _ids(self._masks([], rows=1)[0])
             if len(tokens) == 1:
                 return int(tokens[0])
-        # A renewal replaces the matcher.
+        # A lambda, because a new automaton replaces self._matcher.
         run: list[int] = self._checked(lambda: self._matcher.compute_ff_tokens())  # noqa: PLW0108
         if len(run) > LONGEST_RUN:
             raise GuideError(
@@ -185,8 +186,8 @@ class GuideMatcher:
     def walk(self, tokens: Sequence[int], *, may_end: bool = True) -> Walk:
         """Return the masks at the position of each token, and after the last one.
 
-        may_end: whether the answer may end. If it is complete and may not, any token may come,
-        since tokens after a complete answer are dropped. Raises GuideError.
+        may_end: whether the answer may end. If not, a complete answer allows any token, because
+        tokens after a complete answer are dropped. Raises GuideError if no token is allowed.
         """
         before_end = self._known(takewhile(lambda token: token not in self._end_ids, tokens))
         masks, num_legal = self._masks_and_legal(tokens, before_end, may_end=may_end)
@@ -199,21 +200,22 @@ class GuideMatcher:
     def _masks_and_legal(
         self, tokens: Sequence[int], before_end: list[int], *, may_end: bool
     ) -> tuple[TokenMasks, int]:
-        """Return a row per token and the next one, and the number of tokens that they allow."""
+        """Return masks [n + 1, words] for n tokens, and the number of allowed tokens."""
         masks = self._masks(before_end, rows=len(tokens) + 1)
         self._set_ends(masks, may_end=may_end)
         illegal = (i for i, token in enumerate(tokens) if not self._may(masks[i], token))
         return masks, next(illegal, len(tokens))
 
     def _known(self, tokens: Iterable[int]) -> list[int]:
-        """Return the tokens before the first unknown id, which would end the matcher."""
+        """Return the tokens before the first unknown id, which would invalidate the matcher."""
         return list(takewhile(lambda token: 0 <= token < self._vocabulary.size, tokens))
 
     def _masks(self, tokens: list[int], rows: int) -> TokenMasks:
-        """Return the masks, [rows, words]; zeros after a token that doesn't fit.
+        """Return the masks, [rows, words]; zeros after a disallowed token.
 
-        If forced text is the name of a special token, the library forces that token, which isn't
-        text. Here the text is spelled instead, and the library continues after its first token.
+        If forced text equals the name of a special token, the library forces that token, which
+        isn't text. Here the first token of the text's normal encoding is forced instead, and the
+        library continues after it.
         """
         masks = self._library_masks(tokens, rows)
         for place in self._places_of_special(masks[: len(tokens) + 1]):
@@ -229,14 +231,14 @@ class GuideMatcher:
         return masks
 
     def _masks_after(self, tokens: list[int], count: int, rows: int) -> TokenMasks:
-        """Return the masks after the first tokens."""
+        """Return the masks after the first ``count`` tokens, [rows, words]."""
         taken = self._take(tokens[:count])
         masks = self._masks(tokens[count:], rows - count)
         self._go_back(taken)
         return masks
 
     def _spelled(self, before: list[int], special: int) -> int:
-        """Return the forced token after some; the special one only if the guide names it."""
+        """Return the forced token after ``before``: ``special`` only if the guide names it."""
 
         def text() -> bytes:
             taken = self._matcher.try_consume_tokens(before)
@@ -250,7 +252,7 @@ class GuideMatcher:
         return self._vocabulary.first_token(forced[:1])
 
     def _places_of_special(self, masks: TokenMasks) -> list[int]:
-        """Return the rows with a special token that have few other tokens."""
+        """Return the rows that allow a special token and few other tokens."""
         words = self._special_words
         has_special = (masks[:, words] & self._vocabulary.special[words]).any(axis=1)
         rows: list[int] = np.flatnonzero(has_special).tolist()
@@ -261,7 +263,7 @@ class GuideMatcher:
         return bool(self._vocabulary.special.view(np.uint32)[word] & bit)
 
     def _library_masks(self, tokens: list[int], rows: int) -> TokenMasks:
-        """Return the library's masks, [rows, words]; zeros after a token that doesn't fit."""
+        """Return the library's masks, [rows, words]; zeros after a disallowed token."""
         masks = np.zeros((rows, self._words), np.int32)
         address, row_bytes = masks.ctypes.data, masks.strides[0]
 
@@ -278,7 +280,7 @@ class GuideMatcher:
         return masks
 
     def _set_ends(self, masks: TokenMasks, *, may_end: bool) -> None:
-        """Replace the vocabulary's end ids by the request's."""
+        """Replace the vocabulary's end ids in the masks with the request's end ids."""
         bits = masks.view(np.uint32)
         word, bit = _place(self._vocabulary.end_ids[0])
         accepting = (bits[:, word] & bit) != 0
@@ -298,7 +300,7 @@ class GuideMatcher:
         return bool(mask.view(np.uint32)[word] & bit)
 
     def _is_dead_end(self, masks: TokenMasks, num_legal: int, before_end: list[int]) -> bool:
-        """Whether no token may follow the legal ones although the answer is incomplete."""
+        """Return whether no token may follow the allowed ones although the answer is incomplete."""
         if num_legal > len(before_end) or masks[num_legal].any():
             return False
         tokens = before_end[:num_legal]
@@ -312,7 +314,7 @@ class GuideMatcher:
         return self._checked(incomplete)
 
     def _checked(self, act: Callable[[], T]) -> T:
-        """Return the result of an action, with a new automaton if the current one is full."""
+        """Return the result of ``act``. If the automaton is full, retry with a new automaton."""
         done, full, alone = self._do(act)
         while full:
             if alone or not self._renewals_left:
@@ -326,9 +328,10 @@ class GuideMatcher:
         return done
 
     def _do(self, act: Callable[[], T], follow: list[int] | None = None) -> tuple[T, str, bool]:
-        """Follow tokens and act; return the result, and the error of a full automaton or "".
+        """Follow tokens and call ``act``. Return its result, an error, and a flag.
 
-        The third value is whether this answer alone has filled it.
+        The error is "" unless the automaton is full. The flag is whether this answer alone has
+        filled the automaton.
         """
         with self._automaton.at_work():
             alone = self._automaton.untouched
@@ -342,9 +345,9 @@ class GuideMatcher:
 
 
 def reason_of(error: str) -> str:
-    """Return one line of a library's error; other lines may contain the answer's text.
+    """Return one line of a library error. Other lines may contain the answer's text.
 
-    For an invalid regular expression, another line has the reason.
+    For an invalid regular expression, it isn't the first line but the line with the reason.
     """
     line, _, others = error.strip().partition("\n")
     if line.endswith("regex parse error:"):
@@ -356,10 +359,10 @@ def reason_of(error: str) -> str:
 
 
 def _ids(mask: NDArray[np.int32]) -> NDArray[np.intp]:
-    """Return the tokens that a row allows, in ascending order."""
+    """Return the token ids that a mask [words] allows, in ascending order."""
     return np.flatnonzero(np.unpackbits(mask.view(np.uint8), bitorder="little"))
 
 
 def _place(token: int) -> tuple[int, np.uint32]:
-    """Return the word and the bit of a token in a mask."""
+    """Return the index of a token's word in a mask, and its bit."""
     return token // WORD_BITS, np.uint32(1 << token % WORD_BITS)

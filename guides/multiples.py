@@ -1,8 +1,9 @@
-"""Rejects `multipleOf` if the library would overflow.
+"""Rejects `multipleOf` if the library's integers would overflow.
 
-llguidance 1.9 stores the divisor as a 32-bit integer and a power of ten. Larger values wrap: for
-`{"multipleOf": 500000000}`, it rejects 500000000. The least common multiple of two divisors wraps
-too: for 100000 and 50000, it is 14100. The library itself rejects divisors that it would round.
+llguidance 1.9 stores a divisor as a 32-bit integer and a power of ten. Larger values wrap around,
+so that `{"multipleOf": 500000000}` doesn't allow 500000000. The least common multiple of two
+divisors wraps around too: for 100000 and 50000, the library computes 14100. It rejects divisors
+that it would round.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from tandem.guides.errors import GuideError
 from tandem.guides.schema_parts import combined_in, is_number, schemas_of
 
 MOST = 2**32
-# The product of two such numbers fits into 32 bits.
+# The product of two numbers up to this limit fits into 32 bits.
 LARGEST_COMMON = 2**16 - 1
 
 
@@ -47,15 +48,15 @@ def _check(divisor: Decimal) -> None:
 
 
 def _scaled(divisor: Decimal) -> tuple[int, int]:
-    """Return a divisor as an integer without decimal point, and its number of decimals."""
+    """Return a divisor's digits as an integer, and its number of decimal places."""
     decimals = max(0, -int(divisor.normalize().as_tuple().exponent))
     return int(divisor.scaleb(decimals)), decimals
 
 
 def _common(divisors: list[Decimal]) -> int:
-    """Return the least common multiple, in units of the smallest decimal digit.
+    """Return the least common multiple, in units of the last decimal place.
 
-    Stops when it is too large, since thousands of divisors have one with many digits.
+    Stops when the multiple is too large, because thousands of divisors may have a huge one.
     """
     most = max(_scaled(divisor)[1] for divisor in divisors)
     common = 1

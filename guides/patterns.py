@@ -1,8 +1,8 @@
-r"""Patterns that mean something else to the library than in JSON Schema.
+r"""Rejects or rewrites patterns that the library interprets differently from JSON Schema.
 
-JSON Schema has JavaScript's regular expressions, llguidance has Rust's. In Rust, brackets may
+JSON Schema uses JavaScript's regular expressions, llguidance uses Rust's. In Rust, brackets may
 contain sets: `[[ab]]` is one of two letters, and `[^a&&b]` is any letter. Rust also has more flags,
-such as `x`, which ignores spaces. These patterns are rejected.
+such as `x`, which ignores spaces. Patterns that use these features are rejected.
 
 llguidance 1.9 adds `"` and `\` to each set that contains all control characters, such as `[^"]`.
 Such sets are rewritten without NUL, which can't occur in an answer.
@@ -17,18 +17,18 @@ from typing import Any
 from tandem.guides.errors import GuideError, shortened
 from tandem.guides.schema_parts import schemas_of
 
-# An escaped character, the start or end of brackets, Rust's set operators, or the start of flags.
+# An escaped character, the start or end of brackets, a set operator of Rust, or the start of flags
 SIGN = re.compile(r"\\.|\[\^?\]?|\]|&&|--|~~|\(\?", re.DOTALL)
 FLAGS = re.compile("[A-Za-z-]*")
-KNOWN_FLAGS = frozenset("imsP-")  # P starts a name
-# A Unicode property, brackets, or another escape. The name of a property excludes braces;
-# otherwise unclosed ones would take quadratic time.
+KNOWN_FLAGS = frozenset("imsP-")  # P starts the name of a group
+# A Unicode property, brackets, or another escape. The name of a property can't contain braces,
+# because unclosed braces would take quadratic time.
 SET = re.compile(r"(?P<set>\\[pP](?:\{[^{}]*\}|.))|\\.|\[\^?\]?(?:\\.|[^]\\])*\]", re.DOTALL)
 MAY_HAVE_NUL = re.compile(r"\[(?:\^|.*(?:\\[pPuUx]|\x00))", re.DOTALL)
 
 
 def check_patterns(schema: Any) -> None:
-    """Raise GuideError for a schema with a pattern that has another meaning in Rust."""
+    """Raise GuideError if a pattern of the schema has another meaning in Rust."""
     for part in schemas_of(schema):
         for pattern in _patterns_of(part):
             if fault := _fault_in(pattern):
@@ -36,7 +36,7 @@ def check_patterns(schema: Any) -> None:
 
 
 def without_nul(pattern: str) -> str:
-    """Return an equivalent pattern that the library matches correctly."""
+    """Return an equivalent pattern that the library matches correctly, without NUL in its sets."""
 
     def written(found: re.Match[str]) -> str:
         has_nul = found["set"] or MAY_HAVE_NUL.match(found[0])
@@ -53,7 +53,7 @@ def _patterns_of(part: dict[str, Any]) -> Iterator[str]:
 
 
 def _fault_in(pattern: str) -> str:
-    """Return the set or flags that only Rust has; an empty string if there are none."""
+    """Return the set or flags of a pattern that only Rust supports, or ""."""
     inside = False
     for found in SIGN.finditer(pattern):
         sign = found[0]

@@ -1,4 +1,4 @@
-"""References in schemas: their targets and their encoding."""
+"""Resolves, checks and encodes the references in schemas."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from urllib.parse import quote, unquote
 from tandem.guides.errors import GuideError, shortened
 from tandem.guides.schema_parts import BY_NAME, DATA, schemas_of
 
-# Characters of a reference that need no encoding, besides letters, digits and `_.-~`.
+# Characters of a reference that aren't percent-encoded, besides letters, digits and `_.-~`
 PLAIN: Final = "%#/:?@!$&'()*+,;="
 
 
 def check_references(schema: Any) -> None:
-    """Raise GuideError for a reference into data, which isn't checked as a schema."""
+    """Raise GuideError for a reference into data, because data isn't checked as a schema."""
     for part in schemas_of(schema):
         reference = part.get("$ref")
         if not isinstance(reference, str):
@@ -34,7 +34,7 @@ class Definitions:
 
     @cached_property
     def has_other_roots(self) -> bool:
-        """Whether a part has an `$id`, which makes it the root of the references in it."""
+        """Whether a part has an `$id`, so that references in it are relative to that part."""
         inner = (part for part in schemas_of(self._schema) if part is not self._schema)
         return any(isinstance(part.get("$id"), str) for part in inner)
 
@@ -44,7 +44,7 @@ class Definitions:
         return {part["$anchor"]: part for part in parts}
 
     def target(self, reference: str) -> dict[str, Any] | None:
-        """Return the target of a reference; None if it isn't an object of this document."""
+        """Return the target of a reference, or None if it isn't an object in this document."""
         base, _, pointer = reference.partition("#")
         if self.has_other_roots or base not in ("", self._schema.get("$id")):
             return None
@@ -60,13 +60,13 @@ class Definitions:
 
 
 def encoded(reference: str) -> str:
-    """Percent-encode the characters of a reference that a URI can't have."""
+    """Percent-encode the characters of a reference that a URI can't contain."""
     return quote(reference, safe=PLAIN, errors="surrogatepass")
 
 
 def _data_on_the_way(reference: str) -> str:
-    """Return the keyword by which a reference leads into data; an empty string if none."""
-    holder = ""  # a keyword with schemas by name, before the name
+    """Return the keyword through which a reference leads into data, or ""."""
+    holder = ""  # previous key, if it is a keyword whose keys are names of schemas
     for keyword in _keys(reference.partition("#")[2]):
         if holder:
             holder = ""

@@ -1,10 +1,10 @@
-"""Classifies rejected guides by the keyword at fault, for a metric."""
+"""Classifies rejected guides by the unsupported keyword, for a metric."""
 
 from __future__ import annotations
 
 import re
 
-# JSON Schema's keywords in errors of the library; everything else counts as OTHER.
+# Keywords of JSON Schema that may appear in errors of the library. All others count as OTHER.
 KEYWORDS = frozenset(
     {
         "contains", "contentEncoding", "contentMediaType", "dependencies", "dependentRequired",
@@ -16,7 +16,7 @@ KEYWORDS = frozenset(
 )  # fmt: skip
 OTHER = "other"
 IN_GRAMMAR = re.compile(r"^at \d+\(\d+\): (?:failed to compile JSON schema: )?")
-# Starts of other errors.
+# Starts of other errors
 FORMS = (
     ("oneOf constraints are not supported", ["oneOf"]),
     ("uniqueItems ", ["uniqueItems"]),
@@ -29,7 +29,7 @@ FORMS = (
 
 
 def keywords_of(reason: str) -> list[str]:
-    """Return the keywords that an error is about; ``OTHER`` if there are none."""
+    """Return the keywords that an error message names, or ``OTHER`` if it names none."""
     reason = IN_GRAMMAR.sub("", reason)
     if reason.startswith("Unimplemented keys:"):
         named = re.findall(r'"([$A-Za-z]+)"', reason)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Final, TypeGuard
 
-# Keywords that hold schemas by name, and keywords that hold data.
+# Keywords that contain schemas by name, and keywords that contain data
 BY_NAME: Final = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
 DATA: Final = ("const", "enum", "default", "examples")
 
-# Keywords that limit numbers, and keywords that apply to the parts of a value.
+# Keywords that limit numbers, and keywords that apply to the parts of a value
 LIMITS_OF_NUMBERS = {
     *("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"),
 }
@@ -20,7 +20,7 @@ INNER = {
 
 
 def schemas_of(schema: Any) -> Iterator[dict[str, Any]]:
-    """Yield a schema and all schemas in it, including those that only a reference leads to."""
+    """Yield a schema and all schemas in it, even if only a reference leads to them."""
     left = [schema]
     while left:
         part = left.pop()
@@ -30,7 +30,7 @@ def schemas_of(schema: Any) -> Iterator[dict[str, Any]]:
 
 
 def _inside(part: Any) -> list[Any]:
-    """Return the values in it that may be or contain schemas."""
+    """Return the values in ``part`` that may be or contain schemas."""
     if isinstance(part, list):
         return part
     inner: list[Any] = []
@@ -43,7 +43,7 @@ def _inside(part: Any) -> list[Any]:
 
 
 def leaves_of(value: Any) -> Iterator[Any]:
-    """Yield all scalars in a value, in order, without the names of objects."""
+    """Yield all scalars in a JSON value, in order, without the keys of objects."""
     left = [value]
     while left:
         part = left.pop()
@@ -54,10 +54,10 @@ def leaves_of(value: Any) -> Iterator[Any]:
 
 
 def combined_in(schema: Any) -> Iterator[list[dict[str, Any]]]:
-    """Yield groups of schemas of which several may apply to one number.
+    """Yield groups of schemas. Several schemas of a group may apply to the same number.
 
-    A reference may add any schema to its group, so a group with one is the whole schema, and the
-    last group.
+    A reference may add any schema to its group. So if a group has a reference, the whole schema is
+    yielded as the last group.
     """
     left = [schema]
     while left:
@@ -73,7 +73,7 @@ def combined_in(schema: Any) -> Iterator[list[dict[str, Any]]]:
 
 
 def _combines(part: dict[str, Any]) -> bool:
-    """Whether several schemas apply to one value; the part itself counts as one."""
+    """Return whether several schemas apply to one value. The part itself counts as one."""
     all_of = part.get("allOf")
     sources = [
         not part.keys().isdisjoint(LIMITS_OF_NUMBERS | INNER),
@@ -84,5 +84,5 @@ def _combines(part: dict[str, Any]) -> bool:
 
 
 def is_number(value: Any) -> TypeGuard[int | float]:
-    """Whether a value is a number in JSON, which booleans aren't."""
+    """Return whether a value is a JSON number. Booleans aren't numbers."""
     return isinstance(value, int | float) and not isinstance(value, bool)

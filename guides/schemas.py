@@ -1,8 +1,9 @@
-r"""Prepares JSON schemas for the library, so that every answer is valid by its schema.
+r"""Prepares JSON schemas for the library, so that every answer matches its schema.
 
-llguidance 1.9 counts repeated names for `minProperties`. With escapes such as `\u0061`, an
-additional name may be another spelling of a declared one. The library rejects some keywords that
-limit nothing, so they are dropped here, and it misreads some patterns, which are rewritten.
+llguidance 1.9 counts repeated names for `minProperties`, so some schemas are rejected. With escapes
+such as `\u0061`, an additional name may be another spelling of a declared one, so escapes are
+restricted. The library rejects some keywords that have no effect, so they are removed. It misreads
+some patterns, so they are rewritten.
 """
 
 from __future__ import annotations
@@ -25,15 +26,15 @@ from tandem.guides.patterns import check_patterns, without_nul
 from tandem.guides.references import check_references, encoded
 from tandem.guides.schema_parts import leaves_of, schemas_of
 
-# With these alone, each character of a string has one spelling.
+# Escapes with which each character of a string has a single spelling.
 ESCAPES: Final = 'nrbtf\\"'
-# Characters that need an escape such as `\u001b`, and characters with an escape of one letter.
+# Characters that need an escape such as `\u001b`, and characters that have a one-letter escape.
 UNWRITABLE = r"\x00-\x07\x0b\x0e-\x1f\x7f"
 ESCAPED = {"\n": "n", "\r": "r", "\t": "t", "\b": "b", "\f": "f", "\\": "\\", '"': '"'}
 
-# Keywords with counts; JSON may write 2 as 2.0.
+# Keywords whose values are counts, which JSON may write as 2.0.
 COUNTS: Final = ("minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties")
-# Values with which a keyword limits nothing.
+# Values with which a keyword has no effect.
 IDLE: Final[dict[str, tuple[Any, ...]]] = {
     "uniqueItems": (False,),
     "propertyNames": (True, {}, {"type": "string"}),
@@ -42,14 +43,14 @@ IDLE: Final[dict[str, tuple[Any, ...]]] = {
     "dependentRequired": ({},),
     "dependentSchemas": ({},),
 }
-# Formats that the library enforces. Others are annotations, as in the standard.
+# Formats that the library enforces. Other formats are annotations, as in the standard.
 FORMATS = frozenset(
     {
         *("date-time", "date", "time", "duration", "email", "hostname", "ipv4", "ipv6"),
         *("uri", "uuid"),
     }
 )
-# Keywords that only matter together with one of these.
+# Keywords that have an effect only together with one of the listed keywords.
 DEPENDENT: Final[dict[str, tuple[str, ...]]] = {
     "if": ("then", "else"),
     "then": ("if",),
@@ -57,17 +58,18 @@ DEPENDENT: Final[dict[str, tuple[str, ...]]] = {
     "minContains": ("contains",),
     "maxContains": ("contains",),
 }
-# Default bound of integers: 64 bits, rounded to a float.
+# Default bound of integers: the 64-bit maximum, rounded to a float.
 LARGEST_INTEGER: Final = 2**63 - 1024
-# Our own options: whether objects are open by default, and whether to reject keywords that can't be
-# enforced.
+# Tandem's own options: whether objects are open by default, and whether to reject keywords that
+# can't be enforced.
 OPEN_OPTION, STRICT_OPTION = OWN_OPTIONS
 
 
 def exact(schema: Any) -> dict[str, Any]:
-    """Return the schema for the library to compile; raise GuideError for an unsupported one.
+    """Return the schema that the library compiles.
 
-    Raises RecursionError for one that nests deeper than the library allows.
+    Raises GuideError for an unsupported schema, and RecursionError for a schema that is nested
+    deeper than the library allows.
     """
     if not isinstance(schema, dict):
         raise GuideError('a JSON schema must be an object, such as {"type": "string"}')
@@ -87,7 +89,7 @@ def exact(schema: Any) -> dict[str, Any]:
 
 
 def _own_options(schema: dict[str, Any]) -> dict[str, bool]:
-    """Remove our own options from a schema, and return them."""
+    """Remove Tandem's own options from a schema, and return them."""
     given = schema.get(LAYOUT_KEY)
     taken = {
         name: given.pop(name) for name in OWN_OPTIONS if isinstance(given, dict) and name in given
@@ -111,7 +113,7 @@ def _check(schema: dict[str, Any]) -> None:
 
 
 def exact_options(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """Return options of the library that enforce all keywords."""
+    """Return options with which the library enforces all keywords."""
     own = schema.get(LAYOUT_KEY)
     escapes = own.get("json_allowed_escapes", ESCAPES) if isinstance(own, dict) else ESCAPES
     if isinstance(escapes, str):
@@ -122,7 +124,7 @@ def exact_options(schema: Mapping[str, Any]) -> dict[str, Any]:
 def _check_least_properties(schema: Any) -> None:
     """Reject `minProperties` if the library may count repeated names.
 
-    One name in addition to the required ones can't be a repeated one.
+    One name besides the required ones is fine, because it can't be a repetition.
     """
     for part in schemas_of(schema):
         least, required = part.get("minProperties"), part.get("required")
@@ -141,7 +143,7 @@ def _is_closed(part: Mapping[str, Any]) -> bool:
 
 
 def _check_first_items(schema: Any) -> None:
-    """Reject `prefixItems` next to keywords that make the library ignore it."""
+    """Reject `prefixItems` if the library would ignore it because of other keywords."""
     for part in schemas_of(schema):
         if isinstance(part.get("prefixItems"), list) and (
             "additionalItems" in part or isinstance(part.get("items"), list)
@@ -153,7 +155,7 @@ def _check_first_items(schema: Any) -> None:
 
 
 def _check_constants(schema: Any, escapes: Any) -> None:
-    """Reject texts that an answer can't spell."""
+    """Reject constants with characters that an answer can't contain."""
     missing = "".join(
         c for c, by in ESCAPED.items() if isinstance(escapes, str) and by not in escapes
     )
@@ -170,7 +172,7 @@ def _check_constants(schema: Any, escapes: Any) -> None:
 
 
 def _drop_idle(schema: dict[str, Any]) -> None:
-    """Drop keywords that limit nothing."""
+    """Remove keywords that have no effect."""
     for part in schemas_of(schema):
         if part.get("minContains") == 0 and "maxContains" not in part:
             part.pop("contains", None)
@@ -179,7 +181,7 @@ def _drop_idle(schema: dict[str, Any]) -> None:
 
 
 def _rewrite(schema: dict[str, Any]) -> None:
-    """Replace values by equivalent ones that the library reads correctly."""
+    """Replace values with equivalent values that the library reads correctly."""
     for part in schemas_of(schema):
         for keyword in COUNTS:
             count = part.get(keyword)
@@ -204,7 +206,7 @@ def _is_idle(keyword: str, value: Any, part: Mapping[str, Any]) -> bool:
 
 
 def _bound_integer(part: dict[str, Any]) -> None:
-    """Set bounds of an integer, since a model may otherwise repeat digits without end."""
+    """Set the bounds of an integer, because without them a model may repeat digits endlessly."""
     kinds = part.get("type")
     listed = kinds if isinstance(kinds, list) else [kinds]
     if "integer" not in listed or "number" in listed:

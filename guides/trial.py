@@ -1,4 +1,4 @@
-"""Starts worker processes (`guides/worker.py`) and checks guides in them."""
+"""Starts worker processes (`guides/worker.py`) and tests guides in them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tandem.guides.guide import Guide
 from tandem.guides.matcher import reason_of
 from tandem.guides.worker import SECONDS, TOO_LARGE
 
-# The worker's first arguments: its end of the pipe, and the module path of this process.
+# The worker's first arguments are its end of the pipe and the module path of this process.
 PROGRAM: Final = """\
 import json, sys
 jobs, sys.path[:], *tokenizer = json.loads(sys.argv[1])
@@ -25,13 +25,14 @@ from multiprocessing.connection import Connection
 from tandem.guides.worker import main
 main(Connection(jobs), *tokenizer)
 """
-SILENT_SECONDS: Final = 2 * SECONDS  # a worker that sends nothing for this long is dead
+SILENT_SECONDS: Final = 2 * SECONDS  # a worker that is silent longer than this is killed
 
 
 class Tried(NamedTuple):
     """A guide that compiles.
 
-    num_bytes: memory of its compiled form. warnings: parts that aren't enforced.
+    grammar: the library's grammar. num_bytes: memory use of the compiled form in bytes. warnings:
+    warnings about parts that aren't enforced.
     """
 
     grammar: str
@@ -40,9 +41,10 @@ class Tried(NamedTuple):
 
 
 class Worker:
-    """A process that checks one guide at a time. Not thread-safe.
+    """A process that tests one guide at a time. Not thread-safe.
 
-    It starts with ``start`` or the first guide, and restarts after it was killed.
+    The process starts with ``start`` or with the first guide. If it has ended, the next guide
+    restarts it.
     """
 
     def __init__(self, tokenizer_dir: Path, vocab_size: int, end_ids: Sequence[int]) -> None:
@@ -51,20 +53,20 @@ class Worker:
         self._number = 0
 
     def start(self) -> None:
-        """Start the process, without waiting for it to load the tokenizer.
+        """Start the process, without waiting until it has loaded the tokenizer.
 
-        Raises OSError, or GuideError if there is no program to start.
+        Raises OSError if the process can't start, or GuideError if there is no Python executable.
         """
         self._jobs, theirs = Pipe()
         with theirs:
             arguments = json.dumps([theirs.fileno(), [*map(str, sys.path)], *self._tokenizer])
-            # Inside Triton's stub, sys.executable isn't Python.
+            # Inside Triton's stub process, sys.executable isn't Python.
             try:
                 self._process = subprocess.Popen(
                     [python(), "-I", "-S", "-c", PROGRAM, arguments],
                     stdin=subprocess.DEVNULL,
                     pass_fds=[theirs.fileno()],
-                    start_new_session=True,  # apart from the session of Triton and its stubs
+                    start_new_session=True,  # so that signals to Triton's session don't reach it
                 )
             except FileNotFoundError as error:
                 raise GuideError(
@@ -103,7 +105,7 @@ class Worker:
         return Tried(answer["grammar"], answer["num_bytes"], tuple(answer["warnings"]))
 
     def _answer(self) -> dict[str, Any]:
-        """Return the answer to the last job, skipping reports about idle copies."""
+        """Return the answer to the last job. Skips reports about copies that ended while idle."""
         while self._jobs.poll(SILENT_SECONDS):
             answer: dict[str, Any] = json.loads(self._jobs.recv_bytes())
             if answer["number"] == self._number:
@@ -117,7 +119,7 @@ def python() -> str:
 
 
 def _end(status: int, cpu_seconds: float) -> GuideError:
-    """Return the error for a guide whose check ended its process with a status."""
+    """Return the error for a guide whose test ended the process with ``status``."""
     ended_by = os.WTERMSIG(status) if os.WIFSIGNALED(status) else None
     if ended_by == signal.SIGPROF:
         return GuideTakesLong(

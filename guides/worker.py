@@ -1,12 +1,12 @@
-"""The process that checks new guides, which protects the loop from hostile ones.
+"""The process that tests new guides, so that hostile guides can't harm the loop.
 
 `llguidance` recurses for each reference of a schema and each rule of a grammar. A chain of 3,000
-overflows the stack and ends the process. An intersection of 300 expressions, 5 kB, computes for
-minutes, and only the end of the process can stop it.
+references overflows the stack and ends the process. An intersection of 300 expressions (5 kB) takes
+minutes to compile, and only ending the process stops it.
 
-The process loads the tokenizer once and copies itself by `fork`. The copy checks guides until one
-exceeds its time or memory, which ends the copy. Then the process reports how the copy ended, and
-makes the next one within milliseconds.
+The process loads the tokenizer once and forks a copy of itself. The copy tests guides until one of
+them exceeds its time or memory limit, which ends the copy. Then the process reports how the copy
+ended, and forks the next copy within milliseconds.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ from tandem.guides.grammar import grammar_of
 from tandem.guides.guide import Guide
 from tandem.preprocessing.tokenizer import load_tokenizer
 
-NICENESS: Final = 10  # a tenth of a core if the machine is busy
-MOST_BYTES: Final = 512 * 2**20  # memory of a copy
-STACK_BYTES: Final = 3 * 2**19  # the loop's threads have 2 MiB or more
-STALE_BYTES: Final = 32 * 2**20  # a copy whose heap has grown by more is replaced
-SECONDS: Final = 30.0  # wall time of a guide, for a busy machine
+NICENESS: Final = 10  # the process gets about a tenth of a core if the machine is busy
+MOST_BYTES: Final = 512 * 2**20  # memory limit of a copy
+STACK_BYTES: Final = 3 * 2**19  # stack limit of a copy; threads of the loop have at least 2 MiB
+STALE_BYTES: Final = 32 * 2**20  # a copy is replaced after its heap has grown by this size
+SECONDS: Final = 30.0  # limit of the wall time per guide, for busy machines
 SILENT: Final = 0
 # Verbose errors would contain the text of the answer.
 LIMITS: Final = LLParserLimits(verbose_errors=False, max_lexer_states=MOST_STATES)
@@ -51,9 +51,9 @@ LIBC: Final = ctypes.CDLL(None)
 
 
 def read_tokenizer(read: Tokenizer, vocab_size: int, end_ids: Sequence[int]) -> LLTokenizer:
-    """Convert a tokenizer to the library's format, with our end-of-sequence ids.
+    """Convert a tokenizer to the library's format, with the given end-of-sequence ids.
 
-    Raises GuideError if the library can't read it.
+    Raises GuideError if the library can't read the tokenizer.
     """
     try:
         return LLTokenizer(read.to_str(), n_vocab=vocab_size, eos_token=list(end_ids))
@@ -63,15 +63,15 @@ def read_tokenizer(read: Tokenizer, vocab_size: int, end_ids: Sequence[int]) -> 
 
 def main(jobs: Connection, tokenizer_dir: str, vocab_size: int, end_ids: Sequence[int]) -> None:
     """Answer jobs until the sender closes the connection or ends."""
-    LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # at the end of the thread that started it
+    LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # end with the thread that started this process
     os.nice(max(0, NICENESS - os.nice(0)))  # the parent may already have a low priority
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # if ignored, it would hide how a copy ended
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # if ignored, the exit status would be lost
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     tokenizer = read_tokenizer(load_tokenizer(Path(tokenizer_dir)), vocab_size, end_ids)
     gc.collect()
     gc.freeze()
     trim_heap()
-    begun = mmap.mmap(-1, 8)  # the number of the last job, shared with the copy
+    begun = mmap.mmap(-1, 8)  # number of the last job that began, shared with the copy
     while True:
         copy = os.fork()
         if not copy:
@@ -88,7 +88,7 @@ def _number(begun: mmap.mmap) -> int:
 
 
 def _serve(jobs: Connection, tokenizer: LLTokenizer, begun: mmap.mmap) -> NoReturn:
-    """Answer jobs within limits. The process ends here, with status 0 after the last job."""
+    """Answer jobs within limits. Ends the process, with status 0 after the last job."""
     status = 1
     try:
         _bound()
@@ -96,7 +96,7 @@ def _serve(jobs: Connection, tokenizer: LLTokenizer, begun: mmap.mmap) -> NoRetu
         while _heap_bytes() - at_first < STALE_BYTES:
             number, kind, text, cpu_seconds = json.loads(jobs.recv_bytes())
             begun[:] = struct.pack("q", number)
-            signal.setitimer(signal.ITIMER_PROF, cpu_seconds)  # its signal ends the process
+            signal.setitimer(signal.ITIMER_PROF, cpu_seconds)  # the signal ends the process
             signal.setitimer(signal.ITIMER_REAL, SECONDS)
             answer = json.dumps({"number": number, **_answer(tokenizer, Guide(kind, text))})
             signal.setitimer(signal.ITIMER_PROF, 0)
@@ -110,7 +110,7 @@ def _serve(jobs: Connection, tokenizer: LLTokenizer, begun: mmap.mmap) -> NoRetu
 
 def _bound() -> None:
     LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # keeps its crash out of the log
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # keeps crashes out of the log
     faulthandler.disable()
     pages = int(Path("/proc/self/statm").read_text().split()[0])
     most = pages * resource.getpagesize() + MOST_BYTES
@@ -119,7 +119,7 @@ def _bound() -> None:
 
 
 def _answer(tokenizer: LLTokenizer, guide: Guide) -> dict[str, Any]:
-    """Return the fields of `Tried`, or the reason for a rejection."""
+    """Return the fields of `Tried`, or the reason why a guide is rejected."""
     trim_heap()
     before = _heap_bytes()
     try:
@@ -134,7 +134,7 @@ def _answer(tokenizer: LLTokenizer, guide: Guide) -> dict[str, Any]:
         return {"refused": str(error)}
     except MemoryError:
         return {"refused": TOO_LARGE}
-    except Exception:  # noqa: BLE001  for the server's log
+    except Exception:  # noqa: BLE001  the traceback goes to the server's log
         return {"fault": traceback.format_exc()}
     failed = compiled.get_error() or answer.get_error()
     if failed:
@@ -148,7 +148,7 @@ def _answer(tokenizer: LLTokenizer, guide: Guide) -> dict[str, Any]:
 
 
 def _begin(answer: LLMatcher, end_ids: Sequence[int]) -> None:
-    """Perform the loop's first steps, at which some guides fail or compute for minutes."""
+    """Perform the loop's first steps with a guide. Some guides fail there or take minutes."""
     legal = int.from_bytes(answer.compute_bitmask(), "little")
     for end in end_ids:
         legal &= ~(1 << end)
@@ -159,6 +159,6 @@ def _begin(answer: LLMatcher, end_ids: Sequence[int]) -> None:
 
 
 def _heap_bytes() -> int:
-    """Return the bytes of resident memory that isn't mapped from files."""
+    """Return the size of resident memory that isn't mapped from files, in bytes."""
     _, resident, shared, *_ = map(int, Path("/proc/self/statm").read_text().split())
     return (resident - shared) * resource.getpagesize()

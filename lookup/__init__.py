@@ -1,5 +1,5 @@
-"""Prompt lookup: what followed the same n-gram before. The loop (V1) and engines (V2) share it.
+"""Prompt lookup: finds the tokens that followed the same n-gram earlier.
 
-``index`` looks into a request's own text, ``pools`` into answers of earlier requests,
-``prediction`` into the output that a request expects.
+``index`` searches a request's own text, ``pools`` the answers of earlier requests, and
+``prediction`` the output that a request expects. The loop and the engines use this package.
 """

@@ -1,4 +1,4 @@
-"""An index of every n-gram of a growing row of tokens and of what followed it."""
+"""An index of all n-grams in a growing row of tokens, and of the tokens that followed them."""
 
 from __future__ import annotations
 
@@ -6,30 +6,30 @@ from array import array
 from collections.abc import Iterable
 from typing import NamedTuple
 
-ROOT = 0  # the node of no token
+ROOT = 0  # node of the empty n-gram
 
 
 class Match(NamedTuple):
-    """What followed an earlier occurrence of the row's last ``ngram_size`` tokens."""
+    """The tokens that followed an earlier occurrence of a text's last ``ngram_size`` tokens."""
 
     tokens: list[int]
     ngram_size: int
 
 
 class NgramIndex:
-    """Finds what followed the row's tail before, longest n-gram first; never rescans the row.
+    """Finds the tokens that followed the longest n-gram at the end of the row earlier.
 
-    Each n-gram is a node of a trie that is read backwards. A node's key is the n-gram with one
-    token less that ends at the same position, and the token before it. An n-gram that occurred once
-    is a leaf. It represents the longer n-grams that end there, which the row itself shows. They
-    become nodes when it occurs again. So a token costs one step for each n-gram that it repeats,
-    and one more, regardless of the row's length and of the n-gram sizes.
+    The n-grams form a trie over reversed tokens: the child of an n-gram's node is the n-gram with
+    one more token in front. An n-gram that occurred once is a leaf. Longer n-grams that end at the
+    same position have no nodes until the leaf's n-gram occurs again, because the row itself shows
+    them. So adding a token takes one step per n-gram that it repeats, and one more, regardless of
+    the row's length and the n-gram sizes. The row is never rescanned.
 
-    keep_all: keep every occurrence, and choose the newest one that a whole draft follows. Otherwise
-    only the newest one is kept, or with use_oldest the oldest.
-    use_oldest: draft what followed the oldest occurrence, which most tokens follow.
+    keep_all: keep all occurrences of an n-gram, and use the newest one that has a whole draft after
+    it. Otherwise only the newest occurrence is kept. Ignored with use_oldest.
+    use_oldest: keep only the oldest occurrence, which has the most tokens after it.
 
-    Source: Saxena, "Prompt Lookup Decoding", 2023; the switches are the same as in TensorRT-LLM's
+    Source: Saxena, "Prompt Lookup Decoding", 2023. The options are the same as in TensorRT-LLM's
     ``NGramDecodingConfig``.
 
     >>> index = NgramIndex(max_ngram_size=2)
@@ -45,13 +45,13 @@ class NgramIndex:
         self._use_oldest = use_oldest
         self._max_ngram_size = max_ngram_size
         self._row = array("i")
-        self._nodes: dict[int, int] = {}  # key of (shorter n-gram's node, token before it) -> node
+        self._nodes: dict[int, int] = {}  # _key(shorter n-gram's node, token before it) -> node
         self._follower = array("i", [0])  # node -> position of the token after its occurrence
         self._once = bytearray(1)  # node -> whether its n-gram occurred once
-        # The position after the oldest occurrence of the tail's longest n-gram; 0: none, or
-        # newer ones matter. While the row repeats what follows there, it brings no new n-gram.
+        # With use_oldest: position after the oldest occurrence of the row's last n-gram of maximum
+        # size, or 0. While the row repeats the tokens there, it contains no new n-grams.
         self._copied = 0
-        # (node, position after an occurrence) -> position after the occurrence before
+        # (node, position after an occurrence) -> position after the previous occurrence
         self._earlier: dict[tuple[int, int], int] = {}
 
     def __len__(self) -> int:
@@ -61,15 +61,15 @@ class NgramIndex:
         row = self._row
         for token in tokens:
             if not self._copied:
-                self._add_ngrams()  # they end here, and now a token follows them
+                self._add_ngrams()  # n-grams at the row's end, which `token` follows
             if self._copied:
                 self._copied = self._copied + 1 if row[self._copied] == token else 0
             row.append(token)
 
     def lookup(self, limit: int, most_matching: int = 0) -> Match | None:
-        """Return at most ``limit`` tokens that followed the row's tail before.
+        """Return at most ``limit`` tokens that followed the end of the row earlier.
 
-        most_matching: limit of the matching tokens to count; n-grams may be shorter.
+        most_matching: count up to this many matching tokens, even beyond the maximum n-gram size.
         """
         row, end = self._row, len(self._row)
         node, size = ROOT, 0
@@ -88,7 +88,10 @@ class NgramIndex:
         return Match(row[start : start + limit].tolist(), size)
 
     def _matching(self, follower: int, size: int, most: int) -> int:
-        """Count the tokens before a position that equal the row's last ones, at least ``size``."""
+        """Count how many tokens before ``follower`` equal the row's last tokens.
+
+        size: number of tokens that are known to be equal. most: maximum count.
+        """
         row, end = self._row, len(self._row)
         most = min(most, follower)
         while size < most and row[follower - size - 1] == row[end - size - 1]:
@@ -96,7 +99,7 @@ class NgramIndex:
         return size
 
     def _add_ngrams(self) -> None:
-        """Add the n-grams at the row's end, up to the first new one."""
+        """Add the n-grams at the row's end, from the shortest to the first new one."""
         row, nodes, follower = self._row, self._nodes, self._follower
         position, node = len(row), ROOT
         for size in range(1, min(self._max_ngram_size, position) + 1):
@@ -116,7 +119,7 @@ class NgramIndex:
                 self._copied = follower[node]
 
     def _open(self, leaf: int, size: int) -> None:
-        """Make a leaf of the longer n-gram that this one represented."""
+        """Turn a leaf into an inner node, and add a leaf for the n-gram with one more token."""
         self._once[leaf] = False
         follower = self._follower[leaf]
         if size < min(self._max_ngram_size, follower):
@@ -128,7 +131,10 @@ class NgramIndex:
         self._once.append(True)
 
     def _with_whole_draft(self, node: int, limit: int) -> int:
-        """Go back to an occurrence that ``limit`` tokens follow, in at most ``limit`` steps."""
+        """Return the position after the newest occurrence that at least ``limit`` tokens follow.
+
+        Takes at most ``limit`` steps. If there is no such occurrence, returns the oldest one.
+        """
         start = self._follower[node]
         while self._keep_all and len(self._row) - start < limit:
             earlier = self._earlier.get((node, start))
@@ -139,5 +145,5 @@ class NgramIndex:
 
 
 def _key(node: int, token: int) -> int:
-    """Return a key of both; cheaper than a pair."""
+    """Combine both into one integer, which is cheaper than a tuple."""
     return node << 32 | token

@@ -1,4 +1,4 @@
-"""Answers of earlier requests, in pools by name: what followed the same tokens in one of them."""
+"""Named pools of earlier answers, in which a request looks up its last tokens."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ from numpy.typing import NDArray
 
 from tandem.lookup.index import Match
 
-LEAST_MATCH: Final = 3  # tokens that lead to a copy from a pool: shorter matches are everywhere
-LONGEST_MATCH: Final = 24  # that are compared
-MOST_OCCURRENCES: Final = 16  # that a lookup compares, the newest first
-# Least number of tokens that an answer counts for: its objects and a pool's take as much memory.
+LEAST_MATCH: Final = 3  # minimum number of matching tokens; shorter matches are too common
+LONGEST_MATCH: Final = 24  # maximum number of tokens to compare
+MOST_OCCURRENCES: Final = 16  # maximum number of occurrences to compare, newest first
+# An answer counts for at least this many tokens, whose memory its objects and its pool's need.
 LEAST_COUNTED: Final = 64
-# Tokens of answers that may be requeued when one answer joins: this takes about 1 ms.
+# Maximum number of tokens in answers that are requeued per new answer, which takes about 1 ms.
 MOST_MOVED: Final = 8192
-MOVE: Final = 512  # what one answer costs in addition to its tokens
-OFFSET_BITS: Final = 24  # of a position, which is an answer's number and an offset in it
-MOST_TOKENS: Final = 2**OFFSET_BITS  # in all pools
+MOVE: Final = 512  # fixed cost of requeuing an answer, in tokens
+OFFSET_BITS: Final = 24  # a position is (answer number << OFFSET_BITS) + offset in the answer
+MOST_TOKENS: Final = 2**OFFSET_BITS  # maximum number of tokens in all pools
 
 FACTOR: Final = 0x9E3779B97F4A7C15  # 2**64 / golden ratio: its high bits mix best (Knuth)
 WORD: Final = 2**64 - 1
 
 
 class PooledAnswer(NamedTuple):
-    """One answer, which never changes.
+    """One answer in a pool. It never changes.
 
-    pool: the key of its pool. joined: number of uses of pools before it. earlier: for each position
-    after at least `LEAST_MATCH` tokens, the last position before it whose tokens have the same
-    slot; 0: none.
+    pool: key of its pool. joined: number of uses of all pools when the answer was added. earlier:
+    for each position after at least `LEAST_MATCH` tokens, the previous position with the same slot;
+    0: none.
     """
 
     pool: bytes
@@ -47,7 +47,8 @@ class PooledAnswer(NamedTuple):
 class Links(NamedTuple):
     """The slots of an answer's positions, [n - LEAST_MATCH].
 
-    again: which of them occurred before in this answer. before: their last positions there.
+    again: indices of slots that occurred earlier in this answer. before: for each of them, the
+    index of the previous occurrence.
     """
 
     slots: NDArray[np.int64]
@@ -56,7 +57,7 @@ class Links(NamedTuple):
 
 
 class PoolUse:
-    """How many answers a pool has, and when it was last used, in uses of all pools."""
+    """Usage of one pool. last: number of uses of all pools when this pool was last used."""
 
     __slots__ = ("last", "num_answers")
 
@@ -66,19 +67,20 @@ class PoolUse:
 
 
 class LookupPools:
-    """Finds in a pool's answers what followed a text's last tokens. Thread-safe.
+    """Finds the tokens that followed a text's last tokens in a pool's answers. Thread-safe.
 
-    An answer is found only in its own pool, and a copy comes from a single answer. All pools
-    together hold ``max_tokens``. The oldest answers make room. An answer whose pool was used since
-    moves to the end of the queue instead, unless the new answer belongs to the same pool. This is
-    the second chance of CLOCK, which approximates least recently used. All pools together take at
-    most about 45 bytes per token: names are kept as digests, and an answer counts for at least
-    `LEAST_COUNTED` tokens.
+    An answer is found only in its own pool, and a match comes from a single answer. All pools
+    together hold at most ``max_tokens``. The oldest answers are evicted first. But if an answer's
+    pool has been used since the answer was added, the answer moves to the end of the queue instead,
+    unless the new answer belongs to the same pool. This is the second chance of CLOCK, which
+    approximates LRU. Memory use is at most about 45 bytes per token, because names are stored as
+    digests and an answer counts for at least `LEAST_COUNTED` tokens.
 
-    The structure is LZ77 as in zlib. A table has the last position of each `LEAST_MATCH` tokens,
-    and each position has the position where they were before. A lookup goes back through
-    `MOST_OCCURRENCES` of them and keeps the one with the longest match. Answers leave in the order
-    in which they came, so a removed answer ends such a chain, and costs nothing to remove.
+    The data structure is LZ77 as in zlib. A hash table maps the last `LEAST_MATCH` tokens to the
+    newest position after them, and each position links to the previous one with the same slot. A
+    lookup follows up to `MOST_OCCURRENCES` links and returns the longest match. Answers are evicted
+    in the order in which they were added. So a link to an evicted answer ends the chain, and
+    eviction doesn't have to update links.
 
     Sources: Deutsch, RFC 1951, section 4, for the structure; Oliaro et al., "SuffixDecoding",
     arXiv:2411.04975, for looking up finished answers by their longest suffix.
@@ -96,19 +98,20 @@ class LookupPools:
         self.max_tokens = max_tokens
         bits = max(1, (max_tokens - 1).bit_length())
         self._shift = 64 - bits
-        self._newest = np.zeros(2**bits, np.int64)  # slot -> position, 0: none
+        self._newest = np.zeros(2**bits, np.int64)  # slot -> newest position; 0: none
         self._answers: OrderedDict[int, PooledAnswer] = OrderedDict()  # by number, oldest first
         self._pools: dict[bytes, PoolUse] = {}  # only pools that have answers
         self._last_number = 0
         self._num_uses = 0
-        self.num_tokens = 0  # that the answers count for
+        self.num_tokens = 0  # total for which the answers count
         self._secret = secrets.token_bytes(16)  # clients can't choose which tokens share a slot
         self._lock = threading.Lock()
 
     def join(self, name: str, answer: Sequence[int] | NDArray[np.int32]) -> None:
-        """Add an answer to the pool of that name, unless it is too long for all pools.
+        """Add an answer to the pool with this name. Answers of unsuitable length are ignored.
 
-        name: valid UTF-8. NumPy does the slow part, for long answers, before the lock is taken.
+        name: valid UTF-8. answer: token ids, [n]; ignored if n is at most `LEAST_MATCH` or too
+        large for ``max_tokens``. The slow part runs in NumPy before the lock is taken.
         """
         row = np.asarray(answer, np.int32)
         counted = _counted(len(row))
@@ -125,9 +128,9 @@ class LookupPools:
             self._append(key, tokens, links)
 
     def lookup(self, name: str, tail: Sequence[int], limit: int) -> Match | None:
-        """Return at most ``limit`` tokens that followed a text's last ones in the pool's answers.
+        """Return at most ``limit`` tokens that followed the longest match in the pool's answers.
 
-        tail: the text's last tokens; at most `LONGEST_MATCH` of them count.
+        tail: last tokens of a text; at most `LONGEST_MATCH` of them are compared.
         """
         if len(tail) < LEAST_MATCH:
             return None
@@ -145,7 +148,7 @@ class LookupPools:
         return None if best is None else Match(best.tolist(), longest)
 
     def _occurrences(self, key: bytes, tail: Sequence[int]) -> Iterator[tuple[PooledAnswer, int]]:
-        """Yield answers of a pool and where in them the tail's last tokens may end."""
+        """Yield answers of a pool and the positions at which the tail's last tokens may end."""
         position = int(self._newest[self._slot(key, tail)])
         for _ in range(MOST_OCCURRENCES):
             answer = self._answers.get(position >> OFFSET_BITS)
@@ -161,9 +164,9 @@ class LookupPools:
         pool.last = self._num_uses
 
     def _make_room(self, key: bytes, counted: int) -> None:
-        """Remove the oldest answers, or requeue them, until there is room for another.
+        """Evict or requeue the oldest answers until there is room for ``counted`` tokens.
 
-        key: of the pool that needs the room.
+        key: key of the pool that the new answer belongs to.
         """
         left = MOST_MOVED
         while self.num_tokens + counted > self.max_tokens:
@@ -181,13 +184,13 @@ class LookupPools:
                 del self._pools[answer.pool]
 
     def _append(self, key: bytes, tokens: array[int], links: Links) -> None:
-        """Add an answer to the end of the queue, and its positions to the chains of their slots."""
+        """Append an answer to the queue, and link its positions to the previous ones."""
         self._last_number += 1
         first = (self._last_number << OFFSET_BITS) + LEAST_MATCH
         positions = np.arange(first, first + len(links.slots))
         earlier = self._newest[links.slots]
         earlier[links.again] = positions[links.before]
-        self._newest[links.slots] = positions  # of several with the same slot, the last one stays
+        self._newest[links.slots] = positions  # the last one wins if several have the same slot
         self._answers[self._last_number] = PooledAnswer(
             key, self._num_uses, tokens, array("q", earlier.tobytes())
         )
@@ -196,14 +199,14 @@ class LookupPools:
         return hashlib.blake2b(name.encode(), digest_size=16, key=self._secret).digest()
 
     def _slot(self, key: bytes, tail: Sequence[int]) -> int:
-        """Return the index in the table for a tail's last tokens."""
+        """Return the hash table's index for the last `LEAST_MATCH` tokens of ``tail``."""
         mixed = int.from_bytes(key[:8], "little")
         for token in tail[-LEAST_MATCH:]:
             mixed = (mixed ^ token) * FACTOR & WORD
         return mixed >> self._shift
 
     def _links(self, key: bytes, row: NDArray[np.int32]) -> Links:
-        """Return the slots of the tokens before each position that a token follows. row: [n]."""
+        """Return the links of an answer. row: its token ids, [n]."""
         count = len(row) - LEAST_MATCH
         mixed = np.full(count, int.from_bytes(key[:8], "little"), np.uint64)
         for at in range(LEAST_MATCH):
@@ -219,7 +222,7 @@ def _counted(length: int) -> int:
 
 
 def _matching(tokens: array[int], end: int, tail: Sequence[int]) -> int:
-    """Count the tokens before a position that equal the tail's last ones."""
+    """Count how many tokens before ``end`` equal the last tokens of ``tail``."""
     size, most = 0, min(end, len(tail), LONGEST_MATCH)
     while size < most and tokens[end - size - 1] == tail[-size - 1]:
         size += 1

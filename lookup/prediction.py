@@ -1,4 +1,4 @@
-"""A predicted output: the text that a client expects, such as a file before an edit."""
+"""Lookup in a predicted output, such as a file before an edit."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from tandem.lookup.pools import LEAST_MATCH, LONGEST_MATCH
 
 
 class Prediction:
-    """Follows an output in its prediction, and proposes what comes next there.
+    """Follows an output through its prediction, and proposes the tokens that come next.
 
-    The place moves with the output's tokens while they are as predicted. After any other token, the
-    longest n-gram that ends the output determines the place. If the prediction has that n-gram more
-    than once, the first one from the last place on is taken, because edits keep the order of a
-    text. Such a search compares the whole prediction with one token at a time, so it needs no
-    index.
+    While the output's tokens are as predicted, the current place advances with them. After any
+    other token, the place is searched: it follows the longest n-gram at the end of the output. If
+    the prediction contains that n-gram several times, the first occurrence after the previous place
+    is used, because edits rarely change the order of a text. A search compares the whole prediction
+    with one token at a time, so it needs no index.
 
     >>> prediction = Prediction(np.array([1, 2, 3, 4, 5, 6, 7, 8]))
     >>> prediction.lookup(np.array([1, 2, 3]), limit=2)
@@ -27,14 +27,14 @@ class Prediction:
 
     def __init__(self, tokens: NDArray[np.int32]) -> None:
         self._tokens = tokens
-        self._place = 0  # of the token that comes next
-        self._matching = 0  # tokens before the place that the output ends with
-        self._num_followed = 0  # tokens of the output
+        self._place = 0  # index of the token that comes next
+        self._matching = 0  # number of tokens before the place that equal the output's last tokens
+        self._num_followed = 0  # number of the output's tokens that were processed
 
     def lookup(self, output: NDArray[np.int32], limit: int) -> Match | None:
         """Return at most ``limit`` tokens that come next, or None if too few tokens match.
 
-        The start of the output counts as a long match: a client is surest of that.
+        At the start of the output, the prediction counts as a match of maximum length.
         """
         new = output[self._num_followed :]
         self._num_followed = len(output)
@@ -48,7 +48,7 @@ class Prediction:
         return Match(tokens, size) if tokens and size >= LEAST_MATCH else None
 
     def _search(self, output: NDArray[np.int32]) -> None:
-        places, size = np.arange(1, len(self._tokens) + 1), 0  # after the n-grams found
+        places, size = np.arange(1, len(self._tokens) + 1), 0  # positions after matching n-grams
         for token in output[: -LONGEST_MATCH - 1 : -1].tolist():
             longer = places[places > size]
             longer = longer[self._tokens[longer - size - 1] == token]

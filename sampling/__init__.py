@@ -1,1 +1,1 @@
-"""How tokens are chosen: the numbers that requests set, and what they do to a distribution."""
+"""Sampling parameters, and the distributions that follow from them."""

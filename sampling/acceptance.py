@@ -1,4 +1,4 @@
-"""Acceptance of draft tokens by p/q: Leviathan et al. 2023 (arXiv:2211.17192)."""
+"""Acceptance of draft tokens by probability (Leviathan et al. 2023, arXiv:2211.17192)."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ from typing import Any
 
 
 def accepts(p: Any, q: Any, u: Any) -> Any:
-    """Return whether to accept a token with draft probability q and target probability p.
+    """Return whether to accept a token with target probability p and draft probability q.
 
-    With a random u in [0, 1), it is accepted with probability min(1, p / q). Replacing a rejected
-    token by one from norm(max(0, p - q)) preserves the target's distribution. A constant u doesn't.
-    Arguments are numbers, or arrays or tensors of equal shapes.
+    If u is random in [0, 1), the token is accepted with probability min(1, p / q). Then replacing a
+    rejected token with a sample from norm(max(0, p - q)) preserves the target's distribution. With
+    a constant u, as for an acceptance threshold, the distribution changes. The arguments are
+    numbers, or arrays or tensors of equal shapes.
     """
     return (p > 0) & (u * q <= p)

@@ -1,4 +1,4 @@
-"""The sampling numbers, such as temperature or min_p, each declared once for all packages."""
+"""The sampling parameters, such as temperature or min_p, declared once for all packages."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tandem.contract.tensor import Tensor
 
 
 class Bounds(NamedTuple):
-    """Bounds of a finite number: at least, at most, and above."""
+    """Bounds of a finite number. least, most: inclusive bounds. above: exclusive lower bound."""
 
     least: float = -math.inf
     most: float = math.inf
@@ -22,7 +22,7 @@ class Bounds(NamedTuple):
         return math.isfinite(value) and self.least <= value <= self.most and value > self.above
 
     def __str__(self) -> str:
-        """Complete "must be ..." in an error.
+        """Return the text after "must be" in an error message.
 
         >>> str(Bounds(0, 1)), str(Bounds(above=0)), str(Bounds())
         ('between 0 and 1', 'greater than 0', 'a finite number')
@@ -35,10 +35,11 @@ class Bounds(NamedTuple):
 
 
 class Number(NamedTuple):
-    """One sampling number.
+    """Declaration of one numeric sampling parameter.
 
-    entry, engine: its input of each. draws: it shapes the distribution that tokens are drawn from,
-    and turns on sampling unless it is 0. capability: the field of `Capabilities` that engines need.
+    neutral: value without effect. entry, engine: input tensor of the entries and of the engines.
+    draws: whether the parameter shapes the distribution to sample from; any value but 0 turns on
+    sampling. capability: field of `Capabilities` that engines need, or None.
     """
 
     neutral: float
@@ -53,7 +54,7 @@ def _number(
     neutral: float,
     entry: Tensor,
     engine: Tensor,
-    bounds: Bounds = Bounds(),  # noqa: B008 (it is immutable)
+    bounds: Bounds = Bounds(),  # noqa: B008 (immutable)
     *,
     draws: bool = False,
     capability: str | None = None,
@@ -64,10 +65,11 @@ def _number(
 
 @dataclass(frozen=True)
 class SamplingNumbers:
-    """How a token is chosen. The defaults draw it from the model's own distribution.
+    """Numeric sampling parameters. By default, tokens are sampled from the model's distribution.
 
-    A `top_k` of 1 or a `temperature` of 0 is greedy; then the other numbers that draw are ignored.
-    Instances are hashable, so calls with equal ones can be warped together.
+    A `top_k` of 1 or a `temperature` of 0 means greedy decoding. The other parameters with
+    ``draws`` are ignored then. Instances are hashable, so that calls with equal parameters can be
+    warped together.
     """
 
     temperature: float = _number(
@@ -90,19 +92,20 @@ class SamplingNumbers:
 
     @property
     def truncates(self) -> bool:
-        """Whether tokens with a probability above 0 may never be drawn."""
+        """Whether some tokens with a probability above 0 are excluded, as by top-k."""
         cuts = {name for name, number in NUMBERS.items() if number.draws} - {"temperature"}
         return not self.greedy and any(getattr(self, n) != NUMBERS[n].neutral for n in cuts)
 
     @property
     def numbers(self) -> SamplingNumbers:
-        """The numbers alone, without the fields of a subclass."""
+        """The numeric parameters only, without the fields of a subclass."""
         return SamplingNumbers(**{name: getattr(self, name) for name in NUMBERS})
 
     def engine_inputs(self) -> dict[Tensor, float]:
-        """Return the inputs for an engine: all numbers that aren't neutral.
+        """Return the inputs for an engine: all parameters that aren't neutral.
 
-        A call without a number that draws would be greedy, so a sampled one always sends top_p.
+        top_p is always sent if tokens are sampled, because an engine decodes greedily unless it
+        gets a parameter with ``draws``.
         """
         sent = {name: getattr(self, name) for name in NUMBERS}
         sent = {name: value for name, value in sent.items() if value != NUMBERS[name].neutral}
@@ -120,10 +123,10 @@ NUMBERS: dict[str, Number] = {
 
 
 def chosen(given: Mapping[str, float]) -> dict[str, Any]:
-    """Return the fields of `SamplingNumbers` for the numbers that a request sends.
+    """Return the fields of `SamplingNumbers` for the values that a request sends.
 
-    As with TensorRT-LLM, a request is greedy unless it sends a number that draws. A 0 counts as not
-    sent, but a temperature of 0 is greedy.
+    As with TensorRT-LLM, a request is greedy unless it sends a parameter with ``draws``. A 0 counts
+    as not sent, except for a temperature of 0, which is greedy.
     """
     draws = {name: value for name, value in given.items() if NUMBERS[name].draws and value}
     if not draws or given.get("temperature") == 0:

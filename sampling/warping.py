@@ -15,15 +15,15 @@ _LEAST_DIVISOR = float(np.finfo(np.float32).tiny)
 
 
 def warp(scores: Scores, sampling: SamplingNumbers) -> Scores:
-    """Return the logits [..., n] that tokens are drawn from; -inf: never drawn.
+    """Return the logits [..., n] to sample from; -inf for excluded tokens.
 
-    scores: logits [..., n], which are not changed. Tokens as likely as the last kept one are kept,
-    too.
+    scores: logits [..., n], which aren't modified. Tokens that tie with the last kept token are
+    kept too.
     """
     real = scores.dtype.type
     if sampling.temperature != 1.0:
-        # Relative to the best, so that none grows without bounds: inf - inf is NaN.
-        with np.errstate(over="ignore"):  # at very low temperatures the others become -inf
+        # Make scores relative to the maximum, so that none becomes inf: inf - inf is NaN.
+        with np.errstate(over="ignore"):  # at very low temperatures the other scores become -inf
             scores = scores - scores.max(-1, keepdims=True)
             scores /= real(max(sampling.temperature, _LEAST_DIVISOR))
     if 0 < sampling.top_k < scores.shape[-1]:
@@ -32,8 +32,8 @@ def warp(scores: Scores, sampling: SamplingNumbers) -> Scores:
     if sampling.top_p < 1:
         ranked = np.sort(scores, axis=-1)
         weights = np.exp(ranked - ranked[..., -1:]).cumsum(-1)
-        # The least likely tokens that together have 1 - top_p or less go; the most likely never
-        # does.
+        # Exclude the least likely tokens with a total probability of at most 1 - top_p, but never
+        # the most likely token.
         ranked[..., :-1][weights[..., :-1] <= real(1 - sampling.top_p) * weights[..., -1:]] = np.inf
         scores = _at_least(ranked.min(-1, keepdims=True), scores)
     if sampling.min_p > 0:

@@ -9,7 +9,7 @@ The draft's cache is reserved separately, and no sequence waits for it. Without 
 sequence decodes with the target alone until blocks are free; a sequence that needs more than the
 whole cache never drafts with the draft model.
 
-If several loops serve the entry, the limits apply to all of their sequences together.
+If several loops serve the entry, they share the limits.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ class Reservation:
     """The KV blocks that a sequence may need, and the function that starts it.
 
     A sequence that needs more blocks than the target has reserves all of them and runs alone.
-    drafts: whether its blocks in the draft's cache are reserved. entered: when it entered the
-    queue, in ns of the monotonic clock.
+    drafts: whether the sequence has its blocks in the draft's cache. entered: time at which the
+    sequence entered the queue, in ns of the monotonic clock.
     """
 
     def __init__(
@@ -69,42 +69,39 @@ class Admission:
         self._kv_blocks = kv_blocks
         self._draft_kv_blocks = draft_kv_blocks
         self._other_loops = other_loops or OtherLoops()
-        self._others = LoopUsage()  # as of the last look
+        self._others = LoopUsage()  # updated whenever the lock is taken
         self._blocks = 0
         self._draft_blocks = 0
         self._arriving = 0
-        self._running: dict[Reservation, None] = {}  # in the order of their start
+        self._running: dict[Reservation, None] = {}  # ordered by start time
         self._waiting: deque[Reservation] = deque()
         self._lock = threading.Lock()
 
     @property
     def running(self) -> int:
-        """Number of sequences of this loop that decode now."""
+        """Number of this loop's sequences that are decoding."""
         return len(self._running)
 
     @property
     def running_in_all_loops(self) -> int:
-        """Number of decoding sequences in all loops.
-
-        Other loops' numbers may be slightly out of date.
-        """
+        """Number of decoding sequences in all loops. Numbers of other loops may be outdated."""
         return self.running + self._others.running
 
     @property
     def waiting(self) -> int:
-        """Number of sequences of this loop that wait for the tokenizer or for KV blocks."""
+        """Number of this loop's sequences that wait for the tokenizer or for KV blocks."""
         return self._arriving + len(self._waiting)
 
     @property
     def kv_reserved(self) -> float:
-        """Share of the target's KV blocks that this loop's running sequences may need."""
+        """Fraction of the target's KV blocks that is reserved for this loop's sequences."""
         return self._blocks / self._kv_blocks if self._kv_blocks else 0.0
 
     def reserve(self, count: int) -> ReservedSlots:
         """Reserve queue slots for the sequences of one request before their lengths are known.
 
-        Raises Overloaded if the queue is full, and BadRequest if even an idle server doesn't have
-        enough slots.
+        Raises Overloaded if the queue is full, and BadRequest if the request has more sequences
+        than an idle server can hold.
         """
         most = self._max_running + self._max_waiting
         if count > most:
@@ -112,7 +109,7 @@ class Admission:
         with self._exclusively():
             waiting = len(self._waiting) + self._others.waiting
             arriving = self._arriving + self._others.arriving + count
-            # If a sequence waits, new ones wait too; otherwise they may run in the free slots.
+            # Free slots count only if the queue is empty: sequences start in order of arrival.
             slots = 0 if waiting else self._free_slots
             if waiting + arriving > self._max_waiting + slots:
                 raise self._overloaded()
@@ -132,7 +129,7 @@ class Admission:
         self._call_others()
 
     def withdraw(self, reservation: Reservation) -> bool:
-        """Remove a reservation from the queue; return False if it has started."""
+        """Remove a reservation from the queue. Return False if its sequence isn't waiting."""
         with self._exclusively():
             if reservation not in self._waiting:
                 return False
@@ -143,15 +140,15 @@ class Admission:
         return True
 
     def look(self) -> None:
-        """Start waiting sequences that fit after another loop has released capacity."""
+        """Start the waiting sequences that fit. Call it after another loop released capacity."""
         with self._exclusively():
             started = self._take_those_that_fit()
         _start(started)
-        if started:  # sequences of other loops may be next in turn
+        if started:  # the next sequence in order of arrival may belong to another loop
             self._call_others()
 
     def _enter(self, reservations: Sequence[Reservation]) -> None:
-        """Start each sequence now or queue it; raise Overloaded if the queue is full."""
+        """Start or queue each sequence; raise Overloaded if the queue is full."""
         for reservation in reservations:
             reservation.blocks = min(reservation.blocks, self._kv_blocks)
         with self._exclusively():
@@ -177,7 +174,7 @@ class Admission:
 
     @contextmanager
     def _exclusively(self) -> Iterator[None]:
-        """Lock out other threads and loops, and read the other loops' usage."""
+        """Lock out other threads and loops, read their usage, and publish this loop's usage."""
         with self._lock, self._other_loops.exclusively():
             self._others = self._other_loops.usage()
             try:
@@ -201,19 +198,19 @@ class Admission:
         return self._max_running - len(self._running) - self._others.running
 
     def _call_others(self) -> None:
-        """Have other loops check whether their sequences fit into the released capacity."""
-        if self._others.waiting or self._others.running:  # running ones may need draft blocks
+        """Ask the other loops to check whether their sequences fit into the released capacity."""
+        if self._others.waiting or self._others.running:  # running sequences may want draft blocks
             self._other_loops.call()
 
     def _number_that_fit(self, queue: Iterable[Reservation]) -> int:
-        """Return how many queued sequences may start now, taking turns with other loops' queues."""
+        """Return how many queued sequences may start now without overtaking other loops' queues."""
         first = self._others.first
         in_turn = [*takewhile(lambda waiting: not first or waiting.entered < first, queue)]
         free_blocks = self._kv_blocks - self._blocks - self._others.blocks
         return _number_that_fit(in_turn, max(0, self._free_slots), free_blocks)
 
     def _take_those_that_fit(self) -> list[Reservation]:
-        """Move sequences that fit from the queue to the running set. The caller starts them."""
+        """Move the sequences that fit from the queue to the running set. The caller starts them."""
         for running in self._running:
             self._let_draft(running)
         taken = [self._waiting.popleft() for _ in range(self._number_that_fit(self._waiting))]
@@ -255,15 +252,15 @@ class ReservedSlots:
         self._lock = threading.Lock()
 
     def enter(self, reservations: Sequence[Reservation]) -> None:
-        """Fill the slots with reservations; raise Overloaded if the queue can't hold all of them.
+        """Replace the slots with reservations; raise Overloaded if the queue can't hold them all.
 
-        Does nothing if the slots were given back meanwhile.
+        Does nothing if the slots were given back earlier.
         """
         if self._take():
             self._admission._enter(reservations)
 
     def give_back(self) -> None:
-        """Release the slots that no reservation has filled."""
+        """Release the slots unless ``enter`` has used them."""
         if self._take():
             self._admission._give_back(self._count)
 
@@ -274,7 +271,10 @@ class ReservedSlots:
 
 
 class DraftKvAvailability:
-    """Draft availability for one sequence: a healthy draft engine and blocks in its cache."""
+    """Availability of the draft engine to one sequence.
+
+    The engine must be healthy, and the sequence must have blocks in its cache.
+    """
 
     def __init__(self, reservation: Reservation, health: DrafterHealth) -> None:
         self._reservation = reservation
@@ -292,7 +292,7 @@ class DraftKvAvailability:
 
 
 def blocks_of(request: Request, settings: LoopSettings) -> tuple[int, int]:
-    """Return the KV blocks that a request may need in the target and in the draft."""
+    """Return the number of KV blocks that a request may need in the target and in the draft."""
     tokens = len(request.prompt_ids) + request.max_tokens + request.longest_draft
     draft = settings.draft if request.kind.samples_from_draft_model else None
     draft_blocks = draft.kv_blocks_of(min(tokens, draft.max_seq_len)) if draft else 0
@@ -300,7 +300,10 @@ def blocks_of(request: Request, settings: LoopSettings) -> tuple[int, int]:
 
 
 def _number_that_fit(queue: Sequence[Reservation], slots: int, blocks: int) -> int:
-    """Return how many sequences may start. They start in order, so a long prompt doesn't starve."""
+    """Return how many sequences may start.
+
+    They start in order, so that short prompts can't starve a long one.
+    """
     needed = accumulate(reservation.blocks for reservation in queue[:slots])
     return sum(so_far <= blocks for so_far in needed)
 

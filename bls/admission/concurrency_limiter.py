@@ -10,7 +10,7 @@ from tandem.bls.errors import Overloaded
 
 
 class Permit:
-    """One request's permit to work, from the queue until it ends."""
+    """A request's permit to use the resource, from the time it is queued until it ends."""
 
     def __init__(
         self, limiter: ConcurrencyLimiter, work: Callable[[Permit], None], size: int
@@ -21,23 +21,24 @@ class Permit:
         self._limiter = limiter
 
     def withdraw(self) -> None:
-        """Leave the queue. Has no effect after the work has begun."""
+        """Leave the queue. Does nothing after the work has begun."""
         self._limiter.withdraw(self)
 
     def end(self) -> None:
-        """Free the permit and start the next waiting work. Has an effect only once."""
+        """Free the permit and start the next waiting request. A second call does nothing."""
         self._limiter.end(self)
 
     def give_back(self) -> None:
-        """Free the permit from within its ``work`` if the work could not begin."""
+        """Free the permit from inside ``work`` if the work can't begin. Starts no other request."""
         self._limiter.give_back(self)
 
 
 class ConcurrencyLimiter:
     """Issues a limited number of permits in order of arrival. Thread-safe.
 
-    max_waiting_bytes: limit on the total size of the waiting requests; a single request may always
-    wait. waiting: name of the waiting objects in the error.
+    most: maximum number of permits in use. max_waiting_bytes: limit on the total size of the
+    waiting requests; a single request may always wait. waiting: what the error message calls the
+    waiting requests.
     """
 
     def __init__(self, most: int, max_waiting_bytes: int, waiting: str) -> None:
@@ -49,10 +50,10 @@ class ConcurrencyLimiter:
         self._lock = threading.Lock()
 
     def acquire(self, work: Callable[[Permit], None], size: int) -> Permit:
-        """Call ``work`` now, or later from the thread that frees a permit. ``work`` must not block.
+        """Call ``work`` now, or later from the thread that frees a permit.
 
-        size: bytes that the request holds while it waits. Raises Overloaded if the waiting requests
-        would exceed the limit.
+        ``work`` must not block. size: number of bytes that the request holds while it waits. Raises
+        Overloaded if the waiting requests would exceed ``max_waiting_bytes``.
         """
         permit = Permit(self, work, size)
         with self._lock:

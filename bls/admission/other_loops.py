@@ -1,8 +1,8 @@
 """The interface between loops if several processes serve the stream entry.
 
-They share one capacity: ``max_requests``, ``max_queue`` and the engines' KV caches limit all loops
-together, because Triton may give a request to any loop. So each loop publishes the usage of its own
-sequences, and only one loop admits sequences at a time.
+Triton may give a request to any loop, so the loops share ``max_requests``, ``max_queue`` and the
+engines' KV caches. Each loop publishes the usage of its own sequences, and only one loop admits
+sequences at a time.
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ from typing import NamedTuple
 class LoopUsage(NamedTuple):
     """Capacity used by the sequences of one loop, or of several loops together.
 
-    arriving: sequences whose lengths are not known yet. first: when the first waiting sequence
-    entered the queue, in ns of the monotonic clock, which all processes share; 0: none is waiting.
+    arriving: number of sequences whose lengths aren't known yet. first: time at which the first
+    waiting sequence entered the queue, in ns of the monotonic clock, which all processes share; 0
+    if no sequence is waiting.
     """
 
     running: int = 0
@@ -38,7 +39,7 @@ class LoopUsage(NamedTuple):
 
 
 class OtherLoops:
-    """The other loops of the entry. This base class is for an entry served by a single process."""
+    """The other loops of the entry. This base class has none: one process serves the entry."""
 
     def exclusively(self) -> AbstractContextManager[None]:
         """Keep other loops from admitting sequences until the context ends."""
@@ -52,17 +53,18 @@ class OtherLoops:
         """Publish this loop's usage. Call it inside ``exclusively``."""
 
     def call(self) -> None:
-        """Have the other loops check whether their sequences may start now."""
+        """Ask the other loops to check whether their sequences may start now."""
 
     def open(self, *, stop: Callable[[str], object], look: Callable[[], None]) -> None:
         """Start receiving messages from other loops.
 
-        stop: called with the id of a request that another loop was asked to stop and does not know.
-        look: called after another loop has released capacity. Both are called on one thread.
+        stop: called with a request id if another loop was asked to stop that request and doesn't
+        have it. look: called after another loop has released capacity. Both are called on the same
+        thread.
         """
 
     def stop(self, request_id: str) -> None:
-        """Have the other loops stop the requests with this id."""
+        """Ask the other loops to stop the requests with this id."""
 
     def close(self) -> None:
         """Stop receiving messages."""

@@ -1,4 +1,4 @@
-"""Statistics about drafting ahead, shared by all requests, and the plans made from them."""
+"""Collects statistics about drafting ahead for all requests, and makes plans from them."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from tandem.bls.drafters.registry import DRAFT_MODEL
 from tandem.bls.effects import Draft, EngineAnswer, StepSeconds
 from tandem.bls.settings import LoopSettings
 
-ALL_BRANCHES = 128  # of all sequences together; each gets at least `cost_model.BUDGETS[0]`
-ADVANTAGE = 1.02  # in tokens per second, from which drafting ahead pays
-PLAN_EVERY = 16  # rounds of all requests; costs change slowly
-MOST_RUNNING = 4  # sequences that draft ahead by default: more of them fill the draft engine
-CALL_WEIGHT = 0.1  # of one call in the learned costs: about the last 100 count
-MOST_UNREAD = 64  # handles of logits; the engine reuses forgotten ones a minute later
-FIRST_ACCEPTANCE = 0.7  # rate, before the first round
+ALL_BRANCHES = 128  # branches of all sequences; each sequence gets at least `BUDGETS[0]`
+ADVANTAGE = 1.02  # minimum speedup at which drafting ahead pays
+PLAN_EVERY = 16  # rounds of all requests between plans; costs change slowly
+MOST_RUNNING = 4  # by default, no drafting ahead with more sequences: they fill the draft engine
+CALL_WEIGHT = 0.1  # weight of one call in the learned costs: about the last 100 calls count
+MOST_UNREAD = 64  # handles to return; the engine frees the memory of lost ones after a minute
+FIRST_ACCEPTANCE = 0.7  # assumed acceptance rate before the first round
 
 
 class AheadPlanner:
     """Plans drafting ahead for all requests of a loop. Thread-safe.
 
-    running: returns the number of decoding sequences that share the engines.
+    running: function that returns the number of decoding sequences that share the engines.
     """
 
     def __init__(
@@ -38,37 +38,37 @@ class AheadPlanner:
         self._running = running
         self._lock = threading.Lock()
         self._acceptance = defaultdict[str, Acceptance](Acceptance)  # by drafter
-        self._target = Line()  # seconds of a verification, by draft tokens
-        self._step = Line()  # seconds of a step of the draft engine, by branches
-        self._way = Line()  # seconds of a draft call outside the engine
-        # By the limits of drafts and branches: the round of the plan, the plan, its advantage.
+        self._target = Line()  # seconds per verification, by number of draft tokens
+        self._step = Line()  # seconds per step of the draft engine, by number of branches
+        self._way = Line()  # seconds per draft call that are spent outside the engine
+        # (longest, most) -> (number of rounds when the plan was made, plan, its speedup).
         self._plans: dict[tuple[int, int], tuple[int, AheadPlan, float]] = {}
         self._rounds = 0
-        # Handles of branches' logits that will not be read; see `branches.BranchLogits`.
+        # Handles to logits of branches that will not be read; see `branches.BranchLogits`.
         self.unread_logits: deque[Any] = deque(maxlen=MOST_UNREAD)
 
     def acceptance(self, drafter: str) -> float:
-        """Return the acceptance rate of draft tokens that follow accepted ones only."""
+        """Return the acceptance rate of draft tokens whose predecessors were all accepted."""
         return max(0.05, self._acceptance[drafter].rate(FIRST_ACCEPTANCE))
 
     def seconds(self, num_tokens: int) -> float:
-        """Return the seconds that a draft call for ``num_tokens`` takes; 0 if not known yet."""
+        """Return the duration of a draft call for ``num_tokens``, in seconds; 0 if unknown."""
         with self._lock:
             costs = self._costs()
         return costs.draft(num_tokens) if costs else 0.0
 
     def next_unread_logits(self) -> Any:
-        """Return a logits handle for the next draft call to give back, or None."""
+        """Return a handle that the next draft call should return to the engine, or None."""
         try:
             return self.unread_logits.popleft()
         except IndexError:
             return None
 
     def verified(self, draft: Draft, num_accepted: int) -> None:
-        """Record a verified draft.
+        """Record the verification of a draft.
 
-        A draft that may stop early ends before most wrong tokens, so its acceptance rate would be
-        too high for other drafts and isn't used.
+        Drafts with a stop probability don't count toward the acceptance rate: they end before most
+        wrong tokens, so their rate is too high for other drafts.
         """
         stopped = draft.plan is not None and draft.plan.stop_probability > 0
         with self._lock:
@@ -79,7 +79,7 @@ class AheadPlanner:
     def timed(self, draft: Draft, seconds: StepSeconds) -> None:
         """Record the duration of a round.
 
-        Drafting ahead can use all of it except the draft call.
+        Drafting ahead can use the whole round except its draft call.
         """
         answer = draft.answer
         with self._lock:
@@ -91,8 +91,8 @@ class AheadPlanner:
     def timed_branches(self, answer: EngineAnswer, num_tokens: int, num_branches: int) -> None:
         """Record the duration of a call for branches.
 
-        num_tokens: per branch. A call that was stopped because it was late counts, since it would
-        have taken even longer. A call that had no memory for branches doesn't count.
+        num_tokens: maximum number of tokens per branch. A call without branches in its answer
+        counts only if it was stopped for being late, not if the engine lacked memory for branches.
         """
         with self._lock:
             costs = self._costs()
@@ -103,9 +103,9 @@ class AheadPlanner:
     def plan(self, longest: int, most: int = MOST_TOKENS, *, always: bool) -> AheadPlan | None:
         """Return a plan for branches, or None if drafting ahead doesn't pay.
 
-        longest: maximum number of tokens (>= 1) per branch. most: maximum number of tokens in all
-        branches together. always: draft ahead even if it doesn't pay. The more sequences decode,
-        the fewer branches each may have.
+        longest: maximum number of tokens per branch (>= 1). most: maximum number of tokens in all
+        branches together. always: plan even if drafting ahead doesn't pay. Each sequence gets fewer
+        branches as the load grows.
         """
         running = max(1, self._running())
         if not always and (self._shares_device or running > MOST_RUNNING):
@@ -124,7 +124,7 @@ class AheadPlanner:
         return plan if always or advantage > ADVANTAGE else None
 
     def _costs(self) -> Costs | None:
-        """Return the costs of calls, or None if they aren't known yet."""
+        """Return the costs of engine calls, or None if they aren't known yet."""
         if not (self._target.known and self._step.known):
             return None
         costs = Costs(self._target.fit(), self._step.fit(), self._way.at(0))

@@ -1,13 +1,13 @@
 """Drafting ahead: while the target verifies a draft, the draft engine drafts what may follow.
 
-A verification ends in an **outcome**: (accepted length j, next token x). An outcome determines the
-context of the next round, so it is the key of a **branch**: the tokens that the draft engine
-drafted after the context, d_1..d_j and x. A branch for the outcome is a **hit**: the next round's
-draft is ready. Otherwise the round drafts as usual, but fewer tokens, because the target is idle
-meanwhile.
+A verification of the draft d_1..d_n ends in an **outcome**: the number j of accepted tokens and the
+next token x. For a likely outcome, the draft engine drafts a **branch**: tokens that follow the
+context, d_1..d_j and x. If the actual outcome has a branch (a **hit**), the next round's draft is
+ready. Otherwise that round calls the draft engine as usual, but for fewer tokens, because the
+target waits for them.
 
-Drafting ahead never changes the tokens of a draft, only their number: a branch holds, token for
-token, what a draft call after its outcome would have returned.
+Drafting ahead changes how many tokens a draft has, never the tokens themselves: a branch holds the
+tokens that a draft call after its outcome would have returned.
 
 Source: Kumar et al., "Speculative Speculative Decoding", arXiv:2603.03251; Liu et al., "PEARL",
 arXiv:2408.11850.
@@ -36,8 +36,8 @@ from tandem.contract.engine import MAX_BRANCH_LOGITS_BYTES
 class BranchesAhead:
     """The branches for the possible outcomes of one verification.
 
-    start: length of the context before the verified draft. logits: handle to the logits of all
-    branches, in logits mode.
+    start: number of context tokens before the verified draft. draft: that draft. logits: in logits
+    mode, the handle to the logits of all branches.
     """
 
     start: int
@@ -49,10 +49,7 @@ class BranchesAhead:
         return len(self.by_outcome)
 
     def after(self, sequence: Sequence) -> BranchDraft | None:
-        """Return the branch that continues exactly this sequence, or None.
-
-        The length alone isn't enough: the verification may have ended in another token.
-        """
+        """Return the branch that continues exactly this sequence, or None."""
         new = sequence.context[self.start :]
         num_accepted = len(new) - 1
         if not 0 <= num_accepted <= len(self.draft):
@@ -63,7 +60,7 @@ class BranchesAhead:
 
 
 def branches_of(start: int, draft: TokenIds, answer: EngineAnswer) -> BranchesAhead:
-    """Map outcomes to an engine's branches, without empty ones."""
+    """Map outcomes to the branches of an engine's answer. Leaves out empty branches."""
     by_outcome = {(b.num_accepted, b.next_token): b for b in answer.branches if len(b.tokens)}
     return BranchesAhead(start, draft, by_outcome, answer.logits)
 
@@ -71,9 +68,10 @@ def branches_of(start: int, draft: TokenIds, answer: EngineAnswer) -> BranchesAh
 def branching_of(
     sequence: Sequence, draft: TokenIds, plan: AheadPlan, room: int, acceptance: float
 ) -> Branching | None:
-    """Return the branches to request after a draft, or None if there can be none.
+    """Return the branches to request for the outcomes of a draft, or None if none is possible.
 
-    room: number of tokens that the draft engine can process after the context.
+    room: number of tokens that the draft engine can process after the context. acceptance:
+    acceptance rate of the draft's tokens.
     """
     lengths = lengths_of(sequence, draft, plan.num_tokens, room)
     wanted = tuple(length > 0 for length in lengths)
@@ -86,9 +84,9 @@ def lengths_of(
 ) -> tuple[int, ...]:  # [num_draft_tokens + 1]
     """Return the maximum branch length after each accepted length (0: no branch).
 
-    A branch has the same limit as a draft after that outcome. Until ``min_tokens`` is reached, the
-    engine bans end-of-sequence tokens in the whole call, so a banned branch must not extend beyond
-    that point. No branch follows an end of sequence.
+    A branch has the same limit as a draft after the same outcome. A call made before ``min_tokens``
+    is reached bans end-of-sequence tokens in all of its branches, so it has no branches for
+    outcomes that reach ``min_tokens``. No branch follows an end of sequence.
     """
     banned = sequence.min_tokens_left
     end = sequence.first_end(draft)
@@ -103,10 +101,11 @@ def lengths_of(
 
 
 class BranchLogits:
-    """Logits of one call's branches, which stay in the draft engine's shared memory until read.
+    """Logits of one call's branches. They stay in the draft engine's shared memory until read.
 
-    unread: handles of all requests that will not be read; the next draft call returns one of them
-    to the engine. The call's thread adds the handle, and the sequence's own thread gives it up.
+    unread: queue of handles that will not be read, shared by all requests. Each draft call returns
+    one of them to the engine. The call's thread calls ``add``; the sequence's thread calls
+    ``give_up``.
     """
 
     def __init__(self, unread: deque[Any]) -> None:
@@ -115,12 +114,12 @@ class BranchLogits:
         self._given_up = False
 
     def add(self, handle: Any) -> None:
-        """Store the handle (None: no logits)."""
+        """Store the handle of the answer (None: no logits)."""
         self._handle = handle
         self._return_if_unread()
 
     def give_up(self) -> None:
-        """Mark the logits as not needed."""
+        """Return the logits to the engine unread."""
         self._given_up = True
         self._return_if_unread()
 
@@ -132,28 +131,25 @@ class BranchLogits:
 class DraftAhead:
     """Drafting ahead for one request.
 
-    most: maximum number of tokens in all branches of a call. always: draft ahead even if it doesn't
-    pay.
+    most: maximum number of tokens in all branches of one call. always: draft ahead even if it
+    doesn't pay.
     """
 
     def __init__(self, planner: AheadPlanner, *, most: int = MOST_TOKENS, always: bool) -> None:
         self.planner = planner
-        self.refused = False  # by the draft engine: never again for this request
+        self.refused = False  # the draft engine rejected a call, so the request makes no others
         self._most = most
         self._always = always
         self._rounds = 0
 
     def plan(self, longest: int) -> AheadPlan | None:
-        """Plan branches of at most ``longest`` tokens (>= 1), or None to skip drafting ahead."""
+        """Return a plan for branches of at most ``longest`` tokens (>= 1), or None."""
         if self.refused:
             return None
         return self.planner.plan(longest, self._most, always=self._always)
 
     def verified(self, draft: Draft, num_accepted: int, seconds: StepSeconds) -> None:
-        """Record a round.
-
-        The duration of the first round doesn't count, because it includes the prompt.
-        """
+        """Record a round. The duration of the first one is ignored: it includes the prefill."""
         self._rounds += 1
         self.planner.verified(draft, num_accepted)
         if self._rounds > 1:
@@ -165,10 +161,9 @@ def draft_ahead_of(
 ) -> DraftAhead | None:
     """Return the request's ``DraftAhead``, or None if it never drafts ahead.
 
-    In logits mode the target needs the logits of a draft. The logits of all branches are too large
-    to send, so they must be in shared memory. The output of a seeded request must not depend on
-    which branches are ready in time. After a guide's forced tokens, a branch would have to include
-    them.
+    In logits mode the target needs a draft's logits. The logits of all branches are too large to
+    send, so the engine must share memory. The output of a seeded request must not depend on which
+    branches are ready in time. With a guide, branches would have to include forced tokens.
     """
     if planner is None or not settings.draft_branches or request.draft_ahead is False:
         return None

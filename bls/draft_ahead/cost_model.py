@@ -1,7 +1,6 @@
-"""Chooses how many branches to draft ahead, their length, and the outcomes to cover.
+"""Chooses the number of branches to draft ahead, their length, and the outcomes to cover.
 
-`branches` defines the terms. All functions here depend only on the acceptance rate and the costs of
-calls.
+`branches` defines the terms. Plans depend only on the acceptance rate and the costs of calls.
 """
 
 from __future__ import annotations
@@ -12,19 +11,19 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-# If the draft's first guess is wrong, the target's token is among its next F guesses with
-# probability 1 - (F + 1) ** -RANK_EXPONENT: measured on the demo pair, greedy.
+# If the draft's most likely token is wrong, the target's token is among its F next most likely ones
+# with probability 1 - (F + 1) ** -RANK_EXPONENT. Measured with greedy decoding on the demo pair.
 RANK_EXPONENT = 0.67
-BUDGETS = (4, 8, 16, 32, 64, 128)  # branches in one call
-MOST_TOKENS = 2**20  # of all branches of a call: no limit
-SLACK = 0.95  # share of a verification within which a call with branches should end
+BUDGETS = (4, 8, 16, 32, 64, 128)  # possible numbers of branches per call
+MOST_TOKENS = 2**20  # tokens in all branches of a call: effectively unlimited
+SLACK = 0.95  # a call for branches should end within this fraction of the verification
 
 
 class AheadPlan(NamedTuple):
     """A plan for drafting ahead.
 
-    num_tokens: tokens per branch. num_branches: branches per call. on_miss: tokens to draft if
-    there is no branch for the outcome.
+    num_tokens: number of tokens per branch. num_branches: number of branches per call. on_miss:
+    number of tokens to draft if the outcome has no branch.
     """
 
     num_tokens: int
@@ -32,24 +31,26 @@ class AheadPlan(NamedTuple):
     on_miss: int
 
 
-# Until it is known what calls take.
+# Used until the costs of calls are known.
 FIRST_PLAN = AheadPlan(num_tokens=4, num_branches=BUDGETS[1], on_miss=4)
 
 
 @lru_cache(4096)
 def split(budget: int, acceptance: float, wanted: tuple[bool, ...]) -> tuple[int, ...]:
-    """Return how many branches to draft after each accepted length, [num_draft_tokens + 1].
+    """Return the number of branches F_j for each accepted length j, [num_draft_tokens + 1].
 
-    They sum to ``budget`` unless no branch is wanted, and maximize the probability of a hit,
+    wanted: whether the accepted length may have branches, [num_draft_tokens + 1]. The counts sum to
+    ``budget`` unless no branch is wanted. They maximize the probability of a hit:
 
         sum over j of P(j) * (1 - (F_j + 1) ** -r),  P(j) = a ** j * (1 - a)
 
-    whose maximum has F_j + 1 in proportion to a ** (j / (1 + r)). After the whole draft the first
-    guess, right with probability a, is a candidate too: there F_j replaces F_j + 1.
+    with acceptance rate a and r = RANK_EXPONENT. At the maximum, F_j + 1 is proportional to
+    a ** (j / (1 + r)). For j < num_draft_tokens, the draft's own next token is excluded because it
+    was rejected. After the whole draft it is a candidate, so there F_j replaces F_j + 1.
     """
     places = np.arange(len(wanted))
     weights = np.where(wanted, acceptance ** (places / (1 + RANK_EXPONENT)), 0.0)
-    excluded = np.where(places < len(wanted) - 1, 1.0, 0.0)  # the draft's own next token
+    excluded = np.where(places < len(wanted) - 1, 1.0, 0.0)  # the rejected draft token
     ideal = _at_least_none(weights, excluded, budget)
     counts = np.floor(ideal).astype(int)
     rest = np.argsort(counts - ideal, kind="stable")[: budget - counts.sum()]
@@ -60,7 +61,7 @@ def split(budget: int, acceptance: float, wanted: tuple[bool, ...]) -> tuple[int
 def _at_least_none(
     weights: NDArray[np.float64], excluded: NDArray[np.float64], budget: int
 ) -> NDArray[np.float64]:
-    """Return scale * weights - excluded, clipped at 0, with the scale that sums to ``budget``."""
+    """Return scale * weights - excluded, clipped at 0; the scale makes it sum to ``budget``."""
     chosen = weights > 0
     while chosen.any():
         scale = (budget + excluded[chosen].sum()) / weights[chosen].sum()
@@ -72,7 +73,7 @@ def _at_least_none(
 
 
 def hit_chance(num_tokens: int, num_branches: int, acceptance: float) -> float:
-    """Return the probability that a verification's outcome has a branch."""
+    """Return the probability that the outcome of a verification has a branch."""
     counts = np.array(split(num_branches, acceptance, (True,) * (num_tokens + 1)))
     reached = acceptance ** np.arange(num_tokens + 1)
     found = 1 - (counts[:-1] + 1.0) ** -RANK_EXPONENT
@@ -88,25 +89,25 @@ def emitted(num_tokens: int, acceptance: float) -> float:
 
 
 class Costs(NamedTuple):
-    """Costs of calls in seconds. A pair is (fixed cost, cost per unit)."""
+    """Costs of engine calls in seconds. A pair is (fixed cost, cost per unit)."""
 
-    target: tuple[float, float]  # a verification, by draft tokens
-    step: tuple[float, float]  # one step of the draft engine, by branches
-    way: float  # of a draft call to the engine and back
+    target: tuple[float, float]  # one verification; unit: draft tokens
+    step: tuple[float, float]  # one step of the draft engine; unit: branches
+    way: float  # overhead of one draft call outside the engine
 
     def verification(self, num_tokens: int) -> float:
-        """Return the seconds that verifying a draft takes."""
+        """Return the duration of verifying ``num_tokens`` draft tokens, in seconds."""
         return self.target[0] + self.target[1] * num_tokens
 
     def draft(self, num_tokens: int) -> float:
-        """Return the seconds that a draft call without branches takes."""
+        """Return the duration of a draft call for ``num_tokens`` without branches, in seconds."""
         return self.way + num_tokens * (self.step[0] + self.step[1])
 
     def fitting(self, longest: int, num_branches: int) -> int:
-        """Return the maximum branch length that is complete when the target answers.
+        """Return the length of the longest branches that are complete when the target answers.
 
-        The draft that the target verifies is assumed to have the same length. A call with branches
-        needs one extra step.
+        Assumes that the draft under verification has the same length. A call for branches needs one
+        extra step.
         """
         step = self.step[0] + self.step[1] * num_branches
         for num_tokens in range(longest, 0, -1):
@@ -122,10 +123,10 @@ def best_plan(
     most_branches: int,
     most_tokens: int = MOST_TOKENS,
 ) -> tuple[AheadPlan, float]:
-    """Return the plan with the highest expected tokens per second, and its speedup.
+    """Return the plan with the most expected tokens per second, and its speedup.
 
-    most_tokens: maximum number of tokens in all branches together. A hit is verified immediately; a
-    miss waits for a draft first. If no branch would be complete in time, return the smallest plan
+    most_tokens: maximum number of tokens in all branches together. The speedup is relative to
+    rounds that don't draft ahead. If no branch would be complete in time, returns the smallest plan
     with speedup 0.
     """
     best, most = AheadPlan(1, BUDGETS[0], longest), 0.0

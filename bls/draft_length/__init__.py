@@ -1,1 +1,1 @@
-"""Chooses the number of draft tokens: a fixed number, or ``auto``, which learns it."""
+"""Chooses the number of draft tokens per round: a fixed number, or ``auto``, which learns it."""

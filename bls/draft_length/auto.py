@@ -1,7 +1,7 @@
 """``num_draft_tokens: auto`` for one request: maximizes the expected tokens per second.
 
-Requests differ only in their level: the recent acceptance rate of their own drafts. All other
-statistics are shared by all requests (`planner`).
+Requests differ only in their level, which follows from the recent acceptance rate of their own
+drafts. They share all other statistics (`planner`).
 """
 
 from __future__ import annotations
@@ -13,26 +13,26 @@ from tandem.bls.effects import Draft, DraftPlan, StepSeconds
 
 
 class AutoLength:
-    """Drafts of the length with the highest expected rate; none if the target alone is faster."""
+    """Chooses the draft length with the most expected tokens per second, or none at all."""
 
     def __init__(self, planner: DraftPlanner) -> None:
         self._planner = planner
         self._own = Acceptance()
         self._level = planner.level(self._own)
-        self._caught_up = False  # the draft model has cached nearly all of the context
+        self._caught_up = False  # whether the draft model has cached nearly all of the context
         self._awaits_draft = False
-        self._load: LoadPlans | None = None  # at the end of the last step; None: the prompt is next
+        self._load: LoadPlans | None = None  # at the end of the last step; None: before the first
 
     @property
     def length_ahead(self) -> int:
-        """Number of tokens per branch that are worth drafting ahead if they cost no time."""
+        """Best number of tokens per branch if drafting ahead takes no extra time."""
         return self._planner.length_ahead(self._level)
 
     def plan(self, limit: int, *, ahead: bool = False) -> DraftPlan:
         """Plan a draft of at most ``limit`` tokens (>= 1).
 
-        ahead: branches are drafted while this draft is verified. Such a draft has the maximum
-        length and doesn't stop early, because the branches gain more than a shorter draft would.
+        ahead: whether branches will be drafted while this draft is verified. If so, the draft has
+        the maximum length and doesn't stop early: a hit gains more than a shorter draft saves.
         """
         plan = self._planner.plan(self._level, limit)
         self._awaits_draft = plan.num_tokens > 0
@@ -41,7 +41,7 @@ class AutoLength:
         return plan
 
     def copy_length(self, copied: Draft) -> int:
-        """Return how many tokens of a copy to verify (0: the draft model is better)."""
+        """Return how many tokens of a copy to verify (0: call the draft model instead)."""
         return self._planner.copy_length(self._level, copied)
 
     def allows_drafts(self) -> bool:
@@ -49,9 +49,9 @@ class AutoLength:
         return self._planner.mode is not Mode.ALONE
 
     def verified(self, draft: Draft, num_accepted: int, seconds: StepSeconds) -> None:
-        """Record a round.
+        """Record a round. The draft may be a copy.
 
-        The draft may be a copy; rounds with branches don't predict other rounds.
+        A round whose draft was drafted ahead is ignored, because it doesn't predict other rounds.
         """
         self._awaits_draft = False
         timed = self._load_stayed() and (draft.answer is None or self._caught_up)
@@ -64,12 +64,12 @@ class AutoLength:
             self._level = self._planner.level(self._own)
 
     def observe_plain_step(self, num_tokens: int, seconds: StepSeconds) -> None:
-        """Record a target call without a draft, unless it follows a failed draft."""
+        """Record a target call without a draft. A call after a failed draft call is ignored."""
         failed, self._awaits_draft, self._caught_up = self._awaits_draft, False, False
         if self._load_stayed() and not failed and num_tokens:
             self._planner.observe_plain_step(num_tokens, seconds)
 
     def _load_stayed(self) -> bool:
-        """Return whether the load was the same from the start of a step until its end."""
+        """Return whether the load is the same as at the end of the previous step."""
         before, self._load = self._load, self._planner.load()
         return before is self._load

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from tandem.bls.draft_length.experiments import Mode, Slots
 
-SLOT_MEMORY = 0.9  # weight of older slots, per full slot: the last 10 count
-SURPRISE = 1.5  # two slots in a row that differ by this factor outweigh older ones
+SLOT_MEMORY = 0.9  # decay per full slot: about the last 10 slots count
+SURPRISE = 1.5  # two outliers in a row that are off by this factor outweigh older slots
 
 
 class Line:
@@ -19,11 +19,11 @@ class Line:
 
     @property
     def known(self) -> bool:
-        """Whether at least one slot with steps has ended."""
+        """Whether at least one measurement has been recorded."""
         return self._weight > 0
 
     def of_neighbor(self) -> Line:
-        """Return a copy for another load. Slots measured there will outweigh the copied ones."""
+        """Return a copy for another load. New slots soon outweigh the copied statistics."""
         line = Line()
         line.__dict__.update(self.__dict__)
         line._forget_slot()
@@ -31,7 +31,10 @@ class Line:
         return line
 
     def count(self, tokens: float, seconds: float, *, steps: int = 1, engine: float = 0.0) -> None:
-        """Add steps to the slot. engine: seconds for ``tokens`` by the draft engine's clock."""
+        """Add steps to the current slot.
+
+        seconds: duration of the steps. engine: duration by the draft engine's clock, in seconds.
+        """
         self.steps += steps
         self._tokens += tokens
         self._seconds += max(seconds, 1e-9)  # the clock may not have advanced
@@ -39,16 +42,19 @@ class Line:
         self._engine_tokens += tokens
 
     def end_slot(self, capacity: float) -> None:
-        """End the slot and add its averages. capacity: seconds of all sequences in the slot."""
+        """End the slot and record its averages.
+
+        capacity: length of the slot in seconds, times the number of running sequences.
+        """
         if self.steps:
             weight = min(1.0, self._seconds / capacity)
             self.add(self._tokens / self.steps, self._seconds / self.steps, weight)
         self._forget_slot()
 
     def add(self, x: float, y: float, weight: float) -> None:
-        """Record that steps of ``x`` tokens took ``y`` seconds. weight: up to 1.
+        """Record that steps of ``x`` tokens took ``y`` seconds. weight: at most 1.
 
-        An outlier is ignored unless another one follows, because the machine may have been paused.
+        A single outlier is ignored, because the machine may have been paused.
         """
         expected = self.at(x)
         surprising = self._weight > 1 and not expected / SURPRISE < y < expected * SURPRISE
@@ -64,9 +70,10 @@ class Line:
         self._xy += weight * dy * (x - self._x)
 
     def fit(self) -> tuple[float, float]:
-        """Return ``fixed`` and ``each``, neither below zero.
+        """Return ``fixed`` and ``each``, both at least 0.
 
-        The engine's own seconds per token weigh as much as a spread of one token between slots.
+        Seconds per token by the engine's clock regularize the slope, with the weight of slots that
+        differ by one token.
         """
         expected = self._engine_seconds / max(1e-9, self._engine_tokens)
         each = max(0.0, (self._xy + expected) / (self._xx + 1.0))
@@ -75,7 +82,7 @@ class Line:
         return self._y - each * self._x, each
 
     def at(self, tokens: float) -> float:
-        """Return the estimated seconds of a step with this number of tokens."""
+        """Return the estimated duration of a step with ``tokens`` tokens, in seconds."""
         fixed, each = self.fit()
         return fixed + each * tokens
 
@@ -92,28 +99,28 @@ class Line:
 
 
 class LoadCosts:
-    """Costs of steps under one load, which is a number of running sequences.
+    """Costs of steps under one load (number of running sequences).
 
-    near: the costs of the most similar known load.
+    near: costs under the most similar known load, which serve as initial values.
     """
 
     def __init__(self, near: LoadCosts | None = None) -> None:
-        # Rounds by drafted tokens, rounds by copied tokens, and tokens of the target alone.
+        # Seconds per round by drafted tokens, per round by copied tokens, per token without drafts.
         self.drafting: Line = near.drafting.of_neighbor() if near else Line()
         self.copying: Line = near.copying.of_neighbor() if near else Line()
         self.alone = Line()
-        self.verification = 0.0  # seconds of the target's call in a round, on average
+        self.verification = 0.0  # average seconds of a round's target call
         self.slots: Slots = Slots(near.slots.seconds) if near else Slots()
-        self._counted = 0  # the slot whose steps are being counted
-        self._measured = False  # as many rounds as sequences were counted under this load
+        self._counted = 0  # number of the slot whose steps are being counted
+        self._measured = False  # whether rounds with drafts have been measured under this load
 
     def mode(self, now: float) -> Mode:
-        """Return the mode at a time. A new load drafts first, because only that shows its costs."""
+        """Return the mode at time ``now``, in seconds. A new load drafts until it is measured."""
         return self.slots.mode(self.slots.number(now)) if self._measured else Mode.DRAFTING
 
     @property
     def seconds_alone(self) -> float:
-        """Seconds per token of the target alone, or per verification until that is measured."""
+        """Seconds per token of the target alone; seconds per verification until measured."""
         return max(1e-9, self.alone.at(0) if self.alone.known else self.verification)
 
     def count_verification(self, seconds: float) -> None:
@@ -122,7 +129,7 @@ class LoadCosts:
         self.verification += weight * (seconds - self.verification)
 
     def end_slot(self, now: float, running: int) -> bool:
-        """If a new slot has begun, learn from the last one; return whether one has begun."""
+        """Return whether a new slot has begun. If so, learn from the previous slot."""
         slot = self.slots.number(now)
         if slot == self._counted:
             return False
@@ -131,17 +138,17 @@ class LoadCosts:
         return True
 
     def measured_first(self, running: int) -> bool:
-        """Learn from the first rounds under a new load; return whether this call did that."""
+        """Return whether the first rounds under a new load suffice to learn from. If so, learn."""
         if self._measured or self.drafting.steps < max(2, running):
             return False
         self._learn(running)
         return True
 
     def _learn(self, running: int) -> None:
-        """Learn the averages of the counted steps."""
+        """Record the averages of the counted steps."""
         capacity = running * self.slots.seconds
         self._measured |= self.drafting.steps > 0
         if running > 1 and (self.drafting.steps or self.copying.steps):
-            self.alone._forget_slot()  # it wasn't alone
+            self.alone._forget_slot()  # other sequences were drafting
         for line in (self.drafting, self.copying, self.alone):
             line.end_slot(capacity)

@@ -1,9 +1,9 @@
 """Experiments that measure the cost of drafting under load.
 
-The steps of a sequence don't show what they cost other sequences. So all sequences experiment
-together in time slots: in one slot of a period no sequence drafts, in another one all do. All
-processes share the machine's monotonic clock, so several loops run the same experiments at the same
-time without messages.
+The duration of a sequence's steps doesn't show how much they slow down other sequences. So all
+sequences experiment together, in time slots. In one slot of each period no sequence drafts; in
+another slot all of them do. Several loops run the same experiments at the same time without
+exchanging messages, because all processes share the machine's monotonic clock.
 """
 
 from __future__ import annotations
@@ -11,37 +11,34 @@ from __future__ import annotations
 import math
 from enum import Enum
 
-SHORTEST_SLOT, LONGEST_SLOT = -2, 3  # a quarter of a second and 8 s, as powers of two
-SLOT_ROUNDS = 4  # least number of rounds that fit into a slot
+SHORTEST_SLOT, LONGEST_SLOT = -2, 3  # exponents of two: 0.25 s and 8 s
+SLOT_ROUNDS = 4  # minimum number of rounds that fit into a slot
 SHORTEST_PERIOD = 16  # slots
-EXPERIMENTS_COST = 0.01  # share of the throughput that each kind of experiment may cost
-SLOT_ALONE, SLOT_DRAFTING = 6, 2  # numbers within a period, whatever its length
+EXPERIMENTS_COST = 0.01  # fraction of the throughput that each kind of experiment may cost
+SLOT_ALONE, SLOT_DRAFTING = 6, 2  # slot numbers within a period of any length
 
 
 class Mode(Enum):
-    """What all sequences do during a slot."""
+    """Drafting mode of all sequences during a slot."""
 
-    BEST = 0
+    BEST = 0  # each sequence does what its plan expects to be fastest
     ALONE = 1  # the target decodes without drafts
     DRAFTING = 2
 
 
 class Slots:
-    """The slots of one load.
-
-    seconds: length of a slot. A new load starts with the slot length of its neighbor.
-    """
+    """The time slots under one load. seconds: length of a slot."""
 
     def __init__(self, seconds: float = 2.0**SHORTEST_SLOT) -> None:
         self.seconds = seconds
         self._periods = {Mode.ALONE: SHORTEST_PERIOD, Mode.DRAFTING: SHORTEST_PERIOD}
 
     def schedule(self, round_seconds: float, cost_alone: float, cost_drafting: float) -> None:
-        """Choose the length of the slots and how often to experiment.
+        """Choose the length of the slots and the frequency of experiments.
 
-        round_seconds: duration of a round with a draft. cost_*: share of the throughput that an
-        experiment of that kind costs. Lengths are powers of two, so slots of different lengths have
-        common edges.
+        round_seconds: duration of a round with a draft. cost_*: fraction of the throughput that is
+        lost during an experiment. Lengths are powers of two, so that boundaries of long slots
+        coincide with boundaries of short ones.
         """
         exponent = math.ceil(math.log2(max(1e-9, SLOT_ROUNDS * round_seconds)))
         self.seconds = 2.0 ** min(max(SHORTEST_SLOT, exponent), LONGEST_SLOT)
@@ -50,7 +47,7 @@ class Slots:
             self._periods[mode] = 2 ** math.ceil(math.log2(slots))
 
     def number(self, now: float) -> int:
-        """Return the number of the slot at this time."""
+        """Return the number of the slot at time ``now``, in seconds."""
         return int(now / self.seconds)
 
     def mode(self, slot: int) -> Mode:
@@ -60,13 +57,16 @@ class Slots:
         return Mode.DRAFTING if slot % self._periods[Mode.DRAFTING] == SLOT_DRAFTING else Mode.BEST
 
     def is_settled(self, began: float, now: float) -> bool:
-        """Return whether the mode stayed the same from shortly before a step until its end."""
+        """Return whether the mode was the same from shortly before a step until its end.
+
+        began, now: start and end of the step, in seconds.
+        """
         last = self.number(now)
         first = int(began / self.seconds - 1 / SLOT_ROUNDS)
         return all(self.mode(slot) is self.mode(last) for slot in range(first, last))
 
     def seconds_to_change(self, now: float) -> float:
-        """Return the seconds that the target may decode alone before the mode changes."""
+        """Return for how many seconds the target may decode alone before the mode changes."""
         slot = self.number(now)
         if self.mode(slot) is Mode.ALONE:
             settled = (slot + 1 / SLOT_ROUNDS) * self.seconds

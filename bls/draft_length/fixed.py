@@ -1,15 +1,15 @@
-"""The same draft length in every round."""
+"""A fixed draft length."""
 
 from __future__ import annotations
 
 from tandem.bls.effects import Draft, DraftPlan, StepSeconds
 
-# Replaces `auto` for a seeded request whose text depends on draft lengths (`bls.exactness.seeds`).
+# Used instead of `auto` if a seeded output depends on draft lengths (see `bls.exactness.seeds`).
 SEEDED_LENGTH = 5
 
 
 class FixedLength:
-    """Drafts of the same length in every round; see `AutoLength` for the methods."""
+    """Uses the same draft length in every round. `AutoLength` documents the methods."""
 
     def __init__(self, num_tokens: int) -> None:
         self.length_ahead = num_tokens
@@ -24,7 +24,7 @@ class FixedLength:
         return True
 
     def verified(self, draft: Draft, num_accepted: int, seconds: StepSeconds) -> None:
-        """Nothing changes."""
+        """Do nothing."""
 
     def observe_plain_step(self, num_tokens: int, seconds: StepSeconds) -> None:
-        """Nothing changes."""
+        """Do nothing."""

@@ -1,8 +1,8 @@
-"""Chooses the arm with the highest expected tokens per second for each load.
+"""Chooses the arm with the most expected tokens per second for each load.
 
-    tokens per second = tokens of a round / (fixed + each * tokens drafted in it)
+    tokens per second = tokens emitted per round / (fixed + each * tokens drafted per round)
 
-`arms` estimates the tokens, `costs` the seconds. Decoding with the target alone is also a choice.
+`arms` estimates the tokens, and `costs` the seconds. The target alone is one of the choices.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ from tandem.bls.draft_length.experiments import Mode
 from tandem.bls.effects import Draft, DraftPlan, StepSeconds
 
 FIRST_TOKENS = 8  # draft length before anything is known
-LEVELS = 5  # of requests, whose drafts are right for about 1, 2, 4, 8 or 16 tokens
-OWN_ADVANTAGE = 1.04  # by which a level's own arm must beat the common one; less may be chance
-FIRST_ROUNDS = 64  # plan after each of these rounds of all requests; later only after slots
-SEQUENCES_PER_LESSON = 16  # of which one asks for probabilities, because they cost time
+LEVELS = 5  # levels of requests: about 1, 2, 4, 8 or 16 draft tokens are right in a row
+OWN_ADVANTAGE = 1.04  # factor by which a level's own best arm must beat the best arm of all levels
+FIRST_ROUNDS = 64  # plan after each of the first rounds; later only after slots
+SEQUENCES_PER_LESSON = 16  # with n sequences, one in 1 + n // 16 drafts requests probabilities
 # Initial acceptance rates of copies after n-grams of 1, 2, 3, and 4 or more tokens.
 COPY_ACCEPTANCE = (0.3, 0.6, 0.7, 0.8)
 
@@ -42,9 +42,9 @@ COPY_ACCEPTANCE = (0.3, 0.6, 0.7, 0.8)
 class DraftChoice(NamedTuple):
     """The best choice for requests of one level under one load.
 
-    draft: the best draft. rate: its tokens per second. pays: whether the target alone is slower.
-    length_ahead: length of branches. Drafting them takes no time from the round, so they are one
-    step longer.
+    draft: plan of the best draft. rate: its expected tokens per second. pays: whether the target
+    alone is slower. length_ahead: number of tokens per branch. Branches are one step longer than
+    the best draft, because drafting them takes no time from the round.
     """
 
     draft: DraftPlan
@@ -54,20 +54,21 @@ class DraftChoice(NamedTuple):
 
 
 class LoadPlans:
-    """The plans for one load, and its costs."""
+    """The plans and costs for one load. near: plans for the most similar known load."""
 
     def __init__(self, near: LoadPlans | None) -> None:
         self.costs: LoadCosts = LoadCosts(near.costs if near else None)
-        self.choices: list[DraftChoice] = near.choices if near else []  # by level
-        # [num_kinds, num_lengths]
+        self.choices: list[DraftChoice] = near.choices if near else []  # [LEVELS]
+        # Tokens per second of copies, [num_kinds, num_lengths].
         self.copy_rates: Floats = near.copy_rates if near else np.zeros((1, 1))
 
 
 class DraftPlanner:
     """Plans the drafts of all requests of a loop. Thread-safe.
 
-    running: returns the number of running sequences in all loops. clock: seconds, common to all
-    loops. rated: the draft engine reports probabilities and can stop when they fall too low.
+    running: function that returns the number of running sequences in all loops. clock: function
+    that returns the time in seconds, the same in all loops. rated: whether the draft engine reports
+    probabilities and can stop when they fall too low.
     """
 
     def __init__(
@@ -86,17 +87,17 @@ class DraftPlanner:
             DraftPlan(length, stop, wants_log_probs=rated)
             for stop, length in itertools.product(stops, self._lengths)
         ]
-        self._arms = Arms(self._lengths, stops, 1 + LEVELS)  # of all requests, and by level
+        self._arms = Arms(self._lengths, stops, 1 + LEVELS)  # groups: all requests, each level
         self._copies = Arms(self._lengths, (0.0,), len(COPY_ACCEPTANCE))
         self._copies.expect(COPY_ACCEPTANCE, PRIOR)
         self._acceptance = Acceptance()
-        self._loads: dict[int, LoadPlans] = {}  # by the binary logarithm of running sequences
+        self._loads: dict[int, LoadPlans] = {}  # key: rounded log2 of the running sequences
         self._turns = itertools.count()
         self._lock = threading.RLock()
 
     def level(self, own: Acceptance) -> int:
-        """Return the level of a request whose own drafts have this acceptance rate."""
-        right = 1 / (1 - own.rate(self._acceptance.rate()))  # tokens per round, without a limit
+        """Return the level of a request from the acceptance rate of its own drafts."""
+        right = 1 / (1 - own.rate(self._acceptance.rate()))  # tokens per round, unlimited drafts
         return min(LEVELS - 1, int(math.log2(right)))
 
     def load(self) -> LoadPlans:
@@ -126,12 +127,12 @@ class DraftPlanner:
         )
 
     def length_ahead(self, level: int) -> int:
-        """Return the best length of a request's branches if they cost no time."""
+        """Return the best number of tokens per branch if drafting ahead takes no extra time."""
         choices = self.load().choices
         return choices[level].length_ahead if choices else FIRST_TOKENS
 
     def copy_length(self, level: int, copied: Draft) -> int:
-        """Return how many tokens of a copy to verify (0: the draft model is better)."""
+        """Return how many tokens of a copy to verify (0: call the draft model instead)."""
         load = self.load()
         mode = self._mode(load)
         if mode is not Mode.BEST:
@@ -144,13 +145,13 @@ class DraftPlanner:
 
     @property
     def mode(self) -> Mode:
-        """The current mode of all sequences."""
+        """Mode of all sequences in the current slot."""
         return self._mode(self.load())
 
     def verified(
         self, draft: Draft, num_accepted: int, seconds: StepSeconds, level: int, *, timed: bool
     ) -> None:
-        """Record a round. timed: whether its duration is typical."""
+        """Record a round. timed: whether to learn from its duration."""
         with self._lock:
             load, rate = self.load(), self._acceptance.rate()
             if draft.answer is None:
@@ -168,7 +169,7 @@ class DraftPlanner:
                 self._plan(load)
 
     def observe_plain_step(self, num_tokens: int, seconds: StepSeconds) -> None:
-        """Record the duration of tokens that the target decoded alone."""
+        """Record the duration of ``num_tokens`` tokens that the target decoded alone."""
         with self._lock:
             load, now = self.load(), self._clock()
             self._end_slot(load)
@@ -196,7 +197,7 @@ class DraftPlanner:
             self._plan(load)
 
     def _plan(self, load: LoadPlans) -> None:
-        """Plan for each level of requests once costs and acceptance rates are known."""
+        """Make a plan for each level, if costs and acceptance rates are known."""
         costs = load.costs
         if not (costs.drafting.known and self._arms.rounds[0] and costs.verification):
             return
@@ -222,5 +223,5 @@ class DraftPlanner:
 
 
 def _kind_of(copied: Draft) -> int:
-    """Return the table row for copies after an n-gram of this length."""
+    """Return the index into COPY_ACCEPTANCE for the copy's n-gram size."""
     return min(max(1, copied.num_matching), len(COPY_ACCEPTANCE)) - 1

@@ -1,4 +1,4 @@
-"""Proposes tokens from a small draft model."""
+"""Proposes tokens that a small draft model generates."""
 
 from __future__ import annotations
 
@@ -33,29 +33,29 @@ from tandem.bls.settings import AUTO, EngineSettings
 
 
 class DraftVocabulary(Protocol):
-    """Converts one request's tokens between the ids of the target and of the draft engine."""
+    """Converts one request's tokens between the vocabularies of the target and the draft engine."""
 
     def context(self, sequence: Sequence) -> TokenIds:
-        """Return the draft engine's ids of the text so far, [n]; empty if it can't have them."""
+        """Return the text so far in the draft engine's ids, [n]; empty if that is impossible."""
 
     def stop_ids(self, sequence: Sequence) -> tuple[int, ...]:
         """Return the draft engine's ids that end a draft."""
 
     def verifiable(self, sequence: Sequence, drafted: TokenIds, limit: int) -> TokenIds:
-        """Return at most ``limit`` ids of the target for what the draft engine drafted."""
+        """Return the drafted tokens as at most ``limit`` ids that the target can verify."""
 
 
 class SharedVocabulary:
-    """Both engines have the same ids. Their padding may differ."""
+    """One vocabulary for both engines. Its padding may differ."""
 
     def __init__(self, draft: EngineSettings, target: EngineSettings) -> None:
         self._draft_size = draft.vocab_size
         self._target_size = target.vocab_size
-        self._num_checked = 0  # tokens of the context that are known to be in the vocabulary
+        self._num_checked = 0  # number of context tokens that were checked
         self._has_all = True
 
     def context(self, sequence: Sequence) -> TokenIds:
-        """Return the context if the draft engine has every id of it; checks only new ids."""
+        """Return the context, or no tokens if the draft engine lacks an id. Checks only new ids."""
         if self._draft_size < self._target_size:
             new = sequence.context[self._num_checked :]
             self._num_checked = len(sequence)
@@ -68,9 +68,9 @@ class SharedVocabulary:
     def verifiable(self, sequence: Sequence, drafted: TokenIds, limit: int) -> TokenIds:
         """Return the drafted tokens that the target can verify.
 
-        They stop before the first id that exists only in the draft's padding, and after the first
-        end of sequence. In logits mode no drawn token is dropped: the target's end of sequence ends
-        the draft.
+        The draft is cut before the first id that exists only in the draft engine's padding. It is
+        also cut after the first end of sequence, except in logits mode: dropping sampled tokens
+        could bias the output, and the target stops at its own end of sequence.
         """
         tokens = drafted[:limit]
         if self._draft_size > self._target_size:
@@ -80,7 +80,7 @@ class SharedVocabulary:
 
 
 class DraftModel(Drafter):
-    """A draft model (Leviathan et al., arXiv:2211.17192)."""
+    """Proposes tokens from a draft model (Leviathan et al., arXiv:2211.17192)."""
 
     def __init__(
         self,
@@ -95,13 +95,13 @@ class DraftModel(Drafter):
         self._health = health
         self._length = length
         self._ahead = ahead
-        self._asked_ahead = False  # the loop, or another drafter, has this one draft ahead
-        self._drafts_ahead = False  # during the last verification; not awaited yet
+        self._asked_ahead = False  # whether `draft_ahead` has been called
+        self._drafts_ahead = False  # whether `_awaited` must wait for branches
         self._branch_logits: BranchLogits | None = None  # until they are read or given up
-        self._can_serve = True  # this request; once false, it stays false
+        self._can_serve = True  # False after the draft engine rejected a call of this request
 
     def can_draft(self, sequence: Sequence) -> bool:
-        """Return whether the draft engine is healthy and can process the context plus one token."""
+        """Return whether the draft engine is healthy and has room for the context and one token."""
         if not (self._can_serve and self._health.available):
             return False
         return 0 < len(self._vocabulary.context(sequence)) < self._engine.max_seq_len
@@ -117,8 +117,8 @@ class DraftModel(Drafter):
     def propose(self, sequence: Sequence, limit: int) -> Proposal:
         """Return a branch that was drafted ahead, or call the draft engine.
 
-        The call sends no end id, because an engine drops the token it stops at, and the target
-        could not verify it. Engines keep stop ids in the answer.
+        The call has stop ids instead of an end id. Engines keep a stop id in the answer but drop an
+        end id, and the target couldn't verify a dropped token.
         """
         request = sequence.request
         longest = min(limit, self._engine.max_seq_len - len(self._vocabulary.context(sequence)))
@@ -148,16 +148,16 @@ class DraftModel(Drafter):
             self._vocabulary.verifiable(sequence, answer.tokens, limit),
             answer.logits,
             drafter=DRAFT_MODEL.name,
-            plain_tokens=plan.num_tokens,  # if all that was drafted is of no use
+            plain_tokens=plan.num_tokens,  # used if no drafted token is verifiable
             plan=plan,
             answer=answer,
             num_branches=len(branches or ()),
         )
 
     def draft_ahead(self, sequence: Sequence, draft: Draft) -> StepsAhead | None:
-        """Return the steps that draft after the likely outcomes of a draft's verification.
+        """Return steps that draft branches for the likely outcomes of verifying ``draft``.
 
-        The draft may come from any drafter, such as prompt lookup.
+        Any drafter may have proposed it, such as prompt lookup.
         """
         self._asked_ahead, self._drafts_ahead = True, False
         self._give_up_logits()
@@ -198,14 +198,14 @@ class DraftModel(Drafter):
         self._length.observe_plain_step(num_tokens, seconds)
 
     def completed(self, sequence: Sequence) -> None:  # noqa: ARG002
-        """Give up the remaining branches."""
+        """Return unread branch logits to the draft engine."""
         self._give_up_logits()
 
     def _call(self, sequence: Sequence) -> EngineCall:
-        """Return a draft engine call without its length.
+        """Return a draft engine call whose ``max_new_tokens`` isn't set yet.
 
-        In logits mode it has no stop ids, because an engine that stops early may return more logits
-        than tokens.
+        In logits mode it has no stop ids, because an engine that stops early may return more rows
+        of logits than tokens.
         """
         request = sequence.request
         return EngineCall(
@@ -231,14 +231,14 @@ class DraftModel(Drafter):
     def _steps_ahead(
         ahead: DraftAhead, call: EngineCall, num_branches: int, logits: BranchLogits
     ) -> StepsAhead:
-        """Call the engine, record the duration, and return the branches."""
+        """Call the draft engine for branches, record the duration, and return the branches."""
         answer = yield call._replace(unread_logits=ahead.planner.next_unread_logits())
         logits.add(answer.logits)
         ahead.planner.timed_branches(answer, call.max_new_tokens, num_branches)
         return branches_of(len(call.context), call.draft.tokens, answer)
 
     def _awaited(self) -> Generator[AwaitAhead, Any, BranchesAhead | None]:
-        """Return the branches for this round, waiting at most as long as a new draft would take."""
+        """Return the branches for this round. Waits at most as long as a new draft would take."""
         if self._ahead is None or not self._drafts_ahead:
             return None
         self._drafts_ahead = False
@@ -255,7 +255,7 @@ class DraftModel(Drafter):
     def _branch(
         self, branches: BranchesAhead | None, sequence: Sequence, limit: int
     ) -> Draft | None:
-        """Return the branch for exactly this context, cut to the limit, or None."""
+        """Return the branch for exactly this context, cut to ``limit`` tokens, or None."""
         branch = None if branches is None else branches.after(sequence)
         if self._ahead is None or branches is None or branch is None:
             return None
@@ -273,7 +273,7 @@ class DraftModel(Drafter):
         )
 
     def _plan_ahead(self) -> AheadPlan | None:
-        """Return the plan for drafting ahead now, or None."""
+        """Return the plan for drafting ahead in this round, or None."""
         return None if self._ahead is None else self._ahead.plan(self._length.length_ahead)
 
 

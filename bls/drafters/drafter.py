@@ -35,17 +35,17 @@ class DrafterHealth(Protocol):
 
 
 class DrafterContext(NamedTuple):
-    """Everything a drafter is created from, except the request.
+    """The arguments, besides the request, from which a drafter is created.
 
-    health, draft_planner, ahead_planner: of the draft model, shared by all requests. own: the
-    drafter's own settings, which are the defaults of its registry row with the profile's changes.
+    health, draft_planner, ahead_planner: state of the draft model, shared by all requests. own: the
+    drafter's own settings (the defaults in its registry row with the profile's changes).
     """
 
     settings: LoopSettings
     health: DrafterHealth
     draft_planner: DraftPlanner
     own: Any = None
-    ahead_planner: AheadPlanner | None = None  # None: nothing is drafted ahead
+    ahead_planner: AheadPlanner | None = None  # None: drafting ahead is off
     pools: LookupPools | None = None  # None: requests share no answers
     translator: Translator | None = None  # None: the engines share a vocabulary
 
@@ -54,17 +54,18 @@ class Drafter:
     """Proposes tokens that may follow a sequence, and learns how many were accepted."""
 
     def can_draft(self, sequence: Sequence) -> bool:  # noqa: ARG002
-        """Return whether ``propose`` is worth calling now. If not, the target decodes alone."""
+        """Return whether to call ``propose`` now. If not, the target decodes alone."""
         return True
 
     def propose(self, sequence: Sequence, limit: int) -> Proposal:
-        """Propose at most ``limit`` tokens (>= 1); an empty draft means plain target steps."""
+        """Propose at most ``limit`` tokens (>= 1). If there are none, the target decodes alone."""
         raise NotImplementedError
 
     def draft_ahead(self, sequence: Sequence, draft: Draft) -> StepsAhead | None:  # noqa: ARG002
-        """Return steps that draft while ``draft`` is verified, or None if that isn't worthwhile.
+        """Return steps to run while ``draft`` is verified, or None if drafting ahead doesn't pay.
 
-        They may run on another thread, so they must not read state that the loop changes meanwhile.
+        The steps may run on another thread, so they must not read state that the loop changes
+        during the verification.
         """
         return None
 
@@ -72,10 +73,10 @@ class Drafter:
         """Learn how many tokens of a draft were accepted, and how long the round took."""
 
     def observe_plain_step(self, num_tokens: int, seconds: StepSeconds) -> None:
-        """Learn how long the target took for tokens without a draft."""
+        """Learn how long the target took to decode ``num_tokens`` tokens without a draft."""
 
     def failed(self, error: EngineCallError) -> None:
-        """Handle the failure of an engine call made by ``propose``."""
+        """Handle the failure of an engine call that ``propose`` made."""
 
     def completed(self, sequence: Sequence) -> None:
-        """Handle the end of a complete answer. Not called after a failure or cancellation."""
+        """Handle the end of an answer. Not called after a failure or cancellation."""

@@ -27,7 +27,7 @@ def drafter_of(
     pools: LookupPools | None = None,
     translator: Translator | None = None,
 ) -> Drafter:
-    """Return the drafter that a request selects; see `DrafterContext` for the arguments."""
+    """Return the drafter that a request selects. `DrafterContext` documents the arguments."""
     kind = DRAFTERS[request.drafter]
     if kind.samples_from_draft_model and settings.draft is None:
         kind = CONTROL

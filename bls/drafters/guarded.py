@@ -1,4 +1,4 @@
-"""Isolates a custom drafter: its faults disable drafting, but never fail a request."""
+"""Isolates a custom drafter. Its errors disable drafting for a request, but never fail it."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from tandem.bls.request import Request
 from tandem.bls.sequence import Sequence
 
 Made = TypeVar("Made")
-DRAFT = "draft"  # the one engine that a drafter may call
+DRAFT = "draft"  # the only engine that a drafter may call
 
 
 class GuardedDrafter(Drafter):
-    """Forwards all calls to the drafter of a registry row, and checks its proposals.
+    """Forwards all calls to a custom drafter, and checks its proposals.
 
-    If it raises or proposes a draft that the target could not verify, one line is logged, and the
-    target decodes the rest of this request alone. Other requests are not affected.
+    If the drafter raises or proposes a draft that the target can't verify, the error is logged on
+    one line, and the target decodes the rest of the request alone. Other requests aren't affected.
     """
 
     def __init__(self, kind: DrafterKind, request: Request, context: DrafterContext) -> None:
@@ -41,7 +41,7 @@ class GuardedDrafter(Drafter):
         return self._try(lambda: bool(self._drafter.can_draft(sequence)), instead=False)
 
     def propose(self, sequence: Sequence, limit: int) -> Proposal:
-        """Return the drafter's proposal; raise DrafterFailed if the target could not verify it."""
+        """Return the drafter's proposal; raise DrafterFailed if the target can't verify it."""
         with self._naming_it():
             steps = self._drafter.propose(sequence, limit)
             if self._kind.samples_from_draft_model:
@@ -67,7 +67,7 @@ class GuardedDrafter(Drafter):
         self._try(lambda: self._drafter.observe_plain_step(num_tokens, seconds), None)
 
     def failed(self, error: EngineCallError) -> None:
-        """Report a failed engine call to the drafter. After a fault of its own, stop calling it."""
+        """Report a failed engine call to the drafter, or disable it if its own code failed."""
         if isinstance(error, DrafterFailed):
             self._give_up(error)
         else:
@@ -100,7 +100,7 @@ class GuardedDrafter(Drafter):
             raise self._fault(described(error)) from error
 
     def _without_calls(self, steps: Proposal) -> Draft:
-        """Return the result of steps that must not call an engine."""
+        """Return the draft of steps that must not call an engine."""
         try:
             next(steps)
         except StopIteration as returned:
@@ -109,7 +109,7 @@ class GuardedDrafter(Drafter):
         raise self._fault("it calls an engine; set samples_from_draft_model in its DRAFTER")
 
     def _calls_alone(self, steps: Generator[Any, Any, Any]) -> Generator[Any, Any, Any]:
-        """Forward the draft model calls that steps yield, and nothing else."""
+        """Forward the calls of the draft model that steps yield. Reject all other effects."""
         resume: Callable[[], Any] = partial(next, steps)
         while True:
             try:
@@ -123,7 +123,7 @@ class GuardedDrafter(Drafter):
                 resume = partial(steps.throw, error)
 
     def _checked_effect(self, effect: Any) -> EngineCall | AwaitAhead:
-        """Return a draft model call or AwaitAhead; raise DrafterFailed for any other effect."""
+        """Return a valid draft engine call or AwaitAhead; raise DrafterFailed for anything else."""
         if isinstance(effect, AwaitAhead):
             return AwaitAhead(float(effect.timeout))
         if not isinstance(effect, EngineCall):
@@ -152,7 +152,10 @@ class GuardedDrafter(Drafter):
         )
 
     def _checked(self, draft: Draft, sequence: Sequence, limit: int) -> Draft:
-        """Return the draft, cut after an end of sequence and labeled with the name of a drafter."""
+        """Return the draft, cut after an end of sequence and labeled with a known drafter's name.
+
+        Raises DrafterFailed if the target can't verify it.
+        """
         if not isinstance(draft, Draft):
             raise self._fault(f"it must return a Draft; got {type(draft).__name__}")
         given = (draft.logits, draft.plan, draft.answer)

@@ -1,4 +1,4 @@
-"""Tries prompt lookup first, then the draft model if no n-gram or only a short one matched."""
+"""Tries prompt lookup first, and the draft model if no long enough n-gram matches."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tandem.bls.settings import LoopSettings
 
 
 class Hybrid(Drafter):
-    """Prompt lookup and draft model: copies are free and often long, new text needs the model."""
+    """Prompt lookup, whose copies are free, and the draft model for text without a match."""
 
     def __init__(self, lookup: PromptLookup, model: DraftModel, settings: LoopSettings) -> None:
         self._prompt_lookup = lookup
@@ -25,7 +25,7 @@ class Hybrid(Drafter):
         self._min_ngram_size = settings.hybrid_min_ngram_size
 
     def propose(self, sequence: Sequence, limit: int) -> Proposal:
-        """Look up a copy; call the draft model if no match is long enough or pays."""
+        """Propose a copy, or call the draft model if no match is long enough to pay."""
         if not self._draft_model.can_draft(sequence):
             return (yield from self._prompt_lookup.propose(sequence, limit))
         copied = self._prompt_lookup.look_up(sequence, limit, min_ngram_size=self._min_ngram_size)
@@ -34,8 +34,8 @@ class Hybrid(Drafter):
         draft = yield from self._draft_model.propose(sequence, limit)
         if len(draft) or len(copied) or not self._draft_model.allows_drafts():
             return draft
-        # While copies are worth verifying, the target decodes alone for only as long as no match
-        # was found: after misses in a row for 1, 2, 3, 4, 8, 16, 32 and so on tokens.
+        # A copy may match soon, so limit the number of tokens that the target decodes alone. The
+        # limit is 1, 2, 3, 4, 8, 16, ... after 1, 2, 3, 4, 5, 6, ... misses in a row.
         misses = self._prompt_lookup.misses
         longest = misses if misses <= 4 else 2 ** (misses - 2)
         return replace(draft, plain_tokens=min(draft.plain_tokens, longest))
@@ -44,8 +44,8 @@ class Hybrid(Drafter):
         return self._draft_model.draft_ahead(sequence, draft)
 
     def verified(self, draft: Draft, num_accepted: int, seconds: StepSeconds) -> None:
-        """Forward drafts and copies to the draft model, since it competes with copies."""
-        if draft.drafter in COPIED_FROM:  # a copy like any other
+        """Report drafts and copies to the draft model, which weighs its drafts against copies."""
+        if draft.drafter in COPIED_FROM:  # all copies count the same
             draft = replace(draft, drafter=PROMPT_LOOKUP.name)
         self._draft_model.verified(draft, num_accepted, seconds)
 

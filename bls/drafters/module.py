@@ -1,4 +1,4 @@
-"""Loads a custom drafter: one Python file with a row ``DRAFTER`` and a function ``make``."""
+"""Loads a custom drafter: a Python file that defines ``DRAFTER`` and a function ``make``."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from typing import Any
 from tandem.bls.drafters.registry import DrafterKind
 
 ROW, MAKE = "DRAFTER", "make"
-FOLDER = "drafters"  # of the rendered model, next to its model.py
+FOLDER = "drafters"  # folder of the rendered model, next to its model.py
 
 
 class DrafterModuleError(ValueError):
-    """Raised if a file contains no valid drafter. The message is one line with the reason."""
+    """A file contains no valid drafter. The message is one line."""
 
 
 def read_kind(path: Path) -> DrafterKind:
-    """Import a file and return its row; raise DrafterModuleError."""
+    """Import a file and return its ``DRAFTER``; raise DrafterModuleError if it is invalid."""
     if not path.is_file():
         raise DrafterModuleError(f"{path} isn't a file")
     module = _imported(path)
@@ -39,7 +39,7 @@ def read_kind(path: Path) -> DrafterKind:
 
 
 def with_settings(kind: DrafterKind, given: Mapping[str, Any]) -> DrafterKind:
-    """Return the row with some of the drafter's own settings changed; raise DrafterModuleError."""
+    """Return the row with changed settings; raise DrafterModuleError for an invalid setting."""
     if not given:
         return kind
     known = [f.name for f in dataclasses.fields(kind.settings)] if kind.settings else []
@@ -67,7 +67,7 @@ def _imported(path: Path) -> ModuleType:
     if spec is None or spec.loader is None:
         raise DrafterModuleError(f"{path} must be a Python file; its name must end in .py")
     module = module_from_spec(spec)
-    sys.modules[spec.name] = module  # `make` is found there, and dataclasses look there for types
+    sys.modules[spec.name] = module  # the registry finds `make` there; dataclasses resolve types
     try:
         spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:

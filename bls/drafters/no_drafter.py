@@ -1,4 +1,4 @@
-"""No drafts from the loop: for the baseline, and for engines that draft by themselves."""
+"""A drafter that never drafts, for the baseline and for engines that draft by themselves."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class NoDrafter(Drafter):
 
     def propose(self, sequence: Sequence, limit: int) -> Proposal:  # noqa: ARG002
         return Draft()
-        yield  # a generator, as every drafter is
+        yield  # makes this function a generator
 
 
 def make(request: Request, context: DrafterContext) -> Drafter:  # noqa: ARG001

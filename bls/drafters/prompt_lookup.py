@@ -1,4 +1,4 @@
-"""Copies draft tokens from earlier text: the tokens that followed the same n-gram."""
+"""Proposes the tokens that followed the same n-gram in earlier text."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from tandem.lookup.index import Match, NgramIndex
 from tandem.lookup.pools import LONGEST_MATCH, LookupPools
 from tandem.lookup.prediction import Prediction
 
-# Most tokens that the target decodes alone after misses in a row, one token per miss. Single-token
-# calls would pay for a trip to the engine per token of a text that never repeats itself.
+# After n misses in a row, the target decodes min(n, MOST_PLAIN_TOKENS) tokens alone. In text that
+# never repeats itself, single-token calls would pay the overhead of a call for every token.
 MOST_PLAIN_TOKENS = 8
 
 
 class PromptLookup(Drafter):
-    """Copies from the prompt and the answer, using an index that belongs to this request alone.
+    """Copies from the prompt and the answer. The index belongs to this request alone.
 
-    A request with a prediction copies from there first, unless another match is longer. A request
-    that names a pool also copies from the pool's answers, if the match there is longer. Its own
-    answer is added to the pool.
+    The request's prediction and the answers in its pool are sources too. The longest match wins; on
+    a tie, the prediction comes first and the pool last. The request's own answer is added to the
+    pool.
 
     Source: Saxena, "Prompt Lookup Decoding", 2023; TensorRT-LLM's hyperparameters.
     """
@@ -49,18 +49,21 @@ class PromptLookup(Drafter):
         self._longest_predicted = request.prediction_num_tokens
         self._pools = pools
         self._pool = request.lookup_pool
-        # A pool must not change a text: a seed would not repeat it, or a threshold accept a part of
-        # another user's answer.
+        # Copies from a pool must not affect the output: a seed would no longer reproduce it, or an
+        # acceptance threshold could accept part of another user's answer.
         lossy = request.draft_acceptance_threshold is not None
         self._copies_from_pool = not lossy and not lengths_decide_text(request, settings)
-        self.misses = 0  # in a row
+        self.misses = 0  # number of misses in a row
 
     def propose(self, sequence: Sequence, limit: int) -> Proposal:
         return self.look_up(sequence, limit)
-        yield  # a generator, as every drafter is
+        yield  # makes this method a generator
 
     def look_up(self, sequence: Sequence, limit: int, *, min_ngram_size: int = 1) -> Draft:
-        """Return the tokens that followed the longest matching n-gram, if it is long enough."""
+        """Return the tokens that followed the longest matching n-gram.
+
+        The draft is empty if that n-gram has fewer than ``min_ngram_size`` tokens.
+        """
         match, source = self._longest_match(sequence, limit)
         if match is None or match.ngram_size < min_ngram_size:
             self.misses += 1
@@ -74,9 +77,9 @@ class PromptLookup(Drafter):
             self._pools.join(self._pool, sequence.output)
 
     def _longest_match(self, sequence: Sequence, limit: int) -> tuple[Match | None, DrafterName]:
-        """Return the longest match from the prediction, the request's own text or the pool.
+        """Return the longest match in the prediction, the request's own text and the pool.
 
-        On a tie, the first of these takes precedence. Also returns the match's source.
+        On a tie, the first of these sources wins. Also returns the source.
         """
         self._index.extend(sequence.context[len(self._index) :].tolist())
         predicted = self._match_in_prediction(sequence, limit)
@@ -88,7 +91,7 @@ class PromptLookup(Drafter):
         return max(matches, key=lambda found: found[0].ngram_size if found[0] else 0)
 
     def _match_in_prediction(self, sequence: Sequence, limit: int) -> Match | None:
-        """Return what comes next there: as much as matched before, or as prompt lookup may copy."""
+        """Return the prediction's next tokens, at most max(matching tokens, limit of copies)."""
         if self._prediction is None:
             return None
         match = self._prediction.lookup(sequence.output, min(limit, self._longest_predicted))
@@ -103,7 +106,7 @@ class PromptLookup(Drafter):
 
 
 def pools_of(settings: LoopSettings) -> LookupPools | None:
-    """Return the pools of one loop, or None if the deployment has none."""
+    """Return the pools of one loop, or None if the deployment has no pools."""
     return LookupPools(settings.max_pool_tokens_each) if settings.max_pool_tokens else None
 
 

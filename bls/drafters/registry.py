@@ -1,7 +1,7 @@
-"""Registry of drafters: one row each with its name, requirements, and module.
+"""The registry of drafters: one row per drafter with its name, requirements, and module.
 
-The request parser, the metrics, profiles, the commands and their help read this table, so it
-imports nothing heavy.
+The request parser, the metrics, profiles, and the command line read this table, so it imports
+nothing heavy.
 """
 
 from __future__ import annotations
@@ -15,24 +15,25 @@ if TYPE_CHECKING:
     from tandem.bls.drafters.drafter import Drafter, DrafterContext
     from tandem.bls.request import Request
 
-DrafterName: TypeAlias = str  # of a row
+DrafterName: TypeAlias = str  # `DrafterKind.name`, `LOOKUP_POOL` or `PREDICTION`
 
 
 class DrafterExists(ValueError):
-    """Raised if the name of a drafter is taken. The message is one line that includes the name."""
+    """The name of a drafter is taken. The message is one line that includes the name."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class DrafterKind:
     """One row of the registry.
 
-    name: in the input `drafter`, in profiles, on the command line and in metrics. description: what
-    it does, for help texts; a noun phrase without a period. module: has a function `make(request,
-    context)` that returns the drafter of one request. samples_from_draft_model: it may call the
-    draft engine, so it needs one, and KV blocks there. looks_up: the inputs of prompt lookup affect
-    its drafts. in_engine: the target drafts by itself; the loop proposes nothing. proposes: its
-    drafts carry this name; False: they carry other names, or there are none. settings: a dataclass
-    with the defaults of its own settings; a profile may change them.
+    name: name in the input `drafter`, in profiles, on the command line and in metrics. description:
+    source of the draft tokens, for help texts; a noun phrase without a period. module: name of the
+    Python module whose function `make(request, context)` returns the drafter of one request.
+    samples_from_draft_model: the drafter may call the draft engine, so it needs one, and KV blocks
+    in its cache. looks_up: the inputs of prompt lookup affect its drafts. in_engine: the target
+    drafts by itself; the loop proposes nothing. proposes: its drafts are counted under its own
+    name. settings: dataclass instance with the defaults of the drafter's settings, which a profile
+    may change.
     """
 
     name: DrafterName
@@ -57,12 +58,12 @@ class DrafterKind:
 
     @property
     def drafts_in_loop(self) -> bool:
-        """Whether the loop requests drafts from it. If not, the target decodes alone."""
+        """Whether the loop requests drafts from this drafter."""
         return not self.in_engine and self.name != CONTROL.name
 
     @property
     def only_looks_up(self) -> bool:
-        """Whether `prompt_lookup_num_tokens` alone determines its draft length."""
+        """Whether `prompt_lookup_num_tokens` alone limits its draft length."""
         return self.looks_up and not self.samples_from_draft_model
 
 
@@ -99,13 +100,13 @@ CONTROL = DrafterKind(
     proposes=False,
 )
 
-# By name, in order of preference of a deployment.
+# By name. A deployment prefers the first drafter that its engines support.
 DRAFTERS: dict[DrafterName, DrafterKind] = {
     kind.name: kind for kind in (DRAFT_MODEL, PROMPT_LOOKUP, HYBRID, ENGINE, CONTROL)
 }
 BUILT_IN = frozenset(DRAFTERS)
-# Sources of drafts that prompt lookup copied from elsewhere: a pool, or the request's prediction.
-# They are no rows: requests name prompt lookup.
+# Sources that prompt lookup copies from, besides the request's own text. They aren't drafters that
+# a request can select.
 LOOKUP_POOL: DrafterName = "lookup_pool"
 PREDICTION: DrafterName = "prediction"
 COPIED_FROM = frozenset({LOOKUP_POOL, PREDICTION})
@@ -118,7 +119,7 @@ def join(kind: DrafterKind) -> None:
 
 
 def refuse_taken(kind: DrafterKind, names: Iterable[DrafterName]) -> None:
-    """Raise DrafterExists if the name is one of ``taken``."""
+    """Raise DrafterExists if the drafter's name is one of ``names``."""
     taken = list(names)
     if kind.name in taken:
         raise DrafterExists(

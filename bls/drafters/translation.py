@@ -1,13 +1,13 @@
-"""Lets a draft model with a tokenizer of its own propose tokens: through the text.
+"""Translates between the vocabularies of a target and a draft model with another tokenizer.
 
-The draft engine gets the text so far in its own ids, and the text that it drafts becomes ids of the
-target. They are a proposal without probabilities, like a copy, so they can't change an answer.
+The text so far is tokenized for the draft engine, and the text that it drafts is tokenized for the
+target. The resulting draft has no probabilities, like a copy, so it can't change the output.
 
-At both seams, the last ids before the seam are tokenized again, together with the text after it,
-because a word may continue there. The target's ids are final, so the ids after the seam are used
-only if a token begins there. The draft's last ids give way to the ones that fit the longer text.
-What the draft engine computed for the ids before them stays in its KV cache, which finds a common
-prefix by itself.
+Wherever new text follows known ids (a seam), a token may extend across the seam. So the last
+``WINDOW`` ids before it are tokenized again, together with the new text. In the target's
+vocabulary, the ids before the seam are final: the new ids are used only if a token begins at the
+seam. In the draft's vocabulary, the last ids are replaced if other ids fit the longer text. The
+draft engine's KV cache still has the ids before them, because it finds the common prefix itself.
 
 Source: string-level exact match (SLEM) of Timor et al., arXiv:2502.05202.
 """
@@ -25,8 +25,8 @@ from tandem.bls.sequence import Sequence
 from tandem.postprocessing.detokenizer import make_detokenizer
 from tandem.preprocessing.tokenizer import load_tokenizer
 
-WINDOW = 16  # ids before a seam that are tokenized again
-UTF_8_BYTES = 4  # of the longest character
+WINDOW = 16  # number of ids before a seam that are tokenized again
+UTF_8_BYTES = 4  # length of the longest character
 
 
 class SeamTokenizer:
@@ -39,28 +39,28 @@ class SeamTokenizer:
         self._detokenizer = make_detokenizer(self._tokenizer, skip_special_tokens=True)
         around = self._tokenizer.encode("a").ids
         end = next((at for at, token in enumerate(around) if token not in self.specials), 0)
-        self.begins_with = around[:end]  # such as BOS
-        self._tokenizer.post_processor = None  # it would cut spaces off the spans below
+        self.begins_with = around[:end]  # special tokens at the start of a text, such as BOS
+        self._tokenizer.post_processor = None  # it would exclude spaces from the spans in `encode`
 
     def decode(self, ids: list[int]) -> tuple[str, list[int]]:
-        """Return the text of ids, and the last ids, which hold a part of a character."""
+        """Return the text of ``ids`` up to its last complete character, and the ids after it."""
         for end in range(len(ids), max(-1, len(ids) - UTF_8_BYTES), -1):
             text = self._detokenizer.whole(ids[:end])
             if not text.endswith("\ufffd"):
                 return text, ids[end:]
-        return self._detokenizer.complete(ids), []  # no UTF-8
+        return self._detokenizer.complete(ids), []  # the bytes aren't UTF-8
 
     def text(self, ids: list[int]) -> str:
-        """Return the text of ids, without an unfinished character at its end."""
+        """Return the text of ``ids`` up to its last complete character."""
         return self.decode(ids)[0]
 
     def encode(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
-        """Return the ids of a text, and the span of characters of each id."""
+        """Return the ids of a text, and the (start, end) characters of each id."""
         encoded = self._tokenizer.encode(text, add_special_tokens=False)
         return encoded.ids, encoded.offsets
 
     def special_id(self, content: str) -> int | None:
-        """Return the id of a special token of this name, or None."""
+        """Return the id of the special token with this content, or None."""
         number = self._tokenizer.token_to_id(content)
         return number if number in self.specials else None
 
@@ -68,7 +68,7 @@ class SeamTokenizer:
 class Translator:
     """The tokenizers of both engines, shared by all requests.
 
-    end_ids: the draft engine's tokens that end an answer.
+    end_ids: end-of-sequence ids of the draft engine.
     """
 
     def __init__(self, target: Path, draft: Path, end_ids: tuple[int, ...]) -> None:
@@ -77,27 +77,28 @@ class Translator:
         self.end_ids = end_ids
 
     def translation(self) -> Translation:
-        """Return the translation of one request."""
+        """Return a new translation for one request."""
         return Translation(self)
 
 
 class Translation:
-    """One request's text in the ids of both engines, while the answer grows."""
+    """Tracks one request's text in the ids of both engines while the answer grows."""
 
     def __init__(self, translator: Translator) -> None:
         self._target, self._draft = translator.target, translator.draft
         self._end_ids = translator.end_ids
-        self._num_read = 0  # of the target's ids
-        self._last: list[int] = []  # of the ids that were read; none before a special token
-        self._text = ""  # of all of them, complete characters only
-        self._ids = NO_TOKENS  # of the draft: this text, and special tokens
-        self._starts = NO_TOKENS  # where the text of each of these ids begins
-        self._num_fixed = 0  # ids up to the last special token
+        self._num_read = 0  # number of the target's ids that were read
+        self._last: list[int] = []  # last ids read, at most back to the last special token
+        self._text = ""  # text of all ids read, up to the last complete character
+        self._ids = NO_TOKENS  # the text and the special tokens in the draft's ids
+        self._starts = NO_TOKENS  # index in the text at which each of these ids begins
+        self._num_fixed = 0  # number of the draft's ids up to the last special token
 
     def context(self, sequence: Sequence) -> TokenIds:
         """Return the draft's ids of the text so far, [n].
 
-        A special token becomes the draft's token of the same name, or nothing if it has none.
+        A special token becomes the draft's special token with the same content. It is left out if
+        the draft's vocabulary doesn't have one.
         """
         new = sequence.context[self._num_read :].tolist()
         if not self._num_read:
@@ -109,19 +110,20 @@ class Translation:
                 continue
             self._last = []
             known = self._draft.special_id(special)
-            is_first = len(self._ids) == 1 and self._ids[0] == known  # BOS, added before
+            is_first = len(self._ids) == 1 and self._ids[0] == known  # BOS was added already
             if known is not None and not is_first:
                 self._add_specials([known for _ in run])
         return self._ids
 
     def stop_ids(self, _: Sequence) -> tuple[int, ...]:
-        """Return the ids that end a draft."""
+        """Return the draft engine's ids that end a draft."""
         return self._end_ids
 
     def verifiable(self, sequence: Sequence, drafted: TokenIds, limit: int) -> TokenIds:
-        """Return what the draft engine drafted in ids of the target, at most ``limit``.
+        """Return the drafted text as at most ``limit`` ids of the target.
 
-        The draft ends before a special token. One that ends the answer becomes the target's.
+        The draft ends before its first special token. An end of sequence is replaced by the
+        target's own.
         """
         ids = drafted.tolist()
         end = next((at for at, token in enumerate(ids) if token in self._draft.specials), len(ids))
@@ -133,7 +135,7 @@ class Translation:
         return sequence.up_to_end(np.array(tokens[:limit], np.int32))
 
     def _continuation(self, text: str) -> list[int]:
-        """Return the target's ids of the text that follows the context."""
+        """Return the target's ids for text that follows the context."""
         known, unfinished = self._target.decode(self._last)
         ids, spans = self._target.encode(known + text)
         at = _boundary(spans, len(known))
@@ -143,7 +145,7 @@ class Translation:
         return ids[after:]
 
     def _read(self, ids: list[int]) -> None:
-        """Append ids of the target, none of which is special, to the text and the draft's ids."""
+        """Append ids of the target to the text and to the draft's ids. None of them is special."""
         before = self._target.text(self._last)
         self._last += ids
         text = self._target.text(self._last)
@@ -151,7 +153,7 @@ class Translation:
             self._add(added)
         latest = self._last[-WINDOW:]
         known = self._target.text(latest)
-        if known and text.endswith(known):  # it doesn't begin within a character
+        if known and text.endswith(known):  # the window doesn't begin within a character
             self._last = latest
 
     def _add_specials(self, ids: list[int]) -> None:
@@ -160,7 +162,7 @@ class Translation:
         self._num_fixed = len(self._ids)
 
     def _add(self, text: str) -> None:
-        """Append text, and replace the draft's last ids if a longer token now fits."""
+        """Append text, and replace the draft's last ids if the new text changes them."""
         start = self._window_start()
         begin = int(self._starts[start]) if start < len(self._ids) else len(self._text)
         self._text += text
@@ -173,20 +175,21 @@ class Translation:
     def _common_boundary(
         self, start: int, begin: int, end: int, spans: list[tuple[int, int]]
     ) -> tuple[int, int]:
-        """Return how many of the draft's ids stay, and the index of the first new id after them.
+        """Return how many of the draft's ids to keep, and the index of the first new id after them.
 
-        start: the first id that may be replaced; its text is at ``begin``. end: of the text of all
-        ids. spans: of the new ids, which begin at ``begin`` too.
+        start: index of the first id that may be replaced. begin: index in the text at which that id
+        and the new ids begin. end: end of the old ids' text. spans: (start, end) of each new id,
+        relative to ``begin``.
         """
         places = [*self._starts[start:].tolist(), end]
         for at in range(len(places) - 1, 0, -1):
             first = _boundary(spans, places[at] - begin)
-            if first is not None and places[at] != places[at - 1]:  # it begins a character
+            if first is not None and places[at] != places[at - 1]:  # the id begins a character
                 return start + at, first
         return start, 0
 
     def _window_start(self) -> int:
-        """Return the index of the first id that is tokenized again: it begins a character."""
+        """Return the index of the first id to tokenize again. That id begins a character."""
         start = max(self._num_fixed, len(self._ids) - WINDOW)
         while start > self._num_fixed and self._starts[start] == self._starts[start - 1]:
             start -= 1
@@ -194,6 +197,6 @@ class Translation:
 
 
 def _boundary(spans: list[tuple[int, int]], place: int) -> int | None:
-    """Return the index of the first id after ``place`` in the text; None if an id spans it."""
+    """Return the index of the first id at or after ``place``; None if an id extends across it."""
     at = next((at for at, (start, _) in enumerate(spans) if start >= place), len(spans))
     return at if not at or spans[at - 1][1] <= place else None

@@ -1,8 +1,8 @@
 """Converts the distributions that draft tokens were drawn from into logits for the target.
 
 TensorRT-LLM turns `draft_logits` into probabilities without warping them. So Tandem sends the
-log-probabilities that the draft engine drew its tokens from, padded or cut to the width of the
-target's own logits.
+warped log-probabilities that the draft engine sampled from, padded or cut to the width of the
+target's logits.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ Logits = NDArray[np.float32]
 
 
 def warped(logits: NDArray[Any], sampling: SamplingNumbers, vocab_size: int) -> Logits:
-    """Return log-probabilities [1, n, vocab_size] of a draft's raw logits [1, n, width].
+    """Return warped log-probabilities [1, n, vocab_size] of a draft's raw logits [1, n, width].
 
-    Tokens that are never drawn are -inf, and so is padding that exists only in the target. Padding
+    Tokens that can't be sampled are -inf, and so is padding that exists only in the target. Padding
     that exists only in the draft is cut off, and its probability is spread over the other tokens,
-    because drafts stop before such a token.
+    because a draft is cut before such a token.
     """
     scores = warp(np.asarray(logits, np.float32), sampling)
     missing = vocab_size - scores.shape[-1]
@@ -34,10 +34,10 @@ def warped(logits: NDArray[Any], sampling: SamplingNumbers, vocab_size: int) -> 
 
 
 def certain(tokens: TokenIds, vocab_size: int) -> Logits:
-    """Return log-probabilities [1, n, vocab_size] of draft tokens [n] with probability 1.
+    """Return log-probabilities [1, n, vocab_size] that give each draft token [n] probability 1.
 
-    The target accepts such a token with its own probability p, and otherwise draws another one from
-    p. So the emitted tokens have distribution p, no matter how they were drafted.
+    The target accepts such a token with its own probability p, and otherwise samples another token
+    from p. So the emitted tokens have distribution p, no matter how they were drafted.
     """
     scores = np.full((1, len(tokens), vocab_size), -np.inf, np.float32)
     scores[0, np.arange(len(tokens)), tokens] = 0.0

@@ -1,18 +1,22 @@
 """Keeps the output distribution exact with engines whose own verification is inexact.
 
 Engines differ in how they sample and verify. Tandem's own engines follow transformers. TensorRT-LLM
-(samplingTopPKernels.cu, samplingTopKKernels.cu, externalDraftTokensKernels.cu):
+has these peculiarities (samplingTopPKernels.cu, samplingTopKKernels.cu,
+externalDraftTokensKernels.cu):
 
-- compares ids and, if they differ, draws again. The draw may return the rejected token, which makes
-  it too likely. The same ids sent as `certain` logits are verified exactly;
-- takes draft logits as they are, although the draft drew from warped ones;
-- keeps an arbitrary one of several tokens at the edge of top-k, and gives the last token of top-p
-  only the missing probability. Its logits show neither, so a draft is drawn by temperature alone;
-- verifies under top-p with the full probability of that last token, unlike its own sampling: the
-  target decodes alone.
+- It compares ids and samples again if they differ. The second sample may be the rejected token,
+  which makes that token too likely. So Tandem sends the ids as `certain` logits, which are verified
+  exactly.
+- It uses draft logits without warping them, although the draft was sampled from warped logits. So
+  Tandem sends warped logits.
+- If several tokens tie at the edge of top-k, it keeps an arbitrary one of them. It gives the last
+  token of top-p only the missing probability. Its logits show neither, so with draft logits the
+  draft is sampled with the temperature alone.
+- Under top-p it verifies with the full probability of the last token, unlike its own sampling. So
+  the target decodes alone.
 
-Without token masks a guide is exact by repair, but not under top-k or top-p: the target decodes
-alone there too (``bls.guided.guidance``).
+If an engine takes no token masks, a guide is enforced by repair, which isn't exact under top-k or
+top-p (``bls.guided.guidance``). The target decodes alone then too.
 """
 
 from __future__ import annotations
@@ -36,13 +40,14 @@ LOGITS_TYPES = {"FP32": np.float32, "FP16": np.float16}
 def lossless(request: Request, settings: LoopSettings) -> Request:
     """Return the request, restricted to drafts that don't change its output distribution.
 
-    A request with a draft_acceptance_threshold accepts a changed distribution.
+    A request with a draft_acceptance_threshold isn't restricted this way, because it accepts a
+    changed distribution.
     """
     if not request.kind.drafts_in_loop:
         return request
     guided_by_token = request.guide and method_of(request, settings) == "token_by_token"
-    # Only a prefill returns the prompt's logits, and some engines compute no log-probabilities
-    # when they verify.
+    # Only a prefill returns the prompt's logits. Some engines don't compute log-probabilities when
+    # they verify a draft.
     log_probs = not request.wants_log_probs or settings.target.capabilities.log_probs_with_drafts
     if guided_by_token or request.wants_context_logits or not log_probs:
         return _without_drafts(request)
@@ -57,9 +62,9 @@ def lossless(request: Request, settings: LoopSettings) -> Request:
 
 
 def draft_sampling(request: Request, settings: LoopSettings) -> Sampling:
-    """Return the draft engine's sampling parameters, chosen so that it draws from its logits.
+    """Return sampling parameters with which the draft engine samples from its logits.
 
-    A draft engine with a vocabulary of its own gets nothing that names the target's ids.
+    A draft engine with another vocabulary gets no parameters that contain the target's ids.
     """
     sampling = request.sampling
     if settings.draft_tokenizer:
@@ -79,10 +84,10 @@ def draft_gets_bans(request: Request, settings: LoopSettings) -> bool:
 def verification_logits(
     draft: Draft, logits: NDArray[Any] | None, request: Request, settings: LoopSettings
 ) -> NDArray[Any] | None:
-    """Return the draft logits [1, n, vocab_size] for verification, or None to compare ids alone.
+    """Return the draft logits [1, n, vocab_size] for verification, or None to compare ids only.
 
-    logits: the draft engine's own [1, n, width], or the handle of fast logits, which is returned
-    unchanged.
+    logits: raw logits of the draft engine, [1, n, width], or a handle to fast logits, which is
+    returned unchanged.
     """
     target = settings.target
     if target.fast_logits:
@@ -96,7 +101,7 @@ def verification_logits(
         return None
     else:
         scores = certain(draft.tokens, target.vocab_size)
-    with np.errstate(over="ignore"):  # below half precision's range is -inf
+    with np.errstate(over="ignore"):  # values below the range of half precision become -inf
         return scores.astype(LOGITS_TYPES[target.logits_dtype])
 
 
@@ -107,10 +112,10 @@ def _without_drafts(request: Request) -> Request:
 
 
 def _by_handle(request: Request) -> Request:
-    """Restrict a request to drafts that a target verifies exactly by the handle of fast logits.
+    """Restrict a request to drafts that a target verifies exactly with a handle to fast logits.
 
-    Fast logits are raw, so the draft model must have drawn from raw logits. A lookup has no handle,
-    and comparing ids alone is not exact.
+    Fast logits are raw, so the draft model must have sampled from raw logits. Prompt lookup has no
+    handle, and comparing ids only isn't exact.
     """
     raw = request.sampling.temperature == 1.0 and not request.sampling.truncates
     if request.use_draft_logits and raw:

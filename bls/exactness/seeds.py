@@ -1,9 +1,9 @@
 """Derives the seeds of engine calls so that no random number is used for two tokens.
 
-An engine with keyed randomness derives the noise of a token from (seed, absolute position). With
-the request's own seed it repeats the draws of the baseline, however the tokens are split into
-rounds. An engine that starts a new generator per call needs a different seed per call, or each
-round would draw the same numbers.
+An engine with keyed randomness derives the noise of a token from (seed, absolute position). So it
+gets the request's seed in every call, and its samples match the baseline no matter how the tokens
+are split into rounds. An engine that starts a new generator per call needs a different seed per
+call. Otherwise each round would use the same random numbers.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ from tandem.bls.settings import LoopSettings
 
 
 def derived_seed(seed: int, *key: int | str) -> int:
-    """Return a 63-bit seed that depends on ``seed`` and ``key`` alone."""
+    """Return a 63-bit seed that depends only on ``seed`` and ``key``."""
     text = ":".join(str(part) for part in (seed, *key))
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big") >> 1
 
 
 def verification_seed(seed: int, position: int, *, keyed: bool) -> int:
-    """Return the seed of a target call. position: position of its first new token."""
+    """Return the seed of a target call. position: absolute position of its first new token."""
     return seed if keyed else derived_seed(seed, "verify", position)
 
 
 def repair_seed(seed: int, position: int, *, keyed: bool) -> int:
-    """Return the seed for redrawing a token because a guide forbids the first draw.
+    """Return the seed for sampling a token again after a guide disallowed the first sample.
 
-    With keyed noise, the token equals a draw among the allowed tokens. A new generator must not
-    repeat the numbers of another call.
+    With keyed noise, the result equals a sample from the allowed tokens with the same noise. A new
+    generator must not repeat the numbers of another call.
     """
     return seed if keyed else derived_seed(seed, "repair", position)
 
@@ -37,8 +37,9 @@ def repair_seed(seed: int, position: int, *, keyed: bool) -> int:
 def proposal_seed(seed: int, position: int, *, keyed: bool, use_draft_logits: bool) -> int:
     """Return the seed of a draft call.
 
-    If ids are compared, draft and target may share their noise and thus agree more often. In logits
-    mode they must not: acceptance would depend on the proposal, which biases the output.
+    If verification compares ids, draft and target may share their noise and then agree more often.
+    In logits mode they must not, because acceptance would depend on the proposal, which biases the
+    output.
     """
     if not keyed:
         return derived_seed(seed, "propose", position)
@@ -46,10 +47,10 @@ def proposal_seed(seed: int, position: int, *, keyed: bool, use_draft_logits: bo
 
 
 def lengths_decide_text(request: Request, settings: LoopSettings) -> bool:
-    """Return whether a seed repeats an output only if all calls have the same lengths as before.
+    """Return whether a seed reproduces an output only if all calls have the same lengths again.
 
     In logits mode, the noise of a token depends on the draft's length. With a new generator per
-    call, it depends on the call's start. Such lengths must not depend on measured times.
+    call, it depends on where the call starts. Lengths must not depend on measured times then.
     """
     if request.sampling.greedy or not request.seeded:
         return False

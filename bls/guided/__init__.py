@@ -1,1 +1,1 @@
-"""Constrains answers to a guide."""
+"""Constrains answers to a guide, such as a JSON schema."""

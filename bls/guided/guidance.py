@@ -1,21 +1,22 @@
 """Applies a guide to the rounds of an answer: to drafts, target calls, and emitted tokens.
 
-A guide decides token by token, and every token of every engine passes through this module. So the
-guide is enforced for every target:
+Every emitted token passes through this module, so a guide is enforced for every target. There are
+three methods:
 
-- An engine that takes masks (`Capabilities.masks_tokens`) and doesn't draft by itself gets one per
-  position of a call, and never draws a token that the guide forbids. Without a draft it decodes one
-  token per call.
-- Any other engine verifies, or decodes, without a guide. The first illegal token is dropped with
-  all that follow, and the engine draws it again with every illegal token masked or biased to minus
-  infinity. A legal token y then has the probability p(y) + P(illegal) p'(y) = p'(y), where p' is p
-  renormalized over the legal tokens. An engine with keyed randomness draws both with the same
-  noise: the largest noisy score among legal tokens is the same in both, so the text equals the text
-  without drafts.
-- Under top-k or top-p that sum does not hold, because a mask changes which tokens are the top. Such
-  an engine gets one masked or biased call per token, and no drafts.
+- ``masks``: an engine that takes masks (`Capabilities.masks_tokens`) and doesn't draft by itself
+  gets one mask per position of a call, so it never samples a disallowed token. Without a draft it
+  decodes one token per call.
+- ``repair``: any other engine verifies and decodes without a guide. The first disallowed token and
+  all tokens after it are dropped. The engine samples that token again, with all disallowed tokens
+  masked or biased to minus infinity. An allowed token y then has the probability
+  p(y) + P(disallowed) p'(y) = p'(y), where p' is p renormalized over the allowed tokens. An engine
+  with keyed randomness uses the same noise for both samples, so the output equals the output
+  without drafts: the allowed token with the largest noisy score is the same in both.
+- ``token_by_token``: under top-k or top-p that equation doesn't hold, because a mask changes which
+  tokens are at the top. Without masks per position, the engine gets one masked or biased call per
+  token, and no drafts.
 
-If only one token is legal, it is appended without an engine call.
+If only one token is allowed, it is appended without an engine call.
 """
 
 from __future__ import annotations
@@ -42,19 +43,19 @@ Bias = NDArray[np.float32]
 GuidedAnswer: TypeAlias = Generator[Effect, Any, EngineAnswer]
 Method: TypeAlias = Literal["masks", "repair", "token_by_token"]
 
-GRAMMAR: Final = "grammar"  # the drafter of forced tokens that must be verified
+GRAMMAR: Final = "grammar"  # drafter name of forced tokens that must be verified
 UNBOUNDED = 2**31 - 1
-# Tokens per call of an engine that decodes without the guide: all after an illegal one are lost.
+# Tokens per call of an engine that decodes without the guide. A disallowed token wastes the rest.
 FIRST_CHUNK, LONGEST_CHUNK = 4, 32
 
 
 class Guidance:
     """Guidance for an answer without a guide. It changes nothing.
 
-    statistics: None without a guide. cuts_answers: an answer may be shorter than the call asked for
-    although it isn't complete. most_plain_tokens: maximum number of tokens per call without a
-    draft. complete: only an end of sequence may follow. begins_forced: the answer begins with
-    forced tokens.
+    statistics: None without a guide. cuts_answers: whether an engine answer may be cut shorter than
+    requested before the whole answer is complete. most_plain_tokens: maximum number of tokens per
+    call without a draft. complete: whether only an end of sequence may follow. begins_forced:
+    whether the answer begins with forced tokens.
     """
 
     statistics: Guided | None = None
@@ -64,11 +65,11 @@ class Guidance:
     begins_forced = False
 
     def forced_draft(self, limit: int) -> Draft:  # noqa: ARG002
-        """Return forced tokens that must be verified, as a draft that may be empty."""
+        """Return a draft of forced tokens that must be verified. It may be empty."""
         return NO_DRAFT
 
     def within(self, draft: Draft) -> Draft:
-        """Return the leading part of a draft that the guide allows."""
+        """Return the longest prefix of a draft that the guide allows."""
         return draft
 
     def ask(self, call: EngineCall) -> GuidedAnswer:
@@ -79,8 +80,7 @@ class Guidance:
     def follow(self, tokens: TokenIds, most: int) -> tuple[int, TokenIds]:  # noqa: ARG002
         """Advance the guide over an answer's tokens.
 
-        Returns the number of tokens that the answer keeps, and up to ``most`` forced tokens that
-        follow.
+        Returns the number of tokens to keep, and up to ``most`` forced tokens that follow them.
         """
         return len(tokens), NO_TOKENS
 
@@ -96,14 +96,14 @@ class ByGuide(Guidance):
         self._method = method_of(self._request, settings)
         self._commits = _commits_forced(self._request)
         self._chunk = FIRST_CHUNK
-        self._masks_of: tuple[TokenIds, TokenMasks] | None = None  # of the draft that was cut last
+        self._masks_of: tuple[TokenIds, TokenMasks] | None = None  # last checked draft, its masks
         self._guided = Guided(method=self._method, warnings=matcher.warnings)
         self.statistics = self._guided
         self.cuts_answers = self._method == "repair"
 
     @property
     def most_plain_tokens(self) -> int:  # type: ignore[override]
-        """Maximum number of tokens per call: 1 with a mask; without masks, several may be legal."""
+        """Maximum number of tokens per call without a draft: 1 unless the method is ``repair``."""
         return self._chunk if self._method == "repair" else 1
 
     @property
@@ -119,10 +119,10 @@ class ByGuide(Guidance):
         return Draft(np.array(forced, np.int32), drafter=GRAMMAR) if forced else NO_DRAFT
 
     def within(self, draft: Draft) -> Draft:
-        """Cut a draft at the first token that the guide forbids.
+        """Cut a draft before the first token that the guide disallows.
 
-        A draft with logits is not cut: dropping a drawn token would bias the output. The target
-        rejects the token.
+        A draft with logits isn't cut, because dropping a sampled token would bias the output. The
+        target rejects the token.
         """
         if draft.logits is not None:
             return draft
@@ -152,9 +152,10 @@ class ByGuide(Guidance):
         return kept, np.array(forced, np.int32)
 
     def _repaired(self, call: EngineCall) -> GuidedAnswer:
-        """Perform a call without the guide, and redraw its first illegal token.
+        """Perform a call without the guide, and sample its first disallowed token again.
 
-        The call has no end id, because the engine would drop the end token, which may be illegal.
+        The call has no end id, because the engine would drop the end token, which may be
+        disallowed.
         """
         ends = self._request.end_ids if call.end_id is not None else ()
         answer: EngineAnswer = yield call._replace(end_id=None, stop_ids=ends or call.stop_ids)
@@ -208,7 +209,7 @@ def method_of(request: Request, settings: LoopSettings) -> Method:
 
 
 def masked_bias(bias: Bias | None, mask: NDArray[np.int32], vocab_size: int) -> Bias:
-    """Return a bias [vocab_size] that is minus infinity for each token that a mask forbids.
+    """Return a bias [vocab_size] that is minus infinity for each token that a mask disallows.
 
     mask: [words]; a token is bit (id % 32) of word (id // 32).
     """
@@ -218,7 +219,7 @@ def masked_bias(bias: Bias | None, mask: NDArray[np.int32], vocab_size: int) -> 
 
 
 def joined_answers(first: EngineAnswer, count: int, then: EngineAnswer) -> EngineAnswer:
-    """Concatenate the first ``count`` tokens of an answer and the tokens of the next one."""
+    """Return an answer with the first ``count`` tokens of ``first`` and all tokens of ``then``."""
 
     def joined(first: Any, then: Any) -> Any:
         if first is None or then is None:
@@ -239,9 +240,10 @@ def joined_answers(first: EngineAnswer, count: int, then: EngineAnswer) -> Engin
 
 
 def _commits_forced(request: Request) -> bool:
-    """Return whether forced tokens are appended without a call, since only their ids are needed.
+    """Return whether forced tokens may be appended without an engine call.
 
-    If bad words or a bias may forbid the only legal token, the engine has to decide.
+    They need a call if the request wants more than their ids, or if bad words or a bias may rule
+    out the only allowed token.
     """
     sampling = request.sampling
     asks = (

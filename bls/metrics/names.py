@@ -1,4 +1,4 @@
-"""Declares the loop's metrics. Speculation metrics have vLLM's names, without its prefix."""
+"""Declares the loop's metrics. Speculation metrics use vLLM's names without its prefix."""
 
 from __future__ import annotations
 
@@ -6,7 +6,10 @@ from tandem.contract.metric import MetricList
 
 
 def _decades(first: int, last: int, steps: tuple[float, ...]) -> tuple[float, ...]:
-    """Return each step in every decade: (1, 2, 5) from -1 to 0 gives 0.1, 0.2, 0.5, 1, 2, 5."""
+    """Return histogram bounds: each step times 10 to every power from ``first`` to ``last``.
+
+    Steps (1, 2, 5) from -1 to 0 give 0.1, 0.2, 0.5, 1, 2, 5.
+    """
     return tuple(float(f"{step}e{exp}") for exp in range(first, last + 1) for step in steps)
 
 
@@ -92,7 +95,7 @@ ABANDONED_CALLS = METRICS.gauge(
     "Unanswered engine calls past their timeout; at 32 the engine is no longer called",
 )
 
-# An observation is a trip to the server process (50 us), so each sequence observes only its mean.
+# An observation is a call to the server process (50 us), so a sequence observes only its mean.
 TIME_TO_FIRST_TOKEN = METRICS.histogram(
     "tandem_time_to_first_token_seconds",
     "From a request's arrival to a sequence's first token, queueing included",
@@ -114,8 +117,8 @@ ROUND_PART_SECONDS = METRICS.histogram(
     _decades(-4, 1, COARSE),
 )
 
-# Of every model with a watcher, not only of the loop: cancellations, deadlines and these metrics
-# depend on it.
+# Metrics of every model with a watcher, not only of the loop. Cancellations, deadlines and metrics
+# depend on the watcher.
 WATCHER = MetricList()
 HEARTBEAT = WATCHER.gauge(
     "tandem_watcher_last_look_timestamp_seconds",

@@ -10,11 +10,12 @@ from tandem.bls.drafters.registry import CONTROL, ENGINE, DrafterName
 
 
 class Round(NamedTuple):
-    """Statistics of one round, or of ``num_plain_tokens`` plain steps of the target together.
+    """Statistics of one round, or the total of ``num_plain_tokens`` plain target steps.
 
-    planned_tokens, stop_probability: parameters of the draft call. Seconds are measured by the
-    engines' own clocks. num_branches: drafted for this round during the verification before it.
-    drafted_ahead: one of them was its draft. seconds_saved: the draft call that this saved.
+    planned_tokens, stop_probability: parameters of the draft call. draft_seconds, target_seconds:
+    durations by the engines' own clocks. num_branches: number of branches drafted for this round
+    during the previous verification. drafted_ahead: whether one of these branches was the draft.
+    seconds_saved: duration of the draft call that the branch replaced.
     """
 
     num_draft_tokens: int = 0
@@ -80,10 +81,10 @@ class Drafted:
 
 @dataclass
 class DraftedAhead:
-    """Statistics of drafting ahead. A hit is a round whose draft was complete when it began.
+    """Statistics of drafting ahead. A hit is a round whose draft was a branch.
 
-    num_calls: rounds during which the draft engine drafted ahead. ``hits_by_accepted[j]`` counts
-    hits after a round that accepted exactly j.
+    num_calls: number of rounds during which the draft engine drafted ahead.
+    ``hits_by_accepted[j]``: number of hits after a round that accepted exactly j tokens.
     """
 
     num_calls: int = 0
@@ -93,16 +94,16 @@ class DraftedAhead:
 
     @property
     def num_hits(self) -> int:
-        """Rounds whose draft was a branch."""
+        """Number of rounds whose draft was a branch."""
         return sum(self.hits_by_accepted)
 
     @property
     def num_wasted_branches(self) -> int:
-        """Branches that no round used."""
+        """Number of branches that no round used."""
         return self.num_branches - self.num_hits
 
     def count(self, round_: Round, num_accepted_before: int) -> None:
-        """Count a round. num_accepted_before: tokens that the previous round accepted."""
+        """Count a round. num_accepted_before: number of tokens that the previous round accepted."""
         self.num_branches += round_.num_branches
         if round_.drafted_ahead:
             self.seconds_saved += round_.seconds_saved
@@ -111,19 +112,20 @@ class DraftedAhead:
             self.hits_by_accepted[num_accepted_before] += 1
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the statistics as a client reads them."""
+        """Return the statistics for clients."""
         counted = {"num_hits": self.num_hits, "num_wasted_branches": self.num_wasted_branches}
         return asdict(self) | counted
 
 
 @dataclass
 class Guided:
-    """How a guide shaped an answer.
+    """Statistics of an answer with a guide.
 
-    method: how the guide was enforced, see ``bls.guided.guidance``. num_forced_tokens: emitted
-    without a call, because the guide allows no other. num_repaired_tokens: drawn again, because the
-    first one was illegal. num_illegal_draft_tokens: dropped unverified, with all that follow an
-    illegal one. warnings: parts of the guide that are not enforced.
+    method: how the guide was enforced (see ``bls.guided.guidance``). warnings: parts of the guide
+    that aren't enforced. num_forced_tokens: number of tokens emitted without a call, because the
+    guide allowed no others. num_repaired_tokens: number of tokens that were sampled again because
+    the first sample was disallowed. num_illegal_draft_tokens: number of draft tokens that were
+    dropped unverified: disallowed ones and all that followed them.
     """
 
     method: str
@@ -134,7 +136,7 @@ class Guided:
 
 
 class Totals(NamedTuple):
-    """A request's statistics at one moment."""
+    """A snapshot of a request's statistics."""
 
     num_rounds: int
     num_draft_tokens: int
@@ -148,12 +150,12 @@ class Statistics(Drafted):
 
     num_rounds: int = 0
     num_drafter_failures: int = 0
-    num_unverified_draft_tokens: int = 0  # a lower bound
+    num_unverified_draft_tokens: int = 0  # lower bound
     num_recomputed_tokens: int = 0
     num_cached_prompt_tokens: int | None = None  # in whole KV blocks; None: not reported
-    stop_string: str | None = None  # the one that ended the answer
-    draft_seconds: float = 0.0  # by the engines' own clocks
-    target_seconds: float = 0.0
+    stop_string: str | None = None  # the stop string that ended the answer
+    draft_seconds: float = 0.0  # by the draft engine's clock
+    target_seconds: float = 0.0  # by the target's clock
     by_drafter: defaultdict[DrafterName, Drafted] = field(
         default_factory=lambda: defaultdict(Drafted)
     )
@@ -180,13 +182,14 @@ class Statistics(Drafted):
         }
 
     def add_own_drafts(self, num_emitted: int, num_draft_tokens: int, num_accepted: int) -> None:
-        """Count what an engine that drafts by itself did in one call.
+        """Count one call of an engine that drafts by itself.
 
-        num_emitted: the tokens of its answer, including an end of sequence that it dropped.
+        num_emitted: number of tokens in its answer, including an end of sequence that it dropped.
 
-        Each round emits one token more than it accepts. The engine doesn't report single rounds, so
-        there is no histogram. Its counts are not trusted, because a counter must not fall: accepted
-        tokens are at most the drafted and the emitted ones, and a call is at least one round.
+        The number of rounds follows from the counts, because each round emits one token more than
+        it accepts. The engine doesn't report single rounds, so there is no histogram. Implausible
+        counts are clipped, because counters must not decrease: accepted tokens are at most the
+        drafted and the emitted tokens, and a call has at least one round.
         """
         drafted = max(0, num_draft_tokens)
         accepted = min(max(0, num_accepted), drafted, num_emitted)
@@ -199,7 +202,7 @@ class Statistics(Drafted):
 
     @property
     def totals(self) -> Totals:
-        """The statistics so far."""
+        """Return a snapshot of the statistics so far."""
         return Totals(
             self.num_rounds,
             self.num_draft_tokens,

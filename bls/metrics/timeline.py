@@ -1,4 +1,4 @@
-"""When a sequence reached its milestones, and its latencies."""
+"""Records the times of a sequence's milestones, and computes latencies from them."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from dataclasses import dataclass
 
 @dataclass
 class Timeline:
-    """A sequence's milestones, in nanoseconds of the wall clock; 0 if not reached.
+    """Times of a sequence's milestones, in ns of the wall clock; 0 if not reached.
 
-    last_delivery: time of the last tokens, or of an end without tokens.
+    last_delivery: time of the last tokens, or of an end without tokens. num_first_tokens: number of
+    tokens in the first delivery.
     """
 
     arrival: int
@@ -18,14 +19,14 @@ class Timeline:
     first_token: int = 0
     last_token: int = 0
     last_delivery: int = 0
-    num_first_tokens: int = 0  # in the first delivery
+    num_first_tokens: int = 0
     num_tokens: int = 0
 
     def scheduled(self) -> None:
         self.first_scheduled = time.time_ns()
 
     def delivered(self, num_tokens: int) -> None:
-        """Note that ``num_tokens`` became final."""
+        """Record that ``num_tokens`` tokens became final now."""
         self.last_delivery = time.time_ns()
         if not num_tokens:
             return
@@ -36,14 +37,14 @@ class Timeline:
 
     @property
     def time_to_first_token(self) -> float | None:
-        """Seconds from arrival to the first token, queueing included; None without tokens."""
+        """Seconds from arrival to the first token, including queueing; None without tokens."""
         return _seconds(self.arrival, self.first_token) if self.num_tokens else None
 
     @property
     def inter_token_latency(self) -> float | None:
-        """Seconds per token after the first delivery, or None without such tokens.
+        """Seconds per token after the first delivery; None if no tokens followed it.
 
-        The tokens of the first delivery came together: they took the time to first token.
+        The tokens of the first delivery don't count: the time to first token covers them.
         """
         later_tokens = self.num_tokens - self.num_first_tokens
         if not later_tokens:
@@ -57,5 +58,5 @@ class Timeline:
 
 
 def _seconds(start: int, end: int) -> float:
-    """Return the seconds between two times; 0 if the wall clock was set back."""
+    """Return the seconds between two times in ns; 0 if the wall clock was set back."""
     return max(0, end - start) / 1e9

@@ -1,4 +1,4 @@
-"""Metric updates of a completed sequence."""
+"""Metric updates for a sequence that has ended."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ class MetricUpdates:
     observations: list[tuple[Key, float]] = field(default_factory=list)
 
     def add(self, other: MetricUpdates) -> None:
-        """Add the updates in ``other``."""
+        """Add all updates of ``other``."""
         for key, value in other.counts.items():
             self.counts[key] += value
         self.observations += other.observations
 
     def count(self, name: Metric, value: float, **labels: str) -> None:
-        """Increment a counter. An increment of 0 makes it appear on /metrics."""
+        """Increment a counter. An increment of 0 makes the counter appear on /metrics."""
         self.counts[key_of(name, **labels)] += value
 
     def observe(self, name: Metric, value: float | None, **labels: str) -> None:
-        """Observe a value, if there is one."""
+        """Add a value to a histogram. None is ignored."""
         if value is not None:
             self.observations.append((key_of(name, **labels), value))
 
@@ -43,7 +43,7 @@ def key_of(name: Metric, **labels: str) -> Key:
 
 
 def updates_of(drafter: DrafterName, statistics: Statistics, timeline: Timeline) -> MetricUpdates:
-    """Return the updates of a sequence that asked for ``drafter``."""
+    """Return the updates of a sequence whose request selected ``drafter``."""
     updates = MetricUpdates()
     for source, drafted in statistics.by_drafter.items():
         _count_drafts(updates, source, drafted)
@@ -69,7 +69,7 @@ def updates_of(drafter: DrafterName, statistics: Statistics, timeline: Timeline)
 
 
 def zeros(drafter: DrafterName) -> MetricUpdates:
-    """Return updates that name every counter of a drafter, with increments of 0."""
+    """Return increments of 0 for every counter of a drafter."""
     statistics = Statistics()
     if DRAFTERS[drafter].proposes:
         statistics.by_drafter[drafter] = Drafted()
@@ -77,7 +77,7 @@ def zeros(drafter: DrafterName) -> MetricUpdates:
 
 
 def zero_drafts(source: DrafterName) -> MetricUpdates:
-    """Return updates that name the counters of a source of drafts, with increments of 0."""
+    """Return increments of 0 for the counters of one source of drafts."""
     updates = MetricUpdates()
     _count_drafts(updates, source, Drafted())
     return updates
@@ -99,7 +99,7 @@ def _count_drafts(updates: MetricUpdates, source: DrafterName, drafted: Drafted)
 def _count_time(
     updates: MetricUpdates, drafter: DrafterName, statistics: Statistics, timeline: Timeline
 ) -> None:
-    """Count the seconds of decoding: in the engines, and in the rest."""
+    """Count the seconds of decoding, in the engines and outside of them."""
     rounds = statistics.num_rounds
     engines = statistics.draft_seconds + statistics.target_seconds
     parts = {

@@ -1,1 +1,1 @@
-"""Parse and validate client requests."""
+"""Parses and validates client requests."""

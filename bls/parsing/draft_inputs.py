@@ -1,4 +1,4 @@
-"""Reads the inputs that shape a request's drafts: drafter, length and verification."""
+"""Reads the inputs for a request's drafts: drafter, length and verification."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tandem.bls.settings import AUTO, DRAFT_AHEAD, LoopSettings
 from tandem.contract import entry as tensors
 from tandem.sampling.params import Bounds
 
-# The inputs that shape drafts of the loop.
+# Inputs that affect drafts of the loop.
 DRAFTING = (
     tensors.NUM_DRAFT_TOKENS,
     tensors.PROMPT_LOOKUP_NUM_TOKENS,
@@ -30,7 +30,7 @@ DRAFTING = (
 )
 PREDICTIONS = (tensors.PREDICTION, tensors.PREDICTION_IDS)
 IN_ENGINE = "isn't supported: the target drafts by itself"
-MAX_POOL_NAME_BYTES = 256  # of UTF-8
+MAX_POOL_NAME_BYTES = 256  # as UTF-8
 
 
 class DraftInputs:
@@ -41,7 +41,7 @@ class DraftInputs:
         self._settings = settings
 
     def apply(self, request: Request, row: int) -> Request:
-        """Return the request with its drafter, draft length and verification."""
+        """Return the request with its drafter, draft length and verification set."""
         settings = self._settings
         drafter = self._drafter(row)
         longest = settings.target.max_draft_len
@@ -86,9 +86,10 @@ class DraftInputs:
         )
 
     def _lookup_length(self, looked_up: int | None, asked: int | None, drafter: DrafterKind) -> int:
-        """Return the length of copies: the request's own, or the length of all drafts.
+        """Return the maximum length of copies: their own input, or the length of all drafts.
 
-        With a draft model, AUTO also decides on the length of copies, so they may have the maximum.
+        If the draft length is AUTO and the drafter has a draft model, AUTO also chooses the length
+        of copies, so the engine's maximum is returned.
         """
         if looked_up is not None:
             return looked_up
@@ -127,18 +128,18 @@ class DraftInputs:
         return drafter
 
     def _predicts(self, row: int) -> bool:
-        """Return whether the request has a prediction that isn't empty."""
+        """Return whether the prompt has a prediction that isn't empty."""
         has_text = any(self._inputs.values(tensors.PREDICTION, row))
         return has_text or len(self._inputs.values(tensors.PREDICTION_IDS, row)) > 0
 
     def _for_prediction(self, drafter: DrafterKind) -> DrafterKind:
-        """Return the deployment's best drafter that copies; its default one if none does."""
+        """Return the deployment's preferred drafter that copies, or its default drafter."""
         known = self._settings.drafters
         choice = (drafter, HYBRID, PROMPT_LOOKUP)
         return next((k for k in choice if k.looks_up and k.name in known), drafter)
 
     def _draft_ahead(self, row: int, drafter: DrafterKind, *, guided: bool) -> bool | None:
-        """Return whether to draft ahead, or None to do so only if it pays."""
+        """Return whether to draft ahead; None: only if it pays."""
         given = self._inputs.strings(tensors.DRAFT_AHEAD, row)
         if not given or not given[0]:
             return self._settings.draft_ahead
@@ -166,7 +167,7 @@ class DraftInputs:
         return ahead
 
     def _lookup_pool(self, row: int) -> str | None:
-        """Return the name of the pool of earlier answers, or None."""
+        """Return the name of the lookup pool, or None."""
         given = self._inputs.values(tensors.LOOKUP_POOL, row)
         if not len(given):
             return None
@@ -183,7 +184,7 @@ class DraftInputs:
         return self._inputs.strings(tensors.LOOKUP_POOL, row)[0]
 
     def _uses_logits(self, row: int, drafter: DrafterKind) -> bool:
-        """Return whether drafts have the logits that they were drawn from."""
+        """Return whether drafts come with the logits that they were sampled from."""
         samples = drafter.samples_from_draft_model
         self._inputs.refuse_unless(
             samples,
@@ -204,7 +205,7 @@ class DraftInputs:
         return uses and self._settings.draft_returns_logits  # else ids are compared
 
     def _threshold(self, row: int) -> float | None:
-        """Return the request's threshold, or the deployment's."""
+        """Return the acceptance threshold of the request, or the deployment's default."""
         threshold = self._inputs.number(tensors.DRAFT_ACCEPTANCE_THRESHOLD, row, Bounds(0, 1))
         self._inputs.refuse_unless(
             self._settings.draft_returns_logits,
@@ -222,5 +223,5 @@ class DraftInputs:
 
 
 def _those(fit: Callable[[DrafterKind], bool]) -> str:
-    """Return the names of the drafters that fit."""
+    """Return the names of the drafters that satisfy ``fit``, for an error message."""
     return " or ".join(kind.name for kind in DRAFTERS.values() if fit(kind))

@@ -1,4 +1,4 @@
-"""Reads the guide of a request, under NVIDIA's names."""
+"""Reads the guide of a request. The inputs have NVIDIA's names."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tandem.contract.tensor import Tensor
 from tandem.guides.guide import KINDS, Guide
 
 TYPE, TEXT = tensors.GUIDED_DECODING_GUIDE_TYPE, tensors.GUIDED_DECODING_GUIDE
-WITHOUT_TEXT = "json"  # any JSON
+WITHOUT_TEXT = "json"  # the guide type without a text: any JSON
 
 
 def check_guides(inputs: Mapping[str, NDArray[Any]], max_bytes: int) -> None:
@@ -33,7 +33,7 @@ def check_guides(inputs: Mapping[str, NDArray[Any]], max_bytes: int) -> None:
 
 
 def guide_of(inputs: Inputs, row: int) -> Guide | None:
-    """Return a prompt's guide, None without one; raise BadRequest if a part is missing."""
+    """Return a prompt's guide or None; raise BadRequest if its type or text is bad or missing."""
     kind, text = (_only(inputs, tensor, row) for tensor in (TYPE, TEXT))
     if not kind:
         if text:

@@ -1,7 +1,8 @@
-"""Checks names, sizes, shapes and bounds of the inputs of a client's request.
+"""Checks the names, sizes, shapes and bounds of a request's inputs.
 
-Triton accepts a batch without a required input, wraps numbers that are too large, and passes on
-unknown keys as parameters. Each error names the input and the valid values.
+Triton doesn't reject invalid requests: it accepts a batch without a required input, wraps numbers
+that are too large, and passes unknown keys on as parameters. Each error names the input and the
+valid values.
 """
 
 from __future__ import annotations
@@ -20,22 +21,19 @@ from tandem.contract import entry as tensors
 from tandem.contract.tensor import Tensor
 from tandem.sampling.params import Bounds
 
-# Triton's own request parameters, which front ends may send.
+# Request parameters that Triton's front ends may add.
 TRITON_PARAMETERS = frozenset(
     {"sequence_id", "sequence_start", "sequence_end", "priority", "timeout", "binary_data_output"}
 )
 
 WORD_LISTS = (tensors.STOP_WORDS, tensors.BAD_WORDS, tensors.EMBEDDING_BIAS_WORDS)
 MAX_PARAMETERS_BYTES = 64 * 1024
-LONGEST_QUOTE = 40  # characters of client text in an error
+LONGEST_QUOTE = 40  # maximum number of characters of client text in an error
 NOTHING: NDArray[Any] = np.empty(0)
 
 
 class Inputs:
-    """The arrays of one request, by name, one row per prompt.
-
-    Values are copied, because Triton may reuse the memory.
-    """
+    """The input arrays of one request by name, with one row per prompt."""
 
     def __init__(self, arrays: Mapping[str, NDArray[Any]]) -> None:
         self._arrays = arrays
@@ -56,7 +54,7 @@ class Inputs:
         return len(next(iter(self._arrays.values()))) if self._arrays else 0
 
     def values(self, tensor: Tensor, row: int) -> NDArray[Any]:
-        """Return a prompt's values, [n], not copied; empty if the input is missing."""
+        """Return a view of a prompt's values, [n]; empty if the input is missing."""
         array = self._arrays.get(tensor)
         return NOTHING if array is None else array[row].reshape(-1)
 
@@ -64,7 +62,7 @@ class Inputs:
         return bool(self.scalar(tensor, row, default))
 
     def integer(self, tensor: Tensor, row: int, least: int, most: int) -> int | None:
-        """Return a prompt's integer; None if the input is missing."""
+        """Return a prompt's integer between ``least`` and ``most``; None if it is missing."""
         value = self.scalar(tensor, row, None)
         if value is None:
             return None
@@ -73,7 +71,7 @@ class Inputs:
         return int(value)
 
     def number(self, tensor: Tensor, row: int, bounds: Bounds) -> float | None:
-        """Return a prompt's number; None if the input is missing."""
+        """Return a prompt's finite number within ``bounds``; None if it is missing."""
         value = self.scalar(tensor, row, None)
         if value is not None and not bounds.hold(value):
             raise BadRequest(f"input '{tensor}' must be {bounds}; got {value:g}")
@@ -81,7 +79,7 @@ class Inputs:
         return number
 
     def scalar(self, tensor: Tensor, row: int, default: Any) -> Any:
-        """Return the only value of a prompt; ``default`` if the input is missing."""
+        """Return a prompt's only value; ``default`` if the input is missing."""
         if tensor not in self:
             return default
         values = self.values(tensor, row)
@@ -102,16 +100,16 @@ class Inputs:
     def refuse_unless(
         self, possible: bool, row: int, inputs: Iterable[Tensor], reason: str
     ) -> None:
-        """Reject non-empty inputs (flags: true) that the deployment doesn't support."""
+        """Reject inputs with values other than zero, false or empty, unless ``possible``."""
         for tensor in () if possible else inputs:
             if any(self.values(tensor, row).tolist()):
                 raise BadRequest(f"input '{tensor}' {reason}")
 
 
 def refuse_unknown(parameters: str) -> None:
-    """Reject unknown keys: `generate` turns them into parameters, and a typo must not be ignored.
+    """Reject unknown keys, so that a typo isn't ignored. `generate` turns them into parameters.
 
-    parameters: the request's, as Triton's JSON object.
+    parameters: the request's parameters, as a JSON object from Triton.
     """
     if len(parameters) > MAX_PARAMETERS_BYTES:
         raise BadRequest(
@@ -128,9 +126,9 @@ def refuse_unknown(parameters: str) -> None:
 
 
 def check_sizes(inputs: Mapping[str, NDArray[Any]], limits: RequestLimits) -> None:
-    """Reject inputs that are too large, by their lengths alone.
+    """Reject inputs that are too large, without reading their contents.
 
-    inputs: by name, one row per prompt; strings as bytes.
+    inputs: arrays by name, with one row per prompt; strings as bytes.
     """
     texts = inputs.get(tensors.TEXT_INPUT, np.empty((0, 1), object))
     longest = max((len(text) for text in texts.flat), default=0)
@@ -162,6 +160,6 @@ def check_sizes(inputs: Mapping[str, NDArray[Any]], limits: RequestLimits) -> No
 
 
 def quoted(text: str) -> str:
-    """Return client text for an error: short and on one line."""
+    """Return client text for an error message, shortened and on one line."""
     cut = "..." if len(text) > LONGEST_QUOTE else ""
     return repr(text[:LONGEST_QUOTE] + cut)

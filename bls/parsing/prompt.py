@@ -1,4 +1,4 @@
-"""One prompt of a client's request, before and after the tokenizer."""
+"""One prompt of a client's request, before and after tokenization."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from tandem.bls.settings import EngineSettings, LoopSettings
 from tandem.contract import entry as tensors
 from tandem.contract.tensor import Tensor
 
-LOGITS_BYTES = 4  # answers hold them as FP32
+LOGITS_BYTES = 4  # answers contain FP32 logits
 
 
 class TokenizerInputs(NamedTuple):
-    """The parts of a prompt that the tokenizer reads."""
+    """The parts of a prompt that have to be tokenized."""
 
     text: str
     stop_words: tuple[str, ...] = ()
@@ -33,8 +33,8 @@ class TokenizerInputs(NamedTuple):
 class Tokens(NamedTuple):
     """The tokenizer's output for a prompt.
 
-    special_stops: the id of each stop word that is one special token, because text omits those;
-    None for the others.
+    special_stops: for each stop word, its id if it is a single special token, else None. Special
+    tokens don't appear in the text, so they can't be matched there.
     """
 
     prompt_ids: TokenIds  # [n]
@@ -45,20 +45,21 @@ class Tokens(NamedTuple):
 
 
 class LogitBias(NamedTuple):
-    """Values added to the logits of some tokens. An id may occur twice: its values add up."""
+    """Values added to the logits of some tokens. If an id occurs twice, its values add up."""
 
     ids: tuple[int, ...]
     values: tuple[float, ...]
 
 
 class Prompt(NamedTuple):
-    """One row of a request, checked as far as possible without the tokenizer.
+    """One row of a request, validated as far as possible without the tokenizer.
 
-    request: without the tokenizer's output, which `request_of` adds.
+    words: texts for the tokenizer. request: request without the tokenizer's output, which
+    `request_of` adds.
     """
 
     words: TokenizerInputs
-    input_ids: TokenIds | None  # instead of text
+    input_ids: TokenIds | None  # used instead of text
     request: Request
     logit_bias: LogitBias | None = None
 
@@ -66,7 +67,7 @@ class Prompt(NamedTuple):
 class Options(NamedTuple):
     """The options of all prompts of a request.
 
-    tells_text_lengths: the client requested that output by name.
+    tells_text_lengths: whether the client requested the output for text lengths.
     """
 
     stream: bool = False
@@ -110,9 +111,10 @@ def check_logits(
     options: Options,
     settings: LoopSettings,
 ) -> None:
-    """Reject more logits than an answer may hold. All rows of a batch are as long as the longest.
+    """Raise BadRequest if the answer could have more logits than ``max_logits_bytes``.
 
-    context_lengths: [b], tokens of each prompt, 0 if not known yet. max_tokens: [b].
+    context_lengths: tokens per prompt, [b]; 0 if not known yet. max_tokens: [b]. All rows of a
+    batch are padded to the length of the longest row.
     """
     rows = 0
     if options.return_context_logits:
@@ -138,7 +140,7 @@ def check_logits(
 
 
 def _bias(prompt: Prompt, tokens: Tokens, settings: LoopSettings) -> NDArray[np.float32] | None:
-    """Return the bias of all logits, [vocab_size]: by words and by ids."""
+    """Return the sum of the biases given as words and as ids, [vocab_size], or None."""
     if prompt.logit_bias is None:
         return tokens.embedding_bias
     bias = np.zeros(settings.target.vocab_size, np.float32)
@@ -161,13 +163,13 @@ def _stop_strings(prompt: Prompt, tokens: Tokens) -> tuple[str, ...]:
 
 
 def check_prediction(tensor: Tensor, length: int, target: EngineSettings) -> None:
-    """Reject a prediction that is longer than any output. length: tokens."""
+    """Reject a prediction that is longer than ``max_seq_len``. length: number of tokens."""
     if length > target.max_seq_len:
         raise BadRequest(f"{tensor} has {length} tokens; the limit is {target.max_seq_len}")
 
 
 def _check_length(prompt_length: int, max_tokens: int, target: EngineSettings) -> None:
-    """Reject what is too long, because engines cut it silently."""
+    """Reject a prompt or answer that is too long, because engines cut it silently."""
     limit = target.max_seq_len - target.max_draft_len
     if prompt_length < 1:
         raise BadRequest(f"input '{tensors.TEXT_INPUT}' must have at least one token; got none")

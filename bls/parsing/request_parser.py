@@ -1,4 +1,4 @@
-"""Parses a client's request: the options of the request, and each of its prompts.
+"""Parses a client's request: its options and its prompts.
 
 Each error names the input and the valid values.
 """
@@ -32,7 +32,7 @@ from tandem.contract.engine import MAX_TOP_LOG_PROBS
 from tandem.contract.tensor import Tensor
 from tandem.sampling.params import NUMBERS, chosen
 
-# Declared because NVIDIA's models declare them; no engine of this loop supports them.
+# Inputs that are declared because NVIDIA's models declare them. No engine here supports them.
 UNSUPPORTED = (
     tensors.DECODER_TEXT_INPUT,
     tensors.IMAGE_INPUT,
@@ -47,14 +47,17 @@ UNSUPPORTED = (
     tensors.LORA_CONFIG,
 )
 
-MOST_NAMED = 10  # invalid ids in an error
+MOST_NAMED = 10  # maximum number of invalid ids in an error message
 UNTOKENIZED: TokenIds = np.empty(0, np.int32)
 
 Asked = TypeVar("Asked", bool, int)
 
 
 class RequestParser:
-    """Reads one request. inputs: by name, one row per prompt; kept values are copied."""
+    """Parses one request. inputs: arrays by name, with one row per prompt.
+
+    Values that are kept are copied, because Triton may reuse the memory.
+    """
 
     def __init__(
         self, inputs: Mapping[str, NDArray[Any]], parameters: str, settings: LoopSettings
@@ -71,7 +74,7 @@ class RequestParser:
 
     @property
     def is_stop(self) -> bool:
-        """Whether this request only stops another one."""
+        """Whether this request only stops another request."""
         return any(self._inputs.values(tensors.STOP, row).any() for row in self._rows)
 
     @property
@@ -108,7 +111,7 @@ class RequestParser:
         )
 
     def _num_top_log_probs(self) -> int:
-        """Return how many alternatives per token all prompts want."""
+        """Return the number of alternatives per token, which is the same for all prompts."""
         tensor = tensors.NUM_TOP_LOG_PROBS
         given = {self._inputs.integer(tensor, row, 0, MAX_TOP_LOG_PROBS) or 0 for row in self._rows}
         if len(given) > 1:
@@ -120,7 +123,7 @@ class RequestParser:
         return self._if_reported(count, self._settings.target.capabilities.top_log_probs, tensor)
 
     def _if_reported(self, asked: Asked, can: bool, tensor: Tensor) -> Asked:
-        """Return the requested value; reject it if the target doesn't report it."""
+        """Return ``asked``; raise BadRequest if it is set and the target can't report it."""
         if asked and not can:
             raise BadRequest(f"input '{tensor}' isn't supported by this deployment's target engine")
         return asked
@@ -147,7 +150,7 @@ class RequestParser:
     def _with_prediction(
         self, row: int, words: TokenizerInputs, request: Request
     ) -> tuple[TokenizerInputs, Request]:
-        """Add the predicted output, as text or as ids."""
+        """Add the prompt's prediction, which is given as text or as ids."""
         texts = self._inputs.strings(tensors.PREDICTION, row)
         ids: TokenIds = self._inputs.values(tensors.PREDICTION_IDS, row).astype(np.int32)
         if not len(ids):
@@ -159,7 +162,7 @@ class RequestParser:
         return words, replace(request, prediction=ids)
 
     def _request(self, row: int, options: Options) -> Request:
-        """Read everything that doesn't need the tokenizer."""
+        """Read the inputs that don't need the tokenizer."""
         max_tokens = self._inputs.integer(
             tensors.MAX_TOKENS, row, 1, self._settings.target.max_seq_len
         )
@@ -289,10 +292,10 @@ class RequestParser:
                 raise BadRequest(f"input '{tensor}' must be 1; got {value}; {instead}")
 
     def _sampling(self, row: int, seed: int) -> Sampling:
-        """Read the sampling numbers.
+        """Read the sampling parameters.
 
-        A temperature of 1 alone doesn't turn on sampling: NVIDIA's clients send it with every
-        greedy request.
+        A temperature of 1 alone doesn't turn on sampling, because NVIDIA's clients send it with
+        every greedy request.
         """
         given = {}
         for name, number in NUMBERS.items():
@@ -306,7 +309,7 @@ class RequestParser:
         return Sampling(seed=seed, **chosen(given))
 
     def _check_engines(self, tensor: Tensor, capability: str) -> None:
-        """Reject an input that an engine would ignore."""
+        """Reject an input that an engine would ignore. capability: field of `Capabilities`."""
         for role, engine in (("target", self._settings.target), ("draft", self._settings.draft)):
             if engine is not None and not getattr(engine.capabilities, capability):
                 raise BadRequest(

@@ -1,7 +1,7 @@
-"""Words of token ids in the format of NVIDIA's `bad_words_list` and `stop_words_list`.
+"""Word lists in the format of NVIDIA's `bad_words_list` and `stop_words_list`.
 
-A table [2, n]: row 0 holds the ids of all words, row 1 the end offset of each word, padded with -1.
-Words [7, 8] and [9] are [[7, 8, 9], [2, 3, -1]].
+A list is a table [2, n]. Row 0 contains the ids of all words, row 1 the end offset of each word,
+padded with -1. The words [7, 8] and [9] become [[7, 8, 9], [2, 3, -1]].
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from tandem.bls.request import TokenIds
 
 
 def one_token_words(token_ids: Iterable[int]) -> TokenIds:
-    """Return the table of words of one token each."""
+    """Return a table of words with one token each."""
     ids = list(token_ids)
     return np.array([ids, range(1, len(ids) + 1)], np.int32)
 
 
 def joined(first: TokenIds | None, second: TokenIds | None) -> TokenIds | None:
-    """Return the words of two tables in one; None is a table without words."""
+    """Return one table with the words of two tables. None stands for a table without words."""
     if first is None or second is None:
         return second if first is None else first
     (ids, ends), (more_ids, more_ends) = _parts(first), _parts(second)
@@ -28,7 +28,7 @@ def joined(first: TokenIds | None, second: TokenIds | None) -> TokenIds | None:
 
 
 def known(table: TokenIds | None, vocab_size: int) -> TokenIds | None:
-    """Return the words whose ids an engine has; it can't generate the others."""
+    """Return the words whose ids are all below ``vocab_size``; the engine can't generate others."""
     if table is None:
         return None
     ids, ends = _parts(table)
@@ -43,7 +43,7 @@ def known(table: TokenIds | None, vocab_size: int) -> TokenIds | None:
 
 
 def _parts(table: TokenIds) -> tuple[TokenIds, TokenIds]:
-    """Return the ids of all words, and their ends, without padding."""
+    """Return the ids of all words, and the words' end offsets without padding."""
     ends = table[1][table[1] >= 0]
     return table[0][: ends[-1] if len(ends) else 0], ends
 

@@ -1,1 +1,1 @@
-"""The text of an answer: stop strings, incremental detokenization, token details."""
+"""Stop strings, incremental detokenization, and details of tokens."""

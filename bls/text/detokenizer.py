@@ -1,10 +1,10 @@
-"""The text of a growing answer: which part of it is final, and where a stop string ends it.
+"""Incremental detokenization of a growing answer, up to a stop string.
 
-`postprocessing` is stateless. It gets a window of ids and the number of ids that already gave their
-text, and returns the text that the rest adds, without an unfinished UTF-8 sequence. The window
-starts at the ids that last gave text, so it stays a few tokens long. Later ids complete withheld
-text, or it is shown at the end, when the whole answer is decoded once. So the chunks always join to
-the text of an answer without streaming.
+`postprocessing` is stateless. It gets a window of ids, the first ``context_length`` of which are
+already detokenized. It returns the text that the other ids add, without an unfinished UTF-8
+sequence. The window starts at the ids that produced text last, so it is only a few tokens long. An
+unfinished character is completed by later ids, or shown at the end, when the whole answer is
+detokenized once. So the chunks always add up to the text of an answer without streaming.
 """
 
 from __future__ import annotations
@@ -23,8 +23,9 @@ from tandem.bls.text.token_details import NO_COUNTS, Counts
 class NewText(NamedTuple):
     """New text of an answer.
 
-    text: the part that may be shown. num_kept: number of tokens that the answer keeps. lengths:
-    [num_kept], characters that each token completes, shown or not; None if not requested.
+    text: text that may be shown. num_kept: number of new tokens that the answer keeps. lengths:
+    number of characters that each kept token completes, shown or withheld, [num_kept]; None if not
+    requested.
     """
 
     text: str
@@ -35,9 +36,9 @@ class NewText(NamedTuple):
 class IncrementalDetokenizer:
     """Turns the tokens of each round into text that may be shown.
 
-    each_round: whether text is wanted before the end. tells_lengths: whether to return how many
-    characters each token completes. prompt: ids whose text precedes the answer's: a character may
-    begin there.
+    each_round: whether to return text before the end of the answer. tells_lengths: whether to
+    return the number of characters that each token completes. prompt: ids whose text precedes the
+    answer, because a character may begin in the prompt.
     """
 
     def __init__(
@@ -53,15 +54,15 @@ class IncrementalDetokenizer:
         self._tells_lengths = tells_lengths
         self._stops = StopStrings(stop_strings)
         self._window = prompt  # tokens that may share a character with the next ones
-        self._length = 0  # characters received
+        self._length = 0  # number of characters received
 
     @property
     def stop_string(self) -> str:
-        """The stop string that has ended the answer; empty if none has."""
+        """The stop string that ended the answer; "" if none was found."""
         return self._stops.found
 
     def extend(self, tokens: TokenIds) -> Generator[TextCall, DecodedText, NewText]:
-        """Return what ``tokens`` add to the visible text, and how many of them the answer keeps.
+        """Return the text that ``tokens`` add, and how many of the tokens the answer keeps.
 
         The token that completes a stop string is the last one kept.
         """
@@ -78,9 +79,9 @@ class IncrementalDetokenizer:
         return NewText(self._stops.feed(text), len(tokens), lengths)
 
     def finish(self, output: TokenIds) -> Generator[TextCall, DecodedText, str]:
-        """Return the rest of the text; ``output`` is the complete answer.
+        """Return the rest of the text. output: all tokens of the complete answer.
 
-        An unfinished character shows only here, so it may complete a stop string here.
+        An unfinished character is shown only here, so only here can it complete a stop string.
         """
         if self.stop_string:
             return ""
@@ -99,8 +100,8 @@ class IncrementalDetokenizer:
     ) -> Generator[TextCall, DecodedText, tuple[str, int]]:
         """Return the text up to the token that completes a stop string, and its number of tokens.
 
-        Later tokens may complete another one that begins earlier: it must not count, because token
-        by token the answer would have ended before.
+        Later tokens may complete another stop string that begins earlier. That one must not count:
+        with one token per round, the answer would have ended before it.
         """
         for end in range(context_length + 1, len(window)):
             shorter, _ = yield TextCall(window[:end], context_length)
@@ -110,9 +111,10 @@ class IncrementalDetokenizer:
 
 
 def detokenize_stream(request: Request) -> Generator[NextChunk | TextCall | Chunk, Any, None]:
-    """Detokenize an answer off the critical path: chunks arrive by NextChunk and leave with text.
+    """Detokenize a streamed answer off the critical path.
 
-    No round waits for the text, because it cannot end the answer.
+    Yields NextChunk to receive a chunk, and then the chunk with its text. No round waits for the
+    text, because no stop string can end the answer.
     """
     text_so_far = IncrementalDetokenizer(
         each_round=True, tells_lengths=request.wants_text_lengths, prompt=request.echoed_ids

@@ -7,9 +7,10 @@ from collections import deque
 
 
 class StopStrings:
-    """Withholds text that may be the beginning of a stop string.
+    """Withholds text that may be the start of a stop string.
 
-    The time per character depends neither on the number of stop strings nor on the text held back.
+    The time per character depends neither on the number of stop strings nor on the amount of
+    withheld text.
 
     >>> stops = StopStrings(("END",))
     >>> stops.feed("the E"), stops.feed("N"), stops.feed("D!")
@@ -21,13 +22,13 @@ class StopStrings:
     def __init__(self, stops: tuple[str, ...]) -> None:
         self._stops = stops
         self._automaton = Automaton(stops)
-        self._node = 0  # of the text so far
+        self._node = 0  # automaton node of the text so far
         self._held: deque[str] = deque()
         self._held_length = 0
-        self.found = ""  # the stop string
+        self.found = ""  # the stop string that was found
 
     def feed(self, text: str) -> str:
-        """Return the text that may be shown now. No text from a stop string on is ever shown."""
+        """Append text; return the text that may be shown now. A stop string is never shown."""
         node, start = self._automaton.search(self._node, text)
         self._node = node
         self._held.append(text)
@@ -42,11 +43,11 @@ class StopStrings:
         return shown
 
     def flush(self) -> str:
-        """Return the withheld text at the end of an answer without a stop string."""
+        """Return all withheld text. Call it at the end of an answer without a stop string."""
         return self._release(self._held_length)
 
     def would_find(self, text: str) -> bool:
-        """Return whether ``text`` would complete a stop string; the state doesn't change."""
+        """Return whether ``text`` would complete a stop string. Doesn't append the text."""
         return self._automaton.search(self._node, text)[1] is not None
 
     def _release(self, length: int) -> str:
@@ -66,23 +67,26 @@ class StopStrings:
 class Automaton:
     """Finds any of several strings in a text that arrives in parts, with one step per character.
 
-    A node is a prefix of a string; node 0 is the empty prefix. The node of a text is the longest
-    prefix that it ends with.
+    A node stands for a prefix of a string; node 0 is the empty prefix. The node of a text is the
+    longest prefix that the text ends with.
 
     Source: Aho and Corasick, "Efficient string matching", 1975.
     """
 
     def __init__(self, strings: tuple[str, ...]) -> None:
         self._children: dict[tuple[int, str], int] = {}
-        self._depth = array("i", [0])  # length of a node's text
-        self._shorter = array("i", [0])  # node -> the longest other node that its text ends with
-        self._found = array("i", [0])  # length of the longest string that its text ends with, or 0
+        # Per node: the length of its prefix, the node of the longest shorter prefix that this
+        # prefix ends with, and the length of the longest string that it ends with (0: none).
+        self._depth = array("i", [0])
+        self._shorter = array("i", [0])
+        self._found = array("i", [0])
         self._add(set(strings) - {""})
 
     def search(self, node: int, text: str) -> tuple[int, int | None]:
-        """Continue from a node; return the new node and where the first string found begins.
+        """Continue from ``node``; return the new node and the start of the first string found.
 
-        None: no string is complete. A negative index lies in the text before.
+        The start is an index into ``text``, negative if the string begins in earlier text, or None
+        if no string is complete.
         """
         if not self._children:
             return 0, None
@@ -95,7 +99,7 @@ class Automaton:
         return node, first
 
     def depth(self, node: int) -> int:
-        """Return how many characters at the end of a node's text may begin a string."""
+        """Return how many characters at the end of the text may be the start of a string."""
         return self._depth[node]
 
     def _next(self, node: int, char: str) -> int:
@@ -106,7 +110,7 @@ class Automaton:
         return child
 
     def _add(self, strings: set[str]) -> None:
-        """Add all strings, one character of each at a time, so shorter prefixes come first."""
+        """Add all strings at once, character by character, so that shorter prefixes come first."""
         nodes = [(string, 0) for string in strings]
         depth = 0
         while nodes:

@@ -1,4 +1,4 @@
-"""What a chunk reports about its tokens besides their ids: one row per token."""
+"""Per-token details of a chunk, besides the ids."""
 
 from __future__ import annotations
 
@@ -19,20 +19,22 @@ _INDEX: dict[Kind, int] = {kind: index for index, kind in enumerate(KINDS)}
 
 
 class TopLogProbs(NamedTuple):
-    """The k most likely tokens at each of n positions, best first, with log-probabilities."""
+    """The k most likely tokens at each of n positions, most likely first."""
 
     ids: NDArray[np.int32]  # [n, k]
     values: NDArray[np.float32]  # [n, k]
 
 
 class TokenDetails(NamedTuple):
-    """Facts about n tokens, in their order.
+    """Details of n tokens.
 
-    rounds: [n], counted from 1 in the whole answer; without drafts every token is a round. Forced
-        tokens of a guide belong to the round before them, or to round 0 at the start.
-    kinds: [n], indices of ``contract.entry.KINDS``.
-    text_lengths: [n], characters that a token completes. This and the rest are None if not wanted.
+    rounds: [n], number of the token's round in the answer, from 1. Each token without a draft is
+        its own round. Forced tokens of a guide belong to the round before them, or to round 0.
+    kinds: [n], indices into ``contract.entry.KINDS``.
+    text_lengths: [n], number of characters that the token completes.
     log_probs: [n]. top_ids, top_log_probs: [n, k], see TopLogProbs.
+
+    text_lengths, log_probs, top_ids and top_log_probs are None if not requested.
     """
 
     rounds: Counts
@@ -47,9 +49,10 @@ class TokenDetails(NamedTuple):
         return TokenDetails(*columns)
 
     def with_log_probs(self, log_probs: Floats | None, top: TopLogProbs | None) -> TokenDetails:
-        """Add copies of the log-probabilities of at least these tokens.
+        """Return the details with copies of the log-probabilities.
 
-        A view would hold an engine's shared memory until the request ends.
+        log_probs, top: at least one row per token; further rows are ignored. A view would keep the
+        engine's shared memory allocated until the request ends.
         """
         count = len(self.rounds)
         return self._replace(
@@ -60,7 +63,7 @@ class TokenDetails(NamedTuple):
 
 
 def joined(parts: Sequence[TokenDetails]) -> TokenDetails:
-    """Return the details of all tokens. What any part lacks is None."""
+    """Concatenate details. A field that is None in any part is None in the result."""
     if len(parts) == 1:
         return parts[0]
     return TokenDetails(*map(_joined, zip(*parts, strict=True)))
@@ -73,7 +76,7 @@ def _joined(columns: tuple[Any, ...]) -> Any:
 def of_round(number: int, count: int, num_accepted: int, num_draft_tokens: int) -> TokenDetails:
     """Return the details of the ``count`` tokens that a round with a draft emitted.
 
-    The token after the accepted ones is the target's own: a bonus if all were accepted.
+    The token after the accepted tokens is a bonus token if all were accepted, else a correction.
     """
     own: Kind = "bonus" if num_accepted == num_draft_tokens else "correction"
     kinds = np.full(count, _INDEX[own], np.uint8)
@@ -82,15 +85,15 @@ def of_round(number: int, count: int, num_accepted: int, num_draft_tokens: int) 
 
 
 def of_plain_tokens(before: int, count: int) -> TokenDetails:
-    """Return the details of tokens that the target decoded alone, after ``before`` rounds."""
+    """Return the details of ``count`` plain target tokens. before: number of earlier rounds."""
     rounds = np.arange(before + 1, before + 1 + count, dtype=np.int32)
     return TokenDetails(rounds, np.full(count, _INDEX["plain"], np.uint8))
 
 
 def of_other_tokens(number: int, count: int, kind: Literal["forced", "unknown"]) -> TokenDetails:
-    """Return the details of tokens that belong to round ``number`` but were not verified in it.
+    """Return the details of tokens that belong to round ``number`` but weren't verified in it.
 
-    forced: a guide forces them after that round. unknown: they come from an engine that drafts by
-    itself, which reports neither which tokens were drafts nor where its rounds began.
+    kind: ``forced`` if a guide forces the tokens after that round; ``unknown`` if they come from an
+    engine that drafts by itself, because it doesn't report which tokens were drafts.
     """
     return TokenDetails(np.full(count, number, np.int32), np.full(count, _INDEX[kind], np.uint8))

@@ -1,4 +1,4 @@
-"""Background threads, and the log."""
+"""Starts background threads, and writes to the server's log."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from tandem.bls.errors import Overloaded
 def in_background(
     work: Callable[[], None], refused: Callable[[Overloaded], None] | None = None
 ) -> None:
-    """Run ``work`` on a new thread that does not keep the process alive.
+    """Run ``work`` on a new thread that doesn't keep the process alive.
 
-    refused: called by the calling thread if the system has no more threads, because that thread may
-    work for another request. Without it, Overloaded is raised.
+    refused: called on the calling thread if the system has no more threads. By default, Overloaded
+    is raised. Pass ``refused`` if the calling thread works for another request.
     """
     try:
         threading.Thread(target=work, daemon=True).start()
@@ -48,5 +48,5 @@ def log_info(text: str) -> None:
 def _log(write: Callable[[str], None], text: str) -> None:
     try:
         write(text)
-    except Exception:  # noqa: BLE001  it goes through shared memory, which may be full
+    except Exception:  # noqa: BLE001  the log uses shared memory, which may be full
         sys.stderr.write(f"{text}\n")

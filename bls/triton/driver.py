@@ -33,22 +33,22 @@ Steps: TypeAlias = Generator[Effect, Any, None]
 
 
 class ChunkReceiver(Protocol):
-    """Takes the chunks that the steps make final."""
+    """Receives the chunks that the steps yield."""
 
     def deliver(self, chunk: Chunk) -> None:
-        """Receive tokens and text that became final."""
+        """Handle a chunk."""
 
     def ended(self, error: Failure | None) -> None:
-        """Handle the end of the chunks. error: the cause, unless the answer is complete."""
+        """Handle the end of the steps. error: cause of the end, or None if they completed."""
 
 
 class Driver:
-    """Performs the effects of one sequence's steps, on a thread of its own.
+    """Performs the effects of one sequence's steps on a separate thread.
 
-    If a call is overdue, its thread is abandoned, and a new thread continues the steps with
-    EngineTimeout. If the system has no thread left, the next check tries again.
+    If a call is overdue, its thread is abandoned, and a new thread throws EngineTimeout into the
+    steps. If the system has no more threads, the next ``check`` tries again.
 
-    next_chunk: performs the effect ``NextChunk``, for steps that yield it.
+    next_chunk: function that performs ``NextChunk``, for steps that yield this effect.
     """
 
     def __init__(
@@ -65,28 +65,28 @@ class Driver:
         self._steps = steps
         self._next_chunk = next_chunk
         self._caller = EngineCaller(clients, request)
-        self._resume: Callable[[], Effect] | None = None  # until there is a thread for it
+        self._resume: Callable[[], Effect] | None = None  # waits for a free thread
         self._ahead_thread: AheadThread | None = None
-        self._steps_ahead: StepsAhead | None = None  # until the next call
-        self._task: Task | None = None  # the steps ahead of the last call
+        self._steps_ahead: StepsAhead | None = None  # start with the next call
+        self._task: Task | None = None  # the steps that started with the last call
 
     def start(self) -> None:
-        """Begin on a new thread."""
+        """Begin the steps on a new thread."""
         self._go_on(lambda: next(self._steps))
 
     def interrupt(self, reason: Failure) -> None:
         """End the decoding with ``reason``, and stop the current call.
 
-        An engine notices at the end of its step. The sequence keeps its reservation until then,
-        because the engine still works for it.
+        The engine stops at the end of its current step. Until then the sequence keeps its
+        reservation, because the engine still works for it.
         """
         self._caller.interrupt(reason)
-        thread = self._ahead_thread  # read once: the sequence's own thread may change it
+        thread = self._ahead_thread  # read once, because the sequence's thread may change it
         if thread is not None:
             thread.stop()
 
     def check(self, now: float) -> None:
-        """Abandon the current call if it is overdue, and let another thread continue."""
+        """Abandon the current call if it is overdue, and continue on another thread."""
         if self._resume is not None:
             self._go_on(self._resume)
         thread = self._ahead_thread
@@ -99,7 +99,7 @@ class Driver:
             self._go_on(lambda: self._after_failure(error))
 
     def _go_on(self, resume: Callable[[], Effect]) -> None:
-        """Continue the steps on a new thread. If no thread is available, a later check retries."""
+        """Continue the steps on a new thread. If no thread is free, a later ``check`` retries."""
 
         def remember(_: Overloaded) -> None:
             self._resume = resume
@@ -108,7 +108,7 @@ class Driver:
         in_background(lambda: self._drive(resume), remember)
 
     def _drive(self, resume: Callable[[], Effect]) -> None:
-        """Perform effects until the steps end; ``resume`` returns the first one."""
+        """Perform effects until the steps end. resume: function that returns the first effect."""
         try:
             effect = resume()
             while True:
@@ -119,12 +119,12 @@ class Driver:
             self._end(error)
         except Abandoned:
             return
-        except BaseException as error:  # noqa: BLE001  a panic of a Rust library is no Exception
+        except BaseException as error:  # noqa: BLE001  a panic in a Rust library isn't an Exception
             log_exception("the decoding loop failed", error)
             self._end(ServingError("internal error in the decoding loop; see the server's log"))
 
     def _after(self, effect: Effect) -> Effect:
-        """Perform an effect, pass its outcome to the steps and return the next effect."""
+        """Perform an effect, send its result to the steps, and return the next effect."""
         try:
             answer = self._perform(effect)
         except EngineCallError as error:
@@ -133,12 +133,12 @@ class Driver:
         return self._steps.send(answer)
 
     def _after_failure(self, error: EngineCallError) -> Effect:
-        """Let the steps handle an engine's failure, and return the next effect."""
+        """Throw an engine's error into the steps, and return the next effect."""
         self._raise_interruption()
         return self._steps.throw(error)
 
     def _raise_interruption(self) -> None:
-        """End once interrupted: the steps would take another prompt's error for their own."""
+        """Raise the reason of an interruption. The steps must not see it as an engine's failure."""
         if self._caller.interruption is not None:
             raise self._caller.interruption
 
@@ -157,13 +157,13 @@ class Driver:
         return self._next_chunk()
 
     def _start_ahead(self, steps: StepsAhead) -> None:
-        """Carry out steps during the next call. Earlier steps that were not awaited are stopped."""
+        """Run ``steps`` during the next call. Stops earlier steps that weren't awaited."""
         if self._task is not None and self._ahead_thread is not None:
             self._ahead_thread.stop()
         self._task, self._steps_ahead = None, steps
 
     def _begin_ahead(self) -> None:
-        """Begin the steps ahead right before this thread blocks: they must not delay its call."""
+        """Begin the steps ahead. Called right before this thread blocks, to not delay its call."""
         steps, self._steps_ahead = self._steps_ahead, None
         if steps is None:
             return
@@ -173,7 +173,7 @@ class Driver:
             self._task = self._ahead_thread.begin(steps)
 
     def _await_ahead(self, timeout: float) -> Any:
-        """Return the result of the steps ahead; None if they take longer."""
+        """Return the result of the steps ahead, or None if it takes longer than ``timeout``."""
         task, self._task = self._task, None
         if task is None or self._ahead_thread is None:
             return None
@@ -183,7 +183,7 @@ class Driver:
         return None
 
     def _end(self, error: Failure | None) -> None:
-        """Report the end, once no engine works for the sequence."""
+        """Report the end after the last engine has stopped working for the sequence."""
         if self._ahead_thread is None:
             self._receiver.ended(error)
         else:

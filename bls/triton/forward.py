@@ -1,8 +1,8 @@
-"""``bls`` and ``ensemble``: entries that return a single response, by forwarding to ``bls_stream``.
+"""``bls`` and ``ensemble``: entries that forward to ``bls_stream`` and return a single response.
 
-Triton rejects plain `infer` for decoupled models, and streaming needs one. So these entries are not
-decoupled. Still they serve many requests at once: ``execute`` returns nothing, and each answer is
-sent through its response sender.
+``bls_stream`` is decoupled, because it streams, and Triton rejects plain `infer` for decoupled
+models. These entries aren't decoupled. They can still serve many requests at the same time, because
+``execute`` returns nothing and each answer is sent through its response sender.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ from tandem.contract.forwarding import fresh_forwarded
 from tandem.contract.model_parameters import decode
 from tandem.contract.strings import Strings
 
-# `bls_stream` enforces the deadline; if it doesn't, the call is abandoned this much later.
+# `bls_stream` enforces the deadline. If it fails to, the call is abandoned after this extra time.
 SECONDS_OF_GRACE = 10.0
-# A `stop` that overtakes its request finds nothing to stop, so it is repeated until the request has
-# ended. Only one is sent at a time, because an entry that hangs answers none of them.
+# A `stop` that arrives before its request has no effect, so it is repeated until the request has
+# ended. Only one is pending at a time, because an entry that hangs answers none of them.
 SECONDS_BETWEEN_STOPS = 0.2
 
 
 class ForwardEntry:
-    """Triton's model object; its only state is the current calls."""
+    """Triton's model object. Its only state is the current calls."""
 
     def initialize(self, args: dict[str, str]) -> None:
         pb_utils.deserialize_bytes_tensor = Strings
@@ -94,7 +94,7 @@ class _Forwarded:
         except EngineUnavailable as error:
             self.refuse(error)
         except EngineCallError as error:
-            self._sender.refuse(error.what, error.code)  # the words of `bls_stream`, unchanged
+            self._sender.refuse(error.what, error.code)  # the message of `bls_stream`, unchanged
         except ServingError as error:
             self.refuse(error)
         except BaseException as error:  # noqa: BLE001  the client must get an answer
@@ -106,7 +106,7 @@ class _Forwarded:
         self._sender.refuse(error.line, error.code)
 
     def check(self, now: float) -> None:
-        """Stop the request of a client that left; abandon an overdue call."""
+        """Stop the request if its client has left. Abandon the call if it is overdue."""
         due = now >= self._next_stop and not self._stopping
         if due and self._sender.is_cancelled():
             self._next_stop = now + SECONDS_BETWEEN_STOPS
@@ -129,13 +129,13 @@ class _Forwarded:
         timeout = self._settings.request_timeout + SECONDS_OF_GRACE
         call = self._wait.begin(model, self._id, timeout)
         try:
-            # If a client names only outputs that are not made, its answer has no tensors.
+            # If a client requests only outputs that aren't produced, the answer has no tensors.
             return self._calls.infer(model, request, decoupled=True, may_be_empty=True)
         finally:
             self._wait.end(call)
 
     def _inputs(self) -> list[Any]:
-        """Return the client's inputs, with this entry's drafter if it named none."""
+        """Return the client's inputs, with this entry's default drafter if none is given."""
         sent = {tensor.name(): tensor for tensor in self._request.inputs()}
         check_sizes({name: tensor.as_numpy() for name, tensor in sent.items()}, self._settings)
         inputs = {name: _as_sent(tensor) for name, tensor in sent.items()}
@@ -162,7 +162,7 @@ class _Forwarded:
         self._stopping = False
 
     def _stop(self) -> None:
-        """Have ``bls_stream`` end this request, whose client has left."""
+        """Ask ``bls_stream`` to stop this request, because its client has left."""
         model = self._settings.stream_model
         request = pb_utils.InferenceRequest(
             model_name=model,
@@ -171,7 +171,7 @@ class _Forwarded:
             inputs=[pb_utils.Tensor(tensors.STOP, np.array([[True]]))],
         )
         try:
-            with suppress(EngineCallError):  # it may return an empty answer
+            with suppress(EngineCallError):  # the `stop` is repeated if it fails
                 self._calls.infer(model, request, decoupled=True, may_be_empty=True)
         finally:
             self._stopping = False
@@ -181,7 +181,7 @@ _SCALARS = frozenset(tensor for tensor in tensors.INPUTS if tensor.scalar)
 
 
 def _as_sent(tensor: Any) -> Any:
-    """Undo Triton's reshape: a client sends [b, 1], and the model receives [b]."""
+    """Undo Triton's reshape of a scalar: the client sent [b, 1], but the model receives [b]."""
     if tensor.name() not in _SCALARS:
         return tensor
     return pb_utils.Tensor(tensor.name(), tensor.as_numpy().reshape(-1, 1))

@@ -1,11 +1,11 @@
-"""The loop's metrics on Triton's ``/metrics``.
+"""Publishes the loop's metrics on Triton's ``/metrics``.
 
-Two threads that change one metric at the same time crash the server (Triton 2.51: a metric object
-holds the message with its change). So decoding threads only add to numbers here, and one thread
-publishes them.
+Two threads that change the same metric at the same time crash the server, because a metric object
+holds the message with its change (Triton 2.51). So decoding threads only update numbers here, and
+one thread publishes them.
 
-A change that Triton rejects (a counter that would fall) raises, and can crash the server: such
-changes are not sent. A change that fails is retried at the next publication.
+A change that Triton rejects, such as decrementing a counter, raises and can crash the server. Such
+changes aren't sent. Other changes that fail are retried at the next publication.
 """
 
 from __future__ import annotations
@@ -39,11 +39,12 @@ HEARTBEAT_SECONDS = 1.0
 class Metrics:
     """Metrics of one loop. Sequences are counted when they end.
 
-    Each loop of a model has its own series, with the label ``loop``; with a common one, each loop
+    Each loop of a model has its own series with the label ``loop``. In a shared series, each loop
     would overwrite the gauges of the others.
 
-    The counters of ``drafters`` appear at 0 before the first sequence ends, because Prometheus
-    ignores the first value of a series. has_pools: so do the counters of drafts from pools.
+    drafters: names whose counters appear with 0 before the first sequence ends, because Prometheus
+    ignores the first value of a series. has_pools: whether the counters of drafts from lookup pools
+    appear too.
     """
 
     def __init__(
@@ -63,13 +64,16 @@ class Metrics:
             self._unpublished.add(zero_drafts(LOOKUP_POOL))
 
     def count(self, drafter: DrafterName, statistics: Statistics, timeline: Timeline) -> None:
-        """Add one ended sequence that asked for ``drafter``. Any thread may call this."""
+        """Count an ended sequence whose request selected ``drafter``. Any thread may call this."""
         updates = updates_of(drafter, statistics, timeline)
         with self._lock:
             self._unpublished.add(updates)
 
     def count_refused_guide(self, keyword: str) -> None:
-        """Add one guide that could not be compiled. Any thread may call this."""
+        """Count a guide that couldn't be compiled. Any thread may call this.
+
+        keyword: keyword of the guide that isn't supported.
+        """
         with self._lock:
             self._unpublished.count(names.GUIDES_REFUSED, 1, keyword=keyword)
 
@@ -85,7 +89,7 @@ class Metrics:
     ) -> None:
         """Update ``/metrics``. Only one thread may call this.
 
-        Raises the first error, after all other changes are published.
+        If changes fail, raises the first error after publishing all other changes.
         """
         with self._lock:
             updates, self._unpublished = self._unpublished, MetricUpdates()
@@ -105,15 +109,15 @@ class Metrics:
             raise errors[0]
 
     def _publish(self, updates: MetricUpdates) -> Iterator[Exception]:
-        """Publish counters and histograms; keep what failed. Yield the errors."""
+        """Publish counters and histograms. Keep changes that fail, and yield their errors."""
         left = MetricUpdates()
         for key, value in updates.counts.items():
             if not _grows(key, value):
                 continue
             try:
-                if value or key not in self._metrics:  # a change is a trip to the server process
+                if value or key not in self._metrics:  # each change is a call to the server process
                     self._metric(key).increment(value)
-            except Exception as error:  # noqa: BLE001  the others are published
+            except Exception as error:  # noqa: BLE001  publish the others
                 left.counts[key] = value
                 yield error
         for key, value in updates.observations:
@@ -128,13 +132,13 @@ class Metrics:
             self._unpublished.add(left)
 
     def _show(self, gauges: Mapping[Key, float]) -> Iterator[Exception]:
-        """Set the gauges that changed; yield the errors."""
+        """Set the gauges whose values changed. Yield errors."""
         for key, value in gauges.items():
             if self._shown.get(key) == value:
                 continue
             try:
                 self._metric(key).set(value)
-            except Exception as error:  # noqa: BLE001  the others are published
+            except Exception as error:  # noqa: BLE001  publish the others
                 yield error
             else:
                 self._shown[key] = value
@@ -149,18 +153,18 @@ class Metrics:
 
 
 class Heartbeat:
-    """When a model's watcher last ran, for liveness probes.
+    """Metric with the time at which a model's watcher last ran, for liveness probes.
 
     labels: ``model``, and ``loop`` if the model has loops.
     """
 
     def __init__(self, **labels: str) -> None:
-        self._family = _family(names.HEARTBEAT)  # a metric dies with its family
+        self._family = _family(names.HEARTBEAT)  # kept, because a metric ends with its family
         self._metric = self._family.Metric(labels=labels)
         self._next = 0.0
 
     def beat(self) -> None:
-        """Publish the time, once per second: each time is a trip to the server process."""
+        """Publish the time, at most once per second, because it is a call to the server process."""
         now = time.monotonic()
         if now >= self._next:
             self._metric.set(time.time())
@@ -168,7 +172,7 @@ class Heartbeat:
 
 
 def _grows(key: Key, value: float) -> bool:
-    """Return whether a counter accepts the value. If not, that is a bug of ours: log it."""
+    """Return whether a counter accepts the increment. If not, log it as a bug of Tandem."""
     if math.isfinite(value) and value >= 0:
         return True
     log_exception(f"counter {key[0]} can't increase by {value}", ValueError(value))

@@ -1,4 +1,4 @@
-"""A request's id and parameters, which Triton's HTTP server accepts as any bytes."""
+"""Reads a request's id and parameters. Triton's HTTP server accepts arbitrary bytes for both."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tandem.bls.errors import BadRequest
 
 
 def id_of(request: Any) -> str:
-    """Return the client's id; "" if it is not UTF-8, because then it is not one of ours."""
+    """Return the request's id; "" if it isn't UTF-8, because such an id can't be stopped."""
     try:
         return str(request.request_id())
     except UnicodeDecodeError:
@@ -16,7 +16,7 @@ def id_of(request: Any) -> str:
 
 
 def parameters_of(request: Any) -> str:
-    """Return the parameters as a JSON object; raise BadRequest if they are not UTF-8."""
+    """Return the parameters as a JSON object; raise BadRequest if they aren't UTF-8."""
     try:
         return str(request.parameters())
     except UnicodeDecodeError as error:

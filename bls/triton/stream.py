@@ -48,13 +48,14 @@ from tandem.guides.matcher import GuideMatcher
 if TYPE_CHECKING:
     from tandem.bls.drafters.translation import Translator
 
-# Concurrent calls of the tokenizer, per loop. It answers one after another, so more would gain
-# nothing, and each holds a thread of the loop's pool, which engine calls and chunks need too.
+# Maximum number of concurrent tokenizer calls per loop. The tokenizer answers one call at a time,
+# so more calls wouldn't be faster. Each call holds a thread of the loop's pool, which engine calls
+# and chunks need too.
 TOKENIZER_CALLS = 4
 
 
 class StreamEntry:
-    """Triton's model object: one of the entry's loops. It has a thread per prompt."""
+    """Triton's model object: one loop of the entry. Each prompt has its own thread."""
 
     def initialize(self, args: dict[str, str]) -> None:
         """Read the settings and create the objects that all requests share."""
@@ -97,7 +98,7 @@ class StreamEntry:
         )
         self._guides = RequestGuides(settings, version_folder, self._metrics.count_refused_guide)
         self._deliveries = Deliveries()
-        self._states: list[tuple[str, RequestState]] = []  # of requests that can be stopped
+        self._states: list[tuple[str, RequestState]] = []  # (id, state) of stoppable requests
         self._states_lock = threading.Lock()
         heartbeat = Heartbeat(model=model, loop=loop)
         due = (heartbeat.beat, self._publish, self._admission.look)
@@ -105,7 +106,7 @@ class StreamEntry:
         self._other_loops.open(stop=self._cancel, look=self._admission.look)
 
     def execute(self, requests: list[Any]) -> None:
-        """Accept requests and return at once; other threads answer them."""
+        """Accept requests and return immediately. Other threads answer them."""
         for request in requests:
             sender = Sender(
                 request,
@@ -122,7 +123,7 @@ class StreamEntry:
                 sender.refuse("internal error while reading the request; see the server's log")
 
     def finalize(self) -> None:
-        """Stop everything that the instance started."""
+        """Stop all threads and processes that the loop started."""
         self._guides.close()
         self._other_loops.close()
         self._watcher.stop()
@@ -154,7 +155,7 @@ class StreamEntry:
         self._watcher.add(state)
 
     def _queue(self, state: RequestState, prompts: list[Prompt]) -> None:
-        """Start a request. If it needs the tokenizer, it waits for a permit first."""
+        """Start a request. If it needs the tokenizer, wait for a permit first without blocking."""
 
         def begin(permit: Permit | None = None) -> None:
             in_background(
@@ -204,7 +205,7 @@ class StreamEntry:
         matchers: list[GuideMatcher | None],
         prefixes: list[str],
     ) -> tuple[list[SequenceState], list[Reservation]]:
-        """Return each prompt's sequence and its reservation."""
+        """Return the sequences and reservations of all prompts."""
         settings, sequences, reservations = self._settings, [], []
         for index, request in enumerate(requests):
             reservation = Reservation(*blocks_of(request, settings))
@@ -242,7 +243,7 @@ class StreamEntry:
                 self._states.append((request_id, state))
 
     def _stop(self, request_id: str, sender: Sender) -> None:
-        """Stop requests here and in other loops, because Triton may send a `stop` to any loop."""
+        """Stop a request in all loops, because Triton may send a `stop` to any of them."""
         if can_be_stopped(request_id):
             self._cancel(request_id)
             self._other_loops.stop(request_id)

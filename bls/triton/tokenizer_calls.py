@@ -1,4 +1,4 @@
-"""Calls of the tokenizer models: `preprocessing` and `postprocessing`."""
+"""Calls of the tokenizer models, `preprocessing` and `postprocessing`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tandem.bls.errors import BadRequest, EngineCallError, ServingError
 from tandem.bls.parsing.prompt import TokenizerInputs, Tokens
 from tandem.contract import entry, postprocessing, preprocessing
 
-# The tokenizer model's inputs, and the client's input for each
+# Maps each input of the tokenizer model to the client's input.
 INPUTS: dict[str, str] = {
     preprocessing.QUERY: entry.TEXT_INPUT,
     preprocessing.STOP_WORDS_DICT: entry.STOP_WORDS,
@@ -26,7 +26,7 @@ INPUTS: dict[str, str] = {
 
 
 def tokens_request(model: str, prompts: Sequence[TokenizerInputs]) -> Any:
-    """Return the call that tokenizes all prompts of a request."""
+    """Return the BLS request that tokenizes all prompts of a client request."""
     inputs = [
         pb_utils.Tensor(preprocessing.QUERY, _strings([[p.text] for p in prompts])),
         pb_utils.Tensor(preprocessing.REQUEST_OUTPUT_LEN, np.ones((len(prompts), 1), np.int32)),
@@ -59,7 +59,7 @@ def tokens_request(model: str, prompts: Sequence[TokenizerInputs]) -> Any:
 
 
 def tokens_of(response: Any, prompts: Sequence[TokenizerInputs]) -> list[Tokens]:
-    """Read the answer to ``tokens_request``, one row per prompt."""
+    """Return the tokens in the response to ``tokens_request``, one element per prompt."""
     outputs = {tensor.name(): tensor.as_numpy() for tensor in response.output_tensors()}
     lengths = outputs[preprocessing.REQUEST_INPUT_LEN].reshape(-1)
     special_stops = outputs.get(preprocessing.SPECIAL_STOP_IDS)
@@ -85,18 +85,18 @@ def tokens_of(response: Any, prompts: Sequence[TokenizerInputs]) -> list[Tokens]
 
 
 def refusal(error: EngineCallError) -> ServingError:
-    """Return the client's error for a tokenizer error: BadRequest if it names an input."""
+    """Convert a tokenizer error into an error for clients: BadRequest if it names an input."""
     name, _, rest = error.what.partition(" ")
     return BadRequest(f"input '{INPUTS[name]}' {rest}") if name in INPUTS else error
 
 
 def _special(ids: NDArray[np.int32], count: int) -> tuple[int | None, ...]:
-    """Return the id of each stop word that is one special token, and None for the others."""
+    """Return the id of each stop word that is a single special token, and None for the others."""
     return tuple(None if token_id < 0 else token_id for token_id in ids[:count].tolist())
 
 
 def text_request(model: str, call: TextCall) -> Any:
-    """Return the call that turns ids into text."""
+    """Return the BLS request that detokenizes ids."""
     window = call.window
     inputs = [
         pb_utils.Tensor(postprocessing.TOKENS_BATCH, window[np.newaxis, np.newaxis]),
@@ -114,19 +114,19 @@ def text_request(model: str, call: TextCall) -> Any:
 
 
 def text_of(model: str, response: Any) -> DecodedText:
-    """Read the answer to ``text_request``."""
+    """Return the text in the response to ``text_request``."""
     outputs = {tensor.name(): tensor for tensor in response.output_tensors()}
     if postprocessing.OUTPUT in outputs:
         text: bytes = outputs[postprocessing.OUTPUT].as_numpy().reshape(-1)[0]
         lengths = outputs.get(postprocessing.TEXT_LENGTHS)
-        # Copied, because it outlives the response and its memory.
+        # Copied, because the array outlives the response and its memory.
         counts = None if lengths is None else lengths.as_numpy().reshape(-1).copy()
         return DecodedText(text.decode(), counts)
     raise EngineCallError(model, f"'{postprocessing.OUTPUT}' is missing from its answer")
 
 
 def _strings(rows: Sequence[Sequence[str]]) -> NDArray[np.object_]:
-    """Return [b, longest row] of bytes; shorter rows end in empty strings, which are ignored."""
+    """Return rows as bytes [b, longest row]. Padding is empty strings, which are ignored."""
     longest = max(len(row) for row in rows)
     array = np.full((len(rows), longest), b"", dtype=object)
     for at, row in enumerate(rows):

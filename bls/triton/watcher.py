@@ -1,10 +1,10 @@
-"""The thread that checks all requests for clients that left, deadlines, and overdue calls.
+"""The thread that checks all requests for cancellation, deadlines, and overdue calls.
 
-Triton doesn't report that a client has left: a model has to ask (`Sender.is_cancelled`), and each
-question is a trip to the server process. This thread asks for all requests, through
-`RequestState.check` in the stream entry and `_Forwarded.check` in the others. Without it, no
-request is cancelled, no call is overdue and no metric changes. So it survives every error and never
-blocks.
+Triton doesn't notify a model that a client has left. The model has to ask (`Sender.is_cancelled`),
+and each question is a call to the server process. This thread asks for all requests, through
+`RequestState.check` in the stream entry and `_Forwarded.check` in the other entries. Without this
+thread, no request is cancelled, no call times out, and no metric changes. So the thread survives
+every error and never blocks.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from typing import Protocol
 
 from tandem.bls.triton.background import log_exception
 
-INTERVAL = 0.02  # seconds between two checks of all requests,
-INTERVAL_EACH = 0.002  # or this per request, if there are many
-IDLE_INTERVAL = 0.5  # without requests
-LOG_INTERVAL = 10.0  # between two tracebacks of a repeated error
+INTERVAL = 0.02  # minimum seconds between two checks of all requests
+INTERVAL_EACH = 0.002  # seconds per request, if there are many
+IDLE_INTERVAL = 0.5  # seconds between two checks without requests
+LOG_INTERVAL = 10.0  # minimum seconds between two tracebacks of a repeated error
 
 
 class Watched(Protocol):
@@ -28,17 +28,17 @@ class Watched(Protocol):
 
     @property
     def closed(self) -> bool:
-        """Whether it needs no further checks."""
+        """Whether the request needs no further checks."""
 
     def check(self, now: float) -> None:
-        """Check the request. now: seconds of the monotonic clock."""
+        """Check the request. now: monotonic clock in seconds."""
 
 
 class Watcher:
     """Checks the added requests until they are closed.
 
-    after_each_look: called after each check of all requests. watchers: how many the model has;
-    together they ask Triton as often as one.
+    after_each_look: called after each check of all requests. watchers: number of watchers of the
+    model, which together ask Triton as often as a single one.
     """
 
     def __init__(self, *after_each_look: Callable[[], None], watchers: int = 1) -> None:
@@ -72,7 +72,7 @@ class Watcher:
                 self._wake.clear()
 
     def _look(self) -> int:
-        """Check all requests once; return their number."""
+        """Check all requests once. Return the number of requests."""
         with self._lock:
             requests = list(self._watched)
         now = time.monotonic()
@@ -90,7 +90,7 @@ class Watcher:
             watched.check(now)
 
     def _try(self, what: str, work: Callable[[], None]) -> None:
-        """Do the work and log errors, so that they end neither this thread nor other checks."""
+        """Run ``work`` and log errors, so that they end neither this thread nor other checks."""
         try:
             work()
         except Exception as error:  # noqa: BLE001  the others must still be checked

@@ -1,1 +1,1 @@
-"""Calls of the engines through Triton: sending, waiting, stopping, and failing."""
+"""Calls of the engines through Triton, including timeouts, stops, and failures."""

@@ -1,4 +1,4 @@
-"""A second thread per sequence, which drafts ahead while the first one blocks in a call."""
+"""A second thread of a sequence. It drafts ahead while the first thread blocks in a call."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tandem.bls.triton.engine_calls.pending_call import Abandoned
 
 
 class Task:
-    """Steps that draft ahead, and their outcome."""
+    """Steps that draft ahead, and their result or error."""
 
     def __init__(self, steps: StepsAhead) -> None:
         self.steps = steps
@@ -30,21 +30,21 @@ class Task:
         self._done.set()
 
     def done_within(self, seconds: float) -> bool:
-        """Wait for the outcome; return whether it has arrived."""
+        """Wait for the end of the steps. Return False if it takes longer than ``seconds``."""
         return self._done.wait(seconds)
 
     @property
     def result(self) -> Any:
-        """Return value of the steps. Raises the error that ended them."""
+        """The steps' return value. Raises the error if an error ended them."""
         if self._error is not None:
             raise self._error
         return self._result
 
 
 class AheadThread:
-    """Carries out tasks, one at a time, on a thread that waits for the next one.
+    """Runs tasks on a thread, one at a time.
 
-    After an overdue call it is ``lost``: its thread is abandoned, and it takes no more tasks.
+    If a call is overdue, the thread is abandoned. It is ``lost`` then and takes no more tasks.
     """
 
     def __init__(self, clients: EngineClients, request: Request) -> None:
@@ -59,7 +59,7 @@ class AheadThread:
 
     @classmethod
     def if_free(cls, clients: EngineClients, request: Request) -> AheadThread | None:
-        """Return a running thread, or None at the limit or if the system has no more threads."""
+        """Return a new running thread, or None if the loop or the system has no more threads."""
         if not clients.ahead_threads.acquire(blocking=False):
             return None
         thread = cls(clients, request)
@@ -71,17 +71,17 @@ class AheadThread:
         return thread
 
     def begin(self, steps: StepsAhead) -> Task | None:
-        """Start running steps and return their task, or None if the last task has not ended."""
+        """Start the steps and return their task, or None if the last task hasn't ended."""
         with self._lock:
             if self._task is not None or self.lost:
                 return None
-            self._caller.interruption = None  # of the last task
+            self._caller.interruption = None  # an interruption applies to the last task only
             task = self._task = Task(steps)
         self._tasks.put(task)
         return task
 
     def stop(self) -> None:
-        """Stop the task: interrupt its current call, and prevent further calls."""
+        """Stop the task. Interrupts its current call, and prevents further calls."""
         self._caller.interrupt(Cancelled())
 
     def check(self, now: float) -> None:
@@ -93,7 +93,7 @@ class AheadThread:
             self._ended(error=EngineTimeout(call.model, call.timeout))
 
     def close(self, then: Callable[[], None]) -> None:
-        """End the thread; call ``then`` once no model works for it."""
+        """End the thread. Calls ``then`` after its last call has ended."""
         with self._lock:
             busy = self._task is not None
             self._then = then
@@ -117,10 +117,10 @@ class AheadThread:
                 self._ended()
 
     def _carry_out(self, steps: StepsAhead) -> Any:
-        """Make the calls that steps yield; return the result of the steps.
+        """Make the calls that the steps yield; return the result of the steps.
 
-        The branches of a stopped call are dropped: no round reads them, and the call ended too soon
-        to learn from its duration.
+        The branches of a stopped call are dropped. No round reads them, and the call's duration is
+        too short to learn from.
         """
         try:
             call = next(steps)
@@ -133,7 +133,7 @@ class AheadThread:
             return ended.value
 
     def _ended(self, result: Any = None, error: Failure | None = None) -> None:
-        """Note the task's outcome; end the thread's part if it is lost or closed."""
+        """Record the end of the task. If the thread is lost or closed, release it."""
         with self._lock:
             task, self._task = self._task, None
             then, self._then = self._then, None
@@ -145,7 +145,7 @@ class AheadThread:
             then()
 
     def _leave(self) -> None:
-        """Release this thread's slot. Has an effect only once."""
+        """Release this thread's slot. A second call does nothing."""
         with self._lock:
             left, self._left = self._left, True
         if not left:

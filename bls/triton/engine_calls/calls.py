@@ -1,21 +1,22 @@
-"""BLS calls, made so that Triton survives them.
+"""Makes BLS calls without triggering Triton's known bugs.
 
-All known hazards between a BLS model and the models it calls are handled in this module (measured
+This module handles all known hazards between a BLS model and the models that it calls (measured
 with Triton 2.51):
 
-- No response streams into a model. A thread that is woken by a second response waits for the GIL
-  while it holds its iterator's mutex; one more response then blocks the thread that hands out
-  responses, while it holds the mutex of all iterators; a call that returns meanwhile waits for that
-  mutex while it holds the GIL: the model's process deadlocks (still so upstream in 2026-06). And an
-  error after a first response is lost, because its id is never written (fixed in r25.04).
-- A decoupled model may end a call by an empty response after its answer. An iterator that saw more
-  than one response crashes the caller if it is freed while its last response arrives (fixed
-  upstream in r25.01): it is kept alive for a second after its answer.
-- A call cannot be cancelled, and dropping the iterator stops nothing: a second call with the
-  same request id and ``stop`` informs the engine.
-- An error loses its code (fixed in r25.04): Tandem's models write it before the line
+- Streaming responses into a BLS model can deadlock its process (still so upstream in 2026-06), so
+  no engine streams. Three threads are involved. A thread woken by a second response waits for the
+  GIL while it holds its iterator's mutex. One more response then blocks the thread that dispatches
+  responses, which holds the mutex of all iterators. A call that returns meanwhile waits for that
+  mutex while it holds the GIL. Also, an error after a first response is lost, because its id is
+  never written (fixed in r25.04).
+- A decoupled model may end a call with an empty response after its answer. An iterator that saw
+  more than one response crashes the caller if it is freed while its last response arrives (fixed
+  upstream in r25.01). So iterators are kept alive for a second after the answer.
+- A call can't be cancelled, and dropping its iterator doesn't stop it. So a second call with the
+  same request id and ``stop`` asks the engine to stop.
+- An error loses its code (fixed in r25.04). So Tandem's models write the code before the message
   (``contract.errors``).
-- ``trace=request.trace()`` crashes decoupled models: no call passes it.
+- ``trace=request.trace()`` crashes decoupled models. So no call passes it.
 
 ``bls.triton.responses.sender`` handles the hazards of responses to clients.
 """
@@ -38,10 +39,10 @@ from tandem.contract.errors import CODES, ErrorCode, decoded
 KEEP_SECONDS = 1.0
 
 REFUSALS: frozenset[ErrorCode] = frozenset({"INVALID_ARG", "UNSUPPORTED"})
-# Triton's own lines about its shared memory contain the name of the region. A client that knows the
-# name could register the region as its own.
+# Triton's errors about its shared memory contain the name of the region. A client that knows the
+# name could register the region for itself.
 REGION = re.compile("shared memory (pool size for key|key|region) '|_backend_shm_region_")
-# Triton's messages for a call to a model whose process has ended or hangs; they have no code.
+# Triton's message for a call to a model whose process has ended or hangs. It has no code.
 NOT_HEALTHY = re.compile(r"Stub process '[^']*' is not healthy")
 NO_MEMORY = (
     "Triton's shared memory (/dev/shm) is full; enlarge it, for example with docker's --shm-size"
@@ -49,7 +50,7 @@ NO_MEMORY = (
 
 
 class Calls:
-    """Makes BLS calls and keeps alive the objects that must outlive them."""
+    """Makes BLS calls, and keeps the objects alive that must outlive them."""
 
     def __init__(self) -> None:
         self._kept: deque[tuple[float, Any]] = deque()
@@ -58,11 +59,11 @@ class Calls:
     def infer(
         self, model: str, request: Any, *, decoupled: bool = False, may_be_empty: bool = False
     ) -> Any:
-        """Make a call that has one answer; return that response.
+        """Make a call and return the response that contains the answer.
 
-        decoupled: whether the model is; such a call costs another thread. may_be_empty: accept a
-        response without tensors if no other one comes. Raises EngineCallError with the model's
-        message if the call failed, EngineRefused if the call itself is wrong.
+        decoupled: whether the model is decoupled; such a call needs an additional thread.
+        may_be_empty: whether to accept an answer without tensors. Raises EngineCallError with the
+        model's message if the call failed, and EngineRefused if the model rejected it.
         """
         try:
             if not decoupled:
@@ -77,7 +78,7 @@ class Calls:
 
     def _keep(self, responses: Any) -> None:
         now = time.monotonic()
-        forgotten = []  # freed without the lock: an unfinished iterator waits for its end
+        forgotten = []  # freed after the lock is released: an unfinished iterator waits for its end
         with self._lock:
             self._kept.append((now + KEEP_SECONDS, responses))
             while self._kept and self._kept[0][0] < now:
@@ -85,11 +86,11 @@ class Calls:
 
 
 def failure(model: str, said: object, code: ErrorCode = "INTERNAL") -> EngineCallError:
-    """Return the error of a failed call, as a client may read it.
+    """Return the error of a failed call, with a message for clients.
 
-    said: the model's error message. code: Triton's own; a code in front of the message takes
-    precedence. Only the first line counts: if a model raised, Triton and engines add a stack, which
-    they log.
+    said: error message from the model. code: code from Triton; a code at the start of the message
+    takes precedence. Only the first line of the message is used, because Triton and engines append
+    a stack trace, which they also log.
     """
     written, line = decoded(str(said).strip().partition("\n")[0])
     code = written or ("UNAVAILABLE" if NOT_HEALTHY.match(line) else code)
@@ -100,7 +101,7 @@ def failure(model: str, said: object, code: ErrorCode = "INTERNAL") -> EngineCal
 
 
 def _answer(model: str, responses: Iterable[Any], may_be_empty: bool) -> Any:
-    """Return the response that holds the answer; Python models may add an empty one."""
+    """Return the response that contains the answer. Python models may add an empty response."""
     response = None
     for response in responses:
         if response.has_error():
@@ -114,7 +115,7 @@ def _answer(model: str, responses: Iterable[Any], may_be_empty: bool) -> Any:
 
 
 def _code(error: Any) -> ErrorCode:
-    """Return the code of Triton's own error, which is always INTERNAL before Triton 25.04."""
+    """Return the code of an error from Triton. Before Triton 25.04 it is always INTERNAL."""
     for code in CODES:
         if error.code() == getattr(pb_utils.TritonError, code):
             return code

@@ -1,4 +1,4 @@
-"""Objects shared by all sequences: engines, their calls, and the count of abandoned calls."""
+"""Objects that all sequences share to call the engines."""
 
 from __future__ import annotations
 
@@ -13,12 +13,13 @@ from tandem.bls.triton.engine_calls.calls import Calls
 from tandem.bls.triton.engine_calls.engine_client import EngineClient
 from tandem.bls.triton.engine_calls.pending_call import AbandonedCalls
 
-# Per engine. An engine that hangs doesn't answer a `stop` either: it blocks these threads for good.
+# Threads per engine. An engine that hangs blocks them permanently, because it doesn't answer a
+# `stop` either.
 CANCELLER_THREADS = 4
 
 
 class Canceller:
-    """Sends the calls with `stop` to one engine. Thread-safe."""
+    """Sends `stop` calls to one engine. Thread-safe."""
 
     def __init__(self, engine: EngineClient, calls: Calls) -> None:
         self._engine = engine
@@ -28,7 +29,7 @@ class Canceller:
             in_background(self._send)
 
     def add(self, request_id: str) -> None:
-        """Stop the call with this id soon, without waiting for it."""
+        """Queue a `stop` for the call with this id. Doesn't block."""
         self._request_ids.put(request_id)
 
     def _send(self) -> None:
@@ -39,13 +40,13 @@ class Canceller:
                 request = self._engine.stop_request(request_id)
                 self._calls.infer(settings.model, request, decoupled=settings.decoupled)
             except EngineCallError:
-                continue  # the call has ended, or will reach its time-out
+                continue  # the call has ended or will time out
             except Exception as error:  # noqa: BLE001  the next call must still be stopped
                 log_exception("failed to stop an engine call", error)
 
 
 class EngineClients:
-    """The engines of a deployment and how they are called."""
+    """The engines of a deployment, and the state that their calls share."""
 
     def __init__(self, settings: LoopSettings) -> None:
         self.settings = settings
@@ -64,6 +65,6 @@ class EngineClients:
         }
 
     def stop(self, model: str, request_id: str) -> None:
-        """Have a model stop a call, if it is an engine."""
+        """Ask a model to stop a call. Does nothing if the model isn't an engine."""
         if model in self._cancellers:
             self._cancellers[model].add(request_id)

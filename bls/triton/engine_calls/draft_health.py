@@ -1,4 +1,4 @@
-"""Health of the draft engine. After a failure, calls pause until a probe succeeds."""
+"""Tracks the health of the draft engine. After a failure, calls pause until a probe succeeds."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ from tandem.bls.triton.engine_calls.engine_client import EngineClient
 
 
 class DraftHealth:
-    """Shared by all requests. After a failure, a probe tries the engine until it answers.
+    """Health of the draft engine, shared by all requests.
 
-    A probe of an engine whose process has died never returns and is not repeated: drafts stay off
-    until the server restarts. A probe that takes longer than a draft may take doesn't count.
+    After a failure, probes are sent until one of them succeeds within the timeout of a draft call.
+    If the engine's process has died, a probe never returns, so drafts stay off until the server
+    restarts.
 
     engine: None if the deployment has no draft engine. pause: seconds before each probe.
     """
@@ -29,7 +30,7 @@ class DraftHealth:
         self.available = engine is not None
 
     def failed(self, error: EngineCallError) -> None:
-        """Pause calls of the engine. The first caller logs the failure and starts the probe."""
+        """Pause calls of the engine. The first failure is logged and starts the probes."""
         engine = self._engine
         with self._lock:
             if engine is None or not self.available:
@@ -39,13 +40,13 @@ class DraftHealth:
         in_background(lambda: self._probe_until_well(engine), self._probe_later)
 
     def refused(self, error: EngineRefused) -> None:
-        """Log why a request continues without drafts, unless the last line was the same."""
+        """Log why a request continues without drafts. Repetitions aren't logged."""
         if self._last_refusal != str(error):
             self._last_refusal = str(error)
             log_warning(f"a request continues without drafts: {error}")
 
     def _probe_later(self, _: Overloaded) -> None:
-        """Let the next failure start the probe: this one found no thread for it."""
+        """Resume calls, because no thread is free for a probe. The next failure tries again."""
         self.available = True
 
     def _probe_until_well(self, engine: EngineClient) -> None:

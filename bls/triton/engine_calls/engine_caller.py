@@ -1,4 +1,4 @@
-"""Calls models for one sequence, one call at a time, from a thread that blocks in the call."""
+"""Calls models for one sequence. The calling thread blocks, and other threads can stop the call."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tandem.bls.triton.engine_calls.engine_client import EngineRequests
 from tandem.bls.triton.engine_calls.pending_call import CallSlot, PendingCall
 from tandem.bls.triton.tokenizer_calls import text_of, text_request
 
-SECONDS_BETWEEN_STOPS = 1.0  # of one call: an engine reads none of them during a long step
+SECONDS_BETWEEN_STOPS = 1.0  # per call; an engine doesn't read a `stop` during a step
 
 
 class EngineCaller:
@@ -26,8 +26,8 @@ class EngineCaller:
         self._clients = clients
         self._request = request
         self._requests: dict[EngineRole, EngineRequests] = {}
-        # A `stop` must reach this call and no other. Two clients may choose the same id, so theirs
-        # is not used.
+        # A `stop` must stop only this call. Client ids aren't used, because two clients may choose
+        # the same id.
         self._name = f"tandem-{uuid.uuid4().hex}"
         self._calls_made = 0
         self._slot = CallSlot(clients.abandoned)
@@ -36,7 +36,10 @@ class EngineCaller:
     def answer(
         self, call: EngineCall, about_to_block: Callable[[], None] = lambda: None
     ) -> EngineAnswer:
-        """Call an engine and return its answer. ``about_to_block`` runs right before the call."""
+        """Call an engine and return its answer.
+
+        about_to_block: function to run right before the thread blocks.
+        """
         engine = self._clients.engines[call.engine]
         if call.engine not in self._requests:
             self._requests[call.engine] = EngineRequests(engine, self._request)
@@ -52,29 +55,29 @@ class EngineCaller:
         return requests.read(call, response, time.monotonic() - began)
 
     def text(self, call: TextCall) -> DecodedText:
-        """Turn ids into text."""
+        """Detokenize ids."""
         settings = self._clients.settings
         model = settings.postprocessing_model
         response = self._await(model, "", settings.target.timeout, text_request(model, call))
         return text_of(model, response)
 
     def interrupt(self, reason: Failure) -> None:
-        """Have the engine stop the current call, whose end is still awaited.
+        """Stop the current call. The calling thread still waits for its end.
 
-        Other calls raise ``reason`` until ``interruption`` is None again.
+        New calls raise ``reason`` until ``interruption`` is reset to None.
         """
         self.interruption, self._next_stop = reason, 0.0
         self.stop_again(time.monotonic())
 
     def stop_again(self, now: float) -> None:
-        """Repeat the `stop` of an interrupted call: the first one may have overtaken the call."""
+        """Repeat the `stop` of an interrupted call. The engine may have received it too early."""
         call = self._slot.call
         if call is not None and self.interruption is not None and now >= self._next_stop:
             self._next_stop = now + SECONDS_BETWEEN_STOPS
             self._clients.stop(call.model, call.request_id)
 
     def abandon_if_overdue(self, now: float) -> PendingCall | None:
-        """Abandon the current call, and have it stopped, if it is overdue; return it, or None."""
+        """Abandon and stop the current call if it is overdue. Return that call, or None."""
         call = self._slot.abandon_if_overdue(now)
         if call is not None:
             self._clients.stop(call.model, call.request_id)
@@ -83,7 +86,7 @@ class EngineCaller:
     def _await(
         self, model: str, request_id: str, timeout: float, request: Any, *, decoupled: bool = False
     ) -> Any:
-        """Make a call that may be stopped or abandoned while it blocks."""
+        """Make a call that other threads may stop or abandon while it blocks."""
         call = self._slot.begin(model, request_id, timeout)
         try:
             if self.interruption is not None:

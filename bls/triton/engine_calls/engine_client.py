@@ -1,4 +1,4 @@
-"""Engine calls as Triton requests, and their responses as answers."""
+"""Converts engine calls into Triton requests, and the responses into answers."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ from tandem.bls.settings import EngineSettings, LoopSettings
 from tandem.bls.text.token_details import TopLogProbs
 from tandem.contract import engine as tensors
 
-# TensorRT-LLM rejects a call that does not request both.
+# TensorRT-LLM rejects a call that doesn't request both outputs.
 REQUIRED = [tensors.OUTPUT_IDS, tensors.SEQUENCE_LENGTH]
-# Context tokens per time-out of a draft call. A draft engine computes thousands of tokens per
-# second; a slower one is not worth calling.
+# Number of context tokens that a draft engine must process within its timeout. Draft engines
+# process thousands of tokens per second; a slower one isn't worth calling.
 CONTEXT_TOKENS = 2048
 BRANCHES = [tensors.BRANCH_OUTCOMES, tensors.BRANCH_IDS, tensors.BRANCH_LENGTHS]
 
 
 class EngineClient:
-    """One of the two engines, with its timeouts."""
+    """The target or the draft engine, with its timeouts."""
 
     def __init__(self, role: EngineRole, settings: EngineSettings, loop: LoopSettings) -> None:
         self.settings = settings
@@ -43,7 +43,7 @@ class EngineClient:
         self.is_draft = role == "draft"
 
     def timeout_of(self, call: EngineCall) -> float:
-        """Return the seconds to wait for a call's answer."""
+        """Return the timeout of a call in seconds."""
         if call.whole:
             return self.loop.request_timeout
         if not self.is_draft:
@@ -52,11 +52,11 @@ class EngineClient:
         return draft_timeout(len(call.context), self.settings.timeout, at_most=at_most)
 
     def stop_request(self, request_id: str) -> Any:
-        """Return the call that stops ``request_id``; its required inputs are dummies."""
+        """Return a request that stops the call ``request_id``. Its other inputs are dummies."""
         return self._smallest_request(request_id, _scalar(tensors.STOP, True))
 
     def probe_request(self, request_id: str) -> Any:
-        """Return the cheapest real call: one token after one token."""
+        """Return the cheapest real request: one new token after one context token."""
         return self._smallest_request(request_id, _scalar(tensors.RUNTIME_TOP_K, 1))
 
     def _smallest_request(self, request_id: str, purpose: Any) -> Any:
@@ -74,7 +74,7 @@ class EngineClient:
 
 
 class EngineRequests:
-    """Builds one request's calls to one engine. Tensors that never change are built once."""
+    """Builds all calls of one client request to one engine. Constant tensors are built once."""
 
     def __init__(self, engine: EngineClient, request: Request) -> None:
         self._engine = engine
@@ -103,7 +103,7 @@ class EngineRequests:
                 self._always.append(tensors.KV_CACHE_ALLOC_TOTAL_BLOCKS)
         if request.kind.in_engine:
             self._always += [tensors.TOTAL_DRAFT_TOKENS, tensors.TOTAL_ACCEPTED_DRAFT_TOKENS]
-        # Without it TensorRT-LLM returns neither its times nor the KV blocks.
+        # Without this input, TensorRT-LLM returns neither times nor KV blocks.
         self._perf_metrics = _scalar(tensors.RETURN_PERF_METRICS, True)
         self._lora = (
             [_scalar(tensors.LORA_TASK_ID, request.lora_task_id)]
@@ -117,7 +117,7 @@ class EngineRequests:
         )
 
     def build(self, call: EngineCall, request_id: str) -> Any:
-        """Return the BLS request that makes ``call``."""
+        """Return the BLS request for ``call``."""
         return pb_utils.InferenceRequest(
             model_name=self._engine.settings.model,
             request_id=request_id,
@@ -135,7 +135,7 @@ class EngineRequests:
         )
 
     def read(self, call: EngineCall, response: Any, seconds: float) -> EngineAnswer:
-        """Return the answer in a response to ``call``, which took ``seconds``."""
+        """Return the answer in the response to ``call``. seconds: duration of the call."""
         outputs = {tensor.name(): tensor for tensor in response.output_tensors()}
         if tensors.OUTPUT_IDS not in outputs or tensors.SEQUENCE_LENGTH not in outputs:
             raise EngineCallError(
@@ -182,7 +182,7 @@ class EngineRequests:
     def _bias(self, call: EngineCall) -> list[Any]:
         """Return the request's bias, combined with the call's mask if the engine takes no masks.
 
-        Such a call generates one token, because a bias is the same at every position.
+        A call with such a mask generates one token, because a bias is the same at every position.
         """
         if call.token_masks is None or self._engine.settings.capabilities.masks_tokens:
             return self._request_bias
@@ -191,9 +191,9 @@ class EngineRequests:
         return [_row(tensors.EMBEDDING_BIAS, bias)]
 
     def _logits(self, outputs: dict[str, Any]) -> Any:
-        """Return a draft's tensor as it is, to be forwarded, or the target's as [n, vocab_size].
+        """Return the target's logits as [n, vocab_size], or the draft engine's tensor unchanged.
 
-        A handle is copied, because the handle of branches may outlive the response.
+        A handle is copied, because a handle to branch logits may outlive the response.
         """
         logits = outputs.get(self._logits_output)
         if logits is not None and self._logits_output == tensors.SHARED_LOGITS_HANDLE:
@@ -201,18 +201,18 @@ class EngineRequests:
         return logits if self._engine.is_draft else _rows(logits)
 
     def _one_token_words(self, token_ids: tuple[int, ...]) -> TokenIds | None:
-        """Return the table of the ids that the engine has."""
+        """Return a word table of the given ids, without ids that the engine doesn't have."""
         return known(one_token_words(token_ids), self._engine.settings.vocab_size)
 
     def _stop_words_of(self, call: EngineCall) -> list[Any]:
-        """Return a call's stop ids. They recur, and a tensor that was sent before is cheaper."""
+        """Return the tensor of a call's stop ids. Cached, because reusing a tensor is cheaper."""
         if call.stop_ids not in self._stop_words:
             words = self._one_token_words(call.stop_ids)
             self._stop_words[call.stop_ids] = _optional_row(tensors.STOP_WORDS_LIST, words)
         return self._stop_words[call.stop_ids]
 
     def _scalar(self, tensor: Any, value: float) -> Any:
-        """Return one of few values that recur: a tensor that was sent before is cheaper."""
+        """Return a scalar tensor. Cached, because values recur and reusing a tensor is cheaper."""
         if (tensor, value) not in self._scalars:
             self._scalars[tensor, value] = _scalar(tensor, value)
         return self._scalars[tensor, value]
@@ -236,7 +236,7 @@ class EngineRequests:
         return outputs
 
     def _changing(self, call: EngineCall) -> list[Any]:
-        """Return the tensors that depend on the round."""
+        """Return the input tensors that depend on the round."""
         inputs = []
         if not self._request.sampling.greedy:
             inputs.append(_scalar(tensors.SEED, call.seed))
@@ -279,7 +279,7 @@ class EngineRequests:
         return inputs
 
     def _draft_logits(self, call: EngineCall) -> Any:
-        """Return the tensor that the target verifies the draft against; None: ids alone."""
+        """Return the tensor of draft logits for verification, or None to compare ids only."""
         settings = self._engine.loop
         if settings.shared_logits:
             handle = call.draft.logits
@@ -297,11 +297,11 @@ class EngineRequests:
         return call.wants_log_probs or (call.engine == "target" and self._request.wants_log_probs)
 
     def _num_top(self, call: EngineCall) -> int:
-        """Return how many alternatives per token a call requests."""
+        """Return the number of alternatives per token that a call requests."""
         return self._request.num_top_log_probs if call.engine == "target" else 0
 
     def _wants_context_logits(self, call: EngineCall) -> bool:
-        """Only the first call requests them; in a later one they would cost a prefill."""
+        """Return whether to request context logits. In later calls they would force a prefill."""
         return self._request.wants_context_logits and self._is_first(call)
 
     def _wants_prompt_log_probs(self, call: EngineCall) -> bool:
@@ -313,17 +313,17 @@ class EngineRequests:
 
 
 def draft_timeout(context_length: int, timeout: float, *, at_most: float) -> float:
-    """Return the time-out of a draft call, in seconds: ``timeout`` per 2,048 context tokens.
+    """Return the timeout of a draft call in seconds: ``timeout`` per 2,048 context tokens.
 
-    A round computes only a few of them. The first call of an answer computes all, and so does a
-    call after an eviction, so a long time doesn't show that the engine is unwell. at_most: the
-    target's time-out; a draft that takes longer doesn't help.
+    Most calls process only a few new tokens. But the first call of an answer and a call after an
+    eviction process the whole context, so a slow call doesn't mean that the engine is unhealthy.
+    at_most: timeout of the target, because a slower draft is useless.
     """
     return max(timeout, min(at_most, timeout * context_length / CONTEXT_TOKENS))
 
 
 def _branching(draft: TokenIds, branching: Branching) -> list[Any]:
-    """Return the tensors that ask a draft engine for branches."""
+    """Return the input tensors that request branches from a draft engine."""
     return [
         *([_row(tensors.DRAFT_INPUT_IDS, draft)] if len(draft) else []),
         _row(tensors.BRANCH_COUNTS, np.array(branching.counts, np.int32)),
@@ -332,12 +332,12 @@ def _branching(draft: TokenIds, branching: Branching) -> list[Any]:
 
 
 def _optional_row(tensor: Any, values: NDArray[Any] | None) -> list[Any]:
-    """Return the tensor of an optional input, such as bad words or a bias."""
+    """Return a list with the tensor of an optional input, or an empty list."""
     return [] if values is None else [_row(tensor, values)]
 
 
 def _rows(logits: Any) -> Any:
-    """Return a tensor of logits as an array [n, vocab_size]; None if there is none."""
+    """Return a tensor of logits as an array [n, vocab_size]; None stays None."""
     if logits is None:
         return None
     array = logits.as_numpy()
@@ -345,14 +345,14 @@ def _rows(logits: Any) -> Any:
 
 
 def _top(outputs: dict[str, Any], ids: str, log_probs: str) -> TopLogProbs | None:
-    """Return the alternatives in [1, 1, n, k] tensors; None if there are none."""
+    """Return the alternatives from two outputs [1, 1, n, k], or None if an output is missing."""
     if ids not in outputs or log_probs not in outputs:
         return None
     return TopLogProbs(*(outputs[name].as_numpy()[0, 0] for name in (ids, log_probs)))
 
 
 def _prompt_log_probs(outputs: dict[str, Any]) -> PromptLogProbs | None:
-    """Return copies, because they outlive the response and its memory."""
+    """Return copies of the prompt's log-probabilities, because they outlive the response."""
     if tensors.PROMPT_LOG_PROBS not in outputs:
         return None
     top = _top(outputs, tensors.PROMPT_TOP_IDS, tensors.PROMPT_TOP_LOG_PROBS)
@@ -384,7 +384,7 @@ def _engine_seconds(outputs: dict[str, Any]) -> float:
 
 
 def _widened(bias: NDArray[np.float32] | None, vocab_size: int) -> NDArray[np.float32] | None:
-    """Return the bias in this engine's padded width."""
+    """Return the bias, cut or padded to the engine's ``vocab_size``."""
     if bias is None:
         return None
     return (

@@ -1,7 +1,8 @@
-"""Waits for calls that cannot be interrupted, up to a deadline.
+"""Tracks blocking calls, so that overdue ones can be abandoned.
 
-A thread blocked in a BLS call can only be abandoned. So a call is registered before it is made, and
-the watcher abandons it when it is overdue. If its thread ever returns, it raises Abandoned.
+A BLS call can't be interrupted, so its thread can only be abandoned. Each call is registered before
+it is made, and the watcher abandons it if it is overdue. If the call returns after that, its thread
+raises Abandoned.
 """
 
 from __future__ import annotations
@@ -11,16 +12,16 @@ import time
 
 from tandem.bls.errors import EngineUnavailable
 
-# Threads that may block in a model that does not answer. After that it is not called again.
+# Maximum number of threads that block in a model that doesn't answer. Further calls are rejected.
 MAX_ABANDONED_CALLS = 32
 
 
 class Abandoned(Exception):
-    """The call of this thread was abandoned: its result is not needed."""
+    """The call of this thread was abandoned, so its result isn't needed."""
 
 
 class PendingCall:
-    """One blocking call, as other threads see it. Times are seconds of the monotonic clock."""
+    """One blocking call. Times are in seconds of the monotonic clock."""
 
     def __init__(self, model: str, request_id: str, timeout: float) -> None:
         self.model = model
@@ -30,7 +31,7 @@ class PendingCall:
 
 
 class AbandonedCalls:
-    """Counts, by model, the threads that are blocked in abandoned calls."""
+    """Counts the threads that are blocked in abandoned calls, by model."""
 
     def __init__(self) -> None:
         self._by_model: dict[str, int] = {}
@@ -38,18 +39,18 @@ class AbandonedCalls:
 
     @property
     def by_model(self) -> dict[str, int]:
-        """Abandoned calls of every model that ever had one."""
+        """Number of abandoned calls, for every model that ever had one."""
         return dict(self._by_model)
 
     def refuse_if_too_many(self, model: str) -> None:
-        """Raise EngineUnavailable if no more threads may block in a model."""
+        """Raise EngineUnavailable if the model has MAX_ABANDONED_CALLS abandoned calls."""
         if self._by_model.get(model, 0) >= MAX_ABANDONED_CALLS:
             raise EngineUnavailable(
                 model, f"{MAX_ABANDONED_CALLS} of its calls never returned; restart the server"
             )
 
     def add(self, model: str, by: int) -> None:
-        """Count a call that was abandoned (+1), or an abandoned one that has returned (-1)."""
+        """Add to a model's count: 1 for an abandoned call, -1 after an abandoned call returned."""
         with self._lock:
             self._by_model[model] = self._by_model.get(model, 0) + by
 
@@ -64,11 +65,14 @@ class CallSlot:
 
     @property
     def call(self) -> PendingCall | None:
-        """The current call."""
+        """The pending call, or None."""
         return self._call
 
     def begin(self, model: str, request_id: str, timeout: float) -> PendingCall:
-        """Register a call that is about to be made; raise EngineUnavailable."""
+        """Register a call that is about to be made.
+
+        timeout: seconds. Raises EngineUnavailable if too many calls of the model were abandoned.
+        """
         self._abandoned.refuse_if_too_many(model)
         call = PendingCall(model, request_id, timeout)
         with self._lock:
@@ -76,7 +80,7 @@ class CallSlot:
         return call
 
     def end(self, call: PendingCall) -> None:
-        """Note that the call has returned; raise Abandoned if another thread abandoned it."""
+        """Record that the call has returned; raise Abandoned if another thread abandoned it."""
         with self._lock:
             is_current = self._call is call
             if is_current:
@@ -86,7 +90,7 @@ class CallSlot:
             raise Abandoned
 
     def abandon_if_overdue(self, now: float) -> PendingCall | None:
-        """Abandon the call if its deadline has passed; return it, or None."""
+        """Abandon the call if its deadline has passed. Return that call, or None."""
         with self._lock:
             call = self._call
             if call is None or now < call.deadline:

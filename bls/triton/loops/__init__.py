@@ -1,1 +1,1 @@
-"""Several loop processes of one entry."""
+"""Lets several processes serve one entry, each with its own loop."""

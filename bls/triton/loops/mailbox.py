@@ -1,6 +1,7 @@
-"""Messages between processes on one machine, without files that could be left over.
+"""Messages between processes on one machine.
 
-A mailbox is a datagram socket in Linux's abstract namespace, which ends with its process.
+A mailbox is a datagram socket in Linux's abstract namespace. It disappears with its process, so it
+leaves no file.
 """
 
 from __future__ import annotations
@@ -13,8 +14,8 @@ from contextlib import suppress
 
 from tandem.bls.triton.background import in_background, log_exception
 
-# The system holds about ten messages for a process that doesn't read. Later ones are dropped after
-# this time.
+# The system buffers about ten messages for a process that doesn't read. Sending another message
+# then blocks for this time, and the message is dropped.
 SECONDS_TO_SEND = 0.2
 MESSAGE_BYTES = 2**16
 
@@ -22,7 +23,7 @@ MESSAGE_BYTES = 2**16
 class Mailbox:
     """Receives lines, and sends lines to other mailboxes. Thread-safe.
 
-    address: begins with a zero byte. Raises AddressTaken.
+    address: name of the socket, which begins with a zero byte. Raises AddressTaken.
     """
 
     def __init__(self, address: bytes) -> None:
@@ -43,7 +44,7 @@ class Mailbox:
     def open(
         self, receive: Callable[[list[str]], None], addresses: Callable[[], Iterable[bytes]]
     ) -> None:
-        """Start threads that receive lines, and send queued lines to all ``addresses``."""
+        """Start the threads that receive lines and send queued lines to all ``addresses``."""
         in_background(lambda: self._receive(receive))
         in_background(lambda: self._send(addresses))
 
@@ -52,7 +53,7 @@ class Mailbox:
         self._unsent.put(line)
 
     def close(self) -> None:
-        """Send the lines that are queued, then end both threads."""
+        """Send the queued lines, then end both threads."""
         self._closed = True
         self._unsent.put(None)
         with suppress(OSError):
@@ -70,12 +71,12 @@ class Mailbox:
         while (lines := self._next()) is not None:
             message = "\n".join(dict.fromkeys(lines)).encode()
             for address in addresses():
-                with suppress(OSError):  # it has ended, or doesn't read
+                with suppress(OSError):  # the other process has ended or doesn't read
                     self._sending.sendto(message, address)
         self._sending.close()
 
     def _next(self) -> list[str] | None:
-        """Wait for lines; return as many as fit into one message, or None after ``close``."""
+        """Wait for lines. Return as many as fit into one message, or None after ``close``."""
         lines: list[str] = []
         size = 0
         while size < MESSAGE_BYTES // 2:

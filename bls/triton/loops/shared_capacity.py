@@ -1,8 +1,8 @@
-"""Capacity shared by the loops of one entry. Each loop is a process that finds the others.
+"""Shares capacity between the loops of one entry, each of which is a process.
 
-They share a file with a row per loop. A loop holds the lock on its row as long as it lives: the
-system releases the lock when the process ends, for whatever reason. So the capacity of a dead loop
-is free again, and rows of an earlier server are ignored.
+The loops share a file with one row per loop. A loop locks its row. When its process ends, even by a
+crash, the system releases the lock. So the capacity of a dead loop becomes free, and rows of an
+earlier server are ignored.
 """
 
 from __future__ import annotations
@@ -23,19 +23,22 @@ from tandem.bls.admission.other_loops import LoopUsage, OtherLoops
 from tandem.bls.triton.loops.mailbox import AddressTaken, Mailbox
 
 SHARED_MEMORY = Path("/dev/shm")
-PREFIX = "triton_python_backend_shm_region_"  # Triton keeps clients away from such names
+PREFIX = "triton_python_backend_shm_region_"  # Triton denies clients access to such names
 REGION = re.compile(rf"({PREFIX}.*?)(?:[0-9a-f]+-){{4}}[0-9a-f]+")  # a server's prefix, a UUID
 PID_NAMESPACE = Path("/proc/self/ns/pid")
-ROWS = 64  # while Triton reloads a model, the loops of the old one still live
+ROWS = 64  # while Triton reloads a model, the loops of the old version still need rows
 WORD = struct.calcsize("q")
-STATE, USAGE = 0, 1  # offsets in a row: the state of its loop, and its LoopUsage
+STATE, USAGE = 0, 1  # offsets in a row, in words: state of the loop, LoopUsage
 ROW = USAGE + len(LoopUsage._fields)  # words
-OPEN, CLOSED = 1, 2  # states; 0: the row is free
-LOOK = "look"  # message: something was released; any other message is an id to stop
+OPEN, CLOSED = 1, 2  # states of a row; 0: free
+LOOK = "look"  # message: capacity was released; any other message is the id of a request to stop
 
 
 class SharedCapacity(OtherLoops):
-    """The other loops of an entry. All loops of an entry use the same ``name``."""
+    """The other loops of an entry, found through a shared file.
+
+    name: name of that file, the same for all loops of the entry.
+    """
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -44,7 +47,7 @@ class SharedCapacity(OtherLoops):
         self._file = _open_locked(self._path)
         try:
             os.ftruncate(self._file, ROWS * ROW * WORD)
-            # Words are written atomically; `struct` would clear them first, visibly to others.
+            # Words are written atomically. `struct` would clear them first, which others could see.
             self._words = memoryview(mmap.mmap(self._file, ROWS * ROW * WORD)).cast("q")
             self._own, self._mailbox = self._take_row()
             self._enter(OPEN)
@@ -64,8 +67,8 @@ class SharedCapacity(OtherLoops):
 
     @contextmanager
     def exclusively(self) -> Iterator[None]:
-        """Lock out the others, and free the capacity of dead ones."""
-        with self._threads:  # a file lock belongs to the whole process
+        """Lock out the other loops, and free the capacity of dead loops."""
+        with self._threads:  # a file lock doesn't exclude threads of the same process
             fcntl.lockf(self._file, fcntl.LOCK_EX, 1, ROWS)
             try:
                 self._clear_rows_of_the_dead()
@@ -89,7 +92,7 @@ class SharedCapacity(OtherLoops):
     def close(self) -> None:
         """Stop receiving messages. The last loop removes the file.
 
-        Until then new loops, for example of a reloaded model, find the others.
+        The file stays until then, so that new loops, such as loops of a reloaded model, find it.
         """
         self._mailbox.close()
         with self.exclusively():
@@ -98,7 +101,10 @@ class SharedCapacity(OtherLoops):
                 self._path.unlink(missing_ok=True)
 
     def _take_row(self) -> tuple[int, Mailbox]:
-        """Lock a free row. Its address may still be taken by a child of a dead loop."""
+        """Lock a free row, and open its mailbox.
+
+        Skips a row whose address is taken, because a child of a dead loop may still hold it.
+        """
         for row in range(ROWS):
             if self._lock(row):
                 try:
@@ -111,7 +117,7 @@ class SharedCapacity(OtherLoops):
         self._words[self._own * ROW + STATE] = state
 
     def _others(self) -> Iterator[tuple[int, int, LoopUsage]]:
-        """Yield number, state and usage of the taken rows, except this loop's own."""
+        """Yield the number, state and usage of each row in use, except this loop's row."""
         for row in range(ROWS):
             at = row * ROW
             if (state := self._words[at + STATE]) and row != self._own:
@@ -125,7 +131,7 @@ class SharedCapacity(OtherLoops):
                 _unlock(self._file, row)
 
     def _lock(self, row: int) -> bool:
-        """Lock a row if it is free; return whether it was."""
+        """Lock a row if no other process has locked it. Return whether it is locked now."""
         try:
             fcntl.lockf(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, row)
         except BlockingIOError:
@@ -141,7 +147,7 @@ class SharedCapacity(OtherLoops):
 
 
 def _open_locked(path: Path) -> int:
-    """Open the file and lock out the others; retry if it was removed meanwhile."""
+    """Open the file and lock out other loops. Retries if the file was removed meanwhile."""
     while True:
         file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         fcntl.lockf(file, fcntl.LOCK_EX, 1, ROWS)
@@ -151,15 +157,16 @@ def _open_locked(path: Path) -> int:
 
 
 def _unlock(file: int, row: int) -> None:
-    """Unlock a row; number ROWS is the lock of the whole file."""
+    """Unlock a row. Row ROWS stands for the lock of the whole file."""
     fcntl.lockf(file, fcntl.LOCK_UN, 1, row)
 
 
 def other_loops(args: dict[str, str], instances: int) -> OtherLoops:
     """Return the other loops of the entry that Triton starts with these arguments.
 
-    instances: number of loops in the settings. Raises ValueError if Triton starts another number:
-    loops that don't know each other would each use all of ``max_requests``.
+    args: arguments of the model from Triton. instances: number of loops in the settings. Raises
+    ValueError if Triton starts another number, because loops that don't share their capacity would
+    each use all of ``max_requests``.
     """
     groups = json.loads(args["model_config"])["instance_group"]
     started = sum(group["count"] for group in groups)
@@ -179,12 +186,12 @@ def other_loops(args: dict[str, str], instances: int) -> OtherLoops:
 def shared_name(args: dict[str, str], command: list[str], server: int, namespace: int) -> str:
     """Return a name that all loops of an entry share, and no other loops on this machine.
 
-    args: Triton's arguments of the model. command: the command line of this process. server: the
-    server's process id. namespace: the id's namespace, because in two containers each server may
-    have id 1, and with ``--ipc=host`` both share /dev/shm.
+    args: arguments of the model from Triton. command: command line of this process. server: process
+    id of the server. namespace: PID namespace of that id. Servers in two containers may both have
+    id 1, and with ``--ipc=host`` they share /dev/shm.
 
-    The name begins like the memory region that Triton gives each process, so a cleanup after the
-    server also removes this file.
+    The name has the same prefix as the server's shared-memory regions, so a cleanup of these
+    regions also removes this file.
     """
     regions = [found[1] for argument in command if (found := REGION.fullmatch(argument))]
     prefix = regions[0] if regions else PREFIX
@@ -192,5 +199,5 @@ def shared_name(args: dict[str, str], command: list[str], server: int, namespace
 
 
 def index_of_loop(args: dict[str, str]) -> str:
-    """Return the number of this loop: Triton numbers its instances from 0."""
+    """Return the number of this loop. Triton numbers instances from 0."""
     return args["model_instance_name"].rpartition("_")[2]

@@ -1,7 +1,7 @@
-"""Tracks responses that Triton has not accepted yet.
+"""Tracks responses that Triton hasn't accepted yet.
 
-Triton accepts a response within milliseconds, no matter how slowly its client reads. If it doesn't,
-its streams hang (docs/deploy/security.md), which no other health check shows.
+Triton accepts a response within milliseconds, no matter how slowly the client reads. If it takes
+longer, Triton's streams hang (docs/deploy/security.md). No other health check detects that.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from contextlib import contextmanager
 
 
 class Deliveries:
-    """The responses of one loop that Triton has not accepted yet. Thread-safe."""
+    """Responses of one loop that Triton hasn't accepted yet. Thread-safe."""
 
     def __init__(self) -> None:
         self._begun: dict[object, float] = {}
@@ -29,6 +29,6 @@ class Deliveries:
 
     @property
     def seconds(self) -> int:
-        """Whole seconds that the oldest response has waited; 0 if there is none."""
+        """Return for how many whole seconds the oldest response has waited; 0 if there is none."""
         begun = list(self._begun.values())
         return int(time.monotonic() - min(begun)) if begun else 0

@@ -1,4 +1,4 @@
-"""Builds responses to clients: one answer for all prompts, or a chunk for one of them."""
+"""Builds responses to clients: an answer for all prompts, or a chunk for one prompt."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tandem.bls.text.token_details import TokenDetails, TopLogProbs
 from tandem.contract import entry as tensors
 from tandem.contract.tensor import Tensor
 
-# Made only for clients that request them by name, because most clients need text, not ids.
+# Outputs only for clients that request them by name, because most clients need text, not ids.
 ON_REQUEST = frozenset(
     {
         tensors.OUTPUT_IDS,
@@ -32,7 +32,7 @@ ON_REQUEST = frozenset(
         tensors.SPEC_DECODE_STATISTICS,
     }
 )
-# Running totals: in every chunk for clients that request them by name, for others only at the end.
+# Running totals. Clients that request them by name get them in every chunk, others in the last one.
 TOTALS = frozenset(
     {tensors.NUM_ROUNDS, tensors.TOTAL_DRAFT_TOKENS, tensors.TOTAL_ACCEPTED_DRAFT_TOKENS}
 )
@@ -42,7 +42,8 @@ TOTALS = frozenset(
 class SequenceOutput:
     """One prompt's part of a response: its whole answer, or a chunk.
 
-    cum_log_prob: of the answer so far. prompt_log_probs: included in the first response.
+    index: index of the prompt in the request. cum_log_prob: cumulative log-probability of the
+    answer so far. prompt_log_probs: None except in the first response.
     """
 
     index: int
@@ -68,7 +69,7 @@ class ResponseBuilder:
         self._options = options
 
     def response(self, parts: Sequence[SequenceOutput]) -> Any:
-        """Return one response. parts: one for a chunk, one per prompt for an answer."""
+        """Return one response. parts: one part for a chunk, one part per prompt for an answer."""
         outputs: dict[Tensor, NDArray[Any]] = {
             tensors.TEXT_OUTPUT: np.array([p.text.encode() for p in parts], dtype=object),
             tensors.BATCH_INDEX: _column([p.index for p in parts]),
@@ -81,7 +82,7 @@ class ResponseBuilder:
             lengths = [len(p.decoding.request.prompt_ids) for p in parts]
             outputs[tensors.NUM_INPUT_TOKENS] = _column(lengths)
         if self._options.return_num_output_tokens:
-            # Front ends add up the chunks.
+            # Front ends add up the counts of all chunks.
             outputs[tensors.NUM_OUTPUT_TOKENS] = _column([len(p.tokens) for p in parts])
         outputs |= {n: total for n, total in _statistics(parts).items() if n in self._running}
         reasons = [p.finish_reason for p in parts if p.finish_reason is not None]
@@ -102,12 +103,12 @@ class ResponseBuilder:
 
 
 def tells_text_lengths(requested: Collection[str]) -> bool:
-    """Return whether a client requested the text length of each token by name."""
+    """Return whether the client requested OUTPUT_TEXT_LENGTHS by name."""
     return tensors.OUTPUT_TEXT_LENGTHS in requested and not _named_nothing(requested)
 
 
 def _named_nothing(requested: Collection[str]) -> bool:
-    """Return whether the client named no outputs: then Triton passes the names of all."""
+    """Return whether the client named no outputs. Triton passes all names in that case."""
     return set(requested) >= set(tensors.OUTPUTS)
 
 
@@ -141,7 +142,7 @@ def _statistics_in_json(parts: Sequence[SequenceOutput]) -> NDArray[Any]:
 
 
 def _log_probs(parts: Sequence[SequenceOutput]) -> dict[Tensor, NDArray[Any]]:
-    """Return log-probabilities of the tokens, [b, 1, n], and of the top ones, [b, 1, n, k]."""
+    """Return log-probabilities of the tokens [b, 1, n] and of their alternatives [b, 1, n, k]."""
     values = [p.details.log_probs for p in parts if p.details.log_probs is not None]
     if len(values) < len(parts):
         return {}
@@ -173,7 +174,7 @@ def _prompt_log_probs(parts: Sequence[SequenceOutput]) -> dict[Tensor, NDArray[A
 
 
 def _logits(parts: Sequence[SequenceOutput]) -> dict[Tensor, NDArray[Any]]:
-    """Return logits of the prompts and the answers; shorter rows of a batch end in zeros."""
+    """Return the logits of the prompts and the answers. Shorter rows are padded with zeros."""
     outputs = {}
     context = [p.decoding.context_logits for p in parts]
     if all(logits is not None for logits in context):
@@ -181,7 +182,7 @@ def _logits(parts: Sequence[SequenceOutput]) -> dict[Tensor, NDArray[Any]]:
     generation = [p.decoding.generation_logits for p in parts]
     widths = {logits[0].shape[-1] for logits in generation if logits}
     if widths and all(p.decoding.generation_logits or not len(p.tokens) for p in parts):
-        nothing = np.empty((0, *widths), np.float32)  # of an answer without tokens
+        nothing = np.empty((0, *widths), np.float32)  # an answer may have no tokens
         rows = [np.concatenate((nothing, *logits)) for logits in generation]
         outputs[tensors.GENERATION_LOGITS] = _padded(rows, np.float32)
     return outputs
@@ -204,12 +205,12 @@ def _performance(parts: Sequence[SequenceOutput]) -> dict[Tensor, NDArray[Any]]:
 
 
 def _column(values: Sequence[Any] | NDArray[Any], dtype: Any = np.int32) -> NDArray[Any]:
-    """Return [b, 1]."""
+    """Return the values as a column, [b, 1]."""
     return np.array(values, dtype).reshape(-1, 1)
 
 
 def _padded(rows: Sequence[Any], dtype: Any) -> NDArray[Any]:
-    """Return [b, 1, longest, ...], one beam each; shorter rows end in zeros."""
+    """Return rows as [b, 1, longest, ...] (one beam each). Shorter rows are padded with zeros."""
     longest = max(len(row) for row in rows)
     array = np.zeros((len(rows), 1, longest, *rows[0].shape[1:]), dtype)
     for at, row in enumerate(rows):

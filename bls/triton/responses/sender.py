@@ -1,15 +1,15 @@
 """Sends responses to a client.
 
-Triton 2.51 frees a request when its final response is sent. Asking whether the request was
-cancelled crashes the server after that, and also during the final response. So questions and
-responses take turns here, and none follow the final response.
+Triton 2.51 frees a request when its final response is sent. Checking for cancellation during or
+after the final response crashes the server. So checks and responses are serialized here, and none
+follow the final response.
 
-A response with the final flag has one chance: if it doesn't fit into shared memory, Triton has
-already noted the end, accepts nothing more, and the client waits forever. So a large response is
-sent before the flag, and the flag only if there is memory for it.
+Sending a response with the final flag can't be retried. If it doesn't fit into shared memory,
+Triton has already recorded the end and accepts no other response, so the client hangs. So a large
+response is sent before the flag, and the flag is sent only if there is memory for it.
 
 Sending blocks until a thread of the server is free. Errors must not block, so they are sent on
-their own thread.
+a new thread.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ from tandem.bls.triton.responses.deliveries import Deliveries
 from tandem.contract.errors import ErrorCode, coded
 
 FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
-LARGE_BYTES = 2**17  # a response from this size on may need more shared memory
-SPARE_BYTES = 2**18  # free in shared memory: twice the largest small response
-GROWTH_BYTES = 2**24  # free in /dev/shm: Triton grows by a MiB at a time
+LARGE_BYTES = 2**17  # a response of at least this size may need more shared memory
+SPARE_BYTES = 2**18  # required free shared memory: twice the size of the largest small response
+GROWTH_BYTES = 2**24  # or required free space in /dev/shm: Triton allocates 1 MiB at a time
 SECONDS_BETWEEN_TRIES = 0.2
 
 
 class Sender:
-    """Sends the responses to one request. Thread-safe; does nothing after the final one.
+    """Sends the responses to one request. Does nothing after the final response. Thread-safe.
 
-    decoupled: whether the model is; only then may a response precede the final flag. codes_errors:
-    write the code before an error's line, for calls by Tandem's own models. deliveries: notes
-    responses that Triton has not accepted yet.
+    decoupled: whether the model is decoupled; only then may a response precede the final flag.
+    codes_errors: whether to write the code before an error's message, for calls by Tandem's own
+    models. deliveries: tracks responses that Triton hasn't accepted yet.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class Sender:
         self._deliveries = deliveries or Deliveries()
         self._lock = threading.Lock()
         self._closed = False
-        self._ending = threading.Lock()  # held forever by the thread that ends the request early
+        self._ending = threading.Lock()  # held for good by the thread that ends the request early
 
     @property
     def closed(self) -> bool:
@@ -65,7 +65,7 @@ class Sender:
         return self._closed
 
     def is_cancelled(self) -> bool:
-        """Ask Triton whether the client has left. Never waits for a response that is being sent."""
+        """Ask Triton whether the client has left. Returns False while a response is being sent."""
         if not self._lock.acquire(blocking=False):
             return False
         try:
@@ -74,9 +74,10 @@ class Sender:
             self._lock.release()
 
     def send(self, response: Any, *, final: bool) -> None:
-        """Send a response. The last one also ends the request.
+        """Send a response. A final response also ends the request.
 
-        Raises AnswerNotSent if there is no memory for it; ``refuse`` can still send an error then.
+        Raises AnswerNotSent if the response doesn't fit into shared memory. ``refuse`` can still
+        send an error after that.
         """
         size = _bytes_of(response) if final else 0
         large = self._decoupled and size > LARGE_BYTES
@@ -89,20 +90,20 @@ class Sender:
                 self._end(None if large else response, 0 if large else size)
 
     def refuse(self, line: str, code: ErrorCode = "INTERNAL") -> None:
-        """Send an error of one line instead of an answer, soon, without blocking."""
+        """End the request with an error of one line. Doesn't block."""
         if self._codes_errors:
             line = coded(code, line)
         error = pb_utils.TritonError(line, getattr(pb_utils.TritonError, code))
         self._end_soon(pb_utils.InferenceResponse(error=error))
 
     def close(self) -> None:
-        """End without a response, soon: for a call that asks for none."""
+        """End the request without a response. Doesn't block."""
         self._end_soon(None)
 
     def _end_soon(self, response: Any) -> None:
         if not self._closed and self._ending.acquire(blocking=False):
             end = partial(self._end_when_possible, response)
-            in_background(end, lambda _: end())  # no other thread would
+            in_background(end, lambda _: end())  # without a free thread, end it on this one
 
     def _end_when_possible(self, response: Any) -> None:
         logged = False
@@ -122,7 +123,7 @@ class Sender:
     def _end(self, response: Any, size: int = 0) -> None:
         """Send the final flag, with a response if there is one. Call with the lock held.
 
-        size: bytes of the response, if it may be large.
+        size: size of the response in bytes; 0 if it is small.
         """
         if not _memory_for_the_end(size):
             raise AnswerNotSent("the answer can't be sent: the server's shared memory is full")
@@ -132,7 +133,7 @@ class Sender:
                     self._sender.send(flags=FINAL)
                 else:
                     self._sender.send(response, flags=FINAL)
-        except Exception as error:  # noqa: BLE001  after any error, Triton accepts no more
+        except Exception as error:  # noqa: BLE001  Triton accepts no response after an error
             log_exception("failed to send the end of a request", error)
         finally:
             self._closed = True
@@ -150,7 +151,7 @@ class Sender:
 
 
 def _bytes_of(response: Any) -> int:
-    """Return the size of a response's numbers and strings in bytes."""
+    """Return the size of a response's tensors in bytes."""
     size = 0
     for array in (tensor.as_numpy() for tensor in response.output_tensors()):
         if array.dtype != object:
@@ -165,7 +166,8 @@ def _memory_for_the_end(size: int) -> bool:
 
     size: size of the response in bytes; 0 if it is small.
     """
-    # The memory that a process shares with Triton. Undocumented, so it may disappear.
+    # The memory that this process shares with Triton. The attribute is undocumented, so it may be
+    # missing.
     pool = getattr(sys.modules.get("c_python_backend_utils"), "shared_memory", None)
     free_memory = getattr(pool, "free_memory", None)
     if free_memory is not None and free_memory() >= SPARE_BYTES + size:

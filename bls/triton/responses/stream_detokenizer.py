@@ -1,4 +1,4 @@
-"""Detokenizes a stream off the critical path: a queue of chunks in, chunks with text out."""
+"""Detokenizes a stream off the critical path."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from tandem.bls.triton.engine_calls.clients import EngineClients
 
 
 class StreamDetokenizer:
-    """Adds the text to one sequence's chunks, on a thread of its own.
+    """Adds text to the chunks of one sequence, on a separate thread.
 
-    emit: gets each chunk with its text. fail: gets the error if detokenizing failed.
-    done: whether the thread has ended.
+    emit: called with each chunk that has its text. fail: called with the error if detokenization
+    fails. done: whether the thread has ended.
     """
 
     def __init__(self, emit: Callable[[Chunk], None], fail: Callable[[Failure], None]) -> None:
@@ -51,17 +51,17 @@ class StreamDetokenizer:
             self._chunks.put(None)
 
     def deliver(self, chunk: Chunk) -> None:
-        """Pass on a chunk that has its text."""
+        """Emit a chunk that has its text."""
         self._emit(chunk)
 
     def ended(self, error: Failure | None) -> None:
-        """Note the end; pass an error on."""
+        """Record the end, and report an error."""
         self.done = True
         if error is not None:
             self._fail(error)
 
     def _take(self) -> Chunk | None:
-        """Wait for a chunk; return all that are queued as one, or None after an interruption."""
+        """Wait for chunks. Merge all queued ones into one chunk; None after an interruption."""
         chunks = [self._chunks.get()]
         while not self._chunks.empty():
             chunks.append(self._chunks.get())

@@ -1,1 +1,1 @@
-"""Handles a client's request inside Triton, from its tensors to its sequences."""
+"""Handles client requests inside Triton, from their tensors to their sequences."""

@@ -1,4 +1,4 @@
-"""Compiles the guides of requests, and creates their matchers."""
+"""Compiles the guides of requests and creates matchers for them."""
 
 from __future__ import annotations
 
@@ -23,11 +23,13 @@ if TYPE_CHECKING:
 
 
 class RequestGuides:
-    """Compiles the guides of requests, or rejects guides if it can't compile any. Thread-safe.
+    """Compiles the guides of requests. Thread-safe.
 
-    It can't if the profile's `max_guide_bytes` is 0, if this Python lacks the library (see
-    `guides/library.py`), or if the library can't read the tokenizer. folder: of the model.
-    count_refused: called with each keyword of a guide that could not be compiled.
+    Rejects all guides if the profile's `max_guide_bytes` is 0, if this Python lacks the library
+    (see `guides/library.py`), or if the library can't read the tokenizer.
+
+    folder: folder of the Triton model. count_refused: called with the unsupported keyword of each
+    guide that can't be compiled.
     """
 
     def __init__(
@@ -38,14 +40,14 @@ class RequestGuides:
         self._waiting_bytes = 0
         self._lock = threading.Lock()
         self._compiler: GuideCompiler | None = None
-        self._missing = ""  # why there is no compiler
+        self._missing = ""  # reason for the missing compiler, for error messages
         try:
             self._compiler = _compiler(settings, folder / settings.tokenizer_dir)
         except GuideError as error:
             self._missing = str(error)
 
     def check(self, requests: Sequence[Request]) -> None:
-        """Raise GuideRefused for a guide if none can be compiled."""
+        """Raise GuideRefused if a request has a guide and there is no compiler."""
         if self._compiler is None and any(request.guide for request in requests):
             raise GuideRefused(
                 f"input '{TYPE}' isn't supported by this deployment: {self._missing}"
@@ -54,21 +56,22 @@ class RequestGuides:
     def matchers(
         self, requests: Sequence[Request], check: Callable[[], None]
     ) -> list[GuideMatcher | None]:
-        """Return the matcher of each request's answer; None for a request without a guide.
+        """Return a matcher for each request; None for a request without a guide.
 
-        Waits until new guides are compiled. check: called before each one; raises if the answer is
-        no longer needed. Raises GuideRefused, or Overloaded if the machine can't try a guide.
+        Waits until new guides are compiled. check: called before each compilation; it raises if the
+        answer is no longer needed. Raises GuideRefused if a guide can't be compiled, and Overloaded
+        if too many guides wait or the machine can't test a guide.
         """
         with self._waiting(sum(self._new_bytes(request) for request in requests)):
             return [self._matcher(request, check) for request in requests]
 
     def close(self) -> None:
-        """End the processes that try guides."""
+        """End the worker processes that test guides."""
         if self._compiler is not None:
             self._compiler.close()
 
     def _new_bytes(self, request: Request) -> int:
-        """Return the size of a request's guide if it has to be compiled first, otherwise 0."""
+        """Return the size of a request's guide in bytes; 0 if it is already compiled."""
         guide = request.guide
         if guide is None or self._compiler is None or self._compiler.has(guide):
             return 0
@@ -76,7 +79,10 @@ class RequestGuides:
 
     @contextmanager
     def _waiting(self, size: int) -> Iterator[None]:
-        """Count the bytes of guides that wait. Raises Overloaded if they are too many."""
+        """Count ``size`` bytes of waiting guides until the context ends.
+
+        Raises Overloaded if the waiting guides exceed their limit.
+        """
         with self._lock:
             held = self._waiting_bytes + size
             if size and self._waiting_bytes and held > self._max_waiting_bytes:

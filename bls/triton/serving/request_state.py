@@ -1,4 +1,4 @@
-"""One client request: its prompts decode in parallel, its answer is sent once or in chunks."""
+"""The state of one client request, whose prompts decode in parallel."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tandem.bls.triton.serving.sequence_state import SequenceState
 
 
 class RequestState:
-    """A request until its last response. Thread-safe."""
+    """State of a request, from its arrival to its last response. Thread-safe."""
 
     def __init__(
         self,
@@ -33,9 +33,9 @@ class RequestState:
         slots: ReservedSlots,
     ) -> None:
         self.options = options
-        self.wait = wait  # for the tokenizer, before the sequences exist
-        self.slots = slots  # of its sequences in the queue
-        self.permit: Permit | None = None  # to use the tokenizer
+        self.wait = wait  # holds the call of the tokenizer before the sequences exist
+        self.slots = slots  # queue slots of the sequences
+        self.permit: Permit | None = None  # permit to call the tokenizer
         self.arrival_ns = time.time_ns()
         self._sender = sender
         self._response_builder = response_builder
@@ -44,19 +44,19 @@ class RequestState:
         self._sequences: Sequence[SequenceState] = ()
         self._unfinished = 0
         self._failure: Failure | None = None
-        self._lock = threading.Lock()  # the watcher takes it: never block while holding it
+        self._lock = threading.Lock()  # never block while holding it, because the watcher needs it
         self._sending = threading.Lock()  # keeps outputs in order
 
     @property
     def closed(self) -> bool:
-        """Whether the last response has been sent and no model works for the request."""
+        """Whether the last response has been sent and no model works for the request any more."""
         busy = self.wait.call is not None or any(sequence.decodes for sequence in self._sequences)
         return self._sender.closed and not busy
 
     def open(self, sequences: Sequence[SequenceState]) -> None:
-        """Add the sequences; each may start at any moment from now on.
+        """Add the sequences, which may start at any time from now on.
 
-        Raises the error that ended the request, if it has ended.
+        If the request has ended with an error, raises that error.
         """
         with self._lock:
             self.raise_failure()
@@ -64,12 +64,12 @@ class RequestState:
             self._unfinished = len(sequences)
 
     def raise_failure(self) -> None:
-        """Raise the error that ended the request, if it has ended."""
+        """Raise the error that ended the request, if there is one."""
         if self._failure is not None:
             raise self._failure
 
     def check(self, now: float) -> None:
-        """End the request if its client has left or it is overdue; abandon overdue calls."""
+        """End the request if its client has left or its deadline has passed. Abandon late calls."""
         if self._sender.is_cancelled():
             self.fail(Cancelled())
         elif now > self._deadline:
@@ -83,7 +83,7 @@ class RequestState:
             sequence.check(now)
 
     def fail(self, error: Failure) -> None:
-        """Interrupt all prompts and send the client one line. Never blocks."""
+        """Interrupt all prompts and send the error to the client. Never blocks."""
         with self._lock:
             if self._failure is not None or self._sender.closed:
                 return
@@ -97,7 +97,7 @@ class RequestState:
         self._sender.refuse(error.line, error.code)
 
     def sequence_advanced(self, output: SequenceOutput) -> None:
-        """Send a sequence's chunk, or the whole answer once all sequences are complete."""
+        """Send a sequence's chunk or, without streaming, the answer of all completed sequences."""
         with self._sending:
             self._unfinished -= output.finish_reason is not None
             last = self._unfinished == 0
@@ -110,7 +110,7 @@ class RequestState:
 
 @contextmanager
 def ending(state: RequestState) -> Iterator[None]:
-    """End a request with the error that keeps it from starting."""
+    """End the request if the code inside the context raises."""
     try:
         yield
     except (Abandoned, Cancelled):
@@ -123,7 +123,7 @@ def ending(state: RequestState) -> Iterator[None]:
 
 
 def give_up(state: RequestState, permit: Permit | None, error: ServingError) -> None:
-    """End a request that cannot start."""
+    """End a request that can't start."""
     if permit is not None:
         permit.give_back()
     state.fail(error)

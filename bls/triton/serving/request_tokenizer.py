@@ -1,4 +1,4 @@
-"""Tokenizes a request before its sequences exist."""
+"""Tokenizes the prompts of a request."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tandem.bls.triton.tokenizer_calls import (
 class RequestTokenizer:
     """Tokenizes the prompts of requests.
 
-    A call blocks its thread, and the request may abandon it: then it raises Abandoned.
+    Methods block. They raise Abandoned if the request abandons the call.
     """
 
     def __init__(self, settings: LoopSettings, calls: Calls) -> None:
@@ -31,7 +31,7 @@ class RequestTokenizer:
         self._calls = calls
 
     def tokens(self, state: RequestState, prompts: list[Prompt]) -> list[Tokens]:
-        """Return the token ids of each prompt and its words, with one call for all."""
+        """Return the token ids of each prompt and of its words. Makes at most one call."""
         words = [prompt.words for prompt in prompts]
         given = [Tokens(p.input_ids) for p in prompts if p.input_ids is not None]
         if len(given) == len(prompts) and not any(map(any, words)):
@@ -47,9 +47,9 @@ class RequestTokenizer:
         ]
 
     def prefixes(self, state: RequestState, prompts: list[Prompt]) -> list[str]:
-        """Return the text before each answer: its prompt, unless prompts are excluded.
+        """Return the text to show before each answer: its prompt, or "" if prompts are excluded.
 
-        An unfinished character at the end of the prompt belongs to the answer.
+        An unfinished character at the end of a prompt is left to the answer's text.
         """
         if state.options.exclude_input_in_output:
             return [""] * len(prompts)
@@ -64,7 +64,7 @@ class RequestTokenizer:
         return text_of(model, response).text
 
     def _await(self, state: RequestState, model: str, request: Any) -> Any:
-        """Make a call that the request's state may abandon."""
+        """Make a call that ``state`` may abandon."""
         call = state.wait.begin(model, "", self._settings.target.timeout)
         try:
             return self._calls.infer(model, request)
@@ -73,6 +73,6 @@ class RequestTokenizer:
 
 
 def needs_tokenizer(prompt: Prompt, options: Options) -> bool:
-    """Return whether a prompt has words to tokenize, or ids to show as text."""
+    """Return whether a prompt has text to tokenize, or ids to show as text."""
     shows_ids = prompt.input_ids is not None and not options.exclude_input_in_output
     return any(prompt.words) or shows_ids

@@ -1,4 +1,4 @@
-"""One prompt of a request, from the queue to its last token."""
+"""The state of one prompt of a request."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class SequenceState:
-    """One prompt of a request. Its reservation starts it."""
+    """State of one prompt, from the queue to its last token. Its reservation starts it."""
 
     def __init__(
         self,
@@ -46,7 +46,7 @@ class SequenceState:
         self._unsent: list[Chunk] = []
         self._details: list[TokenDetails] = []
         self._cum_log_prob = 0.0
-        self._is_first = True  # no output was sent yet
+        self._is_first = True  # whether no output has been sent yet
         self._finish_reason: FinishReason | None = None
         self._detokenizer = (
             StreamDetokenizer(self.emit, request.fail)
@@ -66,7 +66,7 @@ class SequenceState:
 
     @property
     def decodes(self) -> bool:
-        """Whether a thread still decodes or detokenizes this sequence."""
+        """Whether a thread is still decoding or detokenizing this sequence."""
         detokenizes = self._detokenizer is not None and not self._detokenizer.done
         return self._driver is not None and (detokenizes or not self._ended)
 
@@ -90,7 +90,7 @@ class SequenceState:
             self._admission.withdraw(self._reservation)
 
     def deliver(self, chunk: Chunk) -> None:
-        """Pass on a chunk; the next round does not wait for its text."""
+        """Emit a chunk, or queue it for detokenization so that the next round needn't wait."""
         self._timeline.delivered(len(chunk.tokens))
         if self._detokenizer is not None:
             self._detokenizer.put(chunk)
@@ -98,7 +98,7 @@ class SequenceState:
             self.emit(chunk)
 
     def emit(self, chunk: Chunk) -> None:
-        """Append a chunk with its text to the answer, and send everything that is ready."""
+        """Append a chunk with its text to the answer, and send all output that is ready."""
         self._finish_reason = chunk.finish_reason
         self._unsent_text += chunk.text
         self._unsent.append(chunk)
@@ -115,10 +115,10 @@ class SequenceState:
             self._request.sequence_advanced(output)
 
     def ended(self, error: Failure | None) -> None:
-        """Release the reservation; an error ends the whole request."""
+        """Count the sequence and release its reservation. An error ends the whole request."""
         decoding = self._decoding
         self._metrics.count(decoding.request.drafter, decoding.statistics, self._timeline)
-        self._ended = True  # the watcher may forget it from now on; its metrics are counted
+        self._ended = True  # only after the metrics: the watcher may drop the request from now on
         self._admission.leave(self._reservation)
         if error is not None:
             self._request.fail(error)

@@ -1,4 +1,4 @@
-"""An entry that returns a single response, through the loop of `bls_stream`."""
+"""An entry that returns a single response. The loop runs in `bls_stream`."""
 
 import sys
 from pathlib import Path

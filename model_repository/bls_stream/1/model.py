@@ -1,4 +1,4 @@
-"""The entry that holds the decoding loop."""
+"""The entry that runs the decoding loop."""
 
 import sys
 from pathlib import Path

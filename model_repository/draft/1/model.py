@@ -1,14 +1,14 @@
-"""The `draft` engine, of the kind that the model's parameter `engine` names."""
+"""The `draft` engine. The model's parameter `engine` names its kind."""
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent))  # Triton appends it: anything installed would win
+sys.path.insert(0, str(Path(__file__).parent))  # takes precedence over installed packages
 
 from tandem.engines.triton import EngineModel
 
 
 class TritonPythonModel(EngineModel):
-    """What Triton's Python backend looks for."""
+    """The class that Triton's Python backend loads."""

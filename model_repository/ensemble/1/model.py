@@ -1,4 +1,4 @@
-"""The baseline: the target alone, under the name of NVIDIA's ensemble."""
+"""The baseline entry, which uses the target alone. It is named after NVIDIA's ensemble."""
 
 import sys
 from pathlib import Path

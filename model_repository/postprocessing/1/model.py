@@ -1,12 +1,12 @@
-"""Triton's `postprocessing`: token ids to text."""
+"""The `postprocessing` model, which detokenizes ids."""
 
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent))  # before anything else that bears our names
+sys.path.insert(0, str(Path(__file__).parent))  # takes precedence over installed packages
 
 from tandem.postprocessing.triton import PostprocessingModel
 
 
 class TritonPythonModel(PostprocessingModel):
-    """What Triton's Python backend looks for."""
+    """The class that Triton's Python backend loads."""

@@ -1,12 +1,12 @@
-"""Triton's `preprocessing`: text to token ids."""
+"""The `preprocessing` model, which tokenizes text."""
 
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent))  # before anything else that bears our names
+sys.path.insert(0, str(Path(__file__).parent))  # takes precedence over installed packages
 
 from tandem.preprocessing.triton import PreprocessingModel
 
 
 class TritonPythonModel(PreprocessingModel):
-    """What Triton's Python backend looks for."""
+    """The class that Triton's Python backend loads."""
