@@ -34,5 +34,5 @@ def test_the_learning_rate_warms_up_holds_and_falls_to_zero():
     assert shares[-1] < 0.005
 
 
-def test_rows_grow_longer_towards_the_end():
+def test_training_windows_grow_toward_the_end():
     assert [window(step, 100) for step in (0, 80, 99)] == [512, 1024, 2048]

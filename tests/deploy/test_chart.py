@@ -80,7 +80,7 @@ def test_the_startup_probe_allows_for_loading(release):
     assert probe["periodSeconds"] * probe["failureThreshold"] >= release.values["startupTimeout"]
 
 
-def test_the_liveness_probe_asks_for_a_token_and_restarts_without_a_drain(release):
+def test_the_liveness_probe_requests_a_token_and_restarts_without_draining(release):
     probe = release.server["livenessProbe"]
     verb, entry, target, patience = probe["exec"]["command"][2:]
     assert verb == "alive"
@@ -98,7 +98,7 @@ def test_a_pod_ends_only_after_the_longest_answer(release):
     assert release.pod["terminationGracePeriodSeconds"] > drain + values["exitTimeout"]
 
 
-def test_shared_memory_is_a_memory_volume(release):
+def test_dev_shm_is_a_memory_volume_of_the_configured_size(release):
     volumes = {volume["name"]: volume for volume in release.pod["volumes"]}
     mounts = {mount["mountPath"]: mount["name"] for mount in release.server["volumeMounts"]}
     shared = volumes[mounts["/dev/shm"]]
@@ -134,7 +134,7 @@ def test_the_config_map_contains_every_program_of_a_pod(release):
         assert path in release.manifests["ConfigMap"]["data"]
 
 
-def test_defaults_equal_the_embedded_profile(render, embedded_profile):
+def test_chart_defaults_match_the_embedded_profile(render, embedded_profile):
     planned, release = deployment.load(embedded_profile), render({})
     admission, told = planned.profile.admission, release.values["profile"]
     assert told["maxRequests"] == admission.max_requests
@@ -147,7 +147,7 @@ def test_defaults_equal_the_embedded_profile(render, embedded_profile):
 
 
 @pytest.mark.parametrize("name", ["llmapi", "multi-node"])
-def test_autoscaling_uses_a_gauge_of_the_loop(render, name):
+def test_autoscaling_uses_a_gauge_that_the_loop_exports(render, name):
     release = render(name)
     scaler = release.manifests["HorizontalPodAutoscaler"]["spec"]
     metric = scaler["metrics"][0]["pods"]
@@ -179,7 +179,7 @@ def test_gpus_are_requested_and_limited(render):
     assert "nvidia.com/gpu" not in render({}).server["resources"]["limits"]
 
 
-def test_a_repository_comes_from_the_image_a_claim_or_an_object_store(render):
+def test_a_repository_may_come_from_image_volume_claim_or_object_store(render):
     image, claim, url = render({}), render("llama-3.1-405b"), render("llmapi")
     assert "--model-repository=/repository" in image.server["args"]
     assert "/repository" not in {mount["mountPath"] for mount in image.server["volumeMounts"]}
@@ -190,7 +190,7 @@ def test_a_repository_comes_from_the_image_a_claim_or_an_object_store(render):
     assert url.server["envFrom"] == [{"secretRef": {"name": "object-store"}}]
 
 
-def test_an_orchestrator_spawns_processes_unless_ranks_are_given(render):
+def test_an_orchestrator_spawns_its_workers_unless_ranks_are_set(render):
     release = render("llama-3.1-405b")
     variables = {v["name"]: v.get("value") for v in release.server["env"]}
     assert variables["TRTLLM_ORCHESTRATOR"] == "1"
@@ -218,7 +218,7 @@ def test_only_the_leader_of_a_group_serves_requests(render):
         assert f"shm-region-prefix-name=triton_python_backend_shm_region_tandem-{number}-" in rank
 
 
-def test_a_worker_outlasts_its_leader(render):
+def test_a_worker_pod_stops_after_its_leader_has_drained(render):
     worker = render("multi-node").group["workerTemplate"]["spec"]
     container = worker["containers"][0]
     assert container["args"] == ["python3", "/etc/tandem/ranks.py", "follow"]

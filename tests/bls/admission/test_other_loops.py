@@ -96,7 +96,7 @@ def test_draft_blocks_freed_in_one_loop_are_used_in_another():
     assert second.drafts
 
 
-def test_slots_reserved_in_another_loop_count():
+def test_slots_reserved_in_another_loop_count_toward_the_queue_limit():
     loops = Loops(2)
     held = loops.admissions[0].reserve(5)
     with pytest.raises(Overloaded, match="0 sequences are running and 5 are waiting"):

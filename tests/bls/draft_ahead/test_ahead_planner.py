@@ -30,7 +30,7 @@ def learn(ahead, step=0.00109, accepted=4, rounds=200):
 
 
 @pytest.mark.parametrize(("running", "branches"), [(1, 128), (2, 64), (16, 8)])
-def test_more_sequences_ask_for_fewer_branches_each(running, branches):
+def test_each_sequence_asks_for_fewer_branches_under_load(running, branches):
     ahead = ahead_of(running=running)
     learn(ahead)
     assert ahead.plan(10).num_branches == branches
@@ -86,7 +86,7 @@ def test_a_call_without_overhead_does_not_reset_the_learned_overhead():
             assert statistics.seconds(2) == pytest.approx(0.004 + 0.001, abs=1e-4)
 
 
-def test_unread_logits_are_returned_in_order():
+def test_unread_logits_are_returned_oldest_first():
     statistics = AheadPlanner(SETTINGS)
     assert statistics.next_unread_logits() is None
     statistics.unread_logits.extend(range(MOST_UNREAD + 1))

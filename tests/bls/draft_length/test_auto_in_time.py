@@ -59,7 +59,7 @@ def test_auto_gains_by_stopping_drafts_early():
     assert gain([easy_and_hard(PAIRS["70b-1b"][2])], SMALL) > 0.06
 
 
-def test_an_always_wrong_draft_costs_almost_nothing():
+def test_auto_loses_almost_nothing_with_a_draft_that_is_always_wrong():
     text = even(0.0)
     assert auto(text, SMALL) > 0.97 * tokens_per_second(World(text, SMALL), 0)
 
@@ -132,7 +132,7 @@ def test_hybrid_keeps_drafting_after_an_experiment_without_drafts():
     assert len(world.drafted) > LENGTH / 17
 
 
-def test_the_time_of_a_failed_draft_counts():
+def test_the_time_spent_on_a_failed_draft_is_observed():
     world, told = World(even(0.9), SMALL), []
     length = SimpleNamespace(
         plan=lambda _limit, **_: DraftPlan(4),

@@ -63,7 +63,7 @@ def played(health=None, **changes):
     return decoding, target
 
 
-def test_drafts_are_verified_and_counted_under_the_drafters_name(joined):
+def test_custom_drafts_are_verified_and_counted_under_the_drafter_name(joined):
     joined(
         "def propose(self, sequence, limit):\n"
         "    return Draft(sequence.context[-limit:])\n"
@@ -184,7 +184,7 @@ def test_invalid_calls_of_a_custom_drafter_are_rejected(joined, body, fault):
     assert line.startswith(f"drafter 'own' failed: {fault}")
 
 
-def test_invalid_steps_ahead_are_rejected(joined):
+def test_custom_drafters_may_call_only_the_draft_engine_to_draft_ahead(joined):
     joined(
         "def draft_ahead(self, sequence, draft):\n"
         "    yield EngineCall('target', sequence.context, 1, 1)\n"
@@ -197,7 +197,7 @@ def test_invalid_steps_ahead_are_rejected(joined):
         next(steps)
 
 
-def test_calls_of_a_custom_drafter_are_converted(joined):
+def test_calls_of_a_custom_drafter_are_converted_to_the_right_types(joined):
     """Triton rejects ids of 64 bits, and such an error would pause the drafts of all requests."""
     joined(
         "def propose(self, sequence, limit):\n"
@@ -213,7 +213,7 @@ def test_calls_of_a_custom_drafter_are_converted(joined):
     assert {call.stop_ids for call in draft.calls} == {(2,)}
 
 
-def test_drafts_with_an_unknown_name_count_under_the_drafters(joined):
+def test_drafts_with_unknown_names_are_counted_under_the_drafter_name(joined):
     joined(
         "def propose(self, sequence, limit):\n"
         "    return Draft([1], drafter=f'own-{len(sequence)}')\n"
@@ -223,7 +223,7 @@ def test_drafts_with_an_unknown_name_count_under_the_drafters(joined):
     assert decoding.statistics.by_drafter.keys() == {"own"}
 
 
-def test_a_fault_while_learning_ends_only_later_drafts(joined):
+def test_an_error_after_verification_ends_only_later_custom_drafts(joined):
     joined(
         "def propose(self, sequence, limit):\n"
         "    return Draft([1])\n"
@@ -237,7 +237,7 @@ def test_a_fault_while_learning_ends_only_later_drafts(joined):
     assert health.refusals == 1
 
 
-def test_the_example_is_read_with_its_settings():
+def test_the_example_drafter_is_read_with_its_settings():
     kind = read_kind(EXAMPLE)
     assert (kind.name, kind.settings.period) == ("repeat", 4)
     assert with_settings(kind, {"period": 2}).settings.period == 2
@@ -295,7 +295,7 @@ def test_a_drafter_without_settings_rejects_settings():
 
 
 @pytest.mark.parametrize("name", sorted(BUILT_IN))
-def test_a_taken_name_is_rejected(name):
+def test_a_drafter_name_that_already_exists_is_rejected(name):
     before = dict(DRAFTERS)
     with pytest.raises(
         DrafterExists, match=f"drafter '{name}' already exists; choose a name other than"

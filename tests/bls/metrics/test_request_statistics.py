@@ -77,7 +77,7 @@ def test_rounds_add_up_in_total_and_per_drafter():
     }
 
 
-def test_hits_are_counted_by_what_the_round_before_accepted():
+def test_draft_ahead_hits_are_grouped_by_previously_accepted_tokens():
     statistics = Statistics()
     for round_ in (
         Round(4, 4, "draft_model"),
@@ -115,7 +115,7 @@ def test_statistics_without_drafts_are_zero():
         (5, -3, 2, 5, 0),
     ],
 )
-def test_rounds_of_an_engine_that_drafts_by_itself(emitted, drafted, accepted, rounds, counted):
+def test_rounds_of_a_self_drafting_engine_are_counted(emitted, drafted, accepted, rounds, counted):
     statistics = Statistics()
     statistics.add_own_drafts(emitted, drafted, accepted)
     assert (statistics.num_rounds, statistics.num_accepted_draft_tokens) == (rounds, counted)

@@ -34,7 +34,7 @@ def test_latencies_follow_from_deliveries(clock):
     assert (times.first_token, times.last_token) == (4 * S, 10 * S)
 
 
-def test_missing_milestones_have_no_latency(clock):
+def test_a_sequence_without_tokens_has_no_token_latencies(clock):
     times = Timeline(arrival=1 * S)
     assert times.decoding_seconds == 0
     times.scheduled()
@@ -45,7 +45,7 @@ def test_missing_milestones_have_no_latency(clock):
     assert times.decoding_seconds == 3
 
 
-def test_one_delivery_has_no_inter_token_latency(clock):
+def test_a_single_delivery_has_no_inter_token_latency(clock):
     times = Timeline(arrival=0)
     clock.now = 1 * S
     times.delivered(5)

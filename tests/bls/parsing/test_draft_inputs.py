@@ -57,7 +57,7 @@ def test_draft_inputs_override_the_deployments_defaults(values, expected):
         ({"drafter": "prompt_lookup", "num_draft_tokens": AUTO}, 4, 5),
     ],
 )
-def test_hybrid_with_auto_copies_up_to_the_maximum(values, served, copied):
+def test_with_draft_len_auto_hybrid_copies_up_to_the_maximum_length(values, served, copied):
     """`auto` does not plan the lengths of copies."""
     settings = replace(SETTINGS, draft_len=served)
     assert settings.target.max_draft_len == 16
@@ -75,7 +75,7 @@ def test_hybrid_with_auto_copies_up_to_the_maximum(values, served, copied):
         ({"num_draft_tokens": 0, "lookup_pool": "ours"}, None),
     ],
 )
-def test_the_request_names_its_pool(values, pool):
+def test_lookup_pool_sets_the_pool_of_a_request(values, pool):
     assert request_of(**values).lookup_pool == pool
 
 
@@ -103,7 +103,7 @@ def test_a_pool_is_rejected_if_the_profile_has_none(drafter):
     )
 
 
-def test_a_pool_needs_a_drafter_that_looks_up():
+def test_a_pool_is_rejected_unless_the_drafter_does_lookup():
     assert refusal(drafter="draft_model", lookup_pool="ours") == (
         "input 'lookup_pool' requires 'drafter' to be prompt_lookup or hybrid"
     )
@@ -204,5 +204,5 @@ def test_an_empty_prediction_changes_nothing():
         ({"prediction": b"\xff"}, "'prediction' is not valid UTF-8"),
     ],
 )
-def test_a_wrong_prediction_is_rejected(values, line):
+def test_an_invalid_prediction_is_rejected(values, line):
     assert line in refusal(**values)

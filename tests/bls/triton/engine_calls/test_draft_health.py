@@ -26,7 +26,7 @@ def health():
     return DraftHealth(EngineClient("draft", SETTINGS.draft, SETTINGS), Calls(), pause=0)
 
 
-def test_a_failure_is_logged_and_probed_once(health, probes, pb):
+def test_repeated_failures_are_logged_and_probed_once(health, probes, pb):
     health.failed(FAILED)
     health.failed(FAILED)
     assert not health.available
@@ -50,7 +50,7 @@ def test_drafts_resume_when_a_probe_is_answered(health, probes, pb):
     assert errors == []
 
 
-def test_a_probe_with_an_unknown_error_is_repeated(health, probes, pb):
+def test_a_probe_is_repeated_after_an_unexpected_error(health, probes, pb):
     errors = [RuntimeError("nobody knows this one")]
 
     def answer(_):

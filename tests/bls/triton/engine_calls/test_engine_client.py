@@ -13,5 +13,5 @@ def test_the_draft_time_out_grows_with_the_context(context, seconds):
     assert draft_timeout(context, 5.0, at_most=60.0) == seconds
 
 
-def test_the_draft_time_out_is_at_least_the_profiles():
+def test_the_draft_time_out_is_at_least_the_time_out_of_the_profile():
     assert draft_timeout(100_000, 5.0, at_most=2.0) == 5.0

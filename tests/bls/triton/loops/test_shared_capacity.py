@@ -137,7 +137,7 @@ def test_a_new_loop_gets_the_slot_of_a_dead_one(begin):
     assert third.hear() == "stop a"
 
 
-def test_rows_of_an_earlier_server_are_ignored(name, begin):
+def test_usage_left_by_an_earlier_server_is_ignored(name, begin):
     (SHARED_MEMORY / name).write_bytes(struct.pack(f"{ROW}q", OPEN, *[9] * (ROW - 1)) * 20)
     first, second = begin(2)
     assert first.ask("usage") == second.ask("usage") == NOTHING
@@ -152,13 +152,13 @@ def test_a_stop_reaches_every_other_loop(begin):
     assert first.ask("usage") == NOTHING  # and it received no stop
 
 
-def test_other_loops_are_notified(begin):
+def test_other_loops_are_notified_of_changes(begin):
     first, second = begin(2)
     first.tell("call")
     assert second.hear() == "look"
 
 
-def test_a_hanging_loop_blocks_no_messages(begin):
+def test_a_hanging_loop_does_not_block_messages_to_others(begin):
     first, hanging, third = begin(3)
     hanging.process.send_signal(signal.SIGSTOP)
     for number in range(40):  # more than the system keeps for it
@@ -166,7 +166,7 @@ def test_a_hanging_loop_blocks_no_messages(begin):
         assert third.hear() == f"stop {number}"
 
 
-def test_a_dead_loop_blocks_no_messages(begin):
+def test_a_dead_loop_does_not_block_messages_to_others(begin):
     first, dead, third = begin(3)
     dead.kill()
     first.tell("stop a")
@@ -188,7 +188,7 @@ def test_closing_all_loops_leaves_no_file(name, begin):
     assert not (SHARED_MEMORY / name).exists()
 
 
-def test_new_loops_find_the_remaining_ones(name, begin):
+def test_a_new_loop_finds_the_loops_that_are_still_running(name, begin):
     leaving, staying = begin(2)
     assert staying.ask("note 1 2 3 4 5 6") == "noted"
     assert leaving.ask("close") == "closed"
@@ -243,7 +243,7 @@ def test_the_shared_file_has_the_servers_prefix():
     assert shared_name(ARGS, other, 42, 7) == shared_name(ARGS, command, 42, 7)
 
 
-def test_without_a_server_prefix_the_shared_file_has_a_name():
+def test_the_shared_file_has_a_default_name_without_a_server_prefix():
     assert shared_name(ARGS, ["stub", "model.py"], 42, 7) == f"{PREFIX}7-42-bls_stream-1"
 
 
@@ -257,7 +257,7 @@ def started_as(*counts):
     return ARGS | {"model_config": json.dumps({"instance_group": [{"count": n} for n in counts]})}
 
 
-def test_a_single_loop_has_no_others():
+def test_a_single_loop_needs_no_shared_capacity():
     assert type(other_loops(started_as(1), 1)) is OtherLoops
 
 
@@ -267,7 +267,7 @@ def test_a_wrong_number_of_instances_is_rejected(counts, settings):
         other_loops(started_as(*counts), settings)
 
 
-def test_loops_find_each_other_by_the_namespace_of_their_processes():
+def test_the_shared_file_is_named_after_the_process_namespace():
     loops = other_loops(started_as(2), 2)
     loops.open(stop=lambda request_id: None, look=lambda: None)
     namespace = re.fullmatch(r"pid:\[(\d+)\]", os.readlink("/proc/self/ns/pid"))[1]
@@ -280,5 +280,5 @@ def test_loops_find_each_other_by_the_namespace_of_their_processes():
 @pytest.mark.parametrize(
     ("instance", "index"), [("bls_stream_0_1", "1"), ("bls_stream_0_12", "12"), ("bls_0", "0")]
 )
-def test_loops_are_numbered_as_triton_numbers_its_instances(instance, index):
+def test_loop_numbers_follow_tritons_instance_names(instance, index):
     assert index_of_loop(ARGS | {"model_instance_name": instance}) == index
