@@ -79,7 +79,7 @@ def test_hundreds_of_disconnects_leave_no_requests(port, triton):
         assert connection.getresponse().status == 200
 
 
-def test_a_client_that_reads_nothing_is_disconnected(port, triton, monkeypatch, caplog):
+def test_a_client_that_stops_reading_is_disconnected(port, triton, monkeypatch, caplog):
     monkeypatch.setattr("tandem.gateway.answers.generation.SECONDS_TO_SEND", 0.2)
     chunk = ResponseChunk("x" * BYTES, [70], 1, 0, 0)
     triton.script = lambda _: [chunk] * LONG + [HELLO[-1]]
@@ -108,7 +108,7 @@ def test_a_slow_client_does_not_delay_others(port, triton):
     assert eventually(lambda: triton.running == 0)
 
 
-def test_only_clients_without_a_complete_request_are_disconnected(port, triton, monkeypatch):
+def test_only_clients_with_incomplete_requests_are_disconnected(port, triton, monkeypatch):
     monkeypatch.setattr("tandem.gateway.server.SECONDS_TO_ASK", 0.1)
     triton.script = lambda _: [HELLO[0], FOREVER]
     head = b"POST /v1/completions HTTP/1.1\r\nhost: gateway\r\n"

@@ -43,7 +43,7 @@ PART = {"type": "text", "text": "x"}
         (DetokenizeRequest, {"tokens": [-1] * MANY}),
     ],
 )
-def test_a_list_is_read_up_to_its_first_error(kind, body):
+def test_validation_of_a_list_stops_at_its_first_error(kind, body):
     with pytest.raises(ValidationError) as refused:
         kind.model_validate(body)
     assert refused.value.error_count() == 1
@@ -58,7 +58,7 @@ def test_a_list_is_read_up_to_its_first_error(kind, body):
         (TokenizeRequest, {"messages": [1] * 9 * MANY}),
     ],
 )
-def test_errors_of_large_bodies_are_short(kind, body):
+def test_errors_for_large_bodies_are_short(kind, body):
     with pytest.raises(ValidationError) as refused:
         kind.model_validate(body)
     assert refused.value.error_count() <= MOST_MESSAGES
@@ -83,7 +83,7 @@ async def test_too_deep_nesting_is_rejected(client, field, levels, begin, end):
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("body", [{"model": "k" * 10_000}, {"k" * 10_000: 1}])
-async def test_an_error_quotes_little_of_a_body(post, body):
+async def test_an_error_quotes_only_the_start_of_a_long_value(post, body):
     response = await post("/v1/completions", {"prompt": "x"} | body)
     assert response.status_code in (400, 404)
     assert len(response.text) < 400
@@ -107,7 +107,7 @@ async def test_an_error_is_always_one_line(post, body):
 
 
 @pytest.mark.anyio
-async def test_an_error_quotes_little_of_a_path(client):
+async def test_an_error_quotes_only_the_start_of_a_long_path(client):
     async with client() as opened:
         response = await opened.get("/nowhere/" + "k" * 10_000)
     assert response.status_code == 404
@@ -179,7 +179,7 @@ async def test_a_text_above_the_limit_is_not_tokenized(client, triton, monkeypat
 
 
 @pytest.mark.anyio
-async def test_a_text_at_the_limit_is_answered(post, triton):
+async def test_a_text_at_the_limit_is_accepted(post, triton):
     served = triton.models_served
     triton.models_served = replace(served, loop=replace(served.loop, max_text_bytes=40))
     assert (await post("/v1/completions", {"prompt": "\u00e9" * 20})).status_code == 200

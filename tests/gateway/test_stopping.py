@@ -162,7 +162,7 @@ def test_a_second_interrupt_stops_immediately(tokenizer_folder):
 
 
 @pytest.mark.anyio
-async def test_other_cancellations_stay_cancellations():
+async def test_cancellations_that_are_not_a_shutdown_are_passed_on():
     under_way = UnderWay()
 
     async def work():
@@ -193,7 +193,7 @@ class Paused(ScriptedTriton):
 
 
 @pytest.mark.parametrize("stream", [True, False])
-def test_an_answer_may_end_during_shutdown(settings, monkeypatch, stream):
+def test_a_running_answer_may_finish_during_shutdown(settings, monkeypatch, stream):
     monkeypatch.setattr(server, "SECONDS_TO_STOP", SECONDS)
     triton = Paused()
     app = create_app(settings(), connect=lambda _: triton)
