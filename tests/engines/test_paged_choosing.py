@@ -117,9 +117,7 @@ def drafted(harness, ids, sampling):
 @pytest.mark.parametrize(
     ("warped", "threshold"), [(SAMPLED, None), (SAMPLED, 0.6), (WARPED, None), (WARPED, 0.6)]
 )
-def test_verification_by_logits_equals_the_unpaged_engine(
-    make_harness, llama, paged, warped, threshold
-):
+def test_logits_mode_equals_the_unpaged_engine(make_harness, llama, paged, warped, threshold):
     draft = make_harness("qwen2")
     kept = []
     for seed in range(25):

@@ -48,9 +48,7 @@ async def refused(post, path="/v1/completions", **body):
         ({"temperature": 0, "min_p": 0.1}, GREEDY),
     ],
 )
-async def test_temperature_and_top_p_default_to_1_and_temperature_0_is_greedy(
-    post, triton, body, inputs
-):
+async def test_temperature_defaults_to_1_and_0_is_greedy(post, triton, body, inputs):
     sent = await asked(post, triton, **body)
     names = ("temperature", "top_p", "top_k", "min_p")
     assert {name: sent[name] for name in names if name in sent} == inputs

@@ -220,7 +220,7 @@ def test_hostile_requests_to_inner_models_get_an_answer_or_a_one_line_error(
     assert not judge.faults, judge.report()
 
 
-def test_outputs_that_are_not_computed_are_omitted(server):
+def test_requested_outputs_that_are_not_computed_are_omitted(server):
     made = [tensor("text_input", "x"), tensor("max_tokens", 4)]
     for name in ("arrival_time_ns", "context_logits", "num_input_tokens"):
         with InferenceServerClient(server.grpc_url) as connection:
@@ -274,7 +274,7 @@ def test_hostile_guides_get_an_answer_or_a_one_line_error(server, wire, unharmed
 
 
 @pytest.mark.heavy
-def test_many_large_guides_wait_their_turn(server, unharmed):
+def test_many_large_guides_are_compiled_without_being_rejected(server, unharmed):
     """Every fourth client leaves at once; no request is rejected because the server is busy."""
     clients = 32
     with undisturbed(server), ThreadPoolExecutor(clients) as pool:
