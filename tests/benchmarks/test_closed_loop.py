@@ -158,7 +158,7 @@ def everywhere():
 
 
 @pytest.mark.parametrize(("name", "offset"), [*everywhere()])
-def test_auto_never_loses_much(name, offset):
+def test_auto_is_never_much_slower_than_the_best_fixed_length(name, offset):
     assert CELLS[name].over_best(offset) > LOSES_AT_MOST
 
 
@@ -256,7 +256,7 @@ def test_drafting_ahead_speeds_up_a_few_streams_and_never_slows_any_down(streams
     assert ahead.hits > 0.7 * ahead.rounds or streams > 1
 
 
-def test_nothing_is_drafted_ahead_by_default_if_engines_share_a_device():
+def test_engines_that_share_a_device_do_not_draft_ahead_by_default():
     ahead, in_turns = ahead_and_in_turns(1, settings=replace(SETTINGS, engines_share_device=True))
     assert ahead.tokens_per_second == in_turns.tokens_per_second
     assert ahead.hits == 0

@@ -60,7 +60,7 @@ def test_engines_are_measured_without_triton_and_their_output_is_checked(tmp_pat
     assert status == 0
 
 
-def test_a_run_lists_skipped_measurements(tmp_path):
+def test_skipped_measurements_are_listed_in_the_figures(tmp_path):
     status, figures = run(tmp_path, "--minutes", "0")
     assert list(figures) == ["machine", "pair", "left out: small-target"]
     assert status == 0

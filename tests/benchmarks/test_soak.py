@@ -43,7 +43,7 @@ def test_growth_during_warm_up_is_ignored():
     assert grown(samples(memory=lambda n: 100.0 + 10 * min(n, 30))) == []
 
 
-def test_one_high_sample_is_not_a_leak():
+def test_a_single_high_sample_is_not_a_leak():
     assert grown(samples(descriptors=lambda n: 500 if n == 110 else 10)) == []
 
 
@@ -52,7 +52,7 @@ def test_a_slow_leak_is_detected():
     assert grown(samples(memory=lambda n: 100.0 + a_sample * n)) == ["loop: memory, MB"]
 
 
-def test_descriptors_that_stay_open_are_a_leak():
+def test_file_descriptors_that_stay_open_are_a_leak():
     assert grown(samples(descriptors=lambda n: 5 + n * 3 * FEW // 120)) == ["loop: descriptors"]
 
 

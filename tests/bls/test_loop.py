@@ -110,7 +110,7 @@ def test_each_token_reports_its_round_and_kind(request, language, script):
         assert "plain" not in of_round or of_round == ["plain"]
 
 
-def test_kinds_are_accepted_correction_bonus_and_plain():
+def test_token_kinds_are_accepted_correction_bonus_and_plain():
     language = Language(end_every=10**9)
     request = request_of(max_tokens=9)
     chunks = play(decoding_of(request), Target(language), Draft(language, (True,) * 4 + (False,)))
@@ -186,7 +186,7 @@ def test_calls_that_ban_end_ids_have_no_stop_ids():
         assert not (call.ban_end_ids and call.stop_ids)
 
 
-def test_calls_with_drafts_have_no_stop_ids():
+def test_only_calls_without_drafts_have_stop_ids():
     target = Target(ENDLESS)
     play(decoding_of(request_of(max_tokens=6)), target, Draft(ENDLESS))
     assert {(len(call.draft) > 0, call.stop_ids) for call in target.calls} == {

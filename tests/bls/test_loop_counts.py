@@ -93,7 +93,7 @@ def test_the_first_call_has_no_recomputed_tokens():
 
 
 @pytest.mark.parametrize(("end_at", "accepted"), [(0, 1), (2, 3), (3, 4), (4, 4), (None, 4)])
-def test_tokens_after_an_accepted_end_are_not_accepted(end_at, accepted):
+def test_draft_tokens_after_an_accepted_end_are_not_counted(end_at, accepted):
     class Ends(Target):
         def answers(self, call):
             tokens = [*call.draft.tokens.tolist(), 0]

@@ -102,7 +102,7 @@ def test_greedy_output_equals_hugging_face(client, transformers_model, messages)
 
 
 @pytest.mark.parametrize("drafter", DRAFTERS)
-def test_an_answer_ends_at_the_end_of_the_turn(client, drafter):
+def test_an_answer_ends_at_the_end_of_turn_token(client, drafter):
     answer = chat(client, FRANCE, drafter=drafter, max_tokens=200)
     assert answer.choices[0].finish_reason == "stop"
     assert "Paris" in text_of(answer)

@@ -10,7 +10,7 @@ from tandem.demo.train import window  # noqa: E402
 STREAM = np.arange(1000, dtype=np.uint16)
 
 
-def test_batches_are_windows_of_the_stream():
+def test_batches_are_consecutive_windows_of_the_token_stream():
     rows = batch(STREAM, index=0, rows=4, length=16)
     assert rows.shape == (4, 17)
     assert (rows.diff(dim=1) == 1).all()

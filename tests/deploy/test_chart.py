@@ -48,12 +48,12 @@ def test_manifests_match_the_schemas_of_kubernetes(release, version):
             kubernetes_validate.validate(manifest, version, strict=True)
 
 
-def test_helm_lint_finds_no_error():
+def test_helm_lint_finds_no_errors():
     found = helm_python.lint(ROOT / "deploy" / "helm" / "tandem")
     assert found["errors"] == []
 
 
-def test_each_example_renders_its_kinds_of_objects(render):
+def test_each_example_renders_the_expected_kinds_of_objects(render):
     always = {"ConfigMap", "Service"}
     assert kinds(render({})) == always | {"Deployment"}
     assert kinds(render("llama-3.1-405b")) == always | {"Deployment", "PodMonitor"}
@@ -66,7 +66,7 @@ def test_each_example_renders_its_kinds_of_objects(render):
     assert set(render("gateway").gateway) == plain | {"ingress", "podmonitor"}
 
 
-def test_ports_have_names(release):
+def test_containers_and_services_use_the_same_named_ports(release):
     named = {"http": 8000, "grpc": 8001, "metrics": 8002}
     assert {port["name"]: port["containerPort"] for port in release.server["ports"]} == named
     service = release.manifests["Service"]["spec"]
@@ -74,7 +74,7 @@ def test_ports_have_names(release):
     assert service["selector"].items() <= release.template["metadata"]["labels"].items()
 
 
-def test_the_startup_probe_allows_for_loading(release):
+def test_the_startup_probe_allows_enough_time_for_loading(release):
     probe = release.server["startupProbe"]
     assert probe["httpGet"] == {"path": "/v2/health/ready", "port": "http"}
     assert probe["periodSeconds"] * probe["failureThreshold"] >= release.values["startupTimeout"]
@@ -90,7 +90,7 @@ def test_the_liveness_probe_requests_a_token_and_restarts_without_draining(relea
     assert probe["terminationGracePeriodSeconds"] < release.values["profile"]["requestTimeout"]
 
 
-def test_a_pod_ends_only_after_the_longest_answer(release):
+def test_a_pod_terminates_only_after_the_longest_answer(release):
     values, stop = release.values, release.server["lifecycle"]["preStop"]["exec"]["command"]
     drain = values["drainNotice"] + values["profile"]["requestTimeout"]
     assert stop[2:] == ["drained", f"--notice={values['drainNotice']}", f"--limit={drain}"]
@@ -124,7 +124,7 @@ def test_nothing_runs_as_root(release):
     assert context["capabilities"]["drop"] == ["ALL"]
 
 
-def test_the_config_map_contains_every_program_of_a_pod(release):
+def test_the_config_map_contains_every_program_that_a_pod_runs(release):
     mounts = {mount["mountPath"]: mount["name"] for mount in release.server["volumeMounts"]}
     assert mounts["/etc/tandem"] == "files"
     for name, text in release.manifests["ConfigMap"]["data"].items():
@@ -164,7 +164,7 @@ def test_autoscaling_uses_a_gauge_that_the_loop_exports(render, name):
     assert "replicas" not in workload["spec"]
 
 
-def test_the_monitor_scrapes_the_serving_pods(render):
+def test_the_pod_monitor_scrapes_only_serving_pods(render):
     release = render("multi-node")
     monitor = release.manifests["PodMonitor"]["spec"]
     selected = monitor["selector"]["matchLabels"].items()

@@ -96,7 +96,7 @@ def test_the_gateway_runs_without_privileges(release):
     assert container(release)["securityContext"]["capabilities"]["drop"] == ["ALL"]
 
 
-def test_a_pod_ends_only_after_the_longest_answer(release, program):
+def test_a_pod_terminates_only_after_the_longest_answer(release, program):
     stop = container(release)["lifecycle"]["preStop"]["exec"]["command"]
     options = program("health").parser().parse_args(stop[2:])
     assert options.verb == "drained"

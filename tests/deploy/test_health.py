@@ -175,7 +175,7 @@ def test_a_server_whose_streams_hang_is_unhealthy(program, triton, loop):
         assert silence(f"{url}/metrics").endswith(" for 31 s")
 
 
-def test_a_probe_uses_no_proxy(program, triton, monkeypatch):
+def test_probes_ignore_proxy_settings(program, triton, monkeypatch):
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
     triton.untaken = 31.0
     with serving(triton) as url:
@@ -222,7 +222,7 @@ def test_the_drain_ends_at_its_limit_if_metrics_are_unclear(drained, triton, sta
     assert 0.3 <= drained(limit=0.3) < 100
 
 
-def test_a_single_zero_does_not_end_the_drain(drained, triton):
+def test_the_drain_ends_only_after_repeated_zeros(drained, triton):
     triton.running_by_scrape = [1, 0, 1, 0, 0, 1]
     drained()
     assert triton.running_by_scrape == [1]

@@ -162,7 +162,7 @@ def test_the_gateway_image_checks_the_health_endpoint(monkeypatch, status, healt
 
 
 @pytest.mark.parametrize("name", IMAGES)
-def test_dockerignore_excludes_nothing_that_an_image_copies(name):
+def test_dockerignore_excludes_no_file_that_an_image_copies(name):
     copies = [copy for stage in read(name) for copy in told(stage, "COPY") if "--from" not in copy]
     sources = [source for copy in copies for source in copy.split()[:-1] if source != "."]
     assert sources
@@ -181,7 +181,7 @@ def is_left_out(source):
     return left_out
 
 
-def test_the_image_has_the_tested_versions_of_triton_and_llguidance():
+def test_images_use_the_tested_versions_of_triton_and_llguidance():
     text = (ROOT / "Dockerfile").read_text()
     assert "ARG BASE=nvcr.io/nvidia/tritonserver:26.07-trtllm-python-py3\n" in text
     [pinned] = re.findall(r'"(llguidance\S+)"', (ROOT / "pyproject.toml").read_text())
@@ -205,7 +205,7 @@ def test_the_image_starts_triton_with_serve_sh(capsys, tmp_path, embedded_profil
     assert any("thread-pool-size=" in word for word in words)
 
 
-def test_the_cpu_image_has_a_python_that_triton_supports():
+def test_the_cpu_image_has_a_python_version_that_triton_supports():
     stages = read("Dockerfile.cpu")
     base, final = stages[0], stages[-1]
     assert json.loads(told(final, "CMD")[-1]) == ["tandem", "up", "--address", "0.0.0.0"]
@@ -220,7 +220,7 @@ def test_the_chart_uses_only_options_that_triton_knows(release, triton, flags):
     assert [option for option in options if not is_known(option, triton, flags)] == []
 
 
-def test_compose_finds_every_file_it_mounts():
+def test_compose_mounts_only_files_that_exist():
     compose = yaml.safe_load((ROOT / "compose.yaml").read_text())
     assert set(compose["services"]) == {"server", "prometheus", "grafana"}
     for service in compose["services"].values():

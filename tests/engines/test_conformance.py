@@ -58,7 +58,7 @@ def wrong(tokens: list[int]) -> list[int]:
     return [2 + (token + 1) % 100 for token in tokens]
 
 
-def test_without_streaming_there_is_one_final_answer(engine):
+def test_without_streaming_there_is_one_final_response(engine):
     outcome = engine.call(prompt(1, 9), 12)
     assert [answer.final for answer in outcome.answers] == [True]
     assert len(outcome.tokens) == 12
@@ -159,7 +159,7 @@ def test_a_repeated_context_computes_only_its_last_token(engine):
 
 
 @pytest.mark.parametrize(("shared", "blocks"), [(1, 0), (7, 0), (8, 1), (9, 1), (15, 1), (16, 2)])
-def test_only_whole_blocks_are_reused(engine, shared, blocks):
+def test_only_whole_kv_blocks_are_reported_as_reused(engine, shared, blocks):
     """If two prompts share only their first token, no cached block is reported."""
     skip_vllm(engine)
     first, second = prompt(6, 20), prompt(7, 20)
@@ -199,7 +199,7 @@ def test_an_impossible_call_is_rejected_with_its_reason(engine, given, message):
         engine.start(**given)
 
 
-def test_streaming_sends_one_token_per_response_and_ends_with_final(engine):
+def test_streaming_sends_one_token_per_response_and_marks_the_last(engine):
     ids = prompt(9, 9)
     outcome = engine.call(ids, 12, streaming=True)
     assert [len(answer.tokens) for answer in outcome.answers] == [1] * 12
@@ -280,7 +280,7 @@ def test_a_draft_that_is_too_long_is_rejected(able):
 
 
 @needs("log_probs_with_drafts")
-def test_log_probs_of_a_verification_line_up(able):
+def test_log_probs_of_a_verification_equal_plain_decoding(able):
     ids = prompt(12, 10)
     plain = able.call(ids, 5, return_log_probs=True)
     verified = able.call(ids, 5, drafts=plain.tokens[:4], return_log_probs=True)

@@ -60,7 +60,7 @@ def test_invalid_draft_logits_are_rejected_with_one_line(llama, tensors, message
     assert "\n" not in str(refused.value)
 
 
-def test_a_threshold_without_drafts_needs_no_logits(llama):
+def test_a_threshold_without_drafts_requires_no_logits(llama):
     submit(
         llama,
         draft_acceptance_threshold=THRESHOLD,

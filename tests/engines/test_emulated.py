@@ -55,7 +55,7 @@ def test_only_ids_between_low_id_and_high_id_are_emitted():
 
 
 @pytest.mark.parametrize("alpha", [0.0, 0.3, 0.8, 0.95, 1.0])
-def test_the_most_likely_token_is_right_with_probability_alpha(alpha):
+def test_greedy_drafts_are_right_with_probability_alpha(alpha):
     draft, target = pair(alpha=alpha, **WIDE)
     right = sum(
         draft.tokens(ids, 1) == target.tokens(ids, 1)

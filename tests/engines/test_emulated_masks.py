@@ -105,7 +105,7 @@ def test_bans_and_min_tokens_apply_under_masks():
         assert target.tokens(ids, **asked) == [first]
 
 
-def test_a_draft_with_the_same_masks_is_right_with_probability_alpha():
+def test_masked_drafts_are_right_with_probability_alpha():
     draft, target = pair()
     random, right = np.random.default_rng(4), 0
     for seed in range(300):

@@ -127,7 +127,7 @@ def test_penalties_bans_and_biases_apply_at_every_draft_position(
         assert looker.tokens(ids, 30, sampling=sampling) == want
 
 
-def test_correct_lookups_save_steps(make_harness):
+def test_correct_drafts_compute_each_token_only_once(make_harness):
     outcome = make_harness("cycles", prompt_lookup_num_tokens=4).call(CYCLE, 41)
     usage = outcome.last.usage
     assert len(outcome.tokens) == 41
@@ -262,7 +262,7 @@ def test_concurrent_calls_give_the_same_output_as_single_calls(engine_of, plain,
     assert [call.wait().tokens for call in pending] == plain
 
 
-def test_drafts_never_copy_from_other_requests(cycler):
+def test_drafts_are_never_copied_from_other_requests(cycler):
     cycler.call(CYCLE, 40)
     assert cycler.call([CYCLE[0]], 5).last.usage.draft_tokens == 0
     assert cycler.call(CYCLE[:2], 4).last.usage.draft_tokens == 0

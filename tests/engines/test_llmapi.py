@@ -315,7 +315,7 @@ def test_calls_run_concurrently(looker):
         assert call.wait().tokens == said_after(ids[-1], 30)
 
 
-def test_a_stopped_call_ends_at_once_and_is_aborted(looker, package):
+def test_a_stopped_call_ends_immediately_and_is_aborted(looker, package):
     other = looker.start([70], 60, request_id="other")
     pending = looker.start(CYCLE, 200, streaming=True, request_id="gone")
     begun = pending.next()

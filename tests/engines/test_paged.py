@@ -61,7 +61,7 @@ def check(cache) -> None:
         max_size=30,
     )
 )
-def test_pages_are_neither_lost_nor_shared_for_writing(steps):
+def test_pages_are_never_leaked_or_written_by_two_sequences(steps):
     """Calls on texts that diverge anywhere; some truncate their text, some have branches."""
     cache, running = new_cache(), []
     for seed, length, extra, what in steps:
@@ -193,7 +193,7 @@ def test_windowed_layers_need_an_attention_implementation_with_windows(caplog):
     assert choose(pool, 4, {4096}, {"right": gathered}) is gathered
 
 
-def test_padded_steps_equal_exact_steps(make_harness):
+def test_padded_steps_equal_unpadded_steps(make_harness):
     harness = make_harness("paged llama", max_batch_tokens=64)
     model = harness.engine._model
     runner, cache = model._paged, model.cache

@@ -238,7 +238,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("call", "message"), REFUSED)
-def test_impossible_calls_are_rejected(llama, call, message):
+def test_invalid_calls_are_rejected(llama, call, message):
     with pytest.raises(RequestError, match=message):
         llama.start(**call)
 

@@ -83,7 +83,7 @@ def test_another_process_reads_the_logits_and_frees_their_page(writer):
     assert read_elsewhere(second) == str(rows(7).tolist())
 
 
-def test_a_handle_is_read_once(writer):
+def test_a_handle_can_be_read_only_once(writer):
     reader = SharedLogitsReader()
     handle = writer.write(rows(1))
     shared = reader.read(handle)
@@ -101,7 +101,7 @@ def test_a_page_is_not_reused_while_it_is_being_read(writer, clock):
     assert shared.logits.tolist() == rows(1).tolist()
 
 
-def test_an_unread_page_is_reused_after_a_time_out(writer, clock):
+def test_an_unread_page_is_reused_after_a_timeout(writer, clock):
     old = writer.write(rows(1))
     writer.write(rows(2))
     assert len(writer._written) == 2
@@ -167,7 +167,7 @@ def test_a_page_is_reused_after_its_reader_was_killed(writer, clock):
     assert len(writer._written) == 2
 
 
-def test_unread_logits_fill_a_limited_number_of_pages(writer):
+def test_the_number_of_unread_pages_is_limited(writer):
     handles = [writer.write(rows(n)) for n in range(3 * MOST_PAGES)]
     assert len(writer._written) == MOST_PAGES
     reader = SharedLogitsReader()
@@ -207,7 +207,7 @@ def test_the_size_of_pages_is_limited(writer, monkeypatch):
 
 
 @pytest.mark.parametrize("wrong", [0, 1, 2], ids=["process", "descriptor", "number"])
-def test_an_invalid_handle_reads_nothing(writer, wrong):
+def test_an_invalid_handle_is_rejected(writer, wrong):
     handle = writer.write(rows(1))
     handle[wrong] += 100_000
     assert SharedLogitsReader().read(handle) is None

@@ -223,7 +223,7 @@ def test_an_empty_input_is_ignored():
         {"prompt_table_extra_ids": [0, 0, 0], "pad_id": 9},
     ],
 )
-def test_padding_values_of_unused_inputs_are_ignored(given):
+def test_padding_values_of_unsupported_inputs_are_ignored(given):
     assert request(**given).input_ids.tolist() == [3, 4, 5]
 
 
@@ -236,7 +236,7 @@ def test_padding_values_of_unused_inputs_are_ignored(given):
         {"prompt_table_extra_ids": [0, 3, 0]},
     ],
 )
-def test_values_in_an_unused_tensor_are_rejected(given):
+def test_values_in_an_unsupported_input_are_rejected(given):
     with pytest.raises(UnsupportedError, match="_ids isn't supported by this engine"):
         request(**given)
 

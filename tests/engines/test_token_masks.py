@@ -274,19 +274,19 @@ def test_the_error_names_the_inputs_if_no_token_is_allowed(engine, right, sampli
         (0, {"token_masks": (2, 5)}, "request_output_len must be at most 2, .*; got 3"),
     ],
 )
-def test_masks_of_another_shape_are_rejected(engine, drafts, given, message):
+def test_masks_of_the_wrong_shape_are_rejected(engine, drafts, given, message):
     asked = {"token_masks": np.full(given["token_masks"], -1, np.int32)}
     with pytest.raises(RequestError, match=message) as refused:
         engine.start(prompt(5, 9), 3, drafts=[4, 5][:drafts], **asked)
     assert "\n" not in str(refused.value)
 
 
-def test_unused_mask_rows_are_not_read(engine):
+def test_unused_mask_rows_are_ignored(engine):
     masked = rows([7], [8], [])
     assert engine.tokens(prompt(6, 9), 2, token_masks=masked) == [7, 8]
 
 
-def test_branches_reject_masks(engine):
+def test_calls_for_branches_reject_masks(engine):
     counts = np.ones(2, np.int32)
     with pytest.raises(UnsupportedError, match="token_masks isn't supported with branch_counts"):
         engine.start(

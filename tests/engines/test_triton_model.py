@@ -181,7 +181,7 @@ def test_errors_of_the_engine_keep_their_code(begin, code):
     assert flags == FINAL
 
 
-def test_calls_ended_by_closing_are_unavailable(begin):
+def test_calls_ended_by_shutdown_have_code_unavailable(begin):
     model = begin(step_ms="100000.0")
     response, sender = ask(model)
     assert response is None
@@ -193,7 +193,7 @@ def test_calls_ended_by_closing_are_unavailable(begin):
 
 
 @pytest.mark.parametrize("decoupled", [False, True])
-def test_an_answer_that_cannot_be_encoded_ends_the_call(begin, monkeypatch, triton, decoupled):
+def test_a_response_that_cannot_be_encoded_ends_the_call(begin, monkeypatch, triton, decoupled):
     engine = Scripted()
     _, sender = ask(begin(engine, decoupled=decoupled), decoupled=decoupled)
     monkeypatch.setattr(triton, "encode", lambda *_: 1 / 0)
@@ -203,7 +203,7 @@ def test_an_answer_that_cannot_be_encoded_ends_the_call(begin, monkeypatch, trit
     assert (told(sent), flags) == ((message, TritonError.INTERNAL), FINAL)
 
 
-def test_a_stream_ends_at_an_answer_that_cannot_be_encoded(begin, monkeypatch, triton):
+def test_a_stream_ends_at_a_response_that_cannot_be_encoded(begin, monkeypatch, triton):
     engine = Scripted()
     _, sender = ask(begin(engine, decoupled=True), decoupled=True, streaming=[True])
     engine.calls[0][1](answer(final=False))
@@ -214,7 +214,7 @@ def test_a_stream_ends_at_an_answer_that_cannot_be_encoded(begin, monkeypatch, t
     assert sender.sent[1][0].has_error()
 
 
-def test_a_stream_answer_that_cannot_be_sent_becomes_an_error(begin):
+def test_a_stream_response_that_cannot_be_sent_becomes_an_error(begin):
     engine = Scripted()
     sender = ResponseSender(all_fit_but(1), decoupled=True)
     ask(begin(engine, decoupled=True), sender=sender, decoupled=True, streaming=[True])
@@ -238,7 +238,7 @@ def free(monkeypatch, triton):
     return say
 
 
-def test_an_answer_too_large_for_shared_memory_is_an_error(begin, free):
+def test_a_response_too_large_for_shared_memory_is_an_error(begin, free):
     free(5 * 2**20)
     engine = Scripted()
     logits = np.zeros((2, 2**20), np.float32)

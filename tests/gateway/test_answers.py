@@ -194,7 +194,7 @@ async def test_token_details_are_available_without_streaming(post, triton):
     assert not triton.asked[0]["stream"]
 
 
-async def test_an_answer_without_drafts_has_statistics(post, triton):
+async def test_a_response_without_drafts_has_statistics(post, triton):
     figures = {**statistics(0, drafted=0), "num_spec_steps": 0, "acceptance_histogram": []}
     triton.script = lambda _: [HELLO[-1]._replace(statistics=figures)]
     got = (await post("/v1/completions", PROMPT)).json()["metrics"]["speculative_decoding"]

@@ -51,7 +51,7 @@ def test_a_client_that_disconnects_cancels_its_request(port, triton, stream, chu
     assert triton.running == 0
 
 
-def test_chunks_do_not_wait_for_acknowledgements(port, monkeypatch):
+def test_chunks_are_sent_without_waiting_for_acknowledgments(port, monkeypatch):
     """Otherwise the kernel delays a chunk until the client acknowledges the previous one."""
     at_once = []
     made = Connection.connection_made
@@ -67,7 +67,7 @@ def test_chunks_do_not_wait_for_acknowledgements(port, monkeypatch):
     assert at_once == [1]
 
 
-def test_hundreds_of_disconnects_leave_no_requests(port, triton):
+def test_hundreds_of_disconnects_leave_no_running_requests(port, triton):
     triton.script = lambda _: [HELLO[0], FOREVER]
     with contextlib.ExitStack() as clients:
         for _ in range(200):

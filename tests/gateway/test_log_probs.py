@@ -85,7 +85,7 @@ async def test_a_chat_returns_log_probs_on_request(ask):
     assert (second["token"], second["logprob"]) == ("\n", -3.0)
 
 
-async def test_alternatives_are_sent_only_on_request(ask, triton):
+async def test_top_log_probs_are_sent_only_on_request(ask, triton):
     extras = {k: v for k, v in ANSWER.extras.items() if "top" not in k}
     triton.script = lambda _: [ANSWER._replace(extras=extras)]
     answer = await ask(prompt=PROMPT, logprobs=0)
@@ -292,7 +292,7 @@ async def test_an_echo_repeats_a_text_prompt_exactly(ask, triton):
     assert "return_prompt_log_probs" not in triton.asked[0]
 
 
-async def test_max_tokens_0_returns_only_the_prompt(ask, triton):
+async def test_max_tokens_0_with_echo_returns_only_the_prompt(ask, triton):
     answer = await ask(prompt=PROMPT, echo=True, logprobs=1, max_tokens=0)
     choice = answer["choices"][0]
     assert (choice["text"], choice["finish_reason"]) == ("def main", "length")
@@ -331,7 +331,7 @@ async def test_top_logprobs_without_logprobs_is_rejected(post):
     assert response.json()["error"]["param"] == "top_logprobs"
 
 
-async def test_a_part_of_a_character_is_reported_as_bytes(ask, triton, client):
+async def test_tokens_with_part_of_a_character_are_reported_as_bytes(ask, triton, client):
     async with client() as opened:
         got = await opened.post("/tokenize", json={"prompt": "\N{ROBOT FACE}"})
     pieces = got.json()["tokens"]
@@ -351,7 +351,7 @@ async def test_a_part_of_a_character_is_reported_as_bytes(ask, triton, client):
 
 
 @pytest.mark.parametrize("stream", [True, False])
-async def test_many_log_probs_are_read_and_written_on_a_thread(post, triton, monkeypatch, stream):
+async def test_large_log_prob_responses_use_another_thread(post, triton, monkeypatch, stream):
     """Otherwise they would delay other streams."""
     threads = []
     completed, json_bytes = TokenTexts.completed, Completion.json_bytes

@@ -176,7 +176,7 @@ async def test_incomplete_or_invalid_tool_arguments_become_an_object(ask, argume
     assert Message.model_validate(answer).content[0].input == given
 
 
-async def test_a_stream_that_fails_ends_with_an_error(post, triton):
+async def test_a_failed_stream_ends_with_an_error(post, triton):
     triton.script = lambda _: [HELLO[0], ApiError(503, "no Triton responds", code="no_server")]
     response = await post(PATH, HI | {"stream": True})
     name, data = response.text.strip().split("\n\n")[-1].split("\n")

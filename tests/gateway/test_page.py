@@ -86,7 +86,7 @@ def test_the_page_streams_an_answer_and_colors_tokens_by_kind(page, mode):
     expect(page.locator("#note")).to_contain_text("6 tokens in")
 
 
-def test_rounds_are_shown_on_hover_and_by_keys(page):
+def test_the_page_shows_rounds_on_hover_and_by_arrow_keys(page):
     send(page)
     expect(page.locator(".text span")).to_have_count(6)
     page.get_by_text(" ma", exact=True).hover()
@@ -112,7 +112,7 @@ def test_a_chat_continues_until_a_new_one_starts(page, triton):
     assert len(triton.asked[2]["input_ids"]) == first
 
 
-def test_stop_cancels_the_request(page, triton):
+def test_the_stop_button_cancels_the_request(page, triton):
     triton.script = lambda _: [FIRST, FOREVER]
     send(page)
     expect(page.locator(".text span")).to_have_count(3)
@@ -181,7 +181,7 @@ def test_the_page_lists_the_drafters_of_the_deployment(page):
     assert names == ["default", "prompt_lookup", "hybrid", "repeat", "none"]
 
 
-def test_forced_tokens_are_marked(page, triton):
+def test_the_page_marks_forced_tokens(page, triton):
     got = origins((0, "forced", 3), (1, "correction", 2), (1, "forced", 1))
     triton.script = lambda _: [
         ResponseChunk("defin#", [325, 260, 3], 1, 0, 0, "stop", statistics(0), got)
@@ -200,14 +200,14 @@ def test_forced_tokens_are_marked(page, triton):
     assert page.locator(".token.shown").all_inner_texts() == ["in", "#"]
 
 
-def test_warnings_of_an_answer_are_shown(page, triton):
+def test_the_page_shows_warnings_of_an_answer(page, triton):
     warned = statistics(2, 1) | {"guide": {"warnings": ["items may repeat"]}}
     triton.script = lambda _: [FIRST, SECOND, LAST._replace(statistics=warned)]
     send(page)
     expect(page.get_by_text("Warning: items may repeat")).to_be_visible()
 
 
-def test_an_invalid_schema_is_reported(page, triton):
+def test_the_page_reports_an_invalid_schema(page, triton):
     page.get_by_text("Drafts and sampling").click()
     page.get_by_label("JSON schema").fill("{")
     send(page)
@@ -253,7 +253,7 @@ def luminance(color):
     return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
 
 
-def test_every_control_has_a_label(page):
+def test_every_control_on_the_page_has_a_label(page):
     unnamed = page.evaluate(
         """() => [...document.querySelectorAll("input, select, textarea, button")]
             .filter((e) => !(e.labels?.length || e.textContent.trim()))

@@ -159,7 +159,7 @@ async def test_fields_of_a_chat_reach_the_entry(post, triton):
     assert json.loads(asked["guided_decoding_guide"]) == schema
 
 
-async def test_a_stream_that_fails_ends_with_its_error(post, triton):
+async def test_a_failed_stream_ends_with_its_error(post, triton):
     triton.script = lambda _: [HELLO[0], ApiError(503, "no Triton responds", code="no_server")]
     *_, last = events(await post(PATH, {"input": "hi", "stream": True}))
     assert last.type == "response.failed"

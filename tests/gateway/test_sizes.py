@@ -69,7 +69,7 @@ def test_errors_for_large_bodies_are_short(kind, body):
 @pytest.mark.parametrize("field", ["stop", "unknown", "chat_template_kwargs"])
 @pytest.mark.parametrize("levels", [MOST_LEVELS + 1, 400, 480, 700, 900])
 @pytest.mark.parametrize(("begin", "end"), [("[", "]"), ('{"a": ', "}")])
-async def test_too_deep_nesting_is_rejected(client, field, levels, begin, end):
+async def test_deeply_nested_bodies_are_rejected(client, field, levels, begin, end):
     value = begin * levels + "1" + end * levels
     content = f'{{"messages": [{{"role": "user", "content": "x"}}], "{field}": {value}}}'
     headers = {"content-type": "application/json"}
@@ -116,7 +116,7 @@ async def test_an_error_quotes_only_the_start_of_a_long_path(client):
 
 @pytest.mark.anyio
 @pytest.mark.parametrize(("number", "aside"), [(10, False), (LONG, True)])
-async def test_a_large_body_is_read_on_a_thread(post, monkeypatch, number, aside):
+async def test_a_large_body_is_parsed_on_another_thread(post, monkeypatch, number, aside):
     threads = []
 
     def parsed(raw):
@@ -186,7 +186,7 @@ async def test_a_text_at_the_limit_is_accepted(post, triton):
 
 
 @pytest.mark.anyio
-async def test_ids_that_do_not_fit_are_not_decoded(post, monkeypatch):
+async def test_prompt_ids_over_the_limit_are_not_decoded(post, monkeypatch):
     monkeypatch.setattr(ChatTokenizer, "decode", lambda *_: pytest.fail("decoded"))
     response = await post("/v1/completions", {"prompt": [5] * 101, "echo": True})
     assert response.status_code == 400
@@ -197,7 +197,7 @@ async def test_ids_that_do_not_fit_are_not_decoded(post, monkeypatch):
 @pytest.mark.parametrize(
     ("work", "prompt"), [("encode", "a b " * 500), ("complete", [5] * 50)], ids=["texts", "ids"]
 )
-async def test_many_prompts_are_tokenized_on_a_thread(post, monkeypatch, work, prompt):
+async def test_many_prompts_are_tokenized_on_another_thread(post, monkeypatch, work, prompt):
     """Each is short, but together they would delay all streams."""
     monkeypatch.setattr("tandem.gateway.tasks.LONG", 2500)
     threads, done = set(), getattr(ChatTokenizer, work)

@@ -142,7 +142,7 @@ async def test_a_required_call_that_is_cut_shows_no_markup(chat, choice, cut, st
 
 
 @pytest.mark.anyio
-async def test_parallel_tool_calls_false_allows_one_call(chat):
+async def test_parallel_tool_calls_false_allows_only_one_call(chat):
     choice = (await chat("".join(CALLS), parallel_tool_calls=False)).json()["choices"][0]
     [call] = choice["message"]["tool_calls"]
     assert call["function"]["name"] == "add"
@@ -192,7 +192,7 @@ async def test_tool_choice_none_hides_the_tools(chat, triton, client):
 
 
 @pytest.mark.anyio
-async def test_calls_and_results_can_be_sent_back(client, chat):
+async def test_tool_calls_and_results_can_be_sent_back(client, chat):
     [call] = (await chat('<tool_call>{"name": "add", "arguments": {"a": 1}}')).json()["choices"][0][
         "message"
     ]["tool_calls"]

@@ -68,7 +68,7 @@ def test_a_required_property_counts_as_declared():
     assert taken({**A, "required": ["b"]}, {"b": 1}, {"b": 1, "c": 1}) == [True, False]
 
 
-def test_pattern_properties_declare_names():
+def test_names_that_match_pattern_properties_are_declared():
     schema = {"type": "object", "patternProperties": {"^x": NUMBER}}
     assert taken(schema, {"x1": 1, "x2": 2}, {"y": 1}) == [True, False]
 
@@ -178,7 +178,7 @@ VALUES = st.recursive(
 
 @settings(max_examples=50)
 @given(combined(SCHEMAS), objects(LEAVES), VALUES)
-def test_closing_an_object_equals_unevaluated_properties_false(schema, shared, value):
+def test_closed_objects_behave_like_unevaluated_properties_false(schema, shared, value):
     """A value fits the closed object if it fits the open one and has no other names at its top."""
     whole = {**schema, "$defs": {"shared": shared}}
     closed = json.loads(json.dumps(whole))

@@ -42,7 +42,7 @@ def test_a_small_set_accepts_each_value_once_in_any_order(schema):
         assert fits("json_schema", json.dumps(schema), json.dumps(value)) == valid, value
 
 
-def test_a_set_has_at_most_as_many_items_as_values():
+def test_a_set_has_at_most_as_many_items_as_allowed_values():
     guide = json.dumps(unique({"enum": list("abcdefgh")}))
     assert fits("json_schema", guide, json.dumps(list("hgfedcba")))
     assert not fits("json_schema", guide, json.dumps(list("hgfedcbaa")))

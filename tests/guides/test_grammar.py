@@ -46,7 +46,7 @@ def test_a_schema_rejects_other_text(text):
     assert not fits("json_schema", json.dumps(OBJECT), text)
 
 
-def test_a_schema_may_ask_for_flexible_whitespace():
+def test_a_schema_may_request_flexible_whitespace():
     flexible = json.dumps({**OBJECT, "x-guidance": {"whitespace_flexible": True}})
     assert fits("json_schema", flexible, '{\n  "a": "x",\n  "b": 1\n}')
 
@@ -101,7 +101,7 @@ CHOICES = st.lists(st.text(st.characters(codec="utf-8"), min_size=1), min_size=1
 
 @settings(max_examples=50)
 @given(CHOICES, st.data())
-def test_a_choice_accepts_exactly_its_texts(choices, data):
+def test_a_choice_accepts_exactly_the_listed_texts(choices, data):
     text = data.draw(st.sampled_from(choices))
     assert fits("choice", json.dumps(choices), text)
     other = text + data.draw(st.sampled_from(["x", " ", "\n"]))
@@ -209,7 +209,7 @@ def test_misread_bounds_in_a_schema_of_a_grammar_are_rejected(rule):
     ],
     ids=json.dumps,
 )
-def test_other_bounds_are_enforced(bounds):
+def test_supported_number_bounds_are_enforced(bounds):
     schema = {"type": "number", **bounds}
     validator = jsonschema.Draft202012Validator(schema)
     for text in ("0", "0.0", "0.5", "0.500", "0.6", "0.75", "1", "1.0", "-1", "2"):

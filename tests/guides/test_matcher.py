@@ -94,7 +94,7 @@ def test_tokens_are_legal_up_to_the_first_illegal_one():
     assert start().walk([-1]).num_legal == 0
 
 
-def test_forced_text_has_only_one_tokenization():
+def test_forced_text_allows_only_one_tokenization():
     it = matcher("lark_grammar", 'start: "fox jumps"')
     whole = it.forced(9)
     assert whole == encoded("fox jumps")
@@ -119,7 +119,7 @@ def test_any_token_is_allowed_after_an_end_id():
     assert len(allowed(walk.masks[walk.num_legal])) == EVERYTHING
 
 
-def test_end_ids_come_from_the_request():
+def test_the_end_ids_of_the_request_end_a_guided_answer():
     only = at_end(ends=[OTHER_END])
     assert allowed(only.walk([]).masks[0]) == [OTHER_END]
     assert only.walk([END]).num_legal == 0
@@ -159,7 +159,7 @@ def test_tokens_after_a_complete_answer_are_not_consumed():
     assert start().advance([*tokens, 9, 9]) == len(tokens)
 
 
-def test_a_forbidden_token_is_reported():
+def test_consuming_an_illegal_token_is_reported():
     with pytest.raises(TokenForbidden, match=r"^token \d+ doesn't match the guide$"):
         start().advance(encoded("fox x"))
 

@@ -204,7 +204,7 @@ LONG_NUMBERS = [
 
 
 @pytest.mark.parametrize("number", LONG_NUMBERS)
-def test_a_number_that_would_be_rounded_is_rejected(number):
+def test_a_constant_that_the_library_would_round_is_rejected(number):
     for keyword, value in (("const", number), ("enum", [0, [{"a": number}]])):
         assert refused({keyword: value}) == (
             f"numbers of '{keyword}' must be exact in floating point (at most 15 digits); "
@@ -223,7 +223,7 @@ def test_a_number_that_would_be_rounded_is_rejected(number):
     ],
     ids=json.dumps,
 )
-def test_a_bound_that_would_be_rounded_is_rejected(schema):
+def test_a_bound_that_the_library_would_round_is_rejected(schema):
     keyword = next(iter(schema))
     assert refused({"type": "integer", **schema}).startswith(
         f"numbers of '{keyword}' must be exact in floating point"

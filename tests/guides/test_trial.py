@@ -239,7 +239,7 @@ def test_workers_compile_guides_if_the_loop_ignores_sigchld(tokenizer_dir):
     assert lines == ["compiled", refused, "compiled"]
 
 
-def test_no_worker_outlives_the_loop(tokenizer_dir):
+def test_workers_end_with_their_loop(tokenizer_dir):
     with loop(tokenizer_dir, SMALL, HEAVY) as process:
         assert process.stdout.readline() == "compiled\n"
         workers = children(process.pid)

@@ -15,7 +15,7 @@ def index_of(tokens, ngram=2, **switches):
     return index
 
 
-def test_the_documented_example_gives_the_documented_copy():
+def test_the_documented_example_gives_the_documented_result():
     """num_tokens 4, ngram size 2; the prefix ends in t3, t4, which t5 to t8 followed before."""
     t1, t2, t3, t4, t5, t6, t7, t8, t9 = range(1, 10)
     pool = [t3, t4, t5, t6, t7, t8, t9]
@@ -56,7 +56,7 @@ rows = st.lists(st.integers(0, 3), max_size=60)
 
 
 @given(rows, st.integers(1, 4), st.integers(1, 10), st.booleans(), st.booleans())
-def test_a_copy_followed_the_longest_matching_ngram(row, ngram, limit, keep_all, use_oldest):
+def test_a_copy_follows_the_longest_matching_ngram(row, ngram, limit, keep_all, use_oldest):
     match = index_of(row, ngram, keep_all=keep_all, use_oldest=use_oldest).lookup(limit)
     for size in range(min(ngram, len(row) - 1), 0, -1):
         ends = [at for at in range(size, len(row)) if row[at - size : at] == row[-size:]]
@@ -137,7 +137,7 @@ def test_matching_tokens_beyond_the_ngram_are_counted(row, ngram, most, keep_all
 
 
 @given(st.lists(rows, max_size=6), st.integers(1, 4))
-def test_the_index_can_grow_in_parts(pieces, ngram):
+def test_growing_an_index_in_parts_gives_the_same_lookups(pieces, ngram):
     grown = NgramIndex(ngram)
     for piece in pieces:
         grown.extend(piece)

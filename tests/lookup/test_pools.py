@@ -53,7 +53,7 @@ def test_a_pool_is_found_only_by_its_exact_name():
         assert pools.lookup(name, ANSWER[:4], 4) is None
 
 
-def test_a_copy_does_not_cross_answers():
+def test_a_copy_ends_with_its_answer():
     pools = pools_of([1, 2, 3, 4], [5, 6, 7, 8])
     assert pools.lookup("ours", [2, 3, 4], 4) is None
     assert pools.lookup("ours", [3, 4, 5], 4) is None
@@ -79,12 +79,12 @@ def test_within_an_answer_the_newest_occurrence_wins_ties():
     assert pools_of([1, 1, 1, 1, 1, 2]).lookup("ours", [1, 1, 1], 2) == ([2], 3)
 
 
-def test_compared_tokens_are_limited():
+def test_the_number_of_compared_tokens_is_limited():
     long = [*range(100)]
     assert pools_of(long).lookup("ours", long[:60], 2) == ([60, 61], LONGEST_MATCH)
 
 
-def test_compared_occurrences_are_limited():
+def test_the_number_of_compared_occurrences_is_limited():
     newer = [[100 + at, 1, 2, 3, 4] for at in range(MOST_OCCURRENCES - 1)]
     assert pools_of([9, 1, 2, 3, 50], *newer).lookup("ours", [9, 1, 2, 3], 1) == ([50], 4)
     newer.append([99, 1, 2, 3, 4])

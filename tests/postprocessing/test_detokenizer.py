@@ -113,12 +113,12 @@ def test_an_unfinished_character_is_sent_at_the_end():
     assert stream(detokenizer_of("byte_level"), rounds) == ["A", "", "\ufffd"]
 
 
-def test_a_replacement_character_from_the_model_is_sent_at_once():
+def test_a_replacement_character_from_the_model_is_sent_immediately():
     rounds = [byte_ids(0xEF, 0xBF, 0xBD), byte_ids(0x41)]
     assert stream(detokenizer_of("byte_level"), rounds) == ["\ufffd", "A", ""]
 
 
-def test_an_invalid_byte_is_sent_at_once():
+def test_an_invalid_byte_is_sent_immediately():
     rounds = [byte_ids(0xFF), byte_ids(0x80), byte_ids(0x41)]
     assert stream(detokenizer_of("byte_level"), rounds) == ["\ufffd", "\ufffd", "A", ""]
 

@@ -47,7 +47,7 @@ def ids(text):
     return byte_level().encode(text).ids
 
 
-def test_prompts_are_padded_to_the_longest(preprocessor):
+def test_prompts_are_padded_to_the_longest_prompt(preprocessor):
     outputs = preprocessor.answer(
         request(b"The dog", b"fox"), [tensors.INPUT_ID, tensors.REQUEST_INPUT_LEN]
     )
@@ -58,7 +58,7 @@ def test_prompts_are_padded_to_the_longest(preprocessor):
     assert outputs[tensors.REQUEST_INPUT_LEN].tolist() == [[len(long)], [len(short)]]
 
 
-def test_predictions_have_no_special_tokens_and_their_own_lengths(preprocessor):
+def test_predictions_get_no_special_tokens_and_are_padded_separately(preprocessor):
     texts = np.array([[b"The dog"], [b""]], object)
     inputs = request(b"fox", b"fox", PREDICTION=texts)
     outputs = preprocessor.answer(inputs, [tensors.PREDICTION_IDS])

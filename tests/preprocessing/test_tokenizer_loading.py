@@ -187,7 +187,7 @@ def test_a_normalizer_may_shorten_the_text_of_a_token():
     assert longest_token_bytes(tokenizer) == 4 * 2
 
 
-def test_an_unknown_word_may_be_longer_than_every_token():
+def test_the_longest_token_allows_for_unknown_words():
     assert longest_token_bytes(Tokenizer(models.WordLevel({"a": 0}, "a"))) == 256
     long = Tokenizer(models.WordLevel({"a" * 300: 0}, "a"))
     assert longest_token_bytes(long) == 300

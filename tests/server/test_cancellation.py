@@ -146,7 +146,7 @@ def test_a_request_ends_with_one_line_at_its_own_timeout(server):
 
 
 @pytest.mark.heavy
-def test_other_requests_continue_if_many_clients_leave(server):
+def test_other_requests_are_unaffected_if_clients_leave(server):
     prompts = prompts_of(4)
     expected = controls(server, prompts, max_tokens=100)
     with Crowd(server, 4) as crowd:

@@ -114,7 +114,7 @@ def retry_if_triton_dies(test):
 
 @pytest.mark.heavy
 @retry_if_triton_dies
-def test_answers_continue_without_drafts_if_the_draft_is_killed(fallible):
+def test_answers_continue_without_drafts_if_the_draft_engine_is_killed(fallible):
     with (
         fallible(timeouts=TIMEOUTS | {"target": 60.0}, step_ms=STEP_MS) as server,
         Crowd(server, 8) as crowd,
@@ -153,7 +153,7 @@ def test_requests_end_at_their_timeout_if_the_target_is_killed(fallible):
         assert eventually(lambda: idle(server))
 
 
-def test_answers_continue_and_drafts_resume_after_a_draft_failure(healthy, long_answers):
+def test_answers_continue_during_a_draft_failure_and_drafts_resume_afterward(healthy, long_answers):
     with healthy.faults.of("draft", "raise"), Crowd(healthy, 8) as crowd:
         answers = answers_of(crowd.ask(PROMPTS, max_tokens=LONG))
     assert wrong(answers, long_answers) == []
@@ -161,7 +161,7 @@ def test_answers_continue_and_drafts_resume_after_a_draft_failure(healthy, long_
     assert eventually(lambda: drafts(healthy))
 
 
-def test_answers_continue_while_the_draft_hangs(healthy, long_answers):
+def test_answers_continue_while_the_draft_engine_hangs(healthy, long_answers):
     with Crowd(healthy, 8) as crowd:
         streams = crowd.ask(PROMPTS, max_tokens=LONG, draft_ahead="true")
         crowd.wait_until_all_talk()

@@ -123,7 +123,7 @@ CODE = "class Reader:\n    def read(self, path):\n" * 4
 
 
 @pytest.mark.parametrize("draft_len", first_of(4, 1, 8))
-def test_a_round_computes_only_its_draft_and_one_more_token(server, draft_len):
+def test_a_round_computes_at_most_its_draft_plus_one_token(server, draft_len):
     settle(server)
     before = {model: computed(server, model) for model in ("target", "draft")}
     answer = ask_one(

@@ -34,7 +34,7 @@ def by_pool(server, pool=None, prompt=PROMPTS[0], **values):
 
 
 @pytest.mark.parametrize("drafter", ["prompt_lookup", "hybrid"])
-def test_an_answer_in_a_pool_takes_fewer_rounds(emulated, baseline, drafter):
+def test_an_answer_that_is_in_its_pool_takes_fewer_rounds(emulated, baseline, drafter):
     values = {"drafter": drafter, "num_draft_tokens": 4, "prompt_lookup_num_tokens": 16}
     first, rounds, copied = by_pool(emulated, f"again {drafter}", **values)
     assert copied == 0

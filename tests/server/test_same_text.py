@@ -207,7 +207,7 @@ def test_the_output_includes_the_prompt_on_request(server, baseline):
     assert "".join(chunk.text for chunk in chunks) == answer.text
 
 
-def test_a_prompt_may_be_sent_as_ids(server, baseline, tokenizer):
+def test_a_prompt_may_be_sent_as_token_ids(server, baseline, tokenizer):
     made = [
         tensor("input_ids", [tokenizer.encode(PROMPTS[0]).ids]),
         tensor("max_tokens", LENGTH),

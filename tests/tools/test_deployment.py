@@ -55,7 +55,7 @@ def test_the_draft_engine_may_have_a_shorter_max_seq_len(folder):
     assert (settings.target.max_seq_len, settings.draft.max_seq_len) == (1024, 512)
 
 
-def test_checkpoints_need_no_profile(folder):
+def test_checkpoints_can_be_served_without_a_profile(folder):
     write_tokenizer(folder / "target")
     planned = deployment.for_checkpoints(folder / "target", folder / "draft")
     assert planned.loop_settings().drafter == "draft_model"

@@ -76,7 +76,7 @@ def leave(service):
         chunks.close()
 
 
-def test_leaving_an_answer_stops_it_and_waits_for_its_end():
+def test_leaving_an_answer_sends_a_stop_and_waits_for_the_end():
     """A cancelled stream can hang Triton's only thread for streams."""
     service = Service()
     leave(service)

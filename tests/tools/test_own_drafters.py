@@ -80,7 +80,7 @@ def test_the_file_of_a_custom_drafter_is_rendered_with_the_loop(profile, tmp_pat
     assert copied.is_symlink() == link
 
 
-def test_commands_know_custom_drafters(profile, monkeypatch, capsys):
+def test_commands_accept_custom_drafters_and_list_them_in_errors(profile, monkeypatch, capsys):
     path = str(profile())
     served = served_drafters(deployment.load(Path(path)))
     served.check("repeat")

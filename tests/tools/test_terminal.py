@@ -63,7 +63,7 @@ def test_forced_text_has_its_own_color():
     assert text == "\x1b[35ma\x1b[0mb\n"
 
 
-def test_no_color_turns_colors_off():
+def test_the_no_color_option_turns_colors_off():
     assert shown(*CHUNKS, force_terminal=True, no_color=True) == "ab␛c\n"
 
 

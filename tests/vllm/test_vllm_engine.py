@@ -145,7 +145,7 @@ def test_a_seed_makes_a_verification_repeatable(engine):
     assert engine.tokens(prompt(9, 20), 3, **call) == engine.tokens(prompt(9, 20), 3, **call)
 
 
-def test_concurrent_verifications_equal_sequential_ones(engine):
+def test_concurrent_verifications_equal_sequential_verifications(engine):
     prompts = [prompt(seed, 20 + 5 * seed) for seed in range(AT_ONCE)]
     want = [engine.tokens(ids, 9) for ids in prompts]
     drafts = [text[: seed % 9] + [3] * (8 - seed % 9) for seed, text in enumerate(want)]

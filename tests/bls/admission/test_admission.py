@@ -85,7 +85,7 @@ def test_a_sequence_larger_than_the_cache_decodes_alone():
     assert queue.admission.kv_reserved == 1 / 8
 
 
-def test_kv_reserved_is_zero_without_a_cache():
+def test_reserved_kv_blocks_are_zero_without_a_cache():
     assert Waiting(kv_blocks=0).admission.kv_reserved == 0
 
 
@@ -137,7 +137,7 @@ def test_a_batch_is_rejected_if_the_queue_cannot_hold_all_of_it():
     assert queue.present == (1, 0)
 
 
-def test_a_batch_may_start_in_part_while_the_rest_waits():
+def test_part_of_a_batch_may_start_while_the_rest_waits():
     queue = Waiting(max_running=9, kv_blocks=8)
     queue.enter(
         *(
@@ -219,7 +219,7 @@ def test_free_draft_blocks_go_to_running_sequences_in_order():
     assert not queue.add("f", 1, 1).drafts
 
 
-def test_a_request_without_draft_model_reserves_no_draft_blocks():
+def test_a_request_without_a_draft_model_reserves_no_draft_blocks():
     queue = Waiting(draft_kv_blocks=2)
     assert not queue.add("none", 1, 0).drafts
     assert queue.add("model", 1, 2).drafts
@@ -257,7 +257,7 @@ BLOCKS = with_engines(
         ("hybrid", (4, 2)),
     ],
 )
-def test_blocks_are_counted_per_engine(drafter, blocks):
+def test_kv_blocks_are_reserved_per_engine(drafter, blocks):
     assert blocks_of(replace(REQUEST, drafter=drafter), BLOCKS) == blocks
 
 

@@ -27,7 +27,7 @@ def test_concurrent_work_is_limited_and_starts_in_order():
     assert kitchen.at_work == ["a", "b", "c", "d"]
 
 
-def test_work_receives_its_permit():
+def test_work_is_called_with_its_permit():
     begun = []
     limiter = ConcurrencyLimiter(1, 0, "texts")
     permit = limiter.acquire(begun.append, 1)

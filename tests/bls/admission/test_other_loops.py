@@ -126,7 +126,7 @@ steps = st.lists(
 
 
 @given(steps)
-def test_several_loops_admit_exactly_like_one(steps):
+def test_several_loops_admit_requests_exactly_like_a_single_loop(steps):
     assert played(Loops(3), steps) == played(Loops(1), steps)
 
 

@@ -57,13 +57,13 @@ def test_auto_does_not_draft_ahead_with_a_slow_draft():
         assert (ahead.plan(8) is not None) == always
 
 
-def test_branches_have_at_most_the_planned_length():
+def test_branches_have_at_most_the_requested_length():
     ahead = ahead_of()
     learn(ahead)
     assert max(ahead.plan(longest).num_tokens for longest in (2, 6)) <= 6
 
 
-def test_drafts_that_stop_early_do_not_change_the_acceptance_rate():
+def test_drafts_that_stopped_early_do_not_change_the_acceptance_rate():
     statistics, draft = AheadPlanner(AHEAD), Draft(ids(1, 1, 1, 1), drafter="draft_model")
     before = statistics.acceptance("draft_model")
     for _ in range(50):

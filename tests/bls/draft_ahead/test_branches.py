@@ -70,7 +70,7 @@ def assert_is_a_plain_call_would_draft(call, request, draft):
 
 @settings(max_examples=250, deadline=None)
 @given(requests, languages, st.integers(0, 8), fates, st.sampled_from([10**9, 0, 1, 3]))
-def test_drafting_ahead_never_changes_the_text(request, language, agrees, ahead_fates, verifies):
+def test_drafting_ahead_never_changes_the_output(request, language, agrees, ahead_fates, verifies):
     check(
         request,
         language,
@@ -86,7 +86,7 @@ def test_branches_longer_than_requested_are_cut(request, language):
     check(request, language, BranchingDraft(language, keeps_lengths=False))
 
 
-def test_a_hit_needs_no_draft_call():
+def test_no_draft_call_is_needed_after_a_hit():
     draft = BranchingDraft(ENDLESS, agrees=8, unsure_every=10**9)
     decoding = check(request_of(end_ids=(), max_tokens=40), ENDLESS, draft)
     first, *rest = draft.calls
@@ -100,7 +100,7 @@ def test_a_hit_needs_no_draft_call():
     assert {round_.num_draft_tokens for round_ in rounds} == {4}
 
 
-def test_a_miss_makes_a_shorter_draft():
+def test_the_draft_after_a_miss_is_shorter():
     draft = BranchingDraft(ENDLESS, agrees=8)
     decoding = check(request_of(end_ids=(), draft_len=8), ENDLESS, draft, ahead_fates=("late",))
     plain = [call.max_new_tokens for call in draft.calls if call.branching is None]

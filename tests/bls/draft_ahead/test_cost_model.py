@@ -10,7 +10,7 @@ from tandem.bls.draft_ahead.cost_model import Costs, best_plan, hit_chance, spli
 LLAMA_70B_1B = Costs(target=(0.0198, 0.0001), step=(0.00109, 0.0000033), way=0.0012)
 
 
-def test_branches_go_to_the_likely_outcomes():
+def test_likely_outcomes_get_more_branches():
     assert split(16, 0.8, (True,) * 5) == (4, 4, 3, 2, 3)
     assert split(16, 0.3, (True,) * 5) == (10, 4, 1, 0, 1)
     assert split(2, 0.9, (True,) * 5) == (1, 0, 0, 0, 1)
@@ -49,7 +49,7 @@ def test_no_other_split_has_a_better_hit_chance():
                 assert hits(moved) <= best + 1e-12
 
 
-def test_branches_fit_into_the_time_of_a_verification():
+def test_branches_finish_within_the_time_of_a_verification():
     plan, advantage = best_plan(LLAMA_70B_1B, 0.8, 32, 128)
     assert 8 <= plan.num_tokens <= 14
     assert (plan.num_tokens + 1) * 0.00109 < 0.9 * 0.02

@@ -99,7 +99,7 @@ def test_prompt_lookup_accepts_a_match_of_one_token():
     ]
 
 
-def test_a_match_resets_the_count_of_misses():
+def test_a_match_resets_the_chunk_size_of_prompt_lookup():
     request = request_of("prompt_lookup", prompt_ids=ids(0))
     lookup, sequence = PromptLookup(request, SETTINGS), Sequence(request)
     plain = []
@@ -214,7 +214,7 @@ SMALL_DRAFT = with_engines(SETTINGS, draft={"vocab_size": 4})
 
 
 @pytest.mark.parametrize(("prompt", "asks"), [((0, 3), True), ((0, 4), False), ((7, 0), False)])
-def test_ids_outside_the_drafts_vocabulary_are_not_sent_to_it(prompt, asks):
+def test_ids_outside_its_vocabulary_are_not_sent_to_the_draft(prompt, asks):
     class Zeros(Language):
         def next(self, context, banned=()):
             return 0
@@ -226,7 +226,7 @@ def test_ids_outside_the_drafts_vocabulary_are_not_sent_to_it(prompt, asks):
     assert decoding.statistics.num_drafter_failures == 0
 
 
-def test_an_id_outside_the_drafts_vocabulary_ends_drafting():
+def test_drafting_ends_at_an_id_outside_the_drafts_vocabulary():
     class Counts(Language):
         def next(self, context, banned=()):
             return 4 if len(context) == 12 else 1
@@ -236,7 +236,7 @@ def test_an_id_outside_the_drafts_vocabulary_ends_drafting():
     assert [len(call.context) for call in draft.calls] == list(range(3, 13))
 
 
-def test_the_draft_model_is_not_asked_beyond_its_max_seq_len():
+def test_the_draft_model_is_not_called_beyond_its_max_seq_len():
     short = replace(SETTINGS.draft, max_seq_len=4)
     drafter = DraftModel(short, SharedVocabulary(short, SETTINGS.target), Health(), FixedLength(3))
     sequence = Sequence(request_of("draft_model"))

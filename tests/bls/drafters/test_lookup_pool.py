@@ -78,7 +78,7 @@ def test_a_repeated_answer_takes_half_the_rounds_or_fewer(pools, drafter):
 
 
 @pytest.mark.parametrize("other", ["theirs", "", None])
-def test_other_pools_are_not_copied_from(pools, other):
+def test_nothing_is_copied_from_other_pools(pools, other):
     played(request_of(), pools)
     decoding, _ = played(request_of(other), pools)
     assert decoding.statistics.num_draft_tokens == 0
@@ -139,7 +139,7 @@ def test_a_failed_answer_does_not_join_its_pool(pools):
     assert pools.num_tokens == 0
 
 
-def test_loops_share_max_pool_tokens():
+def test_loops_share_the_size_limit_of_pools():
     assert pools_of(SETTINGS) is None
     for instances, each in ((1, 1000), (3, 333)):
         pooled = replace(SETTINGS, max_pool_tokens=1000, instances=instances)

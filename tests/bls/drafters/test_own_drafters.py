@@ -75,7 +75,7 @@ def test_custom_drafts_are_verified_and_counted_under_the_drafter_name(joined):
     assert decoding.statistics.num_drafter_failures == 0
 
 
-def test_drafts_end_with_an_end_of_sequence(joined):
+def test_custom_drafts_are_cut_after_an_end_of_sequence(joined):
     joined("def propose(self, sequence, limit):\n    return Draft([1, 7, 2])\n    yield")
     _, target = played(end_ids=(7,))
     assert target.calls[0].draft.tokens.tolist() == [1, 7]
@@ -123,7 +123,7 @@ PROPOSE = "def propose(self, sequence, limit):\n    {}\n    yield"
         ("def __init__(self):\n    1 / 0", "ZeroDivisionError: division by zero (own.py"),
     ],
 )
-def test_a_fault_ends_drafts_of_its_request_with_one_log_line(joined, body, fault):
+def test_a_custom_drafter_error_ends_drafting_with_one_log_line(joined, body, fault):
     joined(body)
     health = Health()
     _, target = played(health=health)
@@ -284,12 +284,12 @@ def test_missing_and_non_python_files_are_rejected(write, tmp_path):
         ({"period": 0}, "ValueError: period must be at least 1, not 0"),
     ],
 )
-def test_wrong_settings_are_rejected(given, reason):
+def test_invalid_drafter_settings_are_rejected(given, reason):
     with pytest.raises(DrafterModuleError, match=reason):
         with_settings(read_kind(EXAMPLE), given)
 
 
-def test_a_drafter_without_settings_rejects_settings():
+def test_a_drafter_without_settings_rejects_any_settings():
     with pytest.raises(DrafterModuleError, match="setting 'period' isn't known; 'none' has none"):
         with_settings(CONTROL, {"period": 2})
 
@@ -304,7 +304,7 @@ def test_a_drafter_name_that_already_exists_is_rejected(name):
     assert before == DRAFTERS
 
 
-def test_custom_drafts_have_the_requested_length_or_the_maximum(joined):
+def test_custom_drafts_use_the_requested_length_or_the_maximum(joined):
     joined("pass")
     lengths = [
         replace(REQUEST, draft_len=length, max_draft_len=16, prompt_lookup_num_tokens=9)

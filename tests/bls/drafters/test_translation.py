@@ -149,7 +149,7 @@ def test_translated_drafts_of_any_tokenizer_kind_are_accepted(translator, target
     assert all(text in TEXT for text in engine.texts)
 
 
-def test_the_context_keeps_its_beginning_while_the_answer_grows(translator):
+def test_the_translated_context_keeps_its_prefix_as_the_output_grows(translator):
     """So the draft engine computes only what is new: it reuses a common prefix."""
     kinds = ("byte_level", "byte_fallback")
     translation = translator(*kinds).translation()

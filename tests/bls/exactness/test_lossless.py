@@ -163,7 +163,7 @@ def test_with_fast_logits_only_drafts_with_logits_are_allowed(drafter, use_draft
     assert lossless(request, FAST).drafter == found
 
 
-def test_a_threshold_allows_inexact_drafts():
+def test_an_acceptance_threshold_allows_inexact_drafts():
     request = request_of(sampling=TOP_P, draft_acceptance_threshold=0.4)
     assert lossless(request, RAW) is request
 
@@ -176,7 +176,7 @@ def test_greedy_requests_need_no_draft_logits():
 
 
 @pytest.mark.parametrize("wanted", ["wants_log_probs", "wants_context_logits"])
-def test_outputs_that_verification_cannot_return_turn_drafts_off(wanted):
+def test_drafting_is_off_if_verification_cannot_return_requested_outputs(wanted):
     request = request_of(sampling=GREEDY, **{wanted: True})
     assert lossless(request, RAW).drafter == "none"
     only_logits = wanted == "wants_context_logits"
@@ -185,7 +185,7 @@ def test_outputs_that_verification_cannot_return_turn_drafts_off(wanted):
     assert lossless(itself, RAW) is itself
 
 
-def test_draft_ends_before_a_token_outside_the_targets_vocabulary():
+def test_drafts_end_before_a_token_outside_the_targets_vocabulary():
     settings = with_engines(SETTINGS, target={"vocab_size": VOCAB - 2})
 
     class Strays(Draft):

@@ -119,7 +119,7 @@ def test_forced_tokens_are_sent_with_the_preceding_round():
     assert decoding.statistics.guide.num_forced_tokens == len(details.kinds) - 1
 
 
-def test_statistics_list_parts_of_the_guide_that_are_not_enforced():
+def test_statistics_warn_about_guide_parts_that_are_not_enforced():
     schema = '{"type": "array", "items": {"type": "string"}, "uniqueItems": true}'
     decoding, _, _ = played(request_for(Guide("json_schema", schema)))
     [warning] = decoding.statistics.as_dict()["guide"]["warnings"]
@@ -284,7 +284,7 @@ def test_an_unkeyed_engine_gets_a_new_seed_for_each_repair():
     assert {call.seed for call in keyed.calls} == {3}
 
 
-def test_min_tokens_bans_the_end_unless_it_is_the_only_legal_token():
+def test_min_tokens_bans_end_ids_unless_nothing_else_is_legal():
     long = request_for(Guide("regex", "a*"), min_tokens=6)
     decoding, target, _ = played(long, language=Rows(0, (*ENDS, *ENDS)))
     assert decoding.sequence.num_output_tokens >= 6
@@ -323,7 +323,7 @@ def test_a_token_that_violates_its_mask_fails_the_request():
         play(decoding, Disobedient(Rows(), request))
 
 
-def test_a_dead_end_of_the_guide_fails_with_one_line():
+def test_a_guide_that_cannot_continue_fails_with_one_line():
     decoding = decoding_of(request_for(GUIDES[2]), MASKS)
 
     def fail(*_, **__):

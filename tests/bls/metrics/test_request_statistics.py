@@ -9,7 +9,7 @@ from tandem.bls.metrics.timeline import Timeline
 from tandem.bls.metrics.updates import updates_of
 
 
-def test_rounds_add_up_in_total_and_per_drafter():
+def test_statistics_add_up_rounds_in_total_and_per_drafter():
     statistics = Statistics(
         num_drafter_failures=5, num_unverified_draft_tokens=7, num_cached_prompt_tokens=3
     )
@@ -126,7 +126,7 @@ integers = st.integers(-(2**31), 2**31 - 1)
 
 
 @given(st.lists(st.tuples(st.integers(0, 10_000), integers, integers), min_size=1))
-def test_counters_never_fall_for_any_engine_statistics(calls):
+def test_counters_never_decrease_for_any_engine_statistics(calls):
     statistics = Statistics()
     before = {}
     for call in calls:

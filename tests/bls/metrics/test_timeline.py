@@ -21,7 +21,7 @@ def clock(monkeypatch):
     return made
 
 
-def test_latencies_follow_from_deliveries(clock):
+def test_latencies_are_computed_from_deliveries(clock):
     times = Timeline(arrival=1 * S)
     clock.now = 2 * S
     times.scheduled()
@@ -52,7 +52,7 @@ def test_a_single_delivery_has_no_inter_token_latency(clock):
     assert times.inter_token_latency is None
 
 
-def test_latencies_are_never_negative_if_the_clock_is_set_back(clock):
+def test_latencies_are_not_negative_if_the_clock_is_set_back(clock):
     times = Timeline(arrival=9 * S)
     clock.now = 8 * S
     times.delivered(1)

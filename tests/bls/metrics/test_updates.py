@@ -40,7 +40,7 @@ def observed(updates, name, **labels):
     return [value for key, value in updates.observations if key == key_of(name, **labels)]
 
 
-def test_orchestration_is_the_time_outside_the_engines(statistics):
+def test_orchestration_time_is_the_time_outside_the_engines(statistics):
     updates = updates_of("draft_model", statistics, TIMELINE)
     parts = {
         part: counts(updates, "tandem_round_part_seconds_total", drafter="draft_model", part=part)
@@ -71,7 +71,7 @@ def test_accepted_tokens_are_counted_by_position(statistics):
     assert key_of(name, drafter="draft_model", position="2") not in updates.counts
 
 
-def test_sequence_counters_have_the_requested_drafter_as_label():
+def test_sequence_counters_are_labeled_with_the_requested_drafter():
     statistics = Statistics(
         num_drafter_failures=2, num_unverified_draft_tokens=3, num_recomputed_tokens=4
     )
@@ -87,7 +87,7 @@ def test_sequence_counters_have_the_requested_drafter_as_label():
     }
 
 
-def test_draft_counters_have_the_proposing_drafter_as_label(statistics):
+def test_draft_counters_are_labeled_with_the_proposing_drafter(statistics):
     updates = updates_of("hybrid", statistics, TIMELINE)
     assert {
         name: counts(updates, f"spec_decode_num_{name}_total", drafter="draft_model")

@@ -41,7 +41,7 @@ LOGITS = {"use_draft_logits": True}
     ],
     ids=lambda part: "-".join(part) if isinstance(part, dict) else "",
 )
-def test_draft_inputs_override_the_deployments_defaults(values, expected):
+def test_draft_inputs_override_defaults_of_the_deployment(values, expected):
     request = request_of(**values)
     assert tuple(getattr(request, name) for name in DRAFTING) == expected
 
@@ -109,7 +109,7 @@ def test_a_pool_is_rejected_unless_the_drafter_does_lookup():
     )
 
 
-def test_draft_ahead_overrides_the_deployments_default():
+def test_draft_ahead_overrides_the_default_of_the_deployment():
     ahead = with_engines(replace(SETTINGS, draft_ahead=True), draft={"branches": True})
     given = {"true": True, "false": False, "auto": None, "": True}
     assert {
@@ -153,7 +153,7 @@ def test_draft_logits_are_rejected_if_the_draft_has_another_vocabulary():
     assert not request_of(settings=other).use_draft_logits
 
 
-def test_an_engine_that_drafts_by_itself_cannot_be_turned_off():
+def test_drafts_of_an_engine_that_drafts_by_itself_stay_on():
     """It would draft anyway, without being counted."""
     alone = replace(SETTINGS, drafters=("engine",), drafter="engine")
     assert refusal(settings=alone, num_draft_tokens=0) == (
@@ -179,7 +179,7 @@ TEXT, IDS = {"prediction": "x"}, {"prediction_ids": [1, 2]}
         ({"num_draft_tokens": 0}, SETTINGS.drafters, ("none", 0)),
     ],
 )
-def test_a_prediction_switches_lookup_on_unless_a_drafter_is_named(
+def test_a_prediction_enables_lookup_unless_a_drafter_is_requested(
     values, drafters, expected, prediction
 ):
     settings = replace(SETTINGS, drafters=drafters)

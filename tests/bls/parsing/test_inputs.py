@@ -53,7 +53,7 @@ def test_tritons_own_parameters_are_accepted():
         assert request_parser(parameters=f'{{"{key}": 1}}')
 
 
-def test_parameters_are_limited_in_bytes():
+def test_the_size_of_request_parameters_is_limited():
     longest = '{"priority": "%s"}'
     filled = longest % ("x" * (MAX_PARAMETERS_BYTES - len(longest) + 2))
     assert request_parser(parameters=filled)
@@ -62,5 +62,5 @@ def test_parameters_are_limited_in_bytes():
     )
 
 
-def test_client_text_in_errors_is_short_and_on_one_line():
+def test_errors_quote_client_text_briefly_on_one_line():
     assert "; got 'a\\na\\na" in refusal(drafter="a\n" * 500)

@@ -524,7 +524,7 @@ def test_the_size_limit_of_logits_applies_to_the_whole_batch():
         prompts_of(batch(*rows))
 
 
-def test_empty_words_are_dropped_except_biased_ones():
+def test_empty_words_are_dropped_except_in_bias_lists():
     words = prompt(
         stop_words=["", "stop"],
         bad_words=["bad", ""],

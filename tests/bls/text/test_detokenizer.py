@@ -49,7 +49,7 @@ def test_without_streaming_or_stop_strings_text_is_decoded_once():
     assert windows == [([0, 1, 2], None)]
 
 
-def test_a_round_without_tokens_needs_no_text_call():
+def test_a_round_without_tokens_needs_no_detokenizer_call():
     *_, texts, kept, windows = fed([[]])
     assert (texts, kept, windows) == ([""], [0], [])
 

@@ -81,7 +81,7 @@ def test_drafting_ahead_uses_one_extra_thread_and_frees_it(pb):
         assert clients.ahead_threads.acquire(blocking=False)
 
 
-def test_hanging_branches_delay_neither_round_nor_answer(pb, held):
+def test_hanging_branches_delay_neither_rounds_nor_the_answer(pb, held):
     engines = Engines(hold=held)
     driver, receiver, statistics = started(pb, engines)
     assert receiver.done.wait(PATIENCE)
@@ -97,7 +97,7 @@ def test_hanging_branches_delay_neither_round_nor_answer(pb, held):
     assert receiver.error is None
 
 
-def test_a_hanging_draft_engine_is_abandoned_at_its_time_out(pb, held):
+def test_a_hanging_draft_engine_is_abandoned_at_its_timeout(pb, held):
     clients = EngineClients(AHEAD)
     driver, receiver, _ = started(pb, Engines(hold=held), clients)
     assert receiver.done.wait(PATIENCE)
@@ -132,7 +132,7 @@ def test_cancelling_stops_both_calls_and_waits_for_them(pb, held):
     assert isinstance(receiver.error, Cancelled)
 
 
-def test_no_free_thread_means_no_drafting_ahead(pb):
+def test_nothing_is_drafted_ahead_without_a_free_thread(pb):
     clients = EngineClients(AHEAD)
     for _ in range(MAX_AHEAD_THREADS):
         clients.ahead_threads.acquire()

@@ -240,7 +240,7 @@ def test_drafting_ahead_that_ends_in_time_is_not_stopped(engine):
     assert not engine.stopped.is_set()
 
 
-def test_drafting_ahead_continues_on_a_new_thread_after_a_time_out(engine):
+def test_drafting_ahead_continues_on_a_new_thread_after_a_timeout(engine):
     given_up, settled = threading.Event(), []
 
     def steps():

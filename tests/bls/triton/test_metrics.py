@@ -105,7 +105,7 @@ def test_failed_updates_are_published_later_exactly_once(metrics, shown, pb):
     assert shown("tandem_requests_running") == 7
 
 
-def test_a_failing_metric_blocks_no_other(metrics, shown, pb):
+def test_a_failing_metric_does_not_block_the_others(metrics, shown, pb):
     metrics.publish(**GAUGES)
     labels = {"model": "bls_stream", "loop": "0", "drafter": "draft_model"}
     metric = pb.MetricFamily.metrics["tandem_rounds_total", frozenset(labels.items())]

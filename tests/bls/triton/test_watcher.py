@@ -87,7 +87,7 @@ def test_a_request_is_checked_again_if_its_state_is_unknown(watch):
     assert unknowable.asked > 1
 
 
-def test_a_failing_log_does_not_end_the_watcher(watch, pb, capsys):
+def test_a_logging_error_does_not_end_the_watcher(watch, pb, capsys):
     pb.Logger.full = True
     watcher, failing = watch(), Looked(RuntimeError("boom"))
     watcher.add(failing)

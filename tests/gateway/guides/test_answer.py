@@ -129,7 +129,7 @@ def test_a_guide_applies_only_after_reasoning(guided, kind, given, right, wrong)
 
 
 @pytest.mark.parametrize("regex", ["a\\", "\\", "a/\\\\\\"])
-def test_a_final_backslash_is_rejected_after_reasoning_too(asked, regex):
+def test_a_regex_ending_in_a_backslash_is_rejected_after_reasoning_too(asked, regex):
     with pytest.raises(ApiError) as caught:
         asked(THINKS, guided_regex=regex)
     with pytest.raises(GuideError) as alone:
@@ -182,7 +182,7 @@ def test_a_required_call_must_fit_its_schema(guided, choice):
     assert not guided(HERMES, **REQUIRED, parallel_tool_calls=False).takes(f"{CALL}\n{CALL}")
 
 
-def test_only_the_named_tool_is_called(guided):
+def test_only_the_requested_tool_can_be_called(guided):
     other = {"type": "function", "function": {"name": "sub"}}
     choice = {"type": "function", "function": {"name": "add"}}
     asked = guided(HERMES, tools=[other, ADD], tool_choice=choice)
@@ -214,7 +214,7 @@ def test_with_tools_and_a_schema_the_answer_is_json_or_calls(guided):
 
 
 @pytest.mark.parametrize("kind", [ADDED, PLAIN])
-def test_reasoning_precedes_calls(guided, kind):
+def test_reasoning_may_precede_required_calls(guided, kind):
     template = THINKS + HERMES
     thoughts = (
         "<think>\nI call <tool_call>\n{}</think>\n\n" if kind == PLAIN else "<think>a</think>"

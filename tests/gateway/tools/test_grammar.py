@@ -144,7 +144,7 @@ def test_no_text_is_accepted_if_a_call_is_required(known, kind):
 
 @pytest.mark.parametrize(("known", "kind"), KINDS)
 @pytest.mark.parametrize("may", [False, True])
-def test_parallel_tool_calls_false_allows_one_call(known, kind, may):
+def test_parallel_tool_calls_false_allows_only_one_call(known, kind, may):
     asked = matcher(known, kind, may=may, one_call=True)
     calls = [("now", {}), ("weather", {"city": "Bonn"})]
     assert all(asked.takes(written(known, call)) for call in calls)

@@ -179,7 +179,7 @@ def mistral(name, arguments):
         (MISTRAL, '[{"name": "Bob", "arguments": {}}]', '[{"name": "Bob", "arguments": {}}]', []),
     ],
 )
-def test_calls_are_separated_from_text(known, text, content, calls):
+def test_tool_calls_are_separated_from_text(known, text, content, calls):
     assert parsed(known, text) == (content, calls)
     assert parsed(known, *text) == (content, calls)
 

@@ -43,7 +43,7 @@ async def test_a_model_that_is_not_loaded_is_skipped():
         ]
 
 
-async def test_concurrent_requests_read_the_models_once():
+async def test_concurrent_requests_read_the_models_only_once():
     service = Service()
     async with connected(service) as triton:
         first = asyncio.create_task(triton.models())
@@ -174,7 +174,7 @@ async def test_an_unreachable_server_has_status_503():
     assert "why it failed" not in message  # gRPC's words
 
 
-async def test_readiness_needs_a_ready_server():
+async def test_readiness_requires_a_ready_server():
     service = Service()
     service.ready = False
     async with connected(service) as triton:
@@ -190,11 +190,11 @@ async def test_a_server_without_tandems_loop_is_reported():
         assert (failed.value.status, failed.value.code) == (503, "not_configured")
 
 
-async def test_every_finish_reason_of_the_loop_is_known():
+async def test_the_gateway_knows_every_finish_reason_of_the_loop():
     assert set(FINISH_REASONS) == set(get_args(FinishReason))
 
 
-async def test_readiness_needs_working_streams(monkeypatch):
+async def test_readiness_requires_working_streams(monkeypatch):
     monkeypatch.setattr(backend, "SECONDS_TO_ANSWER", 0.5)
     service = Service()
     async with connected(service) as triton:

@@ -122,7 +122,7 @@ def test_branches_of_a_stopped_call_ahead_are_dropped(pb, stopped):
     thread.close(lambda: None)
 
 
-def test_a_call_ahead_that_exceeds_its_time_out_frees_its_slot(working):
+def test_a_call_ahead_that_exceeds_its_timeout_frees_its_slot(working):
     thread, clients, _, task, _ = working
     thread.check(time.monotonic())
     assert not thread.lost

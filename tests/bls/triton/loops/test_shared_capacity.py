@@ -119,7 +119,7 @@ def test_capacity_of_a_dead_loop_is_freed(begin):
     assert second.ask("usage") == NOTHING
 
 
-def test_a_loop_that_dies_while_admitting_blocks_no_other(begin):
+def test_a_loop_that_dies_while_admitting_does_not_block_others(begin):
     first, second = begin(2)
     assert first.ask("hold") == "held"
     second.tell("usage")
@@ -143,7 +143,7 @@ def test_usage_left_by_an_earlier_server_is_ignored(name, begin):
     assert first.ask("usage") == second.ask("usage") == NOTHING
 
 
-def test_a_stop_reaches_every_other_loop(begin):
+def test_a_stop_is_sent_to_every_other_loop(begin):
     first, second, third = begin(3)
     names = [f"tandem-forwarded-{number}" for number in range(200)]
     first.tell(f"stop {' '.join(names)}")
@@ -180,7 +180,7 @@ def test_the_last_message_before_closing_is_sent(begin):
     assert second.hear() == "stop a"
 
 
-def test_closing_all_loops_leaves_no_file(name, begin):
+def test_closing_all_loops_removes_the_shared_file(name, begin):
     first, second = begin(2)
     assert (SHARED_MEMORY / name).exists()
     for loop in (first, second):
@@ -200,14 +200,14 @@ def test_a_new_loop_finds_the_loops_that_are_still_running(name, begin):
     assert not (SHARED_MEMORY / name).exists()
 
 
-def test_closing_the_last_loop_after_a_crash_leaves_no_file(name, begin):
+def test_closing_the_last_loop_after_a_crash_removes_the_file(name, begin):
     first, second = begin(2)
     first.kill()
     assert second.ask("close") == "closed"
     assert not (SHARED_MEMORY / name).exists()
 
 
-def test_a_file_removed_while_it_is_opened_is_created_again(name, begin):
+def test_the_shared_file_is_recreated_if_removed_while_being_opened(name, begin):
     [last] = begin(1)
     held = os.open(SHARED_MEMORY / name, os.O_RDWR)
     fcntl.lockf(held, fcntl.LOCK_EX, 1, ROWS)  # both wait for it, the new one second
@@ -235,7 +235,7 @@ def number_waiting_for(file):
 ARGS = {"model_name": "bls_stream", "model_version": "1", "model_instance_name": "bls_stream_0_1"}
 
 
-def test_the_shared_file_has_the_servers_prefix():
+def test_the_shared_file_name_has_the_prefix_of_the_server():
     region = f"{PREFIX}tandem-15296-cdce9644-"
     command = ["stub", "/models/bls_stream/1/model.py", f"{region}{uuid.uuid4()}", "1048576"]
     assert shared_name(ARGS, command, 42, 7) == f"{region}7-42-bls_stream-1"
