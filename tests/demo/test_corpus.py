@@ -23,7 +23,7 @@ def test_only_ordinary_source_code_is_used_for_training():
     assert not is_usable("# äöüß\n" * 100)
 
 
-def test_the_split_depends_only_on_the_name_and_holds_out_a_few_percent():
+def test_the_split_depends_only_on_the_name_and_holds_out_few_files():
     splits = Counter(Document(f"package/module_{i}.py", "").split for i in range(5000))
     assert Document("a.py", "one").split == Document("a.py", "two").split
     assert 0.02 < splits["held_out"] / 5000 < 0.04

@@ -183,7 +183,7 @@ def test_output_ends_early_only_if_mean_answer_len_is_set():
     assert 16 < np.mean(lengths) < 24
 
 
-def test_min_tokens_and_banned_end_ids_keep_the_output_going():
+def test_min_tokens_and_banned_end_ids_prevent_an_early_end():
     target = emulated(mean_answer_len=5)
     for seed in range(20):
         ids = prompt(seed, 12)

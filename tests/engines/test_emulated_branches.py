@@ -86,7 +86,7 @@ def test_the_next_draft_reuses_the_kv_cache_of_accepted_tokens():
     assert draft.computed([*ids, 4, 5, 9], 1) == 1
 
 
-def test_after_one_step_for_the_draft_branches_take_one_per_token():
+def test_branches_take_one_step_per_token_plus_one_for_the_draft():
     timer = VirtualTimer()
     draft = emulated(timer, role="draft", step_ms=10.0)
     pending = draft.start(prompt(1, 9), **asked([4, 5], 3, 6))

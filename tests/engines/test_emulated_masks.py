@@ -121,7 +121,7 @@ def test_at_alpha_0_a_masked_draft_is_always_wrong():
     assert draft.tokens(IDS, token_masks=legal) != target.tokens(IDS, token_masks=legal)
 
 
-def test_the_end_of_sequence_needs_permission_from_the_mask():
+def test_the_end_of_sequence_is_emitted_only_if_the_mask_allows_it():
     target = emulated(mean_answer_len=4)
     ends = [ids for ids in map(prompt, range(60), itertools.repeat(12)) if _ends(target, ids)]
     assert len(ends) > 5

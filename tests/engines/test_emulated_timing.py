@@ -94,7 +94,7 @@ class EarlyTimer(VirtualTimer):
 
 @pytest.mark.parametrize("new", [1, 5])
 @pytest.mark.parametrize("timer", [BusyTimer, EarlyTimer])
-def test_reported_times_keep_the_step_time_on_a_busy_machine(timer, new):
+def test_reported_times_include_each_step_even_on_a_busy_machine(timer, new):
     clock = timer()
     pending = emulated(clock, step_ms=0.2).start(prompt(1, 9), new)
     while pending.empty:

@@ -175,7 +175,7 @@ def no_memory(*_):
     raise NO_MEMORY
 
 
-def test_out_of_memory_fails_only_one_call(make_harness, monkeypatch):
+def test_running_out_of_memory_fails_only_one_call(make_harness, monkeypatch):
     engine = make_harness()
     running = engine.start(prompt(1, 9), 40, streaming=True, request_id="running")
     first = running.next().tokens

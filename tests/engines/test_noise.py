@@ -58,7 +58,7 @@ def test_noise_of_neighboring_keys_is_independent(neighbour):
         assert abs(stats.spearmanr(*pair).statistic) < 0.03  # four standard deviations
 
 
-def test_draws_are_never_zero(monkeypatch):
+def test_noise_is_never_zero(monkeypatch):
     """Dividing weights by 0 would give infinity or NaN."""
     monkeypatch.setattr(noise, "_bits", lambda *_: np.array([2**64 - 1, 2**63], np.uint64))
     draws = noise.exponentials(1, 2, noise.Purpose.SAMPLE, 2)

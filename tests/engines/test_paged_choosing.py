@@ -185,7 +185,7 @@ def test_a_rejected_draft_token_that_is_redrawn_ends_the_round(paged, llama):
     assert paged.tokens(ids, 5, sampling=cold, **asked) == text[:1]
 
 
-def test_empty_draft_logits_change_nothing(paged, llama):
+def test_empty_draft_logits_are_ignored(paged, llama):
     nothing = np.zeros((0, VOCAB), np.float32)
     got = paged.tokens(prompt(2, 6), 9, sampling=WARPED, draft_logits=nothing)
     assert got == llama.tokens(prompt(2, 6), 9, sampling=WARPED)

@@ -202,7 +202,7 @@ async def test_a_response_without_drafts_has_statistics(post, triton):
     assert got["mean_acceptance_length"] == 1
 
 
-async def test_the_models_are_tandems_entries(client):
+async def test_the_model_list_contains_tandems_entries(client):
     async with client() as opened:
         listed = (await opened.get("/v1/models")).json()
         assert [model["id"] for model in listed["data"]] == ["bls_stream", "bls", "ensemble"]

@@ -57,7 +57,7 @@ def theirs(folder):
 
 
 @pytest.mark.parametrize("template", TEMPLATES, ids=lambda path: path.stem)
-def test_prompts_equal_transformers(folder, theirs, template):
+def test_rendered_prompts_equal_transformers(folder, theirs, template):
     tokenizer = ChatTokenizer(folder, template)
     for messages, ask in itertools.product(CHATS.values(), [True, False]):
         try:

@@ -45,7 +45,7 @@ async def test_an_error_before_the_first_chunk_sets_the_status(post, triton, sta
     assert ("retry-after" in response.headers) == (status == 429)
 
 
-async def test_an_error_after_the_first_chunk_is_an_event(post, triton):
+async def test_an_error_after_the_first_chunk_is_sent_as_an_event(post, triton):
     triton.script = lambda _: [HELLO[0], ApiError(500, "why")]
     response = await post("/v1/completions", {**PROMPT, "stream": True})
     assert response.status_code == 200

@@ -157,7 +157,7 @@ def test_the_page_compares_an_answer_with_the_baseline(page, triton):
     assert drafted["seed"] == baseline["seed"]
 
 
-def test_the_pages_controls_set_fields_of_the_request(page, triton):
+def test_controls_on_the_page_set_fields_of_the_request(page, triton):
     page.get_by_text("Drafts and sampling").click()
     page.get_by_label("Drafter").select_option("hybrid")
     page.get_by_label("Draft tokens per round").fill("auto")

@@ -55,7 +55,7 @@ def test_a_schema_can_open_its_objects(more):
     assert taken(opened, {"name": "x"}, {"name": "x", "age": 1}) == [True, True]
 
 
-def test_additional_properties_option_opens_objects_by_default():
+def test_the_additional_properties_option_opens_objects_by_default():
     user = {**USER, "properties": {**USER["properties"], "a": {**A, "additionalProperties": False}}}
     value = {"name": "x", "a": {"a": "y"}, "more": 1}
     assert taken(user | OPEN, value, {**value, "a": {"b": 1}}) == [True, False]

@@ -47,7 +47,7 @@ def test_an_invalid_guide_is_compiled_only_by_a_worker(fresh, compiled):
     assert len(compiled) == 1
 
 
-def test_a_guide_that_fails_at_its_first_token_is_compiled_only_by_a_worker(fresh, compiled):
+def test_guides_that_fail_at_the_first_token_are_compiled_only_by_workers(fresh, compiled):
     """Such a guide takes seconds and 160 MB."""
     guide = Guide("regex", "(d{801}){1000}")
     for _ in range(2):

@@ -226,7 +226,7 @@ def test_forced_tokens_stop_before_an_end_id():
     assert matcher("lark_grammar", 'start: "fox jumps"', ends=tokens[1:2]).forced(9) == tokens[:1]
 
 
-def test_an_error_does_not_contain_the_answer():
+def test_errors_do_not_quote_the_answer():
     class Failed:
         """A matcher that has become too complex."""
 

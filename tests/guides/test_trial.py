@@ -72,7 +72,7 @@ def test_a_guide_that_crashes_its_process_is_rejected(name):
 
 
 @pytest.mark.parametrize("name", ENDLESS)
-def test_a_guide_that_compiles_too_long_is_rejected_permanently(name, fresh, monkeypatch):
+def test_a_guide_that_takes_too_long_to_compile_is_rejected_permanently(name, fresh, monkeypatch):
     fresh._attempts[1] = fresh._attempts[1]._replace(seconds=0.5)
     monkeypatch.setattr(compiler_module, "ATTEMPT_SECONDS", (0.1, 0.5))
     guide = Guide(*ENDLESS[name])

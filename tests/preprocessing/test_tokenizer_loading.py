@@ -42,14 +42,14 @@ def gpt2_folder(folder, **config):
 
 @pytest.mark.parametrize("config", CONFIGS)
 @pytest.mark.parametrize("make", [byte_level, byte_fallback])
-def test_ids_equal_transformers(tmp_path, make, config):
+def test_token_ids_equal_transformers(tmp_path, make, config):
     transformers = pytest.importorskip("transformers")
     folder = write(make(), tmp_path, tokenizer_class="PreTrainedTokenizerFast", **config)
     assert_same(load_tokenizer(folder), transformers.AutoTokenizer.from_pretrained(folder))
 
 
 @pytest.mark.parametrize("config", CONFIGS)
-def test_ids_of_a_gpt2_folder_equal_transformers(tmp_path, config):
+def test_token_ids_of_a_gpt2_folder_equal_transformers(tmp_path, config):
     transformers = pytest.importorskip("transformers")
     folder = gpt2_folder(tmp_path / "gpt2", tokenizer_class="GPT2Tokenizer", **config)
     assert_same(load_tokenizer(folder), transformers.AutoTokenizer.from_pretrained(folder))

@@ -134,7 +134,7 @@ def test_a_stop_string_ends_the_output(client):
     assert answer.finish_reason == "stop"
 
 
-def test_completions_default_to_16_tokens_and_chats_to_the_rest(client, tokenizer, embedded):
+def test_completions_default_to_16_tokens_and_chats_to_what_fits(client, tokenizer, embedded):
     room = embedded.target.max_seq_len - embedded.target.max_draft_len
     more = {"max_tokens": openai.omit, "extra_body": {"ignore_eos": True}}
     for length, left in ((room - 12, 12), (1, 16)):
@@ -193,7 +193,7 @@ ws ::= | " " | "\n"{1,2} [ \t]{0,20}
         assert isinstance(json.loads(answer.choices[0].message.content)["a"], bool)
 
 
-def test_the_models_are_tandems_entries(client):
+def test_the_model_list_contains_tandems_entries(client):
     assert [model.id for model in client.models.list()] == ["bls_stream", "bls", "ensemble"]
     answer = complete(client, "def main():", model="ensemble")
     assert answer.metrics["speculative_decoding"]["num_draft_tokens"] == 0

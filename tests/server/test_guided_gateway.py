@@ -102,7 +102,7 @@ def test_vllms_fields_work_for_completions_and_chats(client, guide, fits):
     assert {choice.finish_reason for choice in made.choices} == {"stop"}
 
 
-def test_a_guided_answer_that_is_cut_ends_with_length(client):
+def test_a_guided_answer_cut_at_max_tokens_has_finish_reason_length(client):
     schema = {"name": "city", "schema": City.model_json_schema()}
     response_format = {"type": "json_schema", "json_schema": schema}
     asked = ASKED | {"max_tokens": 5, "response_format": response_format}

@@ -39,12 +39,12 @@ def said(answers):
     ],
     ids=lambda values: "-".join(values) or "greedy",
 )
-def test_output_is_the_same_as_lookup_in_the_loop(server, in_engine, values):
+def test_output_equals_prompt_lookup_in_the_loop(server, in_engine, values):
     prompts = [COPYING, *SOME]
     assert said(by_engine(in_engine, prompts, **values)) == said(by_loop(server, prompts, **values))
 
 
-def test_drafts_chunks_and_log_probs_equal_lookup_in_the_loop(server, in_engine):
+def test_drafts_chunks_and_log_probs_equal_prompt_lookup_in_the_loop(server, in_engine):
     [loop] = by_loop(server, [COPYING], end_id=-1)
     [engine] = by_engine(in_engine, [COPYING], end_id=-1)
     for name in (entry.NUM_ROUNDS, entry.TOTAL_DRAFT_TOKENS, entry.TOTAL_ACCEPTED_DRAFT_TOKENS):

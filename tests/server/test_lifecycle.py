@@ -62,7 +62,7 @@ def test_a_repository_path_with_a_space_is_rejected_immediately(tmp_path):
     )
 
 
-def test_the_startup_timeout_error_names_the_models_not_ready(models):
+def test_the_startup_timeout_error_names_models_that_are_not_ready(models):
     assert refusal(models, startup_timeout=0.01).partition("; log: ")[0] == (
         "Triton isn't ready after 0.01 s, waiting for echo; raise timeouts.startup if it needs "
         "longer"

@@ -201,7 +201,7 @@ def launched(folder, mode, **settings):
 
 
 @pytest.mark.heavy
-def test_one_process_per_gpu_together_serve_one_deployment(tmp_path):
+def test_a_launch_with_one_process_per_gpu_serves_requests(tmp_path):
     """A real mpirun runs the command: rank 1 loads only the engine, and ends with rank 0."""
     with launched(tmp_path, "leader", draft=False) as running:
         answer = ask(running, PROMPT, max_tokens=40)

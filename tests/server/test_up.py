@@ -114,7 +114,7 @@ def stub_of(processes, model):
 
 
 @pytest.mark.heavy
-def test_a_signal_during_startup_stops_up():
+def test_up_stops_on_a_signal_during_startup():
     with up("--profile", "emulated-zero") as process:
         while not shared_memory_of(process) and process.poll() is None:
             pass  # Triton is coming up

@@ -295,7 +295,7 @@ def test_each_gpu_holds_whole_heads_and_layers_of_the_kv_cache(
         ("Qwen2.5-0.5B", (2, 1), 1.5),  # its slice is another tensor
     ],
 )
-def test_each_gpu_is_counted_with_its_embedding_tables(changed, models, name, split, tables):
+def test_weights_per_gpu_include_the_right_embedding_tables(changed, models, name, split, tables):
     config = PUBLISHED[name][1]
     path = changed("llama-2-13b-prompt-lookup", over(*split))
     as_target(models, path, config)

@@ -37,7 +37,7 @@ class Waiting:
         return self.admission.running, self.admission.waiting
 
 
-def test_only_max_requests_sequences_run_and_others_wait_in_order():
+def test_at_most_max_requests_sequences_run_and_others_wait_in_order():
     queue = Waiting()
     first, *_ = [queue.add(name) for name in "abcd"]
     assert queue.started == ["a", "b"]

@@ -75,7 +75,7 @@ def test_the_total_size_of_waiting_texts_is_limited():
     kitchen.come("e", 40)
 
 
-def test_text_that_starts_no_longer_counts_as_waiting():
+def test_text_of_started_work_does_not_count_as_waiting():
     kitchen = Kitchen(max_waiting_bytes=100)
     first = kitchen.come("a")
     kitchen.come("b", 100)

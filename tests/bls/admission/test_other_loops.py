@@ -79,7 +79,7 @@ def test_a_sequence_larger_than_the_cache_waits_for_all_loops():
     assert loops.started == ["one", "huge"]
 
 
-def test_a_withdrawn_head_of_queue_does_not_block_other_loops():
+def test_withdrawing_the_first_waiting_request_does_not_block_other_loops():
     loops = Loops(2)
     loops.add(0, "five", 5)
     four = loops.add(0, "four", 4)

@@ -328,7 +328,7 @@ def test_auto_uses_a_fixed_length_for_seeded_output_that_depends_on_it(
     assert draft_len == AUTO or first == 3
 
 
-def test_missing_draft_logits_are_reported_and_keep_the_output():
+def test_missing_draft_logits_are_reported_and_do_not_change_the_output():
     health = Health()
     request = request_of("draft_model", use_draft_logits=True)
     decoding = decoding_of(request, health=health)

@@ -89,7 +89,7 @@ def test_answers_of_requests_without_a_pool_are_not_kept(pools):
     assert pools.num_tokens == 0
 
 
-def test_only_answers_join_a_pool_and_prompts_do_not(pools):
+def test_answers_join_a_pool_but_prompts_do_not(pools):
     played(request_of(prompt_ids=ids(1, 2, 3, 4, 5, 100)), pools)
     assert pools.lookup("ours", [1, 2, 3], 4) is None
     assert pools.lookup("ours", [4, 5, 100], 4) is None
@@ -151,7 +151,7 @@ def found(request, pools, settings=SETTINGS, limit=4):
 
 
 @pytest.mark.parametrize("ngram", [1, 2, 3, 8])
-def test_the_longest_match_wins_and_the_own_context_wins_ties(pools, ngram):
+def test_the_longest_match_wins_and_the_requests_own_context_wins_ties(pools, ngram):
     """Tokens that match before the looked-up n-gram count too."""
     pools.join("ours", [1, 2, 3, 4, 50, 51, 52, 53, 54])
     own = [9, 2, 3, 4, 60, 61, 62, 63]
@@ -166,7 +166,7 @@ def test_the_longest_match_wins_and_the_own_context_wins_ties(pools, ngram):
         assert draft.num_matching == size
 
 
-def test_without_a_match_in_the_pool_the_own_context_is_copied(pools):
+def test_without_a_match_in_the_pool_the_requests_own_context_is_copied(pools):
     request = request_of(prompt_ids=ids(1, 2, 3, 4, 1, 2, 3), max_matching_ngram_size=2)
     assert found(request, pools).num_matching == found(request, None).num_matching == 2
 

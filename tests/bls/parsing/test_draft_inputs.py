@@ -153,7 +153,7 @@ def test_draft_logits_are_rejected_if_the_draft_has_another_vocabulary():
     assert not request_of(settings=other).use_draft_logits
 
 
-def test_drafts_of_an_engine_that_drafts_by_itself_stay_on():
+def test_drafting_cannot_be_turned_off_if_the_engine_drafts_by_itself():
     """It would draft anyway, without being counted."""
     alone = replace(SETTINGS, drafters=("engine",), drafter="engine")
     assert refusal(settings=alone, num_draft_tokens=0) == (

@@ -113,7 +113,7 @@ def test_an_error_is_sent_even_if_no_thread_can_start(threads, pb):
     assert sent.response.error().message() == "no"
 
 
-def test_a_permit_passes_on_if_its_request_finds_no_thread(threads):
+def test_a_permit_passes_to_the_next_request_if_no_thread_can_start(threads):
     failures, served, limiter = [], [], ConcurrencyLimiter(1, 100, "texts")
 
     class State:

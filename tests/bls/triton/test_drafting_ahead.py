@@ -144,7 +144,7 @@ def test_nothing_is_drafted_ahead_without_a_free_thread(pb):
     assert not engines.threads["branches"]
 
 
-def test_a_failed_branch_call_keeps_the_output(pb):
+def test_a_failed_branch_call_does_not_change_the_output(pb):
     def fail(kind, request_id):
         if kind == "branches":
             raise triton.TritonModelException("it broke")
@@ -161,7 +161,7 @@ class Panic(BaseException):
 
 
 @pytest.mark.parametrize("error", [RuntimeError, Panic])
-def test_errors_while_drafting_ahead_are_logged_and_keep_the_output(pb, error):
+def test_errors_while_drafting_ahead_are_logged_without_changing_the_output(pb, error):
     def wrong(kind, request_id):
         if kind == "branches":
             raise error("boom")

@@ -90,7 +90,7 @@ def test_drafting_ahead_that_is_stopped_makes_no_further_call(pb, working):
     thread.close(lambda: None)
 
 
-def test_a_stop_of_a_call_ahead_is_repeated_until_it_ends(pb, working):
+def test_a_stop_of_a_draft_ahead_call_is_repeated_until_it_ends(pb, working):
     thread, *_ = working
     stops = pb.InferenceRequest.answer.stops
     thread.stop()
@@ -100,7 +100,7 @@ def test_a_stop_of_a_call_ahead_is_repeated_until_it_ends(pb, working):
 
 
 @pytest.mark.parametrize("stopped", [False, True])
-def test_branches_of_a_stopped_call_ahead_are_dropped(pb, stopped):
+def test_branches_of_a_stopped_draft_ahead_call_are_dropped(pb, stopped):
     """They were cut short, and would distort the measured time of such calls."""
     hold = HeldDraft()
     pb.InferenceRequest.answer = Engines(hold=hold)
@@ -122,7 +122,7 @@ def test_branches_of_a_stopped_call_ahead_are_dropped(pb, stopped):
     thread.close(lambda: None)
 
 
-def test_a_call_ahead_that_exceeds_its_timeout_frees_its_slot(working):
+def test_a_draft_ahead_call_that_exceeds_its_timeout_frees_its_slot(working):
     thread, clients, _, task, _ = working
     thread.check(time.monotonic())
     assert not thread.lost

@@ -48,7 +48,7 @@ def test_lines_arrive_in_order(pair):
     assert receiver.lines(1000) == [str(number) for number in range(1000)]
 
 
-def test_lines_too_many_for_one_message_all_arrive(pair):
+def test_lines_beyond_the_size_of_one_message_all_arrive(pair):
     sender, receiver = pair
     lines = [f"{number:0200}" for number in range(1000)]
     for line in lines:

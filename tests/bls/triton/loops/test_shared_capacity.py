@@ -103,7 +103,7 @@ def test_each_loop_knows_the_usage_of_the_others(begin):
     assert second.ask("usage") == "usage 1 2 3 4 5 60"
 
 
-def test_only_one_loop_admits_at_a_time(begin):
+def test_only_one_loop_admits_requests_at_a_time(begin):
     first, second = begin(2)
     assert first.ask("hold") == "held"
     second.tell("usage")
