@@ -30,7 +30,7 @@ def declared_as(ours):
 
 
 @pytest.mark.parametrize(("module", "theirs"), tensors("input"))
-def test_inputs_are_declared_like_nvidias(module, theirs):
+def test_inputs_are_declared_as_in_nvidias_models(module, theirs):
     ours = {str(tensor): tensor for tensor in module.INPUTS}[theirs["name"]]
     scalar, ragged = "reshape" in theirs, theirs.get("allow_ragged_batch", False)
     assert declared_as(ours) == (theirs["data_type"], theirs["dims"], scalar, ragged)
@@ -38,7 +38,7 @@ def test_inputs_are_declared_like_nvidias(module, theirs):
 
 
 @pytest.mark.parametrize(("module", "theirs"), tensors("output"))
-def test_outputs_are_declared_like_nvidias(module, theirs):
+def test_outputs_are_declared_as_in_nvidias_models(module, theirs):
     ours = {str(tensor): tensor for tensor in module.OUTPUTS}[theirs["name"]]
     assert declared_as(ours)[:2] == (theirs["data_type"], theirs["dims"])
 

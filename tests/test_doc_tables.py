@@ -20,14 +20,14 @@ def tables():
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(DOCS)))
-def test_tables_are_up_to_date(tables, page):
+def test_generated_tables_are_up_to_date(tables, page):
     assert page.read_text() == tables.filled(page.read_text()), "run: make docs-tables"
 
 
 @pytest.mark.parametrize(
     "page", [*DOCS.glob("reference/*.md"), *DOCS.glob("deploy/*.md")], ids=lambda page: page.stem
 )
-def test_no_table_cell_needs_a_paragraph(page):
+def test_table_cells_are_short(page):
     text = re.sub(r"\]\(.*?\)|\(default: .*?\)", "", page.read_text())
     rows = re.findall(r"^\|.*", text, re.MULTILINE)
     cells = [cell for row in rows for cell in re.split(r"(?<!\\)\|", row)]

@@ -98,7 +98,7 @@ def options(name):
 
 
 @pytest.mark.parametrize("name", [name for name in VERBS if name not in ("demo", "doctor")])
-def test_every_option_is_documented_and_no_other(name):
+def test_documented_options_and_real_options_are_the_same(name):
     own = section("command-line", f"`tandem {name}`")
     # A section names the commands whose options it doesn't describe again.
     others = re.findall(r"\(#tandem-(\w+)\)", own)
@@ -161,7 +161,7 @@ def test_every_metric_is_documented():
     assert [metric for metric in METRICS if f"`{metric}`" not in PAGES["metrics"]] == []
 
 
-def test_every_kind_of_guide_is_documented_and_no_other():
+def test_documented_guide_kinds_and_real_kinds_are_the_same():
     rows = section("structured-output", "Guides").partition("```")[0]
     assert re.findall(r"^\| `(\w+)` \|", rows, re.MULTILINE) == [*KINDS]
 
@@ -175,7 +175,7 @@ def test_no_metric_is_declared_twice():
     assert sorted(METRICS) == sorted(set(METRICS))
 
 
-def test_documented_and_deployed_metrics_exist():
+def test_metrics_named_in_docs_and_deployment_files_exist():
     named = {
         (path.name, name)
         for path in NAME_METRICS
@@ -191,7 +191,7 @@ def test_documented_and_deployed_metrics_exist():
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
-def test_links_lead_to_files_and_headings(document):
+def test_links_point_to_existing_files_and_headings(document):
     for target in LINK.findall(document.read_text()):
         assert (document.parent / target).exists(), f"{document.name} links to {target}"
     for target, place in PLACE.findall(document.read_text().replace("\n", " ")):
@@ -209,7 +209,7 @@ def quoted(document):
 
 
 @pytest.mark.parametrize("document", FOR_DEVELOPERS, ids=lambda path: path.name)
-def test_documented_files_and_names_exist(document):
+def test_files_and_names_in_the_docs_exist(document):
     files = [name for name in quoted(document) if FILE.fullmatch(name)]
     assert files
     for name in files:

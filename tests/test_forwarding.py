@@ -7,7 +7,7 @@ import pytest
 from tandem.contract.forwarding import can_be_stopped, fresh_forwarded, is_forwarded
 
 
-def test_ids_of_forwarded_requests_are_known_and_differ():
+def test_ids_of_forwarded_requests_are_recognized_and_unique():
     one, other = fresh_forwarded(), fresh_forwarded()
     assert one != other
     assert is_forwarded(one)
@@ -27,7 +27,7 @@ def test_ids_of_forwarded_requests_are_known_and_differ():
         lambda request_id: request_id + "é" * 40_000,
     ],
 )
-def test_ids_of_other_clients_do_not_look_forwarded(wrong):
+def test_ids_of_other_clients_are_not_taken_for_forwarded_ones(wrong):
     assert not is_forwarded(wrong(fresh_forwarded()))
     assert not can_be_stopped(wrong(fresh_forwarded()))
 

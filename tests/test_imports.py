@@ -104,7 +104,7 @@ def test_modules_import_only_allowed_packages(path):
 
 
 @pytest.mark.parametrize("path", sources("tools"), ids=str)
-def test_tools_import_only_lower_tools(path):
+def test_tool_packages_import_only_lower_tool_packages(path):
     if path.parts[1:] == ("__init__.py",):
         return
     mine = TOOLS.index(path.with_suffix("").parts[1])
@@ -146,7 +146,7 @@ def test_class_names_are_unique():
     assert {name: where for name, where in homes.items() if len(where) > 1} == {}
 
 
-def test_settings_import_no_large_library():
+def test_settings_modules_import_no_large_libraries():
     """The renderer reads them, in a process that must not load PyTorch."""
     heavy = {"torch", "transformers", "numpy", "tokenizers"}
     for path in MODULES:

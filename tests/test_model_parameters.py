@@ -60,11 +60,11 @@ ENGINE = Engine("target", Abilities(stops=True), sizes=(1, 2), role="y", pause=2
         Settings("f", spares=(ENGINE, ENGINE), options={"a": [1, {"b": None}]}),
     ],
 )
-def test_decode_inverts_encode(settings):
+def test_settings_are_unchanged_after_encoding_and_decoding(settings):
     assert decode(Settings, config(encode(settings))) == settings
 
 
-def test_a_nested_field_is_one_parameter():
+def test_a_nested_field_is_encoded_as_one_json_parameter():
     assert encode(Settings("f", count=2, target=ENGINE)) == {
         "folder": "f",
         "kind": "a",
@@ -80,7 +80,7 @@ def test_a_nested_field_is_one_parameter():
     }
 
 
-def test_equivalent_json_numbers_and_null_are_accepted():
+def test_integers_for_float_fields_and_null_are_accepted():
     read = decode(Settings, config({"folder": "f", "pause": "2", "draft": "null"}))
     assert read == Settings("f", pause=2.0)
 
@@ -132,7 +132,7 @@ KNOWN = (
     ],
     ids=lambda part: "-".join(part) if isinstance(part, dict) else "",
 )
-def test_decode_names_an_unreadable_parameter(parameters, line):
+def test_the_error_names_an_unreadable_parameter(parameters, line):
     given = {name: text for name, text in ({"folder": "f"} | parameters).items() if text}
     with pytest.raises(ParameterError) as refused:
         decode(Settings, config(given))
@@ -145,7 +145,7 @@ class Facts:
     folder: str
 
 
-def test_a_reader_may_ask_for_some_parameters():
+def test_unknown_parameters_can_be_ignored_on_request():
     given = config({"folder": "f", "more": "1", "target": '{"stops": true, "others": []}'})
     assert decode(Facts, given, ignore_unknown=True) == Facts(Abilities(stops=True), "f")
     with pytest.raises(ParameterError, match="parameter 'target' is missing"):

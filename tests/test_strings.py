@@ -28,7 +28,7 @@ def test_a_string_with_length_prefixes_inside_is_one_string():
     assert Strings(packed([many])).reshape((1, 1)).item() == many
 
 
-def test_too_many_strings_are_not_read():
+def test_strings_beyond_the_limit_are_not_read():
     cut_short = np.zeros(3, np.uint8)  # reading any of it would fail
     read = Strings(cut_short).reshape((1, MOST_STRINGS + 1))
     assert read.shape == (1, MOST_STRINGS + 1)

@@ -67,7 +67,7 @@ def environment(python):
     return clean | {"PATH": f"{python.parent}:{os.environ['PATH']}"}
 
 
-def test_the_wheel_installs_one_top_level_name(wheel):
+def test_the_wheel_installs_only_the_package_tandem(wheel):
     with zipfile.ZipFile(wheel) as archive:
         tops = {name.partition("/")[0] for name in archive.namelist()}
     assert {top for top in tops if not top.endswith(".dist-info")} == {"tandem"}

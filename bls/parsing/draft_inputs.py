@@ -211,7 +211,7 @@ class DraftInputs:
             self._settings.draft_returns_logits,
             row,
             (tensors.DRAFT_ACCEPTANCE_THRESHOLD,),
-            "is not supported: the draft engine returns no logits",
+            "isn't supported: the draft engine returns no logits",
         )
         self._inputs.refuse_unless(
             self._inputs.flag(tensors.USE_DRAFT_LOGITS, row, self._settings.use_draft_logits),

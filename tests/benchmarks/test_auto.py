@@ -10,7 +10,7 @@ from tandem.tools.profiles.profile import read_profile
 FOUR, EIGHT, ADAPTIVE = (Variant("draft_model", n) for n in (4, 8, AUTO))
 
 
-def test_a_run_is_compared_with_the_best_of_the_others():
+def test_each_run_is_compared_with_the_best_variant_of_other_runs():
     cell = CellRates(
         "text",
         *(1, 0.0),
@@ -25,13 +25,13 @@ def test_a_run_is_compared_with_the_best_of_the_others():
     assert cell.over(ADAPTIVE, FOUR).low < 1
 
 
-def test_a_single_run_is_compared_with_its_own_best():
+def test_a_single_run_is_compared_with_its_own_best_variant():
     cell = CellRates("text", 1, 0.0, {CONTROL: [1.0], FOUR: [10.0], EIGHT: [8.0], ADAPTIVE: [9.0]})
     assert cell.best == FOUR
     assert cell.over_best(ADAPTIVE).median == pytest.approx(0.9)
 
 
-def test_steps_of_emulated_engines_can_take_longer():
+def test_slowing_down_emulated_engines_changes_only_their_step_time():
     profile, _ = read_profile(PROFILES / "emulated-70b-1b.yaml")
     slower = slowed(profile, times=4)
     for name, engine in profile.engines:
@@ -41,12 +41,12 @@ def test_steps_of_emulated_engines_can_take_longer():
         assert unchanged == engine
 
 
-def test_the_slope_of_concurrent_calls_can_be_set():
+def test_the_batch_slope_of_emulated_engines_can_be_set():
     profile, _ = read_profile(PROFILES / "emulated-70b-1b.yaml")
     slopes = [engine.batch_slope for _, engine in slowed(profile, batch_slope=0.03).engines]
     assert slopes == [0.03, 0.03]
 
 
-def test_real_engines_are_unchanged():
+def test_timing_options_leave_real_engines_unchanged():
     profile, _ = read_profile(PROFILES / "embedded.yaml")
     assert slowed(profile, times=4, batch_slope=0.03) == profile

@@ -158,7 +158,7 @@ def everywhere():
 
 
 @pytest.mark.parametrize(("name", "offset"), [*everywhere()])
-def test_auto_never_loses_much(name, offset):
+def test_auto_is_never_much_slower_than_the_best_fixed_length(name, offset):
     assert CELLS[name].over_best(offset) > LOSES_AT_MOST
 
 
@@ -202,7 +202,7 @@ LONG_CHANGES = ("loads-in-turn", "useful-at-last")
         for name in CHANGES
     ],
 )
-def test_auto_recovers_after_a_change(name, offset):
+def test_auto_recovers_after_the_text_or_the_load_changes(name, offset):
     pair, changes, lengths = CHANGES[name]
     phases = [Phase(streams, seconds, (language,)) for streams, seconds, language in changes]
     fixed = [run_phases(pair, phases, draft_len=length)[-1] for length in (0, *lengths)]
@@ -218,7 +218,7 @@ def test_auto_recovers_from_a_draft_engine_that_gets_ten_times_slower(offset):
 
 
 @pytest.mark.parametrize("offset", first_of(*OFFSETS[:2]))
-def test_a_stream_whose_neighbors_draft_is_not_starved(offset):
+def test_hard_text_is_not_starved_by_streams_with_easy_text(offset):
     pair = replace(LARGE, batch_slope=0.01)
     world = World(pair, AUTO, offset=offset)
     world.enter(Phase(8, 20, (EASY, HARD)))
@@ -250,13 +250,13 @@ GAINS_AHEAD = {1: 1.33, 4: 1.2, 20: 0.99}
 
 
 @pytest.mark.parametrize("streams", first_of(*GAINS_AHEAD))
-def test_drafting_ahead_speeds_up_few_streams_and_slows_down_none(streams):
+def test_drafting_ahead_speeds_up_a_few_streams_and_never_slows_any_down(streams):
     ahead, in_turns = ahead_and_in_turns(streams)
     assert ahead.tokens_per_second > GAINS_AHEAD[streams] * in_turns.tokens_per_second
     assert ahead.hits > 0.7 * ahead.rounds or streams > 1
 
 
-def test_nothing_is_drafted_ahead_by_default_if_engines_share_a_device():
+def test_engines_that_share_a_device_do_not_draft_ahead_by_default():
     ahead, in_turns = ahead_and_in_turns(1, settings=replace(SETTINGS, engines_share_device=True))
     assert ahead.tokens_per_second == in_turns.tokens_per_second
     assert ahead.hits == 0
@@ -271,7 +271,7 @@ def test_the_target_alone_takes_one_call_per_32_tokens():
     assert fixed_rate(LARGE, EVEN, 1, 0) == pytest.approx(1 / a_token, rel=0.02)
 
 
-def test_correct_drafts_yield_one_extra_token():
+def test_a_fully_accepted_draft_yields_one_extra_token():
     length, rounds = 9, ANSWER_LEN // 10
     seconds = 2 * (LARGE.hop + LARGE.processor) + length * LARGE.draft
     seconds += LARGE.target * (1 + LARGE.verify_slope * length)
@@ -284,6 +284,6 @@ def test_each_concurrent_call_lengthens_a_step():
     assert share == pytest.approx(1 + 63 * 0.03, rel=0.03)
 
 
-def test_all_streams_share_the_loops_processor():
+def test_a_slow_loop_limits_the_throughput_of_all_streams():
     busy = replace(LARGE, processor=0.01)  # a round needs twice as much
     assert fixed_rate(busy, RIGHT, 64, 9) == pytest.approx(10 / 0.02, rel=0.05)

@@ -9,7 +9,7 @@ from benchmarks.gpu.figures import FigureLog, TimeBudget
 from benchmarks.inflated.texts import compared, demo_settings, expected_texts
 
 
-def test_each_figure_is_written_to_the_file_at_once(tmp_path, capsys):
+def test_each_figure_is_written_to_the_file_immediately(tmp_path, capsys):
     file = tmp_path / "figures.jsonl"
     figures = FigureLog(file)
     figures.head(torch.device("cpu"), target="small")
@@ -20,7 +20,7 @@ def test_each_figure_is_written_to_the_file_at_once(tmp_path, capsys):
     assert "a step: ms 1.235, texts 3" in capsys.readouterr().out
 
 
-def test_only_rounding_may_change_a_text():
+def test_output_may_differ_from_the_baseline_only_by_rounding():
     [text] = expected_texts(1, 6)
     right = list(text.text)
     settings = demo_settings("target", device="cpu", dtype="float32")
@@ -45,7 +45,7 @@ def run(tmp_path, *options: str) -> tuple[int, dict[str, dict]]:
 
 
 @pytest.mark.heavy
-def test_engines_are_measured_without_triton_and_texts_are_correct(tmp_path):
+def test_engines_are_measured_without_triton_and_their_output_is_checked(tmp_path):
     status, figures = run(tmp_path, "--engine-only")
     steps = ["step", "drafts 4", "drafts 8", "verifies 5", "step of 16 texts"]
     assert list(figures) == [
@@ -60,14 +60,14 @@ def test_engines_are_measured_without_triton_and_texts_are_correct(tmp_path):
     assert status == 0
 
 
-def test_a_run_lists_skipped_measurements(tmp_path):
+def test_skipped_measurements_are_listed_in_the_figures(tmp_path):
     status, figures = run(tmp_path, "--minutes", "0")
     assert list(figures) == ["machine", "pair", "left out: small-target"]
     assert status == 0
 
 
 @pytest.mark.heavy
-def test_every_text_that_triton_serves_is_compared_with_the_baseline(tmp_path):
+def test_every_output_that_triton_serves_is_compared_with_the_baseline(tmp_path):
     options = ["--at-once", "1", "3", "--instances", "1", "2", "--no-transformers"]
     status, figures = run(tmp_path, *options)
     assert status == 0
@@ -102,7 +102,7 @@ def names(tmp_path) -> list[str]:
     return [json.loads(x)["name"] for x in (tmp_path / "figures.jsonl").read_text().splitlines()]
 
 
-def test_a_measurement_that_would_end_too_late_is_skipped(tmp_path, figures):
+def test_a_measurement_that_would_exceed_the_time_budget_is_skipped(tmp_path, figures):
     clock = Clock()
     budget = TimeBudget(figures, 10, clock)
     done = []
@@ -120,7 +120,7 @@ def test_a_measurement_that_would_end_too_late_is_skipped(tmp_path, figures):
     assert names(tmp_path) == ["left out: three", "left out: five"]
 
 
-def test_part_of_a_time_budget_ends_earlier(figures):
+def test_a_part_of_a_time_budget_ends_before_the_whole(figures):
     clock = Clock()
     budget = TimeBudget(figures, 10, clock)
     clock.take(2)

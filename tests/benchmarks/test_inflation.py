@@ -94,18 +94,18 @@ def test_an_impossible_shape_is_rejected(base, changed, line):
 
 
 @pytest.mark.parametrize("odd", [{"attention_bias": True}, {"mlp_bias": True}])
-def test_other_models_are_rejected(odd):
+def test_unsupported_architectures_are_rejected(odd):
     with pytest.raises(ShapeError, match="only Llama checkpoints without biases"):
         inflated_config(LlamaConfig(**OWN._asdict(), **odd), OWN)
 
 
-def test_an_untied_checkpoint_cannot_be_tied():
+def test_a_checkpoint_with_an_untied_head_cannot_be_tied():
     base = LlamaConfig(**OWN._replace(tie_word_embeddings=False)._asdict())
     with pytest.raises(ShapeError, match="head is not its embeddings"):
         inflated_config(base, OWN)
 
 
-def test_shapes_have_the_sizes_in_their_names():
+def test_named_shapes_have_the_advertised_parameter_counts():
     with torch.device("meta"):
         sizes = {
             name: LlamaForCausalLM(LlamaConfig(**shape._asdict())).num_parameters()
@@ -119,7 +119,7 @@ def test_shapes_have_the_sizes_in_their_names():
     assert sizes["small-draft"] < sizes["small-target"] < 1e8
 
 
-def test_an_inflated_model_generates_the_small_models_text(base, tmp_path):
+def test_an_inflated_model_generates_the_same_output_as_the_small_model(base, tmp_path):
     base.save_pretrained(tmp_path / "small")
     shape = OWN._replace(
         hidden_size=96, num_attention_heads=8, head_dim=12, num_hidden_layers=3, vocab_size=100
@@ -138,7 +138,7 @@ def test_an_inflated_model_generates_the_small_models_text(base, tmp_path):
             assert said.accepted == said.drafted
 
 
-def test_the_written_folder_describes_the_large_checkpoint(base, tmp_path):
+def test_the_config_in_the_folder_describes_the_large_checkpoint(base, tmp_path):
     base.save_pretrained(tmp_path / "small")
     shape = OWN._replace(hidden_size=96, vocab_size=100, num_hidden_layers=3)
     checkpoint = read_checkpoint(write_folder(tmp_path / "small", shape, tmp_path / "large"))

@@ -33,7 +33,7 @@ def report(monkeypatch, tmp_path, capsys):
     return rows
 
 
-def test_each_promise_and_each_rejected_input_has_a_row(report):
+def test_the_report_has_a_row_per_promise_and_per_rejected_input(report):
     assert report["greedy output equals the baseline's"] == ["yes", "yes"]
     assert report["each token has a log-probability"] == ["yes", "yes"]
     assert report["a bias bans a token at every position"] == ["yes", "yes"]

@@ -43,7 +43,7 @@ def test_growth_during_warm_up_is_ignored():
     assert grown(samples(memory=lambda n: 100.0 + 10 * min(n, 30))) == []
 
 
-def test_one_high_sample_is_not_a_leak():
+def test_a_single_high_sample_is_not_a_leak():
     assert grown(samples(descriptors=lambda n: 500 if n == 110 else 10)) == []
 
 
@@ -52,7 +52,7 @@ def test_a_slow_leak_is_detected():
     assert grown(samples(memory=lambda n: 100.0 + a_sample * n)) == ["loop: memory, MB"]
 
 
-def test_descriptors_that_stay_open_are_a_leak():
+def test_file_descriptors_that_stay_open_are_a_leak():
     assert grown(samples(descriptors=lambda n: 5 + n * 3 * FEW // 120)) == ["loop: descriptors"]
 
 
@@ -60,7 +60,7 @@ def test_descriptors_that_stay_open_are_a_leak():
     ("model", "lost_before", "lost", "kept"),
     [("bls_stream", 0, 0, 0), ("bls_stream", 0, 3, 3), ("bls_stream", 2, 3, 1), ("draft", 0, 3, 0)],
 )
-def test_leaked_threads_are_detected_except_one_per_lost_call(model, lost_before, lost, kept):
+def test_more_than_one_extra_thread_per_lost_call_is_a_leak(model, lost_before, lost, kept):
     before = sample(threads=10, lost=lost_before, model=model)
     allowed = sample(threads=10 + FEW + kept, lost=lost, model=model)
     assert left_behind(before, allowed) == []
@@ -73,7 +73,7 @@ def test_threads_of_running_requests_are_not_a_leak():
     assert grown([*crowded, sample(120, threads=10)]) == []
 
 
-def test_processes_of_one_model_are_summed():
+def test_figures_are_summed_over_all_processes_of_a_model():
     names = {1: "triton", 2: "bls_stream", 3: "bls_stream"}
     assert _by_model(names, lambda pid: 10 * pid) == {"triton": 10, "bls_stream": 50}
 
@@ -89,11 +89,11 @@ def test_processes_of_one_model_are_summed():
         (SoakOutcome((), left=True), True),
     ],
 )
-def test_a_cancelled_answer_is_the_beginning_of_the_baselines(outcome, right):
+def test_a_cancelled_response_must_be_a_prefix_of_the_baseline(outcome, right):
     assert _right(QUESTION, outcome) is right
 
 
-def test_a_fault_explains_errors_of_its_model_and_time(tmp_path):
+def test_a_fault_explains_only_errors_of_its_model_while_it_lasts(tmp_path):
     trouble = Trouble(tmp_path)
     trouble._struck += [Struck("target", 10.0, 12.0), Struck("draft", 50.0, 52.0)]
     line = "model_timeout: model 'target' failed: no response within 5 s"

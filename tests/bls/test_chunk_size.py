@@ -41,19 +41,19 @@ def test_chunks_shrink_when_the_target_slows_down():
     assert chunk_size.tokens == 1
 
 
-def test_an_empty_chunk_does_not_change_the_size():
+def test_an_empty_chunk_does_not_change_the_chunk_size():
     chunk_size = ChunkSize(steady=True)
     chunk_size.adapt(1, 0.01)
     chunk_size.adapt(0, 5.0)
     assert chunk_size.tokens == 2
 
 
-def test_without_a_stream_chunks_are_large():
+def test_chunks_are_large_if_the_answer_is_not_streamed():
     assert pieces(ChunkSize(steady=False), 1.0) == [MOST_TOKENS] * 8
     assert pieces(ChunkSize(steady=False, whole=True), 1.0) == [WHOLE_ANSWER] * 8
 
 
-def test_a_stream_of_a_self_drafting_engine_has_chunks():
+def test_a_self_drafting_engine_streams_in_small_chunks():
     assert ChunkSize(steady=True, whole=True).tokens == 1
 
 
@@ -95,7 +95,7 @@ def test_streams_keep_their_pace_while_drafts_are_paused():
     assert max(seconds for _, seconds in world.plain) < 0.1
 
 
-def test_paused_drafts_are_not_asked_for_early():
+def test_streaming_does_not_cause_extra_drafts_while_drafting_is_paused():
     streamed, whole = (play_auto(DEAR_DRAFTS, streams_text=s) for s in (True, False))
     assert len(streamed.drafted) < 30
     assert len(streamed.drafted) <= len(whole.drafted) + 8

@@ -28,7 +28,7 @@ def test_an_engine_failure_names_the_model():
     assert facts_of(EngineCallError("draft", "full", "UNAVAILABLE"))[-1] == "UNAVAILABLE"
 
 
-def test_an_abandoned_engine_is_unavailable():
+def test_an_abandoned_engine_call_has_code_unavailable():
     failed = "model 'target' failed: it hangs"
     assert facts_of(EngineUnavailable("target", "it hangs")) == (
         failed,
@@ -49,7 +49,7 @@ def test_rejected_calls_are_invalid_arguments_by_default():
     assert facts_of(EngineRefused("draft", "too long", "INTERNAL"))[-1] == "INTERNAL"
 
 
-def test_error_lines_begin_with_their_class():
+def test_error_lines_begin_with_their_error_class():
     lines = {
         "overloaded: full": Overloaded("full"),
         "deadline_exceeded: late": DeadlineExceeded("late"),

@@ -92,7 +92,7 @@ def details_of(chunks):
 
 @settings(deadline=None)
 @given(requests, languages, scripts)
-def test_each_token_has_its_round_and_kind(request, language, script):
+def test_each_token_reports_its_round_and_kind(request, language, script):
     decoding = decoding_of(replace(request, wants_text_lengths=True))
     chunks = play(decoding, Target(language, request.end_ids), Draft(language, script))
     tokens, *_ = expected(request, language)
@@ -110,7 +110,7 @@ def test_each_token_has_its_round_and_kind(request, language, script):
         assert "plain" not in of_round or of_round == ["plain"]
 
 
-def test_kinds_are_accepted_correction_bonus_and_plain():
+def test_token_kinds_are_accepted_correction_bonus_and_plain():
     language = Language(end_every=10**9)
     request = request_of(max_tokens=9)
     chunks = play(decoding_of(request), Target(language), Draft(language, (True,) * 4 + (False,)))
@@ -159,7 +159,7 @@ def test_only_calls_without_drafts_have_an_end_id():
 
 @pytest.mark.parametrize("drafter", ["none", "engine"])
 @pytest.mark.parametrize("end", [END, 6])
-def test_any_end_of_sequence_ends_a_call_without_drafts(drafter, end):
+def test_any_end_of_sequence_ends_a_plain_call(drafter, end):
     answered = []
 
     class Notes(Target):
@@ -178,7 +178,7 @@ def test_any_end_of_sequence_ends_a_call_without_drafts(drafter, end):
     assert decoding.statistics.num_rounds == decoding.sequence.num_output_tokens == 7
 
 
-def test_calls_have_no_stop_ids_before_min_tokens():
+def test_calls_that_ban_end_ids_have_no_stop_ids():
     language = Language(end_every=2)
     target, draft = Target(language), Draft(language)
     play(decoding_of(request_of(min_tokens=6, max_tokens=30)), target, draft)
@@ -186,7 +186,7 @@ def test_calls_have_no_stop_ids_before_min_tokens():
         assert not (call.ban_end_ids and call.stop_ids)
 
 
-def test_calls_with_drafts_have_no_stop_ids():
+def test_only_calls_without_drafts_have_stop_ids():
     target = Target(ENDLESS)
     play(decoding_of(request_of(max_tokens=6)), target, Draft(ENDLESS))
     assert {(len(call.draft) > 0, call.stop_ids) for call in target.calls} == {
@@ -195,7 +195,7 @@ def test_calls_with_drafts_have_no_stop_ids():
     }
 
 
-def test_a_draft_may_end_with_any_end_of_sequence():
+def test_draft_calls_stop_at_any_end_of_sequence():
     target, draft = Target(Says(6, at=5)), Draft(Says(6, at=5))
     play(decoding_of(request_of()), target, draft)
     assert draft.calls[0].stop_ids == (END, 6)
@@ -203,7 +203,7 @@ def test_a_draft_may_end_with_any_end_of_sequence():
     assert [call.draft.tokens.tolist() for call in target.calls] == [[4, 5, 6]]
 
 
-def test_drafts_with_logits_are_not_ended_early():
+def test_draft_calls_with_logits_have_no_stop_ids():
     draft = Draft(ENDLESS)
     request = request_of(sampling=Sampling(top_k=0), use_draft_logits=True)
     play(decoding_of(request), Target(ENDLESS), draft)
@@ -221,7 +221,7 @@ def test_a_draft_is_cut_after_an_end_of_sequence():
     assert target.calls[0].draft.tokens.tolist() == [1, END]
 
 
-def test_min_tokens_ban_the_end_and_clip_the_draft():
+def test_min_tokens_bans_end_ids_and_limits_the_draft():
     language = Language(end_every=2)
     target, draft = Target(language), Draft(language)
     decoding = decoding_of(request_of(min_tokens=3, max_tokens=30))
@@ -237,7 +237,7 @@ def test_without_a_drafter_the_answer_comes_in_chunks():
     assert [call.max_new_tokens for call in target.calls] == [32, 32, 32, 4]
 
 
-def test_a_stream_without_a_drafter_has_chunks_of_equal_times():
+def test_without_a_drafter_stream_chunks_take_equal_times():
     class Takes(Target):
         def answers(self, call):
             answer = next(super().answers(call))
@@ -268,7 +268,7 @@ def test_a_failed_draft_never_fails_the_request():
     assert target.calls == []
 
 
-def test_a_failed_target_ends_the_request():
+def test_a_failed_target_call_fails_the_request():
     class Fails(Target):
         def answers(self, call):
             raise EngineCallError("target", "out of memory")
@@ -277,7 +277,7 @@ def test_a_failed_target_ends_the_request():
         play(decoding_of(request_of()), Fails(Language()), Draft(Language()))
 
 
-def test_an_impossible_verification_is_an_error():
+def test_a_verification_with_too_many_tokens_is_an_error():
     class Overflows(Target):
         def answers(self, call):
             yield next(super().answers(call))._replace(tokens=ids(1, 2, 3, 4, 5, 6, 7, 0))
@@ -288,7 +288,7 @@ def test_an_impossible_verification_is_an_error():
         play(decoding_of(request_of()), Overflows(Language()), Draft(Language()))
 
 
-def test_drafts_end_at_the_drafts_max_seq_len():
+def test_draft_calls_respect_the_max_seq_len_of_the_draft_engine():
     language = Language(end_every=10**9)
     settings_ = with_engines(SETTINGS, draft={"max_seq_len": 10})
     target, draft = Target(language), Draft(language)
@@ -310,7 +310,7 @@ def test_only_keyed_engines_get_the_same_seed_in_every_round(keyed):
     assert set(seeds) == {9} if keyed else len(set(seeds)) == len(seeds)
 
 
-def test_draft_and_target_share_no_noise_in_logits_mode():
+def test_in_logits_mode_draft_and_target_use_different_seeds():
     language = Language(end_every=10**9)
     target, draft = Target(language), Draft(language)
     request = request_of(sampling=Sampling(top_k=0, seed=9), use_draft_logits=True)
@@ -331,7 +331,7 @@ def test_streamed_text_withholds_the_start_of_a_stop_string():
     assert chunks[-1].finish_reason == "stop"
 
 
-def test_rounds_do_not_wait_for_streamed_text():
+def test_rounds_do_not_wait_for_detokenization_of_a_stream():
     request = request_of(streams_text=True, max_tokens=20)
     effects = []
 
@@ -348,7 +348,7 @@ def test_rounds_do_not_wait_for_streamed_text():
     assert [chunk.totals for chunk in detokenized] == [chunk.totals for chunk in chunks]
 
 
-def test_a_threshold_may_reject_a_token_and_draw_it_again():
+def test_with_a_threshold_a_redrawn_draft_token_counts_as_verified():
     class DrawsAgain(Target):
         def answers(self, call):
             yield EngineAnswer(call.draft.tokens[:1] if len(call.draft) else ids(1))

@@ -20,7 +20,7 @@ from tandem.bls.effects import EngineAnswer, KvBlocks
 
 
 @pytest.mark.parametrize("end", [END, 6])
-def test_a_dropped_end_token_counts_in_engine_rounds(end):
+def test_rounds_of_a_drafting_engine_include_its_dropped_end_token(end):
     class Speculates(Target):
         def answers(self, call):
             answer = next(super().answers(call))
@@ -32,14 +32,14 @@ def test_a_dropped_end_token_counts_in_engine_rounds(end):
     assert decoding.statistics.num_rounds == 7 + 1 - 5  # the end id's token is dropped, or is kept
 
 
-def test_an_end_of_sequence_alone_is_not_a_round():
+def test_a_call_that_returns_only_the_end_is_not_a_round():
     for end in (END, 6):
         decoding = decoding_of(request_of(drafter="none"))
         play(decoding, Target(Says(end, at=3)))
         assert (decoding.statistics.num_rounds, decoding.finish_reason) == (0, "stop")
 
 
-def test_the_time_of_an_empty_call_is_counted():
+def test_the_target_time_of_an_empty_answer_is_counted():
     class Slow(Target):
         def answers(self, call):
             yield next(super().answers(call))._replace(engine_seconds=0.25)
@@ -49,7 +49,7 @@ def test_the_time_of_an_empty_call_is_counted():
     assert decoding.statistics.target_seconds == 0.25
 
 
-def test_recomputed_tokens_were_computed_before_and_not_reused():
+def test_tokens_recomputed_after_an_eviction_are_counted():
     class Evicts(Target):
         def answers(self, call):
             reused = 0 if len(self.calls) == 2 else (len(call.context) - 1) // 4
@@ -64,7 +64,7 @@ def test_recomputed_tokens_were_computed_before_and_not_reused():
 
 
 @pytest.mark.parametrize(("reused", "cached"), [((0, 1), 0), ((2, 3), 8), ((3, 3), 9)])
-def test_cached_prompt_tokens_are_those_reused_by_the_first_call(reused, cached):
+def test_cached_prompt_tokens_are_the_tokens_reused_by_the_first_call(reused, cached):
     class Reuses(Target):
         def answers(self, call):
             blocks = KvBlocks(reused[len(self.calls) > 1])
@@ -93,7 +93,7 @@ def test_the_first_call_has_no_recomputed_tokens():
 
 
 @pytest.mark.parametrize(("end_at", "accepted"), [(0, 1), (2, 3), (3, 4), (4, 4), (None, 4)])
-def test_tokens_after_an_accepted_end_are_not_accepted(end_at, accepted):
+def test_draft_tokens_after_an_accepted_end_are_not_counted(end_at, accepted):
     class Ends(Target):
         def answers(self, call):
             tokens = [*call.draft.tokens.tolist(), 0]
@@ -111,7 +111,7 @@ def test_tokens_after_an_accepted_end_are_not_accepted(end_at, accepted):
     assert decoding.statistics.num_accepted_draft_tokens == accepted
 
 
-def test_the_seconds_of_an_engine_that_drafts_by_itself_are_added_up():
+def test_the_time_of_an_engine_that_drafts_by_itself_is_counted():
     class Works(Target):
         def answers(self, call):
             answer = next(super().answers(call))
@@ -122,7 +122,7 @@ def test_the_seconds_of_an_engine_that_drafts_by_itself_are_added_up():
     assert decoding.statistics.target_seconds == 0.5
 
 
-def test_the_engines_own_seconds_are_added_up():
+def test_engine_seconds_are_summed_per_engine():
     class Works(Target):
         def answers(self, call):
             yield next(super().answers(call))._replace(engine_seconds=0.5)

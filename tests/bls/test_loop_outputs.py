@@ -16,7 +16,7 @@ from tandem.bls.effects import PromptLogProbs
 from tandem.bls.text.token_details import TopLogProbs
 
 
-def test_kept_logits_are_copies():
+def test_returned_logits_do_not_alias_the_engines_tensors():
     width, sent = 8, []
 
     class SendsLogits(Target):

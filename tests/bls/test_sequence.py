@@ -23,14 +23,14 @@ def sequence_of(output=(), **changes):
     return sequence
 
 
-def test_the_context_is_prompt_and_answer():
+def test_the_context_is_the_prompt_followed_by_the_output():
     sequence = sequence_of((4, 5))
     assert sequence.context.tolist() == [1, 2, 3, 4, 5]
     assert sequence.output.tolist() == [4, 5]
     assert (len(sequence), sequence.num_output_tokens, sequence.tokens_left) == (5, 2, 8)
 
 
-def test_later_tokens_do_not_change_an_earlier_context():
+def test_new_tokens_do_not_change_a_context_returned_earlier():
     sequence = sequence_of((4,))
     context = sequence.context
     sequence.append(ids(5))
@@ -62,7 +62,7 @@ def test_draft_limit_respects_tokens_left_and_min_tokens(
     ("tokens", "end"),
     [((1, 2), None), ((1, 7), 1), ((6, 7), 0), ((7, 6), 0), ((1, 6, 2, 7), 1), ((), None)],
 )
-def test_the_first_of_several_ends_is_found(tokens, end):
+def test_tokens_are_cut_after_the_first_of_several_ends(tokens, end):
     sequence = sequence_of()
     assert sequence.first_end(ids(*tokens)) == end
     kept = tokens if end is None else tokens[: end + 1]

@@ -90,7 +90,7 @@ def test_special_tokens_in_a_message_do_not_end_a_turn(client, transformers_mode
 
 
 @pytest.mark.parametrize("messages", [FRANCE, EDIT], ids=["question", "edit"])
-def test_greedy_text_equals_hugging_face(client, transformers_model, messages):
+def test_greedy_output_equals_hugging_face(client, transformers_model, messages):
     expected = generated(transformers_model, messages, 32)
     for drafter in DRAFTERS:
         whole = chat(client, messages, drafter=drafter)
@@ -102,7 +102,7 @@ def test_greedy_text_equals_hugging_face(client, transformers_model, messages):
 
 
 @pytest.mark.parametrize("drafter", DRAFTERS)
-def test_an_answer_ends_at_the_end_of_the_turn(client, drafter):
+def test_an_answer_ends_at_the_end_of_turn_token(client, drafter):
     answer = chat(client, FRANCE, drafter=drafter, max_tokens=200)
     assert answer.choices[0].finish_reason == "stop"
     assert "Paris" in text_of(answer)
@@ -151,7 +151,7 @@ def test_every_turn_computes_only_its_new_tokens(server, client):
     assert seen > 150  # computing all of it again would show
 
 
-def test_concurrent_chats_get_the_answers_of_single_chats(client):
+def test_concurrent_chats_get_the_same_answers_as_sequential_chats(client):
     questions = [f"What is a {thing}?" for thing in THINGS]
     chats = [[{"role": "user", "content": question}] for question in questions]
 
@@ -181,7 +181,7 @@ GUIDED = [
 
 
 @pytest.mark.parametrize(("schema", "question"), GUIDED, ids=["object", "choice"])
-def test_a_guided_chat_is_valid_and_equals_masked_hugging_face(
+def test_guided_chats_are_valid_and_equal_masked_hugging_face_decoding(
     client, transformers_model, checkpoint, schema, question
 ):
     tokenizer, model = transformers_model

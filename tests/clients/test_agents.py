@@ -25,11 +25,11 @@ def expected(reference):
 
 
 @pytest.mark.parametrize("name", ["openai-agents", "pydantic-ai"])
-def test_agents_get_the_text_of_other_clients(given, expected, name):
+def test_agent_sdks_get_the_same_output_as_other_clients(given, expected, name):
     assert set(given[name]) == {expected.choices[0].text}
 
 
-def test_anthropics_client_gets_the_text_of_other_clients(given, expected):
+def test_anthropics_client_gets_the_same_output_as_other_clients(given, expected):
     assert set(given["anthropic"]["texts"]) == {expected.choices[0].text}
     assert given["anthropic"]["count"] == expected.usage.prompt_tokens
     assert "send the gateway's key" in given["anthropic"]["wrong key"]

@@ -59,7 +59,7 @@ def test_every_request_is_answered(profile):
     assert results["usage_completion_tokens"]["sum"] == REQUESTS * LENGTH
 
 
-def test_the_speculation_table_equals_the_gateways_counters(profile):
+def test_aiperfs_speculation_table_equals_the_gateways_counters(profile):
     assert "Spec Decode" in profile.printed
     assert "Draft Acceptance Rate (%)" in profile.printed
     results, counted = profile.results, profile.counted
@@ -73,7 +73,7 @@ def test_the_speculation_table_equals_the_gateways_counters(profile):
     assert rate == pytest.approx(100 * accepted / drafted)
 
 
-def test_the_gateways_counters_are_read(profile):
+def test_aiperf_reads_the_gateways_counters(profile):
     exported = json.loads((profile.folder / "server_metrics_export.json").read_text())
     (series,) = exported["metrics"][DRAFTS.removesuffix("_total")]["series"]
     assert series["stats"]["total"] == profile.counted[DRAFTS]

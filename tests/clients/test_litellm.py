@@ -35,7 +35,7 @@ def expected(reference):
 
 
 @pytest.mark.parametrize("call", ["whole", "stream", "awaited stream", "text", "without drafts"])
-def test_answer_and_usage_equal_other_clients(told, expected, call):
+def test_output_and_usage_equal_those_of_other_clients(told, expected, call):
     assert told[call] == expected[0]
 
 
@@ -53,7 +53,7 @@ def test_concurrent_chats_get_their_own_answers(told, expected):
         ("wrong key", "AuthenticationError", 401, "send the gateway's key"),
     ],
 )
-def test_errors_have_litellms_types(told, call, kind, status, message):
+def test_errors_are_mapped_to_litellms_exception_types(told, call, kind, status, message):
     assert told[call]["kind"] == kind
     assert told[call]["status"] == status
     assert message in told[call]["message"]

@@ -131,7 +131,7 @@ def evaluated(request, run, gateway, pair, data):
     return Evaluated(request.param, json.loads(results.read_text())["results"], output, counted)
 
 
-def test_generated_texts_equal_transformers(evaluated):
+def test_generated_output_equals_transformers(evaluated):
     assert evaluated.results["complete_code"]["exact_match,none"] == pytest.approx(5 / 6)
 
 
@@ -151,7 +151,7 @@ def test_likelihoods_equal_transformers(evaluated, theirs):
     assert len(set(greedy)) == 2
 
 
-def test_each_batch_is_one_request_and_none_is_rejected(evaluated):
+def test_each_batch_is_one_request_and_no_request_is_rejected(evaluated):
     """lm_eval would retry a rejected one."""
     assert evaluated.requests("/v1/completions") == {"200": (6 + 12) / BATCH}
     tokenized = evaluated.requests("/tokenize")

@@ -21,7 +21,7 @@ def test_every_folder_has_the_same_tokenizer(folder):
         assert (DEMO / folder / name).read_bytes() == (DEMO / "tokenizer" / name).read_bytes()
 
 
-def test_the_tokenizer_round_trips_and_adds_no_tokens():
+def test_decoding_restores_the_text_and_no_tokens_are_added():
     tokenizer = Tokenizer.from_file(str(DEMO / "tokenizer" / "tokenizer.json"))
     ids = tokenizer.encode(SOURCE).ids
     assert tokenizer.decode(ids) == SOURCE

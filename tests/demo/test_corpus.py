@@ -15,7 +15,7 @@ def test_clean_keeps_a_docstring_and_later_comments():
     assert clean(text) == text
 
 
-def test_source_is_usable_and_tables_are_not():
+def test_only_ordinary_source_code_is_used_for_training():
     assert is_usable(CODE * 20)
     assert not is_usable("x = 1\n")
     assert not is_usable("TABLE = [\n" + "    0x1f, 0x2e, 123, 456,\n" * 100 + "]\n")
@@ -23,7 +23,7 @@ def test_source_is_usable_and_tables_are_not():
     assert not is_usable("# äöüß\n" * 100)
 
 
-def test_the_split_depends_only_on_the_name_and_holds_out_a_few_percent():
+def test_the_split_depends_only_on_the_name_and_holds_out_few_files():
     splits = Counter(Document(f"package/module_{i}.py", "").split for i in range(5000))
     assert Document("a.py", "one").split == Document("a.py", "two").split
     assert 0.02 < splits["held_out"] / 5000 < 0.04

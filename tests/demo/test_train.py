@@ -10,7 +10,7 @@ from tandem.demo.train import window  # noqa: E402
 STREAM = np.arange(1000, dtype=np.uint16)
 
 
-def test_batches_are_windows_of_the_stream():
+def test_batches_are_consecutive_windows_of_the_token_stream():
     rows = batch(STREAM, index=0, rows=4, length=16)
     assert rows.shape == (4, 17)
     assert (rows.diff(dim=1) == 1).all()
@@ -34,5 +34,5 @@ def test_the_learning_rate_warms_up_holds_and_falls_to_zero():
     assert shares[-1] < 0.005
 
 
-def test_rows_grow_longer_towards_the_end():
+def test_training_windows_grow_toward_the_end():
     assert [window(step, 100) for step in (0, 80, 99)] == [512, 1024, 2048]

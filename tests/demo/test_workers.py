@@ -26,7 +26,7 @@ def next_token_loss(model, rows):
 ROWS = torch.arange(16).repeat(4, 1) % 7
 
 
-def test_workers_compute_the_gradients_of_one_pass():
+def test_workers_together_compute_the_gradients_of_a_single_pass():
     model, alone = Model(), Model()
     loss = Workers(model, next_token_loss).backward(ROWS)
     expected = next_token_loss(alone, ROWS)
@@ -36,7 +36,7 @@ def test_workers_compute_the_gradients_of_one_pass():
         torch.testing.assert_close(ours.grad, theirs.grad)
 
 
-def test_training_with_workers_lowers_the_loss_and_repeats_exactly():
+def test_training_with_workers_lowers_the_loss_and_is_deterministic():
     def run():
         model = Model()
         workers, optimizer = Workers(model, next_token_loss), Optimizer(model, 0.02, 0.01)

@@ -48,12 +48,12 @@ def test_manifests_match_the_schemas_of_kubernetes(release, version):
             kubernetes_validate.validate(manifest, version, strict=True)
 
 
-def test_helm_lint_finds_no_error():
+def test_helm_lint_finds_no_errors():
     found = helm_python.lint(ROOT / "deploy" / "helm" / "tandem")
     assert found["errors"] == []
 
 
-def test_each_example_renders_its_kinds_of_objects(render):
+def test_each_example_renders_the_expected_kinds_of_objects(render):
     always = {"ConfigMap", "Service"}
     assert kinds(render({})) == always | {"Deployment"}
     assert kinds(render("llama-3.1-405b")) == always | {"Deployment", "PodMonitor"}
@@ -66,7 +66,7 @@ def test_each_example_renders_its_kinds_of_objects(render):
     assert set(render("gateway").gateway) == plain | {"ingress", "podmonitor"}
 
 
-def test_ports_have_names(release):
+def test_containers_and_services_use_the_same_named_ports(release):
     named = {"http": 8000, "grpc": 8001, "metrics": 8002}
     assert {port["name"]: port["containerPort"] for port in release.server["ports"]} == named
     service = release.manifests["Service"]["spec"]
@@ -74,13 +74,13 @@ def test_ports_have_names(release):
     assert service["selector"].items() <= release.template["metadata"]["labels"].items()
 
 
-def test_the_startup_probe_allows_for_loading(release):
+def test_the_startup_probe_allows_enough_time_for_loading(release):
     probe = release.server["startupProbe"]
     assert probe["httpGet"] == {"path": "/v2/health/ready", "port": "http"}
     assert probe["periodSeconds"] * probe["failureThreshold"] >= release.values["startupTimeout"]
 
 
-def test_the_liveness_probe_asks_for_a_token_and_restarts_without_a_drain(release):
+def test_the_liveness_probe_requests_a_token_and_restarts_without_draining(release):
     probe = release.server["livenessProbe"]
     verb, entry, target, patience = probe["exec"]["command"][2:]
     assert verb == "alive"
@@ -90,7 +90,7 @@ def test_the_liveness_probe_asks_for_a_token_and_restarts_without_a_drain(releas
     assert probe["terminationGracePeriodSeconds"] < release.values["profile"]["requestTimeout"]
 
 
-def test_a_pod_ends_only_after_the_longest_answer(release):
+def test_a_pod_terminates_only_after_the_longest_answer(release):
     values, stop = release.values, release.server["lifecycle"]["preStop"]["exec"]["command"]
     drain = values["drainNotice"] + values["profile"]["requestTimeout"]
     assert stop[2:] == ["drained", f"--notice={values['drainNotice']}", f"--limit={drain}"]
@@ -98,7 +98,7 @@ def test_a_pod_ends_only_after_the_longest_answer(release):
     assert release.pod["terminationGracePeriodSeconds"] > drain + values["exitTimeout"]
 
 
-def test_shared_memory_is_a_memory_volume(release):
+def test_dev_shm_is_a_memory_volume_of_the_configured_size(release):
     volumes = {volume["name"]: volume for volume in release.pod["volumes"]}
     mounts = {mount["mountPath"]: mount["name"] for mount in release.server["volumeMounts"]}
     shared = volumes[mounts["/dev/shm"]]
@@ -124,7 +124,7 @@ def test_nothing_runs_as_root(release):
     assert context["capabilities"]["drop"] == ["ALL"]
 
 
-def test_the_config_map_contains_every_program_of_a_pod(release):
+def test_the_config_map_contains_every_program_that_a_pod_runs(release):
     mounts = {mount["mountPath"]: mount["name"] for mount in release.server["volumeMounts"]}
     assert mounts["/etc/tandem"] == "files"
     for name, text in release.manifests["ConfigMap"]["data"].items():
@@ -134,7 +134,7 @@ def test_the_config_map_contains_every_program_of_a_pod(release):
         assert path in release.manifests["ConfigMap"]["data"]
 
 
-def test_defaults_equal_the_embedded_profile(render, embedded_profile):
+def test_chart_defaults_match_the_embedded_profile(render, embedded_profile):
     planned, release = deployment.load(embedded_profile), render({})
     admission, told = planned.profile.admission, release.values["profile"]
     assert told["maxRequests"] == admission.max_requests
@@ -147,7 +147,7 @@ def test_defaults_equal_the_embedded_profile(render, embedded_profile):
 
 
 @pytest.mark.parametrize("name", ["llmapi", "multi-node"])
-def test_autoscaling_uses_a_gauge_of_the_loop(render, name):
+def test_autoscaling_uses_a_gauge_that_the_loop_exports(render, name):
     release = render(name)
     scaler = release.manifests["HorizontalPodAutoscaler"]["spec"]
     metric = scaler["metrics"][0]["pods"]
@@ -164,7 +164,7 @@ def test_autoscaling_uses_a_gauge_of_the_loop(render, name):
     assert "replicas" not in workload["spec"]
 
 
-def test_the_monitor_scrapes_the_serving_pods(render):
+def test_the_pod_monitor_scrapes_only_serving_pods(render):
     release = render("multi-node")
     monitor = release.manifests["PodMonitor"]["spec"]
     selected = monitor["selector"]["matchLabels"].items()
@@ -179,7 +179,7 @@ def test_gpus_are_requested_and_limited(render):
     assert "nvidia.com/gpu" not in render({}).server["resources"]["limits"]
 
 
-def test_a_repository_comes_from_the_image_a_claim_or_an_object_store(render):
+def test_a_repository_may_come_from_image_volume_claim_or_object_store(render):
     image, claim, url = render({}), render("llama-3.1-405b"), render("llmapi")
     assert "--model-repository=/repository" in image.server["args"]
     assert "/repository" not in {mount["mountPath"] for mount in image.server["volumeMounts"]}
@@ -190,7 +190,7 @@ def test_a_repository_comes_from_the_image_a_claim_or_an_object_store(render):
     assert url.server["envFrom"] == [{"secretRef": {"name": "object-store"}}]
 
 
-def test_an_orchestrator_spawns_processes_unless_ranks_are_given(render):
+def test_an_orchestrator_spawns_its_workers_unless_ranks_are_set(render):
     release = render("llama-3.1-405b")
     variables = {v["name"]: v.get("value") for v in release.server["env"]}
     assert variables["TRTLLM_ORCHESTRATOR"] == "1"
@@ -218,7 +218,7 @@ def test_only_the_leader_of_a_group_serves_requests(render):
         assert f"shm-region-prefix-name=triton_python_backend_shm_region_tandem-{number}-" in rank
 
 
-def test_a_worker_outlasts_its_leader(render):
+def test_a_worker_pod_stops_after_its_leader_has_drained(render):
     worker = render("multi-node").group["workerTemplate"]["spec"]
     container = worker["containers"][0]
     assert container["args"] == ["python3", "/etc/tandem/ranks.py", "follow"]

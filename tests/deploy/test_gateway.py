@@ -41,7 +41,7 @@ def test_the_chart_passes_arguments_to_the_gateway(render):
     assert options.open_objects
 
 
-def test_the_gateway_reaches_every_server(release):
+def test_the_gateway_connects_to_every_server_pod(release):
     servers = release.gateway["servers"]
     assert f"--url={servers['metadata']['name']}:8001" in container(release)["args"]
     assert servers["spec"]["clusterIP"] == "None"
@@ -68,7 +68,7 @@ def test_the_ingress_routes_to_the_gateway(release):
     assert ingress["tls"][0]["hosts"] == [rule["host"]]
 
 
-def test_the_key_comes_from_a_secret(release, render):
+def test_the_api_key_comes_from_a_secret(release, render):
     variables = {variable["name"]: variable for variable in container(release)["env"]}
     reference = variables["TANDEM_API_KEY"]["valueFrom"]["secretKeyRef"]
     assert reference == {"name": "tandem-api-key", "key": "api-key"}
@@ -77,7 +77,7 @@ def test_the_key_comes_from_a_secret(release, render):
     assert [variable["name"] for variable in container(open_to_all)["env"]] == ["HOME"]
 
 
-def test_the_tokenizer_comes_from_the_image_or_a_claim(release, render):
+def test_the_tokenizer_comes_from_the_image_or_a_volume_claim(release, render):
     assert "--tokenizer=/tokenizer" in container(release)["args"]
     assert "tokenizer" not in {volume["name"] for volume in pod(release)["volumes"]}
     of_claim = {"claim": "models", "path": "llama/tokenizer"}
@@ -96,7 +96,7 @@ def test_the_gateway_runs_without_privileges(release):
     assert container(release)["securityContext"]["capabilities"]["drop"] == ["ALL"]
 
 
-def test_a_pod_ends_only_after_the_longest_answer(release, program):
+def test_a_pod_terminates_only_after_the_longest_answer(release, program):
     stop = container(release)["lifecycle"]["preStop"]["exec"]["command"]
     options = program("health").parser().parse_args(stop[2:])
     assert options.verb == "drained"
@@ -105,7 +105,7 @@ def test_a_pod_ends_only_after_the_longest_answer(release, program):
     assert pod(release)["terminationGracePeriodSeconds"] > options.limit
 
 
-def test_the_gateway_is_ready_while_a_server_answers(release):
+def test_the_readiness_probe_uses_the_gateways_health_endpoint(release):
     probe = container(release)["readinessProbe"]
     assert probe["httpGet"] == {"path": "/health", "port": "openai"}
     assert probe["timeoutSeconds"] > SECONDS_TO_ANSWER  # the page itself gives up then, with 503

@@ -128,7 +128,7 @@ def test_a_full_queue_does_not_restart_the_server(ailment, triton):
     assert ailment() is None
 
 
-def test_a_busy_server_without_an_answer_in_time_is_alive(ailment, triton):
+def test_a_slow_server_is_alive_if_the_target_still_gets_calls(ailment, triton):
     triton.seconds, triton.calls_a_scrape = 0.5, 40
     assert ailment(patience=0.1) is None
     triton.calls_a_scrape = 0
@@ -151,7 +151,7 @@ def blindness(program, triton):
     return ask
 
 
-def test_a_server_is_alive_while_each_watcher_is(blindness, triton):
+def test_a_server_is_unhealthy_if_any_watcher_stops_checking(blindness, triton):
     triton.looked = {"bls": 3.0, "bls_stream": 20.0}
     assert blindness() is None
     triton.other_loop_looked = 90.0
@@ -161,7 +161,7 @@ def test_a_server_is_alive_while_each_watcher_is(blindness, triton):
     assert blindness() == 'model="bls_stream" last checked its requests 90 s ago'
 
 
-def test_without_an_answer_the_state_of_watchers_is_unknown(program):
+def test_unreachable_metrics_do_not_make_a_server_unhealthy(program):
     assert program("health").blindness("http://127.0.0.1:9/metrics") is None
 
 
@@ -175,7 +175,7 @@ def test_a_server_whose_streams_hang_is_unhealthy(program, triton, loop):
         assert silence(f"{url}/metrics").endswith(" for 31 s")
 
 
-def test_a_probe_uses_no_proxy(program, triton, monkeypatch):
+def test_probes_ignore_proxy_settings(program, triton, monkeypatch):
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
     triton.untaken = 31.0
     with serving(triton) as url:
@@ -217,18 +217,18 @@ def test_a_drain_waits_for_running_and_waiting_requests(drained, triton):
 
 
 @pytest.mark.parametrize("state", ["page_seconds", "empty", "running"])
-def test_the_drain_ends_at_its_limit_without_clear_metrics(drained, triton, state):
+def test_the_drain_ends_at_its_limit_if_metrics_are_unclear(drained, triton, state):
     setattr(triton, state, 0.5)
     assert 0.3 <= drained(limit=0.3) < 100
 
 
-def test_a_single_zero_does_not_end_the_drain(drained, triton):
+def test_the_drain_ends_only_after_repeated_zeros(drained, triton):
     triton.running_by_scrape = [1, 0, 1, 0, 0, 1]
     drained()
     assert triton.running_by_scrape == [1]
 
 
-def test_a_stopped_server_is_drained_after_the_notice_to_balancers(program):
+def test_a_stopped_server_counts_as_drained_after_the_notice_period(program):
     health = program("health")
     health.POLL_SECONDS = 0.05
     began = time.monotonic()
@@ -237,7 +237,7 @@ def test_a_stopped_server_is_drained_after_the_notice_to_balancers(program):
 
 
 @pytest.mark.parametrize(("error", "gone"), [(socket.EAI_NONAME, True), (socket.EAI_AGAIN, False)])
-def test_a_leader_is_gone_only_if_its_name_no_longer_exists(program, monkeypatch, error, gone):
+def test_a_leader_counts_as_gone_only_if_its_name_does_not_exist(program, monkeypatch, error, gone):
     def resolve(*_args, **_options):
         raise socket.gaierror(error, "")
 

@@ -98,7 +98,7 @@ def is_known(word, triton, flags):
 
 
 @pytest.mark.parametrize("name", IMAGES)
-def test_hadolint_finds_nothing(name):
+def test_hadolint_finds_no_problem_in_the_dockerfiles(name):
     hadolint = Path(sys.executable).with_name("hadolint")
     found = subprocess.run([hadolint, ROOT / name], capture_output=True, text=True, check=False)
     assert found.stdout == ""
@@ -106,7 +106,7 @@ def test_hadolint_finds_nothing(name):
 
 
 @pytest.mark.parametrize("name", IMAGES)
-def test_an_image_runs_as_a_user_and_exposes_its_ports(name):
+def test_images_run_as_a_non_root_user_and_expose_their_ports(name):
     final = read(name)[-1]
     user, _, group = told(final, "USER")[-1].partition(":")
     assert int(user) > 0
@@ -115,7 +115,7 @@ def test_an_image_runs_as_a_user_and_exposes_its_ports(name):
     assert told(final, "EXPOSE") == ["8000 8001 8002" + gateway]
 
 
-def test_the_image_has_only_the_repository_and_its_probe():
+def test_the_image_contains_only_the_repository_and_the_health_probe():
     render, _, final = read("Dockerfile")
     assert told(final, "COPY") == ["--from=render /repository /repository", f"{PROBE} /health.py"]
     assert told(final, "ADD") == told(final, "RUN") == []
@@ -123,7 +123,7 @@ def test_the_image_has_only_the_repository_and_its_probe():
     assert "AS render" in told(render, "FROM")[0]
 
 
-def test_the_gateways_image_serves_with_the_tokenizer_of_the_profile():
+def test_the_gateway_image_includes_the_tokenizer_of_the_profile():
     render, gateway, _ = read("Dockerfile")
     assert "AS gateway" in told(gateway, "FROM")[0]
     assert told(gateway, "FROM")[0].split()[0] == told(render, "FROM")[0].split()[0]
@@ -140,7 +140,7 @@ def test_the_gateways_image_serves_with_the_tokenizer_of_the_profile():
 
 
 @pytest.mark.parametrize("name", IMAGES)
-def test_the_health_check_asks_for_a_token(program, name):
+def test_the_health_check_requests_a_token(program, name):
     image = read(name)[-1]
     python, script, *words = health_check(image)
     assert f"{PROBE} {script}" in told(image, "COPY")
@@ -152,7 +152,7 @@ def test_the_health_check_asks_for_a_token(program, name):
 
 
 @pytest.mark.parametrize(("status", "healthy"), [(200, True), (503, False), (None, False)])
-def test_the_gateways_image_checks_its_health_page(monkeypatch, status, healthy):
+def test_the_gateway_image_checks_the_health_endpoint(monkeypatch, status, healthy):
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
     python, *words = health_check(read("Dockerfile")[1])
     with serving_health(status) as port:
@@ -162,7 +162,7 @@ def test_the_gateways_image_checks_its_health_page(monkeypatch, status, healthy)
 
 
 @pytest.mark.parametrize("name", IMAGES)
-def test_dockerignore_excludes_nothing_that_an_image_copies(name):
+def test_dockerignore_excludes_no_file_that_an_image_copies(name):
     copies = [copy for stage in read(name) for copy in told(stage, "COPY") if "--from" not in copy]
     sources = [source for copy in copies for source in copy.split()[:-1] if source != "."]
     assert sources
@@ -181,7 +181,7 @@ def is_left_out(source):
     return left_out
 
 
-def test_the_image_has_the_tested_versions_of_triton_and_llguidance():
+def test_images_use_the_tested_versions_of_triton_and_llguidance():
     text = (ROOT / "Dockerfile").read_text()
     assert "ARG BASE=nvcr.io/nvidia/tritonserver:26.07-trtllm-python-py3\n" in text
     [pinned] = re.findall(r'"(llguidance\S+)"', (ROOT / "pyproject.toml").read_text())
@@ -189,7 +189,7 @@ def test_the_image_has_the_tested_versions_of_triton_and_llguidance():
     assert f"'{REQUIREMENT}'" in text
 
 
-def test_the_image_starts_triton_like_serve_sh(capsys, tmp_path, embedded_profile, triton, flags):
+def test_the_image_starts_triton_with_serve_sh(capsys, tmp_path, embedded_profile, triton, flags):
     output = tmp_path / "repository"
     main(["render", "--profile", str(embedded_profile), "--output", str(output)])
     said = shlex.split(capsys.readouterr().out.splitlines()[-1])
@@ -205,7 +205,7 @@ def test_the_image_starts_triton_like_serve_sh(capsys, tmp_path, embedded_profil
     assert any("thread-pool-size=" in word for word in words)
 
 
-def test_the_cpu_image_has_a_python_that_triton_supports():
+def test_the_cpu_image_has_a_python_version_that_triton_supports():
     stages = read("Dockerfile.cpu")
     base, final = stages[0], stages[-1]
     assert json.loads(told(final, "CMD")[-1]) == ["tandem", "up", "--address", "0.0.0.0"]
@@ -220,7 +220,7 @@ def test_the_chart_uses_only_options_that_triton_knows(release, triton, flags):
     assert [option for option in options if not is_known(option, triton, flags)] == []
 
 
-def test_compose_finds_every_file_it_mounts():
+def test_compose_mounts_only_files_that_exist():
     compose = yaml.safe_load((ROOT / "compose.yaml").read_text())
     assert set(compose["services"]) == {"server", "prometheus", "grafana"}
     for service in compose["services"].values():
@@ -241,7 +241,7 @@ def test_compose_publishes_the_gateways_port():
     assert "127.0.0.1:8080:8080" in server["ports"]
 
 
-def test_prometheus_scrapes_and_grafana_reads_it():
+def test_prometheus_scrapes_server_and_gateway_and_grafana_reads_prometheus():
     deploy = ROOT / "deploy"
     scraped = yaml.safe_load((deploy / "prometheus" / "prometheus.yml").read_text())
     targets = [scrape["static_configs"] for scrape in scraped["scrape_configs"]]

@@ -70,7 +70,7 @@ def run_group(render, environment):
     return sorted(said.splitlines()), leading.returncode, following.returncode
 
 
-def test_ranks_start_in_the_worker_pods(render, environment):
+def test_ranks_start_in_the_leader_and_worker_pods(render, environment):
     ranks, leading, following = run_group(render, environment)
     here = socket.gethostname()
     assert [rank.partition(":")[0] for rank in ranks] == [

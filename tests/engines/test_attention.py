@@ -30,7 +30,7 @@ def attended(start, count, window, seed=1):
 @pytest.mark.parametrize("window", [None, 5, 40])
 @pytest.mark.parametrize(("start", "count"), [(0, 1), (0, 30), (17, 1), (17, 30), (60, 9)])
 @pytest.mark.parametrize("values", [1, 150, 500, 1000])
-def test_attention_in_parts_equals_attention_at_once(monkeypatch, start, count, window, values):
+def test_chunked_attention_equals_full_attention(monkeypatch, start, count, window, values):
     whole, _ = attended(start, count, window)
     monkeypatch.setattr(attention, "MASK_VALUES", values)
     parts, masks = attended(start, count, window)
@@ -40,7 +40,7 @@ def test_attention_in_parts_equals_attention_at_once(monkeypatch, start, count, 
     assert len(masks) <= 2  # all parts share one, and the last may be shorter
 
 
-def test_attention_in_parts_does_not_change_the_text(llama, make_harness, monkeypatch):
+def test_chunked_attention_does_not_change_the_output(llama, make_harness, monkeypatch):
     ids = prompt(31, 120)
     want = llama.tokens(ids, 20)
     monkeypatch.setattr(attention, "MASK_VALUES", 700)

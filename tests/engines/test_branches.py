@@ -62,7 +62,7 @@ def assert_plain(engine, ids, drafts, found, output_len, *, sampling=GREEDY, **g
         assert drafted == plain, (accepted, token)
 
 
-def test_branches_equal_plain_drafts_after_their_outcomes(engine):
+def test_each_branch_equals_a_plain_draft_on_the_same_context(engine):
     ids = prompt(1, 40)
     drafts = engine.tokens(ids, 5)
     found = branches(engine, ids, drafts, 3, 6)
@@ -71,7 +71,7 @@ def test_branches_equal_plain_drafts_after_their_outcomes(engine):
     assert len({tuple(row) for *_, row in rows(found)}) > 6  # texts of one length differ
 
 
-def test_next_tokens_are_the_most_likely_except_the_draft_token(engine):
+def test_branches_begin_with_the_most_likely_alternatives_to_the_draft_token(engine):
     if emulates(engine):
         pytest.skip("its alternatives are a list apart")
     ids = prompt(2, 20)
@@ -97,7 +97,7 @@ def test_next_tokens_are_the_most_likely_except_the_draft_token(engine):
         replace(GREEDY, bad_words=Words.of((5,), (7, 8))),
     ],
 )
-def test_each_branch_has_its_own_text_and_noise(engine, sampling):
+def test_penalties_and_noise_follow_each_branchs_own_context(engine, sampling):
     if emulates(engine) and sampling.repetition_penalty + sampling.frequency_penalty != 1:
         pytest.skip("it has no penalties")
     ids = prompt(3, 30)
@@ -107,7 +107,7 @@ def test_each_branch_has_its_own_text_and_noise(engine, sampling):
     assert_plain(engine, ids, drafts, found, 5, sampling=sampling)
 
 
-def test_a_sampled_next_token_is_second_best_under_the_shared_noise(engine):
+def test_sampled_branches_begin_with_the_most_likely_correction(engine):
     """That is the token sampled if the draft token is banned: the most likely correction."""
     if emulates(engine):
         pytest.skip("its alternatives are a list apart")
@@ -133,7 +133,7 @@ def test_each_accepted_length_may_have_its_own_seed(engine):
     assert found.outcomes[0].tolist() == greedy.outcomes[0].tolist()
 
 
-def test_usage_counts_only_verified_drafts(engine):
+def test_a_call_for_branches_counts_no_drafts_as_verified(engine):
     usage = engine.call(
         prompt(17, 20),
         drafts=[4, 5],
@@ -143,7 +143,7 @@ def test_usage_counts_only_verified_drafts(engine):
     assert (usage.draft_tokens, usage.accepted_tokens) == (0, 0)
 
 
-def test_each_accepted_length_has_its_own_number_and_length(engine):
+def test_each_accepted_length_sets_its_own_branch_count_and_length(engine):
     ids, drafts = prompt(5, 20), [4, 5, 6]
     counts, lengths = [0, 4, 1, 2], [3, 2, 0, 5]
     found = branches(engine, ids, drafts, counts, lengths)
@@ -153,7 +153,7 @@ def test_each_accepted_length_has_its_own_number_and_length(engine):
     assert_plain(engine, ids, drafts, found, lengths)
 
 
-def test_without_draft_tokens_there_is_one_accepted_length(engine):
+def test_without_draft_tokens_branches_follow_the_context(engine):
     ids = prompt(6, 12)
     found = branches(engine, ids, [], 3, 4)
     assert found.outcomes[:, 0].tolist() == [0, 0, 0]
@@ -161,13 +161,13 @@ def test_without_draft_tokens_there_is_one_accepted_length(engine):
     assert_plain(engine, ids, [], found, 4)
 
 
-def test_a_call_may_have_no_branches(engine):
+def test_a_call_may_request_zero_branches(engine):
     found = branches(engine, prompt(7, 12), [4, 5], 0, 4)
     assert found.outcomes.shape == (0, 2)
     assert found.ids.shape == (0, 0)
 
 
-def test_log_probs_equal_plain_drafts(engine):
+def test_log_probs_of_branches_equal_those_of_plain_drafts(engine):
     ids, drafts = prompt(8, 20), [4, 5, 6]
     found = branches(engine, ids, drafts, 2, 4, return_log_probs=True)
     for i, (accepted, token, drafted) in enumerate(rows(found)):
@@ -202,7 +202,7 @@ def logits_of(engine, ids, drafts, counts, output_len, **given):
         {"sampling": SAMPLED, "draft_stop_probability": 0.1},
     ],
 )
-def test_logits_equal_plain_drafts(engine, given):
+def test_logits_of_branches_equal_those_of_plain_drafts(engine, given):
     ids, drafts = prompt(8, 20), [4, 5, 6]
     found, logits = logits_of(engine, ids, drafts, 3, 4, **given)
     assert len(found.lengths) > 6
@@ -215,7 +215,7 @@ def test_logits_equal_plain_drafts(engine, given):
     assert len(different) > 3  # so that rows of another branch would be detected
 
 
-def test_with_logits_next_tokens_are_the_most_likely_for_any_noise(engine):
+def test_branches_with_logits_begin_with_the_same_tokens_for_any_seed(engine):
     """A target that compares probabilities samples with its own noise."""
     ids, drafts = prompt(4, 20), [4, 5, 6]
     found, _ = logits_of(engine, ids, drafts, 2, 3, sampling=SAMPLED)
@@ -226,7 +226,7 @@ def test_with_logits_next_tokens_are_the_most_likely_for_any_noise(engine):
     assert other.outcomes.tolist() == found.outcomes.tolist()
 
 
-def test_logits_of_branches_are_limited_in_bytes(engine, monkeypatch):
+def test_the_total_size_of_branch_logits_is_limited(engine, monkeypatch):
     ids, drafts = prompt(8, 20), [4, 5, 6]
     whole, _ = logits_of(engine, ids, drafts, 3, 4, sampling=SAMPLED)
     monkeypatch.setattr("tandem.engines.branch.MAX_BRANCH_LOGITS_BYTES", 4 * VOCAB * 21)
@@ -246,7 +246,7 @@ def test_a_branch_ends_at_the_stop_probability(engine):
 
 
 @pytest.mark.parametrize("ends", ["end_id", "stop_words"])
-def test_an_end_of_sequence_ends_only_its_branch(engine, ends):
+def test_an_end_of_sequence_ends_only_its_own_branch(engine, ends):
     ids = prompt(10, 20)
     drafts = engine.tokens(ids, 4)
     whole = rows(branches(engine, ids, drafts, 3, 6))
@@ -270,7 +270,7 @@ def test_nothing_is_drafted_after_an_end(engine):
 
 
 @pytest.mark.parametrize("min_tokens", range(8))
-def test_min_tokens_count_from_the_context(engine, min_tokens):
+def test_min_tokens_is_counted_from_the_context_in_every_branch(engine, min_tokens):
     ids = prompt(12, 20)
     drafts = [4, 5]
     plain = rows(branches(engine, ids, drafts, 2, 5))
@@ -282,7 +282,7 @@ def test_min_tokens_count_from_the_context(engine, min_tokens):
         assert end not in [*drafts[:accepted], token, *drafted][:min_tokens]
 
 
-def test_a_branch_with_only_banned_tokens_ends_alone(engine):
+def test_a_branch_without_allowed_tokens_ends_without_affecting_others(engine):
     ids = prompt(13, 12)
     whole = rows(branches(engine, ids, [20], 3, 2))
     mute = whole[0][1]
@@ -293,7 +293,7 @@ def test_a_branch_with_only_banned_tokens_ends_alone(engine):
     assert max(len(row) for _, x, row in found) == 2
 
 
-def test_context_and_draft_tokens_stay_in_the_kv_cache(engine):
+def test_context_and_draft_tokens_stay_in_the_kv_cache_after_branching(engine):
     ids = prompt(14, 48)
     drafts = engine.tokens(ids, 4)
     branches(engine, ids, drafts, 4, 6)

@@ -56,7 +56,7 @@ def test_with_little_memory_only_the_most_likely_branches_are_drafted(make_harne
         np.testing.assert_array_equal(found.ids[rows[0]], whole.ids[rows[1]][:count])
 
 
-def test_branches_do_not_evict_other_texts(make_harness):
+def test_branches_do_not_evict_recently_used_kv_cache(make_harness):
     engine = make_harness(kv_cache_tokens=16 * BLOCK)
     ids, other = prompt(2, 40), prompt(3, 60)
     engine.tokens(other)
@@ -66,14 +66,14 @@ def test_branches_do_not_evict_other_texts(make_harness):
 
 
 @pytest.mark.parametrize("kind", CACHES)
-def test_without_memory_the_answer_has_no_branches(make_harness, kind):
+def test_without_free_kv_cache_no_branches_are_returned(make_harness, kind):
     engine = make_harness(kind, kv_cache_tokens=16 * BLOCK)
     engine.tokens(prompt(3, 78))
     found = engine.call(prompt(2, 44), **asked([4, 5, 6], 10, 6)).last.branches
     assert found.outcomes.shape == (0, 2)
 
 
-def test_old_texts_are_evicted_for_branches(make_harness, monkeypatch):
+def test_stale_kv_cache_is_evicted_for_branches(make_harness, monkeypatch):
     engine = make_harness(kv_cache_tokens=16 * BLOCK)
     engine.tokens(prompt(3, 60))
     monkeypatch.setattr(contiguous_kv_cache, "STALE_SECONDS", -1.0)
@@ -82,7 +82,7 @@ def test_old_texts_are_evicted_for_branches(make_harness, monkeypatch):
 
 
 @pytest.mark.parametrize("kind", CACHES)
-def test_a_call_takes_the_memory_of_branches_at_once(make_harness, kind):
+def test_a_waiting_call_reclaims_the_kv_cache_of_branches_immediately(make_harness, kind):
     """Branches end unfinished; no call waits for them and no text is evicted for them."""
     engine = make_harness(kind, kv_cache_tokens=32 * BLOCK)
     idle = prompt(4, 40)
@@ -140,7 +140,7 @@ def test_a_stopped_call_returns_its_unfinished_branches(make_harness, kind):
 
 
 @pytest.mark.parametrize("kind", CACHES)
-def test_branches_take_at_most_half_of_a_step(make_harness, kind):
+def test_branches_take_at_most_half_of_a_steps_tokens(make_harness, kind):
     engine = make_harness(kind, max_batch_tokens=16)
     found = engine.call(prompt(1, 40), **asked([4, 5, 6], 10, 6)).last.branches
     assert len(found.lengths) == 8
@@ -149,7 +149,7 @@ def test_branches_take_at_most_half_of_a_step(make_harness, kind):
 
 
 @pytest.mark.parametrize("kind", CACHES)
-def test_a_call_computes_each_token_of_its_branches_once(make_harness, kind):
+def test_each_token_of_a_branch_is_computed_once(make_harness, kind):
     engine = make_harness(kind)
     ids = prompt(8, 40)
     engine.tokens(ids)

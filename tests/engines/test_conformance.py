@@ -58,13 +58,13 @@ def wrong(tokens: list[int]) -> list[int]:
     return [2 + (token + 1) % 100 for token in tokens]
 
 
-def test_without_streaming_there_is_one_final_answer(engine):
+def test_without_streaming_there_is_one_final_response(engine):
     outcome = engine.call(prompt(1, 9), 12)
     assert [answer.final for answer in outcome.answers] == [True]
     assert len(outcome.tokens) == 12
 
 
-def test_greedy_text_is_repeatable_and_may_continue_anywhere(engine):
+def test_greedy_output_is_repeatable_and_can_resume_at_any_token(engine):
     ids = prompt(2, 9)
     whole = engine.tokens(ids, 20)
     assert engine.tokens(ids, 20) == whole
@@ -78,20 +78,20 @@ def test_concurrent_calls_equal_sequential_calls(engine):
     assert [call.wait().tokens for call in pending] == alone
 
 
-def test_an_end_id_ends_the_answer_and_is_omitted(engine):
+def test_an_end_id_ends_the_output_and_is_omitted(engine):
     ids = prompt(3, 9)
     text = engine.tokens(ids, 20)
     end = text[6]
     assert engine.tokens(ids, 20, end_id=end) == text[: text.index(end)]
 
 
-def test_a_stop_word_ends_the_answer_and_is_kept(engine):
+def test_a_stop_word_ends_the_output_and_is_included(engine):
     ids = prompt(4, 9)
     text = engine.tokens(ids, 20)
     assert engine.tokens(ids, 20, stop_words=Words.of((5, 6, 7), text[4:6])) == text[:6]
 
 
-def test_a_stop_word_of_one_token_ends_the_answer_and_is_kept(engine):
+def test_a_stop_word_of_one_token_ends_the_output_and_is_included(engine):
     ids = prompt(4, 9)
     text = engine.tokens(ids, 20)
     expected = text[: text.index(text[6]) + 1]
@@ -100,7 +100,7 @@ def test_a_stop_word_of_one_token_ends_the_answer_and_is_kept(engine):
 
 
 @pytest.mark.parametrize("stops", ["end_id", "stop_words"])
-def test_nothing_ends_the_answer_before_min_tokens(engine, stops):
+def test_end_ids_and_stop_words_are_ignored_before_min_tokens(engine, stops):
     ids = prompt(4, 9)
     end = engine.tokens(ids, 1)[0]
     asked = {"end_id": end} if stops == "end_id" else {"stop_words": Words.of((end,))}
@@ -111,7 +111,7 @@ def test_nothing_ends_the_answer_before_min_tokens(engine, stops):
         assert end not in text[:min_tokens]
 
 
-def test_a_longer_stop_word_does_not_end_before_min_tokens(engine):
+def test_a_longer_stop_word_is_ignored_before_min_tokens(engine):
     ids = prompt(4, 9)
     text = engine.tokens(ids, 12)
     at_least = SamplingParams(top_k=1, min_tokens=6)
@@ -127,7 +127,7 @@ def test_the_lowest_temperatures_are_greedy(engine, least):
     assert engine.tokens(ids, 12, sampling=cold) == engine.tokens(ids, 12)
 
 
-def test_a_hundred_thousand_bad_words_cost_little(engine):
+def test_100000_bad_words_add_at_most_1_ms_per_token(engine):
     """At most 1 ms per token. One word at a time, a call would take 400 ms."""
     ids = prompt(5, 9)
     random = np.random.default_rng(3)
@@ -159,7 +159,7 @@ def test_a_repeated_context_computes_only_its_last_token(engine):
 
 
 @pytest.mark.parametrize(("shared", "blocks"), [(1, 0), (7, 0), (8, 1), (9, 1), (15, 1), (16, 2)])
-def test_only_whole_blocks_are_reused(engine, shared, blocks):
+def test_only_whole_kv_blocks_are_reported_as_reused(engine, shared, blocks):
     """If two prompts share only their first token, no cached block is reported."""
     skip_vllm(engine)
     first, second = prompt(6, 20), prompt(7, 20)
@@ -170,7 +170,7 @@ def test_only_whole_blocks_are_reused(engine, shared, blocks):
     assert (usage.reused_blocks, usage.new_blocks) == (blocks, 3 - blocks)
 
 
-def test_times_are_in_order(engine):
+def test_call_timestamps_are_in_order(engine):
     usage = engine.call(prompt(7, 9), 5).last.usage
     assert 0 < usage.first_scheduled_time_ns <= usage.first_token_time_ns
     assert usage.first_token_time_ns <= usage.last_token_time_ns
@@ -199,7 +199,7 @@ def test_an_impossible_call_is_rejected_with_its_reason(engine, given, message):
         engine.start(**given)
 
 
-def test_streaming_sends_one_token_per_response_and_ends_with_final(engine):
+def test_streaming_sends_one_token_per_response_and_marks_the_last(engine):
     ids = prompt(9, 9)
     outcome = engine.call(ids, 12, streaming=True)
     assert [len(answer.tokens) for answer in outcome.answers] == [1] * 12
@@ -208,7 +208,7 @@ def test_streaming_sends_one_token_per_response_and_ends_with_final(engine):
     assert outcome.tokens == engine.tokens(ids, 12)
 
 
-def test_stop_ends_a_call_and_unknown_ids_are_harmless(engine):
+def test_stop_ends_a_running_call_and_ignores_unknown_ids(engine):
     engine.engine.stop("nobody")
     running = engine.start(prompt(10, 9), 200, request_id="x", streaming=True)
     running.next()
@@ -221,7 +221,7 @@ def test_stop_ends_a_call_and_unknown_ids_are_harmless(engine):
 
 @needs("verifies_drafts")
 @pytest.mark.parametrize("right", range(5))
-def test_a_verification_emits_accepted_tokens_and_one_more(able, right):
+def test_a_verification_emits_the_accepted_tokens_plus_one(able, right):
     ids = prompt(11, 12)
     text = able.tokens(ids, 6)
     outcome = able.call(ids, 5, drafts=text[:right] + wrong(text[right:4]))
@@ -253,7 +253,7 @@ def test_the_end_id_in_a_draft_is_not_counted_as_accepted(able):
 
 
 @needs("verifies_drafts")
-def test_counts_match_the_answer_for_every_way_to_end(able):
+def test_token_counts_are_correct_no_matter_how_a_call_ends(able):
     random = np.random.default_rng(5)
     for seed in range(60):
         ids = prompt(seed, 9)
@@ -280,7 +280,7 @@ def test_a_draft_that_is_too_long_is_rejected(able):
 
 
 @needs("log_probs_with_drafts")
-def test_log_probs_of_a_verification_line_up(able):
+def test_log_probs_of_a_verification_equal_plain_decoding(able):
     ids = prompt(12, 10)
     plain = able.call(ids, 5, return_log_probs=True)
     verified = able.call(ids, 5, drafts=plain.tokens[:4], return_log_probs=True)
@@ -291,7 +291,7 @@ def test_log_probs_of_a_verification_line_up(able):
 
 @needs("keyed_randomness")
 @pytest.mark.parametrize("draft_len", [1, 4, 8])
-def test_a_seed_gives_the_same_text_with_and_without_drafts(able, draft_len):
+def test_a_seed_gives_the_same_output_with_and_without_drafts(able, draft_len):
     ids = prompt(13, 12)
     want = able.tokens(ids, 30, sampling=SAMPLED)
     assert want != able.tokens(ids, 30, sampling=SamplingParams(temperature=1.0, seed=12))
@@ -305,7 +305,7 @@ def test_a_seed_gives_the_same_text_with_and_without_drafts(able, draft_len):
 
 
 @needs("returns_logits")
-def test_drafts_with_the_targets_own_logits_are_all_accepted(able):
+def test_drafts_sampled_from_the_targets_own_logits_are_all_accepted(able):
     ids = prompt(14, 12)
     proposal = able.call(ids, 4, sampling=SAMPLED, return_generation_logits=True)
     logits = proposal.last.generation_logits
@@ -316,7 +316,7 @@ def test_drafts_with_the_targets_own_logits_are_all_accepted(able):
 
 
 @needs("verifies_drafts")
-def test_draft_logits_of_another_shape_are_rejected(able):
+def test_draft_logits_of_the_wrong_shape_are_rejected(able):
     logits = np.zeros((2, VOCAB + 1), np.float32)
     with pytest.raises(RequestError, match=r"draft_logits must have shape .*; got \[2, 132\]"):
         able.start([5, 6], 3, drafts=[7, 8], draft_logits=logits)

@@ -41,7 +41,7 @@ def outcomes(harness, calls):
     [(False, Warp(0.7, top_k=20)), (True, Warp(1.3, top_p=0.9))],
     ids=["ids", "logits"],
 )
-def test_next_one_and_two_tokens_have_the_targets_distribution(
+def test_sampled_tokens_have_the_targets_distribution(
     llama, drafter, logits, use_draft_logits, warp
 ):
     def sampling(seed):

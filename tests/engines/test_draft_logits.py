@@ -54,13 +54,13 @@ THRESHOLD = np.array([0.5], np.float32)
         ),
     ],
 )
-def test_wrong_draft_logits_are_a_one_line_error(llama, tensors, message):
+def test_invalid_draft_logits_are_rejected_with_one_line(llama, tensors, message):
     with pytest.raises(RequestError, match=message) as refused:
         submit(llama, **tensors)
     assert "\n" not in str(refused.value)
 
 
-def test_a_threshold_without_drafts_needs_no_logits(llama):
+def test_a_threshold_without_drafts_requires_no_logits(llama):
     submit(
         llama,
         draft_acceptance_threshold=THRESHOLD,
@@ -69,7 +69,7 @@ def test_a_threshold_without_drafts_needs_no_logits(llama):
 
 
 @pytest.mark.parametrize("width", [VOCAB - 3, VOCAB + 5])
-def test_only_the_configured_vocab_sizes_of_logits_are_accepted(make_harness, width):
+def test_draft_logits_must_have_a_configured_vocab_size(make_harness, width):
     harness = make_harness(draft_vocab_size=width)
     for known in (width, VOCAB):
         submit(harness, draft_logits=logits(2, known))
@@ -83,7 +83,7 @@ def test_only_the_configured_vocab_sizes_of_logits_are_accepted(make_harness, wi
 @pytest.mark.parametrize(
     "warp", first_of(Warp(0.8, top_p=0.8), Warp(1.0), Warp(1.2, top_k=5)), ids=str
 )
-def test_padding_of_the_draft_keeps_the_targets_distribution(width, warp):
+def test_likely_padding_ids_in_the_draft_keep_the_targets_distribution(width, warp):
     """A draft model with likely padding ids: such proposals never reach the target."""
     random = np.random.default_rng(3)
     target = random.normal(0, 1, (2, SMALL)).astype(np.float32)
@@ -106,7 +106,7 @@ def test_padding_of_the_draft_keeps_the_targets_distribution(width, warp):
 
 
 @pytest.mark.parametrize("broken", [np.nan, np.inf])
-def test_invalid_logits_only_reject_the_draft(broken):
+def test_non_finite_draft_logits_only_reject_the_draft(broken):
     p = torch.tensor([[0.2, 0.3, 0.5], [0.1, 0.1, 0.8]])
     q = torch.tensor([[broken, 1.0, 1.0]]).softmax(-1)
     for seed in range(20):

@@ -28,7 +28,7 @@ def request(ids) -> EngineRequest:
     return EngineRequest("r", np.array(ids, np.int32), 8)
 
 
-def test_indexes_larger_than_the_kv_cache_are_evicted(drafters):
+def test_drafters_are_evicted_if_their_indexes_exceed_the_kv_cache(drafters):
     ended = [drafters.drafter_for(request([n, *range(30)])) for n in range(3)]
     for drafter in ended:
         drafters.keep(drafter)

@@ -32,7 +32,7 @@ def is_alpha(successes: int, trials: int, alpha: float = ALPHA) -> bool:
     return binomtest(successes, trials, alpha).pvalue > 1e-4
 
 
-def test_two_prompts_have_different_texts():
+def test_different_prompts_get_different_outputs():
     target = emulated(**WIDE)
     texts = [tuple(target.tokens(prompt(seed, 20), 8)) for seed in range(20)]
     assert len(set(texts)) == 20
@@ -41,13 +41,13 @@ def test_two_prompts_have_different_texts():
     assert target.tokens(early, 8) != target.tokens(late, 8)
 
 
-def test_the_text_does_not_depend_on_engine_or_alpha():
+def test_output_does_not_depend_on_the_engine_or_alpha():
     ids = prompt(1, 20)
     want = emulated().tokens(ids, 30)
     assert emulated(alpha=0.3, hard_alpha=0.1).tokens(ids, 30) == want
 
 
-def test_only_ids_of_its_vocabulary_are_emitted():
+def test_only_ids_between_low_id_and_high_id_are_emitted():
     text = emulated(low_id=40, high_id=90).tokens(prompt(1, 5), 200)
     assert min(text) >= 40
     assert max(text) < 90
@@ -55,7 +55,7 @@ def test_only_ids_of_its_vocabulary_are_emitted():
 
 
 @pytest.mark.parametrize("alpha", [0.0, 0.3, 0.8, 0.95, 1.0])
-def test_the_most_likely_token_is_right_with_probability_alpha(alpha):
+def test_greedy_drafts_are_right_with_probability_alpha(alpha):
     draft, target = pair(alpha=alpha, **WIDE)
     right = sum(
         draft.tokens(ids, 1) == target.tokens(ids, 1)
@@ -73,7 +73,7 @@ def test_accepted_lengths_follow_a_geometric_distribution():
     assert chisquare(counts, np.array(chances) * TRIALS).pvalue > 1e-4
 
 
-def test_drafts_do_not_change_the_text():
+def test_drafts_do_not_change_the_output():
     draft, target = pair(max_seq_len=600)
     ids = prompt(3, 20)
     want = target.tokens(ids, 400)
@@ -106,7 +106,7 @@ def test_sampled_drafts_are_accepted_with_probability_alpha(logits, warp):
 
 
 @pytest.mark.parametrize("warp", first_of({"temperature": 0.7}, {}, {"top_k": 4}, {"top_p": 0.9}))
-def test_logits_mode_keeps_the_targets_distribution(warp):
+def test_drafts_with_logits_keep_the_targets_distribution(warp):
     draft, target = pair(alpha=0.6)
     language = Language(settings(alpha=0.6))
     for known, ids in ((True, prompt(0, 12)), (False, prompt(1, 12))):
@@ -137,7 +137,7 @@ def test_the_most_likely_token_has_probability_alpha():
     assert outcome.last.cum_log_prob == pytest.approx(6 * np.log(ALPHA))
 
 
-def test_easy_and_hard_text_have_their_shares_and_alphas():
+def test_easy_and_hard_text_have_the_configured_shares_and_acceptance_rates():
     given = {"alpha": 0.95, "hard_alpha": 0.5, "max_seq_len": 20_000, "kv_cache_tokens": 20_000}
     draft, target = pair(**WIDE | given)
     ids = prompt(1, 12)
@@ -152,7 +152,7 @@ def test_easy_and_hard_text_have_their_shares_and_alphas():
     assert is_alpha(right[~easy[:1500]].sum(), (~easy[:1500]).sum(), 0.5)
 
 
-def test_text_read_at_once_or_token_by_token_has_the_same_kind():
+def test_reading_text_at_once_or_token_by_token_gives_equal_states():
     language = Language(settings(hard_alpha=0.5))
     ids = np.array(prompt(5, 200), np.int32)
     text = language.read(ids[:1])
@@ -175,7 +175,7 @@ def test_drafts_stop_early_in_hard_text():
     assert len(lengths) > 3
 
 
-def test_a_text_ends_only_with_an_end_id():
+def test_output_ends_early_only_if_mean_answer_len_is_set():
     ids = prompt(1, 12)
     assert END not in emulated().tokens(ids, 240)
     target = emulated(mean_answer_len=20)
@@ -183,7 +183,7 @@ def test_a_text_ends_only_with_an_end_id():
     assert 16 < np.mean(lengths) < 24
 
 
-def test_min_tokens_and_bans_prevent_the_end():
+def test_min_tokens_and_banned_end_ids_prevent_an_early_end():
     target = emulated(mean_answer_len=5)
     for seed in range(20):
         ids = prompt(seed, 12)
@@ -236,7 +236,7 @@ def test_unsupported_inputs_are_rejected(name, given):
         ({"stay_easy": 1, "stay_hard": 1}, "must not both be 1"),
     ],
 )
-def test_wrong_settings_are_named(given, message):
+def test_errors_name_the_invalid_setting(given, message):
     with pytest.raises(LoadError, match=message):
         settings(**given)
 

@@ -41,7 +41,7 @@ def ranks(draft, target, *, trials=TRIALS, sampling=GREEDY) -> list[int]:
 
 
 @pytest.mark.parametrize("sampling", [GREEDY, SAMPLED, replace(SAMPLED, temperature=0.4)])
-def test_the_exponent_sets_the_hit_rate_of_alternatives(sampling):
+def test_alternatives_have_the_default_hit_rate(sampling):
     found = ranks(*pair(alpha=0.6, **WIDE), sampling=sampling)
     missed = [rank for rank in found if rank != 0]
     assert binomtest(len(missed), len(found), 0.4).pvalue > 1e-4
@@ -50,7 +50,7 @@ def test_the_exponent_sets_the_hit_rate_of_alternatives(sampling):
         assert binomtest(hits, len(missed), 1 - (count + 1) ** -0.67).pvalue > 1e-4
 
 
-def test_other_exponents_give_other_alternatives():
+def test_the_exponent_sets_the_hit_rate_of_alternatives():
     for exponent in (0.0, 0.3, 2.0):
         found = ranks(*pair(alpha=0.3, alternatives_exponent=exponent, **WIDE), trials=TRIALS)
         missed = [rank for rank in found if rank != 0]
@@ -58,7 +58,7 @@ def test_other_exponents_give_other_alternatives():
         assert binomtest(hits, len(missed), 1 - 16**-exponent).pvalue > 1e-4
 
 
-def test_alternatives_change_neither_acceptance_nor_probabilities():
+def test_alternatives_change_neither_output_nor_probabilities():
     ids = prompt(1, 20)
     plain = [emulated(alternatives_exponent=r, **WIDE).call(ids, 20) for r in (0.0, 5.0)]
     assert plain[0].tokens == plain[1].tokens
@@ -86,7 +86,7 @@ def test_the_next_draft_reuses_the_kv_cache_of_accepted_tokens():
     assert draft.computed([*ids, 4, 5, 9], 1) == 1
 
 
-def test_branches_take_one_step_per_token_after_the_drafts_step():
+def test_branches_take_one_step_per_token_plus_one_for_the_draft():
     timer = VirtualTimer()
     draft = emulated(timer, role="draft", step_ms=10.0)
     pending = draft.start(prompt(1, 9), **asked([4, 5], 3, 6))
@@ -96,7 +96,7 @@ def test_branches_take_one_step_per_token_after_the_drafts_step():
     assert (usage.first_token_time_ns, usage.last_token_time_ns) == (20 * MS, 70 * MS)
 
 
-def test_every_row_of_all_calls_makes_a_step_longer():
+def test_every_concurrent_row_lengthens_a_step():
     timer = VirtualTimer()
     draft = emulated(timer, role="draft", step_ms=10.0, branch_slope=0.1, batch_slope=0.01)
     draft.start(prompt(1, 9), **asked([4, 5], 3, 6))  # 9 rows

@@ -23,7 +23,7 @@ def shared(one, other):
     return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
 
 
-def test_a_call_reuses_only_the_entry_that_it_continues():
+def test_each_kv_cache_entry_is_continued_by_only_one_call():
     cache = PrefixCache(max_tokens=100, block_tokens=BLOCK)
     for _ in range(2):
         cache.remember(ids([1, 2, 3]))
@@ -31,13 +31,13 @@ def test_a_call_reuses_only_the_entry_that_it_continues():
     assert reused == [3, 3, 0]
 
 
-def test_a_call_with_a_shared_beginning_keeps_a_long_text():
+def test_a_call_that_shares_a_prefix_keeps_the_longer_entry():
     cache = PrefixCache(max_tokens=100, block_tokens=BLOCK)
     cache.remember(ids(range(20)))
     assert [cache.reuse(ids([0, 1, 2, 9]), 4) for _ in range(2)] == [3, 3]
 
 
-def test_the_least_recently_used_text_is_evicted_first():
+def test_the_least_recently_used_entry_is_evicted_first():
     cache = PrefixCache(max_tokens=3 * BLOCK, block_tokens=BLOCK)
     for first in (1, 2, 3, 1, 4):
         cache.remember(ids([first] * BLOCK))
@@ -46,7 +46,7 @@ def test_the_least_recently_used_text_is_evicted_first():
 
 
 @given(st.lists(texts, max_size=20), texts)
-def test_the_longest_shared_beginning_is_reused(remembered, wanted):
+def test_the_longest_shared_prefix_is_reused(remembered, wanted):
     cache = PrefixCache(max_tokens=10_000, block_tokens=BLOCK)
     for text in remembered:
         cache.remember(ids(text))

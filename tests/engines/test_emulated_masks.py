@@ -58,7 +58,7 @@ def test_allowed_tokens_keep_their_relative_probabilities(warp):
 
 
 @pytest.mark.parametrize("size", [2, 10, 90])
-def test_other_allowed_tokens_have_the_same_probabilities(size):
+def test_tokens_that_only_a_mask_allows_get_the_usual_probabilities(size):
     target, legal = emulated(alpha=0.3), others(IDS)[:size]
     counts = counted(target, IDS, legal)
     assert set(np.flatnonzero(counts)) <= set(legal)
@@ -69,7 +69,7 @@ def test_other_allowed_tokens_have_the_same_probabilities(size):
     assert fits(counts, expected)
 
 
-def test_the_text_decides_which_other_tokens_follow():
+def test_tokens_that_only_a_mask_allows_are_chosen_uniformly():
     target, legal = emulated(), list(range(50, 60))
     said = []
     for seed in range(400):
@@ -81,7 +81,7 @@ def test_the_text_decides_which_other_tokens_follow():
     assert fits(counts, np.isin(np.arange(VOCAB), legal) / len(legal))
 
 
-def test_a_token_that_only_a_mask_allows_has_the_lowest_log_prob():
+def test_tokens_that_only_a_mask_allows_get_the_minimum_log_prob():
     target, ids = emulated(), IDS
     best, other = target.tokens(ids)[0], others(ids)[3]
     found = target.call(
@@ -105,7 +105,7 @@ def test_bans_and_min_tokens_apply_under_masks():
         assert target.tokens(ids, **asked) == [first]
 
 
-def test_a_draft_with_the_same_masks_is_right_with_probability_alpha():
+def test_masked_drafts_are_right_with_probability_alpha():
     draft, target = pair()
     random, right = np.random.default_rng(4), 0
     for seed in range(300):
@@ -115,13 +115,13 @@ def test_a_draft_with_the_same_masks_is_right_with_probability_alpha():
     assert binomtest(right, 300, ALPHA).pvalue > 1e-4
 
 
-def test_at_alpha_0_a_masked_draft_is_wrong():
+def test_at_alpha_0_a_masked_draft_is_always_wrong():
     draft, target = pair(alpha=0.0)
     legal = mask(others(IDS))
     assert draft.tokens(IDS, token_masks=legal) != target.tokens(IDS, token_masks=legal)
 
 
-def test_the_end_comes_only_if_the_mask_allows_it():
+def test_the_end_of_sequence_is_emitted_only_if_the_mask_allows_it():
     target = emulated(mean_answer_len=4)
     ends = [ids for ids in map(prompt, range(60), itertools.repeat(12)) if _ends(target, ids)]
     assert len(ends) > 5
@@ -145,7 +145,7 @@ def _ends(target, ids) -> bool:
 @pytest.mark.parametrize("ids", [IDS, UNKNOWN])
 @pytest.mark.parametrize("among", ["its own", "others"])
 @pytest.mark.parametrize("warp", first_of({"temperature": 0.7}, {}, {"top_k": 4}, {"top_p": 0.8}))
-def test_logits_mode_keeps_the_masked_targets_distribution(ids, among, warp):
+def test_drafts_with_logits_keep_the_masked_targets_distribution(ids, among, warp):
     draft, target = pair(alpha=0.6)
     row = row_behind(ids, alpha=0.6)
     legal = row.tokens[[0, 2, 5, 9]].tolist() if among == "its own" else others(ids)[:40]

@@ -33,7 +33,7 @@ def finish(timer, *pending) -> list[float]:
     return [ends[number] for number in range(len(pending))]
 
 
-def test_a_token_or_a_verification_takes_one_step():
+def test_each_token_and_each_verification_takes_one_step():
     timer = VirtualTimer()
     target = emulated(timer, step_ms=20.0, verify_slope=0.005)
     assert finish(timer, target.start(prompt(1, 9), 3)) == [60.0]
@@ -55,7 +55,7 @@ class Responder(Preparing):
         return lambda last_token_ns: self.sent.append(last_token_ns / MS)
 
 
-def test_a_response_is_built_before_it_is_due():
+def test_responses_are_built_early_and_sent_on_time():
     timer = VirtualTimer()
     responder = Responder(timer)
     target = emulated(timer, step_ms=10.0).engine
@@ -65,7 +65,7 @@ def test_a_response_is_built_before_it_is_due():
     assert responder.sent == [30.0]
 
 
-def test_a_stopped_call_answers_only_the_tokens_due_by_then():
+def test_a_stopped_call_returns_only_the_tokens_due_so_far():
     timer = VirtualTimer()
     responder = Responder(timer)
     target = emulated(timer, step_ms=10.0).engine
@@ -94,7 +94,7 @@ class EarlyTimer(VirtualTimer):
 
 @pytest.mark.parametrize("new", [1, 5])
 @pytest.mark.parametrize("timer", [BusyTimer, EarlyTimer])
-def test_times_are_in_order_on_a_busy_machine(timer, new):
+def test_reported_times_include_each_step_even_on_a_busy_machine(timer, new):
     clock = timer()
     pending = emulated(clock, step_ms=0.2).start(prompt(1, 9), new)
     while pending.empty:
@@ -115,7 +115,7 @@ def test_a_stream_sends_one_token_per_step():
     assert times == [5.0, 10.0, 15.0, 20.0]
 
 
-def test_a_context_takes_time_only_once():
+def test_a_cached_context_takes_no_prefill_time():
     timer = VirtualTimer()
     target = emulated(timer, step_ms=10.0, prefill_ms_per_token=0.5)
     ids = prompt(1, 41)
@@ -170,7 +170,7 @@ def test_closing_fails_running_calls():
     assert pending.wait().error == "the engine is shutting down"
 
 
-def test_without_step_times_submit_answers_before_it_returns():
+def test_with_step_time_0_responses_are_sent_within_submit():
     target = EmulatedEngine(settings(), VirtualTimer())
     answers = []
     target.submit(EngineRequest("", IDS, 4, streaming=True, sampling=GREEDY), answers.append)
@@ -178,7 +178,7 @@ def test_without_step_times_submit_answers_before_it_returns():
     assert [answer.final for answer in answers] == [False] * 3 + [True]
 
 
-def test_a_real_timer_calls_in_order_of_time():
+def test_the_wall_clock_timer_calls_in_order_of_time():
     timer = WallTimer()
     called: queue.Queue[int] = queue.Queue()
     now = timer.now_ns()
@@ -191,20 +191,20 @@ def test_a_real_timer_calls_in_order_of_time():
 
 
 @pytest.mark.parametrize("rows", scaled(published_rows.rows()[::5], published_rows.rows()))
-def test_a_sequential_loop_reproduces_the_published_throughput(rows):
+def test_emulated_profiles_reproduce_the_published_throughput(rows):
     for row in rows:
         outcome = published_rows.run(row, answers=40)
         told = outcome.tokens_per_second
         assert told == pytest.approx(row.published, rel=0.03), row.profile.stem
 
 
-def test_the_target_alone_has_the_published_baseline():
+def test_the_emulated_target_alone_reproduces_the_published_baseline():
     row = published_rows.rows()[0]
     alone = SequentialLoop(row.profile, orchestration_ms=0.0).run(1)
     assert alone.tokens_per_second == pytest.approx(row.baseline, rel=0.001)
 
 
-def test_a_stop_probability_speeds_up_texts_of_two_kinds():
+def test_a_stop_probability_speeds_up_mixed_easy_and_hard_text():
     rows = {row.profile.stem: row for row in published_rows.rows()}
     loop = SequentialLoop(rows["emulated-70b-1b-two-state"].profile, orchestration_ms=1.0)
     fixed = loop.run(20, draft_len=10)

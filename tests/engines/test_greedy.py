@@ -24,7 +24,7 @@ def generate(model, ids: list[int], new: int) -> list[int]:
 
 
 @pytest.mark.parametrize("name", ARCHITECTURES)
-def test_greedy_text_equals_hugging_face(make_harness, reference, name):
+def test_greedy_output_equals_hugging_face(make_harness, reference, name):
     engine = make_harness(name)
     for seed, length in enumerate([1, 2, 7, 40]):
         ids = prompt(seed, length)
@@ -34,7 +34,7 @@ def test_greedy_text_equals_hugging_face(make_harness, reference, name):
 
 
 @pytest.mark.parametrize("name", ARCHITECTURES)
-def test_a_prompt_in_chunks_gives_the_same_text(make_harness, reference, name):
+def test_chunked_prefill_gives_the_same_output(make_harness, reference, name):
     engine = make_harness(name, max_batch_tokens=9)
     ids = prompt(3, 50)
     assert_same(reference(name), ids, engine.tokens(ids, 12), generate(reference(name), ids, 12))
@@ -52,7 +52,7 @@ def test_concurrent_calls_equal_sequential_calls(make_harness, reference, name):
 
 @pytest.mark.parametrize("name", ARCHITECTURES)
 @pytest.mark.parametrize("draft_len", [1, 8])
-def test_right_and_wrong_drafts_equal_hugging_face(make_harness, reference, name, draft_len):
+def test_output_with_any_drafts_equals_hugging_face(make_harness, reference, name, draft_len):
     engine = make_harness(name)
     ids = prompt(11, 20)
     want = generate(reference(name), ids, 40)
@@ -67,7 +67,7 @@ def test_right_and_wrong_drafts_equal_hugging_face(make_harness, reference, name
     assert_same(reference(name), ids, text, want[: len(text)])
 
 
-def test_an_answer_is_empty_if_the_end_comes_first(llama):
+def test_output_is_empty_if_the_first_token_is_an_end_id(llama):
     ids = prompt(1, 9)
     first = llama.tokens(ids, 1)[0]
     assert llama.tokens(ids, 20, end_id=first) == []

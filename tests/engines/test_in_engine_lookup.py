@@ -70,7 +70,7 @@ def plain(llama):
 
 
 @pytest.mark.parametrize(("num_tokens", "ngram"), [(4, 2), (10, 1), (10, 3)])
-def test_greedy_text_is_the_baselines(engine_of, reference, plain, num_tokens, ngram):
+def test_greedy_output_equals_the_baseline(engine_of, reference, plain, num_tokens, ngram):
     looker = engine_of(num_tokens, ngram)
     for ids, want in zip(PROMPTS, plain, strict=True):
         outcome = looker.call(ids, 40)
@@ -78,7 +78,7 @@ def test_greedy_text_is_the_baselines(engine_of, reference, plain, num_tokens, n
 
 
 @pytest.mark.parametrize("name", first_of("paged qwen2", "gpt2", "mistral", "paged cycles"))
-def test_greedy_text_is_the_baselines_on_every_architecture(
+def test_greedy_output_equals_the_baseline_on_every_architecture(
     engine_of, make_harness, reference, name
 ):
     looker, control = engine_of(10, 3, name=name), make_harness(name)
@@ -89,7 +89,7 @@ def test_greedy_text_is_the_baselines_on_every_architecture(
 
 @pytest.mark.parametrize("uses_oldest", [True, False])
 @pytest.mark.parametrize("keeps_all", [True, False])
-def test_the_text_does_not_depend_on_the_index(engine_of, plain, keeps_all, uses_oldest):
+def test_output_does_not_depend_on_the_lookup_settings(engine_of, plain, keeps_all, uses_oldest):
     looker = engine_of(lookup_keeps_all=keeps_all, lookup_uses_oldest=uses_oldest)
     for ids, want in zip(PROMPTS, plain, strict=True):
         assert looker.tokens(ids, 40) == want
@@ -97,7 +97,7 @@ def test_the_text_does_not_depend_on_the_index(engine_of, plain, keeps_all, uses
 
 @pytest.mark.parametrize("seed", [0, 1])
 @pytest.mark.parametrize("name", ["llama", "paged cycles"])
-def test_sampled_text_is_the_baselines_for_the_seed(engine_of, make_harness, name, seed):
+def test_sampled_output_equals_the_baseline_for_each_seed(engine_of, make_harness, name, seed):
     sampling = SamplingParams(**SAMPLED, seed=seed)
     looker, control = engine_of(name=name), make_harness(name)
     for ids in [PROMPTS[seed], repeating(seed), CYCLE]:
@@ -127,7 +127,7 @@ def test_penalties_bans_and_biases_apply_at_every_draft_position(
         assert looker.tokens(ids, 30, sampling=sampling) == want
 
 
-def test_correct_lookups_save_steps(make_harness):
+def test_correct_drafts_compute_each_token_only_once(make_harness):
     outcome = make_harness("cycles", prompt_lookup_num_tokens=4).call(CYCLE, 41)
     usage = outcome.last.usage
     assert len(outcome.tokens) == 41
@@ -135,7 +135,7 @@ def test_correct_lookups_save_steps(make_harness):
     assert usage.computed_tokens == len(CYCLE) + 40  # every token once: no draft was wrong
 
 
-def test_counts_add_up(looker, plain):
+def test_draft_and_accepted_counts_match_the_output(looker, plain):
     for ids, want in zip(PROMPTS, plain, strict=True):
         outcome = looker.call(ids, 40, streaming=True)
         usage = outcome.last.usage
@@ -146,7 +146,7 @@ def test_counts_add_up(looker, plain):
 
 
 @pytest.mark.parametrize("ends", ["end_id", "stop_words", "longer_stop_words"])
-def test_counts_add_up_if_a_draft_contains_the_end(engine_of, ends):
+def test_counts_match_the_output_if_a_draft_contains_the_end(engine_of, ends):
     """A round emits one token more than it accepts; the token that ends an answer is included.
 
     An end id is omitted from the answer, so its round emits one less.
@@ -211,7 +211,7 @@ def decode_by_rounds(target: Harness, ids: list[int], new: int) -> tuple[list[in
 
 
 @pytest.mark.parametrize("name", first_of("paged cycles", "llama"))
-def test_drafts_and_text_equal_rounds_of_the_loop(engine_of, make_harness, name):
+def test_drafts_and_output_equal_prompt_lookup_in_the_loop(engine_of, make_harness, name):
     looker, target = engine_of(name=name), make_harness(name)
     for ids in [*PROMPTS[::2], CYCLE]:
         outcome = looker.call(ids, 40)
@@ -256,19 +256,19 @@ def test_a_stopped_call_returns_the_tokens_so_far(cycler):
 
 
 @pytest.mark.parametrize("max_batch_tokens", [16, 512])
-def test_concurrent_calls_share_steps_and_stay_independent(engine_of, plain, max_batch_tokens):
+def test_concurrent_calls_give_the_same_output_as_single_calls(engine_of, plain, max_batch_tokens):
     looker = engine_of(max_batch_tokens=max_batch_tokens)
     pending = [looker.start(ids, 40, request_id=str(i)) for i, ids in enumerate(PROMPTS)]
     assert [call.wait().tokens for call in pending] == plain
 
 
-def test_drafts_never_copy_from_other_requests(cycler):
+def test_drafts_are_never_copied_from_other_requests(cycler):
     cycler.call(CYCLE, 40)
     assert cycler.call([CYCLE[0]], 5).last.usage.draft_tokens == 0
     assert cycler.call(CYCLE[:2], 4).last.usage.draft_tokens == 0
 
 
-def test_streaming_does_not_change_the_answer(looker, plain):
+def test_streaming_does_not_change_the_output(looker, plain):
     for ids, want in zip(PROMPTS, plain, strict=True):
         text: list[int] = []
         while len(text) < 40:
@@ -276,7 +276,7 @@ def test_streaming_does_not_change_the_answer(looker, plain):
         assert text == want
 
 
-def test_statistics_are_sent_in_nvidias_tensors(cycler):
+def test_statistics_are_returned_in_nvidias_tensors(cycler):
     pending = cycler.start(CYCLE, 20, return_perf_metrics=True)
     answer = pending.wait().last
     request = EngineRequest("r", np.array(CYCLE, np.int32), 20, return_perf_metrics=True)
@@ -289,7 +289,7 @@ def test_statistics_are_sent_in_nvidias_tensors(cycler):
     assert told == {wanted[0]: 16, wanted[1]: 16, wanted[2]: 1.0}
 
 
-def test_an_engine_reports_that_it_drafts_by_itself(looker, llama):
+def test_capabilities_show_that_the_engine_drafts_by_itself(looker, llama):
     assert looker.engine.capabilities.drafts_itself
     assert not looker.engine.capabilities.verifies_drafts
     assert not llama.engine.capabilities.drafts_itself
@@ -302,7 +302,7 @@ def test_drafts_from_the_caller_are_rejected(looker):
         looker.start([3, 4], 3, drafts=[5, 6])
 
 
-def test_masks_of_several_tokens_are_rejected(looker):
+def test_token_masks_for_more_than_one_token_are_rejected(looker):
     line = "request_output_len must be 1 with token_masks; got 3: this engine drafts by itself"
     with pytest.raises(UnsupportedError, match=line):
         looker.start([3, 4], 3, token_masks=np.full((3, 5), -1, np.int32))

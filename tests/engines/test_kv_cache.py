@@ -40,7 +40,7 @@ def test_a_repeated_prompt_computes_only_its_last_token(make_harness):
     assert outcome.last.usage.new_blocks == 1
 
 
-def test_a_shared_beginning_is_copied_and_its_owner_keeps_its_text(make_harness):
+def test_a_shared_prefix_is_reused_and_both_entries_are_kept(make_harness):
     engine = make_harness()
     start = prompt(3, 40)
     one, other = start + prompt(4, 30), start + prompt(5, 30)
@@ -50,7 +50,7 @@ def test_a_shared_beginning_is_copied_and_its_owner_keeps_its_text(make_harness)
     assert engine.computed(other) == 1
 
 
-def test_the_beginning_of_a_running_call_is_copied(make_harness):
+def test_the_prefix_of_a_running_call_is_reused(make_harness):
     engine = make_harness()
     ids = prompt(6, 40)
     running = engine.start(ids, 150, streaming=True)
@@ -69,7 +69,7 @@ def test_rejected_drafts_leave_no_trace_in_the_cache(make_harness):
     assert engine.tokens(ids + clean[:1], 7) == clean[1:]
 
 
-def test_the_least_recently_used_text_is_evicted_at_the_limit(make_harness):
+def test_the_least_recently_used_entry_is_evicted_at_the_limit(make_harness):
     engine = make_harness(kv_cache_tokens=12 * BLOCK)
     old, recent, third = (prompt(seed, 4 * BLOCK) for seed in (8, 9, 10))
     for ids in (old, recent, third):  # 4 blocks each
@@ -81,7 +81,7 @@ def test_the_least_recently_used_text_is_evicted_at_the_limit(make_harness):
     assert engine.computed(recent) == 4 * BLOCK
 
 
-def test_calls_wait_for_room_in_order_of_arrival(make_harness):
+def test_calls_wait_for_free_blocks_in_order_of_arrival(make_harness):
     engine = make_harness(kv_cache_tokens=10 * BLOCK)
     lengths = [30, 20, 3, 1]  # new tokens; no two of these calls fit at the same time
     calls = [engine.start(prompt(30 + new, 40), new) for new in lengths]
@@ -92,7 +92,7 @@ def test_calls_wait_for_room_in_order_of_arrival(make_harness):
     assert all(end <= start for end, start in zip(ends, starts[1:], strict=False))
 
 
-def test_a_call_that_can_never_fit_is_rejected_with_the_sizes(make_harness):
+def test_a_call_larger_than_the_cache_is_rejected_with_the_sizes(make_harness):
     engine = make_harness(kv_cache_tokens=4 * BLOCK)
     with pytest.raises(RequestError, match=r"30 tokens.*20.*7 KV blocks.*limit is 4"):
         engine.call(prompt(1, 30), 20)
@@ -116,7 +116,7 @@ def test_context_logits_cover_the_whole_context(make_harness, reference):
         max_size=30,
     )
 )
-def test_the_cache_stays_within_its_limit_and_is_correct(steps):
+def test_the_cache_stays_within_its_limit_and_keeps_correct_values(steps):
     """Every entry has the values of its own tokens; running calls keep theirs."""
     cache = KVCache(SHAPE, 8 * BLOCK, BLOCK, 64)
     running = []
@@ -142,7 +142,7 @@ def test_the_cache_stays_within_its_limit_and_is_correct(steps):
     st.lists(st.tuples(st.integers(0, 2), st.integers(1, 200), st.booleans()), max_size=12),
     st.tuples(st.integers(0, 2), st.integers(1, 200)),
 )
-def test_the_entry_with_the_longest_shared_beginning_is_found(held, wanted):
+def test_the_entry_with_the_longest_shared_prefix_is_found(held, wanted):
     """Texts that diverge at many positions: the choice equals a full comparison."""
 
     def text(branch, length):
@@ -175,7 +175,7 @@ def no_memory(*_):
     raise NO_MEMORY
 
 
-def test_out_of_memory_fails_only_one_call(make_harness, monkeypatch):
+def test_running_out_of_memory_fails_only_one_call(make_harness, monkeypatch):
     engine = make_harness()
     running = engine.start(prompt(1, 9), 40, streaming=True, request_id="running")
     first = running.next().tokens

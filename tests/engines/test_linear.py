@@ -14,7 +14,7 @@ pytestmark = pytest.mark.skipif(not can_pack(), reason="this PyTorch has no oneD
 
 @pytest.mark.parametrize("rows", [1, 2, 5, 9, 40])
 @pytest.mark.parametrize("bias", [True, False])
-def test_packed_layers_give_the_same_results(rows, bias):
+def test_packed_layers_equal_the_original_layers(rows, bias):
     torch.manual_seed(rows)
     model = nn.ModuleDict(
         {
@@ -32,7 +32,7 @@ def test_packed_layers_give_the_same_results(rows, bias):
         torch.testing.assert_close(model[name](x), expected, atol=1e-4, rtol=1e-4)
 
 
-def test_batches_are_padded_to_a_few_sizes():
+def test_row_counts_are_padded_to_a_few_sizes():
     sizes = [padded(rows) for rows in range(1, 513)]
     assert sizes[:8] == [1, 2, 3, 4, 5, 6, 7, 8]
     assert all(rows <= size <= rows * 1.25 for rows, size in enumerate(sizes, 1))
@@ -40,7 +40,7 @@ def test_batches_are_padded_to_a_few_sizes():
 
 
 @pytest.mark.parametrize("width", [8, 512])
-def test_linear_layers_of_any_size_agree(width):
+def test_linear_layers_of_any_width_equal_pytorch(width):
     weight, bias, x = torch.randn(width, 384), torch.randn(width), torch.randn(3, 384)
     torch.testing.assert_close(
         linear(weight, bias)(x), nn.functional.linear(x, weight, bias), atol=1e-4, rtol=1e-4

@@ -91,7 +91,7 @@ def llm(package):
     return package.LLM.made[-1]
 
 
-def test_the_llm_gets_the_settings(start, package, tmp_path):
+def test_profile_settings_reach_tensorrt_llm(start, package, tmp_path):
     start(
         tensor_parallel_size="4",
         dtype="bfloat16",
@@ -120,7 +120,7 @@ def test_the_llm_gets_the_settings(start, package, tmp_path):
     }
 
 
-def test_the_installed_class_of_a_decoding_type_gets_its_keys(start, package):
+def test_speculative_config_becomes_the_class_of_its_decoding_type(start, package):
     start(speculative_config=json.dumps(EAGLE))
     made = llm(package).arguments["speculative_config"]
     assert isinstance(made, package.llmapi.llm_args.Eagle3DecodingConfig)
@@ -128,18 +128,18 @@ def test_the_installed_class_of_a_decoding_type_gets_its_keys(start, package):
     assert llm(package).arguments["max_seq_len"] == 256 + 3
 
 
-def test_decoding_types_are_also_found_as_the_docs_write_them(start, package):
+def test_decoding_types_may_be_spelled_as_in_nvidias_docs(start, package):
     start(**{name: text.replace("_T", "T") for name, text in DRAFT.items()})
     made = llm(package).arguments["speculative_config"]
     assert isinstance(made, package.llmapi.llm_args.DraftTargetDecodingConfig)
 
 
-def test_sampled_requests_are_not_answered_greedily_by_1_2(start, package):
+def test_advanced_sampling_is_enabled_for_sampled_requests(start, package):
     start(**DRAFT)
     assert llm(package).arguments["speculative_config"].allow_advanced_sampling
 
 
-def test_auto_needs_no_length(start, package):
+def test_decoding_type_auto_needs_no_draft_length(start, package):
     start(speculative_config='{"decoding_type": "AUTO"}')
     assert llm(package).arguments["max_seq_len"] == 256 + 5
 
@@ -153,13 +153,13 @@ def test_auto_needs_no_length(start, package):
         ({"max_draft_len": 3}, "decoding_type must be set"),
     ],
 )
-def test_an_invalid_speculative_config_is_a_one_line_error(start, config, words):
+def test_an_invalid_speculative_config_is_rejected_with_one_line(start, config, words):
     with pytest.raises(LoadError, match=words) as refused:
         start(speculative_config=json.dumps(config))
     assert "\n" not in str(refused.value)
 
 
-def test_more_arguments_reach_the_llm(start, package):
+def test_extra_llm_args_reach_tensorrt_llm(start, package):
     more = {"guided_decoding_backend": "xgrammar", "kv_cache_config": {"dtype": "fp8"}}
     start(llm_args=json.dumps(more))
     told = llm(package).arguments
@@ -175,7 +175,7 @@ def test_more_arguments_reach_the_llm(start, package):
         ({"kv_cache_config": 9}, "llm_args.kv_cache_config must be an object"),
     ],
 )
-def test_arguments_that_follow_from_other_keys_are_rejected(llm_args, name):
+def test_llm_args_that_other_keys_set_are_rejected(llm_args, name):
     with pytest.raises(LoadError, match=name):
         LlmApiSettings(model="x", vocab_size=9, max_seq_len=9, kv_cache_tokens=9, llm_args=llm_args)
 
@@ -186,7 +186,7 @@ def test_arguments_that_follow_from_other_keys_are_rejected(llm_args, name):
     ids=["none", "prompt_lookup", "draft"],
 )
 @pytest.mark.parametrize("streaming", [True, False])
-def test_a_call_returns_the_whole_answer(start, speculation, streaming):
+def test_a_call_returns_the_whole_output(start, speculation, streaming):
     outcome = start(**speculation).call(CYCLE, 40, streaming=streaming)
     assert outcome.tokens == said_after(CYCLE[-1], 40)
     assert outcome.last.num_output_tokens == 40
@@ -203,7 +203,7 @@ def test_capabilities_say_whether_the_engine_speculates(start):
         assert not engine.capabilities.keyed_randomness
 
 
-def test_statistics_equal_the_outputs_statistics(looker):
+def test_usage_equals_the_statistics_of_tensorrt_llm(looker):
     usage = looker.call(CYCLE, 41, return_perf_metrics=True, arrival_time_ns=10**18).last.usage
     assert usage.draft_tokens == usage.accepted_tokens == 32
     assert (usage.reused_blocks, usage.new_blocks) == (2, 3)
@@ -217,25 +217,25 @@ def test_statistics_are_missing_if_not_requested(looker):
     assert (usage.draft_tokens, usage.accepted_tokens) == (0, 0)
 
 
-def test_without_an_end_id_minus_one_is_sent(looker, package):
+def test_end_id_minus_one_is_sent_if_a_call_has_none(looker, package):
     looker.call(CYCLE, 3)
     assert llm(package).results[-1].sampling_params.end_id == -1
 
 
 @pytest.mark.parametrize("streaming", [True, False])
-def test_an_end_id_ends_the_answer_and_is_omitted(looker, streaming):
+def test_an_end_id_ends_the_output_and_is_omitted(looker, streaming):
     outcome = looker.call([4, 5], 20, end_id=END, streaming=streaming)
     assert outcome.tokens == [6, 0]
     assert outcome.last.final
 
 
-def test_min_tokens_are_respected(looker):
+def test_output_has_at_least_min_tokens(looker):
     sampling = SamplingParams(top_k=1, min_tokens=5)
     assert len(looker.tokens([4, 5], 20, end_id=END, sampling=sampling)) >= 5
 
 
 @pytest.mark.parametrize("streaming", [True, False])
-def test_stop_words_end_the_answer_and_the_request(looker, package, streaming):
+def test_stop_words_end_the_output_and_abort_the_request(looker, package, streaming):
     outcome = looker.call(CYCLE, 200, stop_words=Words.of((34, 28)), streaming=streaming)
     assert outcome.tokens == [32, 33, 34, 28]
     assert llm(package).results[-1].aborted()
@@ -257,7 +257,7 @@ def test_stop_words_of_one_token_do_not_end_before_min_tokens(looker):
 
 @pytest.mark.parametrize("stop_words", [Words.of((34, 28)), Words.of((33,), (34, 28)), NO_WORDS])
 @pytest.mark.parametrize("end_id", [None, 28])
-def test_counts_match_the_answer_for_every_way_to_end(looker, stop_words, end_id):
+def test_token_counts_are_correct_no_matter_how_a_call_ends(looker, stop_words, end_id):
     outcome = looker.call(CYCLE, 30, stop_words=stop_words, end_id=end_id, return_perf_metrics=True)
     usage = outcome.last.usage
     assert 0 <= usage.accepted_tokens <= usage.draft_tokens
@@ -315,7 +315,7 @@ def test_calls_run_concurrently(looker):
         assert call.wait().tokens == said_after(ids[-1], 30)
 
 
-def test_a_stopped_call_ends_at_once_and_is_aborted(looker, package):
+def test_a_stopped_call_ends_immediately_and_is_aborted(looker, package):
     other = looker.start([70], 60, request_id="other")
     pending = looker.start(CYCLE, 200, streaming=True, request_id="gone")
     begun = pending.next()
@@ -329,7 +329,7 @@ def test_a_stopped_call_ends_at_once_and_is_aborted(looker, package):
     assert len(other.wait().tokens) == 60
 
 
-def test_a_stop_right_after_its_call_ends_it(looker):
+def test_a_stop_sent_right_after_the_call_ends_it(looker):
     pending = looker.start(CYCLE, 200, request_id="gone")
     looker.engine.stop("gone")
     assert len(pending.wait().tokens) < 200
@@ -343,7 +343,7 @@ def test_a_request_aborted_by_tensorrt_llm_is_an_error(looker, package):
     assert pending.wait().error == "the engine failed: TensorRT-LLM ended the request: cancelled"
 
 
-def test_a_failure_ends_its_call_with_one_line(looker, package):
+def test_a_failed_call_ends_with_a_one_line_error(looker, package):
     pending = looker.start(CYCLE, 200, streaming=True)
     pending.next()
     llm(package).results[-1].respond([], RuntimeError("no memory\nat all"))
@@ -351,7 +351,7 @@ def test_a_failure_ends_its_call_with_one_line(looker, package):
     assert looker.tokens(CYCLE, 3) == said_after(CYCLE[-1], 3)
 
 
-def test_a_request_is_aborted_if_its_answers_cannot_be_delivered(looker, package):
+def test_a_request_is_aborted_if_its_responses_cannot_be_delivered(looker, package):
     def respond(_answer):
         raise BrokenPipeError
 
@@ -401,7 +401,7 @@ def test_masks_are_rejected_without_speculation(start):
         start().start(CYCLE, 3, token_masks=np.full((3, 5), -1, np.int32))
 
 
-def test_a_failed_start_is_a_one_line_error(start, tmp_path):
+def test_a_failed_start_is_reported_in_one_line(start, tmp_path):
     with pytest.raises(LoadError, match=r"TensorRT-LLM failed to start: .*config.json"):
         start(model=str(tmp_path / "nothing"))
 

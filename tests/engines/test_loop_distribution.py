@@ -32,7 +32,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 @pytest.mark.parametrize("use_draft_logits", [False, True], ids=["ids", "logits"])
 @pytest.mark.parametrize("warp", [Warp(1.0, top_p=0.9), *HEAVY], ids=str)
-def test_next_one_and_two_tokens_have_the_targets_distribution(warp, use_draft_logits):
+def test_sampled_tokens_have_the_targets_distribution(warp, use_draft_logits):
     draws = DRAWS_BY_LOGITS if use_draft_logits else DRAWS
     said = speak(draws, Target(warp), Draft(warp), use_draft_logits=use_draft_logits)
     expected = exact(warp)
@@ -47,7 +47,7 @@ def test_next_one_and_two_tokens_have_the_targets_distribution(warp, use_draft_l
     [(Warp(1.0), False), pytest.param(Warp(0.7, top_k=20), True, marks=pytest.mark.heavy)],
     ids=["ids", "logits"],
 )
-def test_drafts_made_ahead_change_no_distribution(warp, use_draft_logits):
+def test_drafting_ahead_keeps_the_targets_distribution(warp, use_draft_logits):
     said = speak(DRAWS, Target(warp), Draft(warp), use_draft_logits=use_draft_logits, ahead=True)
     assert said.hits > DRAWS / 10
     assert fits(said.counts.sum(1), exact(warp).sum(1))
@@ -118,7 +118,7 @@ def passes(*, target=Target, draft=Draft, use_draft_logits=True, ahead=False) ->
 
 
 @pytest.mark.heavy
-def test_correct_logits_mode_passes_the_test(monkeypatch):
+def test_the_distribution_test_passes_for_correct_logits_mode(monkeypatch):
     monkeypatch.setattr(sampling, "verify_probabilities", LogitsRule())
     assert passes()
 
@@ -131,16 +131,16 @@ def test_correct_logits_mode_passes_the_test(monkeypatch):
         AcceptsByTheProposalsNoise,
     ],
 )
-def test_an_error_in_logits_mode_is_detected(monkeypatch, wrong):
+def test_the_distribution_test_detects_errors_in_logits_mode(monkeypatch, wrong):
     monkeypatch.setattr(sampling, "verify_probabilities", wrong())
     assert not passes()
 
 
 @pytest.mark.heavy
-def test_a_draft_may_stop_after_an_unlikely_token():
+def test_drafts_that_stop_after_unlikely_tokens_keep_the_targets_distribution():
     assert passes(draft=StopsBehindUnlikelyTokens)
 
 
 @pytest.mark.heavy
-def test_drafts_not_sampled_from_their_logits_are_detected():
+def test_the_distribution_test_detects_drafts_not_sampled_from_their_logits():
     assert not passes(draft=DropsUnlikelyTokens)

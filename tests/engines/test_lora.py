@@ -34,7 +34,7 @@ def generate(model, ids: list[int], new: int) -> list[int]:
     return model.generate(row, attention_mask=torch.ones_like(row), **asked)[0, len(ids) :].tolist()
 
 
-def test_each_adapter_gives_the_merged_models_text(adapted):
+def test_each_adapter_gives_the_same_output_as_its_merged_model(adapted):
     engine, models = adapted
     ids = prompt(1, 20)
     texts = [generate(model, ids, 24) for model in models]
@@ -88,7 +88,7 @@ def test_an_unknown_adapter_is_rejected(adapted, make_harness):
         ({"lora_alpha": None}, "lora_alpha must be a number; got None"),
     ],
 )
-def test_adapters_of_another_kind_are_rejected(make_harness, checkpoints, tmp_path, config, words):
+def test_unsupported_adapter_kinds_are_rejected(make_harness, checkpoints, tmp_path, config, words):
     model = AutoModelForCausalLM.from_pretrained(checkpoints["llama"])
     write_adapter(tmp_path, model, seed=1, targets=SOME, **config)
     with pytest.raises(LoadError, match=words):
@@ -103,7 +103,7 @@ def test_adapters_of_another_kind_are_rejected(make_harness, checkpoints, tmp_pa
         ("lm_head.lora_A.weight", [4, 48], "lm_head.* isn't supported"),
     ],
 )
-def test_adapters_that_do_not_fit_are_rejected(make_harness, tmp_path, key, shape, words):
+def test_adapters_that_do_not_fit_the_model_are_rejected(make_harness, tmp_path, key, shape, words):
     save_file(
         {f"base_model.model.{key}": torch.ones(shape)}, tmp_path / "adapter_model.safetensors"
     )
@@ -145,7 +145,7 @@ def test_an_adapter_without_weights_is_rejected(make_harness, tmp_path):
         make_harness(lora_adapters=(str(tmp_path),))
 
 
-def test_a_missing_adapter_is_a_one_line_error(make_harness, tmp_path):
+def test_a_missing_adapter_is_reported_in_one_line(make_harness, tmp_path):
     with pytest.raises(LoadError, match=r"LoRA adapter '.*nowhere': can't be read") as refused:
         make_harness(lora_adapters=(str(tmp_path / "nowhere"),))
     assert "\n" not in str(refused.value)

@@ -108,7 +108,7 @@ def passes(round_of=Round, *, use_draft_logits=True) -> bool:
 
 
 @pytest.mark.parametrize("use_draft_logits", [False, True], ids=["ids", "logits"])
-def test_next_one_and_two_tokens_have_the_masked_targets_distribution(use_draft_logits):
+def test_sampled_tokens_have_the_masked_targets_distribution(use_draft_logits):
     assert passes(use_draft_logits=use_draft_logits)
 
 
@@ -134,15 +134,15 @@ class MasksTheFirstRowOnly(Round):
         return [row if n == 0 else range(VOCAB) for n, row in enumerate(super().masks(before))]
 
 
-def test_a_masked_draft_may_be_verified_by_its_logits():
+def test_masked_drafts_with_logits_keep_the_masked_distribution():
     assert passes(DraftsWithMasks)
 
 
-def test_in_id_mode_a_draft_may_be_cut_at_its_first_illegal_token():
+def test_cutting_drafts_without_logits_at_illegal_tokens_keeps_the_distribution():
     assert passes(CutsTheDraft, use_draft_logits=False)
 
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("use_draft_logits", [False, True], ids=["ids", "logits"])
-def test_a_wrong_mask_is_detected(use_draft_logits):
+def test_the_distribution_test_detects_a_wrong_mask(use_draft_logits):
     assert not passes(MasksTheFirstRowOnly, use_draft_logits=use_draft_logits)

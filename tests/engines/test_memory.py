@@ -31,13 +31,13 @@ CONFIG = LlamaConfig(
 SETTINGS = TorchSettings("x", max_seq_len=100, kv_cache_tokens=1000)
 
 
-def test_weights_are_counted_in_their_loaded_type(reference):
+def test_weights_are_counted_in_the_type_that_they_are_loaded_in(reference):
     weights = sum(weight.numel() for weight in reference("llama").parameters())
     assert weight_bytes(CONFIG, torch.bfloat16) == 2 * weights
     assert weight_bytes(CONFIG, torch.float32) == 4 * weights
 
 
-def test_the_cache_counts_keys_and_values_of_all_layers():
+def test_the_kv_cache_size_counts_keys_and_values_of_all_layers():
     paged = replace(SETTINGS, paged_kv_cache=True)
     assert cache_bytes(CONFIG, paged, torch.bfloat16) == 1000 * 3 * 2 * 12 * 2 * 2
 
@@ -61,7 +61,7 @@ def test_an_unpaged_cache_stays_within_its_counted_memory():
     assert twice == UNPAGED_GROWTH * once
 
 
-def test_memory_of_other_processes_counts():
+def test_memory_used_by_other_processes_is_not_available():
     check_fit(60 * GIB, 9 * GIB, free=80 * GIB, total=80 * GIB, fraction=0.9)
     check_fit(50 * GIB, 2 * GIB, free=60 * GIB, total=80 * GIB, fraction=0.9)
     with pytest.raises(LoadError, match=r"60\.0 GiB.*\(9\.0 GiB.*the 62\.0 GiB .*0\.9.* 80\.0 GiB"):
@@ -70,7 +70,7 @@ def test_memory_of_other_processes_counts():
         check_fit(1, 1, free=0, total=80 * GIB, fraction=0.9)
 
 
-def test_each_engine_is_checked_against_its_own_gpu():
+def test_each_engine_is_checked_against_the_memory_of_its_own_gpu():
     weights, cache = (
         weight_bytes(CONFIG, torch.bfloat16),
         cache_bytes(CONFIG, SETTINGS, torch.bfloat16),
@@ -103,7 +103,7 @@ def test_each_engine_is_checked_against_its_own_gpu():
         ("cuda:1", 2, "cuda:1"),
     ],
 )
-def test_a_device_name_is_resolved(name, gpus, found):
+def test_device_names_are_resolved(name, gpus, found):
     assert device_of(name, gpus) == torch.device(found)
 
 

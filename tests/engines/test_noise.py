@@ -24,7 +24,7 @@ def test_the_bits_follow_splitmix64():
     st.sampled_from(Purpose),
     st.lists(st.integers(0, 300), min_size=1),
 )
-def test_noise_at_some_indices_equals_all_noise_there(seed, position, purpose, indices):
+def test_noise_computed_for_some_indices_equals_the_full_noise(seed, position, purpose, indices):
     some = exponentials_at(seed, position, purpose, np.array(indices))
     assert (some == exponentials(seed, position, purpose, 301)[indices]).all()
     assert (some > 0).all()
@@ -32,7 +32,7 @@ def test_noise_at_some_indices_equals_all_noise_there(seed, position, purpose, i
 
 
 @pytest.mark.parametrize("purpose", Purpose)
-def test_draws_are_exponential_within_a_row_and_across_keys(purpose):
+def test_noise_is_exponential_within_a_row_and_across_keys(purpose):
     row = exponentials(7, 11, purpose, 20_000)
     column = [exponentials(seed, at, purpose, 4)[3] for seed, at in KEYS]
     for draws in (row, column):
@@ -58,7 +58,7 @@ def test_noise_of_neighboring_keys_is_independent(neighbour):
         assert abs(stats.spearmanr(*pair).statistic) < 0.03  # four standard deviations
 
 
-def test_draws_are_never_zero(monkeypatch):
+def test_noise_is_never_zero(monkeypatch):
     """Dividing weights by 0 would give infinity or NaN."""
     monkeypatch.setattr(noise, "_bits", lambda *_: np.array([2**64 - 1, 2**63], np.uint64))
     draws = noise.exponentials(1, 2, noise.Purpose.SAMPLE, 2)

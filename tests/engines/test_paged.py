@@ -61,7 +61,7 @@ def check(cache) -> None:
         max_size=30,
     )
 )
-def test_pages_are_neither_lost_nor_shared_for_writing(steps):
+def test_pages_are_never_leaked_or_written_by_two_sequences(steps):
     """Calls on texts that diverge anywhere; some truncate their text, some have branches."""
     cache, running = new_cache(), []
     for seed, length, extra, what in steps:
@@ -92,7 +92,7 @@ def test_pages_are_neither_lost_nor_shared_for_writing(steps):
         check(cache)
 
 
-def test_texts_with_a_common_beginning_share_its_pages():
+def test_texts_with_a_common_prefix_share_its_pages():
     cache = new_cache()
     start = prompt(1, 30)
     one, other = (np.array(start + prompt(seed, 10), np.int64) for seed in (2, 3))
@@ -143,7 +143,7 @@ def naive(query, keys, values, rows, window):
     ],
     ids=["one", "decoding", "even", "ragged"],
 )
-def test_gathered_attention_reads_only_each_rows_own_pages(rows, window):
+def test_each_row_attends_only_to_its_own_pages(rows, window):
     pool = PagePool(SHAPE, 8, PAGE)
     generator = torch.Generator().manual_seed(1)
     pool.memory.normal_(generator=generator)
@@ -156,7 +156,7 @@ def test_gathered_attention_reads_only_each_rows_own_pages(rows, window):
     torch.testing.assert_close(got, naive(query, *pool.layer(0), rows, window))
 
 
-def test_a_failing_or_wrong_attention_is_not_chosen(caplog):
+def test_attention_implementations_that_fail_or_are_wrong_are_not_chosen(caplog):
     pool = PagePool(SHAPE, 8, PAGE)
 
     def missing(*_):
@@ -178,7 +178,7 @@ def test_a_failing_or_wrong_attention_is_not_chosen(caplog):
     assert choose(pool, 4, candidates={"missing": missing, "right": right}) is right
 
 
-def test_an_attention_without_windows_is_not_chosen_for_windowed_layers(caplog):
+def test_windowed_layers_need_an_attention_implementation_with_windows(caplog):
     """Llama's layers have no windows, so any attention may be chosen for them."""
     pool = PagePool(SHAPE, 8, PAGE)
 
@@ -193,7 +193,7 @@ def test_an_attention_without_windows_is_not_chosen_for_windowed_layers(caplog):
     assert choose(pool, 4, {4096}, {"right": gathered}) is gathered
 
 
-def test_padded_steps_equal_exact_steps(make_harness):
+def test_padded_steps_equal_unpadded_steps(make_harness):
     harness = make_harness("paged llama", max_batch_tokens=64)
     model = harness.engine._model
     runner, cache = model._paged, model.cache
@@ -227,14 +227,14 @@ def test_an_unsupported_model_is_rejected(make_harness):
         make_harness("paged gpt2")
 
 
-def test_a_cache_too_small_for_the_trial_is_rejected(make_harness):
+def test_a_kv_cache_too_small_for_two_sequences_is_rejected(make_harness):
     with pytest.raises(
         LoadError, match="kv_cache_tokens must hold at least two sequences of 12 tokens"
     ):
         make_harness("paged llama", kv_cache_tokens=PAGE)
 
 
-def test_ids_at_the_end_of_the_longest_sequence_are_computed_exactly(make_harness, llama):
+def test_the_last_tokens_before_max_seq_len_are_computed_exactly(make_harness, llama):
     engine = make_harness("paged llama", max_seq_len=44)
     ids = prompt(5, 38)
     assert engine.tokens(ids, 6) == llama.tokens(ids, 6)

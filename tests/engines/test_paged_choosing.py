@@ -102,7 +102,7 @@ def asked_in_all_ways(text_of) -> list[dict]:
 
 
 @pytest.mark.parametrize("num_groups", [44, 6])
-def test_all_kinds_of_calls_equal_the_unpaged_engine(paged, llama, num_groups):
+def test_every_kind_of_call_equals_the_unpaged_engine(paged, llama, num_groups):
     calls = asked_in_all_ways(llama.tokens)
     for group in (calls[i::num_groups] for i in range(num_groups)):
         assert_alike(answers(paged, group), [llama.call(**asked) for asked in group])
@@ -117,7 +117,7 @@ def drafted(harness, ids, sampling):
 @pytest.mark.parametrize(
     ("warped", "threshold"), [(SAMPLED, None), (SAMPLED, 0.6), (WARPED, None), (WARPED, 0.6)]
 )
-def test_verification_by_logits_equals_the_host(make_harness, llama, paged, warped, threshold):
+def test_logits_mode_equals_the_unpaged_engine(make_harness, llama, paged, warped, threshold):
     draft = make_harness("qwen2")
     kept = []
     for seed in range(25):
@@ -139,7 +139,7 @@ def test_verification_by_logits_equals_the_host(make_harness, llama, paged, warp
 
 
 @pytest.mark.parametrize("width", [VOCAB - 3, VOCAB + 5])
-def test_draft_logits_of_another_width_are_verified_as_on_the_host(make_harness, width):
+def test_padded_draft_logits_are_verified_as_by_the_unpaged_engine(make_harness, width):
     engines = [make_harness(name, draft_vocab_size=width) for name in ("paged llama", "llama")]
     lengths = []
     for seed in range(30):
@@ -174,7 +174,7 @@ def test_token_0_can_be_drafted_and_accepted(paged, llama):
     assert got == llama.tokens(prompt(2, 6), 4, **asked)
 
 
-def test_a_rejected_draft_token_drawn_again_ends_the_round(paged, llama):
+def test_a_rejected_draft_token_that_is_redrawn_ends_the_round(paged, llama):
     cold = SamplingParams(temperature=1e-30, seed=3)  # p is 1 there, as q is
     ids = prompt(2, 6)
     text = llama.tokens(ids, 4)
@@ -185,13 +185,13 @@ def test_a_rejected_draft_token_drawn_again_ends_the_round(paged, llama):
     assert paged.tokens(ids, 5, sampling=cold, **asked) == text[:1]
 
 
-def test_empty_draft_logits_change_nothing(paged, llama):
+def test_empty_draft_logits_are_ignored(paged, llama):
     nothing = np.zeros((0, VOCAB), np.float32)
     got = paged.tokens(prompt(2, 6), 9, sampling=WARPED, draft_logits=nothing)
     assert got == llama.tokens(prompt(2, 6), 9, sampling=WARPED)
 
 
-def test_a_step_copies_to_the_host_once_and_a_prompt_chunk_never(make_harness, llama):
+def test_each_step_copies_to_the_host_once_and_prompt_chunks_never(make_harness, llama):
     engine = make_harness("paged llama", max_batch_tokens=100)
     ids, long = prompt(300, 9), prompt(1, 80)
     text, (sampled, logits) = llama.tokens(ids, 4), drafted(llama, ids, SAMPLED)
@@ -229,7 +229,7 @@ def some_probabilities(generator, rows: int, zeros: float) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("threshold", [None, 0.4, 1.0])
-def test_verification_at_once_equals_token_by_token(threshold):
+def test_verifying_all_draft_tokens_at_once_equals_one_by_one(threshold):
     generator = torch.Generator().manual_seed(4)
     lengths = []
     for seed in range(400):
@@ -255,7 +255,7 @@ def test_verification_at_once_equals_token_by_token(threshold):
     assert set(lengths) == {1, 2, 3, 4}
 
 
-def test_a_correction_without_a_residual_follows_the_target():
+def test_without_a_residual_the_correction_is_sampled_from_the_target():
     p = torch.tensor([[0.0, 0.5, 0.5], [1.0, 0.0, 0.0]])
     q = torch.tensor([[0.5, 0.5, 0.5]])  # more than p everywhere, as after rounding
     keys = keys_on(p.device, [key_of(5, i, Purpose.RESIDUAL) for i in range(2)])

@@ -30,7 +30,7 @@ PROCESSORS = [
 
 @pytest.mark.parametrize("sampling", PROCESSORS)
 @pytest.mark.parametrize("draft_len", [1, 4, 8])
-def test_penalties_see_the_drafts_before_a_position(llama, sampling, draft_len):
+def test_penalties_include_the_draft_tokens_before_each_position(llama, sampling, draft_len):
     ids = prompt(1, 15)
     want = llama.tokens(ids, 30, sampling=sampling)
     text: list[int] = []
@@ -40,7 +40,7 @@ def test_penalties_see_the_drafts_before_a_position(llama, sampling, draft_len):
         assert text == want[: len(text)]
 
 
-def test_penalties_change_the_text(llama):
+def test_penalties_change_the_output(llama):
     ids = prompt(1, 15)
     texts = [tuple(llama.tokens(ids, 30, sampling=sampling)) for sampling in PROCESSORS]
     assert len({*texts, tuple(llama.tokens(ids, 30))}) == len(PROCESSORS) + 1
@@ -59,7 +59,7 @@ def test_bad_words_are_never_generated_or_accepted(llama):
     assert emitted[3] != text[3]
 
 
-def test_embedding_bias_changes_the_choice(llama):
+def test_embedding_bias_changes_the_chosen_token(llama):
     bias = np.zeros(VOCAB, np.float32)
     bias[42] = 1000
     assert llama.tokens(prompt(3, 10), 5, sampling=greedy(embedding_bias=bias)) == [42] * 5
@@ -87,7 +87,7 @@ def test_log_probs_ignore_sampling_parameters(llama, reference):
 
 
 @pytest.mark.parametrize("drafts", [0, 4])
-def test_alternatives_are_the_most_likely_tokens_at_each_position(llama, reference, drafts):
+def test_top_log_probs_are_the_most_likely_tokens_at_each_position(llama, reference, drafts):
     ids = prompt(5, 10)
     said = llama.tokens(ids, 5)
     outcome = llama.call(ids, 5, drafts=said[:drafts], return_log_probs=True, num_top_log_probs=3)
@@ -117,7 +117,7 @@ def test_context_log_probs_equal_transformers(llama, reference, length):
     assert outcome.last.log_probs is None
 
 
-def test_a_seed_repeats_the_text_and_no_seed_varies_it(llama):
+def test_a_seed_repeats_the_output_and_without_one_it_varies(llama):
     ids = prompt(7, 10)
     seeded = SamplingParams(temperature=1.0, seed=11)
     assert llama.tokens(ids, 12, sampling=seeded) == llama.tokens(ids, 12, sampling=seeded)
@@ -197,7 +197,7 @@ def test_a_failed_forward_pass_fails_only_its_calls(make_harness, monkeypatch):
     assert len(harness.tokens(prompt(1, 9), 3)) == 3
 
 
-def test_a_lost_caller_ends_only_its_call(make_harness):
+def test_a_disconnected_caller_ends_only_its_own_call(make_harness):
     harness = make_harness()
     answered = []
 
@@ -238,7 +238,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("call", "message"), REFUSED)
-def test_impossible_calls_are_rejected(llama, call, message):
+def test_invalid_calls_are_rejected(llama, call, message):
     with pytest.raises(RequestError, match=message):
         llama.start(**call)
 
@@ -262,12 +262,12 @@ def test_unsupported_attention_is_rejected_at_load(make_harness):
         ({"kv_cache_tokens": 3}, "kv_cache_tokens must be at least kv_block_tokens"),
     ],
 )
-def test_wrong_settings_are_a_one_line_error_at_load(make_harness, settings, message):
+def test_invalid_settings_are_rejected_at_load(make_harness, settings, message):
     with pytest.raises(LoadError, match=message):
         make_harness("llama", **settings)
 
 
-def test_a_missing_checkpoint_is_named(tmp_path):
+def test_the_error_names_a_missing_checkpoint(tmp_path):
     from tandem.engines.torch.settings import TorchSettings
 
     with pytest.raises(LoadError, match=r"checkpoint '.*nothing' has no config.json"):

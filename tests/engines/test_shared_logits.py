@@ -83,7 +83,7 @@ def test_another_process_reads_the_logits_and_frees_their_page(writer):
     assert read_elsewhere(second) == str(rows(7).tolist())
 
 
-def test_a_handle_is_read_once(writer):
+def test_a_handle_can_be_read_only_once(writer):
     reader = SharedLogitsReader()
     handle = writer.write(rows(1))
     shared = reader.read(handle)
@@ -92,7 +92,7 @@ def test_a_handle_is_read_once(writer):
     assert reader.read(handle) is None
 
 
-def test_a_page_is_not_reused_while_it_is_read(writer, clock):
+def test_a_page_is_not_reused_while_it_is_being_read(writer, clock):
     reader = SharedLogitsReader()
     shared = reader.read(writer.write(rows(1)))
     clock.now = 100 * SECONDS_TO_TAKE
@@ -101,7 +101,7 @@ def test_a_page_is_not_reused_while_it_is_read(writer, clock):
     assert shared.logits.tolist() == rows(1).tolist()
 
 
-def test_an_unread_page_is_reused_after_a_while(writer, clock):
+def test_an_unread_page_is_reused_after_a_timeout(writer, clock):
     old = writer.write(rows(1))
     writer.write(rows(2))
     assert len(writer._written) == 2
@@ -111,7 +111,7 @@ def test_an_unread_page_is_reused_after_a_while(writer, clock):
     assert SharedLogitsReader().read(old) is None
 
 
-def test_a_page_taken_back_is_reused_at_once(writer):
+def test_a_page_taken_back_is_reused_immediately(writer):
     reader = SharedLogitsReader()
     old = writer.write(rows(1))
     other = writer.write(rows(2))
@@ -125,7 +125,7 @@ def test_a_page_taken_back_is_reused_at_once(writer):
     assert reader.read(other).logits.tolist() == rows(2).tolist()
 
 
-def test_only_known_unread_pages_can_be_taken_back(writer):
+def test_only_valid_handles_of_unread_pages_can_be_taken_back(writer):
     reader = SharedLogitsReader()
     handle = writer.write(rows(1))
     shared = reader.read(handle)
@@ -146,7 +146,7 @@ def test_a_free_page_cannot_be_opened(writer):
         assert reader.read(np.array([*handle[:2], number], np.uint64)) is None
 
 
-def test_a_read_with_a_wrong_number_leaks_no_descriptor(writer):
+def test_reading_with_an_invalid_number_leaks_no_descriptor(writer):
     reader = SharedLogitsReader()
     handle = writer.write(rows(1))
     before = len(os.listdir("/proc/self/fd"))
@@ -156,7 +156,7 @@ def test_a_read_with_a_wrong_number_leaks_no_descriptor(writer):
     assert reader.read(handle).logits.tolist() == rows(1).tolist()
 
 
-def test_a_page_whose_reader_was_killed_is_used_again(writer, clock):
+def test_a_page_is_reused_after_its_reader_was_killed(writer, clock):
     handle = writer.write(rows(1))
     command = [sys.executable, "-c", KILLED, *map(str, handle)]
     assert subprocess.run(command, check=False, capture_output=True).returncode == -9
@@ -167,7 +167,7 @@ def test_a_page_whose_reader_was_killed_is_used_again(writer, clock):
     assert len(writer._written) == 2
 
 
-def test_unread_logits_fill_a_limited_number_of_pages(writer):
+def test_the_number_of_unread_pages_is_limited(writer):
     handles = [writer.write(rows(n)) for n in range(3 * MOST_PAGES)]
     assert len(writer._written) == MOST_PAGES
     reader = SharedLogitsReader()
@@ -178,7 +178,7 @@ def test_unread_logits_fill_a_limited_number_of_pages(writer):
     ]
 
 
-def test_a_page_grows_for_a_longer_draft(writer):
+def test_one_page_serves_drafts_of_any_length(writer):
     reader = SharedLogitsReader()
     for num in (1, 40, 3):
         shared = reader.read(writer.write(rows(num, num, 1000)))
@@ -188,7 +188,7 @@ def test_a_page_grows_for_a_longer_draft(writer):
     assert len(writer._written) == 1
 
 
-def test_pages_are_limited_in_bytes(writer, monkeypatch):
+def test_the_size_of_pages_is_limited(writer, monkeypatch):
     monkeypatch.setattr("tandem.engines.shared_logits.MOST_BYTES", 4096 * 4)
     reader = SharedLogitsReader()
     handles = [writer.write(rows(n, 1, 1024)) for n in range(4)]
@@ -207,13 +207,13 @@ def test_pages_are_limited_in_bytes(writer, monkeypatch):
 
 
 @pytest.mark.parametrize("wrong", [0, 1, 2], ids=["process", "descriptor", "number"])
-def test_an_invalid_handle_reads_nothing(writer, wrong):
+def test_an_invalid_handle_is_rejected(writer, wrong):
     handle = writer.write(rows(1))
     handle[wrong] += 100_000
     assert SharedLogitsReader().read(handle) is None
 
 
-def test_other_files_are_not_opened():
+def test_handles_of_other_files_are_rejected():
     number, taken, returned, num, width = 5, 0, 0, 1, 4
     with tempfile.TemporaryFile() as other:
         other.write(np.array([number, taken, returned, num, width], np.uint64).tobytes())
@@ -226,7 +226,7 @@ def test_other_files_are_not_opened():
     assert SharedLogitsReader().read(np.zeros(2, np.uint64)) is None
 
 
-def test_pages_of_an_ended_writer_are_gone():
+def test_pages_of_an_exited_writer_cannot_be_read():
     program = (
         "import numpy as np; from tandem.engines.shared_logits import SharedLogitsWriter;"
         "print(*SharedLogitsWriter().write(np.ones((1, 4), np.float32)))"
@@ -248,7 +248,7 @@ def test_logits_that_cannot_be_read_are_logged_once(caplog):
 
 @settings(max_examples=50, deadline=None)
 @given(st.lists(st.tuples(st.sampled_from(["write", "take", "return"]), st.integers(0, 7))))
-def test_each_reader_gets_its_own_logits_in_any_order(steps):
+def test_each_handle_returns_its_own_logits_in_any_order(steps):
     writer, reader = SharedLogitsWriter(), SharedLogitsReader()
     written, taken = [], []
     for number, (step, which) in enumerate(steps):

@@ -39,7 +39,7 @@ def request(**given) -> EngineRequest:
     return decode(arrays(**given), "id", 5)
 
 
-def test_a_plain_call_is_read():
+def test_tensors_of_a_plain_call_are_decoded():
     call = request()
     assert call.input_ids.tolist() == [3, 4, 5]
     assert (call.max_new_tokens, call.request_id, call.arrival_time_ns) == (7, "id", 5)
@@ -50,7 +50,7 @@ def test_a_plain_call_is_read():
     assert call.sampling.greedy
 
 
-def test_a_call_for_branches_is_read():
+def test_tensors_of_a_call_for_branches_are_decoded():
     call = request(
         draft_input_ids=[8, 9],
         branch_counts=[3, 0, 1],
@@ -83,7 +83,7 @@ def test_branches_have_a_batch_dimension():
     assert list(plain) == ["output_ids"]
 
 
-def test_all_sampling_inputs_are_read():
+def test_all_sampling_inputs_are_decoded():
     call = request(
         draft_input_ids=[8, 9],
         draft_logits=[[0.5, 1.0], [2.0, 3.0]],
@@ -118,7 +118,7 @@ def test_all_sampling_inputs_are_read():
     assert not call.exclude_input
 
 
-def test_token_masks_are_read_as_packed():
+def test_token_masks_stay_packed():
     call = request(draft_input_ids=[8], token_masks=[[-(2**31), 1, 0], [-1, 2**31 - 1, 6]])
     assert call.token_masks.dtype == np.int32
     assert call.token_masks.tolist() == [[-(2**31), 1, 0], [-1, 2**31 - 1, 6]]
@@ -139,25 +139,25 @@ def test_token_masks_are_read_as_packed():
         ({"min_p": 0.5}, False),
     ],
 )
-def test_greedy_settings_are_recognized(given, is_greedy):
+def test_greedy_sampling_options_are_recognized(given, is_greedy):
     assert request(**given).sampling.greedy is is_greedy
 
 
 @pytest.mark.parametrize("draws", [{}, {"temperature": 0.5, "min_p": 0.25}, {"top_k": 1}])
 @pytest.mark.parametrize("penalties", [{}, {"repetition_penalty": 1.5, "presence_penalty": -0.5}])
-def test_an_engine_reads_what_the_loop_sends(draws, penalties):
+def test_sampling_options_sent_by_the_loop_are_decoded_unchanged(draws, penalties):
     numbers = SamplingNumbers(**draws, **penalties)
     assert request(**numbers.engine_inputs()).sampling.numbers == numbers
 
 
-def test_word_lists_have_ids_and_ends():
+def test_word_lists_are_decoded_from_ids_and_end_offsets():
     call = request(stop_words_list=[[7, 8, 9, 0], [2, 3, -1, -1]], bad_words_list=[[4, 0], [1, -1]])
     assert list(call.stop_words) == [(7, 8), (9,)]
     assert list(call.sampling.bad_words) == [(4,)]
     assert not request(stop_words_list=[[0], [-1]]).stop_words
 
 
-def test_end_id_minus_one_means_none():
+def test_end_id_minus_one_means_no_end_id():
     assert request(end_id=-1).end_id is None
 
 
@@ -199,12 +199,12 @@ def test_end_id_minus_one_means_none():
         ),
     ],
 )
-def test_wrong_inputs_are_named(given, message):
+def test_errors_name_the_invalid_input(given, message):
     with pytest.raises(RequestError, match=message):
         request(**given)
 
 
-def test_an_empty_tensor_is_ignored():
+def test_an_empty_input_is_ignored():
     call = request(
         embedding_bias=[], draft_input_ids=[], bad_words_list=[[], []], stop_words_list=[[], []]
     )
@@ -223,7 +223,7 @@ def test_an_empty_tensor_is_ignored():
         {"prompt_table_extra_ids": [0, 0, 0], "pad_id": 9},
     ],
 )
-def test_padding_of_an_unused_tensor_is_ignored(given):
+def test_padding_values_of_unsupported_inputs_are_ignored(given):
     assert request(**given).input_ids.tolist() == [3, 4, 5]
 
 
@@ -236,12 +236,12 @@ def test_padding_of_an_unused_tensor_is_ignored(given):
         {"prompt_table_extra_ids": [0, 3, 0]},
     ],
 )
-def test_values_in_an_unused_tensor_are_rejected(given):
+def test_values_in_an_unsupported_input_are_rejected(given):
     with pytest.raises(UnsupportedError, match="_ids isn't supported by this engine"):
         request(**given)
 
 
-def test_a_long_invalid_list_is_rejected_in_one_short_line():
+def test_a_long_invalid_word_list_is_rejected_with_a_short_line():
     table = np.zeros((2, 100_000), np.int32)
     table[1, :2] = 2, 1
     with pytest.raises(RequestError) as error:
@@ -250,13 +250,13 @@ def test_a_long_invalid_list_is_rejected_in_one_short_line():
 
 
 @pytest.mark.parametrize(("default", "given"), [(True, False), (False, True)])
-def test_the_engine_has_a_default_for_excluding_the_context(default, given):
+def test_exclude_input_in_output_has_an_engine_default(default, given):
     assert decode(arrays(), "", 0, exclude_input=default).exclude_input is default
     told = arrays(exclude_input_in_output=given)
     assert decode(told, "", 0, exclude_input=default).exclude_input is given
 
 
-def test_the_default_comes_from_nvidias_parameter():
+def test_nvidias_parameter_sets_the_default_of_exclude_input_in_output():
     assert excludes_input({})
     assert not excludes_input(
         {"parameters": {"exclude_input_in_output": {"string_value": "false"}}}
@@ -271,7 +271,7 @@ def test_a_batch_is_rejected():
 
 
 @pytest.mark.parametrize("tensor", tensors.INPUTS, ids=str)
-def test_every_declared_input_is_read_ignored_or_rejected(tensor):
+def test_every_declared_input_is_either_supported_or_rejected_by_name(tensor):
     shape = (1,) if tensor.scalar else (1, *(2 if dim == -1 else dim for dim in tensor.dims))
     value = np.ones(shape, NUMPY[tensor.dtype])
     if tensor.dtype == "STRING":
@@ -282,7 +282,7 @@ def test_every_declared_input_is_read_ignored_or_rejected(tensor):
         assert str(error).startswith(str(tensor))  # noqa: PT017
 
 
-def test_an_answer_becomes_tensors():
+def test_a_response_is_encoded_as_tensors():
     call = request(
         return_perf_metrics=True, return_num_input_tokens=True, return_num_output_tokens=True
     )
@@ -311,7 +311,7 @@ def test_an_answer_becomes_tensors():
     assert (got["num_input_tokens"], got["num_output_tokens"]) == (3, 2)
 
 
-def test_alternatives_and_context_log_probs_become_tensors():
+def test_top_log_probs_and_prompt_log_probs_are_encoded_as_tensors():
     top = LikeliestTokens(np.int32([[8, 7], [9, 7]]), np.float32([[-0.5, -1], [-1.5, -2]]))
     answer = EngineResponse(
         tokens=(8, 9),
@@ -345,7 +345,7 @@ def test_only_requested_outputs_are_encoded():
     ]
 
 
-def test_the_context_comes_first_if_it_is_not_excluded():
+def test_the_context_is_prepended_to_the_first_response_if_not_excluded():
     call = request(exclude_input_in_output=False)
     first = EngineResponse(tokens=(8,))
     wanted = ["output_ids", "sequence_length"]
@@ -355,7 +355,7 @@ def test_the_context_comes_first_if_it_is_not_excluded():
     assert dict(encode(call, later, wanted))["output_ids"].tolist() == [[[8]]]
 
 
-def test_a_stop_has_an_empty_answer():
+def test_a_stop_request_gets_an_empty_response():
     got = dict(nothing(["output_ids", "sequence_length"]))
     assert got["output_ids"].shape == (1, 1, 0)
     assert got["sequence_length"].tolist() == [[0]]

@@ -58,7 +58,7 @@ def wrong_ones(ids, text, grammar=GRAMMAR) -> list[int]:
     return [grammar.illegal(ids + text[:-1]), *(set(legal) - {text[-1]})][:3]
 
 
-def test_every_token_is_legal(engine):
+def test_every_emitted_token_is_legal(engine):
     for seed in range(20):
         ids = prompt(seed, 9)
         text = one_by_one(engine, ids, 8)
@@ -67,7 +67,7 @@ def test_every_token_is_legal(engine):
 
 @pytest.mark.parametrize("sampling", [GREEDY, SAMPLED])
 @pytest.mark.parametrize("streaming", [False, True])
-def test_a_plain_call_has_one_mask_row_per_token(engine, sampling, streaming):
+def test_a_plain_call_applies_one_mask_row_per_token(engine, sampling, streaming):
     random, ids = np.random.default_rng(3), prompt(1, 9)
     allowed = [random.choice(VOCAB, size, replace=False) for size in (1, 40, 3, 120, 1, 60)]
     told = {"sampling": sampling, "streaming": streaming}
@@ -96,7 +96,7 @@ def test_the_most_likely_token_is_chosen_if_the_mask_allows_it(engine):
 
 
 @pytest.mark.parametrize("token", [0, 1, 31, 32, 63, 95, 127, 128, VOCAB - 1])
-def test_each_id_has_a_bit(engine, token):
+def test_every_id_can_be_allowed_by_its_bit(engine, token):
     assert engine.tokens(prompt(3, 9), token_masks=rows([token])) == [token]
 
 
@@ -133,12 +133,12 @@ def assert_verified(engine, seed, *, grammar=GRAMMAR, sampling, **rest) -> None:
 
 
 @pytest.mark.parametrize("sampling", ASKED.values(), ids=ASKED)
-def test_verification_equals_one_token_calls(engine, sampling):
+def test_masked_verification_equals_single_token_calls(engine, sampling):
     for seed in range(6):
         assert_verified(engine, seed, sampling=sampling)
 
 
-def test_verification_equals_one_token_calls_with_penalties(engine):
+def test_masked_verification_with_penalties_equals_single_token_calls(engine):
     if emulates(engine):
         pytest.skip("no penalties")
     for seed in range(6):
@@ -147,7 +147,7 @@ def test_verification_equals_one_token_calls_with_penalties(engine):
 
 
 @pytest.mark.parametrize("sampling", first_of(SAMPLED, GREEDY, ASKED["top_k"]))
-def test_verification_equals_one_token_calls_with_bad_words_and_min_tokens(engine, sampling):
+def test_masked_verification_with_bans_equals_single_token_calls(engine, sampling):
     grammar = Grammar(VOCAB, (4, 40, 125))
     for seed in range(6):
         ids = prompt(seed, 12)
@@ -164,7 +164,7 @@ def test_verification_equals_one_token_calls_with_bad_words_and_min_tokens(engin
 
 @pytest.mark.parametrize("threshold", [None, 0.0, 0.4])
 @pytest.mark.parametrize("sampling", [GREEDY, SAMPLED, ASKED["both"]])
-def test_an_illegal_draft_token_is_rejected_for_any_logits(engine, sampling, threshold):
+def test_an_illegal_draft_token_is_rejected_whatever_its_logits_are(engine, sampling, threshold):
     for seed in range(6):
         ids = prompt(seed, 12)
         illegal = GRAMMAR.illegal(ids)
@@ -184,7 +184,7 @@ def test_an_illegal_draft_token_is_rejected_for_any_logits(engine, sampling, thr
         assert tokens[0] in GRAMMAR.legal(ids)
 
 
-def test_masked_drafts_with_the_targets_logits_are_all_accepted(engine):
+def test_masked_drafts_sampled_from_the_targets_logits_are_all_accepted(engine):
     for seed in range(6):
         ids = prompt(seed, 12)
         allowed = [np.random.default_rng(place).choice(VOCAB, 30) for place in range(5)]
@@ -252,7 +252,7 @@ def refusal(engine, ids, drafts, token_masks, **rest) -> str:
 
 @pytest.mark.parametrize("right", [0, 2])
 @pytest.mark.parametrize("sampling", [GREEDY, SAMPLED])
-def test_an_error_names_a_mask_that_allows_nothing(engine, right, sampling):
+def test_the_error_names_the_inputs_if_no_token_is_allowed(engine, right, sampling):
     ids = prompt(4, 12)
     text = engine.tokens(ids, 3, sampling=sampling)
     drafts, before = text[:right], [EVERYTHING] * right
@@ -274,19 +274,19 @@ def test_an_error_names_a_mask_that_allows_nothing(engine, right, sampling):
         (0, {"token_masks": (2, 5)}, "request_output_len must be at most 2, .*; got 3"),
     ],
 )
-def test_masks_of_another_shape_are_rejected(engine, drafts, given, message):
+def test_masks_of_the_wrong_shape_are_rejected(engine, drafts, given, message):
     asked = {"token_masks": np.full(given["token_masks"], -1, np.int32)}
     with pytest.raises(RequestError, match=message) as refused:
         engine.start(prompt(5, 9), 3, drafts=[4, 5][:drafts], **asked)
     assert "\n" not in str(refused.value)
 
 
-def test_unused_mask_rows_are_not_read(engine):
+def test_unused_mask_rows_are_ignored(engine):
     masked = rows([7], [8], [])
     assert engine.tokens(prompt(6, 9), 2, token_masks=masked) == [7, 8]
 
 
-def test_branches_reject_masks(engine):
+def test_calls_for_branches_reject_masks(engine):
     counts = np.ones(2, np.int32)
     with pytest.raises(UnsupportedError, match="token_masks isn't supported with branch_counts"):
         engine.start(

@@ -111,7 +111,7 @@ def answer(**given):
     return EngineResponse(tokens=(7, 8), **given)
 
 
-def test_counting_computed_tokens_survives_a_memory_error(triton, monkeypatch):
+def test_the_computed_tokens_metric_recovers_from_a_memory_error(triton, monkeypatch):
     family, asked = stand_in.MetricFamily, itertools.count()
 
     def count():
@@ -149,7 +149,7 @@ def test_counting_computed_tokens_survives_a_memory_error(triton, monkeypatch):
         ({"stop": [True]}, None, ""),
     ],
 )
-def test_a_rejected_call_has_its_code(begin, given, code, words):
+def test_a_rejected_call_has_the_right_error_code(begin, given, code, words):
     response, sender = ask(begin(), **given)
     assert sender.sent == []  # it travels with the end of execute()
     if code is None:
@@ -161,7 +161,7 @@ def test_a_rejected_call_has_its_code(begin, given, code, words):
         assert words in message
 
 
-def test_a_crash_is_internal_and_names_only_its_kind(begin):
+def test_a_crash_has_code_internal_and_reveals_only_the_error_type(begin):
     class Broken(Scripted):
         def submit(self, request, respond):
             raise MemoryError("secret")
@@ -171,7 +171,7 @@ def test_a_crash_is_internal_and_names_only_its_kind(begin):
 
 
 @pytest.mark.parametrize("code", ["INVALID_ARG", "UNAVAILABLE", "CANCELLED", "INTERNAL"])
-def test_an_error_of_the_engine_has_its_code(begin, code):
+def test_errors_of_the_engine_keep_their_code(begin, code):
     engine = Scripted()
     response, sender = ask(begin(engine))
     assert response is None
@@ -181,7 +181,7 @@ def test_an_error_of_the_engine_has_its_code(begin, code):
     assert flags == FINAL
 
 
-def test_calls_ended_by_closing_are_unavailable(begin):
+def test_calls_ended_by_shutdown_have_code_unavailable(begin):
     model = begin(step_ms="100000.0")
     response, sender = ask(model)
     assert response is None
@@ -193,7 +193,7 @@ def test_calls_ended_by_closing_are_unavailable(begin):
 
 
 @pytest.mark.parametrize("decoupled", [False, True])
-def test_an_answer_that_cannot_be_encoded_ends_the_call(begin, monkeypatch, triton, decoupled):
+def test_a_response_that_cannot_be_encoded_ends_the_call(begin, monkeypatch, triton, decoupled):
     engine = Scripted()
     _, sender = ask(begin(engine, decoupled=decoupled), decoupled=decoupled)
     monkeypatch.setattr(triton, "encode", lambda *_: 1 / 0)
@@ -203,7 +203,7 @@ def test_an_answer_that_cannot_be_encoded_ends_the_call(begin, monkeypatch, trit
     assert (told(sent), flags) == ((message, TritonError.INTERNAL), FINAL)
 
 
-def test_a_stream_ends_at_an_answer_that_cannot_be_encoded(begin, monkeypatch, triton):
+def test_a_stream_ends_at_a_response_that_cannot_be_encoded(begin, monkeypatch, triton):
     engine = Scripted()
     _, sender = ask(begin(engine, decoupled=True), decoupled=True, streaming=[True])
     engine.calls[0][1](answer(final=False))
@@ -214,7 +214,7 @@ def test_a_stream_ends_at_an_answer_that_cannot_be_encoded(begin, monkeypatch, t
     assert sender.sent[1][0].has_error()
 
 
-def test_a_stream_answer_that_cannot_be_sent_becomes_an_error(begin):
+def test_a_stream_response_that_cannot_be_sent_becomes_an_error(begin):
     engine = Scripted()
     sender = ResponseSender(all_fit_but(1), decoupled=True)
     ask(begin(engine, decoupled=True), sender=sender, decoupled=True, streaming=[True])
@@ -238,7 +238,7 @@ def free(monkeypatch, triton):
     return say
 
 
-def test_an_answer_too_large_for_shared_memory_is_an_error(begin, free):
+def test_a_response_too_large_for_shared_memory_is_an_error(begin, free):
     free(5 * 2**20)
     engine = Scripted()
     logits = np.zeros((2, 2**20), np.float32)
@@ -253,7 +253,7 @@ def test_an_answer_too_large_for_shared_memory_is_an_error(begin, free):
     assert sender.sent[0][0].arrays["generation_logits"].shape == (1, 1, 2, 2**20)
 
 
-def test_a_small_answer_needs_no_free_shared_memory(begin, free):
+def test_a_small_response_needs_no_free_shared_memory(begin, free):
     free(0)
     response, _ = ask(begin())
     assert not response.has_error()
@@ -262,7 +262,7 @@ def test_a_small_answer_needs_no_free_shared_memory(begin, free):
 @pytest.mark.parametrize(
     ("spoilt", "decoupled"), [("made", False), ("made", True), ("sent", True), (None, False)]
 )
-def test_shared_logits_are_returned_for_every_way_to_end(
+def test_shared_logits_are_returned_no_matter_how_a_call_ends(
     begin, monkeypatch, triton, spoilt, decoupled
 ):
     writer, engine = SharedLogitsWriter(), Scripted()
@@ -286,7 +286,7 @@ def test_shared_logits_are_returned_for_every_way_to_end(
     writer.close()
 
 
-def test_a_drafts_logits_may_start_at_a_later_row(begin):
+def test_shared_draft_logits_may_start_at_a_later_row(begin):
     writer, engine = SharedLogitsWriter(), Scripted()
     logits = np.arange(5 * 131, dtype=np.float32).reshape(5, 131)
     given = {"draft_input_ids": [7, 8], "shared_logits_handle": writer.write(logits)}
@@ -302,7 +302,7 @@ def test_a_drafts_logits_may_start_at_a_later_row(begin):
         (4, "got [1, 131]"),
     ],
 )
-def test_rows_beyond_a_page_are_rejected(begin, row, message):
+def test_rows_beyond_the_shared_page_are_rejected(begin, row, message):
     writer = SharedLogitsWriter()
     handle = writer.write(np.zeros((5, 131), np.float32))
     given = {"draft_input_ids": [7, 8], "shared_logits_handle": handle, "shared_logits_row": [row]}
@@ -311,7 +311,7 @@ def test_rows_beyond_a_page_are_rejected(begin, row, message):
     writer.close()
 
 
-def test_a_call_returns_an_unread_page(begin):
+def test_a_call_can_return_an_unread_page_of_logits(begin):
     engine = Scripted()
     model = begin(engine)
     _, sender = ask(model, wanted=[*PLAIN, "shared_logits_handle"])
@@ -334,7 +334,7 @@ def test_masks_work_with_shared_logits(begin):
     writer.close()
 
 
-def test_the_prompt_comes_first_if_the_profile_says_so(begin):
+def test_the_profile_may_include_the_prompt_in_the_output(begin):
     model = begin(exclude_input_in_output="false")
     response, _ = ask(model)
     ids = response.arrays["output_ids"].tolist()[0][0]

@@ -15,24 +15,24 @@ from tandem.engines.torch.verification import verify_ids
     [([5, 6, 7, 8], [5, 6, 7, 8]), ([5, 9, 7, 8], [5, 9]), ([4, 6, 7, 8], [4])],
     ids=["all right", "one right", "none right"],
 )
-def test_the_first_unequal_token_is_the_correction(chosen, emitted):
+def test_the_first_mismatch_is_replaced_by_the_correction(chosen, emitted):
     assert verify_ids([5, 6, 7], chosen) == emitted
 
 
-def test_verification_emits_no_more_than_asked_for(llama):
+def test_verification_emits_at_most_the_requested_number_of_tokens(llama):
     ids = prompt(5, 12)
     text = llama.tokens(ids, 6)
     assert llama.tokens(ids, 2, drafts=text[:4]) == text[:2]
 
 
-def test_a_draft_with_the_targets_weights_and_seed_is_always_right(llama):
+def test_a_draft_with_the_targets_weights_and_seed_is_fully_accepted(llama):
     sampling = SamplingParams(temperature=0.9, seed=5)
     ids = prompt(6, 10)
     drafts = llama.tokens(ids, 6, sampling=sampling)
     assert llama.call(ids, 7, drafts=drafts, sampling=sampling).last.usage.accepted_tokens == 6
 
 
-def test_logits_mode_accepts_every_token_if_q_equals_p(llama):
+def test_logits_mode_accepts_every_token_if_draft_and_target_agree(llama):
     ids = prompt(6, 10)
     warped = {"temperature": 0.8, "top_k": 20, "repetition_penalty": 1.3}
     proposal = llama.call(
@@ -48,7 +48,7 @@ def test_logits_mode_accepts_every_token_if_q_equals_p(llama):
     assert outcome.tokens[:5] == proposal.tokens
 
 
-def test_greedy_logits_mode_compares_with_the_best_token(llama):
+def test_greedy_drafts_with_logits_must_match_the_most_likely_token(llama):
     ids = prompt(5, 12)
     text = llama.tokens(ids, 6)
     logits = np.zeros((4, VOCAB), np.float32)

@@ -47,7 +47,7 @@ def test_vllms_speculation_settings_are_passed_on():
     assert "speculative_config" not in engine_arguments(settings())
 
 
-def test_vllm_arguments_are_passed_on_without_duplicates():
+def test_extra_vllm_arguments_are_passed_on_unless_other_keys_set_them():
     arguments = engine_arguments(settings(arguments={"quantization": "fp8"}))
     assert arguments["quantization"] == "fp8"
     with pytest.raises(
@@ -56,7 +56,7 @@ def test_vllm_arguments_are_passed_on_without_duplicates():
         settings(arguments={"max_model_len": 5})
 
 
-def test_drafts_must_fit_into_a_step():
+def test_max_batch_tokens_must_be_large_enough_for_drafts():
     with pytest.raises(LoadError, match=r"max_batch_tokens must be greater than 512 .*; got 512"):
         settings(max_batch_size=32, max_draft_len=8, max_batch_tokens=512)
 
@@ -65,7 +65,7 @@ def test_device_ids_select_the_gpus():
     assert environment(settings(device_ids=(2, 3)))["CUDA_VISIBLE_DEVICES"] == "2,3"
 
 
-def test_greedy_and_sampled_calls_are_translated():
+def test_sampling_options_are_translated_to_vllms():
     assert sampling_arguments(call())["temperature"] == 0
     sampled = SamplingParams(temperature=0.7, top_k=20, top_p=0.9, seed=2**64 - 1)
     arguments = sampling_arguments(call(sampling=sampled))
@@ -73,7 +73,7 @@ def test_greedy_and_sampled_calls_are_translated():
     assert arguments["seed"] == 2**63 - 1  # vLLM's seeds are signed
 
 
-def test_the_request_decides_what_ends_its_answer():
+def test_end_ids_and_stop_words_replace_vllms_own_end_of_sequence():
     plain = sampling_arguments(call(end_id=1, stop_words=Words.of((7,), (8, 9))))
     assert plain["ignore_eos"] is True
     assert plain["stop_token_ids"] == [1, 7]
@@ -87,7 +87,7 @@ def test_penalties_that_vllm_counts_differently_are_rejected():
         refuse_unsupported(penalized)
 
 
-def test_an_unsupported_vllm_version_is_a_one_line_error():
+def test_an_unsupported_vllm_version_is_rejected_with_one_line():
     names = {name: eval(f"lambda self, {', '.join(HOOKS[name])}: None") for name in HOOKS}
     check_hooks("0.27.1", names)
     changed = names | {"Scheduler._update_after_schedule": lambda self, output, more: None}
@@ -119,7 +119,7 @@ engine.recv()
     ],
     ids=["killed", "failed"],
 )
-def test_if_vllm_dies_all_calls_fail_at_once_with_the_reason(tmp_path, death, line):
+def test_if_vllm_dies_all_calls_fail_immediately_with_the_reason(tmp_path, death, line):
     python, dead = tmp_path / "python", threading.Event()
     python.write_text(STAND_IN.format(python=sys.executable, death=death))
     python.chmod(0o700)
@@ -132,11 +132,11 @@ def test_if_vllm_dies_all_calls_fail_at_once_with_the_reason(tmp_path, death, li
     engine.engine.close()
 
 
-def test_a_missing_python_is_a_one_line_error():
+def test_a_missing_python_is_reported_in_one_line():
     with pytest.raises(LoadError, match="can't start vLLM with /none/python: No such file"):
         VllmEngine(settings(python="/none/python"))
 
 
-def test_a_python_without_vllm_is_a_one_line_error():
+def test_a_python_without_vllm_is_reported_in_one_line():
     with pytest.raises(LoadError, match=r"can't import vLLM: No module named 'vllm'; install vLLM"):
         VllmEngine(settings(python=sys.executable))

@@ -21,7 +21,7 @@ def request(limit=10, context=(5,), min_tokens=0, bad_words=NO_WORDS, **given) -
     return EngineRequest("r", np.array(context, np.int32), limit, sampling=sampling, **given)
 
 
-def test_a_list_contains_its_words():
+def test_a_word_list_contains_its_words():
     listed = Words.of((7, 8), (), (9,), (9,), (3, 4, 5))
     assert list(listed) == [(7, 8), (9,), (9,), (3, 4, 5)]
     assert (len(listed), listed.longest) == (4, 3)
@@ -30,12 +30,12 @@ def test_a_list_contains_its_words():
     assert (len(NO_WORDS), NO_WORDS.longest, bool(NO_WORDS)) == (0, 0, False)
 
 
-def test_ids_after_the_last_word_are_padding():
+def test_ids_after_the_last_word_are_ignored_as_padding():
     assert Words(np.array([7, 8, 99, 99], np.int32), np.array([2])).ids.tolist() == [7, 8]
 
 
 @given(words, texts)
-def test_the_next_token_of_a_started_word_is_found(listed, text):
+def test_the_token_that_would_complete_a_word_is_found(listed, text):
     found = Words.of(*listed).next_after(np.array(text, np.int64))
     expected = [
         word[-1]
@@ -58,7 +58,7 @@ def test_the_end_of_the_first_complete_word_is_found(listed, before, new, skip):
 
 
 @given(texts, st.integers(1, 9))
-def test_long_words_are_compared_from_their_beginning(text, length):
+def test_long_words_match_from_their_first_token(text, length):
     word = (text * length)[: 40 + length]
     said = np.array([9, *word, *word[:-1]], np.int64)
     assert Words.of([8, *word], word).next_after(said).tolist() == word[-1:] * (len(word) > 1)
@@ -81,11 +81,11 @@ def test_long_words_are_compared_from_their_beginning(text, length):
         ({"stop_words": Words.of((2,)), "min_tokens": 2}, [2, 2], [2, 5], Cut([2], True, 1)),
     ],
 )
-def test_an_answer_is_cut_at_its_end(given, before, tokens, expected):
+def test_output_is_cut_at_its_first_end_id_or_stop_word(given, before, tokens, expected):
     assert cut(request(**given), before, tokens) == expected
 
 
-def test_bans_cover_bad_words_and_early_ends():
+def test_bans_cover_bad_words_and_ends_before_min_tokens():
     asked = request(
         context=(5, 6),
         min_tokens=2,

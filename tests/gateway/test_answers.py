@@ -50,7 +50,7 @@ async def test_a_completion_without_streaming_has_one_response(post):
     assert answer["usage"] == {"prompt_tokens": 1, "completion_tokens": 4, "total_tokens": 5}
 
 
-async def test_chat_is_streamed(post):
+async def test_a_chat_can_be_streamed(post):
     response = await post("/v1/chat/completions", {**CHAT, "stream": True})
     assert response.headers["content-type"].startswith("text/event-stream")
     first, second = events(response)
@@ -63,12 +63,12 @@ async def test_chat_is_streamed(post):
     assert "usage" not in first
 
 
-async def test_completion_is_streamed(post):
+async def test_a_completion_can_be_streamed(post):
     response = await post("/v1/completions", {**PROMPT, "stream": True})
     assert [event["choices"][0]["text"] for event in events(response)] == ["Hel", "lo"]
 
 
-async def test_stream_ends_with_usage_on_request(post):
+async def test_a_stream_ends_with_usage_on_request(post):
     """The other chunks have null, as OpenAI's do."""
     body = {**PROMPT, "stream": True, "stream_options": {"include_usage": True}}
     *chunks, last = events(await post("/v1/completions", body))
@@ -79,7 +79,7 @@ async def test_stream_ends_with_usage_on_request(post):
 
 
 @pytest.mark.parametrize(("second", "got"), [(5, {"cached_tokens": 37}), (None, None)])
-async def test_usage_reports_cached_tokens_if_the_target_does(post, triton, second, got):
+async def test_usage_reports_cached_tokens_if_every_choice_does(post, triton, second, got):
     cached = {4: 32, 5: second}
 
     def script(asked):
@@ -113,7 +113,7 @@ async def test_every_chunk_has_usage_on_request(post):
     assert [event["usage"]["completion_tokens"] for event in got] == [2, 4, 4]
 
 
-async def test_an_answer_warns_about_parts_of_its_guide_that_are_not_enforced(post, triton):
+async def test_responses_warn_about_guide_parts_that_are_not_enforced(post, triton):
     figures = {**statistics(1, 1), "guide": {"warnings": ["items may repeat"]}}
     triton.script = lambda _: [HELLO[0], HELLO[1]._replace(statistics=figures)]
     body = {**CHAT, "n": 2, "guided_json": {}}
@@ -124,7 +124,7 @@ async def test_an_answer_warns_about_parts_of_its_guide_that_are_not_enforced(po
     assert not any("warnings" in chunk for chunk in others)
 
 
-async def test_n_and_several_prompts_become_separate_requests(post, triton):
+async def test_each_choice_of_each_prompt_becomes_a_separate_request(post, triton):
     body = {"prompt": [[4], [5, 6]], "n": 2, "seed": 7}
     answer = (await post("/v1/completions", body)).json()
     assert [choice["index"] for choice in answer["choices"]] == [0, 1, 2, 3]
@@ -136,7 +136,7 @@ async def test_n_and_several_prompts_become_separate_requests(post, triton):
     assert len(triton.asked) == 4
 
 
-async def test_choices_of_a_stream_are_interleaved(post):
+async def test_choices_of_a_stream_are_interleaved_and_complete(post):
     got = events(await post("/v1/chat/completions", {**CHAT, "stream": True, "n": 3}))
     for number in range(3):
         own = [e["choices"][0] for e in got if e["choices"][0]["index"] == number]
@@ -156,7 +156,7 @@ async def details_of(post, triton, *chunks):
     ]
 
 
-async def test_token_details_show_round_and_kind(post, triton):
+async def test_token_details_show_the_round_and_kind_of_each_token(post, triton):
     body = {**PROMPT, "stream": True, "return_token_details": True}
     first, second = events(await post("/v1/completions", body))
     assert first["choices"][0]["token_details"] == [
@@ -166,7 +166,7 @@ async def test_token_details_show_round_and_kind(post, triton):
     assert [token["text"] for token in second["choices"][0]["token_details"]] == ["l", "o"]
 
 
-async def test_a_token_is_reported_when_its_text_is_complete(post, triton):
+async def test_token_details_are_sent_once_their_text_is_complete(post, triton):
     plain = [(1, "plain", 2), (2, "plain", 0), (3, "plain", 1)]
     first = ResponseChunk("a", [65, 66, 67], 3, 0, 0, extras=origins(*plain))
     last = ResponseChunk("bc", [68], 4, 0, 0, "length", statistics(0), origins((4, "plain", 1)))
@@ -176,7 +176,7 @@ async def test_a_token_is_reported_when_its_text_is_complete(post, triton):
     ]
 
 
-async def test_token_details_join_to_a_text_that_was_cut(post, triton):
+async def test_token_details_join_to_text_cut_by_a_stop_string(post, triton):
     plain = [(1, "plain", 2), (2, "plain", 3)]
     cut = ResponseChunk("abc", [65, 66], 2, 0, 0, "stop", statistics(0), origins(*plain))
     assert await details_of(post, triton, cut) == [[(65, "ab"), (66, "c")]]
@@ -184,7 +184,7 @@ async def test_token_details_join_to_a_text_that_was_cut(post, triton):
     assert await details_of(post, triton, unfinished) == [[(65, "ab"), (66, "\ufffd")]]
 
 
-async def test_token_details_of_an_answer_that_is_not_streamed(post, triton):
+async def test_token_details_are_available_without_streaming(post, triton):
     answer = (await post("/v1/completions", {**PROMPT, "return_token_details": True})).json()
     details = answer["choices"][0]["token_details"]
     assert [(token["text"], token["round"], token["kind"]) for token in details] == [
@@ -194,7 +194,7 @@ async def test_token_details_of_an_answer_that_is_not_streamed(post, triton):
     assert not triton.asked[0]["stream"]
 
 
-async def test_an_answer_without_drafts_has_statistics(post, triton):
+async def test_a_response_without_drafts_has_statistics(post, triton):
     figures = {**statistics(0, drafted=0), "num_spec_steps": 0, "acceptance_histogram": []}
     triton.script = lambda _: [HELLO[-1]._replace(statistics=figures)]
     got = (await post("/v1/completions", PROMPT)).json()["metrics"]["speculative_decoding"]
@@ -202,7 +202,7 @@ async def test_an_answer_without_drafts_has_statistics(post, triton):
     assert got["mean_acceptance_length"] == 1
 
 
-async def test_models_are_the_entries(client):
+async def test_the_model_list_contains_tandems_entries(client):
     async with client() as opened:
         listed = (await opened.get("/v1/models")).json()
         assert [model["id"] for model in listed["data"]] == ["bls_stream", "bls", "ensemble"]
@@ -212,7 +212,7 @@ async def test_models_are_the_entries(client):
         assert "model 'org/sql' is not served" in (await opened.get("/v1/models/org/sql")).text
 
 
-async def test_texts_and_ids_are_turned_into_each_other(client):
+async def test_tokenize_and_detokenize_are_inverse(client):
     async with client() as opened:
         body = {"prompt": "def main():", "return_token_strs": True}
         got = (await opened.post("/tokenize", json=body)).json()
@@ -262,7 +262,7 @@ async def test_metrics_count_requests_and_speculation(client, triton):
     assert "_created" not in response.text
 
 
-async def test_metrics_count_drafts_of_an_interrupted_answer(client, triton):
+async def test_metrics_count_the_drafts_of_an_interrupted_response(client, triton):
     """Its tokens count, so its drafts must count too."""
     triton.script = lambda _: [HELLO[0], ApiError(503, "why")]
     async with client() as opened:

@@ -51,7 +51,7 @@ def test_a_client_that_disconnects_cancels_its_request(port, triton, stream, chu
     assert triton.running == 0
 
 
-def test_chunks_do_not_wait_for_acknowledgements(port, monkeypatch):
+def test_chunks_are_sent_without_waiting_for_acknowledgments(port, monkeypatch):
     """Otherwise the kernel delays a chunk until the client acknowledges the previous one."""
     at_once = []
     made = Connection.connection_made
@@ -67,7 +67,7 @@ def test_chunks_do_not_wait_for_acknowledgements(port, monkeypatch):
     assert at_once == [1]
 
 
-def test_hundreds_of_disconnects_leave_no_requests(port, triton):
+def test_hundreds_of_disconnects_leave_no_running_requests(port, triton):
     triton.script = lambda _: [HELLO[0], FOREVER]
     with contextlib.ExitStack() as clients:
         for _ in range(200):
@@ -79,7 +79,7 @@ def test_hundreds_of_disconnects_leave_no_requests(port, triton):
         assert connection.getresponse().status == 200
 
 
-def test_a_client_that_reads_nothing_is_disconnected(port, triton, monkeypatch, caplog):
+def test_a_client_that_stops_reading_is_disconnected(port, triton, monkeypatch, caplog):
     monkeypatch.setattr("tandem.gateway.answers.generation.SECONDS_TO_SEND", 0.2)
     chunk = ResponseChunk("x" * BYTES, [70], 1, 0, 0)
     triton.script = lambda _: [chunk] * LONG + [HELLO[-1]]
@@ -108,7 +108,7 @@ def test_a_slow_client_does_not_delay_others(port, triton):
     assert eventually(lambda: triton.running == 0)
 
 
-def test_only_clients_without_a_complete_request_are_disconnected(port, triton, monkeypatch):
+def test_only_clients_with_incomplete_requests_are_disconnected(port, triton, monkeypatch):
     monkeypatch.setattr("tandem.gateway.server.SECONDS_TO_ASK", 0.1)
     triton.script = lambda _: [HELLO[0], FOREVER]
     head = b"POST /v1/completions HTTP/1.1\r\nhost: gateway\r\n"

@@ -15,7 +15,7 @@ def test_every_accepted_field_is_documented():
     assert not [name for name in taken if f"`{name}`" not in text]
 
 
-def test_table_of_errors_has_every_code_and_its_status():
+def test_the_error_table_lists_every_code_with_its_status():
     rows = re.findall(r"^\| (\d{3}) \| `(\w+)` \|", PAGE.read_text(), re.MULTILINE)
     assert sorted(code for _, code in rows) == sorted(API_CODES)
     assert {(str(status.value), name) for name, status in STATUS_OF_CLASS.items()} <= set(rows)

@@ -35,7 +35,7 @@ def fails_with(error):
         (504, "server_error"),
     ],
 )
-async def test_an_error_before_the_first_chunk_has_its_status(post, triton, status, kind, stream):
+async def test_an_error_before_the_first_chunk_sets_the_status(post, triton, status, kind, stream):
     triton.script = fails_with(ApiError(status, "why", code="some_code"))
     response = await post("/v1/completions", {**PROMPT, "stream": stream})
     assert response.status_code == status
@@ -45,7 +45,7 @@ async def test_an_error_before_the_first_chunk_has_its_status(post, triton, stat
     assert ("retry-after" in response.headers) == (status == 429)
 
 
-async def test_an_error_after_the_first_chunk_is_an_event(post, triton):
+async def test_an_error_after_the_first_chunk_is_sent_as_an_event(post, triton):
     triton.script = lambda _: [HELLO[0], ApiError(500, "why")]
     response = await post("/v1/completions", {**PROMPT, "stream": True})
     assert response.status_code == 200
@@ -78,14 +78,14 @@ async def test_an_unexpected_error_is_an_internal_error(post, triton, caplog, st
 @pytest.mark.parametrize(
     "path", ["/v1/responses/resp_1", "/v1/embeddings", "/v1/completions/", "/v2/health/ready"]
 )
-async def test_other_endpoints_are_not_found(post, path):
+async def test_unknown_endpoints_are_not_found(post, path):
     response = await post(path, {})
     assert response.status_code == 404
     assert response.json()["error"]["message"].startswith(f"POST {path}: ")
     assert response.json()["error"]["code"] == "not_found"
 
 
-async def test_another_method_is_not_allowed(client):
+async def test_a_wrong_http_method_is_not_allowed(client):
     async with client() as opened:
         response = await opened.get("/v1/completions")
     assert response.status_code == 405
@@ -119,7 +119,7 @@ async def test_a_chat_without_a_template_is_rejected(post, tmp_path, tokenizer_f
     assert "has no chat template; use /v1/completions" in response.json()["error"]["message"]
 
 
-async def test_a_tokenizer_of_another_model_is_reported(post, triton):
+async def test_a_tokenizer_that_does_not_match_the_model_is_reported(post, triton):
     from dataclasses import replace
 
     served = triton.models_served
@@ -200,7 +200,7 @@ async def test_requests_with_the_key_are_accepted(client, key):
 @pytest.mark.parametrize(
     ("sent", "taken"), [("abc-1", True), ("", False), ("a" * 129, False), ("a b", False)]
 )
-async def test_request_id_is_returned(post, sent, taken):
+async def test_a_valid_request_id_is_returned(post, sent, taken):
     response = await post("/v1/completions", PROMPT, {"x-request-id": sent})
     assert (response.headers["x-request-id"] == sent) == taken
     refused = await post("/v1/completions", {}, {"x-request-id": sent})

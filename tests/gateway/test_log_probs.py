@@ -85,7 +85,7 @@ async def test_a_chat_returns_log_probs_on_request(ask):
     assert (second["token"], second["logprob"]) == ("\n", -3.0)
 
 
-async def test_alternatives_are_sent_only_on_request(ask, triton):
+async def test_top_log_probs_are_sent_only_on_request(ask, triton):
     extras = {k: v for k, v in ANSWER.extras.items() if "top" not in k}
     triton.script = lambda _: [ANSWER._replace(extras=extras)]
     answer = await ask(prompt=PROMPT, logprobs=0)
@@ -96,7 +96,7 @@ async def test_alternatives_are_sent_only_on_request(ask, triton):
     assert "num_top_log_probs" not in triton.asked[1]
 
 
-async def test_an_echo_is_the_prompt_with_its_log_probs(ask, triton):
+async def test_an_echo_includes_the_log_probs_of_the_prompt(ask, triton):
     answer = await ask(prompt=PROMPT, echo=True, logprobs=1)
     choice = answer["choices"][0]
     assert choice["text"] == "def main():\n"
@@ -109,7 +109,7 @@ async def test_an_echo_is_the_prompt_with_its_log_probs(ask, triton):
 
 
 @pytest.mark.parametrize("as_ids", [True, False])
-async def test_tokens_of_one_character_have_the_same_offset(ask, triton, tokenizer_folder, as_ids):
+async def test_tokens_of_one_character_share_its_offset(ask, triton, tokenizer_folder, as_ids):
     text = "a \U0001f642 b"
     ids = ChatTokenizer(tokenizer_folder).encode(text, add_special_tokens=False)
     assert len(ids) == 7  # four of them are the smile
@@ -122,7 +122,7 @@ async def test_tokens_of_one_character_have_the_same_offset(ask, triton, tokeniz
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_a_character_shared_by_prompt_and_answer_is_complete(
+async def test_a_character_split_between_prompt_and_answer_is_complete(
     post, triton, tokenizer_folder, stream
 ):
     smile = ChatTokenizer(tokenizer_folder).encode("\U0001f642", add_special_tokens=False)
@@ -186,7 +186,7 @@ def names_in(choice):
     return "".join(got["tokens"] if "tokens" in got else [t["token"] for t in got["content"]])
 
 
-async def test_a_hidden_token_at_the_end_has_its_log_prob(ask, triton):
+async def test_a_special_token_at_the_end_has_a_log_prob(ask, triton):
     got = {entry.OUTPUT_TEXT_LENGTHS: [3, 0], entry.OUTPUT_LOG_PROBS: [-1.0, -2.0]}
     hidden = ResponseChunk("():", [NEW[0], 0], 2, 0, 0, "length", statistics(0), got)
     triton.script = lambda _: [hidden]
@@ -200,7 +200,7 @@ STOPS = st.lists(WRITTEN, max_size=2)
 
 @settings(max_examples=40)
 @given(text=WRITTEN, stops=STOPS, accepted=st.lists(st.booleans(), min_size=1))
-def test_tokens_join_to_the_text_for_all_stops_and_chunks(text, stops, accepted):
+def test_tokens_join_to_the_text_for_any_stops_and_chunks(text, stops, accepted):
     tokenizer = ChatTokenizer(DEMO)
     tokens = tokenizer.encode(text, add_special_tokens=False)
     chunks = written(tokens, tuple(stops), tuple(accepted))
@@ -214,7 +214,7 @@ def test_tokens_join_to_the_text_for_all_stops_and_chunks(text, stops, accepted)
 
 @settings(max_examples=40)
 @given(text=WRITTEN, stops=STOPS, cut=st.integers(1, 5))
-def test_tokens_of_an_echo_and_its_answer_join_to_both(text, stops, cut):
+def test_tokens_of_an_echo_and_its_answer_join_to_the_text(text, stops, cut):
     tokenizer = ChatTokenizer(DEMO)
     tokens = tokenizer.encode(text + "zz", add_special_tokens=False)
     prompt, answer = tokens[:cut], tokens[cut:] or tokens[-1:]
@@ -286,13 +286,13 @@ def test_tokens_added_by_the_tokenizer_have_no_text_in_the_echo(tmp_path):
     assert tokenizer.text_lengths([first, *rest], f"<s>{text}")[0] == 3  # sent as an id
 
 
-async def test_an_echo_of_a_text_is_that_text(ask, triton):
+async def test_an_echo_repeats_a_text_prompt_exactly(ask, triton):
     answer = await ask(prompt=["def main", "x"], echo=True)
     assert [choice["text"] for choice in answer["choices"]] == ["def main():\n", "x():\n"]
     assert "return_prompt_log_probs" not in triton.asked[0]
 
 
-async def test_max_tokens_0_returns_only_the_prompt(ask, triton):
+async def test_max_tokens_0_with_echo_returns_only_the_prompt(ask, triton):
     answer = await ask(prompt=PROMPT, echo=True, logprobs=1, max_tokens=0)
     choice = answer["choices"][0]
     assert (choice["text"], choice["finish_reason"]) == ("def main", "length")
@@ -331,7 +331,7 @@ async def test_top_logprobs_without_logprobs_is_rejected(post):
     assert response.json()["error"]["param"] == "top_logprobs"
 
 
-async def test_a_part_of_a_character_is_reported_as_bytes(ask, triton, client):
+async def test_tokens_with_part_of_a_character_are_reported_as_bytes(ask, triton, client):
     async with client() as opened:
         got = await opened.post("/tokenize", json={"prompt": "\N{ROBOT FACE}"})
     pieces = got.json()["tokens"]
@@ -351,7 +351,7 @@ async def test_a_part_of_a_character_is_reported_as_bytes(ask, triton, client):
 
 
 @pytest.mark.parametrize("stream", [True, False])
-async def test_many_log_probs_are_read_and_written_on_a_thread(post, triton, monkeypatch, stream):
+async def test_large_log_prob_responses_use_another_thread(post, triton, monkeypatch, stream):
     """Otherwise they would delay other streams."""
     threads = []
     completed, json_bytes = TokenTexts.completed, Completion.json_bytes

@@ -57,7 +57,7 @@ def events(response):
     return found
 
 
-async def test_a_whole_answer_is_a_message(post):
+async def test_without_streaming_the_response_is_one_message(post):
     answer = Message.model_validate((await post(PATH, HI)).json())
     assert [block.text for block in answer.content] == ["Hello"]
     assert (answer.stop_reason, answer.stop_sequence) == ("end_turn", None)
@@ -77,7 +77,7 @@ async def test_a_whole_answer_is_a_message(post):
         (THOUGHTS, {"template": TEMPLATES / "thinking.jinja", "tools": []}, "end_turn"),
     ],
 )
-async def test_a_stream_builds_the_whole_message(ask, chunks, given, reason):
+async def test_stream_events_add_up_to_the_whole_message(ask, chunks, given, reason):
     given = {"tools": [ADD], "stop_sequences": ["END"]} | given
     whole = Message.model_validate((await ask(*chunks, **given)).json())
     assert whole.stop_reason == reason
@@ -99,7 +99,7 @@ async def test_a_stream_builds_the_whole_message(ask, chunks, given, reason):
             assert "".join(parts) == getattr(block, block.type)
 
 
-async def test_a_conversation_with_tool_results_has_the_prompt_of_the_same_chat(ask, post, triton):
+async def test_messages_with_tool_results_give_the_same_prompt_as_a_chat(ask, post, triton):
     answer = (await ask("".join(CALL), tools=[ADD])).json()
     text, call = answer["content"]
     assert (text["text"], call["name"], call["input"]) == ("Well.", "add", {"a": "x"})
@@ -134,7 +134,7 @@ async def test_a_conversation_with_tool_results_has_the_prompt_of_the_same_chat(
     assert count == len(triton.asked[-1]["input_ids"])
 
 
-async def test_an_assistant_message_at_the_end_is_continued(post, triton):
+async def test_a_final_assistant_message_is_continued(post, triton):
     begun = {"role": "assistant", "content": "Once upon"}
     await post(PATH, HI | {"messages": [USER, begun]})
     given = {"messages": [USER, begun], "continue_final_message": True}
@@ -142,7 +142,7 @@ async def test_an_assistant_message_at_the_end_is_continued(post, triton):
     assert triton.asked[0]["input_ids"] == triton.asked[1]["input_ids"]
 
 
-async def test_fields_reach_the_entry(post, triton):
+async def test_request_fields_reach_the_entry(post, triton):
     given = {"stop_sequences": ["END"], "top_k": 5, "drafter": "none", "temperature": 0.5}
     schema = {"type": "object", "properties": {"x": {"type": "integer"}}}
     output = {"format": {"type": "json_schema", "schema": schema}}
@@ -153,7 +153,7 @@ async def test_fields_reach_the_entry(post, triton):
 
 
 @pytest.mark.parametrize(("choice", "one"), [("any", True), ("tool", True), ("auto", False)])
-async def test_tool_choice_is_the_chats(ask, choice, one):
+async def test_tool_choice_and_disable_parallel_tool_use_are_respected(ask, choice, one):
     more = {"name": "add"} if choice == "tool" else {}
     choice = {"type": choice, "disable_parallel_tool_use": one, **more}
     twice = '<tool_call>{"name": "add", "arguments": {}}</tool_call>' * 2
@@ -170,13 +170,13 @@ async def test_tool_choice_is_the_chats(ask, choice, one):
         ('{"a" 1}', {"INVALID_JSON": '{"a" 1}'}),
     ],
 )
-async def test_arguments_that_were_cut_or_are_broken_remain_an_object(ask, arguments, given):
+async def test_incomplete_or_invalid_tool_arguments_become_an_object(ask, arguments, given):
     text = f'<tool_call>{{"name": "add", "arguments": {arguments or "{}"}'
     answer = (await ask(text, tools=[ADD], reason="length")).json()
     assert Message.model_validate(answer).content[0].input == given
 
 
-async def test_a_stream_that_fails_ends_with_an_error(post, triton):
+async def test_a_failed_stream_ends_with_an_error(post, triton):
     triton.script = lambda _: [HELLO[0], ApiError(503, "no Triton responds", code="no_server")]
     response = await post(PATH, HI | {"stream": True})
     name, data = response.text.strip().split("\n\n")[-1].split("\n")
@@ -213,7 +213,7 @@ IMAGE = {"type": "image", "source": {"type": "url", "url": "http://x/y.png"}}
         ({"n": 2}, 400, "invalid_request_error", "one answer per request"),
     ],
 )
-async def test_errors_have_anthropics_form(post, given, status, kind, message):
+async def test_errors_have_anthropics_format(post, given, status, kind, message):
     response = await post(PATH, HI | given)
     assert response.status_code == status
     error = ErrorResponse.model_validate(response.json()).error
@@ -233,14 +233,14 @@ async def test_errors_have_anthropics_form(post, given, status, kind, message):
         ({}, 401),
     ],
 )
-async def test_the_key_may_be_in_anthropics_header(post, headers, status):
+async def test_the_api_key_may_be_sent_in_anthropics_header(post, headers, status):
     response = await post(PATH, HI, headers, api_key="secret")
     assert response.status_code == status
     if status == 401:
         assert response.json()["error"]["type"] == "authentication_error"
 
 
-async def test_failures_outside_the_api_have_anthropics_form_too(client):
+async def test_errors_outside_the_endpoint_have_anthropics_format_too(client):
     async with client(max_body_bytes=10) as opened:
         large = (await opened.post(PATH, json=HI)).json()
         assert large["error"]["type"] == "request_too_large"

@@ -57,19 +57,19 @@ def prompt_of(client, triton):
     return read
 
 
-async def test_max_completion_tokens_takes_precedence(ask):
+async def test_max_completion_tokens_takes_precedence_over_max_tokens(ask):
     assert (await ask(CHATS, max_tokens=5, max_completion_tokens=7))[1]["max_tokens"] == 7
 
 
 @pytest.mark.parametrize("given", [{}, {"max_tokens": None}])
-async def test_a_completion_without_a_limit_has_16_tokens(ask, given):
+async def test_a_completion_without_max_tokens_has_16_tokens(ask, given):
     assert (await ask(COMPLETIONS, **given))[1]["max_tokens"] == 16
     assert (await ask(COMPLETIONS, prompt=[5] * 90, **given))[1]["max_tokens"] == 10
     assert (await ask(CHATS, **given))[1]["max_tokens"] > 16
 
 
 @pytest.mark.parametrize("path", BODIES)
-async def test_answers_have_a_fingerprint_of_the_deployment(ask, path):
+async def test_responses_have_a_fingerprint_of_the_deployment(ask, path):
     answer, _ = await ask(path)
     got = answer["system_fingerprint"]
     assert got.startswith(f"tandem-{metadata.version('tandem-triton')}-")
@@ -78,7 +78,7 @@ async def test_answers_have_a_fingerprint_of_the_deployment(ask, path):
     assert {chunk["system_fingerprint"] for chunk in chunks} == {got}
 
 
-async def test_paths_of_other_servers_are_served(client, triton):
+async def test_health_paths_of_other_servers_are_supported(client, triton):
     async with client(api_key="secret") as opened:
         version = await opened.get("/version")
         assert version.json() == {"version": metadata.version("tandem-triton")}
@@ -115,7 +115,7 @@ def template(tmp_path):
         ({}, ""),
     ],
 )
-async def test_effort_and_verbosity_reach_the_template(post, prompt_of, template, given, got):
+async def test_effort_and_verbosity_reach_the_chat_template(post, prompt_of, template, given, got):
     body = BODIES[CHATS] | given
     assert (await post(CHATS, body, chat_template=template)).status_code == 200
     assert await prompt_of() == f"<user>hi</><assistant>{got}"
@@ -207,7 +207,7 @@ def rated(triton):
 
 
 @pytest.mark.usefixtures("rated")
-async def test_tokens_are_named_by_their_ids(ask):
+async def test_log_probs_name_tokens_by_id_on_request(ask):
     body = {"logprobs": 1, "return_tokens_as_token_ids": True, "prompt": PROMPT}
     got = (await ask(COMPLETIONS, **body))[0]["choices"][0]["logprobs"]
     assert got["tokens"] == ["token_id:1002", "token_id:199"]
@@ -234,7 +234,7 @@ RATED = [
 
 
 @pytest.mark.usefixtures("rated")
-async def test_prompt_log_probs_of_a_completion(ask):
+async def test_a_completion_returns_prompt_log_probs_on_request(ask):
     answer, asked = await ask(COMPLETIONS, prompt=PROMPT, prompt_logprobs=2)
     assert answer["choices"][0]["prompt_logprobs"] == RATED
     assert answer["choices"][0]["logprobs"] is None
@@ -244,7 +244,7 @@ async def test_prompt_log_probs_of_a_completion(ask):
 
 @pytest.mark.usefixtures("rated")
 @pytest.mark.parametrize(("number", "got"), [(0, 1), (1, 2), (2, 3)])
-async def test_prompt_and_answer_have_separate_numbers_of_log_probs(ask, number, got):
+async def test_prompt_and_output_may_request_different_numbers_of_log_probs(ask, number, got):
     answer, asked = await ask(COMPLETIONS, prompt=PROMPT, prompt_logprobs=number, logprobs=1)
     choice = answer["choices"][0]
     assert len(choice["prompt_logprobs"][2]) == got
@@ -253,7 +253,7 @@ async def test_prompt_and_answer_have_separate_numbers_of_log_probs(ask, number,
     assert asked["num_top_log_probs"] == max(number, 1)
 
 
-async def test_prompt_log_probs_of_a_chat(ask, triton, rated, tmp_path, post):
+async def test_a_chat_returns_prompt_log_probs_on_request(ask, triton, rated, tmp_path, post):
     (tmp_path / "template.jinja").write_text("def main")
     body = BODIES[CHATS] | {"prompt_logprobs": 2, "n": 2}
     answer = (await post(CHATS, body, chat_template=tmp_path / "template.jinja")).json()
@@ -273,7 +273,7 @@ CONTINUED = PREFILLED | {"continue_final_message": True}
 
 
 @pytest.mark.parametrize("given", [{}, {"add_generation_prompt": False}])
-async def test_an_answer_continues_the_last_message(post, prompt_of, template, given):
+async def test_continue_final_message_continues_the_last_message(post, prompt_of, template, given):
     response = await post(CHATS, CONTINUED | given, chat_template=template)
     assert response.json()["choices"][0]["message"]["content"] == "Hello"
     assert await prompt_of() == "<user>hi</><assistant>Well, "
@@ -286,24 +286,24 @@ async def test_a_last_message_with_a_special_token_can_be_continued(ask, prompt_
     assert 0 not in triton.asked[-1]["input_ids"]
 
 
-async def test_add_generation_prompt_false_ends_the_prompt_with_the_message(ask, prompt_of):
+async def test_add_generation_prompt_false_ends_the_prompt_after_the_message(ask, prompt_of):
     await ask(CHATS, add_generation_prompt=False)
     assert await prompt_of() == "user: hi\n"
 
 
-async def test_tokenize_renders_what_a_chat_does(client):
+async def test_tokenize_renders_a_chat_like_the_chat_endpoint(client):
     async with client() as opened:
         ids = (await opened.post("/tokenize", json=CONTINUED)).json()["tokens"]
         text = (await opened.post("/detokenize", json={"tokens": ids})).json()["prompt"]
     assert text == "user: hi\nassistant: Well, "
 
 
-async def test_conflicting_ends_of_a_prompt_are_rejected(refused):
+async def test_continue_final_message_conflicts_with_add_generation_prompt(refused):
     error = await refused(CHATS, **CONTINUED, add_generation_prompt=True)
     assert error["param"] == "add_generation_prompt"
 
 
-async def test_a_template_without_the_last_message_is_reported(post, tmp_path):
+async def test_a_template_that_omits_the_last_message_is_reported(post, tmp_path):
     (tmp_path / "template.jinja").write_text("{{ messages[0].content }}")
     response = await post(CHATS, CONTINUED, chat_template=tmp_path / "template.jinja")
     error = response.json()["error"]
@@ -320,7 +320,7 @@ async def test_a_template_without_the_last_message_is_reported(post, tmp_path):
         ({"messages": [USER], "continue_final_message": True}, "hiHello"),
     ],
 )
-async def test_an_echo_is_the_message_that_the_answer_continues(ask, body, text):
+async def test_an_echo_returns_the_continued_message_and_the_answer(ask, body, text):
     answer, _ = await ask(CHATS, **body, echo=True)
     assert answer["choices"][0]["message"]["content"] == text
     chunks, _ = await ask(CHATS, **body, echo=True, stream=True)

@@ -62,7 +62,7 @@ def send(page, text="say it", mode="Chat"):
 
 
 @pytest.mark.parametrize("mode", ["Chat", "Completion"])
-def test_answer_is_streamed_and_its_tokens_are_marked_by_kind(page, mode):
+def test_the_page_streams_an_answer_and_colors_tokens_by_kind(page, mode):
     send(page, mode=mode)
     text = page.locator(".text")
     expect(text).to_have_text("def main():\n#", use_inner_text=True)
@@ -86,7 +86,7 @@ def test_answer_is_streamed_and_its_tokens_are_marked_by_kind(page, mode):
     expect(page.locator("#note")).to_contain_text("6 tokens in")
 
 
-def test_rounds_are_shown_on_hover_and_by_keys(page):
+def test_the_page_shows_rounds_on_hover_and_by_arrow_keys(page):
     send(page)
     expect(page.locator(".text span")).to_have_count(6)
     page.get_by_text(" ma", exact=True).hover()
@@ -97,7 +97,7 @@ def test_rounds_are_shown_on_hover_and_by_keys(page):
     assert page.locator(".token.shown").all_inner_texts()[0] == "():"
 
 
-def test_chat_continues_until_a_new_one_starts(page, triton):
+def test_a_chat_continues_until_a_new_one_starts(page, triton):
     send(page, "one")
     expect(page.locator("#note")).to_contain_text("6 tokens")
     first = len(triton.asked[0]["input_ids"])
@@ -112,7 +112,7 @@ def test_chat_continues_until_a_new_one_starts(page, triton):
     assert len(triton.asked[2]["input_ids"]) == first
 
 
-def test_stop_cancels_the_request(page, triton):
+def test_the_stop_button_cancels_the_request(page, triton):
     triton.script = lambda _: [FIRST, FOREVER]
     send(page)
     expect(page.locator(".text span")).to_have_count(3)
@@ -122,7 +122,7 @@ def test_stop_cancels_the_request(page, triton):
     expect(page.get_by_role("button", name="Send")).to_be_enabled()
 
 
-def test_errors_are_shown(page, triton):
+def test_the_page_shows_errors(page, triton):
     triton.script = lambda _: [ApiError(429, "too much to do")]
     send(page)
     expect(page.locator("#note")).to_have_text("too much to do")
@@ -131,7 +131,7 @@ def test_errors_are_shown(page, triton):
     expect(page.locator("#note")).to_have_text("the target has died")
 
 
-def test_answer_is_compared_with_the_baseline(page, triton):
+def test_the_page_compares_an_answer_with_the_baseline(page, triton):
     triton.script = lambda asked: (
         [FIRST, SECOND, LAST]
         if "drafter" not in asked
@@ -157,7 +157,7 @@ def test_answer_is_compared_with_the_baseline(page, triton):
     assert drafted["seed"] == baseline["seed"]
 
 
-def test_controls_reach_the_request(page, triton):
+def test_controls_on_the_page_set_fields_of_the_request(page, triton):
     page.get_by_text("Drafts and sampling").click()
     page.get_by_label("Drafter").select_option("hybrid")
     page.get_by_label("Draft tokens per round").fill("auto")
@@ -176,12 +176,12 @@ def test_controls_reach_the_request(page, triton):
     assert sent["guided_decoding_guide"] == '{"type": "object"}'
 
 
-def test_the_drafters_of_the_deployment_are_offered(page):
+def test_the_page_lists_the_drafters_of_the_deployment(page):
     names = page.locator("#drafter option").all_text_contents()
     assert names == ["default", "prompt_lookup", "hybrid", "repeat", "none"]
 
 
-def test_forced_tokens_are_marked(page, triton):
+def test_the_page_marks_forced_tokens(page, triton):
     got = origins((0, "forced", 3), (1, "correction", 2), (1, "forced", 1))
     triton.script = lambda _: [
         ResponseChunk("defin#", [325, 260, 3], 1, 0, 0, "stop", statistics(0), got)
@@ -200,14 +200,14 @@ def test_forced_tokens_are_marked(page, triton):
     assert page.locator(".token.shown").all_inner_texts() == ["in", "#"]
 
 
-def test_warnings_of_an_answer_are_shown(page, triton):
+def test_the_page_shows_warnings_of_an_answer(page, triton):
     warned = statistics(2, 1) | {"guide": {"warnings": ["items may repeat"]}}
     triton.script = lambda _: [FIRST, SECOND, LAST._replace(statistics=warned)]
     send(page)
     expect(page.get_by_text("Warning: items may repeat")).to_be_visible()
 
 
-def test_an_invalid_schema_is_reported(page, triton):
+def test_the_page_reports_an_invalid_schema(page, triton):
     page.get_by_text("Drafts and sampling").click()
     page.get_by_label("JSON schema").fill("{")
     send(page)
@@ -223,7 +223,7 @@ def test_an_invalid_schema_is_reported(page, triton):
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_page_fits_a_phone_in_light_and_dark(browser, url, scheme, triton):
+def test_the_page_fits_a_phone_in_light_and_dark_mode(browser, url, scheme, triton):
     context = browser.new_context(
         viewport={"width": 360, "height": 740}, color_scheme=scheme, has_touch=True
     )
@@ -253,7 +253,7 @@ def luminance(color):
     return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
 
 
-def test_every_control_has_a_label(page):
+def test_every_control_on_the_page_has_a_label(page):
     unnamed = page.evaluate(
         """() => [...document.querySelectorAll("input, select, textarea, button")]
             .filter((e) => !(e.labels?.length || e.textContent.trim()))

@@ -58,13 +58,13 @@ TEXTS = st.lists(PIECES, max_size=10).map("".join)
 
 
 @given(text=TEXTS, begun=st.booleans(), data=st.data())
-def test_chunking_does_not_change_the_result(text, begun, data):
+def test_chunking_does_not_change_how_reasoning_is_split(text, begun, data):
     cuts = sorted(data.draw(st.lists(st.integers(0, len(text)), max_size=6)))
     chunks = [text[a:b] for a, b in zip([0, *cuts], [*cuts, len(text)], strict=True)]
     assert split(chunks, begun=begun) == split([text], begun=begun)
 
 
-def test_reasoning_is_returned_as_it_arrives():
+def test_reasoning_is_streamed_as_it_arrives():
     splitter = ReasoningSplitter(begun=False)
     got = [splitter.feed(text) for text in ("<thi", "nk> We", "ll. ", "No", "</", "think>", " Yes")]
     assert [tuple(new) for new in got] == [
@@ -96,7 +96,7 @@ async def test_a_message_has_reasoning_in_its_own_field(chat):
 
 
 @pytest.mark.anyio
-async def test_incomplete_reasoning_has_no_answer(chat):
+async def test_incomplete_reasoning_has_no_content(chat):
     choice = (await chat("<think>We", finish_reason="length")).json()["choices"][0]
     assert choice["message"]["reasoning_content"] == "We"
     assert choice["message"]["content"] is None
@@ -125,7 +125,7 @@ def test_an_answer_with_only_reasoning_can_be_sent_back(name):
 
 
 @pytest.mark.anyio
-async def test_a_prompt_may_begin_the_reasoning(chat, tmp_path):
+async def test_reasoning_may_begin_in_the_prompt(chat, tmp_path):
     begins = tmp_path / "begins.jinja"
     begins.write_text(TEMPLATE.read_text() + "{{ '<think>\\n' }}")
     message = (await chat("Well.</think>Yes.", template=begins)).json()["choices"][0]["message"]
@@ -133,7 +133,7 @@ async def test_a_prompt_may_begin_the_reasoning(chat, tmp_path):
 
 
 @pytest.mark.anyio
-async def test_think_tags_are_text_for_models_that_do_not_reason(chat, tokenizer_folder):
+async def test_think_tags_are_plain_text_if_the_template_has_no_reasoning(chat, tokenizer_folder):
     plain = tokenizer_folder / "chat_template.jinja"
     message = (await chat("<think>a</think>b", template=plain)).json()["choices"][0]["message"]
     assert message["content"] == "<think>a</think>b"

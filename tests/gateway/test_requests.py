@@ -48,7 +48,7 @@ async def refused(post, path="/v1/completions", **body):
         ({"temperature": 0, "min_p": 0.1}, GREEDY),
     ],
 )
-async def test_temperature_follows_openai(post, triton, body, inputs):
+async def test_temperature_defaults_to_1_and_0_is_greedy(post, triton, body, inputs):
     sent = await asked(post, triton, **body)
     names = ("temperature", "top_p", "top_k", "min_p")
     assert {name: sent[name] for name in names if name in sent} == inputs
@@ -85,13 +85,13 @@ async def test_temperature_follows_openai(post, triton, body, inputs):
         ({"model": "ensemble", "drafter": "hybrid"}, {"drafter": "hybrid"}),
     ],
 )
-async def test_fields_reach_the_entry(post, triton, body, inputs):
+async def test_request_fields_reach_the_entry(post, triton, body, inputs):
     sent = await asked(post, triton, **body)
     assert {name: sent[name] for name in inputs} == inputs
     assert triton.named == ["bls_stream"]
 
 
-async def test_default_values_are_not_sent(post, triton):
+async def test_unset_fields_are_not_sent_to_the_entry(post, triton):
     sent = await asked(post, triton)
     names = {"input_ids", "max_tokens", "stream", "temperature", "top_p"}
     assert set(sent) == {*names, "exclude_input_in_output"}
@@ -126,7 +126,7 @@ async def test_a_prediction_is_sent_as_text(post, triton, content, text):
         ({"type": "content", "content": "a", "more": 1}, "prediction.more"),
     ],
 )
-async def test_a_wrong_prediction_is_named(post, prediction, place):
+async def test_the_error_names_an_invalid_prediction(post, prediction, place):
     assert (await refused(post, prediction=prediction))["param"] == place
 
 
@@ -156,7 +156,7 @@ async def test_unsupported_fields_are_rejected(client):
             assert error["type"] == "invalid_request_error"
 
 
-async def test_neutral_values_are_accepted(client):
+async def test_unsupported_fields_are_accepted_with_neutral_values(client):
     values = [
         *((name, None) for name in fields.REFUSED),
         *((name, value) for name, field in fields.REFUSED.items() for value in field.neutral),
@@ -258,7 +258,7 @@ async def test_invalid_values_are_reported_in_one_line(post, body, param, messag
         ("/v1/completions", "[" * 100_000),
     ],
 )
-async def test_invalid_text_and_numbers_are_rejected(client, path, body):
+async def test_invalid_json_text_and_numbers_are_rejected(client, path, body):
     headers = {"content-type": "application/json"}
     async with client() as opened:
         response = await opened.post(path, content=body.encode(), headers=headers)
@@ -285,7 +285,7 @@ async def test_unsupported_messages_are_rejected(post, messages, param):
     assert response.json()["error"]["param"].startswith(param)
 
 
-async def test_every_invalid_message_is_reported(post):
+async def test_an_error_lists_every_invalid_message(post):
     messages = [
         {"role": "function", "content": "x"},
         {"role": "user", "content": "x"},
@@ -301,7 +301,7 @@ async def test_every_invalid_message_is_reported(post):
     assert error["param"] == "messages[0].role"
 
 
-async def test_further_errors_are_counted(post):
+async def test_an_error_lists_ten_messages_and_counts_the_rest(post):
     error = await refused(post, "/v1/chat/completions", messages=[{"role": "user"}] * 15)
     assert error["message"].endswith("messages[9].content is missing; and 5 more")
 
@@ -313,7 +313,7 @@ async def test_further_errors_are_counted(post):
         ({"guided_regex": ""}, 'guided_regex must have at least 1 character; got ""'),
     ],
 )
-async def test_a_value_that_is_too_short_is_reported(post, fields, message):
+async def test_a_value_that_is_too_short_is_reported_in_one_line(post, fields, message):
     messages = [{"role": "user", "content": "x"}]
     error = await refused(post, "/v1/chat/completions", **{"messages": messages, **fields})
     assert error["message"] == message
@@ -384,7 +384,7 @@ LIMITS = {"max_completion_tokens": 7}
     ],
 )
 @pytest.mark.parametrize("stream", [False, True])
-async def test_an_entrys_error_names_the_field_that_the_client_sent(post, triton, case, stream):
+async def test_errors_of_the_entry_name_the_field_that_the_client_sent(post, triton, case, stream):
     path, body, line, message, param = case
     triton.script = lambda _: [ApiError(400, line)]
     error = await refused(post, path, **body, stream=stream)
@@ -399,7 +399,7 @@ async def test_template_variables_may_have_any_name(post, triton, variables):
     assert (await asked(post, triton, "/v1/chat/completions", **body))["input_ids"]
 
 
-async def test_an_answer_can_be_sent_back(post, triton):
+async def test_an_answer_can_be_sent_back_as_a_message(post, triton):
     answer = (await post("/v1/chat/completions", CHAT)).json()["choices"][0]["message"]
     messages = [*CHAT["messages"], answer, {"role": "user", "content": "more"}]
     await asked(post, triton, "/v1/chat/completions", messages=messages)
@@ -489,7 +489,7 @@ async def test_a_prompt_without_tokens_is_rejected(post, tokenizer_folder, tmp_p
     assert error["param"] == "prompt"
 
 
-async def test_seeds_of_choices_are_reproducible(post, triton):
+async def test_a_seed_gives_the_same_seeds_to_its_choices(post, triton):
     for _ in range(2):
         await asked(post, triton, n=3, seed=1)
     seeds = [sent["seed"] for sent in triton.asked]

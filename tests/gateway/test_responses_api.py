@@ -60,7 +60,7 @@ def without_ids(response):
     return [{k: v for k, v in item.items() if k not in ("id", "call_id")} for item in items]
 
 
-async def test_a_whole_answer_is_a_response_with_one_message(post):
+async def test_without_streaming_the_response_has_one_message(post):
     given = {"input": "hi", "store": False, "metadata": {"a": "b"}, "max_output_tokens": 9}
     answer = Response.model_validate((await post(PATH, given)).json())
     assert answer.id.startswith("resp_")
@@ -105,7 +105,7 @@ async def test_a_stream_has_every_event_and_ends_with_the_whole_answer(
         assert deltas == (item.arguments if item.type == "function_call" else item.content[0].text)
 
 
-async def test_calls_are_items_that_can_be_sent_back_with_their_outputs(ask, triton, post):
+async def test_tool_calls_can_be_sent_back_with_their_outputs(ask, triton, post):
     answer = (await ask("".join(CALL), tools=[ADD])).json()
     message, add, sub = answer["output"]
     assert message["content"][0]["text"] == "Well."
@@ -134,7 +134,7 @@ async def test_calls_are_items_that_can_be_sent_back_with_their_outputs(ask, tri
     assert triton.asked[-1]["input_ids"] == triton.asked[-2]["input_ids"]
 
 
-async def test_reasoning_is_an_item_and_its_tokens_are_counted(ask):
+async def test_reasoning_is_a_separate_item_and_its_tokens_are_counted(ask):
     template = TEMPLATES / "thinking.jinja"
     answer = (await ask(*THOUGHTS, template=template)).json()
     reasoning, message = answer["output"]
@@ -144,7 +144,7 @@ async def test_reasoning_is_an_item_and_its_tokens_are_counted(ask):
     assert 0 < answer["usage"]["output_tokens_details"]["reasoning_tokens"] <= 3
 
 
-async def test_fields_of_a_chat_reach_the_entry_under_their_names(post, triton):
+async def test_fields_of_a_chat_reach_the_entry(post, triton):
     schema = {"type": "object", "properties": {"x": {"type": "integer"}}}
     body = {
         "input": "hi",
@@ -159,7 +159,7 @@ async def test_fields_of_a_chat_reach_the_entry_under_their_names(post, triton):
     assert json.loads(asked["guided_decoding_guide"]) == schema
 
 
-async def test_a_stream_that_fails_ends_with_its_error(post, triton):
+async def test_a_failed_stream_ends_with_its_error(post, triton):
     triton.script = lambda _: [HELLO[0], ApiError(503, "no Triton responds", code="no_server")]
     *_, last = events(await post(PATH, {"input": "hi", "stream": True}))
     assert last.type == "response.failed"
@@ -198,7 +198,7 @@ async def test_a_stream_that_fails_ends_with_its_error(post, triton):
         ({"drafte": "none"}, "drafte", "did you mean 'drafter'?"),
     ],
 )
-async def test_errors_are_one_line_about_the_callers_field(post, given, param, message):
+async def test_errors_name_the_field_that_the_client_sent(post, given, param, message):
     response = await post(PATH, {"input": "hi"} | given)
     assert response.status_code == 400
     error = response.json()["error"]

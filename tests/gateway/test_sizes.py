@@ -43,7 +43,7 @@ PART = {"type": "text", "text": "x"}
         (DetokenizeRequest, {"tokens": [-1] * MANY}),
     ],
 )
-def test_a_list_is_read_up_to_its_first_error(kind, body):
+def test_validation_of_a_list_stops_at_its_first_error(kind, body):
     with pytest.raises(ValidationError) as refused:
         kind.model_validate(body)
     assert refused.value.error_count() == 1
@@ -58,7 +58,7 @@ def test_a_list_is_read_up_to_its_first_error(kind, body):
         (TokenizeRequest, {"messages": [1] * 9 * MANY}),
     ],
 )
-def test_errors_of_large_bodies_are_short(kind, body):
+def test_errors_for_large_bodies_are_short(kind, body):
     with pytest.raises(ValidationError) as refused:
         kind.model_validate(body)
     assert refused.value.error_count() <= MOST_MESSAGES
@@ -69,7 +69,7 @@ def test_errors_of_large_bodies_are_short(kind, body):
 @pytest.mark.parametrize("field", ["stop", "unknown", "chat_template_kwargs"])
 @pytest.mark.parametrize("levels", [MOST_LEVELS + 1, 400, 480, 700, 900])
 @pytest.mark.parametrize(("begin", "end"), [("[", "]"), ('{"a": ', "}")])
-async def test_too_deep_nesting_is_rejected(client, field, levels, begin, end):
+async def test_deeply_nested_bodies_are_rejected(client, field, levels, begin, end):
     value = begin * levels + "1" + end * levels
     content = f'{{"messages": [{{"role": "user", "content": "x"}}], "{field}": {value}}}'
     headers = {"content-type": "application/json"}
@@ -83,7 +83,7 @@ async def test_too_deep_nesting_is_rejected(client, field, levels, begin, end):
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("body", [{"model": "k" * 10_000}, {"k" * 10_000: 1}])
-async def test_an_error_quotes_little_of_a_body(post, body):
+async def test_an_error_quotes_only_the_start_of_a_long_value(post, body):
     response = await post("/v1/completions", {"prompt": "x"} | body)
     assert response.status_code in (400, 404)
     assert len(response.text) < 400
@@ -107,7 +107,7 @@ async def test_an_error_is_always_one_line(post, body):
 
 
 @pytest.mark.anyio
-async def test_an_error_quotes_little_of_a_path(client):
+async def test_an_error_quotes_only_the_start_of_a_long_path(client):
     async with client() as opened:
         response = await opened.get("/nowhere/" + "k" * 10_000)
     assert response.status_code == 404
@@ -116,7 +116,7 @@ async def test_an_error_quotes_little_of_a_path(client):
 
 @pytest.mark.anyio
 @pytest.mark.parametrize(("number", "aside"), [(10, False), (LONG, True)])
-async def test_a_large_body_is_read_on_a_thread(post, monkeypatch, number, aside):
+async def test_a_large_body_is_parsed_on_another_thread(post, monkeypatch, number, aside):
     threads = []
 
     def parsed(raw):
@@ -179,14 +179,14 @@ async def test_a_text_above_the_limit_is_not_tokenized(client, triton, monkeypat
 
 
 @pytest.mark.anyio
-async def test_a_text_at_the_limit_is_answered(post, triton):
+async def test_a_text_at_the_limit_is_accepted(post, triton):
     served = triton.models_served
     triton.models_served = replace(served, loop=replace(served.loop, max_text_bytes=40))
     assert (await post("/v1/completions", {"prompt": "\u00e9" * 20})).status_code == 200
 
 
 @pytest.mark.anyio
-async def test_ids_that_do_not_fit_are_not_decoded(post, monkeypatch):
+async def test_prompt_ids_over_the_limit_are_not_decoded(post, monkeypatch):
     monkeypatch.setattr(ChatTokenizer, "decode", lambda *_: pytest.fail("decoded"))
     response = await post("/v1/completions", {"prompt": [5] * 101, "echo": True})
     assert response.status_code == 400
@@ -197,7 +197,7 @@ async def test_ids_that_do_not_fit_are_not_decoded(post, monkeypatch):
 @pytest.mark.parametrize(
     ("work", "prompt"), [("encode", "a b " * 500), ("complete", [5] * 50)], ids=["texts", "ids"]
 )
-async def test_many_prompts_are_tokenized_on_a_thread(post, monkeypatch, work, prompt):
+async def test_many_prompts_are_tokenized_on_another_thread(post, monkeypatch, work, prompt):
     """Each is short, but together they would delay all streams."""
     monkeypatch.setattr("tandem.gateway.tasks.LONG", 2500)
     threads, done = set(), getattr(ChatTokenizer, work)

@@ -49,7 +49,7 @@ def hasty(monkeypatch):
 @pytest.mark.usefixtures("hasty")
 @pytest.mark.parametrize("n", [1, 3])
 @pytest.mark.parametrize(("stream", "chunks"), [(True, 0), (True, 1), (False, 0), (False, 1)])
-def test_an_answer_that_takes_too_long_ends_with_an_error(app, triton, capfd, *, stream, chunks, n):
+def test_shutdown_ends_an_unfinished_answer_with_an_error(app, triton, capfd, *, stream, chunks, n):
     triton.script = lambda _: [HELLO[0]] * chunks + [FOREVER]
     with listen("127.0.0.1", 0) as bound, contextlib.ExitStack() as gateway:
         gateway.enter_context(serving(app(), bound))
@@ -83,7 +83,7 @@ def test_a_request_during_shutdown_is_rejected(app, triton, capfd):
 
 
 @pytest.mark.anyio
-async def test_a_slow_client_gets_the_error_of_a_shutdown():
+async def test_a_slow_client_gets_the_shutdown_error_after_pending_events():
     """The last event follows the events that it has not read yet."""
     under_way = UnderWay()
 
@@ -162,7 +162,7 @@ def test_a_second_interrupt_stops_immediately(tokenizer_folder):
 
 
 @pytest.mark.anyio
-async def test_other_cancellations_stay_cancellations():
+async def test_cancellations_that_are_not_a_shutdown_are_passed_on():
     under_way = UnderWay()
 
     async def work():
@@ -193,7 +193,7 @@ class Paused(ScriptedTriton):
 
 
 @pytest.mark.parametrize("stream", [True, False])
-def test_an_answer_may_end_during_shutdown(settings, monkeypatch, stream):
+def test_a_running_answer_may_finish_during_shutdown(settings, monkeypatch, stream):
     monkeypatch.setattr(server, "SECONDS_TO_STOP", SECONDS)
     triton = Paused()
     app = create_app(settings(), connect=lambda _: triton)

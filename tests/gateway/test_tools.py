@@ -69,7 +69,7 @@ CALLS = (
 
 
 @pytest.mark.anyio
-async def test_an_answer_has_calls_and_text_in_separate_fields(chat):
+async def test_tool_calls_and_text_are_returned_in_separate_fields(chat):
     choice = (await chat("".join(CALLS))).json()["choices"][0]
     message = choice["message"]
     assert choice["finish_reason"] == "tool_calls"
@@ -109,7 +109,7 @@ async def test_a_stream_sends_calls_as_they_arrive(chat):
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("reason", ["length", "stop"])
-async def test_an_incomplete_call_keeps_the_finish_reason(chat, reason):
+async def test_an_incomplete_call_does_not_change_the_finish_reason(chat, reason):
     cut = '<tool_call>{"name": "add", "arguments": {"a": '
     choice = (await chat(cut, finish_reason=reason)).json()["choices"][0]
     assert choice["finish_reason"] == reason
@@ -130,7 +130,7 @@ async def test_an_incomplete_second_call_is_omitted(chat, cut):
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("choice", ["required", named("add")])
 @pytest.mark.parametrize("cut", ["<tool", '<tool_call>\n{"name": "a'])
-async def test_an_answer_with_only_calls_never_shows_their_markup(chat, choice, cut, stream):
+async def test_a_required_call_that_is_cut_shows_no_markup(chat, choice, cut, stream):
     response = await chat(cut, finish_reason="length", tool_choice=choice, stream=stream)
     if stream:
         deltas = [chunk["choices"][0]["delta"] for chunk in events(response)]
@@ -142,7 +142,7 @@ async def test_an_answer_with_only_calls_never_shows_their_markup(chat, choice, 
 
 
 @pytest.mark.anyio
-async def test_parallel_tool_calls_false_allows_one_call(chat):
+async def test_parallel_tool_calls_false_allows_only_one_call(chat):
     choice = (await chat("".join(CALLS), parallel_tool_calls=False)).json()["choices"][0]
     [call] = choice["message"]["tool_calls"]
     assert call["function"]["name"] == "add"
@@ -158,7 +158,7 @@ async def test_parallel_tool_calls_false_allows_one_call(chat):
         ("[" * 90_000 + "]" * 90_000, "too_deep", "is nested more than 64 levels deep"),
     ],
 )
-async def test_unreadable_arguments_are_rejected(chat, arguments, code, message):
+async def test_unreadable_tool_arguments_in_a_message_are_rejected(chat, arguments, code, message):
     call = {"type": "function", "function": {"name": "add", "arguments": arguments}}
     said = {"role": "assistant", "content": None, "tool_calls": [call]}
     response = await chat("Yes.", messages=[USER, said])
@@ -192,7 +192,7 @@ async def test_tool_choice_none_hides_the_tools(chat, triton, client):
 
 
 @pytest.mark.anyio
-async def test_calls_and_results_can_be_sent_back(client, chat):
+async def test_tool_calls_and_results_can_be_sent_back(client, chat):
     [call] = (await chat('<tool_call>{"name": "add", "arguments": {"a": 1}}')).json()["choices"][0][
         "message"
     ]["tool_calls"]
@@ -207,7 +207,7 @@ async def test_calls_and_results_can_be_sent_back(client, chat):
 
 
 @pytest.mark.anyio
-async def test_arguments_that_are_not_json_stay_unchanged(client):
+async def test_tool_arguments_that_are_not_json_stay_unchanged(client):
     call = {"id": "a", "type": "function", "function": {"name": "add", "arguments": "{oops"}}
     prompt = await prompt_of(client, messages=[USER, {"role": "assistant", "tool_calls": [call]}])
     assert '"arguments": "{oops"' in prompt
@@ -242,7 +242,7 @@ async def test_arguments_that_are_not_json_stay_unchanged(client):
         ({"tools": [{"type": "function"}]}, "tools[0].function", "is missing"),
     ],
 )
-async def test_unsupported_values_are_rejected(chat, given, param, line):
+async def test_unsupported_tool_options_are_rejected(chat, given, param, line):
     response = await chat(**given)
     assert response.status_code == 400
     assert response.json()["error"]["param"] == param
@@ -259,7 +259,7 @@ async def test_tools_are_rejected_if_the_format_of_calls_is_unknown(chat):
 
 
 @pytest.mark.anyio
-async def test_tools_of_a_completion_are_rejected(post):
+async def test_completions_with_tools_are_rejected(post):
     response = await post("/v1/completions", {"prompt": "x", "tools": [TOOL]})
     assert response.status_code == 400
     assert "only chats can use tools" in response.json()["error"]["message"]
@@ -280,7 +280,7 @@ def client_of(app):
             yield client
 
 
-def test_openais_client_reads_calls(app, writes):
+def test_openais_client_reads_tool_calls(app, writes):
     function = {"name": "weather", "parameters": Weather.model_json_schema()}
     asked = {
         "model": "bls_stream",

@@ -58,7 +58,7 @@ def automaton(kind=GuideAutomaton):
     return kind(made._compiled, made.tried)
 
 
-def test_slow_calls_lock_the_automaton():
+def test_every_slow_call_locks_the_automaton():
     made = automaton(Recording)
     it = GuideMatcher(lambda: made, Executor(), compiler()._vocabulary, [END])
     it.check_start()
@@ -97,7 +97,7 @@ def test_waiting_for_an_automaton_does_not_block_other_threads():
 
 
 @pytest.mark.parametrize("text", ['start: "fox jumps over" ("." | "!")', "start: /[a-z]+/"])
-def test_the_probe_of_an_automaton_is_not_at_forced_text(text):
+def test_the_probe_for_a_full_automaton_never_sees_forced_text(text):
     made = compiler()._compile(Tried(text, 1000))
     for _ in range(30):
         assert not made.error()

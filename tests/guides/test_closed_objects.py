@@ -34,7 +34,7 @@ def orders(value):
     return [dict(pairs) for pairs in permutations(value.items())]
 
 
-def test_a_model_cannot_invent_names():
+def test_undeclared_property_names_are_not_allowed():
     assert taken(USER, {"name": "x"}, {"name": "x", "age": 1}) == [True, False]
     inner = {"type": "array", "items": USER}
     assert taken(inner, [{"name": "x"}], [{"name": "x", "age": 1}]) == [True, False]
@@ -45,17 +45,17 @@ def test_a_model_cannot_invent_names():
     "open_object",
     [{"type": "object"}, {}, {"type": ["object", "null"]}, {"type": "object", "required": ["a"]}],
 )
-def test_an_object_that_declares_nothing_is_any_object(open_object):
+def test_an_object_that_declares_no_properties_may_have_any(open_object):
     assert taken(open_object, {"a": 1}, {"a": {"b": [1]}, "c": None}) == [True, True]
 
 
 @pytest.mark.parametrize("more", [True, {}, NUMBER])
-def test_a_schema_may_open_its_objects(more):
+def test_a_schema_can_open_its_objects(more):
     opened = {**USER, "additionalProperties": more}
     assert taken(opened, {"name": "x"}, {"name": "x", "age": 1}) == [True, True]
 
 
-def test_an_option_opens_objects_by_default():
+def test_the_additional_properties_option_opens_objects_by_default():
     user = {**USER, "properties": {**USER["properties"], "a": {**A, "additionalProperties": False}}}
     value = {"name": "x", "a": {"a": "y"}, "more": 1}
     assert taken(user | OPEN, value, {**value, "a": {"b": 1}}) == [True, False]
@@ -64,11 +64,11 @@ def test_an_option_opens_objects_by_default():
     )
 
 
-def test_a_name_that_is_required_is_declared():
+def test_a_required_property_counts_as_declared():
     assert taken({**A, "required": ["b"]}, {"b": 1}, {"b": 1, "c": 1}) == [True, False]
 
 
-def test_pattern_properties_declare_names():
+def test_names_that_match_pattern_properties_are_declared():
     schema = {"type": "object", "patternProperties": {"^x": NUMBER}}
     assert taken(schema, {"x1": 1, "x2": 2}, {"y": 1}) == [True, False]
 
@@ -96,19 +96,19 @@ BOTH = {"a": "x", "b": 1}
     ],
     ids=json.dumps,
 )
-def test_schemas_of_one_object_are_closed_together(combined):
+def test_combined_schemas_of_an_object_are_closed_together(combined):
     whole = {"type": "object", **combined}
     assert taken(whole, BOTH, {**BOTH, "c": 1}) == [True, False]
 
 
-def test_a_definition_is_closed_and_open_in_different_places():
+def test_a_shared_definition_is_closed_only_where_it_stands_alone():
     schema = {"properties": {"one": SHARED, "two": {**B, "allOf": [SHARED]}}, **DEFINED}
     schema["type"] = schema["$defs"]["shared"]["type"] = "object"
     assert taken(schema, {"one": {"a": "x"}, "two": {"b": 1, "a": "x"}}) == [True]
     assert taken(schema, {"one": {"a": "x", "b": 1}}) == [False]
 
 
-def test_each_alternative_has_its_own_names():
+def test_each_alternative_allows_only_its_own_property_names():
     kinds = [{"properties": {"kind": {"const": kind}, kind: NUMBER}} for kind in ("a", "b")]
     for shared in ({}, {"properties": {"id": NUMBER}, "required": ["id"]}):
         first = {"id": 1} if shared else {}
@@ -124,12 +124,12 @@ def test_an_object_with_unknown_names_stays_open():
     assert taken(schema, BOTH, {**BOTH, "b": "x"}) == [True, False]
 
 
-def test_a_tree_is_closed_in_each_node():
+def test_a_recursive_object_is_closed_at_every_level():
     node = {"type": "object", "properties": {"below": {"$ref": "#"}, "id": NUMBER}}
     assert taken(node, {"below": {"below": {"id": 1}}}, {"below": {"x": 1}}) == [True, False]
 
 
-def test_unevaluated_properties_are_those_that_no_schema_declares():
+def test_unevaluated_properties_applies_to_names_that_no_schema_declares():
     schema = {"type": "object", "allOf": [A, B], "unevaluatedProperties": False}
     assert taken(schema | OPEN, BOTH, {**BOTH, "c": 1}) == [True, False]
     schema["unevaluatedProperties"] = {"type": "null"}
@@ -178,7 +178,7 @@ VALUES = st.recursive(
 
 @settings(max_examples=50)
 @given(combined(SCHEMAS), objects(LEAVES), VALUES)
-def test_closing_an_object_equals_unevaluated_properties_false(schema, shared, value):
+def test_closed_objects_behave_like_unevaluated_properties_false(schema, shared, value):
     """A value fits the closed object if it fits the open one and has no other names at its top."""
     whole = {**schema, "$defs": {"shared": shared}}
     closed = json.loads(json.dumps(whole))

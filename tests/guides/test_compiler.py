@@ -47,7 +47,7 @@ def test_an_invalid_guide_is_compiled_only_by_a_worker(fresh, compiled):
     assert len(compiled) == 1
 
 
-def test_a_guide_that_fails_at_its_first_token_is_compiled_only_by_a_worker(fresh, compiled):
+def test_guides_that_fail_at_the_first_token_are_compiled_only_by_workers(fresh, compiled):
     """Such a guide takes seconds and 160 MB."""
     guide = Guide("regex", "(d{801}){1000}")
     for _ in range(2):
@@ -56,7 +56,7 @@ def test_a_guide_that_fails_at_its_first_token_is_compiled_only_by_a_worker(fres
     assert compiled == []
 
 
-def test_end_ids_that_exclude_a_guide_do_not_affect_other_requests(fresh, compiled):
+def test_end_ids_that_conflict_with_a_guide_affect_only_their_request(fresh, compiled):
     guide = Guide("choice", '["fox"]')
     [first] = allowed(fresh.matcher(guide, [END]).walk([]).masks[0])
     for _ in range(2):
@@ -66,7 +66,7 @@ def test_end_ids_that_exclude_a_guide_do_not_affect_other_requests(fresh, compil
     assert len(compiled) == 1
 
 
-def test_answers_with_one_guide_are_independent(fresh):
+def test_answers_with_the_same_guide_are_independent(fresh):
     guide = Guide("choice", '["fox", "dog"]')
     assert not fresh.has(guide)
     one, two = (fresh.matcher(guide, [END]) for _ in range(2))
@@ -135,7 +135,7 @@ def test_the_number_of_cached_rejections_is_limited(fresh, monkeypatch):
     assert [fresh.has(guide) for guide in refused] == [False, True, True]
 
 
-def test_an_undecided_guide_is_compiled_again(fresh, monkeypatch):
+def test_a_guide_that_ran_out_of_time_is_compiled_again(fresh, monkeypatch):
     guide = Guide("regex", "[a-z]+")
 
     def no_time(*_):
@@ -169,13 +169,13 @@ def test_threads_can_compile_concurrently(fresh):
 
 
 @pytest.mark.parametrize("kind", ["metaspace", "words"])
-def test_guides_need_a_tokenizer_with_byte_tokens(kind, tmp_path):
+def test_guides_require_a_tokenizer_with_byte_tokens(kind, tmp_path):
     tokenizer_kinds.write(tokenizer_kinds.KINDS[kind](), tmp_path)
     with pytest.raises(GuideError, match="can't read its tokenizer"):
         GuideCompiler(tmp_path, 500, [END])
 
 
-def test_a_reason_that_repeats_the_guide_is_shortened(fresh):
+def test_an_error_that_quotes_the_guide_is_shortened(fresh):
     with pytest.raises(GuideError, match="regex parse error: exceed") as caught:
         fresh.matcher(Guide("regex", "(" * 10_000 + ")" * 10_000), [END])
     assert len(str(caught.value)) < 400
@@ -226,7 +226,7 @@ def drawn(compiler, seed):
 
 
 @pytest.mark.parametrize("seed", [24, 31])
-def test_an_answer_with_a_full_automaton_is_right_or_an_error(fresh, seed):
+def test_an_answer_with_a_full_automaton_is_correct_or_fails(fresh, seed):
     answer = drawn(fresh, seed)
     expected, outcomes = seen(fresh.matcher(LOOPS, [END]), answer), []
     for limit in range(36, 66):
@@ -243,7 +243,7 @@ def test_an_answer_with_a_full_automaton_is_right_or_an_error(fresh, seed):
     assert set(outcomes) == {"right", "lexer error: too many states: n >= n"}
 
 
-def test_an_answer_continues_if_others_have_filled_its_automaton(fresh):
+def test_an_answer_continues_after_other_answers_filled_its_automaton(fresh):
     answer = letters(1)
     expected = seen(fresh.matcher(MANY_STATES, [END]), answer)
     fresh._kept.clear()

@@ -17,7 +17,7 @@ def declared(draft, schema):
 
 
 @pytest.mark.parametrize("draft", ALL)
-def test_keywords_next_to_a_reference_count_since_2019_09(draft):
+def test_keywords_next_to_a_reference_apply_since_draft_2019_09(draft):
     schema = {"$ref": "#/definitions/a", "maxLength": 2, "title": "x", "definitions": {"a": STRING}}
     schema = declared(draft, schema)
     valid = jsonschema.validators.validator_for(schema)(schema).is_valid("xxx")
@@ -27,7 +27,7 @@ def test_keywords_next_to_a_reference_count_since_2019_09(draft):
 
 
 @pytest.mark.parametrize("draft", ALL)
-def test_one_of_is_distinguished_only_by_keywords_of_its_draft(draft):
+def test_one_of_alternatives_are_distinguished_by_keywords_of_the_draft(draft):
     any_or_string = {"$ref": "#/definitions/a", "type": "string"}
     schema = declared(draft, {"oneOf": [any_or_string, NUMBER], "definitions": {"a": {}}})
     guide = json.dumps(schema)
@@ -56,7 +56,7 @@ def test_definitions_next_to_a_reference_are_found():
         ("2020-12", "$recursiveRef", "#"),
     ],
 )
-def test_a_keyword_that_its_draft_lacks_is_rejected(draft, keyword, value):
+def test_a_keyword_that_the_draft_lacks_is_rejected(draft, keyword, value):
     name, advice = (
         f"draft-0{draft}" if draft in OLD else draft,
         "set '$schema' to a draft that has it",
@@ -75,7 +75,7 @@ def test_a_keyword_that_limits_nothing_is_accepted_in_every_draft():
 
 
 @pytest.mark.parametrize("whole", [{}, declared(7, {})])
-def test_a_part_with_another_draft_is_rejected(whole):
+def test_a_subschema_with_a_different_draft_is_rejected(whole):
     part = declared(6, STRING)
     assert refusal("json_schema", json.dumps({**whole, "items": part})) == (
         f"'$schema' of a subschema must be {'draft-07' if whole else '2020-12'}, as at the top; "

@@ -27,7 +27,7 @@ def required(**properties):
     ],
     ids=json.dumps,
 )
-def test_an_endless_schema_is_rejected(endless):
+def test_a_schema_that_no_finite_text_fits_is_rejected(endless):
     for whole in ({**SELF, "$defs": {"self": endless}}, required(a={"$ref": "#/$defs/a"})):
         whole["$defs"] = {"self": endless, "a": SELF}
         assert refusal("json_schema", json.dumps(whole)) == "no text matches it"
@@ -42,7 +42,7 @@ def test_an_endless_schema_is_rejected(endless):
     ],
     ids=json.dumps,
 )
-def test_an_endless_value_never_begins(schema, taken, never):
+def test_an_alternative_that_cannot_end_never_begins(schema, taken, never):
     whole = {**schema, "$defs": {"self": required(name=TEXT, below=SELF)}}
     assert fits("json_schema", json.dumps(whole), taken)
     assert not fits("json_schema", json.dumps(whole), never + '"name": "x", "below": null}')

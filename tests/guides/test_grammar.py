@@ -21,7 +21,7 @@ OBJECT = {
 }
 
 
-def test_there_is_a_grammar_for_each_kind():
+def test_every_guide_kind_has_a_grammar():
     assert tuple(GRAMMARS) == KINDS
 
 
@@ -46,12 +46,12 @@ def test_a_schema_rejects_other_text(text):
     assert not fits("json_schema", json.dumps(OBJECT), text)
 
 
-def test_a_schema_may_ask_for_flexible_whitespace():
+def test_a_schema_may_request_flexible_whitespace():
     flexible = json.dumps({**OBJECT, "x-guidance": {"whitespace_flexible": True}})
     assert fits("json_schema", flexible, '{\n  "a": "x",\n  "b": 1\n}')
 
 
-def test_other_options_do_not_change_the_layout():
+def test_unrelated_schema_options_keep_the_default_whitespace():
     escapes = json.dumps({**OBJECT, "x-guidance": {"json_allowed_escapes": "nt"}})
     assert fits("json_schema", escapes, '{"a": "x", "b": 1}')
     assert not fits("json_schema", escapes, '{"a":"x","b":1}')
@@ -64,12 +64,12 @@ def test_other_options_do_not_change_the_layout():
         ({"oneOf": [{"type": "string"}, {"type": "string", "maxLength": 3}]}, "oneOf"),
     ],
 )
-def test_options_cannot_weaken_a_schema(schema, reason):
+def test_schema_options_cannot_disable_checks(schema, reason):
     loose = {**schema, "x-guidance": {"lenient": True, "coerce_one_of": True}}
     assert reason in refusal("json_schema", json.dumps(loose))
 
 
-def test_ambiguous_one_of_is_rejected_with_advice():
+def test_an_ambiguous_one_of_is_rejected_with_advice():
     one_of = {"oneOf": [{"type": "string"}, {"type": "string", "maxLength": 3}]}
     assert refusal("json_schema", json.dumps(one_of)) == (
         "oneOf constraints are not supported if one value may match two of them; distinguish "
@@ -90,7 +90,7 @@ def test_a_regex_matches_the_whole_answer():
     assert not fits("regex", r"\d{3}-[ab]+", "x123-abba")
 
 
-def test_grammars_are_lark():
+def test_a_lark_grammar_limits_the_output():
     grammar = 'start: "one" (" and " other)*\nother: "two" | "three"'
     assert fits("lark_grammar", grammar, "one and three and two")
     assert not fits("lark_grammar", grammar, "one and")
@@ -101,7 +101,7 @@ CHOICES = st.lists(st.text(st.characters(codec="utf-8"), min_size=1), min_size=1
 
 @settings(max_examples=50)
 @given(CHOICES, st.data())
-def test_a_choice_accepts_exactly_its_texts(choices, data):
+def test_a_choice_accepts_exactly_the_listed_texts(choices, data):
     text = data.draw(st.sampled_from(choices))
     assert fits("choice", json.dumps(choices), text)
     other = text + data.draw(st.sampled_from(["x", " ", "\n"]))
@@ -151,7 +151,7 @@ BOUNDS = [
 
 @pytest.mark.parametrize("bounds", BOUNDS, ids=json.dumps)
 @pytest.mark.parametrize("where", ["whole", "properties", "$defs"])
-def test_bounds_that_the_library_misreads_are_rejected(bounds, where):
+def test_number_bounds_that_the_library_misreads_are_rejected(bounds, where):
     number = {"type": "number", **bounds}
     whole = number if where == "whole" else {"items": {where: {"properties": number}}}
     got = refusal("json_schema", json.dumps(whole))
@@ -171,7 +171,7 @@ COMBINED = [
 
 
 @pytest.mark.parametrize("combined", COMBINED, ids=json.dumps)
-def test_bounds_of_combined_schemas_are_rejected(combined):
+def test_misread_bounds_across_combined_schemas_are_rejected(combined):
     got = refusal("json_schema", json.dumps({**combined, "$defs": {"high": HIGH}}))
     assert got.endswith("if they are integers; got 1 and 1.5")
 
@@ -187,12 +187,12 @@ def test_bounds_of_combined_schemas_are_rejected(combined):
     ],
     ids=json.dumps,
 )
-def test_bounds_of_different_numbers_are_accepted(apart):
+def test_close_bounds_of_different_numbers_are_accepted(apart):
     matcher("json_schema", json.dumps(apart))
 
 
 @pytest.mark.parametrize("rule", ["%json {}", "a\na: %lark {{\nstart: %json\n{}\n}}"])
-def test_a_misread_bound_is_rejected_in_a_grammars_schema(rule):
+def test_misread_bounds_in_a_schema_of_a_grammar_are_rejected(rule):
     for bounds in BOUNDS:
         schema = json.dumps({"properties": {"a": {"type": "number", **bounds}}})
         assert "at least 1 away" in refusal("lark_grammar", "start: " + rule.format(schema))
@@ -209,7 +209,7 @@ def test_a_misread_bound_is_rejected_in_a_grammars_schema(rule):
     ],
     ids=json.dumps,
 )
-def test_other_bounds_are_enforced(bounds):
+def test_supported_number_bounds_are_enforced(bounds):
     schema = {"type": "number", **bounds}
     validator = jsonschema.Draft202012Validator(schema)
     for text in ("0", "0.0", "0.5", "0.500", "0.6", "0.75", "1", "1.0", "-1", "2"):
@@ -228,7 +228,7 @@ table ::= [a-z]+ ("_" [0-9])?
 """
 
 
-def test_ebnf_is_llama_cpps_dialect():
+def test_ebnf_grammars_use_llama_cpps_dialect():
     assert fits("ebnf_grammar", QUERY, "SELECT a FROM things_1")
     assert not fits("ebnf_grammar", QUERY, "SELECT c FROM things")
 
@@ -260,24 +260,24 @@ def test_invalid_ebnf_is_rejected(text):
         ("%json {\n}", "7"),
     ],
 )
-def test_a_grammar_may_contain_json_markers_in_text(rule, text):
+def test_literal_text_in_a_grammar_may_contain_json_markers(rule, text):
     assert fits("lark_grammar", f"start: {rule}", text)
 
 
-def test_errors_have_the_line_of_the_clients_grammar():
+def test_errors_refer_to_lines_of_the_clients_grammar():
     reason = refusal("lark_grammar", 'start: other %json {\n"type":\n"null"}\nother: nothing')
     assert reason.startswith("at 4(8)")
 
 
 @pytest.mark.parametrize("text", ['start: "' + '\\"' * 50_000, "start: /" + "\\/" * 50_000])
-def test_an_unclosed_text_is_rejected_quickly(text):
+def test_a_grammar_with_an_unclosed_string_is_rejected_quickly(text):
     began = time.thread_time()
     grammar_of(Guide("lark_grammar", text))
     assert time.thread_time() - began < 1
 
 
 @pytest.mark.parametrize("option", ["lenient", "coerce_one_of"])
-def test_options_cannot_weaken_a_schema_in_a_lark_grammar(option):
+def test_schema_options_cannot_disable_checks_in_a_lark_grammar(option):
     schema = {"x-guidance": {option: True}, "type": "string"}
     with pytest.raises(GuideError, match=f"'{option}' isn't supported in 'x-guidance'"):
         matcher("lark_grammar", f"start: %json {json.dumps(schema)}")
@@ -286,7 +286,7 @@ def test_options_cannot_weaken_a_schema_in_a_lark_grammar(option):
 
 
 @pytest.mark.parametrize("line_end", ["\n", "\r\n"])
-def test_line_ends_of_a_regex_are_kept(line_end):
+def test_line_breaks_in_a_regex_are_kept(line_end):
     verbose = line_end.join(["(?x)", "  a  # one/two", r"  \n  # \\", '  [/"] '])
     assert fits("regex", verbose, 'a\n"')
     assert fits("regex", verbose, "a\n/")
@@ -296,7 +296,7 @@ def test_line_ends_of_a_regex_are_kept(line_end):
 
 
 @pytest.mark.parametrize("bounds", [{"minimum": -1e9, "maximum": 1e9}, {"multipleOf": 1e-6}])
-def test_bounded_numbers_have_no_exponent(bounds):
+def test_numbers_with_bounds_have_no_exponent(bounds):
     """So the length of numbers isn't limited: instead of 1e-5, a model would have to write 1."""
     assert fits("json_schema", '{"type": "number"}', "1e-5")
     assert not fits("json_schema", json.dumps({"type": "number"} | bounds), "1e-5")

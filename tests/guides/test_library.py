@@ -31,12 +31,12 @@ def library(schema):
 
 
 @pytest.mark.parametrize(("module", "schema", "text", "accepts"), FAULTS)
-def test_workarounds_are_still_needed(module, schema, text, accepts):
+def test_the_library_still_has_each_bug_that_we_work_around(module, schema, text, accepts):
     matcher = library(schema)
     fits = not matcher.is_error() and matcher.try_consume_tokens(list(text.encode())) == len(text)
     assert (fits and matcher.is_accepting()) == bool(accepts)
 
 
-def test_endless_values_still_begin():
+def test_the_library_still_begins_values_that_cannot_end():
     schema = {"properties": {"a": {"$ref": "#/$defs/loop"}}, "$defs": {"loop": LOOP}}
     assert library(schema).try_consume_tokens(list(b'{"a":[[[')) == len('{"a":[[[')

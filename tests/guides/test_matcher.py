@@ -32,13 +32,13 @@ def at_end(**options):
     return it
 
 
-def test_masks_are_as_wide_as_the_vocabulary_and_its_padding():
+def test_masks_cover_the_padded_vocabulary():
     masks = start().walk(encoded("fox a.")).masks
     assert masks.shape == (len(encoded("fox a.")) + 1, -(-vocab_size() // 32))
     assert masks.dtype == np.int32
 
 
-def test_each_row_equals_the_mask_after_advancing():
+def test_each_mask_row_equals_the_mask_after_advancing():
     tokens = encoded("fox a b.")
     rows = start().walk(tokens).masks
     for i in range(len(tokens) + 1):
@@ -52,7 +52,7 @@ NAMES = ["</s>", "a<unk> fox", "<s></s></s>b"]
 
 @pytest.mark.parametrize("text", NAMES)
 @pytest.mark.parametrize("kind", ["choice", "lark_grammar"])
-def test_text_that_names_a_special_token_stays_text(kind, text):
+def test_text_that_looks_like_a_special_token_stays_text(kind, text):
     one = matcher(kind, json.dumps([text]) if kind == "choice" else f'start: "{text}"')
     forced = one.forced(99)
     assert decoded(forced) == text
@@ -70,7 +70,7 @@ def test_a_grammar_may_still_name_special_tokens():
     assert one.forced(9) == [SPECIAL.index("<unk>"), *encoded("fox")]
 
 
-def test_looking_ahead_changes_nothing():
+def test_looking_ahead_does_not_advance_the_matcher():
     one = start()
     before = one.walk([]).masks
     one.walk(encoded("fox a b."))
@@ -79,7 +79,7 @@ def test_looking_ahead_changes_nothing():
     assert one.advance(encoded("fox a.")) == len(encoded("fox a."))
 
 
-def test_looking_past_the_end_changes_nothing():
+def test_looking_past_the_end_does_not_advance_the_matcher():
     tokens = encoded("fox a.")
     it = matcher("lark_grammar", GRAMMAR, ends=[])
     assert it.walk([*tokens, 9]).num_legal == len(tokens)
@@ -87,14 +87,14 @@ def test_looking_past_the_end_changes_nothing():
     assert it.advance(tokens) == len(tokens)
 
 
-def test_tokens_are_legal_up_to_the_first_forbidden_one():
+def test_tokens_are_legal_up_to_the_first_illegal_one():
     tokens = encoded("fox a")
     assert start().walk([*tokens, *encoded("x"), *encoded(".")]).num_legal == len(tokens)
     assert start().walk([vocab_size()]).num_legal == 0
     assert start().walk([-1]).num_legal == 0
 
 
-def test_forced_text_has_only_one_tokenization():
+def test_forced_text_allows_only_one_tokenization():
     it = matcher("lark_grammar", 'start: "fox jumps"')
     whole = it.forced(9)
     assert whole == encoded("fox jumps")
@@ -102,7 +102,7 @@ def test_forced_text_has_only_one_tokenization():
     assert it.walk(encoded("f")).num_legal == 0
 
 
-def test_an_end_may_come_only_after_a_complete_answer():
+def test_an_end_id_is_allowed_only_after_a_complete_answer():
     tokens = [*encoded("fox a."), END]
     walk = start().walk(tokens)
     assert walk.num_legal == len(tokens)
@@ -113,13 +113,13 @@ def test_an_end_may_come_only_after_a_complete_answer():
     assert start().walk([*encoded("fox a"), END]).num_legal == len(tokens) - 2
 
 
-def test_any_token_may_come_after_an_end():
+def test_any_token_is_allowed_after_an_end_id():
     walk = start().walk([*encoded("fox a."), END, 9, 9])
     assert walk.num_legal == len(encoded("fox a.")) + 1
     assert len(allowed(walk.masks[walk.num_legal])) == EVERYTHING
 
 
-def test_end_ids_come_from_the_request():
+def test_the_end_ids_of_the_request_end_a_guided_answer():
     only = at_end(ends=[OTHER_END])
     assert allowed(only.walk([]).masks[0]) == [OTHER_END]
     assert only.walk([END]).num_legal == 0
@@ -129,7 +129,7 @@ def test_end_ids_come_from_the_request():
     assert matcher("regex", "a*b", ends=[text]).walk([text]).num_legal == 0
 
 
-def test_any_token_may_follow_a_complete_answer_that_may_not_end():
+def test_any_token_is_allowed_if_a_complete_answer_may_not_end():
     walk = at_end().walk([], may_end=False)
     assert len(allowed(walk.masks[0])) == EVERYTHING
     more = matcher("regex", "a+")
@@ -144,7 +144,7 @@ def test_an_answer_without_end_ids_can_be_complete():
     assert len(allowed(it.walk([]).masks[0])) == EVERYTHING
 
 
-def test_an_answer_is_complete_if_no_text_may_follow():
+def test_an_answer_is_complete_if_no_more_text_is_allowed():
     it = start()
     assert not it.complete
     it.advance(encoded("fox a"))
@@ -154,17 +154,17 @@ def test_an_answer_is_complete_if_no_text_may_follow():
     assert it.forced(9) == []
 
 
-def test_tokens_after_a_complete_answer_are_not_followed():
+def test_tokens_after_a_complete_answer_are_not_consumed():
     tokens = encoded("fox a.")
     assert start().advance([*tokens, 9, 9]) == len(tokens)
 
 
-def test_a_forbidden_token_is_reported():
+def test_consuming_an_illegal_token_is_reported():
     with pytest.raises(TokenForbidden, match=r"^token \d+ doesn't match the guide$"):
         start().advance(encoded("fox x"))
 
 
-def test_end_ids_that_exclude_a_guide_are_reported():
+def test_end_ids_that_conflict_with_a_guide_are_reported():
     ends = encoded("fox")[:1]
     with pytest.raises(GuideError, match="it allows no next token"):
         matcher("lark_grammar", 'start: "fox"', ends=ends)
@@ -174,7 +174,7 @@ LITERALS = st.text(st.characters(codec="utf-8"), min_size=1, max_size=12)
 
 
 @given(LITERALS, st.integers(0, 30))
-def test_forced_tokens_have_no_alternative(text, most):
+def test_forced_tokens_are_the_only_legal_ones(text, most):
     guide = Guide("choice", json.dumps([text]))
     it = compiler().matcher(guide, [END])
     forced = it.forced(most)
@@ -186,14 +186,14 @@ def test_forced_tokens_have_no_alternative(text, most):
     assert compiler()._tokenizer.decode_bytes(forced) == text.encode() or not it.complete
 
 
-def test_forced_tokens_advance_the_matcher():
+def test_taking_forced_tokens_advances_the_matcher():
     it = matcher("json_schema", SCHEMA)
     assert it.forced(2) == it.forced(2)
     taken = it.take_forced(2)
     assert it.take_forced(1) != taken[:1]
 
 
-def test_a_long_forced_run_is_taken_in_steps(monkeypatch):
+def test_a_long_run_of_forced_tokens_is_taken_in_steps(monkeypatch):
     text = "fox jumps " * 40
     guide, whole = ("choice", json.dumps([text])), matcher("choice", json.dumps([text])).forced(999)
     monkeypatch.setattr("tandem.guides.matcher.LONG_RUN", len(whole) // 2)
@@ -204,7 +204,7 @@ def test_a_long_forced_run_is_taken_in_steps(monkeypatch):
     assert matcher(*guide).take_forced(5) == whole[:5]
 
 
-def test_endless_runs_are_rejected():
+def test_too_many_consecutive_forced_tokens_are_rejected():
     with pytest.raises(GuideError, match=r"it forces \d+ consecutive tokens"):
         matcher("choice", json.dumps(["fox jumps " * 4000]))
     it = matcher("choice", json.dumps(["a", "fox jumps " * 4000]))
@@ -215,7 +215,7 @@ def test_endless_runs_are_rejected():
 
 @pytest.mark.parametrize("attribute", ["max_tokens=3", 'stop="x"', 'stop_capture="n", stop="x"'])
 @pytest.mark.parametrize("before", ["", '"fox" ', "/[a-c]+/ "])
-def test_attributes_that_prevent_looking_ahead_are_rejected(attribute, before):
+def test_grammar_attributes_that_prevent_looking_ahead_are_rejected(attribute, before):
     with pytest.raises(GuideError, match="max_tokens and stop aren't supported"):
         matcher("lark_grammar", f"start: {before}a\na[{attribute}]: /[a-z]*/")
 
@@ -226,7 +226,7 @@ def test_forced_tokens_stop_before_an_end_id():
     assert matcher("lark_grammar", 'start: "fox jumps"', ends=tokens[1:2]).forced(9) == tokens[:1]
 
 
-def test_an_error_does_not_contain_the_answer():
+def test_errors_do_not_quote_the_answer():
     class Failed:
         """A matcher that has become too complex."""
 

@@ -20,7 +20,7 @@ from tandem.guides.patterns import without_nul
         ("[]~~]", "~~"),
     ],
 )
-def test_a_pattern_with_sets_inside_brackets_is_rejected(pattern, sign):
+def test_a_pattern_with_set_operators_inside_brackets_is_rejected(pattern, sign):
     got = f"pattern {pattern!r} has '{sign}' inside brackets; escape it with backslashes"
     assert refused({"type": "string", "pattern": pattern}) == got
     assert refused({"patternProperties": {pattern: {}}}) == got
@@ -29,17 +29,17 @@ def test_a_pattern_with_sets_inside_brackets_is_rejected(pattern, sign):
 @pytest.mark.parametrize(
     ("pattern", "flags"), [('(?x)[ ^"]', "x"), ("a(?-u:b)", "-u"), ("[(?i](?isU)", "isU")]
 )
-def test_a_pattern_with_flags_of_rust_alone_is_rejected(pattern, flags):
+def test_a_pattern_with_flags_that_only_rust_has_is_rejected(pattern, flags):
     got = f"pattern {pattern!r} has flags '{flags}'; only i, m and s are supported"
     assert refused({"type": "string", "pattern": pattern}) == got
 
 
 @pytest.mark.parametrize("pattern", ["(?i)a", "(?:a)", "(?P<x>a)", "[(?x]", r"\(?", "(?<xu>a)"])
-def test_a_pattern_without_such_flags_is_accepted(pattern):
+def test_a_pattern_with_ordinary_flags_or_groups_is_accepted(pattern):
     matcher("json_schema", json.dumps({"type": "string", "pattern": pattern}))
 
 
-def test_a_set_after_an_apparent_flag_is_rejected():
+def test_set_operators_after_an_apparent_flag_are_rejected():
     assert "'--' inside brackets" in refused({"type": "string", "pattern": "[(?a--b]"})
 
 
@@ -50,7 +50,7 @@ def test_a_pattern_with_unclosed_properties_takes_linear_time():
 
 
 @pytest.mark.parametrize("pattern", [r"^[\[a\]&-]$", "^a&&b--~~$", r"^\[a&&b$", "^[a]&&[b]$"])
-def test_a_pattern_without_sets_is_accepted(pattern):
+def test_a_pattern_without_set_operators_is_accepted(pattern):
     schema = {"type": "string", "pattern": pattern}
     assert not complaint(schema, drawn(schema, 0).decode())
 
@@ -73,7 +73,7 @@ SETS = [
 
 
 @pytest.mark.parametrize(("letters", "never", "taken"), SETS)
-def test_sets_match_quotes_and_backslashes_only_if_they_contain_them(letters, never, taken):
+def test_character_classes_match_quotes_and_backslashes_only_if_listed(letters, never, taken):
     named = {"type": "string", "pattern": f"^x{letters}$"}
     held = {"$ref": "#/components/schemas/x", "components": {"schemas": {"x": {"anyOf": [named]}}}}
     names = {"patternProperties": {named["pattern"]: {}}, "additionalProperties": False}

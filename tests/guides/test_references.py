@@ -22,7 +22,7 @@ from small_guides import fits, refusal
         ("", ""),
     ],
 )
-def test_a_reference_finds_a_name_in_every_encoding(name, spelled):
+def test_a_reference_resolves_a_name_in_every_encoding(name, spelled):
     schema = {"$ref": f"#/$defs/{spelled}", "$defs": {name: {"const": 1}}}
     for kind, guide in (
         ("json_schema", json.dumps(schema, ensure_ascii=False)),
@@ -55,7 +55,7 @@ DATA = {"type": "string", "pattern": '^[^"]$'}
         ("https://example.org/whole.json#/properties/a/const", "const"),
     ],
 )
-def test_a_reference_into_data_is_rejected(reference, keyword):
+def test_a_reference_to_data_is_rejected(reference, keyword):
     a = {"const": DATA, "enum": [DATA], "default": {"x": DATA}, "examples": [DATA]}
     whole = {"$id": "https://example.org/whole.json", "properties": {"a": a}, "$defs": DATA}
     assert refusal("json_schema", json.dumps({**whole, "items": {"$ref": reference}})) == (
@@ -68,7 +68,7 @@ def test_a_reference_into_data_is_rejected(reference, keyword):
     "reference",
     ["#/properties/const", "#/$defs/enum/items", "#/$defs/$defs", "#/$defs/enum/prefixItems/0"],
 )
-def test_a_schema_may_have_the_name_of_a_keyword(reference):
+def test_a_referenced_schema_may_have_the_name_of_a_keyword(reference):
     string = {"type": "string", "pattern": '^x[^"]$'}
     named = {"items": string, "prefixItems": [string]}
     names = {"properties": {"const": string}, "$defs": {"enum": named, "$defs": string}}
@@ -80,7 +80,7 @@ def test_a_schema_may_have_the_name_of_a_keyword(reference):
     assert not fits("json_schema", guide, text.replace("xn", 'x\\"'))
 
 
-def test_a_reference_finds_an_anchor():
+def test_a_reference_resolves_an_anchor():
     node = {"$anchor": "node", "type": "object", "properties": {"n": {"type": "integer"}}}
     defined = {"$defs": {"node": node}}
     anchored = {"$ref": "#node"}

@@ -18,7 +18,7 @@ from tandem.guides.refusals import keywords_of
 
 
 @pytest.mark.parametrize("schemas", scaled(60, 200))
-def test_texts_drawn_by_masks_are_valid(schemas):
+def test_output_sampled_with_masks_is_valid(schemas):
     texts = {seed: drawn(schema_of(seed), seed) for seed in range(schemas)}
     ended = {seed: text for seed, text in texts.items() if text is not None}
     assert len(ended) > 0.85 * schemas
@@ -67,7 +67,7 @@ def escaped(name):
 
 @settings(max_examples=50)
 @given(objects(), st.integers(0, 2**32), st.sampled_from(["json_schema", "lark_grammar"]))
-def test_a_name_has_one_spelling(schema, seed, kind):
+def test_a_property_name_cannot_appear_twice_in_different_spellings(schema, seed, kind):
     names = [*schema["properties"], *schema.get("required", ())]
     wishes = [f'"{escaped(name)}": true' for name in names] + ['"\\/": true', '"x": null', ", "]
     guide = json.dumps(schema) if kind == "json_schema" else f"start: %json {json.dumps(schema)}"
@@ -85,7 +85,7 @@ def test_a_declared_name_may_contain_any_character(name):
 
 @pytest.mark.parametrize("keyword", ["const", "enum"])
 @pytest.mark.parametrize("letter", ["\x00", "\x0b", "\x1b", "\x1f", "\x7f"])
-def test_a_constant_that_needs_a_forbidden_escape_is_rejected(keyword, letter):
+def test_a_constant_that_needs_a_disallowed_escape_is_rejected(keyword, letter):
     value = ["ok", [{"a": f"x{letter}"}]]
     schema = {"properties": {"p": {keyword: value if keyword == "enum" else value[1]}}}
     with pytest.raises(GuideError) as caught:
@@ -111,7 +111,7 @@ MANY = {"type": "object", "additionalProperties": {"type": "integer"}, "minPrope
     ],
     ids=json.dumps,
 )
-def test_min_properties_is_rejected_if_repeated_names_would_count(schema):
+def test_min_properties_is_rejected_if_names_could_repeat(schema):
     for kind, guide in (
         ("json_schema", json.dumps({"type": "array", "items": schema})),
         ("lark_grammar", f'start: "x" %json {json.dumps(schema)}'),
@@ -139,7 +139,7 @@ IDLE = [
 
 
 @pytest.mark.parametrize("schema", IDLE, ids=json.dumps)
-def test_keywords_that_limit_nothing_are_accepted(schema):
+def test_keywords_that_have_no_effect_are_accepted(schema):
     whole = {"type": "array", "prefixItems": [schema], "items": False, "minItems": 1}
     for seed in range(5):
         text = drawn(whole, seed)
@@ -148,7 +148,7 @@ def test_keywords_that_limit_nothing_are_accepted(schema):
 
 
 @pytest.mark.parametrize("name", ["iri", "regex", "uri-reference", "phone", "int64", "color"])
-def test_unsupported_formats_are_annotations(name):
+def test_unsupported_formats_are_ignored(name):
     schema = {"type": "array", "items": {"type": "string", "format": name}}
     assert fits("json_schema", json.dumps(schema), '["(anything"]')
 
@@ -163,7 +163,7 @@ def test_unsupported_formats_are_annotations(name):
     ],
     ids=json.dumps,
 )
-def test_a_keyword_without_its_partner_limits_nothing(alone):
+def test_a_keyword_without_its_required_partner_has_no_effect(alone):
     for text in ('"x"', "[1]"):
         jsonschema.validate(json.loads(text), alone)
         assert fits("json_schema", json.dumps(alone), text)
@@ -173,13 +173,13 @@ INT64 = (-(2**63) + 1024, 2**63 - 1024)
 
 
 @pytest.mark.parametrize("kinds", ["integer", ["integer", "null"]])
-def test_an_integer_has_at_most_64_bits(kinds):
+def test_integers_are_limited_to_64_bits(kinds):
     guide = json.dumps({"type": "array", "items": {"type": kinds}})
     assert all(fits("json_schema", guide, f"[{n}]") for n in (*INT64, 0, -1, 7, 2**53))
     assert not any(fits("json_schema", guide, f"[{n}]") for n in (2**64, -(2**64), "9" * 20))
 
 
-def test_an_integer_with_a_bound_is_bounded_on_the_other_side():
+def test_an_integer_with_one_bound_is_limited_to_64_bits():
     for bound, taken, not_taken in (
         ({"minimum": 5}, (5, INT64[1]), (4, 2**64)),
         ({"exclusiveMaximum": 5}, (4, INT64[0]), (5, -(2**64))),
@@ -190,7 +190,7 @@ def test_an_integer_with_a_bound_is_bounded_on_the_other_side():
         assert not any(fits("json_schema", guide, str(n)) for n in not_taken)
 
 
-def test_any_json_has_no_unicode_escapes():
+def test_json_without_a_schema_has_no_unicode_escapes():
     for kind, guide in (("json", ""), ("json_schema", '{"type": "object"}')):
         for seed in range(10):
             text = drawn(guide, seed, ['{"\\ud800": 1, ', '"\\u0061": 1}'], kind)
@@ -204,7 +204,7 @@ LONG_NUMBERS = [
 
 
 @pytest.mark.parametrize("number", LONG_NUMBERS)
-def test_a_number_that_would_be_rounded_is_rejected(number):
+def test_a_constant_that_the_library_would_round_is_rejected(number):
     for keyword, value in (("const", number), ("enum", [0, [{"a": number}]])):
         assert refused({keyword: value}) == (
             f"numbers of '{keyword}' must be exact in floating point (at most 15 digits); "
@@ -223,7 +223,7 @@ def test_a_number_that_would_be_rounded_is_rejected(number):
     ],
     ids=json.dumps,
 )
-def test_a_bound_that_would_be_rounded_is_rejected(schema):
+def test_a_bound_that_the_library_would_round_is_rejected(schema):
     keyword = next(iter(schema))
     assert refused({"type": "integer", **schema}).startswith(
         f"numbers of '{keyword}' must be exact in floating point"
@@ -244,7 +244,7 @@ def test_an_infinite_number_is_rejected(keyword, number):
         st.integers(-(2**65), 2**65),
     )
 )
-def test_an_accepted_number_is_exact(number):
+def test_an_accepted_number_is_output_exactly(number):
     try:
         text = drawn({"const": number}, 0)
     except GuideError:
@@ -260,7 +260,7 @@ def test_a_constant_of_15_digits_is_accepted(digits, power):
 
 
 @pytest.mark.parametrize("largest", [2**63 - 1, 2**63, 2**64 - 1])
-def test_bounds_may_be_the_largest_64_bit_integers(largest):
+def test_bounds_may_be_large_64_bit_integers(largest):
     matcher("json_schema", json.dumps({"type": "integer", "minimum": 0, "maximum": largest}))
 
 
@@ -287,7 +287,7 @@ def test_a_schema_that_is_not_an_object_is_rejected(schema):
 
 
 @pytest.mark.parametrize("letter", '\n\r\t\b\f\\"')
-def test_a_schema_may_allow_fewer_escapes(letter):
+def test_a_schema_may_restrict_escapes(letter):
     fewer = 'nrtbf\\"'.replace(json.dumps(letter)[2], "")
     schema = {"enum": ['a\n\r\t\b\f\\"b'.replace(letter, "")]}
     schema["x-guidance"] = {"json_allowed_escapes": fewer}
@@ -308,7 +308,7 @@ def test_a_schema_may_allow_fewer_escapes(letter):
     ],
     ids=json.dumps,
 )
-def test_a_count_may_be_a_float(schema, right, wrong):
+def test_a_count_may_be_written_as_a_float(schema, right, wrong):
     for kind, guide in (
         ("json_schema", json.dumps(schema)),
         ("lark_grammar", f"start: %json {json.dumps(schema)}"),
@@ -323,7 +323,7 @@ def test_an_invalid_count_is_rejected(count):
     assert told.startswith("Expected positive integer for 'maxLength', got ")
 
 
-def test_data_may_look_like_an_unsupported_schema():
+def test_constants_and_defaults_may_look_like_unsupported_schemas():
     looks = {"pattern": "[[a]]", "multipleOf": -1, "prefixItems": [], "additionalItems": {}}
     assert json.loads(drawn({"const": looks}, 0)) == looks
     matcher("json_schema", json.dumps({"type": "null", "default": looks, "examples": [looks]}))

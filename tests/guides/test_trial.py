@@ -72,7 +72,7 @@ def test_a_guide_that_crashes_its_process_is_rejected(name):
 
 
 @pytest.mark.parametrize("name", ENDLESS)
-def test_a_guide_that_compiles_for_minutes_is_rejected_permanently(name, fresh, monkeypatch):
+def test_a_guide_that_takes_too_long_to_compile_is_rejected_permanently(name, fresh, monkeypatch):
     fresh._attempts[1] = fresh._attempts[1]._replace(seconds=0.5)
     monkeypatch.setattr(compiler_module, "ATTEMPT_SECONDS", (0.1, 0.5))
     guide = Guide(*ENDLESS[name])
@@ -93,18 +93,18 @@ def test_a_guide_that_takes_all_memory_is_rejected(worker):
     ("text", "why"),
     [("{2,1}", "nothing"), ('{"multipleOf": -1}', "greater than 0"), ('{"not": {}}', "Unimpl")],
 )
-def test_a_guide_that_does_not_compile_is_rejected_with_the_reason(worker, text, why):
+def test_an_invalid_guide_is_rejected_with_the_reason(worker, text, why):
     guide = Guide("json_schema", text) if text[1] == '"' else Guide("regex", f"a{text}\\")
     with pytest.raises(GuideError, match=why):
         worker.try_out(guide, 1)
 
 
-def test_half_a_surrogate_pair_is_rejected(worker):
+def test_a_guide_with_half_a_surrogate_pair_is_rejected(worker):
     with pytest.raises(GuideError, match="surrogates not allowed"):
         worker.try_out(Guide("regex", "a\ud800"), 1)
 
 
-def test_a_small_guide_does_not_wait_for_one_that_takes_seconds(fresh):
+def test_a_small_guide_does_not_wait_for_a_slow_one(fresh):
     def compile_heavy():
         with pytest.raises(GuideError):
             fresh.matcher(HEAVY, [END])
@@ -117,7 +117,7 @@ def test_a_small_guide_does_not_wait_for_one_that_takes_seconds(fresh):
     heavy.join()
 
 
-def test_the_guide_of_an_ended_request_is_not_compiled(fresh):
+def test_a_guide_of_an_ended_request_is_not_compiled(fresh):
     def gone():
         raise InterruptedError
 
@@ -149,7 +149,7 @@ def alive(pid):
 
 
 @pytest.mark.parametrize("which", ["worker", "copy"])
-def test_a_guide_whose_process_was_killed_is_undecided(worker, which):
+def test_a_guide_whose_process_was_killed_can_be_retried(worker, which):
     worker.try_out(SMALL, 1)
     pid, copy = worker._process.pid, copy_of(worker)
     before = cpu_ticks(copy)
@@ -232,14 +232,14 @@ def loop(tokenizer_dir, *guides):
     return process
 
 
-def test_workers_run_with_sigchld_ignored(tokenizer_dir):
+def test_workers_compile_guides_if_the_loop_ignores_sigchld(tokenizer_dir):
     with loop(tokenizer_dir, SMALL, CRASHING["references"], ("choice", '["a"]')) as process:
         lines = process.stdout.read().splitlines()
     refused = "refused: it is too deep or too large to compile; send a simpler one"
     assert lines == ["compiled", refused, "compiled"]
 
 
-def test_no_worker_outlives_the_loop(tokenizer_dir):
+def test_workers_end_with_their_loop(tokenizer_dir):
     with loop(tokenizer_dir, SMALL, HEAVY) as process:
         assert process.stdout.readline() == "compiled\n"
         workers = children(process.pid)

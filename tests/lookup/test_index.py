@@ -15,22 +15,22 @@ def index_of(tokens, ngram=2, **switches):
     return index
 
 
-def test_the_documented_example_gives_the_documented_copy():
+def test_the_documented_example_gives_the_documented_result():
     """num_tokens 4, ngram size 2; the prefix ends in t3, t4, which t5 to t8 followed before."""
     t1, t2, t3, t4, t5, t6, t7, t8, t9 = range(1, 10)
     pool = [t3, t4, t5, t6, t7, t8, t9]
     assert index_of([*pool, t1, t2, t3, t4]).lookup(4) == ([t5, t6, t7, t8], 2)
 
 
-def test_a_copy_may_be_shorter_than_the_limit():
+def test_a_copy_at_the_end_may_be_shorter_than_the_limit():
     assert index_of([3, 4, 9, 3, 4], ngram=2).lookup(4) == ([9, 3, 4], 2)
 
 
-def test_a_shorter_ngram_is_tried_if_the_longest_is_unknown():
+def test_a_shorter_ngram_is_tried_if_the_longest_has_no_match():
     assert index_of([4, 9, 3, 4], ngram=2).lookup(2) == ([9, 3], 1)
 
 
-def test_an_unknown_ngram_gives_no_copy():
+def test_an_ngram_without_a_match_gives_no_copy():
     assert index_of([1, 2, 3]).lookup(4) is None
     assert index_of([]).lookup(4) is None
     assert index_of([1]).lookup(4) is None
@@ -48,7 +48,7 @@ OCCURRENCES = [1, 2, 10, 11, 12, 1, 2, 20, 21, 22, 1, 2, 30, 1, 2]
         ({"use_oldest": False, "keep_all": False}, [30, 1, 2]),
     ],
 )
-def test_switches_choose_between_occurrences(switches, draft):
+def test_keep_all_and_use_oldest_choose_the_documented_occurrence(switches, draft):
     assert index_of(OCCURRENCES, **switches).lookup(4).tokens == draft
 
 
@@ -56,7 +56,7 @@ rows = st.lists(st.integers(0, 3), max_size=60)
 
 
 @given(rows, st.integers(1, 4), st.integers(1, 10), st.booleans(), st.booleans())
-def test_a_copy_followed_the_longest_matching_ngram(row, ngram, limit, keep_all, use_oldest):
+def test_a_copy_follows_the_longest_matching_ngram(row, ngram, limit, keep_all, use_oldest):
     match = index_of(row, ngram, keep_all=keep_all, use_oldest=use_oldest).lookup(limit)
     for size in range(min(ngram, len(row) - 1), 0, -1):
         ends = [at for at in range(size, len(row)) if row[at - size : at] == row[-size:]]
@@ -78,7 +78,7 @@ repeated = st.lists(st.integers(0, 3), min_size=1, max_size=8).flatmap(
 
 @settings(max_examples=300)
 @given(repeated, st.integers(1, 6), st.integers(1, 6), st.booleans(), st.booleans())
-def test_the_copied_occurrence_follows_the_switches(row, ngram, limit, keep_all, use_oldest):
+def test_keep_all_and_use_oldest_choose_the_copy(row, ngram, limit, keep_all, use_oldest):
     match = index_of(row, ngram, keep_all=keep_all, use_oldest=use_oldest).lookup(limit)
     for size in range(min(ngram, len(row) - 1), 0, -1):
         ends = [at for at in range(size, len(row)) if row[at - size : at] == row[-size:]]
@@ -107,7 +107,7 @@ class Counted(dict):
 
 
 @pytest.mark.parametrize("ngram", [2, 16])
-def test_new_tokens_take_one_step_each(ngram):
+def test_each_new_token_costs_at_most_one_step(ngram):
     index = NgramIndex(ngram)
     nodes = index._nodes = Counted()
     index.extend(range(10_000))
@@ -115,7 +115,7 @@ def test_new_tokens_take_one_step_each(ngram):
     assert len(nodes) <= 10_000
 
 
-def test_repeated_lookups_take_no_step():
+def test_extending_a_known_sequence_needs_no_steps():
     index = NgramIndex(16)
     index.extend([*range(1_000)] * 2)
     nodes = index._nodes = Counted(index._nodes)
@@ -124,7 +124,7 @@ def test_repeated_lookups_take_no_step():
 
 
 @given(repeated, st.integers(1, 6), st.integers(0, 9), st.booleans(), st.booleans())
-def test_longer_matches_are_counted_on_request(row, ngram, most, keep_all, use_oldest):
+def test_matching_tokens_beyond_the_ngram_are_counted(row, ngram, most, keep_all, use_oldest):
     index = index_of(row, ngram, keep_all=keep_all, use_oldest=use_oldest)
     match, counted = index.lookup(len(row)), index.lookup(len(row), most)
     if match is None:
@@ -137,7 +137,7 @@ def test_longer_matches_are_counted_on_request(row, ngram, most, keep_all, use_o
 
 
 @given(st.lists(rows, max_size=6), st.integers(1, 4))
-def test_the_index_can_grow_in_parts(pieces, ngram):
+def test_growing_an_index_in_parts_gives_the_same_lookups(pieces, ngram):
     grown = NgramIndex(ngram)
     for piece in pieces:
         grown.extend(piece)
@@ -169,7 +169,7 @@ def test_the_time_per_token_does_not_depend_on_the_context(length):
     assert Touches.count <= 12 * length
 
 
-def test_memory_grows_linearly():
+def test_memory_grows_linearly_with_tokens():
     def size(length):
         index = index_of([at * 7919 % 3001 for at in range(length)], ngram=2)
         return sum(sys.getsizeof(part) for part in vars(index).values())

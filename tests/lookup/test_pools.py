@@ -40,72 +40,72 @@ def test_a_copy_is_what_followed_the_same_tokens_in_an_earlier_answer():
     assert pools.lookup("ours", ANSWER[:-1], 9) == ([16], 6)
 
 
-def test_short_matches_and_the_last_token_give_no_copy():
+def test_a_short_match_or_a_match_at_the_end_gives_no_copy():
     pools = pools_of(ANSWER)
     assert LEAST_MATCH == 3
     for tail in ([], [13], [12, 13], [1, 12, 13], ANSWER):
         assert pools.lookup("ours", tail, 4) is None
 
 
-def test_pools_are_separate():
+def test_a_pool_is_found_only_by_its_exact_name():
     pools = pools_of(ANSWER)
     for name in ("", "our", "ours ", "OURS", "theirs"):
         assert pools.lookup(name, ANSWER[:4], 4) is None
 
 
-def test_a_copy_does_not_cross_answers():
+def test_a_copy_ends_with_its_answer():
     pools = pools_of([1, 2, 3, 4], [5, 6, 7, 8])
     assert pools.lookup("ours", [2, 3, 4], 4) is None
     assert pools.lookup("ours", [3, 4, 5], 4) is None
     assert pools.lookup("ours", [1, 2, 3], 4) == ([4], 3)
 
 
-def test_the_longest_match_wins_and_the_newest_among_equals():
+def test_the_longest_match_wins_and_the_newest_answer_wins_ties():
     pools = pools_of([1, 2, 3, 4, 50], [9, 2, 3, 4, 60], [8, 2, 3, 4, 70])
     assert pools.lookup("ours", [1, 2, 3, 4], 1) == ([50], 4)
     assert pools.lookup("ours", [9, 2, 3, 4], 1) == ([60], 4)
     assert pools.lookup("ours", [7, 2, 3, 4], 1) == ([70], 3)
 
 
-def test_within_an_answer_the_longest_match_wins_too():
+def test_within_an_answer_the_longest_match_wins():
     answer = [1, 2, 3, 4, 50, 9, 2, 3, 4, 60, 8, 2, 3, 4, 70]
     for first, followed in ((1, 50), (9, 60), (8, 70)):
         assert pools_of(answer).lookup("ours", [first, 2, 3, 4], 1) == ([followed], 4)
     assert pools_of(answer).lookup("ours", [7, 2, 3, 4], 1) == ([70], 3)
 
 
-def test_within_an_answer_the_newest_occurrence_wins_too():
+def test_within_an_answer_the_newest_occurrence_wins_ties():
     assert pools_of([1, 2, 3, 50, 1, 2, 3, 60]).lookup("ours", [1, 2, 3], 1) == ([60], 3)
     assert pools_of([1, 1, 1, 1, 1, 2]).lookup("ours", [1, 1, 1], 2) == ([2], 3)
 
 
-def test_compared_tokens_are_limited():
+def test_the_number_of_compared_tokens_is_limited():
     long = [*range(100)]
     assert pools_of(long).lookup("ours", long[:60], 2) == ([60, 61], LONGEST_MATCH)
 
 
-def test_compared_occurrences_are_limited():
+def test_the_number_of_compared_occurrences_is_limited():
     newer = [[100 + at, 1, 2, 3, 4] for at in range(MOST_OCCURRENCES - 1)]
     assert pools_of([9, 1, 2, 3, 50], *newer).lookup("ours", [9, 1, 2, 3], 1) == ([50], 4)
     newer.append([99, 1, 2, 3, 4])
     assert pools_of([9, 1, 2, 3, 50], *newer).lookup("ours", [9, 1, 2, 3], 1) == ([4], 3)
 
 
-def test_any_id_may_be_looked_up():
+def test_any_token_id_can_be_looked_up():
     answer = [2**31 - 1, 0, 2**31 - 2, 5, 0, 0, 0, 6]
     pools = pools_of(np.array(answer, np.int32))
     for end in range(3, len(answer)):
         assert pools.lookup("ours", answer[:end], 1) == ([answer[end]], end)
 
 
-def test_an_answer_is_copied_when_it_joins():
+def test_a_joined_answer_does_not_alias_the_callers_array():
     row = np.array(ANSWER, np.int32)
     pools = pools_of(row)
     row[:] = 0
     assert pools.lookup("ours", ANSWER[:3], 9) == (ANSWER[3:], 3)
 
 
-def test_a_name_may_be_any_text():
+def test_a_pool_name_may_be_any_text():
     pools = LookupPools(100_000)
     names = ["", " ", "é", "e\u0301", "\0", "名", "\U0001f600" * 64, "x" * 100_000]
     for at, name in enumerate(names):
@@ -115,7 +115,7 @@ def test_a_name_may_be_any_text():
 
 
 @pytest.mark.parametrize("max_tokens", [0, -1, MOST_TOKENS + 1])
-def test_an_impossible_bound_is_rejected(max_tokens):
+def test_an_invalid_size_limit_is_rejected(max_tokens):
     with pytest.raises(ValueError, match=rf"must be between 1 and .*; got {max_tokens}$"):
         LookupPools(max_tokens)
 
@@ -192,7 +192,7 @@ def made(max_tokens, crowded):
 
 @settings(max_examples=120)
 @given(bounds, st.booleans(), operations, st.integers(1, 6))
-def test_pools_are_correct_after_any_operations(max_tokens, crowded, operations, limit):
+def test_pools_equal_a_simple_model_after_any_operations(max_tokens, crowded, operations, limit):
     pools, model = made(max_tokens, crowded), Model(max_tokens)
     with patch.object(module, "MOST_OCCURRENCES", 10**6):
         for what, name, tokens in operations:
@@ -257,7 +257,7 @@ def test_a_pool_in_use_is_not_evicted():
     assert pools.num_tokens == 20 * LEAST_COUNTED
 
 
-def test_joining_moves_a_limited_amount():
+def test_joining_moves_a_limited_number_of_tokens():
     """The cost of moving is limited, so a pool in use may still lose its oldest answers."""
     most = MOST_MOVED // (MOVE + len(ANSWER))
     pools = LookupPools(2 * most * LEAST_COUNTED)
@@ -271,7 +271,7 @@ def test_joining_moves_a_limited_amount():
 
 
 @pytest.mark.parametrize("more", [0, 1])
-def test_an_answer_that_is_slow_to_move_is_dropped(more):
+def test_an_answer_too_long_to_move_is_dropped(more):
     long = range(MOST_MOVED - MOVE + more)
     pools = pools_of(long, max_tokens=len(long) + LEAST_COUNTED)
     pools.join("theirs", ANSWER)
@@ -280,7 +280,7 @@ def test_an_answer_that_is_slow_to_move_is_dropped(more):
     assert bool(pools.lookup("ours", [0, 1, 2], 1)) == (not more)
 
 
-def test_an_answer_over_the_bound_is_not_kept():
+def test_an_answer_larger_than_the_limit_is_not_kept():
     pools = pools_of(ANSWER, max_tokens=100)
     pools.join("theirs", range(101))
     assert pools.num_tokens == LEAST_COUNTED
@@ -296,7 +296,7 @@ BYTES_A_TOKEN = 45  # as docs/reference/drafters.md says
 @pytest.mark.parametrize(
     ("length", "names"), [(4, 10**9), (4, 1), (64, 10**9), (65, 1), (1000, 7), (4096, 10**9)]
 )
-def test_memory_of_pools_is_bounded(length, names):
+def test_memory_of_pools_is_limited(length, names):
     """Short answers in separate pools, and long ones in one: objects count as well as tokens."""
     max_tokens = 2**15
     tokens = np.arange(length, dtype=np.int32)

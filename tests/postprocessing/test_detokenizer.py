@@ -59,7 +59,7 @@ def rounds_of(draw, tokens):
 @pytest.mark.parametrize("kind", KINDS)
 @given(data=st.data())
 @thorough
-def test_chunks_join_to_the_librarys_text(kind, skip, data):
+def test_chunks_join_to_the_same_text_as_the_tokenizers_library(kind, skip, data):
     tokenizer = KINDS[kind]()
     known = tokenizer.get_vocab_size()  # and a few ids of the padding, which have no token
     rounds = data.draw(rounds_of(st.integers(0, known + 3)))
@@ -71,7 +71,7 @@ def test_chunks_join_to_the_librarys_text(kind, skip, data):
 @pytest.mark.parametrize("kind", ["byte_level", "byte_fallback"])
 @given(data=st.data())
 @thorough
-def test_chunks_join_wherever_characters_are_split(kind, data):
+def test_chunks_join_correctly_wherever_characters_are_split(kind, data):
     ids_of = byte_ids if kind == "byte_level" else fallback_ids
     others = [KINDS[kind]().token_to_id(token) for token in ("o", "</s>")]
     rounds = data.draw(rounds_of(st.sampled_from(ids_of(*BYTES) + others)))
@@ -93,7 +93,7 @@ def test_chunks_of_valid_text_have_no_replacement_character(kind, text, cuts):
     assert "\ufffd" not in "".join(chunks)
 
 
-def test_byte_level_letters_map_to_the_librarys_bytes():
+def test_byte_level_letters_map_to_bytes_as_in_the_library():
     library = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     byte_of = _byte_letters()
     for code in (*range(0x800), 0xFFFF, 0x10FFFF, *range(0x1000, 0xD000, 0x1000)):
@@ -113,12 +113,12 @@ def test_an_unfinished_character_is_sent_at_the_end():
     assert stream(detokenizer_of("byte_level"), rounds) == ["A", "", "\ufffd"]
 
 
-def test_a_replacement_character_from_the_model_is_sent_at_once():
+def test_a_replacement_character_from_the_model_is_sent_immediately():
     rounds = [byte_ids(0xEF, 0xBF, 0xBD), byte_ids(0x41)]
     assert stream(detokenizer_of("byte_level"), rounds) == ["\ufffd", "A", ""]
 
 
-def test_an_invalid_byte_is_sent_at_once():
+def test_an_invalid_byte_is_sent_immediately():
     rounds = [byte_ids(0xFF), byte_ids(0x80), byte_ids(0x41)]
     assert stream(detokenizer_of("byte_level"), rounds) == ["\ufffd", "\ufffd", "A", ""]
 
@@ -129,7 +129,7 @@ def test_a_skipped_special_token_does_not_split_a_character():
     assert stream(detokenizer_of("byte_level"), rounds) == ["", "", "€", ""]
 
 
-def test_byte_ids_are_withheld_until_they_cannot_become_invalid():
+def test_byte_tokens_are_withheld_until_their_text_is_final():
     euro, letter = fallback_ids(*"€".encode()), [byte_fallback().token_to_id("o")]
     detokenizer = detokenizer_of("byte_fallback")
     assert stream(detokenizer, [euro, letter]) == ["", "€o", ""]
@@ -141,7 +141,7 @@ def test_byte_ids_are_withheld_until_they_cannot_become_invalid():
     ]
 
 
-def test_a_visible_special_token_ends_a_run_of_bytes():
+def test_a_visible_special_token_ends_a_sequence_of_byte_tokens():
     ids = [
         byte_fallback().token_to_id("o"),
         *fallback_ids(0xFF),
@@ -152,14 +152,14 @@ def test_a_visible_special_token_ends_a_run_of_bytes():
 
 
 @pytest.mark.parametrize("make", [byte_fallback, metaspace])
-def test_a_decoder_that_strips_the_first_space_keeps_later_ones(make):
+def test_only_the_first_space_is_stripped_by_a_stripping_decoder(make):
     tokenizer = make()
     first, second = (tokenizer.encode(word).ids for word in ("fox", "dog"))
     detokenizer = make_detokenizer(tokenizer, skip_special_tokens=True)
     assert stream(detokenizer, [first, second, second]) == ["fox", " dog", " dog", ""]
 
 
-def test_the_window_spans_at_most_two_rounds():
+def test_each_chunk_decodes_at_most_two_rounds_of_ids():
     ids, windows = byte_level().encode("The quick brown fox jumps over the lazy dog.").ids, []
 
     class Recorder:
@@ -180,7 +180,7 @@ def test_a_decoder_that_mixes_byte_level_with_others_is_rejected():
         make_detokenizer(tokenizer, skip_special_tokens=True)
 
 
-def test_a_byte_level_decoder_in_a_sequence_is_recognized():
+def test_a_byte_level_decoder_inside_a_sequence_is_supported():
     tokenizer = Tokenizer.from_str(byte_level().to_str())
     tokenizer.decoder = decoders.Sequence([decoders.ByteLevel(), decoders.Fuse()])
     detokenizer = make_detokenizer(tokenizer, skip_special_tokens=True)

@@ -60,21 +60,21 @@ def test_beams_are_grouped_by_prompt(postprocessor):
     assert output(postprocessor, tokens, [[1, 1], [1, 1]]) == [b"a", b"b", b"c", b"d"]
 
 
-def test_a_chunk_is_the_text_added_after_the_context(postprocessor):
+def test_with_a_context_length_only_the_added_text_is_returned(postprocessor):
     window = [*HELLO, *EMOJI]
     size = len(HELLO)
     assert output(postprocessor, [[window]], [[size + 3]], [size]) == [b""]
     assert output(postprocessor, [[window]], [[size + 4]], [size + 3]) == ["🤖".encode()]
 
 
-def test_each_prompt_has_one_context_length(postprocessor):
+def test_each_prompt_has_its_own_context_length(postprocessor):
     tokens = [[HELLO, HELLO], [HELLO, HELLO]]
     lengths = [[len(HELLO)] * 2] * 2
     texts = output(postprocessor, tokens, lengths, [0, len(HELLO)])
     assert texts == [b"The dog", b"The dog", b"", b""]
 
 
-def test_a_context_length_of_0_withholds_unfinished_characters(postprocessor):
+def test_context_length_0_withholds_unfinished_characters(postprocessor):
     assert output(postprocessor, [[EMOJI]], [[2]], [0]) == [b""]
 
 
@@ -104,20 +104,20 @@ def test_only_requested_outputs_are_computed(postprocessor):
         ([[[1, -2]]], [[2]], None, r"^TOKENS_BATCH must not have negative ids$"),
     ],
 )
-def test_a_wrong_tensor_is_named_in_one_line(postprocessor, tokens, lengths, context, message):
+def test_the_error_names_the_invalid_tensor(postprocessor, tokens, lengths, context, message):
     with pytest.raises(InputError, match=message):
         output(postprocessor, tokens, lengths, context)
 
 
 @pytest.mark.parametrize("name", [tensors.TOKENS_BATCH, tensors.SEQUENCE_LENGTH])
-def test_a_missing_tensor_is_named(postprocessor, name):
+def test_the_error_names_a_missing_tensor(postprocessor, name):
     inputs = request([[HELLO]], [[1]])
     del inputs[name]
     with pytest.raises(InputError, match=f"^{name} is missing$"):
         postprocessor.answer(inputs, [tensors.OUTPUT])
 
 
-def test_an_absolute_tokenizer_folder_is_used(tmp_path):
+def test_the_tokenizer_folder_may_be_an_absolute_path(tmp_path):
     folder = write(byte_level(), tmp_path / "elsewhere")
     settings = DetokenizerSettings(str(folder), skip_special_tokens=True)
     loaded = Postprocessor.load(settings, Path("/nowhere"))
@@ -141,7 +141,7 @@ def lengths(postprocessor, *args):
     return postprocessor.answer(request(*args), wanted)[tensors.TEXT_LENGTHS].tolist()
 
 
-def test_text_lengths_count_the_characters_that_each_id_completes(postprocessor):
+def test_text_lengths_count_the_characters_completed_by_each_id(postprocessor):
     window = [*HELLO, *EMOJI, *HELLO]
     sizes = [len(byte_level().decode([token])) for token in HELLO]
     whole = [*sizes, 0, 0, 0, 1, *sizes]

@@ -47,7 +47,7 @@ def ids(text):
     return byte_level().encode(text).ids
 
 
-def test_prompts_are_padded_to_the_longest(preprocessor):
+def test_prompts_are_padded_to_the_longest_prompt(preprocessor):
     outputs = preprocessor.answer(
         request(b"The dog", b"fox"), [tensors.INPUT_ID, tensors.REQUEST_INPUT_LEN]
     )
@@ -58,7 +58,7 @@ def test_prompts_are_padded_to_the_longest(preprocessor):
     assert outputs[tensors.REQUEST_INPUT_LEN].tolist() == [[len(long)], [len(short)]]
 
 
-def test_predictions_have_no_special_tokens_and_their_own_lengths(preprocessor):
+def test_predictions_get_no_special_tokens_and_are_padded_separately(preprocessor):
     texts = np.array([[b"The dog"], [b""]], object)
     inputs = request(b"fox", b"fox", PREDICTION=texts)
     outputs = preprocessor.answer(inputs, [tensors.PREDICTION_IDS])
@@ -84,7 +84,7 @@ def test_only_requested_outputs_are_computed(preprocessor):
     ]
 
 
-def test_without_words_lists_have_width_0(preprocessor):
+def test_word_lists_have_width_0_if_no_words_are_given(preprocessor):
     outputs = preprocessor.answer(request(b"a", b"b"), tensors.OUTPUTS)
     shapes = {name: array.shape for name, array in outputs.items()}
     assert shapes[tensors.BAD_WORDS_IDS] == (2, 2, 0)
@@ -92,7 +92,7 @@ def test_without_words_lists_have_width_0(preprocessor):
     assert shapes[tensors.EMBEDDING_BIAS] == (2, 0)
 
 
-def test_every_output_has_the_contracts_type(preprocessor):
+def test_every_output_has_the_declared_type(preprocessor):
     types = {"INT32": np.int32, "FP32": np.float32, "UINT64": np.uint64}
     declared = {str(tensor): tensor.dtype for tensor in tensors.OUTPUTS}
     given = request(
@@ -107,7 +107,7 @@ def test_every_output_has_the_contracts_type(preprocessor):
         assert array.dtype == types[declared[name]], name
 
 
-def test_words_become_word_lists_and_a_bias(preprocessor):
+def test_words_are_encoded_as_word_lists_and_a_bias(preprocessor):
     outputs = preprocessor.answer(
         request(
             b"a",
@@ -138,7 +138,7 @@ def test_ids_and_output_lengths_of_the_request_are_passed_on(preprocessor):
     assert outputs[tensors.OUT_REQUEST_OUTPUT_LEN].tolist() == [[9]]
 
 
-def test_the_decoder_input_is_its_query_or_the_pad_id(preprocessor):
+def test_the_decoder_input_is_the_decoder_query_or_the_pad_id(preprocessor):
     wanted = [tensors.DECODER_INPUT_ID, tensors.REQUEST_DECODER_INPUT_LEN]
     without = preprocessor.answer(request(b"a"), wanted)
     assert [array.tolist() for array in without.values()] == [[[7]], [[1]]]
@@ -184,13 +184,13 @@ def test_the_decoder_input_is_its_query_or_the_pad_id(preprocessor):
         ),
     ],
 )
-def test_a_wrong_tensor_is_named_in_one_line(preprocessor, given, message):
+def test_the_error_names_the_invalid_tensor(preprocessor, given, message):
     with pytest.raises(InputError, match=f"^{message}$"):
         preprocessor.answer(request(b"a") | given, tensors.OUTPUTS)
 
 
 @pytest.mark.parametrize("name", [tensors.QUERY, tensors.REQUEST_OUTPUT_LEN])
-def test_a_missing_tensor_is_named(preprocessor, name):
+def test_the_error_names_a_missing_tensor(preprocessor, name):
     inputs = request(b"a")
     del inputs[name]
     with pytest.raises(InputError, match=f"^{name} is missing$"):
@@ -199,7 +199,7 @@ def test_a_missing_tensor_is_named(preprocessor, name):
 
 @pytest.mark.parametrize("kind", ["byte_level", "byte_fallback"])
 @given(prompts=st.lists(st.text(), min_size=1, max_size=4))
-def test_any_text_survives_the_round_trip(kind, prompts):
+def test_any_text_is_unchanged_after_encoding_and_decoding(kind, prompts):
     tokenizer = KINDS[kind]()
     outputs = preprocessor_of(tokenizer).answer(
         request(*(prompt.encode() for prompt in prompts)), tensors.OUTPUTS
@@ -257,7 +257,7 @@ def test_a_text_with_too_many_bytes_is_rejected(name):
         limited(max_text_bytes=10).answer(request(b"a") | long, wanted)
 
 
-def test_a_text_is_rejected_if_its_beginning_has_too_many_tokens():
+def test_a_text_is_rejected_if_its_prefix_has_too_many_tokens():
     text = "æ" * 64
     assert len(ids(text)) == 128
     short = limited(max_seq_len=4)
@@ -270,7 +270,7 @@ def test_a_text_is_rejected_if_its_beginning_has_too_many_tokens():
         short.answer(request(text.encode() + b"x"), [tensors.INPUT_ID])
 
 
-def test_a_text_whose_beginning_may_fit_is_tokenized_completely():
+def test_a_text_whose_prefix_fits_is_tokenized_completely():
     text = "<tool call>" * 50
     outputs = limited(max_seq_len=20).answer(request(text.encode()), [tensors.INPUT_ID])
     assert outputs[tensors.INPUT_ID].tolist() == [ids(text)]
@@ -288,7 +288,7 @@ def test_too_many_words_are_rejected(name):
         three.answer(request(b"a", **{name: strings([b"x"] * 4)}), [tensors.INPUT_ID])
 
 
-def test_words_are_counted_per_prompt():
+def test_the_word_limit_applies_per_prompt():
     words = strings([b"x"] * 3, [b"x"] * 3)
     batch = request(b"a", b"b", STOP_WORDS_DICT=words)
     assert limited(max_words=3).answer(batch, [tensors.INPUT_ID])
@@ -307,7 +307,7 @@ def test_words_with_too_many_bytes_are_rejected():
         few.answer(request(b"a", **words), [tensors.INPUT_ID])
 
 
-def test_memory_of_a_long_text_is_freed(tmp_path):
+def test_memory_is_freed_after_a_long_text(tmp_path):
     """In a separate process: memory that this one already has would hide the effect."""
     folder = write(byte_level(), tmp_path)
     program = f"""

@@ -42,14 +42,14 @@ def gpt2_folder(folder, **config):
 
 @pytest.mark.parametrize("config", CONFIGS)
 @pytest.mark.parametrize("make", [byte_level, byte_fallback])
-def test_ids_equal_transformers(tmp_path, make, config):
+def test_token_ids_equal_transformers(tmp_path, make, config):
     transformers = pytest.importorskip("transformers")
     folder = write(make(), tmp_path, tokenizer_class="PreTrainedTokenizerFast", **config)
     assert_same(load_tokenizer(folder), transformers.AutoTokenizer.from_pretrained(folder))
 
 
 @pytest.mark.parametrize("config", CONFIGS)
-def test_ids_of_a_gpt2_folder_equal_transformers(tmp_path, config):
+def test_token_ids_of_a_gpt2_folder_equal_transformers(tmp_path, config):
     transformers = pytest.importorskip("transformers")
     folder = gpt2_folder(tmp_path / "gpt2", tokenizer_class="GPT2Tokenizer", **config)
     assert_same(load_tokenizer(folder), transformers.AutoTokenizer.from_pretrained(folder))
@@ -70,7 +70,7 @@ def test_a_bos_token_is_added_only_with_special_tokens(tmp_path):
     assert tokenizer.encode("fox", add_special_tokens=False).ids == byte_level().encode("fox").ids
 
 
-def test_named_tokens_become_special(plain):
+def test_tokens_named_in_the_config_become_special(plain):
     configure(plain, eos_token="</s>", bos_token={"content": "<s>"})
     assert special_token_ids(load_tokenizer(plain)) == {1, 2}
 
@@ -104,7 +104,7 @@ def test_configured_tokens_that_exist_change_nothing(tmp_path):
     assert tokenizer.get_added_tokens_decoder() == there
 
 
-def test_a_configured_token_with_another_id_is_rejected(plain):
+def test_a_configured_token_with_a_conflicting_id_is_rejected(plain):
     tokens = {"9999": {"content": "<|a|>", "special": True}}
     with pytest.raises(TokenizerError, match=r"token '<\|a\|>' has id 9999"):
         load_tokenizer(configure(plain, added_tokens_decoder=tokens))
@@ -126,14 +126,14 @@ def test_a_gpt2_folder_needs_no_tokenizer_json(tmp_path, config):
     assert tokenizer.decode(ids) == "naïve 😀 fox"
 
 
-def test_another_models_vocabulary_is_not_read_as_gpt2s(tmp_path):
+def test_a_vocabulary_of_another_model_is_not_read_as_gpt2(tmp_path):
     folder = gpt2_folder(tmp_path / "qwen", tokenizer_class="Qwen2Tokenizer")
     with pytest.raises(TokenizerError, match=r"no tokenizer\.json"):
         load_tokenizer(folder)
 
 
 @pytest.mark.parametrize(("kind", "taken"), [("gpt2", True), ("qwen2", False)])
-def test_without_a_tokenizer_class_the_model_type_decides(tmp_path, kind, taken):
+def test_without_a_tokenizer_class_the_model_type_selects_gpt2(tmp_path, kind, taken):
     folder = gpt2_folder(tmp_path / kind)
     (folder / "config.json").write_text(json.dumps({"model_type": kind}))
     if taken:
@@ -143,7 +143,7 @@ def test_without_a_tokenizer_class_the_model_type_decides(tmp_path, kind, taken)
         load_tokenizer(folder)
 
 
-def test_a_slow_tokenizers_error_says_how_to_convert_it(tmp_path):
+def test_the_error_for_a_slow_tokenizer_says_how_to_convert_it(tmp_path):
     (tmp_path / "tokenizer.model").write_bytes(b"")
     with pytest.raises(
         TokenizerError, match=r"AutoTokenizer\.from_pretrained\(DIR\)\.save_"
@@ -152,14 +152,14 @@ def test_a_slow_tokenizers_error_says_how_to_convert_it(tmp_path):
     assert "\n" not in str(error.value)
 
 
-def test_a_missing_folder_is_named(tmp_path):
+def test_the_error_names_a_missing_folder(tmp_path):
     with pytest.raises(TokenizerError, match="nowhere' doesn't exist"):
         load_tokenizer(tmp_path / "nowhere")
 
 
 @pytest.mark.parametrize("name", ["tokenizer.json", "tokenizer_config.json"])
 @pytest.mark.parametrize("content", ["{", "[]"])
-def test_an_invalid_file_is_named_in_one_line(tmp_path, name, content):
+def test_the_error_names_an_invalid_file_in_one_line(tmp_path, name, content):
     (write(byte_level(), tmp_path) / name).write_text(content)
     with pytest.raises(TokenizerError, match=name) as error:
         load_tokenizer(tmp_path)
@@ -174,7 +174,7 @@ def test_the_longest_byte_level_token_is_measured_in_bytes():
     assert longest_token_bytes(tokenizer) == 6
 
 
-def test_the_longest_piece_is_measured_in_utf_8():
+def test_the_longest_token_is_measured_in_utf_8_bytes():
     tokenizer = Tokenizer(models.BPE(vocab={"▁é": 0}, merges=[], byte_fallback=True))
     tokenizer.decoder = decoders.Sequence([decoders.ByteFallback(), decoders.Fuse()])
     assert longest_token_bytes(tokenizer) == 5
@@ -187,7 +187,7 @@ def test_a_normalizer_may_shorten_the_text_of_a_token():
     assert longest_token_bytes(tokenizer) == 4 * 2
 
 
-def test_an_unknown_word_may_be_longer_than_every_token():
+def test_the_longest_token_allows_for_unknown_words():
     assert longest_token_bytes(Tokenizer(models.WordLevel({"a": 0}, "a"))) == 256
     long = Tokenizer(models.WordLevel({"a" * 300: 0}, "a"))
     assert longest_token_bytes(long) == 300

@@ -38,7 +38,7 @@ def test_a_request_with_arrays_returns_arrays(ask):
     assert ask(IN=np.array([3])).arrays["OUT"].tolist() == [6]
 
 
-def test_a_wrong_input_is_an_invalid_argument(ask):
+def test_an_invalid_input_is_an_invalid_argument_error(ask):
     error = ask(WRONG=np.array([1])).error()
     assert "WRONG is wrong" in error.message()
     assert error.code() == TritonError.INVALID_ARG

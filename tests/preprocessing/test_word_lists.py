@@ -19,7 +19,7 @@ def tokenizer():
     return made
 
 
-def test_row_0_has_the_ids_and_row_1_the_ends_of_words():
+def test_row_0_has_the_word_ids_and_row_1_the_end_offsets():
     assert word_lists([[[7, 8], [9]]]).tolist() == [[[7, 8, 9], [2, 3, -1]]]
 
 
@@ -33,11 +33,11 @@ def test_shorter_prompts_are_padded():
     ]
 
 
-def test_without_words_a_list_has_one_padded_column():
+def test_an_empty_word_list_has_one_padding_column():
     assert word_lists([[], [[]]]).tolist() == [[[0], [-1]], [[0], [-1]]]
 
 
-def test_stop_words_are_tokenized_as_given(tokenizer):
+def test_stop_words_are_tokenized_without_an_added_space(tokenizer):
     assert stop_word_lists(tokenizer, [["ab", "cd"]]).tolist() == [[[5, 2, 3], [1, 3, -1]]]
 
 
@@ -56,7 +56,7 @@ def test_an_empty_word_is_ignored(tokenizer, make):
     assert make(tokenizer, [["", ""]]).tolist() == [[[0], [-1]]]
 
 
-def test_a_bias_is_added_per_occurrence_of_an_id_in_a_word(tokenizer):
+def test_a_bias_is_added_once_per_occurrence_of_an_id(tokenizer):
     weights = np.array([[2.0, -1.0]], np.float32)
     bias = embedding_bias(tokenizer, [["ab", "ccd"]], weights, vocab_size=8)
     assert bias.dtype == np.float32

@@ -56,7 +56,7 @@ def test_only_requests_over_the_limit_are_rejected(emulated):
         assert answer.error or answer.said == said
 
 
-def test_a_waiting_request_ends_at_its_time_out(emulated):
+def test_a_waiting_request_ends_at_its_timeout(emulated):
     with Crowd(emulated, RUNNING + 1) as crowd, emulated.faults.of("target", "hold"):
         held = crowd.ask(PROMPTS[:RUNNING])
         assert eventually(lambda: running(emulated) == RUNNING)
@@ -167,7 +167,7 @@ def small(request, fallible):
 
 
 @pytest.mark.heavy
-def test_queued_answers_are_right_and_little_is_recomputed(small):
+def test_queued_requests_get_correct_answers_with_little_recomputation(small):
     prompts = PROMPTS * 2
     rejected = len(prompts) - LONG_QUEUE - RUNNING
     expected = controls(small, PROMPTS) * 2
@@ -196,7 +196,7 @@ def test_queued_answers_are_right_and_little_is_recomputed(small):
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("small", ["KV tokens"], indirect=True)
-def test_waiting_requests_start_in_the_order_of_arrival(small):
+def test_waiting_requests_start_in_order_of_arrival(small):
     """A long request takes the whole KV cache."""
 
     def present():  # one scrape: a waiting request may start between two

@@ -20,7 +20,7 @@ def expected(client):
     return client.chat.completions.create(messages=PROMPT, **given)
 
 
-def test_responses_are_the_chats_answers(client, expected):
+def test_the_responses_api_gives_the_same_output_as_chat(client, expected):
     given = {"model": "bls_stream", "input": PROMPT, "max_output_tokens": LIMIT, "temperature": 0}
     given["extra_body"] = {"drafter": "prompt_lookup"}
     answer = client.responses.create(**given)
@@ -34,7 +34,7 @@ def test_responses_are_the_chats_answers(client, expected):
     assert text == events[-1].response.output_text == answer.output_text
 
 
-def test_messages_are_the_chats_answers(messages, expected):
+def test_the_messages_api_gives_the_same_output_as_chat(messages, expected):
     given = {"model": "bls_stream", "messages": PROMPT, "max_tokens": LIMIT}
     given["extra_body"] = {"drafter": "draft_model", "temperature": 0}
     answer = messages.create(**given)
@@ -48,7 +48,7 @@ def test_messages_are_the_chats_answers(messages, expected):
     assert messages.count_tokens(**given).input_tokens == expected.usage.prompt_tokens
 
 
-def test_a_message_names_the_stop_sequence_that_ended_it(messages, expected):
+def test_a_message_reports_the_stop_sequence_that_ended_it(messages, expected):
     text = expected.choices[0].message.content
     stop = text[8:12]
     given = {"model": "bls_stream", "messages": PROMPT, "max_tokens": LIMIT}

@@ -108,14 +108,14 @@ def test_engines_stop_when_the_client_leaves(server, leave: Callable):
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("drafter", ["draft_model", "none"])
-def test_engines_stop_with_other_drafters_when_the_client_leaves(server, drafter):
+def test_engines_stop_with_every_drafter_when_the_client_leaves(server, drafter):
     before = computed(server)
     cancel_a_stream(server, drafter=drafter)
     settle(server)
     assert computed(server) - before < LONG / 2
 
 
-def test_a_stop_ends_all_requests_of_its_id(server):
+def test_a_stop_ends_all_requests_with_its_id(server):
     request_id = str(uuid.uuid4())
     with asked(server, request_id) as (chunks, _), asked(server, request_id) as (others, stop):
         next(chunks)
@@ -126,14 +126,14 @@ def test_a_stop_ends_all_requests_of_its_id(server):
                 list(left)
 
 
-def test_a_stop_with_a_guessable_id_ends_no_request(server):
+def test_a_stop_with_a_guessable_id_does_not_end_requests(server):
     with asked(server, "1", max_tokens=100) as (chunks, stop):
         next(chunks)
         stop()
         assert list(chunks)[-1].finish_reason == "length"
 
 
-def test_a_request_ends_with_one_line_at_its_own_time_out(server):
+def test_a_request_ends_with_one_line_at_its_own_timeout(server):
     line = "the request exceeded its timeout of 0.3 s"
     answer = ask(server, PROMPT, max_tokens=LONG, timeout=300_000)
     assert answer.error == f"deadline_exceeded: {line}"
@@ -146,7 +146,7 @@ def test_a_request_ends_with_one_line_at_its_own_time_out(server):
 
 
 @pytest.mark.heavy
-def test_other_requests_continue_if_many_clients_leave(server):
+def test_other_requests_are_unaffected_if_clients_leave(server):
     prompts = prompts_of(4)
     expected = controls(server, prompts, max_tokens=100)
     with Crowd(server, 4) as crowd:
@@ -158,7 +158,7 @@ def test_other_requests_continue_if_many_clients_leave(server):
 
 
 @pytest.mark.heavy
-def test_300_disconnects_leak_nothing(server):
+def test_hundreds_of_disconnects_leak_no_memory_or_threads(server):
     leave_often(server, 200)
     # An allocator may keep a few more megabytes once. A leak grows each time.
     for _ in range(3):

@@ -57,7 +57,7 @@ def connection(server):
         yield opened
 
 
-def test_nvidias_client_gets_every_output_it_asks_for(connection):
+def test_nvidias_client_gets_every_output_that_it_requests(connection):
     wanted = ("text_output", "cum_log_probs", "output_log_probs", *PERFORMANCE)
     outputs = [client.InferRequestedOutput(name) for name in wanted]
     made = inputs(["import os", "def f("], max_tokens=12, stop_words=[""], bad_words=[""], **NVIDIA)
@@ -70,7 +70,7 @@ def test_nvidias_client_gets_every_output_it_asks_for(connection):
     assert all((np.diff(np.stack(times), axis=0) >= 0).flatten())
 
 
-def test_temperature_1_without_sampling_options_stays_greedy(connection):
+def test_temperature_1_without_other_sampling_options_stays_greedy(connection):
     plain = read(connection.infer("bls", inputs("import os", max_tokens=12)))
     nvidia = read(connection.infer("bls", inputs("import os", max_tokens=12, **NVIDIA)))
     framework = read(connection.infer("bls", inputs("import os", max_tokens=12, **FRAMEWORK)))
@@ -84,7 +84,7 @@ def test_large_outputs_are_sent_only_on_request(connection):
     assert not names & {"output_ids", "context_logits", "generation_logits", "cum_log_probs"}
 
 
-def test_generic_clients_get_speculation_and_token_counts(connection):
+def test_generic_clients_get_draft_and_token_counts(connection):
     made = inputs("import os", max_tokens=24)
     for flag in ("exclude_input_in_output", "return_num_input_tokens", "return_num_output_tokens"):
         made.append(tensor(flag, True))
@@ -94,7 +94,7 @@ def test_generic_clients_get_speculation_and_token_counts(connection):
     assert result.as_numpy("total_draft_tokens").item() > 0
 
 
-def test_every_entry_declares_the_tensors_of_the_contract(connection):
+def test_every_entry_declares_all_tensors_of_the_contract(connection):
     for model in ("bls", "bls_stream", "ensemble"):
         metadata = connection.get_model_metadata(model)
         assert {i.name for i in metadata.inputs} == set(entry.INPUTS)
@@ -124,7 +124,7 @@ def test_context_and_generation_logits_are_returned_on_request(connection, embed
     assert result.as_numpy("generation_logits").shape == (1, 1, 6, width)
 
 
-def test_an_answer_without_tokens_does_not_affect_the_logits_of_others(connection):
+def test_an_empty_answer_does_not_affect_logits_of_other_prompts(connection):
     prompts = ["import os", "def main():"]
     asked = client.InferRequestedOutput("output_ids")
     alone = connection.infer("ensemble", inputs(prompts[1], max_tokens=1), outputs=[asked])

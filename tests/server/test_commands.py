@@ -60,7 +60,7 @@ def refused(capsys, *arguments):
 
 
 @pytest.mark.parametrize("drafter", ["draft_model", "none"])
-def test_generate_prints_the_text_and_a_closing_line(server, capsys, drafter):
+def test_generate_prints_the_output_and_a_closing_line(server, capsys, drafter):
     assert generate(server, PROMPT, "--max-tokens", "24", "--drafter", drafter) == 0
     shown = capsys.readouterr()
     expected = ask_one(server, "ensemble", PROMPT, max_tokens=24)
@@ -84,7 +84,7 @@ def test_generate_reads_standard_input_and_passes_options_on(server, capsys, mon
     assert shown.err.endswith("stop\n")
 
 
-def test_accepted_and_forced_tokens_are_colored(server):
+def test_generate_colors_accepted_and_forced_tokens(server):
     """Every character of the text is shown once."""
     guide = {
         entry.GUIDED_DECODING_GUIDE_TYPE: "regex",
@@ -120,7 +120,7 @@ def test_generate_accepts_schemas_and_regular_expressions(server, tmp_path, caps
     )
 
 
-def test_totals_are_in_the_chunks_that_a_client_asks_for(server):
+def test_stream_chunks_include_running_totals_on_request(server):
     names = (entry.NUM_ROUNDS, entry.TOTAL_DRAFT_TOKENS, entry.TOTAL_ACCEPTED_DRAFT_TOKENS)
     chunks = stream(server, PROMPT, max_tokens=32, outputs=(entry.TEXT_OUTPUT, *names))
     totals = np.array([[chunk.outputs[name].item() for name in names] for chunk in chunks])
@@ -194,7 +194,7 @@ def test_bench_measures_every_combination(emulated, tmp_path, capsys):
         assert (row["scaling"] is None) == (row["num_streams"] == 1)
 
 
-def test_bench_measures_only_drafters_of_the_server(without_draft, capsys):
+def test_by_default_bench_measures_only_drafters_of_the_server(without_draft, capsys):
     assert run("bench", without_draft, *FEWEST, "--model", "bls") == 0
     shown = capsys.readouterr()
     assert re.search(r"^prompt_lookup ", shown.out, re.MULTILINE)
@@ -228,7 +228,7 @@ def test_an_unknown_entry_is_rejected_with_the_served_ones(without_draft, capsys
         )
 
 
-def test_a_wrong_port_is_recognized(without_draft, capsys):
+def test_the_error_for_a_wrong_port_says_which_port_it_is(without_draft, capsys):
     metrics = without_draft.metrics_url.removeprefix("http://").partition("/")[0]
     for url, kind in ((without_draft.http_url, "Triton's HTTP port"), (metrics, "an HTTP port")):
         assert refused(capsys, "generate", "x", "--url", url) == (
@@ -258,7 +258,7 @@ def test_summarize_compares_drafters_on_a_running_server(server, tmp_path, capsy
 @pytest.mark.parametrize(
     "program", sorted(Path(ROOT, "examples").glob("*.py")), ids=lambda path: path.name
 )
-def test_an_example_prints_an_answer(server, program):
+def test_every_example_program_prints_an_answer(server, program):
     arguments = ["--url", server.grpc_url, "--max-tokens", "8", PROMPT]
     done = subprocess.run(
         [sys.executable, program, *arguments],

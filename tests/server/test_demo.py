@@ -29,7 +29,7 @@ def small(monkeypatch, embedded_profile, tmp_path):
         monkeypatch.setattr(demo, name, number)
 
 
-def test_the_demo_finds_the_same_text_for_every_prompt(small, capsys):
+def test_the_demo_reports_equal_output_for_every_prompt(small, capsys):
     before = regions()
     assert command.main(["demo"]) == 0
     shown = capsys.readouterr().out

@@ -51,14 +51,14 @@ def acceptance(draft_len: int) -> float:
 
 
 @pytest.mark.parametrize("draft_len", first_of(4, 10))
-def test_greedy_text_is_the_baselines_and_acceptance_is_alpha(emulated, baseline, draft_len):
+def test_greedy_output_equals_the_baseline_and_acceptance_is_alpha(emulated, baseline, draft_len):
     answers = ask(emulated, "bls", PROMPTS, num_draft_tokens=draft_len, **GREEDY)
     assert [(a.ids, a.text) for a in answers] == [(a.ids, a.text) for a in baseline]
     emitted = sum(len(a.ids) for a in answers) / sum(a.number("num_rounds") for a in answers)
     assert emitted == pytest.approx(sum(ALPHA**n for n in range(draft_len + 1)), rel=0.1)
 
 
-def test_sampled_text_is_the_baselines_and_acceptance_is_alpha(emulated):
+def test_sampled_output_equals_the_baseline_and_acceptance_is_alpha(emulated):
     expected = ask(emulated, "ensemble", PROMPTS, **SAMPLED)
     answers = ask(emulated, "bls", PROMPTS, num_draft_tokens=4, **SAMPLED)
     assert [a.ids for a in answers] == [a.ids for a in expected]
@@ -72,7 +72,7 @@ def test_sampled_text_is_the_baselines_and_acceptance_is_alpha(emulated):
     [("draft_model", GREEDY), ("hybrid", SAMPLED)],
     ids=["greedy", "sampled"],
 )
-def test_drafting_ahead_keeps_the_baselines_text(emulated, drafter, sampling):
+def test_drafting_ahead_keeps_the_baselines_output(emulated, drafter, sampling):
     values = {"min_tokens": 9, **sampling}
     expected = ask(emulated, "ensemble", PROMPTS, **values)
     values |= {"draft_ahead": "true", "drafter": drafter, "outputs": WITH_STATISTICS}
@@ -83,7 +83,7 @@ def test_drafting_ahead_keeps_the_baselines_text(emulated, drafter, sampling):
     assert sum(statistics["num_drafter_failures"] for statistics in told) == 0
 
 
-def test_branches_are_ready_when_the_target_answers(in_time):
+def test_branches_are_ready_when_the_target_responds(in_time):
     values = {"num_draft_tokens": 4, "draft_ahead": "true", **GREEDY}
     expected = ask_one(in_time, "ensemble", PROMPTS[0], **GREEDY)
     change = Change(in_time)
@@ -102,7 +102,7 @@ def test_branches_are_ready_when_the_target_answers(in_time):
 
 
 @pytest.mark.heavy
-def test_branches_by_probability_take_few_pages_of_logits(in_time):
+def test_branches_with_logits_use_few_shared_pages(in_time):
     values = {"num_draft_tokens": 4, "draft_ahead": "true", "use_draft_logits": True}
     values |= GREEDY | {"temperature": 1.0, "top_p": 1.0}
     told = [
@@ -120,7 +120,7 @@ def test_branches_by_probability_take_few_pages_of_logits(in_time):
     assert 0 < pages_of_logits(in_time) <= 16  # a few if branches are late, but not one per call
 
 
-def test_a_seed_repeats_the_text_with_and_without_drafting_ahead(in_time):
+def test_a_seed_repeats_the_output_with_and_without_drafting_ahead(in_time):
     values = {"max_tokens": 60, "temperature": 0.9, "use_draft_logits": True, "seed": 5}
     texts = {
         tuple(ask_one(in_time, "bls", PROMPTS[0], draft_ahead=ahead, **values).ids)
@@ -129,7 +129,7 @@ def test_a_seed_repeats_the_text_with_and_without_drafting_ahead(in_time):
     assert len(texts) == 1
 
 
-def test_streams_stop_words_and_min_tokens_work(emulated, baseline):
+def test_emulated_engines_support_streams_stop_words_and_min_tokens(emulated, baseline):
     for drafter in ("draft_model", "none"):
         chunks = stream(emulated, PROMPTS[0], drafter=drafter, **GREEDY)
         assert "".join(chunk.text for chunk in chunks) == baseline[0].text

@@ -64,13 +64,13 @@ def client(emulated):
     ],
     ids=["stream", "value", "unsupported"],
 )
-def test_calls_rejected_by_an_engine_have_the_right_code(client, wrong, code, message):
+def test_calls_that_an_engine_rejects_have_the_right_code(client, wrong, code, message):
     with pytest.raises(InferenceServerException, match=message) as error:
         client.infer("target", request(**wrong))
     assert code in (None, error.value.status())
 
 
-def test_a_draft_sends_its_logits_or_a_handle_to_them(client):
+def test_a_draft_engine_returns_its_logits_or_a_shared_handle(client):
     outputs = (engine.GENERATION_LOGITS, engine.SHARED_LOGITS_HANDLE)
     result = client.infer(
         "draft",
@@ -84,7 +84,7 @@ def test_a_draft_sends_its_logits_or_a_handle_to_them(client):
     shared.give_back()
 
 
-def test_with_an_invalid_handle_ids_are_verified(client):
+def test_with_an_invalid_logits_handle_drafts_are_verified_by_id(client):
     draft = {"draft_input_ids": [41, 42], "temperature": [1.0], "seed": [5]}
     by_ids = tokens_of(client.infer("target", request(**draft)))
     gone = request(**draft, shared_logits_handle=[os.getpid(), 1, 2])
@@ -119,7 +119,7 @@ def descriptors_of(process):
 
 
 @pytest.mark.heavy
-def test_a_decoupled_engine_streams_and_the_loop_works_over_it(client, emulated, tmp_path):
+def test_a_decoupled_engine_streams_and_works_with_the_loop(client, emulated, tmp_path):
     planned = emulated_zero(tmp_path, engine={"decoupled": True})
     alone = tokens_of(client.infer("target", request(runtime_top_k=[1])))
     arrived = queue.Queue()

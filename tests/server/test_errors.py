@@ -91,7 +91,7 @@ def at_rest(request):
     ],
     ids=lambda part: "-".join(part) if isinstance(part, dict) else "",
 )
-def test_an_invalid_value_is_named(server, model, values, message):
+def test_the_error_names_an_invalid_value(server, model, values, message):
     text = refusal(server, model, **{"prompts": "x", "max_tokens": 4, **values})
     assert "\n" not in text
     assert "Traceback" not in text
@@ -122,7 +122,7 @@ def wrong_type():
     ],
     ids=["no text", "no length", "wrong type", "text and ids", "unknown id"],
 )
-def test_missing_or_contradictory_inputs_are_named(server, made, message):
+def test_the_error_names_missing_or_contradictory_inputs(server, made, message):
     with (
         client.InferenceServerClient(server.grpc_url) as connection,
         pytest.raises(InferenceServerException, match=message),
@@ -204,7 +204,7 @@ def through_the_gateway(url, **fields):
 
 
 @pytest.mark.parametrize("entry", ENTRIES)
-def test_a_bad_request_is_an_invalid_argument(full, entry):
+def test_a_bad_request_is_reported_as_an_invalid_argument(full, entry):
     line = "input 'max_tokens' must be between 1 and 8192; got 1000000"
     statuses = {("INVALID_ARGUMENT", line), (400, line)}
     assert {*everywhere(full, entry, max_tokens=10**6)} == statuses
@@ -231,14 +231,14 @@ def test_a_bad_request_is_an_invalid_argument(full, entry):
     ids=["value", "batch", "misspelled", "encoding", "shape", "type"],
 )
 @pytest.mark.parametrize("path", ["bls/generate", "bls_stream/generate_stream"])
-def test_generate_answers_400_unless_triton_cannot_read_a_value(server, path, body, status, line):
+def test_the_generate_endpoint_has_the_right_error_status(server, path, body, status, line):
     code, text = posted(server, path, body)
     assert code == status
     assert line in text
 
 
 @pytest.mark.parametrize("entry", ENTRIES)
-def test_a_full_server_is_unavailable(full, gateway, entry, capsys):
+def test_a_full_server_is_reported_as_unavailable(full, gateway, entry, capsys):
     with full.faults.of("target", "hold"), streaming(full, "x", max_tokens=4):
         assert eventually(lambda: total(full, "tandem_requests_running") == 1)
         for status, line in everywhere(full, entry):
@@ -253,7 +253,7 @@ def test_a_full_server_is_unavailable(full, gateway, entry, capsys):
 
 
 @pytest.mark.parametrize("entry", ENTRIES)
-def test_an_engine_that_shuts_down_is_unavailable(full, gateway, entry):
+def test_an_engine_that_shuts_down_is_reported_as_unavailable(full, gateway, entry):
     with full.faults.of("target", "leave"):
         for status, line in everywhere(full, entry, **ALONE):
             assert status in ("UNAVAILABLE", 503)
@@ -264,7 +264,7 @@ def test_an_engine_that_shuts_down_is_unavailable(full, gateway, entry):
 
 
 @pytest.mark.parametrize("entry", ENTRIES)
-def test_a_request_that_exceeds_its_own_time_out_is_an_internal_error(full, entry):
+def test_a_request_timeout_is_reported_as_an_internal_error(full, entry):
     line = "deadline_exceeded: the request exceeded its timeout of 0.2 s"
     for send, status in ((over_grpc, "INTERNAL"), (over_http, 500)):
         with full.faults.of("target", "hold"):
@@ -273,14 +273,14 @@ def test_a_request_that_exceeds_its_own_time_out_is_an_internal_error(full, entr
 
 
 @pytest.mark.parametrize("entry", ENTRIES)
-def test_a_target_that_fails_is_an_internal_error(full, entry):
+def test_a_target_failure_is_reported_as_an_internal_error(full, entry):
     with full.faults.of("target", "raise"):
         for status, line in everywhere(full, entry, **ALONE):
             assert status in ("INTERNAL", 500)
             assert line.startswith("model 'target' failed: ")
 
 
-def test_unsupported_inputs_are_named(full, gateway):
+def test_the_error_names_unsupported_inputs(full, gateway):
     """Emulated engines have no penalties and no log-probabilities of a prompt."""
     for name, asked in (
         ("return_prompt_log_probs", {"return_prompt_log_probs": True}),

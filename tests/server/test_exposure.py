@@ -25,7 +25,7 @@ CALLS = (
 
 
 @pytest.mark.parametrize("protocol", [tritonclient.grpc, tritonclient.http])
-def test_only_shared_memory_is_closed_to_clients(server, protocol):
+def test_clients_are_denied_only_the_shared_memory_calls(server, protocol):
     region = f"/{leftovers(server.shm_prefix)[0]}"
     url = server.grpc_url if protocol is tritonclient.grpc else server.http_url
     with protocol.InferenceServerClient(url) as client:
@@ -38,20 +38,20 @@ def test_only_shared_memory_is_closed_to_clients(server, protocol):
         assert client.get_inference_statistics("bls")
 
 
-def test_a_wrong_key_is_rejected(server):
+def test_a_shared_memory_call_with_a_wrong_key_is_rejected(server):
     url = f"http://{server.http_url}/v2/systemsharedmemory/region/r/register"
     body = json.dumps({"key": "/x", "offset": 0, "byte_size": 64}).encode()
     with pytest.raises(HTTPError, match="403"):
         urlopen(Request(url, body, headers={"tandem-key": "tandem"}))
 
 
-def test_shared_memory_has_the_name_prefix_that_triton_protects(server):
+def test_shared_memory_names_have_the_prefix_that_triton_protects(server):
     assert PREFIX.startswith(TRITONS_OWN)
     assert server.shm_prefix.startswith(PREFIX)
     assert leftovers(server.shm_prefix)
 
 
-def test_keys_of_two_servers_differ(server, emulated):
+def test_two_servers_have_different_keys(server, emulated):
     mine, theirs = ({w for w in s.command if "restricted" in w} for s in (server, emulated))
     assert len(mine) == len(theirs) == 2
     assert not mine & theirs

@@ -114,7 +114,7 @@ def retry_if_triton_dies(test):
 
 @pytest.mark.heavy
 @retry_if_triton_dies
-def test_answers_continue_without_drafts_if_the_draft_is_killed(fallible):
+def test_answers_continue_without_drafts_if_the_draft_engine_is_killed(fallible):
     with (
         fallible(timeouts=TIMEOUTS | {"target": 60.0}, step_ms=STEP_MS) as server,
         Crowd(server, 8) as crowd,
@@ -138,7 +138,7 @@ def test_answers_continue_without_drafts_if_the_draft_is_killed(fallible):
 
 @pytest.mark.heavy
 @retry_if_triton_dies
-def test_requests_end_at_their_time_out_if_the_target_is_killed(fallible):
+def test_requests_end_at_their_timeout_if_the_target_is_killed(fallible):
     with fallible(timeouts=TIMEOUTS, step_ms=STEP_MS) as server, Crowd(server, 4) as crowd:
         streams = crowd.ask(PROMPTS[:4], max_tokens=4 * LONG)
         crowd.wait_until_all_talk()
@@ -153,7 +153,7 @@ def test_requests_end_at_their_time_out_if_the_target_is_killed(fallible):
         assert eventually(lambda: idle(server))
 
 
-def test_answers_continue_and_drafts_resume_after_a_draft_failure(healthy, long_answers):
+def test_answers_continue_during_a_draft_failure_and_drafts_resume_afterward(healthy, long_answers):
     with healthy.faults.of("draft", "raise"), Crowd(healthy, 8) as crowd:
         answers = answers_of(crowd.ask(PROMPTS, max_tokens=LONG))
     assert wrong(answers, long_answers) == []
@@ -161,7 +161,7 @@ def test_answers_continue_and_drafts_resume_after_a_draft_failure(healthy, long_
     assert eventually(lambda: drafts(healthy))
 
 
-def test_answers_continue_while_the_draft_hangs(healthy, long_answers):
+def test_answers_continue_while_the_draft_engine_hangs(healthy, long_answers):
     with Crowd(healthy, 8) as crowd:
         streams = crowd.ask(PROMPTS, max_tokens=LONG, draft_ahead="true")
         crowd.wait_until_all_talk()
@@ -184,7 +184,7 @@ def test_the_loop_waits_only_once_for_a_slow_draft_engine(impatient):
 
 
 @pytest.mark.heavy
-def test_a_request_fails_with_one_line_at_the_profiles_time_out(impatient):
+def test_a_request_fails_with_one_line_at_the_profiles_timeout(impatient):
     with impatient.faults.of("target", "late"):
         answer = ask(impatient, "x = 1", max_tokens=LONG)
     line = "the request exceeded its timeout of 3 s"
@@ -192,7 +192,7 @@ def test_a_request_fails_with_one_line_at_the_profiles_time_out(impatient):
     assert eventually(lambda: idle(impatient))
 
 
-def test_a_single_target_failure_fails_one_request(healthy, long_answers):
+def test_a_single_target_failure_fails_only_one_request(healthy, long_answers):
     # No request can end before the fault begins: until then the target is late.
     with Crowd(healthy, 8) as crowd, healthy.faults.of("target", "late"):
         streams = crowd.ask(PROMPTS, max_tokens=LONG)
@@ -206,7 +206,7 @@ def test_a_single_target_failure_fails_one_request(healthy, long_answers):
         assert answer.error or answer.said == expected
 
 
-def test_a_request_lost_by_the_target_ends_at_its_time_out(healthy, long_answers):
+def test_a_request_lost_by_the_target_ends_at_the_engine_timeout(healthy, long_answers):
     with Crowd(healthy, 8) as crowd:
         healthy.faults.begin("target", "lose once")
         answers = answers_of(crowd.ask(PROMPTS, max_tokens=LONG))
@@ -231,7 +231,7 @@ def test_the_server_recovers_after_the_target_hung(healthy, long_answers):
     )  # their threads came back
 
 
-def test_a_request_without_a_token_has_no_time_to_first_token(healthy):
+def test_a_request_without_tokens_records_no_time_to_first_token(healthy):
     change = Change(healthy)
     with healthy.faults.of("target", "raise"):
         assert_one_line(ask(healthy, "x = 1", max_tokens=8).error, "model 'target' failed")
@@ -249,7 +249,7 @@ def test_a_timed_out_request_frees_its_slot_while_the_target_hangs(healthy):
 
 @pytest.mark.heavy
 @retry_if_triton_dies
-def test_abandoned_calls_of_a_hanging_engine_take_no_thread_each(fallible):
+def test_abandoned_calls_of_a_hanging_engine_do_not_accumulate_threads(fallible):
     with fallible(timeouts=TIMEOUTS) as server, Crowd(server, 12) as crowd:
         before = threads_of_the_loop(server)
         with stopped(process_of(server, "target")):
@@ -261,13 +261,13 @@ def test_abandoned_calls_of_a_hanging_engine_take_no_thread_each(fallible):
 
 
 @pytest.mark.parametrize("model", ["preprocessing", "postprocessing"])
-def test_a_failed_tokenizer_is_a_one_line_error(healthy, model):
+def test_a_failed_tokenizer_is_reported_in_one_line(healthy, model):
     with healthy.faults.of(model, "raise"):
         assert_one_line(ask(healthy, "x = 1").error, f"model '{model}' failed: ")
 
 
 @pytest.mark.parametrize("model", first_of("preprocessing", "postprocessing"))
-def test_a_request_ends_at_its_time_out_if_a_tokenizer_hangs(healthy, model):
+def test_a_request_ends_at_its_timeout_if_a_tokenizer_hangs(healthy, model):
     with healthy.faults.of(model, "hold"):
         line = f"model_timeout: model '{model}' failed: no response within 3 s"
         assert_one_line(ask(healthy, "x = 1", model="bls").error, line)

@@ -37,7 +37,7 @@ def text_of(stream):
 
 
 @pytest.mark.parametrize("drafter", ["draft_model", "prompt_lookup", "hybrid", "none"])
-def test_greedy_text_is_the_baseline(server, client, drafter):
+def test_greedy_output_equals_the_baseline(server, client, drafter):
     expected = [answer.text for answer in ask(server, "ensemble", PROMPTS, max_tokens=24)]
     more = {"drafter": drafter}
     answer = complete(client, PROMPTS, extra_body=more)
@@ -45,7 +45,7 @@ def test_greedy_text_is_the_baseline(server, client, drafter):
     assert text_of(complete(client, PROMPTS[0], stream=True, extra_body=more)) == expected[0]
 
 
-def test_greedy_chat_is_the_baseline_for_the_same_prompt(server, client):
+def test_greedy_chat_output_equals_the_baseline_for_the_same_prompt(server, client):
     prompt = "# user\ndef main():\n# assistant\n"
     expected = ask_one(server, "ensemble", prompt, max_tokens=24).text
     assert chat(client).choices[0].message.content == expected
@@ -60,7 +60,7 @@ def test_greedy_chat_is_the_baseline_for_the_same_prompt(server, client):
     assert answer.choices[0].message.content == "    import " + expected.text
 
 
-def test_async_requests_are_answered_at_the_same_time(server, gateway_url):
+def test_async_requests_run_concurrently_with_correct_answers(server, gateway_url):
     async def ask():
         async with openai.AsyncOpenAI(base_url=f"{gateway_url}/v1", api_key="any") as client:
             answers = await asyncio.gather(*(complete(client, prompt) for prompt in PROMPTS))
@@ -72,7 +72,7 @@ def test_async_requests_are_answered_at_the_same_time(server, gateway_url):
     assert text_of(chunks) == texts[0]
 
 
-def test_raw_response_has_the_request_id(client):
+def test_the_response_headers_have_the_request_id(client):
     raw = client.completions.with_raw_response.create(
         model="bls", prompt="x", max_tokens=2, extra_headers={"x-request-id": "mine"}
     )
@@ -80,7 +80,7 @@ def test_raw_response_has_the_request_id(client):
     assert raw.parse().usage.completion_tokens <= 2
 
 
-def test_usage_and_speculation_are_in_the_answer(client):
+def test_the_response_has_usage_and_speculation_statistics(client):
     answer = complete(client, "def main():")
     assert answer.usage.completion_tokens == 24
     figures = answer.metrics["speculative_decoding"]
@@ -91,7 +91,7 @@ def test_usage_and_speculation_are_in_the_answer(client):
     assert last.metrics["speculative_decoding"] == figures
 
 
-def test_every_token_has_its_round_and_kind(client):
+def test_every_token_reports_its_round_and_kind(client):
     more = {"return_token_details": True}
     answer = complete(client, "def main():", extra_body=more, stream=True)
     chunks = [chunk.choices[0] for chunk in answer]
@@ -108,7 +108,7 @@ def test_every_token_has_its_round_and_kind(client):
     assert kinds >= {"accepted", "correction"}
 
 
-def test_default_temperature_samples_and_a_seed_repeats_it(server, client):
+def test_the_default_temperature_samples_and_a_seed_repeats_the_output(server, client):
     def sampled(**given):
         return complete(client, "import ", temperature=openai.omit, **given).choices[0].text
 
@@ -126,7 +126,7 @@ def test_prompts_may_be_token_ids(server, client):
     assert [choice.text for choice in complete(client, ids).choices] == expected
 
 
-def test_stop_string_ends_an_answer(client):
+def test_a_stop_string_ends_the_output(client):
     whole = complete(client, "def main():").choices[0].text
     stop = whole[5:9]
     answer = complete(client, "def main():", stop=[stop]).choices[0]
@@ -134,7 +134,7 @@ def test_stop_string_ends_an_answer(client):
     assert answer.finish_reason == "stop"
 
 
-def test_default_length_is_16_tokens_or_what_fits_in_a_chat(client, tokenizer, embedded):
+def test_completions_default_to_16_tokens_and_chats_to_what_fits(client, tokenizer, embedded):
     room = embedded.target.max_seq_len - embedded.target.max_draft_len
     more = {"max_tokens": openai.omit, "extra_body": {"ignore_eos": True}}
     for length, left in ((room - 12, 12), (1, 16)):
@@ -175,7 +175,7 @@ def test_openais_client_reads_vllms_fields(client):
     assert {chunk.system_fingerprint for chunk in chunks} == {answer.system_fingerprint}
 
 
-def test_llama_cpps_grammar_is_enforced(client):
+def test_a_llama_cpp_grammar_is_enforced(client):
     """As llama.cpp writes the grammar of a schema."""
     grammar = r"""
 root ::= "[" ws (string ("," ws string)*)? "]" ws
@@ -193,13 +193,13 @@ ws ::= | " " | "\n"{1,2} [ \t]{0,20}
         assert isinstance(json.loads(answer.choices[0].message.content)["a"], bool)
 
 
-def test_models_are_the_entries(client):
+def test_the_model_list_contains_tandems_entries(client):
     assert [model.id for model in client.models.list()] == ["bls_stream", "bls", "ensemble"]
     answer = complete(client, "def main():", model="ensemble")
     assert answer.metrics["speculative_decoding"]["num_draft_tokens"] == 0
 
 
-def test_errors_have_the_clients_types(client):
+def test_errors_have_openais_exception_types(client):
     with pytest.raises(openai.BadRequestError, match="unknown field 'max_tokenz'"):
         complete(client, "x", extra_body={"max_tokenz": 1})
     with pytest.raises(openai.BadRequestError) as refused:
@@ -215,7 +215,7 @@ def test_errors_have_the_clients_types(client):
         client.embeddings.create(model="bls", input="x")
 
 
-def test_a_server_that_does_not_answer_is_a_503(embedded):
+def test_an_unreachable_server_gives_status_503(embedded):
     with listen("127.0.0.1", 0) as closed:
         nowhere = f"127.0.0.1:{closed.getsockname()[1]}"
     lost = SimpleNamespace(grpc_url=nowhere)

@@ -98,7 +98,7 @@ def ask_each(server, guides, model="bls", **values):
         pytest.param("server", 50, marks=pytest.mark.heavy),
     ],
 )
-def test_every_answer_that_ends_is_valid(served, count, request):
+def test_every_guided_answer_that_ends_is_valid(served, count, request):
     server, seeds = request.getfixturevalue(served), range(SEEDS[served], SEEDS[served] + count)
     with ThreadPoolExecutor(AT_ONCE) as pool:
         answers = list(pool.map(lambda seed: answer_to(server, seed, max_tokens=150), seeds))
@@ -154,7 +154,7 @@ def test_each_prompt_of_a_request_may_have_its_own_guide(server):
     "sampling",
     first_of({"temperature": 0.9, "seed": 5}, {}, {"top_p": 0.9, "seed": 6}, {"top_k": 9}),
 )
-def test_a_guided_text_is_the_same_without_drafts(served, sampling, request):
+def test_guided_output_is_the_same_with_and_without_drafts(served, sampling, request):
     server, guides = request.getfixturevalue(served), [*SCHEMAS, *OTHERS]
     asked = {"max_tokens": 60, "seed": 1, **sampling}
     expected = said(ask_each(server, guides, "ensemble", **asked))
@@ -167,7 +167,7 @@ def test_a_guided_text_is_the_same_without_drafts(served, sampling, request):
 
 
 @pytest.mark.heavy
-def test_many_guided_texts_are_the_same_without_drafts(server):
+def test_guided_output_for_many_schemas_is_the_same_without_drafts(server):
     seeds = range(80_000, 80_030)
 
     def answers_of(seed):
@@ -185,7 +185,7 @@ def test_many_guided_texts_are_the_same_without_drafts(server):
 
 @pytest.mark.vllm
 @pytest.mark.parametrize("count", first_of(3, len(SCHEMAS)))
-def test_greedy_guided_text_equals_masked_hugging_face(
+def test_greedy_guided_output_equals_masked_hugging_face(
     server, embedded, hugging_face, tokenizer, count
 ):
     import torch
@@ -218,7 +218,7 @@ def test_greedy_guided_text_equals_masked_hugging_face(
     ],
     ids=lambda value: str(value) if isinstance(value, dict) else "",
 )
-def test_other_options_work_with_a_guide(server, values, reason, is_right):
+def test_stop_words_min_tokens_and_other_options_work_with_guides(server, values, reason, is_right):
     asked = {**by_schema(PERSON), "max_tokens": 120} | values
     control = ask_one(server, "ensemble", prompt_of(0), **asked)
     assert control.finish_reason == reason
@@ -245,7 +245,7 @@ def test_a_guided_stream_marks_forced_tokens_and_joins_to_the_whole_text(server)
     assert whole(stream(server, prompt_of(0), **with_input))[0] == prompt_of(0) + answer.text
 
 
-def test_forced_tokens_are_verified_if_log_probs_are_asked_for(server):
+def test_forced_tokens_are_verified_if_log_probs_are_requested(server):
     outputs = (*OUTPUTS, entry.OUTPUT_KINDS, entry.OUTPUT_LOG_PROBS, entry.SPEC_DECODE_STATISTICS)
     asked = {**by_schema(PERSON), "max_tokens": 120}
     expected = ask_one(server, "bls", prompt_of(0), **asked)

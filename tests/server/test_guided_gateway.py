@@ -56,7 +56,7 @@ class City(BaseModel, extra="forbid"):
 
 
 @pytest.mark.parametrize("drafter", first_of("draft_model", "prompt_lookup", "hybrid", "none"))
-def test_openais_client_parses_what_a_model_says(client, drafter):
+def test_openais_client_parses_structured_output(client, drafter):
     asked = ASKED | {"response_format": City, "extra_body": {"drafter": drafter}}
     choice = client.chat.completions.parse(**asked).choices[0]
     assert choice.finish_reason == "stop"
@@ -66,7 +66,7 @@ def test_openais_client_parses_what_a_model_says(client, drafter):
     assert streamed.content == choice.message.content
 
 
-def test_each_of_several_sampled_answers_fits(client):
+def test_each_of_several_sampled_answers_fits_the_schema(client):
     schema = {"name": "city", "strict": False, "schema": City.model_json_schema()}
     response = client.chat.completions.create(
         **ASKED | {"temperature": 1.5, "seed": 5},
@@ -102,7 +102,7 @@ def test_vllms_fields_work_for_completions_and_chats(client, guide, fits):
     assert {choice.finish_reason for choice in made.choices} == {"stop"}
 
 
-def test_a_guided_answer_that_is_cut_ends_with_length(client):
+def test_a_guided_answer_cut_at_max_tokens_has_finish_reason_length(client):
     schema = {"name": "city", "schema": City.model_json_schema()}
     response_format = {"type": "json_schema", "json_schema": schema}
     asked = ASKED | {"max_tokens": 5, "response_format": response_format}
@@ -140,7 +140,7 @@ def test_forced_tokens_are_marked(client):
         ({"guided_choice": [""]}, "choices must be"),
     ],
 )
-def test_invalid_guides_are_openai_errors(server, client, guide, line):
+def test_invalid_guides_are_reported_as_openai_errors(server, client, guide, line):
     for stream in (False, True):
         with pytest.raises(openai.BadRequestError) as refused:
             client.completions.create(
@@ -192,7 +192,7 @@ def check(choice, *names):
 
 
 @pytest.mark.parametrize("known", first_of(*MARKS))
-def test_forced_calls_are_valid_in_every_format(client_of, known):
+def test_required_tool_calls_are_valid_in_every_format(client_of, known):
     with client_of(MARKS[known]) as client:
         for given in ({"temperature": 0}, {"temperature": 1.5, "seed": 1, "n": 4}):
             asked = ASKED | given | {"tools": TOOLS, "parallel_tool_calls": False}
@@ -209,7 +209,7 @@ def test_forced_calls_are_valid_in_every_format(client_of, known):
             check(stream.get_final_completion().choices[0], "weather")
 
 
-def test_optional_calls_are_valid(client_of):
+def test_optional_tool_calls_are_valid(client_of):
     strict = [tool(name, PARAMETERS, strict=True) for name in ("weather", "weather2")]
     with client_of(MARKS["hermes"]) as client:
         asked = ASKED | {"temperature": 1, "seed": 2, "n": 4, "max_tokens": 60}
@@ -234,7 +234,7 @@ def test_answers_with_tools_are_json_or_calls(client_of):
                 assert isinstance(choice.message.parsed, City)
 
 
-def test_a_guide_applies_after_reasoning(client_of):
+def test_a_guide_applies_only_after_reasoning(client_of):
     with client_of("<think>") as client:
         body = {"guided_choice": ["yes", "no"]}
         asked = ASKED | {"temperature": 1, "seed": 4, "n": 4, "max_tokens": 60}
@@ -246,7 +246,7 @@ def test_a_guide_applies_after_reasoning(client_of):
 
 
 @pytest.mark.parametrize("known", first_of(*MARKS))
-def test_parallel_calls_are_joined_from_the_deltas_of_a_stream(client_of, known):
+def test_parallel_calls_can_be_joined_from_stream_deltas(client_of, known):
     joined = []
     with client_of(MARKS[known]) as client:
         asked = ASKED | {"temperature": 1.5, "seed": 1, "n": 4, "max_tokens": 120}

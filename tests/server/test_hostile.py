@@ -197,7 +197,7 @@ def undisturbed(server) -> Iterator[None]:
     assert wrong == []
 
 
-def test_hostile_requests_get_an_answer_or_a_one_line_error(server, wire, unharmed):
+def test_hostile_requests_get_answers_or_one_line_errors(server, wire, unharmed):
     judge = attack(server, wire, REQUESTS, 25)
     assert not judge.faults, judge.report()
     assert judge.codes["OK"] > judge.codes.total() / 20
@@ -213,14 +213,14 @@ def test_hostile_requests_do_not_disturb_a_good_client(server, wire, unharmed):
 
 @pytest.mark.parametrize("model", INNER)
 @pytest.mark.parametrize("volleys", scaled(3, 20))
-def test_hostile_requests_to_inner_models_get_an_answer_or_a_one_line_error(
+def test_hostile_requests_to_inner_models_get_answers_or_one_line_errors(
     server, wire, unharmed, model, volleys
 ):
     judge = attack(server, wire, inner_rpcs(model), volleys)
     assert not judge.faults, judge.report()
 
 
-def test_outputs_that_are_not_computed_are_omitted(server):
+def test_requested_outputs_that_are_not_computed_are_omitted(server):
     made = [tensor("text_input", "x"), tensor("max_tokens", 4)]
     for name in ("arrival_time_ns", "context_logits", "num_input_tokens"):
         with InferenceServerClient(server.grpc_url) as connection:
@@ -259,7 +259,7 @@ def strings(given: dict[str, bytes], max_tokens: int) -> list:
 
 
 @pytest.mark.heavy
-def test_hostile_guides_get_an_answer_or_a_one_line_error(server, wire, unharmed):
+def test_hostile_guides_get_answers_or_one_line_errors(server, wire, unharmed):
     judge = Judge(server)
     rejected = {"too long": TOO_LONG, **CRASHING, "endless": ENDLESS["intersections"]}
     with undisturbed(server):
@@ -274,7 +274,7 @@ def test_hostile_guides_get_an_answer_or_a_one_line_error(server, wire, unharmed
 
 
 @pytest.mark.heavy
-def test_many_large_guides_wait_their_turn(server, unharmed):
+def test_many_large_guides_are_compiled_without_being_rejected(server, unharmed):
     """Every fourth client leaves at once; no request is rejected because the server is busy."""
     clients = 32
     with undisturbed(server), ThreadPoolExecutor(clients) as pool:

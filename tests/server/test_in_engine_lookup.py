@@ -39,12 +39,12 @@ def said(answers):
     ],
     ids=lambda values: "-".join(values) or "greedy",
 )
-def test_text_is_the_same_with_any_option(server, in_engine, values):
+def test_output_equals_prompt_lookup_in_the_loop(server, in_engine, values):
     prompts = [COPYING, *SOME]
     assert said(by_engine(in_engine, prompts, **values)) == said(by_loop(server, prompts, **values))
 
 
-def test_drafts_chunks_and_log_probs_are_the_same(server, in_engine):
+def test_drafts_chunks_and_log_probs_equal_prompt_lookup_in_the_loop(server, in_engine):
     [loop] = by_loop(server, [COPYING], end_id=-1)
     [engine] = by_engine(in_engine, [COPYING], end_id=-1)
     for name in (entry.NUM_ROUNDS, entry.TOTAL_DRAFT_TOKENS, entry.TOTAL_ACCEPTED_DRAFT_TOKENS):
@@ -70,7 +70,7 @@ def counters(server):
 
 
 @pytest.mark.parametrize("prompt", [f"a{END}a", f"{END}{END}a{END}{END}a"])
-def test_an_end_of_sequence_among_the_engines_drafts_makes_no_counter_fall(in_engine, prompt):
+def test_an_end_of_sequence_in_engine_drafts_decreases_no_counter(in_engine, prompt):
     before = counters(in_engine)
     bias = {"embedding_bias_words": [END], "embedding_bias_weights": [1e9]}
     for model in ("bls", "bls_stream"):
@@ -106,7 +106,7 @@ def guided(seed):
     ],
     ids=["greedy", "sampled", "top-p"],
 )
-def test_guided_text_is_the_same_from_an_engine_without_masks(server, in_engine, sampling, method):
+def test_guided_output_is_the_same_without_token_masks(server, in_engine, sampling, method):
     repaired = 0
     for seed in GUIDED:
         asked = {**guided(seed), "max_tokens": 60, **sampling}

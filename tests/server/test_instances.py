@@ -83,7 +83,7 @@ def test_both_loops_serve_and_their_counters_add_up(server):
     assert all(counted.values())
 
 
-def test_each_loop_publishes_when_its_watcher_last_looked(server):
+def test_each_loop_publishes_when_it_last_checked_its_requests(server):
     before = looks(server)
     assert {"0", "1"} < set(before)
     assert eventually(lambda: all(looks(server)[loop] > at for loop, at in before.items()))
@@ -95,7 +95,7 @@ def looks(server):
     return {dict(at).get("loop", dict(at)["model"]): v for (n, at), v in samples if n == name}
 
 
-def test_one_stop_ends_all_requests_of_its_id_in_both_loops(server):
+def test_one_stop_ends_all_requests_with_its_id_in_both_loops(server):
     for _ in range(3):
         request_id = fresh_forwarded()
         sent = entries.inputs("x", **endless())
@@ -147,7 +147,7 @@ def test_a_client_that_leaves_ends_only_its_own_requests(server):
 
 
 @pytest.mark.heavy
-def test_slots_of_a_dead_loop_are_free_for_the_other(fallible):
+def test_slots_of_a_dead_loop_become_available_to_the_other(fallible):
     admission = {"max_requests": 2, "max_queue": 0}
     for _ in range(5):
         with fallible(instances=2, admission=admission) as server, Crowd(server, 2) as crowd:

@@ -53,7 +53,7 @@ def refusal(models, **options):
     return text
 
 
-def test_a_path_with_a_space_is_rejected_at_once(tmp_path):
+def test_a_repository_path_with_a_space_is_rejected_immediately(tmp_path):
     """Triton would never stop waiting for its Python models."""
     write_model(tmp_path / "a b", "echo")
     assert refusal(tmp_path / "a b") == (
@@ -62,7 +62,7 @@ def test_a_path_with_a_space_is_rejected_at_once(tmp_path):
     )
 
 
-def test_a_server_that_is_not_ready_in_time_names_the_missing_models(models):
+def test_the_startup_timeout_error_names_models_that_are_not_ready(models):
     assert refusal(models, startup_timeout=0.01).partition("; log: ")[0] == (
         "Triton isn't ready after 0.01 s, waiting for echo; raise timeouts.startup if it needs "
         "longer"
@@ -122,7 +122,7 @@ def test_a_server_stops_after_a_stub_was_killed(models):
 
 
 @pytest.mark.parametrize("victim", first_of("starter", "guard"))
-def test_a_killed_process_leaves_nothing(models, victim):
+def test_killing_the_starter_or_guard_leaves_no_processes_or_files(models, victim):
     command = [sys.executable, "-c", START_AND_TELL, str(models)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as starter:
         prefix, *told = starter.stdout.readline().split()
@@ -139,12 +139,12 @@ def test_a_killed_process_leaves_nothing(models, victim):
     ("initialize", "reason"),
     [("raise ValueError('no such language')", "ValueError: no such language; log: "), DIES],
 )
-def test_a_model_that_fails_to_load_is_named_with_its_reason(models, initialize, reason):
+def test_the_error_names_a_model_that_fails_to_load_with_the_reason(models, initialize, reason):
     write_model(models, "broken", initialize=initialize)
     assert refusal(models).startswith(f"model 'broken' failed to load: {reason}")
 
 
-def test_a_wrong_repository_or_a_busy_port_is_named(models, tmp_path):
+def test_the_error_names_a_wrong_repository_or_a_busy_port(models, tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as busy:
         port = busy.getsockname()[1]
         text = refusal(models, ports=Ports(0, port, 0))
@@ -158,7 +158,7 @@ def test_a_wrong_repository_or_a_busy_port_is_named(models, tmp_path):
     assert refusal(empty) == f"{empty} has no models (no */config.pbtxt)"
 
 
-def test_a_port_lost_to_a_race_is_replaced(models, monkeypatch):
+def test_another_port_is_used_if_one_was_taken_during_startup(models, monkeypatch):
     with socket.create_server((LOOPBACK, 0)) as other:
         taken = [replace(claim_ports(ANY_PORTS, LOOPBACK), grpc=other.getsockname()[1])]
         monkeypatch.setattr(
@@ -168,7 +168,7 @@ def test_a_port_lost_to_a_race_is_replaced(models, monkeypatch):
             assert ask(server) == 7
 
 
-def test_waiting_ends_with_the_reason_when_the_server_dies(models):
+def test_waiting_for_the_server_ends_with_the_reason_when_it_dies(models):
     with start(models) as server:
         os.kill(min(server.processes), signal.SIGKILL)
         with pytest.raises(TandemError, match=r"Triton ended: .*; log: "):
@@ -178,7 +178,7 @@ def test_waiting_ends_with_the_reason_when_the_server_dies(models):
 
 
 @pytest.mark.heavy
-def test_waiting_ends_with_the_reason_when_the_guard_is_killed(models):
+def test_waiting_for_the_server_ends_if_its_guard_is_killed(models):
     with start(models) as server:
         processes = server.processes
         for stub in processes:

@@ -41,7 +41,7 @@ def server(tmp_path_factory):
         yield running
 
 
-def test_answers_come_from_the_engine_and_count_its_drafts(server):
+def test_the_engine_drafts_by_itself_and_its_drafts_are_counted(server):
     answers = ask(server, "bls", PROMPTS, max_tokens=LENGTH, end_id=-1)
     for answer in answers:
         assert len(answer.ids) == LENGTH

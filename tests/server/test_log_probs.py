@@ -72,7 +72,7 @@ def test_prompt_log_probs_equal_transformers(server, tokenizer, rated, drafter):
 
 
 @pytest.mark.parametrize("drafter", first_of("draft_model", "hybrid", "none"))
-def test_a_bias_by_id_applies_in_every_round_and_to_the_draft(server, drafter):
+def test_a_bias_by_token_id_applies_in_every_round_and_draft(server, drafter):
     forced = {"logit_bias_ids": [200], "logit_bias_values": [1000.0], "drafter": drafter}
     answer = ask_one(server, "bls", PROMPT, max_tokens=LENGTH, **forced)
     assert answer.ids == [200] * LENGTH

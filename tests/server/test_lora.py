@@ -70,7 +70,7 @@ def test_a_seed_gives_the_same_output_with_every_drafter(adapted):
     assert len(texts) == 1
 
 
-def test_an_unknown_adapter_names_the_known_ones(adapted):
+def test_the_error_for_an_unknown_adapter_lists_the_known_ones(adapted):
     assert refusal(adapted[0], "bls", **asked("sq")) == (
         "input 'lora_name': 'sq' isn't known; choose one of: legal, sql"
     )

@@ -64,7 +64,7 @@ def test_each_histogram_observes_once_per_sequence(crowd):
         assert change.of(f"{histogram}_sum") > 0
 
 
-def test_parts_of_a_round_sum_to_the_whole(crowd):
+def test_parts_of_a_round_add_up_to_the_whole_round(crowd):
     change, answers, _ = crowd
     for part in PARTS:
         assert change.of("tandem_round_part_seconds_count", part=part) == len(answers)
@@ -74,7 +74,7 @@ def test_parts_of_a_round_sum_to_the_whole(crowd):
     assert min(parts.values()) > 0
 
 
-def test_parts_of_a_round_are_engine_seconds_and_overhead(server, change):
+def test_parts_of_a_round_are_engine_time_and_overhead(server, change):
     milestones = (entry.FIRST_SCHEDULED_TIME_NS, entry.LAST_TOKEN_TIME_NS)
     wanted = (*OUTPUTS, *milestones, entry.SPEC_DECODE_STATISTICS)
     values = {"max_tokens": 24, "end_id": -1, "return_perf_metrics": True}
@@ -106,7 +106,7 @@ def test_accepted_tokens_by_position_add_up(server, change):
     assert change.of(name, position="0") >= change.of(name, position="1")
 
 
-def test_every_drafter_and_engine_has_a_series_from_the_start(server, embedded):
+def test_every_drafter_and_engine_has_metrics_from_the_start(server, embedded):
     samples = {(name, dict(labels).get("drafter")) for name, labels in scrape(server)}
     assert {("tandem_rounds_total", drafter) for drafter in embedded.drafters} <= samples
     lost = {dict(at)["engine"] for name, at in scrape(server) if name == "tandem_abandoned_calls"}
@@ -123,7 +123,7 @@ CODE = "class Reader:\n    def read(self, path):\n" * 4
 
 
 @pytest.mark.parametrize("draft_len", first_of(4, 1, 8))
-def test_a_round_computes_only_its_draft_and_one_more_token(server, draft_len):
+def test_a_round_computes_at_most_its_draft_plus_one_token(server, draft_len):
     settle(server)
     before = {model: computed(server, model) for model in ("target", "draft")}
     answer = ask_one(
@@ -145,7 +145,7 @@ def test_a_round_computes_only_its_draft_and_one_more_token(server, draft_len):
     assert spent["draft"] <= length + (draft_len + 1) * rounds
 
 
-def test_a_repeated_prompt_is_reused_and_nothing_is_recomputed(server, change):
+def test_a_repeated_prompt_is_reused_from_the_kv_cache(server, change):
     names = ("text_output", "kv_cache_reused_blocks")
     ask_one(server, "bls", f"# again\n{CODE}", max_tokens=64)
     values = {"max_tokens": 8, "return_perf_metrics": True}

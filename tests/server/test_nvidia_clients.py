@@ -94,7 +94,7 @@ def expected(emulated):
     return ask_one(emulated, "ensemble", PROMPT, max_tokens=LENGTH)
 
 
-def test_nvidias_client_side_loop_gives_the_baselines_text(client, expected):
+def test_nvidias_client_side_loop_gives_the_baseline_output(client, expected):
     told = preprocessed(client)
     prompt = told.as_numpy("INPUT_ID")[0]
     stop_words = told.as_numpy("STOP_WORDS_IDS")
@@ -115,7 +115,7 @@ def test_nvidias_client_side_loop_gives_the_baselines_text(client, expected):
 
 
 @pytest.mark.parametrize("given", [{}, {"PROMPT_TABLE_EXTRA_ID": one(7, np.uint64)}])
-def test_nvidias_bls_model_gives_the_baselines_text(client, expected, given):
+def test_nvidias_bls_model_gives_the_baseline_output(client, expected, given):
     """It passes on all outputs of preprocessing, even if they are empty, a single pad or zeros."""
     told = preprocessed(client, **given)
     fixed = {engine: told.as_numpy(name) for name, engine in PREPROCESSED.items()}
@@ -132,7 +132,7 @@ def test_nvidias_bls_model_gives_the_baselines_text(client, expected, given):
     assert rounds < len(expected.ids)
 
 
-def test_an_engines_config_says_what_its_answers_include(client):
+def test_an_engines_config_says_that_output_includes_the_input(client):
     for model in ("draft", "target"):
         config = client.get_model_config(model).config
         assert config.parameters["exclude_input_in_output"].string_value == "false"

@@ -34,7 +34,7 @@ def by_pool(server, pool=None, prompt=PROMPTS[0], **values):
 
 
 @pytest.mark.parametrize("drafter", ["prompt_lookup", "hybrid"])
-def test_an_answer_in_a_pool_takes_fewer_rounds(emulated, baseline, drafter):
+def test_an_answer_that_is_in_its_pool_takes_fewer_rounds(emulated, baseline, drafter):
     values = {"drafter": drafter, "num_draft_tokens": 4, "prompt_lookup_num_tokens": 16}
     first, rounds, copied = by_pool(emulated, f"again {drafter}", **values)
     assert copied == 0
@@ -44,14 +44,14 @@ def test_an_answer_in_a_pool_takes_fewer_rounds(emulated, baseline, drafter):
     assert fewer < rounds / 2
 
 
-def test_requests_with_another_pool_or_none_copy_nothing_from_it(emulated, baseline):
+def test_requests_with_another_pool_or_no_pool_copy_nothing(emulated, baseline):
     _, rounds, _ = by_pool(emulated, "theirs")
     for pool in ("Theirs", "their", "theirs ", None):
         assert by_pool(emulated, pool) == (baseline[0].ids, rounds, 0)
     assert by_pool(emulated, "theirs")[2] > 0
 
 
-def test_only_whole_answers_of_requests_with_a_drafter_join_a_pool(emulated, baseline):
+def test_only_complete_answers_of_requests_with_a_drafter_join_pools(emulated, baseline):
     settle(emulated)
     before = total(emulated, POOL_TOKENS)
     by_pool(emulated, None)
@@ -66,7 +66,7 @@ def test_only_whole_answers_of_requests_with_a_drafter_join_a_pool(emulated, bas
     until(lambda: total(emulated, POOL_TOKENS) == before + LENGTH)
 
 
-def test_a_pool_does_not_change_sampled_text(emulated):
+def test_a_pool_does_not_change_sampled_output(emulated):
     sampled = {"temperature": 0.9, "seed": 11}
     expected = ask_one(emulated, "ensemble", PROMPTS[0], max_tokens=LENGTH, **sampled).ids
     assert by_pool(emulated, "seeded", **sampled)[::2] == (expected, 0)
@@ -80,7 +80,7 @@ def test_a_pool_does_not_change_sampled_text(emulated):
     assert first[2] == again[2] == 0
 
 
-def test_many_requests_that_share_pools_get_the_right_texts(emulated, baseline):
+def test_many_concurrent_requests_that_share_pools_get_correct_output(emulated, baseline):
     values = LOOKUP | {"lookup_pool": "batch"}
     for _ in range(2):
         answers = ask(emulated, "bls", PROMPTS, **values)
@@ -100,14 +100,14 @@ def test_an_invalid_pool_name_is_rejected(emulated, name):
 
 
 @pytest.mark.parametrize("drafter", ["repeat", "faulty"])
-def test_a_custom_drafter_keeps_the_baselines_text(emulated, baseline, drafter):
+def test_a_custom_drafter_keeps_the_baselines_output(emulated, baseline, drafter):
     answers = ask(emulated, "bls", PROMPTS, max_tokens=LENGTH, drafter=drafter)
     assert [(a.ids, a.text) for a in answers] == [(a.ids, a.text) for a in baseline]
     drafted = sum(a.number(entry.TOTAL_DRAFT_TOKENS) for a in answers)
     assert (drafted > 0) == (drafter == "repeat")
 
 
-def test_a_custom_drafter_obeys_its_settings_and_has_its_own_metrics(emulated):
+def test_a_custom_drafter_follows_its_settings_and_has_metrics(emulated):
     names = {(name, dict(labels).get("drafter")) for name, labels in scrape(emulated)}
     assert {("tandem_rounds_total", "repeat"), ("tandem_rounds_total", "faulty")} <= names
     for asked, longest in ((8, 3), (2, 2)):  # its period is 3
@@ -123,7 +123,7 @@ def test_a_custom_drafter_obeys_its_settings_and_has_its_own_metrics(emulated):
         assert drafted == answer.number(entry.TOTAL_DRAFT_TOKENS) > 0
 
 
-def test_an_error_of_a_custom_drafter_is_counted_and_logged(emulated):
+def test_an_error_in_a_custom_drafter_is_counted_and_logged(emulated):
     change = Change(emulated)
     ask_one(emulated, "bls", PROMPTS[0], max_tokens=LENGTH, drafter="faulty")
     change.until_ended(1)
@@ -132,7 +132,7 @@ def test_an_error_of_a_custom_drafter_is_counted_and_logged(emulated):
     until(lambda: line in emulated.log.path.read_text())
 
 
-def test_requests_and_commands_know_the_names_of_custom_drafters(emulated, baseline, capsys):
+def test_custom_drafter_names_work_in_requests_and_commands(emulated, baseline, capsys):
     known = "prompt_lookup, hybrid, repeat, faulty, none"
     assert known in refusal(emulated, "bls", drafter="oracle", max_tokens=2)
     asked = {"drafter": "repeat", "use_draft_logits": True, "max_tokens": 2}

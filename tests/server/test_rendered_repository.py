@@ -88,9 +88,7 @@ def is_ready(connection):
         return False
 
 
-def test_bare_triton_serves_a_repository_that_was_copied_elsewhere(
-    server, embedded, environment, tmp_path
-):
+def test_plain_triton_serves_a_repository_that_was_moved(server, embedded, environment, tmp_path):
     repository.render(embedded, tmp_path / "here")
     (tmp_path / "here").rename(tmp_path / "elsewhere")
     plant_wrong_packages(tmp_path / "work")

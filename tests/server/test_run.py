@@ -40,7 +40,7 @@ def controls_output(pair):
     return output
 
 
-def test_the_draft_target_command_prints_the_targets_text(pair, controls_output, capsys):
+def test_the_draft_target_command_prints_the_targets_output(pair, controls_output, capsys):
     before = set(leftovers(OURS))
     arguments = [
         *("--tokenizer_dir", str(pair / "tokenizer"), "--engine_dir", str(pair / "target")),
@@ -57,7 +57,7 @@ def test_the_draft_target_command_prints_the_targets_text(pair, controls_output,
     assert set(leftovers(OURS)) <= before
 
 
-def test_the_summarize_command_agrees_with_hugging_face(pair, tmp_path, capsys):
+def test_the_summarize_command_gives_the_same_output_as_hugging_face(pair, tmp_path, capsys):
     written = tmp_path / "results.json"
     arguments = [
         *("--test_hf", "--test_trt_llm", "--hf_model_dir", str(pair / "target")),

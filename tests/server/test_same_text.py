@@ -47,14 +47,14 @@ def baseline(server):
 
 @pytest.mark.vllm
 @pytest.mark.parametrize("way", FEW_WAYS, ids="-".join)
-def test_greedy_text_is_the_targets_own(server, baseline, way):
+def test_greedy_output_equals_the_target_alone(server, baseline, way):
     answers = in_batches(server, "bls", **way)
     assert said(answers) == said(baseline)
     assert accepted(answers) > 0
 
 
 @pytest.mark.heavy
-def test_greedy_text_is_the_targets_own_on_every_prompt_and_draft_length(server):
+def test_greedy_output_equals_the_target_alone_for_many_prompts_and_settings(server):
     prompts = [*COMPLETIONS[::4], *EDITS[::4]]
     expected = said(in_batches(server, "ensemble", prompts))
     for way in [*DRAFTED, *COPIED, *AHEAD, {"use_draft_logits": True}]:
@@ -72,7 +72,7 @@ def test_greedy_text_is_the_targets_own_on_every_prompt_and_draft_length(server)
         {"min_p": 0.1},
     ),
 )
-def test_a_seed_gives_the_same_text_with_any_drafter(server, sampling):
+def test_a_seed_gives_the_same_output_with_any_drafter(server, sampling):
     values = {"seed": 11, **sampling}
     expected = in_batches(server, "ensemble", PROMPTS[:4], **values)
     for way in FEW_WAYS:
@@ -82,7 +82,7 @@ def test_a_seed_gives_the_same_text_with_any_drafter(server, sampling):
 
 
 @pytest.mark.parametrize("sampling", [{}, {"seed": 3, "temperature": 1.2, "top_k": 20}])
-def test_a_prediction_gives_the_same_text_in_few_rounds(server, sampling):
+def test_a_prediction_gives_the_same_output_in_few_rounds(server, sampling):
     values = {"max_tokens": LENGTH, **sampling}
     expected = ask_one(server, "ensemble", PROMPTS[0], **values)
     lookup = {"drafter": "prompt_lookup"}
@@ -96,7 +96,7 @@ def test_a_prediction_gives_the_same_text_in_few_rounds(server, sampling):
         assert way.keys() != {"prediction_ids", "drafter"} or answer.number(entry.NUM_ROUNDS) <= 3
 
 
-def test_random_seed_is_an_alias_and_no_seed_varies_the_text(server):
+def test_random_seed_is_an_alias_and_without_seeds_output_varies(server):
     values = {"max_tokens": 8, "temperature": 1.5}
     one = ask_one(server, "bls", PROMPTS[0], seed=5, **values)
     assert ask_one(server, "bls", PROMPTS[0], random_seed=5, **values).ids == one.ids
@@ -122,7 +122,7 @@ def test_request_options_apply_in_every_round(server, baseline, values):
 
 
 @pytest.mark.vllm
-def test_greedy_text_equals_hugging_face(baseline, hugging_face, tokenizer, embedded):
+def test_greedy_output_equals_hugging_face(baseline, hugging_face, tokenizer, embedded):
     import torch
     from engine_harness import assert_same
 
@@ -141,7 +141,7 @@ def test_greedy_text_equals_hugging_face(baseline, hugging_face, tokenizer, embe
 
 
 @pytest.mark.vllm
-def test_concurrent_streams_give_the_same_texts(server, baseline):
+def test_concurrent_streams_give_the_same_output_as_single_requests(server, baseline):
     with ThreadPoolExecutor(len(PROMPTS)) as pool:
         streams = list(pool.map(lambda p: stream(server, p, max_tokens=LENGTH), PROMPTS))
     for chunks, expected in zip(streams, baseline, strict=True):
@@ -150,7 +150,7 @@ def test_concurrent_streams_give_the_same_texts(server, baseline):
         assert chunks[-1].finish_reason == expected.finish_reason
 
 
-def test_the_prompts_of_a_streamed_batch_stay_separate(server, baseline):
+def test_streamed_prompts_of_a_batch_stay_separate(server, baseline):
     chunks = stream(server, PROMPTS[:4], max_tokens=LENGTH)
     for index, expected in enumerate(baseline[:4]):
         mine = [chunk for chunk in chunks if chunk.index == index]
@@ -175,7 +175,7 @@ def test_prompts_of_one_batch_may_have_different_options(server):
         assert answers[row].text == ask_one(server, "bls", prompt, **values).text
 
 
-def test_a_stop_string_cuts_the_text_before_it(server, baseline):
+def test_output_ends_before_a_stop_string(server, baseline):
     text = baseline[0].text
     stop = text[len(text) // 3 : len(text) // 3 + 5]
     answer = ask_one(server, "bls", PROMPTS[0], max_tokens=LENGTH, stop_words=["", stop])
@@ -199,7 +199,7 @@ def test_a_stop_word_that_is_a_special_token_ends_an_answer(server):
     assert [answer.finish_reason for answer in read(answers)] == ["stop"]
 
 
-def test_the_prompt_is_part_of_the_text_if_asked_for(server, baseline):
+def test_the_output_includes_the_prompt_on_request(server, baseline):
     values = {"max_tokens": LENGTH, "exclude_input_in_output": False}
     answer = ask_one(server, "bls", PROMPTS[0], **values)
     assert answer.text == PROMPTS[0] + baseline[0].text
@@ -207,7 +207,7 @@ def test_the_prompt_is_part_of_the_text_if_asked_for(server, baseline):
     assert "".join(chunk.text for chunk in chunks) == answer.text
 
 
-def test_a_prompt_may_be_sent_as_ids(server, baseline, tokenizer):
+def test_a_prompt_may_be_sent_as_token_ids(server, baseline, tokenizer):
     made = [
         tensor("input_ids", [tokenizer.encode(PROMPTS[0]).ids]),
         tensor("max_tokens", LENGTH),
@@ -225,7 +225,7 @@ def test_a_prompt_may_be_sent_as_ids(server, baseline, tokenizer):
 
 
 @pytest.mark.parametrize("drafter", ["hybrid", "none"])
-def test_each_token_has_a_round_a_kind_and_a_text_length(server, drafter):
+def test_each_token_reports_its_round_kind_and_text_length(server, drafter):
     origins = (entry.OUTPUT_ROUNDS, entry.OUTPUT_KINDS, entry.OUTPUT_TEXT_LENGTHS)
     asked = {"max_tokens": LENGTH, "drafter": drafter, "outputs": (*OUTPUTS, *origins)}
     chunks = stream(server, PROMPTS[0], **asked)

@@ -78,9 +78,7 @@ def ask_rows(server, prompt_ids, seeds, **values):
     ],
     ids=["logits", "ids", "min_p"],
 )
-def test_next_one_and_two_tokens_have_the_targets_distribution(
-    server, served, use_draft_logits, warp
-):
+def test_sampled_tokens_have_the_targets_distribution(server, served, use_draft_logits, warp):
     def batch(start):
         return ask_rows(
             server,

@@ -109,7 +109,7 @@ def control(stubbed):
 
 
 @pytest.mark.parametrize("use_draft_logits", [False, True], ids=["ids", "logits"])
-def test_drafts_change_only_the_number_of_rounds(stubbed, control, use_draft_logits):
+def test_drafts_reduce_rounds_without_changing_the_output(stubbed, control, use_draft_logits):
     options = {"drafter": "draft_model", "use_draft_logits": use_draft_logits}
     answer = ask(stubbed, PROMPT, max_tokens=40, **options)
     assert answer.said == control
@@ -134,13 +134,13 @@ def test_sampled_drafts_are_sent_with_their_probabilities(
     assert answer.draft_tokens or drafter == "prompt_lookup"
 
 
-def test_top_p_disables_drafts(stubbed, control):
+def test_top_p_turns_drafting_off(stubbed, control):
     answer = ask(stubbed, PROMPT, max_tokens=40, top_p=0.9)
     assert (answer.error, answer.said, answer.draft_tokens) == ("", control, 0)
 
 
 @pytest.mark.heavy
-def test_fast_logits_are_a_handle_that_the_loop_passes_on(tmp_path):
+def test_the_loop_passes_on_the_handle_of_fast_logits(tmp_path):
     """One process suffices, since only the loop is tested."""
     profile = write_profile(tmp_path, excludes_input=True, logits_dtype="float32", fast=True)
     planned = deployment.load(profile)
@@ -201,7 +201,7 @@ def launched(folder, mode, **settings):
 
 
 @pytest.mark.heavy
-def test_a_process_for_each_gpu_serves_as_one(tmp_path):
+def test_a_launch_with_one_process_per_gpu_serves_requests(tmp_path):
     """A real mpirun runs the command: rank 1 loads only the engine, and ends with rank 0."""
     with launched(tmp_path, "leader", draft=False) as running:
         answer = ask(running, PROMPT, max_tokens=40)
@@ -212,7 +212,7 @@ def test_a_process_for_each_gpu_serves_as_one(tmp_path):
 
 
 @pytest.mark.heavy
-def test_an_orchestrator_of_two_engines_serves(tmp_path):
+def test_an_orchestrator_can_serve_two_engines(tmp_path):
     """A real mpirun runs its command; the backend, which would spawn workers, is a stub."""
     with launched(tmp_path, "orchestrator") as running:
         answer = ask(running, PROMPT, max_tokens=40, drafter="draft_model")

@@ -16,7 +16,7 @@ def said(answers):
     return [(answer.ids, answer.text, answer.finish_reason) for answer in answers]
 
 
-def test_translated_drafts_are_as_good_as_the_same_models_own(server, translating):
+def test_translated_drafts_are_accepted_as_often_as_untranslated_ones(server, translating):
     shared, translated = (ask(s, "bls", SOME, **DRAFTED) for s in (server, translating))
     assert said(translated) == said(shared)
     rounds = [
@@ -39,13 +39,13 @@ def test_translated_drafts_are_as_good_as_the_same_models_own(server, translatin
     ],
     ids="-".join,
 )
-def test_text_is_the_targets_own_with_any_option(translating, values):
+def test_output_equals_the_target_alone_with_any_option(translating, values):
     prompts = SOME[:3]
     alone = ask(translating, "bls", prompts, **{**DRAFTED, **values, "drafter": "none"})
     assert said(ask(translating, "bls", prompts, **{**DRAFTED, **values})) == said(alone)
 
 
-def test_a_stream_has_the_text_of_a_single_answer(translating):
+def test_streamed_output_equals_a_single_response(translating):
     chunks = stream(translating, SOME[0], **DRAFTED)
     assert len(chunks) > 1
     answer = ask_one(translating, "bls", SOME[0], **DRAFTED)

@@ -27,7 +27,7 @@ def shared_memory_of(process):
     return leftovers(f"{PREFIX}{process.pid}-")
 
 
-def test_up_serves_what_it_prints_until_a_signal():
+def test_up_serves_the_addresses_that_it_prints_until_a_signal():
     with up("--profile", "emulated-zero") as process:
         greeting = read_greeting(process)
         page = gateway_of(greeting)
@@ -82,7 +82,7 @@ def test_up_ends_if_a_required_process_ends():
 
 
 @pytest.mark.heavy
-def test_up_continues_without_the_draft():
+def test_up_continues_if_the_draft_engine_dies():
     with up("--profile", "emulated-zero") as process:
         grpc = re.search(r"gRPC +(\S+)", read_greeting(process))[1]
         os.kill(stub_of(stubs_of(process), "draft"), signal.SIGKILL)
@@ -94,7 +94,7 @@ def test_up_continues_without_the_draft():
 
 
 @pytest.mark.heavy
-def test_up_reports_progress_and_its_choices_without_a_terminal():
+def test_up_reports_progress_and_settings_without_a_terminal():
     with up("--profile", "emulated-zero", "--no-gateway") as process:
         shown = read_greeting(process)
         process.send_signal(signal.SIGINT)
@@ -114,7 +114,7 @@ def stub_of(processes, model):
 
 
 @pytest.mark.heavy
-def test_a_signal_during_the_start_ends_up():
+def test_up_stops_on_a_signal_during_startup():
     with up("--profile", "emulated-zero") as process:
         while not shared_memory_of(process) and process.poll() is None:
             pass  # Triton is coming up
@@ -125,7 +125,7 @@ def test_a_signal_during_the_start_ends_up():
 
 
 @pytest.mark.heavy
-def test_a_checkpoint_that_cannot_be_loaded_is_a_one_line_error(tmp_path):
+def test_a_checkpoint_that_cannot_be_loaded_is_reported_in_one_line(tmp_path):
     size = write_tokenizer(tmp_path)
     write_gpt2(tmp_path, size, layers=1)
     (tmp_path / "model.safetensors").write_bytes(b"no weights")
@@ -137,7 +137,7 @@ def test_a_checkpoint_that_cannot_be_loaded_is_a_one_line_error(tmp_path):
     Path(shown[-1].rpartition("log: ")[2]).unlink()
 
 
-def test_given_checkpoints_generate_hugging_faces_text(tmp_path, serve):
+def test_given_checkpoints_generate_the_same_output_as_hugging_face(tmp_path, serve):
     size = write_tokenizer(tmp_path / "target")
     write_qwen2(tmp_path / "target", size, layers=2)
     write_qwen2(tmp_path / "draft", size, layers=1)

@@ -32,7 +32,7 @@ def http_port():
         thread.join()
 
 
-def test_http_port_is_distinguished_from_the_grpc_port(http_port, capsys):
+def test_an_http_port_is_reported_instead_of_the_grpc_port(http_port, capsys):
     assert cli.main(["generate", "x", "--url", f"127.0.0.1:{http_port}"]) == 1
     assert capsys.readouterr().err == (
         f"tandem: 127.0.0.1:{http_port} is Triton's HTTP port; set --url to the gRPC port, such as "

@@ -59,7 +59,7 @@ def figures(ours, control):
     )
 
 
-def test_efficiency_is_1_without_overhead():
+def test_efficiency_is_1_if_the_loop_has_no_overhead():
     row = figures(ours=[(1.0, 1.0)], control=[(2.0, 2.0)])
     assert row.speedup.median == 2.0
     assert row.ideal_speedup.median == 2.0
@@ -114,7 +114,7 @@ def test_acceptance_and_tokens_per_round_average_all_answers():
     assert repetition(1.0, 1.0, num_draft_tokens=0).acceptance_rate is None
 
 
-def test_scaling_is_relative_to_one_stream_of_the_same_repetition():
+def test_scaling_is_relative_to_one_stream_of_the_same_variant():
     many = Cell("code", 2, DRAFTS, [Repetition([trace(1.1, 1.0)] * 2, 1.1)], [])
     cells = [cell(CONTROL, repetition(2.0, 2.0), count=count) for count in (1, 2)]
     rows = statistics_of([*cells, cell(DRAFTS, repetition(1.0, 1.0)), many])
@@ -126,14 +126,14 @@ def test_scaling_is_relative_to_one_stream_of_the_same_repetition():
     ]
 
 
-def test_tokens_of_one_chunk_share_its_latency():
+def test_tokens_of_a_chunk_share_its_latency_equally():
     arrivals = (Arrival(0.5, 0), Arrival(1.0, 1), Arrival(1.3, 3), Arrival(1.4, 1))
     streamed = trace(1.4, 1.0, arrivals=arrivals)
     assert streamed.inter_token_seconds == pytest.approx([0.1, 0.1, 0.1, 0.1])
     assert streamed.gap_seconds == pytest.approx([0.3, 0.1])
 
 
-def test_texts_that_differ_from_the_baseline_are_counted():
+def test_outputs_that_differ_from_the_baseline_are_counted():
     control = cell(CONTROL, repetition(2.0, 2.0, text="same"))
     ours = cell(
         DRAFTS,
@@ -157,7 +157,7 @@ def test_only_meaningful_combinations_are_measured():
         variants_of([PROMPT_LOOKUP], [AUTO], [2])
 
 
-def test_drafting_ahead_is_measured_for_draft_models_only():
+def test_drafting_ahead_is_measured_only_for_draft_models():
     variants = variants_of(
         [DRAFT_MODEL, PROMPT_LOOKUP], [4], [None], draft_aheads=["true", "false"]
     )
@@ -180,7 +180,7 @@ def test_a_variant_sends_its_settings():
     assert CONTROL.inputs == {entry.DRAFTER: "none"}
 
 
-def test_each_kind_of_prompt_is_a_scenario(tmp_path):
+def test_each_prompt_kind_becomes_a_scenario(tmp_path):
     path = tmp_path / "prompts.jsonl"
     lines = [{"kind": "edit", "prompt": "a"}, {"prompt": "b"}, {"kind": "edit", "prompt": "c"}]
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))

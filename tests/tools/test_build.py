@@ -100,7 +100,7 @@ def flags(step):
 
 
 @pytest.mark.parametrize("name", TENSORRT_PROFILES)
-def test_commands_equal_the_golden_files(name, shipped, models, tmp_path, capsys):
+def test_build_commands_equal_the_golden_files(name, shipped, models, tmp_path, capsys):
     assert main(["build", "--profile", str(shipped(name))]) == 0
     printed = capsys.readouterr().out
     plan = printed.replace(str(models), "/models").replace(str(tmp_path), "")
@@ -108,14 +108,14 @@ def test_commands_equal_the_golden_files(name, shipped, models, tmp_path, capsys
 
 
 @pytest.mark.parametrize("name", TENSORRT_PROFILES)
-def test_commands_do_not_depend_on_the_checkpoints(name, capsys):
+def test_build_commands_do_not_require_the_checkpoints(name, capsys):
     assert main(["build", "--profile", name]) == 0
     printed = capsys.readouterr()
     check_golden(f"{name}/build.sh", printed.out)
     assert "no folder /models/Llama-" in printed.err
 
 
-def test_a_profile_is_checked_without_its_checkpoints(changed, models, capsys):
+def test_settings_are_checked_even_if_checkpoints_are_missing(changed, models, capsys):
     path = changed("llama-3.1-405b", {"engines.target.device_ids": [0, 1]})
     path.write_text(path.read_text().replace(str(models), "/absent"))
     assert main(["build", "--profile", str(path)]) == 1
@@ -126,7 +126,7 @@ def test_a_profile_is_checked_without_its_checkpoints(changed, models, capsys):
 
 
 @pytest.mark.parametrize("name", TENSORRT_PROFILES)
-def test_every_flag_in_nvidias_documentation_is_given(name, shipped):
+def test_every_documented_nvidia_flag_is_set(name, shipped):
     for engine, documented in DOCUMENTED[name].items():
         steps = [step for step in steps_of(shipped(name)) if step.engine == engine]
         for step, wanted in zip(steps, documented, strict=True):
@@ -161,7 +161,7 @@ def test_every_setting_becomes_a_flag_of_nvidias_tools(changed):
 
 
 @pytest.mark.parametrize("draft", ["Llama-3.2-1B", "Llama-3.2-3B", "Llama-3.1-8B"])
-def test_another_draft_model_changes_only_folders(draft, shipped):
+def test_replacing_the_draft_model_changes_only_folders(draft, shipped):
     for name in ("llama-3.1-70b", "llama-3.1-405b"):
         before = [flags(step) for step in steps_of(shipped(name))]
         text = shipped(name).read_text()
@@ -257,7 +257,7 @@ def share_of_target(path):
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
-def test_weights_have_the_published_size(name, changed, models):
+def test_weight_sizes_equal_the_published_sizes(name, changed, models):
     billions, config = PUBLISHED[name]
     path = as_target(models, changed("llama-2-13b-prompt-lookup", {}), config)
     assert share_of_target(path).weights * 2**30 == pytest.approx(2e9 * billions, rel=1e-3)
@@ -295,7 +295,7 @@ def test_each_gpu_holds_whole_heads_and_layers_of_the_kv_cache(
         ("Qwen2.5-0.5B", (2, 1), 1.5),  # its slice is another tensor
     ],
 )
-def test_each_gpu_holds_the_whole_embedding(changed, models, name, split, tables):
+def test_weights_per_gpu_include_the_right_embedding_tables(changed, models, name, split, tables):
     config = PUBLISHED[name][1]
     path = changed("llama-2-13b-prompt-lookup", over(*split))
     as_target(models, path, config)
@@ -318,7 +318,7 @@ def test_each_gpu_holds_the_whole_embedding(changed, models, name, split, tables
         PUBLISHED["Qwen3-30B-A3B"][1] | {"num_attention_heads": 0, "head_dim": None},
     ],
 )
-def test_unknown_architectures_are_not_checked(changed, models, config):
+def test_memory_is_not_checked_for_unknown_architectures(changed, models, config):
     path = changed("llama-2-13b-prompt-lookup", of_the_target({"convert.qformat": "fp8"}))
     as_target(models, path, config | {"max_position_embeddings": 4096, "vocab_size": 32000})
     assert memory_of(path) == ["can't check memory: the size of target is unknown"]
@@ -347,7 +347,7 @@ def test_engines_that_do_not_fit_are_rejected(changed, capsys, setting, value, m
     assert shown.out == ""
 
 
-def test_the_memory_of_the_gpu_may_be_unknown(shipped):
+def test_memory_is_not_checked_if_the_gpu_size_is_unknown(shipped):
     lines = memory_of(shipped("llama-2-7b-13b"))
     assert [line.endswith("set gpu_memory_gib to check it") for line in lines] == [True, True]
 
@@ -362,7 +362,7 @@ def test_the_memory_of_the_gpu_may_be_unknown(shipped):
         ({"build.max_num_tokens": 352}, 32, True),  # 11 each: a token and a draft
     ],
 )
-def test_a_step_that_may_drop_draft_tokens_is_reported(changed, settings, requests, reported):
+def test_a_step_size_that_may_drop_draft_tokens_is_reported(changed, settings, requests, reported):
     engines = engines_of(changed("llama-3.1-70b", of_the_target(settings)))
     assert len([*check_steps(engines, requests)]) == reported
 

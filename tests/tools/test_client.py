@@ -20,7 +20,7 @@ from tandem.tools.client.client import Answer, AnswerChunk, Answers, AnswerTotal
         (entry.TEXT_INPUT, "a\udcff", np.array([[b"a\xff"]], object)),
     ],
 )
-def test_a_value_becomes_a_batch_of_one(tensor, value, expected):
+def test_a_value_is_sent_as_a_batch_of_one(tensor, value, expected):
     array = as_array(tensor, value)
     assert array.dtype == expected.dtype
     assert array.tolist() == expected.tolist()
@@ -48,7 +48,7 @@ def test_a_local_server_is_reached_without_a_proxy(monkeypatch, url, here):
     assert (options is not None and ("grpc.enable_http_proxy", 0) in options) is here
 
 
-def test_an_answer_sums_its_chunks():
+def test_an_answer_accumulates_its_chunks():
     answer = Answer()
     answer.add(AnswerChunk("", [], AnswerTotals(), None, 0.1))
     answer.add(AnswerChunk("de", [1, 2, 3], AnswerTotals(1, 4, 2), None, 0.5))

@@ -105,7 +105,7 @@ def test_an_interrupt_during_imports_prints_no_traceback():
     assert done.returncode == -signal.SIGINT
 
 
-def test_arguments_are_parsed_before_slow_imports():
+def test_starting_the_command_imports_no_slow_libraries():
     program = "import sys, tandem.tools.cli; print(*sys.modules)"
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=True
@@ -136,7 +136,7 @@ def closed(tmp_path):
     folder.chmod(0o700)
 
 
-def test_rendering_into_a_read_only_folder_is_a_one_line_error(closed, capsys):
+def test_rendering_into_a_read_only_folder_fails_with_one_line(closed, capsys):
     assert run("render", "--profile", "emulated-zero", "--output", str(closed)) == 1
     shown = capsys.readouterr()
     assert shown.out == ""
@@ -145,7 +145,7 @@ def test_rendering_into_a_read_only_folder_is_a_one_line_error(closed, capsys):
     )
 
 
-def test_an_unreadable_cache_is_a_one_line_error(closed, monkeypatch, capsys):
+def test_an_unreadable_cache_is_reported_in_one_line(closed, monkeypatch, capsys):
     monkeypatch.setenv("XDG_CACHE_HOME", str(closed))
     monkeypatch.setattr(install, "SYSTEM_TRITON", Path("/no/triton"))
     for find in (install.find_triton, find_perf_analyzer):
@@ -156,7 +156,7 @@ def test_an_unreadable_cache_is_a_one_line_error(closed, monkeypatch, capsys):
             find()
 
 
-def test_an_unreadable_file_is_a_one_line_error(closed, capsys):
+def test_an_unreadable_file_is_reported_in_one_line(closed, capsys):
     assert run("bench", "--prompts", str(closed)) == 1
     assert capsys.readouterr().err == f"tandem: {closed}: Permission denied\n"
 
@@ -167,7 +167,7 @@ def test_a_profile_is_found_by_its_name(name):
 
 
 @pytest.mark.parametrize("given", ["mine.yaml", "mine.yml", "folder/mine", "3.1-mine"])
-def test_a_profile_may_be_a_file(given, tmp_path, monkeypatch):
+def test_a_profile_may_be_given_as_a_file(given, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "3.1-mine").touch()
     assert named_profile(Path(given)) == Path(given)
@@ -214,12 +214,12 @@ def test_doctor_finds_no_problem_on_this_machine(capsys):
         assert subject in shown
 
 
-def test_doctor_shows_the_version_of_the_server_not_of_the_wheel():
+def test_doctor_shows_both_the_server_version_and_the_wheel_version():
     triton = next(finding for finding in doctor.examine() if finding.subject == "Triton")
     assert triton.found == "2.51.0 (nvidia-pytriton 0.7.0)"
 
 
-def test_doctor_names_a_fix_if_something_is_missing(monkeypatch, capsys):
+def test_doctor_suggests_a_fix_if_something_is_missing(monkeypatch, capsys):
     monkeypatch.setattr(doctor, "GLIBC", (99, 0))
     assert run("doctor") == 1
     assert "missing" in capsys.readouterr().out
@@ -237,7 +237,7 @@ def test_doctor_prints_square_brackets_literally(monkeypatch, capsys):
     assert missing.found in shown
 
 
-def test_doctor_checks_only_the_system_if_it_is_not_linux(monkeypatch):
+def test_doctor_checks_nothing_else_if_the_system_is_not_linux(monkeypatch):
     monkeypatch.setattr(doctor.platform, "system", lambda: "Darwin")
     (only,) = doctor.examine()
     assert only.good is False
@@ -253,12 +253,12 @@ def test_a_port_in_use_does_not_fail_doctor(name):
     assert f"--{name}-port 0" in finding.fix
 
 
-def test_doctor_checks_every_port_of_up():
+def test_doctor_checks_every_port_that_up_uses():
     ports = {finding.subject for finding in doctor.examine() if finding.subject.endswith(" port")}
     assert ports == {"http port", "grpc port", "metrics port", "gateway port"}
 
 
-def test_doctor_names_a_python_without_a_shared_library(monkeypatch):
+def test_doctor_reports_a_python_without_a_shared_library(monkeypatch):
     for module in (doctor, install):
         monkeypatch.setattr(module, "find_libpython", lambda: None)
     findings = {finding.subject: finding for finding in doctor.examine()}

@@ -27,7 +27,7 @@ def report(*comparisons):
     return status, file.getvalue()
 
 
-def test_the_first_prompts_of_each_kind_are_used(tmp_path):
+def test_the_demo_uses_the_first_prompts_of_each_kind(tmp_path):
     path = tmp_path / "prompts.jsonl"
     kinds = {i: "edit" if i in (3, 7) else "completion" for i in range(9)}
     lines = [{"id": str(i), "kind": kinds[i], "prompt": f"def f{i}("} for i in range(9)]
@@ -36,23 +36,23 @@ def test_the_first_prompts_of_each_kind_are_used(tmp_path):
     assert demo.read_prompts(path) == wanted
 
 
-def test_statistics_use_median_times():
+def test_demo_statistics_use_median_times():
     assert cells([comparison()]) == ["20", "10.0", "20.0", "2.00x", "25%", "2.00", "yes"]
 
 
-def test_the_total_sums_times_and_tokens():
+def test_the_total_row_sums_times_and_tokens():
     total = cells([comparison(), comparison(), comparison(said="sane")])
     assert total == ["60", "10.0", "20.0", "2.00x", "25%", "2.00", "NO"]
 
 
-def test_statistics_say_that_nothing_was_drafted():
+def test_statistics_show_a_dash_if_nothing_was_drafted():
     nothing = PromptComparison(
         DatasetPrompt("x", "edit", "one"), [answer("t", 1.0)], [answer("t", 1.0)]
     )
     assert "-" in cells([nothing])
 
 
-def test_the_report_succeeds_if_all_texts_are_equal():
+def test_the_report_succeeds_if_all_outputs_are_equal():
     status, text = report(comparison("one", kind="completion"), comparison("two"))
     assert status == 0
     assert "different" not in text
@@ -64,7 +64,7 @@ def test_the_report_succeeds_if_all_texts_are_equal():
     ]
 
 
-def test_the_report_names_the_prompt_and_character_that_differ():
+def test_the_report_names_the_prompt_and_character_of_a_difference():
     status, text = report(comparison("one"), comparison("two", "the same", "the sane"))
     assert status == 1
     assert (
@@ -85,7 +85,7 @@ def test_the_report_splits_the_time_of_a_round():
     ]
 
 
-def test_a_shorter_text_differs_at_its_end():
+def test_a_truncated_output_differs_at_its_end():
     assert comparison(said="sa").difference == (
         "one: outputs differ at character 2: none has 'me', another drafter ''"
     )

@@ -9,7 +9,7 @@ from tandem.tools.errors import TandemError
 from tandem.tools.profiles import deployment
 
 
-def test_defaults_come_from_the_checkpoints(folder):
+def test_defaults_are_read_from_the_checkpoints(folder):
     settings = load(folder, profile()).loop_settings()
     assert settings.target.max_seq_len == 1024
     assert settings.target.kv_cache_tokens == 16 * 1024
@@ -35,7 +35,7 @@ def test_a_target_with_max_draft_len_0_allows_only_none(folder):
     assert settings.drafters == ("none",)
 
 
-def test_drafting_ahead_is_the_default_only_on_two_devices(folder):
+def test_drafting_ahead_is_on_by_default_only_with_two_devices(folder):
     pair = profile()["engines"]
     settings = load(folder, profile()).loop_settings()
     assert (settings.draft_ahead, settings.draft_branches) == (None, True)
@@ -48,20 +48,20 @@ def test_drafting_ahead_is_the_default_only_on_two_devices(folder):
     assert load(folder, profile(engines=pair)).loop_settings().engines_share_device
 
 
-def test_the_draft_may_have_a_shorter_max_seq_len(folder):
+def test_the_draft_engine_may_have_a_shorter_max_seq_len(folder):
     short = profile()
     short["engines"]["draft"]["max_seq_len"] = 512
     settings = load(folder, short).loop_settings()
     assert (settings.target.max_seq_len, settings.draft.max_seq_len) == (1024, 512)
 
 
-def test_checkpoints_need_no_profile(folder):
+def test_checkpoints_can_be_served_without_a_profile(folder):
     write_tokenizer(folder / "target")
     planned = deployment.for_checkpoints(folder / "target", folder / "draft")
     assert planned.loop_settings().drafter == "draft_model"
 
 
-def test_an_error_in_a_checkpoint_names_its_option(folder):
+def test_errors_for_checkpoints_name_the_command_line_option(folder):
     write_tokenizer(folder / "target")
     with pytest.raises(TandemError, match="--draft: no folder"):
         deployment.for_checkpoints(folder / "target", folder / "nowhere")
@@ -82,7 +82,7 @@ def test_draft_len_may_be_auto(folder):
     assert settings.draft_stops_when_unsure
 
 
-def test_each_engine_has_its_own_kv_cache_size(folder):
+def test_each_engine_gets_its_own_kv_cache_size(folder):
     small = profile()
     small["engines"]["target"]["kv_cache_tokens"] = 4096
     small["engines"]["draft"] |= {"kv_cache_tokens": 1024, "kv_block_tokens": 16}
@@ -93,12 +93,12 @@ def test_each_engine_has_its_own_kv_cache_size(folder):
     assert settings.draft_kv_blocks == 64
 
 
-def test_each_engine_has_the_profiles_timeout(folder):
+def test_each_engine_gets_its_timeout_from_the_profile(folder):
     settings = load(folder, profile(timeouts={"target": 3.0, "draft": 2.0})).loop_settings()
     assert (settings.target.timeout, settings.draft.timeout) == (3.0, 2.0)
 
 
-def test_settings_have_values_without_a_draft_model(folder):
+def test_loop_settings_have_defaults_without_a_draft_model(folder):
     settings = load(folder, profile(engines=engines())).loop_settings()
     assert settings.draft_kv_blocks == 0
     assert settings.draft_logits_tell_all
@@ -106,7 +106,7 @@ def test_settings_have_values_without_a_draft_model(folder):
     assert not settings.shared_logits
 
 
-def test_the_longest_text_is_limited_by_tokenizer_and_profile(folder):
+def test_text_size_is_limited_by_the_tokenizer_and_the_profile(folder):
     planned = load(folder, profile())
     fits = planned.tokenizer.longest_token_bytes * 1024
     assert planned.max_text_bytes == fits
@@ -135,7 +135,7 @@ def test_loops_share_the_admission_limits(folder):
     assert planned.thread_pool_size == load(folder, profile()).thread_pool_size
 
 
-def test_tokenizer_models_know_max_seq_len(folder):
+def test_tokenizer_models_get_max_seq_len(folder):
     planned = load(folder, profile())
     assert planned.tokenizer_settings().max_seq_len == 1024
     assert planned.detokenizer_settings().max_seq_len == 1024

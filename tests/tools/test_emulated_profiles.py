@@ -15,7 +15,7 @@ LANGUAGE = {"alpha": 0.8}
 
 
 @pytest.mark.parametrize("row", rows(), ids=lambda row: row.profile.stem)
-def test_a_profile_has_the_published_speeds_of_its_pair(row):
+def test_emulated_profiles_use_the_published_speeds_of_their_pair(row):
     facts, two = PUBLISHED["profiles"][row.name], PUBLISHED["two_state"]
     engines = yaml.safe_load(row.profile.read_text())["engines"]
     target, draft = engines["target"], engines["draft"]
@@ -45,7 +45,7 @@ def test_every_profile_of_a_benchmark_can_be_deployed(name):
     assert planned.profile.name == name
 
 
-def test_engines_with_different_languages_are_rejected(tmp_path):
+def test_target_and_draft_with_different_languages_are_rejected(tmp_path):
     profile = yaml.safe_load((PROFILES / "emulated-zero.yaml").read_text())
     for engine in profile["engines"].values():
         engine["tokenizer"] = str(PROFILES.parent / "demo" / "tokenizer")
@@ -73,7 +73,7 @@ def plan(tmp_path):
     return load
 
 
-def test_the_vocabulary_may_be_larger_than_the_tokenizers(plan):
+def test_the_vocabulary_may_be_larger_than_the_tokenizer(plan):
     size = plan().tokenizer.size
     assert plan().target.vocab_size == size
     padded = plan(vocab_size=128_256)
@@ -104,6 +104,6 @@ def test_emulated_engines_never_emit_special_tokens(plan):
         ),
     ],
 )
-def test_a_mistake_is_a_one_line_error_with_its_place(plan, changes, message):
+def test_an_invalid_setting_is_reported_with_its_key(plan, changes, message):
     with pytest.raises(TandemError, match=message):
         plan(**changes)

@@ -76,7 +76,7 @@ def test_a_torch_target_has_no_lookup_by_default(plan):
     assert planned.target.capabilities == capabilities.TORCH
 
 
-def test_in_engine_lookup_has_the_documented_defaults(plan):
+def test_in_engine_lookup_uses_the_documented_defaults(plan):
     parameters = told(plan(prompt_lookup={}))
     assert parameters["prompt_lookup_num_tokens"] == 4
     assert parameters["max_matching_ngram_size"] == 2
@@ -84,7 +84,7 @@ def test_in_engine_lookup_has_the_documented_defaults(plan):
 
 
 @pytest.mark.parametrize("kind", ["torch", "llmapi"])
-def test_the_loop_knows_that_the_engine_drafts(plan, kind):
+def test_the_loop_offers_only_drafter_engine(plan, kind):
     settings = plan(kind=kind, prompt_lookup={}).loop_settings()
     assert settings.drafter == "engine"
     assert settings.drafters == ("engine",)
@@ -98,7 +98,7 @@ def test_lookups_longer_than_max_draft_len_are_rejected(plan):
     )
 
 
-def test_an_engine_rejects_the_setting_of_hybrid(plan):
+def test_in_engine_lookup_rejects_the_hybrid_setting(plan):
     assert "engines.target.prompt_lookup.hybrid_min_ngram_size: unknown key" in refusal(
         plan, prompt_lookup={"hybrid_min_ngram_size": 2}
     )
@@ -134,7 +134,7 @@ def test_an_llmapi_target_gets_its_model_and_lookup_settings(plan, folder):
     assert planned.target.capabilities == capabilities.LLMAPI_SPECULATIVE
 
 
-def test_llmapi_weights_may_be_outside_the_checkpoint_folder(plan, folder):
+def test_an_llmapi_model_may_be_outside_the_checkpoint_folder(plan, folder):
     (folder / "target" / "model.safetensors").unlink()
     assert told(plan(kind="llmapi", model="meta-llama/x"))["model"] == "meta-llama/x"
 
@@ -148,7 +148,7 @@ def test_an_llmapi_target_may_use_a_draft_model(plan, folder):
     }
 
 
-def test_an_llmapi_target_passes_speculative_config_and_llm_args_through(plan):
+def test_an_llmapi_target_passes_on_speculative_config_and_llm_args(plan):
     config = {"decoding_type": "MTP", "num_nextn_predict_layers": 3}
     llm_args = {"moe_expert_parallel_size": 2}
     planned = plan(kind="llmapi", speculative_config=config, llm_args=llm_args)
@@ -201,7 +201,7 @@ def test_an_llmapi_target_may_run_without_speculation(plan):
         ({"enable_block_reuse": "yes"}, "engines.target.enable_block_reuse: must be"),
     ],
 )
-def test_conflicting_settings_are_rejected_with_their_place(plan, target, words):
+def test_conflicting_settings_are_rejected_with_their_key(plan, target, words):
     assert words in refusal(plan, kind="llmapi", **target)
 
 
@@ -223,7 +223,7 @@ def test_a_rendered_llmapi_model_contains_no_weights(plan, tmp_path):
     ]
 
 
-def test_the_shipped_profile_speculates_as_documented(shipped):
+def test_the_shipped_llmapi_profile_speculates_as_documented(shipped):
     planned = deployment.load(shipped(SHIPPED))
     config = told(planned)["speculative_config"]
     assert config["decoding_type"] == "NGram"

@@ -20,7 +20,7 @@ ROUND = {
 }
 
 
-def test_the_table_fits_80_columns():
+def test_the_table_of_rounds_fits_80_columns():
     file = io.StringIO()
     rounds = [ROUND] * 100 + [ROUND | {"num_plain_tokens": 32, "drafter": "none"}]
     Console(file=file, width=80).print(explanation({"rounds": rounds}))

@@ -45,7 +45,7 @@ def test_models_larger_than_memory_are_rejected_with_their_sizes(planned, monkey
 @pytest.mark.parametrize(
     ("free", "tokens"), [(4_000_000_000, 16 * 1024), (2_637_600_000, 1024), (2_872_000_000, 8191)]
 )
-def test_kv_caches_fill_the_free_memory(planned, monkeypatch, free, tokens):
+def test_kv_caches_are_sized_to_fill_the_free_memory(planned, monkeypatch, free, tokens):
     monkeypatch.setattr(fit, "free_memory", lambda: free)
     found = fit.fit_of(planned, COUNTS)
     found.check()
@@ -56,7 +56,7 @@ def test_kv_caches_fill_the_free_memory(planned, monkeypatch, free, tokens):
     assert served.target.kv_cache_tokens == found.kv_cache_tokens()["target"]
 
 
-def test_a_gpu_holds_weights_in_their_own_type(checkpoint, monkeypatch):
+def test_weights_on_a_gpu_keep_their_stored_type(checkpoint, monkeypatch):
     planned = deployment.for_checkpoints(checkpoint, None)
     monkeypatch.setattr(fit, "free_gpu_memory", lambda _: 2_000_000_000)
     found = fit.fit_of(planned, {"target": 400_000_000})
@@ -75,14 +75,14 @@ def test_an_unpaged_cache_takes_twice_the_memory_on_a_gpu(planned, monkeypatch):
     assert paged == on_cpu // 2
 
 
-def test_a_fraction_of_gpu_memory_stays_free(monkeypatch):
+def test_part_of_the_gpu_memory_is_left_free(monkeypatch):
     for told, free in (([70, 100], 60), ([5, 100], 0), ([], None)):
         monkeypatch.setattr(machine, "_asked", lambda _, told=told: told)
         assert machine.free_gpu_memory(0.9) == free
         assert machine.count_gpus() == (told[0] if told else 0)
 
 
-def test_a_containers_free_memory_respects_its_limit(tmp_path, monkeypatch):
+def test_free_memory_in_a_container_respects_its_limit(tmp_path, monkeypatch):
     meminfo = tmp_path / "meminfo"
     meminfo.write_text("MemTotal: 9000 kB\nMemAvailable:    8000 kB\n")
     monkeypatch.setattr(machine, "MEMINFO", meminfo)

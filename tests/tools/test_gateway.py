@@ -31,7 +31,7 @@ def test_gateway_errors_are_one_line(capsys, options, message):
     assert shown.count("\n") == 1
 
 
-def test_a_port_in_use_names_the_option(capsys):
+def test_the_error_for_a_port_in_use_names_the_address(capsys):
     with socket.create_server(("127.0.0.1", 0)) as busy:
         number = busy.getsockname()[1]
         assert main(["gateway", "--tokenizer", str(TOKENIZER), "--port", str(number)]) == 1
@@ -48,7 +48,7 @@ def test_up_rejects_a_port_in_use_before_it_starts_anything(capsys):
     assert "starting Triton" not in told
 
 
-def test_a_missing_package_is_named(capsys, monkeypatch):
+def test_the_error_for_a_missing_package_names_the_extra(capsys, monkeypatch):
     monkeypatch.setitem(sys.modules, "uvicorn", None)
     monkeypatch.delitem(sys.modules, "tandem.gateway.server", raising=False)
     assert main(["gateway", "--tokenizer", str(TOKENIZER), "--port", "0"]) == 1

@@ -17,7 +17,7 @@ def parse(*arguments):
     return parser.parse_args(arguments)
 
 
-def test_only_given_options_are_sent():
+def test_only_options_that_are_set_are_sent():
     options = parse(
         *("x", "--drafter", "none", "--top-k", "3", "--temperature", "0.5", "--seed", "9"),
         *("--stop", "a", "--stop", "b", "--no-use-draft-logits"),
@@ -47,12 +47,12 @@ def test_only_given_options_are_sent():
         (["--beams", "2"], "unrecognized arguments: --beams 2"),
     ],
 )
-def test_an_invalid_option_is_named_in_one_line(arguments, message, capsys):
+def test_the_error_names_an_invalid_option(arguments, message, capsys):
     assert command.main(["generate", "x", *arguments]) == 1
     assert capsys.readouterr().err.startswith(f"tandem: {message}")
 
 
-def test_warnings_of_an_answer_are_printed(monkeypatch, capsys):
+def test_warnings_in_a_response_are_printed(monkeypatch, capsys):
     def answered(_client, _model, _inputs, answer, _console):
         answer.statistics = {"guide": {"warnings": ["uniqueItems is not enforced"]}}
 
@@ -95,7 +95,7 @@ def test_a_schema_file_is_sent_unchanged(tmp_path, monkeypatch):
         (b"[" * 100_000, "{} is nested too deep"),
     ],
 )
-def test_a_file_without_a_schema_is_named_in_one_line(tmp_path, content, line, capsys):
+def test_a_file_without_a_valid_schema_is_reported_in_one_line(tmp_path, content, line, capsys):
     path = tmp_path / "a.json"
     if content is not None:
         path.write_bytes(content)
@@ -105,6 +105,6 @@ def test_a_file_without_a_schema_is_named_in_one_line(tmp_path, content, line, c
     assert error.count("\n") == 1
 
 
-def test_prompt_and_schema_cannot_both_come_from_standard_input(capsys):
+def test_prompt_and_schema_cannot_both_be_read_from_standard_input(capsys):
     assert command.main(["generate", "-", "--json-schema", "-"]) == 1
     assert "set the prompt or --json-schema to -, not both" in capsys.readouterr().err

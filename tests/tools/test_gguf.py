@@ -43,7 +43,7 @@ def refusal(call):
     return text
 
 
-def test_a_gguf_file_needs_no_profile(file, converted):
+def test_a_gguf_file_can_be_served_without_a_profile(file, converted):
     source = model_named(str(file))
     assert source == GgufFile(file)
     assert source.name == "small"
@@ -53,7 +53,7 @@ def test_a_gguf_file_needs_no_profile(file, converted):
     assert (converted / "chat_template.jinja").read_text() == TEMPLATE
 
 
-def test_weights_equal_the_files_contents(file, converted):
+def test_converted_weights_equal_the_gguf_file(file, converted):
     from gguf import GGUFReader
     from safetensors.numpy import load_file
 
@@ -66,7 +66,7 @@ def test_weights_equal_the_files_contents(file, converted):
     assert GgufFile(file).describe().num_parameters == pytest.approx(size, rel=0.01)
 
 
-def test_a_file_is_converted_once(file, converted, monkeypatch):
+def test_a_file_is_converted_only_once(file, converted, monkeypatch):
     monkeypatch.setattr(GgufFile, "_dequantize", lambda *_: pytest.fail("it was there"))
     assert GgufFile(file).checkpoint() == converted
 
@@ -101,14 +101,14 @@ def test_a_failed_conversion_leaves_no_files(cache, tmp_path):
     assert not [path for path in cache.glob("*broken*") if path.suffix != ".lock"]
 
 
-def test_a_missing_package_is_named_with_its_extra(file, monkeypatch):
+def test_the_error_for_a_missing_package_names_the_extra(file, monkeypatch):
     monkeypatch.setattr(gguf_module, "PACKAGES", ("no-such-package",))
     assert refusal(GgufFile(file).checkpoint) == (
         f"can't read {file} without the package no-such-package; {extras.install('gguf')}"
     )
 
 
-def test_part_of_a_split_model_is_rejected(tmp_path):
+def test_one_part_of_a_split_model_is_rejected(tmp_path):
     part = tmp_path / "big-00001-of-00002.gguf"
     part.write_bytes(b"GGUF")
     assert "is one part of a split model; merge the parts first" in refusal(

@@ -56,7 +56,7 @@ def test_help_has_a_description_and_valid_examples(name, capsys):
 
 
 @pytest.mark.parametrize("step", FIRST_STEPS)
-def test_first_steps_are_valid_commands(step):
+def test_the_suggested_first_steps_are_valid_commands(step):
     _, name, *arguments = shlex.split(step)
     parser(name).parse_args(arguments)
 

@@ -51,7 +51,7 @@ def test_launch_commands_equal_the_golden_files(name, shipped, tmp_path, capsys)
     check_golden(f"{name}/launch.txt", f"{printed}\n{script}")
 
 
-def test_engines_other_than_tensorrt_take_one_process(embedded_profile):
+def test_other_kinds_of_engines_are_served_by_one_process(embedded_profile):
     assert launch(embedded_profile) == SINGLE
     assert SINGLE.command(SERVER, ENDPOINTS, "p-") == [
         *SERVER,
@@ -61,11 +61,11 @@ def test_engines_other_than_tensorrt_take_one_process(embedded_profile):
 
 
 @pytest.mark.parametrize("devices", [[0], [1]])
-def test_engines_on_one_gpu_each_take_one_process(changed, devices):
+def test_two_engines_on_one_gpu_each_need_a_single_process(changed, devices):
     assert launch(changed("llama-2-7b-13b", {"engines.draft.device_ids": devices})).mode == "single"
 
 
-def test_an_engine_on_many_gpus_has_a_process_per_gpu(lookup):
+def test_an_engine_on_several_gpus_gets_a_process_per_gpu(lookup):
     planned = launch(lookup)
     assert (planned.mode, planned.world_size, planned.environment) == ("leader", 4, {})
     first, *others = ranks(planned.command(SERVER, ENDPOINTS, "p-"))
@@ -78,7 +78,7 @@ def test_an_engine_on_many_gpus_has_a_process_per_gpu(lookup):
         assert not set(ENDPOINTS) & set(rank)
 
 
-def test_renamed_engines_are_loaded_under_their_names(changed):
+def test_renamed_engines_are_loaded_by_their_names(changed):
     path = changed("llama-2-7b-13b", FAST | {"models.target": "large", "models.draft": "small"})
     assert launch(path).engines == ("small", "large")  # fast logits: every rank loads both
 
@@ -111,7 +111,7 @@ def test_fast_logits_use_prespawned_ranks(changed):
     assert len(ranks(planned.command(SERVER, ENDPOINTS))) == 3
 
 
-def test_fast_logits_count_the_ranks_of_many_gpus(changed):
+def test_fast_logits_start_a_rank_for_every_gpu(changed):
     ids = {
         "engines.draft.run.participant_ids": [1],
         "engines.target.run.participant_ids": [2, 3, 4, 5],
@@ -125,11 +125,11 @@ def two_nodes(changed):
     return changed(LOOKUP, {f"engines.target.{key}": value for key, value in eight.items()})
 
 
-def test_two_nodes_have_a_rank_per_gpu(two_nodes):
+def test_a_profile_for_two_nodes_has_a_rank_per_gpu(two_nodes):
     assert len(ranks(launch(two_nodes).command(SERVER, ENDPOINTS))) == 16
 
 
-def test_up_does_not_start_a_profile_for_two_nodes(two_nodes, capsys):
+def test_up_rejects_a_profile_for_two_nodes(two_nodes, capsys):
     for engine in trt_engines(deployment.load(two_nodes).profile).values():
         engine.engine_dir.mkdir(parents=True)
         (engine.engine_dir / "config.json").write_text("{}")

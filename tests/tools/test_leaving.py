@@ -76,7 +76,7 @@ def leave(service):
         chunks.close()
 
 
-def test_leaving_an_answer_stops_it_and_waits_for_its_end():
+def test_leaving_an_answer_sends_a_stop_and_waits_for_the_end():
     """A cancelled stream can hang Triton's only thread for streams."""
     service = Service()
     leave(service)
@@ -102,7 +102,7 @@ def test_the_wait_for_a_server_that_ignores_stops_is_limited(monkeypatch, pauses
 
 
 @pytest.mark.parametrize("is_long", [True, False])
-def test_a_finished_answer_leaves_no_thread(is_long):
+def test_a_finished_or_stopped_answer_leaves_no_thread(is_long):
     """tritonclient keeps a thread per cancelled stream; a benchmark has thousands of streams."""
     before = threads_of_clients()
     with asking(Service(is_long=is_long)) as chunks:
@@ -120,7 +120,7 @@ def test_each_request_has_its_own_id():
     assert first.id != second.id
 
 
-def test_a_complete_answer_is_not_stopped():
+def test_no_stop_is_sent_after_a_complete_answer():
     service = Service(is_long=False)
     with asking(service) as chunks:
         assert len(list(chunks)) == 2

@@ -54,7 +54,7 @@ def measured(nums_streams, streamed=0, seen=lambda _: None, texts="ab", each=Non
         return plan, asker.cells()
 
 
-def test_one_stream_alternates_which_variant_begins(asked):
+def test_a_single_stream_alternates_which_variant_goes_first(asked):
     _, cells = measured([1])
     priming, turns = asked[:4], asked[4:]
     assert len(priming) == 4
@@ -69,7 +69,7 @@ def test_one_stream_alternates_which_variant_begins(asked):
 
 
 @pytest.mark.parametrize("refused", [0, 1])
-def test_a_rejected_stream_ends_the_others_after_their_next_answer(asked, monkeypatch, refused):
+def test_if_one_stream_is_rejected_the_others_end_early(asked, monkeypatch, refused):
     """Otherwise the error would wait for all their remaining requests."""
     asks, waits = threading.Event(), threading.Event()
 
@@ -114,7 +114,7 @@ def test_streams_do_not_wait_for_one_that_cannot_start(asked, monkeypatch):
         measured([3])
 
 
-def test_every_stream_asks_every_prompt_and_the_last_repetitions_are_streamed(asked):
+def test_every_stream_sends_every_prompt_and_streams_the_last_repetitions(asked):
     answered = []
     plan, cells = measured([1, 3], streamed=1, seen=answered.append)
     assert len(asked) == len(answered) == plan.num_answers

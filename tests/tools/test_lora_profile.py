@@ -39,7 +39,7 @@ def plan(tmp_path):
     return load
 
 
-def test_adapters_are_rendered_next_to_the_checkpoint(plan, tmp_path):
+def test_adapters_are_copied_into_the_rendered_model(plan, tmp_path):
     planned = plan(lora_adapters={"sql": "sql"})
     assert planned.loop_settings().lora_adapters == ("sql",)
     assert json.loads(planned.target.parameters["lora_adapters"]) == ["lora-1"]

@@ -73,7 +73,7 @@ def refusal(call):
     return text
 
 
-def test_small_files_are_fetched_before_the_weights(served, checkpoint):
+def test_small_files_are_downloaded_before_the_weights(served, checkpoint):
     model = HubModel(ID)
     described = model.describe()
     assert set(served.fetched) == {"config.json", "tokenizer.json", "tokenizer_config.json"}
@@ -86,14 +86,14 @@ def test_small_files_are_fetched_before_the_weights(served, checkpoint):
     assert count_parameters(folder) == size // 2
 
 
-def test_templates_in_a_separate_folder_are_fetched_too(served, checkpoint):
+def test_chat_templates_in_a_separate_folder_are_downloaded_too(served, checkpoint):
     (checkpoint / "additional_chat_templates").mkdir()
     (checkpoint / "additional_chat_templates" / "tool_use.jinja").write_text("{{ tools }}")
     folder = HubModel(ID).checkpoint()
     assert (folder / "additional_chat_templates" / "tool_use.jinja").read_text() == "{{ tools }}"
 
 
-def test_fetched_files_are_not_fetched_again(served):
+def test_downloaded_files_are_not_downloaded_again(served):
     folder = HubModel(ID).checkpoint()
     before = list(served.fetched)
     again = HubModel(ID)
@@ -102,7 +102,7 @@ def test_fetched_files_are_not_fetched_again(served):
     assert served.fetched == before
 
 
-def test_all_parts_of_the_weights_are_fetched(served, checkpoint):
+def test_all_parts_of_the_weights_are_downloaded(served, checkpoint):
     (checkpoint / "model.safetensors").unlink()
     parts = [f"model-0000{n}-of-00002.safetensors" for n in (1, 2)]
     for part in parts:
@@ -114,7 +114,7 @@ def test_all_parts_of_the_weights_are_fetched(served, checkpoint):
     assert sorted(path.name for path in folder.glob("*.safetensors")) == parts
 
 
-def test_the_given_revision_is_fetched(served, tmp_path, checkpoint):
+def test_the_requested_revision_is_downloaded(served, tmp_path, checkpoint):
     other = tmp_path / "other"
     shutil.copytree(checkpoint, other)
     commit = served.add(ID, other, "v2")
@@ -124,7 +124,7 @@ def test_the_given_revision_is_fetched(served, tmp_path, checkpoint):
     assert by_branch.name == f"{ID}@v2"
 
 
-def test_weights_in_two_formats_are_counted_once(checkpoint):
+def test_weights_stored_in_two_formats_are_counted_once(checkpoint):
     """Mistral's folders hold their own format in addition to transformers'."""
     once = count_parameters(checkpoint)
     shutil.copy(checkpoint / "model.safetensors", checkpoint / "consolidated.safetensors")
@@ -147,7 +147,7 @@ def test_weights_in_two_formats_are_counted_once(checkpoint):
         (HubModel("a/b--c"), "a/b--c is neither a folder here nor a valid model name"),
     ],
 )
-def test_an_unknown_model_name_is_a_one_line_error(served, model, line):
+def test_an_unknown_model_name_is_reported_in_one_line(served, model, line):
     assert refusal(model.describe).startswith(line.format(ID, served.url))
 
 
@@ -160,7 +160,7 @@ def test_a_gated_model_error_says_where_to_request_access(served):
 
 
 @pytest.mark.parametrize("status", [200, 403, 429, 503])
-def test_a_failing_hub_is_a_one_line_error(served, status):
+def test_a_failing_hub_is_reported_in_one_line(served, status):
     served.failing = status
     text = refusal(HubModel(ID).describe)
     assert text.startswith(f"can't download {ID} from {served.url}: ")
@@ -168,7 +168,7 @@ def test_a_failing_hub_is_a_one_line_error(served, status):
 
 
 @pytest.mark.parametrize("broken", ["closed", "failing", "offline"])
-def test_cached_models_need_no_hub(served, tmp_path, monkeypatch, broken):
+def test_cached_models_load_without_the_hub(served, tmp_path, monkeypatch, broken):
     from huggingface_hub import constants
 
     folder = HubModel(ID).checkpoint()
@@ -185,7 +185,7 @@ def test_cached_models_need_no_hub(served, tmp_path, monkeypatch, broken):
 
 
 @pytest.mark.heavy  # the library retries for 20 s
-def test_a_partly_cached_model_is_rejected_without_a_hub(served, monkeypatch):
+def test_a_partly_cached_model_is_rejected_if_the_hub_is_unreachable(served, monkeypatch):
     HubModel(ID).describe()
     ask("http://127.0.0.1:9", monkeypatch)
     assert "doesn't have all of it" in refusal(HubModel(ID).describe)
@@ -196,7 +196,7 @@ def test_a_repository_without_safetensors_is_rejected(served, checkpoint):
     assert refusal(HubModel(ID).describe).startswith(f"{ID} has no model*.safetensors; choose")
 
 
-def test_a_full_disk_is_reported_before_weights_are_fetched(served, monkeypatch):
+def test_a_full_disk_is_reported_before_weights_are_downloaded(served, monkeypatch):
     model = HubModel(ID)
     model.describe()
     monkeypatch.setattr(hub_module.shutil, "disk_usage", lambda _: SimpleNamespace(free=10))
@@ -213,12 +213,12 @@ def test_a_full_disk_is_reported_before_weights_are_fetched(served, monkeypatch)
         ("a/b@refs/pr/1", HubModel("a/b", "refs/pr/1")),
     ],
 )
-def test_hub_names_and_revisions_are_recognized(tmp_path, monkeypatch, text, found):
+def test_hub_names_and_revisions_are_parsed(tmp_path, monkeypatch, text, found):
     monkeypatch.chdir(tmp_path)
     assert model_named(text) == found
 
 
-def test_an_existing_folder_precedes_the_hub(tmp_path, monkeypatch):
+def test_an_existing_folder_takes_precedence_over_the_hub(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "a" / "b").mkdir(parents=True)
     source = model_named("a/b")
@@ -242,7 +242,7 @@ def test_a_file_that_is_not_a_model_is_rejected(tmp_path):
     assert refusal(lambda: model_named("absent.gguf")) == "no file absent.gguf"
 
 
-def test_too_large_models_are_rejected_before_weights_are_fetched(served, monkeypatch):
+def test_models_too_large_for_memory_are_rejected_before_the_download(served, monkeypatch):
     monkeypatch.setattr(fit, "free_gpu_memory", lambda _: None)
     monkeypatch.setattr(fit, "free_memory", lambda: 1000)
     options = options_of("--target", ID)

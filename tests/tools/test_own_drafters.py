@@ -55,7 +55,7 @@ def refusal(profile):
     return refuse
 
 
-def test_a_custom_drafter_is_offered_and_may_be_the_default(profile):
+def test_a_custom_drafter_can_be_requested_and_be_the_default(profile):
     planned = deployment.load(profile())
     assert planned.drafters == ("draft_model", "prompt_lookup", "hybrid", "repeat", "none")
     planned = deployment.load(profile(engines={"target": TARGET}, decoding={"drafter": "repeat"}))
@@ -80,7 +80,7 @@ def test_the_file_of_a_custom_drafter_is_rendered_with_the_loop(profile, tmp_pat
     assert copied.is_symlink() == link
 
 
-def test_commands_know_custom_drafters(profile, monkeypatch, capsys):
+def test_commands_accept_custom_drafters_and_list_them_in_errors(profile, monkeypatch, capsys):
     path = str(profile())
     served = served_drafters(deployment.load(Path(path)))
     served.check("repeat")
@@ -104,7 +104,7 @@ def test_up_lists_a_custom_drafter(profile):
     assert "(a request may use prompt_lookup, hybrid, repeat, none)" in shown
 
 
-def test_a_missing_module_is_named_with_the_searched_folder(refusal, tmp_path):
+def test_the_error_for_a_missing_module_names_the_searched_folder(refusal, tmp_path):
     assert refusal({"module": "nowhere.py"}) == (
         f"drafters.0.module: {tmp_path}/nowhere.py isn't a file; 'nowhere.py' is relative to the "
         f"profile's folder, {tmp_path}"
@@ -122,14 +122,14 @@ def test_a_missing_module_is_named_with_the_searched_folder(refusal, tmp_path):
         ),
     ],
 )
-def test_a_module_without_a_new_drafter_is_rejected(refusal, tmp_path, text, reason):
+def test_a_module_that_does_not_define_a_drafter_is_rejected(refusal, tmp_path, text, reason):
     (tmp_path / "other.py").write_text(text)
     line = refusal({"module": "other.py"})
     assert line.startswith("drafters.0.module: ")
     assert reason in line
 
 
-def test_two_drafters_with_one_name_are_rejected(refusal, tmp_path):
+def test_two_drafters_with_the_same_name_are_rejected(refusal, tmp_path):
     (tmp_path / "again.py").write_text(EXAMPLE)
     line = refusal({"module": "repeat.py"}, {"module": "again.py"})
     assert line.startswith("drafters.1.module: drafter 'repeat' already exists")
@@ -152,11 +152,11 @@ def test_two_drafters_with_one_name_are_rejected(refusal, tmp_path):
         ({"period": 0}, "drafters.0.settings: ValueError: period must be at least 1; got 0"),
     ],
 )
-def test_wrong_settings_are_rejected(refusal, settings, line):
+def test_invalid_drafter_settings_are_rejected(refusal, settings, line):
     assert refusal({"module": "repeat.py", "settings": settings}).startswith(line)
 
 
-def test_a_drafter_that_samples_from_a_draft_model_needs_one(refusal, tmp_path):
+def test_a_drafter_that_samples_from_a_draft_model_requires_one(refusal, tmp_path):
     samples = EXAMPLE.replace("module=__name__,", "module=__name__, samples_from_draft_model=True,")
     (tmp_path / "samples.py").write_text(samples)
     line = refusal(
@@ -165,7 +165,7 @@ def test_a_drafter_that_samples_from_a_draft_model_needs_one(refusal, tmp_path):
     assert line.startswith("decoding.drafter: 'repeat' needs engines.draft")
 
 
-def test_settings_of_a_custom_drafter_are_one_parameter(profile, tmp_path):
+def test_custom_drafter_settings_are_rendered_as_one_parameter(profile, tmp_path):
     planned = deployment.load(profile([{"module": "repeat.py", "settings": {"period": 2}}]))
     [stream] = [m for m in repository.models(planned) if m.name == "bls_stream"]
     assert json.loads(stream.parameters["drafter_modules"]) == [

@@ -36,7 +36,7 @@ def serving(page, *, more_bytes=0):
         server.shutdown()
 
 
-def test_the_oldest_response_of_all_loops_is_reported():
+def test_the_oldest_blocked_response_of_all_loops_is_reported():
     with serving(PAGE) as port:
         assert oldest_untaken("127.0.0.1", port) == 40
 
@@ -48,22 +48,22 @@ def test_pages_are_read_without_a_proxy(monkeypatch):
 
 
 @pytest.mark.parametrize("page", ["", "tandem_rounds_total 3\n"])
-def test_a_page_without_the_metric_gives_no_value(page):
+def test_a_metrics_page_without_the_metric_counts_as_0(page):
     with serving(page) as port:
         assert oldest_untaken("127.0.0.1", port) == 0
 
 
-def test_an_incomplete_page_gives_no_value():
+def test_an_incomplete_metrics_page_counts_as_0():
     with serving(PAGE, more_bytes=1) as port:
         assert oldest_untaken("127.0.0.1", port) == 0
 
 
-def test_metrics_pages_are_found_if_all_exist():
+def test_pages_are_found_only_if_all_of_them_exist():
     with serving(PAGE) as port:
         assert are_found("127.0.0.1", port, "/metrics", "/v2/health/ready")
         assert not are_found("127.0.0.1", port, "/metrics", "/v2/models/none/ready")
     assert not are_found("127.0.0.1", 9, "/metrics")
 
 
-def test_a_stopped_server_gives_no_value():
+def test_a_stopped_server_counts_as_0():
     assert oldest_untaken("127.0.0.1", 9) == 0

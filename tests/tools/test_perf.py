@@ -51,7 +51,7 @@ def printed(wheel, monkeypatch, capfd):
     return run
 
 
-def test_both_entries_get_the_given_load(printed, tmp_path):
+def test_perf_analyzer_runs_with_the_same_load_for_both_entries(printed, tmp_path):
     whole, stream = printed(
         *("--url", "h:1", "--folder", str(tmp_path), "--concurrency", "1:4:2"),
         *("--requests", "9", "--", "--percentile=99"),
@@ -116,7 +116,7 @@ def test_perf_errors_are_one_line(arguments, message, capsys):
 
 
 @pytest.mark.usefixtures("wheel")
-def test_the_program_is_unpacked_once_with_its_libraries(tmp_path, monkeypatch):
+def test_perf_analyzer_is_unpacked_once_with_its_libraries(tmp_path, monkeypatch):
     ours = find_perf_analyzer()
     assert ours.binary.is_relative_to(tmp_path / "cache" / "tandem")
     assert {path.name for path in ours.libraries.iterdir()} == {"libb64.so.0d", "libcudart.so.12"}
@@ -127,7 +127,7 @@ def test_the_program_is_unpacked_once_with_its_libraries(tmp_path, monkeypatch):
 
 
 @pytest.mark.usefixtures("wheel")
-def test_a_working_program_on_the_path_is_preferred(tmp_path, monkeypatch):
+def test_a_working_perf_analyzer_on_the_path_is_preferred(tmp_path, monkeypatch):
     program = tmp_path / "perf_analyzer"
     program.write_text(RUNS)
     program.chmod(0o755)
@@ -137,7 +137,7 @@ def test_a_working_program_on_the_path_is_preferred(tmp_path, monkeypatch):
     assert find_perf_analyzer().binary != program
 
 
-def test_a_failed_download_is_a_one_line_error(monkeypatch):
+def test_a_failed_download_is_reported_in_one_line(monkeypatch):
     monkeypatch.setattr(perf_analyzer, "PACKAGE", "no such package")
     with pytest.raises(
         TandemError,

@@ -7,25 +7,25 @@ from tandem.tools.errors import TandemError
 from tandem.tools.profiles import deployment
 
 
-def test_an_unknown_key_suggests_the_nearest(folder):
+def test_the_error_for_an_unknown_key_suggests_the_nearest(folder):
     text = "name: test\nengines:\n  target:\n    checkpoint: target\n    max_draft_lenn: 4\n"
     assert refusal(folder, text) == (
         "profile.yaml:5: engines.target.max_draft_lenn: unknown key; did you mean 'max_draft_len'?"
     )
 
 
-def test_an_unknown_key_lists_the_known_keys_if_none_is_near(folder):
+def test_the_error_for_an_unknown_key_lists_the_known_keys(folder):
     assert refusal(folder, profile(admission={"zzz": 1})) == (
         "profile.yaml:2: admission.zzz: unknown key; choose one of: max_requests, max_queue, "
         "max_queue_bytes"
     )
 
 
-def test_a_missing_section_is_named(folder):
+def test_the_error_names_a_missing_section(folder):
     assert refusal(folder, {"name": "test"}) == "profile.yaml:1: engines: is missing"
 
 
-def test_an_error_for_a_wrong_type_quotes_the_value(folder):
+def test_the_error_for_a_wrong_type_quotes_the_value(folder):
     assert "profile.yaml:2: decoding.draft_len: must be a valid integer; got 'four'" in refusal(
         folder, profile(decoding={"draft_len": "four"})
     )
@@ -38,14 +38,14 @@ def test_invalid_yaml_is_rejected_with_its_line(folder):
     )
 
 
-def test_an_unknown_kind_lists_the_known_kinds(folder):
+def test_the_error_for_an_unknown_kind_lists_the_known_kinds(folder):
     assert refusal(folder, profile(engines=engines(kind="pytorch"))) == (
         "profile.yaml:4: engines.target.kind: must be one of torch, emulated, "
         "tensorrtllm, llmapi, vllm; got 'pytorch'"
     )
 
 
-def test_an_error_for_a_relative_path_names_the_profiles_folder(folder):
+def test_the_error_for_a_relative_path_names_the_profile_folder(folder):
     (folder / "copies").mkdir()
     text = refusal(folder / "copies", profile())
     assert text.endswith(f"; 'target' is relative to the profile's folder, {folder}/copies")
@@ -63,7 +63,7 @@ def test_a_missing_profile_is_rejected(tmp_path):
         deployment.load(tmp_path / "absent.yaml")
 
 
-def test_a_draft_engine_that_verifies_drafts_is_rejected(folder):
+def test_max_draft_len_is_rejected_for_a_draft_engine(folder):
     wrong = profile()
     wrong["engines"]["draft"]["max_draft_len"] = 4
     assert "engines.draft.max_draft_len: unknown key" in refusal(folder, wrong)

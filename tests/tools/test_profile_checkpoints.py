@@ -10,23 +10,23 @@ from tandem.bls.settings import DraftTokenizer
 from tandem.tools.triton import repository
 
 
-def test_end_ids_come_from_the_generation_config(folder):
+def test_end_ids_are_read_from_the_generation_config(folder):
     ids = json.dumps({"eos_token_id": [3, 5]})
     (folder / "target" / "generation_config.json").write_text(ids)
     assert load(folder, profile()).end_ids == (3, 5)
 
 
-def test_without_end_ids_in_the_checkpoint_the_tokenizers_is_used(folder):
+def test_without_end_ids_in_the_checkpoint_the_tokenizer_provides_one(folder):
     write_empty(folder / "target", 300, eos_token_id=None)
     assert load(folder, profile()).end_ids == (0,)
 
 
-def test_max_seq_len_of_gpt2_comes_from_n_positions(folder):
+def test_max_seq_len_of_gpt2_is_read_from_n_positions(folder):
     write_empty(folder / "target", 300, max_position_embeddings=None, n_positions=512)
     assert load(folder, profile()).target.max_seq_len == 512
 
 
-def test_padded_vocabularies_with_a_shared_tokenizer_are_accepted(folder):
+def test_padded_vocabularies_are_accepted_if_the_tokenizer_is_shared(folder):
     write_empty(folder / "draft", 320)
     settings = load(folder, profile()).loop_settings()
     assert (settings.target.vocab_size, settings.draft.vocab_size) == (300, 320)
@@ -58,7 +58,7 @@ def test_a_missing_tokenizer_is_rejected(folder):
     )
 
 
-def test_a_draft_with_a_vocabulary_of_its_own_is_translated(folder):
+def test_drafts_of_a_model_with_another_vocabulary_are_translated(folder):
     write_empty(folder / "draft", 280, eos_token_id=7)
     write_tokenizer(folder / "draft", size=280)
     planned = load(folder, profile())
@@ -77,33 +77,33 @@ def test_translated_drafts_have_no_logits(folder):
     assert text.endswith("so the draft's logits don't fit the target's vocabulary")
 
 
-def test_a_target_with_another_tokenizer_is_rejected(folder):
+def test_a_target_with_a_different_tokenizer_is_rejected(folder):
     write_tokenizer(folder / "target", size=280)
     text = refusal(folder, profile())
     assert "engines.target.checkpoint: token '" in text
     assert text.endswith("the target must have the vocabulary of tokenizer.folder")
 
 
-def test_a_vocabulary_smaller_than_the_tokenizers_is_rejected(folder):
+def test_a_vocabulary_smaller_than_the_tokenizer_is_rejected(folder):
     write_empty(folder / "draft", 280)
     assert "engines.draft.checkpoint: vocab_size in draft must be at least 300" in refusal(
         folder, profile()
     )
 
 
-def test_a_missing_end_of_sequence_is_rejected(folder):
+def test_a_checkpoint_without_an_end_of_sequence_is_rejected(folder):
     write_empty(folder / "target", 300, eos_token_id=None)
     (folder / "tokenizer" / "tokenizer_config.json").write_text("{}")
     assert "no end-of-sequence token in target" in refusal(folder, profile())
 
 
-def test_the_target_knows_the_drafts_vocab_size_if_padding_differs(folder):
+def test_the_target_gets_the_draft_vocab_size_if_padding_differs(folder):
     assert "draft_vocab_size" not in load(folder, profile()).target.parameters
     write_empty(folder / "draft", 320)
     assert load(folder, profile()).target.parameters["draft_vocab_size"] == "320"
 
 
-def test_padding_may_differ_as_in_qwen_models(folder):
+def test_vocabulary_padding_may_differ_as_in_qwen_models(folder):
     write_empty(folder / "target", 152_064)
     write_empty(folder / "draft", 151_936)
     planned = load(folder, profile())

@@ -60,7 +60,7 @@ def test_conflicting_sections_are_rejected(folder, sections, line):
     assert f": {line}" in refusal(folder, profile(**sections))
 
 
-def test_max_words_over_the_limit_of_a_tensor_is_rejected(folder):
+def test_max_words_beyond_the_limit_of_a_tensor_is_rejected(folder):
     assert load(folder, profile(limits={"max_words": 2048}))
     assert refusal(folder, profile(limits={"max_words": 2049})) == (
         "profile.yaml:8: limits.max_words: 2049 times max_batch_size 32 must be at most 65536, "
@@ -77,14 +77,14 @@ def test_max_words_over_the_limit_of_a_tensor_is_rejected(folder):
         (1, 2**24 + 1, "must be at most 16777216; got 16777217"),
     ],
 )
-def test_empty_and_oversized_pools_are_rejected(folder, instances, max_pool_tokens, said):
+def test_pool_sizes_out_of_range_are_rejected(folder, instances, max_pool_tokens, said):
     decoding = {"prompt_lookup": {"max_pool_tokens": max_pool_tokens}}
     told = refusal(folder, profile(instances=instances, decoding=decoding))
     assert "decoding.prompt_lookup.max_pool_tokens: " in told
     assert said in told
 
 
-def test_pools_of_several_loops_share_the_limit(folder):
+def test_loops_share_the_size_limit_of_pools(folder):
     for instances, each in ((1, 128), (2, 64)):
         decoding = {"prompt_lookup": {"max_pool_tokens": 128}}
         planned = load(folder, profile(instances=instances, decoding=decoding))

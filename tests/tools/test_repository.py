@@ -81,7 +81,7 @@ def test_a_repository_has_every_model_under_its_name(rendered):
     }
 
 
-def test_engines_take_one_sequence_and_entries_a_batch(rendered):
+def test_engines_accept_single_sequences_and_entries_accept_batches(rendered):
     assert config(rendered / "large").max_batch_size == 1
     assert config(rendered / "tensorrt_llm_bls").max_batch_size == 4
 
@@ -104,7 +104,7 @@ def test_scalar_inputs_have_an_empty_reshape(rendered):
     assert inputs["input_ids"].optional
 
 
-def test_loop_settings_come_from_the_profile(planned, rendered):
+def test_loop_settings_are_taken_from_the_profile(planned, rendered):
     told = settings(LoopSettings, rendered / "streaming")
     assert told == planned.loop_settings()
     assert (told.target.model, told.draft.model) == ("large", "small")
@@ -112,7 +112,7 @@ def test_loop_settings_come_from_the_profile(planned, rendered):
     assert told.target.max_seq_len == 512
 
 
-def test_forwarders_know_the_loops_model(rendered):
+def test_forwarding_entries_get_the_name_of_the_stream_model(rendered):
     told = settings(ForwarderSettings, rendered / "control")
     assert (told.stream_model, told.drafter) == ("streaming", "none")
     assert settings(ForwarderSettings, rendered / "tensorrt_llm_bls").drafter is None
@@ -125,7 +125,7 @@ def test_without_a_draft_model_no_draft_is_rendered(planned):
     assert "small" not in names
 
 
-def test_version_folders_contain_what_they_import(rendered):
+def test_version_folders_contain_everything_that_their_models_import(rendered):
     assert (rendered / "streaming" / "1" / "tandem" / "bls" / "triton" / "__init__.py").is_file()
     assert (rendered / "large" / "1" / "checkpoint" / "config.json").is_file()
     assert (rendered / "preprocessing" / "1" / "tokenizer" / "tokenizer.json").is_file()
@@ -203,7 +203,7 @@ def test_rendered_files_contain_no_local_paths(rendered, tmp_path):
         assert str(ROOT) not in path.read_text()
 
 
-def test_a_gateway_finds_the_chat_template_next_to_the_tokenizer(planned, tmp_path):
+def test_chat_templates_are_rendered_next_to_the_tokenizer(planned, tmp_path):
     (tmp_path / "target" / "chat_template.jinja").write_text("{{ messages }}")
     more = tmp_path / "target" / "additional_chat_templates"
     more.mkdir()
@@ -214,14 +214,14 @@ def test_a_gateway_finds_the_chat_template_next_to_the_tokenizer(planned, tmp_pa
     assert (tokenizer / more.name / "tool_use.jinja").read_text() == "{{ tools }}"
 
 
-def test_rendering_again_changes_nothing(planned, rendered):
+def test_rendering_again_gives_the_same_files(planned, rendered):
     before = files(rendered)
     repository.render(planned, rendered)
     assert files(rendered) == before
     assert list(rendered.parent.iterdir()) == [rendered]
 
 
-def test_rendering_again_removes_models_that_left_the_profile(planned, rendered):
+def test_rendering_again_removes_models_that_are_not_in_the_profile(planned, rendered):
     (rendered / "stale").mkdir()
     repository.render(planned, rendered)
     assert not (rendered / "stale").exists()
@@ -234,7 +234,7 @@ def test_other_folders_are_not_overwritten(planned, tmp_path):
     assert (tmp_path / "thesis.txt").read_text() == "mine"
 
 
-def test_a_failed_rendering_keeps_the_old_repository(planned, rendered, monkeypatch):
+def test_a_failed_render_keeps_the_old_repository(planned, rendered, monkeypatch):
     before = files(rendered)
     monkeypatch.setattr(repository, "PACKAGE", rendered)
     with pytest.raises(TandemError, match=r"can't write .*: No such file"):
@@ -242,7 +242,7 @@ def test_a_failed_rendering_keeps_the_old_repository(planned, rendered, monkeypa
     assert files(rendered) == before
 
 
-def test_an_output_folder_that_cannot_be_written_is_named(planned, tmp_path):
+def test_the_error_names_an_output_folder_that_is_not_writable(planned, tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(TandemError, match=r"can't write .*file: "):
         repository.render(planned, tmp_path / "file" / "repository")
@@ -285,14 +285,14 @@ def test_the_committed_repository_is_the_rendered_embedded_profile(tmp_path):
         ).read_text()
 
 
-def test_settings_are_passed_as_json(planned):
+def test_settings_are_passed_as_json_parameters(planned):
     """Triton passes parameters as strings, so other values are JSON."""
     told = model_parameters.encode(planned.loop_settings())
     assert json.loads(told["end_ids"]) == [0, 7]
     assert json.loads(told["draft"])["model"] == "small"
 
 
-def test_nested_settings_are_written_without_escapes(rendered):
+def test_nested_settings_are_written_as_readable_json(rendered):
     """People edit JSON parameters by hand too."""
     text = (rendered / "streaming" / "config.pbtxt").read_text()
     assert """string_value: '{"model": "large", "vocab_size": 300, """ in text

@@ -117,7 +117,7 @@ def test_nvidias_documented_prompt_lookup_command_works():
     assert run_options.plan(given, drafting).draft is None
 
 
-def test_both_config_strings_select_hybrid():
+def test_using_both_config_strings_selects_hybrid():
     line = f'{PAIR} --draft-target-model-config "[4,[0],[1],False]" --prompt-lookup-config'
     given = options(f'{line} "[10,2,[1]]" --input-text x')
     assert run_options.read_drafting(given).inputs == {
@@ -133,12 +133,12 @@ def test_both_config_strings_select_hybrid():
     )
 
 
-def test_nothing_is_drafted_without_a_config_string():
+def test_without_a_config_string_nothing_is_drafted():
     assert run_options.read_drafting(options(f"{ALONE} --input-text x")).drafter == "none"
 
 
 @pytest.mark.parametrize("tp_size", [4, 1])
-def test_device_lists_must_have_tp_size_entries(here, tp_size):
+def test_device_lists_must_have_as_many_entries_as_tp_size(here, tp_size):
     build(here / "target", tp_size=tp_size)
     build(here / "draft", tp_size=tp_size)
     assert refusal(BLOG) == (
@@ -164,7 +164,7 @@ def test_a_draft_longer_than_max_draft_len_is_rejected(strings):
     )
 
 
-def test_built_engines_follow_their_config(built, capsys):
+def test_built_engines_are_served_as_their_config_says(built, capsys):
     line = f'{PAIR} --draft-target-model-config "[4,[2],[0,1],True]"'
     planned = plan(f"{line} --kv-cache-free-gpu-memory-fraction 0.35")
     assert capsys.readouterr().err == ""
@@ -204,7 +204,7 @@ def test_prompt_lookup_with_a_built_engine_takes_one_process(built):
     assert "at most 10 draft tokens" in refusal(f'{ALONE} --prompt-lookup-config "[12,2,[0]]"')
 
 
-def test_a_built_engine_without_drafts_decodes_alone(built):
+def test_a_built_engine_that_cannot_verify_decodes_without_drafts(built):
     build(built / "target", max_draft_len=0, mode=1)
     assert plan(ALONE).drafters == ("none",)
     for mode in (1, 4):  # none, Medusa
@@ -220,7 +220,7 @@ def test_a_built_engine_accepts_drafts_up_to_its_maximum(built):
     plan(ALONE)
 
 
-def test_end_ids_come_from_the_tokenizers_folder(built):
+def test_end_ids_are_read_from_the_tokenizer_folder(built):
     config = built / "tokenizer" / "generation_config.json"
     config.write_text(json.dumps({"eos_token_id": [5, 6]}))
     build(built / "target")
@@ -276,7 +276,7 @@ def test_impossible_options_are_rejected_in_one_line(more, message):
     assert message in refusal(f"{ALONE} {more}")
 
 
-def test_devices_are_used_if_there_are_gpus(monkeypatch, capsys):
+def test_device_lists_are_respected_if_there_are_gpus(monkeypatch, capsys):
     monkeypatch.setattr(run_options, "count_gpus", lambda: 2)
     planned = plan(f'{PAIR} --draft-target-model-config "[4,[0],[1],True]"')
     engines = planned.profile.engines
@@ -287,7 +287,7 @@ def test_devices_are_used_if_there_are_gpus(monkeypatch, capsys):
     )
 
 
-def test_a_memory_fraction_without_effect_is_reported(capsys):
+def test_a_memory_fraction_that_has_no_effect_is_reported(capsys):
     plan(f"{ALONE} --kv-cache-free-gpu-memory-fraction 0.4")
     (note,) = capsys.readouterr().err.splitlines()
     assert note.startswith("tandem: --kv-cache-free-gpu-memory-fraction has no effect")
@@ -302,12 +302,12 @@ def test_a_memory_fraction_without_effect_is_reported(capsys):
         (["--kv-cache-free-gpu-memory-fraction", "2"], "must be between 0 and 1; got 2"),
     ],
 )
-def test_an_invalid_option_is_named_in_one_line(arguments, message, capsys):
+def test_the_error_names_an_invalid_option(arguments, message, capsys):
     assert command.main(["run", *arguments]) == 1
     assert message in capsys.readouterr().err
 
 
-def test_prompts_are_repeated_options_or_several_values():
+def test_prompts_may_be_repeated_options_or_several_values():
     assert options(f"{ALONE} --input-text a b --input_text c").input_text == ["a", "b", "c"]
 
 
@@ -318,7 +318,7 @@ def test_prompts_are_repeated_options_or_several_values():
         ("p.jsonl", '{"prompt": "a\\nb"}\n{"text": "\u2028c"}\n', ["a\nb", "\u2028c"]),
     ],
 )
-def test_prompts_come_from_a_file(here, name, text, expected):
+def test_prompts_can_be_read_from_a_file(here, name, text, expected):
     (here / name).write_text(text)
     assert [prompt.text for prompt in read_prompts(here / name)] == expected
 
@@ -332,7 +332,7 @@ def test_prompts_come_from_a_file(here, name, text, expected):
         ("\n", "p.jsonl is empty"),
     ],
 )
-def test_a_line_that_is_not_a_prompt_is_named(here, text, message):
+def test_the_error_names_a_line_that_is_not_a_prompt(here, text, message):
     (here / "p.jsonl").write_text(text)
     with pytest.raises(TandemError, match=message):
         read_prompts(here / "p.jsonl")

@@ -21,7 +21,7 @@ def split(*chunks):
     return [[tuple(span) for span in spans.split(chunk_of(*chunk))] for chunk in chunks]
 
 
-def test_tokens_of_one_kind_form_a_span():
+def test_adjacent_tokens_of_the_same_kind_form_a_span():
     first = ("abc", ("accepted", 1), ("accepted", 1), ("correction", 1))
     assert split(first, ("de", ("accepted", 1), ("bonus", 1))) == [
         [("ab", "accepted"), ("c", None)],
@@ -44,7 +44,7 @@ def test_rounds_of_one_chunk_have_separate_spans():
     ]
 
 
-def test_withheld_text_keeps_its_kind():
+def test_withheld_text_keeps_the_kind_of_its_tokens():
     first = ("a", ("accepted", 2), ("accepted", 1))
     assert split(first, ("bcd", ("bonus", 1))) == [
         [("a", "accepted")],
@@ -60,13 +60,13 @@ def test_a_character_belongs_to_the_token_that_completes_it():
     assert split(("€", ("accepted", 0), ("correction", 1))) == [[("€", None)]]
 
 
-def test_text_after_the_last_token_is_shown():
+def test_text_after_the_last_complete_token_is_shown():
     assert split(("a\ufffd", ("accepted", 1), ("correction", 0))) == [
         [("a", "accepted"), ("\ufffd", None)]
     ]
 
 
 @given(st.text(max_size=30), st.lists(st.tuples(st.sampled_from(KINDS), st.integers(0, 4))))
-def test_pieces_join_to_the_text(text, tokens):
+def test_spans_join_to_the_text(text, tokens):
     [spans] = split((text, *tokens))
     assert "".join(piece for piece, _ in spans) == text

@@ -102,7 +102,7 @@ def test_an_error_says_how_to_install_rouge(monkeypatch, capsys):
     )
 
 
-def test_config_strings_and_the_option_choose_the_drafter():
+def test_config_strings_and_the_drafter_option_select_the_drafter():
     lookup = DraftingOptions(prompt_lookup=PromptLookupConfig.parse("[10,2,[0]]"))
     assert speculation_of(None, lookup, None) == lookup.inputs
     assert speculation_of("hybrid", lookup, None) == {**lookup.inputs, entry.DRAFTER: "hybrid"}
@@ -111,7 +111,7 @@ def test_config_strings_and_the_option_choose_the_drafter():
     assert speculation_of(None, DraftingOptions(), None) == {}
 
 
-def test_the_default_drafter_is_the_profiles(embedded_profile):
+def test_the_default_drafter_is_taken_from_the_profile(embedded_profile):
     planned = deployment.load(embedded_profile)
     default = planned.profile.decoding.drafter
     assert speculation_of(None, DraftingOptions(), planned) == {entry.DRAFTER: default}
@@ -128,7 +128,7 @@ def test_the_baseline_is_not_compared_with_itself(tmp_path):
     assert speculation_of("prompt_lookup", DraftingOptions(), quiet) == lookup
 
 
-def test_items_are_primed_and_then_alternate_between_drafters():
+def test_each_item_is_primed_and_then_alternates_between_drafters():
     client = ScriptedClient()
     items = [replace(ITEMS[0], stop=("!",)), ITEMS[1]]
     asked = options("--max-output-len 30")
@@ -145,7 +145,7 @@ def test_items_are_primed_and_then_alternate_between_drafters():
     assert (speculative.name, speculative.texts) == ("hybrid", ["m hybrid"] * 2)
 
 
-def test_rouge_is_the_f_measure_in_percent():
+def test_rouge_scores_are_f_measures_in_percent():
     scores = Rouge().mean(["the cat", "x"], ["the cat sat", "y"])
     assert scores == pytest.approx({"rouge1": 40, "rouge2": 100 / 3, "rougeL": 40, "rougeLsum": 40})
 
@@ -154,7 +154,7 @@ def test_equal_texts_without_words_score_100():
     assert Rouge().mean(["?!", ""], ["?!", ""]) == dict.fromkeys(MEASURES, 100)
 
 
-def test_columns_are_compared_with_the_reference_and_each_other():
+def test_outputs_are_compared_with_the_reference_and_each_other():
     comparison = compared("the cat sat", "the cat")
     assert comparison.to_reference["none"]["rouge1"] == 100
     assert comparison.to_reference["hybrid"]["rouge1"] == 75
@@ -191,7 +191,7 @@ def test_the_table_has_a_column_per_model():
     assert ["tokens/s", "40.0", "40.0"] in rows
 
 
-def test_the_file_has_statistics_and_texts():
+def test_the_json_file_has_statistics_and_outputs():
     written = json.loads(json.dumps(compared("the cat sat", "the cat").as_json()))
     assert written["columns"]["hybrid"]["against"]["none"]["rouge1"] == 75
     assert written["columns"]["hybrid"]["num_identical_to_control"] == 1
@@ -221,7 +221,7 @@ def test_shipped_items_are_valid_python_functions():
         compile(f'{item.text}{item.summary}"""\n', item.id, "exec")
 
 
-def test_items_may_have_no_id_and_several_stop_strings(tmp_path):
+def test_items_may_lack_an_id_and_have_several_stop_strings(tmp_path):
     path = tmp_path / "items.jsonl"
     rows = [{"text": "a", "summary": "b", "stop": stop} for stop in (".", ["x", "y"])]
     path.write_text("\n".join(map(json.dumps, rows)))
@@ -239,12 +239,12 @@ def test_items_may_have_no_id_and_several_stop_strings(tmp_path):
         ),
     ],
 )
-def test_the_line_of_an_invalid_item_is_named(tmp_path, row, message):
+def test_the_error_names_the_line_of_an_invalid_item(tmp_path, row, message):
     (tmp_path / "items.jsonl").write_text(json.dumps(row))
     with pytest.raises(TandemError, match=message):
         read_items(tmp_path / "items.jsonl")
 
 
-def test_a_text_is_cut_before_the_first_stop_string():
+def test_output_is_cut_before_the_first_stop_string():
     assert cut("one. two! three", ("!", ".")) == ("one", True)
     assert cut("one", ("!",)) == ("one", False)

@@ -75,7 +75,7 @@ def test_rendered_engines_equal_the_golden_files(name, shipped, models, tmp_path
 
 
 @pytest.mark.parametrize("name", TENSORRT_PROFILES)
-def test_rendered_tensors_equal_nvidias_contract(name, shipped, tmp_path):
+def test_rendered_tensors_match_nvidias_model(name, shipped, tmp_path):
     configs = rendered(shipped(name), tmp_path / "repository")
     for engine in {"draft", "target"} & configs.keys():
         config = configs[engine]
@@ -83,7 +83,7 @@ def test_rendered_tensors_equal_nvidias_contract(name, shipped, tmp_path):
         assert by_name(map(declared, config.output)) == by_name(contract(NVIDIA["output"]))
 
 
-def test_logits_have_the_engines_data_type(changed, tmp_path):
+def test_logits_tensors_use_the_data_type_of_the_engine(changed, tmp_path):
     half = {f"engines.{engine}.build.logits_dtype": "float16" for engine in ("draft", "target")}
     config = rendered(changed(PAIR, half), tmp_path / "repository")["target"]
     expected = by_name(contract(NVIDIA["input"], "TYPE_FP16"))
@@ -93,7 +93,7 @@ def test_logits_have_the_engines_data_type(changed, tmp_path):
 
 
 @pytest.mark.parametrize("name", TENSORRT_PROFILES)
-def test_parameters_have_nvidias_names(name, shipped, tmp_path):
+def test_rendered_parameters_use_nvidias_names(name, shipped, tmp_path):
     configs = rendered(shipped(name), tmp_path / "repository")
     config = configs["target"]
     assert config.backend == "tensorrtllm"
@@ -106,12 +106,12 @@ def test_parameters_have_nvidias_names(name, shipped, tmp_path):
     assert {*needed, "xgrammar_tokenizer_info_path"} <= parameters(config).keys()
 
 
-def test_rendered_engines_contain_no_code_of_ours(shipped, tmp_path):
+def test_rendered_engine_folders_contain_no_python_code(shipped, tmp_path):
     rendered(shipped(PAIR), tmp_path / "repository")
     assert list((tmp_path / "repository" / "target" / "1").iterdir()) == []
 
 
-def test_the_loop_knows_the_engines_capabilities(changed):
+def test_the_loop_gets_the_capabilities_of_the_engines(changed):
     settings = deployment.load(
         changed(LARGE, {"engines.draft.run.exclude_input_in_output": False})
     ).loop_settings()
@@ -124,7 +124,7 @@ def test_the_loop_knows_the_engines_capabilities(changed):
     assert settings.drafter == "draft_model"
 
 
-def test_the_vocabulary_is_padded_to_a_multiple_of_the_ranks(changed, models):
+def test_the_vocabulary_is_padded_to_a_multiple_of_tp_size(changed, models):
     config = models / "Llama-2-13b-hf" / "config.json"
     facts = json.loads(config.read_text())
     config.write_text(json.dumps(facts | {"vocab_size": 32001}))
@@ -267,7 +267,7 @@ def test_a_shipped_profile_names_the_missing_checkpoint_files():
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )
-def test_a_wrong_profile_is_rejected_in_one_line(refusal, name, settings, text):
+def test_an_invalid_profile_is_rejected_in_one_line(refusal, name, settings, text):
     """The line begins with the place of the last setting, unless it names another."""
     place = "" if text.startswith("engines.") else f"{[*settings][-1]}: "
     assert refusal(name, settings) == place + text
@@ -284,7 +284,7 @@ def wider_draft(models):
 
 
 @pytest.mark.usefixtures("wider_draft")
-def test_draft_logits_are_converted_to_the_targets_size_and_type(changed):
+def test_draft_logits_are_converted_to_the_targets_vocabulary_and_type(changed):
     planned = deployment.load(changed(PAIR, {"engines.draft.build.logits_dtype": "float16"}))
     settings = planned.loop_settings()
     target = settings.target
@@ -295,7 +295,7 @@ def test_draft_logits_are_converted_to_the_targets_size_and_type(changed):
 
 
 @pytest.mark.usefixtures("wider_draft")
-def test_fast_logits_with_another_vocab_size_are_rejected(refusal):
+def test_fast_logits_require_the_same_padded_vocabulary_size(refusal):
     assert refusal(PAIR, FAST) == (
         "engines.draft.run.speculative_decoding_fast_logits: its padded logits are 32064 "
         "wide, but the target's 32000; remove speculative_decoding_fast_logits in both, or make "
@@ -303,7 +303,7 @@ def test_fast_logits_with_another_vocab_size_are_rejected(refusal):
     )
 
 
-def test_another_vocabulary_is_rejected(shipped, models, tmp_path):
+def test_a_draft_with_another_vocabulary_is_rejected(shipped, models, tmp_path):
     from checkpoints import write_tokenizer
 
     path = shipped(PAIR, {"Llama-2-7b-hf": "stranger"})
@@ -327,7 +327,7 @@ def engine_config(folder, **settings):
     (folder / "config.json").write_text(json.dumps(config))
 
 
-def test_an_engine_that_is_not_built_is_named(shipped):
+def test_the_error_names_an_engine_that_is_not_built(shipped):
     engines = trt_engines(deployment.load(shipped("llama-2-13b-prompt-lookup")).profile)
     with pytest.raises(TandemError, match=r"target: no engine in .*/target; build it"):
         check_built(engines)

@@ -47,7 +47,7 @@ def shown(*script, **console):
     return file.getvalue()
 
 
-def test_text_is_unchanged_if_it_does_not_go_to_a_terminal():
+def test_output_is_unchanged_if_it_is_not_printed_to_a_terminal():
     assert shown(*CHUNKS) == "ab\x1bc\n"
 
 
@@ -63,7 +63,7 @@ def test_forced_text_has_its_own_color():
     assert text == "\x1b[35ma\x1b[0mb\n"
 
 
-def test_no_color_turns_colors_off():
+def test_the_no_color_option_turns_colors_off():
     assert shown(*CHUNKS, force_terminal=True, no_color=True) == "ab␛c\n"
 
 
@@ -72,7 +72,7 @@ def test_an_interrupt_cancels_the_request():
         shown(CHUNKS[0], KeyboardInterrupt())
 
 
-def test_the_closing_line_has_the_statistics():
+def test_the_closing_line_shows_the_statistics():
     answer = Answer()
     for chunk in CHUNKS:
         answer.add(chunk)

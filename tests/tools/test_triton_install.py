@@ -14,7 +14,7 @@ def cache(tmp_path, monkeypatch):
     return tmp_path / "tandem"
 
 
-def test_the_wheel_has_the_stub_for_this_python(cache):
+def test_the_assembled_triton_has_a_stub_for_this_python(cache):
     install = find_triton()
     assert install.wheel is not None
     assert install.binary.is_relative_to(cache)
@@ -22,7 +22,7 @@ def test_the_wheel_has_the_stub_for_this_python(cache):
     assert install.library_path[0] == find_libpython().parent
 
 
-def test_the_wheel_is_assembled_once(cache):
+def test_triton_is_assembled_from_the_wheel_only_once(cache):
     first = find_triton().binary.stat().st_mtime_ns
     assert find_triton().binary.stat().st_mtime_ns == first
     assert len(list(cache.iterdir())) == 1
@@ -62,7 +62,7 @@ def test_a_numpy_version_that_corrupts_tensors_is_rejected(monkeypatch):
         find_triton()
 
 
-def test_a_cache_that_cannot_be_written_is_named(tmp_path, monkeypatch):
+def test_the_error_for_an_unwritable_cache_says_how_to_fix_it(tmp_path, monkeypatch):
     (tmp_path / "file").touch()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     with pytest.raises(TandemError, match="set XDG_CACHE_HOME to a writable folder"):

@@ -18,7 +18,7 @@ TRACEBACK = (
         (TRACEBACK, False),
     ],
 )
-def test_a_lost_port_race_is_distinguished_from_a_failed_model(tmp_path, text, lost):
+def test_a_port_conflict_is_distinguished_from_a_failed_model(tmp_path, text, lost):
     path = tmp_path / "log"
     path.write_text(text)
     assert TritonLog(path).lost_a_race is lost

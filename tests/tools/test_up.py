@@ -58,7 +58,7 @@ def test_the_greeting_says_that_drafts_are_translated(own, tmp_path):
     )
 
 
-def test_the_greeting_has_the_number_of_loops(own):
+def test_the_greeting_shows_the_number_of_loops(own):
     two = deployment.check(own.profile.model_copy(update={"instances": 2}))
     told, _, _ = rows(two)
     assert told["limits"].startswith(
@@ -66,13 +66,13 @@ def test_the_greeting_has_the_number_of_loops(own):
     )
 
 
-def test_the_greetings_example_fits_the_port_and_the_model(own):
+def test_the_example_in_the_greeting_has_the_right_port_and_model(own):
     _, generate, curl = rows(own)
     assert generate == ["tandem", "generate", "--url", "127.0.0.1:2", "Once upon a time"]
     assert curl[2] == "http://127.0.0.1:1/v2/models/bls_stream/generate_stream"
 
 
-def test_the_demos_greeting_uses_a_python_prompt():
+def test_the_greeting_of_the_demo_pair_uses_a_python_prompt():
     planned = deployment.load(named_profile(Path("emulated-zero")))
     told, generate, curl = rows(planned)
     assert generate[-1] == "def main():"
@@ -122,13 +122,13 @@ def test_opening_the_page_requires_the_gateway(capsys):
 
 
 @pytest.mark.parametrize(("one", "other"), [("http", "grpc"), ("grpc", "gateway")])
-def test_equal_ports_are_rejected(capsys, one, other):
+def test_two_equal_ports_are_rejected(capsys, one, other):
     assert command.main(["up", f"--{one}-port", "7001", f"--{other}-port", "7001"]) == 1
     line = f"tandem: --{one}-port and --{other}-port must be different; got 7001\n"
     assert capsys.readouterr().err == line
 
 
-def test_a_key_without_a_gateway_is_rejected(capsys, monkeypatch):
+def test_an_api_key_without_a_gateway_is_rejected(capsys, monkeypatch):
     monkeypatch.setenv("TANDEM_API_KEY", "variable")
     assert command.main(["up", "--api-key", "option", "--no-gateway"]) == 1
     assert (

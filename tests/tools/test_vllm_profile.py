@@ -33,18 +33,18 @@ def plan(folder):
 DRAFT = {"kind": "vllm", "gpu_memory_fraction": 0.1}
 
 
-def test_a_target_verifies_drafts_of_any_drafter(plan):
+def test_a_vllm_target_supports_every_drafter(plan):
     planned = plan(draft=DRAFT)
     assert planned.drafters == ("draft_model", "prompt_lookup", "hybrid", "none")
     assert planned.target.max_draft_len == 16
     assert planned.target.capabilities == capabilities.VLLM
 
 
-def test_a_draft_engine_has_max_draft_len_0(plan):
+def test_a_vllm_draft_engine_has_max_draft_len_0(plan):
     assert plan(draft=DRAFT).draft.max_draft_len == 0
 
 
-def test_with_vllms_speculation_the_engine_is_the_drafter(plan):
+def test_with_vllms_own_speculation_the_drafter_is_engine(plan):
     own = {"method": "ngram", "num_speculative_tokens": 4}
     planned = plan(speculative_config=own)
     assert json.loads(planned.target.parameters["speculative_config"]) == own
@@ -71,7 +71,7 @@ def test_a_path_to_python_is_relative_to_the_profile(plan, folder):
         ({"max_draft_length": 4}, "did you mean 'max_draft_len'?"),
     ],
 )
-def test_conflicting_settings_are_rejected_with_their_place(plan, target, words):
+def test_conflicting_settings_are_rejected_with_their_key(plan, target, words):
     with pytest.raises(TandemError) as rejected:
         plan(**target)
     assert words in str(rejected.value)
@@ -103,7 +103,7 @@ def test_a_rendered_model_contains_no_weights(plan, tmp_path):
         ),
     ],
 )
-def test_shipped_profiles_fit_two_engines_on_one_gpu(shipped, name, changes):
+def test_shipped_profiles_fit_both_engines_on_one_gpu(shipped, name, changes):
     planned = deployment.load(shipped(name, changes))
     engines = planned.profile.engines
     assert engines.target.gpu_memory_fraction + engines.draft.gpu_memory_fraction <= 1

@@ -54,7 +54,7 @@ def rounds(engine, ids, want, seed, **asked):
     return text[: len(want)], count
 
 
-def test_drafts_keep_greedy_text_and_each_round_is_one_step(engine):
+def test_drafts_keep_greedy_output_and_each_round_is_one_step(engine):
     for seed in range(4):
         ids = prompt(seed, 40)
         want = engine.tokens(ids, 60)
@@ -64,7 +64,7 @@ def test_drafts_keep_greedy_text_and_each_round_is_one_step(engine):
         assert engine.engine.steps - before == count
 
 
-def test_a_round_computes_the_last_block_and_the_draft(engine):
+def test_a_round_recomputes_only_the_last_block_and_the_draft(engine):
     ids = prompt(3, 100)
     engine.tokens(ids)
     usage = engine.call(ids, 5, drafts=[9, 9, 9, 9]).last.usage
@@ -85,7 +85,7 @@ def test_penalties_and_bans_are_the_same_with_drafts(engine, sampling):
     assert rounds(engine, ids, want, 5, sampling=sampling)[0] == want
 
 
-def test_a_bad_word_that_begins_in_the_context_is_not_completed(engine):
+def test_a_bad_word_that_began_in_the_context_is_not_completed(engine):
     ids = prompt(6, 30)
     word = Words.of((*ids[-2:], engine.tokens(ids, 1)[0]))
     sampling = SamplingParams(top_k=1, bad_words=word)
@@ -140,12 +140,12 @@ def test_verified_drafts_have_the_targets_distribution(engine, logits_after, war
     assert accepted == pytest.approx(expected, abs=4 / np.sqrt(DRAWS) / 2)
 
 
-def test_a_seed_repeats_a_verification(engine):
+def test_a_seed_makes_a_verification_repeatable(engine):
     call = {"drafts": [5, 6], "sampling": SamplingParams(temperature=1.0, seed=3)}
     assert engine.tokens(prompt(9, 20), 3, **call) == engine.tokens(prompt(9, 20), 3, **call)
 
 
-def test_concurrent_verifications_equal_sequential_ones(engine):
+def test_concurrent_verifications_equal_sequential_verifications(engine):
     prompts = [prompt(seed, 20 + 5 * seed) for seed in range(AT_ONCE)]
     want = [engine.tokens(ids, 9) for ids in prompts]
     drafts = [text[: seed % 9] + [3] * (8 - seed % 9) for seed, text in enumerate(want)]
@@ -158,7 +158,7 @@ def test_concurrent_verifications_equal_sequential_ones(engine):
         assert tokens == text[: len(tokens)]
 
 
-def test_a_stop_ends_a_call_soon(engine):
+def test_a_stop_ends_a_call_within_seconds(engine):
     running = engine.start(prompt(10, 9), 240, request_id="long", streaming=True)
     running.next()
     began = time.monotonic()
@@ -191,7 +191,7 @@ def speculating(tmp_path_factory):
     harness.engine.close()
 
 
-def test_vllms_speculation_keeps_the_text_and_is_counted(engine, speculating):
+def test_vllms_own_speculation_keeps_the_output_and_is_counted(engine, speculating):
     ids = [*prompt(4, 12)] * 6
     want = engine.tokens(ids, 60)
     before = speculating.engine.steps
@@ -203,7 +203,7 @@ def test_vllms_speculation_keeps_the_text_and_is_counted(engine, speculating):
     assert speculating.tokens(ids, 60, stop_words=Words.of(want[10:12])) == want[:12]
 
 
-def test_a_mask_applies_to_an_engine_that_drafts_by_itself(engine, speculating):
+def test_masks_apply_if_vllm_drafts_by_itself(engine, speculating):
     grammar, ids = Grammar(VOCAB), prompt(7, 30) * 2
     sampled = SamplingParams(temperature=1.0)
     for seed in range(8):
@@ -224,7 +224,7 @@ def small(tmp_path_factory):
     harness.engine.close()
 
 
-def test_preemption_and_chunked_prefill_keep_the_text(small):
+def test_preemption_and_chunked_prefill_keep_the_output(small):
     prompts = [prompt(seed, 150 + seed) for seed in range(8)]
     want = [small.tokens(ids, 60) for ids in prompts]
     pending = [small.start(ids, 60) for ids in prompts]
@@ -235,7 +235,7 @@ def test_preemption_and_chunked_prefill_keep_the_text(small):
     assert [call.wait().tokens for call in verified] == [text[:5] for text in want]
 
 
-def test_the_death_of_vllm_fails_calls_at_once_with_its_cause(small):
+def test_if_vllm_dies_calls_fail_immediately_with_the_cause(small):
     running = small.start(prompt(1, 9), 240, streaming=True)
     running.next()
     os.kill(small.engine._process.pid, signal.SIGKILL)

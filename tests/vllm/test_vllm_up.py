@@ -19,7 +19,7 @@ pytestmark = pytest.mark.vllm
 PROMPTS = ["def add(", "import json\n", "x = 1\nprint(", "class Point:\n    def "]
 
 
-def test_a_vllm_draft_keeps_the_text_and_up_ends_if_vllm_dies(embedded_profile, tmp_path):
+def test_a_vllm_draft_keeps_the_output_and_up_ends_if_vllm_dies(embedded_profile, tmp_path):
     """One server for both, because it takes half a minute to start."""
     profile = yaml.safe_load(embedded_profile.read_text())
     engines = profile["engines"]

@@ -37,7 +37,7 @@ class Waiting:
         return self.admission.running, self.admission.waiting
 
 
-def test_max_requests_sequences_run_and_the_rest_wait_in_order():
+def test_at_most_max_requests_sequences_run_and_others_wait_in_order():
     queue = Waiting()
     first, *_ = [queue.add(name) for name in "abcd"]
     assert queue.started == ["a", "b"]
@@ -85,7 +85,7 @@ def test_a_sequence_larger_than_the_cache_decodes_alone():
     assert queue.admission.kv_reserved == 1 / 8
 
 
-def test_kv_reserved_is_zero_without_a_cache():
+def test_reserved_kv_blocks_are_zero_without_a_cache():
     assert Waiting(kv_blocks=0).admission.kv_reserved == 0
 
 
@@ -102,7 +102,7 @@ def test_a_full_queue_rejects_a_request_before_tokenization():
     assert queue.present == (2, 2)
 
 
-def test_reserved_slots_count_before_tokenization():
+def test_reserved_slots_count_toward_the_queue_limit_before_tokenization():
     queue = Waiting()
     slots = [queue.admission.reserve(1) for _ in range(4)]
     assert queue.present == (0, 4)
@@ -116,7 +116,7 @@ def test_reserved_slots_count_before_tokenization():
         queue.admission.reserve(1)
 
 
-def test_a_request_waits_if_another_one_waits():
+def test_a_new_request_joins_the_queue_if_another_request_waits():
     queue = Waiting(max_running=9, kv_blocks=8)
     queue.add("eight", 8)
     queue.add("waits", 8)
@@ -125,7 +125,7 @@ def test_a_request_waits_if_another_one_waits():
         queue.admission.reserve(1)
 
 
-def test_a_batch_that_cannot_wait_completely_is_rejected():
+def test_a_batch_is_rejected_if_the_queue_cannot_hold_all_of_it():
     queue = Waiting(max_running=9, kv_blocks=8)
     queue.add("eight", 8)
     many = queue.admission.reserve(3)
@@ -137,7 +137,7 @@ def test_a_batch_that_cannot_wait_completely_is_rejected():
     assert queue.present == (1, 0)
 
 
-def test_a_batch_may_start_in_part_while_the_rest_waits():
+def test_part_of_a_batch_may_start_while_the_rest_waits():
     queue = Waiting(max_running=9, kv_blocks=8)
     queue.enter(
         *(
@@ -149,7 +149,7 @@ def test_a_batch_may_start_in_part_while_the_rest_waits():
     assert queue.present == (2, 2)
 
 
-def test_reserved_slots_are_used_once():
+def test_a_reserved_slot_can_be_used_or_returned_only_once():
     queue = Waiting()
     slots = queue.admission.reserve(1)
     slots.enter([queue.reservation("a")])
@@ -162,7 +162,7 @@ def test_reserved_slots_are_used_once():
     assert queue.present == (1, 0)
 
 
-def test_a_batch_over_the_capacity_is_a_bad_request():
+def test_a_batch_larger_than_the_capacity_is_a_bad_request():
     queue = Waiting()
     with pytest.raises(
         BadRequest,
@@ -173,7 +173,7 @@ def test_a_batch_over_the_capacity_is_a_bad_request():
     assert queue.present == (0, 0)
 
 
-def test_a_batch_whose_contexts_can_never_wait_is_a_bad_request():
+def test_a_batch_whose_contexts_can_never_fit_the_queue_is_rejected():
     queue = Waiting(max_running=9, kv_blocks=8)
     slots = queue.admission.reserve(4)
     with pytest.raises(BadRequest, match="has 4 prompts; the limit is 3"):
@@ -219,7 +219,7 @@ def test_free_draft_blocks_go_to_running_sequences_in_order():
     assert not queue.add("f", 1, 1).drafts
 
 
-def test_a_request_without_draft_model_reserves_no_draft_blocks():
+def test_a_request_without_a_draft_model_reserves_no_draft_blocks():
     queue = Waiting(draft_kv_blocks=2)
     assert not queue.add("none", 1, 0).drafts
     assert queue.add("model", 1, 2).drafts
@@ -257,10 +257,10 @@ BLOCKS = with_engines(
         ("hybrid", (4, 2)),
     ],
 )
-def test_blocks_are_counted_per_engine(drafter, blocks):
+def test_kv_blocks_are_reserved_per_engine(drafter, blocks):
     assert blocks_of(replace(REQUEST, drafter=drafter), BLOCKS) == blocks
 
 
-def test_draft_blocks_are_limited_by_the_drafts_max_seq_len():
+def test_draft_blocks_are_limited_by_the_max_seq_len_of_the_draft():
     settings = with_engines(BLOCKS, draft={"max_seq_len": 8})
     assert blocks_of(replace(REQUEST, drafter="draft_model"), settings) == (4, 1)

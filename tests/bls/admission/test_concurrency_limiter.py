@@ -27,14 +27,14 @@ def test_concurrent_work_is_limited_and_starts_in_order():
     assert kitchen.at_work == ["a", "b", "c", "d"]
 
 
-def test_work_receives_its_permit():
+def test_work_is_called_with_its_permit():
     begun = []
     limiter = ConcurrencyLimiter(1, 0, "texts")
     permit = limiter.acquire(begun.append, 1)
     assert begun == [permit]
 
 
-def test_a_permit_ends_once():
+def test_ending_a_permit_twice_starts_only_one_more_task():
     kitchen = Kitchen()
     first = kitchen.come("a")
     for name in "bcd":
@@ -61,7 +61,7 @@ def test_a_permit_in_use_cannot_be_withdrawn():
     assert kitchen.at_work == ["a"]
 
 
-def test_waiting_texts_are_limited_in_bytes():
+def test_the_total_size_of_waiting_texts_is_limited():
     kitchen = Kitchen(max_waiting_bytes=100)
     kitchen.come("at work", 1000)
     kitchen.come("b", 60)
@@ -75,7 +75,7 @@ def test_waiting_texts_are_limited_in_bytes():
     kitchen.come("e", 40)
 
 
-def test_started_work_frees_its_bytes():
+def test_text_of_started_work_does_not_count_as_waiting():
     kitchen = Kitchen(max_waiting_bytes=100)
     first = kitchen.come("a")
     kitchen.come("b", 100)
@@ -83,7 +83,7 @@ def test_started_work_frees_its_bytes():
     kitchen.come("c", 100)
 
 
-def test_one_text_may_wait_regardless_of_size():
+def test_a_single_text_may_wait_regardless_of_its_size():
     kitchen = Kitchen(max_waiting_bytes=100)
     kitchen.come("a")
     kitchen.come("b", 1000)

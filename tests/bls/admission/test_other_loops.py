@@ -79,7 +79,7 @@ def test_a_sequence_larger_than_the_cache_waits_for_all_loops():
     assert loops.started == ["one", "huge"]
 
 
-def test_a_withdrawn_head_of_queue_does_not_block_other_loops():
+def test_withdrawing_the_first_waiting_request_does_not_block_other_loops():
     loops = Loops(2)
     loops.add(0, "five", 5)
     four = loops.add(0, "four", 4)
@@ -96,7 +96,7 @@ def test_draft_blocks_freed_in_one_loop_are_used_in_another():
     assert second.drafts
 
 
-def test_slots_reserved_in_another_loop_count():
+def test_slots_reserved_in_another_loop_count_toward_the_queue_limit():
     loops = Loops(2)
     held = loops.admissions[0].reserve(5)
     with pytest.raises(Overloaded, match="0 sequences are running and 5 are waiting"):
@@ -126,7 +126,7 @@ steps = st.lists(
 
 
 @given(steps)
-def test_several_loops_admit_exactly_like_one(steps):
+def test_several_loops_admit_requests_exactly_like_a_single_loop(steps):
     assert played(Loops(3), steps) == played(Loops(1), steps)
 
 

@@ -30,7 +30,7 @@ def learn(ahead, step=0.00109, accepted=4, rounds=200):
 
 
 @pytest.mark.parametrize(("running", "branches"), [(1, 128), (2, 64), (16, 8)])
-def test_more_sequences_ask_for_fewer_branches_each(running, branches):
+def test_each_sequence_asks_for_fewer_branches_under_load(running, branches):
     ahead = ahead_of(running=running)
     learn(ahead)
     assert ahead.plan(10).num_branches == branches
@@ -57,13 +57,13 @@ def test_auto_does_not_draft_ahead_with_a_slow_draft():
         assert (ahead.plan(8) is not None) == always
 
 
-def test_branches_have_at_most_the_planned_length():
+def test_branches_have_at_most_the_requested_length():
     ahead = ahead_of()
     learn(ahead)
     assert max(ahead.plan(longest).num_tokens for longest in (2, 6)) <= 6
 
 
-def test_drafts_that_stop_early_do_not_change_the_acceptance_rate():
+def test_drafts_that_stopped_early_do_not_change_the_acceptance_rate():
     statistics, draft = AheadPlanner(AHEAD), Draft(ids(1, 1, 1, 1), drafter="draft_model")
     before = statistics.acceptance("draft_model")
     for _ in range(50):
@@ -86,7 +86,7 @@ def test_a_call_without_overhead_does_not_reset_the_learned_overhead():
             assert statistics.seconds(2) == pytest.approx(0.004 + 0.001, abs=1e-4)
 
 
-def test_unread_logits_are_returned_in_order():
+def test_unread_logits_are_returned_oldest_first():
     statistics = AheadPlanner(SETTINGS)
     assert statistics.next_unread_logits() is None
     statistics.unread_logits.extend(range(MOST_UNREAD + 1))

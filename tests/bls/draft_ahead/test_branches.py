@@ -70,7 +70,7 @@ def assert_is_a_plain_call_would_draft(call, request, draft):
 
 @settings(max_examples=250, deadline=None)
 @given(requests, languages, st.integers(0, 8), fates, st.sampled_from([10**9, 0, 1, 3]))
-def test_drafting_ahead_never_changes_the_text(request, language, agrees, ahead_fates, verifies):
+def test_drafting_ahead_never_changes_the_output(request, language, agrees, ahead_fates, verifies):
     check(
         request,
         language,
@@ -82,11 +82,11 @@ def test_drafting_ahead_never_changes_the_text(request, language, agrees, ahead_
 
 @settings(max_examples=50)
 @given(requests, languages)
-def test_branches_that_are_too_long_are_cut(request, language):
+def test_branches_longer_than_requested_are_cut(request, language):
     check(request, language, BranchingDraft(language, keeps_lengths=False))
 
 
-def test_a_hit_needs_no_draft_call():
+def test_no_draft_call_is_needed_after_a_hit():
     draft = BranchingDraft(ENDLESS, agrees=8, unsure_every=10**9)
     decoding = check(request_of(end_ids=(), max_tokens=40), ENDLESS, draft)
     first, *rest = draft.calls
@@ -100,7 +100,7 @@ def test_a_hit_needs_no_draft_call():
     assert {round_.num_draft_tokens for round_ in rounds} == {4}
 
 
-def test_a_miss_makes_a_shorter_draft():
+def test_the_draft_after_a_miss_is_shorter():
     draft = BranchingDraft(ENDLESS, agrees=8)
     decoding = check(request_of(end_ids=(), draft_len=8), ENDLESS, draft, ahead_fates=("late",))
     plain = [call.max_new_tokens for call in draft.calls if call.branching is None]
@@ -110,7 +110,7 @@ def test_a_miss_makes_a_shorter_draft():
     assert decoding.statistics.ahead.num_calls > 0
 
 
-def test_rounds_without_a_free_thread_do_not_count_as_drafted_ahead():
+def test_only_rounds_with_a_free_thread_count_as_drafted_ahead():
     draft = BranchingDraft(ENDLESS, agrees=8)
     request = request_of(end_ids=(), draft_len=8)
     decoding = check(request, ENDLESS, draft, ahead_fates=("no thread", "in time"))
@@ -120,7 +120,7 @@ def test_rounds_without_a_free_thread_do_not_count_as_drafted_ahead():
     assert ahead.num_calls < decoding.statistics.num_rounds - 1
 
 
-def test_no_branches_are_drafted_if_no_drafts_pay(monkeypatch):
+def test_nothing_is_drafted_ahead_while_drafting_does_not_pay(monkeypatch):
     monkeypatch.setattr(FixedLength, "allows_drafts", lambda _: False)
     draft = BranchingDraft(ENDLESS)
     decoding = check(request_of(end_ids=()), ENDLESS, draft)
@@ -128,7 +128,7 @@ def test_no_branches_are_drafted_if_no_drafts_pay(monkeypatch):
     assert all(call.branching is None for call in draft.calls)
 
 
-def test_hits_are_counted_by_tokens_accepted_before():
+def test_hits_are_grouped_by_tokens_accepted_in_the_previous_round():
     draft = BranchingDraft(ENDLESS, agrees=5)
     ahead = check(request_of(end_ids=(), max_tokens=200), ENDLESS, draft).statistics
     rounds, hits = ahead.rounds, [0] * 5
@@ -146,7 +146,7 @@ def test_hits_are_counted_by_tokens_accepted_before():
     }
 
 
-def test_branches_follow_looked_up_drafts():
+def test_the_draft_model_also_drafts_ahead_of_prompt_lookup_drafts():
     class Repeats(Language):
         def next(self, context, banned=()):
             return len(context) // 3 % 5 if len(context) % 7 else 5
@@ -211,13 +211,13 @@ def test_drafting_ahead_is_off_if_disabled_or_impossible(changes, settings_):
     assert decoding.statistics.ahead.num_calls == 0
 
 
-def test_draft_ahead_true_works_on_a_shared_device():
+def test_draft_ahead_true_enables_drafting_ahead_on_a_shared_device():
     decoding = decoding_of(request_of(), replace(AHEAD, engines_share_device=True))
     play(decoding, Target(ENDLESS), BranchingDraft(ENDLESS))
     assert decoding.statistics.ahead.num_hits > 0
 
 
-def test_a_draft_with_ids_unknown_to_the_draft_engine_has_no_branches():
+def test_drafts_with_ids_that_the_draft_engine_lacks_get_no_branches():
     ahead = DraftAhead(AheadPlanner(AHEAD), always=True)
     small = replace(AHEAD.draft, vocab_size=6)
     drafter = DraftModel(
@@ -228,7 +228,7 @@ def test_a_draft_with_ids_unknown_to_the_draft_engine_has_no_branches():
     assert drafter.draft_ahead(sequence, Draft(ids(1, 6), drafter="prompt_lookup")) is None
 
 
-def test_no_branch_follows_an_end_of_sequence_or_crosses_min_tokens():
+def test_branches_respect_ends_of_sequence_min_tokens_and_context_limits():
     plan = AheadPlan(num_tokens=4, num_branches=8, on_miss=2)
     sequence = Sequence(request_of(min_tokens=0))
     branching = branching_of(sequence, ids(1, END), plan, 100, 0.8)
@@ -247,7 +247,7 @@ def test_no_branch_follows_an_end_of_sequence_or_crosses_min_tokens():
     assert branching_of(sequence, ids(1), plan, 100, 0.8) is None
 
 
-def test_auto_ignores_drafts_that_were_made_ahead():
+def test_auto_works_with_drafting_ahead_and_keeps_the_output():
     class TimedTarget(Target):
         def answers(self, call):
             answer = next(super().answers(call))

@@ -60,7 +60,7 @@ class Answered(BranchingDraft):
 
 
 @pytest.mark.parametrize("ahead_fates", [("in time",), ("in time", "late"), ("late",)])
-def test_unread_logits_are_returned_with_a_later_draft(ahead_fates):
+def test_unread_logits_are_returned_with_a_later_draft_call(ahead_fates):
     request = request_of(end_ids=(), max_tokens=100, **BY_PROBABILITIES)
     statistics, draft = AheadPlanner(SHARED), Answered(ENDLESS, agrees=5)
     read = []
@@ -89,7 +89,7 @@ def test_logits_that_arrive_too_late_are_returned():
     assert list(unread) == ["handle"]
 
 
-def test_a_draft_with_logits_is_not_cut_at_an_end():
+def test_drafts_with_logits_may_continue_past_an_end_of_sequence():
     """Sampled tokens are never dropped; the target itself ends the text there."""
     for salt in range(20):
         language = Language(salt, end_every=3)

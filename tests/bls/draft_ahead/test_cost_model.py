@@ -10,7 +10,7 @@ from tandem.bls.draft_ahead.cost_model import Costs, best_plan, hit_chance, spli
 LLAMA_70B_1B = Costs(target=(0.0198, 0.0001), step=(0.00109, 0.0000033), way=0.0012)
 
 
-def test_branches_go_to_the_likely_outcomes():
+def test_likely_outcomes_get_more_branches():
     assert split(16, 0.8, (True,) * 5) == (4, 4, 3, 2, 3)
     assert split(16, 0.3, (True,) * 5) == (10, 4, 1, 0, 1)
     assert split(2, 0.9, (True,) * 5) == (1, 0, 0, 0, 1)
@@ -21,14 +21,14 @@ def test_branches_go_to_the_likely_outcomes():
     st.floats(0.05, 0.98),
     st.lists(st.booleans(), min_size=1, max_size=17).map(tuple),
 )
-def test_the_whole_budget_is_used(budget, acceptance, wanted):
+def test_a_split_uses_the_whole_branch_budget(budget, acceptance, wanted):
     counts = split(budget, acceptance, wanted)
     assert sum(counts) == (budget if any(wanted) else 0)
     assert all(count >= 0 for count in counts)
     assert not any(count for count, want in zip(counts, wanted, strict=True) if not want)
 
 
-def test_a_split_has_the_best_hit_chance():
+def test_no_other_split_has_a_better_hit_chance():
     acceptance, counts = 0.8, np.array(split(24, 0.8, (True,) * 7))
 
     def hits(of):
@@ -49,7 +49,7 @@ def test_a_split_has_the_best_hit_chance():
                 assert hits(moved) <= best + 1e-12
 
 
-def test_branches_fit_into_the_time_of_a_verification():
+def test_branches_finish_within_the_time_of_a_verification():
     plan, advantage = best_plan(LLAMA_70B_1B, 0.8, 32, 128)
     assert 8 <= plan.num_tokens <= 14
     assert (plan.num_tokens + 1) * 0.00109 < 0.9 * 0.02
@@ -64,7 +64,7 @@ def test_a_slow_draft_engine_gains_nothing_by_drafting_ahead():
 
 
 @pytest.mark.parametrize("most", [4, 9, 65, 300, 2**20])
-def test_branches_respect_the_limit_of_tokens_per_call(most):
+def test_plans_respect_the_limit_of_branch_tokens_per_call(most):
     """With large logits, for example, branches are fewer or shorter."""
     plan, advantage = best_plan(LLAMA_70B_1B, 0.8, 16, 128, most)
     assert plan.num_branches * plan.num_tokens <= most

@@ -63,7 +63,7 @@ STEPS = st.lists(
 
 @given(STEPS, st.booleans(), st.integers(1, 40), st.booleans())
 @example([("draft", 1, 0, 0.0, 0, 0.0)] * 4 + [("draft", 1, 0, 3e-173, 0, 0.0)], False, 1, False)
-def test_plans_respect_the_limit_and_always_decode_a_token(steps, rated, limit, ahead):
+def test_plans_never_exceed_the_limit_and_always_decode_a_token(steps, rated, limit, ahead):
     world = World(rated)
     lengths = [AutoLength(world.statistics) for _ in range(3)]
     for number, (kind, tokens, accepted, seconds, running, passed) in enumerate(steps):
@@ -123,13 +123,13 @@ def alone_and_drafting(loops, seconds):
     return times
 
 
-def test_loops_experiment_at_the_same_time():
+def test_all_loops_try_decoding_without_drafts_at_the_same_time():
     times = alone_and_drafting(3, 60)
     assert any(all(now) for now in times)
     assert all(len(set(now)) == 1 for now in times)
 
 
-def test_experiments_take_little_time():
+def test_experiments_without_drafts_take_less_than_5_percent_of_the_time():
     times = alone_and_drafting(1, 300)
     assert 0 < sum(now[0] for now in times) < 0.05 * len(times)
 
@@ -154,7 +154,7 @@ def test_drafts_continue_after_the_machine_was_paused():
     assert decode(40, 0.1) > 30
 
 
-def test_a_failed_draft_is_not_a_cost_of_the_target_alone():
+def test_failed_drafts_do_not_inflate_the_cost_of_plain_decoding():
     world = World(rated=False)
     length = AutoLength(world.statistics)
     for number in range(200):
@@ -173,7 +173,7 @@ def test_a_failed_draft_is_not_a_cost_of_the_target_alone():
 
 
 @pytest.mark.parametrize("ahead", [True, False])
-def test_a_fixed_length_is_limited_only_by_what_fits(ahead):
+def test_a_fixed_draft_length_is_limited_only_by_the_tokens_left(ahead):
     length = FixedLength(4)
     assert [length.plan(limit, ahead=ahead) for limit in (3, 9)] == [DraftPlan(3), DraftPlan(4)]
     assert length.copy_length(copied(5)) == 5

@@ -50,16 +50,16 @@ def test_auto_is_within_two_percent_of_the_best_fixed_length(pair, rated):
 
 
 @pytest.mark.parametrize("pair", PAIRS)
-def test_auto_beats_every_fixed_length_on_uneven_text(pair):
+def test_auto_beats_every_fixed_length_on_mixed_text(pair):
     times, _, hard = PAIRS[pair]
     assert gain([easy_and_hard(hard)], times) > 0.04
 
 
-def test_auto_gains_by_stopping_drafts_early():
+def test_auto_is_faster_if_it_can_stop_drafts_early():
     assert gain([easy_and_hard(PAIRS["70b-1b"][2])], SMALL) > 0.06
 
 
-def test_an_always_wrong_draft_costs_almost_nothing():
+def test_auto_loses_almost_nothing_with_a_draft_that_is_always_wrong():
     text = even(0.0)
     assert auto(text, SMALL) > 0.97 * tokens_per_second(World(text, SMALL), 0)
 
@@ -77,7 +77,7 @@ def test_auto_stops_drafting_if_drafts_do_not_pay():
     assert auto(text, slow) > 0.95 * tokens_per_second(World(text, slow), 0)
 
 
-def test_costly_verification_shortens_drafts():
+def test_auto_shortens_drafts_if_verification_is_costly():
     lengths = {}
     for slope in (0.005, 0.3):
         world = World(even(0.8), Times(0.019554, slope, 0.00113))
@@ -86,7 +86,7 @@ def test_costly_verification_shortens_drafts():
     assert lengths[0.3] < 0.6 * lengths[0.005]
 
 
-def test_each_round_records_its_plan():
+def test_each_round_records_its_planned_draft_length():
     world = World(even(0.7), SMALL)
     settings = with_engines(SETTINGS, draft={"stops_when_unsure": True})
     request = Request(
@@ -110,7 +110,7 @@ def test_each_round_records_its_plan():
     assert emitted >= 60
 
 
-def test_hybrid_keeps_drafting_after_an_experiment_without_drafts():
+def test_hybrid_resumes_drafting_after_an_experiment_without_drafts():
     world = World(even(0.9), SMALL)
     # No match is long enough here: every draft is the model's.
     settings = with_engines(
@@ -132,7 +132,7 @@ def test_hybrid_keeps_drafting_after_an_experiment_without_drafts():
     assert len(world.drafted) > LENGTH / 17
 
 
-def test_the_time_of_a_failed_draft_counts():
+def test_the_time_spent_on_a_failed_draft_is_observed():
     world, told = World(even(0.9), SMALL), []
     length = SimpleNamespace(
         plan=lambda _limit, **_: DraftPlan(4),

@@ -59,7 +59,7 @@ def test_lookup_needs_no_draft_model():
     assert max(len(call.draft) for call in target.calls) == 4
 
 
-def test_prompt_lookup_without_matches_asks_less_often():
+def test_without_matches_prompt_lookup_decodes_in_growing_chunks():
     class Counts(Language):
         def next(self, context, banned=()):
             return len(context)
@@ -82,7 +82,7 @@ OCCURRENCES = ids(1, 2, 10, 11, 12, 1, 2, 20, 21, 22, 1, 2, 30, 1, 2)
         (False, False, [30, 1, 2]),
     ],
 )
-def test_the_profile_chooses_between_occurrences(keeps_all, uses_oldest, draft):
+def test_the_profile_chooses_which_occurrence_prompt_lookup_copies(keeps_all, uses_oldest, draft):
     settings = replace(SETTINGS, lookup_keeps_all=keeps_all, lookup_uses_oldest=uses_oldest)
     request = request_of("prompt_lookup", prompt_ids=OCCURRENCES)
     found = PromptLookup(request, settings).look_up(Sequence(request), 4)
@@ -99,7 +99,7 @@ def test_prompt_lookup_accepts_a_match_of_one_token():
     ]
 
 
-def test_a_match_resets_the_count_of_misses():
+def test_a_match_resets_the_chunk_size_of_prompt_lookup():
     request = request_of("prompt_lookup", prompt_ids=ids(0))
     lookup, sequence = PromptLookup(request, SETTINGS), Sequence(request)
     plain = []
@@ -110,14 +110,14 @@ def test_a_match_resets_the_count_of_misses():
     assert plain == [1, 2, 3, 4, 1, 1, 2]
 
 
-def test_copies_end_with_an_end_of_sequence_in_prompt_lookup():
+def test_prompt_lookup_copies_end_at_an_end_of_sequence():
     request = request_of("prompt_lookup", prompt_ids=ids(1, 2, 7, 3, 4, 1, 2), end_ids=(7,))
     target = Target(ENDLESS)
     play(decoding_of(request), target)
     assert target.calls[0].draft.tokens.tolist() == [7]
 
 
-def test_hybrid_copies_or_calls_the_draft_model():
+def test_hybrid_copies_repeated_text_and_otherwise_calls_the_draft_model():
     draft = Draft(Repeats())
     decoding = decoding_of(request_of("hybrid"))
     play(decoding, Target(Repeats()), draft)
@@ -146,7 +146,7 @@ def test_hybrid_copies_while_the_model_is_paused():
     assert decoding.statistics.by_drafter.keys() == {"prompt_lookup"}
 
 
-def test_hybrid_keeps_each_drafters_own_length():
+def test_hybrid_limits_copies_and_model_drafts_separately():
     target, draft = Target(Repeats()), Draft(Repeats())
     play(decoding_of(request_of("hybrid", prompt_lookup_num_tokens=7)), target, draft)
     lengths = {"draft_model": 3, "prompt_lookup": 7}
@@ -154,7 +154,7 @@ def test_hybrid_keeps_each_drafters_own_length():
     assert {c.draft.drafter for c in target.calls if len(c.draft)} == set(lengths)
 
 
-def test_copies_have_no_logits():
+def test_looked_up_drafts_have_no_logits():
     target, draft = Target(Repeats()), Draft(Repeats())
     play(decoding_of(request_of("hybrid", use_draft_logits=True)), target, draft)
     copied = [call for call in target.calls if call.draft.drafter == "prompt_lookup"]
@@ -163,13 +163,13 @@ def test_copies_have_no_logits():
     assert all(call.wants_logits for call in draft.calls)
 
 
-def test_an_engine_that_drafts_by_itself_gets_one_call():
+def test_an_engine_that_drafts_by_itself_gets_a_single_call():
     target = Target(ENDLESS)
     play(decoding_of(request_of("engine", max_tokens=300)), target)
     assert [call.max_new_tokens for call in target.calls] == [300]
 
 
-def test_drafts_of_an_engine_are_counted_under_engine():
+def test_drafts_made_inside_the_engine_are_counted_as_drafter_engine():
     class Speculates(Target):
         def answers(self, call):
             answer = next(super().answers(call))
@@ -214,7 +214,7 @@ SMALL_DRAFT = with_engines(SETTINGS, draft={"vocab_size": 4})
 
 
 @pytest.mark.parametrize(("prompt", "asks"), [((0, 3), True), ((0, 4), False), ((7, 0), False)])
-def test_ids_outside_the_drafts_vocabulary_are_not_sent_to_it(prompt, asks):
+def test_ids_outside_its_vocabulary_are_not_sent_to_the_draft(prompt, asks):
     class Zeros(Language):
         def next(self, context, banned=()):
             return 0
@@ -226,7 +226,7 @@ def test_ids_outside_the_drafts_vocabulary_are_not_sent_to_it(prompt, asks):
     assert decoding.statistics.num_drafter_failures == 0
 
 
-def test_an_id_outside_the_drafts_vocabulary_ends_drafting():
+def test_drafting_ends_at_an_id_outside_the_drafts_vocabulary():
     class Counts(Language):
         def next(self, context, banned=()):
             return 4 if len(context) == 12 else 1
@@ -236,7 +236,7 @@ def test_an_id_outside_the_drafts_vocabulary_ends_drafting():
     assert [len(call.context) for call in draft.calls] == list(range(3, 13))
 
 
-def test_the_draft_model_is_not_asked_beyond_its_max_seq_len():
+def test_the_draft_model_is_not_called_beyond_its_max_seq_len():
     short = replace(SETTINGS.draft, max_seq_len=4)
     drafter = DraftModel(short, SharedVocabulary(short, SETTINGS.target), Health(), FixedLength(3))
     sequence = Sequence(request_of("draft_model"))
@@ -290,7 +290,7 @@ def drafting_in_vain():
     return drafter, time
 
 
-def test_hybrid_without_matches_asks_less_often():
+def test_without_matches_hybrid_decodes_in_growing_chunks():
     drafter, _ = drafting_in_vain()
     assert pieces_alone(drafter, 7) == [1, 2, 3, 4, 8, 16, 32]
 
@@ -308,7 +308,7 @@ def pieces_alone(drafter, count):
 @pytest.mark.parametrize("draft_len", [AUTO, 3])
 @pytest.mark.parametrize("seeded", [True, False])
 @pytest.mark.parametrize("use_draft_logits", [True, False])
-def test_seeded_text_that_depends_on_lengths_gets_a_fixed_length(
+def test_auto_uses_a_fixed_length_for_seeded_output_that_depends_on_it(
     draft_len, seeded, use_draft_logits
 ):
     request = request_of(
@@ -328,7 +328,7 @@ def test_seeded_text_that_depends_on_lengths_gets_a_fixed_length(
     assert draft_len == AUTO or first == 3
 
 
-def test_missing_draft_logits_are_named_in_the_error():
+def test_missing_draft_logits_are_reported_and_do_not_change_the_output():
     health = Health()
     request = request_of("draft_model", use_draft_logits=True)
     decoding = decoding_of(request, health=health)

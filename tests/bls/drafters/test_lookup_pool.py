@@ -64,7 +64,7 @@ def played(request, pools, language=None, *, settings=SETTINGS, target=None, dra
 
 
 @pytest.mark.parametrize("drafter", ["prompt_lookup", "hybrid"])
-def test_a_repeated_answer_takes_few_calls(pools, drafter):
+def test_a_repeated_answer_takes_half_the_rounds_or_fewer(pools, drafter):
     request = request_of(drafter=drafter, draft_len=1)
     wrong = Draft(Counts(), (False,))
     first, _ = played(request, pools, draft=wrong)
@@ -78,25 +78,25 @@ def test_a_repeated_answer_takes_few_calls(pools, drafter):
 
 
 @pytest.mark.parametrize("other", ["theirs", "", None])
-def test_other_pools_are_not_copied_from(pools, other):
+def test_nothing_is_copied_from_other_pools(pools, other):
     played(request_of(), pools)
     decoding, _ = played(request_of(other), pools)
     assert decoding.statistics.num_draft_tokens == 0
 
 
-def test_answers_without_a_pool_are_not_kept(pools):
+def test_answers_of_requests_without_a_pool_are_not_kept(pools):
     played(request_of(None), pools)
     assert pools.num_tokens == 0
 
 
-def test_answers_join_and_prompts_do_not(pools):
+def test_answers_join_a_pool_but_prompts_do_not(pools):
     played(request_of(prompt_ids=ids(1, 2, 3, 4, 5, 100)), pools)
     assert pools.lookup("ours", [1, 2, 3], 4) is None
     assert pools.lookup("ours", [4, 5, 100], 4) is None
     assert pools.lookup("ours", [101, 102, 103], 2) == ([104, 105], 3)
 
 
-def test_an_answer_joins_up_to_its_end(pools):
+def test_an_answer_joins_its_pool_up_to_its_end_of_sequence(pools):
     says = Says(at=12)
     decoding, _ = played(request_of(prompt_ids=ids(1, 2, 3), end_ids=(7,)), pools, says)
     output = decoding.sequence.output.tolist()
@@ -104,7 +104,7 @@ def test_an_answer_joins_up_to_its_end(pools):
     assert decoding.finish_reason == "stop"
 
 
-def test_an_answer_is_in_its_pool_before_its_client_gets_the_end(pools):
+def test_an_answer_joins_its_pool_before_the_last_chunk_is_sent(pools):
     steps = decoding_of(request_of(streams_text=True), pools=pools).decode()
     target, heard, effect = Target(Counts()), [], next(steps)
     while not heard or heard[-1][0] is None:
@@ -117,7 +117,7 @@ def test_an_answer_is_in_its_pool_before_its_client_gets_the_end(pools):
     assert [reason for reason, held in heard if held] == ["length"]
 
 
-def test_an_answer_that_was_cancelled_does_not_join(pools):
+def test_a_cancelled_answer_does_not_join_its_pool(pools):
     steps = decoding_of(request_of(streams_text=True), pools=pools).decode()
     target, answer = Target(Counts()), None
     for _ in range(15):
@@ -127,7 +127,7 @@ def test_an_answer_that_was_cancelled_does_not_join(pools):
     assert pools.num_tokens == 0
 
 
-def test_an_answer_that_failed_does_not_join(pools):
+def test_a_failed_answer_does_not_join_its_pool(pools):
     class Fails(Target):
         def answers(self, call):
             if len(call.context) > 20:
@@ -139,7 +139,7 @@ def test_an_answer_that_failed_does_not_join(pools):
     assert pools.num_tokens == 0
 
 
-def test_loops_share_max_pool_tokens():
+def test_loops_share_the_size_limit_of_pools():
     assert pools_of(SETTINGS) is None
     for instances, each in ((1, 1000), (3, 333)):
         pooled = replace(SETTINGS, max_pool_tokens=1000, instances=instances)
@@ -151,7 +151,7 @@ def found(request, pools, settings=SETTINGS, limit=4):
 
 
 @pytest.mark.parametrize("ngram", [1, 2, 3, 8])
-def test_the_longest_match_wins_and_own_text_wins_a_tie(pools, ngram):
+def test_the_longest_match_wins_and_the_requests_own_context_wins_ties(pools, ngram):
     """Tokens that match before the looked-up n-gram count too."""
     pools.join("ours", [1, 2, 3, 4, 50, 51, 52, 53, 54])
     own = [9, 2, 3, 4, 60, 61, 62, 63]
@@ -166,7 +166,7 @@ def test_the_longest_match_wins_and_own_text_wins_a_tie(pools, ngram):
         assert draft.num_matching == size
 
 
-def test_without_a_match_in_the_pool_own_text_is_copied(pools):
+def test_without_a_match_in_the_pool_the_requests_own_context_is_copied(pools):
     request = request_of(prompt_ids=ids(1, 2, 3, 4, 1, 2, 3), max_matching_ngram_size=2)
     assert found(request, pools).num_matching == found(request, None).num_matching == 2
 
@@ -178,7 +178,7 @@ def test_copies_have_at_most_prompt_lookup_num_tokens(pools):
         assert found(request, pools, limit=limit).tokens.tolist() == [*range(3, 3 + length)]
 
 
-def test_copies_end_with_an_end_of_sequence(pools):
+def test_copies_from_a_pool_end_at_an_end_of_sequence(pools):
     pools.join("ours", [1, 2, 3, 4, 7, 5, 6])
     draft = found(request_of(prompt_ids=ids(1, 2, 3), end_ids=(7,)), pools)
     assert draft.tokens.tolist() == [4, 7]
@@ -196,7 +196,7 @@ def test_copies_end_with_an_end_of_sequence(pools):
         (GREEDY, {"draft_acceptance_threshold": 0.5, "use_draft_logits": True}, True, False),
     ],
 )
-def test_pools_are_not_used_if_drafts_would_change_the_text(
+def test_pools_are_not_used_if_drafts_would_change_the_output(
     pools, sampling, changes, keyed, copies
 ):
     pools.join("ours", [1, 2, 3, 4])
@@ -205,7 +205,7 @@ def test_pools_are_not_used_if_drafts_would_change_the_text(
     assert bool(len(found(request, pools, settings))) == copies
 
 
-def test_an_answer_that_may_not_copy_still_joins(pools):
+def test_an_answer_joins_its_pool_even_if_its_request_may_not_copy(pools):
     request = request_of(sampling=Sampling(top_k=0), seeded=True)
     unkeyed = with_engines(SETTINGS, target={"keyed_randomness": False})
     for _ in range(2):
@@ -230,7 +230,7 @@ def test_a_custom_drafter_can_build_on_prompt_lookup(pools, monkeypatch):
     st.sampled_from(["prompt_lookup", "hybrid"]),
     st.integers(1, 4),
 )
-def test_a_pool_never_changes_the_text(language, prompts, drafter, ngram):
+def test_a_pool_never_changes_the_output(language, prompts, drafter, ngram):
     pools = LookupPools(200)
     for prompt in [*prompts, *prompts]:
         request = request_of(

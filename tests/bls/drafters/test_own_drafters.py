@@ -63,7 +63,7 @@ def played(health=None, **changes):
     return decoding, target
 
 
-def test_drafts_are_verified_and_counted_under_the_drafters_name(joined):
+def test_custom_drafts_are_verified_and_counted_under_the_drafter_name(joined):
     joined(
         "def propose(self, sequence, limit):\n"
         "    return Draft(sequence.context[-limit:])\n"
@@ -75,7 +75,7 @@ def test_drafts_are_verified_and_counted_under_the_drafters_name(joined):
     assert decoding.statistics.num_drafter_failures == 0
 
 
-def test_drafts_end_with_an_end_of_sequence(joined):
+def test_custom_drafts_are_cut_after_an_end_of_sequence(joined):
     joined("def propose(self, sequence, limit):\n    return Draft([1, 7, 2])\n    yield")
     _, target = played(end_ids=(7,))
     assert target.calls[0].draft.tokens.tolist() == [1, 7]
@@ -123,7 +123,7 @@ PROPOSE = "def propose(self, sequence, limit):\n    {}\n    yield"
         ("def __init__(self):\n    1 / 0", "ZeroDivisionError: division by zero (own.py"),
     ],
 )
-def test_a_fault_ends_drafts_of_its_request_with_one_log_line(joined, body, fault):
+def test_a_custom_drafter_error_ends_drafting_with_one_log_line(joined, body, fault):
     joined(body)
     health = Health()
     _, target = played(health=health)
@@ -184,7 +184,7 @@ def test_invalid_calls_of_a_custom_drafter_are_rejected(joined, body, fault):
     assert line.startswith(f"drafter 'own' failed: {fault}")
 
 
-def test_invalid_steps_ahead_are_rejected(joined):
+def test_custom_drafters_may_call_only_the_draft_engine_to_draft_ahead(joined):
     joined(
         "def draft_ahead(self, sequence, draft):\n"
         "    yield EngineCall('target', sequence.context, 1, 1)\n"
@@ -197,7 +197,7 @@ def test_invalid_steps_ahead_are_rejected(joined):
         next(steps)
 
 
-def test_calls_of_a_custom_drafter_are_converted(joined):
+def test_calls_of_a_custom_drafter_are_converted_to_the_right_types(joined):
     """Triton rejects ids of 64 bits, and such an error would pause the drafts of all requests."""
     joined(
         "def propose(self, sequence, limit):\n"
@@ -213,7 +213,7 @@ def test_calls_of_a_custom_drafter_are_converted(joined):
     assert {call.stop_ids for call in draft.calls} == {(2,)}
 
 
-def test_drafts_with_an_unknown_name_count_under_the_drafters(joined):
+def test_drafts_with_unknown_names_are_counted_under_the_drafter_name(joined):
     joined(
         "def propose(self, sequence, limit):\n"
         "    return Draft([1], drafter=f'own-{len(sequence)}')\n"
@@ -223,7 +223,7 @@ def test_drafts_with_an_unknown_name_count_under_the_drafters(joined):
     assert decoding.statistics.by_drafter.keys() == {"own"}
 
 
-def test_a_fault_while_learning_ends_only_later_drafts(joined):
+def test_an_error_after_verification_ends_only_later_custom_drafts(joined):
     joined(
         "def propose(self, sequence, limit):\n"
         "    return Draft([1])\n"
@@ -237,7 +237,7 @@ def test_a_fault_while_learning_ends_only_later_drafts(joined):
     assert health.refusals == 1
 
 
-def test_the_example_is_read_with_its_settings():
+def test_the_example_drafter_is_read_with_its_settings():
     kind = read_kind(EXAMPLE)
     assert (kind.name, kind.settings.period) == ("repeat", 4)
     assert with_settings(kind, {"period": 2}).settings.period == 2
@@ -284,18 +284,18 @@ def test_missing_and_non_python_files_are_rejected(write, tmp_path):
         ({"period": 0}, "ValueError: period must be at least 1; got 0"),
     ],
 )
-def test_wrong_settings_are_rejected(given, reason):
+def test_invalid_drafter_settings_are_rejected(given, reason):
     with pytest.raises(DrafterModuleError, match=reason):
         with_settings(read_kind(EXAMPLE), given)
 
 
-def test_a_drafter_without_settings_rejects_settings():
+def test_a_drafter_without_settings_rejects_any_settings():
     with pytest.raises(DrafterModuleError, match="setting 'period' isn't known; 'none' has none"):
         with_settings(CONTROL, {"period": 2})
 
 
 @pytest.mark.parametrize("name", sorted(BUILT_IN))
-def test_a_taken_name_is_rejected(name):
+def test_a_drafter_name_that_already_exists_is_rejected(name):
     before = dict(DRAFTERS)
     with pytest.raises(
         DrafterExists, match=f"drafter '{name}' already exists; choose a name other than"
@@ -304,7 +304,7 @@ def test_a_taken_name_is_rejected(name):
     assert before == DRAFTERS
 
 
-def test_custom_drafts_have_the_requested_length_or_the_maximum(joined):
+def test_custom_drafts_use_the_requested_length_or_the_maximum(joined):
     joined("pass")
     lengths = [
         replace(REQUEST, draft_len=length, max_draft_len=16, prompt_lookup_num_tokens=9)

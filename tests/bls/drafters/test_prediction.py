@@ -77,7 +77,7 @@ def test_copying_continues_after_an_edit(edited):
     assert decoding.statistics.num_rounds < len(edited) / 3
 
 
-def test_after_an_edit_the_next_of_several_places_is_copied():
+def test_after_an_edit_copying_continues_at_the_next_matching_place():
     part, other = [20, 21, 22], [30, 31, 32]
     prediction = [*part, 40, 41, 42, 43, *other, *part, 50, 51, 52, 53, 54, 55]
     written = [*part, 40, 41, 70, 43, *other, *part, 50, 51, 52, 53, 54, 55]
@@ -87,7 +87,7 @@ def test_after_an_edit_the_next_of_several_places_is_copied():
 
 
 @pytest.mark.parametrize("drafter", DRAFTERS)
-def test_a_useless_prediction_costs_one_round_at_most(drafter):
+def test_a_useless_prediction_costs_at_most_one_round(drafter):
     request = request_of([90, 91, 92], drafter=drafter, draft_len=4)
     with_it, without = played(request), played(replace(request, prediction=None))
     assert with_it.statistics.num_rounds <= without.statistics.num_rounds + 1
@@ -102,7 +102,7 @@ def test_a_longer_match_in_the_prompt_is_preferred():
     assert drafted.num_accepted_draft_tokens > drafted.num_draft_tokens / 2
 
 
-def test_drafts_are_as_long_as_the_request_allows():
+def test_drafts_from_a_prediction_have_up_to_prediction_num_tokens():
     request = request_of(TEXT, prompt_lookup_num_tokens=2, prediction_num_tokens=7)
     target = Target(Writes(3, TEXT))
     play(decoding_of(request), target)

@@ -125,7 +125,7 @@ def rounds(target, translator, draft):
     return decoding.statistics.num_rounds, engine, len(written)
 
 
-def test_a_renumbered_vocabulary_needs_no_more_rounds(translator):
+def test_a_renumbered_draft_vocabulary_needs_hardly_more_rounds(translator):
     shared = rounds("byte_level", translator, "byte_level")[0]
     translated, draft, count = rounds("byte_level", translator, "renumbered")
     assert shared <= translated <= shared / 0.9
@@ -142,14 +142,14 @@ def test_a_renumbered_vocabulary_needs_no_more_rounds(translator):
         ("metaspace", "byte_level"),
     ],
 )
-def test_drafts_of_another_kind_of_tokenizer_are_accepted(translator, target, draft):
+def test_translated_drafts_of_any_tokenizer_kind_are_accepted(translator, target, draft):
     """Across words, spaces, lines and characters of several bytes."""
     count, engine, tokens = rounds(target, translator, draft)
     assert count < tokens / 1.5
     assert all(text in TEXT for text in engine.texts)
 
 
-def test_the_context_keeps_its_beginning_while_the_answer_grows(translator):
+def test_the_translated_context_keeps_its_prefix_as_the_output_grows(translator):
     """The draft engine then reuses its KV blocks of a common prefix."""
     kinds = ("byte_level", "byte_fallback")
     translation = translator(*kinds).translation()
@@ -164,7 +164,7 @@ def test_the_context_keeps_its_beginning_while_the_answer_grows(translator):
     assert KINDS["byte_fallback"]().decode(now) == TEXT.removesuffix("\n")
 
 
-def test_special_tokens_are_translated_by_name(translator):
+def test_special_tokens_are_translated_by_their_text(translator):
     translation = translator("byte_level", "renumbered").translation()
     encode = KINDS["byte_level"]().encode
     prompt = ids(1, *encode("The dog").ids, END, *encode(" fox").ids)
@@ -180,7 +180,7 @@ def test_special_tokens_are_translated_by_name(translator):
     assert unknown.tolist() == encode(" jumps").ids
 
 
-def test_the_draft_engine_gets_no_ids_of_the_target():
+def test_bans_and_biases_by_target_ids_are_not_sent_to_the_draft():
     """Banned words and a bias name the target's ids."""
     own = replace(SETTINGS, draft_tokenizer=DraftTokenizer(folder="own"))
     bias = np.ones(8, np.float32)

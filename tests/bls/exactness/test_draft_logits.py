@@ -36,7 +36,7 @@ def test_the_lowest_temperatures_are_greedy(least):
 
 @pytest.mark.parametrize("cut", CUTS, ids=str)
 @pytest.mark.parametrize("temperature", [0.3, 1.0, 1.7])
-def test_warping_equals_transformers_and_the_torch_engine(temperature, cut):
+def test_warped_logits_equal_the_torch_engine(temperature, cut):
     logits = _random.normal(0, 3, (1, 50, 1000)).astype(np.float32)
     warp = Warp(temperature, **cut)
     scores = torch.from_numpy(logits[0])
@@ -48,13 +48,13 @@ def test_warping_equals_transformers_and_the_torch_engine(temperature, cut):
     np.testing.assert_allclose(found[0], expected, atol=1e-4)
 
 
-def test_logits_of_half_precision_are_warped_in_single():
+def test_half_precision_logits_are_warped_in_single_precision():
     half = DRAFT.astype(np.float16)
     found = probabilities(half, Warp(0.7))
     np.testing.assert_allclose(found[0], Warp(0.7).of(half.astype(np.float64)), rtol=1e-5)
 
 
-def test_ties_at_the_edge_of_top_k_are_kept():
+def test_tokens_tied_at_the_top_k_boundary_are_kept():
     found = probabilities(np.array([1.0, 2.0, 2.0, 0.0]), Warp(1.0, top_k=1), 4)
     np.testing.assert_allclose(found[0], [0, 0.5, 0.5, 0])
 
@@ -73,13 +73,13 @@ def test_ids_missing_in_the_draft_have_probability_0():
     np.testing.assert_allclose(found[0, :VOCAB], Warp(1.0).of(DRAFT), rtol=1e-5)
 
 
-def test_padding_missing_in_the_target_is_shared_out():
+def test_probability_of_padding_that_the_target_lacks_is_redistributed():
     found = probabilities(DRAFT, Warp(0.7, top_k=30), VOCAB - 3)[0]
     kept = Warp(0.7, top_k=30).of(DRAFT)[: VOCAB - 3]
     np.testing.assert_allclose(found, kept / kept.sum(), rtol=1e-5)
 
 
-def test_drafts_without_logits_have_probability_1():
+def test_tokens_of_a_draft_without_logits_have_probability_1():
     found = np.exp(certain(np.array([3, 0], np.int32), 5))
     assert found.shape == (1, 2, 5)
     assert found[0].tolist() == [[0, 0, 0, 1, 0], [1, 0, 0, 0, 0]]
@@ -107,7 +107,7 @@ def test_warped_draft_logits_keep_the_targets_distribution(warp, width):
 
 
 @pytest.mark.parametrize("warp", WARPS, ids=str)
-def test_certain_ids_keep_the_targets_distribution(warp):
+def test_drafts_without_logits_keep_the_targets_distribution(warp):
     random = np.random.default_rng(2)
     drafts = random.choice(VOCAB, DRAWS, p=Warp(0.4).of(DRAFT))
     p = warp.of(TARGET)

@@ -71,7 +71,7 @@ def test_logits_are_warped_for_a_target_that_does_not(width, dtype, expected):
     np.testing.assert_allclose(np.exp(found[0, :, :VOCAB].astype(float)), rows, rtol=1e-2)
 
 
-def test_draft_with_complete_logits_is_warped_by_the_whole_request():
+def test_complete_draft_logits_are_warped_by_all_sampling_options():
     settings = with_engines(RAW, draft={"logits_tell_all": True})
     found = verification_logits(effects.Draft(TOKENS), LOGITS, request_of(sampling=PLAIN), settings)
     assert np.isfinite(found).all()
@@ -80,7 +80,7 @@ def test_draft_with_complete_logits_is_warped_by_the_whole_request():
 
 
 @pytest.mark.parametrize("drafter", ["draft_model", "prompt_lookup", "hybrid"])
-def test_ids_are_sent_with_probability_1_to_a_target_that_resamples(drafter):
+def test_drafts_without_logits_get_probability_1_for_a_target_that_resamples(drafter):
     request = request_of(drafter, use_draft_logits=False)
     found = verification_logits(effects.Draft(TOKENS), None, request, RAW)
     assert np.exp(found).sum() == 2
@@ -89,13 +89,13 @@ def test_ids_are_sent_with_probability_1_to_a_target_that_resamples(drafter):
     assert verification_logits(effects.Draft(TOKENS), None, greedy, RAW) is None
 
 
-def test_logits_of_tokens_that_were_cut_are_cut():
+def test_logits_of_cut_draft_tokens_are_dropped():
     for settings in (SETTINGS, RAW):
         found = verification_logits(effects.Draft(TOKENS[:1]), LOGITS, request_of(), settings)
         assert found.shape == (1, 1, VOCAB)
 
 
-def test_logits_below_half_precision_are_impossible():
+def test_logits_too_small_for_half_precision_become_minus_infinity():
     settings = with_engines(RAW, target={"logits_dtype": "FP16"})
     request = request_of(sampling=Sampling(temperature=1e-5, top_k=0))
     found = verification_logits(effects.Draft(TOKENS), LOGITS, request, settings)
@@ -111,7 +111,7 @@ def test_handles_of_fast_logits_are_forwarded():
     )
 
 
-def test_drafts_are_drawn_by_temperature_alone_if_logits_are_incomplete():
+def test_incomplete_draft_logits_limit_draft_sampling_to_the_temperature():
     penalised = replace(SAMPLED, top_p=0.5, repetition_penalty=1.3, bad_words=ids(1))
     request = request_of(sampling=penalised)
     assert draft_sampling(request, SETTINGS) is penalised
@@ -139,7 +139,7 @@ def test_drafts_are_drawn_by_temperature_alone_if_logits_are_incomplete():
         (FAST, replace(PLAIN, temperature=0.7), False),
     ],
 )
-def test_drafts_that_would_change_the_distribution_are_not_made(
+def test_drafters_that_would_change_the_distribution_are_turned_off(
     drafter, settings, sampling, drafts
 ):
     found = lossless(request_of(drafter, sampling=sampling), settings)
@@ -158,17 +158,17 @@ def test_drafts_that_would_change_the_distribution_are_not_made(
         ("prompt_lookup", False, "none"),
     ],
 )
-def test_fast_logits_allow_only_drafts_with_logits(drafter, use_draft_logits, found):
+def test_with_fast_logits_only_drafts_with_logits_are_allowed(drafter, use_draft_logits, found):
     request = request_of(drafter, sampling=PLAIN, use_draft_logits=use_draft_logits)
     assert lossless(request, FAST).drafter == found
 
 
-def test_a_threshold_allows_inexact_drafts():
+def test_an_acceptance_threshold_allows_inexact_drafts():
     request = request_of(sampling=TOP_P, draft_acceptance_threshold=0.4)
     assert lossless(request, RAW) is request
 
 
-def test_greedy_request_needs_no_logits():
+def test_greedy_requests_need_no_draft_logits():
     request = request_of(sampling=GREEDY)
     assert not lossless(request, SETTINGS).use_draft_logits
     lossy = replace(request, draft_acceptance_threshold=0.5)
@@ -176,7 +176,7 @@ def test_greedy_request_needs_no_logits():
 
 
 @pytest.mark.parametrize("wanted", ["wants_log_probs", "wants_context_logits"])
-def test_outputs_that_verification_cannot_return_turn_drafts_off(wanted):
+def test_drafting_is_off_if_verification_cannot_return_requested_outputs(wanted):
     request = request_of(sampling=GREEDY, **{wanted: True})
     assert lossless(request, RAW).drafter == "none"
     only_logits = wanted == "wants_context_logits"
@@ -185,7 +185,7 @@ def test_outputs_that_verification_cannot_return_turn_drafts_off(wanted):
     assert lossless(itself, RAW) is itself
 
 
-def test_draft_ends_before_a_token_outside_the_targets_vocabulary():
+def test_drafts_end_before_a_token_outside_the_targets_vocabulary():
     settings = with_engines(SETTINGS, target={"vocab_size": VOCAB - 2})
 
     class Strays(Draft):

@@ -24,7 +24,7 @@ SAMPLED = Request(
 UNKEYED = with_engines(SETTINGS, target={"keyed_randomness": False})
 
 
-def test_derived_seeds_depend_on_the_whole_key():
+def test_derived_seeds_depend_on_every_part_of_the_key():
     seeds = [derived_seed(seed, *key) for seed in (0, 1) for key in ((), (1,), (1, "a"), (2, "a"))]
     assert len(set(seeds)) == len(seeds)
     assert all(0 <= seed < 2**63 for seed in seeds)
@@ -50,7 +50,7 @@ def test_unkeyed_engines_get_a_new_seed_per_call():
     assert len({5, *seeds}) == 19
 
 
-def test_another_request_seed_changes_every_call():
+def test_a_different_request_seed_changes_the_seed_of_every_call():
     for keyed in (True, False):
         assert verification_seed(5, 7, keyed=keyed) != verification_seed(6, 7, keyed=keyed)
         for logits in (True, False):
@@ -75,5 +75,5 @@ def test_another_request_seed_changes_every_call():
         (replace(SAMPLED, sampling=GREEDY), UNKEYED, False),
     ],
 )
-def test_seeded_text_that_depends_on_draft_lengths_is_detected(request_, settings, decide):
+def test_seeded_output_that_depends_on_draft_lengths_is_detected(request_, settings, decide):
     assert lengths_decide_text(request_, settings) == decide

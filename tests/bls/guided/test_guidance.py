@@ -110,7 +110,7 @@ def test_forced_tokens_need_no_call():
     assert set(details.rounds.tolist()) == {0}
 
 
-def test_forced_tokens_come_with_the_round_before_them():
+def test_forced_tokens_are_sent_with_the_preceding_round():
     decoding, target, chunks = played(request_for(Guide("lark_grammar", 'start: /[ab]/ "fox."')))
     assert len(target.calls) == len(chunks) == 1
     details = chunks[0].details
@@ -119,7 +119,7 @@ def test_forced_tokens_come_with_the_round_before_them():
     assert decoding.statistics.guide.num_forced_tokens == len(details.kinds) - 1
 
 
-def test_statistics_list_parts_of_the_guide_that_are_not_enforced():
+def test_statistics_warn_about_guide_parts_that_are_not_enforced():
     schema = '{"type": "array", "items": {"type": "string"}, "uniqueItems": true}'
     decoding, _, _ = played(request_for(Guide("json_schema", schema)))
     [warning] = decoding.statistics.as_dict()["guide"]["warnings"]
@@ -136,7 +136,7 @@ def test_statistics_list_parts_of_the_guide_that_are_not_enforced():
         {"sampling": Sampling(embedding_bias=np.zeros(WIDTH, np.float32))},
     ],
 )
-def test_forced_tokens_are_verified_if_log_probs_are_wanted(asks):
+def test_forced_tokens_are_verified_if_log_probs_or_logits_are_requested(asks):
     guide = Guide("choice", '["The quick brown fox"]')
     request = request_for(guide, drafter="draft_model", draft_len=4, max_draft_len=16, **asks)
     decoding, target, _ = played(request, draft=Guesser([], 1))
@@ -148,7 +148,7 @@ def test_forced_tokens_are_verified_if_log_probs_are_wanted(asks):
     assert decoding.statistics.guide.num_forced_tokens == 0
 
 
-def test_the_prompts_logits_come_from_the_first_call():
+def test_context_logits_come_from_the_first_call_of_a_guided_request():
     request = request_for(GUIDES[0], wants_context_logits=True)
     _, target, _ = played(request)
     assert target.calls[0].context.tolist() == [5]
@@ -184,7 +184,7 @@ def test_an_illegal_draft_counts_as_rejected():
     assert [KINDS[kind] for kind in kinds] == ["correction"] * 5
 
 
-def test_a_call_has_a_mask_per_position():
+def test_each_call_has_a_token_mask_per_position():
     request = request_for(GUIDES[0], drafter="draft_model", draft_len=5, max_draft_len=16)
     tokens, _ = expected(request, MASKS, Rows(1, FAVOURED))
     _, target, _ = played(request, draft=Guesser(tokens, 1, (True, True, True, False)))
@@ -194,7 +194,7 @@ def test_a_call_has_a_mask_per_position():
         assert call.token_masks.shape[1] == -(-WIDTH // 32)
 
 
-def test_an_engine_without_masks_decodes_until_a_token_is_illegal():
+def test_without_masks_an_illegal_token_is_repaired_by_a_masked_call():
     decoding, target, _ = played(request_for(GUIDES[2]), REPAIR)
     free = [call for call in target.calls if call.token_masks is None]
     repairs = [call for call in target.calls if call.token_masks is not None]
@@ -213,12 +213,12 @@ def sizes_of(guide, favourite):
     return [call.max_new_tokens for call in target.calls if call.token_masks is None]
 
 
-def test_chunks_without_masks_grow_while_tokens_are_legal():
+def test_without_masks_chunks_grow_while_tokens_are_legal():
     assert sizes_of(Guide("regex", "a*b?"), "a") == [4, 8, 16, 32, 32, 8]
     assert sizes_of(Guide("regex", "[bc]{5}"), "a")[:4] == [4, 2, 1, 1]
 
 
-def test_a_verification_without_masks_has_no_end_id():
+def test_without_masks_a_verification_has_no_stop_ids():
     request = request_for(GUIDES[2], drafter="draft_model", draft_len=4, max_draft_len=16)
     tokens, _ = expected(request, REPAIR, LANGUAGE)
     _, target, _ = played(request, REPAIR, draft=Guesser(tokens, 1))
@@ -241,7 +241,7 @@ METHODS = [
 
 
 @pytest.mark.parametrize(("engine", "sampling", "method"), METHODS)
-def test_the_method_depends_on_engine_and_sampling(engine, sampling, method):
+def test_the_guidance_method_depends_on_the_engine_and_sampling_options(engine, sampling, method):
     assert method_of(request_for(GUIDES[0], sampling=Sampling(**sampling)), engine) == method
 
 
@@ -253,7 +253,7 @@ def answer(count, first, **fields):
     )
 
 
-def test_log_probs_line_up_after_a_repair():
+def test_log_probs_and_logits_line_up_with_tokens_after_a_repair():
     one = answer(4, 10, seconds=2.0, engine_seconds=1.0)
     both = joined_answers(one, 2, answer(1, 90, seconds=0.5, engine_seconds=0.25))
     assert both.tokens.tolist() == [10, 11, 90]
@@ -264,7 +264,7 @@ def test_log_probs_line_up_after_a_repair():
 
 
 @pytest.mark.parametrize("cut", [{"top_k": 4}, {"top_k": 0, "top_p": 0.5}])
-def test_truncated_sampling_without_masks_decodes_token_by_token(cut):
+def test_without_masks_truncated_sampling_decodes_token_by_token(cut):
     request = request_for(GUIDES[2], drafter="draft_model", draft_len=4, max_draft_len=16)
     request = lossless(guided.sampled(request, **cut), REPAIR)
     assert request.drafter == "none"
@@ -275,7 +275,7 @@ def test_truncated_sampling_without_masks_decodes_token_by_token(cut):
     assert lossless(guided.sampled(request_for(GUIDES[2]), **cut), MASKS).guide == GUIDES[2]
 
 
-def test_repairs_with_fresh_noise_use_new_seeds():
+def test_an_unkeyed_engine_gets_a_new_seed_for_each_repair():
     request = guided.sampled(request_for(GUIDES[0]), top_k=0, seed=3)
     _, target, _ = played(request, UNKEYED)
     seeds = [call.seed for call in target.calls]
@@ -284,7 +284,7 @@ def test_repairs_with_fresh_noise_use_new_seeds():
     assert {call.seed for call in keyed.calls} == {3}
 
 
-def test_min_tokens_bans_the_end_unless_it_is_the_only_legal_token():
+def test_min_tokens_bans_end_ids_unless_nothing_else_is_legal():
     long = request_for(Guide("regex", "a*"), min_tokens=6)
     decoding, target, _ = played(long, language=Rows(0, (*ENDS, *ENDS)))
     assert decoding.sequence.num_output_tokens >= 6
@@ -294,7 +294,7 @@ def test_min_tokens_bans_the_end_unless_it_is_the_only_legal_token():
     assert chunks[-1].finish_reason == "stop"
 
 
-def test_an_unfinished_guided_answer_ends_with_length():
+def test_a_guided_answer_cut_at_max_tokens_has_finish_reason_length():
     _, _, chunks = played(replace(request_for(Guide("choice", '["The quick"]')), max_tokens=1))
     assert chunks[-1].finish_reason == "length"
 
@@ -314,7 +314,7 @@ class Disobedient(KeyedEngine):
         return next(token for token in range(5, WIDTH) if token not in allowed(mask))
 
 
-def test_a_token_that_its_mask_forbids_fails_the_request():
+def test_a_token_that_violates_its_mask_fails_the_request():
     request = request_for(GUIDES[2])
     decoding = decoding_of(request, MASKS)
     with pytest.raises(
@@ -323,7 +323,7 @@ def test_a_token_that_its_mask_forbids_fails_the_request():
         play(decoding, Disobedient(Rows(), request))
 
 
-def test_a_dead_end_of_the_guide_fails_with_one_line():
+def test_a_guide_that_cannot_continue_fails_with_one_line():
     decoding = decoding_of(request_for(GUIDES[2]), MASKS)
 
     def fail(*_, **__):
@@ -340,7 +340,7 @@ MASKED_WIDTH = 70  # more than two words, and part of a third
 
 
 @given(st.sets(st.integers(0, MASKED_WIDTH - 1)), st.booleans())
-def test_a_masked_bias_forbids_all_tokens_outside_the_mask(allowed, biased):
+def test_a_masked_bias_bans_every_token_outside_the_mask(allowed, biased):
     mask = np.zeros(-(-MASKED_WIDTH // 32), np.uint32)
     for token in allowed:
         mask[token // 32] |= np.uint32(1 << token % 32)

@@ -105,7 +105,7 @@ CASES = [
 
 @pytest.mark.parametrize("engine", first_of(FRESH, UNKEYED), ids=["masks", "repair"])
 @pytest.mark.parametrize("fields", CASES, ids=["none", "ids", "logits"])
-def test_a_guided_answer_has_the_probability_of_masked_draws(fields, engine):
+def test_guided_answers_have_the_probabilities_of_masked_sampling(fields, engine):
     request = random_request(**fields)
     found = drawn(request, engine)
     assert sum(found.values()) == pytest.approx(1)

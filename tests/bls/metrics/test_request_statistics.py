@@ -9,7 +9,7 @@ from tandem.bls.metrics.timeline import Timeline
 from tandem.bls.metrics.updates import updates_of
 
 
-def test_rounds_add_up_in_total_and_per_drafter():
+def test_statistics_add_up_rounds_in_total_and_per_drafter():
     statistics = Statistics(
         num_drafter_failures=5, num_unverified_draft_tokens=7, num_cached_prompt_tokens=3
     )
@@ -77,7 +77,7 @@ def test_rounds_add_up_in_total_and_per_drafter():
     }
 
 
-def test_hits_are_counted_by_what_the_round_before_accepted():
+def test_draft_ahead_hits_are_grouped_by_previously_accepted_tokens():
     statistics = Statistics()
     for round_ in (
         Round(4, 4, "draft_model"),
@@ -115,7 +115,7 @@ def test_statistics_without_drafts_are_zero():
         (5, -3, 2, 5, 0),
     ],
 )
-def test_rounds_of_an_engine_that_drafts_by_itself(emitted, drafted, accepted, rounds, counted):
+def test_rounds_of_a_self_drafting_engine_are_counted(emitted, drafted, accepted, rounds, counted):
     statistics = Statistics()
     statistics.add_own_drafts(emitted, drafted, accepted)
     assert (statistics.num_rounds, statistics.num_accepted_draft_tokens) == (rounds, counted)
@@ -126,7 +126,7 @@ integers = st.integers(-(2**31), 2**31 - 1)
 
 
 @given(st.lists(st.tuples(st.integers(0, 10_000), integers, integers), min_size=1))
-def test_counters_never_fall_for_any_engine_statistics(calls):
+def test_counters_never_decrease_for_any_engine_statistics(calls):
     statistics = Statistics()
     before = {}
     for call in calls:

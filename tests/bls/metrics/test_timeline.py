@@ -21,7 +21,7 @@ def clock(monkeypatch):
     return made
 
 
-def test_latencies_follow_from_deliveries(clock):
+def test_latencies_are_computed_from_deliveries(clock):
     times = Timeline(arrival=1 * S)
     clock.now = 2 * S
     times.scheduled()
@@ -34,7 +34,7 @@ def test_latencies_follow_from_deliveries(clock):
     assert (times.first_token, times.last_token) == (4 * S, 10 * S)
 
 
-def test_missing_milestones_have_no_latency(clock):
+def test_a_sequence_without_tokens_has_no_token_latencies(clock):
     times = Timeline(arrival=1 * S)
     assert times.decoding_seconds == 0
     times.scheduled()
@@ -45,14 +45,14 @@ def test_missing_milestones_have_no_latency(clock):
     assert times.decoding_seconds == 3
 
 
-def test_one_delivery_has_no_inter_token_latency(clock):
+def test_a_single_delivery_has_no_inter_token_latency(clock):
     times = Timeline(arrival=0)
     clock.now = 1 * S
     times.delivered(5)
     assert times.inter_token_latency is None
 
 
-def test_latencies_are_never_negative_if_the_clock_is_set_back(clock):
+def test_latencies_are_not_negative_if_the_clock_is_set_back(clock):
     times = Timeline(arrival=9 * S)
     clock.now = 8 * S
     times.delivered(1)

@@ -40,7 +40,7 @@ def observed(updates, name, **labels):
     return [value for key, value in updates.observations if key == key_of(name, **labels)]
 
 
-def test_orchestration_is_the_time_outside_the_engines(statistics):
+def test_orchestration_time_is_the_time_outside_the_engines(statistics):
     updates = updates_of("draft_model", statistics, TIMELINE)
     parts = {
         part: counts(updates, "tandem_round_part_seconds_total", drafter="draft_model", part=part)
@@ -49,7 +49,7 @@ def test_orchestration_is_the_time_outside_the_engines(statistics):
     assert parts == pytest.approx({"draft": 0.03, "target": 0.05, "orchestration": 0.02})
 
 
-def test_histograms_observe_the_means_of_a_sequence(statistics):
+def test_histograms_observe_one_mean_per_sequence(statistics):
     updates = updates_of("draft_model", statistics, TIMELINE)
 
     def of(name, **labels):
@@ -71,7 +71,7 @@ def test_accepted_tokens_are_counted_by_position(statistics):
     assert key_of(name, drafter="draft_model", position="2") not in updates.counts
 
 
-def test_sequence_counters_have_the_requested_drafter_as_label():
+def test_sequence_counters_are_labeled_with_the_requested_drafter():
     statistics = Statistics(
         num_drafter_failures=2, num_unverified_draft_tokens=3, num_recomputed_tokens=4
     )
@@ -87,7 +87,7 @@ def test_sequence_counters_have_the_requested_drafter_as_label():
     }
 
 
-def test_draft_counters_have_the_proposing_drafter_as_label(statistics):
+def test_draft_counters_are_labeled_with_the_proposing_drafter(statistics):
     updates = updates_of("hybrid", statistics, TIMELINE)
     assert {
         name: counts(updates, f"spec_decode_num_{name}_total", drafter="draft_model")
@@ -110,12 +110,12 @@ def test_drafting_ahead_is_counted_per_sequence():
 
 
 @pytest.mark.parametrize("drafter", ["none", "hybrid"])
-def test_drafters_without_own_drafts_have_no_draft_counters(drafter):
+def test_drafters_that_make_no_drafts_have_no_draft_counters(drafter):
     assert not any(name.startswith("spec_decode") for name, _ in zeros(drafter).counts)
     assert any(name.startswith("spec_decode") for name, _ in zeros("engine").counts)
 
 
-def test_a_sequence_that_failed_early_is_not_observed():
+def test_histograms_skip_a_sequence_that_failed_before_its_first_token():
     timeline = Timeline(arrival=1 * MS)
     timeline.scheduled()
     updates = updates_of("none", Statistics(num_drafter_failures=1), timeline)
@@ -135,7 +135,7 @@ def test_an_empty_answer_has_a_round_but_no_first_token():
     assert not observed(updates, "tandem_time_to_first_token_seconds", drafter="draft_model")
 
 
-def test_hit_counters_appear_at_zero():
+def test_draft_ahead_hit_counters_exist_from_the_start():
     """A missing counter would look like an unsupported one."""
     name = key_of("tandem_draft_ahead_hits_total", drafter="draft_model", accepted="0")
     assert name in zeros("draft_model").counts

@@ -41,7 +41,7 @@ LOGITS = {"use_draft_logits": True}
     ],
     ids=lambda part: "-".join(part) if isinstance(part, dict) else "",
 )
-def test_draft_inputs_override_the_deployments_defaults(values, expected):
+def test_draft_inputs_override_defaults_of_the_deployment(values, expected):
     request = request_of(**values)
     assert tuple(getattr(request, name) for name in DRAFTING) == expected
 
@@ -57,7 +57,7 @@ def test_draft_inputs_override_the_deployments_defaults(values, expected):
         ({"drafter": "prompt_lookup", "num_draft_tokens": AUTO}, 4, 5),
     ],
 )
-def test_hybrid_with_auto_copies_up_to_the_maximum(values, served, copied):
+def test_with_draft_len_auto_hybrid_copies_up_to_the_maximum_length(values, served, copied):
     """`auto` does not plan the lengths of copies."""
     settings = replace(SETTINGS, draft_len=served)
     assert settings.target.max_draft_len == 16
@@ -75,7 +75,7 @@ def test_hybrid_with_auto_copies_up_to_the_maximum(values, served, copied):
         ({"num_draft_tokens": 0, "lookup_pool": "ours"}, None),
     ],
 )
-def test_the_request_names_its_pool(values, pool):
+def test_lookup_pool_sets_the_pool_of_a_request(values, pool):
     assert request_of(**values).lookup_pool == pool
 
 
@@ -103,13 +103,13 @@ def test_a_pool_is_rejected_if_the_profile_has_none(drafter):
     )
 
 
-def test_a_pool_needs_a_drafter_that_looks_up():
+def test_a_pool_is_rejected_unless_the_drafter_does_lookup():
     assert refusal(drafter="draft_model", lookup_pool="ours") == (
         "input 'lookup_pool' requires 'drafter' to be prompt_lookup or hybrid"
     )
 
 
-def test_draft_ahead_overrides_the_deployments_default():
+def test_draft_ahead_overrides_the_default_of_the_deployment():
     ahead = with_engines(replace(SETTINGS, draft_ahead=True), draft={"branches": True})
     given = {"true": True, "false": False, "auto": None, "": True}
     assert {
@@ -162,13 +162,13 @@ def test_a_threshold_is_rejected_if_the_draft_engine_returns_no_logits():
         use_draft_logits=True,
     )
     assert refusal(settings=bare, use_draft_logits=True, draft_acceptance_threshold=0.5) == (
-        "input 'draft_acceptance_threshold' is not supported: the draft engine returns no logits"
+        "input 'draft_acceptance_threshold' isn't supported: the draft engine returns no logits"
     )
     assert request_of(settings=bare, temperature=1.0).draft_acceptance_threshold is None
     assert not request_of(settings=bare, temperature=1.0).use_draft_logits
 
 
-def test_an_engine_that_drafts_by_itself_cannot_be_turned_off():
+def test_drafting_cannot_be_turned_off_if_the_engine_drafts_by_itself():
     """It would draft anyway, without being counted."""
     alone = replace(SETTINGS, drafters=("engine",), drafter="engine")
     assert refusal(settings=alone, num_draft_tokens=0) == (
@@ -194,7 +194,7 @@ TEXT, IDS = {"prediction": "x"}, {"prediction_ids": [1, 2]}
         ({"num_draft_tokens": 0}, SETTINGS.drafters, ("none", 0)),
     ],
 )
-def test_a_prediction_switches_lookup_on_unless_a_drafter_is_named(
+def test_a_prediction_enables_lookup_unless_a_drafter_is_requested(
     values, drafters, expected, prediction
 ):
     settings = replace(SETTINGS, drafters=drafters)
@@ -219,5 +219,5 @@ def test_an_empty_prediction_changes_nothing():
         ({"prediction": b"\xff"}, "'prediction' must be UTF-8"),
     ],
 )
-def test_a_wrong_prediction_is_rejected(values, line):
+def test_an_invalid_prediction_is_rejected(values, line):
     assert line in refusal(**values)

@@ -11,7 +11,7 @@ from tandem.guides.guide import KINDS, Guide
 TYPE, TEXT = "guided_decoding_guide_type", "guided_decoding_guide"
 
 
-def test_a_guide_has_a_type_and_a_text():
+def test_a_guide_is_read_from_its_type_and_text():
     assert request_of().guide is None
     assert request_of(**{TYPE: "regex", TEXT: "a+"}).guide == Guide("regex", "a+")
     assert request_of(**{TYPE: "json"}).guide == Guide("json")
@@ -43,7 +43,7 @@ def test_incomplete_guides_are_rejected(values, reason):
     assert refusal(**values) == reason
 
 
-def test_guides_are_limited_in_bytes():
+def test_the_size_of_a_guide_is_limited():
     short = replace(SETTINGS, max_guide_bytes=10)
     assert request_of(settings=short, **{TYPE: "regex", TEXT: "a" * 10}).guide
     assert refusal(settings=short, **{TYPE: "regex", TEXT: "é" * 6}) == (

@@ -10,7 +10,7 @@ from tandem.bls.settings import RequestLimits
 from tandem.contract import entry
 
 
-def test_words_of_a_batch_are_counted_together():
+def test_the_size_limit_of_words_applies_to_the_whole_batch():
     rows = [{"stop_words": "a" * 10}, {"stop_words": "b" * 10}]
     assert batch(*rows)
     rows[1]["stop_words"] += "b"
@@ -18,17 +18,17 @@ def test_words_of_a_batch_are_counted_together():
         batch(*rows)
 
 
-def test_sizes_are_checked_before_decoding_strings():
+def test_sizes_are_checked_before_strings_are_decoded():
     nothing = np.broadcast_to(np.array(None, object), (1, 10**9))
     with pytest.raises(BadRequest, match="has 1000000000 words per prompt; the limit is 1024"):
         check_sizes({entry.BAD_WORDS: nothing}, RequestLimits())
 
 
-def test_text_is_unlimited_without_a_limit():
+def test_text_of_any_size_is_accepted_if_no_limit_is_set():
     check_sizes({entry.TEXT_INPUT: np.array([[b"x" * 10**6]], object)}, RequestLimits())
 
 
-def test_the_longest_text_of_a_batch_counts():
+def test_the_size_limit_of_text_applies_to_the_longest_prompt():
     texts = np.array([[b"x" * 51], [b"x"]], object)
     with pytest.raises(BadRequest, match=r"^input 'text_input' has 51 bytes"):
         check_sizes({entry.TEXT_INPUT: texts}, SETTINGS)
@@ -44,7 +44,7 @@ def test_the_longest_text_of_a_batch_counts():
         ("z" * 41, f"input '{'z' * 40}...' isn't known"),
     ],
 )
-def test_unknown_inputs_are_named_in_one_line(key, hint):
+def test_unknown_inputs_are_reported_in_one_line(key, hint):
     assert refusal(parameters=f'{{"{key}": 1}}') == hint
 
 
@@ -53,7 +53,7 @@ def test_tritons_own_parameters_are_accepted():
         assert request_parser(parameters=f'{{"{key}": 1}}')
 
 
-def test_parameters_are_limited_in_bytes():
+def test_the_size_of_request_parameters_is_limited():
     longest = '{"priority": "%s"}'
     filled = longest % ("x" * (MAX_PARAMETERS_BYTES - len(longest) + 2))
     assert request_parser(parameters=filled)
@@ -62,5 +62,5 @@ def test_parameters_are_limited_in_bytes():
     )
 
 
-def test_client_text_in_errors_is_short_and_on_one_line():
+def test_errors_quote_client_text_briefly_on_one_line():
     assert "; got 'a\\na\\na" in refusal(drafter="a\n" * 500)

@@ -43,7 +43,7 @@ PROMPT = Prompt(TokenizerInputs("hello", ("END", "<|eot|>", "stop")), None, REQU
 TOKENS = Tokens(ids(1, 2, 3, 4, 5))
 
 
-def test_tokenizer_output_completes_the_request():
+def test_the_request_gets_its_ids_words_and_biases_from_the_tokenizer():
     tokens = TOKENS._replace(bad_words=ids(1, 2), embedding_bias=np.ones(8, np.float32))
     request = request_of(PROMPT, tokens, LIMITED)
     assert request == replace(
@@ -79,7 +79,7 @@ def test_special_stop_words_are_not_stop_strings():
     assert request.stop_strings == ("END", "stop")
 
 
-def test_prompt_answer_and_longest_draft_fit_exactly():
+def test_prompt_max_tokens_and_max_draft_len_must_fit_max_seq_len():
     assert request_of(PROMPT, TOKENS, LIMITED)
     with pytest.raises(
         BadRequest,
@@ -118,7 +118,7 @@ ROW = 8 * 4  # bytes: ten rows fit
         (Options(return_context_logits=True), [5, 1], [1, 1], 10),
     ],
 )
-def test_logits_per_answer_are_limited(options, lengths, max_tokens, size):
+def test_the_size_of_logits_per_answer_is_limited(options, lengths, max_tokens, size):
     if size <= 10:
         check_logits(lengths, max_tokens, options, LIMITED)
         return
@@ -126,7 +126,7 @@ def test_logits_per_answer_are_limited(options, lengths, max_tokens, size):
         check_logits(lengths, max_tokens, options, LIMITED)
 
 
-def test_biases_of_ids_and_words_add_up():
+def test_biases_by_id_and_by_word_are_added():
     biased = PROMPT._replace(logit_bias=LogitBias((1, 1, 3), (1, 2, -5)))
     words = np.ones(SETTINGS.target.vocab_size, np.float32)
     for given, others in ((None, 0), (words, 1)):

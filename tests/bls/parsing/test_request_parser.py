@@ -267,7 +267,7 @@ def test_a_plain_prompt_gets_the_deployments_defaults():
     ],
     ids=lambda part: "-".join(part) if isinstance(part, dict) else "",
 )
-def test_invalid_inputs_are_named(values, line):
+def test_errors_name_the_invalid_input(values, line):
     assert refusal(**values) == line
 
 
@@ -344,13 +344,13 @@ FLAGS = (
 
 
 @pytest.mark.parametrize("flag", FLAGS)
-def test_a_flag_of_the_whole_request_is_read(flag):
+def test_flags_of_the_whole_request_are_read(flag):
     for value in (True, False):
         assert getattr(request_parser(**{flag: value}).options(), flag) is value
 
 
 @pytest.mark.parametrize("flag", FLAGS)
-def test_a_flag_that_differs_within_a_batch_is_rejected(flag):
+def test_a_request_wide_flag_must_be_equal_across_a_batch(flag):
     with pytest.raises(
         BadRequest, match=f"^input '{flag}' must be the same for all prompts of a request$"
     ):
@@ -395,7 +395,7 @@ def test_the_deployment_decides_whether_output_includes_the_prompt():
     assert not request_parser(settings=shows).options().exclude_input_in_output
 
 
-def test_prompts_of_a_batch_differ():
+def test_prompts_of_a_batch_may_have_different_options():
     rows = {"max_tokens": 2, "drafter": "none"}, {"text_input": "y", "max_tokens": 3, "drafter": ""}
     read = [
         (words.text, request.max_tokens, request.drafter)
@@ -438,7 +438,7 @@ HARMLESS = {
 }
 
 
-def test_every_input_of_a_batch_is_read_in_its_own_row():
+def test_each_row_of_a_batch_has_its_own_inputs():
     other = {
         "temperature": 0.75,
         "top_k": 3,
@@ -502,7 +502,7 @@ def test_every_input_of_a_batch_is_read_in_its_own_row():
         ),
     ],
 )
-def test_an_invalid_row_is_rejected_after_a_valid_one(wrong, reason):
+def test_a_batch_is_rejected_if_its_second_row_is_invalid(wrong, reason):
     harmless = {k: v for k, v in HARMLESS.items() if k != "draft_acceptance_threshold"}
     assert prompts_of(batch(harmless, harmless))
     with pytest.raises(BadRequest, match=reason):
@@ -516,7 +516,7 @@ def test_a_threshold_without_logits_is_rejected_in_any_row():
         prompts_of(batch(good, good | {"use_draft_logits": False}))
 
 
-def test_logits_of_a_batch_are_counted_together():
+def test_the_size_limit_of_logits_applies_to_the_whole_batch():
     rows = [{"max_tokens": length, "return_generation_logits": True} for length in (6, 2)]
     assert prompts_of(batch(*rows))
     rows[0]["max_tokens"] = 7
@@ -524,7 +524,7 @@ def test_logits_of_a_batch_are_counted_together():
         prompts_of(batch(*rows))
 
 
-def test_empty_words_are_dropped_except_biased_ones():
+def test_empty_words_are_dropped_except_in_bias_lists():
     words = prompt(
         stop_words=["", "stop"],
         bad_words=["bad", ""],
@@ -534,7 +534,7 @@ def test_empty_words_are_dropped_except_biased_ones():
     assert words == TokenizerInputs("x", ("stop",), ("bad",), ("", "up"), (1.0, 2.0))
 
 
-def test_input_ids_are_copied():
+def test_parsed_prompt_ids_do_not_share_memory_with_the_input():
     ids = np.array([[3, 4]], np.int32)
     inputs = {"input_ids": ids, "max_tokens": np.array([[4]], np.int32)}
     [read] = prompts_of(RequestParser(inputs, "", SETTINGS))
@@ -560,7 +560,7 @@ def test_input_ids_are_copied():
     ],
     ids=lambda part: "-".join(part) if isinstance(part, dict) else "",
 )
-def test_sampling_needs_a_sampling_input(values, expected):
+def test_requests_are_greedy_unless_a_sampling_input_is_given(values, expected):
     sampling = request_of(**values).sampling
     assert (sampling.temperature, sampling.top_k, sampling.top_p) == expected
 
@@ -589,7 +589,7 @@ def test_random_seeds_fit_63_bits(monkeypatch):
     assert request_of().sampling.seed == 2**63 - 1
 
 
-def test_sampling_numbers_are_read():
+def test_min_tokens_and_penalties_reach_the_request():
     read = request_of(
         min_tokens=2, repetition_penalty=1.5, presence_penalty=-0.5, frequency_penalty=0.25
     )
@@ -623,14 +623,14 @@ def test_a_flag_of_the_request_reaches_the_loop(flag, field):
     assert request_of(**{flag: True}) == replace(plain, sampling=ANY, **{field: True})
 
 
-def test_a_stop_is_recognized():
+def test_the_stop_input_marks_a_stop_request():
     stop = {"stop": np.array([[True]])}
     assert RequestParser(stop, "", SETTINGS).is_stop
     assert not RequestParser({"stop": np.array([[False]])}, "", SETTINGS).is_stop
     assert not request_parser().is_stop
 
 
-def test_a_lora_adapter_is_sent_by_its_place_in_the_profile():
+def test_a_lora_adapter_name_is_sent_as_its_task_id():
     assert request_of(lora_name="legal").lora_task_id == 2
     assert request_of(lora_name="").lora_task_id == 0
     assert request_of().lora_task_id == 0

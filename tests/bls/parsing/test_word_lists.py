@@ -29,18 +29,18 @@ def words_of(table):
     return [table[0, start:end].tolist() for start, end in zip(starts, ends, strict=True)]
 
 
-def test_ids_become_one_token_words():
+def test_ids_become_words_of_one_token():
     assert words_of(one_token_words((4, 9))) == [[4], [9]]
     assert known(one_token_words(()), 10) is None
 
 
 @given(lists_of_words, lists_of_words, st.integers(0, 2))
-def test_joined_tables_have_the_words_of_both(first, second, padding):
+def test_joined_word_lists_contain_the_words_of_both(first, second, padding):
     tables = table_of(first, padding), table_of(second, padding)
     assert words_of(joined(*tables)) == first + second
 
 
-def test_a_missing_table_has_no_words():
+def test_a_missing_word_list_has_no_words():
     table = table_of([[1, 2]])
     assert joined(None, table) is table
     assert joined(table, None) is table
@@ -48,13 +48,13 @@ def test_a_missing_table_has_no_words():
 
 
 @given(lists_of_words, st.integers(0, 10), st.integers(0, 2))
-def test_words_with_unknown_ids_are_dropped(words, vocab_size, padding):
+def test_words_with_ids_outside_the_vocabulary_are_dropped(words, vocab_size, padding):
     left = [word for word in words if all(token < vocab_size for token in word)]
     assert words_of(known(table_of(words, padding), vocab_size)) == left
     assert (known(table_of(words, padding), vocab_size) is None) == (left == [])
 
 
-def test_a_table_without_unknown_ids_is_unchanged():
+def test_a_word_list_without_unknown_ids_is_unchanged():
     table = table_of([[1, 2], [3]])
     assert known(table, 4) is table
     assert known(None, 4) is None

@@ -34,7 +34,7 @@ def fed(tokens, *, stops=(), each_round=True, rounds=None):
     return so_far, run, texts, kept, windows
 
 
-def test_a_window_has_the_last_ids_with_text_and_the_new_ones():
+def test_each_round_decodes_only_recent_ids_and_the_new_ones():
     # 7 and 6 make no text
     *_, texts, kept, windows = fed([[0, 1], [2], [7], [6], [3]])
     assert texts == ["ab", "ab", "", "", "ba"]
@@ -42,25 +42,25 @@ def test_a_window_has_the_last_ids_with_text_and_the_new_ones():
     assert windows == [([0, 1], 0), ([0, 1, 2], 2), ([2, 7], 1), ([2, 7, 6], 2), ([2, 7, 6, 3], 3)]
 
 
-def test_text_is_decoded_once_without_streaming_or_stop_strings():
+def test_without_streaming_or_stop_strings_text_is_decoded_once():
     so_far, run, texts, kept, windows = fed([[0, 1], [2]], each_round=False)
     assert (texts, kept, windows) == (["", ""], [2, 1], [])
     assert run(so_far.finish(ids(0, 1, 2))) == "abab"
     assert windows == [([0, 1, 2], None)]
 
 
-def test_a_round_without_tokens_needs_no_text_call():
+def test_a_round_without_tokens_needs_no_detokenizer_call():
     *_, texts, kept, windows = fed([[]])
     assert (texts, kept, windows) == ([""], [0], [])
 
 
-def test_an_empty_answer_has_no_text():
+def test_an_empty_answer_needs_no_decoding():
     so_far, run, *_, windows = fed([])
     assert run(so_far.finish(ids())) == ""
     assert windows == []
 
 
-def test_withheld_text_comes_at_the_end():
+def test_text_that_could_begin_a_stop_string_is_sent_at_the_end():
     so_far, run, texts, *_ = fed([[0, 1], [0]], stops=("aba!",))
     assert texts == ["", ""]
     assert run(so_far.finish(ids(0, 1, 0))) == "aba"
@@ -73,7 +73,7 @@ def test_no_text_follows_a_stop_string():
     assert run(so_far.finish(ids(4, 0, 1, 0))) == ""
 
 
-def test_the_token_that_completes_a_stop_string_is_the_last_one():
+def test_the_answer_ends_with_the_token_that_completes_a_stop_string():
     *_, texts, kept, windows = fed([[0], [0, 0, 1, 0, 0]], stops=("ba",))
     assert (texts, kept) == (["a", "aa"], [1, 4])
     assert windows == [
@@ -86,7 +86,7 @@ def test_the_token_that_completes_a_stop_string_is_the_last_one():
     ]
 
 
-def test_a_stop_string_at_the_last_token_keeps_all_tokens():
+def test_a_stop_string_that_ends_at_the_last_token_keeps_all_tokens():
     *_, texts, kept, windows = fed([[0], [0, 1, 0]], stops=("ba",))
     assert (texts, kept) == (["a", "a"], [1, 3])
     assert [len(window) for window, _ in windows] == [1, 4, 2, 3]

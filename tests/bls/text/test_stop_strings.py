@@ -46,7 +46,7 @@ def test_text_that_may_begin_a_stop_string_is_withheld(stops, pieces):
     assert shown_pieces == plainly(stops, pieces)
 
 
-def test_would_find_does_not_change_the_state():
+def test_checking_for_a_stop_string_does_not_consume_the_text():
     stops = StopStrings(("END",))
     assert stops.would_find("END")
     assert not stops.would_find("EN")
@@ -54,13 +54,13 @@ def test_would_find_does_not_change_the_state():
     assert not stops.found
 
 
-def test_the_stop_string_that_ended_the_text_is_known():
+def test_the_matched_stop_string_is_reported():
     stops = StopStrings(("END", "</a>", "</a>\n"))
     assert [stops.feed(piece) for piece in ("one</", "a", ">\n")] == ["one", "", ""]
     assert stops.found == "</a>"
 
 
-def test_an_empty_stop_string_stops_nothing():
+def test_an_empty_stop_string_is_ignored():
     stops = StopStrings(("",))
     assert (stops.feed("text"), stops.found) == ("text", "")
 

@@ -32,7 +32,7 @@ def answered(kind, prompt, tokens, **asked):
 
 @kinds
 @pytest.mark.parametrize("streams", [True, False])
-def test_a_stop_string_with_an_unfinished_character_is_found_at_the_end(kind, streams):
+def test_a_stop_string_matches_an_unfinished_character_at_the_end(kind, streams):
     tokenizer, text = KINDS[kind]
     half = tokenizer.encode(text.removesuffix(" b"), add_special_tokens=False).ids[:-1]
     shown = make_detokenizer(tokenizer, skip_special_tokens=True).whole(half).partition("\ufffd")[0]
@@ -43,7 +43,7 @@ def test_a_stop_string_with_an_unfinished_character_is_found_at_the_end(kind, st
 @kinds
 @each_way
 @given(data=st.data())
-def test_an_echoed_prompt_is_decoded_with_the_answer(kind, asked, data):
+def test_an_echoed_prompt_and_its_answer_are_decoded_together(kind, asked, data):
     tokenizer, text = KINDS[kind]
     tokens = tokenizer.encode(text, add_special_tokens=False).ids
     cut = data.draw(st.integers(1, len(tokens) - 1))

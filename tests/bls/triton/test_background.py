@@ -61,7 +61,7 @@ class Clients:
     abandoned = AbandonedCalls()
 
 
-def test_missing_threads_are_reported(threads):
+def test_work_is_rejected_as_overloaded_if_no_thread_can_start(threads):
     threads.left = 0
     refusals, worked = [], []
     in_background(lambda: worked.append(1), refusals.append)
@@ -71,7 +71,7 @@ def test_missing_threads_are_reported(threads):
     assert not worked
 
 
-def test_decoding_begins_when_a_thread_is_available(threads):
+def test_decoding_waits_until_a_thread_can_start(threads):
     def steps():
         yield chunk
 
@@ -105,7 +105,7 @@ def test_a_forwarded_request_is_rejected_if_no_thread_can_start(threads, pb):
         assert sent.response.error().code() == pb.TritonError.UNAVAILABLE
 
 
-def test_a_refusal_works_without_threads(threads, pb):
+def test_an_error_is_sent_even_if_no_thread_can_start(threads, pb):
     triton = pb.ResponseSender()
     threads.left = 0
     Sender(Request(triton), decoupled=True).refuse("no", "INVALID_ARG")
@@ -113,7 +113,7 @@ def test_a_refusal_works_without_threads(threads, pb):
     assert sent.response.error().message() == "no"
 
 
-def test_an_unusable_permit_goes_to_the_next_request(threads):
+def test_a_permit_passes_to_the_next_request_if_no_thread_can_start(threads):
     failures, served, limiter = [], [], ConcurrencyLimiter(1, 100, "texts")
 
     class State:
@@ -133,7 +133,7 @@ def test_an_unusable_permit_goes_to_the_next_request(threads):
     assert len(served) == 1
 
 
-def test_a_thread_that_cannot_start_uses_no_slot(threads):
+def test_a_thread_that_cannot_start_releases_its_slot(threads):
     clients = type("Clients", (Clients,), {"ahead_threads": threading.BoundedSemaphore(1)})
     threads.left = 0
     assert AheadThread.if_free(clients, None) is None
@@ -146,7 +146,7 @@ def test_a_thread_that_cannot_start_uses_no_slot(threads):
     assert clients.ahead_threads.acquire(blocking=False)
 
 
-def test_drafts_resume_if_the_probe_found_no_thread(threads):
+def test_drafts_are_not_paused_if_no_probe_thread_can_start(threads):
     health = DraftHealth(
         type("Engine", (), {"timeout": 1.0, "model": "draft"})(), Calls(), 1e6
     )  # the probe keeps sleeping

@@ -65,7 +65,7 @@ def started(pb, engines, clients=None):
     return driver, receiver, decoding.statistics
 
 
-def test_drafting_ahead_takes_one_more_thread(pb):
+def test_drafting_ahead_uses_one_extra_thread_and_frees_it(pb):
     engines = Engines()
     clients = EngineClients(AHEAD)
     _, receiver, statistics = started(pb, engines, clients)
@@ -81,7 +81,7 @@ def test_drafting_ahead_takes_one_more_thread(pb):
         assert clients.ahead_threads.acquire(blocking=False)
 
 
-def test_hanging_branches_delay_neither_round_nor_answer(pb, held):
+def test_hanging_branches_delay_neither_rounds_nor_the_answer(pb, held):
     engines = Engines(hold=held)
     driver, receiver, statistics = started(pb, engines)
     assert receiver.done.wait(PATIENCE)
@@ -97,7 +97,7 @@ def test_hanging_branches_delay_neither_round_nor_answer(pb, held):
     assert receiver.error is None
 
 
-def test_a_dead_draft_engine_is_abandoned_at_its_time_out(pb, held):
+def test_a_hanging_draft_engine_is_abandoned_at_its_timeout(pb, held):
     clients = EngineClients(AHEAD)
     driver, receiver, _ = started(pb, Engines(hold=held), clients)
     assert receiver.done.wait(PATIENCE)
@@ -132,7 +132,7 @@ def test_cancelling_stops_both_calls_and_waits_for_them(pb, held):
     assert isinstance(receiver.error, Cancelled)
 
 
-def test_no_free_thread_means_no_drafting_ahead(pb):
+def test_nothing_is_drafted_ahead_without_a_free_thread(pb):
     clients = EngineClients(AHEAD)
     for _ in range(MAX_AHEAD_THREADS):
         clients.ahead_threads.acquire()
@@ -144,7 +144,7 @@ def test_no_free_thread_means_no_drafting_ahead(pb):
     assert not engines.threads["branches"]
 
 
-def test_failing_branches_pause_drafts_and_keep_the_text(pb):
+def test_a_failed_branch_call_does_not_change_the_output(pb):
     def fail(kind, request_id):
         if kind == "branches":
             raise triton.TritonModelException("it broke")
@@ -161,7 +161,7 @@ class Panic(BaseException):
 
 
 @pytest.mark.parametrize("error", [RuntimeError, Panic])
-def test_errors_while_drafting_ahead_are_logged_and_keep_the_text(pb, error):
+def test_errors_while_drafting_ahead_are_logged_without_changing_the_output(pb, error):
     def wrong(kind, request_id):
         if kind == "branches":
             raise error("boom")

@@ -88,7 +88,7 @@ def interrupted(engine):
     return driver, steps, receiver, reason
 
 
-def test_an_interruption_is_not_a_failed_call(engine, interrupted):
+def test_interrupting_a_call_does_not_count_as_a_failure(engine, interrupted):
     _, steps, receiver, reason = interrupted
     engine.let_go.set()
     assert receiver.end.wait(PATIENCE)
@@ -97,7 +97,7 @@ def test_an_interruption_is_not_a_failed_call(engine, interrupted):
     assert engine.called == ["draft"]
 
 
-def test_an_interruption_of_a_hanging_call_is_not_a_failed_call(engine, interrupted):
+def test_interrupting_a_hanging_call_does_not_count_as_a_failure(engine, interrupted):
     driver, steps, receiver, reason = interrupted
     driver.check(time.monotonic() + SETTINGS.draft.timeout + 1)
     assert receiver.end.wait(PATIENCE)
@@ -106,7 +106,7 @@ def test_an_interruption_of_a_hanging_call_is_not_a_failed_call(engine, interrup
     assert engine.called == ["draft"]
 
 
-def test_a_stop_that_overtook_its_call_is_repeated(engine, interrupted):
+def test_a_stop_is_repeated_until_its_call_ends(engine, interrupted):
     driver, *_ = interrupted
     assert engine.stopped.wait(PATIENCE)
     engine.stopped.clear()
@@ -116,7 +116,7 @@ def test_a_stop_that_overtook_its_call_is_repeated(engine, interrupted):
     assert engine.num_stops == 2
 
 
-def test_each_interrupted_call_is_stopped():
+def test_every_interrupted_call_gets_its_own_stop():
     """Late branches are stopped in each round."""
     stops, clients = [], SimpleNamespace(abandoned=AbandonedCalls())
     clients.stop = lambda *call: stops.append(call)
@@ -129,7 +129,7 @@ def test_each_interrupted_call_is_stopped():
     assert stops == [("draft", "1"), ("draft", "2")]
 
 
-def test_only_interrupted_calls_are_stopped(engine):
+def test_a_call_is_not_stopped_before_it_is_interrupted(engine):
     driver = Driver(EngineClients(SETTINGS), DraftThenVerify()(), REQUEST, Receiver())
     driver.start()
     assert engine.arrived.wait(PATIENCE)
@@ -164,7 +164,7 @@ class Panic(BaseException):
     """Like a panic of a Rust library: not an Exception."""
 
 
-def test_the_client_gets_every_error_of_the_loop(pb):
+def test_an_unexpected_error_in_the_loop_reaches_the_client(pb):
     def steps():
         raise Panic("index out of bounds")
         yield
@@ -190,7 +190,7 @@ def run(steps):
     return driver, receiver
 
 
-def test_steps_ahead_that_were_not_awaited_are_stopped(engine):
+def test_drafting_ahead_that_is_not_awaited_is_stopped(engine):
     def steps():
         yield StartAhead(draft_ahead())
         yield VERIFICATION
@@ -205,7 +205,7 @@ def test_steps_ahead_that_were_not_awaited_are_stopped(engine):
     assert receiver.error is None
 
 
-def test_late_steps_ahead_are_stopped(engine):
+def test_drafting_ahead_that_is_late_is_stopped(engine):
     settled = []
 
     def steps():
@@ -223,7 +223,7 @@ def test_late_steps_ahead_are_stopped(engine):
     assert settled == [None]
 
 
-def test_steps_ahead_that_end_in_time_are_not_stopped(engine):
+def test_drafting_ahead_that_ends_in_time_is_not_stopped(engine):
     settled = []
 
     def steps():
@@ -240,7 +240,7 @@ def test_steps_ahead_that_end_in_time_are_not_stopped(engine):
     assert not engine.stopped.is_set()
 
 
-def test_a_new_thread_replaces_one_with_an_overdue_call(engine):
+def test_drafting_ahead_continues_on_a_new_thread_after_a_timeout(engine):
     given_up, settled = threading.Event(), []
 
     def steps():

@@ -58,7 +58,7 @@ class Panic(BaseException):
 
 
 @pytest.mark.parametrize("error", [RuntimeError, Panic])
-def test_the_client_gets_every_error_of_the_call(pb, monkeypatch, error):
+def test_an_unexpected_error_while_forwarding_reaches_the_client(pb, monkeypatch, error):
     def call(_):
         raise error("boom")
 

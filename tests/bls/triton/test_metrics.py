@@ -58,7 +58,7 @@ def test_counters_and_gauges_are_published(metrics, shown):
     assert shown("tandem_abandoned_calls", engine="target") == 3
 
 
-def test_counters_of_pool_drafts_appear_at_zero(pb, shown):
+def test_counters_of_pool_drafts_start_at_zero_if_pools_are_enabled(pb, shown):
     Metrics("bls_stream", "0", ["prompt_lookup"]).publish(**GAUGES)
     with pytest.raises(KeyError):
         shown("spec_decode_num_drafts_total", drafter="lookup_pool")
@@ -70,7 +70,7 @@ def test_counters_of_pool_drafts_appear_at_zero(pb, shown):
 
 
 @pytest.mark.parametrize("value", [-1, float("nan"), float("inf"), -float("inf")])
-def test_counters_accept_only_increments(metrics, shown, pb, value):
+def test_invalid_increments_are_logged_and_skipped(metrics, shown, pb, value):
     """On a negative increment, Triton raises an exception or ends the server."""
     wrong = MetricUpdates()
     wrong.count(ROUNDS, value, drafter="draft_model")
@@ -88,7 +88,7 @@ def test_counters_accept_only_increments(metrics, shown, pb, value):
     assert len(shown("tandem_round_seconds", drafter="draft_model")) == 1
 
 
-def test_failed_updates_are_published_later_and_once(metrics, shown, pb):
+def test_failed_updates_are_published_later_exactly_once(metrics, shown, pb):
     metrics.publish(**GAUGES)
     metrics.count("draft_model", *ended(ROUND))
     pb.MetricFamily.full = True
@@ -105,7 +105,7 @@ def test_failed_updates_are_published_later_and_once(metrics, shown, pb):
     assert shown("tandem_requests_running") == 7
 
 
-def test_a_failing_metric_blocks_no_other(metrics, shown, pb):
+def test_a_failing_metric_does_not_block_the_others(metrics, shown, pb):
     metrics.publish(**GAUGES)
     labels = {"model": "bls_stream", "loop": "0", "drafter": "draft_model"}
     metric = pb.MetricFamily.metrics["tandem_rounds_total", frozenset(labels.items())]

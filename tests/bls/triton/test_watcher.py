@@ -59,7 +59,7 @@ def watch():
 
 
 @pytest.mark.parametrize("error", [RuntimeError("boom"), MemoryError(), ValueError("nan")])
-def test_an_error_in_a_check_ends_neither_watcher_nor_request(watch, error):
+def test_an_error_in_a_check_stops_neither_the_watcher_nor_the_request(watch, error):
     watcher, failing, other = watch(), Looked(error), Looked()
     watcher.add(failing)
     watcher.add(other)
@@ -79,7 +79,7 @@ def test_an_error_while_publishing_does_not_end_the_watcher(watch):
     assert after.wait_for(3)
 
 
-def test_a_request_whose_state_is_unknown_is_checked_again(watch):
+def test_a_request_is_checked_again_if_its_state_is_unknown(watch):
     watcher, unknowable, other = watch(), Unknowable(), Looked()
     watcher.add(unknowable)
     watcher.add(other)
@@ -87,7 +87,7 @@ def test_a_request_whose_state_is_unknown_is_checked_again(watch):
     assert unknowable.asked > 1
 
 
-def test_a_failing_log_does_not_end_the_watcher(watch, pb, capsys):
+def test_a_logging_error_does_not_end_the_watcher(watch, pb, capsys):
     pb.Logger.full = True
     watcher, failing = watch(), Looked(RuntimeError("boom"))
     watcher.add(failing)
@@ -112,7 +112,7 @@ def test_closed_requests_are_not_checked_again(watch):
 
 
 @pytest.mark.parametrize("watchers", [1, 2])
-def test_several_loops_ask_triton_as_often_as_one(watch, monkeypatch, watchers):
+def test_several_loops_together_query_triton_as_often_as_one(watch, monkeypatch, watchers):
     pauses = queue.SimpleQueue()
 
     def sleep(seconds):

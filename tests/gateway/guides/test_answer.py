@@ -64,7 +64,7 @@ def guided(asked):
 
 
 @pytest.mark.parametrize("opens", [False, True])
-def test_objects_of_tools_and_contents_are_open_if_the_gateway_opens_them(guided, opens):
+def test_open_objects_applies_to_tool_schemas_and_response_schemas(guided, opens):
     silent = {name: value for name, value in SCHEMA.items() if name != "additionalProperties"}
     function = {"name": "add", "parameters": silent, "strict": True}
     tools = {"tools": [{"type": "function", "function": function}]}
@@ -95,7 +95,7 @@ SAID_JSON = {"response_format": {"type": "json_schema", "json_schema": {"schema"
         (THINKS, {"guided_grammar": "start: a\nb: %json {}"}, "guided_grammar", "unknown name"),
     ],
 )
-def test_the_field_and_the_function_at_fault_are_named(asked, template, given, field, reason):
+def test_errors_name_the_field_and_the_function_at_fault(asked, template, given, field, reason):
     guide, _ = asked(template, kind=PLAIN, **given)
     with pytest.raises(GuideError) as caught:
         small_guides.matcher(guide.kind, guide.text)
@@ -114,7 +114,7 @@ def test_the_field_and_the_function_at_fault_are_named(asked, template, given, f
         ({"guided_grammar": 'start: "a" b\nb: /[0-9]/'}, "a1", "a"),
     ],
 )
-def test_a_guide_starts_after_reasoning(guided, kind, given, right, wrong):
+def test_a_guide_applies_only_after_reasoning(guided, kind, given, right, wrong):
     asked = guided(THINKS, kind=kind, **given)
     thoughts = "<think>\nSo </th {} so\n</think>"
     for space in ("", "\n\n"):
@@ -129,7 +129,7 @@ def test_a_guide_starts_after_reasoning(guided, kind, given, right, wrong):
 
 
 @pytest.mark.parametrize("regex", ["a\\", "\\", "a/\\\\\\"])
-def test_a_final_backslash_is_rejected_after_reasoning_too(asked, regex):
+def test_a_regex_ending_in_a_backslash_is_rejected_after_reasoning_too(asked, regex):
     with pytest.raises(ApiError) as caught:
         asked(THINKS, guided_regex=regex)
     with pytest.raises(GuideError) as alone:
@@ -139,12 +139,12 @@ def test_a_final_backslash_is_rejected_after_reasoning_too(asked, regex):
     assert (error.status, error.param, error.code) == (400, "guided_regex", "invalid_guide")
 
 
-def test_an_expression_may_end_in_an_escaped_backslash(guided):
+def test_a_regex_may_end_in_an_escaped_backslash(guided):
     assert guided(THINKS, guided_regex="a\\\\").takes("a\\")
 
 
 @pytest.mark.parametrize("kind", [PLAIN, ADDED, SPECIAL])
-def test_reasoning_that_the_prompt_begins_must_end(guided, kind):
+def test_reasoning_begun_by_the_prompt_must_end_before_the_answer(guided, kind):
     asked = guided(THINKS, kind=kind, ends="{{ '<think>\\n' }}", **JSON)
     assert asked.takes(f"So.</think>\n\n{GOOD}")
     assert not asked.takes(GOOD)
@@ -172,7 +172,7 @@ REQUIRED = {"tools": [ADD], "tool_choice": "required"}
 
 
 @pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "add"}}])
-def test_a_required_call_fits_its_schema(guided, choice):
+def test_a_required_call_must_fit_its_schema(guided, choice):
     asked = guided(HERMES, tools=[ADD], tool_choice=choice)
     assert asked.takes(CALL)
     assert not asked.takes("Well.")
@@ -182,7 +182,7 @@ def test_a_required_call_fits_its_schema(guided, choice):
     assert not guided(HERMES, **REQUIRED, parallel_tool_calls=False).takes(f"{CALL}\n{CALL}")
 
 
-def test_only_the_named_tool_is_called(guided):
+def test_only_the_requested_tool_can_be_called(guided):
     other = {"type": "function", "function": {"name": "sub"}}
     choice = {"type": "function", "function": {"name": "add"}}
     asked = guided(HERMES, tools=[other, ADD], tool_choice=choice)
@@ -190,7 +190,7 @@ def test_only_the_named_tool_is_called(guided):
     assert not asked.goes_on('<tool_call>\n{"name": "sub"')
 
 
-def test_strict_functions_guide_free_answers(guided):
+def test_optional_calls_of_strict_functions_must_fit_their_schemas(guided):
     assert guided(HERMES, tools=[ADD]) is None
     assert guided(HERMES, tools=[STRICT], tool_choice="none") is None
     other = {"type": "function", "function": {"name": "sub", "parameters": SCHEMA}}
@@ -200,7 +200,7 @@ def test_strict_functions_guide_free_answers(guided):
     assert not asked.takes(LOOSE)
 
 
-def test_answers_are_json_or_calls(guided):
+def test_with_tools_and_a_schema_the_answer_is_json_or_calls(guided):
     asked = guided(HERMES, tools=[ADD], **JSON)
     assert asked.takes(GOOD)
     assert asked.takes(LOOSE)
@@ -214,7 +214,7 @@ def test_answers_are_json_or_calls(guided):
 
 
 @pytest.mark.parametrize("kind", [ADDED, PLAIN])
-def test_reasoning_precedes_calls(guided, kind):
+def test_reasoning_may_precede_required_calls(guided, kind):
     template = THINKS + HERMES
     thoughts = (
         "<think>\nI call <tool_call>\n{}</think>\n\n" if kind == PLAIN else "<think>a</think>"
@@ -231,7 +231,7 @@ def test_reasoning_precedes_calls(guided, kind):
     assert all(either.takes(thoughts + answer) for answer in (CALL, GOOD))
 
 
-def test_strict_functions_are_rejected_if_reasoning_looks_like_text(guided):
+def test_strict_functions_require_think_tags_that_are_single_tokens(guided):
     template = THINKS + HERMES
     assert guided(template, kind=ADDED, tools=[STRICT]).takes(f"<think>So.</think>Well. {CALL}")
     with pytest.raises(ApiError, match="strict needs <think> to be one token"):
@@ -251,7 +251,7 @@ def test_strict_functions_are_rejected_if_reasoning_looks_like_text(guided):
         (HERMES, ADDED, {**REQUIRED, "guided_choice": ["a"]}, "with tools, only a JSON schema can"),
     ],
 )
-def test_combinations_without_a_grammar_are_rejected(guided, template, kind, given, line):
+def test_combinations_that_have_no_grammar_are_rejected(guided, template, kind, given, line):
     with pytest.raises(ApiError, match=line) as refused:
         guided(template, kind=kind, **given)
     assert refused.value.code == "unsupported_field"
@@ -266,7 +266,7 @@ def test_combinations_without_a_grammar_are_rejected(guided, template, kind, giv
         (THINKS + LLAMA, REQUIRED, "<t"),
     ],
 )
-def test_markers_that_answers_leave_out_are_rejected(guided, template, given, marker):
+def test_guides_are_rejected_if_their_special_tokens_are_skipped(guided, template, given, marker):
     guided(template, kind=SPECIAL, **given)
     guided(template, kind=ADDED, skips=True, **given)
     guided("", kind=SPECIAL, skips=True, **JSON)
@@ -280,7 +280,7 @@ def test_markers_that_answers_leave_out_are_rejected(guided, template, given, ma
 
 @pytest.mark.parametrize("kind", [PLAIN, ADDED, SPECIAL])
 @pytest.mark.parametrize("ends", ["", "{{ '<think>' }}"])
-def test_reasoning_ends_once_in_every_spelling(guided, kind, ends):
+def test_the_end_of_reasoning_is_recognized_in_every_tokenization(guided, kind, ends):
     asked = guided(THINKS, kind=kind, ends=ends, **JSON)
     text = f"{'' if ends else '<think>'}So.</thi"
     assert asked.goes_on(text)
@@ -289,7 +289,7 @@ def test_reasoning_ends_once_in_every_spelling(guided, kind, ends):
     assert not asked.takes(whole, range(begin, begin + len("</think>")))
 
 
-def test_required_calls_of_llama_replace_the_json_answer(guided):
+def test_a_required_llama_call_replaces_the_json_answer(guided):
     call = f'{{"name": "add", "parameters": {GOOD}}}'
     asked = guided(LLAMA, kind=SPECIAL, **REQUIRED, **JSON)
     assert asked.takes(call)

@@ -84,7 +84,7 @@ def text_of(guide):
 
 @pytest.mark.parametrize("path", BODIES)
 @pytest.mark.parametrize("guide", GUIDES)
-async def test_a_guide_reaches_the_entry(post, triton, path, guide):
+async def test_guide_fields_reach_the_entry(post, triton, path, guide):
     given, kind, text = guide
     response = await post(path, {**BODIES[path], **given})
     assert response.status_code == 200, response.text
@@ -107,26 +107,26 @@ async def test_a_guide_reaches_the_entry(post, triton, path, guide):
         ({"guided_json": SCHEMA | {"x-guidance": {"additional_properties": False}}}, False),
     ],
 )
-async def test_a_gateway_opens_objects_by_default(post, triton, path, given, is_open):
+async def test_the_gateway_can_open_objects_by_default(post, triton, path, given, is_open):
     response = await post(path, {**BODIES[path], **given}, open_objects=True)
     assert response.status_code == 200, response.text
     [asked] = triton.asked
     assert text_of(asked)["x-guidance"]["additional_properties"] is is_open
 
 
-async def test_a_gateway_with_open_objects_accepts_other_guides(post, triton):
+async def test_open_objects_does_not_affect_regex_guides(post, triton):
     await post("/v1/completions", {"prompt": "hi", "guided_regex": "a"}, open_objects=True)
     assert text_of(triton.asked[0]) == "a"
 
 
 @pytest.mark.parametrize("path", BODIES)
-async def test_a_free_answer_has_no_guide(post, triton, path):
+async def test_a_request_without_a_guide_sends_none(post, triton, path):
     for given in ({}, {"response_format": {"type": "text"}}, {"guided_json": None}):
         await post(path, {**BODIES[path], **given})
         assert not [name for name in triton.asked[-1] if "guide" in name]
 
 
-async def test_each_of_several_answers_has_the_guide(post, triton):
+async def test_every_choice_has_the_same_guide(post, triton):
     body = {"prompt": ["hi", "ho"], "n": 2, "guided_choice": ["a"]}
     await post("/v1/completions", body)
     assert [text_of(asked) for asked in triton.asked] == [["a"]] * 4
@@ -212,7 +212,7 @@ async def test_each_of_several_answers_has_the_guide(post, triton):
     ],
 )
 @pytest.mark.parametrize("path", BODIES)
-async def test_unsupported_values_are_rejected(post, path, given, param, line):
+async def test_unsupported_guide_values_are_rejected(post, path, given, param, line):
     response = await post(path, {**BODIES[path], **given})
     assert response.status_code == 400, response.text
     error = response.json()["error"]
@@ -240,13 +240,13 @@ def test_regular_expressions_are_escaped_in_a_grammar(regex, text):
 
 
 @pytest.mark.parametrize("text", ["a", 'a"b\\', "é😀", "\x00\x7f\n", "<tool_call>", "/"])
-def test_texts_are_escaped_in_a_grammar(text):
+def test_literal_text_is_escaped_in_a_grammar(text):
     asked = Matcher(tokenizer_with("plain"), f"start: {lark.literal(text)}\n")
     assert asked.takes(text)
     assert not asked.takes(text[:-1])
 
 
-def test_a_schema_may_set_the_layout_of_its_json():
+def test_a_schema_may_set_its_json_whitespace():
     asked = Matcher(
         tokenizer_with("plain"), f"start: content\ncontent: {lark.json_value(SCHEMA)}\n"
     )
@@ -259,7 +259,7 @@ def test_a_schema_may_set_the_layout_of_its_json():
 LAX = {"type": "array", "uniqueItems": True, "x-guidance": {"lenient": True, "coerce_one_of": True}}
 
 
-def test_options_cannot_weaken_a_schema_in_a_grammar():
+def test_schema_options_cannot_disable_checks_in_a_grammar():
     rule = f"start: {lark.json_value(LAX)}\n"
     grammar = LLMatcher.grammar_from_lark(rule)
     _, [reason, *_] = LLMatcher.validate_grammar_with_warnings(grammar)
@@ -268,7 +268,7 @@ def test_options_cannot_weaken_a_schema_in_a_grammar():
     assert '"item_separator": ", "' in rule
 
 
-def test_a_grammar_of_empty_lines_takes_no_time():
+def test_a_grammar_of_many_empty_lines_is_classified_in_linear_time():
     # Quadratic time would be half an hour.
     assert GuidedRequest(guided_grammar="\n" * 250_000).guide.kind == "lark_grammar"
     assert GuidedRequest(guided_grammar="\n" * 99 + " root ::= 'a'").guide.kind == "ebnf_grammar"

@@ -102,7 +102,7 @@ def parsed(known, text, tools=TOOLS):
 @pytest.mark.parametrize(("known", "kind"), KINDS)
 @given(calls=st.lists(CALLS, min_size=1, max_size=3), data=st.data())
 @settings(max_examples=40, deadline=None)
-def test_valid_calls_fit_in_every_tokenization(known, kind, calls, data):
+def test_valid_calls_are_accepted_in_every_tokenization(known, kind, calls, data):
     text = written(known, *calls)
     cuts = data.draw(st.lists(st.integers(0, len(text)), max_size=6))
     inside = [
@@ -126,7 +126,7 @@ def test_valid_calls_fit_in_every_tokenization(known, kind, calls, data):
         ("any", [1]),
     ],
 )
-def test_invalid_calls_do_not_fit(known, kind, wrong):
+def test_invalid_calls_are_not_accepted(known, kind, wrong):
     asked = matcher(known, kind)
     right = ("weather", {"city": "Bonn"})
     assert asked.takes(written(known, right))
@@ -135,7 +135,7 @@ def test_invalid_calls_do_not_fit(known, kind, wrong):
 
 
 @pytest.mark.parametrize(("known", "kind"), KINDS)
-def test_a_required_call_excludes_text(known, kind):
+def test_no_text_is_accepted_if_a_call_is_required(known, kind):
     asked, call = matcher(known, kind), written(known, ("now", {}))
     for text in ("", "Well.", f"Well. {call}", f"{call} Done.", call[:-1], call.replace(": ", ":")):
         assert not asked.takes(text)
@@ -144,7 +144,7 @@ def test_a_required_call_excludes_text(known, kind):
 
 @pytest.mark.parametrize(("known", "kind"), KINDS)
 @pytest.mark.parametrize("may", [False, True])
-def test_parallel_tool_calls_false_allows_one_call(known, kind, may):
+def test_parallel_tool_calls_false_allows_only_one_call(known, kind, may):
     asked = matcher(known, kind, may=may, one_call=True)
     calls = [("now", {}), ("weather", {"city": "Bonn"})]
     assert all(asked.takes(written(known, call)) for call in calls)
@@ -157,14 +157,14 @@ TEXTS = ["", "Well. ", "a < b", " [x](y) ", "[1, 2]", "é\n", "(a; b)", "<tool",
 @pytest.mark.parametrize(("known", "kind"), KINDS)
 @pytest.mark.parametrize("one_call", [False, True])
 @pytest.mark.parametrize("text", TEXTS)
-def test_a_model_with_tools_may_write_any_text(known, kind, one_call, text):
+def test_any_text_is_accepted_if_calls_are_optional(known, kind, one_call, text):
     assert matcher(known, kind, may=True, one_call=one_call).takes(text)
 
 
 @pytest.mark.parametrize(("known", "kind"), KINDS)
 @given(calls=st.lists(CALLS, max_size=3), data=st.data())
 @settings(max_examples=20, deadline=None)
-def test_a_call_that_begins_must_fit_its_schema(known, kind, calls, data):
+def test_an_optional_call_must_fit_its_schema(known, kind, calls, data):
     """Calls in any text of the grammar fit the schemas of strict functions."""
     asked = matcher(known, kind, may=True, bound=frozenset({"weather"}))
     text = data.draw(st.sampled_from(TEXTS)) if known is HERMES else ""

@@ -179,7 +179,7 @@ def mistral(name, arguments):
         (MISTRAL, '[{"name": "Bob", "arguments": {}}]', '[{"name": "Bob", "arguments": {}}]', []),
     ],
 )
-def test_calls_are_separated_from_text(known, text, content, calls):
+def test_tool_calls_are_separated_from_text(known, text, content, calls):
     assert parsed(known, text) == (content, calls)
     assert parsed(known, *text) == (content, calls)
 
@@ -198,7 +198,7 @@ TEXTS = st.lists(PIECES, max_size=12).map("".join)
 
 
 @given(known=st.sampled_from(FORMATS), text=TEXTS, data=st.data())
-def test_chunking_does_not_change_the_result(known, text, data):
+def test_chunking_does_not_change_the_parsed_calls(known, text, data):
     cuts = sorted(data.draw(st.lists(st.integers(0, len(text)), max_size=8)))
     chunks = [text[a:b] for a, b in zip([0, *cuts], [*cuts, len(text)], strict=True)]
     assert parsed(known, *chunks) == parsed(known, text)
@@ -227,7 +227,7 @@ JSON = st.recursive(
     ),
     ascii_only=st.booleans(),
 )
-def test_arguments_of_any_kind_are_returned(known, calls, ascii_only):
+def test_arguments_of_any_json_type_are_returned(known, calls, ascii_only):
     written = [
         json.dumps({"name": name, known.arguments: given}, ensure_ascii=ascii_only)
         for name, given in calls
@@ -242,7 +242,7 @@ def test_arguments_of_any_kind_are_returned(known, calls, ascii_only):
     assert [(name, json.loads(arguments)) for name, arguments in found] == calls
 
 
-def test_arguments_are_returned_as_they_arrive():
+def test_arguments_are_streamed_as_they_arrive():
     parser = ToolCallParser(HERMES, NAMES)
     assert parser.feed('<tool_call>{"name": "add", "arguments"') == Parsed()
     first = parser.feed(': {"a"')
@@ -251,7 +251,7 @@ def test_arguments_are_returned_as_they_arrive():
     assert [(d.index, d.name, d.arguments) for d in second.calls] == [(0, None, ": 1}")]
 
 
-def test_text_is_returned_immediately():
+def test_text_outside_calls_is_streamed_immediately():
     parser = ToolCallParser(HERMES, NAMES)
     assert [parser.feed(text).content for text in ("Hel", "lo", " a <", "b")] == [
         *("Hel", "lo", " a"),
@@ -271,7 +271,7 @@ def test_text_is_returned_immediately():
         (HERMES, "<tool_call>{}</tool_call> so", False),
     ],
 )
-def test_the_parser_knows_whether_a_call_is_incomplete(known, text, cut):
+def test_the_parser_reports_whether_a_call_is_incomplete(known, text, cut):
     parser = ToolCallParser(known, NAMES)
     parser.feed(text.replace("{}", (llama if known is LLAMA else mistral)(*WEATHER), 1))
     assert (parser.has_calls, parser.in_call) == (True, cut)
@@ -292,5 +292,5 @@ dictionary of argument name and its value}.' }}""".replace("\\\n", "")
         ("{{ messages }}", None),
     ],
 )
-def test_the_format_is_recognized_by_the_template(template, known):
+def test_the_call_format_is_detected_from_the_template(template, known):
     assert format_of(template) is known

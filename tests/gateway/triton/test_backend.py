@@ -19,7 +19,7 @@ from tandem.gateway.triton.backend import FINISH_REASONS, Triton
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("event_loop_of_all")]
 
 
-async def test_models_are_read_from_configurations():
+async def test_models_are_read_from_tritons_configurations():
     async with connected(Service()) as triton:
         models = await triton.models()
         assert [(m.name, m.stream_model, m.drafter) for m in models.models] == [
@@ -33,7 +33,7 @@ async def test_models_are_read_from_configurations():
         assert await triton.ready()
 
 
-async def test_a_model_that_is_not_loaded_is_left_out():
+async def test_a_model_that_is_not_loaded_is_skipped():
     """A draft engine may be unloaded; Triton then has no configuration for it."""
     service = Service()
     service.unloaded = ("another", "draft")
@@ -43,7 +43,7 @@ async def test_a_model_that_is_not_loaded_is_left_out():
         ]
 
 
-async def test_concurrent_requests_read_the_models_once():
+async def test_concurrent_requests_read_the_models_only_once():
     service = Service()
     async with connected(service) as triton:
         first = asyncio.create_task(triton.models())
@@ -75,7 +75,7 @@ async def test_failures_are_not_cached(monkeypatch):
         assert (await triton.models()).room == 1008
 
 
-async def test_chunks_are_read():
+async def test_response_chunks_are_decoded():
     service = Service()
     async with connected(service) as triton:
         first, last = [chunk async for chunk in triton.generate("bls_stream", INPUTS)]
@@ -101,7 +101,7 @@ async def failure(service):
     return failed.value.status, failed.value.code, failed.value.message
 
 
-async def test_optional_outputs_are_read_on_request():
+async def test_optional_outputs_are_decoded_on_request():
     service = Service()
     service.more = {entry.OUTPUT_ROUNDS: [[[3, 4]]]}
     async with connected(service) as triton:
@@ -119,7 +119,7 @@ async def test_optional_outputs_are_read_on_request():
         (grpc.StatusCode.UNKNOWN, 500),
     ],
 )
-async def test_grpc_errors_become_statuses(code, status):
+async def test_grpc_errors_are_mapped_to_http_statuses(code, status):
     service = Service()
     service.code = code
     assert await failure(service) == (status, None, "why it failed")
@@ -136,7 +136,7 @@ async def test_grpc_errors_become_statuses(code, status):
         ("INTERNAL", 500),
     ],
 )
-async def test_codes_become_statuses(code, status):
+async def test_error_codes_are_mapped_to_http_statuses(code, status):
     service = Service()
     service.refusal = coded(code, "why\nit failed")
     assert await failure(service) == (status, None, "why it failed")
@@ -159,13 +159,13 @@ async def test_an_error_of_an_unready_model_has_status_503():
         ("INVALID_ARG", "invalid_guide", 400),
     ],
 )
-async def test_classes_become_statuses(code, error, status):
+async def test_error_classes_are_mapped_to_http_statuses(code, error, status):
     service = Service()
     service.refusal = coded(code, f"{error}: why")
     assert await failure(service) == (status, error, "why")
 
 
-async def test_an_unavailable_call_has_status_503():
+async def test_an_unreachable_server_has_status_503():
     service = Service()
     service.code = grpc.StatusCode.UNAVAILABLE
     status, code, message = await failure(service)
@@ -174,14 +174,14 @@ async def test_an_unavailable_call_has_status_503():
     assert "why it failed" not in message  # gRPC's words
 
 
-async def test_readiness_needs_a_ready_server():
+async def test_readiness_requires_a_ready_server():
     service = Service()
     service.ready = False
     async with connected(service) as triton:
         assert not await triton.ready()
 
 
-async def test_a_triton_without_the_loop_is_reported():
+async def test_a_server_without_tandems_loop_is_reported():
     service = Service()
     service.configs = {"target": {}}
     async with connected(service) as triton:
@@ -190,11 +190,11 @@ async def test_a_triton_without_the_loop_is_reported():
         assert (failed.value.status, failed.value.code) == (503, "not_configured")
 
 
-async def test_every_finish_reason_of_the_loop_is_known():
+async def test_the_gateway_knows_every_finish_reason_of_the_loop():
     assert set(FINISH_REASONS) == set(get_args(FinishReason))
 
 
-async def test_readiness_needs_working_streams(monkeypatch):
+async def test_readiness_requires_working_streams(monkeypatch):
     monkeypatch.setattr(backend, "SECONDS_TO_ANSWER", 0.5)
     service = Service()
     async with connected(service) as triton:
@@ -203,7 +203,7 @@ async def test_readiness_needs_working_streams(monkeypatch):
         assert not await triton.ready()
 
 
-async def test_models_are_read_again_after_a_restart():
+async def test_models_are_read_again_after_the_server_restarts():
     service = Service()
     async with connected(service) as triton:
         await triton.models()
@@ -214,7 +214,7 @@ async def test_models_are_read_again_after_a_restart():
         assert [model.name for model in (await triton.models()).models] == ["bls_stream", "bls"]
 
 
-async def test_proxies_of_the_environment_are_ignored(monkeypatch):
+async def test_proxy_variables_of_the_environment_are_ignored(monkeypatch):
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
     for name in ("no_proxy", "no_grpc_proxy"):
         monkeypatch.delenv(name, raising=False)
@@ -225,7 +225,7 @@ async def test_proxies_of_the_environment_are_ignored(monkeypatch):
     await server.stop(0)
 
 
-async def test_a_restarted_server_is_found():
+async def test_the_gateway_reconnects_to_a_restarted_server():
     server, port = await started(Service())
     triton = Triton(f"127.0.0.1:{port}")
     assert await triton.ready()
@@ -239,7 +239,7 @@ async def test_a_restarted_server_is_found():
     await server.stop(0)
 
 
-async def test_requests_spread_over_all_addresses():
+async def test_requests_are_distributed_over_all_addresses():
     services = [Service(), Service()]
     servers = [await started(service) for service in services]
     triton = Triton("ipv4:" + ",".join(f"127.0.0.1:{port}" for _, port in servers))

@@ -90,7 +90,7 @@ async def test_closing_the_connection_stops_open_requests():
         await chunks.aclose()
 
 
-async def test_closing_the_connection_stops_requests_in_progress():
+async def test_closing_the_connection_ends_a_request_that_is_being_read():
     """The reader and `leave` wait for the same response, and both continue to read."""
     service = Service()
     service.ModelStreamInfer = service.wait

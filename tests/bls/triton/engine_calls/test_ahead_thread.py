@@ -30,7 +30,7 @@ class Steps:
         return self.made
 
 
-def test_stopped_steps_make_no_call(pb, monkeypatch):
+def test_drafting_ahead_that_is_stopped_before_it_starts_makes_no_call(pb, monkeypatch):
     threads, given_up, wanted = [], Steps(1), Steps(1)
     monkeypatch.setattr(module, "in_background", threads.append)
     pb.InferenceRequest.answer = Engines()
@@ -78,7 +78,7 @@ def all_are_free(clients):
     return all(taken)
 
 
-def test_steps_stopped_during_a_call_make_no_other_call(pb, working):
+def test_drafting_ahead_that_is_stopped_makes_no_further_call(pb, working):
     thread, _, steps, task, hold = working
     thread.stop()
     eventually(lambda: len(pb.InferenceRequest.answer.stops) == 1)
@@ -90,7 +90,7 @@ def test_steps_stopped_during_a_call_make_no_other_call(pb, working):
     thread.close(lambda: None)
 
 
-def test_a_stop_that_overtook_a_call_ahead_is_repeated(pb, working):
+def test_a_stop_of_a_draft_ahead_call_is_repeated_until_it_ends(pb, working):
     thread, *_ = working
     stops = pb.InferenceRequest.answer.stops
     thread.stop()
@@ -100,7 +100,7 @@ def test_a_stop_that_overtook_a_call_ahead_is_repeated(pb, working):
 
 
 @pytest.mark.parametrize("stopped", [False, True])
-def test_branches_of_a_stopped_call_are_dropped(pb, stopped):
+def test_branches_of_a_stopped_draft_ahead_call_are_dropped(pb, stopped):
     """They were cut short, and would distort the measured time of such calls."""
     hold = HeldDraft()
     pb.InferenceRequest.answer = Engines(hold=hold)
@@ -122,7 +122,7 @@ def test_branches_of_a_stopped_call_are_dropped(pb, stopped):
     thread.close(lambda: None)
 
 
-def test_an_overdue_call_ahead_ends_its_thread(working):
+def test_a_draft_ahead_call_that_exceeds_its_timeout_frees_its_slot(working):
     thread, clients, _, task, _ = working
     thread.check(time.monotonic())
     assert not thread.lost
@@ -139,7 +139,7 @@ def test_an_overdue_call_ahead_ends_its_thread(working):
     assert all_are_free(clients)
 
 
-def test_a_closed_thread_frees_its_place_after_its_call(working):
+def test_a_closed_thread_frees_its_slot_after_its_call_ends(working):
     thread, clients, steps, _, hold = working
     ended = threading.Event()
     thread.close(ended.set)

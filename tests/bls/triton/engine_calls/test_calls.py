@@ -40,7 +40,7 @@ def fails(pb):
 
 @pytest.mark.parametrize("decoupled", [True, False])
 @pytest.mark.parametrize("code", CODES)
-def test_a_code_is_read_from_the_line_or_from_the_error(fails, code, decoupled):
+def test_an_error_code_is_read_from_the_message_or_the_error(fails, code, decoupled):
     for error in (fails(coded(code, "no"), decoupled=decoupled), fails("no", code)):
         assert (error.code, error.what) == (code, "no")
         assert isinstance(error, EngineRefused) == (code in ("INVALID_ARG", "UNSUPPORTED"))
@@ -65,16 +65,16 @@ def test_errors_never_contain_names_of_shared_memory_regions(fails, pb, said, ra
     assert any(decoded(said)[1] in line for line in pb.Logger.lines)
 
 
-def test_a_stack_stays_in_the_log(fails):
+def test_stack_traces_are_removed_from_error_messages(fails):
     assert fails("it broke\n\nAt:\n  /models/x.py(3): f").what == "it broke"
 
 
-def test_our_own_error_about_shared_memory_is_unchanged(fails):
+def test_the_error_for_full_shared_memory_is_passed_on_unchanged(fails):
     line = "the answer does not fit into the server's shared memory (/dev/shm; docker's --shm-size)"
     assert fails(line).what == line
 
 
-def test_a_line_without_a_code_is_unchanged():
+def test_an_error_message_without_a_known_code_is_unchanged():
     assert decoded("input 'x': wrong") == (None, "input 'x': wrong")
     assert decoded("INVALID: wrong") == (None, "INVALID: wrong")
     assert coded("INTERNAL", "it broke") == "it broke"
@@ -93,7 +93,7 @@ def test_errors_have_their_documented_codes():
 
 
 @pytest.mark.parametrize("decoupled", [True, False])
-def test_empty_responses_are_answers_only_if_allowed(pb, decoupled):
+def test_an_empty_response_is_an_error_unless_it_is_allowed(pb, decoupled):
     empty = pb.InferenceResponse()
     pb.InferenceRequest.answer = lambda _: empty
     request = pb.InferenceRequest("bls_stream")
@@ -110,5 +110,5 @@ def test_a_model_whose_process_died_is_unavailable():
 
 
 @pytest.mark.parametrize("said", [f"it said: {LOST}", "Stub process 'target_0_0' has said no"])
-def test_other_failures_keep_their_code(said):
+def test_other_failures_have_code_internal(said):
     assert failure("target", said).code == "INTERNAL"

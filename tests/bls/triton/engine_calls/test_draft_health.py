@@ -26,7 +26,7 @@ def health():
     return DraftHealth(EngineClient("draft", SETTINGS.draft, SETTINGS), Calls(), pause=0)
 
 
-def test_a_failure_is_logged_and_probed_once(health, probes, pb):
+def test_repeated_failures_are_logged_and_probed_once(health, probes, pb):
     health.failed(FAILED)
     health.failed(FAILED)
     assert not health.available
@@ -34,7 +34,7 @@ def test_a_failure_is_logged_and_probed_once(health, probes, pb):
     assert len(pb.Logger.lines) == 1
 
 
-def test_drafts_resume_when_a_probe_is_answered(health, probes, pb):
+def test_drafts_resume_when_a_probe_succeeds(health, probes, pb):
     errors = ["still down", "still down"]
 
     def answer(_):
@@ -50,7 +50,7 @@ def test_drafts_resume_when_a_probe_is_answered(health, probes, pb):
     assert errors == []
 
 
-def test_a_probe_with_an_unknown_error_is_repeated(health, probes, pb):
+def test_a_probe_is_repeated_after_an_unexpected_error(health, probes, pb):
     errors = [RuntimeError("nobody knows this one")]
 
     def answer(_):
@@ -64,7 +64,7 @@ def test_a_probe_with_an_unknown_error_is_repeated(health, probes, pb):
     assert health.available
 
 
-def test_a_failing_log_stops_neither_requests_nor_probes(health, probes, pb, capsys):
+def test_a_logging_error_stops_neither_requests_nor_probes(health, probes, pb, capsys):
     """Log lines go through shared memory, which may be full."""
     pb.Logger.full = True
     health.failed(FAILED)

@@ -13,7 +13,7 @@ from tandem.bls.triton.engine_calls.pending_call import (
 )
 
 
-def test_a_call_is_abandoned_after_its_time_out():
+def test_a_call_is_abandoned_after_its_timeout():
     abandoned = AbandonedCalls()
     wait = CallSlot(abandoned)
     call = wait.begin("target", "1", timeout=60)
@@ -28,7 +28,7 @@ def test_a_call_is_abandoned_after_its_time_out():
     assert abandoned.by_model == {"target": 0}
 
 
-def test_a_model_with_too_many_abandoned_calls_is_not_called():
+def test_a_model_with_too_many_abandoned_calls_gets_no_more_calls():
     abandoned = AbandonedCalls()
     for _ in range(MAX_ABANDONED_CALLS):
         abandoned.add("target", +1)

@@ -41,14 +41,14 @@ def pair():
     receiver.mailbox.close()
 
 
-def test_lines_arrive_in_their_order(pair):
+def test_lines_arrive_in_order(pair):
     sender, receiver = pair
     for number in range(1000):
         sender.mailbox.put(str(number))
     assert receiver.lines(1000) == [str(number) for number in range(1000)]
 
 
-def test_many_lines_arrive_in_several_messages(pair):
+def test_lines_beyond_the_size_of_one_message_all_arrive(pair):
     sender, receiver = pair
     lines = [f"{number:0200}" for number in range(1000)]
     for line in lines:
@@ -73,7 +73,7 @@ def test_invalid_messages_are_ignored(pair, message):
     assert receiver.lines(1) == ["a"]
 
 
-def test_an_address_can_be_used_once():
+def test_a_mailbox_address_in_use_cannot_be_opened_again():
     first = Neighbour()
     first.open()
     with pytest.raises(AddressTaken):

@@ -103,7 +103,7 @@ def test_each_loop_knows_the_usage_of_the_others(begin):
     assert second.ask("usage") == "usage 1 2 3 4 5 60"
 
 
-def test_only_one_loop_admits_at_a_time(begin):
+def test_only_one_loop_admits_requests_at_a_time(begin):
     first, second = begin(2)
     assert first.ask("hold") == "held"
     second.tell("usage")
@@ -119,7 +119,7 @@ def test_capacity_of_a_dead_loop_is_freed(begin):
     assert second.ask("usage") == NOTHING
 
 
-def test_a_loop_that_dies_while_admitting_blocks_no_other(begin):
+def test_a_loop_that_dies_while_admitting_does_not_block_others(begin):
     first, second = begin(2)
     assert first.ask("hold") == "held"
     second.tell("usage")
@@ -137,13 +137,13 @@ def test_a_new_loop_gets_the_slot_of_a_dead_one(begin):
     assert third.hear() == "stop a"
 
 
-def test_rows_of_an_earlier_server_are_ignored(name, begin):
+def test_usage_left_by_an_earlier_server_is_ignored(name, begin):
     (SHARED_MEMORY / name).write_bytes(struct.pack(f"{ROW}q", OPEN, *[9] * (ROW - 1)) * 20)
     first, second = begin(2)
     assert first.ask("usage") == second.ask("usage") == NOTHING
 
 
-def test_a_stop_reaches_every_other_loop(begin):
+def test_a_stop_is_sent_to_every_other_loop(begin):
     first, second, third = begin(3)
     names = [f"tandem-forwarded-{number}" for number in range(200)]
     first.tell(f"stop {' '.join(names)}")
@@ -152,13 +152,13 @@ def test_a_stop_reaches_every_other_loop(begin):
     assert first.ask("usage") == NOTHING  # and it received no stop
 
 
-def test_other_loops_are_notified(begin):
+def test_other_loops_are_notified_of_changes(begin):
     first, second = begin(2)
     first.tell("call")
     assert second.hear() == "look"
 
 
-def test_a_hanging_loop_blocks_no_messages(begin):
+def test_a_hanging_loop_does_not_block_messages_to_others(begin):
     first, hanging, third = begin(3)
     hanging.process.send_signal(signal.SIGSTOP)
     for number in range(40):  # more than the system keeps for it
@@ -166,7 +166,7 @@ def test_a_hanging_loop_blocks_no_messages(begin):
         assert third.hear() == f"stop {number}"
 
 
-def test_a_dead_loop_blocks_no_messages(begin):
+def test_a_dead_loop_does_not_block_messages_to_others(begin):
     first, dead, third = begin(3)
     dead.kill()
     first.tell("stop a")
@@ -180,7 +180,7 @@ def test_the_last_message_before_closing_is_sent(begin):
     assert second.hear() == "stop a"
 
 
-def test_closing_all_loops_leaves_no_file(name, begin):
+def test_closing_all_loops_removes_the_shared_file(name, begin):
     first, second = begin(2)
     assert (SHARED_MEMORY / name).exists()
     for loop in (first, second):
@@ -188,7 +188,7 @@ def test_closing_all_loops_leaves_no_file(name, begin):
     assert not (SHARED_MEMORY / name).exists()
 
 
-def test_new_loops_find_the_remaining_ones(name, begin):
+def test_a_new_loop_finds_the_loops_that_are_still_running(name, begin):
     leaving, staying = begin(2)
     assert staying.ask("note 1 2 3 4 5 6") == "noted"
     assert leaving.ask("close") == "closed"
@@ -200,14 +200,14 @@ def test_new_loops_find_the_remaining_ones(name, begin):
     assert not (SHARED_MEMORY / name).exists()
 
 
-def test_closing_the_last_loop_after_a_crash_leaves_no_file(name, begin):
+def test_closing_the_last_loop_after_a_crash_removes_the_file(name, begin):
     first, second = begin(2)
     first.kill()
     assert second.ask("close") == "closed"
     assert not (SHARED_MEMORY / name).exists()
 
 
-def test_a_file_removed_while_it_is_opened_is_created_again(name, begin):
+def test_the_shared_file_is_recreated_if_removed_while_being_opened(name, begin):
     [last] = begin(1)
     held = os.open(SHARED_MEMORY / name, os.O_RDWR)
     fcntl.lockf(held, fcntl.LOCK_EX, 1, ROWS)  # both wait for it, the new one second
@@ -235,7 +235,7 @@ def number_waiting_for(file):
 ARGS = {"model_name": "bls_stream", "model_version": "1", "model_instance_name": "bls_stream_0_1"}
 
 
-def test_the_shared_file_has_the_servers_prefix():
+def test_the_shared_file_name_has_the_prefix_of_the_server():
     region = f"{PREFIX}tandem-15296-cdce9644-"
     command = ["stub", "/models/bls_stream/1/model.py", f"{region}{uuid.uuid4()}", "1048576"]
     assert shared_name(ARGS, command, 42, 7) == f"{region}7-42-bls_stream-1"
@@ -243,7 +243,7 @@ def test_the_shared_file_has_the_servers_prefix():
     assert shared_name(ARGS, other, 42, 7) == shared_name(ARGS, command, 42, 7)
 
 
-def test_without_a_server_prefix_the_shared_file_has_a_name():
+def test_the_shared_file_has_a_default_name_without_a_server_prefix():
     assert shared_name(ARGS, ["stub", "model.py"], 42, 7) == f"{PREFIX}7-42-bls_stream-1"
 
 
@@ -257,7 +257,7 @@ def started_as(*counts):
     return ARGS | {"model_config": json.dumps({"instance_group": [{"count": n} for n in counts]})}
 
 
-def test_a_single_loop_has_no_others():
+def test_a_single_loop_needs_no_shared_capacity():
     assert type(other_loops(started_as(1), 1)) is OtherLoops
 
 
@@ -267,7 +267,7 @@ def test_a_wrong_number_of_instances_is_rejected(counts, settings):
         other_loops(started_as(*counts), settings)
 
 
-def test_loops_find_each_other_by_the_namespace_of_their_processes():
+def test_the_shared_file_is_named_after_the_process_namespace():
     loops = other_loops(started_as(2), 2)
     loops.open(stop=lambda request_id: None, look=lambda: None)
     namespace = re.fullmatch(r"pid:\[(\d+)\]", os.readlink("/proc/self/ns/pid"))[1]
@@ -280,5 +280,5 @@ def test_loops_find_each_other_by_the_namespace_of_their_processes():
 @pytest.mark.parametrize(
     ("instance", "index"), [("bls_stream_0_1", "1"), ("bls_stream_0_12", "12"), ("bls_0", "0")]
 )
-def test_loops_are_numbered_as_triton_numbers_its_instances(instance, index):
+def test_loop_numbers_follow_tritons_instance_names(instance, index):
     assert index_of_loop(ARGS | {"model_instance_name": instance}) == index

@@ -50,14 +50,14 @@ def large(response):
 
 
 @pytest.mark.parametrize("decoupled", [True, False])
-def test_a_small_answer_is_sent_with_the_final_flag(made, answer, decoupled):
+def test_a_small_answer_and_the_final_flag_share_one_response(made, answer, decoupled):
     triton, sender = made(decoupled=decoupled)
     sender.send(answer(8), final=True)
     assert [sent.flags for sent in triton.sent] == [FINAL]
     assert sender.closed
 
 
-def test_a_large_answer_is_sent_before_the_final_flag(made, answer):
+def test_a_large_answer_is_sent_before_a_separate_final_response(made, answer):
     triton, sender = made()
     sender.send(answer(LARGE_BYTES + 1), final=True)
     [data, end] = triton.sent
@@ -67,7 +67,7 @@ def test_a_large_answer_is_sent_before_the_final_flag(made, answer):
 
 @pytest.mark.parametrize("size", [LARGE_BYTES, LARGE_BYTES + 1])
 @pytest.mark.parametrize("decoupled", [True, False])
-def test_texts_count_as_bytes_of_the_answer(made, pb, monkeypatch, size, decoupled):
+def test_the_size_of_an_answer_includes_its_texts(made, pb, monkeypatch, size, decoupled):
     """The statistics of 10,000 rounds are megabytes of text."""
     asked = []
     monkeypatch.setattr(module, "_memory_for_the_end", lambda size: asked.append(size) or True)
@@ -92,7 +92,7 @@ def test_an_answer_that_does_not_fit_fails_with_one_line(made, answer, final):
     assert (end.line, end.flags) == ("it does not fit", FINAL)
 
 
-def test_the_end_waits_for_free_shared_memory(made, answer, pb, monkeypatch):
+def test_the_final_response_waits_for_free_shared_memory(made, answer, pb, monkeypatch):
     """Triton closes its sender before it knows whether the response fits."""
     monkeypatch.setattr(module, "_memory_for_the_end", lambda _: False)
     monkeypatch.setattr(module, "SECONDS_BETWEEN_TRIES", 0.01)
@@ -110,7 +110,7 @@ def test_the_end_waits_for_free_shared_memory(made, answer, pb, monkeypatch):
     assert line.endswith("the end of a request is delayed: the server's shared memory is full")
 
 
-def test_free_memory_of_triton_or_dev_shm_is_enough(monkeypatch):
+def test_a_response_is_sent_if_triton_or_dev_shm_has_memory(monkeypatch):
     class Pool:
         free = 0
 
@@ -135,14 +135,14 @@ def test_free_memory_of_triton_or_dev_shm_is_enough(monkeypatch):
     assert module._memory_for_the_end(0)
 
 
-def test_a_failed_end_is_logged_and_not_repeated(made, answer, pb):
+def test_a_failed_final_response_is_logged_and_not_repeated(made, answer, pb):
     _, sender = made(fits=lambda response: False)
     sender.send(answer(8), final=True)
     assert sender.closed
     assert any("failed to send the end of a request" in line for line in pb.Logger.lines)
 
 
-def test_refuse_and_is_cancelled_never_block(made, answer):
+def test_errors_and_cancellation_checks_do_not_wait_for_a_blocked_send(made, answer):
     go_on = threading.Event()
     triton, sender = made(hold=go_on.wait)
     sending = threading.Thread(target=lambda: sender.send(answer(8), final=False))
@@ -157,7 +157,7 @@ def test_refuse_and_is_cancelled_never_block(made, answer):
     assert [sent.flags for sent in triton.sent] == [0, FINAL]
 
 
-def test_only_the_first_refusal_is_sent(made):
+def test_only_the_first_error_is_sent(made):
     go_on = threading.Event()
     triton, sender = made(hold=go_on.wait)
     sender.refuse("first")
@@ -171,7 +171,7 @@ def test_only_the_first_refusal_is_sent(made):
 @pytest.mark.parametrize(
     ("codes_errors", "line"), [(False, "try later"), (True, "UNAVAILABLE: try later")]
 )
-def test_a_refusal_has_its_code(made, pb, codes_errors, line):
+def test_an_error_is_sent_with_its_code(made, pb, codes_errors, line):
     triton, sender = made(codes_errors=codes_errors)
     sender.refuse("try later", "UNAVAILABLE")
     assert eventually(lambda: sender.closed)
@@ -179,7 +179,7 @@ def test_a_refusal_has_its_code(made, pb, codes_errors, line):
     assert (sent.line, sent.response.error().code()) == (line, pb.TritonError.UNAVAILABLE)
 
 
-def test_nothing_happens_after_the_final_response(made, answer):
+def test_nothing_is_sent_after_the_final_response(made, answer):
     triton, sender = made()
     triton.cancelled = True
     assert sender.is_cancelled()
@@ -191,7 +191,7 @@ def test_nothing_happens_after_the_final_response(made, answer):
 
 
 @pytest.mark.parametrize("final", [True, False])
-def test_a_blocked_response_is_reported(made, answer, final, monkeypatch):
+def test_a_blocked_send_is_reported(made, answer, final, monkeypatch):
     go_on, now, deliveries = threading.Event(), 100.0, Deliveries()
     clock = SimpleNamespace(monotonic=lambda: now)
     monkeypatch.setattr("tandem.bls.triton.responses.deliveries.time", clock)
@@ -210,7 +210,7 @@ def test_a_blocked_response_is_reported(made, answer, final, monkeypatch):
     assert deliveries.seconds == 0
 
 
-def test_a_failed_response_is_not_reported_as_blocked(made, answer, monkeypatch):
+def test_a_failed_send_is_not_reported_as_blocked(made, answer, monkeypatch):
     deliveries = Deliveries()
     _, sender = made(fits=lambda response: False, deliveries=deliveries)
     with pytest.raises(AnswerNotSent):

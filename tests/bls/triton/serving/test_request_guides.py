@@ -47,7 +47,7 @@ def guides(tmp_path):
         each.close()
 
 
-def test_a_guide_is_compiled_once_and_then_known(guides):
+def test_a_guide_can_be_used_again_after_it_was_compiled(guides):
     it, counted = guides()
     requests = [request_for(Guide("choice", '["fox"]')), request_for(None)]
     it.check(requests)
@@ -58,7 +58,7 @@ def test_a_guide_is_compiled_once_and_then_known(guides):
     assert not counted
 
 
-def test_guides_of_a_request_that_has_ended_are_not_compiled(guides):
+def test_guides_of_an_ended_request_are_not_compiled(guides):
     def ended():
         raise Cancelled
 
@@ -67,7 +67,7 @@ def test_guides_of_a_request_that_has_ended_are_not_compiled(guides):
         it.matchers([request_for(Guide("choice", '["fox"]'))], ended)
 
 
-def test_waiting_guides_are_limited_in_bytes(guides):
+def test_the_total_size_of_waiting_guides_is_limited(guides):
     it, counted = guides(settings=replace(SMALL, max_queue_bytes=2000, instances=1))
     others = [request_for(Guide("regex", letter * 1000)) for letter in "bcd"]
     known = request_for(Guide("regex", "e" * 1000))
@@ -83,14 +83,14 @@ def test_waiting_guides_are_limited_in_bytes(guides):
     assert not counted
 
 
-def test_refusals_are_counted_by_keyword(guides):
+def test_rejected_guides_are_counted_by_unsupported_keyword(guides):
     it, counted = guides()
     with pytest.raises(GuideRefused, match=r"^input 'guided_decoding_guide': Unimplemented keys"):
         it.matchers([request_for(Guide("json_schema", '{"not": {}, "contains": {}}'))], no_check)
     assert counted == ["contains", "not"]
 
 
-def test_guides_are_rejected_without_the_library(guides, monkeypatch):
+def test_guides_are_rejected_if_llguidance_is_not_installed(guides, monkeypatch):
     monkeypatch.delitem(sys.modules, "tandem.guides.compiler")
     monkeypatch.setitem(sys.modules, "llguidance", None)
     it, _ = guides()
@@ -102,7 +102,7 @@ def test_guides_are_rejected_without_the_library(guides, monkeypatch):
 
 
 @pytest.mark.parametrize("version", ["0.7.30", "1.8.2", "2.0.0", "master", None])
-def test_guides_are_rejected_with_another_library_version(guides, monkeypatch, version):
+def test_guides_are_rejected_with_an_unsupported_llguidance_version(guides, monkeypatch, version):
     """Another version has other bugs; NVIDIA's image has an older one."""
     library = SimpleNamespace() if version is None else SimpleNamespace(__version__=version)
     monkeypatch.setitem(sys.modules, "llguidance", library)
@@ -114,7 +114,7 @@ def test_guides_are_rejected_with_another_library_version(guides, monkeypatch, v
 
 
 @pytest.mark.parametrize("version", ["1.9.0", "1.10.3", "1.99.0rc1"])
-def test_supported_library_versions_are_accepted(monkeypatch, version):
+def test_supported_llguidance_versions_are_accepted(monkeypatch, version):
     monkeypatch.setitem(sys.modules, "llguidance", SimpleNamespace(__version__=version))
     check_library()
 
@@ -131,7 +131,7 @@ def test_a_profile_without_guides_loads_no_tokenizer(tmp_path):
     assert it.matchers([request_for(None)], no_check) == [None]
 
 
-def test_guides_are_overloaded_if_no_process_can_start(guides, monkeypatch):
+def test_guides_are_rejected_as_overloaded_if_no_process_can_start(guides, monkeypatch):
     def no_process(*_, **__):
         raise BlockingIOError("no process")
 
@@ -145,7 +145,7 @@ def test_guides_are_overloaded_if_no_process_can_start(guides, monkeypatch):
     assert not counted
 
 
-def test_an_untested_guide_may_be_sent_again(guides, monkeypatch):
+def test_a_guide_that_was_compiled_too_slowly_can_be_retried(guides, monkeypatch):
     def slow(*_):
         raise GuideUndecided("it is not compiled after 30 s")
 
