@@ -41,7 +41,7 @@ from tandem.tools.profiles.engines.vllm import VllmDraft, VllmTarget
 
 TARGET: KeyPath = ("engines", "target")
 DRAFT: KeyPath = ("engines", "draft")
-MOST_INSTANCES = 32  # twice as many can find each other (`Siblings`)
+MOST_INSTANCES = 32  # `Siblings` has room for twice as many
 ModelName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")]
 
 
@@ -62,14 +62,14 @@ Draft = Annotated[
 
 
 class EnginesSection(ConfigSection):
-    """The engines of `target` and `draft`; without a draft no drafter can use a draft model."""
+    """The engines. Without a draft engine, no drafter can use a draft model."""
 
     target: Target
     draft: Draft | None = None
 
 
 class TokenizerSection(ConfigSection):
-    """The target's tokenizer, which a draft without one shares."""
+    """The target's tokenizer. A draft without a tokenizer uses it too."""
 
     folder: Folder | None = None
     """Folder of the target's tokenizer (default: the target's checkpoint)."""
@@ -80,7 +80,7 @@ class TokenizerSection(ConfigSection):
 
 
 class PromptLookupSection(LookupSection):
-    """Prompt lookup in the loop, and the pools that it also copies from."""
+    """Prompt lookup in the loop, and its lookup pools."""
 
     hybrid_min_ngram_size: PositiveInt = LoopSettings.hybrid_min_ngram_size
     """`hybrid` asks the draft model if the matching n-gram is shorter."""
@@ -153,7 +153,7 @@ class EntrySection(ConfigSection):
 
 
 class AdmissionSection(ConfigSection):
-    """Load that is accepted; more is rejected as overloaded."""
+    """The maximum load. Requests beyond it are rejected as overloaded."""
 
     max_requests: PositiveInt = LoopSettings.max_requests
     """Sequences that decode at once."""
@@ -165,7 +165,7 @@ class AdmissionSection(ConfigSection):
 
 
 class LimitsSection(ConfigSection):
-    """Limits of one request; more is rejected with one line that names the input."""
+    """Limits of one request. The error for a larger request names the input."""
 
     max_text_bytes: PositiveInt | None = None
     """Bytes of one prompt (default: `max_seq_len` x the longest token's bytes)."""
@@ -238,13 +238,13 @@ def sections_of(profile: Profile) -> Iterator[tuple[KeyPath, EngineSection]]:
 
 @dataclass(frozen=True)
 class ProfileSource:
-    """The text of a profile, for the line numbers in errors."""
+    """The parsed text of a profile, which provides line numbers for errors."""
 
     path: Path
     root: yaml.Node | None
 
     def error(self, key_path: KeyPath, text: str) -> TandemError:
-        """Return the error: file, line, key path and reason in one line."""
+        """Return an error with the file, line, key path and reason in one line."""
         line, node = self._find(key_path)
         where = f"{self.path}:{line}" if self.root else str(self.path)
         dotted = ".".join(map(str, key_path))
@@ -252,7 +252,7 @@ class ProfileSource:
         return TandemError(f"{where}: {dotted}: {text}" if dotted else f"{where}: {text}")
 
     def _find(self, key_path: KeyPath) -> tuple[int, yaml.Node | None]:
-        """Return line and node of the key path, or of the innermost part of it that is there."""
+        """Return the line and node of the longest prefix of the key path that the file has."""
         node, line = self.root, 1
         for key in key_path:
             found = next((n for k, n in _children(node) if k == key), None)
@@ -262,7 +262,7 @@ class ProfileSource:
         return line, node
 
     def _base(self, node: yaml.Node | None, text: str) -> str:
-        """Say what a path is relative to, if the text names one that doesn't exist."""
+        """Return a note on the folder that a path is relative to, if the error names the path."""
         if not isinstance(node, yaml.ScalarNode) or Path(node.value).is_absolute():
             return ""
         folder = self.path.resolve().parent
@@ -273,7 +273,7 @@ class ProfileSource:
 
 
 def read_profile(path: Path) -> tuple[Profile, ProfileSource]:
-    """Read a profile's file; raise TandemError with file, line, key path and how to fix it."""
+    """Read a profile; raise TandemError with the file, line, key path and fix if it is invalid."""
     try:
         text = path.read_text()
         data, root = yaml.safe_load(text), yaml.compose(text, Loader=yaml.SafeLoader)
@@ -299,7 +299,7 @@ def read_profile(path: Path) -> tuple[Profile, ProfileSource]:
 def explain(error: ValidationError) -> tuple[KeyPath, str]:
     first = error.errors(include_url=False)[0]
     key_path, text = first["loc"], first["msg"]
-    if key_path[:1] == ("engines",):  # pydantic adds the kind of an engine after its name
+    if key_path[:1] == ("engines",):  # pydantic inserts the engine's kind after its name
         key_path = key_path[:2] + key_path[3:]
     if first["type"] == "unknown_key":
         return (*key_path, first["ctx"]["key"]), text
@@ -315,7 +315,7 @@ def explain(error: ValidationError) -> tuple[KeyPath, str]:
 
 
 def _children(node: yaml.Node | None) -> Iterator[tuple[str | int, tuple[yaml.Node, yaml.Node]]]:
-    """Yield key and (node of the key, node of its value) of a YAML mapping or sequence."""
+    """Yield (key, (key node, value node)) for each item of a YAML mapping or sequence."""
     if isinstance(node, yaml.MappingNode):
         for key, value in node.value:
             yield key.value, (key, value)

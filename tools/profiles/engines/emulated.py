@@ -1,4 +1,7 @@
-"""An engine without weights that keeps a real one's timing: every measurement of it is emulated."""
+"""The section of an emulated engine, which has no weights but the timing of a real engine.
+
+Every measurement of such an engine is emulated.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +32,7 @@ Probability = Annotated[float, Field(ge=0, le=1)]
 
 
 class LanguageSection(ConfigSection):
-    """The synthetic text; draft and target must have the same one."""
+    """The synthetic text, which must be the same for draft and target."""
 
     alpha: Probability
     """Probability that a draft token is accepted; with `hard_alpha`, in easy stretches."""
@@ -75,7 +78,7 @@ class EmulatedDraft(OwnEngineSection):
 
     @property
     def devices(self) -> frozenset[str]:
-        """Return a device that no other engine has."""
+        """Return a device that no other engine uses."""
         return frozenset({f"emulated {self._role}"})
 
     def plan(self, key_path: KeyPath) -> EnginePlan:
@@ -123,7 +126,7 @@ class EmulatedDraft(OwnEngineSection):
 
 
 class EmulatedTarget(EmulatedDraft):
-    """One that verifies drafts."""
+    """An emulated engine that verifies drafts."""
 
     verify_slope: NonNegativeFloat = EmulatedSettings.verify_slope
     """Target only: verifying k draft tokens takes `step_ms` x (1 + slope x k)."""
@@ -136,7 +139,7 @@ class EmulatedTarget(EmulatedDraft):
 
 
 def _words(tokenizer: TokenizerFolder) -> tuple[int, int]:
-    """Return the longest run of ids, from the first to before the last, that are plain text."""
+    """Return the longest range of ids that are plain text, as (first, last + 1)."""
     path = tokenizer.folder / "tokenizer.json"
     added = Tokenizer.from_file(str(path)).get_added_tokens_decoder()
     special = (number for number, token in added.items() if token.special)

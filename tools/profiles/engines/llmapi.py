@@ -1,4 +1,4 @@
-"""A Hugging Face checkpoint on TensorRT-LLM's PyTorch workflow, by its Python interface (V2)."""
+"""The section of a checkpoint on TensorRT-LLM's PyTorch workflow, through its Python API (V2)."""
 
 from __future__ import annotations
 
@@ -35,18 +35,18 @@ DECIDED = (
     *("kind", "checkpoint", "model", "max_seq_len", "kv_cache_tokens"),
     *("prompt_lookup", "draft", "speculative_config"),
 )
-SEQUENCES_CACHED = 16  # default of the KV cache
+SEQUENCES_CACHED = 16  # whole sequences in the KV cache by default
 
 
 class InLlmLookupSection(LookupSection):
-    """`NGramDecodingConfig` (see `LookupSection`)."""
+    """Prompt lookup inside the engine: TensorRT-LLM's `NGramDecodingConfig`."""
 
     is_public_pool: bool = False
     """One pool for all requests: finds more, and leaks text through timing."""
 
 
 class InLlmDraftSection(ConfigSection):
-    """`DraftTargetDecodingConfig`: a draft model inside the engine."""
+    """A draft model inside the engine: TensorRT-LLM's `DraftTargetDecodingConfig`."""
 
     checkpoint: Folder
     """Hugging Face folder of the draft model."""
@@ -57,10 +57,10 @@ class InLlmDraftSection(ConfigSection):
 
 
 class LlmApiTarget(OwnEngineSection):
-    """A `tensorrt_llm.LLM`.
+    """A target that runs as a `tensorrt_llm.LLM`.
 
-    At most one of prompt_lookup, draft and speculative_config makes it speculate. All its requests
-    then do, in the same way; its baseline is a second deployment with none of them.
+    The engine speculates if one of prompt_lookup, draft and speculative_config is set; at most one
+    can be. The setting applies to all requests, so the baseline is a second deployment without it.
     """
 
     kind: Literal["llmapi"]
@@ -108,7 +108,7 @@ class LlmApiTarget(OwnEngineSection):
 
     @property
     def devices(self) -> frozenset[str]:
-        """None that are shared with a draft engine: it drafts by itself."""
+        """Empty, because there is no draft engine with which it could share a device."""
         return frozenset()
 
     def plan(self, key_path: KeyPath) -> EnginePlan:
@@ -159,7 +159,7 @@ class LlmApiTarget(OwnEngineSection):
         return replace(settings, max_seq_len=length - settings.longest_draft)
 
     def _speculation(self) -> Mapping[str, Any] | None:
-        """Return TensorRT-LLM's `speculative_config`; the short forms become one."""
+        """Return TensorRT-LLM's `speculative_config`, converted from a short form if one is set."""
         if self.draft:
             return {
                 "decoding_type": "Draft_Target",
@@ -176,7 +176,7 @@ class LlmApiTarget(OwnEngineSection):
 
 
 def _check_vocabulary(target: Folder, draft: Folder, key_path: KeyPath) -> None:
-    """Reject a draft model whose token ids are other tokens."""
+    """Raise ProfileError if the draft model's token ids stand for other tokens."""
     with located(*key_path):
         read_checkpoint(draft, with_weights=False)
         if not (has_tokenizer(target) and has_tokenizer(draft)):

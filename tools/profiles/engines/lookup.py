@@ -1,4 +1,4 @@
-"""A profile's part for prompt lookup, by the loop or by an engine."""
+"""A profile's section for prompt lookup, in the loop or in an engine."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ from tandem.tools.profiles.engines.base import ConfigSection
 
 
 class LookupSection(ConfigSection):
-    """Drafts copied from what followed the same n-gram earlier; names are TensorRT-LLM's."""
+    """Prompt lookup: copy the tokens that followed the same n-gram earlier.
+
+    The names are TensorRT-LLM's.
+    """
 
     prompt_lookup_num_tokens: PositiveInt = LoopSettings.prompt_lookup_num_tokens
     """Maximum draft tokens per round."""

@@ -1,7 +1,7 @@
-"""A TensorRT engine of NVIDIA's `tensorrtllm` backend: its build and its run settings.
+"""The section of a TensorRT engine on NVIDIA's `tensorrtllm` backend: how to build and run it.
 
-Settings have NVIDIA's own names: the flags of quantize.py, convert_checkpoint.py and
-trtllm-build, and the parameters of Triton's model `tensorrt_llm`.
+Settings have NVIDIA's names: the flags of quantize.py, convert_checkpoint.py and trtllm-build,
+and the parameters of the Triton model `tensorrt_llm`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from tandem.tools.profiles.engines.base import (
 )
 
 BACKEND = "tensorrtllm"
-# trtllm-build's name -> Triton's
+# trtllm-build's name of a type -> Triton's name
 LOGITS_DTYPES: dict[str, LogitsType] = {"float32": "FP32", "float16": "FP16"}
 
 
@@ -35,7 +35,7 @@ Plugin = Literal["auto", "float16", "bfloat16", "float32", "disable"]
 
 
 class ConvertSection(ConfigSection):
-    """How the Hugging Face checkpoint becomes one of TensorRT-LLM."""
+    """How to convert the Hugging Face checkpoint into a TensorRT-LLM checkpoint."""
 
     dtype: Literal["auto", "float16", "bfloat16", "float32"] = "auto"
     """Type of what isn't quantized."""
@@ -51,7 +51,7 @@ class ConvertSection(ConfigSection):
 
 
 class BuildSection(ConfigSection):
-    """Flags of trtllm-build. One without a value isn't passed, so NVIDIA's default holds."""
+    """Flags of trtllm-build. A flag that is None isn't passed, so NVIDIA's default applies."""
 
     max_batch_size: PositiveInt
     """Sequences in one step."""
@@ -80,7 +80,7 @@ class BuildSection(ConfigSection):
 
 
 class TargetBuildSection(BuildSection):
-    """Flags for an engine that verifies drafts."""
+    """Flags of trtllm-build for an engine that verifies drafts."""
 
     speculative_decoding_mode: Literal["draft_tokens_external"] | None = "draft_tokens_external"
     """Target only: how it verifies drafts."""
@@ -91,8 +91,8 @@ class TargetBuildSection(BuildSection):
 class RunSection(ConfigSection):
     """Parameters of the Triton model.
 
-    The KV cache holds max_tokens_in_paged_kv_cache, or what kv_cache_free_gpu_mem_fraction allows
-    if that is less; `tandem build` compares the two.
+    The size of the KV cache is the lesser of max_tokens_in_paged_kv_cache and the tokens that fit
+    into kv_cache_free_gpu_mem_fraction. `tandem build` compares the two.
     """
 
     max_tokens_in_paged_kv_cache: PositiveInt
@@ -117,11 +117,11 @@ class RunSection(ConfigSection):
 
 
 class TensorRTLLMDraft(EngineSection):
-    """A Hugging Face checkpoint as a TensorRT engine.
+    """A Hugging Face checkpoint that is built into a TensorRT engine.
 
-    Rendering reads the checkpoint's tokenizer and sizes, `tandem build` its weights. If only the
-    engine is left, its own folder has the sizes.
-    device_ids times num_nodes must be tp_size * pp_size.
+    Rendering needs the tokenizer and the sizes, and `tandem build` needs the weights. Without a
+    checkpoint, the engine's folder provides the sizes. len(device_ids) * num_nodes must equal
+    tp_size * pp_size.
     """
 
     kind: Literal["tensorrtllm"]
@@ -224,11 +224,11 @@ class TensorRTLLMDraft(EngineSection):
             )
 
     def padded(self, vocab_size: int) -> int:
-        """Return the logits' width: TensorRT-LLM pads a vocabulary to a multiple of tp_size."""
+        """Return the width of the logits: vocab_size rounded up to a multiple of tp_size."""
         return -(-vocab_size // self.tp_size) * self.tp_size
 
     def _parameters(self) -> dict[str, str]:
-        """Return the Triton model's parameters; the backend needs the three empty ones too."""
+        """Return the parameters of the Triton model. The backend requires the three empty ones."""
         return {
             "gpt_model_path": str(self.engine_dir),
             "max_beam_width": "1",
@@ -242,7 +242,7 @@ class TensorRTLLMDraft(EngineSection):
 
 
 class TensorRTLLMTarget(TensorRTLLMDraft):
-    """One that verifies drafts."""
+    """A TensorRT engine that verifies drafts."""
 
     build: TargetBuildSection
 
