@@ -41,7 +41,7 @@ from tandem.tools.profiles.engines.vllm import VllmDraft, VllmTarget
 
 TARGET: KeyPath = ("engines", "target")
 DRAFT: KeyPath = ("engines", "draft")
-MOST_INSTANCES = 32  # `Siblings` has room for twice as many
+MOST_INSTANCES = 32  # half the rows of `SharedCapacity`
 ModelName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")]
 
 
