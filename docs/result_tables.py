@@ -1,6 +1,6 @@
 """Fill the tables of docs/results.md and draw docs/speedups.svg from benchmarks/results/*.json.
 
-`make results` runs it. A table is between `<!-- measured NAME -->` and
+`make results` runs this script. A table is between `<!-- measured NAME -->` and
 `<!-- /measured -->`.
 """
 
@@ -29,7 +29,7 @@ STYLE = "font-family='system-ui, sans-serif' font-size='13' fill='#57606a'"
 
 
 class BarGroup(NamedTuple):
-    """The bars of one label: (speedup, color) each."""
+    """The bars with one label. bars: (speedup, color)."""
 
     label: str
     bars: tuple[tuple[float, str], ...]
@@ -41,16 +41,16 @@ def main() -> None:
 
 
 def measured(name: str) -> Mapping[str, Any]:
-    """Return benchmarks/results/NAME.json.
+    """Return the content of benchmarks/results/NAME.json.
 
-    `columns` maps each column to its format. A null cell is empty.
+    `columns` maps each column to its format. A null cell stays empty.
     """
     result: Mapping[str, Any] = json.loads((MEASURED / f"{name}.json").read_text())
     return result
 
 
 def filled(page: str) -> str:
-    """Return the page with every table as its JSON file has it."""
+    """Return the text of a page with all its tables filled from their JSON files."""
     return TABLE.sub(lambda found: f"{found[1]}{table(found[2])}{found[3]}", page)
 
 
