@@ -74,7 +74,7 @@ class TokenizerSection(ConfigSection):
     folder: Folder | None = None
     """Folder of the target's tokenizer (default: the target's checkpoint)."""
     add_special_tokens: bool = True
-    """Add the special tokens that the tokenizer puts around a prompt."""
+    """Add the tokenizer's special tokens to prompts."""
     skip_special_tokens: bool = True
     """Omit special tokens from the output."""
 
@@ -83,7 +83,7 @@ class PromptLookupSection(LookupSection):
     """Prompt lookup in the loop, and its lookup pools."""
 
     hybrid_min_ngram_size: PositiveInt = LoopSettings.hybrid_min_ngram_size
-    """`hybrid` asks the draft model if the matching n-gram is shorter."""
+    """If the matching n-gram is shorter, `hybrid` uses the draft model."""
     max_pool_tokens: Annotated[int, Field(ge=0, le=MOST_TOKENS)] = LoopSettings.max_pool_tokens
     """Tokens in all lookup pools together, up to 16777216; 0: no pools."""
 
@@ -119,11 +119,11 @@ class DecodingSection(ConfigSection):
     draft_ahead: DraftAhead = None
     """Draft the next round during verification: `true` or `false` (default: `auto`)."""
     use_draft_logits: bool = LoopSettings.use_draft_logits
-    """Default of the input of this name."""
+    """Default for the input with this name."""
     draft_acceptance_threshold: Annotated[float, Field(ge=0, le=1)] | None = None
-    """Default of the input of this name."""
+    """Default for the input with this name."""
     exclude_input_in_output: bool = LoopSettings.exclude_input_in_output
-    """Default of the input of this name."""
+    """Default for the input with this name."""
     prompt_lookup: PromptLookupSection = PromptLookupSection()
 
 
@@ -146,8 +146,8 @@ class EntrySection(ConfigSection):
     name: ModelName
     """Name that clients call."""
     kind: Literal["stream", "forward"]
-    """`stream`: holds the loop, exactly one entry. `forward`: returns a single response by calling
-    the stream entry."""
+    """`stream`: runs the loop (exactly one entry). `forward`: calls the stream entry and returns a
+    single response."""
     drafter: DrafterName | None = None
     """Default drafter of this entry (default: `decoding.drafter`)."""
 
@@ -156,12 +156,11 @@ class AdmissionSection(ConfigSection):
     """The maximum load. Requests beyond it are rejected as overloaded."""
 
     max_requests: PositiveInt = LoopSettings.max_requests
-    """Sequences that decode at once."""
+    """Sequences that decode concurrently."""
     max_queue: NonNegativeInt = LoopSettings.max_queue
-    """Sequences that wait."""
+    """Sequences that wait in the queue."""
     max_queue_bytes: PositiveInt = LoopSettings.max_queue_bytes
-    """Bytes of the prompts that wait for the tokenizer, and of the guides that wait for the
-    compiler."""
+    """Bytes of prompts that wait for the tokenizer, and of guides that wait for the compiler."""
 
 
 class LimitsSection(ConfigSection):
@@ -172,7 +171,7 @@ class LimitsSection(ConfigSection):
     max_words: PositiveInt = RequestLimits.max_words
     """Words in each list of a prompt: stop, bad and bias words."""
     max_words_bytes: PositiveInt = RequestLimits.max_words_bytes
-    """Bytes of all these words of a request."""
+    """Total bytes of these words in a request."""
     max_ngram_size: PositiveInt = LoopSettings.max_ngram_size
     """Highest `max_matching_ngram_size` of a request; each size costs memory per token of context.
     """
@@ -190,17 +189,17 @@ class TimeoutsSection(ConfigSection):
     """Timeouts in seconds."""
 
     target: PositiveFloat = 60.0
-    """One call of the target or of a tokenizer."""
+    """One call to the target or a tokenizer."""
     draft: PositiveFloat = 5.0
-    """One call of the draft for up to 2,048 tokens of context; grows in proportion, up to `target`.
+    """One call to the draft for up to 2,048 tokens of context; more in proportion, up to `target`.
     """
     request: PositiveFloat = LoopSettings.request_timeout
-    """A whole request, queueing included. Triton's `timeout` parameter (microseconds) can shorten
-    it."""
+    """One request, including its time in the queue. Triton's `timeout` parameter (microseconds) can
+    shorten it."""
     drafter_pause: PositiveFloat = LoopSettings.drafter_pause
-    """Pause of drafts after a failed draft call, before a probe."""
+    """Pause of drafting after a failed draft call, until a probe call."""
     startup: Annotated[float, Field(ge=1, le=MOST_STARTUP_SECONDS)] = STARTUP_SECONDS
-    """Loading of all models."""
+    """Loading all models."""
 
 
 DEFAULT_ENTRIES = (

@@ -110,7 +110,7 @@ class EngineSection(ConfigSection):
     """A profile's section for one engine."""
 
     decoupled: bool = False
-    """Let clients stream from the engine directly; the loop never does, and is faster without."""
+    """Let clients stream from the engine directly; the loop doesn't, and is faster without."""
 
     @property
     @abstractmethod

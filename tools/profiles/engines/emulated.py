@@ -43,9 +43,9 @@ class LanguageSection(ConfigSection):
     stay_hard: Probability = EmulatedSettings.stay_hard
     """Probability that the token after a hard one is hard."""
     alternatives_exponent: NonNegativeFloat = EmulatedSettings.alternatives_exponent
-    """r: the right token is among F further guesses with probability 1 - (F + 1)^-r."""
+    """r: F further guesses include the right token with probability 1 - (F + 1)^-r."""
     mean_answer_len: NonNegativeFloat = EmulatedSettings.mean_answer_len
-    """Mean tokens until the end of sequence; 0: it never comes."""
+    """Mean number of tokens until the end of sequence; 0: never."""
 
 
 class EmulatedDraft(OwnEngineSection):
@@ -66,7 +66,7 @@ class EmulatedDraft(OwnEngineSection):
     vocab_size: PositiveInt | None = None
     """Width of the logits (default: the tokenizer's vocabulary)."""
     max_seq_len: PositiveInt = MAX_SEQ_LEN
-    """Tokens of one sequence."""
+    """Maximum tokens of prompt, output and draft together."""
     kv_cache_tokens: PositiveInt | None = None
     """Tokens in the KV cache (default: 64 whole sequences)."""
     kv_block_tokens: PositiveInt = EmulatedSettings.kv_block_tokens

@@ -38,7 +38,7 @@ class ConvertSection(ConfigSection):
     """How to convert the Hugging Face checkpoint into a TensorRT-LLM checkpoint."""
 
     dtype: Literal["auto", "float16", "bfloat16", "float32"] = "auto"
-    """Type of what isn't quantized."""
+    """Type of weights that aren't quantized."""
     qformat: Literal["fp8", "int8_sq", "int4_awq", "w4a8_awq", "nvfp4"] | None = None
     """Quantize to this format with `quantize.py` (default: convert with `convert_checkpoint.py`).
     """
@@ -76,7 +76,7 @@ class BuildSection(ConfigSection):
     gather_generation_logits: bool = False
     """Needed in the draft for `use_draft_logits`."""
     workers: PositiveInt | None = None
-    """GPUs that build at once."""
+    """Number of GPUs that build in parallel."""
 
 
 class TargetBuildSection(BuildSection):
@@ -128,7 +128,7 @@ class TensorRTLLMDraft(EngineSection):
     checkpoint: Folder
     """Hugging Face folder."""
     engine_dir: Folder
-    """Folder of the built engine, the same path on the serving machine."""
+    """Folder of the built engine; must be the same on the serving machine."""
     tp_size: PositiveInt = 1
     """Tensor parallelism, over all nodes."""
     pp_size: PositiveInt = 1
@@ -138,7 +138,7 @@ class TensorRTLLMDraft(EngineSection):
     device_ids: Ids = (0,)
     """GPUs of one node."""
     gpu_memory_gib: PositiveFloat | None = None
-    """Memory of one GPU. With it, `tandem build` checks that weights and KV caches fit."""
+    """Memory of one GPU. If set, `tandem build` checks whether weights and KV caches fit."""
     convert: ConvertSection = ConvertSection()
     build: BuildSection
     run: RunSection
