@@ -96,7 +96,7 @@ INSTEAD = {
 }
 PATTERNS = {re.compile(rf"\b(?:{bad})(?!\w)", re.IGNORECASE): good for bad, good in INSTEAD.items()}
 TEXT = {tokenize.COMMENT, tokenize.STRING, getattr(tokenize, "FSTRING_MIDDLE", tokenize.STRING)}
-QUOTED = re.compile(r"`[^`\n]*`|\]\([^)]*\)")  # code and targets of links
+QUOTED = re.compile(r"`[^`\n]*`|\]\([^)]*\)")  # code and link targets
 GENERATED = re.compile(r"<!-- code .*?<!-- /code -->", re.DOTALL)  # tables from the code
 
 

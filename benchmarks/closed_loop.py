@@ -51,7 +51,7 @@ PROMPT_LEN = 200
 WORDS = 10**6  # size of the vocabulary, large enough that no token repeats by chance
 COPY_LEN, NEW_LEN = 20, 10  # mean tokens of stretches that are copied from the prompt, or new
 STEPS_ALONE = 20
-FLOOR = 1e-9  # lower bound of probabilities whose logarithm is taken, and of divisors
+FLOOR = 1e-9  # lower bound for divisors and arguments of logarithms
 # r: if the draft's first guess is wrong, the right token is among its next F guesses with
 # probability 1 - (F + 1)^-r, as with the emulated engines.
 ALTERNATIVES_EXPONENT = 0.67
@@ -402,7 +402,7 @@ class World:
     def _effects(self, decoding: Decoding, text: SimulatedText, count: TokenCount) -> Calls:
         """Yield the effects of one request, as the server's driver performs them."""
         steps = decoding.decode()
-        beside: StepsAhead | None = None  # wait for the next call
+        beside: StepsAhead | None = None  # starts with the next call
         ahead: StepsAhead | None = None
         effect = next(steps, None)
         while effect is not None:

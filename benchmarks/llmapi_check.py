@@ -30,7 +30,7 @@ from tandem.engines.llmapi.settings import LlmApiSettings
 from tandem.engines.request import EngineRequest, EngineResponse, SamplingParams
 from tandem.engines.words import Words
 
-TOKENS = 64  # of each output
+TOKENS = 64  # tokens per output
 MAX_SEQ_LEN = 1024
 CYCLE = 8  # prompts repeat cycles of this length, so that prompt lookup finds drafts
 PROMPTS = 8

@@ -38,7 +38,7 @@ ANSWER_LEN = 500
 
 
 class PublishedPair(NamedTuple):
-    """A pair of the published table, and the profile that emulates it."""
+    """A pair with published throughputs, and the profile that emulates it."""
 
     name: str
     profile: Path

@@ -111,7 +111,7 @@ def _in_terminal(command: list[str]) -> Iterator[PrintedLine]:
                 now = time.monotonic()
                 yield PrintedLine(Text.from_ansi(printed.rstrip("\r\n")), pause + now - before)
                 before, pause = now, 0.1
-        except OSError:  # the command has closed its terminal
+        except OSError:  # the command has ended
             pass
     assert process.wait() == 0
 

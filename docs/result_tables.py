@@ -22,8 +22,8 @@ WIDTH, LABELS, MARGIN = (
     760,
     250,
     60,
-)  # of figure, labels, right margin
-BAR, GAP, HEAD, FOOT = 16, 14, 34, 30  # heights
+)  # widths of the figure, the labels and the right margin
+BAR, GAP, HEAD, FOOT = 16, 14, 34, 30  # heights in pixels
 BASELINE, SEQUENTIAL, AHEAD = "#8c959f", "#54aeff", "#2da44e"
 STYLE = "font-family='system-ui, sans-serif' font-size='13' fill='#57606a'"
 

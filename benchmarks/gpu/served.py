@@ -149,7 +149,7 @@ class ServedPair:
         asked = [self._texts[i % len(self._texts)] for i in range(crowd)]
         with ExitStack() as stack:
             url = self._server.grpc_url
-            clients = [stack.enter_context(Client(url)) for _ in asked]  # one stream each
+            clients = [stack.enter_context(Client(url)) for _ in asked]  # a client has one stream
             pool = stack.enter_context(ThreadPoolExecutor(crowd))
             spent, began = processor_seconds(self._server)[model], time.perf_counter()
             said = list(pool.map(partial(_ask, model=model, inputs=WAYS[name]), clients, asked))

@@ -20,7 +20,7 @@ from tandem.engines.torch.checkpoint import device_of, dtype_of, load_checkpoint
 from tandem.engines.torch.settings import TorchSettings
 
 _COPIED = ("generation_config.json", "tokenizer.json", "tokenizer_config.json")
-_BASE = "inflated_from"  # key of config.json: the small checkpoint's folder
+_BASE = "inflated_from"  # key in config.json for the small checkpoint's folder
 
 
 def write_folder(base: Path, shape: LlamaShape, folder: Path) -> Path:

@@ -81,7 +81,7 @@ class _Writer:
         self._norm_factor = math.sqrt(self._old.hidden_size / config.hidden_size)
 
     def write_vocabulary(self, model: Any) -> None:
-        """Write the embeddings, the last norm and the head."""
+        """Write the embeddings, the last RMSNorm and the output layer."""
         self._write_norm(model.model.norm, self._base.model.norm)
         embeddings, head = model.model.embed_tokens.weight, model.lm_head.weight
         old_size, column = self._old.vocab_size, self._old.hidden_size

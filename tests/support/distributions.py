@@ -66,7 +66,7 @@ def p_value(counts, probabilities) -> float:
             room = 0.0
         room += amount
     if room < 5:
-        starts.pop()  # the rest joins the last cell
+        starts.pop()  # merge the rest into the last cell
     if len(starts) < 2:
         return 1.0
     merged = (np.add.reduceat(amounts, starts) for amounts in (counts[order], expected))

@@ -35,7 +35,7 @@ STRINGS = st.one_of(
             b"\n\r\n",
             b"a\xff",
             b"\xed\xa0\x80",  # half of a surrogate pair
-            b"\xf4\x90\x80\x80",  # beyond Unicode
+            b"\xf4\x90\x80\x80",  # outside Unicode
             "\u202ee\u0301\u200b\U0001f469\u200d\U0001f680".encode(),
             b"<|endoftext|>",
             b"../../etc/passwd",

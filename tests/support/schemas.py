@@ -35,7 +35,7 @@ PATTERNS = [
 ]
 FORMATS = ["date", "time", "date-time", "duration", "email", "hostname", "ipv4", "ipv6", "uuid"]
 DEEPEST = 3
-ANOTHER = 10**6  # added to the seed if a schema is rejected
+ANOTHER = 10**6  # added to the seed to replace a rejected schema
 
 
 def schema_of(seed: int) -> Schema:

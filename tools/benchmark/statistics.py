@@ -1,4 +1,4 @@
-"""Medians of repetitions, and their spread."""
+"""Medians over repetitions, and their spread."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ def parser_of(name: str) -> Parser:
         description=verb.description,
         epilog="\n".join(["examples:", *(f"  {example}" for example in verb.examples)]),
         formatter_class=_Help,
-        allow_abbrev=False,  # a new option could change what an abbreviation means
+        allow_abbrev=False,  # a new option could make an abbreviation ambiguous
     )
 
 

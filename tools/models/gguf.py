@@ -27,7 +27,7 @@ MAGIC = b"GGUF"
 STAMP = "source.json"
 PACKAGES = ("transformers", "gguf", "accelerate")
 PART = re.compile(r"-\d{5}-of-\d{5}\.gguf$")  # one file of a split model
-LONGEST_REASON = 300  # characters
+LONGEST_REASON = 300  # characters of an error
 
 
 def is_gguf(path: Path) -> bool:

@@ -51,7 +51,7 @@ class Deployment:
     target: EnginePlan
     draft: EnginePlan | None
     own_drafters: tuple[OwnDrafter, ...] = ()
-    draft_tokenizer: TokenizerFolder | None = None  # None: the engines share a vocabulary
+    draft_tokenizer: TokenizerFolder | None = None  # None if the engines share a vocabulary
 
     @property
     def thread_pool_size(self) -> int:

@@ -35,7 +35,7 @@ class DrafterSection(ConfigSection):
     module: Folder
     """Python file of the drafter."""
     settings: Mapping[str, JsonValue] = {}
-    """Its settings that differ from the defaults."""
+    """Settings that differ from the drafter's defaults."""
 
 
 @dataclass(frozen=True)

@@ -56,7 +56,7 @@ def read_engine_dir(folder: Path) -> EngineDir:
     if not any(section in config for section in BUILT):
         return EngineDir(folder, "torch", tp_size=1, max_draft_len=TORCH_DRAFT_LEN)
     mapping = _section(config, "pretrained_config", "mapping")
-    built = {  # no name is in two of these sections
+    built = {  # each name is in only one of these sections
         **_section(config, "pretrained_config"),
         **_section(config, "build_config"),
         **_section(config, "build_config", "plugin_config"),

@@ -1,4 +1,4 @@
-"""A profile: all settings of a deployment, in one typed YAML file."""
+"""The profile: a typed YAML file with all settings of a deployment."""
 
 from __future__ import annotations
 
@@ -169,15 +169,15 @@ class LimitsSection(ConfigSection):
     max_text_bytes: PositiveInt | None = None
     """Bytes of one prompt (default: `max_seq_len` x the longest token's bytes)."""
     max_words: PositiveInt = RequestLimits.max_words
-    """Words in each list of a prompt: stop, bad and bias words."""
+    """Words in each of a prompt's lists of stop, bad and bias words."""
     max_words_bytes: PositiveInt = RequestLimits.max_words_bytes
     """Total bytes of these words in a request."""
     max_ngram_size: PositiveInt = LoopSettings.max_ngram_size
-    """Highest `max_matching_ngram_size` of a request; each size costs memory per token of context.
-    """
+    """Maximum `max_matching_ngram_size` in requests; each n-gram size takes memory per context
+    token."""
     max_logits_bytes: NonNegativeInt = LoopSettings.max_logits_bytes
-    """Bytes of returned logits (prompts x rows x vocabulary x 4); size `/dev/shm` for several times
-    as much."""
+    """Bytes of returned logits (prompts x rows x vocabulary x 4). Make `/dev/shm` several times as
+    large."""
     max_guide_bytes: NonNegativeInt = LoopSettings.max_guide_bytes
     """Bytes of one guide; 0 turns guides off and saves the memory they need."""
 
@@ -210,7 +210,7 @@ DEFAULT_ENTRIES = (
 
 
 class Profile(ConfigSection):
-    """One deployment."""
+    """All settings of one deployment."""
 
     name: str
     """Name of the deployment."""

@@ -109,7 +109,7 @@ def _link_libraries(folder: Path) -> None:
     """Link the libraries of `nvidia-pytriton` under the names that the program loads."""
     spec = find_spec("pytriton")
     if spec is None or spec.origin is None:
-        return  # the system may have them
+        return  # the system may have the libraries
     theirs = Path(spec.origin).parent.parent / f"{WHEEL.replace('-', '_')}.libs"
     for name, pattern in LIBRARIES.items():
         for library in sorted(theirs.glob(pattern))[:1]:

@@ -221,7 +221,7 @@ def _input(tensor: Tensor) -> model_config_pb2.ModelInput:
         allow_ragged_batch=tensor.ragged,
     )
     if tensor.scalar:
-        declared.reshape.SetInParent()  # to the empty shape
+        declared.reshape.SetInParent()  # an empty reshape makes it a scalar
     return declared
 
 

@@ -50,7 +50,7 @@ def resolve(value: Any, info: ValidationInfo) -> Any:
 
 
 def as_tuple(value: Any) -> Any:
-    """Read a YAML list as a tuple, because sections are frozen."""
+    """Convert a YAML list into a tuple, because sections are frozen."""
     return tuple(value) if isinstance(value, list) else value
 
 

@@ -60,9 +60,9 @@ class EmulatedDraft(OwnEngineSection):
     prefill_ms_per_token: NonNegativeFloat = EmulatedSettings.prefill_ms_per_token
     """Milliseconds per context token that isn't in the KV cache."""
     batch_slope: NonNegativeFloat = EmulatedSettings.batch_slope
-    """Relative slowdown of a step per other call that runs when the step begins."""
+    """Relative slowdown of a step per concurrent call at its start."""
     branch_slope: NonNegativeFloat = EmulatedSettings.branch_slope
-    """Relative slowdown of all steps per branch beyond the first of its call."""
+    """Relative slowdown of all steps per branch of a call, except the first."""
     vocab_size: PositiveInt | None = None
     """Width of the logits (default: the tokenizer's vocabulary)."""
     max_seq_len: PositiveInt = MAX_SEQ_LEN
@@ -131,7 +131,7 @@ class EmulatedTarget(EmulatedDraft):
     verify_slope: NonNegativeFloat = EmulatedSettings.verify_slope
     """Target only: verifying k draft tokens takes `step_ms` x (1 + slope x k)."""
     max_draft_len: NonNegativeInt = 16
-    """Target only: longest draft that it verifies."""
+    """Target only: maximum draft tokens per verification."""
 
     @property
     def _role(self) -> Literal["draft", "target"]:

@@ -42,7 +42,7 @@ class InLlmLookupSection(LookupSection):
     """Prompt lookup inside the engine: TensorRT-LLM's `NGramDecodingConfig`."""
 
     is_public_pool: bool = False
-    """One pool for all requests: finds more, and leaks text through timing."""
+    """Use one pool for all requests, which finds more but leaks text through timing."""
 
 
 class InLlmDraftSection(ConfigSection):
@@ -51,7 +51,7 @@ class InLlmDraftSection(ConfigSection):
     checkpoint: Folder
     """Hugging Face folder of the draft model."""
     model: str | None = None
-    """What TensorRT-LLM loads instead of `checkpoint`."""
+    """Path or Hub name that TensorRT-LLM loads instead of `checkpoint`."""
     draft_len: PositiveInt = 4
     """Draft tokens per step."""
 
@@ -67,8 +67,8 @@ class LlmApiTarget(OwnEngineSection):
     checkpoint: Folder
     """Hugging Face folder; rendering reads its tokenizer and sizes."""
     model: str | None = None
-    """What TensorRT-LLM loads: a path on the serving machine or a Hub name (default: the
-    checkpoint's path)."""
+    """Path on the serving machine or Hub name that TensorRT-LLM loads (default: the checkpoint's
+    path)."""
     tensor_parallel_size: PositiveInt = LlmApiSettings.tensor_parallel_size
     """GPUs for tensor parallelism."""
     dtype: Literal["auto", "bfloat16", "float16", "float32"] = LlmApiSettings.dtype
@@ -81,8 +81,8 @@ class LlmApiTarget(OwnEngineSection):
     max_num_tokens: PositiveInt = LlmApiSettings.max_num_tokens
     """Tokens in one step."""
     kv_cache_tokens: PositiveInt | None = None
-    """Tokens in the KV cache; less if the memory fraction holds less (default: 16 whole sequences).
-    """
+    """Tokens in the KV cache; fewer if the memory fraction is too small (default: 16 whole
+    sequences)."""
     kv_block_tokens: Literal[16, 32, 64, 128] = 32
     """Tokens in a block of the KV cache."""
     free_gpu_memory_fraction: Annotated[float, Field(gt=0, lt=1)] = (
@@ -92,13 +92,13 @@ class LlmApiTarget(OwnEngineSection):
     enable_block_reuse: bool = LlmApiSettings.enable_block_reuse
     """Reuse KV blocks between requests."""
     trust_remote_code: bool = LlmApiSettings.trust_remote_code
-    """Run code that comes with the checkpoint."""
+    """Run code from the checkpoint."""
     prompt_lookup: InLlmLookupSection | None = None
     """Prompt lookup inside the engine (default: none)."""
     draft: InLlmDraftSection | None = None
     """A draft model inside the engine (default: none)."""
     speculative_config: Mapping[str, JsonValue] | None = None
-    """TensorRT-LLM's own, with decoding_type and max_draft_len (default: none)."""
+    """TensorRT-LLM's setting, with decoding_type and max_draft_len (default: none)."""
     llm_args: Mapping[str, JsonValue] | None = None
     """More arguments of TensorRT-LLM's LLM() (default: none)."""
 

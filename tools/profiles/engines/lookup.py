@@ -19,7 +19,7 @@ class LookupSection(ConfigSection):
     prompt_lookup_num_tokens: PositiveInt = LoopSettings.prompt_lookup_num_tokens
     """Maximum draft tokens per round."""
     max_matching_ngram_size: PositiveInt = LoopSettings.max_matching_ngram_size
-    """Longest n-gram to search for; shorter ones follow, down to 1."""
+    """Longest n-gram to search for; shorter n-grams are tried next, down to 1 token."""
     is_keep_all: bool = LoopSettings.lookup_keeps_all
     """With `is_use_oldest: false`: copy from the newest occurrence that a whole draft follows."""
     is_use_oldest: bool = LoopSettings.lookup_uses_oldest

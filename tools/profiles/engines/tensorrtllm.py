@@ -64,7 +64,7 @@ class BuildSection(ConfigSection):
     gemm_plugin: Plugin | Literal["fp8", "nvfp4"] | None = None
     low_latency_gemm_plugin: Literal["fp8", "disable"] | None = None
     use_paged_context_fmha: bool = True
-    """Must be on: KV-block reuse needs it."""
+    """Must be true, because KV-block reuse needs it."""
     use_fused_mlp: bool | None = None
     multiple_profiles: bool | None = None
     reduce_fusion: bool | None = None
@@ -74,7 +74,7 @@ class BuildSection(ConfigSection):
     """Type of the logits, in the engine and in the rendered model."""
     gather_context_logits: bool = False
     gather_generation_logits: bool = False
-    """Needed in the draft for `use_draft_logits`."""
+    """The draft needs it for `use_draft_logits`."""
     workers: PositiveInt | None = None
     """Number of GPUs that build in parallel."""
 
@@ -85,7 +85,7 @@ class TargetBuildSection(BuildSection):
     speculative_decoding_mode: Literal["draft_tokens_external"] | None = "draft_tokens_external"
     """Target only: how it verifies drafts."""
     max_draft_len: NonNegativeInt = 10
-    """Target only: longest draft that a request may ask for."""
+    """Target only: maximum draft tokens per verification."""
 
 
 class RunSection(ConfigSection):
@@ -98,9 +98,9 @@ class RunSection(ConfigSection):
     max_tokens_in_paged_kv_cache: PositiveInt
     """Tokens in the KV cache; admission relies on it."""
     kv_cache_free_gpu_mem_fraction: Annotated[float, Field(gt=0, lt=1)] = 0.9
-    """Share of free GPU memory that the KV cache may take."""
+    """Maximum share of free GPU memory for the KV cache."""
     enable_kv_cache_reuse: bool = True
-    """Must be on."""
+    """Must be true."""
     enable_chunked_context: bool = True
     gpt_model_type: Literal["inflight_fused_batching", "inflight_batching"] = (
         "inflight_fused_batching"

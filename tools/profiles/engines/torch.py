@@ -54,7 +54,7 @@ class TorchDraft(OwnEngineSection):
     """`float32`, `bfloat16` or `float16`; `auto`: float32 on a CPU, the checkpoint's type on a GPU.
     """
     threads: NonNegativeInt = TorchSettings.threads
-    """PyTorch's threads; 0: PyTorch's default."""
+    """Number of PyTorch threads; 0: PyTorch's default."""
     max_seq_len: PositiveInt | None = None
     """Tokens of prompt, output and longest draft together (default: the checkpoint's maximum, up to
     4096)."""
@@ -65,7 +65,7 @@ class TorchDraft(OwnEngineSection):
     max_batch_tokens: PositiveInt = TorchSettings.max_batch_tokens
     """Tokens in one forward pass."""
     paged_kv_cache: bool = TorchSettings.paged_kv_cache
-    """Share KV-cache pages between texts with a common beginning. Llama, Mistral and Qwen2 only."""
+    """Share KV-cache pages between sequences with a common prefix. Only Llama, Mistral, Qwen2."""
     gpu_memory_fraction: Annotated[float, Field(gt=0, le=1)] = TorchSettings.gpu_memory_fraction
     """Maximum share of a GPU's memory in use after loading, other processes included."""
 
@@ -142,12 +142,12 @@ class TorchTarget(TorchDraft):
     """A torch engine that verifies drafts, or looks up its own drafts inside a call."""
 
     max_draft_len: NonNegativeInt = 16
-    """Target only: longest draft that it verifies."""
+    """Target only: maximum draft tokens per verification."""
     prompt_lookup: LookupSection | None = None
-    """Target only: look drafts up inside the engine, with these settings (default: none)."""
+    """Target only: use prompt lookup inside the engine, with these settings (default: none)."""
     lora_adapters: Mapping[str, Folder] | None = None
-    """Target only: LoRA adapters that requests may name: the name and peft's folder of each
-    (default: none)."""
+    """Target only: LoRA adapters that requests can use, as name: folder in peft's format (default:
+    none)."""
 
     def plan(self, key_path: KeyPath) -> EnginePlan:
         planned = super().plan(key_path)
