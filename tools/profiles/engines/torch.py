@@ -144,10 +144,10 @@ class TorchTarget(TorchDraft):
     max_draft_len: NonNegativeInt = 16
     """Target only: maximum draft tokens per verification."""
     prompt_lookup: LookupSection | None = None
-    """Target only: use prompt lookup inside the engine, with these settings (default: none)."""
+    """Target only: look drafts up inside the engine, with these settings (default: none)."""
     lora_adapters: Mapping[str, Folder] | None = None
-    """Target only: LoRA adapters that requests can use, as name: folder in peft's format (default:
-    none)."""
+    """Target only: LoRA adapters that requests may name: the name and peft's folder of each
+    (default: none)."""
 
     def plan(self, key_path: KeyPath) -> EnginePlan:
         planned = super().plan(key_path)
