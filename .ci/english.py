@@ -1,6 +1,6 @@
-"""Find words that make prose hard to read: in pages, and in comments, strings and test names.
+"""Find words that make prose hard to read, in pages, comments, strings and test names.
 
-`make lint` runs it on CHECKED. To switch on a folder, add it there.
+`make lint` checks the files and folders in CHECKED.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ CHECKED = (
     "tests/tools",
     "tests/vllm",
 )
-# A pattern, and what to write instead
+# Pattern -> what to write instead
 INSTEAD = {
     r"nobody|whoever|somebody|anybody": "name the actor, or use `anyone` or `no one`",
     r"so (many|often) (?!that)": "a number, or `how many`",
@@ -96,8 +96,8 @@ INSTEAD = {
 }
 PATTERNS = {re.compile(rf"\b(?:{bad})(?!\w)", re.IGNORECASE): good for bad, good in INSTEAD.items()}
 TEXT = {tokenize.COMMENT, tokenize.STRING, getattr(tokenize, "FSTRING_MIDDLE", tokenize.STRING)}
-QUOTED = re.compile(r"`[^`\n]*`|\]\([^)]*\)")  # code and targets of links
-GENERATED = re.compile(r"<!-- code .*?<!-- /code -->", re.DOTALL)  # from the code's own texts
+QUOTED = re.compile(r"`[^`\n]*`|\]\([^)]*\)")  # code and link targets
+GENERATED = re.compile(r"<!-- code .*?<!-- /code -->", re.DOTALL)  # tables from the code
 
 
 def main() -> None:
@@ -123,7 +123,7 @@ def findings_of(file: Path) -> Iterator[str]:
 
 
 def prose(file: Path) -> Iterator[tuple[int, str]]:
-    """Return the numbered lines of a page, or of a module's comments, strings and test names."""
+    """Return the line numbers and texts of a page, or of a module's comments, strings and tests."""
     text = file.read_text()
     if file.suffix == ".md":
         text = GENERATED.sub(lambda table: "\n" * table[0].count("\n"), text)

@@ -1,1 +1,1 @@
-"""Measurements that anyone can repeat; each module is a script, run with ``python -m``."""
+"""Repeatable measurements. Each script runs with ``python -m benchmarks.NAME``."""

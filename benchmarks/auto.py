@@ -6,14 +6,14 @@
     python -m benchmarks.auto --text two-state --at-once 64 --batch-slope 0,0.03
     python -m benchmarks.auto --text 70b-1b --at-once 16 --draft-ahead auto,true,false --slower 4
 
-A cell is a text, a number of concurrent requests, and the part by which each other call slows a
-step of the emulated engines. Live, the variants take turns on one server. The ratio is the median
-over the turns. In each turn `auto` is compared with what was best in the other turns, because the
-best of several noisy figures is better than any of them would be again.
+A cell is a text, a number of concurrent requests, and a batch slope: how much each concurrent call
+slows down a step of the emulated engines. On a live server the variants alternate in turns, and the
+printed ratio is the median over the turns. Each turn compares `auto` with the variant that was best
+in the other turns. Otherwise noise would favor the best variant.
 
-With --slower the emulated engines take longer, so the machine's part of a round is less. With
---virtual the cells of emulated engines are simulated by `benchmarks.closed_loop`: the real loop and
-controller, without a server or noise. With --processor-ms streams wait longer for the loop's
+With --slower, the emulated engines take longer, so the overhead of the machine weighs less. With
+--virtual, `benchmarks.closed_loop` simulates the cells of emulated engines: it runs the real loop
+and controller, without a server or noise. With --processor-ms, streams wait longer for the loop's
 processor, as many streams do on two cores.
 """
 
@@ -50,14 +50,18 @@ PROFILES, PROMPTS = HERE.parent / "profiles", HERE.parent / "demo" / "prompts.js
 WIDTH = 110
 PROMPT_TOKENS = 64
 TURNS_WARMING_UP = 1
-VIRTUAL_STEPS = {1: 2000, 16: 500, 64: 250}  # of the target, that a simulation lasts
-VIRTUAL_WARM_UP = 200  # such steps before it, in which several streams try drafts and none
-DRAFT_AHEAD = {None: False, "false": False, "auto": None, "true": True}  # in virtual time
+VIRTUAL_STEPS = {1: 2000, 16: 500, 64: 250}  # concurrency -> duration of a simulation, target steps
+VIRTUAL_WARM_UP = 200  # target steps before the measurement, in which `auto` explores
+DRAFT_AHEAD = {None: False, "false": False, "auto": None, "true": True}  # values for a simulation
 Item = TypeVar("Item")
 
 
 class ProfileText(NamedTuple):
-    """A profile, the kind of its prompts if it has a file of them, and lengths to compare with."""
+    """A text to decode.
+
+    profile: its profile. kind: the kind of prompts in the demo's file; None for emulated engines.
+    lengths: fixed draft lengths to compare with.
+    """
 
     profile: Path
     kind: str | None = None
@@ -77,7 +81,7 @@ TEXTS = {
 
 
 class CellRates(NamedTuple):
-    """Tokens per second of every variant of a cell, turn by turn."""
+    """Measurements of one cell. rates: tokens per second of every variant, turn by turn."""
 
     text: str
     at_once: int
@@ -86,12 +90,12 @@ class CellRates(NamedTuple):
 
     @property
     def rivals(self) -> dict[Variant, list[float]]:
-        """All variants but `auto`."""
+        """All variants except `auto`."""
         return {variant: r for variant, r in self.rates.items() if variant.draft_len != AUTO}
 
     @property
     def best(self) -> Variant:
-        """The best of no drafts and every fixed length."""
+        """The fastest of the baseline and the fixed lengths."""
         return self._best(slice(None))
 
     def _best(self, *turns: slice) -> Variant:
@@ -101,7 +105,7 @@ class CellRates(NamedTuple):
         return max(self.rivals, key=rate)
 
     def over_best(self, one: Variant) -> Spread:
-        """Compare each turn with what was best in the other ones."""
+        """Compare each turn of a variant with the rival that was best in the other turns."""
         rates = self.rates[one]
         if len(rates) == 1:
             return self.over(one, self.best)
@@ -109,7 +113,7 @@ class CellRates(NamedTuple):
         return _spread(rates[i] / self.rates[rival][i] for i, rival in enumerate(rivals))
 
     def over(self, one: Variant, other: Variant) -> Spread:
-        """Compare rates that were measured in the same turns."""
+        """Compare two variants turn by turn."""
         pairs = zip(self.rates[one], self.rates[other], strict=True)
         return _spread(ours / theirs for ours, theirs in pairs)
 
@@ -121,7 +125,7 @@ def _spread(ratios: Iterable[float]) -> Spread:
 
 
 def main() -> None:
-    """Measure the chosen cells and print them as they come."""
+    """Measure the selected cells and print each result immediately."""
     options = _options()
     table = Table(
         *("text", "at once", "slope", "none tok/s", "best fixed", "of none"),
@@ -196,10 +200,10 @@ def _several(read: Callable[[str], Item]) -> Callable[[str], tuple[Item, ...]]:
 
 
 def slowed(profile: Profile, *, times: float = 1.0, batch_slope: float | None = None) -> Profile:
-    """Return a profile with slower emulated engines; real engines stay as they are.
+    """Return a profile with slower emulated engines. Real engines are unchanged.
 
-    times: factor of each step's time. The machine's overhead then weighs less, as it would on a
-    faster machine. batch_slope: part by which each other call makes a step longer; None: as is.
+    times: factor for each step's duration, which gives overhead less weight, as on a faster
+    machine. batch_slope: relative slowdown of a step per concurrent call (None: the profile's).
     """
     changed = {}
     for name, engine in profile.engines:
@@ -250,7 +254,10 @@ def simulated(
     *,
     processor: float = PairTimes.processor,
 ) -> CellRates:
-    """Return a cell of emulated engines in virtual time: one turn."""
+    """Simulate one turn of a cell with emulated engines.
+
+    slope: the batch slope. processor: seconds of the loop's processor per call.
+    """
     target, draft = profile.engines.target, profile.engines.draft
     assert isinstance(target, EmulatedTarget)
     assert isinstance(draft, EmulatedDraft)
@@ -293,7 +300,7 @@ def _measured(
     slope: float,
     options: argparse.Namespace,
 ) -> Iterator[CellRates]:
-    """Measure the cells of one server, one number of concurrent requests after the other."""
+    """Measure the cells of one server, one cell per number of concurrent requests."""
     plan = LoadPlan(
         scenarios=[],
         variants=variants,
@@ -318,24 +325,26 @@ def _measured(
 
 
 def _rate(answers: Repetition, at_once: int) -> float:
-    """Return the tokens per second of all streams while all of them decode.
+    """Return the total tokens per second while all streams decode.
 
-    Tokens over the whole time would depend on the longest answers: they end with few streams left.
+    The rate over the elapsed time would depend on the longest answers, because few streams are
+    left at the end.
     """
     return answers.num_tokens / (answers.seconds / at_once)
 
 
 def _turn(plan: LoadPlan, scenario: Scenario, at_once: int, number: int) -> LoadPlan:
-    """Return one turn of all variants, each time beginning with another one."""
+    """Return the plan of one turn. The first variant rotates with the turn's number."""
     first = number % len(plan.variants)
     variants = [*plan.variants[first:], *plan.variants[:first]]
     return replace(plan, scenarios=[scenario], variants=variants, nums_streams=[at_once])
 
 
 def _scenario(text: ProfileText, at_once: int, num_each: int) -> Scenario:
-    """Return the prompts of a turn: ``num_each`` for each request at once of emulated texts.
+    """Return the prompts of a turn.
 
-    With few texts, one fixed length fits best by chance.
+    Emulated texts have ``num_each`` prompts per concurrent request, because with only a few texts
+    one fixed length could fit best by chance.
     """
     if text.kind is None:
         return scenarios_of_lengths([PROMPT_TOKENS], at_once * num_each)[0]

@@ -1,15 +1,15 @@
-"""Streams of requests over one engine pair, in virtual time, by the real decoding loop.
+"""Simulates streams of requests to one pair of engines in virtual time.
 
-Each stream sends its next request as soon as the last one is answered. The loop, the drafters and
-their controllers are the product's own. Engines, hops and the clock are modelled:
+Each stream sends its next request as soon as the previous one is answered. The decoding loop, the
+drafters and their controllers are the real ones. Engines, messages and the clock are modeled:
 
-- A call takes one step per token that it decodes. A verification is one step, which grows with the
-  draft. Every other running call of the same engine makes a step longer by ``batch_slope``.
-- A call of the draft engine that drafts ahead computes all its branches in parallel.
-- A call waits for the loop's processor on its way in and out. All streams share that processor, in
-  the order of their calls. On a small machine, many streams mostly wait for it.
+- A call takes one step per token that it decodes. A verification takes one step, which grows with
+  the draft. Every concurrent call of the same engine makes a step longer by ``batch_slope``.
+- A draft call that drafts ahead computes all its branches in parallel.
+- Each call waits for the loop's processor before and after the engine. All streams share this
+  processor, in the order of their calls. On a small machine, many streams mostly wait for it.
 
-Each stream's texts are drawn once, so every setting has the same texts.
+The texts depend only on the language and the stream, so they are the same for every setting.
 """
 
 from __future__ import annotations
@@ -48,12 +48,12 @@ MAX_DRAFT_LEN = 32
 ANSWER_LEN = 300
 MAX_COPY_LEN = 10
 PROMPT_LEN = 200
-WORDS = 10**6  # size of the vocabulary, so large that no word repeats by chance
-COPY_LEN, NEW_LEN = 20, 10  # mean lengths of stretches copied from the prompt, and of new ones
+WORDS = 10**6  # size of the vocabulary, large enough that no token repeats by chance
+COPY_LEN, NEW_LEN = 20, 10  # mean tokens of stretches that are copied from the prompt, or new
 STEPS_ALONE = 20
-FLOOR = 1e-9  # lower bound of probabilities whose logarithm is taken, and of divisors
-# The text's own token is among the draft's next F guesses with probability 1 - (F + 1)^-r, as in
-# the emulated engines.
+FLOOR = 1e-9  # lower bound for divisors and arguments of logarithms
+# r: if the draft's first guess is wrong, the right token is among its next F guesses with
+# probability 1 - (F + 1)^-r, as with the emulated engines.
 ALTERNATIVES_EXPONENT = 0.67
 
 TARGET = EngineSettings(
@@ -76,7 +76,13 @@ SETTINGS = LoopSettings(
 
 @dataclass(frozen=True)
 class PairTimes:
-    """Durations of the calls of two engines."""
+    """Timing of two engines and of the loop.
+
+    target, draft: seconds per step. verify_slope: relative slowdown of a target step per draft
+    token. batch_slope, token_slope, branch_slope: relative slowdown of a step per concurrent call,
+    per draft token that other calls verify, and per branch beyond the first. hop: seconds that a
+    call spends in messages. processor: seconds of the loop's processor per call.
+    """
 
     target: float
     draft: float
@@ -89,7 +95,11 @@ class PairTimes:
 
 
 class AcceptanceModel(NamedTuple):
-    """Probability that the draft is right."""
+    """A language: how predictable its text is for the draft.
+
+    alphas: probability that a draft token is accepted, per state. stay: probability of staying in
+    each state. edits: whether the answer copies from the prompt.
+    """
 
     alphas: tuple[float, ...]
     stay: tuple[float, ...] = (1.0,)
@@ -97,18 +107,18 @@ class AcceptanceModel(NamedTuple):
 
 
 class SimulatedText(NamedTuple):
-    """A prompt, the target's answer, and the draft's guesses at each position of the answer."""
+    """A prompt, the target's answer, and the draft's guess at each position of the answer."""
 
     prompt: NDArray[np.int32]  # [PROMPT_LEN]
     answer: NDArray[np.int32]  # [n]
     guesses: NDArray[np.int32]  # [n]
-    log_probs: NDArray[np.float32]  # [n], by the draft, of its guesses
-    ranks: NDArray[np.int64]  # [n], of the answer's token among the draft's guesses; 0: the first
+    log_probs: NDArray[np.float32]  # [n], the draft's log-probability of its guess
+    ranks: NDArray[np.int64]  # [n], rank of the right token among the draft's guesses; 0: first
 
 
 @lru_cache(maxsize=4096)
 def text_of(language: AcceptanceModel, seed: int) -> SimulatedText:
-    """Return the text of a seed."""
+    """Return the random text of a language for a seed."""
     random, length = np.random.default_rng(seed), ANSWER_LEN + MAX_DRAFT_LEN + 1
     prompt = random.integers(2, WORDS, PROMPT_LEN, np.int32)
     answer = random.integers(2, WORDS, length, np.int32)
@@ -143,9 +153,10 @@ def _copy_stretches(
 
 
 class Phase(NamedTuple):
-    """What streams decode during a period: stream i has language i, modulo their number.
+    """A period with constant load.
 
-    draft: seconds of the draft engine's step from now on; None: as before.
+    streams: number of streams. seconds: duration. languages: stream i uses languages[i modulo
+    their number]. draft: seconds per step of the draft engine from this phase on (None: unchanged).
     """
 
     streams: int
@@ -156,10 +167,10 @@ class Phase(NamedTuple):
 
 @dataclass
 class TokenCount:
-    """Tokens of one stream, and when the first and the last of them came."""
+    """Tokens of one stream, and the times of its first and last chunk."""
 
     tokens: int = 0
-    num_first: int = 0  # tokens of the first chunk: their call began before counting did
+    num_first: int = 0  # tokens of the first chunk, whose call began before the count
     first: float = 0.0
     last: float = 0.0
 
@@ -171,12 +182,12 @@ class TokenCount:
 
     @property
     def rate(self) -> float:
-        """Tokens per second between the first chunk and the last one."""
+        """Tokens per second between the first and the last chunk."""
         return (self.tokens - self.num_first) / max(FLOOR, self.last - self.first)
 
 
 class Clock:
-    """Virtual time, which passes from event to event."""
+    """Virtual time, which jumps from event to event."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -192,18 +203,21 @@ class Clock:
 
 
 class SimulatedEngine:
-    """Serves calls in parallel. The duration of a call is fixed when it begins."""
+    """An engine that serves calls in parallel. A call's duration is fixed when it begins."""
 
     def __init__(self, clock: Clock, step: float, pair: PairTimes) -> None:
         self.step = step
         self._clock = clock
         self._pair = pair
-        self._under_way = self._verifying = 0  # calls, and draft tokens in them
+        self._under_way = self._verifying = 0  # running calls, and draft tokens in them
 
     def serve(
         self, steps: float, draft_tokens: int, then: Callable[[float], None]
     ) -> Callable[[], None]:
-        """Serve a call and pass its seconds to ``then``; return a function that stops it early."""
+        """Serve a call, then call ``then`` with its duration in seconds.
+
+        Returns a function that ends the call early.
+        """
         began = self._clock.now
         steps *= 1 + self._pair.batch_slope * self._under_way
         whole = self.step * (steps + self._pair.token_slope * self._verifying)
@@ -237,19 +251,19 @@ class Processor:
 
 
 class Healthy:
-    """The draft model always answers."""
+    """A health check that always reports the draft engine as available."""
 
     available = True
 
     def failed(self, error: EngineCallError) -> None:
-        """Never called."""
+        """Raise the error, because simulated calls never fail."""
         raise error
 
     refused = failed
 
 
 class StepsAhead:
-    """Steps that run during a target call, and the callback that waits for their result."""
+    """Drafting ahead: steps that run during a target call, and a callback for their result."""
 
     def __init__(self, steps: Generator[EngineCall, EngineAnswer, Any]) -> None:
         self.steps = steps
@@ -261,13 +275,13 @@ class StepsAhead:
 
 
 class Paused(NamedTuple):
-    """A stream sends no more requests until it is wanted again."""
+    """The effect of a stream that sends no requests until a later phase needs it."""
 
     number: int
 
 
 class Wait(NamedTuple):
-    """A stream waits up to ``timeout`` seconds for steps that ran during a call."""
+    """The effect of a stream that waits up to ``timeout`` seconds for drafting ahead to end."""
 
     ahead: StepsAhead
     timeout: float
@@ -277,11 +291,12 @@ Calls: TypeAlias = Generator[tuple[EngineCall, SimulatedText] | Wait | Paused, A
 
 
 class World:
-    """Both engines, the loop's processor and all streams.
+    """A simulation: both engines, the loop's processor and all streams.
 
-    draft_len: 0: the target alone. draft_ahead: as in a request; None: the loop decides.
-    rated: whether drafts come with probabilities. offset: seconds that the machine's clock shows at
-    the beginning. loops: processes that serve the streams in turn, and learn separately.
+    draft_len: draft tokens per round; 0 for the target alone. draft_ahead: as in a request; None:
+    the loop decides. rated: whether the draft engine returns probabilities. offset: the clock's
+    initial value in seconds. loops: number of loop processes, which learn separately; streams are
+    distributed among them in turn.
     """
 
     def __init__(
@@ -298,7 +313,7 @@ class World:
         settings: LoopSettings = SETTINGS,
     ) -> None:
         self.clock = Clock()
-        self.rounds = self.hits = 0  # hits: rounds whose draft was made ahead
+        self.rounds = self.hits = 0  # hits: rounds that used a draft made ahead
         self._pair = pair
         self._settings = settings
         self._request = Request(
@@ -314,7 +329,7 @@ class World:
         )
         self._languages: tuple[AcceptanceModel, ...] = ()
         self._counts: dict[int, TokenCount] = {}  # by stream
-        self._wanted = self._running = 0  # streams
+        self._wanted = self._running = 0  # numbers of streams
         self._paused: dict[int, Calls] = {}
         self._processor = Processor(self.clock)
         self._engines = {
@@ -335,7 +350,7 @@ class World:
         ]
 
     def enter(self, phase: Phase) -> None:
-        """Begin a phase: missing streams start now, surplus ones pause after their answers."""
+        """Begin a phase. New streams start at once; surplus streams finish their answers first."""
         self._languages = phase.languages
         if phase.draft is not None:
             self._engines["draft"].step = phase.draft
@@ -351,13 +366,13 @@ class World:
             self.clock.advance()
 
     def begin_counting(self) -> None:
-        """Reset all counters. Streams continue."""
+        """Reset all counters, while the streams continue."""
         self.rounds = self.hits = 0
         for count in self._counts.values():
             count.tokens = 0
 
     def tokens_of(self, number: int) -> int:
-        """Return the tokens of one stream."""
+        """Return the number of tokens of one stream since `begin_counting`."""
         return self._counts[number].tokens
 
     @property
@@ -366,11 +381,11 @@ class World:
 
     @property
     def tokens_per_second(self) -> float:
-        """Tokens per second of all streams together."""
+        """Total tokens per second of all streams."""
         return sum(count.rate for count in self._counts.values())
 
     def _answers(self, number: int) -> Calls:
-        """Yield each effect that a stream waits for, request by request; receive its outcome."""
+        """Yield the effects of a stream's requests, one after the other; receive each outcome."""
         count = self._counts[number] = TokenCount()
         planner, ahead_statistics = self._learned[number % len(self._learned)]
         for answer in itertools.count():
@@ -385,9 +400,9 @@ class World:
             self.hits += decoding.statistics.ahead.num_hits
 
     def _effects(self, decoding: Decoding, text: SimulatedText, count: TokenCount) -> Calls:
-        """Perform the effects of one request, as the driver of a server does."""
+        """Yield the effects of one request, as the server's driver performs them."""
         steps = decoding.decode()
-        beside: StepsAhead | None = None  # wait for the next call
+        beside: StepsAhead | None = None  # starts with the next call
         ahead: StepsAhead | None = None
         effect = next(steps, None)
         while effect is not None:
@@ -415,7 +430,7 @@ class World:
                 effect = None
 
     def _perform(self, calls: Calls, outcome: Any) -> None:
-        """Pass an outcome to a stream, and start its next effect."""
+        """Send an outcome to a stream, and start its next effect."""
         asked = calls.send(outcome)
         resume = partial(self._perform, calls)
         if isinstance(asked, Paused):
@@ -487,7 +502,7 @@ class World:
         self._processor.work(half, lambda: self.clock.after(self._pair.hop / 2, arrived))
 
     def _answer(self, call: EngineCall, text: SimulatedText) -> tuple[EngineAnswer, float]:
-        """Return an engine's answer without its times, and how many steps it takes."""
+        """Return an engine's answer without its times, and its duration in steps."""
         at = len(call.context) - len(text.prompt)
         drafted = len(call.draft)
         wrong = call.draft.tokens != text.answer[at : at + drafted]
@@ -511,9 +526,9 @@ class World:
 def _branches(
     branching: Branching, text: SimulatedText, at: int, accepted: int
 ) -> tuple[BranchDraft, ...]:
-    """Return the branches of a call. Only one of them can be hit: the others hold no words.
+    """Return the branches of a call. At most one can match; the others have no tokens of the text.
 
-    at: place in the answer of the first draft token. accepted: number of right draft tokens.
+    at: position of the first draft token in the answer. accepted: number of right draft tokens.
     """
     truth = at + accepted
     rank = int(text.ranks[truth])
@@ -544,7 +559,7 @@ def run(
     steps_alone: int = STEPS_ALONE,
     **options: Any,
 ) -> World:
-    """Let streams decode from a cold start; return the world after ``seconds`` of measurement."""
+    """Simulate streams from a cold start; return the world after ``seconds`` of measurement."""
     world = World(pair, draft_len, **options)
     world.enter(Phase(1, 0, languages))
     if streams > 1:
@@ -559,7 +574,7 @@ def run(
 def run_phases(
     pair: PairTimes, phases: Sequence[Phase], *, draft_len: int, **options: Any
 ) -> list[float]:
-    """Return the tokens per second of all streams in each phase, one after the other."""
+    """Simulate the phases one after the other; return the total tokens per second of each."""
     world, rates = World(pair, draft_len, **options), []
     for phase in phases:
         before = world.tokens

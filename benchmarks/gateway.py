@@ -1,10 +1,10 @@
-"""Measure what the gateway adds to direct gRPC streaming, on engines that answer at once.
+"""Measure the overhead of the gateway over direct gRPC streaming, on engines without delay.
 
     python -m benchmarks.gateway
 
-Each turn sends the same prompt both ways: the first token and the time between chunks are compared
-turn by turn. Then many streams run at once through the gateway, which shows its processor time.
-Streams of one chunk separate the cost of a request from the cost of a chunk.
+Each turn sends the same prompt directly and through the gateway, to compare the time to the first
+token and the time between chunks. Then many concurrent streams measure the gateway's processor
+time. Streams with a single chunk separate the cost per request from the cost per chunk.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ MS = 1e3
 
 
 class Stream(NamedTuple):
-    """Milliseconds to the first chunk and on average between chunks."""
+    """Times of one stream in milliseconds: to the first chunk, and on average between chunks."""
 
     first: float
     between: float
@@ -46,7 +46,7 @@ class Stream(NamedTuple):
 
 
 class ProcessorTime(NamedTuple):
-    """Milliseconds of processor time, and the streams that used it."""
+    """Milliseconds of processor time, and the number of streams and chunks that used it."""
 
     spent: float
     num_streams: int
@@ -88,7 +88,7 @@ def _options() -> argparse.Namespace:
 
 @contextmanager
 def _gateway(url: str, tokenizer: Path) -> Iterator[tuple[int, int]]:
-    """Run the gateway in a process of its own; yield its port and its process id."""
+    """Run the gateway in a separate process; yield its port and its process id."""
     command = [sys.executable, "-m", "tandem", "gateway", "--url", url, "--port", "0"]
     with subprocess.Popen(
         [*command, "--tokenizer", str(tokenizer)], stdout=subprocess.PIPE, text=True
@@ -140,7 +140,7 @@ def _stream(moments: Sequence[float]) -> Stream:
 
 
 def _processor(port: int, process: int, tokens: int, at_once: int) -> ProcessorTime:
-    """Measure the gateway's processor time for streams of that many tokens."""
+    """Measure the gateway's processor time for ``at_once`` streams of ``tokens`` tokens."""
     num_streams = 4 * at_once
     before = processor_seconds_of(process)
     with ThreadPoolExecutor(at_once) as clients:
@@ -150,7 +150,7 @@ def _processor(port: int, process: int, tokens: int, at_once: int) -> ProcessorT
 
 
 def _print_processor(short: ProcessorTime, long: Sequence[ProcessorTime], at_once: int) -> None:
-    """Print the cost of a chunk, and of that the part that each request costs once."""
+    """Print the cost per chunk, and the fixed cost per request."""
     last = long[-1]
     chunk = (last.spent - short.spent) / (last.num_chunks - short.num_chunks)
     request = (short.spent - chunk * short.num_chunks) / short.num_streams

@@ -1,12 +1,16 @@
-"""Measure how other clients' guides slow down streams, and how long new small guides wait.
+"""Measure how other clients' guides slow down streams, and how long small guides wait.
 
     python -m benchmarks.heavy_guides
 
-Streams over emulated engines run alone, then next to busy processes of the priority that a guide
-compiler has, then next to clients that send small guides, a new one per request, and then next to
-clients whose guides take seconds to compile, can't be compiled, or make each mask slow. Meanwhile
-another client sends new small guides. The figures are the gaps between the streams' chunks, and
-that client's times to the first chunk.
+Streams run on emulated engines under four loads:
+
+1. no other load
+2. busy processes with the priority of a guide compiler
+3. clients that send small guides, a new one per request
+4. clients whose guides take seconds to compile, can't be compiled, or make each mask slow
+
+Meanwhile another client sends new small guides. The results are the times between the streams'
+chunks, and that client's times to the first chunk.
 """
 
 from __future__ import annotations
@@ -34,12 +38,12 @@ from tandem.tools.profiles import deployment
 from tandem.tools.triton.serving import serving
 
 PROFILE = Path(__file__).resolve().parents[1] / "profiles" / "emulated-70b-1b.yaml"
-STREAM_TOKENS = 2000  # of each streamed answer
-STREAM_START = 60.0  # seconds in which all streams begin
+STREAM_TOKENS = 2000  # output tokens per stream
+STREAM_START = 60.0  # timeout in seconds for all streams to start
 MAX_TOKENS = 200
-PAUSE = 0.2  # seconds between two small guides
+PAUSE = 0.2  # seconds between small guides
 MS: Final = 1e3
-GuideOf = Callable[[int], tuple[str, str, str]]  # by a number: a name, a type and a text
+GuideOf = Callable[[int], tuple[str, str, str]]  # number -> (name, type, text)
 
 
 def main() -> None:
@@ -72,7 +76,7 @@ def main() -> None:
 
 
 def listen(url: str, number: int, begun: threading.Barrier, over: threading.Event) -> list[float]:
-    """Stream one answer after another until ``over``. Return the seconds between chunks."""
+    """Stream answers one after the other until ``over``; return the seconds between chunks."""
     inputs = inputs_for(f"def number_{number}(", STREAM_TOKENS, {tensors.END_ID: -1})
     gaps: list[float] = []
     with Client(url) as client:
@@ -90,7 +94,7 @@ def listen(url: str, number: int, begun: threading.Barrier, over: threading.Even
 
 
 def first_chunks(url: str, name: str, over: threading.Event) -> list[float]:
-    """Send new small guides until ``over``; return the seconds to each first chunk."""
+    """Send new small guides until ``over``; return the seconds to the first chunk of each."""
     waits: list[float] = []
     with Client(url) as client:
         while not over.wait(PAUSE):
@@ -113,7 +117,7 @@ def report(name: str, gaps: list[float], waits: list[float], endings: Counter[st
 
 @contextmanager
 def busy() -> Iterator[Counter[str]]:
-    """Run one computing process per core."""
+    """Keep every core busy within the context."""
     spawn = multiprocessing.get_context("spawn")
     processes = [spawn.Process(target=compute, daemon=True) for _ in range(os.cpu_count() or 1)]
     for process in processes:
@@ -127,7 +131,7 @@ def busy() -> Iterator[Counter[str]]:
 
 
 def compute() -> None:
-    """Compute endlessly, at the priority of a guide compiler."""
+    """Compute forever, with the priority of a guide compiler."""
     os.nice(NICENESS)
     while True:
         pass
@@ -135,7 +139,7 @@ def compute() -> None:
 
 @contextmanager
 def others(url: str, count: int, guide_of: GuideOf) -> Iterator[Counter[str]]:
-    """Run clients in a process of the lowest priority; count how their answers ended."""
+    """Run ``count`` clients in a process of the lowest priority, and count how answers end."""
     spawn = multiprocessing.get_context("spawn")
     over, counted = spawn.Event(), spawn.Queue()
     process = spawn.Process(target=ask_all, args=(url, count, guide_of, over, counted))
@@ -152,7 +156,7 @@ def others(url: str, count: int, guide_of: GuideOf) -> Iterator[Counter[str]]:
 def ask_all(
     url: str, count: int, guide_of: GuideOf, over: threading.Event, counted: multiprocessing.Queue
 ) -> None:
-    """Send one guide after another until ``over``, with ``count`` clients."""
+    """Send guides with ``count`` clients until ``over``, and count how answers end."""
     os.nice(19)
     with ThreadPoolExecutor(count) as clients:
         endings = [
@@ -162,7 +166,7 @@ def ask_all(
 
 
 def ask(url: str, numbers: range, guide_of: GuideOf, over: threading.Event) -> Counter[str]:
-    """Send the guides of these numbers; count how the answers ended."""
+    """Send the guides with these numbers one by one, and count how answers end."""
     endings: Counter[str] = Counter()
     with Client(url) as client:
         for number in numbers:
@@ -179,7 +183,7 @@ def ask(url: str, numbers: range, guide_of: GuideOf, over: threading.Event) -> C
 
 
 def heavy_guide(number: int) -> tuple[str, str, str]:
-    """Return the name, type and text of a new guide that is hard to compile."""
+    """Return the name, type and text of a new guide that is slow to compile or to apply."""
     kind = number % 4
     if kind == 0:
         return (
@@ -211,7 +215,7 @@ def small_guide(number: int) -> tuple[str, str, str]:
 
 
 def _inputs(kind: str, text: str, seed: int = 1) -> Inputs:
-    """Return a sampled request: sampled texts are longer than greedy ones."""
+    """Return a sampled request, because sampled answers are longer than greedy ones."""
     asked: Inputs = {
         tensors.GUIDED_DECODING_GUIDE_TYPE: kind,
         tensors.GUIDED_DECODING_GUIDE: text,

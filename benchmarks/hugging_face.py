@@ -1,9 +1,9 @@
-"""Compare Tandem with Hugging Face's own speculation: same checkpoints, prompts and threads.
+"""Compare Tandem with speculation in transformers: same checkpoints, prompts and threads.
 
     python -m benchmarks.hugging_face
 
-Each way answers each prompt in turn. Figures are medians over the turns. Tandem's times include the
-server and its inter-process overhead. Run it on a machine that does nothing else.
+The variants alternate, and results are medians over the turns. Tandem's times include the server
+and its inter-process overhead. Run the script on an otherwise idle machine.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
-os.environ.setdefault("GOMP_SPINCOUNT", "20000")  # as the engines: idle threads leave the cores
+os.environ.setdefault("GOMP_SPINCOUNT", "20000")  # as in the engines: idle threads stop spinning
 
 import torch
 from rich.console import Console
@@ -34,7 +34,7 @@ from tandem.tools.profiles import deployment
 from tandem.tools.triton.serving import serving
 
 PROMPTS, TOKENS, TURNS, DRAFT_LEN = 16, 96, 3, 4
-Answer = Callable[[str], int]  # answers a prompt, returns the number of tokens
+Answer = Callable[[str], int]  # answers a prompt and returns the number of tokens
 
 
 def main() -> None:

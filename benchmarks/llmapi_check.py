@@ -1,11 +1,12 @@
-"""Check on a GPU what `kind: llmapi` expects of the installed TensorRT-LLM, without Triton.
+"""Check on a GPU whether the installed TensorRT-LLM behaves as `kind: llmapi` expects.
 
     python -m benchmarks.llmapi_check --model /models/Llama-3.1-8B-Instruct --speculative-config \
         '{"decoding_type": "NGram", "max_draft_len": 4, "max_matching_ngram_size": 2}'
 
-Tandem relies on the first rows: each should be "yes". The last rows are inputs that Tandem rejects
-because 1.2.1 ignores them; "yes" means that this version obeys them. In 16-bit types, speculation
-may change a greedy output where two tokens are almost equally likely.
+Triton isn't needed. Tandem relies on the behavior in the first rows, which should all be "yes". The
+last rows are inputs that Tandem rejects because TensorRT-LLM 1.2.1 ignores them; "yes" means that
+this version supports them. In 16-bit types, speculation can change a greedy output if two tokens
+are almost equally likely.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from tandem.engines.llmapi.settings import LlmApiSettings
 from tandem.engines.request import EngineRequest, EngineResponse, SamplingParams
 from tandem.engines.words import Words
 
-TOKENS = 64  # of each output
+TOKENS = 64  # tokens per output
 MAX_SEQ_LEN = 1024
 CYCLE = 8  # prompts repeat cycles of this length, so that prompt lookup finds drafts
 PROMPTS = 8
@@ -72,7 +73,7 @@ def main() -> None:
 def relied_on(
     engine: LlmApiEngine, prompts: np.ndarray[Any, Any], expected: list[EngineResponse]
 ) -> Iterator[Row]:
-    """Yield what the engine promises to the loop: name, whether it holds, and details."""
+    """Yield a row for each behavior that the loop relies on: name, whether it holds, details."""
     prompt, output = prompts[0], expected[0].tokens
     began = time.perf_counter()
     answers = [_call(engine, each) for each in prompts]
@@ -105,7 +106,10 @@ def relied_on(
 
 
 def obeyed(llm: Any, make: Any, prompt: list[int]) -> Iterator[Row]:
-    """Yield which rejected inputs have an effect; `make` is TensorRT-LLM's SamplingParams."""
+    """Yield a row for each rejected input, with whether it has an effect.
+
+    make: TensorRT-LLM's SamplingParams.
+    """
 
     def output(**params: Any) -> list[int]:
         given = make(end_id=NO_END, max_tokens=TOKENS, detokenize=False, **params)

@@ -1,11 +1,11 @@
-"""Measure rounds per second of many concurrent requests, and whose processor time a round takes.
+"""Measure rounds per second with many concurrent requests, and the processor time per round.
 
     python -m benchmarks.many_at_once
     python -m benchmarks.many_at_once --profile profiles/emulated-405b-8b.yaml --at-once 1 16
     python -m benchmarks.many_at_once --instances 1 2
 
-Tandem, with each number of loop processes, and the barest loop on threads take turns on one server
-over emulated engines. If the bare loop doesn't scale any further either, the machine is the limit.
+Tandem, with each number of loop processes, and a minimal loop on threads alternate on one server
+with emulated engines. If the minimal loop doesn't scale further either, the machine is the limit.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ CONTEXT, TOKENS_PER_ROUND = 64, 4
 PARTS = ("triton", "loop", "draft", "target", "client")
 WIDTH = 120
 
-# Plays rounds by a client's number, prompt ids [n] and a number of rounds; returns their number.
+# (number of the client, prompt ids [n], rounds to run) -> rounds that ran
 Ask = Callable[[int, NDArray[np.int32], int], int]
 
 
 class Turn(NamedTuple):
-    """Results of concurrent requests. processor_ms: per round, by process."""
+    """Results of one turn. processor_ms: processor time per round in milliseconds, by process."""
 
     rounds_per_second: float
     processor_ms: Mapping[str, float]

@@ -1,12 +1,12 @@
-"""Compare what Tandem's loop costs per round with loops that do nothing but call the engines.
+"""Compare the overhead of Tandem's loop per round with loops that only call the engines.
 
     python -m benchmarks.orchestration
     python -m benchmarks.orchestration --profile profiles/emulated-70b-1b.yaml --rounds 40
 
-All loops run in one server over emulated engines, in turns. A round's cost is its time less the
-engines' own, by their clocks. The second table follows the calls of the bare loops through the
-processes. If the profile emulates a published pair, the last column is the throughput that the pair
-would have with this loop.
+All loops run in one server with emulated engines, and alternate. The overhead of a round is its
+duration minus the time that the engines report. The second table breaks down the calls of the bare
+loops by process. If the profile emulates a published pair, the last column is the throughput that
+the pair would reach with this loop.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from tandem.tools.profiles.profile import AdmissionSection, read_profile
 
 PROFILE = Path(__file__).resolve().parents[1] / "profiles" / "emulated-zero.yaml"
 CONTEXTS, TOKENS_PER_ROUND = (64, 2048), 5
-FEW = AdmissionSection(max_requests=4, max_queue=4)  # idle threads of the server cost a round more
+FEW = AdmissionSection(max_requests=4, max_queue=4)  # few, because idle server threads add overhead
 
 
 def main() -> None:
@@ -99,7 +99,7 @@ def _print(context: int, outcomes: Mapping[str, Sequence[Rounds]], profile: Path
 
 
 def _projected(profile: Path, orchestration_ms: float) -> str:
-    """Return what a published pair would reach with this loop, and what was published."""
+    """Return the throughput that a published pair would reach, and its published throughput."""
     for row in published_rows.rows():
         if row.profile == profile.resolve():
             loop = published_rows.SequentialLoop(profile, orchestration_ms=orchestration_ms)

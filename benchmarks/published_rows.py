@@ -1,10 +1,10 @@
-"""Compare the emulated engines' throughput with the published one.
+"""Compare the throughput of emulated engines with published throughputs.
 
     python -m benchmarks.published_rows
 
-A sequential loop with 10 draft tokens and 1.0 ms of orchestration per round runs over each emulated
-pair in virtual time. NVIDIA published the throughputs of these pairs. All times are emulated: the
-table shows that the emulation is calibrated, not that anything is fast.
+A sequential loop runs each emulated pair in virtual time, with 10 draft tokens and 1.0 ms of
+overhead per round. NVIDIA published the throughputs of these pairs. All times are emulated: the
+table shows that the emulation is calibrated, not that Tandem is fast.
 """
 
 from __future__ import annotations
@@ -38,17 +38,17 @@ ANSWER_LEN = 500
 
 
 class PublishedPair(NamedTuple):
-    """A pair of the published table, and the profile that emulates it."""
+    """A pair with published throughputs, and the profile that emulates it."""
 
     name: str
     profile: Path
-    published: float  # tokens per second, drafting
+    published: float  # tokens per second with speculation
     baseline: float  # tokens per second of the target alone
 
 
 @dataclass(frozen=True)
 class SimulatedRun:
-    """What a loop did; the time is emulated."""
+    """The counts of a simulated run, and its emulated duration."""
 
     tokens: int
     rounds: int
@@ -60,9 +60,9 @@ class SimulatedRun:
 
 
 class SequentialLoop:
-    """Proposes, verifies and accepts, one request at a time, over a profile's emulated engines.
+    """A loop that proposes, verifies and accepts, one request at a time, with emulated engines.
 
-    orchestration_ms: what a round costs besides its two engine calls.
+    orchestration_ms: overhead per round in milliseconds, added to the two engine calls.
     """
 
     def __init__(self, profile: Path, *, orchestration_ms: float) -> None:
@@ -76,7 +76,11 @@ class SequentialLoop:
     def run(
         self, answers: int, *, draft_len: int = 0, stop_probability: float | None = None
     ) -> SimulatedRun:
-        """Answer prompts with `ANSWER_LEN` tokens each; draft_len 0: the target alone."""
+        """Generate ``answers`` answers of `ANSWER_LEN` tokens each.
+
+        draft_len: draft tokens per round; 0 for the target alone. stop_probability: the draft
+        engine ends a draft early below this probability.
+        """
         begin_ns, rounds = self._timer.now_ns(), 0
         for number in range(answers):
             text = np.random.default_rng(number).integers(1, 3000, PROMPT_LEN, np.int32)
@@ -105,7 +109,7 @@ class SequentialLoop:
 
 
 def rows() -> list[PublishedPair]:
-    """Return each pair with its profiles: one per text."""
+    """Return the published pairs, one row per pair and text."""
     found = []
     for name, facts in PUBLISHED["profiles"].items():
         pair = name.removeprefix("llama-3.1-").partition("/")[0].replace("+", "-")

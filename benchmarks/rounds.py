@@ -1,4 +1,4 @@
-"""Measures rounds of Tandem's loop and of bare loops."""
+"""Measures the rounds of Tandem's loop and of bare loops."""
 
 from __future__ import annotations
 
@@ -24,7 +24,10 @@ BARE_PARTS = ("build", "way in", "engine", "way out", "read")
 
 
 class Rounds(NamedTuple):
-    """Number of rounds of an answer, and average milliseconds per round."""
+    """The number of rounds of an answer, and average milliseconds per round.
+
+    whole: the duration. orchestration: the overhead. parts: only of bare loops, see `BARE_PARTS`.
+    """
 
     number: int
     whole: float
@@ -39,13 +42,13 @@ def play(
     num_tokens: int,
     more: Mapping[Tensor, Value] = MappingProxyType({}),
 ) -> Rounds:
-    """Decode tokens after ids [n] with Tandem's loop, a draft model and additional inputs."""
+    """Generate tokens after ids [n] with Tandem's loop and a draft model. more: further inputs."""
     inputs: dict[Tensor, Value] = {
         tensors.INPUT_IDS: ids.tolist(),
         tensors.MAX_TOKENS: num_tokens,
         tensors.NUM_DRAFT_TOKENS: DRAFT_LEN,
         tensors.DRAFTER: "draft_model",
-        tensors.DRAFT_AHEAD: "false",  # in turns, as the bare loops do
+        tensors.DRAFT_AHEAD: "false",  # one engine after the other, as in the bare loops
         **more,
     }
     figures = client.answer(model, inputs).statistics
@@ -58,7 +61,7 @@ def play(
 def play_bare(
     connection: grpc.InferenceServerClient, loop: str, ids: NDArray[np.int32], rounds: int
 ) -> Rounds:
-    """Play rounds after ids [n] with a bare loop."""
+    """Run rounds after ids [n] with a bare loop."""
     inputs = []
     for name, values in (("input_ids", ids), ("rounds", np.array([rounds], np.int32))):
         inputs.append(grpc.InferInput(name, (1, len(values)), "INT32"))
@@ -69,7 +72,7 @@ def play_bare(
 
 
 def add_bare(models: Path, loop: str) -> None:
-    """Add a bare loop to the repository as a model."""
+    """Add a bare loop to a rendered repository as a model."""
     version = models / loop / "1"
     version.mkdir(parents=True)
     shutil.copy(SOURCES / "in_turns.pbtxt", models / loop / "config.pbtxt")

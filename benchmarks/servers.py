@@ -19,7 +19,7 @@ TICKS = os.sysconf("SC_CLK_TCK")
 
 
 def entry_of(instances: int) -> str:
-    """Return the name of the stream entry with that many loop processes."""
+    """Return the name of the stream entry with this number of loop processes."""
     return f"loops_{instances}"
 
 
@@ -30,9 +30,10 @@ def serving_loops(
     change: Callable[[Path], None] = lambda _: None,
     threads: int | None = None,
 ) -> Iterator[TritonServer]:
-    """Serve one stream entry per number of loop processes, all over the same engines.
+    """Serve one stream entry per number of loop processes, all with the same engines.
 
-    change: edits the rendered repository. threads: Triton's per model; None: as many as needed.
+    change: edits the rendered repository. threads: Triton's threads per model (None: as many as
+    needed).
     """
     planned = {
         number: deployment.check(
@@ -61,13 +62,13 @@ def serving_loops(
 
 
 def name_of(pid: int) -> str:
-    """Return the model of a server's process, or "triton" if it is the server's own."""
+    """Return the model that a server's process runs, or "triton" for the server itself."""
     found = re.search(r"/(\w+)/1/model\.py", Path(f"/proc/{pid}/cmdline").read_text())
     return found[1] if found else "triton"
 
 
 def processor_seconds(server: TritonServer) -> Counter[str]:
-    """Return the processor time used so far, in seconds, by model."""
+    """Return the processor time in seconds that each model has used so far."""
     spent = Counter[str]()
     for pid in server.processes:
         spent[name_of(pid)] += processor_seconds_of(pid)  # type: ignore[assignment]
@@ -75,6 +76,6 @@ def processor_seconds(server: TritonServer) -> Counter[str]:
 
 
 def processor_seconds_of(pid: int) -> float:
-    """Return the processor time that a process has used so far, in seconds."""
+    """Return the processor time in seconds that a process has used so far."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / TICKS

@@ -1,4 +1,4 @@
-"""Interleaved measurements: the variants alternate, so that noise affects them equally."""
+"""Measures variants in alternation, so that noise affects all equally."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Outcome = TypeVar("Outcome")
 def in_turns(
     ways: Mapping[Way, Callable[[int], Outcome]], turns: int, title: str = "turns"
 ) -> dict[Way, list[Outcome]]:
-    """Measure each variant once per turn, after a warm-up turn. Return the outcomes."""
+    """Measure each variant once per turn, after a warm-up turn; return the outcomes by variant."""
     outcomes: dict[Way, list[Outcome]] = {way: [] for way in ways}
     for turn in track(range(turns + 1), title, transient=True):
         for way in list(ways)[:: 1 if turn % 2 else -1]:
@@ -27,7 +27,7 @@ def in_turns(
 
 
 def spread(values: Iterable[float], digits: int = 2) -> str:
-    """Return the median with the 10th and 90th percentile, as a table shows them."""
+    """Format the median, with the 10th and 90th percentiles in parentheses."""
     found = Spread.of(values)
     assert found is not None
     if found.is_one:

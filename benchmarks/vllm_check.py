@@ -1,12 +1,12 @@
-"""What a vLLM engine does on this machine, without Triton.
+"""Check how fast and how exact vLLM engines are on this machine, without Triton.
 
     python -m benchmarks.vllm_check --target /models/Qwen2.5-7B-Instruct \
         --draft /models/Qwen2.5-0.5B-Instruct
 
-One engine verifies the drafts of another, in rounds. The output is compared token for token with
-the target alone. Then the same target speculates by itself with the same draft model, as vLLM does.
-In 16-bit types the output of a batch may differ where two tokens are as likely; see the rows of the
-target alone.
+One engine verifies the drafts of another engine in rounds, and the output is compared token by
+token with the target alone. Then the same target speculates inside vLLM with the same draft model.
+In 16-bit types, the output of a batch can differ if two tokens are equally likely. The rows of the
+target alone show how often that happens.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from tandem.engines.vllm.engine import VllmEngine
 from tandem.engines.vllm.settings import VllmSettings
 
 PROMPT_TOKENS = 200
-FRACTIONS = {"target": 0.75, "draft": 0.15}  # of the GPU's memory
+FRACTIONS = {"target": 0.75, "draft": 0.15}  # share of the GPU's memory
 
 
 class Generated(NamedTuple):
-    """One prompt's answer. computed: tokens that went through the target per round, on average."""
+    """One answer. computed: the average number of tokens that the target computed per round."""
 
     tokens: list[int]
     rounds: int

@@ -1,1 +1,1 @@
-"""The demo pair: a small target and a smaller draft with its tokenizer, and how they were made."""
+"""The demo pair: a small target, a smaller draft, their tokenizer, and the code that made them."""

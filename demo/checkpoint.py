@@ -1,4 +1,4 @@
-"""The two models' shapes, and the Hugging Face folders in which they ship."""
+"""The shapes of the two models, and their Hugging Face folders."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from tandem.demo.vocabulary import VOCABULARY_SIZE
 
 Role = Literal["target", "draft"]
 
-# One head of keys and values keeps the KV cache small. Copying it is a large part of verification.
+# A single key-value head keeps the KV cache small. Copying the cache is a large part of the cost of
+# a verification.
 SHAPES: dict[Role, dict[str, Any]] = {
     "target": {
         "hidden_size": 320,
@@ -36,7 +37,7 @@ END_ID = 0
 
 
 def new_model(role: Role, seed: int = 0) -> Any:
-    """Return an initialized model; weights that write to the residual stream are zero."""
+    """Return a new model; weights that write to the residual stream are zero."""
     torch.manual_seed(seed)
     config = LlamaConfig(
         vocab_size=VOCABULARY_SIZE,
@@ -55,7 +56,7 @@ def new_model(role: Role, seed: int = 0) -> Any:
 
 
 def save_checkpoint(model: Any, role: Role) -> Path:
-    """Write `demo/<role>/`: bfloat16 weights, configs and tokenizer."""
+    """Write the weights (bfloat16), configs and tokenizer to `demo/<role>/`."""
     folder = DEMO / role
     ship = new_model(role).to(torch.bfloat16)
     ship.load_state_dict(model.state_dict())
@@ -67,5 +68,5 @@ def save_checkpoint(model: Any, role: Role) -> Path:
 
 
 def load_checkpoint(role: Role, dtype: torch.dtype = torch.float32) -> Any:
-    """Return a shipped model, ready to generate."""
+    """Return a shipped model in evaluation mode."""
     return LlamaForCausalLM.from_pretrained(DEMO / role, dtype=dtype).eval()  # type: ignore[no-untyped-call]

@@ -1,8 +1,8 @@
 """The training text: Python sources that every installation of Tandem has.
 
-These are the standard library and the packages of the `embedded` extra, without tests, tables,
-vendored copies and near duplicates. A hash of a file's path decides whether it is held out, so a
-new version of a library doesn't move files from one side to the other.
+The sources are the standard library and the packages of the `embedded` extra, without tests,
+tables, vendored copies and near duplicates. A hash of a file's path decides whether the file is
+held out, so files stay on the same side of the split when a library is updated.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ DEPENDENCIES = (
 )
 HELD_OUT_PERCENT = 3
 
-# Folders of tests, tables, generated code, vendored or legacy copies.
+# Folders with tests, tables, generated code, and vendored or legacy copies.
 SKIPPED_FOLDERS = {
     *("test", "tests", "testing", "_testing", "__pycache__", "site-packages", "encodings"),
     *("idlelib", "lib2to3", "pydoc_data", "turtledemo", "tkinter", "distutils", "config", "msilib"),
@@ -38,26 +38,26 @@ MAX_SEEN_SHARE = 0.35
 
 @dataclass(frozen=True)
 class Document:
-    """One source file. name: its path below the library folder. text: what a model sees."""
+    """One source file. name: path relative to the library folder. text: the cleaned source."""
 
     name: str
     text: str
 
     @property
     def split(self) -> Split:
-        """The side that the file belongs to, by a hash of its name."""
+        """Whether the file is for training or held out, by a hash of its name."""
         return "held_out" if _hash(self.name) % 100 < HELD_OUT_PERCENT else "train"
 
 
 def documents() -> list[Document]:
-    """Return all usable source files without near duplicates, in hash order (a fixed shuffle)."""
+    """Return all usable source files without near duplicates, in a fixed shuffled order."""
     found = [d for name, path in _source_files() if (d := _read(name, path)) is not None]
     found.sort(key=lambda d: _hash(d.name))
     return list(_without_near_duplicates(found))
 
 
 def is_usable(text: str) -> bool:
-    """Return False for tables, minified or generated text, and texts of unusual length."""
+    """Return False for tables, minified or generated text, and text of unusual length."""
     if not MIN_CHARS <= len(text) <= MAX_CHARS:
         return False
     if max(map(len, text.splitlines())) > MAX_LINE:
@@ -68,7 +68,7 @@ def is_usable(text: str) -> bool:
 
 
 def clean(text: str) -> str:
-    """Normalize white space and drop the leading comment block (license headers, shebangs)."""
+    """Normalize whitespace, and remove the leading comment block (license headers, shebangs)."""
     text = text.replace("\r\n", "\n").expandtabs(8)
     text = re.sub(r"\A(?:[ \t]*(?:#[^\n]*)?\n)+", "", text)
     text = re.sub(r"[ \t]+\n", "\n", text)
@@ -99,7 +99,7 @@ def _read(name: str, path: Path) -> Document | None:
 
 
 def _without_near_duplicates(candidates: list[Document]) -> Iterator[Document]:
-    """Drop a file if more than a third of its 4-line shingles are in files before it."""
+    """Skip a file if more than a third of its 4-line shingles occur in earlier files."""
     seen: set[int] = set()
     for document in candidates:
         shingles = _shingles(document.text)

@@ -1,7 +1,7 @@
-"""Distil the draft from the shipped target: `python -m demo.distil`. Resumes from its checkpoint.
+"""Distill the draft from the shipped target: `python -m demo.distil`. Resumes from its checkpoint.
 
-The draft learns the target's distribution on corpus text and on what the target itself writes: a
-draft is asked only about contexts that the target wrote, and those are not the corpus.
+The draft learns the target's distribution on the corpus and on text that the target generates. In
+use, the draft only sees contexts that the target generated, which differ from the corpus.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from tandem.demo.train import hidden_states, load_state, save_state, slices
 from tandem.demo.workers import Workers, compile_for_gpu, device
 
 LENGTH, CONTEXT = 256, 32
-WRITERS, WRITTEN = 2048, 160  # rows generated at once, and their length with the context
+WRITERS, WRITTEN = 2048, 160  # rows per batch of generation; tokens per row, context included
 TEMPERATURES = (0.0, 0.0, 0.5, 0.8)
 NOTE_EVERY, SAVE_EVERY = 10, 500
 
 
 @torch.no_grad()
 def write(target: Any, temperature: float, contexts: torch.Tensor) -> torch.Tensor:
-    """Continue contexts [rows, n] to [rows, 160], greedily at temperature 0.
+    """Continue contexts [rows, n] to [rows, 160]; temperature 0 is greedy.
 
-    Which numbers the sampled ones get is keyed by the contexts: the workers run at once.
+    The random numbers are keyed by the contexts, because the workers run concurrently.
     """
     noise = torch.Generator(contexts.device).manual_seed(int(contexts.sum()))
     ids, step, cache = contexts, contexts, None
@@ -49,7 +49,7 @@ def write(target: Any, temperature: float, contexts: torch.Tensor) -> torch.Tens
 
 
 def own_text(target: Any, workers: Workers, train: Ids, batches: int) -> Ids:
-    """Return the target's text after contexts of the training text: ids [rows, 160], cached."""
+    """Return text that the target generates after training contexts: ids [rows, 160], cached."""
     cached = STATE / "own_text.npy"
     written = list(np.load(cached)) if cached.exists() else []
     with JobProgress("target writes", batches, len(written)) as progress:
@@ -65,7 +65,7 @@ def own_text(target: Any, workers: Workers, train: Ids, batches: int) -> Ids:
 
 
 def distillation_loss(draft: Any, target: Any, ids: torch.Tensor) -> torch.Tensor:
-    """Return the mean KL(target || draft) in nats per token, over all of ids [rows, length]."""
+    """Return the mean KL(target || draft) over ids [rows, length], in nats per token."""
     with torch.no_grad():
         wanted = hidden_states(target, ids)
     hidden = hidden_states(draft, ids)
@@ -85,7 +85,7 @@ def distillation_loss(draft: Any, target: Any, ids: torch.Tensor) -> torch.Tenso
 
 
 def rows_for(step: int, tokens: int, train: Ids, own: Ids) -> torch.Tensor:
-    """Return the ids [rows, length] of a step: alternately corpus and the target's own text."""
+    """Return the ids [rows, length] of a step; corpus and target's text alternate."""
     if step % 2 == 0:
         return batch(train, step // 2, tokens // LENGTH, LENGTH, seed=2)[:, :LENGTH]
     rows = tokens // WRITTEN
@@ -95,7 +95,7 @@ def rows_for(step: int, tokens: int, train: Ids, own: Ids) -> torch.Tensor:
 
 
 def distil(steps: int, tokens: int, own_batches: int, muon_rate: float, adam_rate: float) -> Any:
-    """Train the draft for `steps` steps of `tokens` tokens; resume the last run."""
+    """Train the draft for `steps` steps of `tokens` tokens, continuing an earlier run."""
     train = load_corpus().train
     target = load_checkpoint("target", torch.bfloat16).to(device()).requires_grad_(False)
     draft = new_model("draft").to(device())

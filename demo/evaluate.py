@@ -1,6 +1,6 @@
 """Measure the demo pair: `python -m demo.evaluate [quality|speed|generate|show]`.
 
-`speed` and `generate` time single tokens: let nothing else run then.
+`speed` and `generate` time single tokens, so run them on an otherwise idle machine.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ console = Console(soft_wrap=True)
 
 
 def load_prompts() -> list[dict[str, str]]:
-    """Return the shipped prompts that are to be completed, in order."""
+    """Return the shipped prompts of kind `completion`, in order."""
     lines = (DEMO / "prompts.jsonl").read_text(encoding="utf-8").splitlines()
     return [row for line in lines if (row := json.loads(line))["kind"] == "completion"]
 
@@ -48,14 +48,17 @@ def continue_greedily(target: Any, prompt: list[int], **options: Any) -> list[in
 
 @torch.no_grad()
 def shares(target: Any, draft: Any, prompt: list[int], text: list[int]) -> tuple[list[int], float]:
-    """Return the draft's greedy guess for each token of `text`, and the mean sum(min(p, q))."""
+    """Return the draft's greedy guess for each token of `text`, and the mean overlap.
+
+    The overlap of the target's and the draft's probabilities is sum(min(p, q)).
+    """
     ids, first = torch.tensor([prompt + text]), len(prompt) - 1
     p, q = (model(ids).logits[0, first:-1].softmax(-1) for model in (target, draft))
     return q.argmax(-1).tolist(), torch.minimum(p, q).sum(-1).mean().item()
 
 
 def quality(limit: int) -> None:
-    """Print tokens per round, overlap and repetition for prompts, and losses for held-out files."""
+    """Print tokens per round, overlap and repetition on prompts, and losses on held-out files."""
     target, draft, tokenizer = load_checkpoint("target"), load_checkpoint("draft"), load_tokenizer()
     held_out = load_corpus().held_out
     for name, model in (("target", target), ("draft", draft)):
@@ -83,7 +86,7 @@ def quality(limit: int) -> None:
 
 
 def speed() -> None:
-    """Print milliseconds of one forward pass with 128 tokens of KV cache, in float32."""
+    """Print the milliseconds of a forward pass in float32 with 128 tokens in the KV cache."""
     target, draft = load_checkpoint("target"), load_checkpoint("draft")
     passes = [
         ("target decodes 1", target, 1),
@@ -99,7 +102,7 @@ def speed() -> None:
 
 
 def generate(limit: int) -> None:
-    """Print Hugging Face's tokens per second: plain, assisted by the draft, with prompt lookup."""
+    """Print tokens per second of transformers: plain, assisted, and with prompt lookup."""
     target, draft, tokenizer = load_checkpoint("target"), load_checkpoint("draft"), load_tokenizer()
     draft.generation_config.num_assistant_tokens = DRAFT_LEN
     draft.generation_config.num_assistant_tokens_schedule = "constant"
@@ -112,7 +115,7 @@ def generate(limit: int) -> None:
     prompts = [tokenizer.encode(p["prompt"]).ids for p in load_prompts()[:limit]]
     seconds = dict.fromkeys(ways, 0.0)
     texts: dict[str, list[list[int]]] = {name: [] for name in ways}
-    # The ways alternate by prompt, so that bursts of other processes affect all of them.
+    # The variants alternate per prompt, so that noise affects all equally.
     for ids, (name, options) in itertools.product([prompts[0], *prompts], ways.items()):
         start = time.perf_counter()
         texts[name].append(continue_greedily(target, ids, **options))

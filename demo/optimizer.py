@@ -9,9 +9,9 @@ import torch
 
 
 class Optimizer:
-    """All optimizers as one.
+    """Combines all optimizers.
 
-    Muon (Jordan et al., 2024) learns more from each token than AdamW, and there are few tokens.
+    Muon (Jordan et al., 2024) learns more per token than AdamW, and the corpus is small.
     """
 
     def __init__(self, model: Any, muon_rate: float, adam_rate: float) -> None:
@@ -25,9 +25,10 @@ class Optimizer:
         self.peaks = [muon_rate, muon_rate, adam_rate]
 
     def step(self, share: float, pool: Executor) -> None:
-        """Apply the gradients at `share` (0..1) of the peak rates, then clear them.
+        """Apply the gradients, then clear them. share: fraction (0..1) of the peak learning rates.
 
-        Muon's matrix products cost a tenth of a step, so `pool` runs the parts in parallel.
+        Muon's matrix products take a tenth of a training step, so `pool` runs the parts in
+        parallel.
         """
         list(pool.map(_step, self.parts, [peak * share for peak in self.peaks]))
 
@@ -46,5 +47,9 @@ def _step(part: torch.optim.Optimizer, rate: float) -> None:
 
 
 def rate_share(step: int, steps: int, warmup: int = 40, decay: float = 0.5) -> float:
-    """Warm up, stay, then fall linearly to zero over the last `decay` of `steps`."""
+    """Return the fraction of the peak learning rate at a step.
+
+    The rate rises for `warmup` steps, stays constant, and falls linearly to zero over the last
+    `decay` (a fraction) of all `steps`.
+    """
     return min(1.0, (step + 1) / warmup, (steps - step) / (decay * steps))

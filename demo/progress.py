@@ -1,4 +1,4 @@
-"""The progress bar of a long job, or log lines if the output is not a terminal."""
+"""Shows the progress of a long job: a bar on a terminal, otherwise log lines."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 
 class JobProgress(Progress):
-    """A bar for `total` steps, `done` of them by an earlier run."""
+    """A bar for `total` steps, of which an earlier run completed `done`."""
 
     def __init__(self, title: str, total: int, done: int) -> None:
         super().__init__(
@@ -23,5 +23,5 @@ class JobProgress(Progress):
         self.update(self.task, advance=1, description=note)
 
     def milestone(self, line: str) -> None:
-        """Print a line that stays, with the seconds since this run began."""
+        """Print a permanent line, with the seconds since this run began."""
         self.console.print(f"{line} ({self.tasks[0].elapsed or 0:.0f} s)")

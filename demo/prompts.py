@@ -1,4 +1,4 @@
-"""Write `prompts.jsonl`: `python -m demo.prompts`. Eight to show, held-out code, and edits."""
+"""Write `prompts.jsonl`: `python -m demo.prompts`. Eight examples, held-out code, and edits."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ NATURAL_END = re.compile(r"[:,(\w\"')\]]\Z")
 
 
 def excerpts(document: Document, tokenizer: Tokenizer) -> Iterator[str]:
-    """Yield the first lines of functions and classes of `document`, in random order."""
+    """Yield the first lines of each function and class in `document`, in random order."""
     rng = np.random.default_rng(len(document.text))
     for start in rng.permutation([m.start() for m in START.finditer(document.text)]).tolist():
         lines = document.text[start : start + 2000].split("\n")
@@ -60,12 +60,12 @@ def excerpts(document: Document, tokenizer: Tokenizer) -> Iterator[str]:
 
 
 def edits() -> list[str]:
-    """Return the prompts of `edits.txt`, divided by %%: code to repeat with a change."""
+    """Return the prompts of `edits.txt`, which %% separates: code to repeat with a change."""
     return [text[:-1] for text in (DEMO / "edits.txt").read_text(encoding="utf-8").split("%%\n")]
 
 
 def main() -> None:
-    """Take one excerpt per file, in hash order, until there are enough."""
+    """Write the prompts; excerpts come from one file each, in the corpus's shuffled order."""
     tokenizer = load_tokenizer()
     rows = [
         {"id": f"show-{i}", "kind": "completion", "prompt": text} for i, text in enumerate(SHOWN)

@@ -1,4 +1,4 @@
-"""Simulated statistics: rounds of speculative decoding and repetition, computed from token ids."""
+"""Computes statistics from token ids: rounds of speculative decoding, and repetition."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 
 def rounds(text: Sequence[int], guesses: Sequence[int], draft_len: int) -> list[int]:
-    """Tokens emitted by each round of greedy speculative decoding that ends in `text`.
+    """Return the number of tokens that each round of greedy decoding emits, for the output `text`.
 
-    `guesses[i]` is the draft's greedy token after the true context before `text[i]`. One draft pass
-    over the finished text gives all of them, because the context of accepted drafts is that text.
+    `guesses[i]` is the draft's greedy token after the context before `text[i]`. One draft pass over
+    the finished text yields all guesses, because the context of an accepted token is that text.
 
     >>> rounds([5, 6, 7, 8, 9], guesses=[5, 6, 0, 8, 9], draft_len=4)
     [3, 2]
@@ -27,6 +27,6 @@ def rounds(text: Sequence[int], guesses: Sequence[int], draft_len: int) -> list[
 
 
 def repeated_share(text: Sequence[int], n: int = 8) -> float:
-    """Return the share of n-grams that occurred earlier in `text`: near 1, the text is a loop."""
+    """Return the share of n-grams that occurred earlier in `text`; near 1 if the text repeats."""
     grams = [tuple(text[i : i + n]) for i in range(len(text) - n + 1)]
     return 1 - len(set(grams)) / len(grams) if grams else 0.0

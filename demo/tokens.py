@@ -1,4 +1,4 @@
-"""The corpus as token ids, cached, and the batches cut from it."""
+"""The corpus as cached token ids, and batches of it."""
 
 from __future__ import annotations
 
@@ -22,14 +22,17 @@ TOKENIZER = DEMO / "tokenizer"
 
 @dataclass(frozen=True)
 class TokenizedCorpus:
-    """Two streams of ids, with an end-of-text token between documents."""
+    """Two streams of token ids, with an end-of-text token between documents."""
 
     train: Ids
     held_out: Ids
 
 
 def load_corpus() -> TokenizedCorpus:
-    """Tokenize the corpus, or load it from the cache; train the tokenizer if there is none."""
+    """Load the tokenized corpus from the cache, or tokenize it.
+
+    Trains the tokenizer if it doesn't exist.
+    """
     cached = STATE / "corpus.npz"
     if not cached.exists():
         STATE.mkdir(exist_ok=True)
@@ -49,9 +52,9 @@ def load_tokenizer() -> Tokenizer:
 
 
 def batch(stream: Ids, index: int, rows: int, length: int, seed: int = 0) -> torch.Tensor:
-    """Return batch `index` of an endless, seeded shuffle of `stream`: ids [rows, length + 1].
+    """Return batch `index` of an infinite, seeded shuffle of `stream`: ids [rows, length + 1].
 
-    Each pass over the stream starts at another offset, so windows don't repeat exactly.
+    Each pass over the stream starts at a different offset, so windows don't repeat exactly.
     """
     windows = len(stream) // length - 2
     epoch, first = divmod(index * rows, windows)
@@ -69,7 +72,7 @@ def batch(stream: Ids, index: int, rows: int, length: int, seed: int = 0) -> tor
 
 def _tokenizer(found: list[Document]) -> Tokenizer:
     if not (TOKENIZER / "tokenizer.json").exists():
-        # A third of the files is enough to determine the merges; more would only cost memory.
+        # A third of the files is enough to learn the merges; more would only take memory.
         save_tokenizer(train_tokenizer(d.text for d in found[::3] if d.split == "train"), TOKENIZER)
     return load_tokenizer()
 

@@ -19,11 +19,11 @@ from tandem.demo.tokens import STATE, Ids, batch, load_corpus
 from tandem.demo.workers import Workers, device
 
 NOTE_EVERY, SAVE_EVERY = 10, 500
-LOSS_ROWS = {"cpu": 1024, "cuda": 65_536}  # positions whose logits fit a CPU's caches
+LOSS_ROWS = {"cpu": 1024, "cuda": 65_536}  # positions per slice; the logits fit a CPU's caches
 
 
 def window(step: int, steps: int) -> int:
-    """Return tokens per row at `step`: first short rows, which are cheap, then longer ones."""
+    """Return the tokens per row at `step`. Rows are short at first, because they are cheaper."""
     done = step / steps
     return 512 if done < 0.7 else 1024 if done < 0.9 else 2048
 
@@ -35,13 +35,13 @@ def hidden_states(model: Any, ids: torch.Tensor) -> torch.Tensor:
 
 
 def slices(*tensors: torch.Tensor) -> Iterator[tuple[torch.Tensor, ...]]:
-    """Return matching slices of all `tensors`, small enough that their logits fit the device."""
+    """Split all `tensors` into slices of at most LOSS_ROWS rows, which limits memory for logits."""
     runs = -(-len(tensors[0]) // LOSS_ROWS[tensors[0].device.type])
     return zip(*(tensor.chunk(runs) for tensor in tensors), strict=True)
 
 
 def token_loss(model: Any, rows: torch.Tensor) -> torch.Tensor:
-    """Return the mean cross entropy (nats per token) of [rows, length + 1], slice by slice."""
+    """Return the mean cross entropy of ids [rows, length + 1] in nats per token."""
     hidden = hidden_states(model, rows[:, :-1])
     labels = rows[:, 1:].flatten()
     total = hidden.new_zeros((), dtype=torch.float32)
@@ -54,7 +54,7 @@ def token_loss(model: Any, rows: torch.Tensor) -> torch.Tensor:
 
 @torch.no_grad()
 def validation_loss(model: Any, held_out: Ids, tokens: int = 131_072, length: int = 512) -> float:
-    """Return the mean cross entropy of the first `tokens` of a fixed shuffle of held-out text."""
+    """Return the mean cross entropy of `tokens` held-out tokens (a fixed choice), in nats/token."""
     model.eval()
     rows = torch.split(batch(held_out, 0, tokens // length, length).to(model.device), 16)
     losses = [token_loss(model, part).item() * len(part) for part in rows]
@@ -63,7 +63,7 @@ def validation_loss(model: Any, held_out: Ids, tokens: int = 131_072, length: in
 
 
 def train(steps: int, tokens: int, muon_rate: float, adam_rate: float, state: Path) -> Any:
-    """Train for `steps` steps of `tokens` tokens; resume from `state`."""
+    """Train the target for `steps` steps of `tokens` tokens, resuming from the file `state`."""
     corpus = load_corpus()
     model = new_model("target").to(device())
     optimizer = Optimizer(model, muon_rate, adam_rate)
@@ -88,7 +88,7 @@ def train(steps: int, tokens: int, muon_rate: float, adam_rate: float, state: Pa
 
 
 def save_state(model: Any, optimizer: Optimizer, step: int, state: Path) -> None:
-    """Write a resumable state atomically."""
+    """Write the state of a training run atomically."""
     partial = state.with_suffix(".partial")
     torch.save(
         {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "step": step}, partial
@@ -97,7 +97,7 @@ def save_state(model: Any, optimizer: Optimizer, step: int, state: Path) -> None
 
 
 def load_state(model: Any, optimizer: Optimizer, state: Path) -> int:
-    """Restore what `save_state` wrote; return the number of steps done, 0 without a state."""
+    """Restore the state of a training run; return the number of completed steps (0 if none)."""
     if not state.exists():
         return 0
     saved = torch.load(state, map_location=device())

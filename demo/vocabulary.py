@@ -11,9 +11,9 @@ from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, train
 VOCABULARY_SIZE = 3072
 END_OF_TEXT = "<|endoftext|>"
 
-# Runs of newlines and runs of spaces are separate, so an indentation is one token and a prompt may
-# end before or after it. A name includes one leading blank or dot. CamelCase is split at capitals.
-# Each digit is separate.
+# Newlines and spaces form separate runs, so an indentation is one token, and a prompt can end
+# before or after it. A name includes one leading space or dot. CamelCase is split at capitals. Each
+# digit is separate.
 PIECES = (
     r"[ .]?(?:\p{Lu}?[\p{Ll}_]+|[\p{Lu}_]+(?!\p{Ll})|\p{L})"
     r"|[ ]?\p{N}|\n+|[ ]{2,}|[ ]?[^\s\p{L}\p{N}_]+|\s"
@@ -21,7 +21,7 @@ PIECES = (
 
 
 def train_tokenizer(texts: Iterable[str]) -> Tokenizer:
-    """Train the tokenizer on `texts`; id 0 is the end-of-text token."""
+    """Train the tokenizer on `texts`; the end-of-text token has id 0."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [
@@ -41,7 +41,7 @@ def train_tokenizer(texts: Iterable[str]) -> Tokenizer:
 
 
 def save_tokenizer(tokenizer: Tokenizer, folder: Path) -> None:
-    """Write the two files from which `AutoTokenizer` and `Tokenizer.from_file` load it."""
+    """Write the two files that `AutoTokenizer` and `Tokenizer.from_file` load."""
     folder.mkdir(parents=True, exist_ok=True)
     tokenizer.save(str(folder / "tokenizer.json"))
     config = {

@@ -1,4 +1,4 @@
-"""Where training runs: on a GPU if there is one, else on two threads with a replica each."""
+"""Runs training on a GPU, or without one on two threads, each with a replica of the model."""
 
 from __future__ import annotations
 
@@ -17,17 +17,20 @@ def device() -> torch.device:
 
 
 def compile_for_gpu(model: Any) -> None:
-    """Compile each layer if there is a GPU; compiled as a whole, attention would get a mask."""
+    """Compile each layer if there is a GPU.
+
+    The model isn't compiled as a whole, because attention would then get a mask.
+    """
     if device().type == "cuda":
         for layer in model.model.layers:
             layer.compile(dynamic=False)
 
 
 class Workers:
-    """Replicas of a model that share its weights, each with a thread of its own.
+    """Replicas of a model with shared weights, each with its own thread.
 
-    Two threads with half the rows each synchronize once per step. One pass with two threads would
-    synchronize after every operation, and wait whenever another process holds a core.
+    Two replicas with half the rows each synchronize once per step. A single pass on two threads
+    would synchronize after every operation, and wait whenever another process occupies a core.
     """
 
     def __init__(self, model: Any, loss: Loss) -> None:
@@ -39,11 +42,14 @@ class Workers:
         self.pool = ThreadPoolExecutor(count, "worker", torch.set_num_threads, (threads,))
 
     def map(self, function: Callable[[torch.Tensor], torch.Tensor], rows: torch.Tensor) -> Any:
-        """Return `function` of each worker's share of `rows`, concatenated."""
+        """Apply `function` to each worker's share of `rows`, and concatenate the results."""
         return torch.cat(list(self.pool.map(function, rows.chunk(len(self.models)))))
 
     def backward(self, rows: torch.Tensor) -> torch.Tensor:
-        """Leave the gradients of the mean loss over `rows` in the first model; return the loss."""
+        """Compute the gradients of the mean loss over `rows`, and return the loss.
+
+        The gradients are in the first model.
+        """
         losses = list(self.pool.map(self._backward, self.models, rows.chunk(len(self.models))))
         _average_gradients(self.models)
         return torch.stack(losses).mean()

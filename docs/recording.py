@@ -1,6 +1,7 @@
 """Record `tandem up` and `tandem generate --explain` in a terminal as docs/demo.svg.
 
-`make recording` runs it. The lines appear as they were printed, with pauses of at most two seconds.
+`make recording` runs this script. Lines appear with their original timing, but pauses are cut to
+two seconds.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from rich.text import Text
 
 FIGURE = Path(__file__).with_name("demo.svg")
 ROOT = FIGURE.parents[1]
-FONTS = re.compile(r"@font-face \{.*?\}\s*", re.DOTALL)  # they would be loaded from another host
+FONTS = re.compile(r"@font-face \{.*?\}\s*", re.DOTALL)  # they need another host
 ELEMENT = re.compile(r'(<text [^>]*clip-path="url\(#[\w-]+-line-(\d+)\)")')
 WIDTH = 98
 LONGEST_PAUSE = 2.0  # seconds
@@ -40,7 +41,7 @@ ANIMATION = """
 
 
 class PrintedLine(NamedTuple):
-    """A line of the terminal, and the seconds after the one before it."""
+    """A line of the terminal. pause: seconds since the previous line."""
 
     text: Text
     pause: float
@@ -75,7 +76,7 @@ def _prompt(command: str) -> PrintedLine:
 
 
 def _greeting(server: subprocess.Popen[str]) -> tuple[list[PrintedLine], str]:
-    """Return the lines that `tandem up` prints when it's ready, and the gRPC address."""
+    """Return the lines that `tandem up` prints when it is ready, and its gRPC address."""
     assert server.stdout
     before, lines = time.monotonic(), []
     for printed in server.stdout:
@@ -92,7 +93,7 @@ def _greeting(server: subprocess.Popen[str]) -> tuple[list[PrintedLine], str]:
 
 
 def _in_terminal(command: list[str]) -> Iterator[PrintedLine]:
-    """Run a command of Tandem in a terminal; return its lines as they are completed."""
+    """Run a `tandem` command in a terminal, and yield its lines as they are printed."""
     ours, theirs = pty.openpty()
     environment = os.environ | {"COLUMNS": str(WIDTH), "TERM": "xterm-256color"}
     process = subprocess.Popen(
@@ -110,13 +111,13 @@ def _in_terminal(command: list[str]) -> Iterator[PrintedLine]:
                 now = time.monotonic()
                 yield PrintedLine(Text.from_ansi(printed.rstrip("\r\n")), pause + now - before)
                 before, pause = now, 0.1
-        except OSError:  # the command has closed its terminal
+        except OSError:  # the command has ended
             pass
     assert process.wait() == 0
 
 
 def _animated(drawn: str, pauses: list[float]) -> str:
-    """Let every line appear at its time."""
+    """Return the drawing with an animation that shows each line after its pause."""
     moments, moment = [], 0.0
     for pause in pauses:
         moments.append(moment)

@@ -1,8 +1,8 @@
-"""Write the tables of the documentation from the code that they describe: `make docs-tables`.
+"""Generate the reference tables of the documentation from the code: `make docs-tables`.
 
-A page marks a table by `<!-- code NAME ARGUMENTS -->` and `<!-- /code -->`; NAME is in TABLES.
-Meanings are help texts, or the string below a declaration; "(default: ...)" at their end is the
-default if the declaration has none to show.
+On a page, a table is between `<!-- code NAME ARGUMENTS -->` and `<!-- /code -->`. NAME is a key of
+TABLES. The meanings in a table are help texts, or strings below declarations. If a meaning ends in
+"(default: ...)", the table shows that default instead of the declared value.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ Row = tuple[str, ...]
 
 
 def documented(owner: Any) -> dict[str, str]:
-    """Return the string below each name that a module or a class declares."""
+    """Return the string below each declaration in a module or class, by name."""
     tree = ast.parse(textwrap.dedent(inspect.getsource(owner)))
     body = tree.body[0].body if isinstance(owner, type) else tree.body
     found = {}
@@ -60,7 +60,7 @@ def tensors(which: str) -> Iterator[Row]:
 
 
 def options(command: str, *shown: str) -> Iterator[Row]:
-    """The options of a command, without those that other commands have and show."""
+    """Yield the options of a command, without options that the commands ``shown`` share."""
     known = {row for other in shown for row in options(other)}
     yield "option", "meaning"
     parser = parser_of(command)
@@ -75,7 +75,7 @@ def options(command: str, *shown: str) -> Iterator[Row]:
 
 
 def keys(*classes: str) -> Iterator[Row]:
-    """The documented fields of pydantic models, by the models' names."""
+    """Yield the documented fields of pydantic models. classes: names of the models."""
     yield "key", "default", "meaning"
     known = {kind.__name__: kind for kind in _descendants(BaseModel)}
     for kind in (known[name] for name in classes):
@@ -116,7 +116,7 @@ def ignored() -> Iterator[Row]:
 
 
 def others(name: str) -> Iterator[Row]:
-    """The fields that one API rejects or ignores, besides those of all."""
+    """Yield the fields that only one API rejects or ignores. name: its pydantic model."""
     yield "field", "effect"
     kind = {kind.__name__: kind for kind in _descendants(BaseModel)}[name]
     refused = {key: f"rejected: {field.why}" for key, field in kind.refused.items()}
@@ -134,7 +134,7 @@ TABLES = {
 
 
 def filled(text: str) -> str:
-    """Return a page with its tables as the code has them."""
+    """Return the text of a page with all its tables up to date."""
 
     def table(found: re.Match[str]) -> str:
         name, *arguments = found[2].split()

@@ -1,6 +1,6 @@
 """Fill the tables of docs/results.md and draw docs/speedups.svg from benchmarks/results/*.json.
 
-`make results` runs it. A table is between `<!-- measured NAME -->` and
+`make results` runs this script. A table is between `<!-- measured NAME -->` and
 `<!-- /measured -->`.
 """
 
@@ -22,14 +22,14 @@ WIDTH, LABELS, MARGIN = (
     760,
     250,
     60,
-)  # of figure, labels, right margin
-BAR, GAP, HEAD, FOOT = 16, 14, 34, 30  # heights
+)  # widths of the figure, the labels and the right margin
+BAR, GAP, HEAD, FOOT = 16, 14, 34, 30  # heights in pixels
 BASELINE, SEQUENTIAL, AHEAD = "#8c959f", "#54aeff", "#2da44e"
 STYLE = "font-family='system-ui, sans-serif' font-size='13' fill='#57606a'"
 
 
 class BarGroup(NamedTuple):
-    """The bars of one label: (speedup, color) each."""
+    """The bars with one label. bars: (speedup, color)."""
 
     label: str
     bars: tuple[tuple[float, str], ...]
@@ -41,16 +41,16 @@ def main() -> None:
 
 
 def measured(name: str) -> Mapping[str, Any]:
-    """Return benchmarks/results/NAME.json.
+    """Return the content of benchmarks/results/NAME.json.
 
-    `columns` maps each column to its format. A null cell is empty.
+    `columns` maps each column to its format. A null cell stays empty.
     """
     result: Mapping[str, Any] = json.loads((MEASURED / f"{name}.json").read_text())
     return result
 
 
 def filled(page: str) -> str:
-    """Return the page with every table as its JSON file has it."""
+    """Return the text of a page with all its tables filled from their JSON files."""
     return TABLE.sub(lambda found: f"{found[1]}{table(found[2])}{found[3]}", page)
 
 

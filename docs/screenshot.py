@@ -1,7 +1,8 @@
-"""Takes README's picture of the page: an answer of SmolLM2-135M-Instruct in a real Chromium.
+"""Takes the README's screenshot of the web page, with an answer of SmolLM2-135M-Instruct.
 
-`make screenshot` runs it: it serves the chat model as `make chat` does, asks it on the page, and
-writes docs/page.png. Chromium must be installed; the variable CHROMIUM names another one.
+`make screenshot` runs this script. It serves the chat model as `make chat` does, sends a prompt in
+Chromium, and writes docs/page.png. Chromium must be installed; the environment variable CHROMIUM
+can set its path.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ SECONDS_TO_ANSWER = 120
 
 
 def main(model: str) -> None:
-    """Serve, ask, take the picture."""
+    """Serve a model, send the prompt and take the screenshot."""
     checkpoint = model_named(model).checkpoint()
     with (
         triton.serving(deployment.for_checkpoints(checkpoint, None)) as server,
@@ -51,7 +52,7 @@ def main(model: str) -> None:
 
 
 def ask(page: Page) -> None:
-    """Send the prompt, and wait for the whole answer."""
+    """Send the prompt and wait for the complete answer."""
     page.locator("#prompt").fill(PROMPT)
     page.get_by_role("button", name="Send").click()
     stop = page.locator("#stop")

@@ -1,8 +1,8 @@
-"""Hooks of mkdocs: pages from outside of docs/, and links to files of the repository.
+"""Hooks for mkdocs: add pages from outside docs/, and rewrite links to files in the repository.
 
-The pages link to files as a code host shows them, such as `../CONTRIBUTING.md`. The site has the
-Markdown files of `OUTSIDE`. A link to any other file leads to `repo_url` if mkdocs.yml sets it, and
-becomes plain text otherwise.
+Pages contain relative links that work on a code host, such as `../CONTRIBUTING.md`. The site
+includes the Markdown files in `OUTSIDE`. A link to any other file outside docs/ points to
+`repo_url` if mkdocs.yml sets it, and otherwise becomes plain text.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 from mkdocs.structure.files import File
 
 ROOT = Path(__file__).resolve().parents[1]
-# File of the repository: page of the site
+# File in the repository -> page of the site
 OUTSIDE = {
     "CONTRIBUTING.md": "project/contributing.md",
     "CHANGELOG.md": "project/changelog.md",
@@ -29,14 +29,14 @@ CODE = re.compile(r"(^```.*?^```$)", re.MULTILINE | re.DOTALL)
 
 
 def on_files(files: Any, config: Any) -> Any:
-    """Add the pages from outside of docs/."""
+    """Add the pages from outside docs/."""
     for path, page in OUTSIDE.items():
         files.append(File.generated(config, page, content=(ROOT / path).read_text()))
     return files
 
 
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:  # noqa: ARG001
-    """Rewrite a page's links to files outside of docs/."""
+    """Rewrite a page's links to files outside docs/."""
     at = page.file.src_uri
     source = next((path for path, uri in OUTSIDE.items() if uri == at), f"docs/{at}")
 
@@ -44,7 +44,7 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str: 
         text, target, anchor = found[1], found[2], found[3] or ""
         path = posixpath.normpath(posixpath.join(posixpath.dirname(source), target))
         if not (ROOT / path).exists():
-            return found[0]  # mkdocs reports it
+            return found[0]  # mkdocs reports the broken link
         if path in OUTSIDE or path.startswith("docs/"):
             uri = OUTSIDE.get(path, path.removeprefix("docs/"))
             return f"[{text}]({posixpath.relpath(uri, posixpath.dirname(at) or '.')}{anchor})"
@@ -52,6 +52,6 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str: 
             return f"[{text}]({config.repo_url.rstrip('/')}/blob/main/{path}{anchor})"
         return text
 
-    # Odd parts are blocks of code.
+    # Parts with odd indices are code, which stays unchanged.
     parts = CODE.split(markdown)
     return "".join(part if i % 2 else LINK.sub(rewritten, part) for i, part in enumerate(parts))

@@ -1,6 +1,6 @@
-"""Asks for a whole answer over gRPC, with the client that NVIDIA publishes.
+"""Requests a complete answer over gRPC with NVIDIA's client.
 
-Run `python examples/grpc_once.py "def main():"`; it needs `tritonclient[grpc]` and a server.
+Run `python examples/grpc_once.py "def main():"`. It needs `tritonclient[grpc]` and a server.
 """
 
 import argparse
@@ -11,14 +11,14 @@ from tritonclient.grpc import InferenceServerClient, InferInput
 
 
 def tensor(name: str, dtype: str, values: NDArray) -> InferInput:
-    """Return an input; every one has a row for each prompt."""
+    """Return an input tensor. values: one row per prompt."""
     made = InferInput(name, values.shape, dtype)
     made.set_data_from_numpy(values)
     return made
 
 
 def main() -> None:
-    """Ask, and print the text and how much of the drafts the target accepted."""
+    """Send a prompt, and print the output and the acceptance rate."""
     parser = argparse.ArgumentParser(description="Request a single response over gRPC.")
     parser.add_argument("prompt", nargs="?", default="def main():")
     parser.add_argument("--url", default="127.0.0.1:8001", help="HOST:PORT of Triton's gRPC port")

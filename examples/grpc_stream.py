@@ -1,6 +1,6 @@
-"""Prints an answer while it is made, over gRPC, with the client that NVIDIA publishes.
+"""Streams an answer over gRPC with NVIDIA's client.
 
-Run `python examples/grpc_stream.py "def main():"`; it needs `tritonclient[grpc]` and a server.
+Run `python examples/grpc_stream.py "def main():"`. It needs `tritonclient[grpc]` and a server.
 """
 
 import argparse
@@ -12,14 +12,14 @@ from tritonclient.grpc import InferenceServerClient, InferInput
 
 
 def tensor(name: str, dtype: str, values: NDArray) -> InferInput:
-    """Return an input; every one has a row for each prompt."""
+    """Return an input tensor. values: one row per prompt."""
     made = InferInput(name, values.shape, dtype)
     made.set_data_from_numpy(values)
     return made
 
 
 def main() -> None:
-    """Ask, print each chunk as it comes, then why the answer ended."""
+    """Send a prompt, print each chunk as it arrives, then print the finish reason."""
     parser = argparse.ArgumentParser(description="Stream a response over gRPC.")
     parser.add_argument("prompt", nargs="?", default="def main():")
     parser.add_argument("--url", default="127.0.0.1:8001", help="HOST:PORT of Triton's gRPC port")
@@ -36,7 +36,7 @@ def main() -> None:
         client.start_stream(lambda result, error: chunks.put((result, error)))
         client.async_stream_infer("bls_stream", inputs)
         reason = None
-        while reason is None:  # the last chunk says why the answer ended
+        while reason is None:  # the last chunk has the finish reason
             result, error = chunks.get()
             if error is not None:
                 raise SystemExit(f"grpc_stream: {error.message()}")

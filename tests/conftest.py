@@ -1,4 +1,4 @@
-"""What every test may use."""
+"""Fixtures and options for all tests."""
 
 import os
 import signal

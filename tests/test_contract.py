@@ -1,4 +1,4 @@
-"""Our tensors have NVIDIA's names, types and shapes; additional ones are optional."""
+"""Tandem's tensors have NVIDIA's names, types and shapes; additional tensors are optional."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The reference's tables are up to date and short."""
+"""The reference tables are up to date and short."""
 
 import importlib.util
 import re

@@ -1,4 +1,4 @@
-"""Documented names exist, and public names are documented."""
+"""Names in the documentation exist, and public names are documented."""
 
 import builtins
 import re

@@ -1,4 +1,4 @@
-"""Imports point one way: tools -> shims -> bls.triton -> bls -> the rest."""
+"""Imports go in one direction: tools -> shims -> bls.triton -> bls -> the rest."""
 
 import ast
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""docs/results.md, README's table and its chart show what benchmarks/results/ measured."""
+"""docs/results.md, the README's table and the chart show the results in benchmarks/results/."""
 
 from __future__ import annotations
 

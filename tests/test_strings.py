@@ -1,4 +1,4 @@
-"""Strings as Triton packs them into a tensor, compared with Triton's own client."""
+"""String tensors in Triton's encoding, compared with Triton's own client."""
 
 import numpy as np
 import pytest

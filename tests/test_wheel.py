@@ -1,4 +1,4 @@
-"""The wheel is complete: one package, and every command works in an empty folder."""
+"""The wheel contains one complete package, and every command works in an empty folder."""
 
 import os
 import re

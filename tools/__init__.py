@@ -1,1 +1,1 @@
-"""The `tandem` command and its foundations: profiles, rendering, the server."""
+"""The `tandem` command and what it needs: profiles, rendering and the server."""

@@ -1,4 +1,4 @@
-"""The `tandem` command: one module for each command."""
+"""The entry point of the `tandem` command."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from tandem.tools.errors import TandemError
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command; return the exit status."""
+    """Run one command and return its exit status. arguments: default `sys.argv[1:]`."""
     try:
         return _loaded(sys.argv[1:] if arguments is None else arguments)()
     except TandemError as error:
         return _failed(str(error))
     except KeyboardInterrupt:
         return 130
-    except BrokenPipeError:  # who read the output has seen enough
+    except BrokenPipeError:  # the reader of the output, such as `head`, has closed the pipe
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 128 + signal.SIGPIPE
     except OSError as error:
@@ -32,10 +32,10 @@ def _failed(reason: str) -> int:
 
 
 def _loaded(arguments: Sequence[str]) -> Callable[[], int]:
-    """Read the command line; return what runs the command.
+    """Read the command line and return a callable that runs the command.
 
-    Importing a command takes up to a second, and some packages turn a KeyboardInterrupt into errors
-    of their own. There is nothing to clean up yet, so Ctrl-C simply ends the process.
+    Importing a command takes up to a second, and some packages turn a KeyboardInterrupt into other
+    errors. There is nothing to clean up yet, so Ctrl-C simply ends the process.
     """
     handler = signal.getsignal(signal.SIGINT)
     if handler is signal.default_int_handler:

@@ -1,4 +1,4 @@
-"""The one exception of the `tandem` command, and the hint for a name that doesn't exist."""
+"""The exception of the `tandem` command, and suggestions for unknown names."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ class TandemError(Exception):
 
 
 def suggestion(name: str, known: Iterable[str]) -> str:
-    """Return the end of a message about an unknown name: the nearest known one, or all of them."""
+    """Return the end of an error line for an unknown name: the closest known name, or all names."""
     names = list(known)
     near = difflib.get_close_matches(name, names, n=1)
     return f"did you mean '{near[0]}'?" if near else f"choose one of: {', '.join(names)}"

@@ -8,5 +8,5 @@ Extra = Literal["embedded", "gateway", "gguf", "summarize"]
 
 
 def install(extra: Extra) -> str:
-    """Return advice for installing an extra that holds for uv, pipx and pip."""
+    """Return how to install an extra; the advice is valid for uv, pipx and pip."""
     return f"install Tandem with the extra '{extra}' (README, Install)"

@@ -1,4 +1,4 @@
-"""The barest loop with asyncio: it awaits `async_exec` twice per round."""
+"""A minimal loop with asyncio, which awaits `async_exec` twice per round."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from hops import BareRounds
 
 
 class TritonPythonModel:
-    """Returns the duration of its rounds in seconds, in total and by part."""
+    """Answers with the duration of its rounds in seconds, in total and by part."""
 
     async def execute(self, requests: list[Any]) -> list[Any]:
         return [await self._play(request) for request in requests]

@@ -1,4 +1,4 @@
-"""The engine calls of a round, shared by both bare loops, with their times by part."""
+"""The engine calls of a round and their times by part, shared by both bare loops."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ ASKED = ["output_ids", "sequence_length", "arrival_time_ns", "last_token_time_ns
 
 
 class Hop:
-    """One call of an engine, and the wall clock's nanoseconds at each of its stations."""
+    """One engine call, with the wall-clock time in nanoseconds at each stage."""
 
     def __init__(self, model: str, context: Any, max_new_tokens: int, draft: Any = None) -> None:
         self._stations = [time.time_ns()]
@@ -31,7 +31,7 @@ class Hop:
         self._stations.append(time.time_ns())
 
     def read(self, response: Any) -> Any:
-        """Return the tokens of the answer, [n]."""
+        """Return the output tokens, [n]."""
         returned = time.time_ns()
         found = {tensor.name(): tensor.as_numpy() for tensor in response.output_tensors()}
         tokens = found["output_ids"].reshape(-1)[: found["sequence_length"].item()].copy()
@@ -41,12 +41,12 @@ class Hop:
 
     @property
     def seconds(self) -> Any:
-        """Seconds of building, way in, engine, way out and reading: [5]."""
+        """Seconds per part, [5]: build the request, send, compute, return, read the response."""
         return np.diff(self._stations) / 1e9
 
 
 class BareRounds:
-    """Rounds of draft and target calls, with their times."""
+    """The rounds of one request, each a draft call and a target call, and their times."""
 
     def __init__(self, request: Any) -> None:
         given = {tensor.name(): tensor.as_numpy() for tensor in request.inputs()}
@@ -54,7 +54,10 @@ class BareRounds:
         self._seconds = np.zeros(5)
 
     def play(self) -> Any:
-        """Yield each call and get its response; return the answer: seconds in all, and by part."""
+        """Yield each engine call and receive its response.
+
+        Returns the answer: the seconds of all rounds, in total and by part.
+        """
         began = time.perf_counter()
         for _ in range(self._rounds):
             draft = yield from self._hop("draft", self._context, 10)
@@ -71,5 +74,5 @@ class BareRounds:
 
 
 def scalar(name: str, value: int) -> Any:
-    """Return a tensor of one number."""
+    """Return an int32 tensor of shape [1, 1]."""
     return pb_utils.Tensor(name, np.array([[value]], np.int32))

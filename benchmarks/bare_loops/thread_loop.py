@@ -1,4 +1,4 @@
-"""The barest loop on a thread: it waits in `exec` twice per round."""
+"""A minimal loop on a thread, which blocks in `exec` twice per round."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from hops import BareRounds
 
 
 class TritonPythonModel:
-    """Returns the duration of its rounds in seconds, in total and by part."""
+    """Answers with the duration of its rounds in seconds, in total and by part."""
 
     def execute(self, requests: list[Any]) -> None:
-        """Play each request's rounds on a thread of its own."""
+        """Run the rounds of each request on a separate thread."""
         for request in requests:
             threading.Thread(target=self._answer, args=(request,), daemon=True).start()
 

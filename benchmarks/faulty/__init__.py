@@ -13,13 +13,13 @@ ENGINES = ("draft", "target")
 TOKENIZERS = ("preprocessing", "postprocessing")
 
 # raise: the call fails. leave: the engine shuts down. hold: the call waits until the fault is over.
-# lose: it is never answered. late: its answer comes 0.6 s later than it could. The "once" ones
-# strike one call only. Tokenizers know raise and hold.
+# lose: the call is never answered. late: the answer is delayed by 0.6 s. Faults with "once" affect
+# only one call. Tokenizers support only raise and hold.
 Fault = Literal["raise", "raise once", "leave", "hold", "lose once", "late"]
 
 
 def plant(models: Path) -> None:
-    """Replace every engine and tokenizer of a rendered repository with one that can fail."""
+    """Wrap every engine and tokenizer of a rendered repository, so that it can fail."""
     for name in (*ENGINES, *TOKENIZERS):
         version = models / name / "1"
         (version / "model.py").rename(version / "real_model.py")
@@ -28,7 +28,7 @@ def plant(models: Path) -> None:
 
 
 class Faults:
-    """Controls the faults of one server's models through files next to them."""
+    """Controls the faults of a server's models, through files in the models' folders."""
 
     def __init__(self, models: Path) -> None:
         self._models = models
@@ -46,7 +46,7 @@ class Faults:
         """Inject a fault into a model until ``end`` is called."""
         unfinished = self._file(model).with_suffix(".new")
         unfinished.write_text(fault)
-        unfinished.rename(self._file(model))  # a call sees all of it or nothing
+        unfinished.rename(self._file(model))  # atomic, so that no call reads half a file
 
     def end(self, model: str) -> None:
         """End a model's fault."""

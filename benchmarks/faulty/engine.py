@@ -1,4 +1,4 @@
-"""The model.py of an engine that can fail: the real one, wrapped in `FaultyEngine`."""
+"""The model.py of an engine that can fail: the real engine, wrapped in `FaultyEngine`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ POLL_SECONDS = 0.01
 
 
 class FaultyEngine:
-    """A real engine, with faults before its calls or its answers."""
+    """Wraps a real engine, and injects faults before calls or answers."""
 
     def __init__(self, engine: Any, fault: Path) -> None:
         self._engine = engine
@@ -27,11 +27,11 @@ class FaultyEngine:
 
     @property
     def computed_tokens(self) -> int:
-        """Tokens that went through the model."""
+        """Number of tokens that the model has computed."""
         return self._engine.computed_tokens
 
     def submit(self, request: Any, respond: Any) -> None:
-        """Fail if a fault is set, or hand the call on."""
+        """Apply the fault if one is set, otherwise pass the call on."""
         kind, _, once = _read(self._fault).partition(" ")
         if once:
             self._fault.unlink()
@@ -49,7 +49,7 @@ class FaultyEngine:
             self._engine.submit(request, respond)
 
     def _submit_when_over(self, request: Any, respond: Any) -> None:
-        """Hold a call until the fault ends; a `stop` does not reach it."""
+        """Hold a call until the fault ends; until then, a `stop` doesn't reach the call."""
         while _read(self._fault) == "hold":
             time.sleep(POLL_SECONDS)
         self._engine.submit(request, respond)
@@ -71,7 +71,7 @@ def _in_background(work: Any) -> None:
 
 
 class TritonPythonModel(RealModel):
-    """What Triton's Python backend looks for."""
+    """The class that Triton's Python backend loads."""
 
     def load_engine(self, model_config: dict[str, Any], folder: Path) -> FaultyEngine:
         return FaultyEngine(super().load_engine(model_config, folder), folder / "fault")

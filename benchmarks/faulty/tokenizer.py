@@ -1,4 +1,4 @@
-"""The model.py of a tokenizer model that can fail: it checks for a fault first."""
+"""The model.py of a tokenizer model that can fail: it checks for a fault before each call."""
 
 import time
 from pathlib import Path
@@ -9,10 +9,10 @@ FAULT = Path(__file__).parent / "fault"
 
 
 class TritonPythonModel(RealModel):
-    """What Triton's Python backend looks for."""
+    """The class that Triton's Python backend loads."""
 
     def execute(self, requests: list) -> list:
-        """Fail if a fault is set, or answer."""
+        """Apply the fault if one is set, otherwise answer."""
         while (fault := _read()) == "hold":
             time.sleep(0.01)
         if fault == "raise":

@@ -1,1 +1,1 @@
-"""The torch engine on a GPU with an inflated pair: alone, and served by Triton."""
+"""Measures the torch engine on a GPU with an inflated pair, alone and served by Triton."""

@@ -4,15 +4,17 @@
     python -m benchmarks.gpu --like llama-3.1-8b 32b --output figures.jsonl
     python -m benchmarks.gpu --like small-target --draft small-draft --device cpu
 
-No weights are needed: the demo pair is made larger on the device, and its texts stay the same.
+No downloads are needed: the weights of the demo pair are enlarged on the device, and the outputs
+stay the same.
 
-- Engines alone: a step compared with reading the weights once, verification, many texts, the barest
-  loop, and transformers' own `generate`. Each text is compared with the demo pair's.
-- Served by Triton: each drafter, draft logits compared with ids, and concurrent requests with one
-  loop process and with several. Texts are compared with the baseline's too.
+- Engines alone: the duration of a step compared with reading the weights once, verification,
+  batches, a minimal loop, and `generate` of transformers. Every output is compared with the demo
+  pair's.
+- Served by Triton: each drafter, acceptance by logits compared with ids, and concurrent requests
+  with one or more loop processes. Every output is also compared with the baseline's.
 
-Figures are written as they come. Measurements that don't fit into --minutes are listed as left out.
-The exit status is 1 if a measurement failed, or a text was wrong.
+Results are written immediately. Measurements that don't fit into --minutes are listed as left out.
+The exit status is 1 if a measurement fails or an output is wrong.
 """
 
 from __future__ import annotations
@@ -63,7 +65,7 @@ def _measure_pair(
     texts: list[Expected],
     options: argparse.Namespace,
 ) -> None:
-    """Measure the draft with a target of this shape: the engines alone, then served by Triton."""
+    """Measure the draft and a target of this shape: the engines alone, then served by Triton."""
     with tempfile.TemporaryDirectory() as folder:
         settings = {
             role: _settings(role, own, Path(folder), options)
@@ -129,7 +131,7 @@ def _measure_alone(
     texts: list[Expected],
     options: argparse.Namespace,
 ) -> None:
-    """Measure engines in this process, and free their memory."""
+    """Measure the engines in this process, then free their memory."""
     device = device_of(options.device)
     rate = engine_alone.copy_bytes_a_second(device)
     figures.add("copy within the device", gigabytes_a_second=rate / 1e9)
@@ -155,14 +157,14 @@ def _measure_alone(
 
 
 def _give_back(device: torch.device) -> None:
-    """Give freed memory back: engines of other processes need it."""
+    """Return freed memory to the device, because engines in other processes need it."""
     gc.collect()
     if device.type == "cuda":
         torch.cuda.empty_cache()
 
 
 def _bytes(settings: TorchSettings) -> int:
-    """Return the bytes of weights that a step must read; it only looks embeddings up."""
+    """Return the bytes of weights that a step reads: all weights except an untied embedding."""
     dtype = dtype_kept(settings)
     config = LlamaConfig.from_pretrained(settings.checkpoint)
     looked_up = 0 if config.tie_word_embeddings else config.vocab_size * config.hidden_size

@@ -1,4 +1,4 @@
-"""Steps of the engines without Triton, and the barest loop compared with transformers' own."""
+"""Measures the engines without Triton: single steps, and a minimal loop vs. transformers."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from tandem.engines.torch.engine import TorchEngine
 from tandem.engines.torch.settings import TorchSettings
 
 STEPS, TURNS, AT_ONCE, DRAFT_LEN = 32, 5, 16, 10
-DRAFT_LENGTHS = (0, 4, 8)  # of loops; 0: the target alone
+DRAFT_LENGTHS = (0, 4, 8)  # draft tokens per round of the loop; 0 for the target alone
 COPIED_BYTES = 2**30
 MS = 1e3
 
 
 def copy_bytes_a_second(device: torch.device) -> float:
-    """Return the bytes per second that a copy within the device reads and writes."""
+    """Return the memory bandwidth of a copy within the device: bytes read and written / second."""
     size = COPIED_BYTES if device.type == "cuda" else COPIED_BYTES // 16
     source = torch.zeros(size, dtype=torch.uint8, device=device)
     target = torch.empty_like(source)
@@ -33,7 +33,7 @@ def copy_bytes_a_second(device: torch.device) -> float:
 
 
 class StepTimes:
-    """Times of an engine's forward passes, by calls after a prompt."""
+    """Measures the forward passes of an engine after a prompt. turns: repetitions of each call."""
 
     def __init__(
         self, figures: FigureLog, name: str, engine: TorchEngine, text: Expected, turns: int
@@ -46,9 +46,9 @@ class StepTimes:
         self._turns = turns
 
     def measure(self, read_ms: float) -> None:
-        """Measure a step of one text, a draft, a verification, and a step of many texts.
+        """Measure a step of one sequence, a draft, a verification, and a step of a batch.
 
-        read_ms: milliseconds of reading the weights once.
+        read_ms: milliseconds to read the weights once.
         """
         say(self._engine, self._prompt, STEPS)
         step = self._ms(lambda: say(self._engine, self._prompt, STEPS)) / STEPS
@@ -73,7 +73,7 @@ class StepTimes:
 
 
 def way_of(draft_len: int) -> str:
-    """Return the name of a loop in the results."""
+    """Return the name under which the results list a loop with this draft length."""
     return f"loop, draft_len {draft_len}" if draft_len else "target alone"
 
 
@@ -84,7 +84,10 @@ def measure_texts(
     texts: Sequence[Expected],
     draft_len: int,
 ) -> None:
-    """Decode texts with drafts of this length (0: none), and check them. settings: the target's."""
+    """Decode the prompts with a minimal loop, and check the outputs.
+
+    settings: the target's. draft_len: draft tokens per round; 0 for the target alone.
+    """
     target, draft = engines["target"], engines["draft"]
     began = time.perf_counter()
     said = [speculate(target, draft, text.prompt, len(text.text), draft_len) for text in texts]
@@ -102,7 +105,7 @@ def measure_texts(
 def measure_transformers(
     figures: FigureLog, settings: dict[str, TorchSettings], texts: Sequence[Expected]
 ) -> None:
-    """Decode the same with transformers' `generate`, plain and assisted."""
+    """Decode the prompts with `generate` of transformers, plain and assisted."""
     models = {role: _plain_model(settings[role]) for role in ("target", "draft")}
     assistant = models["draft"]
     assistant.generation_config.num_assistant_tokens = 4
@@ -160,5 +163,5 @@ def _median_seconds(run: Callable[[], object], turns: int = TURNS) -> float:
 
 
 def _finished(tensor: torch.Tensor) -> None:
-    """Wait until the device has written a tensor."""
+    """Wait until the device has finished writing a tensor."""
     tensor[-1].item()

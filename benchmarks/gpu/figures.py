@@ -1,4 +1,4 @@
-"""Logs results as they arrive, and limits the time of a run."""
+"""Logs results immediately, and limits the duration of a run."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ log = logging.getLogger(__name__)
 
 
 class FigureLog:
-    """Prints each result at once and writes it to a file, so an aborted run keeps its results."""
+    """Prints each result and appends it to a file, so that an aborted run keeps its results."""
 
     def __init__(self, file: Path | None) -> None:
         self.num_failed = 0
@@ -55,9 +55,10 @@ class FigureLog:
 
 
 class TimeBudget:
-    """Runs measurements while there is time, and continues after a failed one.
+    """Runs measurements until the time is used up, and continues after a failed measurement.
 
-    A measurement begins only if the longest one of its kind so far would end in time.
+    Skips a measurement if it would exceed the budget, estimated by the longest measurement of the
+    same kind.
     """
 
     def __init__(
@@ -70,15 +71,15 @@ class TimeBudget:
 
     @property
     def left(self) -> float:
-        """Seconds until the budget ends."""
+        """Seconds left in the budget."""
         return self._end - self._clock()
 
     def part(self, fraction: float) -> TimeBudget:
-        """Return a budget of a fraction of the time that is left."""
+        """Return a new budget with a fraction of the time left in this one."""
         return TimeBudget(self._figures, fraction * self.left, self._clock)
 
     def run(self, kind: str, name: str, measure: Callable[[], object]) -> None:
-        """Run a measurement if there is time left."""
+        """Run a measurement if it is expected to fit into the budget."""
         if self.left <= self._longest.get(kind, 0.0):
             self._figures.add(f"left out: {name}", seconds_left=self.left)
             return

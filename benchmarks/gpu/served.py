@@ -1,4 +1,4 @@
-"""The pair served by Triton: each drafter, draft logits, and concurrent requests."""
+"""Measures a pair served by Triton: each drafter, draft logits, and concurrent requests."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ SAMPLED: dict[Tensor, Value] = {
     tensors.NUM_DRAFT_TOKENS: 4,
     tensors.END_ID: -1,
 }
-# Settings that the profile takes over for both engines.
+# Settings that the profile copies for both engines.
 _KEPT = (
     "device",
     "dtype",
@@ -60,7 +60,7 @@ _KEPT = (
 
 @dataclass
 class ServedText:
-    """An answer, chunk by chunk. statistics: the loop's."""
+    """An answer. seconds: its duration. statistics: the loop's `spec_decode_statistics`."""
 
     tokens: list[int] = field(default_factory=list)
     seconds: float = 0.0
@@ -73,17 +73,17 @@ class ServedText:
 
     @property
     def orchestration_ms(self) -> float:
-        """Milliseconds of a round in which no engine worked, by the engines' own clocks."""
+        """Milliseconds per round in which no engine computed, as the engines report."""
         found = self.statistics
         engines = found["draft_seconds"] + found["target_seconds"]
         return MS * float(found["decoding_seconds"] - engines) / self.rounds
 
 
 class ServedPair:
-    """A server of the pair, with an entry for each number of loop processes.
+    """A server of the pair, with one entry per number of loop processes.
 
-    Texts are compared with the demo pair's, and with the baseline's once they are known.
-    model: the entry for one request at a time. settings: the target's.
+    Outputs are compared with the demo pair's, and with the baseline's once they are known.
+    model: the entry for single requests. settings: the target's.
     """
 
     def __init__(
@@ -100,10 +100,10 @@ class ServedPair:
         self._model = model
         self._settings = settings
         self._baseline: list[list[int]] = []
-        self._alone: dict[tuple[str, str], float] = {}  # tokens/s of one request, by entry and way
+        self._alone: dict[tuple[str, str], float] = {}  # tokens/s by entry and drafter
 
     def measure_way(self, name: str) -> None:
-        """Decode one text after the other."""
+        """Decode the prompts one after the other with a drafter."""
         with Client(self._server.grpc_url) as client:
             ask = partial(_ask, client, model=self._model, inputs=WAYS[name])
             ask(self._texts[0])
@@ -124,7 +124,10 @@ class ServedPair:
         )
 
     def measure_logits(self, turns: int, vocab_size: int) -> None:
-        """Sample by ids and by logits in alternation, to measure the cost of logits per round."""
+        """Measure the cost of draft logits per round.
+
+        Alternates between acceptance by ids and by logits.
+        """
         ids = np.array(self._texts[0].prompt, np.int32)
         with Client(self._server.grpc_url) as client:
 
@@ -141,12 +144,12 @@ class ServedPair:
         self._figures.add("Triton draft logits", vocab_size=vocab_size, **figures)
 
     def measure_crowd(self, instances: int, name: str, crowd: int) -> None:
-        """Decode texts at once, with that many loop processes."""
+        """Send ``crowd`` concurrent requests to the entry with ``instances`` loop processes."""
         model = entry_of(instances)
         asked = [self._texts[i % len(self._texts)] for i in range(crowd)]
         with ExitStack() as stack:
             url = self._server.grpc_url
-            clients = [stack.enter_context(Client(url)) for _ in asked]  # one stream each
+            clients = [stack.enter_context(Client(url)) for _ in asked]  # a client has one stream
             pool = stack.enter_context(ThreadPoolExecutor(crowd))
             spent, began = processor_seconds(self._server)[model], time.perf_counter()
             said = list(pool.map(partial(_ask, model=model, inputs=WAYS[name]), clients, asked))
@@ -166,7 +169,7 @@ class ServedPair:
         )
 
     def _differ(self, said: Sequence[ServedText]) -> int | None:
-        """Return how many texts differ from the baseline's; None: the baseline isn't known yet."""
+        """Return how many outputs differ from the baseline's, or None if those aren't known yet."""
         if not self._baseline:
             return None
         count = len(self._baseline)
@@ -182,7 +185,7 @@ def measure_served(  # noqa: PLR0917
     instances: Sequence[int],
     turns: int,
 ) -> None:
-    """Serve the pair on free ports; measure every way, then some with concurrent requests."""
+    """Serve the pair on free ports, and measure every drafter, then concurrent requests."""
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
         path = Path(folder, "inflated.yaml")
         path.write_text(yaml.safe_dump(_profile(settings, max(crowds))))
@@ -230,7 +233,7 @@ def _ask(client: Client, text: Expected, *, model: str, inputs: dict[Tensor, Val
     given: dict[Tensor, Value] = {
         tensors.INPUT_IDS: list(text.prompt),
         tensors.MAX_TOKENS: len(text.text),
-        tensors.END_ID: -1,  # nothing ends it; min_tokens would ban end tokens step by step
+        tensors.END_ID: -1,  # disables the end of sequence; min_tokens would add work per step
         **inputs,
     }
     said = ServedText()

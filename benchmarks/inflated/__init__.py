@@ -1,5 +1,5 @@
-"""Small Llama checkpoints in the shapes of large ones, which compute the same function.
+"""Inflates small Llama checkpoints to the shapes of large models, with the same outputs.
 
-So real engines can be measured at real sizes without real weights. Every step reads and multiplies
-as much as the large model, but every text equals the small model's.
+Real engines can then be measured at real sizes without the weights of a large model. Every step
+reads and computes as much as the large model does, but every output equals the small model's.
 """

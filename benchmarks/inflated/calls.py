@@ -1,4 +1,4 @@
-"""Calls to engines in this process, and the barest loop over two of them."""
+"""Calls to engines in this process, and a minimal loop over two engines."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _numbers = count()
 
 @dataclass
 class SaidText:
-    """The output of a loop, and its counts."""
+    """The output of a loop, and its counts of rounds and of drafted and accepted tokens."""
 
     tokens: list[int] = field(default_factory=list)
     rounds: int = 0
@@ -27,7 +27,7 @@ class SaidText:
 
 
 class GreedyCall:
-    """A greedy call under way, for `num_tokens` tokens: no end of sequence ends it."""
+    """A running greedy call for `num_tokens` tokens, which ignores the end of sequence."""
 
     def __init__(
         self, engine: Engine, ids: Sequence[int], num_tokens: int, drafts: Sequence[int] = ()
@@ -51,14 +51,17 @@ class GreedyCall:
 
 
 def say(engine: Engine, ids: Sequence[int], num_tokens: int) -> list[int]:
-    """Return the next tokens after ids, by one engine."""
+    """Generate `num_tokens` tokens after ids with one engine."""
     return list(GreedyCall(engine, ids, num_tokens).answer().tokens)
 
 
 def speculate(
     target: Engine, draft: Engine, ids: Sequence[int], num_tokens: int, draft_len: int
 ) -> SaidText:
-    """Decode tokens after ids: draft, verify, and again. draft_len 0: by the target alone."""
+    """Generate `num_tokens` tokens after ids in rounds of a draft and a verification.
+
+    draft_len: draft tokens per round; 0 for the target alone.
+    """
     if not draft_len:
         return SaidText(say(target, ids, num_tokens))
     text = SaidText()

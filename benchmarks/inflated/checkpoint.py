@@ -1,7 +1,7 @@
-"""Folders that represent inflated checkpoints, and how engines load them.
+"""Writes folders that stand for inflated checkpoints, and loads them in engines.
 
-A folder has the parts of a checkpoint that other programs read: config, tokenizer, and a link to
-the small weights. The large weights exist only in the engine, on its device.
+A folder contains the parts of a checkpoint that other programs read: config, tokenizer, and a link
+to the small weights. The large weights exist only in the engine, on its device.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from tandem.engines.torch.checkpoint import device_of, dtype_of, load_checkpoint
 from tandem.engines.torch.settings import TorchSettings
 
 _COPIED = ("generation_config.json", "tokenizer.json", "tokenizer_config.json")
-_BASE = "inflated_from"  # key of config.json: the small checkpoint's folder
+_BASE = "inflated_from"  # key in config.json for the small checkpoint's folder
 
 
 def write_folder(base: Path, shape: LlamaShape, folder: Path) -> Path:
-    """Write a folder for the checkpoint in `base` in that shape. Raises ShapeError."""
+    """Write a folder for the checkpoint in `base`, inflated to a shape. Raises ShapeError."""
     config = inflated_config(LlamaConfig.from_pretrained(base), shape)
     setattr(config, _BASE, str(base.resolve()))
     config.architectures = ["LlamaForCausalLM"]
@@ -38,7 +38,7 @@ def write_folder(base: Path, shape: LlamaShape, folder: Path) -> Path:
 
 
 def load_inflated(settings: TorchSettings, path: Path) -> Any:
-    """Load the checkpoint of such a folder; a loader of `PackedModel`. Raises LoadError."""
+    """Load an inflated checkpoint from its folder; a loader for `PackedModel`. Raises LoadError."""
     config = LlamaConfig.from_pretrained(path)
     small = replace(settings, device="cpu", dtype="float32")
     base = load_checkpoint(small, Path(getattr(config, _BASE)))
@@ -48,13 +48,13 @@ def load_inflated(settings: TorchSettings, path: Path) -> Any:
 
 
 def dtype_kept(settings: TorchSettings) -> torch.dtype:
-    """Return the type of an inflated checkpoint's weights."""
+    """Return the weights' type, which is bfloat16 if the engine would use the checkpoint's type."""
     dtype = dtype_of(settings.dtype, device_of(settings.device))
     return dtype if isinstance(dtype, torch.dtype) else torch.bfloat16
 
 
 def plant(models: Path) -> None:
-    """Make both engines of a rendered repository load such folders."""
+    """Change a rendered repository so that both engines load inflated checkpoints."""
     here = Path(__file__).resolve().parent
     for name in ("draft", "target"):
         version = models / name / "1"

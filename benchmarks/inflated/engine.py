@@ -1,4 +1,4 @@
-"""The model.py of an engine on an inflated checkpoint: the real one, with another loader."""
+"""The model.py of an engine for inflated checkpoints: the real engine with another loader."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from tandem.engines.torch.load import load
 
 
 class TritonPythonModel(RealModel):
-    """What Triton's Python backend looks for."""
+    """The class that Triton's Python backend loads."""
 
     def load_engine(self, model_config: dict[str, Any], folder: Path) -> Any:
-        """Start the engine on a checkpoint that is made in this process."""
+        """Start the engine on a checkpoint that is inflated in this process."""
         sys.path.append((folder / "checkout").read_text())
         from benchmarks.inflated.checkpoint import load_inflated  # noqa: PLC0415
 

@@ -1,16 +1,16 @@
-"""Make a Llama model wider and deeper without changing its function.
+"""Makes a Llama model wider and deeper without changing its function.
 
-New columns of the hidden state are zero everywhere, so nothing is added to the old ones:
+New columns of the hidden state are zero everywhere, so they don't change the old columns:
 
-- RMSNorm divides by the mean over more columns, so its weights and epsilon compensate for that.
-- A larger head keeps its angles, with theta' = theta^(new / old size), and its scores, with queries
-  times sqrt(new / old size). Its old halves are at the start of the new ones.
-- If fewer query heads share a key-value head, that head is repeated.
+- RMSNorm divides by the mean over more columns. Its weights and epsilon compensate for that.
+- A larger head keeps its rotary angles with theta' = theta^(new / old size), and its scores with
+  queries scaled by sqrt(new / old size). Each half of the old head is at the start of a new half.
+- A key-value head is repeated if fewer query heads share it.
 - New layers, heads and MLP columns write zeros into the hidden state.
-- New rows of the vocabulary never win. They need a hidden column that is the same for every token.
-  It is so small that it replaces half the epsilon of each RMSNorm.
+- New rows of the vocabulary always have the lowest logits. They need one hidden column that is the
+  same for every token. Its value is small, and replaces half the epsilon of each RMSNorm.
 
-Weights without any effect are noise, so that products take the usual time.
+Weights without any effect are random, so that multiplications take the usual time.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 from benchmarks.inflated.shapes import LlamaShape
 
 _NOISE = 0.02
-_FINAL_WEIGHT = 64.0  # of the constant column, in the last RMSNorm
-_NEVER = -59904.0  # in the constant column of rows that never win; float16 and bfloat16 have it
+_FINAL_WEIGHT = 64.0  # weight of the constant column in the last RMSNorm
+_NEVER = -59904.0  # constant column of the new vocabulary rows; exact in float16 and bfloat16
 
 
 class ShapeError(Exception):
-    """A checkpoint cannot be inflated to a shape. The message says why."""
+    """Raised if a checkpoint can't be inflated to a shape; the message says why."""
 
 
 def inflated_config(base: Any, shape: LlamaShape) -> LlamaConfig:
-    """Return the config of a checkpoint, `base`, in a shape. Raises ShapeError."""
+    """Return the config of an inflated checkpoint; raise ShapeError. base: transformers' Llama."""
     _check(base, shape)
     wider = shape.hidden_size / base.hidden_size
     epsilon = base.rms_norm_eps
@@ -54,9 +54,9 @@ def inflated_config(base: Any, shape: LlamaShape) -> LlamaConfig:
 
 @torch.no_grad()
 def inflate(base: Any, config: LlamaConfig, device: torch.device, dtype: torch.dtype) -> Any:
-    """Return a causal LM of this config, on a device, which computes what `base` does.
+    """Return a causal language model on a device that computes the same function as `base`.
 
-    base: transformers' Llama. config: what `inflated_config` returned for it.
+    base: transformers' Llama. config: the result of `inflated_config` for `base`.
     """
     with torch.device("meta"):
         model: Any = LlamaForCausalLM(config).to(dtype)  # type: ignore[arg-type]
@@ -81,7 +81,7 @@ class _Writer:
         self._norm_factor = math.sqrt(self._old.hidden_size / config.hidden_size)
 
     def write_vocabulary(self, model: Any) -> None:
-        """Write the embeddings, the last norm and the head."""
+        """Write the embeddings, the last RMSNorm and the output layer."""
         self._write_norm(model.model.norm, self._base.model.norm)
         embeddings, head = model.model.embed_tokens.weight, model.lm_head.weight
         old_size, column = self._old.vocab_size, self._old.hidden_size
@@ -95,7 +95,7 @@ class _Writer:
             model.model.norm.weight[column] = _FINAL_WEIGHT
 
     def write_layer(self, layer: Any, old: Any | None) -> None:
-        """Write a decoder layer that computes what `old` does or, without `old`, the identity."""
+        """Write a decoder layer that computes the same as `old`, or the identity without `old`."""
         attention, mlp = layer.self_attn, layer.mlp
         for linear in (attention.q_proj, attention.k_proj, attention.v_proj):
             self._noise(linear.weight)
@@ -112,7 +112,7 @@ class _Writer:
             _put(mlp.down_proj.weight, old.mlp.down_proj.weight)
 
     def _write_attention(self, new: Any, old: Any) -> None:
-        """Write the old heads next to their keys and values."""
+        """Write the old query heads into the groups of their key-value heads."""
         size, old_size = int(self._new.head_dim or 0), int(self._old.head_dim)
         width = self._old.hidden_size
         louder = math.sqrt(size / old_size)
@@ -146,7 +146,7 @@ class _Writer:
 
 
 def _check(base: Any, shape: LlamaShape) -> None:
-    """Raise ShapeError for an unsupported model, or one that doesn't fit into the shape."""
+    """Raise ShapeError if the model isn't supported or doesn't fit into the shape."""
     odd = base.model_type != "llama" or base.attention_bias or base.mlp_bias
     if odd or base.rope_parameters["rope_type"] != "default":
         raise ShapeError(
@@ -163,7 +163,7 @@ def _check(base: Any, shape: LlamaShape) -> None:
 
 
 def _places(old: Any, new: Any) -> list[tuple[int, int]]:
-    """Return the new index of each old query head, and of its keys and values."""
+    """Return the new indices of each old query head and its key-value head."""
     groups = old.num_attention_heads // old.num_key_value_heads
     new_groups = new.num_attention_heads // new.num_key_value_heads
     copies = -(-groups // new_groups)
@@ -182,17 +182,23 @@ def _places(old: Any, new: Any) -> list[tuple[int, int]]:
 
 
 def _halves(old_size: int, size: int) -> list[int]:
-    """Return the new rows of an old head: rotary embedding turns row i with row i + half."""
+    """Return the new row of each old row of a head.
+
+    Rotary embedding rotates row i together with row i + half.
+    """
     half, new_half = old_size // 2, size // 2
     return [*range(half), *range(new_half, new_half + half)]
 
 
 def _constant(base: Any) -> float:
-    """Return the constant column's value: squared, half of epsilon's part. Exact in bfloat16."""
+    """Return the value of the constant column, which is exact in bfloat16.
+
+    Its square replaces half the epsilon of an RMSNorm.
+    """
     exact = math.sqrt(base.rms_norm_eps * base.hidden_size / 2)
     return float(torch.tensor(exact).to(torch.bfloat16))
 
 
 def _put(weight: torch.Tensor, old: torch.Tensor) -> None:
-    """Write an old matrix at the start of a larger one."""
+    """Write an old matrix into the first rows and columns of a larger matrix."""
     weight[: old.shape[0], : old.shape[1]] = old.to(weight)

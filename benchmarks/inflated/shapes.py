@@ -1,4 +1,4 @@
-"""The shapes that a checkpoint can be given."""
+"""The shapes to which a checkpoint can be inflated."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ class LlamaShape(NamedTuple):
     tie_word_embeddings: bool
 
 
-# Published ones have the vocabulary of Llama 3; 32b has the sizes of Qwen 2.5 32B with it. The
-# small ones are for a CPU: a quarter more of everything than the demo pair.
+# All published shapes have the vocabulary of Llama 3; otherwise 32b has the sizes of Qwen 2.5 32B.
+# The small shapes are for a CPU: all sizes are a quarter larger than the demo pair's.
 SHAPES = {
     "llama-3.1-8b": LlamaShape(4096, 14336, 32, 32, 8, 128, 128256, tie_word_embeddings=False),
     "llama-3.2-1b": LlamaShape(2048, 8192, 16, 32, 8, 64, 128256, tie_word_embeddings=True),

@@ -19,15 +19,15 @@ from tandem.engines.torch.engine import TorchEngine
 from tandem.engines.torch.settings import TorchSettings
 
 MAX_SEQ_LEN = 1024
-# FlashAttention 2 reads pages of a multiple of 256 tokens in place.
+# FlashAttention 2 reads pages in place if their size is a multiple of 256 tokens.
 PAGED: dict[str, Any] = {"paged_kv_cache": True, "kv_block_tokens": 256}
-# Gap between the best two logits of the demo's target in float32 that rounding may reverse.
+# Largest gap between the best two logits (in float32) whose order rounding may reverse, by type.
 TIES = {torch.float32: 1e-3, torch.float16: 0.05, torch.bfloat16: 0.4}
 
 
 @dataclass(frozen=True)
 class Expected:
-    """A prompt, and its greedy continuation by the demo's target."""
+    """The ids of a prompt, and of its greedy continuation by the demo's target."""
 
     prompt: tuple[int, ...]
     text: tuple[int, ...]
@@ -35,14 +35,17 @@ class Expected:
 
 @dataclass(frozen=True)
 class Mismatch:
-    """Where a text first differs, and the gap between the logits of the two tokens there."""
+    """The first difference in an output.
+
+    position: index of the token. gap: logit of the expected token minus logit of the actual token.
+    """
 
     position: int
     gap: float
 
 
 def expected_texts(prompts: int, tokens: int) -> list[Expected]:
-    """Return the texts of the demo's target in float32 on the CPU."""
+    """Return the outputs of the demo's target in float32 on the CPU, for the first prompts."""
     tokenizer = load_tokenizer()
     asked = [tokenizer.encode(row["prompt"]).ids for row in load_prompts()[:prompts]]
     with closing(TorchEngine(demo_settings("target", device="cpu"), Path())) as engine:
@@ -50,7 +53,7 @@ def expected_texts(prompts: int, tokens: int) -> list[Expected]:
 
 
 def demo_settings(role: str, **settings: Any) -> TorchSettings:
-    """Settings of an engine on one of the demo pair."""
+    """Return the engine settings for a model of the demo pair. role: `target` or `draft`."""
     return TorchSettings(
         checkpoint=str(DEMO / role),
         max_seq_len=MAX_SEQ_LEN,
@@ -61,7 +64,7 @@ def demo_settings(role: str, **settings: Any) -> TorchSettings:
 def compared(
     texts: Sequence[Expected], said: Sequence[Sequence[int]], settings: TorchSettings
 ) -> dict[str, object]:
-    """Count the texts that differ, and those that are wrong: rounding doesn't explain them."""
+    """Count the outputs that differ, and the outputs whose difference rounding can't explain."""
     found = [first_mismatch(text, tokens) for text, tokens in zip(texts, said, strict=True)]
     gaps = [mismatch.gap for mismatch in found if mismatch]
     wrong = sum(gap > TIES[dtype_kept(settings)] for gap in gaps)
@@ -70,7 +73,7 @@ def compared(
 
 
 def first_mismatch(expected: Expected, said: Sequence[int]) -> Mismatch | None:
-    """Compare a text of at most the expected length, token by token."""
+    """Return the first difference from the expected tokens; `said` may be shorter."""
     for i, (want, got) in enumerate(zip(expected.text, said, strict=False)):
         if want != got:
             return Mismatch(i, _gap([*expected.prompt, *expected.text[:i]], want, got))
@@ -78,7 +81,7 @@ def first_mismatch(expected: Expected, said: Sequence[int]) -> Mismatch | None:
 
 
 def _gap(ids: list[int], want: int, got: int) -> float:
-    """Return the difference between the logits of the next tokens ``want`` and ``got``."""
+    """Return logit of ``want`` - logit of ``got`` for the next token after ids, in float32."""
     with torch.inference_mode():
         row = load_checkpoint("target")(torch.tensor([ids])).logits[0, -1]
     return float(row[want] - row[got]) if got < len(row) else float("inf")

@@ -1,1 +1,1 @@
-"""A soak test: many clients and constant faults, checked for leaks and wrong answers."""
+"""A soak test with many clients and constant faults, which finds leaks and wrong answers."""

@@ -1,15 +1,16 @@
-"""Test the demo pair's server for an hour: many clients, with faults all the time.
+"""Test a server of the demo pair for an hour, with many clients and constant faults.
 
     python -m benchmarks.soak
     python -m benchmarks.soak --minutes 3 --streams 8
 
 Clients request streams, single answers and batches, with every drafter, sampled and greedy, with
-stop words, bad words, penalties and biases. A third of them leaves early, some have very short
-time-outs, some send impossible requests. Engines and tokenizers raise, hang, lose calls and are
-late. Each answer is compared with the baseline's. At the end the draft engine is killed.
+stop words, bad words, penalties and biases. A third of the clients disconnects early, some have
+very short timeouts, and some send invalid requests. Engines and tokenizers raise errors, hang, lose
+calls and answer late. Every answer is compared with the baseline's. At the end, the draft engine is
+killed.
 
-The exit status is 1 if an answer was wrong, no fault explains an error, the server grew, a call was
-lost without a fault, or a watcher stopped.
+The exit status is 1 if an answer is wrong, an error isn't explained by a fault, the server's memory
+or threads grow, a call is lost without a fault, or a watcher stops.
 """
 
 from __future__ import annotations
@@ -41,8 +42,8 @@ from tandem.tools.triton.server import TritonServer
 PROFILE = Path(__file__).with_name("profile.yaml")
 SAMPLES_A_MINUTE = 12
 SECONDS_TO_REST = 60.0
-SECONDS_KILLED = 20.0  # of the crowd that sees the draft die, which happens in the middle
-MOST_DEATHS = 5  # of Triton itself: a SIGKILL may hit the draft inside the lock of their memory
+SECONDS_KILLED = 20.0  # duration of the load in whose middle the draft engine is killed
+MOST_DEATHS = 5  # of Triton: the killed draft engine may hold the lock of their shared memory
 SECONDS_UNWATCHED = 10.0
 BAD_OUTCOMES = ("wrong", "unexplained", "unanswered")
 COLUMNS = (
@@ -81,7 +82,7 @@ def _options() -> argparse.Namespace:
 def _soak(
     server: TritonServer, questions: list[Question], options: argparse.Namespace
 ) -> list[str]:
-    """Let the crowd send requests while faults occur; return what was wrong."""
+    """Run the clients while faults occur, and return the problems found."""
     ledger, samples = Ledger(), []
     if not _eventually(lambda: is_at_rest(server)):
         return ["requests run or wait before the first one is sent"]
@@ -94,7 +95,7 @@ def _soak(
         _table_row(COLUMNS)
         while asking.is_alive() and server.running:
             asking.join(60 / SAMPLES_A_MINUTE)
-            with suppress(OSError):  # if Triton has ended, the loop ends too
+            with suppress(OSError):  # Triton has ended, so the loop ends too
                 samples.append(sample(server))
                 if len(samples) % SAMPLES_A_MINUTE == 0:
                     _show(samples, ledger)
@@ -115,7 +116,7 @@ def _soak(
 
 
 def _kill(server: TritonServer, questions: list[Question], clients: int) -> list[str]:
-    """Kill the draft engine under load; no answer may suffer from it."""
+    """Kill the draft engine under load, which must not affect any answer."""
     for _ in range(MOST_DEATHS):
         if not server.running:
             server.stop()
@@ -143,7 +144,7 @@ def _of_ledger(ledger: Ledger) -> list[str]:
 
 
 def _of_rest(server: TritonServer, trouble: Trouble) -> list[str]:
-    """Return what is wrong once all clients have gone and all faults have ended."""
+    """Return the problems that remain after all clients have left and all faults have ended."""
     faults = []
     if not _eventually(lambda: is_at_rest(server)):
         faults.append("requests still run or wait after all clients have gone")
@@ -156,7 +157,7 @@ def _of_rest(server: TritonServer, trouble: Trouble) -> list[str]:
 
 
 def _threads_left(server: TritonServer, before: Sample) -> list[Course]:
-    """Return the threads at rest, once the clients' threads have ended."""
+    """Return the growth of each model's threads, after the clients' threads have ended."""
     courses_at_rest: list[Course] = []
 
     def ended() -> bool:

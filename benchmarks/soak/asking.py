@@ -1,4 +1,4 @@
-"""One request to a text entry, whose client may leave early."""
+"""Sends one request to an entry, and may disconnect early."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from tandem.contract import entry as tensors
 
 CONTROL = "ensemble"
 STREAM = "bls_stream"
-PATIENCE = 60.0  # seconds without an answer, after which a client counts its request as lost
+PATIENCE = 60.0  # seconds without an answer after which a client counts its request as lost
 NO_ANSWER = f"no answer within {PATIENCE:g} s"
 TYPES = {tensor: tensor.dtype for tensor in tensors.INPUTS}
 
 
 @dataclass(frozen=True)
 class SoakRequest:
-    """A request.
+    """A request of one or more prompts.
 
-    timeout: microseconds, 0 for the server's own. leaves_after: seconds, or chunks, after which the
-    client cancels; None to stay.
+    timeout: in microseconds; 0 for the server's default. leaves_after_seconds, leaves_after_chunks:
+    when the client cancels; None if it doesn't.
     """
 
     entry: str
@@ -38,13 +38,16 @@ class SoakRequest:
 
     @property
     def leaves(self) -> bool:
-        """Whether the client leaves before the end."""
+        """Whether the client cancels the request."""
         return self.leaves_after_seconds is not None or self.leaves_after_chunks is not None
 
 
 @dataclass
 class SoakOutcome:
-    """One text per prompt, complete unless the client left or there was an error."""
+    """The outcome of a request. Times are monotonic seconds.
+
+    texts: one per prompt, complete unless the client left or there was an error.
+    """
 
     texts: tuple[str, ...]
     error: str = ""
@@ -54,7 +57,7 @@ class SoakOutcome:
 
 
 def ask(url: str, request: SoakRequest) -> SoakOutcome:
-    """Send a request and return its outcome. Times are monotonic seconds."""
+    """Send a request and return its outcome."""
     began = time.monotonic()
     how = _streamed if request.entry == STREAM else _plain
     with grpc.InferenceServerClient(url) as connection:
@@ -99,7 +102,7 @@ def _streamed(connection: grpc.InferenceServerClient, request: SoakRequest) -> S
     except InferenceServerException as error:
         return SoakOutcome(tuple(texts), error.message())
     finally:
-        # tritonclient never ends the thread of a cancelled stream.
+        # tritonclient never ends the thread of a stream that is cancelled.
         connection.stop_stream(cancel_requests=not complete)
 
 
@@ -128,7 +131,10 @@ def _moment(seconds: float | None) -> float:
 
 
 def _inputs(request: SoakRequest, *, stream: bool) -> list[grpc.InferInput]:
-    """Return the inputs, with the same values for every prompt: [b, 1], or [b, n] for lists."""
+    """Return the inputs, with the same values for each of the b prompts.
+
+    Shapes are [b, 1], or [b, n] for lists.
+    """
     made = [_input(tensors.TEXT_INPUT, [[prompt] for prompt in request.prompts])]
     for name, value in {**request.values, tensors.STREAM: stream}.items():
         row = list(value) if isinstance(value, tuple) else [value]

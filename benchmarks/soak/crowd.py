@@ -1,4 +1,4 @@
-"""Clients that send one request after another, and the outcomes of their requests."""
+"""Clients that send requests one after the other, and counts of the outcomes."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ DRAFTERS = (None, None, *IN_LOOP)
 DRAFT_LENGTHS = (None, 1, 4, 8, 16, -1)
 SHARE_LEAVING = 1 / 3
 SHARE_BAD, SHARE_HURRIED = 0.05, 0.05
-LONGEST_STAY = 0.6  # seconds, of a client that leaves
+LONGEST_STAY = 0.6  # maximum seconds after which a client disconnects early
 
-# Impossible requests, and how the line begins that rejects them.
+# Invalid requests, and the beginning of the error line for each.
 BAD: tuple[tuple[dict[str, Any], str], ...] = (
     ({tensors.MAX_TOKENS: 0}, "input 'max_tokens'"),
     ({tensors.TOP_P: 7.0}, "input 'top_p'"),
@@ -39,7 +39,7 @@ Explains = Callable[[str, float, float], bool]
 
 
 class Ledger:
-    """Counts of outcomes, and the first few bad ones as examples. Thread-safe."""
+    """Counts of outcomes, with the first few bad outcomes as examples. Thread-safe."""
 
     def __init__(self) -> None:
         self.counts: Counter[str] = Counter()
@@ -54,9 +54,10 @@ class Ledger:
 
 
 class Crowd:
-    """Clients of a server.
+    """Many clients of one server.
 
-    explains: whether a planted fault explains an error, by its line and the times of its request.
+    explains: returns whether an injected fault explains an error; gets the error line and the
+    monotonic times at which its request began and ended.
     """
 
     def __init__(
@@ -68,7 +69,7 @@ class Crowd:
         self._explains = explains
 
     def run(self, clients: int, seconds: float) -> None:
-        """Let clients send requests for ``seconds``."""
+        """Run ``clients`` clients for ``seconds``."""
         end = time.monotonic() + seconds
         with ThreadPoolExecutor(clients) as threads:
             for done in [threads.submit(self._client, seed, end) for seed in range(clients)]:
@@ -118,7 +119,7 @@ class Crowd:
 
 
 def _right(question: Question, outcome: SoakOutcome) -> bool:
-    """Whether an answer is the baseline's, or its beginning if the client left early."""
+    """Return whether an answer equals the baseline's, or is a prefix if the client left early."""
     if not outcome.left:
         return outcome.texts == question.answers
     return all(
@@ -143,7 +144,7 @@ def _request(rng: random.Random, question: Question, *, hurried: bool) -> SoakRe
 
 
 def _drafting(rng: random.Random, question: Question) -> dict[str, Any]:
-    """Choose drafter and draft length, which must not change a text."""
+    """Choose a drafter and draft length, which must not change the answers."""
     values: dict[str, Any] = {}
     drafter, length = rng.choice(DRAFTERS), rng.choice(DRAFT_LENGTHS)
     if drafter is not None:

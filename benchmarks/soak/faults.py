@@ -1,4 +1,4 @@
-"""Faults in turn during the soak test, and the errors that they explain."""
+"""Injects faults one after the other, and decides which errors they explain."""
 
 from __future__ import annotations
 
@@ -14,14 +14,17 @@ from benchmarks.faulty import Fault, Faults
 from tandem.contract.errors import class_of
 
 POLL = 0.02
-# An error may reach a client this long after its fault: the longest time-out, and some to spare.
+# Maximum seconds between a fault and the errors that it causes: the longest timeout plus a margin.
 SECONDS_FELT = 15.0
-# Each takes a thread until the server ends, and 32 of them stop it.
+# Maximum number of lost calls. Each blocks a thread until the server ends; 32 block the server.
 MOST_LOST = 8
 
 
 class FaultStep(NamedTuple):
-    """A model fails for ``seconds``, or with a "once" fault until one call was affected."""
+    """A fault of one model, after a pause of ``rest`` seconds.
+
+    seconds: duration of the fault; a "once" fault ends after it has affected one call.
+    """
 
     model: str
     fault: Fault
@@ -45,7 +48,7 @@ STEPS = (
 
 
 class Struck(NamedTuple):
-    """A fault that was there from one moment to another (monotonic seconds)."""
+    """A fault that was active from ``begin`` to ``end`` (monotonic seconds)."""
 
     model: str
     begin: float
@@ -53,7 +56,7 @@ class Struck(NamedTuple):
 
 
 class Trouble:
-    """Repeats the fault steps on its own thread; a context manager."""
+    """Context manager that repeats the fault steps in a thread."""
 
     def __init__(self, models: Path) -> None:
         self.injected: Counter[str] = Counter()
@@ -73,17 +76,17 @@ class Trouble:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """End, with all models well."""
+        """Stop the thread; it ends the current fault."""
         self._over.set()
         self._thread.join()
 
     @property
     def lost(self) -> int:
-        """Number of calls of the target that will never be answered."""
+        """Number of calls to the target that will never be answered."""
         return self.injected["target lose once"]
 
     def explains(self, error: str, began: float, ended: float) -> bool:
-        """Return whether a fault at the time of a request explains its error."""
+        """Return whether a fault that was active during a request explains its error."""
         _, line = class_of(error)
         return any(
             line.startswith(f"model '{fault.model}' failed: ")
@@ -109,7 +112,7 @@ class Trouble:
         self.injected[f"{step.model} {step.fault}"] += struck
 
     def _wait(self, step: FaultStep) -> bool:
-        """Wait until the step is over; return whether it can have struck."""
+        """Wait until the step is over, and return whether it can have affected a call."""
         until = time.monotonic() + step.seconds
         planted = self._models / step.model / "1" / "fault"
         while time.monotonic() < until and not self._over.wait(POLL):

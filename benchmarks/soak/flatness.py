@@ -1,4 +1,4 @@
-"""Checks that a server's memory, descriptors and threads stay constant after warm-up."""
+"""Checks that a server's memory, file descriptors and threads don't grow after warm-up."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ FEW = 8
 
 
 class Course(NamedTuple):
-    """Growth of a quantity: its first and last values, and the allowed growth."""
+    """The growth of a quantity: its first and last values, and the maximum growth."""
 
     name: str
     first: float
@@ -24,17 +24,17 @@ class Course(NamedTuple):
 
     @property
     def growth(self) -> float:
-        """The last value less the first one."""
+        """The last value minus the first value."""
         return self.end - self.first
 
     @property
     def flat(self) -> bool:
-        """Whether it did not grow."""
+        """Whether the growth is within the maximum."""
         return self.growth <= self.allowed
 
 
 def courses(samples: Sequence[Sample]) -> Iterator[Course]:
-    """Yield the course of memory and descriptors."""
+    """Yield the growth of memory and descriptors of each model, and of shared memory."""
     for owner in samples[0].memory_mb:
         yield _course(f"{owner}: memory, MB", samples, lambda s, o=owner: s.memory_mb[o], _memory)
     for owner in samples[0].descriptors:
@@ -43,7 +43,7 @@ def courses(samples: Sequence[Sample]) -> Iterator[Course]:
 
 
 def threads_at_rest(before: Sample, after: Sample) -> Iterator[Course]:
-    """Yield the course of each model's threads. Each call that the loop lost keeps one there."""
+    """Yield the growth of each model's threads. Each lost call blocks one thread of the loop."""
     lost = sum(after.lost.values()) - sum(before.lost.values())
     for owner, count in before.threads.items():
         allowed = FEW + lost if owner == STREAM else FEW

@@ -1,4 +1,4 @@
-"""A server's use of memory, threads, descriptors and shared memory."""
+"""Reads a server's use of memory, threads, file descriptors and shared memory."""
 
 from __future__ import annotations
 
@@ -25,10 +25,11 @@ AT_REST = ("tandem_requests_running", "tandem_requests_waiting")
 
 
 class Sample(NamedTuple):
-    """A moment. memory_mb, threads, descriptors: by model, "triton" for the server itself.
+    """The resources of a server at one moment.
 
-    All processes of a model count together. heartbeat: seconds since the watcher that looked last
-    of all entries did; None if unknown. lost: abandoned calls, by engine.
+    memory_mb, threads, descriptors: sums over the processes of each model, by model; "triton" is
+    the server itself. heartbeat: seconds since the last check of the watcher that is most overdue;
+    None if unknown. lost: number of abandoned calls, by engine.
     """
 
     moment: float
@@ -61,12 +62,12 @@ def process_of(server: TritonServer, model: str) -> int:
 
 
 def is_at_rest(server: TritonServer) -> bool:
-    """Whether no request runs or waits."""
+    """Return whether no requests are running or waiting."""
     return not any(one.value for one in read_metrics(server) if one.name in AT_REST)
 
 
 def read_metrics(server: TritonServer) -> list[prometheus_client.samples.Sample]:
-    """Return every sample of /metrics."""
+    """Return all samples of Triton's /metrics."""
     with urllib.request.urlopen(server.metrics_url, timeout=10) as answer:
         text = answer.read().decode()
     return [one for family in text_string_to_metric_families(text) for one in family.samples]
@@ -81,7 +82,7 @@ def _lost(metrics: Iterable[prometheus_client.samples.Sample]) -> dict[str, int]
 
 
 def _by_model(names: Mapping[int, str], count: Callable[[int], Number]) -> dict[str, Number]:
-    """Add up what the processes of each model have."""
+    """Sum a count over the processes of each model."""
     sums: dict[str, Number] = {}
     for pid, name in names.items():
         sums[name] = sums[name] + count(pid) if name in sums else count(pid)

@@ -1,6 +1,6 @@
-"""Generates Grafana's dashboard, tandem.json.
+"""Generates the Grafana dashboard, tandem.json.
 
-Run it after a change to rewrite tandem.json. A test fails if that file is out of date.
+Run this script after a change to it. A test fails if tandem.json is out of date.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ CHOSEN = 'model=~"$model", drafter=~"$drafter"'
 
 
 def rate(metric: str, by: str = "", where: str = CHOSEN, window: str = "$__rate_interval") -> str:
-    """Return a counter's increase per second, summed over all labels but ``by``."""
+    """Return the query for a counter's rate per second, summed over all labels except ``by``."""
     return f"sum{f' by ({by})' if by else ''} (rate({metric}{{{where}}}[{window}]))"
 
 
 def ratio(over: str, under: str, by: str = "", *, window: str = "$__rate_interval") -> str:
-    """Return a quotient of two counters."""
+    """Return the query for the quotient of two counters' rates."""
     return f"{rate(over, by, window=window)} / {rate(under, by, window=window)}"
 
 
 def quantiles(histogram: str) -> dict[str, str]:
-    """Return the queries of a histogram's quantiles, by legend."""
+    """Return the queries for a histogram's quantiles, by legend."""
     buckets = rate(f"{histogram}_bucket", "le")
     return {
         f"p{quantile}": f"histogram_quantile({quantile / 100:g}, {buckets})"
@@ -39,7 +39,7 @@ def quantiles(histogram: str) -> dict[str, str]:
 def panel(
     title: str, description: str, unit: str, queries: dict[str, str], **more: Any
 ) -> dict[str, Any]:
-    """Return a panel of curves; ``queries``: by legend."""
+    """Return a panel with curves. queries: legend -> query."""
     custom = {"fillOpacity": 10, "showPoints": "never"} | more.pop("custom", {})
     legend = {"displayMode": "table", "placement": "bottom", "calcs": ["lastNotNull", "mean"]}
     return {
@@ -57,7 +57,7 @@ def panel(
 
 
 def by_position() -> dict[str, Any]:
-    """Return the bars of acceptance by position in the draft, over the time range shown."""
+    """Return a panel with the acceptance rate per position in the draft, over the time range."""
     name = "spec_decode_num_accepted_tokens_per_pos_total"
     accepted = rate(name, "position", window="$__range")
     drafts = rate("spec_decode_num_drafts_total", window="$__range")
@@ -234,7 +234,7 @@ def rows() -> Iterator[list[dict[str, Any]]]:
 
 
 def placed() -> Iterator[dict[str, Any]]:
-    """Yield the panels with their places in the grid."""
+    """Yield the panels with their positions in the grid."""
     number = 0
     for y, row in enumerate(rows()):
         width = WIDTH // len(row)
@@ -245,14 +245,14 @@ def placed() -> Iterator[dict[str, Any]]:
 
 
 def variable(name: str, query: str) -> dict[str, Any]:
-    """Return a selector of a label's values; the default is all of them."""
+    """Return a selector for a label's values; the default is all values."""
     return {
         "name": name,
         "type": "query",
         "datasource": DATASOURCE,
         "query": {"query": query, "refId": name},
         "definition": query,
-        "refresh": 2,  # with the time range
+        "refresh": 2,  # when the time range changes
         "sort": 1,
         "multi": True,
         "includeAll": True,
@@ -262,7 +262,7 @@ def variable(name: str, query: str) -> dict[str, Any]:
 
 
 def dashboard() -> dict[str, Any]:
-    """Return the dashboard as Grafana imports it."""
+    """Return the dashboard in Grafana's import format."""
     datasource = {
         "name": "datasource",
         "type": "datasource",
@@ -275,7 +275,7 @@ def dashboard() -> dict[str, Any]:
         "tags": ["tandem"],
         "schemaVersion": 41,
         "editable": True,
-        "graphTooltip": 1,  # one cursor for all panels
+        "graphTooltip": 1,  # shared cursor in all panels
         "refresh": "10s",
         "time": {"from": "now-15m", "to": "now"},
         "templating": {

@@ -1,6 +1,6 @@
-"""A drafter of a deployment's own: it proposes the last tokens once more.
+"""A custom drafter that proposes the last tokens again.
 
-That is right in rulers, tables and lists of zeros. A profile names this file:
+It is right in horizontal lines, tables and lists of zeros. To use it, add this file to a profile:
 
     drafters:
       - module: repeat.py
@@ -20,7 +20,7 @@ from tandem.bls.sequence import Sequence
 
 @dataclass(frozen=True)
 class RepeatSettings:
-    """What a profile may set. period: how many tokens repeat."""
+    """The settings in a profile. period: number of tokens to repeat."""
 
     period: int = 4
 
@@ -38,17 +38,17 @@ DRAFTER = DrafterKind(
 
 
 class Repeat(Drafter):
-    """Serves one request."""
+    """The drafter of one request."""
 
     def __init__(self, period: int) -> None:
         self._period = period
 
     def propose(self, sequence: Sequence, limit: int) -> Proposal:
-        """Propose at most ``limit`` tokens; the target verifies them."""
+        """Propose at most ``limit`` tokens, which the target verifies."""
         return Draft(sequence.context[-self._period :][:limit])
-        yield  # a generator: one that uses the draft model yields an EngineCall
+        yield  # makes this a generator; to call the draft model, yield an EngineCall
 
 
 def make(request: Request, context: DrafterContext) -> Repeat:  # noqa: ARG001
-    """Return the drafter of one request."""
+    """Return the drafter for a request."""
     return Repeat(context.own.period)

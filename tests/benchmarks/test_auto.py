@@ -1,4 +1,4 @@
-"""`benchmarks.auto` compares `auto` with the choice that is best on average."""
+"""`benchmarks.auto` compares `auto` with the best fixed choice."""
 
 import pytest
 from benchmarks.auto import PROFILES, CellRates, slowed

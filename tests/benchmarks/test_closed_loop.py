@@ -1,4 +1,4 @@
-"""In virtual time, `auto` keeps up with the best fixed choice, and drafting ahead pays."""
+"""In virtual time, `auto` is as fast as the best fixed choice, and drafting ahead is faster."""
 
 from dataclasses import dataclass, field, replace
 from functools import cache

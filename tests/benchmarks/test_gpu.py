@@ -1,4 +1,4 @@
-"""The GPU benchmark writes figures at once, compares texts, and stays within its budget."""
+"""The GPU benchmark writes results immediately, compares outputs, and respects its time budget."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Inflated checkpoints compute the same as the small one."""
+"""Inflated checkpoints compute the same function as the small checkpoint."""
 
 from contextlib import closing
 from pathlib import Path

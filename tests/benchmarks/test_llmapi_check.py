@@ -1,4 +1,4 @@
-"""The check for a GPU machine runs through, here with the stand-in of TensorRT-LLM."""
+"""The check for GPU machines runs, here with the stand-in for TensorRT-LLM."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""The number of tokens per call of the target alone, which bounds a client's wait."""
+"""The number of tokens per call to the target alone, which limits how long a client waits."""
 
 import pytest
 from scripted import SETTINGS, Health, ids, play, with_engines

@@ -1,4 +1,4 @@
-"""Errors of an engine have its model, a message and a code."""
+"""Errors of an engine contain its model, a message and a code."""
 
 from tandem.bls.errors import (
     BadRequest,

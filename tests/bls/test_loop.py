@@ -1,4 +1,4 @@
-"""The loop with scripted engines: the text is the target's, and the statistics add up."""
+"""With scripted engines, the output is the target's and the statistics add up."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""Outputs of the loop in addition to tokens: logits and log-probabilities."""
+"""The loop returns logits and log-probabilities in addition to tokens."""
 
 import numpy as np
 from scripted import (

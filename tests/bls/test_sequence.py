@@ -1,4 +1,4 @@
-"""Facts about a sequence that each round needs."""
+"""The context of a sequence, its end, and the maximum length of its next draft."""
 
 import pytest
 from scripted import ids

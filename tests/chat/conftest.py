@@ -1,4 +1,4 @@
-"""A real chat model on a live server: SmolLM2-135M-Instruct, as `make chat` serves it."""
+"""A live server with a real chat model, SmolLM2-135M-Instruct, as `make chat` serves it."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The promises tested with small pairs also hold for a real chat model."""
+"""Promises that are tested with small pairs also hold for a real chat model."""
 
 import json
 import urllib.request

@@ -1,4 +1,4 @@
-"""Call a gateway with agents' clients, in their environment; print the results as JSON.
+"""Call a gateway with the clients of agent frameworks, and print the results as JSON.
 
 usage: ask_agents.py URL KEY PROMPT
 """

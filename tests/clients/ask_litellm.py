@@ -1,4 +1,4 @@
-"""Call a gateway with litellm, in litellm's environment; print the results as JSON.
+"""Call a gateway with litellm, and print the results as JSON.
 
 usage: ask_litellm.py API_BASE PROMPT...
 """

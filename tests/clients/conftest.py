@@ -1,4 +1,4 @@
-"""Other clients, from their own environment, against `tandem up` and its gateway."""
+"""Third-party clients, in their own environments, with `tandem up` and its gateway."""
 
 import os
 import shutil

@@ -1,4 +1,4 @@
-"""OpenAI's Agents SDK, pydantic-ai and Anthropic's SDK; `ask_agents.py` has the calls."""
+"""OpenAI's Agents SDK, pydantic-ai and Anthropic's SDK; `ask_agents.py` makes the calls."""
 
 import json
 from pathlib import Path

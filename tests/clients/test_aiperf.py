@@ -1,4 +1,4 @@
-"""NVIDIA's aiperf: a short profile of streamed chats."""
+"""NVIDIA's aiperf measures streamed chats."""
 
 import json
 from collections import Counter

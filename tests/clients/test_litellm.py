@@ -1,4 +1,4 @@
-"""litellm's `openai/` provider; `ask_litellm.py` has the calls."""
+"""litellm's `openai/` provider; `ask_litellm.py` makes the calls."""
 
 import json
 from pathlib import Path

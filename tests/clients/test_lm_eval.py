@@ -1,4 +1,4 @@
-"""lm-evaluation-harness: its `local-completions` model, on tasks of our own."""
+"""The `local-completions` model of lm-evaluation-harness, with Tandem's own tasks."""
 
 import json
 from collections import Counter

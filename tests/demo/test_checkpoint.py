@@ -1,4 +1,4 @@
-"""The shipped pair loads, shares its tokenizer and has the documented sizes."""
+"""The demo pair loads, shares a tokenizer, and has the documented sizes."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The chart, rendered without a cluster, and its programs for pods."""
+"""Renders the chart without a cluster, and loads its programs for pods."""
 
 import importlib.util
 from pathlib import Path

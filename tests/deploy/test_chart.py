@@ -1,4 +1,4 @@
-"""The chart renders, validates, and declares what a pod needs."""
+"""The chart renders, validates, and declares everything that a pod needs."""
 
 import re
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The programs of the liveness probe and of the drain, against a small fake server."""
+"""The programs for the liveness probe and for draining, with a small fake server."""
 
 import json
 import socket

@@ -1,4 +1,4 @@
-"""A group's ranks start through the leader, by a real mpirun: two pods on one machine."""
+"""The leader starts the ranks of a group with a real mpirun; both pods are on this machine."""
 
 import os
 import socket

@@ -1,4 +1,4 @@
-"""Tiny random checkpoints and engines on them."""
+"""Tiny random checkpoints, and engines that run them."""
 
 from __future__ import annotations
 

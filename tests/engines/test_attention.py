@@ -1,4 +1,4 @@
-"""Attention in parts equals attention at once, with masks of limited size."""
+"""Attention in parts equals attention over the whole, with masks of limited size."""
 
 from __future__ import annotations
 

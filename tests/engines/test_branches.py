@@ -1,4 +1,4 @@
-"""Drafting ahead: on every engine, a branch equals a plain draft call on its text."""
+"""Drafting ahead, on every engine: a branch equals a plain draft call with the same context."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Branches in the torch engine use free KV cache and steps, and never delay other calls."""
+"""Branches in the torch engine use only free KV cache and steps, and never delay other calls."""
 
 from __future__ import annotations
 

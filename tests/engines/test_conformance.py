@@ -1,4 +1,4 @@
-"""Promises of all our engines; each test runs on each engine that has the capability."""
+"""Promises of Tandem's engines; each test runs on every engine with the capability."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A round of two torch engines keeps the target's distribution, computed from its logits."""
+"""A round of two torch engines follows the target's distribution, computed from its logits."""
 
 from __future__ import annotations
 

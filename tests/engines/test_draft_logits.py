@@ -1,4 +1,4 @@
-"""Draft logits in the target: wrong ones are rejected, padded ones are accepted."""
+"""The target rejects invalid draft logits, and accepts padded ones."""
 
 from __future__ import annotations
 

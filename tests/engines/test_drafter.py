@@ -1,4 +1,4 @@
-"""Which call reuses the drafter of an ended call, and which drafters are evicted."""
+"""Which lookup indexes of ended calls are reused or evicted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The emulated language: one text however it is cut, and an acceptance rate of alpha."""
+"""The emulated language gives one text for every split, and an acceptance rate of alpha."""
 
 from __future__ import annotations
 

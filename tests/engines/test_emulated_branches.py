@@ -1,4 +1,4 @@
-"""The emulated draft's alternatives, and the time that branches take."""
+"""The alternatives of the emulated draft engine, and the duration of branches."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The emulated KV cache, compared with a search through all texts."""
+"""The emulated KV cache, compared with a search of all cached sequences."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The emulated language follows any grammar, with known probabilities."""
+"""The emulated language obeys any grammar, with known probabilities."""
 
 from __future__ import annotations
 

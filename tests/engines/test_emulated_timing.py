@@ -1,4 +1,4 @@
-"""Response times of the emulated engine, on a virtual clock and once on a real one."""
+"""Response times of the emulated engine, on a virtual clock and once on the real clock."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Greedy text equals Hugging Face's for every split into calls, chunks and batches."""
+"""Greedy output equals transformers' for every split into calls, chunks and batches."""
 
 from __future__ import annotations
 

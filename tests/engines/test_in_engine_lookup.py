@@ -1,4 +1,4 @@
-"""Prompt lookup inside the engine (V2): one call drafts and verifies all rounds."""
+"""Prompt lookup inside the engine (V2): a single call drafts and verifies all rounds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The KV cache: reuse (by counting computed tokens), eviction, and waiting for blocks."""
+"""The KV cache: reuse (by counts of computed tokens), eviction, and waiting for blocks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Packed linear layers compute what PyTorch's do."""
+"""Packed linear layers give the same results as PyTorch's."""
 
 from __future__ import annotations
 

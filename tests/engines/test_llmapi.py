@@ -1,4 +1,4 @@
-"""The llmapi engine, against a stand-in of `tensorrt_llm.LLM` that is strict about names."""
+"""The llmapi engine, with a stand-in for `tensorrt_llm.LLM` that rejects unknown names."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Sampled text has the target's distribution, whatever the draft model proposes.
+"""Sampled output has the target's distribution, for any draft model.
 
-The loop speaks a language of two-token words (`words`): each word is a draw of the next two tokens,
-and their probabilities are known exactly. Loop, sampler, noise and verification are the product's
-own. Other tests show that the check can fail: they replace a rule by one with a single error.
+The loop generates words of two tokens (`words`). Each word is a sample of the next two tokens,
+whose probabilities are known exactly. The loop, sampler, noise and verification are the real ones.
+Other tests show that the check detects a single error in a rule.
 """
 
 from __future__ import annotations

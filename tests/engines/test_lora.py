@@ -1,4 +1,4 @@
-"""LoRA adapters on the torch engine: each call's text equals that of its merged model."""
+"""LoRA adapters on the torch engine: each output equals that of the merged model."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""A masked round leaves the target's masked distribution, whatever was drafted without masks.
+"""A masked round follows the target's masked distribution, even if drafts ignore the masks.
 
-The language has words of two tokens (`words`), and a grammar: some tokens may begin a word, and
-others may end it, by its first token. The distribution is known exactly. Other tests show that the
-check can fail, with rounds that have a single error.
+The language has words of two tokens (`words`) and a grammar: only some tokens may begin a word, and
+its first token determines which tokens may end it. The distribution is known exactly. Other tests
+show that the check detects a single error in a round.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Models that do not fit into a GPU are rejected before loading."""
+"""Models that don't fit into a GPU are rejected before they are loaded."""
 
 from dataclasses import replace
 

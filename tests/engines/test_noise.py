@@ -1,4 +1,4 @@
-"""Noise follows SplitMix64, is the same by every function, and passes randomness tests."""
+"""Noise follows SplitMix64, is the same in every implementation, and passes randomness tests."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""The paged KV cache: owners of pages, attention over pages, and padded steps."""
+"""The paged KV cache: page owners, attention over pages, and padded steps."""
 
 from __future__ import annotations
 

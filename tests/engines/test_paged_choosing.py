@@ -1,4 +1,4 @@
-"""The paged engine chooses the same tokens on its device as on the host."""
+"""The paged engine chooses the same tokens on its device as on the CPU."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Each random number decides at most one token of an answer."""
+"""Each random number determines at most one token of an answer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sampling options of a request: penalties, bans, bias, log-probs, stops, errors."""
+"""Sampling options: penalties, bans, bias, log-probabilities, stops and errors."""
 
 from __future__ import annotations
 

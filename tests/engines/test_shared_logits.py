@@ -1,4 +1,4 @@
-"""Logits shared between processes: what can be read, how often, and for how long."""
+"""Logits in shared memory: what can be read, how often, and for how long."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Conversion of tensors to requests and of answers to tensors."""
+"""Conversion of input tensors to requests, and of answers to output tensors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Masks list the allowed tokens at each position, and engines emit no others."""
+"""Masks list the allowed tokens at each position, and engines emit no other tokens."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The vLLM engine without vLLM: the arguments that it passes, and vLLM's failures."""
+"""The vLLM engine without vLLM: the arguments that it passes, and how it handles failures."""
 
 import sys
 import threading

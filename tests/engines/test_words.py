@@ -1,4 +1,4 @@
-"""Word lists, compared with a search for one word after another."""
+"""Bad and stop words, compared with a search for each word in turn."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A gateway in the test's own process, with a scripted Triton."""
+"""A gateway in the test process, with a scripted Triton."""
 
 import json
 import shutil

@@ -1,4 +1,4 @@
-"""Responses, streamed or not."""
+"""Responses, with and without streaming."""
 
 import pytest
 from scripted_triton import HELLO, origins, statistics

@@ -1,4 +1,4 @@
-"""Chat templates give the same prompts as transformers."""
+"""Chat templates give the same prompts as in transformers."""
 
 import itertools
 import json

@@ -1,4 +1,4 @@
-"""Clients that leave and clients that read slowly, over real connections."""
+"""Clients that disconnect or read slowly, over real connections."""
 
 import contextlib
 import http.client

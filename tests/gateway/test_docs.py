@@ -1,4 +1,4 @@
-"""docs/reference/openai-api.md has every field and error."""
+"""docs/reference/openai-api.md lists every field and error."""
 
 import re
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Errors are OpenAI's objects with the right status and without internal details."""
+"""Errors have OpenAI's format, the right status, and no internal details."""
 
 import gzip
 import json

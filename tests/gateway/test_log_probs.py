@@ -1,4 +1,4 @@
-"""Log-probabilities in the format of OpenAI's clients."""
+"""Log-probabilities in OpenAI's format."""
 
 import threading
 from functools import partial

@@ -1,4 +1,4 @@
-"""Anthropic's /v1/messages: the same generation as a chat, with blocks and named events."""
+"""Anthropic's /v1/messages: the same output as a chat, with content blocks and named events."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Clients of OpenAI, vLLM and llama.cpp work unchanged."""
+"""Clients of OpenAI, vLLM and llama.cpp work without changes."""
 
 import json
 from importlib import metadata

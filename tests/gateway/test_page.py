@@ -1,4 +1,4 @@
-"""The page in a real browser, with a scripted Triton."""
+"""The web page in a real browser, with a scripted Triton."""
 
 import pytest
 from browser import browser as chromium

@@ -1,4 +1,4 @@
-"""Reasoning is separated from answers, independent of chunks."""
+"""Reasoning is separated from the answer, for every split into chunks."""
 
 from pathlib import Path
 

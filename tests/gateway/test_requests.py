@@ -1,4 +1,4 @@
-"""Fields of requests: inputs for Triton, and fields that are rejected."""
+"""Request fields: the inputs that Triton gets, and fields that are rejected."""
 
 import json
 import shutil

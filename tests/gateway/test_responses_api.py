@@ -1,4 +1,4 @@
-"""OpenAI's /v1/responses: the same generation as a chat, with items and named events."""
+"""OpenAI's /v1/responses: the same output as a chat, with items and named events."""
 
 import json
 from pathlib import Path

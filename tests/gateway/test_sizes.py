@@ -1,4 +1,4 @@
-"""Large and invalid bodies are rejected at little cost."""
+"""Large or invalid bodies are rejected at little cost."""
 
 import json
 import threading

@@ -1,4 +1,4 @@
-"""Requests that are running when the gateway is stopped."""
+"""Requests that are running when the gateway stops."""
 
 import asyncio
 import contextlib

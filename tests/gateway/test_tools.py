@@ -1,4 +1,4 @@
-"""Tools in prompts and responses of chats."""
+"""Tools in the prompts and responses of chats."""
 
 import json
 from contextlib import contextmanager

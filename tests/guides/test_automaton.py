@@ -1,4 +1,4 @@
-"""Answers share an automaton, one at a time, and waiting for it does not block others."""
+"""Answers share an automaton one at a time, and waiting for it doesn't block other answers."""
 
 import threading
 

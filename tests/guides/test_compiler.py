@@ -1,4 +1,4 @@
-"""Guides are compiled once, within bounds."""
+"""Guides are compiled once, within limits."""
 
 import json
 import random

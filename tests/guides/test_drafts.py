@@ -1,4 +1,4 @@
-"""A schema has the meaning of the draft that it declares."""
+"""A schema is interpreted by the JSON Schema draft that it declares."""
 
 import json
 

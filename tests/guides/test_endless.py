@@ -1,4 +1,4 @@
-"""Schemas that only endless texts fit are rejected, or their endless parts never begin."""
+"""Schemas that only endless texts satisfy are rejected, or their endless parts never start."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Sets of a few values are enforced; others are accepted unless `strict`, with a warning."""
+"""Small sets of values are enforced; others are accepted with a warning unless `strict`."""
 
 import json
 from itertools import permutations

@@ -1,4 +1,4 @@
-"""Faults of llguidance that this package works around; a failure means that one has been fixed."""
+"""Bugs in llguidance that this package works around; a failing test means that one is fixed."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Masks and forced tokens of an answer."""
+"""Masks and forced tokens during an answer."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Accepted numbers are exact multiples; divisors with which the library overflows are rejected."""
+"""Accepted numbers are exact multiples; divisors that overflow in the library are rejected."""
 
 import json
 from decimal import Decimal

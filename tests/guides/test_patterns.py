@@ -1,4 +1,4 @@
-"""Patterns have their meaning in JSON Schema, or are rejected."""
+"""Patterns have the meaning that JSON Schema defines, or are rejected."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""References lead to the schemas that they name; to nothing else, since that is not checked."""
+"""References resolve only to schemas that are checked."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Texts drawn by a schema's masks are valid; unsupported keywords are rejected."""
+"""Texts sampled from a schema's masks are valid; unsupported keywords are rejected."""
 
 import json
 import math

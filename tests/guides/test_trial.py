@@ -1,4 +1,4 @@
-"""A hostile guide ends only the process that checks it, and is rejected."""
+"""A hostile guide crashes only the process that checks it, and is rejected."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Prompt lookup copies what followed the longest matching n-gram, at constant cost per token."""
+"""Prompt lookup copies what followed the longest matching n-gram, at a constant cost per token."""
 
 import sys
 

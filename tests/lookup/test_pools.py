@@ -1,4 +1,4 @@
-"""Pools: copies come from answers of the same pool, and sizes stay within limits."""
+"""Lookup pools: copies come from answers in the same pool, and sizes stay within limits."""
 
 import threading
 import tracemalloc

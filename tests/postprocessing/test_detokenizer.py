@@ -1,4 +1,4 @@
-"""Chunks of a stream join to the whole text for every split of the ids."""
+"""The chunks of a stream join to the complete text for every split of the ids."""
 
 import pytest
 from hypothesis import given, settings

@@ -1,4 +1,4 @@
-"""Tensors of `postprocessing`, as Triton passes them."""
+"""Tensors of `postprocessing` as Triton passes them."""
 
 from pathlib import Path
 

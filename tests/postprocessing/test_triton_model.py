@@ -1,4 +1,4 @@
-"""`postprocessing` as Triton calls it: every request of a batch gets its own answer."""
+"""`postprocessing` as Triton calls it: each request in a batch gets its own answer."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Tensors of `preprocessing`, as Triton passes them."""
+"""Tensors of `preprocessing` as Triton passes them."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""A folder's tokenizer is the one that transformers would load."""
+"""A folder's tokenizer is the same one that transformers loads."""
 
 import json
 

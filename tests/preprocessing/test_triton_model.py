@@ -1,4 +1,4 @@
-"""Answers and errors of both tokenizer models, without Triton's server."""
+"""Answers and errors of both tokenizer models, without a server."""
 
 import numpy as np
 import pytest

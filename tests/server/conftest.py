@@ -1,4 +1,4 @@
-"""Live Triton servers. Tests share them, so each test leaves its server as it found it."""
+"""Live Triton servers that tests share. A test must leave its server as it found it."""
 
 import json
 import shutil

@@ -1,4 +1,4 @@
-"""Requests over the limits: which ones wait, which are rejected, and when they end."""
+"""Requests above the limits: which wait, which are rejected, and when they end."""
 
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial

@@ -1,4 +1,4 @@
-"""OpenAI's Responses and Anthropic's Messages, by their clients, with a live Triton."""
+"""OpenAI's Responses API and Anthropic's Messages API, with their clients and a live Triton."""
 
 import anthropic
 import pytest

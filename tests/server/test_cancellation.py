@@ -1,4 +1,4 @@
-"""The engines stop after a client cancels or leaves in any way, and no resources leak."""
+"""The engines stop after a client cancels or disconnects, and no resources leak."""
 
 import gc
 import http.client

@@ -1,4 +1,4 @@
-"""Third-party clients: their inputs are accepted, and the outputs that they read exist."""
+"""Third-party clients: their inputs are accepted, and the outputs that they need exist."""
 
 import json
 import urllib.request

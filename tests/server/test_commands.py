@@ -1,4 +1,4 @@
-"""Commands for a running server: `generate`, `bench`, `summarize`; and examples/."""
+"""Commands that call a running server: `generate`, `bench`, `summarize`; and examples/."""
 
 import io
 import json

@@ -1,4 +1,4 @@
-"""A small `tandem demo`: it serves, compares, and leaves no files or processes."""
+"""A short `tandem demo` serves, compares, and leaves no files or processes."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""Emulated engines: the same text with and without drafts, and an acceptance rate of alpha."""
+"""Emulated engines: the same output with and without drafts, and an acceptance rate of alpha."""
 
 import json
 from dataclasses import replace

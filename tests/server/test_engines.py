@@ -1,4 +1,4 @@
-"""The models `draft` and `target` for clients that call them without Tandem's loop."""
+"""Clients that call the models `draft` and `target` directly, without Tandem's loop."""
 
 import os
 import queue

@@ -1,4 +1,4 @@
-"""Clients that reach the ports may not use the shared memory of Triton's models."""
+"""Clients that reach the ports can't use the shared memory of Triton's models."""
 
 import json
 from urllib.error import HTTPError

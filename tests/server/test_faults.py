@@ -1,4 +1,4 @@
-"""Models that die, fail, hang or are late: only a failed target fails requests."""
+"""Models that die, fail, hang or are slow: requests fail only if the target fails."""
 
 import os
 import resource

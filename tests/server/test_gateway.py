@@ -1,4 +1,4 @@
-"""OpenAI's client with the gateway, and a live Triton."""
+"""OpenAI's client, with the gateway and a live Triton."""
 
 import asyncio
 import json

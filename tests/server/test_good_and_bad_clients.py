@@ -1,4 +1,4 @@
-"""Clients that send bad requests, or read slowly, do not disturb others. See also `make soak`."""
+"""Clients that send invalid requests or read slowly don't affect others. See also `make soak`."""
 
 import threading
 

@@ -1,4 +1,4 @@
-"""Every query of the dashboard finds its metrics, under its labels, on a live server."""
+"""On a live server, every query of the dashboard finds its metrics and labels."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""Guided answers are valid, and the same with any drafter."""
+"""Guided answers are valid, and the same with every drafter."""
 
 import json
 import re

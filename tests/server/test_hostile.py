@@ -1,6 +1,6 @@
-"""Hostile clients get an answer or one line with the right code, and others their right answers.
+"""Hostile clients get an answer or a one-line error, and other clients get the right answers.
 
-Set HOSTILE_VOLLEYS to search longer, with other requests each time:
+Set HOSTILE_VOLLEYS to search longer, with different requests in each run:
 
     HOSTILE_VOLLEYS=20000 pytest --timeout 0 -m heavy tests/server/test_hostile.py
 """

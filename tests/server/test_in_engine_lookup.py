@@ -1,4 +1,4 @@
-"""Prompt lookup in the engine gives the text and the drafts of prompt lookup in the loop."""
+"""Prompt lookup in the engine gives the same output and drafts as prompt lookup in the loop."""
 
 import json
 

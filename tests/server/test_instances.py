@@ -1,4 +1,4 @@
-"""Two loops serve one entry, and clients see no difference."""
+"""If two loops serve one entry, clients see no difference."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""A server starts, reports when it is ready or why it is not, and stops without leftovers."""
+"""A server starts, reports readiness or why it failed, and stops without leftovers."""
 
 import os
 import signal

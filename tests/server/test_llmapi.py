@@ -1,4 +1,4 @@
-"""The llmapi engine on a live server, with a stand-in for TensorRT-LLM."""
+"""The llmapi engine on a live server, with the stand-in for TensorRT-LLM."""
 
 import pytest
 import standin

@@ -1,4 +1,4 @@
-"""Log-probabilities of answers and prompts, and biases by token id."""
+"""Log-probabilities of answers and prompts, and logit biases."""
 
 import numpy as np
 import pytest

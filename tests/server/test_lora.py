@@ -1,4 +1,4 @@
-"""LoRA adapters on a live server: every drafter gives the merged model's text."""
+"""LoRA adapters on a live server: every drafter gives the merged model's output."""
 
 import pytest
 import torch

@@ -1,8 +1,8 @@
-"""NVIDIA's own speculative loops against `draft` and `target`, as their callers send it.
+"""NVIDIA's speculative loops work with Tandem's `draft` and `target` models.
 
-Written after inflight_batcher_llm/client/e2e_grpc_speculative_decoding_client.py and
-all_models/inflight_batcher_llm/tensorrt_llm_bls of TensorRT-LLM: the same tensors in the same
-calls, and the same rules for when it is over. Both may expect the prompt in `output_ids`.
+The loops here send the same tensors in the same calls, and end by the same rules, as TensorRT-LLM's
+inflight_batcher_llm/client/e2e_grpc_speculative_decoding_client.py and
+all_models/inflight_batcher_llm/tensorrt_llm_bls. Both can expect the prompt in `output_ids`.
 """
 
 import numpy as np

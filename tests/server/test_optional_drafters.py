@@ -1,4 +1,4 @@
-"""Lookup pools of earlier answers, and the custom drafters of a deployment."""
+"""Lookup pools with earlier answers, and a deployment's custom drafters."""
 
 import json
 from concurrent.futures import ThreadPoolExecutor

@@ -1,4 +1,4 @@
-"""Every command and program in README.md, CONTRIBUTING.md and docs/ runs, or has valid options."""
+"""Commands and programs in README.md, CONTRIBUTING.md and docs/ run, or have valid options."""
 
 import re
 import shlex

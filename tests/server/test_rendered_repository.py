@@ -1,4 +1,4 @@
-"""A rendered repository does not need Tandem: plain Triton serves it from any folder."""
+"""A rendered repository doesn't need Tandem: plain Triton serves it from any folder."""
 
 import os
 import subprocess

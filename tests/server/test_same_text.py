@@ -1,4 +1,4 @@
-"""Speculation changes the speed of a text, never the text."""
+"""Speculation changes the speed, but never the output."""
 
 import json
 from concurrent.futures import ThreadPoolExecutor

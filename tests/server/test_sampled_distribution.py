@@ -1,4 +1,4 @@
-"""Sampled answers have the exact distribution of the target."""
+"""Sampled answers follow exactly the target's distribution."""
 
 from concurrent.futures import ThreadPoolExecutor
 

@@ -1,7 +1,7 @@
 """If a client leaves a stream during a response, Triton's thread for streams can hang.
 
-Triton's own variable for tests makes responses go out so slowly that nearly every client that
-leaves does so meanwhile (TRITONSERVER_DELAY_GRPC_RESPONSE, in Triton's src/grpc/infer_handler.h).
+To make that likely, the environment variable TRITONSERVER_DELAY_GRPC_RESPONSE (Triton's
+src/grpc/infer_handler.h) slows down responses.
 """
 
 import asyncio

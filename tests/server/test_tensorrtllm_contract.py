@@ -1,4 +1,4 @@
-"""The loop on a repository rendered for `tensorrtllm`, with a stub of NVIDIA's backend."""
+"""The loop with a repository rendered for `tensorrtllm`, and a stub of NVIDIA's backend."""
 
 import shutil
 from contextlib import contextmanager

@@ -1,4 +1,4 @@
-"""A draft model with a vocabulary of its own: the demo's draft, with its ids in reverse order."""
+"""A draft model with its own vocabulary: the demo's draft, with its ids in reverse order."""
 
 import pytest
 from entries import ask, ask_one, stream

@@ -1,4 +1,4 @@
-"""`tandem up` as a process: it serves, prints its addresses, and ends without leftovers."""
+"""`tandem up` as a process: it serves, prints its addresses, and stops without leftovers."""
 
 import json
 import os

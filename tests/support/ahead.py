@@ -1,4 +1,4 @@
-"""Requests whose drafts are made ahead, and the settings that let them be."""
+"""Requests that draft ahead, and the settings for them."""
 
 import scripted
 from hypothesis import strategies as st

@@ -1,4 +1,4 @@
-"""Draft (with branches) and target as answers to Triton's calls; a test may hold any call."""
+"""A draft engine with branches and a target, which answer calls to Triton. Tests can hold calls."""
 
 import threading
 import time
@@ -19,17 +19,17 @@ REQUEST = Request(
     drafter="draft_model",
     draft_len=4,
     draft_ahead=True,
-    streams_text=True,  # which another thread makes
+    streams_text=True,  # another thread makes the text
 )
 
 
 class Engines:
-    """Both engines, as answers to Triton's calls.
+    """Both engines, which answer calls to Triton.
 
-    hold: called before each answer with the kind of call: draft, target or branches.
-    drafts_ahead: the first verification waits for its branches; otherwise a sequence may end
-        before its second thread has begun.
-    stops: the requests that got a stop.
+    hold: called before each answer with the kind of call ("draft", "target" or "branches") and the
+    request id. drafts_ahead: make the first verification wait for its branches; otherwise a
+    sequence may end before its second thread has started. stops: ids of the requests that got a
+    `stop`.
     """
 
     def __init__(self, *, hold=lambda kind, request_id: None, drafts_ahead=True):

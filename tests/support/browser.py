@@ -1,4 +1,4 @@
-"""A real browser for tests of the page: Playwright with the machine's own Chromium."""
+"""A browser for tests of the web page: Playwright with the installed Chromium."""
 
 import os
 import shutil
@@ -12,7 +12,7 @@ sync_api = pytest.importorskip(
 CHROMIUM = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("google-chrome")
 needs_browser = [
     pytest.mark.skipif(not CHROMIUM, reason="no Chromium here: install one, or set CHROMIUM"),
-    # Playwright's own: its event loop is closed when the process ends.
+    # Playwright closes its event loop only when the process ends.
     pytest.mark.filterwarnings("ignore::ResourceWarning"),
 ]
 expect = sync_api.expect
@@ -20,7 +20,7 @@ expect = sync_api.expect
 
 @contextmanager
 def browser():
-    """A Chromium without a window; as root it needs its sandbox off."""
+    """Yield a headless Chromium, without its sandbox if the user is root."""
     with sync_api.sync_playwright() as playwright:
         options = {"args": ["--no-sandbox"]} if os.geteuid() == 0 else {}
         opened = playwright.chromium.launch(executable_path=CHROMIUM, **options)

@@ -1,4 +1,4 @@
-"""Requests as clients send them, read by the parser: inputs by name, one row per prompt."""
+"""Parses requests as clients send them: inputs by name, one row per prompt."""
 
 from dataclasses import replace
 
@@ -34,7 +34,7 @@ INPUTS = {tensor: tensor for tensor in entry.INPUTS}
 
 
 def array(tensor, rows):
-    """[b, n], or [b] if Triton reshapes it."""
+    """Return the array of an input: [b, n], or [b] if Triton reshapes the tensor."""
     if tensor.dtype == "STRING":
         made = np.array([[s if isinstance(s, bytes) else s.encode() for s in r] for r in rows], "O")
         return made.reshape(len(rows), -1)
@@ -43,7 +43,10 @@ def array(tensor, rows):
 
 
 def request_parser(*, settings=SETTINGS, parameters="", **values):
-    """Read a request of one prompt; a value, a row of values, or None to leave an input out."""
+    """Parse a request of one prompt.
+
+    values: each input's value or row of values; None omits an input.
+    """
     values = {"text_input": "x", "max_tokens": 4} | values
     inputs = {}
     for name, value in values.items():
@@ -54,7 +57,7 @@ def request_parser(*, settings=SETTINGS, parameters="", **values):
 
 
 def batch(*rows, settings=SETTINGS):
-    """Read a request of several prompts, each with the same inputs."""
+    """Parse a request of several prompts. rows: for each prompt, a value for each of its inputs."""
     rows = [{"text_input": "x", "max_tokens": 4} | row for row in rows]
     names = {name for row in rows for name in row}
     inputs = {name: array(INPUTS[name], [[row[name]] for row in rows]) for name in names}

@@ -17,7 +17,7 @@ TOTALS = (tensors.NUM_ROUNDS, tensors.TOTAL_DRAFT_TOKENS, tensors.TOTAL_ACCEPTED
 
 
 class Received(NamedTuple):
-    """What one client got: an answer, or an error line."""
+    """The result of one client: an answer or an error line."""
 
     ids: tuple[int, ...]
     text: str
@@ -28,7 +28,7 @@ class Received(NamedTuple):
 
     @property
     def said(self) -> tuple[tuple[int, ...], str]:
-        """The answer itself."""
+        """The token ids and the text."""
         return self.ids, self.text
 
 
@@ -41,9 +41,9 @@ def ask(
     on_chunk: Callable[[], None] = lambda: None,
     **values: Any,
 ) -> Received:
-    """Send a prompt and collect the answer, which no end of sequence ends.
+    """Send a prompt and collect the answer, which ignores the end of sequence.
 
-    timeout: of the request, in microseconds.
+    timeout: Triton's timeout of the request, in microseconds.
     """
     values = {"max_tokens": 24, "end_id": -1} | values
     ids, text, totals = [], "", (0, 0, 0)
@@ -71,15 +71,15 @@ class Crowd(AbstractContextManager["Crowd"]):
         self._threads.shutdown()
 
     def ask(self, prompts: Iterable[str], **values: Any) -> list[Future[Received]]:
-        """Send every prompt at once."""
+        """Send all prompts concurrently."""
         return [self._ask(prompt, values) for prompt in prompts]
 
     def run(self, what: Callable[..., Any], *values: Any) -> Future[Any]:
-        """Let one client run another function."""
+        """Run another function on a client's thread."""
         return self._threads.submit(what, *values)
 
     def wait_until_all_talk(self) -> None:
-        """Wait until each client has received the beginning of its answer."""
+        """Wait until every client has received at least three chunks."""
         assert eventually(lambda: min(self._chunks) >= 3)
 
     def _ask(self, prompt: str, values: dict[str, Any]) -> Future[Received]:
@@ -93,12 +93,12 @@ class Crowd(AbstractContextManager["Crowd"]):
 
 
 def answers_of(futures: Iterable[Future[Received]]) -> list[Received]:
-    """Wait for all clients; return what they got."""
+    """Wait for all clients, and return their results."""
     return [future.result(timeout=120) for future in futures]
 
 
 def controls(server: Any, prompts: Iterable[str], **values: Any) -> list[tuple[Any, str]]:
-    """The baseline's answers."""
+    """Return the baseline's answers to prompts."""
     with Crowd(server, 8) as crowd:
         answers = answers_of(crowd.ask(prompts, **{"drafter": "none"} | values))
     assert not [answer.error for answer in answers if answer.error]
@@ -115,5 +115,5 @@ def wrong(answers: Iterable[Received], expected: Iterable[tuple[Any, str]]) -> l
 
 
 def prompts_of(count: int) -> list[str]:
-    """Prompts that share little."""
+    """Return prompts that have little in common."""
     return [f"{i * 37 % 101} def f{i}(x):\n    return {i * 7}" for i in range(count)]

@@ -1,4 +1,4 @@
-"""Exact distributions of sampled tokens, and tests whether samples have them."""
+"""Exact distributions of sampled tokens, and tests whether samples follow them."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.stats import chisquare
 
-# A correct sampler fails a test with probability 1 in 100,000. Seeds are fixed, so only the choice
-# of seeds can cause a false alarm: with fewer than 100 such tests, the probability is below 1 in
-# 1,000.
+# A correct sampler fails a test with a probability of 1 in 100,000. Seeds are fixed, so a test
+# either always or never fails. With fewer than 100 such tests, the probability that any test is a
+# false alarm is below 1 in 1,000.
 ALARM = 1e-5
 
 
 @dataclass(frozen=True)
 class Warp:
-    """The warped probabilities of a request, computed in double precision."""
+    """Sampling parameters of a request, which warp probabilities in double precision."""
 
     temperature: float
     top_k: int = 0
@@ -26,7 +26,7 @@ class Warp:
         return " ".join(f"{name} {value}" for name, value in vars(self).items())
 
     def of(self, logits) -> np.ndarray:
-        """Probabilities of logits [..., vocab_size]."""
+        """Return the warped probabilities for logits [..., vocab_size]."""
         scores = np.asarray(logits, np.float64) / self.temperature
         p = np.exp(scores - scores.max(-1, keepdims=True))
         order = np.argsort(-p, axis=-1)
@@ -34,7 +34,7 @@ class Warp:
         if self.top_k:
             ranked[..., self.top_k :] = 0
         ranked /= ranked.sum(-1, keepdims=True)
-        ranked[np.cumsum(ranked, -1) - ranked >= self.top_p] = 0  # those before it are enough
+        ranked[np.cumsum(ranked, -1) - ranked >= self.top_p] = 0  # the tokens before it reach top_p
         ranked[ranked < self.min_p * ranked[..., :1]] = 0
         np.put_along_axis(p, order, ranked, -1)
         return p / p.sum(-1, keepdims=True)
@@ -48,7 +48,10 @@ WARPS = [
 
 
 def p_value(counts, probabilities) -> float:
-    """Pearson's chi-square; cells with fewer than five expected samples are merged."""
+    """Return the p-value of Pearson's chi-square test.
+
+    Cells with fewer than five expected samples are merged.
+    """
     counts, probabilities = np.ravel(counts), np.ravel(probabilities)
     possible = probabilities > 0
     if counts[~possible].any():
@@ -63,7 +66,7 @@ def p_value(counts, probabilities) -> float:
             room = 0.0
         room += amount
     if room < 5:
-        starts.pop()  # the rest joins the last cell
+        starts.pop()  # merge the rest into the last cell
     if len(starts) < 2:
         return 1.0
     merged = (np.add.reduceat(amounts, starts) for amounts in (counts[order], expected))
@@ -71,5 +74,5 @@ def p_value(counts, probabilities) -> float:
 
 
 def fits(counts, probabilities) -> bool:
-    """Return whether counts [n] or [n, n] of sampled tokens fit these probabilities."""
+    """Return whether counts of sampled tokens, [n] or [n, n], fit probabilities of this shape."""
     return p_value(counts, probabilities) > ALARM

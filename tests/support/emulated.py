@@ -1,4 +1,4 @@
-"""Emulated engines on a virtual clock, and shorthands to call them."""
+"""Emulated engines with a virtual clock, and shortcuts to call them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ END = 1
 
 
 def settings(**given) -> EmulatedSettings:
-    """Settings of a small language without step times."""
+    """Return engine settings with a small language and without step times."""
     return EmulatedSettings(
         **{
             "role": "target",
@@ -32,16 +32,16 @@ def settings(**given) -> EmulatedSettings:
 
 
 def emulated(timer: Timer | None = None, **given) -> Harness:
-    """An engine that answers at once, or when its timer is advanced."""
+    """Return an engine that answers immediately, or when its timer is advanced."""
     return Harness(EmulatedEngine(settings(**given), timer or VirtualTimer()))
 
 
 def pair(timer: Timer | None = None, **given) -> tuple[Harness, Harness]:
-    """A draft and a target of one language."""
+    """Return a draft and a target with the same language."""
     return emulated(timer, role="draft", **given), emulated(timer, role="target", **given)
 
 
 def accepted(draft: Harness, target: Harness, ids, draft_len: int) -> int:
-    """Return how many tokens of a greedy draft the target accepts."""
+    """Return how many tokens of a greedy draft of ``draft_len`` tokens the target accepts."""
     drafts = draft.tokens(ids, draft_len)
     return target.call(ids, draft_len + 1, drafts=drafts).last.usage.accepted_tokens

@@ -1,4 +1,4 @@
-"""Blocking calls to an engine, and the sizes of the tests' checkpoints."""
+"""Blocking calls to an engine, and the sizes of the test checkpoints."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TIE = 1e-4
 
 @dataclass
 class Outcome:
-    """The result of a call: its tokens, and its responses."""
+    """The responses of a call, and its tokens."""
 
     answers: list[EngineResponse] = field(default_factory=list)
 
@@ -58,7 +58,7 @@ class Pending:
 
 
 class Harness:
-    """An engine, with shorthands to call it."""
+    """An engine, with shortcuts to call it."""
 
     def __init__(self, engine: TorchEngine) -> None:
         self.engine = engine
@@ -90,18 +90,18 @@ class Harness:
 
 
 def prompt(seed: int, length: int) -> list[int]:
-    """Return random token ids."""
+    """Return ``length`` random token ids."""
     return np.random.default_rng(seed).integers(2, VOCAB, length).tolist()
 
 
 def successor(token: int) -> int:
-    """The token that the checkpoint `cycles` emits next: the next of seven in its cycle."""
+    """Return the token that the checkpoint `cycles` emits next, in a cycle of seven tokens."""
     first = token - token % 7
     return first + (token - first + 1) % min(7, VOCAB - first)
 
 
 def assert_same(model, ids: list[int], got: list[int], want: list[int]) -> None:
-    """Assert that texts are equal, or differ only if the two most likely tokens are tied."""
+    """Assert that outputs are equal, or first differ at two tokens with almost equal logits."""
     assert len(got) == len(want)
     for i, (ours, theirs) in enumerate(zip(got, want, strict=True)):
         if ours != theirs:

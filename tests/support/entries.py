@@ -1,4 +1,4 @@
-"""Requests to the text entries with NVIDIA's tensors, by plain tritonclient."""
+"""Sends requests to the text entries with NVIDIA's tensors, through plain tritonclient."""
 
 import queue
 from contextlib import contextmanager
@@ -33,7 +33,7 @@ OUTPUTS = (
 
 @dataclass
 class Answer:
-    """One prompt's answer, or one chunk of it."""
+    """The answer to one prompt, or one chunk of it. index: the prompt's number in the request."""
 
     text: str
     ids: list[int]
@@ -42,12 +42,12 @@ class Answer:
     outputs: dict = field(repr=False)
 
     def number(self, name):
-        """A number that each prompt has once."""
+        """Return an output that has one number per prompt."""
         return self.outputs[name].reshape(-1)[self.index if len(self.outputs[name]) > 1 else 0]
 
 
 def tensor(name, values):
-    """An input of shape [b, n] from one value, a row, or rows of values."""
+    """Return an input of shape [b, n] from a single value, a row, or rows of values."""
     rows = np.array(values, TYPES[name])
     rows = rows.reshape(1, 1) if rows.ndim == 0 else rows
     if rows.dtype == object:
@@ -59,7 +59,7 @@ def tensor(name, values):
 
 
 def inputs(prompts, **values):
-    """Tensors for one prompt or several; a plain value applies to each."""
+    """Return the inputs for one or more prompts; a single value applies to all prompts."""
     prompts = [prompts] if isinstance(prompts, str | bytes) else prompts
     made = [tensor(entry.TEXT_INPUT, [[prompt] for prompt in prompts])]
     for name, value in values.items():
@@ -69,7 +69,7 @@ def inputs(prompts, **values):
 
 
 def read(result):
-    """Every prompt's part of a response."""
+    """Return the answer to each prompt in a response."""
     outputs = {o.name: result.as_numpy(o.name) for o in result.get_response().outputs}
     texts = outputs[entry.TEXT_OUTPUT]
     reasons = outputs.get(entry.FINISH_REASON)
@@ -92,7 +92,7 @@ def ids_of(outputs, row):
 
 
 def ask(server, model, prompts, *, outputs=OUTPUTS, **values):
-    """One answer per prompt from an entry that does not stream."""
+    """Return one answer per prompt from an entry that doesn't stream."""
     with client.InferenceServerClient(server.grpc_url) as connection:
         wanted = [client.InferRequestedOutput(name) for name in outputs] or None
         result = connection.infer(model, inputs(prompts, **values), outputs=wanted)
@@ -111,16 +111,16 @@ def stream(server, prompts, *, model="bls_stream", outputs=OUTPUTS, **values):
 
 @contextmanager
 def streaming(server, prompts, **values):
-    """An iterator over chunks as they arrive; leaving early cancels the request."""
+    """Yield an iterator over chunks as they arrive. Leaving the context cancels the request."""
     with connected(server, prompts, **values) as (_, chunks):
         yield chunks
 
 
 @contextmanager
 def connected(server, prompts, *, model="bls_stream", outputs=OUTPUTS, timeout=None, **values):
-    """The client of a streamed request, and an iterator over chunks as they come.
+    """Yield the client of a streamed request, and an iterator over chunks as they arrive.
 
-    timeout: of the request, in microseconds.
+    timeout: Triton's timeout of the request, in microseconds.
     """
     arrived = queue.Queue()
     connection = client.InferenceServerClient(server.grpc_url)
@@ -141,13 +141,16 @@ def connected(server, prompts, *, model="bls_stream", outputs=OUTPUTS, timeout=N
 
 @contextmanager
 def opened(server, request_id):
-    """A stream to `bls_stream`: a function that sends inputs with this id, and the chunks."""
+    """Open a stream to `bls_stream`.
+
+    Yields a function that sends inputs with this request id, and an iterator over the chunks.
+    """
     arrived = queue.Queue()
     with client.InferenceServerClient(server.grpc_url) as connection:
         connection.start_stream(lambda result, error: arrived.put((result, error)))
 
         def send(*inputs, ends=True):
-            """ends: ask for a final response even if the answer is empty."""
+            """Send inputs. ends: request a final response even if the answer is empty."""
             connection.async_stream_infer(
                 "bls_stream", inputs, request_id=request_id, enable_empty_final_response=ends
             )
@@ -168,7 +171,7 @@ def chunks_from(arrived):
 
 
 def refusal(server, model, prompts="x", **values):
-    """The message of a request that must fail."""
+    """Return the error message of a request that must fail."""
     send = stream if model == "bls_stream" else partial(ask, model=model)
     try:
         answers = send(server, prompts=prompts, **values)

@@ -1,4 +1,4 @@
-"""Texts that a test compares with what is checked in."""
+"""Compares texts with files in tests/tools/golden."""
 
 import os
 from pathlib import Path
@@ -7,7 +7,7 @@ GOLDEN = Path(__file__).resolve().parents[1] / "tools" / "golden"
 
 
 def check_golden(name: str, text: str) -> None:
-    """Compare a text with tests/tools/golden/NAME; with WRITE_GOLDEN=1 write it instead."""
+    """Compare a text with tests/tools/golden/NAME. If WRITE_GOLDEN is set, write the file first."""
     path = GOLDEN / name
     if os.environ.get("WRITE_GOLDEN"):
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""Engines that draw from rows over a small vocabulary, under masks, for decodings by a guide."""
+"""Engines with masks for tests of guided decoding; their tokens come from rows of probabilities."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -18,30 +18,30 @@ from tandem.bls.loop import Decoding
 ENDS = (END, OTHER_END)
 WIDTH = vocab_size()
 WIDE = with_engines(SETTINGS, target={"vocab_size": WIDTH}, draft={"vocab_size": WIDTH})
-# How a guide is enforced with each kind of engine.
+# Settings for the two ways to enforce a guide: with masks, or by repair.
 MASKS = WIDE
 REPAIR = with_engines(WIDE, target={"masks_tokens": False})
 UNKEYED = with_engines(REPAIR, target={"keyed_randomness": False})
 
 
 def bits(mask) -> np.ndarray:
-    """Whether each id may come, [WIDTH]."""
+    """Return whether a mask allows each id, [WIDTH]."""
     unpacked = np.unpackbits(mask.view(np.uint8), bitorder="little", count=WIDTH)
     return unpacked.astype(bool)
 
 
 def masked(row, mask):
-    """Probabilities of the tokens that a mask allows."""
+    """Return the renormalized probabilities of the tokens that a mask allows."""
     kept = np.where(bits(mask), row, 0.0) if mask is not None else row
     return kept / kept.sum()
 
 
 @dataclass(frozen=True)
 class Rows:
-    """The probabilities of what comes next are a fixed function of the last three tokens.
+    """Probabilities of the next token, a fixed function of the last three tokens and the length.
 
-    favours: tokens that are much more likely than others, so that answers end some time. by: the
-    logarithm of how much.
+    favours: tokens that are more likely than others, so that answers end. by: how much more, added
+    to their logits.
     """
 
     salt: int = 0
@@ -58,7 +58,7 @@ class Rows:
 
 @dataclass
 class KeyedEngine:
-    """Sample with noise from seed and position; apply `masks` at each position of a call."""
+    """Samples with noise from seed and position, and applies a call's mask at each position."""
 
     rows: Rows
     request: object
@@ -90,7 +90,7 @@ class KeyedEngine:
 
 @dataclass
 class Guesser:
-    """A draft that knows the answer, and is right as scripted; None: it fails."""
+    """A draft engine that knows the answer, and is right, wrong or fails (None) by a script."""
 
     answer: list[int]
     prompt_length: int
@@ -116,7 +116,7 @@ def decoding_of(request, settings):
 
 
 def expected(request, settings, rows: Rows) -> tuple[list[int], str]:
-    """Return the answer of one masked call per token: tokens, finish reason."""
+    """Return the tokens and the finish reason of an answer with one masked call per token."""
     engine, guide = KeyedEngine(rows, request), matcher(*request.guide, ends=request.end_ids)
     new: list[int] = []
     assert method_of(request, settings)
@@ -135,7 +135,7 @@ def expected(request, settings, rows: Rows) -> tuple[list[int], str]:
 
 @dataclass
 class Chooser:
-    """Make scripted random choices, and record the alternatives."""
+    """Makes scripted choices in place of random ones, and records the probabilities."""
 
     script: tuple[int, ...]
     trace: list[np.ndarray] = field(default_factory=list)
@@ -153,7 +153,7 @@ class Chooser:
 
 
 def distribution(run: Callable[[Chooser], tuple]) -> Counter:
-    """The exact probability of each outcome of ``run``, by all choices that it may make."""
+    """Return the exact probability of each outcome of ``run``, by trying all choices."""
     found, scripts = Counter(), [()]
     while scripts:
         chooser = Chooser(scripts.pop())
@@ -167,7 +167,7 @@ def distribution(run: Callable[[Chooser], tuple]) -> Counter:
 
 @dataclass
 class RandomEngine:
-    """Use fresh noise in each call, and verify ids or probabilities like an engine."""
+    """Samples with new noise in each call, and verifies by ids or probabilities as engines do."""
 
     probabilities: Callable
     chooser: Chooser
@@ -201,7 +201,7 @@ class RandomEngine:
 
 @dataclass
 class RandomDraft:
-    """Sample each token from its own rows, and return these on request."""
+    """A draft engine that samples from its own probabilities, and returns them on request."""
 
     probabilities: Callable
     chooser: Chooser

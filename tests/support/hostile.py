@@ -1,7 +1,8 @@
-"""What a hostile client may send: strategies for requests that begin right and then go wrong.
+"""Strategies for the requests of hostile clients.
 
-Most have a prompt and a length, so that what is wrong about them is read, not only what is missing;
-some are wrong from the first byte on. Answers that are granted are short.
+Most requests have a prompt and a length, so that the server reads their invalid parts instead of
+only reporting missing ones. Some are invalid from the first byte. The answers to valid requests are
+short.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ STRINGS = st.one_of(
             b"\n\r\n",
             b"a\xff",
             b"\xed\xa0\x80",  # half of a surrogate pair
-            b"\xf4\x90\x80\x80",  # beyond Unicode
+            b"\xf4\x90\x80\x80",  # outside Unicode
             "\u202ee\u0301\u200b\U0001f469\u200d\U0001f680".encode(),
             b"<|endoftext|>",
             b"../../etc/passwd",
@@ -97,19 +98,19 @@ PARAMETERS = st.dictionaries(
 
 
 def raw_strings(values: list[bytes]) -> bytes:
-    """Triton's form of a tensor of strings: each after its length."""
+    """Encode strings as Triton does: the length of each, then its bytes."""
     return b"".join(struct.pack("<I", len(value)) + value for value in values)
 
 
 def holds_strings(content: bytes) -> bool:
-    """Whether these bytes are whole strings, as ``raw_strings`` writes them."""
+    """Return whether bytes are complete strings in the encoding of ``raw_strings``."""
     while len(content) >= 4 + (length := int.from_bytes(content[:4], "little")):
         content = content[4 + length :]
     return not content
 
 
 def raw(datatype: str, values: list[Any]) -> bytes:
-    """Values in a tensor's data type; those out of range wrap, as in clients."""
+    """Encode values in a tensor's data type; values out of range wrap around, as in clients."""
     if datatype == "BYTES":
         return raw_strings([str(v).encode() if not isinstance(v, bytes) else v for v in values])
     if datatype in ("FP16", "FP32"):
@@ -121,12 +122,12 @@ def raw(datatype: str, values: list[Any]) -> bytes:
 
 
 def wire_type(tensor: Tensor) -> str:
-    """A tensor's data type as the protocol spells it."""
+    """Return the protocol's name for a tensor's data type."""
     return "BYTES" if tensor.dtype == "STRING" else tensor.dtype
 
 
 def values_of(datatype: str) -> st.SearchStrategy:
-    """Single values for a data type, including hostile ones."""
+    """Return a strategy for single values of a data type, including hostile values."""
     if datatype == "BYTES":
         return STRINGS
     if datatype in ("FP16", "FP32"):
@@ -136,7 +137,7 @@ def values_of(datatype: str) -> st.SearchStrategy:
 
 @st.composite
 def rows(draw: Any, datatype: str, batch: int) -> tuple[list[int], list[Any]]:
-    """A shape and values that fit it: one value a row, a few, none, or very many."""
+    """Draw a shape and values that fit it, with one, few, no or very many values per row."""
     width = draw(st.sampled_from([1, 1, 1, 1, 1, 0, 2, 3, 17]))
     if draw(st.integers(0, 40)) == 40:
         width = draw(st.sampled_from([2000, MANY]))
@@ -155,7 +156,7 @@ SHAPES = st.one_of(
 )
 
 
-# Half of them are what their types mean.
+# (type, text) of guides. In about half of them, the text fits the type.
 GUIDES = st.one_of(
     st.sampled_from(
         [
@@ -173,7 +174,7 @@ GUIDES = st.one_of(
 
 
 def guided(guide: Sequence[bytes], batch: int) -> dict[str, tuple]:
-    """A guide's type and text for each prompt."""
+    """Return the inputs with a guide's type and text for each prompt."""
     pair = (entry.GUIDED_DECODING_GUIDE_TYPE, entry.GUIDED_DECODING_GUIDE)
     return {
         name: ("BYTES", [batch, 1], raw_strings([text] * batch))
@@ -183,7 +184,7 @@ def guided(guide: Sequence[bytes], batch: int) -> dict[str, tuple]:
 
 @st.composite
 def tensors(draw: Any, known: Sequence[Tensor] = entry.INPUTS) -> list:
-    """A prompt and a length, with up to three mistakes."""
+    """Draw the inputs of a request: a prompt and a length, with up to three mistakes."""
     batch = draw(st.sampled_from([1, 1, 1, 1, 1, 1, 2, 3, 33]))
     made = {
         "text_input": ("BYTES", [batch, 1], raw_strings([b"def f(x):"] * batch)),
@@ -199,16 +200,16 @@ def tensors(draw: Any, known: Sequence[Tensor] = entry.INPUTS) -> list:
             made.pop(draw(st.sampled_from(sorted(made))), None)
             if not made:
                 break
-        elif kind == 1:  # another type than the declared one, under any name
+        elif kind == 1:  # any input with a type that isn't the declared one
             name = draw(NAMES)
             datatype = draw(st.sampled_from(DATATYPES))
             shape, values = draw(rows(datatype, batch))
             made[name] = (datatype, shape, raw(datatype, values))
-        elif kind == 2:  # a shape that does not fit the contents
+        elif kind == 2:  # a shape that doesn't fit the contents
             made[name] = (datatype, draw(SHAPES), draw(st.binary(max_size=24)))
-        elif kind == 3:  # no such type
+        elif kind == 3:  # a type that doesn't exist
             made[name] = (draw(st.sampled_from(NOT_A_TYPE)), [batch, 1], draw(st.binary()))
-        elif kind == 4:  # bytes that are not strings
+        elif kind == 4:  # bytes that aren't strings
             made[name] = ("BYTES", [batch, 1], draw(st.binary(max_size=16)))
         else:
             rows_of = 1 if kind == 5 else batch
@@ -216,13 +217,13 @@ def tensors(draw: Any, known: Sequence[Tensor] = entry.INPUTS) -> list:
             made[name] = (datatype, shape, raw(datatype, values))
     found = [(name, *tensor) for name, tensor in made.items()]
     if found and draw(st.integers(0, 15)) == 15:
-        found.append(draw(st.sampled_from(found)))  # twice
+        found.append(draw(st.sampled_from(found)))  # the same input twice
     return found
 
 
 @st.composite
 def rpcs(draw: Any, models: tuple[str, ...] = ENTRIES) -> Rpc:
-    """A request of an entry by gRPC."""
+    """Draw a gRPC request to an entry."""
     made = message(
         draw(st.sampled_from(models)),
         draw(tensors()),
@@ -239,8 +240,8 @@ def rpcs(draw: Any, models: tuple[str, ...] = ENTRIES) -> Rpc:
         made.model_version = draw(st.sampled_from(["1", "2", "-1", "x", "9" * 40]))
     elif spoilt == 27 and made.inputs:
         made.inputs[0].contents.int_contents.append(1)
-    # Triton 2.51 sometimes crashes if a stream that asks for codes has strings that end too early
-    # (docs/deploy/security.md): nothing of ours has seen the request by then.
+    # Triton 2.51 sometimes crashes if a stream that requests error codes contains truncated strings
+    # (docs/deploy/security.md). The crash is before any of Tandem's code.
     streamed = draw(st.booleans()) and all(
         tensor.datatype != "BYTES" or holds_strings(content)
         for tensor, content in zip(made.inputs, made.raw_input_contents, strict=False)
@@ -262,8 +263,8 @@ JSON_VALUES = st.recursive(
     ),
     max_leaves=6,
 )
-# Triton's own handling of JSON recurses: tens of thousands of levels end Triton 2.51 itself, before
-# any model sees them. Far fewer than that.
+# Nesting depth of JSON. Triton 2.51 parses JSON recursively, and tens of thousands of levels crash
+# it before any model sees the request.
 DEPTH = 400
 BODIES = st.one_of(
     st.binary(max_size=40),
@@ -296,7 +297,7 @@ BODIES = st.one_of(
 
 @st.composite
 def generates(draw: Any) -> Post:
-    """A request of an entry by `generate` or `generate_stream`."""
+    """Draw a request to an entry's `generate` or `generate_stream` endpoint."""
     model = draw(st.sampled_from(ENTRIES))
     path = f"/v2/models/{model}/{draw(st.sampled_from(['generate', 'generate_stream']))}"
     if draw(st.integers(0, 3)) == 3:
@@ -311,7 +312,10 @@ def generates(draw: Any) -> Post:
 
 @st.composite
 def infers(draw: Any) -> Post:
-    """A request of an entry by HTTP `infer`: data in JSON or after it, maybe wrong headers."""
+    """Draw a request to an entry's HTTP `infer` endpoint.
+
+    The data is in the JSON or follows it, and headers may be wrong.
+    """
     model = draw(st.sampled_from(ENTRIES))
     path = f"/v2/models/{model}/infer"
     found = draw(tensors())
@@ -354,7 +358,7 @@ INNER = {
 
 @st.composite
 def inner_rpcs(draw: Any, model: str) -> Rpc:
-    """A request of a model that the entries call: its own tensors, with anything in them."""
+    """Draw a request to an inner model, which entries call, with any content in its tensors."""
     batch = draw(st.sampled_from([1, 1, 1, 1, 2]))
     made = {}
     for name, (datatype, values) in _RIGHT[model].items():

@@ -1,4 +1,4 @@
-"""Hostile guides: they crash the library, keep it busy, or describe endless texts."""
+"""Hostile guides, which crash llguidance, keep it busy, or describe endless texts."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import json
 import random
 from typing import Any
 
-Asked = tuple[str, str]  # a type and a text
+Asked = tuple[str, str]  # type and text of a guide
 
 
 def _chain(last: int, link: Any) -> Asked:
-    """Each definition refers to the next one."""
+    """Return a schema in which each definition refers to the next one."""
     definitions = {f"d{n}": link({"$ref": f"#/$defs/d{n + 1}"}) for n in range(last)}
     definitions[f"d{last}"] = {"type": "integer"}
     return "json_schema", json.dumps({"$ref": "#/$defs/d0", "$defs": definitions})
@@ -35,7 +35,7 @@ def _schema(**schema: Any) -> Asked:
     return "json_schema", json.dumps(schema)
 
 
-# They overflow the compiler's stack.
+# Guides that overflow the compiler's stack.
 CRASHING: dict[str, Asked] = {
     "references": _chain(4000, lambda link: link),
     "objects in objects": _chain(
@@ -45,7 +45,7 @@ CRASHING: dict[str, Asked] = {
     "rules": _rules(4000, 'r{}: "a" r{}'),
     "rules twice": _rules(4000, 'r{0}: r{1} r{1} | "a"'),
 }
-# They take minutes or longer.
+# Guides that take minutes or longer to compile.
 ENDLESS: dict[str, Asked] = {
     "all patterns": _schema(allOf=[{"type": "string", "pattern": f"a{n}"} for n in range(300)]),
     "intersections": (
@@ -55,7 +55,7 @@ ENDLESS: dict[str, Asked] = {
 }
 PROPERTIES = {f"property_{n}": {"type": "string"} for n in range(5000)}
 TOO_LONG: Asked = _schema(enum=["x" * 100] * 3000)
-# They are answered, or rejected in one line.
+# Guides that must be answered, or rejected with a one-line error.
 ODD: dict[str, Asked] = {
     "properties": _schema(type="object", properties=PROPERTIES),
     "required properties": _schema(
@@ -99,6 +99,6 @@ ODD: dict[str, Asked] = {
 
 
 def large(number: int) -> Asked:
-    """200 kB of values; other ones for each number."""
+    """Return a schema with 200 kB of values, which are different for each number."""
     rng = random.Random(number)
     return _schema(enum=[f"{rng.random()} {number}" for _ in range(8_000)])

@@ -1,6 +1,6 @@
-"""A server with the part of the Hugging Face Hub's protocol that fetching a model needs.
+"""A fake Hugging Face Hub, with the part of the protocol that is needed to download a model.
 
-Facts: huggingface_hub's `HfApi.model_info`, `list_repo_tree` and `get_hf_file_metadata`.
+Source: `HfApi.model_info`, `list_repo_tree` and `get_hf_file_metadata` in huggingface_hub.
 """
 
 import hashlib
@@ -18,13 +18,13 @@ MESSAGES = {"RepoNotFound": "Repository not found", "RevisionNotFound": "Invalid
 
 
 class Hub:
-    """Models in folders: `OWNER/NAME` below the root, with a separate folder per commit.
+    """A Hub that serves models from folders, one folder per commit.
 
     Attributes:
-        url: where it listens.
-        gated: ids whose files it rejects.
-        failing: the status of every answer; None for normal answers.
-        fetched: the files that were asked for, in order.
+        url: the URL of the server.
+        gated: ids of the models whose files it refuses to serve.
+        failing: the HTTP status of every response; None for normal responses.
+        fetched: the files that clients requested, in order.
 
     """
 
@@ -36,14 +36,14 @@ class Hub:
         self.revisions: dict[tuple[str, str], Path] = {}
 
     def add(self, name: str, folder: Path, revision: str = "main") -> str:
-        """Offer a folder under a name; return its commit."""
+        """Publish a folder under a name, and return its commit."""
         self.revisions[name, revision] = folder
         commit = commit_of(name, revision)
         self.revisions[name, commit] = folder
         return commit
 
     def answer(self, request: BaseHTTPRequestHandler) -> None:
-        """Answer HEAD or GET."""
+        """Answer a HEAD or GET request."""
         path = unquote(urlsplit(request.path).path)
         if self.failing:
             send(request, self.failing, {}, b"")
@@ -105,17 +105,17 @@ class Hub:
 
 
 def commit_of(name: str, revision: str) -> str:
-    """The commit of a branch."""
+    """Return the commit of a branch."""
     return hashlib.sha1(f"{name}@{revision}".encode()).hexdigest()
 
 
 def etag_of(path: Path) -> str:
-    """The hash under which the cache stores a file."""
+    """Return the hash under which the client's cache stores a file."""
     return hashlib.sha1(path.read_bytes()).hexdigest()
 
 
 def send(request: BaseHTTPRequestHandler, status: int, headers: dict, body: bytes) -> None:
-    """Send an answer; a HEAD gets its length only."""
+    """Send a response; the response to a HEAD request has no body."""
     request.send_response(status)
     for name, value in {"Content-Length": str(len(body)), **headers}.items():
         request.send_header(name, value)

@@ -1,4 +1,4 @@
-"""Guided answers as transformers' `generate` writes them."""
+"""Generates guided answers with `generate` of transformers."""
 
 import numpy as np
 import torch
@@ -6,7 +6,7 @@ from llguidance import LLMatcher
 
 
 class Masked:
-    """Hugging Face's logits processor over the library's own masks."""
+    """A logits processor for transformers that applies llguidance's masks."""
 
     def __init__(self, tokenizer, grammar, num_input_tokens) -> None:
         self._matcher = LLMatcher(tokenizer, grammar)

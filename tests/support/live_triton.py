@@ -35,30 +35,30 @@ class TritonPythonModel:
         return [pb_utils.InferenceResponse([pb_utils.Tensor("Y", a)]) for a in x]
 """
 
-LAST_WORDS = 4000  # characters of a log
+LAST_WORDS = 4000  # characters to print from the end of a log
 
 
 class KilledServer(TritonServer):
-    """A server that is killed at the end, since an orderly stop takes three seconds.
+    """A server that is killed at the end, because a regular stop takes three seconds.
 
-    Tests of orderly stops are in tests/server/test_lifecycle.py, test_up.py and others.
+    tests/server/test_lifecycle.py, test_up.py and other files test regular stops.
     """
 
     def __exit__(self, *_: object) -> None:
-        if not self.running and self.log.path.exists():  # it ended by itself, so its log is shown
+        if not self.running and self.log.path.exists():  # it crashed
             print(self.log.path.read_text(errors="replace")[-LAST_WORDS:], file=sys.stderr)
         self.kill()
 
 
 class ObedientServer(KilledServer):
-    """A server that unloads and loads models when a client asks for it."""
+    """A server that loads and unloads models on request."""
 
     def _command(self, install: TritonInstall) -> list[str]:
         return [*super()._command(install), "--model-control-mode=explicit", "--load-model=*"]
 
 
 def write_model(repository: Path, name: str, initialize: str = "pass") -> None:
-    """Write a model that returns its input."""
+    """Write a model that returns its input. initialize: Python code to run when it is loaded."""
     version = repository / name / "1"
     version.mkdir(parents=True)
     (repository / name / "config.pbtxt").write_text(CONFIG.format(name=name))
@@ -66,7 +66,7 @@ def write_model(repository: Path, name: str, initialize: str = "pass") -> None:
 
 
 def alive(pid: int) -> bool:
-    """Return whether a process runs (a zombie doesn't)."""
+    """Return whether a process is running; False for zombies."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:
@@ -74,12 +74,12 @@ def alive(pid: int) -> bool:
 
 
 def leftovers(prefix: str) -> list[str]:
-    """The remaining shared-memory regions of a server."""
+    """Return the names of a server's remaining shared-memory regions."""
     return [path.name for path in Path("/dev/shm").glob(f"{prefix}*")]
 
 
 def memory_bytes(processes: list[int]) -> int:
-    """The memory of processes; shared pages count once."""
+    """Return the memory of processes in bytes; shared pages count once."""
     rollups = [Path(f"/proc/{pid}/smaps_rollup").read_text() for pid in processes]
     return sum(
         int(line.split()[1]) * 1024
@@ -92,7 +92,7 @@ def memory_bytes(processes: list[int]) -> int:
 def answer_ids(
     url: str, prompt: str, *, max_tokens: int = 32, entry: str = "bls", **texts: str
 ) -> list[int]:
-    """Ask an entry that answers once for the token ids of its answer. texts: more inputs."""
+    """Return the token ids of an answer from an entry that doesn't stream. texts: more inputs."""
     given = []
     for name, value in {"text_input": prompt, **texts}.items():
         text = InferInput(name, [1, 1], "BYTES")
@@ -108,7 +108,7 @@ def answer_ids(
 
 
 def lasting_ports(count: int) -> list[int]:
-    """Return free ports below those that the kernel gives to programs that ask for any."""
+    """Return free ports below the range from which the kernel assigns ports."""
     free: list[int] = []
     while len(free) < count:
         with socket.socket() as tried, suppress(OSError):
@@ -118,7 +118,7 @@ def lasting_ports(count: int) -> list[int]:
 
 
 def eventually(condition: Callable[[], Any], seconds: float = 60.0) -> bool:
-    """Wait until a condition holds; return whether it did."""
+    """Wait until a condition is true; return whether it became true in time."""
     deadline = time.monotonic() + seconds
     while not (holds := bool(condition())) and time.monotonic() < deadline:
         time.sleep(0.02)

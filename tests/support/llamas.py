@@ -1,11 +1,11 @@
-"""Checkpoint folders of Llama models: their real sizes and a small tokenizer, no weights."""
+"""Writes checkpoint folders of Llama models, with real sizes, a small tokenizer and no weights."""
 
 import json
 from pathlib import Path
 
 from checkpoints import write_tokenizer
 
-# layers, width, heads, kv heads, head width, width of the MLP, vocabulary, positions, tied
+# layers, hidden size, heads, KV heads, head size, MLP size, vocabulary size, positions, tied
 SIZES = {
     "Llama-3.2-1B-Instruct": (16, 2048, 32, 8, 64, 8192, 128256, 131072, True),
     "Llama-3.2-3B-Instruct": (28, 3072, 24, 8, 128, 8192, 128256, 131072, True),
@@ -22,7 +22,7 @@ TENSORRT_PROFILES = sorted(
 
 
 def write_llamas(folder: Path) -> None:
-    """Write a folder for each model."""
+    """Write one folder per model."""
     for name, facts in SIZES.items():
         layers, width, heads, kv_heads, head, inner, vocab, positions, tied = facts
         write_tokenizer(folder / name)
@@ -43,7 +43,10 @@ def write_llamas(folder: Path) -> None:
 
 
 def profile_over(models: Path, name: str, folder: Path, changes: dict[str, str]) -> Path:
-    """Write a shipped profile whose /models and /engines lie elsewhere; changes: text -> text."""
+    """Write a shipped profile with other folders instead of /models and /engines.
+
+    changes: text in the profile -> its replacement.
+    """
     text = (PROFILES / f"{name}.yaml").read_text()
     text = text.replace("/models/", f"{models}/").replace("/engines/", f"{folder}/engines/")
     for old, new in changes.items():

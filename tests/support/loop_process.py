@@ -1,4 +1,4 @@
-"""A loop without Triton: `SharedCapacity` in a process of its own, driven by lines."""
+"""A loop without Triton: `SharedCapacity` in a separate process, with one command per line."""
 
 import sys
 

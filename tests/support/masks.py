@@ -1,4 +1,4 @@
-"""Token masks in the engines' format, and a grammar to make them from."""
+"""Token masks in the engines' format, and a grammar that produces them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ PADDING = 2**32 - 1
 
 
 def masks(*rows: Iterable[int], vocab_size: int) -> np.ndarray:
-    """Return masks [rows, words] of the ids that are allowed at each position.
+    """Return masks [rows, words] that allow these ids, one row per position.
 
     The unused bits after the vocabulary are set.
     """
@@ -23,7 +23,7 @@ def masks(*rows: Iterable[int], vocab_size: int) -> np.ndarray:
 
 
 class Grammar:
-    """The tokens allowed after a text depend on its last token and its length."""
+    """A grammar whose allowed tokens depend on the last token and the length of the text."""
 
     def __init__(self, vocab_size: int, sizes: Sequence[int] = (1, 3, 40, 125)) -> None:
         self._vocab_size = vocab_size
@@ -34,13 +34,13 @@ class Grammar:
         return random.choice(self._vocab_size, random.choice(self._sizes), replace=False).tolist()
 
     def illegal(self, text: Sequence[int]) -> int:
-        """A token that must not follow."""
+        """Return a token that isn't allowed after a text."""
         return min(set(range(self._vocab_size)).difference(self.legal(text)))
 
     def masks(self, text: Sequence[int], drafts: Sequence[int] = ()) -> np.ndarray:
-        """Return a row for each draft token and one after them.
+        """Return one row per draft token, plus one row for the token after them.
 
-        After an illegal token nothing is allowed, since a matcher has stopped there.
+        No token is allowed after an illegal token, because a matcher stops there.
         """
         rows: list[list[int]] = []
         possible = True

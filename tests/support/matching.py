@@ -1,4 +1,4 @@
-"""Ask llguidance itself which texts a grammar accepts."""
+"""Uses llguidance directly to check which texts a grammar accepts."""
 
 import json
 from collections.abc import Sequence
@@ -14,13 +14,13 @@ from tandem.guides.guide import Guide
 
 DEMO = Path(__file__).resolve().parents[2] / "demo" / "tokenizer" / "tokenizer.json"
 END = 0  # <|endoftext|>
-# Kinds of markers in tokenizers: text, added tokens, and special tokens, which answers omit.
+# Kinds of markers in tokenizers: plain text, added tokens, and special tokens (omitted in answers).
 PLAIN, ADDED, SPECIAL = "plain", "added", "special"
 
 
 @lru_cache
 def tokenizer_with(kind: str, *markers: str) -> Tokenizer:
-    """The demo's tokenizer, which knows markers in one of three ways."""
+    """Return the demo's tokenizer with markers of one kind."""
     made = Tokenizer.from_str(DEMO.read_text())
     if kind != PLAIN:
         tokens = [AddedToken(marker, special=kind == SPECIAL) for marker in markers]
@@ -34,7 +34,7 @@ def _vocabulary(tokenizer: str) -> LLTokenizer:
 
 
 class Matcher:
-    """The texts that a grammar allows, with one tokenizer."""
+    """Checks texts against a grammar, with one tokenizer."""
 
     def __init__(self, tokenizer: Tokenizer, grammar: str) -> None:
         self._tokenizer = tokenizer
@@ -43,11 +43,14 @@ class Matcher:
         assert not self._matcher.is_error(), self._matcher.get_error() + grammar
 
     def takes(self, text: str, cuts: Sequence[int] = ()) -> bool:
-        """Return whether a text is a whole answer; pieces are tokenized separately."""
+        """Return whether a text is a complete answer.
+
+        cuts: positions at which the text is split into pieces that are tokenized separately.
+        """
         return self._goes_on(text, cuts) and self._matcher.is_accepting()
 
     def goes_on(self, text: str) -> bool:
-        """Return whether an answer may begin with this text."""
+        """Return whether a text is a prefix of an allowed answer."""
         return self._goes_on(text, ())
 
     def _goes_on(self, text: str, cuts: Sequence[int]) -> bool:
@@ -59,12 +62,12 @@ class Matcher:
 
 
 def tokens_apart(tokenizer: Tokenizer) -> dict[str, int]:
-    """The tokens that llguidance doesn't treat as text."""
+    """Return the tokens that llguidance doesn't treat as text, with their ids."""
     vocabulary = _vocabulary(tokenizer.to_str())
     added = tokenizer.get_added_tokens_decoder()
     return {t.content: i for i, t in added.items() if vocabulary.is_special_token(i)}
 
 
 def spaced(value: object) -> str:
-    """JSON as models write it, with the escapes that llguidance requires."""
+    """Encode a value as JSON as models write it, with the escapes that llguidance requires."""
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007F")

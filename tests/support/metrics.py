@@ -1,4 +1,4 @@
-"""Triton's /metrics."""
+"""Reads Triton's /metrics."""
 
 import re
 import time
@@ -12,17 +12,17 @@ PARTS = ("draft", "target", "orchestration")
 
 
 def scrape(server):
-    """Every sample: (name, labels) -> value."""
+    """Return all samples: (name, labels) -> value."""
     with urllib.request.urlopen(server.metrics_url) as response:
         text = response.read().decode()
-    # Without types: the parser would add "_total" to the names of Triton's own counters.
+    # Remove the types, because the parser would add "_total" to the names of Triton's counters.
     families = text_string_to_metric_families(re.sub("(?m)^# TYPE.*", "", text))
     samples = [sample for family in families for sample in family.samples]
     return {(name, frozenset(labels.items())): value for name, labels, value, *_ in samples}
 
 
 def total(server, name, **labels):
-    """The sum of a metric's samples that carry these labels."""
+    """Return the sum of a metric's samples with these labels."""
     return sum(
         value
         for (sample, theirs), value in scrape(server).items()
@@ -31,17 +31,21 @@ def total(server, name, **labels):
 
 
 def idle(server):
-    """Return whether nothing runs or waits, by one scrape: a request may start between two."""
+    """Return whether no requests are running or waiting.
+
+    Scrapes only once, because a request could start between two scrapes.
+    """
     gauges = ("tandem_requests_running", "tandem_requests_waiting")
     return not any(value for (name, _), value in scrape(server).items() if name in gauges)
 
 
 def settle(server, drafter="none"):
-    """Wait until all earlier requests are counted and nothing runs.
+    """Wait until all earlier requests are counted and no requests are running.
 
-    The gauges may be older than the last request. So this function runs its own sequence and waits
-    until it has started and ended: sequences are counted before they end, and counters are
-    published before gauges. This adds to the counters, so read them afterwards.
+    The gauges may be older than the last request, so this function sends its own request and waits
+    until it has started and ended. That is enough, because sequences are counted before they end,
+    and counters are published before gauges. The request adds to the counters, so read them
+    afterwards.
     """
     assert eventually(lambda: idle(server))
     assert eventually(lambda: _seen_at_work(server, drafter))
@@ -51,16 +55,19 @@ def settle(server, drafter="none"):
 def _seen_at_work(server, drafter):
     values = {"max_tokens": 100, "end_id": -1, "drafter": drafter}
     with streaming(server, "x", **values) as chunks:
-        return any(not idle(server) for _ in chunks)  # leaving ends it
+        return any(not idle(server) for _ in chunks)  # leaving the context ends the request
 
 
 def computed_so_far(server, model="target"):
-    """The published number of tokens that a model computed, updated ten times per second."""
+    """Return the published number of tokens that a model has computed.
+
+    It is updated ten times per second.
+    """
     return total(server, "tandem_engine_computed_tokens_total", model=model)
 
 
 def computed(server, model="target", at_least=0):
-    """The number of tokens that a model computed, once it no longer changes."""
+    """Wait until the number of tokens that a model has computed stops changing, and return it."""
     deadline = time.monotonic() + 10
     while time.monotonic() < deadline:
         before = computed_so_far(server, model)
@@ -71,12 +78,15 @@ def computed(server, model="target", at_least=0):
 
 
 def until(condition):
-    """Wait for a metric that is published a moment after the answer."""
+    """Wait for a condition on metrics, which are published shortly after an answer."""
     assert eventually(condition)
 
 
 class Change:
-    """Growth of the loop's metrics since creation. Only this test may send requests."""
+    """The growth of the loop's metrics since this object was created.
+
+    Only the test that uses it may send requests.
+    """
 
     def __init__(self, server, drafter="none"):
         self._server = server
@@ -84,7 +94,7 @@ class Change:
         self._before = scrape(server)
 
     def until_ended(self, sequences):
-        """Wait until this many sequences are counted; those without a token are not."""
+        """Wait until this many more sequences are counted; sequences without tokens don't count."""
         until(lambda: self._ended(scrape(self._server)) - self._ended(self._before) == sequences)
         self._after = scrape(self._server)
 
@@ -95,7 +105,7 @@ class Change:
         return {part: self.of(name, part=part, **labels) for part in PARTS}
 
     def _ended(self, samples):
-        """The number of counted sequences, which is published last."""
+        """Return the number of counted sequences, which is published last."""
         return self._sum(samples, "tandem_round_part_seconds_count", {"part": "orchestration"})
 
     @staticmethod

@@ -1,4 +1,4 @@
-"""Torch engines for the loop, without Triton between them."""
+"""Connects torch engines to the loop without Triton."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ from tandem.engines.request import SamplingParams
 
 
 class Played:
-    """A torch engine for `scripted.play`: it runs the loop's calls with these settings.
+    """A torch engine for `scripted.play`, which runs the loop's calls.
+
+    sampling: parameters for all calls.
 
     Attributes:
         calls: the loop's calls, with the tokens of the answers.

@@ -1,4 +1,4 @@
-"""A profile with two small checkpoints: written with changes, and loaded or rejected."""
+"""Writes a profile of two small checkpoints with changes, and loads it."""
 
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ from tandem.tools.profiles.deployment import Deployment
 
 
 def profile(**changes: Any) -> dict[str, Any]:
-    """A valid profile, with some sections changed."""
+    """Return a valid profile with some sections changed."""
     whole = {
         "name": "test",
         "engines": {
@@ -25,19 +25,19 @@ def profile(**changes: Any) -> dict[str, Any]:
 
 
 def engines(**target: Any) -> dict[str, Any]:
-    """The engines of a profile without a draft; keywords are of the target."""
+    """Return the `engines` section of a profile without a draft. target: the target's settings."""
     return {"target": {"checkpoint": "target", "max_draft_len": 8} | target}
 
 
 def load(folder: Path, content: dict[str, Any] | str) -> Deployment:
-    """Write a profile into a folder, and load it."""
+    """Write a profile to a folder and load it."""
     path = folder / "profile.yaml"
     path.write_text(content if isinstance(content, str) else yaml.safe_dump(content))
     return deployment.load(path)
 
 
 def refusal(folder: Path, content: dict[str, Any] | str) -> str:
-    """Return the one-line error of an invalid profile, without its folder."""
+    """Return the one-line error of an invalid profile, without the folder's path."""
     with pytest.raises(TandemError) as refused:
         load(folder, content)
     text = str(refused.value)

@@ -1,4 +1,4 @@
-"""The amount of work of repetitive tests, for each run and for CI."""
+"""Parameters of repetitive tests for `make test`, and more for `make test-heavy`."""
 
 from typing import Any
 
@@ -6,11 +6,11 @@ import pytest
 
 
 def scaled(light: Any, heavy: Any) -> list[Any]:
-    """Values of a parameter: `make test` uses the light ones, `make test-heavy` the others."""
+    """Return parameter values: `make test` uses ``light``, `make test-heavy` uses ``heavy``."""
     heavy = heavy if isinstance(heavy, tuple) else (heavy,)
     return [light, pytest.param(*heavy, marks=pytest.mark.heavy)]
 
 
 def first_of(light: Any, *heavy: Any) -> list[Any]:
-    """Similar values: `make test` uses the first, `make test-heavy` the others."""
+    """Return similar values, of which `make test` uses the first and `make test-heavy` the rest."""
     return [light, *(pytest.param(value, marks=pytest.mark.heavy) for value in heavy)]

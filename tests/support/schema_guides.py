@@ -1,4 +1,4 @@
-"""Schemas as guides: texts sampled from them, and the errors of rejected ones."""
+"""Schemas as guides: samples texts from them, and returns the errors of rejected schemas."""
 
 import json
 
@@ -8,13 +8,13 @@ from small_guides import END, OTHER_END, allowed, matcher, spelled
 
 from tandem.guides.errors import GuideError
 
-LONGEST = 300  # tokens; longer texts are dropped
+LONGEST = 300  # maximum tokens of a text; longer texts are discarded
 
 
 def drawn(schema, seed, wishes=(), kind="json_schema"):
-    """The text of randomly chosen allowed tokens; None if it is too long.
+    """Return a text of randomly chosen allowed tokens, or None if it gets too long.
 
-    wishes: texts that are usually chosen if allowed.
+    wishes: texts that are usually chosen if they are allowed.
     """
     guide = schema if isinstance(schema, str) else json.dumps(schema)
     it, rng, text, left = matcher(kind, guide), np.random.default_rng(seed), b"", b""
@@ -35,7 +35,7 @@ def drawn(schema, seed, wishes=(), kind="json_schema"):
 
 
 def refused(schema):
-    """The errors of a schema alone, in a grammar, and behind a reference."""
+    """Return the errors of a schema alone, inside a grammar, and through a reference."""
     told = []
     for whole in (schema, {"items": schema}, {"$ref": "#/x", "x": schema}):
         for kind, guide in (

@@ -1,7 +1,7 @@
-"""JSON schemas as people write them for answers, made up by a seed; and those that are refused.
+"""Generates realistic JSON schemas from a seed, and lists schemas that are rejected.
 
-They are of JSONSchemaBench's kind (arXiv:2501.10868): tool calls, records, settings, trees. All
-parts that may repeat have a bound, since random engines never end by themselves.
+The schemas resemble JSONSchemaBench's (arXiv:2501.10868): tool calls, records, settings and trees.
+Everything that can repeat has a bound, because a random engine would never end it.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ PATTERNS = [
 ]
 FORMATS = ["date", "time", "date-time", "duration", "email", "hostname", "ipv4", "ipv6", "uuid"]
 DEEPEST = 3
-ANOTHER = 10**6  # added to the seed if a schema is rejected
+ANOTHER = 10**6  # added to the seed to replace a rejected schema
 
 
 def schema_of(seed: int) -> Schema:
-    """Return the schema of a seed; its top is usually an object, else an array or a choice.
+    """Return the schema for a seed. It is usually an object, otherwise an array or a choice.
 
-    Some combined schemas have conflicting bounds, which are rejected. In this case the result is
-    the schema of another seed.
+    Some combined schemas have conflicting bounds and are rejected. In that case, the result is the
+    schema for another seed.
     """
     schema = _Maker(random.Random(seed)).whole()
     try:
@@ -53,7 +53,7 @@ def schema_of(seed: int) -> Schema:
 
 
 def complaint(schema: Schema, text: str) -> str:
-    """The validator's error for a text and a schema, or an empty string."""
+    """Return the validator's error for a text and a schema, or an empty string."""
     try:
         value = json.loads(text)
     except ValueError as error:
@@ -74,7 +74,7 @@ def _validator(schema: str) -> jsonschema.Validator:
 
 
 def _is_date(value: Any) -> bool:
-    """Check RFC 3339's grammar, which ignores leap years."""
+    """Return whether a value is a date by RFC 3339's grammar, which ignores leap years."""
     found = re.fullmatch(r"[0-9]{4}-([0-9]{2})-([0-9]{2})", str(value))
     try:
         return bool(found and datetime.date(2024, int(found[1]), int(found[2])))
@@ -147,7 +147,7 @@ class _Maker:
         return {"anyOf": [self._value(depth + 1) for _ in range(self._rng.randint(2, 3))]}
 
     def _one_of(self, depth: int) -> Schema:
-        """Kinds that exclude each other, by a constant or by their types."""
+        """Return a choice of schemas that exclude each other, by a constant or by their types."""
         if self._chance(0.5):
             return {"oneOf": [self._string(depth), self._integer(depth), {"type": "null"}]}
         kinds = [self._object(depth + 1) for _ in range(2)]
@@ -158,7 +158,10 @@ class _Maker:
         return {"oneOf": kinds}
 
     def _all_of(self, depth: int) -> Schema:
-        """Two schemas that both apply: the second has more properties, and closes the whole."""
+        """Return two schemas that both apply.
+
+        The second schema adds properties and disallows undeclared ones.
+        """
         one, other = (self._object(depth + 1) for _ in range(2))
         for keyword in ("additionalProperties", "patternProperties", "minProperties"):
             one.pop(keyword, None)
@@ -173,12 +176,12 @@ class _Maker:
 
     def _reference(self, depth: int) -> Schema:
         name = f"shared{len(self._definitions)}"
-        self._definitions[name] = {}  # taken, while it is made
+        self._definitions[name] = {}  # reserves the name
         self._definitions[name] = self._value(depth + 1)
         return {"$ref": f"#/$defs/{name}"}
 
     def _tree(self, _: int) -> Schema:
-        """A recursive schema with few children, since many would not end."""
+        """Return a recursive schema with few children, because a tree with many would not end."""
         name = self._pick(["node", "Node", "tree/node"])
         reference = {"$ref": "#/$defs/" + name.replace("/", "~1")}
         below: Schema = {"type": "array", "items": reference, "maxItems": 2}
@@ -240,7 +243,7 @@ class _Maker:
 
 _TEXT: Schema = {"type": "string"}
 _NUMBER: Schema = {"type": "integer", "minimum": 0}
-# Rejected schemas, by the keyword that the rejection counts under first.
+# Rejected schemas, by the keyword under which the rejection is counted.
 REFUSED: dict[str, Schema] = {
     "oneOf": {"oneOf": [_NUMBER, {"type": "integer", "maximum": 5}]},
     "not": {"not": _TEXT},

@@ -1,4 +1,4 @@
-"""Engines that follow a script, and a driver that plays a decoding with them."""
+"""Engines that follow a script, and a driver that runs a decoding with them."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
@@ -31,10 +31,10 @@ from tandem.engines.capabilities import TORCH
 from tandem.postprocessing.detokenizer import Detokenizer, chunk, text_lengths
 
 VOCAB = 8
-END = 7  # and 6: a checkpoint may have several
+END = 7  # the other end id is 6
 PIECES = ("a", "b", "ab", "ba", " ", "é", "", "")
 
-# A plain engine of ours, without optional capabilities.
+# The capabilities of a torch engine without the optional ones.
 CAPABILITIES = replace(TORCH, stops_when_unsure=False, shares_logits=False, branches=False)
 TARGET = EngineSettings(
     model="target",
@@ -60,7 +60,7 @@ def with_engines(
     target: Mapping[str, Any] | None = None,
     draft: Mapping[str, Any] | None = None,
 ) -> LoopSettings:
-    """Change settings and capabilities of the engines, by name."""
+    """Return settings with changed engines. target, draft: changes of settings or capabilities."""
     return replace(
         settings,
         target=_changed(settings.target, target or {}),
@@ -84,7 +84,7 @@ def text_of(tokens) -> str:
 
 
 def decoded_by(detokenizer: Detokenizer) -> Callable[[TextCall], DecodedText]:
-    """Answer like `postprocessing` with a real tokenizer."""
+    """Return a function that answers text calls like `postprocessing`, with a real tokenizer."""
 
     def decode(call: TextCall) -> DecodedText:
         window, length = call.window.tolist(), call.context_length
@@ -99,7 +99,7 @@ def decoded_by(detokenizer: Detokenizer) -> Callable[[TextCall], DecodedText]:
 
 
 def decoded(call: TextCall) -> DecodedText:
-    """Answer like a tokenizer whose ids are pieces."""
+    """Answer a text call like `postprocessing`, with the tokenizer PIECES."""
     tokens = call.window[call.context_length or 0 :]
     lengths = [len(text_of([token])) for token in tokens]
     return DecodedText(text_of(tokens), np.array(lengths, np.int32) if call.wants_lengths else None)
@@ -107,10 +107,10 @@ def decoded(call: TextCall) -> DecodedText:
 
 @dataclass(frozen=True)
 class Language:
-    """The next token is a fixed function of the last three and the position."""
+    """A language in which the last three tokens and the position determine the next token."""
 
     salt: int = 0
-    end_every: int = 50  # the frequency of an end of sequence
+    end_every: int = 50  # on average, end tokens are possible at one of this many positions
 
     def next(self, context, banned=()) -> int:
         seed = hash((self.salt, len(context), tuple(int(t) for t in context[-3:]))) & 0xFFFFFFFF
@@ -126,9 +126,10 @@ ENDLESS = Language(end_every=10**9)
 
 @dataclass
 class Target:
-    """Answer like a TensorRT-LLM engine: an end id stops it and is not returned.
+    """A target that answers like a TensorRT-LLM engine.
 
-    A stop id stops it too, and is returned. verifies: maximum draft length; the rest is dropped.
+    An end id ends the answer and isn't returned. A stop id ends the answer and is returned.
+    verifies: maximum draft length in tokens; further draft tokens are ignored.
     """
 
     language: Language
@@ -146,9 +147,10 @@ class Target:
 def said(
     call: EngineCall, draft: list[int], next_token: Callable[[list[int], int], int]
 ) -> EngineAnswer:
-    """Return the answer of a target whose next token is `next_token(context)`.
+    """Return the answer of a target to a call.
 
-    The answer ends at the first rejected draft token, or at an end.
+    next_token: called with the context and the index in the answer. The answer ends at the first
+    rejected draft token or at an end token.
     """
     context, new = list(call.context), []
     for at in range(len(draft) + 1 if draft else call.max_new_tokens):
@@ -164,7 +166,7 @@ def said(
 
 @dataclass
 class Draft:
-    """Agree with the target as scripted; `None` in the script is a failure.
+    """A draft engine that is right, wrong or fails (None) by a script.
 
     refuses: reject every call.
     """
@@ -200,9 +202,9 @@ class Draft:
 class BranchingDraft:
     """A draft engine with branches, whose tokens depend only on the context.
 
-    agrees: the number of 8 tokens that equal the target's. unsure_every: at each such position,
-    the target's token is the last guess for an outcome, elsewhere the first. keeps_lengths: if
-    False, branches are too long. Its logits have a 1 at the sampled token.
+    agrees: how many of 8 tokens equal the target's. unsure_every: at every such position, the
+    target's token is the last guess for an outcome; elsewhere it is the first guess. keeps_lengths:
+    if False, branches are too long. The logits are 1 at the sampled token.
     """
 
     language: Language
@@ -231,7 +233,7 @@ class BranchingDraft:
         return (token + 1) % (VOCAB - 2) if wrong else token
 
     def drafted(self, context, count: int, call: EngineCall) -> list[int]:
-        """`count` tokens after a context, under the call's bans and stop ids."""
+        """Return up to `count` tokens after a context, with the call's banned and stop ids."""
         context, new = list(context), []
         for _ in range(count):
             token = self.next(context, (END, 6) if call.ban_end_ids else ())
@@ -260,7 +262,7 @@ class BranchingDraft:
 
 @dataclass
 class Health:
-    """Pause permanently after `patience` failures."""
+    """The health of a draft engine, which is paused forever after `patience` failures."""
 
     patience: int = 10**9
     failures: int = 0
@@ -314,10 +316,10 @@ def play(
     ahead_fates: Sequence[str] = ("in time",),
     decode: Callable[[TextCall], DecodedText] = decoded,
 ) -> list[Chunk]:
-    """Play a decoding; return its chunks, with their text.
+    """Run a decoding, and return its chunks with their text.
 
-    ahead_fates: the results of steps ahead, in turn: "in time", "late", "refused", "failed", or
-    "no thread" to run them.
+    ahead_fates: the results of drafting ahead, in turn: "in time", "late", "refused", "failed", or
+    "no thread" if no thread is free to run it.
     """
     engines = {"target": target, "draft": draft}
     chunks = perform(decoding.decode(), engines, ahead_fates=ahead_fates, decode=decode)
@@ -329,7 +331,7 @@ def play(
 def perform(
     steps, engines=None, chunks_in=(), ahead_fates=("in time",), decode=decoded
 ) -> list[Chunk]:
-    """Perform steps; return their chunks."""
+    """Perform the effects of steps, and return their chunks."""
     chunks: list[Chunk] = []
     chunks_in = iter(chunks_in)
     fates = cycle(ahead_fates)
@@ -359,14 +361,14 @@ def perform(
 
 
 class AheadCall:
-    """Steps that run during a call, unless no thread is free."""
+    """Steps of drafting ahead, which run during a call unless no thread is free."""
 
     def __init__(self, steps, fate: str) -> None:
         self._steps, self._fate = steps, fate
         self._call = None if fate == "no thread" else next(steps)
 
     def settled(self, engines):
-        """Return the result of the steps."""
+        """Run the steps, and return their result."""
         if self._fate == "refused":
             raise EngineRefused("draft", "scripted refusal")
         if self._fate == "failed":
@@ -382,7 +384,7 @@ class AheadCall:
 
 
 def expected(request: Request, language: Language) -> tuple[list[int], str, str]:
-    """Return the target's own answer, token by token: tokens, text, finish reason."""
+    """Return the tokens, text and finish reason of the target alone."""
     context, new = list(request.prompt_ids), []
     while len(new) < request.max_tokens:
         below_min = len(new) < request.min_tokens
@@ -399,7 +401,7 @@ def expected(request: Request, language: Language) -> tuple[list[int], str, str]
 
 
 class Writes(Language):
-    """Repeat these tokens after a prompt of this length."""
+    """A language that repeats these tokens after a prompt of this length."""
 
     def __init__(self, prompt_length: int, tokens: Sequence[int]) -> None:
         super().__init__()
@@ -411,7 +413,7 @@ class Writes(Language):
 
 
 class Says(Language):
-    """The tokens 1 to 5 in turn, and at one position an end of sequence."""
+    """A language that repeats the tokens 1 to 5, with an end token at one position."""
 
     def __init__(self, end=END, at=10):
         super().__init__()

@@ -1,4 +1,4 @@
-"""A Triton for the gateway's tests: it answers by a script, and records clients that left."""
+"""A fake Triton for tests of the gateway, which follows a script and records cancellations."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ MODELS = ServedModels(
     add_special_tokens=True,
     skip_special_tokens=True,
 )
-# Steps of a script: a chunk to send, an error to raise, or a wait until the client leaves.
+# A script is a sequence of steps: a chunk to send, an error to raise, or FOREVER.
 FOREVER = "wait until the client leaves"
 Script: TypeAlias = Sequence["ResponseChunk | ApiError | str"]
 
 
 def statistics(*accepted: int, drafted: int = 4, cached: int | None = None) -> dict[str, Any]:
-    """What a request reports of rounds with drafts of one length."""
+    """Return the statistics of a request. accepted: number of accepted tokens per round."""
     histogram = [accepted.count(number) for number in range(max(accepted) + 1)]
     return {
         "num_spec_steps": len(accepted),
@@ -53,7 +53,7 @@ def statistics(*accepted: int, drafted: int = 4, cached: int | None = None) -> d
 
 
 def origins(*tokens: tuple[int, str, int]) -> dict[str, list[int]]:
-    """Details of each token: its round, its kind and the length of its text."""
+    """Return the outputs with each token's origin. tokens: (round, kind, length of the text)."""
     rounds, kinds, lengths = (list(column) for column in zip(*tokens, strict=True))
     indices = [KINDS.index(kind) for kind in kinds]
     return dict(zip(ORIGINS, (rounds, indices, lengths), strict=True))
@@ -68,9 +68,10 @@ HELLO = (
 
 
 class ScriptedTriton:
-    """Answer every request by a script.
+    """A fake Triton that answers every request by a script.
 
-    script: of a request, made from its inputs; a whole answer gets its chunks joined.
+    script: returns the script for a request's inputs. If the request doesn't stream, the chunks are
+    joined.
     """
 
     def __init__(self, script: Callable[[Inputs], Script] = lambda _: HELLO) -> None:
@@ -128,12 +129,12 @@ class ScriptedTriton:
 
 @functools.cache
 def detokenizer() -> Detokenizer:
-    """The demo's detokenizer, which omits special tokens."""
+    """Return the demo's detokenizer, which omits special tokens."""
     return make_detokenizer(load_tokenizer(DEMO), skip_special_tokens=True)
 
 
 def joined(chunks: Sequence[Any]) -> ResponseChunk:
-    """Join chunks into a whole answer."""
+    """Join chunks into one."""
     text = "".join(chunk.text for chunk in chunks)
     extras = {name: [row for c in chunks for row in c.extras[name]] for name in chunks[0].extras}
     tokens = [token for chunk in chunks for token in chunk.tokens]

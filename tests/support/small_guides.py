@@ -1,4 +1,4 @@
-"""Guides over a small vocabulary, and a target that a hash makes up."""
+"""Guides and matchers for a small vocabulary."""
 
 import functools
 import tempfile
@@ -13,8 +13,8 @@ from tandem.guides.errors import GuideError
 from tandem.guides.guide import Guide
 
 END, OTHER_END = 2, 1
-FOLDER = tempfile.TemporaryDirectory()  # of the tokenizer, which workers load as well
-PADDING = 13  # the target's logits are wider than the tokenizer's vocabulary
+FOLDER = tempfile.TemporaryDirectory()  # contains the tokenizer, which worker processes load too
+PADDING = 13  # how much wider the target's logits are than the tokenizer's vocabulary
 
 
 @functools.cache
@@ -45,13 +45,13 @@ def decoded(ids) -> str:
 
 
 def allowed(mask) -> list[int]:
-    """The ids that a row of a mask allows, padding included."""
+    """Return the ids that a row of a mask allows, padding included."""
     return np.flatnonzero(np.unpackbits(mask.view(np.uint8), bitorder="little")).tolist()
 
 
 @functools.cache
 def _pieces() -> list[bytes]:
-    """The bytes of each token; empty if it is not text, or is padding."""
+    """Return the bytes of each token; empty for padding and for tokens that aren't text."""
     special = tokenizer_kinds.SPECIAL
     count, words = tokenizer().get_vocab_size(), -(-vocab_size() // 32) * 32
     read = compiler()._tokenizer
@@ -72,10 +72,10 @@ def id_of(piece: bytes) -> int:
 
 
 def fits(kind: str, guide: str, text: str) -> bool:
-    """Whether an answer of this text, and its end, fit.
+    """Return whether a guide allows an answer with this text.
 
-    The text is also tried byte by byte, since a guide may spell incomplete characters differently
-    than the tokenizer.
+    The text is also tried byte by byte, because a guide may split characters into other tokens than
+    the tokenizer.
     """
     it, left = matcher(kind, guide), text.encode()
     while left:

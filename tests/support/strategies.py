@@ -13,7 +13,10 @@ languages = st.builds(Language, st.integers(0, 10**6), st.sampled_from([2, 10, 5
 def requests_of(
     request_of: Callable[..., Request], *, drafters: Sequence[str], most_min_tokens: int
 ) -> st.SearchStrategy[Request]:
-    """Requests with all options that affect the text; ``request_of`` sets the others."""
+    """Return a strategy for requests with all options that affect the output.
+
+    request_of: makes a request from these options, and sets the others.
+    """
     return st.builds(
         request_of,
         prompt_ids=st.lists(st.integers(0, 5), min_size=1, max_size=8).map(lambda t: ids(*t)),

@@ -1,6 +1,7 @@
-"""Engines in virtual time; each token of their text is easy or hard to draft.
+"""Engines in virtual time, whose text has tokens that are easy or hard to draft.
 
-One stream, for tests of the controller of draft lengths; `benchmarks.closed_loop` has many.
+It simulates one stream, for tests of the draft-length controller. `benchmarks.closed_loop`
+simulates many streams.
 """
 
 from dataclasses import dataclass, field
@@ -15,13 +16,16 @@ from tandem.bls.loop import Decoding
 from tandem.bls.request import Request
 from tandem.bls.settings import AUTO
 
-ORCHESTRATION = 0.5e-3  # seconds a call
+ORCHESTRATION = 0.5e-3  # seconds per call
 LENGTH = 4_000
 
 
 @dataclass(frozen=True)
 class Times:
-    """Seconds of one engine pair: a target step, what a draft token adds to it, a draft step."""
+    """The timing of one pair of engines.
+
+    target, draft: seconds per step. verify_slope: increase of a target step per draft token.
+    """
 
     target: float
     verify_slope: float
@@ -30,14 +34,17 @@ class Times:
 
 @dataclass
 class Text:
-    """What each position is, whether the draft guesses it, and how sure the draft is there."""
+    """A text. agrees: whether the draft guesses each token. sure: the draft's confidence."""
 
     agrees: np.ndarray  # [length] bool
     sure: np.ndarray  # [length]
 
     @classmethod
     def of(cls, alphas, stay, seed=0, length=LENGTH + 64):
-        """A chain over states: alphas[s] is the chance to agree in s, stay[s] to remain there."""
+        """Generate a text with a Markov chain over states s.
+
+        alphas[s]: probability that the draft agrees. stay[s]: probability of staying in s.
+        """
         random = np.random.default_rng(seed)
         states, state = np.empty(length, int), 0
         for at in range(length):
@@ -50,7 +57,7 @@ class Text:
 
 @dataclass
 class World:
-    """Both engines, and the clock."""
+    """Both engines and the clock. seconds: the virtual time. drafted: lengths of the drafts."""
 
     text: Text
     times: Times
@@ -89,7 +96,10 @@ class World:
 
 
 def tokens_per_second(world, draft_len, *, rated=True, max_draft_len=16):
-    """Decode one long answer in virtual time; draft_len 0 is the target alone."""
+    """Decode one long answer in virtual time; return tokens per second.
+
+    draft_len: draft tokens per round; 0 for the target alone.
+    """
     settings = with_engines(SETTINGS, target={"max_seq_len": 10**6}, draft={"max_seq_len": 10**6})
     request = Request(
         prompt_ids=ids(1),

@@ -1,4 +1,4 @@
-"""Small tokenizers of the kinds that models come with, made when a test needs them."""
+"""Small tokenizers of the common kinds, trained on demand."""
 
 import functools
 import json
@@ -29,7 +29,10 @@ def _trainer(kind, **options):
 
 @functools.cache
 def byte_level():
-    """Llama 3's kind: bytes; an ordinary added token, and one with a letter of no byte."""
+    """Return a byte-level tokenizer, like Llama 3's.
+
+    One of its added tokens contains characters that don't stand for any byte.
+    """
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
@@ -41,7 +44,7 @@ def byte_level():
 
 @functools.cache
 def byte_fallback():
-    """Llama 2's kind: pieces, bytes for what has none, one leading space stripped."""
+    """Return a tokenizer like Llama 2's: pieces with byte fallback, one leading space stripped."""
     pieces = json.loads(_pieces().to_str())["model"]
     names = [*SPECIAL, *(f"<0x{byte:02X}>" for byte in range(256))]
     names += [piece for piece in pieces["vocab"] if piece not in SPECIAL]
@@ -72,7 +75,7 @@ def _pieces():
 
 @functools.cache
 def metaspace():
-    """T5's kind: a unigram model, whose decoder drops the first word's mark."""
+    """Return a unigram tokenizer like T5's, whose decoder removes the mark of the first word."""
     tokenizer = Tokenizer(models.Unigram())
     tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
     tokenizer.decoder = decoders.Metaspace()
@@ -82,7 +85,7 @@ def metaspace():
 
 @functools.cache
 def words():
-    """No decoder at all: tokens joined by spaces."""
+    """Return a tokenizer without a decoder, so that tokens are joined by spaces."""
     tokenizer = Tokenizer(models.WordLevel(unk_token="<unk>"))
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
     tokenizer.train_from_iterator(LINES, _trainer(trainers.WordLevelTrainer))
@@ -90,7 +93,7 @@ def words():
 
 
 def renumbered(tokenizer):
-    """The same tokenizer with its ids in reverse order."""
+    """Return the same tokenizer with its ids in reverse order."""
     state = json.loads(tokenizer.to_str())
     last = tokenizer.get_vocab_size() - 1
     state["model"]["vocab"] = {t: last - number for t, number in state["model"]["vocab"].items()}
@@ -105,7 +108,7 @@ KINDS["words"] = words
 
 
 def write(tokenizer, folder: Path, **config):
-    """Write a folder as Hugging Face has it; return it."""
+    """Write a tokenizer folder in Hugging Face's layout, and return it."""
     folder.mkdir(parents=True, exist_ok=True)
     tokenizer.save(str(folder / "tokenizer.json"))
     (folder / "tokenizer_config.json").write_text(json.dumps(config))

@@ -1,4 +1,4 @@
-"""A small replacement for Triton in a model's process, as strict as Triton 2.51."""
+"""A small replacement for Triton's module in a model process, as strict as Triton 2.51."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class InferenceResponse:
 
     @property
     def arrays(self) -> dict[str, Any]:
-        """What a client gets, by name."""
+        """The output arrays that a client gets, by name."""
         return {tensor.name(): tensor.as_numpy() for tensor in self._tensors}
 
     def output_tensors(self) -> list[Tensor]:
@@ -60,7 +60,7 @@ class InferenceResponse:
 
 
 class InferenceRequest:
-    """A call of another model; the class attribute `answer` sets its answer."""
+    """A call to another model. The class attribute `answer` sets the answer."""
 
     answer: Any = None
 
@@ -75,7 +75,7 @@ class InferenceRequest:
 
 
 class Sent(NamedTuple):
-    """What a client got."""
+    """A response that was sent to a client, and its flags."""
 
     response: InferenceResponse | None
     flags: int
@@ -86,12 +86,14 @@ class Sent(NamedTuple):
 
 
 class ResponseSender:
-    """Record responses by Triton's rules (python_backend, src/response_sender.cc).
+    """Records responses, and enforces Triton's rules (python_backend, src/response_sender.cc).
 
-    A model that is not decoupled sends once, and nothing comes after a final flag. It counts before
-    it copies: a response that does not fit has used the sender up.
+    A model that isn't decoupled sends a single response, and no response follows a final flag. The
+    sender counts a response before it copies it, so a response that doesn't fit into shared memory
+    counts too.
 
-    fits: whether a response finds shared memory. hold: what a response waits for on its way.
+    fits: returns whether a response fits into shared memory. hold: called before a response is
+    sent.
     """
 
     def __init__(
@@ -121,7 +123,7 @@ class ResponseSender:
 
 
 class Request:
-    """What a model is asked to execute."""
+    """A request that a model executes."""
 
     def __init__(
         self, arrays: dict[str, Any], wanted: list[str], sender: ResponseSender, request_id: str
@@ -161,7 +163,7 @@ class Logger:
 
 
 class MetricFamily:
-    """Counters that never fall, and metrics that succeed while `full` is False."""
+    """A family of metrics. Counters must not decrease. If `full` is set, calls fail."""
 
     COUNTER, GAUGE, HISTOGRAM = "counter", "gauge", "histogram"
     metrics: dict[Any, Metric] = {}  # noqa: RUF012
@@ -201,12 +203,12 @@ class Metric:
 
 
 def owner_of(thread: threading.Thread) -> object:
-    """The test that a thread works for, if its creator recorded it; else None."""
+    """Return the test to which a thread belongs, or None if that wasn't recorded."""
     return getattr(thread, "owner", None)
 
 
 def reset() -> None:
-    """Reset all records; calls of earlier threads fail from now on."""
+    """Reset all records, and make calls from earlier threads fail."""
     threading.current_thread().owner = object()  # type: ignore[attr-defined]
     Logger.lines, Logger.full = [], False
     MetricFamily.metrics, MetricFamily.full = {}, False

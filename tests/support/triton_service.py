@@ -1,4 +1,4 @@
-"""A gRPC server that answers like a Triton with Tandem's models."""
+"""A fake gRPC server that answers like a Triton with Tandem's models."""
 
 import asyncio
 from contextlib import asynccontextmanager
@@ -25,29 +25,29 @@ CONFIGS = {
     "postprocessing": {"skip_special_tokens": "false"},
     "target": {"vocab_size": "3072"},
 }
-MANY = 20  # chunks that were on their way before a stop
+MANY = 20  # chunks that are sent before a stop arrives
 INPUTS = {entry.INPUT_IDS: [1, 2, 3], entry.MAX_TOKENS: 4, entry.STREAM: True}
 
 
 class Service(service_pb2_grpc.GRPCInferenceServiceServicer):
-    """What the gateway asks of Triton."""
+    """The calls that the gateway makes to Triton."""
 
     def __init__(self):
-        self.code = None  # of a call that fails
-        self.refusal = None  # of a stream that goes on
+        self.code = None  # gRPC code with which calls fail
+        self.refusal = None  # error that a stream sends before it continues
         self.line = "why\nit failed"
         self.ready = True
         self.more = {}
         self.configs = CONFIGS
         self.unloaded = ()  # models that Triton knows but doesn't serve
-        self.asked = 0  # what is served
-        self.streams = True  # whether they are answered
+        self.asked = 0  # number of requests for the list of models
+        self.streams = True  # whether streams are answered
         self.requests = []
         self.metadata = {}
         self.stops = []
-        self.answers = self.heeds = True  # requests with something, and stops
+        self.answers = self.heeds = True  # whether requests are answered, and stops obeyed
         self.asked_for_text = asyncio.Event()
-        self.ended = asyncio.Event()  # a stream that was left
+        self.ended = asyncio.Event()  # set when a stream whose client left has ended
         self.cancelled = False
 
     async def RepositoryIndex(self, request, context):  # noqa: N802
@@ -84,7 +84,7 @@ class Service(service_pb2_grpc.GRPCInferenceServiceServicer):
             yield response({entry.TEXT_OUTPUT: b"b", entry.OUTPUT_IDS: [[[9]]], **last})
 
     async def wait(self, requests, context):
-        """A long answer that ends after a stop."""
+        """Send a long answer, which ends after a stop."""
         try:
             self.requests.append(await anext(requests))
             self.asked_for_text.set()
@@ -96,7 +96,7 @@ class Service(service_pb2_grpc.GRPCInferenceServiceServicer):
                 self.stops.append(stop)
                 if self.heeds:
                     yield service_pb2.ModelStreamInferResponse(error_message="cancelled")
-            if not (self.heeds and self.stops):  # only a cancellation ends it now
+            if not (self.heeds and self.stops):  # then only a cancellation ends it
                 await asyncio.sleep(60)
         except asyncio.CancelledError:
             self.cancelled = True
@@ -106,7 +106,7 @@ class Service(service_pb2_grpc.GRPCInferenceServiceServicer):
 
 
 def response(outputs):
-    """A chunk; outputs that are not given are 1."""
+    """Return a chunk; outputs that aren't given are 1."""
     answer = service_pb2.ModelStreamInferResponse()
     length = np.array([[np.size(outputs[entry.OUTPUT_IDS])]], np.int32)
     totals = (entry.NUM_ROUNDS, entry.TOTAL_DRAFT_TOKENS, entry.TOTAL_ACCEPTED_DRAFT_TOKENS)
@@ -125,7 +125,7 @@ def response(outputs):
 
 
 async def started(service, port=0):
-    """A server and its port."""
+    """Start a server, and return it with its port."""
     server = grpc.aio.server()
     service_pb2_grpc.add_GRPCInferenceServiceServicer_to_server(service, server)
     port = server.add_insecure_port(f"127.0.0.1:{port}")

@@ -1,4 +1,4 @@
-"""`tandem up` as a process."""
+"""Runs `tandem up` as a process."""
 
 import os
 import re
@@ -16,7 +16,7 @@ ANY_PORTS = [
 
 @contextmanager
 def up(*options, **environment):
-    """The process; a failing test ends it too."""
+    """Yield the process, which is terminated at the end, also if the test fails."""
     command = [sys.executable, "-m", "tandem", "up", *ANY_PORTS, *map(str, options)]
     with subprocess.Popen(
         command,
@@ -29,11 +29,11 @@ def up(*options, **environment):
         try:
             yield process
         finally:
-            process.terminate()  # does nothing to one that has ended
+            process.terminate()  # no effect if it has ended
 
 
 def read_greeting(process):
-    """Read what `up` prints when it serves."""
+    """Return the lines that `up` prints when it is ready."""
     lines = []
     while not lines or "curl" not in lines[-1]:
         lines.append(process.stdout.readline())
@@ -42,12 +42,12 @@ def read_greeting(process):
 
 
 def gateway_of(greeting):
-    """The gateway's address, from the output of `up`."""
+    """Return the gateway's URL from the output of `up`."""
     (page,) = re.findall(r"^  page +(http://127\.0\.0\.1:\d+)$", greeting, re.MULTILINE)
     return page
 
 
 def stubs_of(process):
-    """Triton of an `up` and the processes of its models, all in its guard's session."""
+    """Return the process ids of Triton and its models, which are in the session of `up`'s guard."""
     children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
     return [number for child in children for number in session_processes(int(child))]

@@ -1,4 +1,4 @@
-"""A vLLM engine on a random checkpoint, for tests that `make test-vllm` runs."""
+"""A vLLM engine on a random checkpoint, for the tests of `make test-vllm`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PYTHON = os.environ.get("TANDEM_VLLM_PYTHON", str(ROOT / ".venv" / "vllm" / "bin
 
 
 def write_checkpoint(folder: Path) -> None:
-    """Write a random Llama whose head width vLLM has a CPU kernel for."""
+    """Write a random Llama with a head size that vLLM's CPU kernels support."""
     config = LlamaConfig(
         hidden_size=128,
         num_hidden_layers=2,

@@ -1,7 +1,7 @@
-"""Raw requests, valid or not, and their replies.
+"""Sends raw requests, valid or not, and reads the replies.
 
-Triton's own client checks names, types and shapes, which a hostile client would not. So these are
-plain messages: a `ModelInferRequest` for gRPC, a body for HTTP.
+Triton's client checks names, types and shapes, but a hostile client doesn't. So the requests are
+raw messages: a `ModelInferRequest` for gRPC, and a body for HTTP.
 """
 
 from __future__ import annotations
@@ -16,16 +16,19 @@ from typing import Any
 import grpc
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
-PATIENCE = 60.0  # seconds until a request counts as unanswered
+PATIENCE = 60.0  # seconds after which a request counts as unanswered
 UNLIMITED = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
-# With this a stream ends with a code; else it has a line only.
+# With this header, errors in streams have a gRPC code, not only a message.
 CODES_IN_STREAMS = (("triton_grpc_error", "true"),)
 NO_ANSWER = "no answer"
 
 
 @dataclass(frozen=True)
 class Reply:
-    """What came back. code: of gRPC or HTTP, "OK" for an answer; line: the error message."""
+    """The reply to a request.
+
+    code: the gRPC or HTTP status; "OK" for an answer. line: the error message.
+    """
 
     code: str
     line: str
@@ -37,7 +40,7 @@ class Reply:
 
 @dataclass(frozen=True, repr=False)
 class Rpc:
-    """A request by gRPC. streamed: by the call that streams."""
+    """A gRPC request. streamed: use the streaming call."""
 
     message: Any
     streamed: bool
@@ -67,7 +70,7 @@ class Rpc:
 
 @dataclass(frozen=True, repr=False)
 class Post:
-    """A request by HTTP."""
+    """An HTTP request."""
 
     path: str
     body: bytes
@@ -96,7 +99,7 @@ class Post:
 
 
 class Wire:
-    """Connections to one server."""
+    """The gRPC and HTTP connections to one server."""
 
     def __init__(self, server: Any) -> None:
         self.http_url = server.http_url
@@ -118,7 +121,7 @@ def message(
     parameters: dict[str, Any] | None = None,
     outputs: list[str] | None = None,
 ) -> Any:
-    """A `ModelInferRequest` of tensors (name, data type, shape, raw bytes)."""
+    """Return a `ModelInferRequest`. tensors: (name, data type, shape, raw bytes)."""
     made = service_pb2.ModelInferRequest(model_name=model, id=request_id)
     for name, datatype, shape, raw in tensors:
         made.inputs.add(name=name, datatype=datatype, shape=shape)
@@ -148,7 +151,7 @@ _KINDS = {
 
 
 def _error_in(body: bytes) -> str:
-    """The text of Triton's JSON error, or the raw body."""
+    """Return the message in Triton's JSON error, or the raw body."""
     text = body.decode(errors="replace")
     try:
         return str(json.loads(text)["error"])

@@ -1,8 +1,8 @@
-"""A language whose sampled texts are independent draws: what comes next is known exactly.
+"""A language of independent two-token words, whose exact distribution is known.
 
-Its words have two tokens. The first is drawn from one distribution; the second from one that
-depends on the first. So every word of a text is a draw of "the next two tokens", and its first
-token one of "the next token", wherever in a round it falls.
+The first token of a word is drawn from one distribution, and the second from a distribution that
+depends on the first. So every word of a text is a sample of "the next two tokens", and every first
+token is a sample of "the next token", at any position of a round.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tandem.engines.torch.sampling import TorchSampler
 
 VOCAB = 28
 CPU = torch.device("cpu")
-ANY = VOCAB  # row of the first token of a word; row t: of the second, after a first token t
+ANY = VOCAB  # row for the first token of a word; row t is for the second token after token t
 
 _random = np.random.default_rng(5)
 TARGET = _random.normal(0, 1.5, (VOCAB + 1, VOCAB)).astype(np.float32)
@@ -37,25 +37,25 @@ SHARED = with_engines(
     target={"shares_logits": True, "vocab_size": VOCAB},
     draft={"shares_logits": True, "branches": True, "vocab_size": VOCAB},
 )
-IN_TIME = ("in time", "in time", "late")  # the results of drafts ahead, in turn
+IN_TIME = ("in time", "in time", "late")  # the results of drafting ahead, in turn
 
 
 def rows(first: int, before: list[int]) -> list[int]:
-    """Which distributions the tokens from position `first` on are drawn from.
+    """Return the row of the distribution for each token from position `first` on.
 
-    before: the tokens that precede each of them.
+    before: the token that precedes each of them.
     """
     return [token if (first + i) % 2 else ANY for i, token in enumerate(before)]
 
 
 def exact(warp: Warp) -> np.ndarray:
-    """Probabilities of the words, [first token, second token]."""
+    """Return the probabilities of all words, [first token, second token]."""
     p = warp.of(TARGET)
     return p[ANY][:, None] * p[:VOCAB]
 
 
 class Target:
-    """The torch engine's sampler over the language: logits in, verified tokens out."""
+    """A target that applies the torch engine's sampler to the language's logits."""
 
     def __init__(self, warp: Warp) -> None:
         self._warp = warp
@@ -84,7 +84,7 @@ class Target:
 
 
 class Draft:
-    """A model with another distribution; it samples exact probabilities with keyed noise."""
+    """A draft model with a different distribution, which samples with keyed noise."""
 
     def __init__(self, warp: Warp) -> None:
         self._probabilities = warp.of(DRAFT)
@@ -111,7 +111,10 @@ class Draft:
     def _drafted(
         self, seed: int, first: int, last: int, length: int
     ) -> tuple[list[int], list[int]]:
-        """Tokens from position `first` on, after token `last`; and the rows they came from."""
+        """Return `length` tokens from position `first` on, and the rows they are drawn from.
+
+        last: the token before them.
+        """
         text, used = [last], []
         for position in range(first, first + length):
             used += rows(position, text[-1:])
@@ -120,7 +123,7 @@ class Draft:
         return text[1:], used
 
     def _outcomes(self, call: EngineCall) -> Iterator[tuple[int, int, int]]:
-        """Accepted length, next token, and the number of tokens after it; the most likely ones."""
+        """Yield the most likely outcomes: (accepted tokens, next token, length of the branch)."""
         assert call.branching is not None
         text = [int(call.context[-1]), *call.draft.tokens.tolist()]
         places = rows(len(call.context), text)
@@ -132,9 +135,10 @@ class Draft:
 
 @dataclass
 class Spoken:
-    """Counts of generated words [first token, second token], and the share of correct drafts.
+    """The generated words.
 
-    hits: rounds whose draft was made ahead.
+    counts: [first token, second token]. acceptance: share of accepted draft tokens. hits: number of
+    rounds that used a draft made ahead.
     """
 
     counts: np.ndarray
@@ -145,7 +149,7 @@ class Spoken:
 def speak(
     words: int, target: Target, draft: Draft, *, use_draft_logits: bool, ahead: bool = False
 ) -> Spoken:
-    """Let the loop generate this many words, in texts with different seeds and draft lengths."""
+    """Generate this many words with the loop, in texts with different seeds and draft lengths."""
     counts = np.zeros((VOCAB, VOCAB))
     drafted = accepted = hits = 0
     for seed in range(TEXTS):
@@ -168,5 +172,5 @@ def speak(
 
 
 def count(tokens, counts: np.ndarray) -> None:
-    """Add a text's words to counts [first token, second token]."""
+    """Add the words of a text to counts [first token, second token]."""
     np.add.at(counts, (tokens[0::2], tokens[1::2]), 1)

@@ -1,4 +1,4 @@
-"""Addresses where no server answers, or where none can listen."""
+"""Addresses without a server, and addresses on which a server can't listen."""
 
 import socket
 import threading

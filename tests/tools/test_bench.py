@@ -1,4 +1,4 @@
-"""`tandem bench`: literal answers in, statistics out."""
+"""`tandem bench`: statistics that are computed from given answers."""
 
 import io
 import json

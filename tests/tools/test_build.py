@@ -1,4 +1,4 @@
-"""`tandem build`: the commands of NVIDIA's documentation, and the checks before them."""
+"""`tandem build`: the commands in NVIDIA's documentation, and the checks before them."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""Inputs sent to a server, and answers made of its chunks."""
+"""The inputs that the client sends, and the answers that it joins from chunks."""
 
 import numpy as np
 import pytest

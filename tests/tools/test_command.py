@@ -1,4 +1,4 @@
-"""The `tandem` command: its output and its exit status."""
+"""The `tandem` command: its output and exit status."""
 
 import os
 import signal

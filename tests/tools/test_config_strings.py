@@ -1,4 +1,4 @@
-"""The configuration strings of NVIDIA's documentation, and errors in others."""
+"""The configuration strings in NVIDIA's documentation, and errors in invalid strings."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Emulated profiles have the published calibration, and mistakes are named."""
+"""Emulated profiles match the published speeds, and mistakes in them are reported."""
 
 from pathlib import Path
 

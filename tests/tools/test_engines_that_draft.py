@@ -1,4 +1,4 @@
-"""Engines that draft by themselves: their sections in profiles, and the settings they get."""
+"""Engines that draft by themselves: their sections in a profile, and the resulting settings."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""The table of an answer's rounds."""
+"""The table with the rounds of an answer."""
 
 import io
 

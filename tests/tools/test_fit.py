@@ -1,4 +1,4 @@
-"""Whether models fit into the available memory, and the sizes of their KV caches."""
+"""Whether models fit into free memory, and the sizes of their KV caches."""
 
 import json
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""`tandem gateway`: its errors if it cannot start, and its dependencies."""
+"""`tandem gateway`: the errors if it can't start, and its dependencies."""
 
 import socket
 import subprocess

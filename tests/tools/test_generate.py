@@ -1,4 +1,4 @@
-"""`tandem generate` without a server: its options."""
+"""`tandem generate` without a server: the options."""
 
 import argparse
 import io

@@ -1,4 +1,4 @@
-"""A GGUF file is converted once to a checkpoint in the cache, completely or not at all."""
+"""A GGUF file is converted into a checkpoint in the cache once, completely or not at all."""
 
 import os
 

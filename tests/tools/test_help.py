@@ -1,4 +1,4 @@
-"""The overview and the help of each command."""
+"""The overview of all commands, and the help of each command."""
 
 import argparse
 import re

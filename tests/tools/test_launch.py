@@ -1,4 +1,4 @@
-"""Launch modes of a TensorRT deployment: one process, one per GPU, or an orchestrator."""
+"""Launch modes of a TensorRT deployment: single process, one rank per GPU, or orchestrator."""
 
 import shlex
 

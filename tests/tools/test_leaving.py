@@ -1,4 +1,4 @@
-"""Commands that leave an answer early stop its request."""
+"""Commands that stop reading an answer early also stop its request."""
 
 import itertools
 import threading

@@ -1,4 +1,4 @@
-"""The requests of the load generator, their order, and the recorded results."""
+"""The requests of the load generator, their order, and the results that it records."""
 
 import threading
 from concurrent.futures import ThreadPoolExecutor

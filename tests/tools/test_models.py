@@ -1,4 +1,4 @@
-"""Models by name: folders, models of a fake Hugging Face Hub, and invalid names."""
+"""Models by name: folders, models on a fake Hugging Face Hub, and invalid names."""
 
 import json
 import shutil

@@ -1,4 +1,4 @@
-"""Custom drafters of a profile: errors, commands that know them, and their files."""
+"""Custom drafters in a profile: errors, commands that accept them, and their files."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Pages of a server, including incomplete pages and servers that do not answer."""
+"""Reading a server's pages, including incomplete pages and servers that don't respond."""
 
 import threading
 from contextlib import contextmanager

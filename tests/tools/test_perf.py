@@ -1,4 +1,4 @@
-"""`tandem perf`: its requests and commands, and how it finds perf_analyzer."""
+"""`tandem perf`: its requests and command lines, and how it finds perf_analyzer."""
 
 import json
 import zipfile

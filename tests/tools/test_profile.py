@@ -1,4 +1,4 @@
-"""Errors in a profile's file are one line, before any server starts."""
+"""Errors in a profile are reported in one line, before any server starts."""
 
 import pytest
 from profile_files import engines, profile, refusal

@@ -1,4 +1,4 @@
-"""A profile's checkpoints and tokenizer must exist, be supported, and fit together."""
+"""The checkpoints and tokenizers of a profile must exist, be supported, and be compatible."""
 
 import json
 

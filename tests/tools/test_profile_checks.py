@@ -1,4 +1,4 @@
-"""Conflicting sections are rejected with the key to change."""
+"""Conflicting sections are rejected, and the error names the key to change."""
 
 import pytest
 from profile_files import engines, load, profile, refusal

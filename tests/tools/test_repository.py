@@ -1,4 +1,4 @@
-"""A rendered repository is valid, complete, and replaces only an earlier one."""
+"""A rendered repository is valid and complete, and replaces only an earlier one."""
 
 import json
 import os

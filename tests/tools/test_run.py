@@ -1,4 +1,4 @@
-"""`tandem run` without a server: documented command lines, and errors of others."""
+"""`tandem run` without a server: the documented command lines, and errors in others."""
 
 import json
 import shlex

@@ -1,4 +1,4 @@
-"""Accepted, forced and the target's own text have separate spans for every split in chunks."""
+"""Accepted tokens, forced tokens and the target's own have separate spans, for every split."""
 
 from hypothesis import given
 from hypothesis import strategies as st

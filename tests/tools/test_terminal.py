@@ -1,4 +1,4 @@
-"""How answers are shown: colors, replaced control characters, and the closing line."""
+"""How answers are shown: colors, control characters, and the closing line."""
 
 import io
 

@@ -1,4 +1,4 @@
-"""An installed Triton is found, or one is assembled once from the wheel."""
+"""Finds an installed Triton, or assembles one from the wheel, once."""
 
 import pytest
 

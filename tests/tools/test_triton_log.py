@@ -1,4 +1,4 @@
-"""Facts that are read from Triton's log."""
+"""Loaded models and errors in Triton's log."""
 
 import pytest
 

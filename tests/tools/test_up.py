@@ -1,4 +1,4 @@
-"""The greeting of `tandem up`."""
+"""The summary that `tandem up` prints."""
 
 import argparse
 import shlex

@@ -1,1 +1,1 @@
-"""Measures drafters on a live server: variants, load, statistics, report."""
+"""Measures drafters on a live server: variants, load, statistics and report."""

@@ -1,4 +1,4 @@
-"""Sends the prompts of the scenarios to a server, alternating variants to share the noise."""
+"""Sends prompts to a server. The variants alternate, so that noise affects all equally."""
 
 from __future__ import annotations
 
@@ -18,13 +18,18 @@ from tandem.tools.benchmark.variant import Variant
 from tandem.tools.client.client import Client, Inputs, inputs_for
 from tandem.tools.errors import TandemError
 
-PRIMING_TOKENS = 2  # the fewest that make a draft model see the prompt
+PRIMING_TOKENS = 2  # the fewest output tokens for which the draft model reads the prompt
 Item = TypeVar("Item")
 
 
 @dataclass(frozen=True)
 class LoadPlan:
-    """The plan of a benchmark run."""
+    """The plan of a benchmark run.
+
+    nums_streams: the concurrencies to measure. repetitions: measured requests per prompt.
+    streamed: streamed requests per prompt. more: inputs of every request. prompts_each: the
+    maximum number of prompts that each of several concurrent streams sends (None: all).
+    """
 
     scenarios: Sequence[Scenario]
     variants: Sequence[Variant]
@@ -43,14 +48,14 @@ class LoadPlan:
         return len(self.variants) * (sum(prompts) + turns * asked)
 
     def each_of(self, prompts: int, count: int) -> int:
-        """Return how many prompts each stream sends; a single stream sends all."""
+        """Return how many of the prompts each of ``count`` streams sends; one stream sends all."""
         return prompts if count == 1 else min(prompts, self.prompts_each or prompts)
 
 
 class LoadGenerator(AbstractContextManager["LoadGenerator"]):
-    """A connection to a server for each concurrent stream.
+    """Runs a load plan, with one connection per concurrent stream.
 
-    on_answer: called with each answer's variant, from the thread that asked.
+    on_answer: called after each answer with its variant, in the thread of the stream.
     """
 
     def __init__(
@@ -64,7 +69,7 @@ class LoadGenerator(AbstractContextManager["LoadGenerator"]):
         self._plan = plan
         self._on_answer = on_answer
         self._open = ExitStack()
-        self._ending = threading.Event()  # no thread begins with another prompt
+        self._ending = threading.Event()  # if set, threads send no further prompts
         most = max(plan.nums_streams)
         self._clients = [self._open.enter_context(Client(url)) for _ in range(most)]
         self._threads = self._open.enter_context(ThreadPoolExecutor(most))
@@ -74,7 +79,7 @@ class LoadGenerator(AbstractContextManager["LoadGenerator"]):
         self._open.close()
 
     def cells(self) -> list[Cell]:
-        """Measure everything; raise TandemError if the server rejects a request."""
+        """Run the whole plan; raise TandemError if the server rejects a request."""
         return [cell for scenario in self._plan.scenarios for cell in self._measure(scenario)]
 
     def _measure(self, scenario: Scenario) -> list[Cell]:
@@ -94,7 +99,7 @@ class LoadGenerator(AbstractContextManager["LoadGenerator"]):
         return [*cells.values()]
 
     def _prime(self, scenario: Scenario) -> None:
-        """Load each prompt into the KV caches, so that no answer benefits from an earlier one."""
+        """Send each prompt once, so that the KV caches contain it for every measured request."""
         few, most = min(PRIMING_TOKENS, self._plan.max_tokens), len(self._clients)
 
         def prime(number: int) -> None:
@@ -107,11 +112,11 @@ class LoadGenerator(AbstractContextManager["LoadGenerator"]):
     def _repetition(
         self, scenario: Scenario, count: int, number: int, *, stream: bool
     ) -> Iterator[tuple[Variant, Repetition]]:
-        """Answer all prompts in every variant once.
+        """Send all prompts once with every variant.
 
-        A single stream sends one prompt in every variant before the next prompt. Several streams
-        send all their prompts before the next variant, because otherwise they would wait for the
-        longest answer.
+        A single stream sends each prompt with every variant before the next prompt. Several streams
+        send all their prompts with one variant before the next variant. Otherwise all streams would
+        wait for the longest answer after each prompt.
         """
         variants = self._plan.variants
         if count > 1:
@@ -128,12 +133,12 @@ class LoadGenerator(AbstractContextManager["LoadGenerator"]):
     def _together(
         self, scenario: Scenario, variant: Variant, count: int, *, stream: bool
     ) -> Repetition:
-        """Run concurrent streams. Each starts at a different prompt, and sends its share or all."""
+        """Run concurrent streams, each of which starts at a different prompt."""
         prompts = range(len(scenario.prompts))
         each = self._plan.each_of(len(prompts), count)
         apart = 1 if each == len(prompts) else each
         barrier = threading.Barrier(count)
-        self._open.callback(barrier.abort)  # so that no thread waits for one that cannot begin
+        self._open.callback(barrier.abort)  # so that no thread waits for a thread that can't start
 
         def ask(number: int) -> tuple[list[Trace], float, float]:
             own = _rotated(prompts, number * apart)[:each]
@@ -149,7 +154,7 @@ class LoadGenerator(AbstractContextManager["LoadGenerator"]):
     def _one_by_one(
         self, client: int, scenario: Scenario, variant: Variant, prompts: list[int], *, stream: bool
     ) -> list[Trace]:
-        """Send prompts, given by their numbers, over one of the connections."""
+        """Send prompts over one connection. prompts: their numbers in the scenario."""
         most, traces = self._plan.max_tokens, []
         for number in prompts:
             if self._ending.is_set():
@@ -179,6 +184,6 @@ class LoadGenerator(AbstractContextManager["LoadGenerator"]):
 
 
 def _rotated(items: Sequence[Item], by: int) -> list[Item]:
-    """Return the items in the same cyclic order, starting with another one."""
+    """Return the items in the same cyclic order, starting at index ``by`` modulo the length."""
     start = by % len(items)
     return [*items[start:], *items[:start]]

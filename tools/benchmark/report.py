@@ -1,4 +1,4 @@
-"""Formats measurements as a table and as JSON."""
+"""Formats measurements as tables and as JSON."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ NOTHING = "-"
 
 
 class TableColumn(NamedTuple):
-    """A heading, and the text of a row's cell."""
+    """A column: its heading, and the function that formats its cell of a row."""
 
     heading: str
     cell: Callable[[VariantStatistics], str]
@@ -31,16 +31,16 @@ class TableColumn(NamedTuple):
 
 @dataclass(frozen=True)
 class Report:
-    """All measurements of one run. served: the name of the server. settings: of the run."""
+    """All measurements of one run. served: the name of the server. settings: what was run."""
 
     served: str
     settings: dict[str, Any]
     rows: Sequence[VariantStatistics]
 
     def tables(self) -> list[Table]:
-        """Return a table of speeds per scenario, and one of latencies if it was streamed.
+        """Return a table of speeds per scenario, and one of latencies if answers were streamed.
 
-        Empty columns are left out.
+        Empty columns are omitted.
         """
         tables = []
         for name in dict.fromkeys(row.cell.scenario for row in self.rows):

@@ -1,4 +1,4 @@
-"""Prompts that are measured together."""
+"""Groups of prompts, from a file or with random tokens."""
 
 from __future__ import annotations
 
@@ -12,21 +12,22 @@ from tandem.contract import entry as tensors
 from tandem.tools.client.client import Inputs
 from tandem.tools.client.dataset import read_prompts
 
-# Ids that every vocabulary has, and that are not special tokens in those that number these first.
+# Range of random token ids. Every vocabulary contains them, and special tokens that a vocabulary
+# numbers first have lower ids.
 LOWEST_ID, HIGHEST_ID = 300, 1000
 
 
 class Scenario(NamedTuple):
-    """Prompts that are measured together. prompts: each as the inputs that carry it."""
+    """Prompts that are measured together. prompts: for each prompt, the inputs that contain it."""
 
     name: str
     prompts: Sequence[Inputs]
 
 
 def scenarios_of_file(path: Path, limit: int) -> list[Scenario]:
-    """Return a scenario for each kind of prompt in a file, with ``limit`` prompts.
+    """Return one scenario per kind of prompt in a file, with at most ``limit`` prompts each.
 
-    Prompts without a kind have the file's name.
+    The scenario of prompts without a kind has the file's name.
     """
     kinds: dict[str, list[Inputs]] = {}
     for prompt in read_prompts(path):
@@ -38,7 +39,10 @@ def scenarios_of_file(path: Path, limit: int) -> list[Scenario]:
 
 
 def scenarios_of_lengths(lengths: Sequence[int], limit: int) -> list[Scenario]:
-    """Return one scenario per prompt length, with random ids that are the same in every run."""
+    """Return one scenario per prompt length, with ``limit`` prompts of random token ids each.
+
+    lengths: in tokens. The ids are the same in every run.
+    """
 
     def prompt(length: int, number: int) -> Inputs:
         ids = np.random.default_rng([length, number]).integers(LOWEST_ID, HIGHEST_ID, length)

@@ -1,4 +1,4 @@
-"""Medians of repetitions, and their spread."""
+"""Medians over repetitions, and their spread."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LOW, HIGH = 10, 90  # percentiles of the spread
 
 
 class Spread(NamedTuple):
-    """The median of repeated measurements, and their 10th and 90th percentile."""
+    """The median of repeated measurements, and their 10th and 90th percentiles."""
 
     median: float
     low: float
@@ -23,7 +23,7 @@ class Spread(NamedTuple):
 
     @property
     def is_one(self) -> bool:
-        """Whether all values are equal, as they are for a single measurement."""
+        """Whether both percentiles are equal, for example with a single measurement."""
         return self.low == self.high
 
     @classmethod
@@ -37,9 +37,11 @@ class Spread(NamedTuple):
 
 @dataclass
 class Cell:
-    """One variant at one scenario and number of streams: whole answers, and streamed ones.
+    """The measurements of one variant in one scenario with one number of streams.
 
-    Repetition i of two cells of a scenario ran at the same time, so they can be compared.
+    whole: repetitions whose answers arrived in one response. streamed: repetitions with streamed
+    answers. Repetition i of every cell of a scenario ran under the same conditions, so they can be
+    compared.
     """
 
     scenario: str
@@ -51,10 +53,10 @@ class Cell:
 
 @dataclass(frozen=True)
 class VariantStatistics:
-    """A row of the table. Times are seconds; None if not measured or without a meaning.
+    """A row of the table. Times are in seconds; None means not measured or undefined.
 
-    control: the baseline at the same scenario and number of streams. alone: the same variant with
-    one stream.
+    control: the baseline in the same scenario with the same number of streams. alone: the same
+    variant with one stream.
     """
 
     cell: Cell
@@ -62,7 +64,7 @@ class VariantStatistics:
     alone: Cell | None = None
 
     def spread(self, name: str) -> Spread | None:
-        """Return the spread of a property of the repetitions."""
+        """Return the spread of a `Repetition` property over all repetitions."""
         return Spread.of(getattr(repetition, name) for repetition in self.cell.whole)
 
     @property
@@ -72,10 +74,9 @@ class VariantStatistics:
 
     @property
     def ideal_speedup(self) -> Spread | None:
-        """The speedup if an answer took only the seconds of the engines.
+        """The speedup if an answer took only the engines' time.
 
-        The baseline includes its own orchestration, so a slow baseline can't make the loop look
-        better.
+        The baseline keeps its own overhead, so a slow baseline can't make the loop look better.
         """
         efficiencies = [r.efficiency for r in self.cell.whole]
         pairs = zip(self._speedups, efficiencies, strict=True)
@@ -98,17 +99,17 @@ class VariantStatistics:
 
     @property
     def inter_token_seconds(self) -> tuple[float, float] | None:
-        """Median and 99th percentile over all tokens of the streamed answers."""
+        """Median and 99th percentile of the time per token, over all streamed answers."""
         return _p50_p99([s for trace in self._streams for s in trace.inter_token_seconds])
 
     @property
     def gap_seconds(self) -> tuple[float, float] | None:
-        """Median and 99th percentile of the waits between chunks."""
+        """Median and 99th percentile of the time between chunks, over all streamed answers."""
         return _p50_p99([s for trace in self._streams for s in trace.gap_seconds])
 
     @property
     def num_different(self) -> int:
-        """Number of answers that differ from the first one of the baseline to the same prompt."""
+        """Number of answers that differ from the baseline's first answer to the same prompt."""
         wanted: dict[int, str] = {}
         for trace in _traces(self.control.whole):
             wanted.setdefault(trace.prompt, trace.text)
@@ -128,7 +129,7 @@ class VariantStatistics:
 
 
 def statistics_of(cells: Sequence[Cell]) -> list[VariantStatistics]:
-    """Return each cell with its baseline and, if it was measured, the cell of one stream."""
+    """Pair each cell with its baseline and, if measured, with the same variant in one stream."""
     by_place = {(cell.scenario, cell.num_streams, cell.variant): cell for cell in cells}
     controls = {(c.scenario, c.num_streams): c for c in cells if c.variant.is_control}
     return [

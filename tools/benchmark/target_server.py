@@ -1,4 +1,4 @@
-"""The server under test: one that is already running, or one that is started for the test."""
+"""The server to measure: a running server, or a deployment to start for the benchmark."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from tandem.tools.triton.serving import serving
 
 @dataclass(frozen=True)
 class TargetServer:
-    """A running server. url: of its gRPC port. entry: the model that requests go to."""
+    """A running server. url: HOST:PORT of its gRPC endpoint. entry: the entry to call."""
 
     url: str
     entry: str
 
     @property
     def streams(self) -> bool:
-        """Ask the server whether the entry sends its answers in chunks. Raises TandemError."""
+        """Ask the server whether the entry streams; raise TandemError."""
         with Client(self.url) as client:
             return client.entry(self.entry).streams
 
 
 @dataclass(frozen=True)
 class ServedDrafters:
-    """Drafters that requests to a server may choose. server: its name. kinds: of the drafters."""
+    """The drafters that requests to a server can choose. server: its name, for errors."""
 
     server: str
     kinds: Mapping[DrafterName, DrafterKind]
@@ -46,7 +46,10 @@ class ServedDrafters:
 
 
 def served_drafters(target: Deployment | TargetServer) -> ServedDrafters:
-    """Return the drafters that requests may choose, asking a running server. Raises TandemError."""
+    """Return the drafters that requests can choose.
+
+    Asks the server if it is running. Raises TandemError.
+    """
     if isinstance(target, Deployment):
         default = target.loop_settings().drafter
         longest = target.target.max_draft_len
@@ -57,7 +60,7 @@ def served_drafters(target: Deployment | TargetServer) -> ServedDrafters:
         return ServedDrafters(
             server=target.url,
             kinds={
-                # The server knows only the name of a drafter that the deployment brings.
+                # The server reports only the names of the deployment's custom drafters.
                 name: DRAFTERS.get(name)
                 or DrafterKind(name=name, description="the deployment's", module="")
                 for name in json.loads(entry.parameters["drafters"])
@@ -74,7 +77,7 @@ def served_drafters(target: Deployment | TargetServer) -> ServedDrafters:
 
 @contextmanager
 def target_server(target: Deployment | TargetServer) -> Iterator[TargetServer]:
-    """Yield a running server. A deployment is served until the context ends."""
+    """Yield a running server. Serve a deployment until the context ends."""
     if isinstance(target, TargetServer):
         yield target
         return

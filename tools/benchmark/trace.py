@@ -1,7 +1,7 @@
 """The measurements of one answer, and of all answers of a variant in one repetition.
 
-Engine seconds are the engines' own, by their clocks; the rest of an answer's time is orchestration:
-the loop, the hops between processes, tokenizing, and the client's connection.
+The engines measure the engine seconds themselves. The rest of an answer's time is orchestration
+overhead: the loop, messages between processes, tokenizing, and the client's connection.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tandem.tools.client.client import Answer, Answers
 
 
 class Arrival(NamedTuple):
-    """A chunk of a stream: seconds since the request, and the tokens that it contains."""
+    """A chunk of a stream: its time in seconds since the request, and its number of tokens."""
 
     seconds: float
     num_tokens: int
@@ -24,9 +24,10 @@ class Arrival(NamedTuple):
 
 @dataclass
 class Trace(Answer):
-    """One answer.
+    """One answer and its measurements.
 
-    arrivals: of its chunks; empty if it was not streamed. prompt: its number in the scenario.
+    arrivals: the chunks; empty if the answer wasn't streamed. prompt: the prompt's number in the
+    scenario.
     """
 
     arrivals: tuple[Arrival, ...] = ()
@@ -41,7 +42,7 @@ class Trace(Answer):
     def inter_token_seconds(self) -> list[float]:
         """Return the latency of every token after the first chunk.
 
-        Tokens that arrive together share the wait for them evenly.
+        The time before a chunk is divided evenly among its tokens.
         """
         latencies = []
         for gap, chunk in zip(self.gap_seconds, self._chunks[1:], strict=True):
@@ -60,10 +61,10 @@ class Trace(Answer):
 
 @dataclass(frozen=True)
 class Repetition(Answers):
-    """All answers of one variant in one repetition, all prompts together.
+    """All answers of one variant in one repetition, over all prompts.
 
-    elapsed_seconds: from the first request of any stream to the last token of any. For one stream
-    it is the sum of its answers' seconds, since other variants have their turns between them.
+    elapsed_seconds: time from the first request to the last token of all streams. For a single
+    stream it is the sum of the answers' durations, because other variants run between them.
     """
 
     answers: Sequence[Trace]
@@ -75,14 +76,14 @@ class Repetition(Answers):
 
     @property
     def tokens_per_second(self) -> float:
-        """Return the rate of all streams together over the elapsed time."""
+        """Return the total rate of all streams over the elapsed time."""
         return self.num_tokens / self.elapsed_seconds
 
     @property
     def efficiency(self) -> float | None:
-        """Return the share of the answers' time in which an engine worked; None: not reported.
+        """Return engine time / answer time, or None if the engines report no times.
 
-        It is the measured speedup over the ideal one; see `docs/project/benchmarks.md`.
+        This is the measured speedup / the ideal speedup; see `docs/project/benchmarks.md`.
         """
         return self.engine_seconds / self.seconds if self.engine_seconds else None
 

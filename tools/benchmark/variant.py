@@ -1,4 +1,4 @@
-"""A variant of decoding: a drafter and its settings."""
+"""A decoding variant: a drafter and its settings."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from tandem.tools.errors import TandemError
 
 @dataclass(frozen=True)
 class Variant:
-    """The settings of a request for its drafts.
+    """The draft settings of a request. None means the server's default.
 
-    draft_len: AUTO, or tokens; None: as served. ngram_size: the longest that is looked up; None: as
-    served, or nothing is looked up. use_draft_logits: of a draft model. draft_ahead: auto, true or
-    false, of a draft model; None: as served.
+    draft_len: tokens, or AUTO. ngram_size: the longest n-gram for prompt lookup to match; None for
+    drafters that don't look up. use_draft_logits, draft_ahead ("auto", "true" or "false"): for
+    draft models only.
     """
 
     drafter: DrafterName
@@ -75,10 +75,10 @@ def variants_of(
     use_draft_logits: bool = False,
     draft_aheads: Sequence[str | None] = (None,),
 ) -> list[Variant]:
-    """Return the baseline and every meaningful combination, each once.
+    """Return the baseline and every meaningful combination of the settings, each once.
 
-    `auto` and drafting ahead apply to draft models, n-grams to lookup. Raises TandemError if
-    nothing is left to compare with the baseline.
+    `auto` and drafting ahead apply only to draft models, n-gram sizes only to prompt lookup.
+    Raises TandemError if nothing is left to compare with the baseline.
     """
     variants = {CONTROL: None}
     for drafter, draft_len, ngram_size, ahead in product(

@@ -1,1 +1,1 @@
-"""The gRPC client: sends requests, reads answers, and displays them."""
+"""The gRPC client: sends requests, reads the answers and displays them."""

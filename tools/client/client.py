@@ -1,4 +1,4 @@
-"""A gRPC client of the text entries."""
+"""A gRPC client for the entries that take text."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ Inputs: TypeAlias = Mapping[Tensor, Value]
 
 ORIGINS = (tensors.OUTPUT_KINDS, tensors.OUTPUT_TEXT_LENGTHS)
 ALIVE_SECONDS = 2.0
-SECONDS_TO_END = 10.0  # for a stopped request to end
+SECONDS_TO_END = 10.0  # timeout for a stopped request to end
 UNKNOWN_MODEL = "StatusCode.NOT_FOUND"
-# A channel to this machine doesn't use the proxy of the environment.
+# Channels to this machine ignore the proxy that the environment sets.
 THIS_MACHINE = (
     ("grpc.enable_http_proxy", 0),
     ("grpc.max_send_message_length", -1),
@@ -42,9 +42,10 @@ NO_SERVER = ("StatusCode.UNAVAILABLE", "StatusCode.DEADLINE_EXCEEDED")
 
 
 class ServedEntry(NamedTuple):
-    """A model of a running server that takes text. streams: it answers in chunks.
+    """An entry of a running server that takes text.
 
-    parameters: of the entry that holds the loop, be it this one or the one that it forwards to.
+    streams: whether it answers in chunks. parameters: the Triton parameters of the entry that runs
+    the loop, which is this entry or the one to which it forwards requests.
     """
 
     name: str
@@ -53,7 +54,7 @@ class ServedEntry(NamedTuple):
 
 
 class AnswerTotals(NamedTuple):
-    """Counts of a request so far."""
+    """Counts since the start of a request."""
 
     num_rounds: int = 0
     num_draft_tokens: int = 0
@@ -63,8 +64,9 @@ class AnswerTotals(NamedTuple):
 class AnswerChunk(NamedTuple):
     """Part of an answer.
 
-    finish_reason, statistics: None unless it is the last. seconds: since the request. kinds,
-    text_lengths: of the tokens, if requested: see `contract.entry`.
+    finish_reason, statistics: None unless this is the last chunk. seconds: time since the request
+    was sent. kinds, text_lengths: one number per token, empty unless requested; see
+    `contract.entry`.
     """
 
     text: str
@@ -79,7 +81,7 @@ class AnswerChunk(NamedTuple):
 
 @dataclass
 class Answer:
-    """The joined chunks of an answer: its text, its tokens and its times."""
+    """The text, counts and times of one answer, collected from its chunks."""
 
     text: str = ""
     num_tokens: int = 0
@@ -102,7 +104,10 @@ class Answer:
 
 @dataclass(frozen=True)
 class Answers:
-    """Several answers, with totals and rates over all of them; None for a meaningless rate."""
+    """Several answers, with totals and rates over all of them.
+
+    A rate is None if its denominator is zero, for example if nothing was drafted.
+    """
 
     answers: Sequence[Answer]
 
@@ -112,7 +117,7 @@ class Answers:
 
     @cached_property
     def seconds(self) -> float:
-        """Return the sum of the answers' seconds, even if they overlapped."""
+        """Return the sum of the answers' durations; concurrent answers count in full."""
         return sum(answer.seconds for answer in self.answers)
 
     @cached_property
@@ -123,7 +128,7 @@ class Answers:
 
     @property
     def tokens_per_second(self) -> float:
-        """Return the rate over all seconds, with the wait for the first token."""
+        """Return the rate over the whole duration, which includes the wait for the first token."""
         return self.num_tokens / self.seconds if self.seconds else 0.0
 
     @property
@@ -139,7 +144,10 @@ class Answers:
 def inputs_for(
     prompt: str | Inputs, max_tokens: int, more: Inputs, *, stream: bool = True
 ) -> Inputs:
-    """Return all inputs of a request; prompt: its text, or the inputs that contain it."""
+    """Return all inputs of a request.
+
+    prompt: the text, or the inputs that contain the prompt. more: inputs that override these.
+    """
     always: dict[Tensor, Value] = {
         tensors.MAX_TOKENS: max_tokens,
         tensors.STREAM: stream,
@@ -159,9 +167,9 @@ def is_on_this_machine(url: str) -> bool:
 
 
 class Client(AbstractContextManager["Client"]):
-    """A connection to one server. Every failure is a TandemError of one line.
+    """A connection to one server. Every failure raises a TandemError with a one-line message.
 
-    url: address and port of the server's gRPC endpoint.
+    url: HOST:PORT of the server's gRPC endpoint.
     """
 
     def __init__(self, url: str) -> None:
@@ -173,7 +181,10 @@ class Client(AbstractContextManager["Client"]):
         self._connection.close()
 
     def entry(self, name: str) -> ServedEntry:
-        """Return the server's facts about an entry; raise TandemError with the existing entries."""
+        """Return an entry as the server describes it.
+
+        Raises TandemError, which lists the server's entries, if there is no such entry.
+        """
         try:
             config = self._connection.get_model_config(name).config
         except InferenceServerException as error:
@@ -190,10 +201,10 @@ class Client(AbstractContextManager["Client"]):
     def stream(
         self, model: str, inputs: Inputs, *, tells_origins: bool = False
     ) -> Generator[AnswerChunk, None, None]:
-        """Send a prompt to a text entry and yield the chunks of its answer as they come.
+        """Send a prompt to an entry and yield the chunks of the answer as they arrive.
 
-        Closing the generator early ends the request. tells_origins: ask for the kind of each token,
-        and for the length of its text.
+        Closing the generator early stops the request. tells_origins: also request the kind of each
+        token and the length of its text in characters.
         """
         request_id, begun, complete = str(uuid.uuid4()), False, False
         arrived: queue.SimpleQueue[_Arrival] = queue.SimpleQueue()
@@ -217,7 +228,7 @@ class Client(AbstractContextManager["Client"]):
                 if begun and not complete:
                     complete = self._leave(model, request_id, arrived)
             finally:
-                # tritonclient never ends the thread of a cancelled stream.
+                # tritonclient never ends the thread of a stream that is cancelled.
                 self._connection.stop_stream(cancel_requests=not complete)
 
     def answer(self, model: str, inputs: Inputs) -> Answer:
@@ -227,9 +238,9 @@ class Client(AbstractContextManager["Client"]):
         return answer
 
     def _leave(self, model: str, request_id: str, arrived: queue.SimpleQueue[_Arrival]) -> bool:
-        """Stop a request, and drop its remaining chunks; return whether it ended.
+        """Stop a request and discard its remaining chunks. Return whether it ended in time.
 
-        Cancelling a stream while a response is being sent can silence Triton
+        The stream isn't cancelled, because that can make Triton hang while it sends a response
         (docs/deploy/security.md).
         """
         self._send(model, request_id, {tensors.STOP: True}, ())
@@ -241,7 +252,7 @@ class Client(AbstractContextManager["Client"]):
         return False
 
     def _send(self, model: str, request_id: str, inputs: Inputs, outputs: Sequence[Tensor]) -> None:
-        # A broken stream rejects the request, and its callback gets the reason.
+        # If the stream is broken, this call fails and the stream's callback gets the reason.
         with suppress(InferenceServerException):
             self._connection.async_stream_infer(
                 model,
@@ -273,7 +284,7 @@ class Client(AbstractContextManager["Client"]):
 
 
 class _Arrival(NamedTuple):
-    """A result or an error from the connection's thread, and its time."""
+    """A result or an error from the stream's thread. moment: time.perf_counter() on arrival."""
 
     result: Any
     error: InferenceServerException | None
@@ -322,10 +333,13 @@ def _column(result: Any, name: Tensor) -> list[int]:
 
 
 def as_array(tensor: Tensor, value: Value) -> NDArray[Any]:
-    """Return a value as a batch of one: [1, 1], or [1, n] for several strings or ids."""
+    """Return a value as an array with a batch size of 1.
+
+    The shape is [1, 1] for a single value and [1, n] for a list of n strings or ids.
+    """
     values = [value] if isinstance(value, str | int | float) else value
     if tensor.dtype == "STRING":
-        # Bytes of the command line that are not UTF-8 are sent unchanged: the server rejects them.
+        # Command-line bytes that aren't UTF-8 are sent unchanged, and the server rejects them.
         texts = [str(text).encode(errors="surrogateescape") for text in values]
         return np.array([texts], dtype=object)
     return np.array([values], dtype=triton_to_np_dtype(tensor.dtype))

@@ -1,4 +1,4 @@
-"""Files of prompts, and of items with a reference for each prompt."""
+"""Reads files of prompts, and files of prompts with reference answers."""
 
 from __future__ import annotations
 
@@ -22,9 +22,10 @@ def _as_list(value: Any) -> Any:
 
 @dataclass(frozen=True)
 class DatasetPrompt:
-    """A text to continue. kind: of prompts that are measured together.
+    """A prompt.
 
-    prediction: the expected output. All but the text may be empty.
+    kind: the group of prompts that are measured together. prediction: the expected output. Every
+    field except text may be empty.
     """
 
     text: Annotated[str, Field(validation_alias=AliasChoices(*PROMPT_KEYS))]
@@ -35,9 +36,10 @@ class DatasetPrompt:
 
 @dataclass(frozen=True)
 class Item:
-    """A text, which is sent unchanged, and its reference.
+    """A prompt and the reference for its answer.
 
-    id: its number if the file has none. stop: strings that end an answer.
+    text: the prompt, which is sent unchanged. summary: the reference. id: the item's number, from
+    1, if the file has no id. stop: strings that end an answer.
     """
 
     text: str
@@ -47,9 +49,9 @@ class Item:
 
 
 def read_prompts(path: Path) -> list[DatasetPrompt]:
-    """Read prompts, one per line: a JSON object if the file is .jsonl, otherwise its text.
+    """Read one prompt per line: a JSON object if the file is .jsonl, otherwise plain text.
 
-    Raises TandemError with the line that is wrong.
+    Raises TandemError, which names the wrong line.
     """
     if path.suffix == ".jsonl":
         return _read(path, TypeAdapter(DatasetPrompt))
@@ -57,7 +59,7 @@ def read_prompts(path: Path) -> list[DatasetPrompt]:
 
 
 def read_items(path: Path) -> list[Item]:
-    """Read the items of a JSONL file; raise TandemError with the line that is wrong."""
+    """Read the items of a JSONL file; raise TandemError, which names the wrong line."""
     items = _read(path, TypeAdapter(Item))
     return [replace(item, id=item.id or str(n)) for n, item in enumerate(items, start=1)]
 
@@ -75,9 +77,9 @@ def _read(path: Path, row: TypeAdapter[Row]) -> list[Row]:
 
 
 def _lines(path: Path) -> list[tuple[int, str]]:
-    """Return the lines that are not empty, with their numbers."""
+    """Return the nonempty lines with their line numbers."""
     try:
-        lines = path.read_text().split("\n")  # JSON may contain other line ends
+        lines = path.read_text().split("\n")  # JSON strings may contain other line separators
     except OSError as error:
         raise TandemError(f"{path}: {error.strerror}") from error
     except UnicodeDecodeError as error:

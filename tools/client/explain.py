@@ -14,12 +14,14 @@ COLUMNS = (
 
 
 def explanation(statistics: Mapping[str, Any]) -> Table:
-    """Return a row per round; ``statistics`` is an answer's `spec_decode_statistics`.
+    """Return a table with one row per round.
 
-    plain: tokens that the target generated alone. ahead: branches that were drafted for the round
-    while the one before was verified; with a star one of them was its draft. asked, stop: the
-    length that was chosen, and the probability at which the draft model stops by itself.
-    Times are the engines' own.
+    statistics: the `spec_decode_statistics` of an answer.
+
+    Columns: *ahead* is the number of branches that were drafted during the previous verification,
+    with a star if the round used one of them. *asked* is the draft length that the loop requested.
+    *stop* is the probability below which the draft model ends its draft early. Times are measured
+    by the engines. A round without a draft shows how many plain tokens the target generated alone.
     """
     table = Table(*COLUMNS, box=None, pad_edge=False, padding=(0, 2, 0, 0))  # within 80 columns
     for column in table.columns:

@@ -1,4 +1,4 @@
-"""Shows answers on a terminal while they stream, and their statistics."""
+"""Shows answers on a terminal while they stream, and then their statistics."""
 
 from __future__ import annotations
 
@@ -12,36 +12,37 @@ from rich.console import Console
 from tandem.contract.entry import KINDS, Kind
 from tandem.tools.client.client import Answer, AnswerChunk, Answers, Client, Inputs
 
-# The target's own text has no style.
+# Text that the target generated itself has no style.
 STYLES: Mapping[Kind | None, str] = {"accepted": "green", "forced": "magenta"}
-# Control characters in a generated text must not reach a terminal: they are shown as pictures.
+# Generated control characters must not reach a terminal, so they are shown as control pictures.
 PICTURES = {code: 0x2400 + code for code in range(32) if chr(code) not in "\n\t"}
 PICTURES |= {0x7F: 0x2421} | dict.fromkeys(range(0x80, 0xA0), 0xFFFD)
 
 
 def console_of_width(width: int) -> Console:
-    """Return a console as wide as the terminal, or ``width`` if there is none."""
+    """Return a console as wide as the terminal, or ``width`` columns without a terminal."""
     return Console(width=None if Console().is_terminal else width)
 
 
 class Span(NamedTuple):
-    """Text with one style. kind: one of ``STYLES``; None if it is the target's own."""
+    """Text with one style. kind: a key of ``STYLES``, or None for the target's own text."""
 
     text: str
     kind: Kind | None = None
 
 
 class Spans:
-    """Splits the chunks of one answer by the kinds of their tokens and the lengths of their text.
+    """Splits the text of an answer's chunks into spans, by the kinds of the tokens.
 
-    A token may come before its text, which is held back if it may begin a stop string.
+    A token can arrive in an earlier chunk than its text, because text that may begin a stop string
+    is held back.
     """
 
     def __init__(self) -> None:
-        self._due: deque[tuple[Kind | None, int]] = deque()  # kind, characters to come
+        self._due: deque[tuple[Kind | None, int]] = deque()  # kind, characters still to come
 
     def split(self, chunk: AnswerChunk) -> Iterator[Span]:
-        """Yield the spans of a chunk's text; joined, they are that text."""
+        """Yield the spans of a chunk. Their texts, joined, are the text of the chunk."""
         for number, length in zip(chunk.kinds, chunk.text_lengths, strict=True):
             kind = KINDS[number]
             self._due.append((kind if kind in STYLES else None, length))
@@ -49,7 +50,10 @@ class Spans:
             yield Span("".join(piece.text for piece in pieces), origin)
 
     def _pieces(self, text: str) -> Iterator[Span]:
-        """Yield the text of each token, and a rest without a token: an unfinished character."""
+        """Yield the text of each token, then any rest that belongs to no token.
+
+        The rest is an unfinished character.
+        """
         while text and self._due:
             kind, length = self._due.popleft()
             if length > len(text):
@@ -62,9 +66,9 @@ class Spans:
 
 
 def show(client: Client, model: str, inputs: Inputs, answer: Answer, console: Console) -> None:
-    """Print an answer while it arrives, and collect it in ``answer``, however it ends.
+    """Print an answer while it arrives, and collect it in ``answer`` even if the request fails.
 
-    On a terminal with colours, accepted draft tokens and tokens that a guide forces have colours.
+    On a color terminal, accepted draft tokens and forced tokens are colored.
     """
     tells_origins = coloured(console)
     chunks = client.stream(model, inputs, tells_origins=tells_origins)
@@ -72,7 +76,7 @@ def show(client: Client, model: str, inputs: Inputs, answer: Answer, console: Co
     try:
         for chunk in chunks:
             answer.add(chunk)
-            for span in spans.split(chunk):  # without origins, the whole text is one span
+            for span in spans.split(chunk):  # a single span if the kinds weren't requested
                 text = span.text.translate(PICTURES) if console.is_terminal else span.text
                 console.out(text, style=STYLES.get(span.kind), end="", highlight=False)
                 console.file.flush()

@@ -1,1 +1,1 @@
-"""The `tandem` command: one module for each command, and the option groups that they share."""
+"""The `tandem` command: one module per command, and the options that several commands share."""

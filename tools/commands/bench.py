@@ -1,4 +1,4 @@
-"""`tandem bench`: the speedup of speculation on a live server, compared with the baseline."""
+"""`tandem bench`: measure the speedup of speculation over the baseline on a live server."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def several(read: Callable[[str], Item]) -> Callable[[str], tuple[Item, ...]]:
-    """Return a reader of values separated by commas."""
+    """Return an argparse type that reads values separated by commas."""
     return lambda text: tuple(read(part.strip()) for part in text.split(","))
 
 
@@ -156,7 +156,8 @@ def run(options: argparse.Namespace) -> int:
     variants = chosen_variants(served_drafters(target), options)
     more: dict[Tensor, Value] = {}
     if options.temperature is not None:
-        # A temperature of 1 alone doesn't ask for sampling: NVIDIA's clients always send it.
+        # A temperature of 1 alone doesn't turn on sampling, because NVIDIA's clients always send
+        # it. So top_p is set too.
         more = {tensors.TEMPERATURE: options.temperature, tensors.TOP_P: 1.0}
         if options.seed is not None or not options.use_draft_logits:
             more[tensors.SEED] = 1 if options.seed is None else options.seed
@@ -183,7 +184,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def chosen_variants(served: ServedDrafters, options: argparse.Namespace) -> list[Variant]:
-    """Return the baseline and the variants that the options ask for.
+    """Return the baseline and the variants that the options select.
 
     Raises TandemError if the server can't run one of them.
     """

@@ -51,9 +51,9 @@ def run(options: argparse.Namespace) -> int:
 
 
 def check_steps(engines: Mapping[str, TensorRTLLMDraft], max_requests: int) -> Iterator[str]:
-    """Yield warnings if a target would sometimes silently drop draft tokens.
+    """Yield a warning for each target that would sometimes drop draft tokens silently.
 
-    Raises TandemError if it always would.
+    Raises TandemError if a target would always drop them.
     """
     for name, engine in engines.items():
         if not (engine.max_draft_len and engine.run.enable_chunked_context):

@@ -1,4 +1,4 @@
-"""Options that select a deployment to serve, or a running server."""
+"""Options that select a deployment to serve or a running server."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ def add_deployment(group: Options) -> None:
 
 
 def chosen_deployment(options: argparse.Namespace, *, here: bool = True) -> Deployment:
-    """Return the deployment that the options describe, its models fetched; raise TandemError.
+    """Fetch the models that the options name, and return their deployment.
 
-    here: it is served on this machine, so it must fit into memory.
+    here: the deployment will run on this machine, so it must fit into memory. Raises TandemError.
     """
     if options.target is None:
         if options.draft is not None:
@@ -48,7 +48,7 @@ def chosen_deployment(options: argparse.Namespace, *, here: bool = True) -> Depl
             with about(job):
                 sources[job] = model_named(name)
                 described[job] = sources[job].describe()
-    # The small files are checked before the weights are fetched.
+    # Check the small files before fetching the weights.
     folders = {job: found.folder for job, found in described.items()}
     planned = deployment.for_checkpoints(
         folders["target"], folders.get("draft"), name=sources["target"].name, with_weights=False

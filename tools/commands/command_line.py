@@ -1,4 +1,4 @@
-"""Parses the command line into a command and its options."""
+"""Parses the command line."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tandem.tools.errors import TandemError, suggestion
 
 
 def read(arguments: Sequence[str]) -> Callable[[], int]:
-    """Return the parsed command as a callable; raise TandemError."""
+    """Return a callable that runs the command and returns its exit status; raise TandemError."""
     if not arguments or arguments[0] in ("-h", "--help"):
         return lambda: _say(overview())
     if arguments[0] == "--version":

@@ -1,4 +1,4 @@
-"""`tandem demo`: the same prompts with and without speculation."""
+"""`tandem demo`: answer the same prompts with and without speculation."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ PROMPTS_OF_A_KIND = 4
 MAX_TOKENS = 96
 REPEATS = 3
 CONTROL = drafter_registry.CONTROL.name
-PROMPT_LINES = 8  # of a prompt, the last ones are shown
+PROMPT_LINES = 8  # the maximum number of lines to show, from the end of a prompt
 WIDTH = 100  # if the output is not a terminal
 
 
 @dataclass(frozen=True)
 class PromptComparison:
-    """Greedy answers to one prompt, several with and several without a drafter."""
+    """Greedy answers to one prompt: repeated with the baseline and with the drafter."""
 
     prompt: DatasetPrompt
     control: Sequence[Answer]
@@ -42,7 +42,7 @@ class PromptComparison:
 
     @property
     def difference(self) -> str | None:
-        """Return the first difference from the first answer's text, or None if all are the same."""
+        """Describe the first difference from the first baseline answer; None if all are equal."""
         wanted = self.control[0].text
         for answer in (*self.control, *self.speculative):
             if answer.text != wanted:
@@ -56,7 +56,7 @@ class PromptComparison:
 
 
 def cells(comparisons: Sequence[PromptComparison]) -> list[str]:
-    """Return a row of the table: of one prompt, or of several together."""
+    """Return the cells of a table row, for one prompt or for several prompts together."""
     answers = Answers([comparison.speculative[0] for comparison in comparisons])
     control_seconds, seconds = (
         sum(median(answer.seconds for answer in repeats) for repeats in column)
@@ -97,7 +97,7 @@ def run(_: argparse.Namespace) -> int:
 
 
 def read_prompts(path: Path) -> list[DatasetPrompt]:
-    """Return the first prompts of each kind."""
+    """Return the first ``PROMPTS_OF_A_KIND`` prompts of each kind."""
     prompts = dataset.read_prompts(path)
     kinds = dict.fromkeys(prompt.kind for prompt in prompts)
     of_kinds = ([p for p in prompts if p.kind == kind][:PROMPTS_OF_A_KIND] for kind in kinds)
@@ -105,7 +105,7 @@ def read_prompts(path: Path) -> list[DatasetPrompt]:
 
 
 class DemoRunner:
-    """Asks a server with the deployment's own drafter and without drafts."""
+    """Sends prompts to a server, with the deployment's default drafter and with the baseline."""
 
     def __init__(self, client: Client, model: str, console: Console) -> None:
         self._client = client
@@ -113,13 +113,16 @@ class DemoRunner:
         self._console = console
 
     def warm_up(self, prompts: Sequence[DatasetPrompt]) -> None:
-        """Let both engines allocate memory, and `auto` learn the durations of their calls."""
+        """Make both engines allocate their memory, and let `auto` learn how long calls take."""
         for prompt in prompts:
             for drafter in (CONTROL, None):
                 self._answer(prompt, drafter)
 
     def compare(self, prompt: DatasetPrompt, heading: str) -> PromptComparison:
-        """Show an answer as it streams, then time answers in alternation, with equal noise."""
+        """Show a streamed answer, then time the baseline and the drafter.
+
+        The two alternate, so that noise affects both equally.
+        """
         self._console.print()
         self._console.rule(Text(heading), align="left", style="dim")
         tail = last_lines(prompt.text, PROMPT_LINES)
@@ -134,7 +137,7 @@ class DemoRunner:
         return PromptComparison(prompt, control, speculative)
 
     def _answer(self, prompt: DatasetPrompt, drafter: str | None) -> Answer:
-        """Ask with a drafter, or with the deployment's own (None)."""
+        """Send a prompt. drafter: None selects the deployment's default."""
         more = {} if drafter is None else {tensors.DRAFTER: drafter}
         inputs = inputs_for(prompt.text, MAX_TOKENS, more, stream=False)
         return self._client.answer(self._model, inputs)
@@ -159,11 +162,11 @@ def report(comparisons: Sequence[PromptComparison], drafter: str, console: Conso
 
 
 def where_the_time_went(comparisons: Sequence[PromptComparison], drafter: str) -> str:
-    """Return how long a round takes, and the engines' part of it by their own clocks.
+    """Describe how long a round takes, and how much of that the engines report.
 
-    The rest counts for more if the engines are fast, so a fast machine gains less here.
+    The rest is overhead. Its share grows if the engines are fast, so a fast machine gains less.
     """
-    # The first was streamed.
+    # The first answer was streamed, so it isn't timed.
     answers = [a for c in comparisons for a in c.speculative[1:] if a.statistics]
     rounds = sum(answer.totals.num_rounds for answer in answers)
     if not rounds:
@@ -181,7 +184,7 @@ def where_the_time_went(comparisons: Sequence[PromptComparison], drafter: str) -
 
 
 def last_lines(text: str, count: int) -> str:
-    """Return the last lines of a text, after a mark if there are others."""
+    """Return the last ``count`` lines of a text, after a line "..." if there are more."""
     lines = text.split("\n")
     return text if len(lines) <= count else "\n".join(["...", *lines[-count:]])
 

@@ -1,4 +1,4 @@
-"""`tandem doctor`: check what this machine needs for serving, and print fixes."""
+"""`tandem doctor`: check whether this machine can serve, and print fixes."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from tandem.tools.triton.server import LOOPBACK, Ports, claim_ports
 from tandem.tools.triton.supervisor import SHARED_MEMORY
 
 GLIBC = (2, 35)
-MEMORY_MB = 1536  # the embedded profile's bound
-SHARED_MEMORY_MB = 64  # a megabyte per model, and space for tensors
+MEMORY_MB = 1536  # the most that the embedded profile needs
+SHARED_MEMORY_MB = 64  # one megabyte per model, plus space for tensors
 INSTALL = extras.install("embedded")
 GGUF = f"only for GGUF files: {extras.install('gguf')}"
 FIXES = {
@@ -39,7 +39,7 @@ MARKS = {True: "[green]ok[/]", False: "[red]missing[/]", None: "[yellow]optional
 
 @dataclass(frozen=True)
 class Finding:
-    """The result of one check. good: None if it is absent but optional."""
+    """The result of one check. good: None if the subject is missing but optional."""
 
     subject: str
     found: str
@@ -63,7 +63,7 @@ def run(_: argparse.Namespace) -> int:
 
 
 def examine() -> Iterator[Finding]:
-    """Check everything that serving needs, in the order in which to fix it."""
+    """Check everything that serving needs, and yield findings in the order to fix them."""
     system = f"{platform.system()} {platform.machine()}"
     good = system == "Linux x86_64"
     yield Finding("system", system, good, "use a Linux x86-64 machine or VM")

@@ -1,4 +1,4 @@
-"""The gateway as commands start it: its options, socket and application."""
+"""Shared by the commands that start a gateway: its options, socket and application."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def add_access(parser: Options) -> None:
 
 
 def application(settings: GatewaySettings) -> FastAPI:
-    """Return the application; raise TandemError if the tokenizer or its template is wrong."""
+    """Return the gateway; raise TandemError if its tokenizer or chat template can't be loaded."""
     from tandem.gateway.app import create_app  # noqa: PLC0415  an extra
     from tandem.gateway.chat_template import ChatTemplateError  # noqa: PLC0415  an extra
 
@@ -65,7 +65,7 @@ def listening(address: str, number: int, option: str) -> socket.socket:
 
 
 def url_of(bound: socket.socket) -> str:
-    """Return the address for a browser."""
+    """Return the URL to open in a browser."""
     host, number = bound.getsockname()[:2]
     host = LOOPBACK if host in EVERY_ADDRESS else host
     return f"http://[{host}]:{number}" if ":" in host else f"http://{host}:{number}"

@@ -1,4 +1,4 @@
-"""`tandem gateway`: serve OpenAI's API and a chat page in front of a running server."""
+"""`tandem gateway`: serve the OpenAI API and a chat page in front of a running server."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def run(options: argparse.Namespace) -> int:
         signal.signal(number, signal.default_int_handler)
     with (
         listening(options.address, options.port, "--port") as bound,
-        suppress(KeyboardInterrupt),  # uvicorn raises the signal again
+        suppress(KeyboardInterrupt),  # uvicorn raises the signal again after shutdown
     ):
         from tandem.gateway.server import serve  # noqa: PLC0415  an extra
 

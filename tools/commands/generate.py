@@ -1,4 +1,4 @@
-"""`tandem generate`: stream the answer to one prompt from a running server."""
+"""`tandem generate`: stream the output for one prompt from a running server."""
 
 from __future__ import annotations
 
@@ -165,7 +165,7 @@ def _schema(path: str) -> str:
 
 
 def _prompt(options: argparse.Namespace) -> str:
-    """Return the prompt, with surrogates for bytes that are not UTF-8, as in arguments."""
+    """Return the prompt. Bytes that aren't UTF-8 become surrogates, as in `sys.argv`."""
     if options.prompt != STANDARD_INPUT:
         return str(options.prompt)
     if options.json_schema == STANDARD_INPUT:
@@ -185,7 +185,7 @@ def _reading(tensor: Tensor) -> dict[str, Any]:
 
 
 def _whole_number(tensor: Tensor) -> Callable[[str], int]:
-    """Return a reader of whole numbers that the tensor can hold."""
+    """Return an argparse type that reads whole numbers within the range of the tensor's type."""
     bounds = np.iinfo(tensor.dtype.lower())
 
     def read(text: str) -> int:

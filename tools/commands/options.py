@@ -1,4 +1,4 @@
-"""Options that several commands share, and how a wrong one is reported."""
+"""Options that several commands share, and the parser that reports wrong ones."""
 
 from __future__ import annotations
 
@@ -18,23 +18,24 @@ from tandem.tools.commands.verbs import VERBS
 from tandem.tools.errors import TandemError, suggestion
 
 Options: TypeAlias = "argparse.ArgumentParser | argparse._ArgumentGroup"
-PROFILES = (Path(tandem.__file__).parent / "profiles").resolve()  # in a checkout, a link
+PROFILES = (Path(tandem.__file__).parent / "profiles").resolve()  # a link in a checkout
 EMBEDDED = PROFILES / "embedded.yaml"
 DEMO = PROFILES.parent / "demo"
 PROMPTS = DEMO / "prompts.jsonl"
-ENDINGS = (".yaml", ".yml")  # of a profile's file; a name may have dots too: llama-3.1-70b
+# Extensions of a profile file. Names can contain dots too, such as llama-3.1-70b.
+ENDINGS = (".yaml", ".yml")
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser whose errors are one line, without the usage before it."""
+    """A parser that reports errors in one line, without the usage."""
 
     def error(self, message: str) -> NoReturn:
         raise TandemError(f"{message}; see {self.prog} --help")
 
     def read(self, arguments: Sequence[str]) -> argparse.Namespace:
-        """Return the options; raise TandemError, with the nearest option for an unknown one.
+        """Return the options; raise TandemError, which suggests an option for an unknown one.
 
-        Options may have underscores, as in NVIDIA's documents: ``--max_output_len``.
+        Options may be written with underscores, as in NVIDIA's documents: ``--max_output_len``.
         """
         options, unknown = self.parse_known_args(dashed(arguments))
         known = [name.removeprefix("--") for name in self._option_string_actions]
@@ -54,12 +55,12 @@ def parser_of(name: str) -> Parser:
         description=verb.description,
         epilog="\n".join(["examples:", *(f"  {example}" for example in verb.examples)]),
         formatter_class=_Help,
-        allow_abbrev=False,  # a new option could change what an abbreviation means
+        allow_abbrev=False,  # a new option could make an abbreviation ambiguous
     )
 
 
 class _Help(argparse.HelpFormatter):
-    """Wraps the description, but not the lines of the examples."""
+    """Wraps the description, but keeps the line breaks of the examples."""
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
         return text if "\n" in text else super()._fill_text(text, width, indent)
@@ -79,7 +80,7 @@ def grpc_url(text: str) -> str:
 
 
 def dashed(arguments: Sequence[str]) -> list[str]:
-    """Replace underscores in the names of options; values, and what follows ``--``, stay."""
+    """Replace underscores in option names, but not in values or in arguments after ``--``."""
     options = [*takewhile(lambda argument: argument != "--", arguments)]
     spelt = [re.sub("^--[^=]*", lambda name: name[0].replace("_", "-"), word) for word in options]
     return [*spelt, *arguments[len(options) :]]
@@ -93,14 +94,14 @@ def write_json(path: Path, content: object, *, indent: int = 2) -> None:
 
 
 def drafter_names(*, control: bool = False) -> str:
-    """List the drafters for a help text; control: include the target alone."""
+    """List the drafters for a help text. control: include the baseline."""
     drafting = [kind.name for kind in DRAFTERS.values() if kind.drafts_in_loop]
     also = [CONTROL.name] if control else []
     return ", ".join((*drafting, *also, "or a custom drafter of the deployment"))
 
 
 def at_least(least: int) -> Callable[[str], int]:
-    """Return a reader of whole numbers for argparse."""
+    """Return an argparse type that reads whole numbers of at least ``least``."""
 
     def read(text: str) -> int:
         if not text.isdecimal() or int(text) < least:
@@ -125,7 +126,7 @@ def draft_length(text: str) -> int:
 def add_count(
     group: Options, name: str, text: str, default: int | None = None, *, least: int = 1
 ) -> None:
-    """Add an option for a whole number; text: its help, to which a default is appended."""
+    """Add an option for a whole number. text: the help, to which the default is appended."""
     text = text if default is None else f"{text} (default: %(default)s)."
     group.add_argument(name, type=at_least(least), default=default, metavar="N", help=text)
 
@@ -168,7 +169,7 @@ def chosen_profile(options: argparse.Namespace) -> Path:
 
 
 def named_profile(given: Path) -> Path:
-    """Return the file of a profile that is given as a file or as a name in `profiles/`."""
+    """Return the path of a profile. given: a file, or a name in `profiles/`."""
     if len(given.parts) > 1 or given.suffix in ENDINGS or given.is_file():
         return given
     shipped = sorted(path.stem for path in PROFILES.glob("*.yaml"))

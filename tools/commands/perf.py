@@ -1,4 +1,4 @@
-"""`tandem perf`: generate load from prompts with Triton's own `perf_analyzer`."""
+"""`tandem perf`: generate load from prompts with Triton's `perf_analyzer`."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def chosen_entries(wanted: Sequence[str] | None, planned: Deployment | None) -> dict[str, bool]:
-    """Return the entries to test, mapped to whether they stream."""
+    """Map the name of each entry to test to whether it streams."""
     streams = {FORWARDER: False, MODEL: True}
     if planned:
         own = [e for e in planned.profile.entries if e.kind == "stream" or e.drafter is None]
@@ -136,7 +136,7 @@ def chosen_entries(wanted: Sequence[str] | None, planned: Deployment | None) -> 
 def check(
     options: argparse.Namespace, planned: Deployment | None, entries: dict[str, bool]
 ) -> None:
-    """Raise TandemError if no server answers, or it lacks an entry or the drafter."""
+    """Raise TandemError if the server doesn't respond, or has no such entry or drafter."""
     targets: list[Deployment | TargetServer] = [planned] if planned else []
     if not planned:
         with Client(options.url) as client:
@@ -157,7 +157,7 @@ def perf_command(
 ) -> list[str]:
     """Return the command line of perf_analyzer for an entry.
 
-    It measures a number of requests and not a time window, because an answer takes seconds and a
+    perf_analyzer measures a number of requests, not a time window: each answer takes seconds, so a
     window would take minutes to become stable.
     """
     return [
@@ -175,7 +175,7 @@ def perf_command(
 
 
 def write_requests(requests: Sequence[Inputs], path: Path) -> None:
-    """Write requests in perf_analyzer's format: a row each, with every input as a flat list."""
+    """Write requests in perf_analyzer's JSON format: one row each, every input as a flat list."""
     rows = [
         {name: list(v) if isinstance(v, list | tuple) else [v] for name, v in inputs.items()}
         for inputs in requests

@@ -1,4 +1,4 @@
-"""`tandem render`: write a profile's model repository, for any Triton to serve."""
+"""`tandem render`: write a model repository that any Triton can serve."""
 
 from __future__ import annotations
 

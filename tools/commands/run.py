@@ -1,4 +1,4 @@
-"""`tandem run`: serve engines, answer prompts, stop; with the options of NVIDIA's `run.py`."""
+"""`tandem run`: serve engines, answer prompts and stop. The options are those of `run.py`."""
 
 from __future__ import annotations
 
@@ -73,5 +73,5 @@ def run(options: argparse.Namespace) -> int:
 def in_the_documents_manner(number: int, prompt: str, text: str) -> str:
     """Format a prompt and its answer as `run.py` prints them."""
     shown = f'Input [Text {number}]: "{prompt}"\nOutput [Text {number} Beam 0]: "{text}"'
-    # What a model says must not steer a terminal.
+    # Generated control characters must not reach a terminal.
     return shown.translate(PICTURES) if Console().is_terminal else shown

@@ -1,4 +1,4 @@
-"""The options of NVIDIA's `run.py` and `summarize.py`: what to deploy, and what to ask for."""
+"""Options of NVIDIA's `run.py` and `summarize.py`: the engines, and how to draft."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ Config = TypeVar("Config", DraftTargetConfig, PromptLookupConfig)
 
 @dataclass(frozen=True)
 class DraftingOptions:
-    """The two configuration strings; None for one that is not given."""
+    """The two configuration strings; None if the option isn't set."""
 
     draft_target: DraftTargetConfig | None = None
     prompt_lookup: PromptLookupConfig | None = None
@@ -65,7 +65,7 @@ class DraftingOptions:
 
     @property
     def devices(self) -> dict[str, Devices]:
-        """Return the devices of `target` and `draft` that the strings name."""
+        """Return the devices in the strings, by engine (`target` or `draft`)."""
         if self.draft_target:
             given = self.draft_target
             return {"target": given.target_devices, "draft": given.draft_devices}
@@ -73,9 +73,10 @@ class DraftingOptions:
 
 
 def add_drafting(parser: argparse.ArgumentParser) -> Options:
-    """Add the options that take the strings, and return their group.
+    """Add the options that take the configuration strings, and return their group.
 
-    Several values make one string, because NVIDIA's documents have commands with `` = `` before it.
+    Each option joins several values into one string, because NVIDIA's documents have commands with
+    a separate ``=`` before the string.
     """
     group = parser.add_argument_group("drafts")
     group.add_argument(
@@ -146,9 +147,9 @@ def read_drafting(options: argparse.Namespace) -> DraftingOptions:
 
 
 def plan(options: argparse.Namespace, drafting: DraftingOptions) -> Deployment:
-    """Return the deployment of engines and strings; raise TandemError if they don't fit together.
+    """Return the deployment; raise TandemError if engines and strings are incompatible.
 
-    Prints a line on standard error for each option that this machine ignores.
+    Prints a line on standard error for each option that has no effect on this machine.
     """
     target = read_engine_dir(options.engine_dir)
     draft = read_engine_dir(options.draft_engine_dir) if options.draft_engine_dir else None
@@ -213,7 +214,7 @@ def _fraction(text: str) -> float:
 
 
 def _check(drafting: DraftingOptions, target: EngineDir, draft: EngineDir | None) -> None:
-    """Check the strings against the engines and each other."""
+    """Raise TandemError if the strings contradict the engines or each other."""
     given, lookup = drafting.draft_target, drafting.prompt_lookup
     if given and not draft:
         raise TandemError(f"{DRAFT_TARGET} needs --draft-engine-dir, the draft model")
@@ -257,7 +258,7 @@ def _check_list(option: str, draft_len: int, devices: Devices, engine: EngineDir
 def _section(
     engine: EngineDir, devices: Devices | None, gpus: int, fraction: float | None
 ) -> dict[str, Any]:
-    """Return an engine's part of the profile; raise TandemError for a GPU that isn't there."""
+    """Return an engine's section of the profile; raise TandemError if a GPU doesn't exist."""
     missing = [number for number in devices or () if gpus and number >= gpus]
     if missing:
         raise TandemError(
@@ -267,7 +268,7 @@ def _section(
     if engine.kind == "torch":
         device = f"cuda:{devices[0]}" if devices and gpus else "auto"
         return {"kind": "torch", "checkpoint": folder, "device": device}
-    # Prompts are answered one by one, so the KV cache holds one whole sequence.
+    # Prompts are answered one by one, so a KV cache for one whole sequence is enough.
     run = {"max_tokens_in_paged_kv_cache": engine.build.get("max_seq_len")}
     if fraction is not None:
         run["kv_cache_free_gpu_mem_fraction"] = fraction

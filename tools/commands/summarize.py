@@ -1,4 +1,4 @@
-"""`tandem summarize`: the accuracy with speculation, with the options of `summarize.py`."""
+"""`tandem summarize`: score outputs with ROUGE. The options are those of `summarize.py`."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ from tandem.tools.profiles.engines.torch import TorchTarget
 if TYPE_CHECKING:
     from tandem.tools.evaluation.hugging_face import HuggingFace
 
-CONTROL = drafter_registry.CONTROL.name  # the drafter that every other is compared with
+CONTROL = drafter_registry.CONTROL.name  # the baseline
 DATASET = DEMO / "summaries.jsonl"
 WIDTH = 100  # if the output is not a terminal
-PRIMING_TOKENS = 2  # the fewest that make the draft model see the prompt
+PRIMING_TOKENS = 2  # the fewest output tokens for which the draft model reads the prompt
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -96,14 +96,14 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     accuracy.add_argument(
         "--rouge1-threshold",
         type=float,
-        default=15.0,  # the one in NVIDIA's documents
+        default=15.0,  # the default in NVIDIA's documents
         metavar="PERCENT",
         help="The minimum ROUGE-1 of every output against the reference (default: %(default)g).",
     )
     accuracy.add_argument(
         "--control-threshold",
         type=float,
-        default=95.0,  # greedy texts differ only after two tokens with equal logits
+        default=95.0,  # greedy outputs differ only after two tokens with equal logits
         metavar="PERCENT",
         help=f"The minimum ROUGE-1 of the drafter's outputs against '{CONTROL}' (default: "
         "%(default)g).",
@@ -114,7 +114,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Answer, score and print. Return 1 if a score fails `--check-accuracy`."""
+    """Generate answers, score them and print a table.
+
+    Returns 1 if `--check-accuracy` is set and a score is below its threshold.
+    """
     drafting = _read_drafting(options)
     rouge = Rouge()
     items = read_items(options.dataset)[: options.limit]
@@ -123,7 +126,7 @@ def run(options: argparse.Namespace) -> int:
     hugging_face = _hugging_face(options, planned)
     target = planned or TargetServer(options.url, options.model)
     with target_server(target) as server, Client(server.url) as client:
-        client.entry(server.entry)  # raises an error that names the entries
+        client.entry(server.entry)  # raises TandemError if the entry doesn't exist
         columns = [*answer_in_turns(client, server.entry, items, speculation, options)]
     if hugging_face:
         hugging_face.answer(items[0].text, 1)  # loads and warms up
@@ -149,7 +152,10 @@ def run(options: argparse.Namespace) -> int:
 def speculation_of(
     drafter: str | None, drafting: DraftingOptions, planned: Deployment | None
 ) -> Inputs:
-    """Return the inputs of the requests to compare with the baseline."""
+    """Return the inputs that select the speculation to compare with the baseline.
+
+    Raises TandemError if there is no baseline or nothing to compare with it.
+    """
     inputs: dict[Tensor, Value] = dict(drafting.inputs) if drafting.given else {}
     if drafter is None and not inputs and planned:
         drafter = planned.loop_settings().drafter
@@ -176,7 +182,10 @@ def answer_in_turns(
     speculation: Inputs,
     options: argparse.Namespace,
 ) -> tuple[AnswerColumn, AnswerColumn]:
-    """Return the baseline's greedy answers and the speculative ones."""
+    """Return the greedy answers of the baseline and of the speculation.
+
+    The two alternate, item by item.
+    """
 
     def answer(item: Item, inputs: Inputs, max_tokens: int) -> Answer:
         stop: Inputs = {tensors.STOP_WORDS: item.stop} if item.stop else {}

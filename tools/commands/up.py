@@ -1,4 +1,4 @@
-"""`tandem up`: serve a profile, or models by name, until Ctrl-C."""
+"""`tandem up`: serve a profile or named models until Ctrl-C."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from tandem.tools.triton import repository
 from tandem.tools.triton.server import LOOPBACK, Ports, TritonServer
 from tandem.tools.triton.serving import start, stop
 
-SCREENS = ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER")  # set if there is a browser
+SCREENS = ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER")  # one is set if a browser can open a window
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -63,8 +63,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    # Before anything starts, so that no signal leaves a server running. SIGINT is set too, because
-    # a shell starts background processes with SIGINT ignored.
+    # Set the handlers before anything starts, so that no signal leaves a server running. SIGINT
+    # needs one too, because shells start background processes with SIGINT ignored.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.default_int_handler)
     if options.open and options.no_gateway:
@@ -87,7 +87,7 @@ def _serve(planned: Deployment, models: Path, options: argparse.Namespace) -> No
     ports = Ports(options.http_port, options.grpc_port, options.metrics_port)
     with ExitStack() as stack:
         bound = None
-        if not options.no_gateway:  # before the server starts: a busy port is reported at once
+        if not options.no_gateway:  # before the server starts, so that a busy port fails at once
             bound = stack.enter_context(
                 listening(options.address, options.gateway_port, "--gateway-port")
             )
@@ -111,12 +111,12 @@ def _serve(planned: Deployment, models: Path, options: argparse.Namespace) -> No
         try:
             server.wait(expendable=[planned.profile.models.draft])
         except TandemError:
-            server.kill()  # first: then the gateway can end its clients' requests
+            server.kill()  # before the gateway stops, so that its open requests end
             raise
 
 
 def _check_ports(options: argparse.Namespace) -> None:
-    """Reject equal ports, about which Triton's own error says less."""
+    """Reject ports that are set to the same number, because Triton's error is less clear."""
     names = ["http_port", "grpc_port", "metrics_port"]
     if not options.no_gateway:
         names.append("gateway_port")
@@ -128,25 +128,25 @@ def _check_ports(options: argparse.Namespace) -> None:
 
 
 def open_page(url: str) -> None:
-    """Open a browser if it has a window; a text browser would take the terminal."""
+    """Open a graphical browser if there is one; a text browser would take over the terminal."""
     if any(map(os.environ.get, SCREENS)):
         webbrowser.open(url)
 
 
 def greeting(server: TritonServer, planned: Deployment, gateway: str | None = None) -> str:
-    """Return what is served, on which addresses, and how to ask.
+    """Return a summary of the deployment, its addresses, and example commands.
 
-    gateway: the address of OpenAI's API; None if it isn't served.
+    gateway: the URL of the gateway, or None without one.
     """
     entry = planned.stream_entry.name
-    # The demo's models know only Python.
+    # The demo's models generate only Python.
     on_demo = planned.tokenizer.folder.is_relative_to(DEMO)
     prompt = "def main():" if on_demo else "Once upon a time"
     model = [] if entry == MODEL else ["--model", entry]
     generate = ["tandem", "generate", "--url", server.grpc_url, *model, prompt]
     stream = f"http://{server.http_url}/v2/models/{entry}/generate_stream"
     request = json.dumps({"text_input": prompt, "max_tokens": 64, "stream": True})
-    # Show the options and processes that NVIDIA's backend needs.
+    # NVIDIA's backend needs special processes and options, so show the command.
     backends = [engine.backend for engine in (planned.target, planned.draft) if engine]
     command = {"command": shlex.join(server.command)} if "tensorrtllm" in backends else {}
     rows = {

@@ -1,4 +1,4 @@
-"""The help of every verb of the `tandem` command. Its module has the same name."""
+"""The help of every `tandem` command. Each command's module has the same name."""
 
 from __future__ import annotations
 
@@ -7,7 +7,10 @@ from typing import NamedTuple
 
 
 class Verb(NamedTuple):
-    """summary: its line in the overview. description, examples: of its own help."""
+    """Help of one command.
+
+    summary: the line in `tandem --help`. description, examples: shown by `tandem COMMAND --help`.
+    """
 
     summary: str
     description: str

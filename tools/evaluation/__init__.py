@@ -1,1 +1,1 @@
-"""Compares texts: accuracy, ROUGE, and Hugging Face's own answers."""
+"""Compares outputs: accuracy, ROUGE, and reference answers from transformers."""

@@ -1,4 +1,4 @@
-"""Scores several answers to each item of a dataset."""
+"""Scores the answers of several systems to the items of a dataset."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NOTHING = "-"
 
 @dataclass(frozen=True)
 class AnswerColumn(Answers):
-    """An answer for each item of the dataset, and the name of what answered."""
+    """One system's answers, one per item of the dataset. name: the drafter, or hugging_face."""
 
     name: str
 
@@ -32,11 +32,11 @@ class AnswerColumn(Answers):
 
 
 class AccuracyComparison:
-    """The columns and their scores.
+    """The columns and their ROUGE scores in percent.
 
-    columns: the control's first, then the speculative one, then any others. to_reference: scores of
-    each column against the dataset, by its name. to_each_other: of a column against an
-    earlier one, by both names. Scores are percent.
+    columns: the baseline first, then the speculation, then any others. to_reference: scores of each
+    column against the references, by column name. to_each_other: scores of a column against an
+    earlier column, by both names.
     """
 
     def __init__(
@@ -53,15 +53,15 @@ class AccuracyComparison:
         }
 
     def num_identical(self, column: AnswerColumn) -> int:
-        """Number of texts that equal the baseline's."""
+        """Return the number of outputs that are identical to the baseline's."""
         pairs = zip(column.texts, self.columns[0].texts, strict=True)
         return sum(mine == theirs for mine, theirs in pairs)
 
     def shortfalls(self, threshold: float, control_threshold: float) -> list[str]:
-        """Say which ROUGE-1 lies under its threshold, in percent.
+        """Return one line for each ROUGE-1 score below its threshold.
 
-        threshold: of what was served against the reference. control_threshold: of the speculative
-        texts against the control's.
+        threshold: minimum for the served outputs against the references, in percent.
+        control_threshold: minimum for the speculation's outputs against the baseline's, in percent.
         """
         control, speculative = (column.name for column in self.columns[:2])
         checks = [

@@ -20,9 +20,9 @@ from tandem.tools.profiles.checkpoint import CheckpointError, read_checkpoint, r
 class HuggingFace:
     """Answers prompts greedily, one at a time, in this process.
 
-    folder: the checkpoint. tokenizer: a folder with tokenizer.json. In float32 on a CPU, in the
-    checkpoint's own type on a GPU, as the torch engine. The weights are loaded by the first answer;
-    TandemError is raised at once if there are none.
+    folder: the checkpoint. tokenizer: a folder with tokenizer.json. The type is the torch engine's
+    default: float32 on a CPU, the checkpoint's type on a GPU. The first answer loads the weights,
+    but the constructor already raises TandemError if there are none.
     """
 
     def __init__(self, folder: Path, tokenizer: Path, *, add_special_tokens: bool = True) -> None:
@@ -74,6 +74,6 @@ class HuggingFace:
 
 
 def cut(text: str, stop: Sequence[str]) -> tuple[str, bool]:
-    """Return the text up to the first of the stop strings, and whether there was one."""
+    """Return the text before the first stop string, and whether it contains a stop string."""
     places = [place for string in stop if (place := text.find(string)) >= 0]
     return text[: min(places, default=len(text))], bool(places)

@@ -1,4 +1,4 @@
-"""ROUGE: how much of one text is found in another, by rouge-score (Lin 2004)."""
+"""ROUGE (Lin 2004): the overlap of two texts, computed by the package rouge-score."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ Scores: TypeAlias = Mapping[str, float]
 
 
 class Rouge:
-    """Scores texts, without stemming, as Hugging Face's `evaluate` does.
+    """Scores texts without stemming, as Hugging Face's `evaluate` does.
 
-    Raises TandemError if rouge-score is not installed.
+    Raises TandemError if rouge-score isn't installed.
     """
 
     def __init__(self) -> None:
@@ -34,9 +34,9 @@ class Rouge:
         self._scorer = RougeScorer(list(MEASURES))
 
     def mean(self, texts: Sequence[str], references: Sequence[str]) -> Scores:
-        """Return each measure's mean F, in percent: 100 if each text equals its reference."""
+        """Return the mean F1 of each measure in percent; 100 if each text equals its reference."""
         scores = [
-            # Equal texts may have no words that ROUGE counts.
+            # Equal texts without any words that ROUGE counts would score 0.
             dict.fromkeys(MEASURES, 1.0)
             if text == reference
             else {name: s.fmeasure for name, s in self._scorer.score(reference, text).items()}

@@ -1,1 +1,1 @@
-"""Models by name: a folder, a model of the Hugging Face Hub, or a GGUF file."""
+"""Finds models by name: a folder, a model on the Hugging Face Hub, or a GGUF file."""

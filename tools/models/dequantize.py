@@ -1,4 +1,4 @@
-"""A process of its own that turns a GGUF file into a checkpoint: FILE FOLDER."""
+"""Converts a GGUF file into a checkpoint, in a separate process. Arguments: FILE FOLDER."""
 
 from __future__ import annotations
 
@@ -13,12 +13,15 @@ from tandem.tools.errors import TandemError
 from tandem.tools.models.weights import gigabytes
 from tandem.tools.profiles.machine import free_memory
 
-BYTES = 4  # of a weight in float32
-SPARE = 1_000_000_000  # bytes: PyTorch, transformers, and one tensor twice
+BYTES = 4  # per weight in float32
+SPARE = 1_000_000_000  # bytes for PyTorch, transformers and a second copy of one tensor
 
 
 def dequantize(path: Path, folder: Path) -> None:
-    """Write a float32 checkpoint and its tokenizer; raise TandemError if it doesn't fit."""
+    """Write a float32 checkpoint and its tokenizer.
+
+    Raises TandemError if the checkpoint doesn't fit into memory or on the disk.
+    """
     _check_space(path, folder)
     import torch  # noqa: PLC0415  takes seconds
     from transformers import AutoModelForCausalLM, AutoTokenizer  # noqa: PLC0415
@@ -27,7 +30,7 @@ def dequantize(path: Path, folder: Path) -> None:
     model: Any = AutoModelForCausalLM.from_pretrained(
         **where, dtype=torch.float32, local_files_only=True
     )
-    # Else transformers takes the weights for quantized ones, which it does not save.
+    # Otherwise transformers treats the weights as quantized and refuses to save them.
     del model.config.quantization_config
     model.is_quantized, model.hf_quantizer = False, None
     model.save_pretrained(folder)

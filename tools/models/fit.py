@@ -1,4 +1,4 @@
-"""Estimates whether models fit into the free memory before any of them is loaded."""
+"""Estimates whether models fit into free memory, before any of them is loaded."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tandem.tools.profiles.deployment import Deployment
 from tandem.tools.profiles.engines.torch import TorchDraft
 from tandem.tools.profiles.machine import free_gpu_memory, free_memory
 
-ENGINE_BYTES = 500_000_000  # of a process with PyTorch, before it loads anything
+ENGINE_BYTES = 500_000_000  # used by a process with PyTorch before it loads a model
 FLOAT32 = 4
 Job = Literal["target", "draft"]
 JOBS: tuple[Job, ...] = ("target", "draft")
@@ -24,8 +24,8 @@ JOBS: tuple[Job, ...] = ("target", "draft")
 class Need:
     """The memory that one engine needs.
 
-    weights: bytes. token_bytes: of one token in its KV cache. kv_tokens: the wanted size of the
-    cache. max_seq_len: its smallest size.
+    weights: bytes. token_bytes: bytes per token in the KV cache. kv_tokens: the planned size of the
+    KV cache in tokens. max_seq_len: its minimum size in tokens, one whole sequence.
     """
 
     weights: int
@@ -35,13 +35,13 @@ class Need:
 
     @property
     def fixed(self) -> int:
-        """Bytes without any KV cache, the process included."""
+        """Bytes for the weights and the process, without the KV cache."""
         return self.weights + ENGINE_BYTES
 
 
 @dataclass(frozen=True)
 class Fit:
-    """The memory that the engines of a deployment need, and the free memory."""
+    """The memory that the engines of a deployment need, and the free memory in bytes."""
 
     needs: Mapping[Job, Need]
     free: int
@@ -49,7 +49,7 @@ class Fit:
 
     @property
     def needed(self) -> int:
-        """Bytes of all engines, with KV caches that hold one whole sequence."""
+        """Bytes for all engines, with the smallest KV caches: one whole sequence each."""
         return sum(need.fixed + need.token_bytes * need.max_seq_len for need in self.needs.values())
 
     @property
@@ -72,7 +72,7 @@ class Fit:
         )
 
     def kv_cache_tokens(self) -> dict[str, int]:
-        """Return the sizes of the KV caches: as planned, or what the free memory holds."""
+        """Return each engine's KV-cache size in tokens: the plan's, or less if memory is short."""
         left = self.free - sum(need.fixed for need in self.needs.values())
         wanted = sum(need.token_bytes * need.kv_tokens for need in self.needs.values())
         share = min(1.0, left / max(wanted, 1))
@@ -85,14 +85,15 @@ class Fit:
 def fit_of(planned: Deployment, num_parameters: Mapping[Job, int]) -> Fit:
     """Estimate the memory that a deployment of checkpoints needs.
 
-    num_parameters: of each engine's weights, which may not be here yet.
+    num_parameters: each engine's number of weights, which may not be downloaded yet.
     """
     engines = planned.profile.engines
     sections: dict[Job, TorchDraft] = {job: getattr(engines, job) for job in num_parameters}
     gpu = free_gpu_memory(min(section.gpu_memory_fraction for section in sections.values()))
     needs = {}
     for job, section in sections.items():
-        # The CPU computes in float32, a GPU in the checkpoint's type, and with larger caches.
+        # A CPU computes in float32, a GPU in the checkpoint's type. An unpaged KV cache on a GPU
+        # takes more memory than its tokens.
         folder, plan = section.checkpoint, getattr(planned, job)
         size = FLOAT32 if gpu is None else item_bytes(read_config(folder))
         cached = read_checkpoint(folder, with_weights=False).kv_bytes_per_token * size // FLOAT32

@@ -1,4 +1,4 @@
-"""A GGUF file, dequantized once into a checkpoint that the torch engine loads."""
+"""GGUF files, each dequantized once into a checkpoint that the torch engine can load."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from tandem.tools.triton.install import cache_folder
 MAGIC = b"GGUF"
 STAMP = "source.json"
 PACKAGES = ("transformers", "gguf", "accelerate")
-PART = re.compile(r"-\d{5}-of-\d{5}\.gguf$")  # of a split model
-LONGEST_REASON = 300  # characters
+PART = re.compile(r"-\d{5}-of-\d{5}\.gguf$")  # one file of a split model
+LONGEST_REASON = 300  # characters of an error
 
 
 def is_gguf(path: Path) -> bool:
@@ -39,8 +39,8 @@ def is_gguf(path: Path) -> bool:
 class GgufFile:
     """A GGUF file on this machine.
 
-    Its checkpoint is in Tandem's cache. It is converted again if the size or the time of the file
-    has changed, or the version of a package that reads it.
+    The converted checkpoint is kept in Tandem's cache. The file is converted again if its size or
+    modification time changes, or the version of a package that reads it.
     """
 
     path: Path
@@ -50,7 +50,7 @@ class GgufFile:
         return self.path.stem
 
     def describe(self) -> Description:
-        """Dequantize it, unless its checkpoint is in the cache."""
+        """Dequantize the file unless its checkpoint is in the cache, and describe the result."""
         folder = self.checkpoint()
         return Description(folder, count_parameters(folder))
 
@@ -78,7 +78,10 @@ class GgufFile:
         return folder
 
     def _stamp(self) -> str:
-        """Identify the file and the packages; raise TandemError if a package is missing."""
+        """Return text that identifies the file and the package versions.
+
+        Raises TandemError if a package is missing.
+        """
         try:
             versions = {name: metadata.version(name) for name in PACKAGES}
         except metadata.PackageNotFoundError as error:
@@ -89,7 +92,7 @@ class GgufFile:
         return json.dumps({"size": facts.st_size, "changed": facts.st_mtime_ns, **versions})
 
     def _convert(self, folder: Path, stamp: str) -> None:
-        """Write the checkpoint into a temporary folder, and rename that when it is complete."""
+        """Write the checkpoint into a temporary folder, then rename the folder."""
         for leftover in folder.parent.glob(f".{folder.name}-*"):
             shutil.rmtree(leftover)
         with tempfile.TemporaryDirectory(prefix=f".{folder.name}-", dir=folder.parent) as temporary:
@@ -101,7 +104,7 @@ class GgufFile:
             fresh.rename(folder)
 
     def _dequantize(self, folder: Path) -> None:
-        """Run the conversion in another process, which frees PyTorch's memory when it ends."""
+        """Run the conversion in a separate process, so that PyTorch's memory is freed."""
         title = (
             f"dequantizing {self.path} ({gigabytes(self.path.stat().st_size)}); this is done once"
         )

@@ -1,6 +1,7 @@
-"""A model of the Hugging Face Hub, fetched into the Hub's own cache.
+"""Models on the Hugging Face Hub, downloaded into the Hub library's cache.
 
-The small files come first, so that an unusable model is rejected before gigabytes are fetched.
+The small files are downloaded first, so that an unusable model is rejected before the weights,
+which can take gigabytes, are downloaded.
 """
 
 from __future__ import annotations
@@ -33,10 +34,7 @@ LOG_IN = "hf auth login, or HF_TOKEN=..."
 
 @dataclass(frozen=True)
 class HubModel:
-    """A model of the Hub.
-
-    id: OWNER/NAME. revision: a branch, tag or commit.
-    """
+    """A model on the Hub. id: OWNER/NAME. revision: a branch, tag or commit."""
 
     id: str
     revision: str | None = None
@@ -46,7 +44,7 @@ class HubModel:
         return f"{self.id}@{self.revision}" if self.revision else self.id
 
     def describe(self) -> Description:
-        """Fetch the small files, and ask the Hub for the sizes of the weights."""
+        """Download the small files, and ask the Hub for the sizes of the weights."""
         return self._described
 
     def checkpoint(self) -> Path:
@@ -61,7 +59,7 @@ class HubModel:
                 "free; free some space, or set HF_HOME to another folder"
             )
         print(f"downloading {self.name} ({gigabytes(missing)}) to {cache}", file=sys.stderr)
-        # The commit whose small files were checked.
+        # Use the commit whose small files were checked.
         return self._fetch((*SMALL, SAFETENSORS), folder.name, shown=True)
 
     @cached_property
@@ -77,7 +75,7 @@ class HubModel:
         except TandemError as error:
             if not isinstance(error.__cause__, errors.DryRunError):
                 raise
-            # The Hub can't be reached: the cache must have everything.
+            # The Hub can't be reached, so everything must be in the cache.
             self._fetch((*SMALL, SAFETENSORS), self.revision)
             return Description(folder, count_parameters(folder))
         if not files:
@@ -90,7 +88,10 @@ class HubModel:
         return Description(folder, size // item_bytes(read_config(folder)), missing)
 
     def _fetch(self, patterns: Sequence[str], revision: str | None, *, shown: bool = False) -> Path:
-        """Fetch files, or find them in the cache; shown: with a progress bar on a terminal."""
+        """Download files that aren't in the cache, and return the folder.
+
+        shown: show a progress bar on a terminal.
+        """
         from huggingface_hub import snapshot_download  # noqa: PLC0415  takes a second
         from huggingface_hub.utils.tqdm import (  # noqa: PLC0415
             disable_progress_bars,
@@ -104,7 +105,7 @@ class HubModel:
 
     @contextmanager
     def _one_line(self) -> Iterator[None]:
-        """Turn the errors of the Hub's library into one line that says what to do."""
+        """Turn errors of the Hub's library into a TandemError that says what to do."""
         from huggingface_hub import constants, errors  # noqa: PLC0415  takes a second
 
         page = f"{constants.ENDPOINT}/{self.id}"
@@ -128,7 +129,7 @@ class HubModel:
             raise TandemError(
                 f"{self.id} is neither a folder here nor a valid model name"
             ) from error
-        except Exception as error:  # the library's HTTP client, and so its errors, vary
+        except Exception as error:  # the types depend on the library's HTTP client
             if getattr(error, "errno", None) in (
                 *(errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS),
             ):

@@ -1,4 +1,4 @@
-"""A model by name: a folder, a GGUF file, or a model of the Hugging Face Hub."""
+"""Selects the source of a model by its name: a folder, a GGUF file or the Hugging Face Hub."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ HINT = "Hugging Face Hub models are named OWNER/NAME or OWNER/NAME@REVISION"
 
 @dataclass(frozen=True)
 class CheckpointFolder:
-    """A checkpoint's folder on this machine."""
+    """A checkpoint in a folder on this machine."""
 
     path: Path
 
@@ -31,15 +31,15 @@ class CheckpointFolder:
         return self.path
 
 
-# `describe` reads the small files, and `checkpoint` returns the whole checkpoint's folder, which it
-# fetches or converts first if necessary. Both raise TandemError.
+# `describe` reads the small files. `checkpoint` returns the folder of the complete checkpoint, and
+# downloads or converts it first if necessary. Both raise TandemError.
 ModelSource: TypeAlias = CheckpointFolder | GgufFile | HubModel
 
 
 def model_named(text: str) -> ModelSource:
-    """Return the folder, GGUF file or model of the Hub with this name; raise TandemError.
+    """Return the model with this name; raise TandemError if there is none.
 
-    A file or folder on this machine takes precedence.
+    A file or folder on this machine takes precedence over the Hub.
     """
     path = Path(text).expanduser()
     if path.is_dir():

@@ -1,4 +1,4 @@
-"""Estimates the number of weights in a checkpoint from the sizes of its files."""
+"""Estimates a checkpoint's number of weights from the sizes of its files."""
 
 from __future__ import annotations
 
@@ -10,16 +10,17 @@ from typing import Any
 from tandem.tools.profiles.checkpoint import read_config
 
 ITEM_BYTES = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2, "float8_e4m3fn": 1}
-# transformers' names, the first that match: a folder may hold the same weights in other files too.
+# Names that transformers uses. The first pattern that matches counts, because a folder can contain
+# the same weights in several formats.
 WEIGHTS = ("model*.safetensors", "*.safetensors", "pytorch_model*.bin")
 
 
 @dataclass(frozen=True)
 class Description:
-    """The facts of a model before anything large is fetched or loaded.
+    """Facts about a model that are known before its weights are downloaded or loaded.
 
-    folder: has its configuration and tokenizer. num_parameters: about how many weights it has.
-    missing_bytes: to be fetched.
+    folder: contains the configuration and the tokenizer. num_parameters: the approximate number of
+    weights. missing_bytes: bytes to download.
     """
 
     folder: Path
@@ -28,13 +29,13 @@ class Description:
 
 
 def count_parameters(folder: Path) -> int:
-    """Return the approximate number of weights in a checkpoint's folder (0: no known files)."""
+    """Return the approximate number of weights in a checkpoint's folder; 0 without known files."""
     files = next((found for p in WEIGHTS if (found := list(folder.glob(p)))), [])
     return sum(path.stat().st_size for path in files) // item_bytes(read_config(folder))
 
 
 def item_bytes(config: Mapping[str, Any]) -> int:
-    """Return the bytes per weight in a checkpoint's files, according to its config.json."""
+    """Return the bytes per weight in a checkpoint's files. config: its config.json."""
     return ITEM_BYTES.get(str(config.get("dtype") or config.get("torch_dtype")), 4)
 
 

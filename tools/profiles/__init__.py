@@ -1,1 +1,1 @@
-"""Profiles, checkpoints, and the settings derived from both."""
+"""Profiles, checkpoints, and the model settings that are derived from both."""

@@ -1,4 +1,4 @@
-"""Reads a Hugging Face checkpoint's folder without PyTorch."""
+"""Reads the folder of a Hugging Face checkpoint, without PyTorch."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from tokenizers import Tokenizer
 from tandem.preprocessing.tokenizer import longest_token_bytes
 from tandem.tools.errors import TandemError
 
-WEIGHTS = ("*.safetensors", "*.bin")  # the second only if there are no files of the first
-# The names of the same fact in different architectures
+WEIGHTS = ("*.safetensors", "*.bin")  # the second is used only if no file matches the first
+# Names of the same setting in different architectures
 POSITIONS = ("max_position_embeddings", "n_positions")
 LAYERS = ("num_hidden_layers", "n_layer")
 HEADS = ("num_attention_heads", "n_head")
@@ -22,15 +22,16 @@ COPY = "; create it with the checkpoint's config.json, generation_config.json an
 
 
 class CheckpointError(TandemError):
-    """A folder is not a usable checkpoint or tokenizer. The message says what is missing."""
+    """Raised if a folder isn't a usable checkpoint or tokenizer; the message says why."""
 
 
 @dataclass(frozen=True)
 class Checkpoint:
     """A causal language model in a folder.
 
-    vocab_size: width of its logits, padding included. max_positions: None if it has no limit.
-    end_ids: every token that ends an answer, first the one for engines; may be empty.
+    vocab_size: width of the logits, padding included. max_positions: maximum sequence length in
+    tokens, or None without a limit. end_ids: ids of the tokens that end an answer, may be empty;
+    engines get the first one. kv_bytes_per_token: in fp32.
     """
 
     folder: Path
@@ -43,9 +44,9 @@ class Checkpoint:
 
 @dataclass(frozen=True)
 class TokenizerFolder:
-    """A tokenizer in a folder, as the `tokenizers` library reads it.
+    """A tokenizer in a folder that the `tokenizers` library can read.
 
-    longest_token_bytes: the most bytes of UTF-8 that one token may stand for.
+    ids: token -> id. longest_token_bytes: the most bytes of UTF-8 that one token can represent.
     """
 
     folder: Path
@@ -58,20 +59,20 @@ class TokenizerFolder:
 
     @property
     def end_ids(self) -> tuple[int, ...]:
-        """End-of-sequence ids in the generation_config.json of this folder; may be empty."""
+        """End-of-sequence ids in the folder's generation_config.json; may be empty."""
         return _ids(read_json(self.folder / "generation_config.json").get("eos_token_id"))
 
     def special_id(self, name: str) -> int | None:
-        """Return the id of ``eos_token`` or ``pad_token``, or None."""
+        """Return the id of a special token, or None. name: `eos_token` or `pad_token`."""
         token = read_json(self.folder / "tokenizer_config.json").get(name) or ""
         return self.ids.get(token["content"] if isinstance(token, dict) else token)
 
 
 def read_checkpoint(folder: Path, *, with_weights: bool = True) -> Checkpoint:
-    """Read a checkpoint's facts; raise CheckpointError if there is no checkpoint.
+    """Read a checkpoint's configuration; raise CheckpointError if it isn't usable.
 
-    with_weights: the weights must be there too. The folder of a TensorRT engine has none, but it
-    has the facts of the checkpoint that it was built from.
+    with_weights: also require the weights. Set False for the folder of a TensorRT engine, which
+    has only the configuration of the checkpoint that it was built from.
     """
     if not folder.is_dir():
         raise CheckpointError(f"no folder {folder}{'' if with_weights else COPY}")
@@ -94,7 +95,7 @@ def read_checkpoint(folder: Path, *, with_weights: bool = True) -> Checkpoint:
 
 
 def read_config(folder: Path) -> dict[str, Any]:
-    """Return the content of a checkpoint's config.json; raise CheckpointError for no JSON."""
+    """Return the content of a checkpoint's config.json; raise CheckpointError if it isn't JSON."""
     config = read_json(folder / "config.json")
     pretrained: dict[str, Any] = config.get("pretrained_config", config)
     return pretrained
@@ -106,7 +107,7 @@ def require_weights(folder: Path) -> None:
 
 
 def read_tokenizer(folder: Path) -> TokenizerFolder:
-    """Read a tokenizer's vocabulary; raise CheckpointError if there is none."""
+    """Read a tokenizer and its vocabulary; raise CheckpointError if the folder has none."""
     path = folder / "tokenizer.json"
     if not path.is_file():
         raise CheckpointError(
@@ -115,7 +116,7 @@ def read_tokenizer(folder: Path) -> TokenizerFolder:
         )
     try:
         tokenizer = Tokenizer.from_file(str(path))
-    except Exception as error:  # the library raises this type
+    except Exception as error:  # the library raises plain Exception
         raise CheckpointError(f"can't read the tokenizer {path}: {error}") from error
     return TokenizerFolder(
         folder, tokenizer.get_vocab(with_added_tokens=True), longest_token_bytes(tokenizer)
@@ -133,7 +134,10 @@ def checkpoint_files(folder: Path) -> list[Path]:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Return the content of a JSON file, empty if there is no file; raise CheckpointError."""
+    """Return the content of a JSON file, or {} without a file.
+
+    Raises CheckpointError if the file isn't JSON.
+    """
     if not path.is_file():
         return {}
     try:
@@ -154,7 +158,7 @@ def _ids(value: int | list[int] | None) -> tuple[int, ...]:
 
 
 def _kv_bytes(config: dict[str, Any]) -> int:
-    """Bytes that one token's keys and values take in fp32."""
+    """Return the bytes of one token's keys and values in fp32."""
     layers, heads, width = (_first(config, names) or 0 for names in (LAYERS, HEADS, WIDTH))
     head = config.get("head_dim") or (width // heads if heads else 0)
     return 2 * 4 * layers * (config.get("num_key_value_heads") or heads) * head

@@ -1,4 +1,4 @@
-"""Checks that the sections of a profile are consistent and supported by its engines."""
+"""Checks that the sections of a profile are consistent and that its engines support them."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from tandem.tools.profiles.profile import DRAFT, Profile
 
 
 def check_names(profile: Profile) -> None:
-    """Reject two models with one name, and any number of stream entries but one."""
+    """Reject two models with the same name, and profiles without exactly one stream entry."""
     models = profile.models.model_dump()
     if profile.engines.draft is None:
         del models["draft"]
     key_paths: dict[KeyPath, str] = {("models", job): name for job, name in models.items()}
     key_paths |= {("entries", i, "name"): entry.name for i, entry in enumerate(profile.entries)}
-    adapters = getattr(profile.engines.target, "lora_adapters", None) or {}  # models of the gateway
+    adapters = getattr(profile.engines.target, "lora_adapters", None) or {}  # model names too
     key_paths |= {("engines", "target", "lora_adapters", name): name for name in adapters}
     for name, times in Counter(key_paths.values()).items():
         if times > 1:
@@ -38,7 +38,7 @@ def check_names(profile: Profile) -> None:
 
 
 def check_languages(profile: Profile) -> None:
-    """Reject emulated engines with different languages, because no draft would ever be right."""
+    """Reject emulated engines with different languages: the target would accept no draft."""
     target, draft = profile.engines.target, profile.engines.draft
     if not (isinstance(target, EmulatedTarget) and isinstance(draft, EmulatedDraft)):
         return
@@ -47,7 +47,7 @@ def check_languages(profile: Profile) -> None:
 
 
 def check_gpu_memory(profile: Profile) -> None:
-    """Reject two vLLM engines that together ask for more than the whole memory of a GPU."""
+    """Reject two vLLM engines that together request more than the memory of a GPU."""
     target, draft = profile.engines.target, profile.engines.draft
     if not (isinstance(target, VllmDraft) and isinstance(draft, VllmDraft)):
         return
@@ -115,7 +115,7 @@ def check_draft_ahead(profile: Profile, draft: EnginePlan | None) -> None:
 
 
 def check_limits(profile: Profile) -> None:
-    """Reject limits above what a tensor may hold, and defaults above the limits."""
+    """Reject limits that exceed the maximum size of a tensor, and defaults that exceed a limit."""
     limits, lookup = profile.limits, profile.decoding.prompt_lookup
     if limits.max_words * profile.max_batch_size > MOST_STRINGS:
         raise ProfileError(
@@ -132,7 +132,7 @@ def check_limits(profile: Profile) -> None:
 
 
 def check_pools(profile: Profile) -> None:
-    """Reject pools that are too small for any answer."""
+    """Reject lookup pools that are too small for one answer."""
     most, loops = profile.decoding.prompt_lookup.max_pool_tokens, profile.instances
     if most and most // loops < LEAST_COUNTED:
         raise ProfileError(
@@ -143,7 +143,7 @@ def check_pools(profile: Profile) -> None:
 
 
 def check_instances(profile: Profile) -> None:
-    """Reject more loops than there can be requests."""
+    """Reject more loop processes than concurrent requests."""
     most = profile.admission.max_requests
     if profile.instances > most:
         raise ProfileError(

@@ -1,4 +1,4 @@
-"""The configuration strings of NVIDIA's `run.py`.
+"""Parses the configuration strings of NVIDIA's `run.py`.
 
 ``[4,[0],[1],True]``   draft_len, draft devices, target devices, use_logits
 ``[10,2,[0]]``         prompt_lookup_num_tokens, max_matching_ngram_size, devices
@@ -20,14 +20,14 @@ SomeDevices = Annotated[Devices, Field(min_length=1)]
 
 
 class ConfigString(BaseModel):
-    """A list in brackets; a subclass has a field for each part, in order."""
+    """A list in brackets. Subclasses declare one field per item, in order."""
 
     model_config = ConfigDict(frozen=True, strict=True)
     example: ClassVar[str]
 
     @classmethod
     def parse(cls: type[Config], text: str) -> Config:
-        """Read a string; raise TandemError."""
+        """Parse a string; raise TandemError if it is invalid."""
         names = [*cls.model_fields]
         try:
             parts = ast.literal_eval(text.strip())
@@ -47,7 +47,7 @@ class ConfigString(BaseModel):
 class DraftTargetConfig(ConfigString):
     """A draft model and a target: ``[draft_len,[draft devices],[target devices],use_logits]``.
 
-    use_logits: accept by the ratio of probabilities rather than by comparing token ids.
+    use_logits: accept draft tokens by the ratio of probabilities instead of comparing token ids.
     """
 
     example = "[4,[0],[1],True]"

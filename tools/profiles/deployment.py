@@ -1,4 +1,4 @@
-"""A profile that was checked against its checkpoints, and the settings of its models."""
+"""A checked profile, and the settings of its models."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ from tandem.tools.profiles.profile import (
     sections_of,
 )
 
-TOKENIZER = "tokenizer"  # folder of a model's version
-DRAFT_TOKENIZER = "draft_tokenizer"  # another one, if the draft has a vocabulary of its own
+TOKENIZER = "tokenizer"  # subfolder of a model's version folder
+DRAFT_TOKENIZER = "draft_tokenizer"  # a second one if the draft has a different vocabulary
 SPARE_THREADS = 32
 
 
 @dataclass(frozen=True)
 class Deployment:
-    """A profile whose parts fit together; made by ``load`` or ``check``."""
+    """A profile that was checked for consistency. Create it with ``load`` or ``check``."""
 
     profile: Profile
     tokenizer: TokenizerFolder
@@ -51,17 +51,19 @@ class Deployment:
     target: EnginePlan
     draft: EnginePlan | None
     own_drafters: tuple[OwnDrafter, ...] = ()
-    draft_tokenizer: TokenizerFolder | None = None  # None: the engines share a vocabulary
+    draft_tokenizer: TokenizerFolder | None = None  # None if the engines share a vocabulary
 
     @property
     def thread_pool_size(self) -> int:
-        """BLS calls that one model can have in flight at once.
+        """Maximum number of BLS calls that one model can have in flight.
 
-        The loop's worst case is one call per running sequence, one per call that a dead engine
-        never answers, and one per sequence that drafts ahead. A forwarder's is one per running or
-        waiting sequence. The number must not be larger: every model gets that many threads, and
-        idle ones slow each wake-up in the server (docs/results.md). Any of several loops may get
-        all sequences, because Triton distributes the requests.
+        In the worst case, the loop has one call per running sequence, one per sequence that drafts
+        ahead, and one per call that a dead engine never answers. A forwarder has one call per
+        running or waiting sequence. Any one of several loops can get all sequences, because Triton
+        distributes the requests.
+
+        Don't set a larger number. Triton starts this many threads for every model, and idle threads
+        slow down each wake-up in the server (docs/results.md).
         """
         admission = self.profile.admission
         most = admission.max_requests + max(admission.max_requests, admission.max_queue)
@@ -74,13 +76,16 @@ class Deployment:
 
     @property
     def max_text_bytes(self) -> int:
-        """The longest prompt; a longer one doesn't fit even if all tokens are the longest."""
+        """Maximum prompt size in bytes.
+
+        A larger prompt can't fit into max_seq_len, even if it consists of the longest tokens.
+        """
         fit = self.tokenizer.longest_token_bytes * self.target.max_seq_len
         return min(fit, self.profile.limits.max_text_bytes or fit)
 
     @property
     def drafters(self) -> tuple[DrafterName, ...]:
-        """The drafters of this deployment, best first."""
+        """The drafters of this deployment, preferred drafter first."""
         return tuple(self.drafter_kinds)
 
     @cached_property
@@ -164,7 +169,7 @@ class Deployment:
 
 
 def _engine_settings(model: str, planned: EnginePlan, timeout: float) -> EngineSettings:
-    """Return the loop's settings of an engine. timeout: seconds."""
+    """Return an engine's settings for the loop. timeout: maximum seconds per call."""
     return EngineSettings(
         model=model,
         capabilities=planned.capabilities,
@@ -184,7 +189,7 @@ def _engine_settings(model: str, planned: EnginePlan, timeout: float) -> EngineS
 def load(path: Path) -> Deployment:
     """Read a profile and check it against its checkpoints.
 
-    Raises TandemError: one line with the file, the key path in it, what is wrong and what is right.
+    Raises TandemError, one line with the file, the key path, the problem and the fix.
     """
     profile, source = read_profile(path)
     try:
@@ -203,8 +208,9 @@ def for_checkpoints(
 ) -> Deployment:
     """Return a deployment of checkpoints, without a profile; raise TandemError.
 
-    name: of the deployment (default: the target's folder). kv_cache_tokens: of `target` and
-    `draft`. with_weights: False checks the small files only, before the weights are fetched.
+    name: the deployment's name (default: the name of the target's folder). kv_cache_tokens:
+    KV-cache sizes in tokens, by engine (`target`, `draft`). with_weights: False requires only the
+    small files, before the weights are downloaded.
     """
     folders = {"target": target, "draft": draft} if draft else {"target": target}
     engines = {
@@ -224,7 +230,7 @@ def for_checkpoints(
 
 
 def check(profile: Profile, *, with_weights: bool = True) -> Deployment:
-    """Return the deployment of a profile; raise ProfileError if its parts don't fit."""
+    """Return the deployment of a profile; raise ProfileError if it can't be served."""
     checks.check_names(profile)
     engines = {key_path: section.plan(key_path) for key_path, section in sections_of(profile)}
     if with_weights:
@@ -243,7 +249,7 @@ def check(profile: Profile, *, with_weights: bool = True) -> Deployment:
     elif draft:
         target = profile.engines.target.adjusted_to_draft(draft, target)
     if target.capabilities.drafts_itself and "entries" not in profile.model_fields_set:
-        # The baseline would need a second engine, so there is no entry for it.
+        # A baseline would need a second engine, so omit its entry.
         entries = tuple(entry for entry in profile.entries if entry.drafter != CONTROL.name)
         profile = profile.model_copy(update={"entries": entries})
     check_pair(
@@ -273,6 +279,6 @@ def check(profile: Profile, *, with_weights: bool = True) -> Deployment:
 
 
 def _share_device(profile: Profile) -> bool:
-    """Whether the engines slow each other down."""
+    """Return whether both engines use the same device, and so slow each other down."""
     target, draft = profile.engines.target, profile.engines.draft
     return draft is not None and bool(target.devices & draft.devices)

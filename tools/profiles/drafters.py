@@ -1,4 +1,4 @@
-"""What can draft in a deployment, and a profile's part for drafters of its own: a file each."""
+"""The drafters of a deployment, and the profile section that adds custom drafters."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ SECTION = "drafters"
 
 
 class DrafterSection(ConfigSection):
-    """One drafter of the deployment."""
+    """One custom drafter."""
 
     module: Folder
     """Python file of the drafter."""
     settings: Mapping[str, JsonValue] = {}
-    """Its settings that differ from the defaults."""
+    """Settings that differ from the drafter's defaults."""
 
 
 @dataclass(frozen=True)
 class OwnDrafter:
-    """A drafter that a deployment brings: its row, its file, and what the profile sets."""
+    """A custom drafter: its kind, its Python file, and its settings from the profile."""
 
     kind: DrafterKind
     file: Path
@@ -50,7 +50,7 @@ class OwnDrafter:
 def allowed_kinds(
     target: EnginePlan, draft: EnginePlan | None, own: tuple[OwnDrafter, ...]
 ) -> dict[DrafterName, DrafterKind]:
-    """Return the rows of what can draft, the preferred one first and the control last."""
+    """Return the drafters that the engines support, the preferred first and the baseline last."""
     if target.capabilities.drafts_itself:
         return {kind.name: kind for kind in DRAFTERS.values() if kind.in_engine}
     rows = []
@@ -65,7 +65,7 @@ def all_kinds(own: tuple[OwnDrafter, ...]) -> list[DrafterKind]:
 
 
 def own_drafters(sections: Sequence[DrafterSection]) -> tuple[OwnDrafter, ...]:
-    """Import the modules of a profile; raise ProfileError for one that cannot join the others."""
+    """Import the custom drafters of a profile; raise ProfileError if one can't be used."""
     own, names, files = list[OwnDrafter](), list(DRAFTERS), set[str]()
     for index, section in enumerate(sections):
         key_path: KeyPath = (SECTION, index)
@@ -88,7 +88,7 @@ def own_drafters(sections: Sequence[DrafterSection]) -> tuple[OwnDrafter, ...]:
 
 
 def _check_settings(kind: DrafterKind, given: Mapping[str, Any], key_path: KeyPath) -> None:
-    """Reject unknown settings, values of another type, and values that the drafter rejects."""
+    """Reject unknown settings, values of the wrong type, and values that the drafter rejects."""
     hints = get_type_hints(type(kind.settings)) if kind.settings else {}
     for key in given.keys() & hints.keys():
         try:

@@ -1,4 +1,4 @@
-"""The folder of `--engine-dir`: a checkpoint, or a built TensorRT engine."""
+"""Reads the folder in `--engine-dir`: a checkpoint or a built TensorRT engine."""
 
 from __future__ import annotations
 
@@ -29,8 +29,9 @@ TORCH_DRAFT_LEN = int(TorchTarget.model_fields["max_draft_len"].default)
 class EngineDir:
     """A folder and the kind of engine that serves it.
 
-    tp_size, pp_size: it runs on tp_size * pp_size devices. max_draft_len: the longest draft that it
-    verifies. build: settings of a built engine, under the names of trtllm-build's flags.
+    tp_size, pp_size: tensor and pipeline parallelism; the engine needs tp_size * pp_size devices.
+    max_draft_len: the longest draft in tokens that the engine verifies. build: settings of a built
+    engine, by the names of trtllm-build's flags.
     """
 
     folder: Path
@@ -55,7 +56,7 @@ def read_engine_dir(folder: Path) -> EngineDir:
     if not any(section in config for section in BUILT):
         return EngineDir(folder, "torch", tp_size=1, max_draft_len=TORCH_DRAFT_LEN)
     mapping = _section(config, "pretrained_config", "mapping")
-    built = {  # no name is in two of these sections
+    built = {  # each name is in only one of these sections
         **_section(config, "pretrained_config"),
         **_section(config, "build_config"),
         **_section(config, "build_config", "plugin_config"),

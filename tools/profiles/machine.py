@@ -1,4 +1,4 @@
-"""The free memory of this machine, and the GPUs that PyTorch sees."""
+"""Reports the free memory of this machine, and the GPUs that PyTorch sees."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import sys
 from pathlib import Path
 
 MEMINFO = Path("/proc/meminfo")
-CGROUP = Path("/sys/fs/cgroup")  # version 2; a container sees its own
+CGROUP = Path("/sys/fs/cgroup")  # cgroup v2; in a container, its own control group
 
 
 def free_memory() -> int:
-    """Return the bytes that a new process can allocate, respecting a container's limit."""
+    """Return the bytes that a new process can allocate within the container's limit."""
     available = re.search(r"MemAvailable:\s+(\d+) kB", MEMINFO.read_text())
     free = int(available.group(1)) * 1024 if available else 0
     limited = _left_by_limit()
@@ -21,7 +21,7 @@ def free_memory() -> int:
 
 
 def _left_by_limit() -> int | None:
-    """Return the memory left under this control group's limit, or None without a limit."""
+    """Return the bytes left under the control group's memory limit, or None without a limit."""
     try:
         limit = (CGROUP / "memory.max").read_text().strip()
         used = int((CGROUP / "memory.current").read_text())
@@ -39,7 +39,10 @@ def count_gpus() -> int:
 
 
 def free_gpu_memory(fraction: float) -> int | None:
-    """Return the free bytes of the first GPU, or None without a GPU."""
+    """Return the bytes that a new process can allocate on the first GPU, or None without a GPU.
+
+    fraction: the maximum share of the GPU's memory in use, other processes included.
+    """
     memory = _asked("*torch.cuda.mem_get_info() if torch.cuda.is_available() else ()")
     if not memory:
         return None
@@ -48,7 +51,10 @@ def free_gpu_memory(fraction: float) -> int | None:
 
 
 def _asked(question: str) -> list[int]:
-    """Run PyTorch in a separate process, because importing it takes seconds and memory."""
+    """Return the numbers that a PyTorch expression yields.
+
+    Evaluates it in a separate process, because importing PyTorch takes seconds and memory.
+    """
     if shutil.which("nvidia-smi") is None:
         return []
     asked = subprocess.run(

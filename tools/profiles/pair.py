@@ -1,4 +1,4 @@
-"""Checks that two TensorRT engines are compatible."""
+"""Checks that two TensorRT engines are compatible with each other."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ FAST = "speculative_decoding_fast_logits"
 def check_pair(
     target: EngineSection, draft: EngineSection | None, *, use_draft_logits: bool
 ) -> None:
-    """Raise ProfileError if an engine can't do what the other one or the decoding needs.
+    """Raise ProfileError if the engines are incompatible, or don't support the decoding settings.
 
-    Engines of other kinds need nothing.
+    Only TensorRT engines are checked.
     """
     if isinstance(target, TensorRTLLMTarget) and isinstance(draft, TensorRTLLMDraft):
         _check_both(target, draft, use_draft_logits=use_draft_logits)
@@ -42,8 +42,8 @@ def _check_both(
     else:
         _check_alone(target, TARGET)
         _check_alone(draft, DRAFT)
-    # Two engines need an orchestrator, which spawns its workers on its own node. In leader mode
-    # each engine takes every rank, and ranks above 0 never get past the constructor of the first.
+    # Two engines need orchestrator mode, which spawns all workers on one node. In leader mode each
+    # engine takes every rank, and ranks above 0 never return from the first engine's constructor.
     for key_path, engine in ((TARGET, target), (DRAFT, draft)):
         if engine.num_nodes > 1:
             raise ProfileError(
@@ -57,7 +57,7 @@ def _check_both(
 
 
 def _check_alone(engine: TensorRTLLMDraft, key_path: KeyPath) -> None:
-    """Reject settings of fast logits for an engine that doesn't exchange them."""
+    """Reject fast-logits settings if there is no second engine to exchange logits with."""
     if engine.run.speculative_decoding_fast_logits:
         raise ProfileError(
             (*key_path, "run", FAST), "needs a target and a draft of kind tensorrtllm; remove it"
@@ -69,13 +69,13 @@ def _check_alone(engine: TensorRTLLMDraft, key_path: KeyPath) -> None:
 def _check_fast_logits(
     target: TensorRTLLMTarget, draft: TensorRTLLMDraft, *, use_draft_logits: bool
 ) -> None:
-    """Check logits that pass from GPU to GPU: their type, their width and the engines' ranks."""
+    """Check the settings for fast logits: the logits' type and width, and the engines' ranks."""
     if not use_draft_logits:
         raise ProfileError((*TARGET, "run", FAST), "needs decoding.use_draft_logits to be true")
     for key_path, engine in ((TARGET, target), (DRAFT, draft)):
         if engine.build.logits_dtype != "float32":
             raise ProfileError((*key_path, "build", "logits_dtype"), f"must be float32 with {FAST}")
-    if target.checkpoint.is_dir() and draft.checkpoint.is_dir():  # else a plan for another machine
+    if target.checkpoint.is_dir() and draft.checkpoint.is_dir():  # or on another machine
         own, wanted = (
             engine.padded(read_checkpoint(engine.checkpoint, with_weights=False).vocab_size)
             for engine in (draft, target)

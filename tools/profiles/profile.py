@@ -1,4 +1,4 @@
-"""A profile: all settings of a deployment, in one typed YAML file."""
+"""The profile: a typed YAML file with all settings of a deployment."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ from tandem.tools.profiles.engines.vllm import VllmDraft, VllmTarget
 
 TARGET: KeyPath = ("engines", "target")
 DRAFT: KeyPath = ("engines", "draft")
-MOST_INSTANCES = 32  # twice as many can find each other (`Siblings`)
+MOST_INSTANCES = 32  # half the rows of `SharedCapacity`
 ModelName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")]
 
 
@@ -62,28 +62,28 @@ Draft = Annotated[
 
 
 class EnginesSection(ConfigSection):
-    """The engines of `target` and `draft`; without a draft no drafter can use a draft model."""
+    """The engines. Without a draft engine, no drafter can use a draft model."""
 
     target: Target
     draft: Draft | None = None
 
 
 class TokenizerSection(ConfigSection):
-    """The target's tokenizer, which a draft without one shares."""
+    """The target's tokenizer. A draft without a tokenizer uses it too."""
 
     folder: Folder | None = None
     """Folder of the target's tokenizer (default: the target's checkpoint)."""
     add_special_tokens: bool = True
-    """Add the special tokens that the tokenizer puts around a prompt."""
+    """Add the tokenizer's special tokens to prompts."""
     skip_special_tokens: bool = True
     """Omit special tokens from the output."""
 
 
 class PromptLookupSection(LookupSection):
-    """Prompt lookup in the loop, and the pools that it also copies from."""
+    """Prompt lookup in the loop, and its lookup pools."""
 
     hybrid_min_ngram_size: PositiveInt = LoopSettings.hybrid_min_ngram_size
-    """`hybrid` asks the draft model if the matching n-gram is shorter."""
+    """If the matching n-gram is shorter, `hybrid` uses the draft model."""
     max_pool_tokens: Annotated[int, Field(ge=0, le=MOST_TOKENS)] = LoopSettings.max_pool_tokens
     """Tokens in all lookup pools together, up to 16777216; 0: no pools."""
 
@@ -119,11 +119,11 @@ class DecodingSection(ConfigSection):
     draft_ahead: DraftAhead = None
     """Draft the next round during verification: `true` or `false` (default: `auto`)."""
     use_draft_logits: bool = LoopSettings.use_draft_logits
-    """Default of the input of this name."""
+    """Default for the input with this name."""
     draft_acceptance_threshold: Annotated[float, Field(ge=0, le=1)] | None = None
-    """Default of the input of this name."""
+    """Default for the input with this name."""
     exclude_input_in_output: bool = LoopSettings.exclude_input_in_output
-    """Default of the input of this name."""
+    """Default for the input with this name."""
     prompt_lookup: PromptLookupSection = PromptLookupSection()
 
 
@@ -146,39 +146,38 @@ class EntrySection(ConfigSection):
     name: ModelName
     """Name that clients call."""
     kind: Literal["stream", "forward"]
-    """`stream`: holds the loop, exactly one entry. `forward`: returns a single response by calling
-    the stream entry."""
+    """`stream`: runs the loop (exactly one entry). `forward`: calls the stream entry and returns a
+    single response."""
     drafter: DrafterName | None = None
     """Default drafter of this entry (default: `decoding.drafter`)."""
 
 
 class AdmissionSection(ConfigSection):
-    """Load that is accepted; more is rejected as overloaded."""
+    """The maximum load. Requests beyond it are rejected as overloaded."""
 
     max_requests: PositiveInt = LoopSettings.max_requests
-    """Sequences that decode at once."""
+    """Sequences that decode concurrently."""
     max_queue: NonNegativeInt = LoopSettings.max_queue
-    """Sequences that wait."""
+    """Sequences that wait in the queue."""
     max_queue_bytes: PositiveInt = LoopSettings.max_queue_bytes
-    """Bytes of the prompts that wait for the tokenizer, and of the guides that wait for the
-    compiler."""
+    """Bytes of prompts that wait for the tokenizer, and of guides that wait for the compiler."""
 
 
 class LimitsSection(ConfigSection):
-    """Limits of one request; more is rejected with one line that names the input."""
+    """Limits of one request. The error for a larger request names the input."""
 
     max_text_bytes: PositiveInt | None = None
     """Bytes of one prompt (default: `max_seq_len` x the longest token's bytes)."""
     max_words: PositiveInt = RequestLimits.max_words
-    """Words in each list of a prompt: stop, bad and bias words."""
+    """Words in each of a prompt's lists of stop, bad and bias words."""
     max_words_bytes: PositiveInt = RequestLimits.max_words_bytes
-    """Bytes of all these words of a request."""
+    """Total bytes of these words in a request."""
     max_ngram_size: PositiveInt = LoopSettings.max_ngram_size
-    """Highest `max_matching_ngram_size` of a request; each size costs memory per token of context.
-    """
+    """Maximum `max_matching_ngram_size` in requests; each n-gram size takes memory per context
+    token."""
     max_logits_bytes: NonNegativeInt = LoopSettings.max_logits_bytes
-    """Bytes of returned logits (prompts x rows x vocabulary x 4); size `/dev/shm` for several times
-    as much."""
+    """Bytes of returned logits (prompts x rows x vocabulary x 4). Make `/dev/shm` several times as
+    large."""
     max_guide_bytes: NonNegativeInt = LoopSettings.max_guide_bytes
     """Bytes of one guide; 0 turns guides off and saves the memory they need."""
 
@@ -190,17 +189,17 @@ class TimeoutsSection(ConfigSection):
     """Timeouts in seconds."""
 
     target: PositiveFloat = 60.0
-    """One call of the target or of a tokenizer."""
+    """One call to the target or a tokenizer."""
     draft: PositiveFloat = 5.0
-    """One call of the draft for up to 2,048 tokens of context; grows in proportion, up to `target`.
+    """One call to the draft for up to 2,048 tokens of context; more in proportion, up to `target`.
     """
     request: PositiveFloat = LoopSettings.request_timeout
-    """A whole request, queueing included. Triton's `timeout` parameter (microseconds) can shorten
-    it."""
+    """One request, including its time in the queue. Triton's `timeout` parameter (microseconds) can
+    shorten it."""
     drafter_pause: PositiveFloat = LoopSettings.drafter_pause
-    """Pause of drafts after a failed draft call, before a probe."""
+    """Pause of drafting after a failed draft call, until a probe call."""
     startup: Annotated[float, Field(ge=1, le=MOST_STARTUP_SECONDS)] = STARTUP_SECONDS
-    """Loading of all models."""
+    """Loading all models."""
 
 
 DEFAULT_ENTRIES = (
@@ -211,7 +210,7 @@ DEFAULT_ENTRIES = (
 
 
 class Profile(ConfigSection):
-    """One deployment."""
+    """All settings of one deployment."""
 
     name: str
     """Name of the deployment."""
@@ -238,13 +237,13 @@ def sections_of(profile: Profile) -> Iterator[tuple[KeyPath, EngineSection]]:
 
 @dataclass(frozen=True)
 class ProfileSource:
-    """The text of a profile, for the line numbers in errors."""
+    """The parsed text of a profile, which provides line numbers for errors."""
 
     path: Path
     root: yaml.Node | None
 
     def error(self, key_path: KeyPath, text: str) -> TandemError:
-        """Return the error: file, line, key path and reason in one line."""
+        """Return an error with the file, line, key path and reason in one line."""
         line, node = self._find(key_path)
         where = f"{self.path}:{line}" if self.root else str(self.path)
         dotted = ".".join(map(str, key_path))
@@ -252,7 +251,7 @@ class ProfileSource:
         return TandemError(f"{where}: {dotted}: {text}" if dotted else f"{where}: {text}")
 
     def _find(self, key_path: KeyPath) -> tuple[int, yaml.Node | None]:
-        """Return line and node of the key path, or of the innermost part of it that is there."""
+        """Return the line and node of the longest prefix of the key path that the file has."""
         node, line = self.root, 1
         for key in key_path:
             found = next((n for k, n in _children(node) if k == key), None)
@@ -262,7 +261,7 @@ class ProfileSource:
         return line, node
 
     def _base(self, node: yaml.Node | None, text: str) -> str:
-        """Say what a path is relative to, if the text names one that doesn't exist."""
+        """Return a note on the folder that a path is relative to, if the error names the path."""
         if not isinstance(node, yaml.ScalarNode) or Path(node.value).is_absolute():
             return ""
         folder = self.path.resolve().parent
@@ -273,7 +272,7 @@ class ProfileSource:
 
 
 def read_profile(path: Path) -> tuple[Profile, ProfileSource]:
-    """Read a profile's file; raise TandemError with file, line, key path and how to fix it."""
+    """Read a profile; raise TandemError with the file, line, key path and fix if it is invalid."""
     try:
         text = path.read_text()
         data, root = yaml.safe_load(text), yaml.compose(text, Loader=yaml.SafeLoader)
@@ -299,7 +298,7 @@ def read_profile(path: Path) -> tuple[Profile, ProfileSource]:
 def explain(error: ValidationError) -> tuple[KeyPath, str]:
     first = error.errors(include_url=False)[0]
     key_path, text = first["loc"], first["msg"]
-    if key_path[:1] == ("engines",):  # pydantic adds the kind of an engine after its name
+    if key_path[:1] == ("engines",):  # pydantic inserts the engine's kind after its name
         key_path = key_path[:2] + key_path[3:]
     if first["type"] == "unknown_key":
         return (*key_path, first["ctx"]["key"]), text
@@ -315,7 +314,7 @@ def explain(error: ValidationError) -> tuple[KeyPath, str]:
 
 
 def _children(node: yaml.Node | None) -> Iterator[tuple[str | int, tuple[yaml.Node, yaml.Node]]]:
-    """Yield key and (node of the key, node of its value) of a YAML mapping or sequence."""
+    """Yield (key, (key node, value node)) for each item of a YAML mapping or sequence."""
     if isinstance(node, yaml.MappingNode):
         for key, value in node.value:
             yield key.value, (key, value)

@@ -1,4 +1,4 @@
-"""The tokenizers of a profile's engines, and their special tokens."""
+"""Finds the tokenizers of a profile's engines and their special tokens."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tandem.tools.profiles.profile import DRAFT, TARGET, Profile
 
 
 def target_tokenizer(profile: Profile) -> TokenizerFolder:
-    """Return the target's tokenizer; reject a target that came with a different one."""
+    """Return the target's tokenizer; reject a target whose checkpoint has a different one."""
     own = profile.engines.target.tokenizer_folder
     chosen = profile.tokenizer.folder or own
     if chosen is None:
@@ -40,10 +40,7 @@ def target_tokenizer(profile: Profile) -> TokenizerFolder:
 
 
 def draft_tokenizer(profile: Profile, target: TokenizerFolder) -> TokenizerFolder | None:
-    """Return the draft's own tokenizer; None if it shares the target's vocabulary.
-
-    A draft without a tokenizer shares it.
-    """
+    """Return the draft's tokenizer, or None if it has no tokenizer or the target's vocabulary."""
     draft = profile.engines.draft
     if draft is None:
         return None
@@ -63,9 +60,10 @@ def draft_tokenizer(profile: Profile, target: TokenizerFolder) -> TokenizerFolde
 
 
 def translated(draft: EnginePlan) -> EnginePlan:
-    """Return a draft engine as it is with a vocabulary of its own.
+    """Return the plan of a draft engine that has its own vocabulary.
 
-    Neither its logits nor its branches, which begin with ids of the target, are of use.
+    Its drafts are translated through the text. Its logits and its branches can't be used: branches
+    begin with token ids of the target.
     """
     able = replace(draft.capabilities, returns_logits=False, shares_logits=False, branches=False)
     return replace(draft, capabilities=able)
@@ -74,7 +72,7 @@ def translated(draft: EnginePlan) -> EnginePlan:
 def _other_tokenizer(
     folder: Path | None, known: TokenizerFolder, key_path: KeyPath
 ) -> TokenizerFolder | None:
-    """Return an engine's own tokenizer if its vocabulary differs."""
+    """Return an engine's tokenizer if its vocabulary differs from ``known``, or None."""
     if folder is None or folder == known.folder or not has_tokenizer(folder):
         return None
     with located(*key_path, "checkpoint"):
@@ -91,7 +89,7 @@ def _difference(own: TokenizerFolder, other: TokenizerFolder) -> str:
 def check_width(
     engine: EnginePlan, section: EngineSection, tokenizer: TokenizerFolder, key_path: KeyPath
 ) -> None:
-    """Reject an engine that is narrower than the tokenizer; padding beyond it is fine."""
+    """Raise ProfileError if the logits are narrower than the vocabulary; padding is allowed."""
     if engine.vocab_size < tokenizer.size:
         raise ProfileError(
             (*key_path, "checkpoint"),
@@ -101,7 +99,7 @@ def check_width(
 
 
 def end_ids_of(profile: Profile, target: EnginePlan, tokenizer: TokenizerFolder) -> tuple[int, ...]:
-    """Return the tokens that end an answer; reject a deployment that doesn't define any."""
+    """Return the ids of the tokens that end an answer; raise ProfileError if there are none."""
     if target.end_ids or tokenizer.end_ids:
         return target.end_ids or tokenizer.end_ids
     end_id = tokenizer.special_id("eos_token")

@@ -1,1 +1,1 @@
-"""Finds, starts and stops Triton, and writes the repositories that it serves."""
+"""Finds, starts and stops Triton, and writes the model repositories that it serves."""

@@ -1,8 +1,8 @@
-"""Finds the Triton of this machine.
+"""Finds Triton on this machine.
 
-A system Triton (``/opt/tritonserver``) is used as it is. Otherwise the server that the
-``nvidia-pytriton`` wheel carries is assembled once into a cache folder, with the stub of this
-interpreter's version in its Python backend. pytriton's own API is not used.
+A system installation (``/opt/tritonserver``) is used unchanged. Otherwise the server in the
+``nvidia-pytriton`` wheel is copied once into a cache folder, together with the Python backend's
+stub for this interpreter's version. pytriton's API isn't used.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from tandem.tools.errors import TandemError
 
 SYSTEM_TRITON = Path("/opt/tritonserver")
 WHEEL = "nvidia-pytriton"
-SERVERS = {"0.7.0": "2.51.0"}  # of a wheel -> of the server in it, which says it nowhere
+SERVERS = {"0.7.0": "2.51.0"}  # wheel version -> server version, which the wheel doesn't state
 STUB = "triton_python_backend_stub"
 PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
 
 
 @dataclass(frozen=True)
 class TritonInstall:
-    """A Triton that can be started.
+    """An installation of Triton that can be started.
 
-    version: of the server itself, "?" if nothing says it. wheel: the version of the wheel that the
-    server comes from; None for a system installation.
-    library_path: folders that LD_LIBRARY_PATH must begin with, in this order.
+    version: the server's version, or "?" if it is unknown. library_path: folders to put first in
+    LD_LIBRARY_PATH, in this order. wheel: the version of the wheel that contains the server; None
+    for a system installation.
     """
 
     version: str
@@ -53,9 +53,10 @@ class TritonInstall:
         return found.group(1).decode() if found else None
 
     def environment(self) -> dict[str, str]:
-        """Return the environment of the server.
+        """Return the environment for the server.
 
-        A stub finds this interpreter's packages by PATH, and its libpython by LD_LIBRARY_PATH.
+        A stub finds this interpreter's packages through PATH, and libpython through
+        LD_LIBRARY_PATH.
         """
         path = os.environ.get("PATH", os.defpath)
         return os.environ | {
@@ -65,7 +66,7 @@ class TritonInstall:
 
 
 def library_path(*folders: Path) -> str:
-    """Return LD_LIBRARY_PATH with some folders put first."""
+    """Return LD_LIBRARY_PATH with these folders in front."""
     inherited = os.environ.get("LD_LIBRARY_PATH")
     return os.pathsep.join([*map(str, folders), *([inherited] if inherited else [])])
 
@@ -85,7 +86,7 @@ def find_triton() -> TritonInstall:
 
 
 def find_libpython() -> Path | None:
-    """Return this interpreter's shared library, or None if it was built without one."""
+    """Return the path of this interpreter's shared libpython, or None if it has none."""
     name = f"libpython{PYTHON}.so.1.0"
     mapped = re.search(
         rf"\S*/{re.escape(name)}$", Path("/proc/self/maps").read_text(), re.MULTILINE
@@ -138,7 +139,7 @@ def _wheel_triton(python_lib: Path) -> TritonInstall:
 
 
 def _assemble(source: Path, version: str) -> Path:
-    """Copy the wheel's server and this Python's stub into the cache, once; return the folder."""
+    """Return the cache folder with the wheel's server and the stub; copy them if it is missing."""
     stub = source / "python_backend_stubs" / PYTHON / STUB
     if not stub.is_file():
         known = sorted((p.name for p in stub.parent.parent.iterdir()), key=lambda v: int(v[2:]))
@@ -164,7 +165,7 @@ def _assemble(source: Path, version: str) -> Path:
 
 
 def _rename_unless_there(source: Path, target: Path) -> None:
-    """Rename a folder, unless another process has made the same copy at the same time."""
+    """Rename a folder, unless another process has created the target in the meantime."""
     try:
         source.rename(target)
     except OSError:

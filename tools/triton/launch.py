@@ -1,4 +1,4 @@
-"""Decides how many Tritons serve a deployment, and which command starts them."""
+"""Decides how many Triton processes serve a deployment, and which command starts them."""
 
 from __future__ import annotations
 
@@ -13,16 +13,17 @@ from tandem.tools.trtllm.engines import check_built, trt_engines
 Mode = Literal["single", "leader", "orchestrator", "prespawned"]
 SPAWN = "TRTLLM_ORCHESTRATOR_SPAWN_PROCESSES"
 NO_ENDPOINTS = ("--allow-http=false", "--allow-grpc=false", "--allow-metrics=false")
-# Triton doesn't let clients register regions with this beginning; the rest is ours.
+# Triton doesn't let clients register shared-memory regions that begin with
+# triton_python_backend_shm_region_.
 PREFIX = "triton_python_backend_shm_region_tandem-"
-UNBOUND = ("--bind-to", "none")  # the threads of a rank need more than one core
+UNBOUND = ("--bind-to", "none")  # don't bind ranks: their threads need more than one core
 
 
 @dataclass(frozen=True)
 class Launch:
     """The processes to start.
 
-    world_size: MPI ranks, over all nodes. engines: models that ranks above 0 load, and no other.
+    world_size: number of MPI ranks on all nodes. engines: the only models that ranks above 0 load.
     devices: the GPUs of one node.
     """
 
@@ -33,7 +34,7 @@ class Launch:
 
     @property
     def environment(self) -> dict[str, str]:
-        """TensorRT-LLM's environment variables."""
+        """Environment variables for TensorRT-LLM."""
         if self.mode in ("single", "leader"):
             return {}
         return {"TRTLLM_ORCHESTRATOR": "1", SPAWN: str(int(self.mode == "orchestrator"))}
@@ -41,10 +42,10 @@ class Launch:
     def command(
         self, server: Sequence[str], endpoints: Sequence[str], prefix: str = PREFIX
     ) -> list[str]:
-        """Return the one command that starts everything.
+        """Return the command that starts all processes.
 
-        server: tritonserver and the options of every rank. endpoints: the listening options, of
-        rank 0 only. prefix: of the names of all shared-memory regions.
+        server: tritonserver and the options for every rank. endpoints: the listening options, which
+        only rank 0 gets. prefix: the prefix of all shared-memory region names.
         """
         if self.mode == "single":
             return [*server, *endpoints, _region(prefix)]
@@ -61,7 +62,7 @@ class Launch:
     ) -> list[str]:
         if first:
             pools = []
-            if self.mode == "orchestrator":  # the GPUs are for its workers
+            if self.mode == "orchestrator":  # only the workers use GPUs
                 pools = ["--pinned-memory-pool-byte-size=0", "--enable-peer-access=false"]
                 pools += [f"--cuda-memory-pool-byte-size={n}:0" for n in self.devices]
             return [*server, *endpoints, _region(prefix), *pools]
@@ -96,7 +97,7 @@ def launch_of(profile: Profile) -> Launch:
 
 
 def prepared_launch(profile: Profile) -> Launch:
-    """Return how this machine launches the deployment; raise TandemError if it can't."""
+    """Return the launch of a deployment; raise TandemError if this machine can't run it."""
     engines = trt_engines(profile)
     check_built(engines)
     for engine in engines.values():

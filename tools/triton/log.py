@@ -1,4 +1,4 @@
-"""Extracts facts about Triton's start from its log."""
+"""Finds loaded models and errors in Triton's log."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ ERROR = re.compile(
     r"^(?:error: |Error: |\S*tritonserver: |E\d{4} \S+ \d+ \S+\] )(.*)$", re.MULTILINE
 )
 TRACEBACK = re.compile(r'^E\d{4} .*\] "tandem: .*Traceback', re.MULTILINE)
-# Triton 2.51 rarely dies if models load at the same time. And another program may take a port that
-# was free while the models were loading.
+# Triton 2.51 occasionally crashes with a lock_exception if models load at the same time. Another
+# program can take a free port while the models are loading.
 LOST_RACE = re.compile(r"boost::interprocess::lock_exception|Socket '[^']+' already in use")
 STATUS = re.compile(r"^(?:Internal|Invalid argument|Not found|Unavailable|Unsupported): ")
 HARMLESS = ("CudaDriverHelper", "NVML")
@@ -22,7 +22,7 @@ HARMLESS = ("CudaDriverHelper", "NVML")
 
 @dataclass(frozen=True)
 class TritonLog:
-    """The log file of one server, parsed for errors."""
+    """The log file of one server."""
 
     path: Path
 
@@ -32,23 +32,23 @@ class TritonLog:
 
     @property
     def failure(self) -> str | None:
-        """The first model that failed to load and why, in one line; or None."""
+        """One line with the first model that failed to load and the reason, or None."""
         found = FAILED.search(self._text) or POLL_FAILED.search(self._text)
         return f"model '{found[1]}' failed to load: {_first_line(found[2])}" if found else None
 
     @property
     def has_tracebacks(self) -> bool:
-        """Whether a model logged the traceback of an error whose client got only one line."""
+        """Whether a model logged a traceback; its client got only one line."""
         return TRACEBACK.search(self._text) is not None
 
     @property
     def lost_a_race(self) -> bool:
-        """Whether the server failed because of its shared memory or a taken port, not a model."""
+        """Whether the server failed due to its shared memory or a taken port, not a model."""
         return LOST_RACE.search(self._text) is not None
 
     @property
     def last_error(self) -> str:
-        """The last error of Triton, or its last line."""
+        """Triton's last error, or the last line without one."""
         errors = [e for e in ERROR.findall(self._text) if not any(h in e for h in HARMLESS)]
         lines = errors or self._text.strip().splitlines() or ["no output"]
         return _first_line(lines[-1].strip('"'))
@@ -59,5 +59,8 @@ class TritonLog:
 
 
 def _first_line(reason: str) -> str:
-    """Triton writes a newline as backslash-n, and appends the Python traceback."""
+    """Return a reason without its status and traceback.
+
+    Triton writes newlines as backslash-n and appends the Python traceback.
+    """
     return STATUS.sub("", reason.partition("\\n")[0])

@@ -1,4 +1,4 @@
-"""Reads Triton's HTTP pages. Ignores proxies set in the environment."""
+"""Reads Triton's HTTP pages. Ignores the proxies that the environment sets."""
 
 from __future__ import annotations
 
@@ -17,14 +17,17 @@ def are_found(host: str, port: int, *paths: str) -> bool:
 
 
 def oldest_untaken(host: str, port: int) -> float:
-    """Return, from its metrics, for how many seconds Triton has not accepted a response."""
+    """Return the age in seconds of the oldest response that Triton hasn't accepted.
+
+    The value comes from the metrics; it is 0 if no response waits.
+    """
     text = _page(host, port, "/metrics")[1].decode()
     found = re.findall(rf"^{OLDEST_DELIVERY}{{.*}} (\S+)$", text, re.MULTILINE)
     return max(map(float, found), default=0.0)
 
 
 def http_service(host: str, port: int) -> str | None:
-    """Return the HTTP service at a port, or None."""
+    """Describe the HTTP service at a port for an error, or return None without one."""
     status, text = _page(host, port, "/v2")
     if status is None:
         return None
@@ -32,7 +35,7 @@ def http_service(host: str, port: int) -> str | None:
 
 
 def _page(host: str, port: int, path: str) -> tuple[int | None, bytes]:
-    """Return the status and body of a page; no status if there is no complete HTTP response."""
+    """Return the status and body of a page. The status is None without a complete response."""
     connection = HTTPConnection(host.strip("[]"), port, timeout=SECONDS_TO_ANSWER)
     with suppress(OSError, HTTPException), closing(connection):
         connection.request("GET", path)

@@ -1,8 +1,8 @@
 """Finds perf_analyzer, Triton's load generator, or unpacks it once into the cache folder.
 
-PyPI's package of that name is a stub on most systems. The wheel of `tritonclient` 2.51.0 contains a
-binary that works; that version is downloaded and unpacked, but not installed. `nvidia-pytriton` has
-two of the libraries that the binary needs, under other names.
+The PyPI package of that name is a stub on most systems. The wheel of `tritonclient` 2.51.0 contains
+a working binary, so that wheel is downloaded and unpacked, but not installed. Two of the libraries
+that the binary needs are in `nvidia-pytriton`, under other names.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ LIBRARIES = {"libb64.so.0d": "libb64-*.so.0d", "libcudart.so.12": "libcudart-*.s
 
 @dataclass(frozen=True)
 class PerfAnalyzer:
-    """The program, and the folder of libraries that it needs if the system doesn't have them."""
+    """The program. libraries: a folder with libraries that the system may not have."""
 
     binary: Path
     libraries: Path | None = None
@@ -41,7 +41,10 @@ class PerfAnalyzer:
 
 
 def find_perf_analyzer() -> PerfAnalyzer:
-    """Return the one on PATH if it runs, else ours; raise TandemError if neither is available."""
+    """Return perf_analyzer from PATH if it runs, else from the cache folder.
+
+    Raises TandemError if neither runs.
+    """
     found = shutil.which(PROGRAM)
     if found and _runs(PerfAnalyzer(Path(found))):
         return PerfAnalyzer(Path(found))
@@ -82,12 +85,12 @@ def _unpack(home: Path) -> None:
             (made / PROGRAM).write_bytes(wheel.read(MEMBER))
         (made / PROGRAM).chmod(0o755)
         _link_libraries(made / "lib")
-        shutil.rmtree(home, ignore_errors=True)  # a folder without the program
+        shutil.rmtree(home, ignore_errors=True)  # remove a folder without the program
         made.rename(home)
 
 
 def _download(folder: Path) -> Path:
-    """Download the wheel that contains the program; the installed `tritonclient` stays."""
+    """Download the `tritonclient` wheel that contains the program, without installing it."""
     options = ["--no-deps", "--only-binary=:all:", "--quiet", "--disable-pip-version-check"]
     asked = subprocess.run(
         [sys.executable, "-m", "pip", "download", *options, "--dest", folder, PACKAGE],
@@ -106,7 +109,7 @@ def _link_libraries(folder: Path) -> None:
     """Link the libraries of `nvidia-pytriton` under the names that the program loads."""
     spec = find_spec("pytriton")
     if spec is None or spec.origin is None:
-        return  # the system may have them
+        return  # the system may have the libraries
     theirs = Path(spec.origin).parent.parent / f"{WHEEL.replace('-', '_')}.libs"
     for name, pattern in LIBRARIES.items():
         for library in sorted(theirs.glob(pattern))[:1]:

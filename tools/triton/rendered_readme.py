@@ -1,4 +1,4 @@
-"""The script that serves a rendered repository, and its README."""
+"""Writes the README and the start script of a rendered repository."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from tandem.guides.library import REQUIREMENT
 from tandem.tools.profiles.deployment import Deployment
 from tandem.tools.triton.launch import launch_of
 
-EXIT_SECONDS = 30  # for requests in flight when Triton stops
-SCRIPT = "serve.sh"  # the Dockerfile's image runs it
-HERE, MORE = "$repository", "$@"  # in the script: its folder, and the options that it is given
+EXIT_SECONDS = 30  # Triton waits that long for requests in flight when it stops
+SCRIPT = "serve.sh"  # the Dockerfile runs it
+HERE, MORE = "$repository", "$@"  # shell variables: the script's folder and its arguments
 SERVE = """\
 #!/bin/sh
 # Serves the model repository in the folder of this file. Options of tritonserver may follow:
@@ -25,7 +25,7 @@ esac
 [ -z "$(ls -A)" ] || cd "$(mktemp -d)"
 exec {command}
 """
-PACKAGES = {  # kind of engine -> packages of the Python that runs it
+PACKAGES = {  # kind of engine -> Python packages that it needs
     "torch": ("torch", "transformers>=5"),
     "llmapi": ("tensorrt_llm",),
     "vllm": ("vllm",),
@@ -59,7 +59,7 @@ Entries: {entries}.
 
 
 def server_options(planned: Deployment, folder: str | Path) -> list[str]:
-    """Return the tritonserver command of each process that serves the repository."""
+    """Return the tritonserver command that each process of the deployment runs."""
     return [
         *("tritonserver", f"--model-repository={folder}"),
         "--disable-auto-complete-config",
@@ -72,7 +72,7 @@ def server_options(planned: Deployment, folder: str | Path) -> list[str]:
 def serve_script(planned: Deployment) -> str:
     launch = launch_of(planned.profile)
     first, *words = launch.command(server_options(planned, HERE), (MORE,))
-    for word in words:  # each option begins a line
+    for word in words:  # put each option on its own line
         first += " \\\n    " if word.startswith(("-", MORE, ":")) else " "
         first += f'"{word}"' if HERE in word or word == MORE else shlex.quote(word)
     return SERVE.format(command=first)

@@ -1,4 +1,4 @@
-"""Writes a deployment as a Triton model repository that doesn't need Tandem installed."""
+"""Writes a deployment as a Triton model repository, which works without Tandem installed."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tandem.tools.profiles.deployment import DRAFT_TOKENIZER, TOKENIZER, Deploym
 from tandem.tools.profiles.engines.base import EnginePlan
 from tandem.tools.triton.rendered_readme import SCRIPT, readme, serve_script
 
-PACKAGE = Path(tandem.__file__).parent  # in a checkout its packages are links
+PACKAGE = Path(tandem.__file__).parent  # its packages are links in a checkout
 MARKER = ".rendered-by-tandem"
 README = "README.md"
 QUOTE, ESCAPED_QUOTE = '"', '\\"'
@@ -45,22 +45,22 @@ ENGINE_PACKAGES = ("contract", "sampling", "lookup", "engines")
 TOKENIZER_FILES = (
     "tokenizer.json",
     "tokenizer_config.json",
-    "chat_template.jinja",  # for a gateway that uses this folder
+    "chat_template.jinja",  # for a gateway that reads this folder
     "special_tokens_map.json",
-    "vocab.json",  # of GPT-2, with merges.txt and config.json instead of a tokenizer.json
+    "vocab.json",  # GPT-2 has this, merges.txt and config.json instead of tokenizer.json
     "merges.txt",
     "config.json",
 )
-MORE_TEMPLATES = "additional_chat_templates"  # other than the default, such as one for tools
+MORE_TEMPLATES = "additional_chat_templates"  # templates for special uses, such as tools
 
 
 @dataclass(frozen=True)
 class Model:
-    """One folder of the repository.
+    """A model of the repository, which has its own folder.
 
-    source: the folder of model_repository/ whose model.py it runs; None if the backend needs
-    none. packages: subpackages of `tandem` that its version folder must contain. files: by
-    subfolder.
+    source: the folder in model_repository/ with its model.py; None if the backend needs no
+    model.py. packages: subpackages of `tandem` to copy into the version folder. files: subfolder of
+    the version folder -> the files to copy into it.
     """
 
     name: str
@@ -91,7 +91,7 @@ class Model:
             config.model_transaction_policy.decoupled = True
         for name, value in self.parameters.items():
             config.parameters[name].string_value = value
-        # JSON is easier to read and to change in single quotes.
+        # JSON is easier to read and edit in single quotes, which need no escapes.
         return HEADER + ESCAPED_JSON.sub(
             lambda found: f"'{found[1].replace(ESCAPED_QUOTE, QUOTE)}'",
             text_format.MessageToString(config),
@@ -128,10 +128,10 @@ def models(deployment: Deployment) -> Iterator[Model]:
 
 
 def render(deployment: Deployment, output: Path, *, link: bool = False) -> None:
-    """Write the model repository, or replace the one that was rendered there before.
+    """Write the model repository, and replace an earlier one in the same folder.
 
-    link: symbolic links to checkpoints and tokenizers instead of copies. A temporary folder is
-    written and renamed when it is complete. Raises TandemError.
+    link: create symbolic links to checkpoints and tokenizers instead of copying them. Writes a
+    temporary folder, and renames it when it is complete. Raises TandemError.
     """
     output = output.absolute()
     try:
@@ -182,7 +182,7 @@ def _engine_models(deployment: Deployment) -> Iterator[Model]:
 
 
 def _typed(tensors: Sequence[Tensor], planned: EnginePlan) -> tuple[Tensor, ...]:
-    """Return the tensors of an engine, with the type of its logits."""
+    """Return the tensors with the planned type for logits."""
     return tuple(
         tensor.of_type(planned.logits_dtype) if tensor in engine.LOGITS else tensor
         for tensor in tensors
@@ -221,7 +221,7 @@ def _input(tensor: Tensor) -> model_config_pb2.ModelInput:
         allow_ragged_batch=tensor.ragged,
     )
     if tensor.scalar:
-        declared.reshape.SetInParent()  # to the empty shape
+        declared.reshape.SetInParent()  # an empty reshape makes it a scalar
     return declared
 
 

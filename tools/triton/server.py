@@ -1,4 +1,4 @@
-"""Manages one Triton server: start, wait until ready, stop, and clean up.
+"""Starts one Triton server, waits until it is ready, stops it and cleans up.
 
 with TritonServer(repository, thread_pool_size=128) as server:
     client = InferenceServerClient(server.grpc_url)
@@ -32,16 +32,16 @@ POLL_SECONDS = 0.05
 LOOPBACK = "127.0.0.1"
 EVERY_ADDRESS = ("0.0.0.0", "::")
 EXIT_SECONDS = 5  # Triton waits that long for requests in flight when it stops
-STOP_SECONDS = 10.0  # then it is killed: an open idle gRPC stream can block it forever
+STOP_SECONDS = 10.0  # then it is killed, because an idle gRPC stream can block its exit forever
 GUARD_SECONDS = STOP_SECONDS + 5
 MOST_STARTS = 3
-SECONDS_BETWEEN_LOOKS = 2.0  # between checks of a running server
-SECONDS_UNTAKEN = 30.0  # Triton takes a response within milliseconds, or its streams hang
+SECONDS_BETWEEN_LOOKS = 2.0  # interval between checks of a running server
+SECONDS_UNTAKEN = 30.0  # Triton accepts responses within milliseconds unless its streams hang
 
 
 @dataclass(frozen=True)
 class Ports:
-    """Where Triton listens; 0 picks a free one."""
+    """The ports on which Triton listens; 0 picks a free port."""
 
     http: int = 8000
     grpc: int = 8001
@@ -56,12 +56,12 @@ class TritonServer:
 
     repository: folder with the models, in the layout that ``tandem render`` writes.
     thread_pool_size: maximum number of BLS calls in flight per model; others wait. startup_timeout:
-    maximum seconds until all models are loaded. launch: its processes. on_progress: called
+    maximum seconds until all models are loaded. launch: the processes to start. on_progress: called
     repeatedly with a line of text while the server starts.
 
-    Entering the context starts the server and returns when every model is ready. If a model fails,
-    TandemError reports the model, the reason and the log file in one line. The log is removed if
-    the server ran without errors.
+    Entering the context starts the server and returns when every model is ready. If a model can't
+    be loaded, raises TandemError with the model, the reason and the log file in one line. The log
+    is removed if the server ran without errors.
     """
 
     def __init__(
@@ -123,7 +123,7 @@ class TritonServer:
             try:
                 return self._start_once()
             except TandemError:
-                # A lost race with another program is no fault of the models.
+                # Try again only if the server lost a race, which isn't the models' fault.
                 if not (self._failed and self.log.lost_a_race):
                     raise
                 self.log.path.unlink()
@@ -133,7 +133,7 @@ class TritonServer:
     def _start_once(self) -> None:
         install = find_triton()
         for path in (self.repository, install.backends):
-            if any(letter.isspace() for letter in str(path)):  # no Python model would start
+            if any(letter.isspace() for letter in str(path)):  # Python models can't start there
                 raise TandemError(
                     f"Triton can't serve a path with a space: {path}; if Tandem made it, set "
                     "TMPDIR or XDG_CACHE_HOME"
@@ -142,9 +142,9 @@ class TritonServer:
         self.command = self._command(install)
         handle, log = tempfile.mkstemp(prefix="tandem-triton-", suffix=".log")
         self.log = TritonLog(Path(log))
-        # The stubs put the working directory first in sys.path: it must be empty.
+        # The stubs put the working directory first in sys.path, so it must be empty.
         self._empty_folder = Path(tempfile.mkdtemp(prefix="tandem-empty-"))
-        # It ends the server and cleans up, even if this process is killed.
+        # The guard ends the server and cleans up, even if this process is killed.
         guard = [sys.executable, "-I", "-S", supervisor.__file__, str(STOP_SECONDS)]
         self._guard = subprocess.Popen(
             [*guard, self.shm_prefix, *self.command],
@@ -160,16 +160,17 @@ class TritonServer:
             self._wait_until_ready()
             self._when_ready = Counter(self._names)
         except KeyboardInterrupt:
-            self.kill()  # no request is in flight that a stop would wait for
+            self.kill()  # no need to wait, because no requests are in flight
             raise
         except BaseException:
             self.stop()
             raise
 
     def wait(self, expendable: Collection[str] = ()) -> None:
-        """Block until the server ends or can't answer any more, and raise TandemError.
+        """Block until the server ends or can't serve any more, then raise TandemError.
 
-        Triton doesn't restart the process of a model. expendable: models that may end.
+        Triton doesn't restart the process of a model, so the server can't serve without it.
+        expendable: models that the server can do without.
         """
         gone: Counter[str] = Counter()
         while self._guard is not None:
@@ -177,7 +178,7 @@ class TritonServer:
                 self._guard.wait(SECONDS_BETWEEN_LOOKS)
                 raise self._ended()
             gone_before, gone = gone, self._when_ready - Counter(self._names)
-            # Models are gone for a moment if Triton itself ends.
+            # If Triton itself is ending, its models end a moment earlier. So check twice.
             for model in sorted((gone & gone_before).keys() - {"Triton", *expendable}):
                 raise self._failure(
                     f"the process of model '{model}' ended, and Triton doesn't restart it"
@@ -189,12 +190,15 @@ class TritonServer:
                 )
 
     def stop(self, on_wait: Callable[[str], None] = lambda _: None) -> None:
-        """Stop the server, its stubs and its shared memory, if it is running."""
+        """Stop the server and its stubs and remove its shared memory, if it is running.
+
+        on_wait: called repeatedly with a line of text while the server stops.
+        """
         if self._guard is None:
             return
         try:
             if self._guard.stdin is not None:
-                self._guard.stdin.close()  # asks the guard to stop
+                self._guard.stdin.close()  # asks the guard to stop the server
             began = time.monotonic()
             while self.running and (seconds := time.monotonic() - began) < GUARD_SECONDS:
                 on_wait(f"waiting for {', '.join(dict.fromkeys(self._names))} ({seconds:.0f} s)")
@@ -204,14 +208,14 @@ class TritonServer:
             self.kill()
 
     def kill(self) -> None:
-        """Kill all its processes immediately, if it is running, and clean up."""
+        """Kill all of the server's processes immediately, if it is running, and clean up."""
         if self._guard is None:
             return
         if self._guard.poll() is None:
             supervisor.kill_session(self._guard.pid)
             self._guard.kill()
             self._guard.wait()
-        if self._guard.returncode < 0:  # it was killed, and has cleaned nothing up
+        if self._guard.returncode < 0:  # the guard was killed before it could clean up
             supervisor.kill_session(self._guard.pid)
             supervisor.unlink_regions(self.shm_prefix)
         if self._guard.stdin is not None:
@@ -223,7 +227,7 @@ class TritonServer:
 
     @property
     def _names(self) -> list[str]:
-        """Names of its processes: "Triton", and the models of its stubs."""
+        """Names of the server's processes: "Triton", and the model of each stub."""
         return supervisor.names_of(self.processes)
 
     @property
@@ -279,7 +283,7 @@ class TritonServer:
             time.sleep(POLL_SECONDS)
 
     def _ready(self) -> bool:
-        """Whether everything answers; Triton opens /metrics last, when it is ready."""
+        """Return whether the server is ready; Triton opens /metrics last."""
         models = [f"/v2/models/{name}/ready" for name in self.models]
         return pages.are_found(
             self._host, self.ports.http, "/v2/health/ready", *models
@@ -291,13 +295,13 @@ class TritonServer:
         return self._failure(self.log.failure or f"Triton ended: {self.log.last_error}")
 
     def _failure(self, reason: str) -> TandemError:
-        """Return the error to raise; the log is kept."""
+        """Return the error to raise, and keep the log."""
         self._failed = True
         return TandemError(f"{reason}; log: {self.log.path}")
 
 
 def claim_ports(ports: Ports, address: str) -> Ports:
-    """Check that the ports are free, and pick one for each 0; raise TandemError if they aren't."""
+    """Return the ports, with a free one for each 0; raise TandemError if a port is taken."""
     sockets, reasons = [], {}
     try:
         for name, port in vars(ports).items():

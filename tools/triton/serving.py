@@ -17,7 +17,7 @@ from tandem.tools.triton.server import ANY_PORTS, LOOPBACK, Ports, TritonServer
 
 
 def start(planned: Deployment, models: Path, ports: Ports, address: str) -> TritonServer:
-    """Start a server, showing its progress; return it when it is ready."""
+    """Start a server, show its progress, and return it when it is ready."""
     launch = prepared_launch(planned.profile)
     with _status("starting Triton") as show:
         server = TritonServer(
@@ -34,7 +34,7 @@ def start(planned: Deployment, models: Path, ports: Ports, address: str) -> Trit
 
 
 def stop(server: TritonServer) -> None:
-    """Stop a server, showing what it waits for; an interrupt kills it."""
+    """Stop a server and show what it waits for. Ctrl-C kills it."""
     try:
         with _status("stopping Triton (Ctrl-C kills it)") as show:
             server.stop(show)
@@ -45,7 +45,7 @@ def stop(server: TritonServer) -> None:
 @contextmanager
 def serving(planned: Deployment) -> Iterator[TritonServer]:
     """Serve a deployment on free ports within the context."""
-    # Before anything starts, so that no signal leaves a server running.
+    # Handle signals before anything starts, so that no signal leaves a server running.
     with (
         _interrupted_by(signal.SIGTERM, signal.SIGHUP),
         tempfile.TemporaryDirectory(prefix="tandem-serving-") as folder,
@@ -61,7 +61,7 @@ def serving(planned: Deployment) -> Iterator[TritonServer]:
 
 @contextmanager
 def _interrupted_by(*numbers: signal.Signals) -> Iterator[None]:
-    """Let signals raise KeyboardInterrupt within the context, as Ctrl-C does."""
+    """Make signals raise KeyboardInterrupt within the context, as Ctrl-C does."""
     before = {number: signal.signal(number, signal.default_int_handler) for number in numbers}
     try:
         yield
@@ -72,7 +72,7 @@ def _interrupted_by(*numbers: signal.Signals) -> Iterator[None]:
 
 @contextmanager
 def _status(title: str) -> Iterator[Callable[[str], None]]:
-    """Show a title, and on a terminal the text that the yielded function is called with."""
+    """Show a title. Yield a function that adds text to it on a terminal."""
     console = Console(stderr=True, highlight=False, soft_wrap=True)
     if not console.is_terminal:
         console.print(title)

@@ -1,4 +1,4 @@
-"""Runs Triton and stops it, even if the process that started it dies."""
+"""Runs Triton, and stops it even if the parent process dies."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ POLL_SECONDS = 0.1
 
 
 def main() -> int:
-    """Run the command to its end; return its exit status as a shell would."""
+    """Run the command until it ends, and return its exit status as a shell does."""
     patience, prefix, *command = sys.argv[1:]
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     server = subprocess.Popen(
@@ -34,17 +34,17 @@ def main() -> int:
         kill_session(os.getpid())
         unlink_regions(prefix)
         with suppress(OSError):
-            Path.cwd().rmdir()  # the empty folder that Triton was started in
+            Path.cwd().rmdir()  # the empty folder in which Triton was started
     return server.returncode if server.returncode >= 0 else 128 - server.returncode
 
 
 def session_processes(session: int) -> Iterator[int]:
-    """Yield the ids of a session's living processes, except its leader."""
+    """Yield the ids of a session's live processes, except its leader."""
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit() or int(entry.name) == session:
             continue
         try:
-            # "pid (name) state parent group session ...", and a name may hold anything
+            # "pid (name) state parent group session ..."; the name may contain parentheses
             state, _, _, owner = (entry / "stat").read_text().rpartition(")")[2].split()[:4]
         except OSError:
             continue  # it ended meanwhile
@@ -53,9 +53,9 @@ def session_processes(session: int) -> Iterator[int]:
 
 
 def names_of(processes: Iterable[int]) -> list[str]:
-    """Return what processes of a server are: the model of each stub, "Triton" itself first.
+    """Name the processes of a server: "Triton" first, then the model of each stub.
 
-    A model with several stubs is there several times.
+    A model with several stubs is listed several times.
     """
     names = []
     for process in processes:
@@ -79,13 +79,13 @@ def kill_session(session: int) -> None:
 
 
 def unlink_regions(prefix: str) -> None:
-    """Remove the shared-memory regions of one server; its processes must have ended."""
+    """Remove the shared-memory regions of one server, whose processes must have ended."""
     for region in SHARED_MEMORY.glob(f"{prefix}*"):
         region.unlink(missing_ok=True)
 
 
 def _asked_to_stop() -> bool:
-    """Wait a moment; return whether standard input was closed."""
+    """Wait up to POLL_SECONDS, and return whether standard input was closed."""
     return bool(select.select([0], [], [], POLL_SECONDS)[0])
 
 
@@ -100,7 +100,7 @@ def _stop(server: subprocess.Popen[bytes], patience: float) -> None:
 
 
 def _die_with_guard() -> None:
-    """In the child: end the server if its supervisor is killed."""
+    """Make the kernel kill this process, the server, if the supervisor dies."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 

@@ -1,1 +1,1 @@
-"""TensorRT engines: checks, build steps, and launch."""
+"""TensorRT engines: memory estimates, build steps, and checks of built engines."""

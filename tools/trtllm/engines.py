@@ -1,4 +1,4 @@
-"""Compares the TensorRT engines of a profile with the built ones on disk."""
+"""Compares the TensorRT engines of a profile with the built engines on disk."""
 
 from __future__ import annotations
 
@@ -18,15 +18,16 @@ PLUGINS = ("use_paged_context_fmha", "tokens_per_block")
 
 
 def trt_engines(profile: Profile) -> dict[str, TensorRTLLMDraft]:
-    """Return the engines by name. The draft comes first, because building it takes only minutes."""
+    """Return the engines by name, the draft first, because building it takes only minutes."""
     sections = {"draft": profile.engines.draft, "target": profile.engines.target}
     return {n: section for n, section in sections.items() if isinstance(section, TensorRTLLMDraft)}
 
 
 def engines_to_plan(path: Path) -> tuple[Profile, dict[str, TensorRTLLMDraft]]:
-    """Read a profile whose checkpoints may be on another machine; return it and its engines.
+    """Read a profile whose checkpoints can be on another machine.
 
-    Raises TandemError if the profile itself is wrong.
+    Returns the profile and its TensorRT engines by name. Raises TandemError if the profile itself
+    is invalid.
     """
     profile, source = read_profile(path)
     engines = trt_engines(profile)
@@ -44,7 +45,7 @@ def engines_to_plan(path: Path) -> tuple[Profile, dict[str, TensorRTLLMDraft]]:
 
 
 def check_built(engines: Mapping[str, TensorRTLLMDraft]) -> None:
-    """Raise TandemError if an engine is missing or was built with other settings."""
+    """Raise TandemError if an engine is missing or was built with different settings."""
     for name, engine in engines.items():
         path = engine.engine_dir / "config.json"
         if not path.is_file():
@@ -63,7 +64,7 @@ def check_built(engines: Mapping[str, TensorRTLLMDraft]) -> None:
 def _compared(
     engine: TensorRTLLMDraft, config: Mapping[str, Any]
 ) -> Iterator[tuple[str, Any, Any]]:
-    """Yield setting, value in the profile, value in the engine's config.json (None if unknown)."""
+    """Yield (setting, value in the profile, value in the engine's config.json or None)."""
     build, given = config.get("build_config", {}), engine.build.model_dump()
     for name in LENGTHS:
         yield name, given.get(name, 0), build.get(name)

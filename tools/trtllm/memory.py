@@ -1,4 +1,4 @@
-"""Estimates whether weights and KV caches fit into the GPUs before any engine is built."""
+"""Estimates whether weights and KV caches fit into the GPUs, before any engine is built."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from tandem.tools.profiles.engines.tensorrtllm import TensorRTLLMDraft
 from tandem.tools.trtllm.shape import ModelShape, read_shape
 
 GIB = 2**30
-# CUDA context, activations and workspace of one engine on one GPU: a guess, not a measurement
+# A guess, not a measurement: CUDA context, activations and workspace of one engine on one GPU
 RESERVE_GIB = 2.0
 BYTES = {"fp8": 1.0, "int8_sq": 1.0, "int4_awq": 0.5, "w4a8_awq": 0.5, "nvfp4": 0.5, "int8": 1.0}
-WIDE_BYTES = {"float32": 4.0}  # every other dtype has two
+WIDE_BYTES = {"float32": 4.0}  # every other dtype has 2 bytes
 
 
 @dataclass(frozen=True)
 class Share:
-    """GiB that one engine uses on one GPU. fraction: of free memory, for its KV cache."""
+    """GiB that one engine uses on one GPU. fraction: share of free memory for its KV cache."""
 
     engine: str
     weights: float
@@ -31,7 +31,7 @@ class Share:
 
 
 def check_memory(engines: Mapping[str, TensorRTLLMDraft]) -> Iterator[str]:
-    """Yield a line for each GPU of a node; raise TandemError if the engines don't fit into one."""
+    """Yield one line per GPU of a node; raise TandemError if the engines don't fit into a GPU."""
     read = {name: read_shape(engine.checkpoint) for name, engine in engines.items()}
     shapes = {name: shape for name, shape in read.items() if shape}
     if unknown := sorted(read.keys() - shapes.keys()):
@@ -55,7 +55,7 @@ def check_memory(engines: Mapping[str, TensorRTLLMDraft]) -> Iterator[str]:
                 "max_tokens_in_paged_kv_cache, quantize, or raise tp_size"
             )
         for share in shares:
-            # The engine may be the last to allocate its KV cache.
+            # Assume the worst case, in which this engine allocates its KV cache last.
             room = share.fraction * (memory - used + share.kv_cache)
             if share.kv_cache > room:
                 raise TandemError(
@@ -67,17 +67,17 @@ def check_memory(engines: Mapping[str, TensorRTLLMDraft]) -> Iterator[str]:
 
 
 def share_of(name: str, engine: TensorRTLLMDraft, shape: ModelShape) -> Share:
-    """Return the memory used on the fullest of an engine's GPUs."""
+    """Return the memory that an engine uses on its fullest GPU."""
     wide = WIDE_BYTES.get(engine.convert.dtype, 2.0)
-    narrow = BYTES.get(engine.convert.qformat or "", wide)  # not of embedding and output layer
+    narrow = BYTES.get(engine.convert.qformat or "", wide)  # except embedding and output layer
     layers = -(-shape.layers // engine.pp_size)  # rounded up
     kv_heads = -(-shape.kv_heads // engine.tp_size)
     kv_bytes = BYTES.get(engine.convert.kv_cache_dtype or "", wide)
     token = 2 * layers * kv_heads * shape.head_size * kv_bytes
     weights = layers * shape.layer_parameters / engine.tp_size * narrow
-    # The embedding is whole on each GPU of the first stage, because the commands have no
-    # --use_parallel_embedding; the output layer is split over the GPUs of the last stage. Only
-    # whole tables that are equal are kept once.
+    # Each GPU of the first stage has the whole embedding, because the commands don't set
+    # --use_parallel_embedding. The output layer is split over the GPUs of the last stage. The two
+    # share memory only if they are tied and neither is split.
     is_one_table = shape.is_tied and engine.tp_size == 1
     output_layer = 0.0 if engine.pp_size > 1 or is_one_table else 1 / engine.tp_size
     tables = (1 + output_layer) * shape.embedding_parameters

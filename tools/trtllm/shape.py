@@ -1,4 +1,4 @@
-"""Reads the size of a decoder-only model from its config.json."""
+"""Reads the sizes of a decoder-only model from its config.json."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any
 
 from tandem.tools.profiles.checkpoint import read_config
 
-# model_type of config.json -> the keys of how many experts a layer has and how wide each is. The
-# other layers of all of them are an embedding, attention of grouped heads, and gated MLPs.
+# model_type in config.json -> the keys for the number of experts per layer and their width, or None
+# without experts. All of these models have an embedding, grouped-query attention and gated MLPs.
 EXPERTS: dict[str, tuple[str, str] | None] = {
     "gemma": None,
     "gemma2": None,
@@ -22,15 +22,16 @@ EXPERTS: dict[str, tuple[str, str] | None] = {
     "qwen3": None,
     "qwen3_moe": ("num_experts", "moe_intermediate_size"),
 }
-TIED = ("gemma", "gemma2")  # if config.json doesn't say whether embedding and output layer are one
+TIED = ("gemma", "gemma2")  # embedding and output layer are tied unless config.json says otherwise
 
 
 @dataclass(frozen=True)
 class ModelShape:
     """Sizes of a model.
 
-    embedding_parameters: of the token embedding; the output layer has as many. is_tied: whether
-    both are one table. layer_parameters: of one transformer layer.
+    layer_parameters: number of parameters of one transformer layer. embedding_parameters: number of
+    parameters of the token embedding, and also of the output layer. is_tied: whether both are the
+    same table.
     """
 
     layers: int
@@ -46,10 +47,10 @@ def read_model_type(folder: Path) -> str:
 
 
 def read_shape(folder: Path) -> ModelShape | None:
-    """Read config.json; return None if the number of parameters of such a model is unknown."""
+    """Read config.json; return None if the number of parameters can't be derived from it."""
     try:
         return _shape(read_config(folder))
-    except (KeyError, TypeError, ZeroDivisionError):  # absent, or not one number for all layers
+    except (KeyError, TypeError, ZeroDivisionError):  # missing, or one number per layer
         return None
 
 

@@ -1,4 +1,4 @@
-"""The commands that build a TensorRT engine from a Hugging Face checkpoint, in order."""
+"""The commands that build TensorRT engines from Hugging Face checkpoints."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from tandem.tools.errors import TandemError
 from tandem.tools.profiles.engines.tensorrtllm import BuildSection, TensorRTLLMDraft
 from tandem.tools.trtllm.shape import read_model_type
 
-EXAMPLES = Path("/app/examples")  # of TensorRT-LLM, in NVIDIA's image
+EXAMPLES = Path("/app/examples")  # TensorRT-LLM's examples in NVIDIA's image
 QUANTIZE = Path("quantization", "quantize.py")
 CONVERT = Path("convert_checkpoint.py")
-CONVERTERS = {  # model_type of config.json -> its folder in the examples
+CONVERTERS = {  # model_type in config.json -> folder in the examples
     "llama": Path("models", "core", "llama"),
     "mistral": Path("models", "core", "llama"),
 }
@@ -22,7 +22,7 @@ UNSEEN = "llama"  # the assumed model_type of a checkpoint that is on another ma
 
 
 class BuildStep(NamedTuple):
-    """One command. engine: `target` or `draft`."""
+    """One command. engine: `target` or `draft`. tool: the program's name. argv: the command."""
 
     engine: str
     tool: str
@@ -34,7 +34,7 @@ def engine_steps(
 ) -> Iterator[BuildStep]:
     """Yield the steps that build one engine; raise TandemError if no tool converts it.
 
-    name: `target` or `draft`. examples: TensorRT-LLM's examples folder, which has the tools.
+    name: `target` or `draft`. examples: TensorRT-LLM's examples folder, which contains the tools.
     """
     converted = engine.engine_dir.with_name(f"{engine.engine_dir.name}-checkpoint")
     yield _convert(name, engine, examples, converted)
@@ -53,7 +53,7 @@ def engine_steps(
 def script(steps: Sequence[BuildStep]) -> str:
     lines = ["#!/bin/sh", "set -eu"]
     for step in steps:
-        flags = [word for word in step.argv if word.startswith("--")]  # each on its own line
+        flags = [word for word in step.argv if word.startswith("--")]  # one per line
         program = step.argv[: len(step.argv) - len(flags)]
         command = " \\\n  ".join([shlex.join(program), *map(shlex.quote, flags)])
         lines += ["", f"# {step.engine}: {step.tool}", command]
@@ -89,7 +89,7 @@ def _convert(name: str, engine: TensorRTLLMDraft, examples: Path, output: Path) 
 
 
 def _flags(build: BuildSection) -> Iterator[str]:
-    """Yield trtllm-build's flags for the settings of the profile."""
+    """Yield the flags of trtllm-build for a profile's build section."""
     for name, value in build:
         if name.startswith("gather_"):
             if value:

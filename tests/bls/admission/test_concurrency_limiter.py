@@ -1,4 +1,4 @@
-"""Concurrent work is limited and starts in order."""
+"""The limiter bounds concurrent work, and starts it in order."""
 
 import pytest
 

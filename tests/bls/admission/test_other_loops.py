@@ -1,4 +1,4 @@
-"""Several loops that share one capacity decide like one loop. No server, no processes."""
+"""Several loops with shared capacity decide like one loop. No server, no processes."""
 
 import pytest
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""Drafting ahead with scripted engines keeps the text and the drafts."""
+"""Drafting ahead, with scripted engines, changes neither the output nor the drafts."""
 
 from dataclasses import replace
 from itertools import pairwise

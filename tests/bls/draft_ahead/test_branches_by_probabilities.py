@@ -1,4 +1,4 @@
-"""Drafting ahead by probabilities: each branch has the logits that it was sampled from."""
+"""Drafting ahead with logits: each branch comes with the logits from which it was sampled."""
 
 from collections import deque
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""How branches are distributed over the outcomes, and which plan is best."""
+"""How branches are distributed over the possible outcomes, and which plan is the best."""
 
 import numpy as np
 import pytest

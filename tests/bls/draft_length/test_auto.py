@@ -1,4 +1,4 @@
-"""Promises of `auto` that hold for any measurements."""
+"""Promises of `auto` that hold for all measurements."""
 
 import threading
 import time

@@ -1,4 +1,4 @@
-"""In virtual time, adaptive draft lengths are as fast as the best fixed one, or faster."""
+"""In virtual time, adaptive draft lengths are at least as fast as the best fixed length."""
 
 from dataclasses import replace
 from types import SimpleNamespace

@@ -1,4 +1,4 @@
-"""Which drafter proposes which tokens, and which drafter the statistics count them under."""
+"""Which tokens each drafter proposes, and which drafter the statistics credit."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""Copies from a pool of earlier answers: what is copied, and what never changes."""
+"""Prompt lookup copies from a pool of earlier answers, and never changes the output."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""Custom drafters: how their files are read, and that their faults only cost drafts."""
+"""Custom drafters: how their files are loaded, and that their errors only cost drafts."""
 
 from dataclasses import replace
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Predicted outputs: copied from first, followed through edits, and never a reason to differ."""
+"""A predicted output is copied first, followed through edits, and never changes the output."""
 
 from dataclasses import replace
 

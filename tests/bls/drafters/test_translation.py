@@ -1,4 +1,4 @@
-"""A draft model with a vocabulary of its own: drafts are translated through the text."""
+"""Drafts of a draft model with its own vocabulary are translated through the text."""
 
 from dataclasses import dataclass, field, replace
 

@@ -1,4 +1,4 @@
-"""The distributions of drafts that are sent to a target, and the text that results."""
+"""The distributions of drafts that a target receives, and the resulting output."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which drafts and logits are sent to a target, by the capabilities of its engine."""
+"""Which drafts and logits a target receives, depending on the capabilities of its engine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which seed a call gets, and when a seed repeats a text only with the same lengths."""
+"""Which seed each call gets, and under which conditions a seed reproduces the output."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""A guided answer equals one masked call per token, for engines of all capabilities."""
+"""A guided answer is the same as with one masked call per token, for all engine capabilities."""
 
 from dataclasses import replace
 

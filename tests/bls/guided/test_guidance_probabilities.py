@@ -1,4 +1,4 @@
-"""With fresh noise, a guided answer has exactly the probability of masked sampling."""
+"""With new noise in each call, a guided answer has exactly the probability of masked sampling."""
 
 from dataclasses import replace
 

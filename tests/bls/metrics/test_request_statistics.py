@@ -1,4 +1,4 @@
-"""Statistics of rounds, and of an engine that drafts by itself."""
+"""Statistics of rounds, and of engines that draft by themselves."""
 
 import pytest
 from hypothesis import given

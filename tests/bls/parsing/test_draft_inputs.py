@@ -1,4 +1,4 @@
-"""Inputs of a request that control its drafts, and their defaults."""
+"""Inputs that control the drafts of a request, and their defaults."""
 
 from dataclasses import replace
 

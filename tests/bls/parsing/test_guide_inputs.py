@@ -1,4 +1,4 @@
-"""Guides of a request, and the errors of invalid ones."""
+"""Inputs with a guide, and the errors of invalid guides."""
 
 from dataclasses import replace
 

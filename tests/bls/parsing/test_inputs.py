@@ -1,4 +1,4 @@
-"""Sizes and names of a request's inputs."""
+"""Sizes and names of inputs."""
 
 import numpy as np
 import pytest

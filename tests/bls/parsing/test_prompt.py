@@ -1,4 +1,4 @@
-"""What the loop gets of a tokenized prompt, and which prompts do not fit."""
+"""How the loop reads a tokenized prompt, and which prompts it rejects."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""Tensors of a client, as Triton passes them: how they are read, and every error."""
+"""How a client's tensors are parsed, and every error."""
 
 import secrets
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Word lists in NVIDIA's layout: joined, and without words that an engine doesn't know."""
+"""Word lists in NVIDIA's layout are joined, without words that an engine's vocabulary lacks."""
 
 import numpy as np
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""The text of a growing answer; the cost of a round depends only on its new tokens."""
+"""The text of a growing answer; the cost per round depends only on the new tokens."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Stop strings in a text that arrives in pieces: found at once, in linear time."""
+"""Stop strings in text that arrives in pieces are found immediately, in linear time."""
 
 import pytest
 from hypothesis import given, settings

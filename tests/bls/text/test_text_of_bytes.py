@@ -1,4 +1,4 @@
-"""Characters of several tokens, at the end of an answer and across prompt and answer."""
+"""Characters that consist of several tokens, at the end of an answer or across its start."""
 
 import pytest
 import tokenizer_kinds

@@ -1,4 +1,4 @@
-"""`bls.triton` without Triton: tests/support has a `triton_python_backend_utils`."""
+"""Runs `bls.triton` without Triton, with `triton_python_backend_utils` from tests/support."""
 
 import threading
 

@@ -1,4 +1,4 @@
-"""If no thread can start, the affected request gets an error and others continue."""
+"""If no thread can start, the affected request gets an error and other requests continue."""
 
 import threading
 

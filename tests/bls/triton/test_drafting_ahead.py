@@ -1,4 +1,4 @@
-"""A sequence that drafts ahead during verification is never delayed by it."""
+"""Drafting ahead never delays a sequence."""
 
 import threading
 import time

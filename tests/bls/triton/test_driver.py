@@ -1,4 +1,4 @@
-"""A sequence's thread and its calls: what ends them, and which errors count as faults."""
+"""What ends a sequence's thread and its calls, and which errors count as faults."""
 
 import threading
 import time

@@ -1,4 +1,4 @@
-"""Forwarded requests: clients may leave while `bls_stream` hangs, and calls may fail."""
+"""Forwarded requests: clients can leave while `bls_stream` hangs, and calls can fail."""
 
 import itertools
 import time

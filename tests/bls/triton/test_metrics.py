@@ -1,4 +1,4 @@
-"""Publishing to /metrics: counters never fall, and no update is lost or repeated."""
+"""Publishing to /metrics: counters never decrease, and no update is lost or repeated."""
 
 import pytest
 

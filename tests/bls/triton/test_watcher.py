@@ -1,4 +1,4 @@
-"""The watcher survives errors of the requests that it checks, and waits for none of them."""
+"""The watcher survives errors in the requests that it checks, and never waits for them."""
 
 import queue
 import threading

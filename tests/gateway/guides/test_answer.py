@@ -1,4 +1,4 @@
-"""The guide of a chat's answer: tool calls, content, and reasoning before both."""
+"""Guides for a chat's answer: tool calls, content, and reasoning before both."""
 
 import json
 import shutil

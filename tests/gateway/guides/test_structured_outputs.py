@@ -1,4 +1,4 @@
-"""Structured outputs: OpenAI's and vLLM's fields, and the guides sent to the entries."""
+"""Structured outputs: the fields of OpenAI and vLLM, and the guides sent to the entries."""
 
 import json
 

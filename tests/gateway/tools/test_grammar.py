@@ -1,4 +1,4 @@
-"""Grammars of tool calls accept valid calls, reject invalid ones, and agree with the parser."""
+"""Tool-call grammars accept valid calls, reject invalid calls, and agree with the parser."""
 
 from functools import cache
 

@@ -1,4 +1,4 @@
-"""Tool calls are found in texts, independent of chunks."""
+"""Tool calls are found in the output, for every split into chunks."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Triton's answers and error codes over a real connection to a fake server."""
+"""Triton's answers and error codes, over a real connection to a fake server."""
 
 import asyncio
 from typing import get_args

@@ -1,4 +1,4 @@
-"""Answers that are left before their end, and the effect on their requests and streams."""
+"""If a client leaves an answer early, its request ends and its stream stays usable."""
 
 import asyncio
 from contextlib import aclosing

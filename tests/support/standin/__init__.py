@@ -1,4 +1,4 @@
-"""A stand-in for `tensorrt_llm`, which needs a GPU: the part that we use."""
+"""A stand-in for the part of `tensorrt_llm` that Tandem uses. The real package needs a GPU."""
 
 from __future__ import annotations
 
@@ -9,5 +9,5 @@ HERE = Path(__file__).parent
 
 
 def plant(models: Path, model: str = "target") -> None:
-    """Let a model of a rendered repository import the stand-in."""
+    """Make the stand-in importable for a model of a rendered repository."""
     shutil.copytree(HERE / "tensorrt_llm", models / model / "1" / "tensorrt_llm")

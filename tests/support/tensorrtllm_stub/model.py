@@ -1,10 +1,10 @@
-"""A backend named `tensorrtllm` that answers as NVIDIA's does, from a made-up language.
+"""A backend named `tensorrtllm` that answers like NVIDIA's, with a synthetic language.
 
-Triton runs it as a Python-based backend under the rendered config.pbtxt, untouched. It is as strict
-as the real one: `output_ids` and `sequence_length` must be asked for, draft logits must have the
-declared type, figures come only with `return_perf_metrics`. Stricter, where the real one would say
-something else than without drafts: see `refuse_lossy`. The draft is wrong about a fifth, and has
-more padding.
+Triton runs it as a Python-based backend with the unchanged rendered config.pbtxt. The stub is as
+strict as the real backend: clients must request `output_ids` and `sequence_length`, draft logits
+must have the declared type, and metrics are returned only with `return_perf_metrics`. It also
+rejects calls for which the real backend would change the output distribution (`refuse_lossy`).
+About a fifth of the draft's tokens are wrong, and the draft has more padding than the target.
 """
 
 import json
@@ -15,7 +15,7 @@ import triton_python_backend_utils as pb_utils
 
 FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
 VOCABULARY = 300
-PADDING = 12  # more of the draft
+PADDING = 12  # additional padding of the draft's logits
 
 
 class TritonPythonModel:
@@ -74,7 +74,7 @@ class TritonPythonModel:
         return logits
 
     def refuse_lossy(self, given, context, draft):
-        """Reject calls whose sampled text would not have the target's distribution."""
+        """Reject calls whose sampled output would not have the target's distribution."""
         if not samples(given):
             return
         if number(given, "runtime_top_p", 0) < 1:
@@ -92,7 +92,7 @@ class TritonPythonModel:
             raise ValueError("draft_logits are not warped")
 
     def decode(self, given, context):
-        """Decode until the length, the end id or a wrong draft token."""
+        """Decode until the maximum length, an end id or a wrong draft token."""
         draft = given["draft_input_ids"][0].tolist() if "draft_input_ids" in given else []
         if "draft_logits" in given and given["draft_logits"].dtype != self.logits_type:
             raise ValueError("draft_logits have another type than the engine's")
@@ -124,5 +124,5 @@ def samples(given):
 
 
 def handle(context, new):
-    """The handle of fast logits outside the engines: five numbers."""
+    """Return a handle of fast logits as clients see it: five numbers."""
     return np.array([[[len(context), len(new), np.nan, -0.0, 3e38]]], np.float32)

@@ -1,1 +1,1 @@
-"""A kind of engine each: its part of a profile, and what becomes of it."""
+"""One module per kind of engine: its section of a profile, and the plan made from it."""

@@ -1,4 +1,4 @@
-"""The base of a profile's part for an engine, and the plan that it makes."""
+"""The base of every engine's section of a profile, and the plan that a section makes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ KeyPath = tuple[str | int, ...]
 
 
 class ProfileError(Exception):
-    """A well-formed profile that cannot be served: the key path, and how to fix it."""
+    """A well-formed profile that can't be served. Has the key path and how to fix the error."""
 
     def __init__(self, key_path: KeyPath, text: str) -> None:
         super().__init__(text)
@@ -36,7 +36,7 @@ class ProfileError(Exception):
 
 @contextmanager
 def located(*key_path: str | int) -> Iterator[None]:
-    """Raise errors of a checkpoint or of an engine's settings as a ProfileError."""
+    """Raise errors of a checkpoint or an engine's settings as a ProfileError at a key path."""
     try:
         yield
     except (CheckpointError, LoadError) as error:
@@ -50,7 +50,7 @@ def resolve(value: Any, info: ValidationInfo) -> Any:
 
 
 def as_tuple(value: Any) -> Any:
-    """Read a YAML list as a tuple, because sections are frozen."""
+    """Convert a YAML list into a tuple, because sections are frozen."""
     return tuple(value) if isinstance(value, list) else value
 
 
@@ -58,7 +58,7 @@ Folder = Annotated[Path, BeforeValidator(resolve)]
 
 
 class ConfigSection(BaseModel):
-    """A part of a profile; an unknown key is an error that names the nearest one."""
+    """A section of a profile. The error for an unknown key suggests the closest known key."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
@@ -78,12 +78,14 @@ class ConfigSection(BaseModel):
 class EnginePlan:
     """The facts about an engine that the rest of a deployment needs.
 
-    parameters: of its model. files: subfolder of its version folder -> the files in it.
-    vocab_size: width of its logits, padding included. kv_cache_tokens: what its KV cache holds.
-    end_ids: every token that ends an answer, the one that engines get first; may be empty.
-    excludes_input: its answers hold new tokens only. logits_dtype: Triton's name of it.
-    fast_logits: it takes a handle to the draft's logits instead of these. decoupled: it may stream.
-    lora_adapters: the names of its adapters, in the order of their numbers.
+    parameters: parameters of the engine's Triton model. vocab_size: width of the logits, padding
+    included. kv_cache_tokens: size of the KV cache. kv_block_tokens: tokens per block of the KV
+    cache. max_draft_len: the longest draft in tokens that the engine verifies. end_ids: ids of the
+    tokens that end an answer, may be empty; engines get the first one. excludes_input: the
+    engine's output omits the input. logits_dtype: Triton's name of the type. fast_logits: the
+    engine takes a handle to the draft's logits instead of the logits. decoupled: clients can stream
+    from the engine. files: subfolder of the version folder -> the files in it. lora_adapters: the
+    names of the LoRA adapters, ordered by their numbers.
     """
 
     capabilities: Capabilities
@@ -105,40 +107,46 @@ class EnginePlan:
 
 
 class EngineSection(ConfigSection):
-    """A profile's part for one engine."""
+    """A profile's section for one engine."""
 
     decoupled: bool = False
-    """Let clients stream from the engine directly; the loop never does, and is faster without."""
+    """Let clients stream from the engine directly; the loop doesn't, and is faster without."""
 
     @property
     @abstractmethod
     def tokenizer_folder(self) -> Path | None:
-        """The checkpoint folder that may hold the engine's own tokenizer."""
+        """The folder that may contain the engine's tokenizer: its checkpoint."""
 
     @property
     @abstractmethod
     def devices(self) -> frozenset[str]:
-        """Names of its devices: engines with one in common slow each other down."""
+        """Names of the engine's devices. Engines that share a device slow each other down."""
 
     @abstractmethod
     def plan(self, key_path: KeyPath) -> EnginePlan:
-        """Check the part against the files on disk; raise ProfileError with its key path."""
+        """Check the section against the files on disk, and return the engine's plan.
+
+        key_path: of the section, for errors. Raises ProfileError.
+        """
 
     def check_weights(self, key_path: KeyPath) -> None:
-        """Raise ProfileError if the weights to serve are missing; not every engine has any."""
+        """Raise ProfileError if weights are missing. By default, an engine has no weights."""
 
     def adjusted_to_draft(self, draft: EnginePlan, planned: EnginePlan) -> EnginePlan:  # noqa: ARG002
         return planned
 
 
 class OwnEngineSection(EngineSection):
-    """A profile's part for an engine of ours."""
+    """A profile's section for an engine that Tandem implements."""
 
     exclude_input_in_output: bool = True
     """Omit the input from the output, for clients that call the engine directly."""
 
     def plan_of(self, kind: str, settings: Any, **facts: Any) -> EnginePlan:
-        """Return the plan of an engine with these settings; facts: what they don't say."""
+        """Return the plan of an engine with these settings.
+
+        kind: the module in `engines`. facts: the fields of the plan that aren't settings.
+        """
         return EnginePlan(
             parameters={
                 KIND: kind,
@@ -157,9 +165,10 @@ class OwnEngineSection(EngineSection):
 def sequence_length(
     wanted: int | None, checkpoint: Checkpoint, key_path: KeyPath, *, most: int
 ) -> int:
-    """Return max_seq_len: the wanted one, or what the checkpoint allows, up to ``most``.
+    """Return max_seq_len in tokens.
 
-    Raises ProfileError if the checkpoint has fewer positions.
+    wanted: the profile's value, or None for the checkpoint's maximum, up to ``most``. Raises
+    ProfileError if the checkpoint has fewer positions than ``wanted``.
     """
     reach = checkpoint.max_positions
     length = wanted or min(reach or most, most)
@@ -172,7 +181,7 @@ def sequence_length(
 
 
 def check_kv_cache(tokens: int, max_seq_len: int, *key_path: str | int) -> None:
-    """Reject a KV cache that is smaller than one sequence."""
+    """Raise ProfileError if the KV cache can't hold one sequence of max_seq_len tokens."""
     if tokens < max_seq_len:
         raise ProfileError(
             key_path, f"must be at least {max_seq_len}, one sequence of max_seq_len; got {tokens}"

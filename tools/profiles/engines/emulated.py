@@ -1,4 +1,7 @@
-"""An engine without weights that keeps a real one's timing: every measurement of it is emulated."""
+"""The section of an emulated engine, which has no weights but the timing of a real engine.
+
+Every measurement of such an engine is emulated.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +32,7 @@ Probability = Annotated[float, Field(ge=0, le=1)]
 
 
 class LanguageSection(ConfigSection):
-    """The synthetic text; draft and target must have the same one."""
+    """The synthetic text, which must be the same for draft and target."""
 
     alpha: Probability
     """Probability that a draft token is accepted; with `hard_alpha`, in easy stretches."""
@@ -40,9 +43,9 @@ class LanguageSection(ConfigSection):
     stay_hard: Probability = EmulatedSettings.stay_hard
     """Probability that the token after a hard one is hard."""
     alternatives_exponent: NonNegativeFloat = EmulatedSettings.alternatives_exponent
-    """r: the right token is among F further guesses with probability 1 - (F + 1)^-r."""
+    """r: F further guesses include the right token with probability 1 - (F + 1)^-r."""
     mean_answer_len: NonNegativeFloat = EmulatedSettings.mean_answer_len
-    """Mean tokens until the end of sequence; 0: it never comes."""
+    """Mean number of tokens until the end of sequence; 0: never."""
 
 
 class EmulatedDraft(OwnEngineSection):
@@ -57,13 +60,13 @@ class EmulatedDraft(OwnEngineSection):
     prefill_ms_per_token: NonNegativeFloat = EmulatedSettings.prefill_ms_per_token
     """Milliseconds per context token that isn't in the KV cache."""
     batch_slope: NonNegativeFloat = EmulatedSettings.batch_slope
-    """Relative slowdown of a step per other call that runs when the step begins."""
+    """Relative slowdown of a step per concurrent call at its start."""
     branch_slope: NonNegativeFloat = EmulatedSettings.branch_slope
-    """Relative slowdown of all steps per branch beyond the first of its call."""
+    """Relative slowdown of all steps per branch of a call, except the first."""
     vocab_size: PositiveInt | None = None
     """Width of the logits (default: the tokenizer's vocabulary)."""
     max_seq_len: PositiveInt = MAX_SEQ_LEN
-    """Tokens of one sequence."""
+    """Maximum tokens of prompt, output and draft together."""
     kv_cache_tokens: PositiveInt | None = None
     """Tokens in the KV cache (default: 64 whole sequences)."""
     kv_block_tokens: PositiveInt = EmulatedSettings.kv_block_tokens
@@ -75,7 +78,7 @@ class EmulatedDraft(OwnEngineSection):
 
     @property
     def devices(self) -> frozenset[str]:
-        """Return a device that no other engine has."""
+        """Return a device that no other engine uses."""
         return frozenset({f"emulated {self._role}"})
 
     def plan(self, key_path: KeyPath) -> EnginePlan:
@@ -123,12 +126,12 @@ class EmulatedDraft(OwnEngineSection):
 
 
 class EmulatedTarget(EmulatedDraft):
-    """One that verifies drafts."""
+    """An emulated engine that verifies drafts."""
 
     verify_slope: NonNegativeFloat = EmulatedSettings.verify_slope
     """Target only: verifying k draft tokens takes `step_ms` x (1 + slope x k)."""
     max_draft_len: NonNegativeInt = 16
-    """Target only: longest draft that it verifies."""
+    """Target only: maximum draft tokens per verification."""
 
     @property
     def _role(self) -> Literal["draft", "target"]:
@@ -136,7 +139,7 @@ class EmulatedTarget(EmulatedDraft):
 
 
 def _words(tokenizer: TokenizerFolder) -> tuple[int, int]:
-    """Return the longest run of ids, from the first to before the last, that are plain text."""
+    """Return the longest range of ids that are plain text, as (first, last + 1)."""
     path = tokenizer.folder / "tokenizer.json"
     added = Tokenizer.from_file(str(path)).get_added_tokens_decoder()
     special = (number for number, token in added.items() if token.special)

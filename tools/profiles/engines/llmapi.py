@@ -1,4 +1,4 @@
-"""A Hugging Face checkpoint on TensorRT-LLM's PyTorch workflow, by its Python interface (V2)."""
+"""The section of a checkpoint on TensorRT-LLM's PyTorch workflow, through its Python API (V2)."""
 
 from __future__ import annotations
 
@@ -35,40 +35,40 @@ DECIDED = (
     *("kind", "checkpoint", "model", "max_seq_len", "kv_cache_tokens"),
     *("prompt_lookup", "draft", "speculative_config"),
 )
-SEQUENCES_CACHED = 16  # default of the KV cache
+SEQUENCES_CACHED = 16  # whole sequences in the KV cache by default
 
 
 class InLlmLookupSection(LookupSection):
-    """`NGramDecodingConfig` (see `LookupSection`)."""
+    """Prompt lookup inside the engine: TensorRT-LLM's `NGramDecodingConfig`."""
 
     is_public_pool: bool = False
-    """One pool for all requests: finds more, and leaks text through timing."""
+    """Use one pool for all requests, which finds more but leaks text through timing."""
 
 
 class InLlmDraftSection(ConfigSection):
-    """`DraftTargetDecodingConfig`: a draft model inside the engine."""
+    """A draft model inside the engine: TensorRT-LLM's `DraftTargetDecodingConfig`."""
 
     checkpoint: Folder
     """Hugging Face folder of the draft model."""
     model: str | None = None
-    """What TensorRT-LLM loads instead of `checkpoint`."""
+    """Path or Hub name that TensorRT-LLM loads instead of `checkpoint`."""
     draft_len: PositiveInt = 4
     """Draft tokens per step."""
 
 
 class LlmApiTarget(OwnEngineSection):
-    """A `tensorrt_llm.LLM`.
+    """A target that runs as a `tensorrt_llm.LLM`.
 
-    At most one of prompt_lookup, draft and speculative_config makes it speculate. All its requests
-    then do, in the same way; its baseline is a second deployment with none of them.
+    The engine speculates if one of prompt_lookup, draft and speculative_config is set; at most one
+    can be. The setting applies to all requests, so the baseline is a second deployment without it.
     """
 
     kind: Literal["llmapi"]
     checkpoint: Folder
     """Hugging Face folder; rendering reads its tokenizer and sizes."""
     model: str | None = None
-    """What TensorRT-LLM loads: a path on the serving machine or a Hub name (default: the
-    checkpoint's path)."""
+    """Path on the serving machine or Hub name that TensorRT-LLM loads (default: the checkpoint's
+    path)."""
     tensor_parallel_size: PositiveInt = LlmApiSettings.tensor_parallel_size
     """GPUs for tensor parallelism."""
     dtype: Literal["auto", "bfloat16", "float16", "float32"] = LlmApiSettings.dtype
@@ -81,8 +81,8 @@ class LlmApiTarget(OwnEngineSection):
     max_num_tokens: PositiveInt = LlmApiSettings.max_num_tokens
     """Tokens in one step."""
     kv_cache_tokens: PositiveInt | None = None
-    """Tokens in the KV cache; less if the memory fraction holds less (default: 16 whole sequences).
-    """
+    """Tokens in the KV cache; fewer if the memory fraction is too small (default: 16 whole
+    sequences)."""
     kv_block_tokens: Literal[16, 32, 64, 128] = 32
     """Tokens in a block of the KV cache."""
     free_gpu_memory_fraction: Annotated[float, Field(gt=0, lt=1)] = (
@@ -92,13 +92,13 @@ class LlmApiTarget(OwnEngineSection):
     enable_block_reuse: bool = LlmApiSettings.enable_block_reuse
     """Reuse KV blocks between requests."""
     trust_remote_code: bool = LlmApiSettings.trust_remote_code
-    """Run code that comes with the checkpoint."""
+    """Run code from the checkpoint."""
     prompt_lookup: InLlmLookupSection | None = None
     """Prompt lookup inside the engine (default: none)."""
     draft: InLlmDraftSection | None = None
     """A draft model inside the engine (default: none)."""
     speculative_config: Mapping[str, JsonValue] | None = None
-    """TensorRT-LLM's own, with decoding_type and max_draft_len (default: none)."""
+    """TensorRT-LLM's setting, with decoding_type and max_draft_len (default: none)."""
     llm_args: Mapping[str, JsonValue] | None = None
     """More arguments of TensorRT-LLM's LLM() (default: none)."""
 
@@ -108,7 +108,7 @@ class LlmApiTarget(OwnEngineSection):
 
     @property
     def devices(self) -> frozenset[str]:
-        """None that are shared with a draft engine: it drafts by itself."""
+        """Empty, because there is no draft engine with which it could share a device."""
         return frozenset()
 
     def plan(self, key_path: KeyPath) -> EnginePlan:
@@ -159,7 +159,7 @@ class LlmApiTarget(OwnEngineSection):
         return replace(settings, max_seq_len=length - settings.longest_draft)
 
     def _speculation(self) -> Mapping[str, Any] | None:
-        """Return TensorRT-LLM's `speculative_config`; the short forms become one."""
+        """Return TensorRT-LLM's `speculative_config`, converted from a short form if one is set."""
         if self.draft:
             return {
                 "decoding_type": "Draft_Target",
@@ -176,7 +176,7 @@ class LlmApiTarget(OwnEngineSection):
 
 
 def _check_vocabulary(target: Folder, draft: Folder, key_path: KeyPath) -> None:
-    """Reject a draft model whose token ids are other tokens."""
+    """Raise ProfileError if the draft model's token ids stand for other tokens."""
     with located(*key_path):
         read_checkpoint(draft, with_weights=False)
         if not (has_tokenizer(target) and has_tokenizer(draft)):

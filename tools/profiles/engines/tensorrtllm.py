@@ -1,7 +1,7 @@
-"""A TensorRT engine of NVIDIA's `tensorrtllm` backend: its build and its run settings.
+"""The section of a TensorRT engine on NVIDIA's `tensorrtllm` backend: how to build and run it.
 
-Settings have NVIDIA's own names: the flags of quantize.py, convert_checkpoint.py and
-trtllm-build, and the parameters of Triton's model `tensorrt_llm`.
+Settings have NVIDIA's names: the flags of quantize.py, convert_checkpoint.py and trtllm-build,
+and the parameters of the Triton model `tensorrt_llm`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from tandem.tools.profiles.engines.base import (
 )
 
 BACKEND = "tensorrtllm"
-# trtllm-build's name -> Triton's
+# trtllm-build's name of a type -> Triton's name
 LOGITS_DTYPES: dict[str, LogitsType] = {"float32": "FP32", "float16": "FP16"}
 
 
@@ -35,10 +35,10 @@ Plugin = Literal["auto", "float16", "bfloat16", "float32", "disable"]
 
 
 class ConvertSection(ConfigSection):
-    """How the Hugging Face checkpoint becomes one of TensorRT-LLM."""
+    """How to convert the Hugging Face checkpoint into a TensorRT-LLM checkpoint."""
 
     dtype: Literal["auto", "float16", "bfloat16", "float32"] = "auto"
-    """Type of what isn't quantized."""
+    """Type of weights that aren't quantized."""
     qformat: Literal["fp8", "int8_sq", "int4_awq", "w4a8_awq", "nvfp4"] | None = None
     """Quantize to this format with `quantize.py` (default: convert with `convert_checkpoint.py`).
     """
@@ -51,7 +51,7 @@ class ConvertSection(ConfigSection):
 
 
 class BuildSection(ConfigSection):
-    """Flags of trtllm-build. One without a value isn't passed, so NVIDIA's default holds."""
+    """Flags of trtllm-build. A flag that is None isn't passed, so NVIDIA's default applies."""
 
     max_batch_size: PositiveInt
     """Sequences in one step."""
@@ -64,7 +64,7 @@ class BuildSection(ConfigSection):
     gemm_plugin: Plugin | Literal["fp8", "nvfp4"] | None = None
     low_latency_gemm_plugin: Literal["fp8", "disable"] | None = None
     use_paged_context_fmha: bool = True
-    """Must be on: KV-block reuse needs it."""
+    """Must be true, because KV-block reuse needs it."""
     use_fused_mlp: bool | None = None
     multiple_profiles: bool | None = None
     reduce_fusion: bool | None = None
@@ -74,33 +74,33 @@ class BuildSection(ConfigSection):
     """Type of the logits, in the engine and in the rendered model."""
     gather_context_logits: bool = False
     gather_generation_logits: bool = False
-    """Needed in the draft for `use_draft_logits`."""
+    """The draft needs it for `use_draft_logits`."""
     workers: PositiveInt | None = None
-    """GPUs that build at once."""
+    """Number of GPUs that build in parallel."""
 
 
 class TargetBuildSection(BuildSection):
-    """Flags for an engine that verifies drafts."""
+    """Flags of trtllm-build for an engine that verifies drafts."""
 
     speculative_decoding_mode: Literal["draft_tokens_external"] | None = "draft_tokens_external"
     """Target only: how it verifies drafts."""
     max_draft_len: NonNegativeInt = 10
-    """Target only: longest draft that a request may ask for."""
+    """Target only: maximum draft tokens per verification."""
 
 
 class RunSection(ConfigSection):
     """Parameters of the Triton model.
 
-    The KV cache holds max_tokens_in_paged_kv_cache, or what kv_cache_free_gpu_mem_fraction allows
-    if that is less; `tandem build` compares the two.
+    The size of the KV cache is the lesser of max_tokens_in_paged_kv_cache and the tokens that fit
+    into kv_cache_free_gpu_mem_fraction. `tandem build` compares the two.
     """
 
     max_tokens_in_paged_kv_cache: PositiveInt
     """Tokens in the KV cache; admission relies on it."""
     kv_cache_free_gpu_mem_fraction: Annotated[float, Field(gt=0, lt=1)] = 0.9
-    """Share of free GPU memory that the KV cache may take."""
+    """Maximum share of free GPU memory for the KV cache."""
     enable_kv_cache_reuse: bool = True
-    """Must be on."""
+    """Must be true."""
     enable_chunked_context: bool = True
     gpt_model_type: Literal["inflight_fused_batching", "inflight_batching"] = (
         "inflight_fused_batching"
@@ -117,18 +117,18 @@ class RunSection(ConfigSection):
 
 
 class TensorRTLLMDraft(EngineSection):
-    """A Hugging Face checkpoint as a TensorRT engine.
+    """A Hugging Face checkpoint that is built into a TensorRT engine.
 
-    Rendering reads the checkpoint's tokenizer and sizes, `tandem build` its weights. If only the
-    engine is left, its own folder has the sizes.
-    device_ids times num_nodes must be tp_size * pp_size.
+    Rendering needs the tokenizer and the sizes, and `tandem build` needs the weights. Without a
+    checkpoint, the engine's folder provides the sizes. len(device_ids) * num_nodes must equal
+    tp_size * pp_size.
     """
 
     kind: Literal["tensorrtllm"]
     checkpoint: Folder
     """Hugging Face folder."""
     engine_dir: Folder
-    """Folder of the built engine, the same path on the serving machine."""
+    """Folder of the built engine; must be the same on the serving machine."""
     tp_size: PositiveInt = 1
     """Tensor parallelism, over all nodes."""
     pp_size: PositiveInt = 1
@@ -138,7 +138,7 @@ class TensorRTLLMDraft(EngineSection):
     device_ids: Ids = (0,)
     """GPUs of one node."""
     gpu_memory_gib: PositiveFloat | None = None
-    """Memory of one GPU. With it, `tandem build` checks that weights and KV caches fit."""
+    """Memory of one GPU. If set, `tandem build` checks whether weights and KV caches fit."""
     convert: ConvertSection = ConvertSection()
     build: BuildSection
     run: RunSection
@@ -224,11 +224,11 @@ class TensorRTLLMDraft(EngineSection):
             )
 
     def padded(self, vocab_size: int) -> int:
-        """Return the logits' width: TensorRT-LLM pads a vocabulary to a multiple of tp_size."""
+        """Return the width of the logits: vocab_size rounded up to a multiple of tp_size."""
         return -(-vocab_size // self.tp_size) * self.tp_size
 
     def _parameters(self) -> dict[str, str]:
-        """Return the Triton model's parameters; the backend needs the three empty ones too."""
+        """Return the parameters of the Triton model. The backend requires the three empty ones."""
         return {
             "gpt_model_path": str(self.engine_dir),
             "max_beam_width": "1",
@@ -242,7 +242,7 @@ class TensorRTLLMDraft(EngineSection):
 
 
 class TensorRTLLMTarget(TensorRTLLMDraft):
-    """One that verifies drafts."""
+    """A TensorRT engine that verifies drafts."""
 
     build: TargetBuildSection
 

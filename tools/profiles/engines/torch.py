@@ -1,4 +1,4 @@
-"""A Hugging Face checkpoint on PyTorch."""
+"""The section of a Hugging Face checkpoint on the torch engine."""
 
 from __future__ import annotations
 
@@ -34,16 +34,16 @@ from tandem.tools.profiles.engines.base import (
 from tandem.tools.profiles.engines.lookup import LookupSection
 
 CHECKPOINT = "checkpoint"  # folder next to model.py
-SEQUENCES_CACHED = 16  # default of the KV cache, if memory allows
+SEQUENCES_CACHED = 16  # whole sequences in the KV cache by default, if they fit into KV_BYTES
 KV_BYTES = 2**30
 MAX_SEQ_LEN = 4096
-CAUSAL = ("ForCausalLM", "LMHeadModel")  # how transformers' classes for decoders end
+CAUSAL = ("ForCausalLM", "LMHeadModel")  # suffixes of transformers' decoder classes
 ATTENTION = {"full_attention", "sliding_attention"}
 RECURRENT = {"mamba", "mamba2", "falcon_mamba", "rwkv"}
 
 
 class TorchDraft(OwnEngineSection):
-    """A Hugging Face checkpoint on PyTorch."""
+    """A torch engine, which runs a Hugging Face checkpoint on PyTorch."""
 
     kind: Literal["torch"] = "torch"
     checkpoint: Folder
@@ -54,7 +54,7 @@ class TorchDraft(OwnEngineSection):
     """`float32`, `bfloat16` or `float16`; `auto`: float32 on a CPU, the checkpoint's type on a GPU.
     """
     threads: NonNegativeInt = TorchSettings.threads
-    """PyTorch's threads; 0: PyTorch's default."""
+    """Number of PyTorch threads; 0: PyTorch's default."""
     max_seq_len: PositiveInt | None = None
     """Tokens of prompt, output and longest draft together (default: the checkpoint's maximum, up to
     4096)."""
@@ -65,7 +65,7 @@ class TorchDraft(OwnEngineSection):
     max_batch_tokens: PositiveInt = TorchSettings.max_batch_tokens
     """Tokens in one forward pass."""
     paged_kv_cache: bool = TorchSettings.paged_kv_cache
-    """Share KV-cache pages between texts with a common beginning. Llama, Mistral and Qwen2 only."""
+    """Share KV-cache pages between sequences with a common prefix. Only Llama, Mistral, Qwen2."""
     gpu_memory_fraction: Annotated[float, Field(gt=0, le=1)] = TorchSettings.gpu_memory_fraction
     """Maximum share of a GPU's memory in use after loading, other processes included."""
 
@@ -75,7 +75,7 @@ class TorchDraft(OwnEngineSection):
 
     @property
     def devices(self) -> frozenset[str]:
-        """The CPU or a GPU; `auto` may be the CPU or the first GPU."""
+        """The devices that the engine may use; `auto` may be the CPU or the first GPU."""
         either = {"auto": {"cpu", "cuda:0"}, "cuda": {"cuda:0"}}
         return frozenset(either.get(self.device, {self.device}))
 
@@ -139,10 +139,10 @@ class TorchDraft(OwnEngineSection):
 
 
 class TorchTarget(TorchDraft):
-    """One that verifies drafts, or makes them itself, inside one call."""
+    """A torch engine that verifies drafts, or looks up its own drafts inside a call."""
 
     max_draft_len: NonNegativeInt = 16
-    """Target only: longest draft that it verifies."""
+    """Target only: maximum draft tokens per verification."""
     prompt_lookup: LookupSection | None = None
     """Target only: look drafts up inside the engine, with these settings (default: none)."""
     lora_adapters: Mapping[Annotated[str, Field(min_length=1)], Folder] | None = None
@@ -163,7 +163,7 @@ class TorchTarget(TorchDraft):
         return replace(planned, files=files, lora_adapters=tuple(self.lora_adapters or ()))
 
     def adjusted_to_draft(self, draft: EnginePlan, planned: EnginePlan) -> EnginePlan:
-        """Give the engine the width of the draft's logits if their padding differs."""
+        """Return the plan with the width of the draft's logits, if it isn't the target's."""
         if draft.vocab_size == planned.vocab_size:
             return planned
         width = {"draft_vocab_size": str(draft.vocab_size)}
@@ -181,15 +181,16 @@ class TorchTarget(TorchDraft):
 
 
 def _lora_folder(number: int) -> str:
-    """Return the folder of an adapter, below the model's version folder."""
+    """Return the subfolder of the model's version folder for an adapter."""
     return f"lora-{number}"
 
 
 def _why_unsupported(config: Mapping[str, Any]) -> str | None:
-    """Return why the engine can't serve a checkpoint, by its config.json.
+    """Return why the engine can't serve a checkpoint, or None if it may work.
 
-    The engine compares its logits with transformers' after it has loaded the weights. This
-    check saves the load, or the download, of an architecture that is known not to work.
+    config: the checkpoint's config.json. This check saves downloading and loading the weights of an
+    architecture that is known not to work. The engine itself compares its logits with transformers'
+    after it has loaded the weights.
     """
     names = [str(name) for name in config.get("architectures") or ()]
     if config.get("is_encoder_decoder") or (

@@ -1,4 +1,4 @@
-"""A Hugging Face checkpoint on vLLM."""
+"""The section of a Hugging Face checkpoint on vLLM."""
 
 from __future__ import annotations
 
@@ -25,26 +25,27 @@ from tandem.tools.profiles.engines.base import (
 )
 
 MAX_SEQ_LEN = 8192
-SEQUENCES_CACHED = 16  # in the default KV cache
-# Fields whose settings follow from others too; the rest are settings as they are.
+SEQUENCES_CACHED = 16  # whole sequences in the KV cache by default
+# Fields that need more than a copy into the settings.
 DECIDED = ("kind", "checkpoint", "model", "max_seq_len", "kv_cache_tokens")
 
 
 def _executable(value: Any, info: ValidationInfo) -> Any:
-    """Read a path relative to the profile's folder; a bare command stays as it is."""
+    """Resolve a path relative to the profile's folder; a command without a slash is unchanged."""
     return str(resolve(value, info)) if isinstance(value, str) and "/" in value else value
 
 
 class VllmDraft(OwnEngineSection):
-    """A vLLM process.
+    """An engine in its own vLLM process.
 
     checkpoint: the Hugging Face folder; rendering reads its tokenizer and sizes. model: what vLLM
-    loads, a path on the serving machine or a name on the Hub; default: the checkpoint's path.
-    max_seq_len: context and answer; default: what the checkpoint allows, at most 8192.
-    kv_cache_tokens: size of the KV cache; default: 16 whole sequences. gpu_memory_fraction: of the
-    GPU's memory, weights included; two engines on a GPU share it. device_ids: the GPUs to use;
-    default: the first ones. python: the Python that has vLLM, a path or a command on the serving
-    machine. arguments: more of vLLM's engine arguments.
+    loads, a path on the serving machine or a Hub name (default: the checkpoint's path). python: the
+    Python that has vLLM, a path or a command on the serving machine. device_ids: the GPUs to use
+    (default: the first ones). max_seq_len: tokens of prompt and output together (default: the
+    checkpoint's maximum, up to 8192). kv_cache_tokens: tokens in the KV cache (default: 16 whole
+    sequences). gpu_memory_fraction: share of the GPU's memory that the engine uses, weights
+    included; the shares of two engines on one GPU must not exceed 1. arguments: more of vLLM's
+    engine arguments.
     """
 
     kind: Literal["vllm"]
@@ -103,17 +104,17 @@ class VllmDraft(OwnEngineSection):
 
 
 class VllmTarget(VllmDraft):
-    """One that verifies drafts of up to max_draft_len tokens, or drafts by itself.
+    """A vLLM engine that verifies drafts of up to max_draft_len tokens, or drafts by itself.
 
-    speculative_config: vLLM's own, for example {method: ngram, num_speculative_tokens: 4}. All
-    requests then speculate in this way, and the engine takes no other drafts.
+    speculative_config: vLLM's setting, for example {method: ngram, num_speculative_tokens: 4}. If
+    it is set, it applies to all requests, and the engine verifies no other drafts.
     """
 
     max_draft_len: NonNegativeInt = 16
     speculative_config: Mapping[str, JsonValue] | None = None
 
     def adjusted_to_draft(self, draft: EnginePlan, planned: EnginePlan) -> EnginePlan:
-        """Give the engine the width of the draft's logits if their padding differs."""
+        """Return the plan with the width of the draft's logits, if it isn't the target's."""
         if draft.vocab_size == planned.vocab_size:
             return planned
         width = {"draft_vocab_size": str(draft.vocab_size)}

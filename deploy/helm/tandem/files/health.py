@@ -1,11 +1,11 @@
-"""Liveness probe and drain of a Triton server, for Kubernetes and Docker.
+"""Probe the liveness of a Triton server, or drain it, for Kubernetes and Docker.
 
     health.py alive --patience 25 [--entry bls] [--target target]
     health.py drained --notice 10 --limit 610 [--host LEADER]
 
-``alive`` exits with 0 if the server is alive; TANDEM_ENTRY and TANDEM_TARGET are the defaults of
-its options. ``drained`` returns when no request is in flight. With ``--metrics-port 8080`` it
-drains a gateway.
+``alive`` exits with 0 if the server is alive. The environment variables TANDEM_ENTRY and
+TANDEM_TARGET are the defaults of its options. ``drained`` returns when no requests are in flight.
+With ``--metrics-port 8080`` it drains a gateway.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ import time
 import urllib.error
 import urllib.request
 
-OVERLOADED = "overloaded:"  # start of the loop's error if its queue is full
+OVERLOADED = "overloaded:"  # beginning of the loop's error if its queue is full
 IN_FLIGHT = (
     "tandem_requests_running",
     "tandem_requests_waiting",
     "tandem_gateway_requests_running",
 )
-LAST_LOOK = "tandem_watcher_last_look_timestamp_seconds"  # of each model that has a watcher
-SECONDS_WITHOUT_A_LOOK = 30.0  # it looks twice per second, less often on a busy server
-UNTAKEN = "tandem_oldest_untaken_response_seconds"  # of each loop; usually milliseconds
+LAST_LOOK = "tandem_watcher_last_look_timestamp_seconds"  # one per model with a watcher
+SECONDS_WITHOUT_A_LOOK = 30.0  # a watcher checks twice per second, less often on a busy server
+UNTAKEN = "tandem_oldest_untaken_response_seconds"  # one per loop; usually milliseconds
 SECONDS_UNTAKEN = 30.0
-CALLS = "nv_inference_request_success"  # Triton's own; the loop makes some in every round
+CALLS = "nv_inference_request_success"  # Triton's metric; every round of the loop increases it
 QUESTION = json.dumps({"text_input": ".", "max_tokens": 1}).encode()
-READ_SECONDS = 5.0  # for one page of metrics
+READ_SECONDS = 5.0  # timeout for reading the metrics
 POLL_SECONDS = 1.0
-# Connect directly: a container's environment may name a proxy.
+# Connect directly, because a container's environment may set a proxy.
 OPEN = urllib.request.build_opener(urllib.request.ProxyHandler({})).open
 
 
@@ -54,7 +54,7 @@ def main() -> int:
 
 
 def told(problem: str | None) -> int:
-    """Report a problem; return the exit status."""
+    """Print a problem and return the exit status."""
     if problem:
         sys.stderr.write(f"{problem}\n")  # kubelet shows it in the pod's events
     return int(problem is not None)
@@ -77,11 +77,11 @@ def parser() -> argparse.ArgumentParser:
 
 
 def ailment(generate: str, metrics: str, target: str, patience: float) -> str | None:
-    """Ask for one token; return what is wrong, or None.
+    """Request one token; return the problem, or None if the server is alive.
 
-    Triton's health page stays green after model processes have died, so only an answer shows that
-    they live. A full server may not answer in time, but must not be restarted. It is alive if the
-    loop keeps calling the target.
+    Triton's health endpoint still reports success after model processes have died, so only an
+    answer shows that they are alive. A server under full load may not answer in time, but must not
+    be restarted. It is alive if the loop keeps calling the target.
     """
     calls = total(metrics, CALLS, model=target)
     try:
@@ -98,9 +98,9 @@ def ailment(generate: str, metrics: str, target: str, patience: float) -> str | 
 
 
 def blindness(metrics: str) -> str | None:
-    """Return which model's watcher has stopped, or None.
+    """Return a problem if a model's watcher has stopped, or None.
 
-    Without a watcher requests are still answered, but cancellations and time-outs don't work.
+    Without a watcher, requests are still answered, but cancellations and timeouts don't work.
     """
     now = time.time()
     for labels, seen in samples(metrics, LAST_LOOK):
@@ -110,9 +110,10 @@ def blindness(metrics: str) -> str | None:
 
 
 def silence_of_streams(metrics: str) -> str | None:
-    """Return which loop's responses Triton has stopped taking, or None.
+    """Return a problem if Triton has stopped accepting a loop's responses, or None.
 
-    The one thread that serves all gRPC streams then hangs. Everything else keeps working.
+    In that case the single thread that serves all gRPC streams hangs. Everything else keeps
+    working.
     """
     for labels, seconds in samples(metrics, UNTAKEN):
         if seconds > SECONDS_UNTAKEN:
@@ -121,10 +122,11 @@ def silence_of_streams(metrics: str) -> str | None:
 
 
 def wait_until_drained(metrics: str, notice: float, limit: float) -> None:
-    """Return when two readings in a row show nothing in flight, or after the limit (seconds).
+    """Wait until no requests are in flight, in two consecutive readings of the metrics.
 
-    notice: seconds that load balancers need to learn that this pod ends; until then new requests
-    arrive. A failed reading doesn't count, because a busy server may serve its metrics late.
+    notice: seconds until load balancers have noticed that this pod is ending; until then, new
+    requests arrive. limit: maximum seconds to wait. Failed readings are ignored, because a busy
+    server may be slow to return its metrics.
     """
     end = time.monotonic() + limit
     time.sleep(notice)
@@ -137,7 +139,7 @@ def wait_until_drained(metrics: str, notice: float, limit: float) -> None:
 
 
 def in_flight(metrics: str) -> float | None:
-    """Return the number of requests in flight: 0 if the server is gone, None if unknown."""
+    """Return the number of requests in flight; 0 if the server is gone, None if unknown."""
     try:
         page = read(metrics)
     except urllib.error.URLError as error:
@@ -148,20 +150,20 @@ def in_flight(metrics: str) -> float | None:
 
 
 def is_gone(reason: object) -> bool:
-    """Return whether an error shows that the server, or the name of its pod, no longer exists."""
+    """Return whether an error shows that the server or the name of its pod no longer exists."""
     nameless = isinstance(reason, socket.gaierror) and reason.errno == socket.EAI_NONAME
     return nameless or isinstance(reason, ConnectionRefusedError)
 
 
 def total(metrics: str, name: str, **labels: str) -> float:
-    """Return a metric's sum over all samples with these labels; 0 if there is none."""
+    """Return the sum of a metric's samples with these labels; 0 without samples."""
     wanted = [f'{label}="{value}"' for label, value in labels.items()]
     found = samples(metrics, name)
     return sum(value for given, value in found if all(pair in given for pair in wanted))
 
 
 def samples(metrics: str, name: str) -> list[tuple[str, float]]:
-    """Return a metric's labels and values; none if the page can't be read."""
+    """Return a metric's labels and values; an empty list if the metrics can't be read."""
     try:
         return find(read(metrics), name)
     except (OSError, http.client.HTTPException):
@@ -169,13 +171,13 @@ def samples(metrics: str, name: str) -> list[tuple[str, float]]:
 
 
 def find(page: str, name: str) -> list[tuple[str, float]]:
-    """Return a metric's labels and values on a page of metrics."""
+    """Return the labels and values of a metric in the text of a metrics page."""
     found = re.findall(rf"^{name}(?:{{(.*)}})? (\S+)$", page, re.MULTILINE)
     return [(labels, float(value)) for labels, value in found]
 
 
 def read(metrics: str) -> str:
-    """Return a page of metrics; raise OSError or HTTPException if it can't be read."""
+    """Return the text of a metrics page; raise OSError or HTTPException if it can't be read."""
     with OPEN(metrics, timeout=READ_SECONDS) as answer:
         return str(answer.read().decode())
 

@@ -1,13 +1,15 @@
 """Starts MPI ranks in the pods of a LeaderWorkerSet, without ssh, kubectl or cluster permissions.
 
     ranks.py lead COMMAND...    in the leader: run mpirun
-    ranks.py follow             in a worker: run what mpirun wants there
+    ranks.py follow             in a worker: run the command that mpirun posts for it
 
-mpirun starts one daemon on every other host through a "remote shell agent": a program that gets the
-host's name and a command line. Here the agent (``ranks.py post``) writes that line to a folder that
-the leader serves over HTTP. Each worker asks the leader for the line of its own pod and runs it.
-Then the daemon connects back to mpirun by itself. So no pod listens for commands: a worker only
-obeys the leader of its group, whose name Kubernetes resolves.
+mpirun starts one daemon on every other host through a "remote shell agent", a program that gets the
+host's name and a command line. Here the agent is ``ranks.py post``. It writes the command line to a
+folder that the leader serves over HTTP. Each worker requests the command line for its own pod from
+the leader and runs it. The daemon then connects back to mpirun.
+
+No pod listens for commands. A worker runs commands only from the leader of its group, whose name
+Kubernetes resolves.
 """
 
 from __future__ import annotations
@@ -27,9 +29,9 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 PORT = int(os.environ.get("TANDEM_RANKS_PORT", "8003"))
-FOLDER = "TANDEM_RANKS_FOLDER"  # names the folder of posted lines for the agent
+FOLDER = "TANDEM_RANKS_FOLDER"  # environment variable: the folder in which the agent posts
 POLL_SECONDS = 1.0
-# Connect directly: a container's environment may name a proxy.
+# Connect directly, because a container's environment may set a proxy.
 OPEN = urllib.request.build_opener(urllib.request.ProxyHandler({})).open
 
 
@@ -42,7 +44,7 @@ def main(verb: str, *rest: str) -> int:
 
 
 def lead(command: Sequence[str]) -> int:
-    """Run mpirun, serving what it posts for the workers; return its exit status."""
+    """Run mpirun, and serve the posted command lines to the workers; return its exit status."""
     with tempfile.TemporaryDirectory(prefix="ranks-") as folder:
         server = ThreadingHTTPServer(("", PORT), partial(Posted, directory=folder))
         threading.Thread(target=server.serve_forever, daemon=True).start()
@@ -50,9 +52,9 @@ def lead(command: Sequence[str]) -> int:
 
 
 def settings() -> dict[str, str]:
-    """Return the environment that makes mpirun post; Open MPI 4 and 5 use different names.
+    """Return the environment that makes mpirun use the agent, for both Open MPI 4 and 5.
 
-    Without the tree, mpirun does all posting, and daemons in other pods do none.
+    The tree of daemons is disabled, so that mpirun posts all command lines itself.
     """
     agent = f"{sys.executable} {Path(__file__).resolve()} post"
     return {
@@ -64,10 +66,10 @@ def settings() -> dict[str, str]:
 
 
 def post(host: str, words: Sequence[str]) -> int:
-    """Write a host's command line atomically to the served folder."""
+    """Write the command line for a host to the served folder, atomically."""
     place = Path(os.environ[FOLDER], host)
     unfinished = Path(os.environ[FOLDER], f".{host}")
-    unfinished.write_text(" ".join(words))  # as ssh joins them: mpirun has quoted for a shell
+    unfinished.write_text(" ".join(words))  # joined as ssh does; mpirun has quoted them
     unfinished.rename(place)
     return 0
 
@@ -83,14 +85,17 @@ def follow() -> int:
 
 
 def read(url: str) -> str | None:
-    """Return the posted line; None if there is no line or no leader yet."""
+    """Return the posted command line, or None if there is no command line or no leader yet."""
     with contextlib.suppress(OSError), OPEN(url, timeout=5) as answer:
         return str(answer.read().decode())
     return None
 
 
 def run(command: Sequence[str], environment: Mapping[str, str]) -> int:
-    """Run a command; forward SIGTERM to it, because the first process of a pod has to do so."""
+    """Run a command and return its exit status.
+
+    Forwards SIGTERM to the command, as the first process of a pod must do.
+    """
     process = subprocess.Popen(command, env=environment, start_new_session=True)
 
     def pass_on(number: int, _: object) -> None:
@@ -102,10 +107,10 @@ def run(command: Sequence[str], environment: Mapping[str, str]) -> int:
 
 
 class Posted(SimpleHTTPRequestHandler):
-    """Serves the posted lines, without logging the workers' many requests."""
+    """Serves the posted command lines, without logging the workers' many requests."""
 
     def log_message(self, *_: object) -> None:
-        """Say nothing."""
+        """Log nothing."""
 
 
 if __name__ == "__main__":

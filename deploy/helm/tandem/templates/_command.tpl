@@ -1,4 +1,4 @@
-{{/* What every rank is started with. */}}
+{{/* The command line of every rank. */}}
 {{- define "tandem.triton" -}}
 {{- $repository := eq .Values.repository.from "url" | ternary .Values.repository.url "/repository" -}}
 - tritonserver
@@ -6,7 +6,7 @@
 - --disable-auto-complete-config
 - --exit-timeout-secs={{ .Values.exitTimeout }}
 {{- if and (eq .Values.launch.mode "orchestrator") (eq (int .Values.launch.ranks) 1) }}
-# The orchestrator's own process computes nothing: it must not take GPU memory from its workers.
+# The orchestrator process computes nothing, so it must not take GPU memory from its workers.
 - --pinned-memory-pool-byte-size=0
 - --enable-peer-access=false
 {{- range until (int .Values.gpus) }}
@@ -15,8 +15,8 @@
 {{- end }}
 {{- end -}}
 
-{{/* Rank 0 has every model and answers. Threads as `tandem up` counts them: one call for each request
-     that runs and each that waits, or two for each that runs, and some to spare. */}}
+{{/* Rank 0 has all models and answers requests. The number of threads is that of `tandem up`: one per
+     running and waiting request or two per running request, whichever is more, plus a margin. */}}
 {{- define "tandem.server" -}}
 {{- $threads := add .Values.profile.maxRequests (max .Values.profile.maxRequests .Values.profile.maxQueue) 32 -}}
 {{ include "tandem.triton" . }}
@@ -25,7 +25,7 @@
 - --backend-config=python,stub-timeout-seconds={{ .Values.startupTimeout }}
 {{- end -}}
 
-{{/* The ranks above it only compute. */}}
+{{/* Ranks above 0 only compute. */}}
 {{- define "tandem.rank" -}}
 {{ include "tandem.triton" .root }}
 - --model-control-mode=explicit
@@ -38,7 +38,7 @@
 - --backend-config=python,shm-region-prefix-name=triton_python_backend_shm_region_tandem-{{ .rank }}-
 {{- end -}}
 
-{{/* Bound to a core, as mpirun does by default, all threads of a server would share that core. */}}
+{{/* By default, mpirun binds each rank to a core, and all threads of a server would share it. */}}
 {{- define "tandem.mpirun" -}}
 - mpirun
 - --map-by
@@ -53,7 +53,7 @@
 {{- end }}
 - --host
 - {{ join "," $hosts }}
-# Each worker's daemon stays the process that its pod waits for.
+# Each worker's daemon remains in the foreground, because its pod waits for it.
 - --leave-session-attached
 {{- end }}
 - -n
@@ -67,9 +67,9 @@
 {{- end }}
 {{- end -}}
 
-{{/* Arguments, not a command: the image's own entry point (NVIDIA's finds the CUDA libraries that
-     fit the driver) stays in place. A server that was killed leaves its shared memory behind, and
-     /dev/shm outlives a container that is restarted in its pod. */}}
+{{/* These are arguments, not a command, so that the image's entry point still runs: NVIDIA's selects
+     the CUDA libraries for the driver. First remove shared memory: a killed server doesn't remove it,
+     and /dev/shm persists if a container is restarted in its pod. */}}
 {{- define "tandem.args" -}}
 - sh
 - -c

@@ -6,13 +6,13 @@
 {{- end -}}
 {{- end -}}
 
-{{/* What selects every pod of this release. */}}
+{{/* Labels that select every server pod of this release, workers included. */}}
 {{- define "tandem.selector" -}}
 app.kubernetes.io/name: tandem
 app.kubernetes.io/instance: {{ .Release.Name }}
 {{- end -}}
 
-{{/* What selects the pods that answer: not the workers of a group. */}}
+{{/* Labels that select the pods that answer requests, without the workers of a group. */}}
 {{- define "tandem.serverSelector" -}}
 {{ include "tandem.selector" . }}
 app.kubernetes.io/component: server
@@ -29,7 +29,7 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- end -}}
 
-{{/* The gateway's pods are not of the servers' selector: MPI's ports are not for them. */}}
+{{/* The servers' selector excludes the gateway's pods, so that they can't reach the MPI ports. */}}
 {{- define "tandem.gatewayName" -}}
 {{ include "tandem.name" . }}-gateway
 {{- end -}}
@@ -45,7 +45,7 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{ include "tandem.chartLabels" . }}
 {{- end -}}
 
-{{/* The kind of workload, for whoever refers to it. */}}
+{{/* The kind of workload, for references to it. */}}
 {{- define "tandem.workload" -}}
 {{- if gt (int .Values.launch.nodes) 1 -}}
 apiVersion: leaderworkerset.x-k8s.io/v1
@@ -56,7 +56,7 @@ kind: Deployment
 {{- end -}}
 {{- end -}}
 
-{{/* Combinations that no schema can judge. */}}
+{{/* Reject invalid combinations that the schema can't express. */}}
 {{- define "tandem.check" -}}
 {{- $launch := .Values.launch -}}
 {{- if mod $launch.ranks $launch.nodes -}}
@@ -82,7 +82,7 @@ kind: Deployment
 {{- end -}}
 {{- end -}}
 
-{{/* Seconds from the order to end until the kill: notice, the longest answer, Triton's own stop. */}}
+{{/* Seconds between SIGTERM and SIGKILL: notice, longest request, and Triton's exit. */}}
 {{- define "tandem.drainLimit" -}}
 {{- add .Values.drainNotice .Values.profile.requestTimeout -}}
 {{- end -}}

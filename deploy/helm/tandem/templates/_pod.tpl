@@ -1,4 +1,4 @@
-{{/* What the server's pod and a worker's pod have in common. */}}
+{{/* Settings that server pods and worker pods share. */}}
 {{- define "tandem.podSettings" -}}
 terminationGracePeriodSeconds: {{ include "tandem.gracePeriod" . }}
 serviceAccountName: {{ .Values.serviceAccountName | quote }}
@@ -25,7 +25,7 @@ volumes:
   emptyDir:
     medium: Memory
     sizeLimit: {{ .Values.sharedMemory | quote }}
-- name: scratch # what an object store is copied to, and what PyTorch compiles
+- name: scratch # copies from an object store, and code that PyTorch compiles
   emptyDir: {}
 - name: empty
   emptyDir: {}
@@ -46,7 +46,7 @@ volumes:
 {{- define "tandem.containerSettings" -}}
 image: {{ printf "%s:%s" .Values.image.repository (.Values.image.tag | default .Chart.AppVersion) | quote }}
 imagePullPolicy: {{ .Values.image.pullPolicy }}
-# Python models look for imports in the working directory first: nothing may be there.
+# Python models search the working directory for imports first, so it must be empty.
 workingDir: /empty
 securityContext: {{ toJson .Values.securityContext }}
 {{- $gpus := dict }}
@@ -57,12 +57,12 @@ resources:
   requests: {{ merge (dict) $gpus .Values.resources.requests | toJson }}
   limits: {{ merge (dict) $gpus .Values.resources.limits | toJson }}
 env:
-- name: HOME # of a user who may have none that is writable
+- name: HOME # the user may have no writable home directory
   value: /tmp
 - name: POD_NAME
   valueFrom: {fieldRef: {fieldPath: metadata.name}}
 {{- if ne .Values.launch.mode "single" }}
-# mpirun kills its ranks a second after telling them to end, unless told otherwise: Open MPI 4, 5.
+# By default, mpirun kills its ranks one second after SIGTERM (names for Open MPI 4 and 5).
 {{- range list "OMPI_MCA" "PRTE_MCA" }}
 - name: {{ . }}_odls_base_sigkill_timeout
   value: {{ add $.Values.exitTimeout 5 | quote }}
@@ -96,7 +96,7 @@ volumeMounts:
 {{- end }}
 {{- end -}}
 
-{{/* The pod that answers: all of a Deployment's, the leader of a group. */}}
+{{/* The pod that answers requests: every pod of a Deployment, or the leader of a group. */}}
 {{- define "tandem.serverPod" -}}
 {{- $patience := sub .Values.liveness.timeout 5 -}}
 metadata:
@@ -123,7 +123,7 @@ spec:
       httpGet: {path: /v2/health/ready, port: http}
       periodSeconds: 5
       timeoutSeconds: 5
-    # One token, because Triton's health page stays green over model processes that died.
+    # Request one token, because Triton's health endpoint doesn't notice dead model processes.
     livenessProbe:
       exec:
         command:
@@ -136,11 +136,11 @@ spec:
       periodSeconds: {{ .Values.liveness.period }}
       timeoutSeconds: {{ .Values.liveness.timeout }}
       failureThreshold: {{ .Values.liveness.failures }}
-      # A server that no longer answers has nothing to drain, and would be waited for in vain.
+      # A server that has stopped answering has nothing to drain, so don't wait for it.
       terminationGracePeriodSeconds: {{ .Values.exitTimeout }}
     lifecycle:
-      # Triton fails the calls between its models as soon as it is told to end: so it is told when
-      # nothing is in flight.
+      # After SIGTERM, Triton rejects calls between its models. So wait until no requests are in
+      # flight.
       preStop:
         exec:
           command:
@@ -151,7 +151,7 @@ spec:
           - --limit={{ include "tandem.drainLimit" . }}
 {{- end -}}
 
-{{/* A pod whose GPUs the leader of its group uses. */}}
+{{/* A worker: a pod that provides GPUs to the leader of its group. */}}
 {{- define "tandem.workerPod" -}}
 metadata:
   labels:
@@ -165,7 +165,7 @@ spec:
     {{- include "tandem.containerSettings" . | nindent 4 }}
     args: [python3, /etc/tandem/ranks.py, follow]
     lifecycle:
-      # A group's pods are told to end together: a worker must outlast what its leader still says.
+      # The pods of a group get SIGTERM together. A worker must run until its leader has drained.
       preStop:
         exec:
           command:

@@ -1,4 +1,4 @@
-"""A thread runs one task after another, and frees its slot for every way that a task ends."""
+"""A thread runs tasks one after the other, and frees its slot however a task ends."""
 
 import threading
 import time

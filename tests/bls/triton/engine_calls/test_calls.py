@@ -1,4 +1,4 @@
-"""A failed call becomes a code and a line that is safe for clients."""
+"""A failed call becomes an error code and a message that is safe for clients."""
 
 import pytest
 

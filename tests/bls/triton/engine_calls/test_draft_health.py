@@ -1,4 +1,4 @@
-"""A failed draft engine is paused, even if other things fail as well."""
+"""A draft engine is paused after failures, even if other parts fail too."""
 
 import pytest
 import triton_python_backend_utils as triton

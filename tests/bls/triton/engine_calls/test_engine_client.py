@@ -1,4 +1,4 @@
-"""A draft call may take longer if it has to compute a long context."""
+"""A draft call has a longer timeout if the engine must compute a long context."""
 
 import pytest
 

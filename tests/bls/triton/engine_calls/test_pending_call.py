@@ -1,4 +1,4 @@
-"""Pending calls: when they are abandoned, and when one counts as lost."""
+"""When a pending call is abandoned, and when it counts as lost."""
 
 import time
 

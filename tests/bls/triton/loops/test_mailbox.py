@@ -1,4 +1,4 @@
-"""Lines between mailboxes of one process; `test_shared_capacity` has several processes."""
+"""Messages between mailboxes in one process; `test_shared_capacity` uses several processes."""
 
 import queue
 import uuid

@@ -1,4 +1,4 @@
-"""Loops in separate processes, as in Triton, that live, hang and die."""
+"""Loops in separate processes, as in Triton, share capacity even if some hang or die."""
 
 import fcntl
 import json

@@ -1,4 +1,4 @@
-"""Responses that do not fit, final responses that must arrive, and calls that never block."""
+"""Responses that are too large, final responses that must arrive, and calls that never block."""
 
 import sys
 import threading

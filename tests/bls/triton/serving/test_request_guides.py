@@ -1,4 +1,4 @@
-"""Which processes accept guides, and the errors of the others."""
+"""Which processes accept guides, and the errors in other processes."""
 
 import sys
 from dataclasses import replace

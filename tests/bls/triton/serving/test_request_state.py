@@ -1,4 +1,4 @@
-"""A request that cannot begin ends with a one-line error."""
+"""A request that can't start gets a one-line error."""
 
 from types import SimpleNamespace
 

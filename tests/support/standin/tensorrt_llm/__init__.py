@@ -1,8 +1,8 @@
-"""A stand-in for TensorRT-LLM 1.2.1: its names, its argument checks, and a toy model.
+"""A stand-in for TensorRT-LLM 1.2.1, with its names, its argument checks, and a toy model.
 
-The model repeats cycles of seven ids, independent of earlier tokens. It speculates as configured,
-so that responses have several tokens and statistics. Names come from TensorRT-LLM's files
-llmapi/llm_args.py, llmapi/llm.py, sampling_params.py and executor/result.py.
+The model repeats cycles of seven ids; the next id depends only on the last one. It speculates as
+configured, so that responses have several tokens and statistics. The names are from TensorRT-LLM's
+files llmapi/llm_args.py, llmapi/llm.py, sampling_params.py and executor/result.py.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ LLM_ARGUMENTS = {
 
 @dataclass(kw_only=True)
 class SamplingParams:
-    """Fields of 1.2.1 that a caller may set."""
+    """The fields of version 1.2.1 that callers can set."""
 
     end_id: int | None = None
     pad_id: int | None = None
@@ -105,14 +105,14 @@ class SamplingParams:
 
     @property
     def greedy(self) -> bool:
-        """Return whether the parameters are greedy."""
+        """Whether these parameters mean greedy decoding."""
         asked = (self.temperature, self.top_k, self.top_p)
         return asked == (None, None, None) or self.temperature == 0 or self.top_k == 1
 
 
 @dataclass
 class CompletionOutput:
-    """The one completion of a result; it grows."""
+    """The only completion of a result, which grows with each response."""
 
     index: int = 0
     text: str = ""
@@ -124,7 +124,7 @@ class CompletionOutput:
 
 
 class RequestOutput:
-    """What `generate_async` returns: an asynchronous iterator over itself."""
+    """The result of `generate_async`: an asynchronous iterator that yields itself."""
 
     def __init__(self, prompt: list[int], params: SamplingParams, *, streaming: bool) -> None:
         self.prompt_token_ids = prompt
@@ -143,7 +143,7 @@ class RequestOutput:
         self._aborted = True
 
     def respond(self, tokens: list[int], reason: str | Exception | None) -> None:
-        """Send a response, from any thread; the caller may be gone."""
+        """Send a response from any thread, even if the caller's event loop has closed."""
         with suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self._responses.put_nowait, (tokens, reason))
 
@@ -183,7 +183,7 @@ class RequestOutput:
 
 
 class LLM:
-    """The documented constructor and `generate_async`; an unknown argument is an error."""
+    """The documented constructor and methods. Unknown arguments raise an error."""
 
     made: ClassVar[list[LLM]] = []
 
@@ -198,14 +198,14 @@ class LLM:
         self._vocab_size = config["vocab_size"]
         speculation = kwargs.get("speculative_config")
         self._speculation = speculation
-        self._global_generator = random.Random(0)  # the seed of a request is ignored
+        self._global_generator = random.Random(0)  # the seeds of requests are ignored
         LLM.made.append(self)
 
     def generate_async(
         self,
         inputs: list[int],
         sampling_params: SamplingParams | None = None,
-        *,  # the real one also accepts the others by position
+        *,  # the real method also accepts these by position
         lora_request: Any = None,
         streaming: bool = False,
         kv_cache_retention_config: Any = None,
@@ -227,7 +227,7 @@ class LLM:
         return result
 
     def generate(self, inputs: list[int], sampling_params: SamplingParams) -> RequestOutput:
-        """Wait for one output."""
+        """Generate one output and wait for it."""
 
         async def whole() -> RequestOutput:
             async for output in (result := self.generate_async(inputs, sampling_params)):
@@ -240,7 +240,7 @@ class LLM:
         self.is_shut = True
 
     def _run(self, result: RequestOutput) -> None:
-        """Decode step by step; one response per step if streaming, else one."""
+        """Decode step by step, with one response per step if streaming, otherwise one in total."""
         params, row = result.sampling_params, list(result.prompt_token_ids)
         start, unsent, reason = len(row), [], None
         while reason is None:
@@ -257,7 +257,7 @@ class LLM:
             result.decoding_iter += 1
 
     def _step(self, row: list[int], result: RequestOutput, room: int) -> list[int]:
-        """The accepted drafts and one more token."""
+        """Return the accepted draft tokens and one more token."""
         params = result.sampling_params
         truth: list[int] = []
         for _ in range(room):
@@ -305,7 +305,7 @@ class LLM:
 
     @staticmethod
     def _reason(new: list[int], before: int, params: SamplingParams) -> str | None:
-        """Cut `new` at an id that ends the answer, which stays in, or the limit."""
+        """Return the finish reason, or None. Cuts `new` after an id that ends the answer."""
         for i, token in enumerate(new):
             if token in {params.end_id, *(params.stop_token_ids or ())}:
                 del new[i + 1 :]

@@ -1,1 +1,1 @@
-"""The module that holds `llm_args`."""
+"""The package that contains `llm_args`."""

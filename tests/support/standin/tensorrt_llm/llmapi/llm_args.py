@@ -1,4 +1,4 @@
-"""Configurations, with the fields of 1.2.1; an unknown one is an error, as in the real ones."""
+"""Configurations with the fields of version 1.2.1. As in the original, unknown fields fail."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class AutoDecodingConfig(DecodingBaseConfig):
 
 
 class Eagle3DecodingConfig(BaseModel):
-    """Its type is a field, as it is in all classes of newer versions."""
+    """A configuration whose type is a field, as in all classes of newer versions."""
 
     model_config = ConfigDict(extra="forbid")
 
