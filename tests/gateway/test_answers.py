@@ -209,7 +209,7 @@ async def test_the_model_list_contains_tandems_entries(client):
         assert listed["data"][0]["max_model_len"] == 100
         assert listed["data"][0]["drafters"] == ["prompt_lookup", "hybrid", "repeat", "none"]
         assert (await opened.get("/v1/models/bls")).json() == listed["data"][1]
-        assert "model 'org/sql' is not served" in (await opened.get("/v1/models/org/sql")).text
+        assert "model 'org/sql' isn't served" in (await opened.get("/v1/models/org/sql")).text
 
 
 async def test_tokenize_and_detokenize_are_inverse(client):

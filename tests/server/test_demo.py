@@ -38,7 +38,7 @@ def test_the_demo_reports_equal_output_for_every_prompt(small, capsys):
     assert said == ["show-0", "all completions", "edit-0", "all edits", "all"]
     assert legend == "Greedy, up to 16 tokens; times are medians of 1 requests."
     assert engines.startswith("A round with hybrid took ")
-    assert rest.endswith("in Triton and the loop, which matters less the longer the engines take.")
+    assert rest.endswith("in Triton and the loop, which matters less with larger engines.")
     for prompt in demo.read_prompts(demo.PROMPTS):
         assert demo.last_lines(prompt.text, demo.PROMPT_LINES) in shown
     assert regions() <= before
