@@ -170,8 +170,8 @@ def test_extra_llm_args_reach_tensorrt_llm(start, package):
 @pytest.mark.parametrize(
     ("llm_args", "name"),
     [
-        ({"max_seq_len": 9}, "llm_args.max_seq_len follows"),
-        ({"kv_cache_config": {"max_tokens": 9}}, "llm_args.kv_cache_config.max_tokens follows"),
+        ({"max_seq_len": 9}, "llm_args.max_seq_len is set from"),
+        ({"kv_cache_config": {"max_tokens": 9}}, "llm_args.kv_cache_config.max_tokens is set from"),
         ({"kv_cache_config": 9}, "llm_args.kv_cache_config must be an object"),
     ],
 )

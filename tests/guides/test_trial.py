@@ -117,7 +117,7 @@ def test_a_small_guide_does_not_wait_for_a_slow_one(fresh):
     heavy.join()
 
 
-def test_a_guide_of_an_ended_request_is_not_compiled(fresh):
+def test_a_guide_for_an_ended_request_is_not_compiled(fresh):
     def gone():
         raise InterruptedError
 

@@ -181,7 +181,7 @@ def test_drafts_made_inside_the_engine_are_counted_as_drafter_engine():
     assert decoding.statistics.by_drafter["engine"].draft_acceptance_rate == 0.5
 
 
-def test_a_rejected_draft_call_ends_drafts_of_that_request_only():
+def test_a_rejected_draft_call_ends_drafting_only_for_its_request():
     draft, health = Draft(ENDLESS, refuses=True), Health()
     decoding = decoding_of(request_of("draft_model"), health=health)
     play(decoding, Target(ENDLESS), draft)
