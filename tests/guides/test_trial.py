@@ -113,7 +113,7 @@ def test_a_small_guide_does_not_wait_for_a_slow_one(fresh):
     heavy.start()
     assert fresh.matcher(SMALL, [END]).walk([])
     assert heavy.is_alive()
-    fresh.close()  # leaves it undecided
+    fresh.close()  # leaves the guide undecided
     heavy.join()
 
 

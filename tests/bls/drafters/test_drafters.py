@@ -296,7 +296,7 @@ def test_without_matches_hybrid_decodes_in_growing_chunks():
 
 
 def pieces_alone(drafter, count):
-    """Tokens that the target is to decode alone, over and over."""
+    """Return the numbers of tokens that the target decodes alone, call after call."""
     new, pieces = Sequence(request_of("hybrid", draft_len=AUTO, max_draft_len=16)), []
     for _ in range(count):
         with pytest.raises(StopIteration) as proposed:

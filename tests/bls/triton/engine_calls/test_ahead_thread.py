@@ -101,7 +101,7 @@ def test_the_stop_for_a_draft_ahead_call_is_repeated_until_the_call_ends(pb, wor
 
 @pytest.mark.parametrize("stopped", [False, True])
 def test_branches_of_a_stopped_draft_ahead_call_are_dropped(pb, stopped):
-    """They were cut short, and would distort the measured time of such calls."""
+    """The stop shortened the call, so its duration would distort the measured times."""
     hold = HeldDraft()
     pb.InferenceRequest.answer = Engines(hold=hold)
     thread = AheadThread.if_free(EngineClients(AHEAD), REQUEST)
