@@ -1,4 +1,4 @@
-# Two images of one profile: NVIDIA's Triton with the profile's model repository, and the gateway with
+# Two images for one profile: NVIDIA's Triton with the profile's model repository, and the gateway with
 # the target's tokenizer.
 #
 #   docker build --build-arg PROFILE=profiles/embedded.yaml --tag tandem:0.1.0 .
@@ -8,8 +8,8 @@
 #       --tag tandem-gateway:0.1.0 .
 #   docker run --publish 127.0.0.1:8080:8080 tandem-gateway:0.1.0 --url triton.example:8001
 
-# The last image with TensorRT engines (TensorRT-LLM 1.2.1), and the oldest to use: in earlier ones,
-# calls between models could deadlock.
+# The last image with TensorRT engines (TensorRT-LLM 1.2.1). Don't use earlier images: calls between
+# models can deadlock in them.
 ARG BASE=nvcr.io/nvidia/tritonserver:26.07-trtllm-python-py3
 
 FROM python:3.12-slim-bookworm AS render
@@ -18,45 +18,45 @@ COPY . .
 RUN python -m venv /venv && /venv/bin/pip install --no-cache-dir --editable '.[gateway]'
 ARG PROFILE=profiles/embedded.yaml
 RUN /venv/bin/tandem render --profile "${PROFILE}" --output /repository
-# It compiles guides. It lies beside the loop's model, where no other model sees it: TensorRT-LLM in
-# the image has another version for itself.
+# llguidance compiles guides. It is installed next to the loop's model.py, where no other model imports
+# it, because TensorRT-LLM in the image needs another version.
 RUN /venv/bin/pip install --no-cache-dir --no-deps --target /guides 'llguidance>=1.9,<2' \
     && for version in /repository/*/1; do \
         if [ -d "$version/tandem/guides" ] && [ -d "$version/tokenizer" ]; then \
             cp -r /guides/. "$version"; fi; done
-# The tokenizer's folder, whatever the profile calls its models.
+# The profile may rename models, so find the tokenizer's folder with a wildcard.
 RUN mkdir /tokenizer && cp -r /repository/*/1/tokenizer/. /tokenizer
 
-# Without PyTorch, in the Python that it was installed with.
+# The gateway, in the same Python as above, without PyTorch.
 FROM python:3.12-slim-bookworm AS gateway
 COPY --from=render /venv /venv
 COPY --from=render /tandem /tandem
 COPY --from=render /tokenizer /tokenizer
 USER 1000:1000
 EXPOSE 8080
-# http.client uses no proxy.
+# http.client ignores the proxies that the environment sets.
 HEALTHCHECK --interval=60s --timeout=30s --start-period=15m --retries=3 CMD [ \
     "python3", "-c", "import http.client, sys; \
     gateway = http.client.HTTPConnection('127.0.0.1', 8080, timeout=25); \
     gateway.request('GET', '/health'); sys.exit(gateway.getresponse().status != 200)"]
-# All addresses of the container; --publish decides who reaches them.
+# Listen on all addresses of the container. `docker run --publish` controls access.
 ENTRYPOINT ["/venv/bin/tandem", "gateway", "--address", "0.0.0.0", "--tokenizer", "/tokenizer"]
 CMD ["--url", "server:8001"]
 
 FROM ${BASE}
 COPY --from=render /repository /repository
 COPY deploy/helm/tandem/files/health.py /health.py
-# Python models look for imports in the working directory first: nothing may be there.
+# Python models search the working directory for imports first, so it must be empty.
 WORKDIR /empty
-# triton-server, by number so that Kubernetes sees it is not root
+# The user triton-server, by number so that Kubernetes can verify that it isn't root.
 USER 1000:1000
-# for what PyTorch and CUDA compile
+# PyTorch and CUDA cache compiled code here.
 ENV HOME=/tmp
 EXPOSE 8000 8001 8002
-# One token: Triton's health page stays green over model processes that died. The names are those of
-# the profile's entry that answers plain `infer`, and of its target.
+# Request one token, because Triton's health endpoint doesn't notice dead model processes. Set the
+# names of the profile's entry for plain `infer` and of its target.
 ENV TANDEM_ENTRY=bls TANDEM_TARGET=target
 HEALTHCHECK --interval=60s --timeout=30s --start-period=15m --retries=3 CMD [ \
     "python3", "/health.py", "alive", "--patience=25"]
-# Of whichever rendered repository is mounted here.
+# The start script of the repository, which a volume may replace.
 CMD ["sh", "/repository/serve.sh"]

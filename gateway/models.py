@@ -122,7 +122,7 @@ class ServedModels:
             )
 
     def check_draft_length(self, length: int | Literal["auto"] | None) -> None:
-        """Reject a draft length that the entries would reject. They receive -1 for "auto"."""
+        """Reject a draft length that the entries would reject. "auto" is sent to them as -1."""
         most = self.loop.target.max_draft_len
         if isinstance(length, int) and 0 < most < length:
             raise bad_request(

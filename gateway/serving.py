@@ -217,7 +217,10 @@ class Serving:
         guide: AskedGuide | None,
         echoes: Sequence[Echo],
     ) -> Response:
-        """Return `body.n` answers to each prompt. echoes: the start of the answers, per prompt."""
+        """Return `body.n` answers to each prompt.
+
+        echoes: the text that each prompt's answers start with.
+        """
         model = models.named(body.model)
         models.check_draft_length(body.num_draft_tokens)
         wanted = [pair for pair in zip(prompts, echoes, strict=True) for _ in range(body.n)]

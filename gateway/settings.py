@@ -18,7 +18,7 @@ class GatewaySettings:
     api_key: bearer token that clients must send; None: no authentication.
     max_body_bytes: maximum size of a request's body.
     allowed_origins: origins of other web pages that may call the gateway (CORS).
-    open_objects: whether objects in JSON schemas are open, unless the request decides that.
+    open_objects: whether objects in JSON schemas are open by default.
     """
 
     url: str

@@ -61,7 +61,7 @@ def check_draft(schema: dict[str, Any]) -> None:
     for part in schemas_of(schema):
         if _draft_of(part, draft) != draft:
             raise GuideError(
-                f"'$schema' of a subschema must be {draft}, as at the top; "
+                f"'$schema' of a subschema must be {draft}, like the root schema's; "
                 f"got {shortened(repr(part['$schema']))}"
             )
         unknown = [keyword for keyword in part if draft in LACKING.get(keyword, ())]

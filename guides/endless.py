@@ -42,9 +42,10 @@ def drop_endless(schema: Part) -> None:
 
 
 def _inner(part: Part, definitions: Definitions, ending: set[int]) -> Iterator[Part]:
-    """Yield the schemas whose values a value of ``part`` must contain.
+    """Yield the subschemas that need finite values so that ``part`` can have one.
 
-    ending: ids of schemas that have finite values. One of them in `anyOf` or `oneOf` is enough.
+    ending: ids of schemas known to have finite values. An `anyOf` or `oneOf` that lists one of them
+    adds no requirement.
     """
     reference, kind = part.get("$ref"), part.get("type")
     inner = [definitions.target(reference)] if isinstance(reference, str) else []

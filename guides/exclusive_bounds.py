@@ -1,7 +1,7 @@
 """Rejects exclusive bounds that the library treats as inclusive.
 
-llguidance 1.9 does so if the exclusive bound is an integer and the other bound has the same integer
-part. For example, it allows 1 for `{"exclusiveMinimum": 1, "maximum": 1.5}`.
+llguidance 1.9 treats an exclusive bound as inclusive if it is an integer and the other bound has
+the same integer part. For example, it allows 1 for `{"exclusiveMinimum": 1, "maximum": 1.5}`.
 """
 
 from __future__ import annotations

@@ -26,8 +26,8 @@ Part = dict[str, Any]
 def list_values(schema: Part, *, strict: bool) -> None:
     """Rewrite `uniqueItems` and `propertyNames` with keywords that the library supports.
 
-    strict: whether to raise GuideError if unique items can't be enforced. Otherwise a GuideWarning
-    is issued, and items may repeat.
+    strict: whether to raise GuideError if unique items can't be enforced. If false, a
+    GuideWarning is issued instead, and items may repeat.
     """
     definitions = Definitions(schema)
     for part in list(schemas_of(schema)):

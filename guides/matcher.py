@@ -347,7 +347,7 @@ class GuideMatcher:
 def reason_of(error: str) -> str:
     """Return one line of a library error. Other lines may contain the answer's text.
 
-    For an invalid regular expression, it isn't the first line but the line with the reason.
+    This is the first line. For an invalid regular expression, a later line gives the reason.
     """
     line, _, others = error.strip().partition("\n")
     if line.endswith("regex parse error:"):

@@ -2,8 +2,8 @@
 
 llguidance 1.9 stores a divisor as a 32-bit integer and a power of ten. Larger values wrap around,
 so that `{"multipleOf": 500000000}` doesn't allow 500000000. The least common multiple of two
-divisors wraps around too: for 100000 and 50000, the library computes 14100. It rejects divisors
-that it would round.
+divisors wraps around too: for 100000 and 50000, the library computes 14100. The library itself
+rejects divisors that it would round.
 """
 
 from __future__ import annotations
@@ -44,7 +44,9 @@ def _check(divisor: Decimal) -> None:
         raise GuideError(f"multipleOf must be greater than 0; got {divisor}")
     coefficient, decimals = _scaled(divisor)
     if 10 * coefficient + 9 * 10**decimals >= MOST:
-        raise GuideError(f"multipleOf must have fewer digits; got {divisor}")
+        raise GuideError(
+            f"multipleOf has too many digits; got {divisor}; use at most 8, zeros included"
+        )
 
 
 def _scaled(divisor: Decimal) -> tuple[int, int]:

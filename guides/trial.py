@@ -82,7 +82,7 @@ class Worker:
     def try_out(self, guide: Guide, cpu_seconds: float) -> Tried:
         """Compile a guide and compute its first mask.
 
-        Raises GuideError if that fails, GuideTakesLong if it takes more than ``cpu_seconds``,
+        Raises GuideError if either step fails, GuideTakesLong if it takes over ``cpu_seconds``,
         GuideUndecided if the machine lacks time or memory, and OSError if no process can start.
         """
         if self._process is None or self._process.poll() is not None:

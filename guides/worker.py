@@ -38,10 +38,10 @@ from tandem.guides.guide import Guide
 from tandem.preprocessing.tokenizer import load_tokenizer
 
 NICENESS: Final = 10  # the process gets about a tenth of a core if the machine is busy
-MOST_BYTES: Final = 512 * 2**20  # memory limit of a copy
-STACK_BYTES: Final = 3 * 2**19  # stack limit of a copy; threads of the loop have at least 2 MiB
+MOST_BYTES: Final = 512 * 2**20  # memory limit for a copy
+STACK_BYTES: Final = 3 * 2**19  # stack limit for a copy; threads of the loop have at least 2 MiB
 STALE_BYTES: Final = 32 * 2**20  # a copy is replaced after its heap has grown by this size
-SECONDS: Final = 30.0  # limit of the wall time per guide, for busy machines
+SECONDS: Final = 30.0  # wall-time limit per guide, for busy machines
 SILENT: Final = 0
 # Verbose errors would contain the text of the answer.
 LIMITS: Final = LLParserLimits(verbose_errors=False, max_lexer_states=MOST_STATES)

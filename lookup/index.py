@@ -26,7 +26,7 @@ class NgramIndex:
     the row's length and the n-gram sizes. The row is never rescanned.
 
     keep_all: keep all occurrences of an n-gram, and use the newest one that has a whole draft after
-    it. Otherwise only the newest occurrence is kept. Ignored with use_oldest.
+    it. If false, only the newest occurrence is kept. Ignored with use_oldest.
     use_oldest: keep only the oldest occurrence, which has the most tokens after it.
 
     Source: Saxena, "Prompt Lookup Decoding", 2023. The options are the same as in TensorRT-LLM's
@@ -145,5 +145,5 @@ class NgramIndex:
 
 
 def _key(node: int, token: int) -> int:
-    """Combine both into one integer, which is cheaper than a tuple."""
+    """Combine a node and a token into one integer, which is cheaper than a tuple."""
     return node << 32 | token

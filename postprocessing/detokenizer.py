@@ -23,14 +23,14 @@ The joined chunks equal the whole text, byte for byte, however the ids are divid
 must be a WHOLE one, because only then is an incomplete character final and shown as U+FFFD. A
 stream that a stop string ended doesn't need this call. ``start`` must not move on an empty chunk.
 
-The following shows that this window is enough. Assume that a call returned text, so that its new
+The following shows why no earlier ids are needed. Assume that a call returned text, so that its new
 ids become the context.
 
 - Byte-level BPE (GPT-2, Llama 3, Qwen): an id stands for some bytes. The text is their UTF-8
   decoding, with a U+FFFD for each maximal invalid part. The decoder's state after the context
   doesn't depend on earlier bytes: a byte that isn't a continuation sets the state. If the context
-  has only continuation bytes and one of them completed text, the state at its end is empty
-  either way.
+  has only continuation bytes and one of them completed text, the state after the context is empty
+  with and without the earlier bytes.
 - SentencePiece with byte fallback (Llama 2, Gemma): consecutive byte ids form one run. When the
   run ends, it is decoded as UTF-8, all or nothing. So a trailing run is withheld, and a call
   returns text only if it has a new id that isn't a byte. That id ends every earlier run.

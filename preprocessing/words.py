@@ -73,7 +73,7 @@ def embedding_bias(
     """Return the bias to add to the logits: [b, vocab_size]. weights: [b, words].
 
     A word of several ids adds its weight to each of them, once per occurrence, as in NVIDIA's
-    preprocessing. Unlike there, BOS gets no bias. Raises InputError if an id is outside vocab_size.
+    preprocessing, but BOS gets no bias here. Raises InputError if an id is outside vocab_size.
     """
     bias = np.zeros((len(words), vocab_size), np.float32)
     for row, prompt, prompt_weights in zip(bias, words, weights, strict=True):

@@ -37,9 +37,10 @@ class Bounds(NamedTuple):
 class Number(NamedTuple):
     """Declaration of one numeric sampling parameter.
 
-    neutral: value without effect. entry, engine: input tensor of the entries and of the engines.
-    draws: whether the parameter shapes the distribution to sample from; any value but 0 turns on
-    sampling. capability: field of `Capabilities` that engines need, or None.
+    neutral: value without effect. entry, engine: name of the parameter's input tensor in the
+    entries and in the engines. draws: whether the parameter shapes the distribution to sample from;
+    any value but 0 turns on sampling. capability: field of `Capabilities` that engines need, or
+    None.
     """
 
     neutral: float
@@ -67,9 +68,9 @@ def _number(
 class SamplingNumbers:
     """Numeric sampling parameters. By default, tokens are sampled from the model's distribution.
 
-    A `top_k` of 1 or a `temperature` of 0 means greedy decoding. The other parameters with
-    ``draws`` are ignored then. Instances are hashable, so that calls with equal parameters can be
-    warped together.
+    A `top_k` of 1 or a `temperature` of 0 means greedy decoding. Greedy decoding
+    ignores the other parameters with ``draws``. Instances are hashable, so that calls with equal
+    parameters can be warped together.
     """
 
     temperature: float = _number(

@@ -18,7 +18,7 @@ class LlamaShape(NamedTuple):
     tie_word_embeddings: bool
 
 
-# All published shapes have the vocabulary of Llama 3; otherwise 32b has the sizes of Qwen 2.5 32B.
+# All published shapes have Llama 3's vocabulary. The other sizes of 32b are Qwen 2.5 32B's.
 # The small shapes are for a CPU: all sizes are a quarter larger than the demo pair's.
 SHAPES = {
     "llama-3.1-8b": LlamaShape(4096, 14336, 32, 32, 8, 128, 128256, tie_word_embeddings=False),

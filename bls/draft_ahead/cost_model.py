@@ -46,7 +46,8 @@ def split(budget: int, acceptance: float, wanted: tuple[bool, ...]) -> tuple[int
 
     with acceptance rate a and r = RANK_EXPONENT. At the maximum, F_j + 1 is proportional to
     a ** (j / (1 + r)). For j < num_draft_tokens, the draft's own next token is excluded because it
-    was rejected. After the whole draft it is a candidate, so there F_j replaces F_j + 1.
+    was rejected. After a fully accepted draft, that token is a candidate too, so F_j replaces
+    F_j + 1 there.
     """
     places = np.arange(len(wanted))
     weights = np.where(wanted, acceptance ** (places / (1 + RANK_EXPONENT)), 0.0)

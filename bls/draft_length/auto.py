@@ -41,7 +41,7 @@ class AutoLength:
         return plan
 
     def copy_length(self, copied: Draft) -> int:
-        """Return how many tokens of a copy to verify (0: call the draft model instead)."""
+        """Return how many copied tokens to verify (0: call the draft model instead)."""
         return self._planner.copy_length(self._level, copied)
 
     def allows_drafts(self) -> bool:

@@ -52,7 +52,7 @@ class Line:
         self._forget_slot()
 
     def add(self, x: float, y: float, weight: float) -> None:
-        """Record that steps of ``x`` tokens took ``y`` seconds. weight: at most 1.
+        """Record that steps of ``x`` tokens took ``y`` seconds each. weight: at most 1.
 
         A single outlier is ignored, because the machine may have been paused.
         """

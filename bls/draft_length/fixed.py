@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from tandem.bls.effects import Draft, DraftPlan, StepSeconds
 
-# Used instead of `auto` if a seeded output depends on draft lengths (see `bls.exactness.seeds`).
+# Replaces the draft length `auto` if a seeded output depends on draft lengths (see
+# `bls.exactness.seeds`).
 SEEDED_LENGTH = 5
 
 

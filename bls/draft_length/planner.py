@@ -132,7 +132,7 @@ class DraftPlanner:
         return choices[level].length_ahead if choices else FIRST_TOKENS
 
     def copy_length(self, level: int, copied: Draft) -> int:
-        """Return how many tokens of a copy to verify (0: call the draft model instead)."""
+        """Return how many copied tokens to verify (0: call the draft model instead)."""
         load = self.load()
         mode = self._mode(load)
         if mode is not Mode.BEST:

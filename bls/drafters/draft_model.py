@@ -186,7 +186,7 @@ class DraftModel(Drafter):
         return self._length.allows_drafts()
 
     def copy_length(self, copied: Draft) -> int:
-        """Return how many tokens of a copy to verify (0: call the draft engine instead)."""
+        """Return how many copied tokens to verify (0: call the draft engine instead)."""
         return self._length.copy_length(copied)
 
     def verified(self, draft: Draft, num_accepted: int, seconds: StepSeconds) -> None:

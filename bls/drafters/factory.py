@@ -1,4 +1,4 @@
-"""Creates the drafter of a request."""
+"""Creates the drafter for a request."""
 
 from __future__ import annotations
 

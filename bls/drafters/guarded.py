@@ -100,7 +100,10 @@ class GuardedDrafter(Drafter):
             raise self._fault(described(error)) from error
 
     def _without_calls(self, steps: Proposal) -> Draft:
-        """Return the draft of steps that must not call an engine."""
+        """Run a drafter's steps and return its draft.
+
+        Raises DrafterFailed if a step calls an engine.
+        """
         try:
             next(steps)
         except StopIteration as returned:
@@ -152,7 +155,9 @@ class GuardedDrafter(Drafter):
         )
 
     def _checked(self, draft: Draft, sequence: Sequence, limit: int) -> Draft:
-        """Return the draft, cut after an end of sequence and labeled with a known drafter's name.
+        """Return the draft, labeled with the name of a known drafter.
+
+        A draft without logits is truncated after its first end-of-sequence token.
 
         Raises DrafterFailed if the target can't verify it.
         """
@@ -173,9 +178,9 @@ class GuardedDrafter(Drafter):
             return draft
         tokens = np.asarray(draft.tokens)
         if not _is_row(tokens):
-            raise self._fault("its draft tokens must be a 1-D array of ints")
+            raise self._fault("its draft token ids must be a 1-D array of ints")
         if not ((tokens >= 0) & (tokens < self._vocab_size)).all():
-            raise self._fault(f"its draft tokens must be between 0 and {self._vocab_size - 1}")
+            raise self._fault(f"its draft token ids must be between 0 and {self._vocab_size - 1}")
         tokens = tokens.astype(np.int32)
         if draft.logits is None:
             tokens = sequence.up_to_end(tokens)

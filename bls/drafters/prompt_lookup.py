@@ -91,7 +91,7 @@ class PromptLookup(Drafter):
         return max(matches, key=lambda found: found[0].ngram_size if found[0] else 0)
 
     def _match_in_prediction(self, sequence: Sequence, limit: int) -> Match | None:
-        """Return the prediction's next tokens, at most max(matching tokens, limit of copies)."""
+        """Return the prediction's next tokens, at most max(matching tokens, limit for copies)."""
         if self._prediction is None:
             return None
         match = self._prediction.lookup(sequence.output, min(limit, self._longest_predicted))

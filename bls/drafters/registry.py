@@ -28,7 +28,7 @@ class DrafterKind:
 
     name: name in the input `drafter`, in profiles, on the command line and in metrics. description:
     source of the draft tokens, for help texts; a noun phrase without a period. module: name of the
-    Python module whose function `make(request, context)` returns the drafter of one request.
+    Python module whose function `make(request, context)` returns a request's drafter.
     samples_from_draft_model: the drafter may call the draft engine, so it needs one, and KV blocks
     in its cache. looks_up: the inputs of prompt lookup affect its drafts. in_engine: the target
     drafts by itself; the loop proposes nothing. proposes: its drafts are counted under its own

@@ -16,7 +16,7 @@ externalDraftTokensKernels.cu):
   the target decodes alone.
 
 If an engine takes no token masks, a guide is enforced by repair, which isn't exact under top-k or
-top-p (``bls.guided.guidance``). The target decodes alone then too.
+top-p (``bls.guided.guidance``). In that case, too, the target decodes alone.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 An engine with keyed randomness derives the noise of a token from (seed, absolute position). So it
 gets the request's seed in every call, and its samples match the baseline no matter how the tokens
 are split into rounds. An engine that starts a new generator per call needs a different seed per
-call. Otherwise each round would use the same random numbers.
+call, because with one seed all rounds would use the same random numbers.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ def proposal_seed(seed: int, position: int, *, keyed: bool, use_draft_logits: bo
     """Return the seed of a draft call.
 
     If verification compares ids, draft and target may share their noise and then agree more often.
-    In logits mode they must not, because acceptance would depend on the proposal, which biases the
-    output.
+    In logits mode they must not share noise, because acceptance would depend on the proposal, which
+    biases the output.
     """
     if not keyed:
         return derived_seed(seed, "propose", position)
@@ -50,7 +50,8 @@ def lengths_decide_text(request: Request, settings: LoopSettings) -> bool:
     """Return whether a seed reproduces an output only if all calls have the same lengths again.
 
     In logits mode, the noise of a token depends on the draft's length. With a new generator per
-    call, it depends on where the call starts. Lengths must not depend on measured times then.
+    call, it depends on where the call starts. In both cases, lengths must not depend on measured
+    times.
     """
     if request.sampling.greedy or not request.seeded:
         return False

@@ -1,4 +1,4 @@
-"""Reads the guide of a request. The inputs have NVIDIA's names."""
+"""Reads a request's guide. The inputs have NVIDIA's names."""
 
 from __future__ import annotations
 

@@ -163,7 +163,10 @@ class Driver:
         self._task, self._steps_ahead = None, steps
 
     def _begin_ahead(self) -> None:
-        """Begin the steps ahead. Called right before this thread blocks, to not delay its call."""
+        """Begin the draft-ahead steps.
+
+        Called right before this thread blocks, so that they don't delay its own engine call.
+        """
         steps, self._steps_ahead = self._steps_ahead, None
         if steps is None:
             return
@@ -173,7 +176,7 @@ class Driver:
             self._task = self._ahead_thread.begin(steps)
 
     def _await_ahead(self, timeout: float) -> Any:
-        """Return the result of the steps ahead, or None if it takes longer than ``timeout``."""
+        """Return the draft-ahead steps' result, or None if it takes longer than ``timeout``."""
         task, self._task = self._task, None
         if task is None or self._ahead_thread is None:
             return None

@@ -35,10 +35,10 @@ from tandem.contract.forwarding import fresh_forwarded
 from tandem.contract.model_parameters import decode
 from tandem.contract.strings import Strings
 
-# `bls_stream` enforces the deadline. If it fails to, the call is abandoned after this extra time.
+# Extra time after which a call is abandoned if `bls_stream` fails to enforce the deadline.
 SECONDS_OF_GRACE = 10.0
 # A `stop` that arrives before its request has no effect, so it is repeated until the request has
-# ended. Only one is pending at a time, because an entry that hangs answers none of them.
+# ended. Only one `stop` is pending at a time, because an entry that hangs answers no `stop`.
 SECONDS_BETWEEN_STOPS = 0.2
 
 

@@ -32,7 +32,7 @@ class WallTimer:
     """Real time, kept by one thread to within tens of microseconds on an idle machine.
 
     A sleeping thread wakes up about 0.1 ms late, especially in a virtual machine. So this thread
-    wakes up earlier: by the median of that delay, which it learns, plus the usual duration of an
+    wakes up earlier: by the median of that delay, which it estimates, plus the usual duration of an
     action. Spinning would be more exact, but would take cores from other processes.
     """
 
@@ -85,7 +85,10 @@ class WallTimer:
         return bool(self._events) and self._events[0][0] - self.now_ns() <= self._ACTION_NS
 
     def _sleep(self) -> None:
-        """Sleep until just before the next event or until a new one arrives. Learn the delay."""
+        """Sleep until just before the next event, or until an earlier event is added.
+
+        After a full sleep, update the estimate of how late a sleeping thread wakes up.
+        """
         if not self._events:
             self._news.wait()
             return

@@ -88,7 +88,8 @@ def decoding_config(given: Mapping[str, Any], api: Any) -> Any:
 def _decoding_type(kind: Any) -> Any:
     """Return the decoding type that a configuration class stands for.
 
-    It used to be a class attribute and is the default of a pydantic field in later versions.
+    Older versions store the type as a class attribute, later versions as the default of a pydantic
+    field.
     """
     field = getattr(kind, "model_fields", {}).get("decoding_type")
     return field.default if field is not None else getattr(kind, "decoding_type", None)

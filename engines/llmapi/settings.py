@@ -62,11 +62,11 @@ class LlmApiSettings:
             raise LoadError("llm_args.kv_cache_config must be an object")
         for name in DECIDED_ARGUMENTS:
             if name in llm_args:
-                raise LoadError(f"llm_args.{name} follows from the profile's other keys; remove it")
+                raise LoadError(f"llm_args.{name} is set from other keys of the profile; remove it")
         for name in DECIDED_KV_CACHE_ARGUMENTS:
             if name in kv_cache_config:
                 raise LoadError(
-                    f"llm_args.kv_cache_config.{name} follows from the profile's other keys; "
+                    f"llm_args.kv_cache_config.{name} is set from other keys of the profile; "
                     "remove it"
                 )
 

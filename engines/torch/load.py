@@ -22,7 +22,7 @@ def load(
     load_model: function that loads the model (default: `load_checkpoint`, which uses transformers).
 
     This imports PyTorch only after limiting how long OpenMP threads spin: no longer than the gaps
-    within a forward pass. Otherwise an idle engine would take cores from a busy one.
+    within a forward pass. With longer spinning, an idle engine takes cores from a busy one.
     """
     os.environ.setdefault("GOMP_SPINCOUNT", "20000")
     from tandem.engines.torch.checkpoint import load_checkpoint  # noqa: PLC0415

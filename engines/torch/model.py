@@ -109,7 +109,10 @@ class PackedModel:
         rows: torch.Tensor | None,
         segments: Sequence[Packed],
     ) -> torch.Tensor:
-        """Run transformers' model. Return logits [rows, vocab_size]; rows None: of all tokens."""
+        """Run transformers' model and return logits [rows, vocab_size].
+
+        If `rows` is None, the logits are for all tokens.
+        """
         attention.use(segments)
         selected = {} if rows is None or not self._selects_rows else {"logits_to_keep": rows}
         output = self._model(
@@ -157,7 +160,7 @@ class PackedModel:
         return int(plain.shape[-1])
 
     def _speed_up(self, vocab_size: int) -> None:
-        """Replace slow parts of small models on a CPU, and of all models over a paged cache."""
+        """Replace slow parts of float32 models on a CPU, and of all models with a paged cache."""
         max_seq_len = self._settings.max_seq_len
         if isinstance(self.cache, PagedKVCache):
             if not supports(self._model):

@@ -24,7 +24,7 @@ class TorchSettings:
     max_seq_len: maximum total length of a context and its answer.
     max_draft_len: maximum number of draft tokens that the engine verifies; 0: none.
     prompt_lookup_num_tokens: maximum number of draft tokens that the engine itself makes from the
-        call's text; 0: none. Otherwise callers send no drafts. `NgramIndex` describes the lookup.
+        call's text; 0: none. If set, callers send no drafts. `NgramIndex` describes the lookup.
     kv_cache_tokens: maximum size of the KV cache, in blocks of `kv_block_tokens` tokens.
     max_batch_tokens: maximum number of tokens per forward pass; longer prompts are computed in
         chunks.

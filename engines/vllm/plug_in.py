@@ -189,7 +189,8 @@ def draft_probs(request: EngineRequest) -> NDArray[np.float32] | None:
 def _draft_probs(runner: Any, metadata: Any) -> torch.Tensor | None:
     """Return the draft probabilities [all draft tokens, vocab_size] that the sampler needs.
 
-    A draft without probabilities counts as certain. The sampler does the same if no draft has any.
+    A draft without probabilities counts as certain, as it does in vLLM's sampler if no draft has
+    probabilities.
     """
     rows: list[torch.Tensor] = []
     width, found = runner.input_batch.vocab_size, False

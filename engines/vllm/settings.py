@@ -57,7 +57,7 @@ class VllmSettings:
         known = sorted(set(self.arguments or ()) & set(DECIDED_ARGUMENTS))
         if known:
             raise LoadError(
-                f"arguments.{known[0]} isn't supported: other keys of the profile set it; remove it"
+                f"arguments.{known[0]} is set from other keys of the profile; remove it"
             )
 
     @property

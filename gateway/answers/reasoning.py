@@ -22,7 +22,7 @@ class Split(NamedTuple):
 class ReasoningSplitter:
     """Separates reasoning from the answer as the text arrives, and strips white space around it.
 
-    begun: whether the prompt ends with the opening tag. The model may still repeat it.
+    begun: whether the prompt ends with the opening tag. The model may still repeat the tag.
     """
 
     def __init__(self, *, begun: bool) -> None:

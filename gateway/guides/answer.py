@@ -92,7 +92,11 @@ def _check_with_calls(guide: AskedGuide, known: ToolCallFormat, body: ChatReques
     if guide.kind != "json_schema":
         raise _unsupported(guide.field, "with tools, only a JSON schema can guide the answer")
     if known.begins_as_json and not body.must_call:
-        raise _unsupported(guide.field, "this model writes tool calls as plain JSON; remove tools")
+        why = (
+            "this model writes tool calls as plain JSON, so tools can't be combined with a guide; "
+            "remove one of them"
+        )
+        raise _unsupported(guide.field, why)
 
 
 def _content(guide: AskedGuide) -> Rules:
@@ -116,7 +120,7 @@ def _content(guide: AskedGuide) -> Rules:
 def _after_reasoning(answer: Rules, tokens: Mapping[str, int], *, begun: bool) -> Rules:
     """Return the grammar of an answer that follows reasoning.
 
-    begun: whether the prompt begins the reasoning. Otherwise the reasoning is optional.
+    begun: whether the prompt begins the reasoning. If not, reasoning is optional.
     """
     rules = [f"thoughts[lazy]: {lark_regex(lark.ANYTHING + END)}"]
     if END in tokens:  # spelled as plain text, the tag would also end the reasoning

@@ -18,7 +18,7 @@ from tandem.gateway.protocol.fields import Refused, check_plain, quoted, wrong
 ANY_OBJECT = {"type": "object"}
 FREE_WHITE_SPACE = "whitespace_flexible"  # an option of llguidance
 ADDITIONAL, STRICT = OWN_OPTIONS
-# The white space excludes line ends. Otherwise many empty lines would take quadratic time.
+# The white space excludes line ends, which would make many empty lines take quadratic time.
 RULE_OF_EBNF = re.compile(r"^[^\S\n]*[\w.-]+\s*::=", re.MULTILINE)
 
 # The location of an error in a grammar, as the entries report it.
@@ -55,7 +55,7 @@ class AskedGuide(NamedTuple):
         return part.field, function + reason[found.end() :]
 
     def opened(self) -> AskedGuide:
-        """Return the guide with open objects in its JSON schema, unless the schema decides that."""
+        """Return the guide with open objects in its JSON schema, unless it has its own setting."""
         if self.kind != "json_schema":
             return self
         schema = with_options(json.loads(self.text), **{ADDITIONAL: True})
@@ -149,7 +149,7 @@ class StructuredOutputs(BodyObject):
 
     disable_any_whitespace: if false, white space is allowed wherever JSON allows it.
     disable_additional_properties: whether objects may have only the properties that their schema
-    declares, unless the schema decides that; None: the gateway's default.
+    declares, unless the schema has its own setting; None: the gateway's default.
     """
 
     place: ClassVar = "structured_outputs"

@@ -167,7 +167,7 @@ def _after_name(message: str) -> str:
 
 
 def _given(value: Any) -> str:
-    """Return the end of an error line, which quotes a string, a number or a boolean."""
+    """Return "; got VALUE" for a string, a number or a boolean, and "" for other values."""
     if isinstance(value, str):
         return f'; got "{quoted(value)}"'
     return f"; got {quoted(json.dumps(value))}" if isinstance(value, int | float) else ""

@@ -83,7 +83,7 @@ class SpeculationSoFar(Answered):
 
 
 class FunctionCall(Answered):
-    """A function and its arguments as JSON that the model wrote, or a chunk of them."""
+    """A function's name and arguments (JSON text as the model wrote it), or a chunk of them."""
 
     name: str | None = None
     arguments: str

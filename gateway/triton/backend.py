@@ -203,7 +203,7 @@ class Triton:
     async def _refusal(self, model: str, line: str) -> ApiError:
         """Convert an entry's error line to the client's error, using the line's class or code.
 
-        An error without either comes from Triton itself or is unexpected.
+        An error with neither a class nor a code comes from Triton itself or is unexpected.
         """
         code, rest = decoded(_line(line))
         error_class, message = class_of(rest)

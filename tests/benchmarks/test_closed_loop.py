@@ -134,7 +134,7 @@ CELLS |= {
         replace(LARGE, batch_slope=0.03), WRONG, 64, options=options(loops=4)
     ),
 }
-# Experiments follow the machine's clock, and what it shows at the beginning must not matter.
+# Experiments follow the machine's clock, so the result must not depend on the start time.
 OFFSETS = (0.0, 1003.7)
 LIGHT = {
     "even-1",
@@ -230,7 +230,7 @@ def test_hard_text_is_not_starved_by_streams_with_easy_text(offset):
 
 
 def ahead_and_in_turns(streams, **options):
-    """The same requests with drafts made ahead if that pays, and without."""
+    """The same requests with drafting ahead if it pays, and without drafting ahead."""
     return [
         run(
             LARGE,
@@ -285,5 +285,5 @@ def test_each_concurrent_call_lengthens_a_step():
 
 
 def test_a_slow_loop_limits_the_throughput_of_all_streams():
-    busy = replace(LARGE, processor=0.01)  # a round needs twice as much
+    busy = replace(LARGE, processor=0.01)  # a round needs twice this number
     assert fixed_rate(busy, RIGHT, 64, 9) == pytest.approx(10 / 0.02, rel=0.05)

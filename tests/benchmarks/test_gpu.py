@@ -113,7 +113,7 @@ def test_a_measurement_that_would_exceed_the_time_budget_is_skipped(tmp_path, fi
 
     budget.run("long", "one", lambda: measure("one", 4))
     budget.run("long", "two", lambda: measure("two", 3))
-    budget.run("long", "three", lambda: measure("three", 1))  # three seconds are left: four needed
+    budget.run("long", "three", lambda: measure("three", 1))  # needs four seconds; three left
     budget.run("short", "four", lambda: measure("four", 3))
     budget.run("short", "five", lambda: measure("five", 0))
     assert done == ["one", "two", "four"]

@@ -259,7 +259,7 @@ def test_an_end_of_sequence_ends_only_its_own_branch(engine, ends):
 
 
 def test_nothing_is_drafted_after_an_end(engine):
-    """Neither after a draft token that ends the answer nor after such a next token."""
+    """No branch follows a draft token or a next token that ends the answer."""
     ids, drafts = prompt(11, 20), [4, 5, 6, 7]
     counts = [2, 2, 2, 2, 2]
     first = rows(branches(engine, ids, drafts, counts, 3))[0][1]

@@ -188,7 +188,7 @@ def test_running_out_of_memory_fails_only_one_call(make_harness, monkeypatch):
 
 
 def test_an_error_while_stopping_a_call_fails_no_other_call(make_harness, monkeypatch):
-    """Otherwise the engine's only thread would end, and every later call would hang."""
+    """If the error ended the engine's only thread, every later call would hang."""
     engine = make_harness()
     stopped = engine.start(prompt(1, 9), 200, streaming=True, request_id="stopped")
     stopped.next()

@@ -170,8 +170,8 @@ def test_extra_llm_args_reach_tensorrt_llm(start, package):
 @pytest.mark.parametrize(
     ("llm_args", "name"),
     [
-        ({"max_seq_len": 9}, "llm_args.max_seq_len follows"),
-        ({"kv_cache_config": {"max_tokens": 9}}, "llm_args.kv_cache_config.max_tokens follows"),
+        ({"max_seq_len": 9}, "llm_args.max_seq_len is set from"),
+        ({"kv_cache_config": {"max_tokens": 9}}, "llm_args.kv_cache_config.max_tokens is set from"),
         ({"kv_cache_config": 9}, "llm_args.kv_cache_config must be an object"),
     ],
 )
@@ -304,7 +304,7 @@ def test_log_probs_line_up_with_the_tokens(looker):
 def test_missing_log_probs_fail_the_call(looker, package):
     pending = looker.start(CYCLE, 200, return_log_probs=True, streaming=True)
     pending.next()
-    llm(package).results[-1].sampling_params.logprobs = None  # as if the sampler returned no more
+    llm(package).results[-1].sampling_params.logprobs = None  # the sampler stops returning them
     assert "didn't return a log-probability" in pending.wait().error
 
 
@@ -339,7 +339,7 @@ def test_a_stop_sent_right_after_the_call_ends_it(looker):
 def test_a_request_aborted_by_tensorrt_llm_is_an_error(looker, package):
     pending = looker.start(CYCLE, 200, streaming=True)
     pending.next()
-    llm(package).results[-1].abort()  # not by us
+    llm(package).results[-1].abort()  # not by Tandem
     assert pending.wait().error == "the engine failed: TensorRT-LLM ended the request: cancelled"
 
 

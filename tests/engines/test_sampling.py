@@ -97,7 +97,7 @@ def test_top_log_probs_are_the_most_likely_tokens_at_each_position(llama, refere
     top = outcome.last.top_log_probs
     assert top.ids.tolist() == best.tolist()
     np.testing.assert_allclose(top.log_probs, values, atol=1e-4)
-    assert top.log_probs[:, 0].tolist() == outcome.last.log_probs.tolist()  # to the last bit
+    assert top.log_probs[:, 0].tolist() == outcome.last.log_probs.tolist()  # equal to the last bit
 
 
 @pytest.mark.parametrize("length", [1, 2, 40, 150])

@@ -141,7 +141,7 @@ def test_a_free_page_cannot_be_opened(writer):
     handle = writer.write(rows(1))
     reader.read(handle).give_back()
     again = writer.write(rows(2))
-    writer.take_back(again)  # free, and read before
+    writer.take_back(again)  # free, because it was read
     for number in (0, *map(int, (handle[2], again[2]))):
         assert reader.read(np.array([*handle[:2], number], np.uint64)) is None
 

@@ -103,7 +103,7 @@ def all_fit_but(number):
 
 
 def told(response):
-    _, line = decoded(response.error().message())  # its code is before it as well
+    _, line = decoded(response.error().message())  # the code precedes the message here too
     return line, response.error().code()
 
 
@@ -151,7 +151,7 @@ def test_the_computed_tokens_metric_recovers_from_a_memory_error(triton, monkeyp
 )
 def test_a_rejected_call_has_the_right_error_code(begin, given, code, words):
     response, sender = ask(begin(), **given)
-    assert sender.sent == []  # it travels with the end of execute()
+    assert sender.sent == []  # execute() returned the response instead
     if code is None:
         assert not response.has_error()
     else:

@@ -50,9 +50,7 @@ def test_vllms_speculation_settings_are_passed_on():
 def test_extra_vllm_arguments_are_passed_on_unless_other_keys_set_them():
     arguments = engine_arguments(settings(arguments={"quantization": "fp8"}))
     assert arguments["quantization"] == "fp8"
-    with pytest.raises(
-        LoadError, match="max_model_len isn't supported: other keys of the profile set it"
-    ):
+    with pytest.raises(LoadError, match="max_model_len is set from other keys of the profile"):
         settings(arguments={"max_model_len": 5})
 
 

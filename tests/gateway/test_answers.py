@@ -69,7 +69,7 @@ async def test_a_completion_can_be_streamed(post):
 
 
 async def test_a_stream_ends_with_usage_on_request(post):
-    """The other chunks have null, as OpenAI's do."""
+    """The other chunks have null instead, as in OpenAI's API."""
     body = {**PROMPT, "stream": True, "stream_options": {"include_usage": True}}
     *chunks, last = events(await post("/v1/completions", body))
     assert [chunk["usage"] for chunk in chunks] == [None, None]
@@ -263,7 +263,7 @@ async def test_metrics_count_requests_and_speculation(client, triton):
 
 
 async def test_metrics_count_the_drafts_of_an_interrupted_response(client, triton):
-    """Its tokens count, so its drafts must count too."""
+    """The response's tokens are counted, so its drafts must be counted too."""
     triton.script = lambda _: [HELLO[0], ApiError(503, "why")]
     async with client() as opened:
         await opened.post("/v1/completions", json=PROMPT | {"stream": True})

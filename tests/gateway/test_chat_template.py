@@ -127,7 +127,7 @@ def test_special_tokens_in_a_message_are_plain_text(tmp_path, kind, said):
     written_as_such = [name for name in map(ours.token, ids) if name in special]
     assert written_as_such == ["<|im_start|>", "<|im_end|>", "<|im_start|>"]
     if kind is metaspace and ("<s>" in said or "</s>" in said):
-        return  # words of the vocabulary, which transformers can't decode
+        return  # words of the vocabulary that transformers can't decode
     theirs = transformers.AutoTokenizer.from_pretrained(folder)
     assert ids == theirs.apply_chat_template(
         messages,

@@ -52,7 +52,7 @@ def test_a_client_that_disconnects_cancels_its_request(port, triton, stream, chu
 
 
 def test_chunks_are_sent_without_waiting_for_acknowledgments(port, monkeypatch):
-    """Otherwise the kernel delays a chunk until the client acknowledges the previous one."""
+    """With the kernel's default, a chunk waits until the client acknowledges the previous one."""
     at_once = []
     made = Connection.connection_made
 
@@ -100,7 +100,7 @@ def test_a_slow_client_does_not_delay_others(port, triton):
         while before != triton.sent:  # until nothing more is sent
             before = triton.sent
             time.sleep(0.2)
-        # The buffers of the kernel and the gateway are smaller than the answer.
+        # The answer is larger than the buffers of the kernel and the gateway.
         assert triton.sent < LONG
         triton.script = lambda _: HELLO
         with request(port, stream=True) as other:

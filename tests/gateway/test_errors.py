@@ -142,7 +142,7 @@ async def test_a_body_that_is_not_an_object_is_rejected(client, body):
 
 
 async def test_a_body_without_a_json_content_type_is_rejected(client):
-    """Web pages of other hosts may send text/plain without permission."""
+    """Browsers let pages from other hosts send text/plain without permission."""
     headers = {"content-type": "text/plain"}
     async with client() as opened:
         response = await opened.post("/v1/completions", content=b'{"prompt": "x"}', headers=headers)

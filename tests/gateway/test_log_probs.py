@@ -112,7 +112,7 @@ async def test_an_echo_includes_the_log_probs_of_the_prompt(ask, triton):
 async def test_tokens_of_one_character_share_its_offset(ask, triton, tokenizer_folder, as_ids):
     text = "a \U0001f642 b"
     ids = ChatTokenizer(tokenizer_folder).encode(text, add_special_tokens=False)
-    assert len(ids) == 7  # four of them are the smile
+    assert len(ids) == 7  # four tokens form the emoji
     got = rated("prompt", [0.0] * 7, [[[0, 0.0]]] * 7)
     triton.script = lambda _: [ANSWER._replace(extras=ANSWER.extras | got)]
     answer = await ask(prompt=ids if as_ids else text, echo=True, logprobs=1)
@@ -150,7 +150,7 @@ async def test_an_echoed_prompt_ends_with_its_incomplete_character(ask, triton, 
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions"])
 async def test_log_probs_end_where_a_stop_string_cuts_the_text(post, triton, path, stream, cut):
-    """Each choice has the tokens of its text, the last one as far as the text shows it."""
+    """Each choice has its text's tokens. The last token is cut like the text."""
     stop, text = cut
     pieces = [" 2", ",", " 3", ",", " 1"]
     encode = partial(ChatTokenizer(DEMO).encode, add_special_tokens=False)
@@ -352,7 +352,7 @@ async def test_tokens_with_part_of_a_character_are_reported_as_bytes(ask, triton
 
 @pytest.mark.parametrize("stream", [True, False])
 async def test_large_log_prob_responses_use_another_thread(post, triton, monkeypatch, stream):
-    """Otherwise they would delay other streams."""
+    """On the event loop's thread, they would delay other streams."""
     threads = []
     completed, json_bytes = TokenTexts.completed, Completion.json_bytes
 

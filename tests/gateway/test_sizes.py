@@ -198,7 +198,7 @@ async def test_prompt_ids_over_the_limit_are_not_decoded(post, monkeypatch):
     ("work", "prompt"), [("encode", "a b " * 500), ("complete", [5] * 50)], ids=["texts", "ids"]
 )
 async def test_many_prompts_are_tokenized_on_another_thread(post, monkeypatch, work, prompt):
-    """Each is short, but together they would delay all streams."""
+    """Each prompt is short, but together they would delay all streams."""
     monkeypatch.setattr("tandem.gateway.tasks.LONG", 2500)
     threads, done = set(), getattr(ChatTokenizer, work)
 

@@ -84,7 +84,7 @@ def test_a_request_during_shutdown_is_rejected(app, triton, capfd):
 
 @pytest.mark.anyio
 async def test_a_slow_client_gets_the_shutdown_error_after_pending_events():
-    """The last event follows the events that it has not read yet."""
+    """The error follows the events that the client hasn't read yet."""
     under_way = UnderWay()
 
     async def events():
@@ -134,7 +134,7 @@ def gateway_process(tokenizer_folder, seconds_to_stop):
 
 @pytest.mark.parametrize("signal_of_end", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_ends_streams_with_an_error(tokenizer_folder, signal_of_end):
-    """sse-starlette would end them within a second."""
+    """By itself, sse-starlette would end the streams without an event within a second."""
     with (
         gateway_process(tokenizer_folder, seconds_to_stop=2) as (gateway, port),
         request(port, stream=True) as asked,

@@ -101,7 +101,7 @@ def test_combined_schemas_of_an_object_are_closed_together(combined):
     assert taken(whole, BOTH, {**BOTH, "c": 1}) == [True, False]
 
 
-def test_a_shared_definition_is_closed_only_where_it_stands_alone():
+def test_a_shared_definition_is_closed_only_if_no_schema_extends_it():
     schema = {"properties": {"one": SHARED, "two": {**B, "allOf": [SHARED]}}, **DEFINED}
     schema["type"] = schema["$defs"]["shared"]["type"] = "object"
     assert taken(schema, {"one": {"a": "x"}, "two": {"b": 1, "a": "x"}}) == [True]

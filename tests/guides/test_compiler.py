@@ -48,7 +48,7 @@ def test_an_invalid_guide_is_compiled_only_by_a_worker(fresh, compiled):
 
 
 def test_guides_that_fail_at_the_first_token_are_compiled_only_by_workers(fresh, compiled):
-    """Such a guide takes seconds and 160 MB."""
+    """The first mask of such a guide takes seconds and 160 MB."""
     guide = Guide("regex", "(d{801}){1000}")
     for _ in range(2):
         with pytest.raises(GuideError, match="lexer error: too many expressions"):
@@ -257,7 +257,7 @@ def test_an_answer_continues_after_other_answers_filled_its_automaton(fresh):
 
 
 def fill(automaton):
-    """Ask for masks until it is full."""
+    """Request masks until the automaton is full."""
     for seed in range(99):
         other = automaton.new_matcher()
         for token in letters(seed):

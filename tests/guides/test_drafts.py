@@ -78,8 +78,8 @@ def test_a_keyword_that_limits_nothing_is_accepted_in_every_draft():
 def test_a_subschema_with_a_different_draft_is_rejected(whole):
     part = declared(6, STRING)
     assert refusal("json_schema", json.dumps({**whole, "items": part})) == (
-        f"'$schema' of a subschema must be {'draft-07' if whole else '2020-12'}, as at the top; "
-        f"got '{part['$schema']}'"
+        f"'$schema' of a subschema must be {'draft-07' if whole else '2020-12'}, "
+        f"like the root schema's; got '{part['$schema']}'"
     )
     matcher("json_schema", json.dumps(declared(6, {"items": part})))
 

@@ -18,7 +18,7 @@ from tandem.guides.trial import Tried
 GRAMMAR = 'start: "fox" (" a" | " b")+ "."'
 SCHEMA = '{"type": "object", "properties": {"name": {"type": "string"}, "x": {"enum": [1, 2]}},\
  "required": ["name", "x"], "additionalProperties": false}'
-EVERYTHING = -(-vocab_size() // 32) * 32  # bits of a mask that forbids nothing
+EVERYTHING = -(-vocab_size() // 32) * 32  # bits of a mask that allows all tokens
 
 
 def start():
@@ -125,7 +125,7 @@ def test_the_end_ids_of_the_request_end_a_guided_answer():
     assert only.walk([END]).num_legal == 0
     text = encoded("a")[0]
     assert allowed(at_end(ends=[text]).walk([]).masks[0]) == [text]
-    # It is an end, so it isn't text.
+    # The token ends answers, so it isn't text.
     assert matcher("regex", "a*b", ends=[text]).walk([text]).num_legal == 0
 
 

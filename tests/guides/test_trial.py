@@ -113,11 +113,11 @@ def test_a_small_guide_does_not_wait_for_a_slow_one(fresh):
     heavy.start()
     assert fresh.matcher(SMALL, [END]).walk([])
     assert heavy.is_alive()
-    fresh.close()  # leaves it undecided
+    fresh.close()  # leaves the guide undecided
     heavy.join()
 
 
-def test_a_guide_of_an_ended_request_is_not_compiled(fresh):
+def test_a_guide_for_an_ended_request_is_not_compiled(fresh):
     def gone():
         raise InterruptedError
 

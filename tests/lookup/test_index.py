@@ -162,7 +162,7 @@ class Touches(int):
 
 @pytest.mark.parametrize("length", [1_000, 100_000])
 def test_the_time_per_token_does_not_depend_on_the_context(length):
-    """Counted, not timed: how often an index touches a token, for each that is added."""
+    """The test counts how often an index touches each token, instead of measuring time."""
     Touches.count = 0
     index = index_of([Touches(at * 7919 % 3000) for at in range(length)], ngram=4)
     index.lookup(10)

@@ -326,7 +326,7 @@ class Touches(int):
 
 @pytest.mark.parametrize("num_answers", [10, 1000])
 def test_lookup_time_does_not_depend_on_the_pool_size(num_answers):
-    """Counted, not timed."""
+    """The test counts comparisons instead of measuring time."""
     pools = pools_of(*[[7] * 40] * num_answers)
     Touches.count = 0
     assert pools.lookup("ours", [Touches(7)] * 40, 4)

@@ -308,7 +308,7 @@ def test_words_with_too_many_bytes_are_rejected():
 
 
 def test_memory_is_freed_after_a_long_text(tmp_path):
-    """In a separate process: memory that this one already has would hide the effect."""
+    """The test uses a separate process, because this one's free memory would hide the effect."""
     folder = write(byte_level(), tmp_path)
     program = f"""
 import numpy as np

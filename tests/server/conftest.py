@@ -120,7 +120,7 @@ def in_engine(embedded: Deployment, tmp_path_factory) -> Iterator[TritonServer]:
 
 @pytest.fixture(scope="session")
 def translating(embedded: Deployment, tmp_path_factory) -> Iterator[TritonServer]:
-    """The embedded profile; its draft has a vocabulary of its own: its ids in reverse order."""
+    """The embedded profile with a draft whose vocabulary has its ids in reverse order."""
     from safetensors.torch import load_file, save_file
 
     folder, draft = tmp_path_factory.mktemp("translating"), embedded.profile.engines.draft
@@ -160,7 +160,7 @@ def openai_client(url: str) -> Iterator[openai.OpenAI]:
 
 @pytest.fixture(scope="session")
 def gateway_url(server, embedded, tmp_path_factory) -> Iterator[str]:
-    """A gateway to `server`; its tokenizer has a chat template."""
+    """The URL of a gateway to `server`, whose tokenizer has a chat template."""
     folder = tmp_path_factory.mktemp("gateway") / "tokenizer"
     shutil.copytree(embedded.tokenizer.folder, folder)
     (folder / "chat_template.jinja").write_text(CHAT_TEMPLATE)
@@ -176,7 +176,7 @@ def client(gateway_url) -> Iterator[openai.OpenAI]:
 
 @pytest.fixture
 def serve(tmp_path_factory) -> Iterator[Callable[[Deployment], TritonServer]]:
-    """Start a server of a deployment; it ends with the test."""
+    """Start a deployment's server, which ends with the test."""
     with ExitStack() as servers:
         yield lambda planned: servers.enter_context(
             serving(planned, tmp_path_factory.mktemp("server"))

@@ -1,4 +1,4 @@
-"""Requests above the limits: which wait, which are rejected, and when they end."""
+"""Requests beyond the limits wait or are rejected."""
 
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -74,7 +74,7 @@ def test_a_full_queue_rejects_requests_while_the_tokenizer_hangs(emulated):
         line = refusal(emulated, "bls", "one more", max_tokens=4)
         counts = f"0 sequences are running and {present} are waiting"
         assert line.startswith(f"overloaded: the server is full: {counts}")
-        # Ids need no tokenizer, but they need a place.
+        # A prompt of ids needs no tokenizer, but a queue slot.
         ids = [tensor("input_ids", [[5, 6, 7]]), tensor("max_tokens", 4)]
         assert error_of(emulated, ids).startswith("overloaded: ")
         emulated.faults.end("preprocessing")
@@ -189,7 +189,7 @@ def test_queued_requests_get_correct_answers_with_little_recomputation(small):
     # ended sequence may be more recently used than the blocks of a waiting one.
     recomputed = change.of("tandem_recomputed_tokens_total")
     assert recomputed <= sum(len(answer.ids) for answer, _ in served) / 4
-    length = sum(len(prompt) for prompt in prompts)  # bytes: no token is shorter
+    length = sum(len(prompt) for prompt in prompts)  # in bytes, because no token is shorter
     rounds = sum(answer.rounds + answer.draft_tokens for answer, _ in served)
     assert computed(small) - before <= length + rounds
 

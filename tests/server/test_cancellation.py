@@ -164,7 +164,7 @@ def test_hundreds_of_disconnects_leak_no_memory_or_threads(server):
     for _ in range(3):
         before = sizes(server)
         leave_often(server, 100)
-        # Kept iterators and threads go when they are not needed any more: after a second or so.
+        # Iterators and threads are kept for about a second after their last use.
         if eventually(lambda before=before: grown(before, sizes(server)) == [], 20):
             return
     pytest.fail(str(grown(before, sizes(server))))

@@ -228,7 +228,7 @@ def test_an_unknown_entry_is_rejected_with_the_served_ones(without_draft, capsys
         )
 
 
-def test_the_error_for_a_wrong_port_says_which_port_it_is(without_draft, capsys):
+def test_the_error_for_a_wrong_port_names_its_kind(without_draft, capsys):
     metrics = without_draft.metrics_url.removeprefix("http://").partition("/")[0]
     for url, kind in ((without_draft.http_url, "Triton's HTTP port"), (metrics, "an HTTP port")):
         assert refused(capsys, "generate", "x", "--url", url) == (

@@ -35,7 +35,7 @@ def server(fallible):
 
 @pytest.fixture(scope="module")
 def impatient(fallible):
-    """A server that waits less for drafts than a late one takes, which is 0.6 s."""
+    """A server whose draft timeout is shorter than a late answer takes (0.6 s)."""
     with fallible(timeouts={"draft": 0.3, "drafter_pause": 0.1, "request": 3.0}) as running:
         yield running
 
@@ -47,7 +47,7 @@ def long_answers(server):
 
 @pytest.fixture
 def healthy(server):
-    """The server; after the test nothing runs, and the draft engine answers."""
+    """The server. After the test, no requests are running and the draft engine answers."""
     yield server
     assert eventually(lambda: idle(server) and drafts(server))
 
@@ -100,7 +100,7 @@ def answers_of_living(streams):
 
 
 def retry_if_triton_dies(test):
-    """Run a test that kills a process again, up to five times, if Triton dies of the kill."""
+    """Repeat a test that kills a process, up to five times, if the kill also ends Triton."""
 
     @wraps(test)
     def run(fallible):
@@ -143,7 +143,7 @@ def test_requests_end_at_their_timeout_if_the_target_is_killed(fallible):
         streams = crowd.ask(PROMPTS[:4], max_tokens=4 * LONG)
         crowd.wait_until_all_talk()
         os.kill(process_of(server, "target"), signal.SIGKILL)
-        # Triton does not always notice that a stub is dead; then the time-out of a call ends it.
+        # If Triton doesn't notice that a stub is dead, the timeout of a call ends it.
         unavailable, late = (
             f"model_{reason}: model 'target' failed: " for reason in ("unavailable", "timeout")
         )
@@ -228,14 +228,14 @@ def test_the_server_recovers_after_the_target_hung(healthy, long_answers):
     assert wrong(answers, long_answers) == []
     assert eventually(
         lambda: total(healthy, "tandem_abandoned_calls") == lost
-    )  # their threads came back
+    )  # the threads of the calls are free again
 
 
 def test_a_request_without_tokens_records_no_time_to_first_token(healthy):
     change = Change(healthy)
     with healthy.faults.of("target", "raise"):
         assert_one_line(ask(healthy, "x = 1", max_tokens=8).error, "model 'target' failed")
-    answer = ask(healthy, "x = 1", max_tokens=8)  # counted after the one that failed
+    answer = ask(healthy, "x = 1", max_tokens=8)  # counted after the failed request
     change.until_ended(1)
     assert change.of("tandem_time_to_first_token_seconds_count") == 1
     assert change.of("tandem_rounds_total") == answer.rounds
@@ -257,7 +257,7 @@ def test_abandoned_calls_of_a_hanging_engine_do_not_accumulate_threads(fallible)
                 assert "exceeded its timeout of 0.5 s" in answer.error
             assert eventually(lambda: idle(server))
             spare = 4
-            assert threads_of_the_loop(server) <= before + 12 + spare  # 12 calls were given up
+            assert threads_of_the_loop(server) <= before + 12 + spare  # 12 calls were abandoned
 
 
 @pytest.mark.parametrize("model", ["preprocessing", "postprocessing"])
@@ -315,7 +315,7 @@ def test_the_tokenizer_call_of_a_cancelled_request_is_abandoned(fallible):
         with server.faults.of("preprocessing", "hold"):
             assert "exceeded its timeout of 0.1 s" in ask(server, "x", timeout=100_000).error
             assert eventually(lambda: abandoned() == 1)
-        assert eventually(lambda: abandoned() == 0)  # its thread came back
+        assert eventually(lambda: abandoned() == 0)  # the call's thread is free again
 
 
 @contextmanager

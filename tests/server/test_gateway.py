@@ -176,7 +176,7 @@ def test_openais_client_reads_vllms_fields(client):
 
 
 def test_a_llama_cpp_grammar_is_enforced(client):
-    """As llama.cpp writes the grammar of a schema."""
+    """The grammar is llama.cpp's for a schema."""
     grammar = r"""
 root ::= "[" ws (string ("," ws string)*)? "]" ws
 string ::= "\"" ([^"\\\x7F\x00-\x1F] | [\\] (["\\bfnrt] | "u" [0-9a-fA-F]{4})){0,5} "\"" ws

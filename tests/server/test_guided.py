@@ -22,9 +22,9 @@ from tandem.guides.guide import Guide
 
 DRAFTERS = ("none", "draft_model", "prompt_lookup", "hybrid")
 AT_ONCE = 16
-# Seeds of schemas that nothing was tuned on, unlike the schemas below.
+# Seeds of schemas. Unlike the schemas below, they weren't chosen.
 SEEDS = {"emulated": 50_000, "server": 60_000}
-LEAST_ENDED = {"emulated": 0.825, "server": 0.7}  # of the answers; others are cut
+LEAST_ENDED = {"emulated": 0.825, "server": 0.7}  # minimum share; other answers are cut
 PERSON = {
     "type": "object",
     "properties": {
@@ -38,7 +38,7 @@ PERSON = {
 
 
 def by(kind, guide=""):
-    """The inputs that a guide is."""
+    """Return the inputs that contain a guide."""
     return {
         entry.GUIDED_DECODING_GUIDE_TYPE: kind,
         **({entry.GUIDED_DECODING_GUIDE: guide} if guide else {}),

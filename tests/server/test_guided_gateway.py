@@ -25,7 +25,7 @@ SAID = "{% for m in messages %}# {{ m.role }}\n{{ m.content }}\n{% endfor %}# as
 
 @pytest.fixture(scope="module")
 def client_of(server, embedded, tmp_path_factory):
-    """A client of a gateway whose model's template has some marks, before the shared server."""
+    """Yield a client of a gateway to the shared server, whose chat template has these marks."""
 
     @contextmanager
     def opened(*marks):
@@ -48,7 +48,7 @@ class Place(BaseModel, extra="forbid"):
 
 
 class City(BaseModel, extra="forbid"):
-    """What an application wants to know of a city."""
+    """Facts about a city, as an application requests them."""
 
     name: str = Field(max_length=12)
     place: Place
@@ -179,7 +179,7 @@ def named(name):
 
 
 def check(choice, *names):
-    """Whether a choice is calls of these functions, with arguments that fit."""
+    """Check that a choice consists of calls of these functions, with arguments that fit."""
     assert choice.finish_reason == "tool_calls"
     assert not choice.message.content
     for call in choice.message.tool_calls:

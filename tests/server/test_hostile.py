@@ -50,14 +50,14 @@ TRITONS_OWN = re.compile(
     r"[Ee]xpected |Request for unknown model|Unexpected input",
     re.DOTALL,
 )
-DEADLINE = re.compile("^(INTERNAL: )?deadline_exceeded: ")  # Triton has no code for it
+DEADLINE = re.compile("^(INTERNAL: )?deadline_exceeded: ")  # Triton has no code for this error
 LINE_AT_MOST = 1_000  # characters
 
 SEARCH = settings(
     derandomize="HOSTILE_VOLLEYS" not in os.environ,
     deadline=None,
     database=None,
-    phases=(Phase.generate,),  # each request is judged by itself: there is nothing to shrink
+    phases=(Phase.generate,),  # each request is judged separately, so shrinking wouldn't help
     suppress_health_check=list(HealthCheck),
 )
 
@@ -76,7 +76,7 @@ class Judge:
     def take(self, request: Rpc | Post | str, reply) -> None:
         self.codes[reply.code] += 1
         for wrong in self._wrongs(reply):
-            # One fault of each kind is enough.
+            # Report one fault of each kind.
             kind = f"{wrong}: {re.sub(r'[0-9]+', 'n', reply.line)[:60]!r}"
             self.faults.setdefault(
                 kind, f"{wrong}: {reply.code} {shortened(repr(reply.line), 300)} for {request}"

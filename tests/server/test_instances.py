@@ -116,7 +116,7 @@ def endless():
 
 @contextmanager
 def call(server, request_id, *inputs):
-    """What comes back from `bls_stream` for a request of this id."""
+    """Return the response of `bls_stream` to a request with this id."""
     with entries.opened(server, request_id) as (send, chunks):
         send(*inputs)
         yield chunks
@@ -159,8 +159,8 @@ def test_slots_of_a_dead_loop_become_available_to_the_other(fallible):
                 assert list(by_loop(server, "tandem_requests_running").values()) == [1, 1]
                 os.kill(process_of_loop(server, 0), signal.SIGKILL)
                 taken = eventually(lambda server=server: is_taken(server))
-                lives = server.running  # Triton itself outlived the kill
-                server.kill()  # nothing would answer the dead loop's request
+                lives = server.running  # Triton itself survived the kill
+                server.kill()  # no process would answer the dead loop's request
             if lives:
                 break
     assert taken

@@ -183,7 +183,7 @@ def test_waiting_for_the_server_ends_if_its_guard_is_killed(models):
         processes = server.processes
         for stub in processes:
             if stub != min(processes):
-                os.kill(stub, signal.SIGSTOP)  # none can end by itself, as it seldom does
+                os.kill(stub, signal.SIGSTOP)  # it can't end by itself
         os.kill(os.getsid(processes[0]), signal.SIGKILL)
         with pytest.raises(TandemError, match=r"^Triton's guard was killed by signal 9; log: "):
             server.wait()

@@ -50,7 +50,7 @@ def test_counters_add_up_over_concurrent_requests_and_all_entries(crowd):
     assert change.of("tandem_output_tokens_total") == sum(lengths)
     baseline = sum(lengths[4:6])
     assert change.of("tandem_output_tokens_total", drafter="none") == baseline
-    # The last of 21 tokens is a round without a draft in some requests.
+    # In some requests, the last of 21 tokens takes a round without a draft.
     drafts = change.of("spec_decode_num_drafts_total")
     assert 0 < drafts <= sum(int(answer.number("num_rounds")) for answer in answers) - baseline
 

@@ -67,7 +67,7 @@ def is_over(drafted, before, ids, most, stop_words):
 
 
 def generate(client, fixed, prompt, stop_words):
-    """Draft, verify, until it is over; return the text's ids and the number of rounds."""
+    """Draft and verify until the answer is complete; return its ids and the number of rounds."""
     ids, drafted, rounds = prompt, None, 0
     most = len(prompt) + LENGTH
     while True:
@@ -116,7 +116,7 @@ def test_nvidias_client_side_loop_gives_the_baseline_output(client, expected):
 
 @pytest.mark.parametrize("given", [{}, {"PROMPT_TABLE_EXTRA_ID": one(7, np.uint64)}])
 def test_nvidias_bls_model_gives_the_baseline_output(client, expected, given):
-    """It passes on all outputs of preprocessing, even if they are empty, a single pad or zeros."""
+    """The model passes on all outputs of preprocessing, even if they are empty or padding."""
     told = preprocessed(client, **given)
     fixed = {engine: told.as_numpy(name) for name, engine in PREPROCESSED.items()}
     assert fixed["embedding_bias"].size == 0

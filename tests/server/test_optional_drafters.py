@@ -73,7 +73,7 @@ def test_a_pool_does_not_change_sampled_output(emulated):
     ids, _, copied = by_pool(emulated, "seeded", **sampled)
     assert ids == expected
     assert copied > LENGTH / 2
-    # By logits the lengths of drafts decide the text, so nothing is copied.
+    # In logits mode the text depends on draft lengths, so nothing is copied.
     values = sampled | {"drafter": "hybrid", "num_draft_tokens": 4, "use_draft_logits": True}
     first, again = (by_pool(emulated, "logits", **values) for _ in range(2))
     assert first[0] == again[0]
@@ -110,7 +110,7 @@ def test_a_custom_drafter_keeps_the_baselines_output(emulated, baseline, drafter
 def test_a_custom_drafter_follows_its_settings_and_has_metrics(emulated):
     names = {(name, dict(labels).get("drafter")) for name, labels in scrape(emulated)}
     assert {("tandem_rounds_total", "repeat"), ("tandem_rounds_total", "faulty")} <= names
-    for asked, longest in ((8, 3), (2, 2)):  # its period is 3
+    for asked, longest in ((8, 3), (2, 2)):  # the drafter's period is 3
         change = Change(emulated)
         values = {"max_tokens": LENGTH, "drafter": "repeat", "num_draft_tokens": asked}
         outputs = (*OUTPUTS, entry.SPEC_DECODE_STATISTICS)

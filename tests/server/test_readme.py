@@ -101,7 +101,7 @@ def test_readme_programs_work(here, program):
 
 
 def finish(command):
-    """Run a command to its good end; return what it printed."""
+    """Run a command that must succeed; return its output."""
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout
@@ -117,6 +117,6 @@ def serves(command):
             process.send_signal(signal.SIGINT)
             _, told = process.communicate(timeout=120)
         finally:
-            process.terminate()  # does nothing to one that has ended
+            process.terminate()  # does nothing if the process has ended
     assert greeting.startswith("serving "), told
     assert process.returncode == 0, told

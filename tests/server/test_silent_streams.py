@@ -90,7 +90,7 @@ def test_disconnected_gateway_clients_do_not_hang_other_streams(slow):
             time.sleep(seconds)
     with chunks(gateway, max_tokens=2) as answer:
         assert "".join(chunk.choices[0].text for chunk in answer if chunk.choices)
-    assert eventually(lambda: idle(server))  # nothing is computed for clients that left
+    assert eventually(lambda: idle(server))  # the engines compute nothing for disconnected clients
 
 
 def test_a_server_whose_streams_hang_is_noticed(slow, monkeypatch):
@@ -98,12 +98,12 @@ def test_a_server_whose_streams_hang_is_noticed(slow, monkeypatch):
     for seconds in LEAVE_AFTER * MOST_TIMES:
         asyncio.run(cancel_a_stream(server, seconds))
         if status(f"{gateway}/health") == 503 and eventually(lambda: total(server, UNTAKEN) >= 2):
-            break  # a slow stream still takes every response
+            break  # a slow stream still receives every response
     else:
         pytest.fail("no stream hung")
     assert status(f"{gateway}/health") == 503
     with client.InferenceServerClient(server.grpc_url) as connection:
-        assert connection.is_server_ready()  # Triton itself does not know
+        assert connection.is_server_ready()  # Triton doesn't report it
     monkeypatch.setattr("tandem.tools.triton.server.SECONDS_UNTAKEN", 1.0)
     with pytest.raises(TandemError, match="gRPC streams hang: Triton has not taken a response"):
         server.wait()

@@ -141,7 +141,7 @@ def test_top_p_turns_drafting_off(stubbed, control):
 
 @pytest.mark.heavy
 def test_the_loop_passes_on_the_handle_of_fast_logits(tmp_path):
-    """One process suffices, since only the loop is tested."""
+    """The test uses one process, because only the loop matters."""
     profile = write_profile(tmp_path, excludes_input=True, logits_dtype="float32", fast=True)
     planned = deployment.load(profile)
     repository.render(planned, tmp_path / "repository")
@@ -173,7 +173,7 @@ def test_an_end_id_ends_the_answer(stubbed, control):
 
 
 def test_drafts_resume_when_the_engine_has_recovered(stubbed, control):
-    """The probe must be valid for an engine with strict checks."""
+    """An engine with strict checks must accept the probe."""
     fault = stubbed.repository / "draft" / "fault"
     fault.touch()
     answer = ask(stubbed, PROMPT, max_tokens=40)

@@ -142,7 +142,7 @@ def test_every_flag_exists_in_nvidias_tools(name, shipped):
 
 
 def test_every_setting_becomes_a_flag_of_nvidias_tools(changed):
-    """Including settings that no shipped profile has."""
+    """The settings include some that no shipped profile has."""
     path = changed(
         "llama-3.1-70b",
         {
@@ -292,7 +292,7 @@ def test_each_gpu_holds_whole_heads_and_layers_of_the_kv_cache(
         ("Qwen2.5-7B", (4, 1), 1.25),  # only the output layer is split
         ("Qwen2.5-7B", (4, 2), 1),  # the first GPUs hold the embedding, the last the output layer
         ("Qwen2.5-0.5B", (1, 1), 1),  # one table for both
-        ("Qwen2.5-0.5B", (2, 1), 1.5),  # its slice is another tensor
+        ("Qwen2.5-0.5B", (2, 1), 1.5),  # the slices are separate tensors
     ],
 )
 def test_weights_per_gpu_include_the_right_embedding_tables(changed, models, name, split, tables):
@@ -359,7 +359,7 @@ def test_memory_is_not_checked_if_the_gpu_size_is_unknown(shipped):
         ({"build.max_num_tokens": 131072}, 1, False),
         ({"build.max_num_tokens": 131072}, 2, True),
         ({"build.max_num_tokens": 131072, "run.enable_chunked_context": False}, 32, False),
-        ({"build.max_num_tokens": 352}, 32, True),  # 11 each: a token and a draft
+        ({"build.max_num_tokens": 352}, 32, True),  # 11 tokens each: one token and its draft
     ],
 )
 def test_a_step_size_that_may_drop_draft_tokens_is_reported(changed, settings, requests, reported):

@@ -126,7 +126,7 @@ def closed(tmp_path):
     folder = tmp_path / "closed"
     folder.mkdir(mode=0)
     for name in VERBS:
-        import_module(f"tandem.tools.commands.{name}")  # while still allowed
+        import_module(f"tandem.tools.commands.{name}")  # read the folder while it is still allowed
     root = os.geteuid() == 0
     if root:
         os.seteuid(65534)

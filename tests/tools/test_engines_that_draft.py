@@ -178,7 +178,7 @@ def test_an_llmapi_target_may_run_without_speculation(plan):
         ),
         (
             {"llm_args": {"dtype": "float16"}},
-            "engines.target: llm_args.dtype follows from the profile's other keys; remove it",
+            "engines.target: llm_args.dtype is set from other keys of the profile; remove it",
         ),
         (
             {"max_seq_len": 2048},

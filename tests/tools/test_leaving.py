@@ -17,7 +17,7 @@ from tandem.tools.client.client import Client
 
 INPUTS = {entry.TEXT_INPUT: "x", entry.MAX_TOKENS: 4}
 SECONDS = 20
-SERVES = "service"  # the threads that do
+SERVES = "service"  # name of the fake server's threads
 
 
 class Service(service_pb2_grpc.GRPCInferenceServiceServicer):

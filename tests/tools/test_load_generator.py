@@ -70,7 +70,7 @@ def test_a_single_stream_alternates_which_variant_goes_first(asked):
 
 @pytest.mark.parametrize("refused", [0, 1])
 def test_if_one_stream_is_rejected_the_others_end_early(asked, monkeypatch, refused):
-    """Otherwise the error would wait for all their remaining requests."""
+    """If they continued, the error would wait for all their remaining requests."""
     asks, waits = threading.Event(), threading.Event()
 
     class Refusing(ScriptedClient):

@@ -259,7 +259,7 @@ def options_of(*arguments):
 
 
 def test_commands_take_a_model_by_name(served, checkpoint, tmp_path):
-    """As a process, since HF_ENDPOINT and HF_HOME are environment variables."""
+    """The command runs as a process, because the library reads its variables at import."""
     done = render(served, tmp_path, "--target", ID, "--draft", f"{ID}@main")
     assert done.returncode == 0, done.stderr
     assert done.stderr.splitlines()[0].startswith(f"downloading {ID} (1 MB) to {tmp_path}/home/hub")

@@ -257,7 +257,10 @@ def test_a_shipped_profile_names_the_missing_checkpoint_files():
         (
             PAIR,
             {"engines.target.run.participant_ids": [2]},
-            "needs speculative_decoding_fast_logits; remove it",
+            (
+                "can be set only with speculative_decoding_fast_logits; remove this key or set "
+                "speculative_decoding_fast_logits"
+            ),
         ),
         (
             PAIR,

@@ -20,7 +20,7 @@ PROMPTS = ["def add(", "import json\n", "x = 1\nprint(", "class Point:\n    def 
 
 
 def test_a_vllm_draft_keeps_the_output_and_up_ends_if_vllm_dies(embedded_profile, tmp_path):
-    """One server for both, because it takes half a minute to start."""
+    """Both promises share a server, because a start takes half a minute."""
     profile = yaml.safe_load(embedded_profile.read_text())
     engines = profile["engines"]
     engines["draft"] = engines["target"] | {"checkpoint": engines["draft"]["checkpoint"]}

@@ -115,8 +115,8 @@ class LoadGenerator(AbstractContextManager["LoadGenerator"]):
         """Send all prompts once with every variant.
 
         A single stream sends each prompt with every variant before the next prompt. Several streams
-        send all their prompts with one variant before the next variant. Otherwise all streams would
-        wait for the longest answer after each prompt.
+        send all their prompts with one variant before the next variant. If they switched variants
+        after each prompt, all streams would wait for its longest answer.
         """
         variants = self._plan.variants
         if count > 1:

@@ -77,7 +77,8 @@ def variants_of(
 ) -> list[Variant]:
     """Return the baseline and every meaningful combination of the settings, each once.
 
-    `auto` and drafting ahead apply only to draft models, n-gram sizes only to prompt lookup.
+    The draft length `auto` and drafting ahead apply only to draft models, and n-gram sizes only to
+    prompt lookup.
     Raises TandemError if nothing is left to compare with the baseline.
     """
     variants = {CONTROL: None}

@@ -113,7 +113,7 @@ class DemoRunner:
         self._console = console
 
     def warm_up(self, prompts: Sequence[DatasetPrompt]) -> None:
-        """Make both engines allocate their memory, and let `auto` learn how long calls take."""
+        """Make both engines allocate their memory, and let ``draft_len: auto`` learn call times."""
         for prompt in prompts:
             for drafter in (CONTROL, None):
                 self._answer(prompt, drafter)
@@ -121,7 +121,7 @@ class DemoRunner:
     def compare(self, prompt: DatasetPrompt, heading: str) -> PromptComparison:
         """Show a streamed answer, then time the baseline and the drafter.
 
-        The two alternate, so that noise affects both equally.
+        The baseline and the drafter alternate, so that noise affects both equally.
         """
         self._console.print()
         self._console.rule(Text(heading), align="left", style="dim")

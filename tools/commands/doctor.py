@@ -63,7 +63,7 @@ def run(_: argparse.Namespace) -> int:
 
 
 def examine() -> Iterator[Finding]:
-    """Check everything that serving needs, and yield findings in the order to fix them."""
+    """Check everything that serving needs, and yield findings in the order in which to fix them."""
     system = f"{platform.system()} {platform.machine()}"
     good = system == "Linux x86_64"
     yield Finding("system", system, good, "use a Linux x86-64 machine or VM")

@@ -37,7 +37,10 @@ Config = TypeVar("Config", DraftTargetConfig, PromptLookupConfig)
 
 @dataclass(frozen=True)
 class DraftingOptions:
-    """The two configuration strings; None if the option isn't set."""
+    """NVIDIA's parsed configuration strings, for a draft model and for prompt lookup.
+
+    Each is None if its option isn't set.
+    """
 
     draft_target: DraftTargetConfig | None = None
     prompt_lookup: PromptLookupConfig | None = None
@@ -268,7 +271,7 @@ def _section(
     if engine.kind == "torch":
         device = f"cuda:{devices[0]}" if devices and gpus else "auto"
         return {"kind": "torch", "checkpoint": folder, "device": device}
-    # Prompts are answered one by one, so a KV cache for one whole sequence is enough.
+    # Prompts are answered one by one, so the KV cache needs to hold only one whole sequence.
     run = {"max_tokens_in_paged_kv_cache": engine.build.get("max_seq_len")}
     if fraction is not None:
         run["kv_cache_free_gpu_mem_fraction"] = fraction

@@ -182,9 +182,9 @@ def answer_in_turns(
     speculation: Inputs,
     options: argparse.Namespace,
 ) -> tuple[AnswerColumn, AnswerColumn]:
-    """Return the greedy answers of the baseline and of the speculation.
+    """Return the greedy answers of the baseline and of the speculative run.
 
-    The two alternate, item by item.
+    The baseline and the speculative run alternate, item by item.
     """
 
     def answer(item: Item, inputs: Inputs, max_tokens: int) -> Answer:

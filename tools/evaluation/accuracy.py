@@ -34,9 +34,9 @@ class AnswerColumn(Answers):
 class AccuracyComparison:
     """The columns and their ROUGE scores in percent.
 
-    columns: the baseline first, then the speculation, then any others. to_reference: scores of each
-    column against the references, by column name. to_each_other: scores of a column against an
-    earlier column, by both names.
+    columns: the baseline, then the speculative run, then any others. to_reference: scores of each
+    column against the references, by column name. to_each_other: scores of each column against
+    every earlier column, by both names.
     """
 
     def __init__(

@@ -30,7 +30,7 @@ def dequantize(path: Path, folder: Path) -> None:
     model: Any = AutoModelForCausalLM.from_pretrained(
         **where, dtype=torch.float32, local_files_only=True
     )
-    # Otherwise transformers treats the weights as quantized and refuses to save them.
+    # With these settings, transformers would treat the weights as quantized and not save them.
     del model.config.quantization_config
     model.is_quantized, model.hf_quantizer = False, None
     model.save_pretrained(folder)

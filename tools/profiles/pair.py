@@ -60,10 +60,14 @@ def _check_alone(engine: TensorRTLLMDraft, key_path: KeyPath) -> None:
     """Reject fast-logits settings if there is no second engine to exchange logits with."""
     if engine.run.speculative_decoding_fast_logits:
         raise ProfileError(
-            (*key_path, "run", FAST), "needs a target and a draft of kind tensorrtllm; remove it"
+            (*key_path, "run", FAST),
+            "needs a target and a draft of kind tensorrtllm; remove this key",
         )
     if engine.run.participant_ids is not None:
-        raise ProfileError((*key_path, "run", "participant_ids"), f"needs {FAST}; remove it")
+        raise ProfileError(
+            (*key_path, "run", "participant_ids"),
+            f"can be set only with {FAST}; remove this key or set {FAST}",
+        )
 
 
 def _check_fast_logits(

@@ -139,7 +139,10 @@ def _wheel_triton(python_lib: Path) -> TritonInstall:
 
 
 def _assemble(source: Path, version: str) -> Path:
-    """Return the cache folder with the wheel's server and the stub; copy them if it is missing."""
+    """Return the cache folder with the wheel's server and the stub.
+
+    If the folder is missing, it is created and the server and the stub are copied there.
+    """
     stub = source / "python_backend_stubs" / PYTHON / STUB
     if not stub.is_file():
         known = sorted((p.name for p in stub.parent.parent.iterdir()), key=lambda v: int(v[2:]))

@@ -9,7 +9,7 @@ from tandem.guides.library import REQUIREMENT
 from tandem.tools.profiles.deployment import Deployment
 from tandem.tools.triton.launch import launch_of
 
-EXIT_SECONDS = 30  # Triton waits that long for requests in flight when it stops
+EXIT_SECONDS = 30  # how long a stopping Triton waits for requests in flight
 SCRIPT = "serve.sh"  # the Dockerfile runs it
 HERE, MORE = "$repository", "$@"  # shell variables: the script's folder and its arguments
 SERVE = """\

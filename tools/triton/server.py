@@ -31,8 +31,8 @@ from tandem.tools.triton.log import TritonLog
 POLL_SECONDS = 0.05
 LOOPBACK = "127.0.0.1"
 EVERY_ADDRESS = ("0.0.0.0", "::")
-EXIT_SECONDS = 5  # Triton waits that long for requests in flight when it stops
-STOP_SECONDS = 10.0  # then it is killed, because an idle gRPC stream can block its exit forever
+EXIT_SECONDS = 5  # how long a stopping Triton waits for requests in flight
+STOP_SECONDS = 10.0  # then Triton is killed, because an idle gRPC stream can block its exit forever
 GUARD_SECONDS = STOP_SECONDS + 5
 MOST_STARTS = 3
 SECONDS_BETWEEN_LOOKS = 2.0  # interval between checks of a running server

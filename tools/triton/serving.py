@@ -34,7 +34,7 @@ def start(planned: Deployment, models: Path, ports: Ports, address: str) -> Trit
 
 
 def stop(server: TritonServer) -> None:
-    """Stop a server and show what it waits for. Ctrl-C kills it."""
+    """Stop a server and show what it is waiting for. Ctrl-C kills the server."""
     try:
         with _status("stopping Triton (Ctrl-C kills it)") as show:
             server.stop(show)

@@ -76,8 +76,8 @@ def share_of(name: str, engine: TensorRTLLMDraft, shape: ModelShape) -> Share:
     token = 2 * layers * kv_heads * shape.head_size * kv_bytes
     weights = layers * shape.layer_parameters / engine.tp_size * narrow
     # Each GPU of the first stage has the whole embedding, because the commands don't set
-    # --use_parallel_embedding. The output layer is split over the GPUs of the last stage. The two
-    # share memory only if they are tied and neither is split.
+    # --use_parallel_embedding. The output layer is split over the GPUs of the last stage. Embedding
+    # and output layer share memory only if they are tied and neither is split.
     is_one_table = shape.is_tied and engine.tp_size == 1
     output_layer = 0.0 if engine.pp_size > 1 or is_one_table else 1 / engine.tp_size
     tables = (1 + output_layer) * shape.embedding_parameters

@@ -44,7 +44,7 @@ class Task:
 class AheadThread:
     """Runs tasks on a thread, one at a time.
 
-    If a call is overdue, the thread is abandoned. It is ``lost`` then and takes no more tasks.
+    If a call is overdue, the thread becomes ``lost``: it is abandoned and takes no more tasks.
     """
 
     def __init__(self, clients: EngineClients, request: Request) -> None:

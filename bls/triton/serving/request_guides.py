@@ -1,4 +1,4 @@
-"""Compiles the guides of requests and creates matchers for them."""
+"""Compiles the guides that requests contain, and creates their matchers."""
 
 from __future__ import annotations
 

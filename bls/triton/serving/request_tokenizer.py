@@ -1,4 +1,4 @@
-"""Tokenizes the prompts of a request."""
+"""Tokenizes a request's prompts."""
 
 from __future__ import annotations
 

@@ -162,6 +162,6 @@ def reservation(loops, name, blocks):
 def refused(loops, mine):
     try:
         loops.enter(mine[0][0], *(reservation for _, reservation in mine))
-    except ServingError as error:  # which one, is part of the outcome
+    except ServingError as error:  # the outcome includes the error line
         return str(error)
     return ""

@@ -104,7 +104,7 @@ def test_the_draft_after_a_miss_is_shorter():
     draft = BranchingDraft(ENDLESS, agrees=8)
     decoding = check(request_of(end_ids=(), draft_len=8), ENDLESS, draft, ahead_fates=("late",))
     plain = [call.max_new_tokens for call in draft.calls if call.branching is None]
-    assert plain[0] == 8  # nothing was known of it then
+    assert plain[0] == 8  # its result wasn't known yet
     assert set(plain[1:-1]) == {4}
     assert decoding.statistics.ahead.num_hits == 0
     assert decoding.statistics.ahead.num_calls > 0
@@ -116,7 +116,7 @@ def test_only_rounds_with_a_free_thread_count_as_drafted_ahead():
     decoding = check(request, ENDLESS, draft, ahead_fates=("no thread", "in time"))
     ahead = decoding.statistics.ahead
     begun = sum(call.branching is not None for call in draft.calls)
-    assert 0 < ahead.num_hits <= begun <= ahead.num_calls <= begun + 1  # the last is not settled
+    assert 0 < ahead.num_hits <= begun <= ahead.num_calls <= begun + 1  # one may be pending
     assert ahead.num_calls < decoding.statistics.num_rounds - 1
 
 
@@ -237,7 +237,7 @@ def test_branches_respect_ends_of_sequence_min_tokens_and_context_limits():
     # Five tokens are owed: the call bans ends, which holds for branches that stay below.
     sequence = Sequence(request_of(min_tokens=5))
     assert branching_of(sequence, ids(1, 2, 3, 4), plan, 100, 0.8).lengths == (3, 2, 1, 0, 0)
-    # The answer or the draft engine's room ends.
+    # The answer ends, or the draft engine has no space left.
     sequence = Sequence(request_of(max_tokens=6))
     assert branching_of(sequence, ids(1, 2), plan, 100, 0.8).lengths == (4, 3, 2)
     assert branching_of(sequence, ids(1, 2), plan, 4, 0.8).lengths == (3, 2, 1)

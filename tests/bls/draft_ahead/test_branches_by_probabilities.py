@@ -60,7 +60,7 @@ class Answered(BranchingDraft):
 
 
 @pytest.mark.parametrize("ahead_fates", [("in time",), ("in time", "late"), ("late",)])
-def test_unread_logits_are_returned_with_a_later_draft_call(ahead_fates):
+def test_unread_logits_are_released_by_a_later_draft_call(ahead_fates):
     request = request_of(end_ids=(), max_tokens=100, **BY_PROBABILITIES)
     statistics, draft = AheadPlanner(SHARED), Answered(ENDLESS, agrees=5)
     read = []

@@ -39,7 +39,7 @@ def copied(tokens, num_matching=2):
 
 
 def step(length, kind, tokens, accepted, seconds, *, rated):
-    """Have a request learn from a step of some kind."""
+    """Let a request learn from a step of one kind."""
     accepted = min(accepted, tokens)
     if kind == "alone":
         length.observe_plain_step(tokens, StepSeconds(seconds, seconds / 2))
@@ -54,8 +54,8 @@ STEPS = st.lists(
         st.integers(1, MAX_DRAFT_LEN),
         st.integers(0, MAX_DRAFT_LEN),
         SECONDS,
-        st.integers(0, 70),  # sequences that decode
-        SECONDS,  # that pass before the next step
+        st.integers(0, 70),  # number of decoding sequences
+        SECONDS,  # seconds until the next step
     ),
     max_size=60,
 )

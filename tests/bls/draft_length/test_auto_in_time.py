@@ -25,7 +25,7 @@ PAIRS = {
     "405b-3b": (Times(0.029886, VERIFY_SLOPE, 0.0016), 0.86243, 0.671),
 }
 SMALL = PAIRS["70b-1b"][0]
-NEAR_BEST = (5, 6, 8, 10)  # fixed lengths among which the best is found for each of them
+NEAR_BEST = (5, 6, 8, 10)  # one of these fixed lengths is the best for each pair
 
 
 def even(alpha, seed=0):
@@ -37,7 +37,7 @@ def easy_and_hard(hard_alpha, seed=0):
 
 
 def gain(texts, times, **options):
-    """How much faster than the best fixed length, over some texts."""
+    """Return the speed relative to the best fixed length, over several texts."""
     ratios = [auto(t, times, **options) / best_fixed(t, times, NEAR_BEST) for t in texts]
     return np.mean(ratios) - 1
 
@@ -112,7 +112,7 @@ def test_each_round_records_its_planned_draft_length():
 
 def test_hybrid_resumes_drafting_after_an_experiment_without_drafts():
     world = World(even(0.9), SMALL)
-    # No match is long enough here: every draft is the model's.
+    # No match is long enough here, so the draft model proposes all drafts.
     settings = with_engines(
         replace(SETTINGS, hybrid_min_ngram_size=2),
         target={"max_seq_len": 10**6},

@@ -181,7 +181,7 @@ def test_drafts_made_inside_the_engine_are_counted_as_drafter_engine():
     assert decoding.statistics.by_drafter["engine"].draft_acceptance_rate == 0.5
 
 
-def test_a_rejected_draft_call_ends_drafts_of_that_request_only():
+def test_a_rejected_draft_call_ends_drafting_only_for_its_request():
     draft, health = Draft(ENDLESS, refuses=True), Health()
     decoding = decoding_of(request_of("draft_model"), health=health)
     play(decoding, Target(ENDLESS), draft)
@@ -296,7 +296,7 @@ def test_without_matches_hybrid_decodes_in_growing_chunks():
 
 
 def pieces_alone(drafter, count):
-    """Tokens that the target is to decode alone, over and over."""
+    """Return the numbers of tokens that the target decodes alone, call after call."""
     new, pieces = Sequence(request_of("hybrid", draft_len=AUTO, max_draft_len=16)), []
     for _ in range(count):
         with pytest.raises(StopIteration) as proposed:

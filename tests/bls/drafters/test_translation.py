@@ -143,14 +143,14 @@ def test_a_renumbered_draft_vocabulary_needs_hardly_more_rounds(translator):
     ],
 )
 def test_translated_drafts_of_any_tokenizer_kind_are_accepted(translator, target, draft):
-    """Across words, spaces, lines and characters of several bytes."""
+    """The text has words, spaces, lines and multi-byte characters."""
     count, engine, tokens = rounds(target, translator, draft)
     assert count < tokens / 1.5
     assert all(text in TEXT for text in engine.texts)
 
 
 def test_the_translated_context_keeps_its_prefix_as_the_output_grows(translator):
-    """The draft engine then reuses its KV blocks of a common prefix."""
+    """With a common prefix, the draft engine can reuse its KV blocks."""
     kinds = ("byte_level", "byte_fallback")
     translation = translator(*kinds).translation()
     sequence = decode(kinds, translator, [5] * 400, None, drafter="none")[0].sequence

@@ -29,7 +29,7 @@ def test_derived_seeds_depend_on_every_part_of_the_key():
     assert len(set(seeds)) == len(seeds)
     assert all(0 <= seed < 2**63 for seed in seeds)
     assert max(seeds) > 2**60
-    # Every later version must repeat the text of a seed.
+    # Later versions must generate the same text for a seed.
     assert derived_seed(1, "verify", 7) == 6760769898326313179
 
 

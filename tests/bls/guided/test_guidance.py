@@ -207,7 +207,7 @@ def test_without_masks_an_illegal_token_is_repaired_by_a_masked_call():
 
 
 def sizes_of(guide, favourite):
-    """The number of tokens that each call asks of an engine without masks."""
+    """Return the number of tokens that each call requests from an engine without masks."""
     request = replace(request_for(guide), max_tokens=100)
     _, target, _ = played(request, REPAIR, Rows(0, (encoded(favourite)[0],), by=30))
     return [call.max_new_tokens for call in target.calls if call.token_masks is None]

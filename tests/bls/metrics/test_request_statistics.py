@@ -108,9 +108,9 @@ def test_statistics_without_drafts_are_zero():
     [
         (8, 12, 5, 3, 5),  # three rounds: 5 accepted, 3 of the target's own
         (5, 4, 4, 1, 4),  # all accepted, and the bonus was an end of sequence
-        (2, 4, 2, 1, 2),  # it accepted the end of sequence too, and dropped it
+        (2, 4, 2, 1, 2),  # the engine accepted the end of sequence too, and dropped that token
         (1, 4, 1, 1, 1),  # at once
-        (3, 4, 9, 1, 3),  # more than there was
+        (3, 4, 9, 1, 3),  # more than the possible number
         (5, 3, -2, 5, 0),
         (5, -3, 2, 5, 0),
     ],

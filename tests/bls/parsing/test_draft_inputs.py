@@ -169,7 +169,7 @@ def test_a_threshold_is_rejected_if_the_draft_engine_returns_no_logits():
 
 
 def test_drafting_cannot_be_turned_off_if_the_engine_drafts_by_itself():
-    """It would draft anyway, without being counted."""
+    """The engine would draft anyway, and its drafts wouldn't be counted."""
     alone = replace(SETTINGS, drafters=("engine",), drafter="engine")
     assert refusal(settings=alone, num_draft_tokens=0) == (
         "input 'num_draft_tokens' isn't supported: the target drafts by itself"

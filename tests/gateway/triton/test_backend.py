@@ -34,7 +34,7 @@ async def test_models_are_read_from_tritons_configurations():
 
 
 async def test_a_model_that_is_not_loaded_is_skipped():
-    """A draft engine may be unloaded; Triton then has no configuration for it."""
+    """Triton has no configuration for an unloaded model, such as a draft engine."""
     service = Service()
     service.unloaded = ("another", "draft")
     async with connected(service) as triton:
@@ -49,7 +49,7 @@ async def test_concurrent_requests_read_the_models_only_once():
         first = asyncio.create_task(triton.models())
         others = [asyncio.create_task(triton.models()) for _ in range(20)]
         await asyncio.sleep(0)
-        first.cancel()  # doesn't cancel the others
+        first.cancel()  # doesn't cancel the other answers
         assert len({id(models) for models in await asyncio.gather(*others)}) == 1
     assert service.asked == 1
 
@@ -171,7 +171,7 @@ async def test_an_unreachable_server_has_status_503():
     status, code, message = await failure(service)
     assert (status, code) == (503, "no_server")
     assert message.startswith("no Triton responds at ")
-    assert "why it failed" not in message  # gRPC's words
+    assert "why it failed" not in message  # gRPC's message
 
 
 async def test_readiness_requires_a_ready_server():

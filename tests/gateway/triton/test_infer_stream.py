@@ -72,7 +72,7 @@ async def test_a_stream_is_cancelled_if_the_server_ignores_the_stop(monkeypatch)
     service.heeds = False
     await closed(service, between_chunks)
     assert service.cancelled
-    assert len(service.stops) == 1  # one stop is enough
+    assert len(service.stops) == 1  # one `stop` suffices
 
 
 async def test_closing_the_connection_stops_open_requests():

@@ -92,7 +92,7 @@ class RunSection(ConfigSection):
     """Parameters of the Triton model.
 
     The size of the KV cache is the lesser of max_tokens_in_paged_kv_cache and the tokens that fit
-    into kv_cache_free_gpu_mem_fraction. `tandem build` compares the two.
+    into kv_cache_free_gpu_mem_fraction. `tandem build` compares both limits.
     """
 
     max_tokens_in_paged_kv_cache: PositiveInt

@@ -75,7 +75,7 @@ class TorchDraft(OwnEngineSection):
 
     @property
     def devices(self) -> frozenset[str]:
-        """The devices that the engine may use; `auto` may be the CPU or the first GPU."""
+        """The devices that the engine may use. `device: auto` selects the CPU or the first GPU."""
         either = {"auto": {"cpu", "cuda:0"}, "cuda": {"cuda:0"}}
         return frozenset(either.get(self.device, {self.device}))
 

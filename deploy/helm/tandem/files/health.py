@@ -81,7 +81,7 @@ def ailment(generate: str, metrics: str, target: str, patience: float) -> str | 
 
     Triton's health endpoint still reports success after model processes have died, so only an
     answer shows that they are alive. A server under full load may not answer in time, but must not
-    be restarted. It is alive if the loop keeps calling the target.
+    be restarted. Such a server is alive if the loop keeps calling the target.
     """
     calls = total(metrics, CALLS, model=target)
     try:

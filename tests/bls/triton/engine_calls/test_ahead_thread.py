@@ -90,7 +90,7 @@ def test_drafting_ahead_that_is_stopped_makes_no_further_call(pb, working):
     thread.close(lambda: None)
 
 
-def test_a_stop_of_a_draft_ahead_call_is_repeated_until_it_ends(pb, working):
+def test_the_stop_for_a_draft_ahead_call_is_repeated_until_the_call_ends(pb, working):
     thread, *_ = working
     stops = pb.InferenceRequest.answer.stops
     thread.stop()
@@ -101,7 +101,7 @@ def test_a_stop_of_a_draft_ahead_call_is_repeated_until_it_ends(pb, working):
 
 @pytest.mark.parametrize("stopped", [False, True])
 def test_branches_of_a_stopped_draft_ahead_call_are_dropped(pb, stopped):
-    """They were cut short, and would distort the measured time of such calls."""
+    """The stop shortened the call, so its duration would distort the measured times."""
     hold = HeldDraft()
     pb.InferenceRequest.answer = Engines(hold=hold)
     thread = AheadThread.if_free(EngineClients(AHEAD), REQUEST)

@@ -149,7 +149,7 @@ def test_a_stop_is_sent_to_every_other_loop(begin):
     first.tell(f"stop {' '.join(names)}")
     for other in (second, third):
         assert [other.hear() for _ in names] == [f"stop {name}" for name in names]
-    assert first.ask("usage") == NOTHING  # and it received no stop
+    assert first.ask("usage") == NOTHING  # and this loop received no stop
 
 
 def test_other_loops_are_notified_of_changes(begin):
@@ -161,7 +161,7 @@ def test_other_loops_are_notified_of_changes(begin):
 def test_a_hanging_loop_does_not_block_messages_to_others(begin):
     first, hanging, third = begin(3)
     hanging.process.send_signal(signal.SIGSTOP)
-    for number in range(40):  # more than the system keeps for it
+    for number in range(40):  # more than the system buffers
         first.tell(f"stop {number}")
         assert third.hear() == f"stop {number}"
 
@@ -210,7 +210,7 @@ def test_closing_the_last_loop_after_a_crash_removes_the_file(name, begin):
 def test_the_shared_file_is_recreated_if_removed_while_being_opened(name, begin):
     [last] = begin(1)
     held = os.open(SHARED_MEMORY / name, os.O_RDWR)
-    fcntl.lockf(held, fcntl.LOCK_EX, 1, ROWS)  # both wait for it, the new one second
+    fcntl.lockf(held, fcntl.LOCK_EX, 1, ROWS)  # both wait for the lock, the new process second
     last.tell("close")
     [newcomer] = begin(1, until_ready=False)
     assert eventually(lambda: number_waiting_for(held) == 2)

@@ -58,7 +58,7 @@ def test_a_guide_can_be_used_again_after_it_was_compiled(guides):
     assert not counted
 
 
-def test_guides_of_an_ended_request_are_not_compiled(guides):
+def test_guides_for_an_ended_request_are_not_compiled(guides):
     def ended():
         raise Cancelled
 
