@@ -137,12 +137,12 @@ def test_huge_texts_and_a_hanging_tokenizer_do_not_disturb_running_streams(emula
         lines = list(others.map(lambda model: error_of(emulated, huge, model), ["bls"] * 20))
         answers = answers_of(good)
     emulated.faults.end("preprocessing")
-    start = f"input 'text_input': {len(HUGE)} bytes given, at most "
+    start = f"input 'text_input' has {len(HUGE)} bytes; the limit is "
     assert all(line.startswith(start) for line in lines)
     assert wrong(answers, expected) == []
     code, line = decoded(error_of(emulated, tokenizer_inputs(HUGE), "preprocessing"))
     assert code == "INVALID_ARG"
-    assert line.startswith(f"QUERY: {len(HUGE)} bytes given, at most ")
+    assert line.startswith(f"QUERY has {len(HUGE)} bytes; the limit is ")
     assert memory_bytes(emulated.processes) < 2 << 30
 
 

@@ -223,7 +223,7 @@ def test_the_server_recovers_after_the_target_hung(healthy, long_answers):
     with Crowd(healthy, 8) as crowd:
         with healthy.faults.of("target", "hold"):
             for answer in answers_of(crowd.ask(PROMPTS, max_tokens=LONG)):
-                assert_one_line(answer.error, "model_timeout: model 'target' failed: no answer")
+                assert_one_line(answer.error, "model_timeout: model 'target' failed: no response")
         answers = answers_of(crowd.ask(PROMPTS, max_tokens=LONG))
     assert wrong(answers, long_answers) == []
     assert eventually(

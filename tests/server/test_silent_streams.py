@@ -105,6 +105,6 @@ def test_a_server_whose_streams_hang_is_noticed(slow, monkeypatch):
     with client.InferenceServerClient(server.grpc_url) as connection:
         assert connection.is_server_ready()  # Triton doesn't report it
     monkeypatch.setattr("tandem.tools.triton.server.SECONDS_UNTAKEN", 1.0)
-    with pytest.raises(TandemError, match="gRPC streams hang: Triton has not taken a response"):
+    with pytest.raises(TandemError, match="gRPC streams hang: Triton hasn't taken a response"):
         server.wait()
     server.log.path.unlink()

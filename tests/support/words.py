@@ -74,8 +74,12 @@ class Target:
         )
         sampler = TorchSampler(request, VOCAB, CPU)
         drafts, first = call.draft.tokens.tolist(), len(call.context)
-        scores = self._logits[rows(first, [int(call.context[-1]), *drafts])]
-        yield EngineAnswer(np.array(self.say(sampler, scores, drafts, first), np.int32))
+        text = [int(call.context[-1]), *drafts]
+        tokens = self.say(sampler, self._logits[rows(first, text)], drafts, first)
+        while not drafts and len(tokens) < call.max_new_tokens:
+            position = first + len(tokens)
+            tokens += self.say(sampler, self._logits[rows(position, tokens[-1:])], [], position)
+        yield EngineAnswer(np.array(tokens, np.int32))
 
     def say(
         self, sampler: TorchSampler, scores: torch.Tensor, drafts: list[int], first: int
