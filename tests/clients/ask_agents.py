@@ -1,6 +1,6 @@
 """Call a gateway with the clients of agent frameworks, and print the results as JSON.
 
-usage: ask_agents.py URL KEY PROMPT
+usage: ask_agents.py URL KEY PROMPT STOP
 """
 
 import asyncio
@@ -14,7 +14,7 @@ import pydantic_ai
 from pydantic_ai.models.openai import OpenAIResponsesModel
 from pydantic_ai.providers.openai import OpenAIProvider
 
-URL, KEY, PROMPT = sys.argv[1:]
+URL, KEY, PROMPT, STOP = sys.argv[1:]
 MODEL, LIMIT = "bls_stream", 24
 agents.set_tracing_disabled(True)
 
@@ -23,7 +23,7 @@ async def by_openai_agents():
     """A whole run and a streamed one, with the default class of models."""
     client = openai.AsyncOpenAI(base_url=f"{URL}/v1", api_key=KEY, max_retries=0)
     agents.set_default_openai_client(client, use_for_tracing=False)
-    settings = agents.ModelSettings(max_tokens=LIMIT, temperature=0)
+    settings = agents.ModelSettings(max_tokens=LIMIT, temperature=0, extra_body={"stop": [STOP]})
     agent = agents.Agent(name="agent", model=MODEL, model_settings=settings)
     whole = await agents.Runner.run(agent, PROMPT)
     stream = agents.Runner.run_streamed(agent, PROMPT)
@@ -35,7 +35,7 @@ async def by_openai_agents():
 async def by_pydantic_ai():
     """A whole run and a streamed one."""
     provider = OpenAIProvider(base_url=f"{URL}/v1", api_key=KEY)
-    settings = {"max_tokens": LIMIT, "temperature": 0}
+    settings = {"max_tokens": LIMIT, "temperature": 0, "extra_body": {"stop": [STOP]}}
     model = OpenAIResponsesModel(MODEL, provider=provider, settings=settings)
     agent = pydantic_ai.Agent(model)
     whole = await agent.run(PROMPT)

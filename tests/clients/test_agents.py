@@ -12,24 +12,30 @@ PROMPT = "def main():"
 
 
 @pytest.fixture(scope="module")
-def given(run, gateway):
-    """The results, by client."""
-    return json.loads(run("python", PROGRAM, gateway.url, API_KEY, PROMPT))
-
-
-@pytest.fixture(scope="module")
 def expected(reference):
     return reference.completions.create(
         model="bls_stream", prompt=PROMPT, max_tokens=24, temperature=0
     )
 
 
+@pytest.fixture(scope="module")
+def stop(expected):
+    """A stop string. The Agents SDK raises an error for a streamed output that a limit cuts."""
+    return expected.choices[0].text[-4:]
+
+
+@pytest.fixture(scope="module")
+def given(run, gateway, stop):
+    """The results, by client."""
+    return json.loads(run("python", PROGRAM, gateway.url, API_KEY, PROMPT, stop))
+
+
 @pytest.mark.parametrize("name", ["openai-agents", "pydantic-ai"])
-def test_agent_sdks_get_the_same_output_as_other_clients(given, expected, name):
-    assert set(given[name]) == {expected.choices[0].text}
+def test_agent_sdks_get_the_same_output_as_other_clients(given, expected, stop, name):
+    assert set(given[name]) == {expected.choices[0].text.partition(stop)[0]}
 
 
 def test_anthropics_client_gets_the_same_output_as_other_clients(given, expected):
     assert set(given["anthropic"]["texts"]) == {expected.choices[0].text}
     assert given["anthropic"]["count"] == expected.usage.prompt_tokens
-    assert "send the gateway's key" in given["anthropic"]["wrong key"]
+    assert "the API key is missing or wrong" in given["anthropic"]["wrong key"]

@@ -50,7 +50,7 @@ def test_concurrent_chats_get_their_own_answers(told, expected):
         ("value out of range", "BadRequestError", 400, "top_p must be at most 1"),
         ("unknown field", "BadRequestError", 400, "unknown field 'no_such_field'"),
         ("too long", "ContextWindowExceededError", 400, "1000000 new"),
-        ("wrong key", "AuthenticationError", 401, "send the gateway's key"),
+        ("wrong key", "AuthenticationError", 401, "the API key is missing or wrong"),
     ],
 )
 def test_errors_are_mapped_to_litellms_exception_types(told, call, kind, status, message):

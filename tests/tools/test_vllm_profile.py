@@ -67,7 +67,10 @@ def test_a_path_to_python_is_relative_to_the_profile(plan, folder):
             {"kv_cache_tokens": 512},
             "engines.target.kv_cache_tokens: must be at least 1024, one sequence of max_seq_len",
         ),
-        ({"arguments": {"dtype": "half"}}, "engines.target: arguments.dtype is set from other keys"),
+        (
+            {"arguments": {"dtype": "half"}},
+            "engines.target: arguments.dtype is set from other keys",
+        ),
         ({"max_draft_length": 4}, "did you mean 'max_draft_len'?"),
     ],
 )
