@@ -191,7 +191,7 @@ def test_queued_requests_get_correct_answers_with_little_recomputation(small):
     assert recomputed <= sum(len(answer.ids) for answer, _ in served) / 4
     length = sum(len(prompt) for prompt in prompts)  # in bytes, because no token is shorter
     rounds = sum(answer.rounds + answer.draft_tokens for answer, _ in served)
-    assert computed(small) - before <= length + rounds
+    assert computed(small) - before <= length + rounds + recomputed
 
 
 @pytest.mark.heavy
