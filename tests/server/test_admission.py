@@ -148,7 +148,7 @@ def test_huge_texts_and_a_hanging_tokenizer_do_not_disturb_running_streams(emula
 
 # With 24 new tokens and 4 draft tokens, each prompt of PROMPTS needs 2 blocks of 32 tokens.
 SMALL_CACHE = {"engine": {"max_seq_len": 512, "kv_cache_tokens": RUNNING * 2 * 32}}
-LONG_QUEUE = 60
+LONG_QUEUE = 120
 ROOM_FOR_EIGHT = {
     "requests, two loops": {
         "admission": {"max_requests": RUNNING, "max_queue": LONG_QUEUE},
@@ -160,7 +160,7 @@ ROOM_FOR_EIGHT = {
 
 @pytest.fixture(scope="module", params=ROOM_FOR_EIGHT)
 def small(request, fallible):
-    """A server with room for 8 sequences, and for 60 that wait."""
+    """A server with room for 8 sequences, and for 120 that wait."""
     decoding = {"draft_len": 4, "draft_ahead": False}
     with fallible(decoding=decoding, **ROOM_FOR_EIGHT[request.param]) as server:
         yield server
@@ -168,9 +168,9 @@ def small(request, fallible):
 
 @pytest.mark.heavy
 def test_queued_requests_get_correct_answers_with_little_recomputation(small):
-    prompts = PROMPTS * 2
+    prompts = PROMPTS * 5
     rejected = len(prompts) - LONG_QUEUE - RUNNING
-    expected = controls(small, PROMPTS) * 2
+    expected = controls(small, PROMPTS) * 5
     change = Change(small)
     before = computed(small)
     with Crowd(small, len(prompts)) as crowd:
