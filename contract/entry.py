@@ -54,7 +54,8 @@ SEED = INPUTS.declare("seed", "UINT64", (1,), optional=True)
 RETURN_LOG_PROBS = INPUTS.scalar("return_log_probs", "BOOL")
 """Return `output_log_probs` and `cum_log_probs`."""
 NUM_TOP_LOG_PROBS = INPUTS.declare("num_top_log_probs", "INT32", (1,), optional=True)
-"""Also return this many most likely tokens per position, up to 20. `torch` targets only."""
+"""Also return this many most likely tokens per position, up to 20. `torch` and `vllm` targets
+only."""
 RETURN_PROMPT_LOG_PROBS = INPUTS.declare("return_prompt_log_probs", "BOOL", (1,), optional=True)
 """Return `prompt_log_probs`; recomputes the whole prompt. `torch` targets only."""
 RETURN_CONTEXT_LOGITS = INPUTS.scalar("return_context_logits", "BOOL")
@@ -160,7 +161,7 @@ KV_CACHE_ALLOC_NEW_BLOCKS = OUTPUTS.declare("kv_cache_alloc_new_blocks", "INT32"
 KV_CACHE_REUSED_BLOCKS = OUTPUTS.declare("kv_cache_reused_blocks", "INT32", (1,))
 """KV blocks of the target that the prompt shares with earlier requests."""
 KV_CACHE_ALLOC_TOTAL_BLOCKS = OUTPUTS.declare("kv_cache_alloc_total_blocks", "INT32", (1,))
-"""Sum of the two."""
+"""Sum of `kv_cache_alloc_new_blocks` and `kv_cache_reused_blocks`."""
 ARRIVAL_TIME_NS = OUTPUTS.declare("arrival_time_ns", "INT64", (1,))
 """Wall-clock time of arrival."""
 FIRST_SCHEDULED_TIME_NS = OUTPUTS.declare("first_scheduled_time_ns", "INT64", (1,))

@@ -1,4 +1,4 @@
-"""`tandem run`: serve engines, answer prompts and stop. The options are those of `run.py`."""
+"""`tandem run`: serve engines, answer prompts and stop. It has the options of `run.py`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`tandem summarize`: score outputs with ROUGE. The options are those of `summarize.py`."""
+"""`tandem summarize`: score outputs with ROUGE. It has the options of `summarize.py`."""
 
 from __future__ import annotations
 
