@@ -1,8 +1,8 @@
 """Generate the reference tables of the documentation from the code: `make docs-tables`.
 
-On a page, a table is between `<!-- code NAME ARGUMENTS -->` and `<!-- /code -->`. NAME is a key of
-TABLES. The meanings in a table are help texts, or strings below declarations. If a meaning ends in
-"(default: ...)", the table shows that default instead of the declared value.
+On a page, a table or list is between `<!-- code NAME ARGUMENTS -->` and `<!-- /code -->`. NAME is a
+key of TABLES. The meanings in a table are help texts, or strings below declarations. If a meaning
+ends in "(default: ...)", the table shows that default instead of the declared value.
 """
 
 from __future__ import annotations
@@ -86,6 +86,12 @@ def keys(*classes: str) -> Iterator[Row]:
             yield f"`{field.alias or name}`", default, DEFAULT.sub("", meaning)
 
 
+def inputs(name: str) -> str:
+    """Return the undocumented fields that an input's text describes. name: a pydantic model."""
+    kind = {kind.__name__: kind for kind in _descendants(BaseModel)}[name]
+    return _names({*kind.model_fields} & {*entry.INPUTS} - {*documented(kind)})
+
+
 def metrics(*programs: str) -> Iterator[Row]:
     yield "metric", "meaning"
     declared = {
@@ -103,33 +109,25 @@ def gateway_metrics() -> Iterator[Row]:
         yield f"`{name}`", text
 
 
-def refused() -> Iterator[Row]:
-    yield "field", "why"
-    for name, field in sorted(body_fields.REFUSED.items()):
-        if name not in requests.ChatRequest.model_fields:
-            yield f"`{name}`", field.why
+def refused() -> str:
+    return _names(set(body_fields.REFUSED) - set(requests.ChatRequest.model_fields))
 
 
-def ignored() -> Iterator[Row]:
-    yield "field", "why"
-    yield from ((f"`{name}`", why) for name, why in sorted(body_fields.IGNORED.items()))
+def ignored() -> str:
+    return _names(body_fields.IGNORED)
 
 
-def others(name: str) -> Iterator[Row]:
-    """Yield the fields that only one API rejects or ignores. name: its pydantic model."""
-    yield "field", "effect"
+def others(name: str) -> str:
+    """Return the fields that only one API rejects or ignores. name: its pydantic model."""
     kind = {kind.__name__: kind for kind in _descendants(BaseModel)}[name]
-    refused = {key: f"rejected: {field.why}" for key, field in kind.refused.items()}
-    shown = refused | {key: f"ignored: {why}" for key, why in kind.ignored.items()}
-    known = {*body_fields.REFUSED, *body_fields.IGNORED} - {"store"}
-    for key, text in sorted(shown.items()):
-        if key not in known and key not in kind.own_names:
-            yield f"`{key}`", text
+    known = {*body_fields.REFUSED, *body_fields.IGNORED} - {"store"} | {*kind.own_names}
+    refused, ignored = {*kind.refused} - known, {*kind.ignored} - known - {*kind.refused}
+    return f"- rejected: {_names(refused)}- ignored: {_names(ignored)}"
 
 
 TABLES = {
     made.__name__: made
-    for made in (tensors, options, keys, metrics, gateway_metrics, refused, ignored, others)
+    for made in (tensors, options, keys, inputs, metrics, gateway_metrics, refused, ignored, others)
 }
 
 
@@ -138,7 +136,8 @@ def filled(text: str) -> str:
 
     def table(found: re.Match[str]) -> str:
         name, *arguments = found[2].split()
-        return found[1] + "".join(_lines(TABLES[name](*arguments))) + found[3]
+        made = TABLES[name](*arguments)
+        return found[1] + (made if isinstance(made, str) else "".join(_lines(made))) + found[3]
 
     return PLACE.sub(table, text)
 
@@ -149,6 +148,10 @@ def _lines(rows: Iterable[Row]) -> Iterator[str]:
         yield f"| {' | '.join(cells)} |\n"
         if number == 0:
             yield f"|{'---|' * len(row)}\n"
+
+
+def _names(names: Iterable[str]) -> str:
+    return ", ".join(f"`{name}`" for name in sorted(names)) + "\n"
 
 
 def _shown(default: Any) -> str:

@@ -54,6 +54,7 @@ class GenerationRequest(GuidedRequest):
     """The fields that chats and completions share.
 
     Fields from `top_k` on aren't OpenAI's. `prompt_logprobs` and the fields after it are vLLM's.
+    Fields without a description mean the same as the entries' inputs with their names.
     """
 
     prompt_field: ClassVar = "prompt"
@@ -74,9 +75,9 @@ class GenerationRequest(GuidedRequest):
     seed: Annotated[int, Field(ge=-(2**63), lt=2**64)] | None = None
     """A 64-bit integer (default: drawn per choice)."""
     presence_penalty: Penalty | None = None
-    """-2 to 2; counts prompt and output, unlike OpenAI's and vLLM's (default: 0)."""
+    """-2 to 2 (default: 0)."""
     frequency_penalty: Penalty | None = None
-    """-2 to 2; counts prompt and output, unlike OpenAI's and vLLM's (default: 0)."""
+    """-2 to 2 (default: 0)."""
     logit_bias: LogitBias = {}
     """Bias by token id, -100 to 100."""
     stream: bool = False
@@ -87,41 +88,27 @@ class GenerationRequest(GuidedRequest):
     top_k: Annotated[int, Field(ge=-1, le=INT32)] = 0
     """Sample from this many most likely tokens; -1 and 0: all."""
     min_p: Annotated[float, Field(ge=0, le=1)] = 0.0
-    """0 to 1; exclude tokens less likely than this share of the most likely one."""
     min_tokens: Annotated[int, Field(ge=0, le=INT32)] = 0
-    """Minimum length of the output."""
     repetition_penalty: Annotated[float, Field(gt=0, le=1000)] | None = None
-    """Above 0, up to 1000; counts prompt and output (default: 1)."""
     ignore_eos: bool = False
     """Keep generating past end-of-sequence tokens."""
     bad_words: Texts = []
-    """Words to suppress, as in vLLM."""
     drafter: str | None = None
-    """A drafter of the deployment (default: the entry's)."""
     num_draft_tokens: Annotated[int, Field(ge=0, le=INT32)] | Literal["auto"] | None = None
-    """Maximum draft tokens per round, up to `max_draft_len`; 0: none; or `auto` (default: the
-    profile's)."""
+    """Maximum draft tokens per round; 0: none; or `auto` (default: the profile's)."""
     draft_ahead: bool | Literal["auto"] | None = None
-    """Draft the next round during verification: `auto`, true or false (default: the profile's)."""
+    """`auto`, true or false (default: the profile's)."""
     prompt_lookup_num_tokens: Count | None = None
-    """Maximum draft tokens per round of prompt lookup (default: `num_draft_tokens`, else the
-    profile's)."""
     max_matching_ngram_size: Count | None = None
-    """Longest n-gram that prompt lookup searches for (default: the profile's)."""
     lookup_pool: str | None = None
-    """Name of a lookup pool to copy from and to join (default: none)."""
     prediction: PredictedOutput | None = None
-    """The expected output, which prompt lookup copies from first; see below (default: none)."""
+    """The expected output; see below (default: none)."""
     use_draft_logits: bool | None = None
-    """Accept draft tokens by probability (default: the profile's)."""
     draft_acceptance_threshold: Annotated[float, Field(ge=0, le=1)] | None = None
-    """0 to 1; accept every draft token with at least this probability. Lossy (default: the
-    profile's)."""
     return_token_details: bool = False
     """Return the origin of each token."""
     prompt_logprobs: Alternatives | None = None
-    """Return log-probabilities of the prompt with 0 to 20 alternatives; not in streams (default:
-    none)."""
+    """Log-probabilities of the prompt with 0 to 20 alternatives; not in streams (default: none)."""
     return_token_ids: bool = False
     """Return token ids."""
     return_tokens_as_token_ids: bool = False
@@ -199,7 +186,7 @@ class CompletionRequest(GenerationRequest):
     echo: bool = False
     """Start the output with the prompt, log-probabilities included."""
     logprobs: Alternatives | None = None
-    """Return log-probabilities with 0 to 20 alternatives (default: none)."""
+    """Log-probabilities with 0 to 20 alternatives (default: none)."""
 
     @field_validator("logprobs", mode="before")
     @classmethod
@@ -245,10 +232,9 @@ class TemplateRequest(Body):
     reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = (
         None
     )
-    """Variable of the chat template: `none`, `minimal`, `low`, `medium`, `high`, `xhigh` or `max`
-    (default: none sent)."""
+    """`none`, `minimal`, `low`, `medium`, `high`, `xhigh` or `max` (default: the template's)."""
     verbosity: Literal["low", "medium", "high"] | None = None
-    """Variable of the chat template: `low`, `medium` or `high` (default: none sent)."""
+    """`low`, `medium` or `high` (default: the template's)."""
     chat_template_kwargs: dict[str, Any] = {}
     """More variables of the chat template."""
 

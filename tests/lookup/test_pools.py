@@ -290,7 +290,7 @@ def test_an_answer_larger_than_the_limit_is_not_kept():
     assert pools.lookup("ours", ANSWER[:3], 1) is None
 
 
-BYTES_A_TOKEN = 45  # as docs/reference/drafters.md says
+BYTES_A_TOKEN = 45  # as docs/concepts/lookup-pools.md says
 
 
 @pytest.mark.parametrize(
