@@ -54,12 +54,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     server.add_argument(
         "--model",
         metavar="NAME",
-        help=f"The entry of that server to call; needs --url (default: {MODEL}).",
+        help=f"Entry of that server to call; needs --url (default: {MODEL}).",
     )
     prompts = parser.add_argument_group("prompts")
     add_prompts(prompts, "one per line, or JSONL with one scenario per `kind`")
-    add_count(prompts, "--limit", "The number of prompts per scenario", 8)
-    add_count(prompts, "--max-tokens", "The maximum number of output tokens", 128)
+    add_count(prompts, "--limit", "Prompts per scenario", 8)
+    add_count(prompts, "--max-tokens", "Maximum output tokens", 128)
     prompts.add_argument(
         "--input-tokens",
         type=several(at_least(1)),
@@ -69,13 +69,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     sampling = parser.add_argument_group("sampling")
     sampling.add_argument(
-        "--temperature", type=float, metavar="X", help="The temperature (default: greedy)."
+        "--temperature", type=float, metavar="X", help="Temperature (default: greedy)."
     )
     add_count(
         sampling,
         "--seed",
-        "The seed for sampling (default: 1, or none with --use-draft-logits, where a seed "
-        "would disable drafting ahead).",
+        "Seed for sampling (default: 1, or none with --use-draft-logits).",
         least=0,
     )
     sampling.add_argument(
@@ -84,11 +83,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="Accept draft tokens by probability instead of comparing ids.",
     )
     measurement = parser.add_argument_group("measurement")
-    add_count(measurement, "--repetitions", "The number of measured requests per prompt", 5)
+    add_count(measurement, "--repetitions", "Measured requests per prompt", 5)
     add_count(
         measurement,
         "--streamed",
-        "The number of streamed requests per prompt, to measure latency",
+        "Streamed requests per prompt, to measure latency",
         1,
         least=0,
     )
@@ -101,28 +100,28 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         type=several(str),
         default=(),
         metavar="NAME,NAME",
-        help=f"The drafters: {drafter_names()} (default: the profile's own).",
+        help=f"Drafters: {drafter_names()} (default: the profile's own).",
     )
     variants.add_argument(
         "--num-draft-tokens",
         type=several(draft_length),
         default=(None,),
         metavar="N,N",
-        help="The draft lengths, in tokens or auto (default: as served).",
+        help="Draft lengths, in tokens or auto (default: as served).",
     )
     variants.add_argument(
         "--max-matching-ngram-size",
         type=several(at_least(1)),
         default=(None,),
         metavar="N,N",
-        help="The longest n-grams for prompt lookup to match (default: as served).",
+        help="Longest n-grams for prompt lookup to match (default: as served).",
     )
     variants.add_argument(
         "--draft-ahead",
         type=several(draft_ahead),
         default=(None,),
         metavar="NAME,NAME",
-        help="Whether the draft model drafts the next round while the target verifies: "
+        help="Draft the next round while the target verifies: "
         f"{', '.join(DRAFT_AHEAD)} (default: as served).",
     )
     parser.add_argument_group("load").add_argument(
@@ -130,7 +129,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         type=several(at_least(1)),
         default=(1,),
         metavar="N,N",
-        help="The numbers of concurrent requests (default: 1).",
+        help="Concurrent requests (default: 1).",
     )
 
 

@@ -24,7 +24,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         type=Path,
         metavar="DIR",
         default=EXAMPLES,
-        help="The folder of TensorRT-LLM's examples, for quantize.py (default: %(default)s).",
+        help="Folder of TensorRT-LLM's examples, for quantize.py (default: %(default)s).",
     )
 
 

@@ -20,13 +20,13 @@ def add_deployment(group: Options) -> None:
     group.add_argument(
         "--target",
         metavar="MODEL",
-        help="The target, instead of a profile: a folder, OWNER/NAME[@REVISION] on the Hugging "
+        help="Target, instead of a profile: a folder, OWNER/NAME[@REVISION] on the Hugging "
         "Face Hub, or a GGUF file.",
     )
     group.add_argument(
         "--draft",
         metavar="MODEL",
-        help="The draft model (default: none; prompt lookup is used).",
+        help="Draft model (default: none; prompt lookup is used).",
     )
 
 

@@ -31,8 +31,8 @@ def add_access(parser: Options) -> None:
     parser.add_argument(
         "--open-objects",
         action="store_true",
-        help="By default, allow properties that a JSON schema doesn't declare; schemas and "
-        "requests can override it.",
+        help="Allow properties that a JSON schema doesn't declare, unless the schema or the "
+        "request forbids them.",
     )
 
 

@@ -21,24 +21,24 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         type=Path,
         required=True,
         metavar="DIR",
-        help="The folder of the target's tokenizer.",
+        help="Folder of the target's tokenizer.",
     )
     serves.add_argument(
         "--chat-template",
         type=Path,
         metavar="FILE",
-        help="A chat template to use instead of the tokenizer's.",
+        help="Chat template to use instead of the tokenizer's.",
     )
     listens = parser.add_argument_group("addresses")
     listens.add_argument(
-        "--address", default=LOOPBACK, help="The address to listen on (default: %(default)s)."
+        "--address", default=LOOPBACK, help="Address to listen on (default: %(default)s)."
     )
     listens.add_argument(
         "--port",
         type=port,
         metavar="N",
         default=PORT,
-        help="The port; 0 picks a free one (default: %(default)s).",
+        help="Port; 0 picks a free one (default: %(default)s).",
     )
     admits = parser.add_argument_group("requests")
     add_access(admits)
@@ -54,7 +54,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         type=at_least(1),
         default=GatewaySettings.max_body_bytes // MEGABYTE,
         metavar="MB",
-        help="The maximum size of a request body, in MB (default: %(default)s).",
+        help="Maximum size of a request body, in MB (default: %(default)s).",
     )
 
 

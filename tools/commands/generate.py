@@ -25,31 +25,30 @@ from tandem.tools.errors import TandemError
 # group of options -> input -> help of the option that sets it
 GROUPS: Mapping[str, Mapping[Tensor, str]] = {
     "drafts": {
-        tensors.DRAFTER: f"The drafter: {drafter_names(control=True)}.",
-        tensors.NUM_DRAFT_TOKENS: "The number of draft tokens per round, or auto.",
+        tensors.DRAFTER: f"Drafter: {drafter_names(control=True)}.",
+        tensors.NUM_DRAFT_TOKENS: "Maximum draft tokens per round, or auto.",
         tensors.DRAFT_AHEAD: "Draft the next round while the target verifies: "
         f"{', '.join(DRAFT_AHEAD)}.",
-        tensors.PROMPT_LOOKUP_NUM_TOKENS: "The number of draft tokens per round of prompt lookup.",
-        tensors.MAX_MATCHING_NGRAM_SIZE: "The longest n-gram for prompt lookup to match.",
-        tensors.LOOKUP_POOL: "The lookup pool: prompt lookup also copies from its outputs, and "
-        "this output is added.",
+        tensors.PROMPT_LOOKUP_NUM_TOKENS: "Maximum draft tokens per round of prompt lookup.",
+        tensors.MAX_MATCHING_NGRAM_SIZE: "Longest n-gram for prompt lookup to match.",
+        tensors.LOOKUP_POOL: "Lookup pool to copy from and to join.",
         tensors.USE_DRAFT_LOGITS: "Accept draft tokens by probability instead of comparing ids.",
-        tensors.DRAFT_ACCEPTANCE_THRESHOLD: "Accept every draft token to which the target gives at "
-        "least this probability. Lossy.",
+        tensors.DRAFT_ACCEPTANCE_THRESHOLD: "Accept every draft token with at least this target "
+        "probability. Lossy.",
     },
     "sampling": {
-        tensors.TEMPERATURE: "The temperature; 0 is greedy.",
+        tensors.TEMPERATURE: "Temperature; 0 is greedy.",
         tensors.TOP_K: "Sample from the k most likely tokens.",
-        tensors.TOP_P: "Sample from the most likely tokens whose probabilities add up to this.",
+        tensors.TOP_P: "Sample from the most likely tokens that together reach this probability.",
         tensors.MIN_P: "Exclude tokens less likely than this fraction of the most likely one.",
-        tensors.SEED: "The seed for sampling; the same seed gives the same output.",
+        tensors.SEED: "Seed for sampling; the same seed gives the same output.",
         tensors.REPETITION_PENALTY: "Penalize tokens that already occurred; 1 is no penalty.",
         tensors.PRESENCE_PENALTY: "Subtract this from the logits of tokens that already occurred.",
         tensors.FREQUENCY_PENALTY: "Subtract this from a token's logit for each time it occurred.",
     },
     "text": {
-        tensors.LORA_NAME: "The LoRA adapter of the target.",
-        tensors.MIN_TOKENS: "The minimum number of output tokens.",
+        tensors.LORA_NAME: "LoRA adapter of the target.",
+        tensors.MIN_TOKENS: "Minimum output tokens.",
         tensors.STOP_WORDS: "End the output before this text; can be repeated.",
         tensors.BAD_WORDS: "Never generate this text; can be repeated.",
     },
@@ -58,11 +57,11 @@ STANDARD_INPUT = "-"
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("prompt", help="The prompt; - reads standard input.")
+    parser.add_argument("prompt", help="Prompt; - reads standard input.")
     server = parser.add_argument_group("server")
-    add_url(server, "The server's gRPC port (default: %(default)s).", URL)
+    add_url(server, "HOST:PORT of Triton's gRPC endpoint (default: %(default)s).", URL)
     server.add_argument(
-        "--model", metavar="NAME", default=MODEL, help="The entry to call (default: %(default)s)."
+        "--model", metavar="NAME", default=MODEL, help="Entry to call (default: %(default)s)."
     )
     groups = {
         name: parser.add_argument_group(name) for name in ("text", "sampling", "drafts", "output")
@@ -72,7 +71,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         type=_whole_number(tensors.MAX_TOKENS),
         default=128,
         metavar="N",
-        help="The maximum number of output tokens (default: %(default)s).",
+        help="Maximum output tokens (default: %(default)s).",
     )
     for group, inputs in GROUPS.items():
         for tensor, text in inputs.items():
@@ -93,7 +92,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--prediction",
         metavar="FILE",
         type=Path,
-        help="The file with the expected output, which prompt lookup copies from first.",
+        help="File with the expected output, which prompt lookup copies from first.",
     )
     groups["output"].add_argument(
         "--explain", action="store_true", help="Show what each round drafted and accepted."

@@ -136,7 +136,7 @@ def add_prompts(group: Options, text: str = "one per line, or JSONL") -> None:
         "--prompts",
         type=Path,
         metavar="FILE",
-        help=f"The prompts: {text} (default: the demo's).",
+        help=f"Prompts: {text} (default: the demo's).",
     )
 
 
@@ -148,7 +148,7 @@ def prompts_file(given: Path | None) -> Path:
     return given or PROMPTS
 
 
-PROFILE_HELP = "The profile to deploy: a file, or a name in profiles/ (default: embedded)."
+PROFILE_HELP = "Profile to deploy: a file, or a name in profiles/ (default: embedded)."
 
 
 def add_profile(parser: Options, text: str = PROFILE_HELP) -> None:

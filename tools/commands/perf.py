@@ -50,22 +50,22 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--entry",
         action="append",
         metavar="NAME",
-        help="The entry to call; can be repeated (default: bls, then bls_stream).",
+        help="Entry to call; can be repeated (default: bls, then bls_stream).",
     )
     requests = parser.add_argument_group("requests")
     add_prompts(requests)
-    add_count(requests, "--limit", "The number of prompts", 8)
-    add_count(requests, "--max-tokens", "The maximum number of output tokens", 128)
+    add_count(requests, "--limit", "Prompts", 8)
+    add_count(requests, "--max-tokens", "Maximum output tokens", 128)
     requests.add_argument(
         "--drafter",
         metavar="NAME",
-        help="The drafter of every request (default: as served).",
+        help="Drafter of every request (default: as served).",
     )
     requests.add_argument(
         "--num-draft-tokens",
         type=draft_length,
         metavar="N",
-        help="The draft length, in tokens or auto (default: as served).",
+        help="Draft length, in tokens or auto (default: as served).",
     )
     load = parser.add_argument_group("load")
     load.add_argument(
@@ -73,11 +73,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         type=concurrency,
         default="1",
         metavar="N[:N[:N]]",
-        help="The number of concurrent requests, or begin:end:step (default: %(default)s).",
+        help="Concurrent requests, or begin:end:step (default: %(default)s).",
     )
-    add_count(load, "--requests", "The number of measured requests per concurrency", 32)
+    add_count(load, "--requests", "Measured requests per concurrency", 32)
     parser.add_argument_group("output").add_argument(
-        "--folder", type=Path, metavar="DIR", help="The folder for requests and results."
+        "--folder", type=Path, metavar="DIR", help="Folder for requests and results."
     )
     parser.add_argument(
         "more", nargs="*", metavar="-- OPTION", help="Options to pass to perf_analyzer."

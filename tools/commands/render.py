@@ -19,7 +19,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         type=Path,
         metavar="DIR",
         required=True,
-        help="The output folder: new, empty, or from an earlier render.",
+        help="Output folder: new, empty, or from an earlier render.",
     )
 
 

@@ -17,14 +17,14 @@ from tandem.tools.commands.options import add_count
 from tandem.tools.triton.serving import serving
 
 SAMPLING = (
-    (tensors.TEMPERATURE, float, "The temperature; 0 is greedy."),
+    (tensors.TEMPERATURE, float, "Temperature; 0 is greedy."),
     (tensors.TOP_K, int, "Sample from the k most likely tokens."),
     (
         tensors.TOP_P,
         float,
-        "Sample from the most likely tokens whose probabilities add up to this.",
+        "Sample from the most likely tokens that together reach this probability.",
     ),
-    (tensors.RANDOM_SEED, int, "The seed for sampling; the same seed gives the same output."),
+    (tensors.RANDOM_SEED, int, "Seed for sampling; the same seed gives the same output."),
 )
 
 
@@ -38,15 +38,15 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         nargs="+",
         action="extend",
         metavar="TEXT",
-        help="The prompt; can be repeated.",
+        help="Prompt; can be repeated.",
     )
     prompts.add_argument(
         "--input-file",
         type=Path,
         metavar="FILE",
-        help=f"A file of prompts, one per line, or JSONL with {' or '.join(PROMPT_KEYS)}.",
+        help=f"File of prompts, one per line, or JSONL with {' or '.join(PROMPT_KEYS)}.",
     )
-    add_count(answers, "--max-output-len", "The maximum number of output tokens", 128)
+    add_count(answers, "--max-output-len", "Maximum output tokens", 128)
     sampling = parser.add_argument_group("sampling")
     for tensor, kind, text in SAMPLING:
         name = f"--{tensor.replace('_', '-')}"

@@ -86,7 +86,7 @@ def add_drafting(parser: argparse.ArgumentParser) -> Options:
         DRAFT_TARGET,
         nargs="+",
         metavar="LIST",
-        help='The draft model\'s "[draft_len,[draft devices],[target devices],use_logits]", such '
+        help='Draft model\'s "[draft_len,[draft devices],[target devices],use_logits]", such '
         'as "[4,[0],[1],True]".',
     )
     group.add_argument(
@@ -106,25 +106,25 @@ def add_engines(parser: argparse.ArgumentParser, *, required: bool) -> None:
         type=Path,
         metavar="DIR",
         required=required,
-        help="The target: a Hugging Face checkpoint, or a TensorRT engine from trtllm-build.",
+        help="Target: a Hugging Face checkpoint, or a TensorRT engine from trtllm-build.",
     )
     engines.add_argument(
         "--draft-engine-dir",
         type=Path,
         metavar="DIR",
-        help="The draft model: a checkpoint or an engine.",
+        help="Draft model: a checkpoint or an engine.",
     )
     engines.add_argument(
         "--tokenizer-dir",
         type=Path,
         metavar="DIR",
-        help="The tokenizer of both (default: the target's; required for TensorRT engines).",
+        help="Tokenizer of both (default: the target's; required for TensorRT engines).",
     )
     engines.add_argument(
         "--kv-cache-free-gpu-memory-fraction",
         type=_fraction,
         metavar="X",
-        help="The fraction of free GPU memory for a TensorRT engine's KV cache.",
+        help="Fraction of free GPU memory for a TensorRT engine's KV cache.",
     )
     fixed = parser.add_argument_group("options of NVIDIA's scripts that have only one valid value")
     fixed.add_argument(

@@ -51,11 +51,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         type=Path,
         default=DATASET,
         metavar="FILE",
-        help='The dataset: JSONL of {"id", "text", "summary"}, and optionally "stop" (default: '
+        help='Dataset: JSONL of {"id", "text", "summary"}, and optionally "stop" (default: '
         "docstrings).",
     )
-    add_count(dataset, "--limit", "The number of items to use, from the start (default: all).")
-    add_count(dataset, "--max-output-len", "The maximum number of output tokens", 100)
+    add_count(dataset, "--limit", "Items to use, from the start (default: all).")
+    add_count(dataset, "--max-output-len", "Maximum output tokens", 100)
     server = parser.add_argument_group("server")
     add_profile(server)
     add_url(server)
@@ -63,13 +63,13 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--model",
         metavar="NAME",
         default=MODEL,
-        help="The entry of that server to call (default: %(default)s).",
+        help="Entry of that server to call (default: %(default)s).",
     )
     run_options.add_engines(parser, required=False)
     run_options.add_drafting(parser).add_argument(
         "--drafter",
         metavar="NAME",
-        help=f"The drafter to compare with '{CONTROL}': {drafter_names()} (default: as served).",
+        help=f"Drafter to compare with '{CONTROL}' (default: as served).",
     )
     columns = parser.add_argument_group("further columns")
     columns.add_argument(
@@ -79,7 +79,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--hf-model-dir",
         type=Path,
         metavar="DIR",
-        help="The checkpoint for that column (default: the target's).",
+        help="Checkpoint for that column (default: the target's).",
     )
     columns.add_argument(
         "--test-trt-llm",
@@ -98,14 +98,14 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         type=float,
         default=15.0,  # the default in NVIDIA's documents
         metavar="PERCENT",
-        help="The minimum ROUGE-1 of every output against the reference (default: %(default)g).",
+        help="Minimum ROUGE-1 of every output against the reference (default: %(default)g).",
     )
     accuracy.add_argument(
         "--control-threshold",
         type=float,
         default=95.0,  # greedy outputs differ only after two tokens with equal logits
         metavar="PERCENT",
-        help=f"The minimum ROUGE-1 of the drafter's outputs against '{CONTROL}' (default: "
+        help=f"Minimum ROUGE-1 of the drafter's outputs against '{CONTROL}' (default: "
         "%(default)g).",
     )
     parser.add_argument_group("output").add_argument(

@@ -40,7 +40,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add_deployment(parser.add_argument_group("what to serve"))
     listening = parser.add_argument_group("addresses")
     listening.add_argument(
-        "--address", default=LOOPBACK, help="The address to listen on (default: %(default)s)."
+        "--address", default=LOOPBACK, help="Address to listen on (default: %(default)s)."
     )
     for name, number in vars(Ports()).items():
         listening.add_argument(
@@ -55,7 +55,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         type=port,
         metavar="N",
         default=PORT,
-        help="The port of the OpenAI API; 0 picks a free one (default: %(default)s).",
+        help="Port of the OpenAI API; 0 picks a free one (default: %(default)s).",
     )
     listening.add_argument("--no-gateway", action="store_true", help="Serve only Triton.")
     add_access(listening)
