@@ -24,21 +24,21 @@ VIDEO_BYTES_INPUT = INPUTS.declare("video_bytes_input", "UINT8", (-1, -1, -1, -1
 MAX_TOKENS = INPUTS.declare("max_tokens", "INT32", (1,))
 """Maximum length of the output, at least 1. Required."""
 BAD_WORDS = INPUTS.declare("bad_words", "STRING", (-1,), optional=True)
-"""Words to suppress, at the start of the text or after a space, but not within longer tokens."""
+"""Words to suppress at the start of the text or after a space, but not within longer tokens."""
 STOP_WORDS = INPUTS.declare("stop_words", "STRING", (-1,), optional=True)
 """Strings that end the output before they appear."""
 EXCLUDE_INPUT_IN_OUTPUT = INPUTS.declare("exclude_input_in_output", "BOOL", (1,), optional=True)
-"""Omit the prompt from the output (default: the profile's, true)."""
+"""Omit the prompt from the output (default: the profile's)."""
 END_ID = INPUTS.declare("end_id", "INT32", (1,), optional=True)
 """Token that ends the output instead of the checkpoint's own; -1: none."""
 PAD_ID = INPUTS.declare("pad_id", "INT32", (1,), optional=True)
 """Accepted without effect: nothing is padded."""
 TOP_K = INPUTS.declare("top_k", "INT32", (1,), optional=True)
-"""Sample from the `top_k` most likely tokens; 0 means not set."""
+"""Sample from this many most likely tokens; 0: not set."""
 TOP_P = INPUTS.declare("top_p", "FP32", (1,), optional=True)
-"""Sample from the most likely tokens that together reach this probability; 0 means not set."""
+"""Sample from the most likely tokens that together reach this probability; 0: not set."""
 TEMPERATURE = INPUTS.declare("temperature", "FP32", (1,), optional=True)
-"""Sampling temperature; 0 is greedy. See Sampling."""
+"""0 is greedy; see Sampling."""
 LENGTH_PENALTY = INPUTS.declare("length_penalty", "FP32", (1,), optional=True)
 """Accepted without effect: there is one beam."""
 REPETITION_PENALTY = INPUTS.declare("repetition_penalty", "FP32", (1,), optional=True)
@@ -50,7 +50,7 @@ PRESENCE_PENALTY = INPUTS.declare("presence_penalty", "FP32", (1,), optional=Tru
 FREQUENCY_PENALTY = INPUTS.declare("frequency_penalty", "FP32", (1,), optional=True)
 """Subtracted from a token's logit for each occurrence in the prompt or the output."""
 SEED = INPUTS.declare("seed", "UINT64", (1,), optional=True)
-"""The same seed repeats a sampled output (default: drawn per request)."""
+"""Repeats a sampled output; see Sampling (default: drawn per request)."""
 RETURN_LOG_PROBS = INPUTS.scalar("return_log_probs", "BOOL")
 """Return `output_log_probs` and `cum_log_probs`."""
 NUM_TOP_LOG_PROBS = INPUTS.declare("num_top_log_probs", "INT32", (1,), optional=True)
@@ -99,14 +99,13 @@ RETURN_NUM_INPUT_TOKENS = INPUTS.declare("return_num_input_tokens", "BOOL", (1,)
 RETURN_NUM_OUTPUT_TOKENS = INPUTS.declare("return_num_output_tokens", "BOOL", (1,), optional=True)
 """Return `num_output_tokens`."""
 MIN_P = INPUTS.declare("min_p", "FP32", (1,), optional=True)
-"""Exclude tokens less likely than `min_p` times the most likely one; 0 means not set."""
+"""Exclude tokens less likely than this fraction of the most likely one; 0: not set."""
 INPUT_IDS = INPUTS.ragged("input_ids", "INT32", (-1,))
 """The prompt as token ids, instead of `text_input`."""
 RANDOM_SEED = INPUTS.declare("random_seed", "UINT64", (1,), optional=True)
 """Another name for `seed`."""
 DRAFTER = INPUTS.declare("drafter", "STRING", (1,), optional=True)
-"""`draft_model`, `prompt_lookup`, `hybrid`, `none`, `engine`, or a drafter of the deployment
-(default: the entry's)."""
+"""A drafter of the deployment, such as `hybrid` or `none` (default: the entry's)."""
 DRAFT_AHEAD = INPUTS.declare("draft_ahead", "STRING", (1,), optional=True)
 """Draft the next round during verification: `auto`, `true` or `false`."""
 PROMPT_LOOKUP_NUM_TOKENS = INPUTS.declare("prompt_lookup_num_tokens", "INT32", (1,), optional=True)
@@ -179,7 +178,7 @@ TOTAL_DRAFT_TOKENS = OUTPUTS.declare("total_draft_tokens", "INT32", (1,))
 NUM_INPUT_TOKENS = OUTPUTS.declare("num_input_tokens", "INT32", (1,))
 """Length of the prompt."""
 NUM_OUTPUT_TOKENS = OUTPUTS.declare("num_output_tokens", "INT32", (1,))
-"""Number of output tokens; in a chunk, what the chunk adds."""
+"""Number of output tokens; in a chunk, its own."""
 OUTPUT_IDS = OUTPUTS.declare("output_ids", "INT32", (-1, -1))
 """Token ids of the output. On request."""
 SEQUENCE_LENGTH = OUTPUTS.declare("sequence_length", "INT32", (-1,))
