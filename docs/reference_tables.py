@@ -7,11 +7,12 @@ ends in "(default: ...)", the table shows that default instead of the declared v
 
 from __future__ import annotations
 
+import argparse
 import ast
 import inspect
 import re
 import textwrap
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from importlib import import_module
 from itertools import pairwise
 from pathlib import Path
@@ -32,6 +33,7 @@ from tandem.tools.commands.options import parser_of
 from tandem.tools.profiles import profile as _profile  # noqa: F401 for its models
 
 PAGES = Path(__file__).parent
+WIDTH = 120
 PLACE = re.compile(r"(<!-- code (.+?) -->\n).*?(<!-- /code -->)", re.DOTALL)
 DEFAULT = re.compile(r" ?\(default: (.*)\)(?=\.?$)")
 Row = tuple[str, ...]
@@ -60,18 +62,44 @@ def tensors(which: str) -> Iterator[Row]:
 
 
 def options(command: str, *shown: str) -> Iterator[Row]:
-    """Yield the options of a command, without options that the commands ``shown`` share."""
-    known = {row for other in shown for row in options(other)}
+    """Yield the options of a command, without options that the commands ``shown`` share.
+
+    If shown contains "inputs", options that only set the input with their name are left out too.
+    """
+    known = {row for other in {*shown} - {"inputs"} for row in options(other)}
     yield "option", "meaning"
     parser = parser_of(command)
-    import_module(f"tandem.tools.commands.{command}").add_options(parser)
     expand = parser._get_formatter()._expand_help
-    for action in parser._actions:
-        if action.dest != "help":
-            spelt = action.option_strings or [str(action.metavar or action.dest).upper()]
-            row = ", ".join(f"`{name}`" for name in spelt), expand(action)
+    for action in _actions(command, parser):
+        if "inputs" not in shown or not _sets_an_input(action):
+            row = ", ".join(f"`{name}`" for name in _spelt(action)), expand(action)
             if row not in known:
                 yield row
+
+
+def input_options(command: str) -> str:
+    return _names(
+        name
+        for action in _actions(command, parser_of(command))
+        if _sets_an_input(action)
+        for name in _spelt(action)
+    )
+
+
+def _actions(command: str, parser: argparse.ArgumentParser) -> list[argparse.Action]:
+    """Return the options of a command, except --help. parser: its empty parser."""
+    import_module(f"tandem.tools.commands.{command}").add_options(parser)
+    return [action for action in parser._actions if action.dest != "help"]
+
+
+def _sets_an_input(action: argparse.Action) -> bool:
+    named = f"--{action.dest.replace('_', '-')}" in action.option_strings
+    is_plain = action.default is None and action.type is not Path
+    return named and is_plain and action.dest in entry.INPUTS
+
+
+def _spelt(action: argparse.Action) -> Sequence[str]:
+    return action.option_strings or [str(action.metavar or action.dest).upper()]
 
 
 def keys(*classes: str) -> Iterator[Row]:
@@ -122,12 +150,23 @@ def others(name: str) -> str:
     kind = {kind.__name__: kind for kind in _descendants(BaseModel)}[name]
     known = {*body_fields.REFUSED, *body_fields.IGNORED} - {"store"} | {*kind.own_names}
     refused, ignored = {*kind.refused} - known, {*kind.ignored} - known - {*kind.refused}
-    return f"- rejected: {_names(refused)}- ignored: {_names(ignored)}"
+    return _names(refused, "- rejected: ") + _names(ignored, "- ignored: ")
 
 
 TABLES = {
     made.__name__: made
-    for made in (tensors, options, keys, inputs, metrics, gateway_metrics, refused, ignored, others)
+    for made in (
+        tensors,
+        options,
+        input_options,
+        keys,
+        inputs,
+        metrics,
+        gateway_metrics,
+        refused,
+        ignored,
+        others,
+    )
 }
 
 
@@ -150,8 +189,10 @@ def _lines(rows: Iterable[Row]) -> Iterator[str]:
             yield f"|{'---|' * len(row)}\n"
 
 
-def _names(names: Iterable[str]) -> str:
-    return ", ".join(f"`{name}`" for name in sorted(names)) + "\n"
+def _names(names: Iterable[str], start: str = "") -> str:
+    text = start + ", ".join(f"`{name}`" for name in sorted(names))
+    indent = "  " if start.startswith("- ") else ""
+    return textwrap.fill(text, WIDTH, break_on_hyphens=False, subsequent_indent=indent) + "\n"
 
 
 def _shown(default: Any) -> str:

@@ -30,8 +30,7 @@ ROUNDS = METRICS.counter(
 OUTPUT_TOKENS = METRICS.counter("tandem_output_tokens_total", "Tokens of all answers")
 ROUND_PART_SECONDS_TOTAL = METRICS.counter(
     "tandem_round_part_seconds_total",
-    "Seconds of decoding by part: draft and target as the engines report them; orchestration is "
-    "the rest",
+    "Seconds of decoding by part: draft and target as the engines report them, and orchestration",
 )
 AHEAD_CALLS = METRICS.counter(
     "tandem_draft_ahead_calls_total", "Verifications during which the draft engine drafted ahead"
@@ -44,7 +43,7 @@ AHEAD_WASTED_BRANCHES = METRICS.counter(
 )
 AHEAD_HITS = METRICS.counter(
     "tandem_draft_ahead_hits_total",
-    "Rounds whose draft was a branch, by tokens accepted in the round before",
+    "Rounds whose draft was a branch, by accepted tokens",
 )
 AHEAD_SAVED_SECONDS = METRICS.counter(
     "tandem_draft_ahead_saved_seconds_total", "Seconds of draft calls saved by drafting ahead"
@@ -58,11 +57,11 @@ UNVERIFIED_DRAFT_TOKENS = METRICS.counter(
 )
 GUIDES_REFUSED = METRICS.counter(
     "tandem_guides_refused_total",
-    "Guides that couldn't be compiled, by the JSON schema's keyword, or other",
+    "Guides that couldn't be compiled, by the JSON schema's keyword",
 )
 FORCED_TOKENS = METRICS.counter(
     "tandem_forced_tokens_total",
-    "Tokens that were the only one a guide allowed; no engine was called",
+    "Tokens that were the only ones a guide allowed",
 )
 REPAIRED_TOKENS = METRICS.counter(
     "tandem_repaired_tokens_total", "Tokens that a target without masks drew again to fit a guide"
@@ -92,7 +91,7 @@ OLDEST_DELIVERY = METRICS.gauge(
 )
 ABANDONED_CALLS = METRICS.gauge(
     "tandem_abandoned_calls",
-    "Unanswered engine calls past their timeout; at 32 the engine is no longer called",
+    "Unanswered engine calls past their timeout, by engine; at 32 it isn't called anymore",
 )
 
 # An observation is a call to the server process (50 us), so a sequence observes only its mean.
