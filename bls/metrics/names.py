@@ -91,7 +91,7 @@ OLDEST_DELIVERY = METRICS.gauge(
 )
 ABANDONED_CALLS = METRICS.gauge(
     "tandem_abandoned_calls",
-    "Unanswered engine calls past their timeout, by engine; at 32 it isn't called anymore",
+    "Unanswered engine calls past their timeout; an engine with 32 isn't called",
 )
 
 # An observation is a call to the server process (50 us), so a sequence observes only its mean.
