@@ -130,11 +130,9 @@ def metrics(*programs: str) -> Iterator[Row]:
         yield f"`{metric}`", f"{'Histogram: ' * (metric.kind == 'histogram')}{metric.help}"
 
 
-def gateway_metrics() -> Iterator[Row]:
-    yield "metric", "meaning"
+def gateway_metrics() -> str:
     shown = GatewayMetrics().text().decode()
-    for name, text in re.findall(r"^# HELP (\S+) (.*)", shown, re.MULTILINE):
-        yield f"`{name}`", text
+    return _names(re.findall(r"^# HELP (\S+)", shown, re.MULTILINE))
 
 
 def refused() -> str:
