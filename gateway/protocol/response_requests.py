@@ -234,7 +234,6 @@ class ResponseRequest(AdaptedRequest):
     ] = "auto"
     """As in a chat, with OpenAI's flat objects."""
     parallel_tool_calls: bool = True
-    """Allow more than one call."""
     text: TextOptions | None = None
     """`format` (`text`, `json_object` or `json_schema`) and `verbosity`."""
     reasoning: Reasoning | None = None
