@@ -87,7 +87,7 @@ LOOKUP_POOL_TOKENS = METRICS.gauge(
 )
 OLDEST_DELIVERY = METRICS.gauge(
     "tandem_oldest_untaken_response_seconds",
-    "Age of the oldest response that Triton hasn't taken; above 30, its gRPC streams hang",
+    "Age of the oldest response that Triton hasn't taken",
 )
 ABANDONED_CALLS = METRICS.gauge(
     "tandem_abandoned_calls",
@@ -121,5 +121,5 @@ ROUND_PART_SECONDS = METRICS.histogram(
 WATCHER = MetricList()
 HEARTBEAT = WATCHER.gauge(
     "tandem_watcher_last_look_timestamp_seconds",
-    "Unix time at which the model's watcher thread last ran; alert if 30 seconds old",
+    "Unix time at which the model's watcher thread last ran",
 )

@@ -29,7 +29,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="Chat template to use instead of the tokenizer's.",
     )
-    listens = parser.add_argument_group("addresses")
+    listens = parser.add_argument_group("addresses (port 0 picks a free one)")
     listens.add_argument(
         "--address", default=LOOPBACK, help="Address to listen on (default: %(default)s)."
     )
@@ -38,7 +38,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         type=port,
         metavar="N",
         default=PORT,
-        help="Port; 0 picks a free one (default: %(default)s).",
+        help="Port (default: %(default)s).",
     )
     admits = parser.add_argument_group("requests")
     add_access(admits)

@@ -38,7 +38,7 @@ SCREENS = ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER")  # one is set if a browser c
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     add_deployment(parser.add_argument_group("what to serve"))
-    listening = parser.add_argument_group("addresses")
+    listening = parser.add_argument_group("addresses (port 0 picks a free one)")
     listening.add_argument(
         "--address", default=LOOPBACK, help="Address to listen on (default: %(default)s)."
     )
@@ -48,14 +48,14 @@ def add_options(parser: argparse.ArgumentParser) -> None:
             type=port,
             metavar="N",
             default=number,
-            help=f"Triton's {name} port; 0 picks a free one (default: %(default)s).",
+            help=f"Triton's {name} port (default: %(default)s).",
         )
     listening.add_argument(
         "--gateway-port",
         type=port,
         metavar="N",
         default=PORT,
-        help="Port of the OpenAI API; 0 picks a free one (default: %(default)s).",
+        help="Port of the OpenAI API (default: %(default)s).",
     )
     listening.add_argument("--no-gateway", action="store_true", help="Serve only Triton.")
     add_access(listening)

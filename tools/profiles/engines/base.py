@@ -110,7 +110,7 @@ class EngineSection(ConfigSection):
     """A profile's section for one engine."""
 
     decoupled: bool = False
-    """Let clients stream from the engine directly; the loop doesn't, and is faster without."""
+    """Let clients stream from the engine directly. The loop is faster without."""
 
     @property
     @abstractmethod
@@ -140,7 +140,7 @@ class OwnEngineSection(EngineSection):
     """A profile's section for an engine that Tandem implements."""
 
     exclude_input_in_output: bool = True
-    """Omit the input from the output, for clients that call the engine directly."""
+    """Omit the input from the output in direct calls of the engine."""
 
     def plan_of(self, kind: str, settings: Any, **facts: Any) -> EnginePlan:
         """Return the plan of an engine with these settings.

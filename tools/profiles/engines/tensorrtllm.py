@@ -64,14 +64,14 @@ class BuildSection(ConfigSection):
     gemm_plugin: Plugin | Literal["fp8", "nvfp4"] | None = None
     low_latency_gemm_plugin: Literal["fp8", "disable"] | None = None
     use_paged_context_fmha: bool = True
-    """Must be true, because KV-block reuse needs it."""
+    """Must be true, for KV-block reuse."""
     use_fused_mlp: bool | None = None
     multiple_profiles: bool | None = None
     reduce_fusion: bool | None = None
     tokens_per_block: Literal[16, 32, 64, 128] = 32
     """Tokens in a block of the KV cache."""
     logits_dtype: Literal["float32", "float16"] = "float32"
-    """Type of the logits, in the engine and in the rendered model."""
+    """Type of the logits."""
     gather_context_logits: bool = False
     gather_generation_logits: bool = False
     """The draft needs it for `use_draft_logits`."""
@@ -109,7 +109,7 @@ class RunSection(ConfigSection):
         "guaranteed_no_evict"
     )
     exclude_input_in_output: bool = True
-    """Omit the input from the output, for clients that call the engine directly."""
+    """Omit the input from the output in direct calls of the engine."""
     participant_ids: Ids | None = None
     """MPI ranks that run the engine; only for fast logits."""
     speculative_decoding_fast_logits: bool = False
