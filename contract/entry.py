@@ -1,7 +1,7 @@
 """Tensors of the text entries: the tensors of NVIDIA's `tensorrt_llm_bls`, and Tandem's own.
 
 `docs/reference_tables.py` copies the text below each tensor into the reference. Inputs without a
-text are rejected.
+text are rejected, or have no effect.
 """
 
 from typing import Final, Literal, TypeAlias, get_args
@@ -32,7 +32,6 @@ EXCLUDE_INPUT_IN_OUTPUT = INPUTS.declare("exclude_input_in_output", "BOOL", (1,)
 END_ID = INPUTS.declare("end_id", "INT32", (1,), optional=True)
 """Token that ends the output instead of the checkpoint's own; -1: none."""
 PAD_ID = INPUTS.declare("pad_id", "INT32", (1,), optional=True)
-"""Accepted without effect: nothing is padded."""
 TOP_K = INPUTS.declare("top_k", "INT32", (1,), optional=True)
 """Sample from this many most likely tokens; 0: not set."""
 TOP_P = INPUTS.declare("top_p", "FP32", (1,), optional=True)
@@ -40,7 +39,6 @@ TOP_P = INPUTS.declare("top_p", "FP32", (1,), optional=True)
 TEMPERATURE = INPUTS.declare("temperature", "FP32", (1,), optional=True)
 """0 is greedy; see Sampling."""
 LENGTH_PENALTY = INPUTS.declare("length_penalty", "FP32", (1,), optional=True)
-"""Accepted without effect: there is one beam."""
 REPETITION_PENALTY = INPUTS.declare("repetition_penalty", "FP32", (1,), optional=True)
 """Above 1, discourages tokens of the prompt and the output."""
 MIN_TOKENS = INPUTS.declare("min_tokens", "INT32", (1,), optional=True)
@@ -63,9 +61,7 @@ RETURN_CONTEXT_LOGITS = INPUTS.scalar("return_context_logits", "BOOL")
 RETURN_GENERATION_LOGITS = INPUTS.scalar("return_generation_logits", "BOOL")
 """Return `generation_logits`."""
 NUM_RETURN_SEQUENCES = INPUTS.scalar("num_return_sequences", "INT32")
-"""Must be 1."""
 BEAM_WIDTH = INPUTS.declare("beam_width", "INT32", (1,), optional=True)
-"""Must be 1."""
 STREAM = INPUTS.declare("stream", "BOOL", (1,), optional=True)
 """`bls_stream` only: send the output in chunks: per round, or about every 50 ms without drafts."""
 PROMPT_EMBEDDING_TABLE = INPUTS.declare("prompt_embedding_table", "FP16", (-1, -1), optional=True)
