@@ -156,7 +156,7 @@ KV_CACHE_ALLOC_NEW_BLOCKS = OUTPUTS.declare("kv_cache_alloc_new_blocks", "INT32"
 KV_CACHE_REUSED_BLOCKS = OUTPUTS.declare("kv_cache_reused_blocks", "INT32", (1,))
 """KV blocks of the target that the prompt shares with earlier requests."""
 KV_CACHE_ALLOC_TOTAL_BLOCKS = OUTPUTS.declare("kv_cache_alloc_total_blocks", "INT32", (1,))
-"""Sum of `kv_cache_alloc_new_blocks` and `kv_cache_reused_blocks`."""
+"""New and reused blocks together."""
 ARRIVAL_TIME_NS = OUTPUTS.declare("arrival_time_ns", "INT64", (1,))
 """Wall-clock time of arrival."""
 FIRST_SCHEDULED_TIME_NS = OUTPUTS.declare("first_scheduled_time_ns", "INT64", (1,))

@@ -94,7 +94,7 @@ def add_drafting(parser: argparse.ArgumentParser) -> Options:
         nargs="+",
         metavar="LIST",
         help='Prompt lookup\'s "[prompt_lookup_num_tokens,max_matching_ngram_size,[devices]]", '
-        'such as "[10,2,[0]]". With both lists, the draft model drafts if lookup finds nothing.',
+        'such as "[10,2,[0]]".',
     )
     return group
 
