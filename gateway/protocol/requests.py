@@ -95,9 +95,9 @@ class GenerationRequest(GuidedRequest):
     bad_words: Texts = []
     drafter: str | None = None
     num_draft_tokens: Annotated[int, Field(ge=0, le=INT32)] | Literal["auto"] | None = None
-    """Maximum draft tokens per round; 0: none; or `auto` (default: the profile's)."""
+    """Maximum draft tokens per round, or `auto`; 0: none (default: the profile's)."""
     draft_ahead: bool | Literal["auto"] | None = None
-    """`auto`, true or false (default: the profile's)."""
+    """Draft during verification: `auto`, true or false (default: the profile's)."""
     prompt_lookup_num_tokens: Count | None = None
     max_matching_ngram_size: Count | None = None
     lookup_pool: str | None = None
