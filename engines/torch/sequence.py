@@ -16,7 +16,6 @@ from tandem.engines.engine import Respond
 from tandem.engines.request import CallUsage, EngineRequest, EngineResponse, Floats
 from tandem.engines.torch.attention import Packed, Segment
 from tandem.engines.torch.contiguous_kv_cache import KVEntry
-from tandem.engines.torch.drafter import LookupDrafter
 from tandem.engines.torch.log_probs import LogProbRecorder
 from tandem.engines.torch.paged.choosing import TokenChoice
 from tandem.engines.torch.sampling import TorchSampler
@@ -32,22 +31,15 @@ class TorchSequence:
     Attributes:
         tokens: context, generated tokens, then drafts, allocated for the call's maximum length.
         length: number of tokens, including drafts.
-        drafts: the tokens to verify next, from the caller or the drafter.
+        drafts: the tokens to verify next.
         entry: keys and values of the first `entry.length` tokens; None while the call waits.
-        drafter: proposes the drafts of the next step; None: the engine doesn't draft.
         abandoned: whether an answer could not be delivered.
         over: whether the call has ended.
         stopped: whether the caller has stopped the call.
 
     """
 
-    def __init__(
-        self,
-        request: EngineRequest,
-        respond: Respond,
-        sampler: TorchSampler,
-        drafter: LookupDrafter | None = None,
-    ) -> None:
+    def __init__(self, request: EngineRequest, respond: Respond, sampler: TorchSampler) -> None:
         context, drafts = request.input_ids, request.draft_ids
         self.request = request
         self.sampler = sampler
@@ -57,7 +49,6 @@ class TorchSequence:
         self.tokens = np.empty(len(context) + self.max_new, np.int64)
         self.tokens[: self.length] = np.concatenate((context, drafts))
         self.entry: KVEntry | None = None
-        self.drafter = drafter
         self.abandoned = self.stopped = False
         self.over = False
         self._respond = respond
@@ -75,7 +66,6 @@ class TorchSequence:
         self._first_scheduled_ns = 0
         self._first_token_ns = 0
         self._last_token_ns = 0
-        self._draft([])
 
     @property
     def max_new(self) -> int:
@@ -168,8 +158,6 @@ class TorchSequence:
         self._truncate(first)
         if over or self.request.streaming:
             self.answer(final=over)
-        if not over:
-            self._draft(tokens)
         return over or self.abandoned
 
     def answer(self, *, final: bool) -> None:
@@ -223,18 +211,9 @@ class TorchSequence:
         else:
             emitted = verify_ids(self.drafts, chosen)
         kept = cut(self.request, self._generated, emitted)
-        self._drafted += len(self.drafts)
-        self._accepted += len(emitted) - 1 - kept.behind
+        self._drafted = len(self.drafts)
+        self._accepted = len(emitted) - 1 - kept.behind
         return kept[:2]
-
-    def _draft(self, new: list[int]) -> None:
-        if self.drafter is None:
-            return
-        self.drafter.note(new)
-        left = self.request.max_new_tokens - len(self._generated)
-        self.drafts = self.drafter.propose(left - 1)  # the model adds one token of its own
-        self.tokens[self.length : self.length + len(self.drafts)] = self.drafts
-        self.length += len(self.drafts)
 
     def _keep(self, tokens: list[int], step: StepLogits, scores: Rows, first: int) -> None:
         """Add `tokens` to the text, with the log-probabilities and logits that are requested."""

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import standin
 from checkpoints import write_empty
-from engine_harness import GREEDY, Harness, successor
+from engine_harness import GREEDY, Harness
 from live_triton import eventually
 
 from tandem.engines.errors import LoadError, RequestError
@@ -40,7 +40,12 @@ CYCLE = [30, 31, 32, 33, 34, 28, 29, 30, 31]
 
 
 def said_after(token: int, length: int) -> list[int]:
-    """The text of the stand-in's model."""
+    """The text of the stand-in's model, which repeats cycles of seven tokens."""
+
+    def successor(token: int) -> int:
+        first = token - token % 7
+        return first + (token - first + 1) % min(7, VOCAB - first)
+
     text = itertools.accumulate(range(length), lambda last, _: successor(last), initial=token)
     return list(text)[1:]
 

@@ -41,7 +41,7 @@ ENTRY_PACKAGES = (
     "postprocessing",
     "bls",
 )
-ENGINE_PACKAGES = ("contract", "sampling", "lookup", "engines")
+ENGINE_PACKAGES = ("contract", "sampling", "engines")
 TOKENIZER_FILES = (
     "tokenizer.json",
     "tokenizer_config.json",
