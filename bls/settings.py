@@ -41,8 +41,7 @@ class EngineSettings:
     max_seq_len: maximum length of a context, its answer and the longest draft together.
     max_draft_len: maximum length of a draft that the engine verifies. kv_cache_tokens: size of the
     KV cache in tokens. kv_block_tokens: size of a KV block in tokens. timeout: limit for one call
-    in seconds. excludes_input: whether answers contain new tokens only. fast_logits: whether the
-    engine takes a handle to the draft's logits instead of the logits.
+    in seconds. excludes_input: whether answers contain new tokens only.
     """
 
     model: str
@@ -55,7 +54,6 @@ class EngineSettings:
     decoupled: bool = False
     excludes_input: bool = True
     logits_dtype: LogitsType = "FP32"
-    fast_logits: bool = False
     capabilities: Capabilities
 
     @property

@@ -182,7 +182,6 @@ def _engine_settings(model: str, planned: EnginePlan, timeout: float) -> EngineS
         decoupled=planned.decoupled,
         excludes_input=planned.excludes_input,
         logits_dtype=planned.logits_dtype,
-        fast_logits=planned.fast_logits,
     )
 
 
