@@ -62,6 +62,10 @@ class DrafterKind:
         return not self.in_engine and self.name != CONTROL.name
 
     @property
+    def drafts_ahead(self) -> bool:
+        return self.samples_from_draft_model and self.name in BUILT_IN
+
+    @property
     def only_looks_up(self) -> bool:
         """Whether `prompt_lookup_num_tokens` alone limits its draft length."""
         return self.looks_up and not self.samples_from_draft_model

@@ -149,10 +149,10 @@ class DraftInputs:
                 f"got {quoted(given[0])}"
             )
         ahead = DRAFT_AHEAD[given[0]]
-        if ahead and not drafter.samples_from_draft_model:
+        if ahead and not drafter.drafts_ahead:
             raise BadRequest(
                 f"input '{tensors.DRAFT_AHEAD}' requires '{tensors.DRAFTER}' to be "
-                f"{_those(lambda kind: kind.samples_from_draft_model)}"
+                f"{_those(lambda kind: kind.drafts_ahead)}"
             )
         if ahead and not self._settings.draft_branches:
             raise BadRequest(

@@ -94,7 +94,7 @@ def variants_of(
             draft_len,
             ngram_size if drafter.looks_up else None,
             use_draft_logits and drafter.samples_from_draft_model,
-            ahead if drafter.samples_from_draft_model else None,
+            ahead if drafter.drafts_ahead else None,
         )
         variants[variant] = None
     if len(variants) == 1:
