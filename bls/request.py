@@ -56,8 +56,6 @@ class Request:
     wants_log_probs: bool = False
     wants_prompt_log_probs: bool = False
     num_top_log_probs: int = 0  # number of alternatives per token
-    wants_context_logits: bool = False
-    wants_generation_logits: bool = False
     guide: Guide | None = None  # constrains the answer's text
     lora_task_id: int = 0  # number of the target's LoRA adapter; 0: none
     wants_kv_blocks: bool = False  # return the total of KV blocks; reused ones are always counted
