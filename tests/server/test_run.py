@@ -9,6 +9,7 @@ from checkpoints import write_pair
 from live_triton import leftovers
 
 from tandem.tools import cli as command
+from tandem.tools.client.client import Client
 from tandem.tools.evaluation.hugging_face import HuggingFace
 from tandem.tools.triton.launch import PREFIX
 
@@ -54,6 +55,19 @@ def test_the_draft_target_command_prints_the_targets_output(pair, controls_outpu
     accepted = re.findall(r"acceptance (\d+)%", shown.err)
     assert len(accepted) == len(PROMPTS)
     assert max(map(int, accepted)) > 0
+    assert set(leftovers(OURS)) <= before
+
+
+def test_an_interrupted_command_stops_its_server(pair, monkeypatch):
+    before = set(leftovers(OURS))
+
+    def interrupt(*_):
+        assert set(leftovers(OURS)) - before
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Client, "answer", interrupt)
+    arguments = ["--engine-dir", str(pair / "target"), "--tokenizer-dir", str(pair / "tokenizer")]
+    assert command.main(["run", *arguments, "--input-text", "x"]) == 130
     assert set(leftovers(OURS)) <= before
 
 
