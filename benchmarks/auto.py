@@ -31,7 +31,7 @@ from tandem.tools.benchmark.load_generator import LoadGenerator, LoadPlan
 from tandem.tools.benchmark.scenario import Scenario, scenarios_of_file, scenarios_of_lengths
 from tandem.tools.benchmark.statistics import Spread
 from tandem.tools.benchmark.trace import Repetition
-from tandem.tools.benchmark.variant import CONTROL, Variant
+from tandem.tools.benchmark.variant import BASELINE, Variant
 from tandem.tools.client.terminal import console_of_width
 from tandem.tools.profiles import deployment
 from tandem.tools.profiles.deployment import Deployment
@@ -213,7 +213,7 @@ def _variants(
     drafters: Sequence[DrafterName], lengths: Sequence[int], aheads: Sequence[str | None]
 ) -> list[Variant]:
     ways = product(drafters, (*lengths, AUTO), aheads)
-    return [CONTROL, *(Variant(name, n, draft_ahead=ahead) for name, n, ahead in ways)]
+    return [BASELINE, *(Variant(name, n, draft_ahead=ahead) for name, n, ahead in ways)]
 
 
 def _measured(
@@ -283,11 +283,11 @@ def _rows(outcome: CellRates) -> Iterator[tuple[str, ...]]:
             outcome.text,
             str(outcome.at_once),
             f"{outcome.batch_slope:g}",
-            f"{statistics.median(outcome.rates[CONTROL]):.0f}",
+            f"{statistics.median(outcome.rates[BASELINE]):.0f}",
             str(best),
-            f"{outcome.over(best, CONTROL).median:.2f}",
+            f"{outcome.over(best, BASELINE).median:.2f}",
             str(auto),
-            f"{outcome.over(auto, CONTROL).median:.2f}",
+            f"{outcome.over(auto, BASELINE).median:.2f}",
             f"{ratio.median:.3f}",
             f"{ratio.low:.3f}-{ratio.high:.3f}",
         )

@@ -26,7 +26,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from tandem.bls.drafters.registry import CONTROL, DrafterName
+from tandem.bls.drafters.registry import BASELINE, DrafterName
 from tandem.bls.metrics.request_statistics import Totals
 from tandem.bls.request import TokenIds
 from tandem.bls.text.token_details import Counts, TokenDetails, TopLogProbs
@@ -61,7 +61,7 @@ class Draft:
     tokens: TokenIds = field(default_factory=lambda: NO_TOKENS)  # [num_draft_tokens]
     logits: Any = None  # from the draft engine: [1, num_draft_tokens, vocab_size], or a handle
     logits_row: int = 0  # row of the first draft token in the handle's logits
-    drafter: DrafterName = CONTROL.name
+    drafter: DrafterName = BASELINE.name
     plain_tokens: int = 1
     num_matching: int = 0  # for a copy: number of tokens in the n-gram that matched
     plan: DraftPlan | None = None  # for a draft model: the plan of its call

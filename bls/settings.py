@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from tandem.bls.drafters.registry import CONTROL, DrafterName
+from tandem.bls.drafters.registry import BASELINE, DrafterName
 from tandem.contract.capabilities import Capabilities
 
 LogitsType = Literal["FP32", "FP16"]
@@ -102,12 +102,12 @@ class LoopSettings(RequestLimits):
     draft_tokenizer: DraftTokenizer | None = None  # None: the engines share a vocabulary
     end_ids: tuple[int, ...] = ()  # end-of-sequence ids; engines get the first one as end_id
     engines_share_device: bool = False  # if so, they slow each other down
-    drafters: tuple[DrafterName, ...] = (CONTROL.name,)  # drafters that requests may select
+    drafters: tuple[DrafterName, ...] = (BASELINE.name,)  # drafters that requests may select
     drafter_modules: tuple[DrafterModule, ...] = ()  # custom drafters
     lora_adapters: tuple[str, ...] = ()  # names of the target's adapters, numbered from 1
 
     # Defaults for requests
-    drafter: DrafterName = CONTROL.name
+    drafter: DrafterName = BASELINE.name
     draft_len: int = 0  # or AUTO
     draft_ahead: bool | None = None  # draft while the target verifies; None: if it pays
     use_draft_logits: bool = False

@@ -13,7 +13,7 @@ import numpy as np
 from tandem.bls.drafters.drafter import Drafter, DrafterContext, Proposal
 from tandem.bls.drafters.module import described
 from tandem.bls.drafters.no_drafter import NoDrafter
-from tandem.bls.drafters.registry import CONTROL, COPIED_FROM, DRAFTERS, DrafterKind
+from tandem.bls.drafters.registry import BASELINE, COPIED_FROM, DRAFTERS, DrafterKind
 from tandem.bls.effects import Draft, EngineCall, StepSeconds
 from tandem.bls.errors import Cancelled, DrafterFailed, EngineCallError, ServingError
 from tandem.bls.request import Request
@@ -173,7 +173,7 @@ class GuardedDrafter(Drafter):
         tokens = tokens.astype(np.int32)
         if draft.logits is None:
             tokens = sequence.up_to_end(tokens)
-        known = draft.drafter in {*DRAFTERS, *COPIED_FROM} and draft.drafter != CONTROL.name
+        known = draft.drafter in {*DRAFTERS, *COPIED_FROM} and draft.drafter != BASELINE.name
         return replace(
             draft,
             tokens=tokens,

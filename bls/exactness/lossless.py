@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tandem.bls.drafters.registry import CONTROL
+from tandem.bls.drafters.registry import BASELINE
 from tandem.bls.effects import Draft
 from tandem.bls.exactness.draft_logits import certain, warped
 from tandem.bls.guided.guidance import method_of
@@ -103,5 +103,5 @@ def verification_logits(
 
 def _without_drafts(request: Request) -> Request:
     return replace(
-        request, drafter=CONTROL.name, use_draft_logits=False, draft_acceptance_threshold=None
+        request, drafter=BASELINE.name, use_draft_logits=False, draft_acceptance_threshold=None
     )

@@ -1,4 +1,4 @@
-"""Clocks for emulated steps: a real one and a virtual one."""
+"""The clock of emulated steps."""
 
 from __future__ import annotations
 

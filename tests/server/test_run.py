@@ -83,5 +83,5 @@ def test_the_summarize_command_gives_the_same_output_as_hugging_face(pair, tmp_p
     header = capsys.readouterr().out.splitlines()[0].split()
     assert header == ["none", "prompt_lookup", "hugging_face"]
     columns = json.loads(written.read_text())["columns"]
-    assert columns["prompt_lookup"]["num_identical_to_control"] == 3
-    assert columns["hugging_face"]["num_identical_to_control"] == 3
+    assert columns["prompt_lookup"]["num_identical_to_baseline"] == 3
+    assert columns["hugging_face"]["num_identical_to_baseline"] == 3

@@ -26,7 +26,7 @@ from tandem.tools.benchmark.target_server import (
     served_drafters,
     target_server,
 )
-from tandem.tools.benchmark.variant import CONTROL, Variant, variants_of
+from tandem.tools.benchmark.variant import BASELINE, Variant, variants_of
 from tandem.tools.client.client import MODEL, Value
 from tandem.tools.client.terminal import console_of_width
 from tandem.tools.commands.chosen import add_deployment, planned_of
@@ -188,7 +188,7 @@ def chosen_variants(served: ServedDrafters, options: argparse.Namespace) -> list
 
     Raises TandemError if the server can't run one of them.
     """
-    if CONTROL.drafter not in served.kinds:
+    if BASELINE.drafter not in served.kinds:
         raise TandemError(
             "the target drafts inside the engine, so there is no baseline to compare with"
         )

@@ -20,7 +20,7 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
-from tandem.bls.drafters.registry import CONTROL, DrafterName
+from tandem.bls.drafters.registry import BASELINE, DrafterName
 from tandem.bls.settings import AUTO, LoopSettings, RequestLimits
 from tandem.lookup.pools import MOST_TOKENS
 from tandem.tools.errors import TandemError
@@ -202,7 +202,7 @@ class TimeoutsSection(ConfigSection):
 DEFAULT_ENTRIES = (
     EntrySection(name="bls_stream", kind="stream"),
     EntrySection(name="bls", kind="forward"),
-    EntrySection(name="ensemble", kind="forward", drafter=CONTROL.name),
+    EntrySection(name="ensemble", kind="forward", drafter=BASELINE.name),
 )
 
 

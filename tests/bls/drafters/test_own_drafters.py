@@ -9,8 +9,8 @@ from scripted import ENDLESS, Draft, Health, Target, decoding_of, expected, ids,
 
 from tandem.bls.drafters.module import DrafterModuleError, read_kind, with_settings
 from tandem.bls.drafters.registry import (
+    BASELINE,
     BUILT_IN,
-    CONTROL,
     DRAFTERS,
     DrafterExists,
     DrafterKind,
@@ -275,7 +275,7 @@ def test_invalid_drafter_settings_are_rejected(given, reason):
 
 def test_a_drafter_without_settings_rejects_any_settings():
     with pytest.raises(DrafterModuleError, match="setting 'period' isn't known; 'none' has none"):
-        with_settings(CONTROL, {"period": 2})
+        with_settings(BASELINE, {"period": 2})
 
 
 @pytest.mark.parametrize("name", sorted(BUILT_IN))
