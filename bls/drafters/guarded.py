@@ -34,9 +34,9 @@ class GuardedDrafter(Drafter):
         self._kind = kind
         self._vocab_size = context.settings.target.vocab_size
         self._health = context.health
-        own = context._replace(ahead_planner=None)  # a custom drafter doesn't draft ahead
+        alone = context._replace(ahead_planner=None)  # a custom drafter doesn't draft ahead
         instead: Drafter = NoDrafter()
-        self._drafter = self._try(lambda: kind.make(request, own), instead)
+        self._drafter = self._try(lambda: kind.make(request, alone), instead)
 
     def can_draft(self, sequence: Sequence) -> bool:
         return self._try(lambda: bool(self._drafter.can_draft(sequence)), instead=False)
