@@ -1,7 +1,7 @@
 """Tensors of the text entries: the tensors of NVIDIA's `tensorrt_llm_bls`, and Tandem's own.
 
 `docs/reference_tables.py` copies the text below each tensor into the reference. Inputs without a
-text are rejected, and outputs without a text are never returned.
+text are rejected.
 """
 
 from typing import Final, Literal, TypeAlias, get_args
@@ -149,7 +149,9 @@ PROMPT_TOP_IDS = OUTPUTS.declare("prompt_top_ids", "INT32", (-1, -1, -1))
 PROMPT_TOP_LOG_PROBS = OUTPUTS.declare("prompt_top_log_probs", "FP32", (-1, -1, -1))
 """Log-probabilities of `prompt_top_ids`."""
 CONTEXT_LOGITS = OUTPUTS.declare("context_logits", "FP32", (-1, -1))
+"""Never returned."""
 GENERATION_LOGITS = OUTPUTS.declare("generation_logits", "FP32", (-1, -1, -1))
+"""Never returned."""
 BATCH_INDEX = OUTPUTS.declare("batch_index", "INT32", (1,))
 """Index of the prompt that a chunk belongs to."""
 SEQUENCE_INDEX = OUTPUTS.declare("sequence_index", "INT32", (1,))
