@@ -242,17 +242,16 @@ def answer(count, first, **fields):
     values = np.arange(first, first + count, dtype=np.float32)
     top = TopLogProbs(np.arange(first, first + count)[:, None], values[:, None])
     return EngineAnswer(ids(*range(first, first + count)), **fields)._replace(
-        log_probs=values, top=top, logits=values[:, None]
+        log_probs=values, top=top
     )
 
 
-def test_log_probs_and_logits_line_up_with_tokens_after_a_repair():
+def test_log_probs_line_up_with_tokens_after_a_repair():
     one = answer(4, 10, seconds=2.0, engine_seconds=1.0)
     both = joined_answers(one, 2, answer(1, 90, seconds=0.5, engine_seconds=0.25))
     assert both.tokens.tolist() == [10, 11, 90]
     assert (both.seconds, both.engine_seconds) == (2.5, 1.25)
     assert both.log_probs.tolist() == [10, 11, 90]
-    assert both.logits.tolist() == [[10], [11], [90]]
     assert both.top.ids.tolist() == both.top.values.tolist() == [[10], [11], [90]]
 
 
