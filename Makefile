@@ -21,7 +21,7 @@ VLLM := .venv/vllm
 .PHONY: demo chat test test-heavy test-chat test-clients test-vllm soak lint docs check configs recording results screenshot clean
 
 demo: .venv/installed
-	$(BIN)/tandem demo
+	$(BIN)/tandem bench --limit 4 --max-tokens 96 --repetitions 3 --streamed 0
 
 # Serve a chat model on any laptop. The first run downloads the model and dequantizes it into
 # ~/.cache/tandem.

@@ -1,20 +1,16 @@
 """Compare `draft_len: auto` with no drafts and with fixed lengths, cell by cell.
 
-    python -m benchmarks.auto --virtual
-    python -m benchmarks.auto --virtual --at-once 64 --processor-ms 0.8
+    python -m benchmarks.auto
     python -m benchmarks.auto --text edits --drafter hybrid --at-once 1,16
     python -m benchmarks.auto --text two-state --at-once 64 --batch-slope 0,0.03
     python -m benchmarks.auto --text 70b-1b --at-once 16 --draft-ahead auto,true,false --slower 4
 
 A cell is a text, a number of concurrent requests, and a batch slope: how much each concurrent call
-slows down a step of the emulated engines. On a live server the variants alternate in turns, and the
-printed ratio is the median over the turns. Each turn compares `auto` with the variant that was best
-in the other turns, because noise would favor the best variant of the same turn.
+slows down a step of the emulated engines. The variants alternate in turns, and the printed ratio is
+the median over the turns. Each turn compares `auto` with the variant that was best in the other
+turns, because noise would favor the best variant of the same turn.
 
-With --slower, the emulated engines take longer, so the overhead of the machine weighs less. With
---virtual, `benchmarks.closed_loop` simulates the cells of emulated engines: it runs the real loop
-and controller, without a server or noise. With --processor-ms, streams wait longer for the loop's
-processor, as many streams do on two cores.
+With --slower, the emulated engines take longer, so the overhead of the machine weighs less.
 """
 
 from __future__ import annotations
@@ -30,14 +26,12 @@ from typing import NamedTuple, TypeVar
 
 from rich.table import Table
 
-from benchmarks import closed_loop
-from benchmarks.closed_loop import AcceptanceModel, PairTimes
 from tandem.bls.settings import AUTO, DrafterName
 from tandem.tools.benchmark.load_generator import LoadGenerator, LoadPlan
 from tandem.tools.benchmark.scenario import Scenario, scenarios_of_file, scenarios_of_lengths
 from tandem.tools.benchmark.statistics import Spread
 from tandem.tools.benchmark.trace import Repetition
-from tandem.tools.benchmark.variant import CONTROL, Variant
+from tandem.tools.benchmark.variant import BASELINE, Variant
 from tandem.tools.client.terminal import console_of_width
 from tandem.tools.profiles import deployment
 from tandem.tools.profiles.deployment import Deployment
@@ -50,9 +44,6 @@ PROFILES, PROMPTS = HERE.parent / "profiles", HERE.parent / "demo" / "prompts.js
 WIDTH = 110
 PROMPT_TOKENS = 64
 TURNS_WARMING_UP = 1
-VIRTUAL_STEPS = {1: 2000, 16: 500, 64: 250}  # concurrency -> duration of a simulation, target steps
-VIRTUAL_WARM_UP = 200  # target steps before the measurement, in which `auto` explores
-DRAFT_AHEAD = {None: False, "false": False, "auto": None, "true": True}  # values for a simulation
 Item = TypeVar("Item")
 
 
@@ -130,7 +121,7 @@ def main() -> None:
     table = Table(
         *("text", "at once", "slope", "none tok/s", "best fixed", "of none"),
         *("auto", "of none", "auto / best", "10-90 %"),
-        title="draft_len: auto" + (" (virtual time)" if options.virtual else ""),
+        title="draft_len: auto",
     )
     console = console_of_width(WIDTH)
     for outcome in _outcomes(options):
@@ -168,8 +159,7 @@ def _options() -> argparse.Namespace:
         "--draft-ahead",
         type=_several(str),
         default=(None,),
-        help="auto, true or false, or several: each with every length (default: as served; false "
-        "in virtual time)",
+        help="auto, true or false, or several: each with every length (default: as served)",
     )
     parser.add_argument(
         "--slower", type=float, default=1.0, help="times as long, emulated engines' steps"
@@ -178,20 +168,9 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--prompts", type=int, default=2, help="of each request at once, a turn")
     parser.add_argument("--max-tokens", type=int, default=160, help="of each answer")
     parser.add_argument("--turns", type=int, default=3, help="of all variants")
-    parser.add_argument("--virtual", action="store_true", help="simulate instead of measuring")
-    parser.add_argument(
-        "--processor-ms",
-        type=float,
-        help="of the loop's processor that a call takes, in virtual time "
-        f"(default: {1e3 * PairTimes.processor:g})",
-    )
     options = parser.parse_args()
     if unknown := [name for name in options.text if name not in TEXTS]:
         parser.error(f"text '{unknown[0]}' isn't known; choose one of: {', '.join(TEXTS)}")
-    if options.processor_ms is None:
-        options.processor_ms = 1e3 * PairTimes.processor
-    elif not options.virtual:
-        parser.error("--processor-ms needs --virtual; set both")
     return options
 
 
@@ -223,74 +202,18 @@ def _outcomes(options: argparse.Namespace) -> Iterator[CellRates]:
         profile, _ = read_profile(text.profile)
         profile = profile.model_copy(update={"instances": options.instances or profile.instances})
         emulated = isinstance(profile.engines.target, EmulatedTarget)
-        if options.virtual and not emulated:
-            continue
         lengths = options.lengths or text.lengths
         variants = _variants(options.drafter, lengths, options.draft_ahead)
         for slope in options.batch_slope if emulated else (0.0,):
             slower = slowed(profile, times=options.slower, batch_slope=slope)
-            if options.virtual:
-                for at_once in options.at_once:
-                    processor = options.processor_ms / 1e3
-                    yield simulated(name, slower, variants, at_once, slope, processor=processor)
-            else:
-                planned = deployment.check(slower)
-                yield from _measured(name, planned, variants, slope, options)
+            yield from _measured(name, deployment.check(slower), variants, slope, options)
 
 
 def _variants(
     drafters: Sequence[DrafterName], lengths: Sequence[int], aheads: Sequence[str | None]
 ) -> list[Variant]:
     ways = product(drafters, (*lengths, AUTO), aheads)
-    return [CONTROL, *(Variant(name, n, draft_ahead=ahead) for name, n, ahead in ways)]
-
-
-def simulated(
-    name: str,
-    profile: Profile,
-    variants: Sequence[Variant],
-    at_once: int,
-    slope: float,
-    *,
-    processor: float = PairTimes.processor,
-) -> CellRates:
-    """Simulate one turn of a cell with emulated engines.
-
-    slope: the batch slope. processor: seconds of the loop's processor per call.
-    """
-    target, draft = profile.engines.target, profile.engines.draft
-    assert isinstance(target, EmulatedTarget)
-    assert isinstance(draft, EmulatedDraft)
-    pair = PairTimes(
-        target=target.step_ms / 1e3,
-        draft=draft.step_ms / 1e3,
-        verify_slope=target.verify_slope,
-        batch_slope=slope,
-        processor=processor,
-    )
-    step = pair.target * (1 + slope * (at_once - 1))
-    seconds = pair.target * VIRTUAL_STEPS.get(at_once, max(VIRTUAL_STEPS.values()))
-    rates = {}
-    for variant in variants:
-        outcome = closed_loop.run(
-            pair,
-            (_language(target),),
-            streams=at_once,
-            drafter=variant.drafter,
-            draft_len=variant.draft_len or 0,
-            draft_ahead=DRAFT_AHEAD[variant.draft_ahead],
-            seconds=seconds,
-            warm_up=step * VIRTUAL_WARM_UP if at_once > 1 else 0.0,
-        )
-        rates[variant] = [outcome.tokens_per_second]
-    return CellRates(name, at_once, slope, rates)
-
-
-def _language(engine: EmulatedTarget) -> AcceptanceModel:
-    spoken = engine.language
-    if spoken.hard_alpha is None:
-        return AcceptanceModel((spoken.alpha,))
-    return AcceptanceModel((spoken.alpha, spoken.hard_alpha), (spoken.stay_easy, spoken.stay_hard))
+    return [BASELINE, *(Variant(name, n, draft_ahead=ahead) for name, n, ahead in ways)]
 
 
 def _measured(
@@ -360,11 +283,11 @@ def _rows(outcome: CellRates) -> Iterator[tuple[str, ...]]:
             outcome.text,
             str(outcome.at_once),
             f"{outcome.batch_slope:g}",
-            f"{statistics.median(outcome.rates[CONTROL]):.0f}",
+            f"{statistics.median(outcome.rates[BASELINE]):.0f}",
             str(best),
-            f"{outcome.over(best, CONTROL).median:.2f}",
+            f"{outcome.over(best, BASELINE).median:.2f}",
             str(auto),
-            f"{outcome.over(auto, CONTROL).median:.2f}",
+            f"{outcome.over(auto, BASELINE).median:.2f}",
             f"{ratio.median:.3f}",
             f"{ratio.low:.3f}-{ratio.high:.3f}",
         )

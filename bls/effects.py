@@ -26,7 +26,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from tandem.bls.drafters.registry import CONTROL, DrafterName
+from tandem.bls.drafters.registry import BASELINE, DrafterName
 from tandem.bls.metrics.request_statistics import Totals
 from tandem.bls.request import TokenIds
 from tandem.bls.text.token_details import Counts, TokenDetails, TopLogProbs
@@ -61,7 +61,7 @@ class Draft:
     tokens: TokenIds = field(default_factory=lambda: NO_TOKENS)  # [num_draft_tokens]
     logits: Any = None  # from the draft engine: [1, num_draft_tokens, vocab_size], or a handle
     logits_row: int = 0  # row of the first draft token in the handle's logits
-    drafter: DrafterName = CONTROL.name
+    drafter: DrafterName = BASELINE.name
     plain_tokens: int = 1
     num_matching: int = 0  # for a copy: number of tokens in the n-gram that matched
     plan: DraftPlan | None = None  # for a draft model: the plan of its call
@@ -109,7 +109,7 @@ class EngineCall(NamedTuple):
     end_id: int | None = None  # ends the call; the answer excludes it
     stop_ids: tuple[int, ...] = ()  # end the call too; the answer includes them
     ban_end_ids: bool = False
-    wants_logits: bool = False
+    wants_logits: bool = False  # only for `draft`
     unread_logits: Any = None  # for `draft`: a handle to return, whose logits will not be read
     wants_log_probs: bool = False
     whole: bool = False  # the call's timeout is the request's timeout
@@ -148,9 +148,7 @@ class EngineAnswer(NamedTuple):
     log_probs: NDArray[np.float32] | None = None  # [n]
     top: TopLogProbs | None = None
     prompt_log_probs: PromptLogProbs | None = None
-    # From the target: [n, vocab_size]. From the draft engine: [1, n, vocab_size], or a handle.
-    logits: Any = None
-    context_logits: NDArray[np.float32] | None = None  # [context_length, vocab_size]
+    logits: Any = None  # from the draft engine: [1, n, vocab_size], or a handle
     kv_blocks: KvBlocks | None = None
     branches: tuple[BranchDraft, ...] = ()
 

@@ -8,7 +8,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from tandem.bls.drafters.registry import CONTROL, DRAFTERS, DrafterKind, DrafterName
+from tandem.bls.drafters.registry import BASELINE, DRAFTERS, DrafterKind, DrafterName
 from tandem.bls.settings import AUTO
 from tandem.guides.guide import Guide
 from tandem.sampling.params import SamplingNumbers
@@ -38,7 +38,7 @@ class Request:
     min_tokens: int = 0
     end_ids: tuple[int, ...] = ()
     stop_strings: tuple[str, ...] = ()
-    drafter: DrafterName = CONTROL.name
+    drafter: DrafterName = BASELINE.name
     draft_len: int = 0  # or AUTO; copies have their own limits below
     draft_ahead: bool | None = None  # draft while the target verifies; None: if it pays
     max_draft_len: int = 0  # maximum draft length that the target verifies
@@ -56,8 +56,6 @@ class Request:
     wants_log_probs: bool = False
     wants_prompt_log_probs: bool = False
     num_top_log_probs: int = 0  # number of alternatives per token
-    wants_context_logits: bool = False
-    wants_generation_logits: bool = False
     guide: Guide | None = None  # constrains the answer's text
     lora_task_id: int = 0  # number of the target's LoRA adapter; 0: none
     wants_kv_blocks: bool = False  # return the total of KV blocks; reused ones are always counted

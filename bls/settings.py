@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from tandem.bls.drafters.registry import CONTROL, DrafterName
+from tandem.bls.drafters.registry import BASELINE, DrafterName
 from tandem.contract.capabilities import Capabilities
 
 LogitsType = Literal["FP32", "FP16"]
@@ -41,8 +41,7 @@ class EngineSettings:
     max_seq_len: maximum length of a context, its answer and the longest draft together.
     max_draft_len: maximum length of a draft that the engine verifies. kv_cache_tokens: size of the
     KV cache in tokens. kv_block_tokens: size of a KV block in tokens. timeout: limit for one call
-    in seconds. excludes_input: whether answers contain new tokens only. fast_logits: whether the
-    engine takes a handle to the draft's logits instead of the logits.
+    in seconds. excludes_input: whether answers contain new tokens only.
     """
 
     model: str
@@ -55,7 +54,6 @@ class EngineSettings:
     decoupled: bool = False
     excludes_input: bool = True
     logits_dtype: LogitsType = "FP32"
-    fast_logits: bool = False
     capabilities: Capabilities
 
     @property
@@ -104,12 +102,12 @@ class LoopSettings(RequestLimits):
     draft_tokenizer: DraftTokenizer | None = None  # None: the engines share a vocabulary
     end_ids: tuple[int, ...] = ()  # end-of-sequence ids; engines get the first one as end_id
     engines_share_device: bool = False  # if so, they slow each other down
-    drafters: tuple[DrafterName, ...] = (CONTROL.name,)  # drafters that requests may select
+    drafters: tuple[DrafterName, ...] = (BASELINE.name,)  # drafters that requests may select
     drafter_modules: tuple[DrafterModule, ...] = ()  # custom drafters
     lora_adapters: tuple[str, ...] = ()  # names of the target's adapters, numbered from 1
 
     # Defaults for requests
-    drafter: DrafterName = CONTROL.name
+    drafter: DrafterName = BASELINE.name
     draft_len: int = 0  # or AUTO
     draft_ahead: bool | None = None  # draft while the target verifies; None: if it pays
     use_draft_logits: bool = False
@@ -132,7 +130,6 @@ class LoopSettings(RequestLimits):
 
     # Limits for one request, besides RequestLimits
     max_ngram_size: int = 8  # the index needs memory for each size and context token
-    max_logits_bytes: int = 64 * 2**20  # maximum size of all logits in an answer
     max_guide_bytes: int = 256 * 2**10  # maximum size of a prompt's guide; 0: no guides
 
     # Timeouts, besides EngineSettings.timeout

@@ -10,8 +10,6 @@ import numpy as np
 from tandem.engines.errors import RequestError, UnsupportedError
 from tandem.engines.request import MAX_BRANCHES, EngineRequest, Floats, Ids, MaskWords
 
-DRAFTS_ITSELF = "isn't supported by an engine that drafts by itself; omit it"
-
 
 class Limits(Protocol):
     """Limits of an engine. Lengths are in tokens."""
@@ -23,10 +21,6 @@ class Limits(Protocol):
     @property
     def max_draft_len(self) -> int:
         """Maximum number of draft tokens that the engine verifies per call."""
-
-    @property
-    def drafts_itself(self) -> bool:
-        """Whether the engine drafts by itself, so that it accepts no drafts."""
 
 
 def check(
@@ -62,14 +56,12 @@ def check(
         raise RequestError(f"end_id must be between 0 and {vocab_size - 1}; got {request.end_id}")
     _check_bias(request.sampling.embedding_bias, vocab_size)
     if request.token_masks is not None:
-        _check_token_masks(request, request.token_masks, limits, vocab_size)
+        _check_token_masks(request, request.token_masks, vocab_size)
     _check_draft_logits(request, (vocab_size, *filter(None, [draft_vocab_size])))
 
 
 def _check_lengths(request: EngineRequest, limits: Limits) -> None:
     drafts = len(request.draft_ids)
-    if drafts and limits.drafts_itself:
-        raise UnsupportedError(f"draft_input_ids {DRAFTS_ITSELF}")
     if drafts > limits.max_draft_len:
         raise RequestError(
             f"draft_input_ids has {drafts} tokens; the limit is {limits.max_draft_len}"
@@ -86,8 +78,6 @@ def _check_lengths(request: EngineRequest, limits: Limits) -> None:
 def _check_branches(request: EngineRequest, limits: Limits) -> None:
     counts, lengths = request.branch_counts, request.branch_output_len
     assert counts is not None
-    if limits.drafts_itself:
-        raise UnsupportedError(f"branch_counts {DRAFTS_ITSELF}")
     _check_branches_alone(request)
     seeds = counts if request.branch_seeds is None else request.branch_seeds
     wanted = len(request.draft_ids) + 1
@@ -121,7 +111,6 @@ def _check_branches_alone(request: EngineRequest) -> None:
         "draft_logits": request.draft_logits is not None,
         "draft_acceptance_threshold": request.draft_acceptance_threshold is not None,
         "token_masks": request.token_masks is not None,
-        "return_context_logits": request.return_context_logits,
         "return_prompt_log_probs": request.return_prompt_log_probs,
         "num_top_log_probs": request.num_top_log_probs > 0,
         "streaming": request.streaming,
@@ -154,14 +143,7 @@ def _check_bias(bias: Floats | None, vocab_size: int) -> None:
         raise RequestError("embedding_bias must have values that are finite or -inf (a ban)")
 
 
-def _check_token_masks(
-    request: EngineRequest, masks: MaskWords, limits: Limits, vocab_size: int
-) -> None:
-    if limits.drafts_itself and request.max_new_tokens > 1:
-        raise UnsupportedError(
-            f"request_output_len must be 1 with token_masks; got {request.max_new_tokens}: this "
-            "engine drafts by itself"
-        )
+def _check_token_masks(request: EngineRequest, masks: MaskWords, vocab_size: int) -> None:
     drafts, width = len(request.draft_ids), -(-vocab_size // 32)
     if masks.shape[1] != width:
         raise RequestError(

@@ -32,14 +32,6 @@ _NONE = Capabilities(**{field.name: False for field in fields(Capabilities)})
 TENSORRTLLM = replace(_NONE, verifies_drafts=True, returns_logits=True)
 # The synthetic language knows only the probabilities of its own tokens.
 EMULATED = replace(TORCH, top_log_probs=False, prompt_log_probs=False)
-TORCH_LOOKUP = replace(
-    TORCH,
-    verifies_drafts=False,
-    drafts_itself=True,
-    shares_logits=False,
-    branches=False,
-    masks_tokens=False,
-)
 # TensorRT-LLM's Python API draws from one generator for all requests. Version 1.2.1 accepts min_p
 # but ignores it (github.com/NVIDIA/TensorRT-LLM pull request 16590).
 LLMAPI = replace(

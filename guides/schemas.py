@@ -15,7 +15,6 @@ from typing import Any, Final
 
 from tandem.contract.guide import EXACT, LAYOUT_KEY, OWN_OPTIONS
 from tandem.guides.closed_objects import close_objects
-from tandem.guides.drafts import check_draft, drop_next_to_references
 from tandem.guides.endless import drop_endless
 from tandem.guides.errors import GuideError
 from tandem.guides.exact_numbers import check_numbers
@@ -77,7 +76,6 @@ def exact(schema: Any) -> dict[str, Any]:
     own = _own_options(copied)
     try:
         _drop_idle(copied)
-        drop_next_to_references(copied)
         list_values(copied, strict=own[STRICT_OPTION])
         close_objects(copied, by_default=not own[OPEN_OPTION])
     except RecursionError as error:
@@ -101,7 +99,6 @@ def _own_options(schema: dict[str, Any]) -> dict[str, bool]:
 
 
 def _check(schema: dict[str, Any]) -> None:
-    check_draft(schema)
     check_references(schema)
     check_numbers(schema)
     check_exclusive_bounds(schema)

@@ -20,7 +20,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 # Files of tests/server that start their own servers, and take long.
-OWN_SERVERS = {"demo", "faults", "hostile", "instances", "lifecycle", "run", "silent_streams", "up"}
+OWN_SERVERS = {"faults", "hostile", "instances", "lifecycle", "run", "silent_streams", "up"}
 
 
 class SharedServers(LoadFileScheduling):

@@ -25,7 +25,7 @@ ARROWS = {
         "postprocessing",
     },
     "bls.triton": {"bls", "bls.triton", "contract", "guides", "triton"},
-    "engines": {"engines", "contract", "sampling", "lookup"},
+    "engines": {"engines", "contract", "sampling"},
     "engines.triton": {"engines", "contract", "triton"},
     "gateway": {"gateway", "gateway.triton", "contract", "preprocessing", "postprocessing"},
     "gateway.triton": {"gateway", "gateway.triton", "contract", "triton"},

@@ -14,7 +14,7 @@ from tritonclient.utils import InferenceServerException, triton_to_np_dtype
 
 from tandem.contract import entry as tensors
 
-CONTROL = "ensemble"
+BASELINE = "ensemble"
 STREAM = "bls_stream"
 PATIENCE = 60.0  # seconds without an answer after which a client counts its request as lost
 NO_ANSWER = f"no answer within {PATIENCE:g} s"

@@ -10,12 +10,12 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from benchmarks.soak.asking import CONTROL, NO_ANSWER, STREAM, SoakOutcome, SoakRequest, ask
+from benchmarks.soak.asking import BASELINE, NO_ANSWER, STREAM, SoakOutcome, SoakRequest, ask
 from benchmarks.soak.questions import Question
 from tandem.bls.drafters import registry as drafter_registry
 from tandem.contract import entry as tensors
 
-ENTRIES = (STREAM, STREAM, "bls", CONTROL)
+ENTRIES = (STREAM, STREAM, "bls", BASELINE)
 IN_LOOP = [row.name for row in drafter_registry.DRAFTERS.values() if not row.in_engine]
 DRAFTERS = (None, None, *IN_LOOP)
 DRAFT_LENGTHS = (None, 1, 4, 8, 16, -1)
@@ -131,7 +131,7 @@ def _right(question: Question, outcome: SoakOutcome) -> bool:
 def _request(rng: random.Random, question: Question, *, hurried: bool) -> SoakRequest:
     entry = rng.choice(ENTRIES)
     values = dict(question.values)
-    if entry != CONTROL:
+    if entry != BASELINE:
         values |= _drafting(rng, question)
     after_seconds = after_chunks = None
     if rng.random() < SHARE_LEAVING:

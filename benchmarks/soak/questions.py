@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
-from benchmarks.soak.asking import CONTROL, SoakRequest, ask
+from benchmarks.soak.asking import BASELINE, SoakRequest, ask
 from tandem.contract import entry as tensors
 from tandem.demo.prompts import SHOWN
 
@@ -64,7 +64,7 @@ def _questions() -> Iterator[Question]:
 
 
 def _answered(url: str, question: Question) -> Question:
-    outcome = ask(url, SoakRequest(CONTROL, question.prompts, question.values))
+    outcome = ask(url, SoakRequest(BASELINE, question.prompts, question.values))
     if outcome.error:
         raise RuntimeError(f"the baseline does not answer: {outcome.error}")
     return Question(question.prompts, question.manner, outcome.texts)

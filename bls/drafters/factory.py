@@ -8,7 +8,7 @@ from tandem.bls.draft_ahead.ahead_planner import AheadPlanner
 from tandem.bls.draft_length.planner import DraftPlanner
 from tandem.bls.drafters.drafter import Drafter, DrafterContext, DrafterHealth
 from tandem.bls.drafters.guarded import GuardedDrafter
-from tandem.bls.drafters.registry import BUILT_IN, CONTROL, DRAFTERS
+from tandem.bls.drafters.registry import BASELINE, BUILT_IN, DRAFTERS
 from tandem.bls.request import Request
 from tandem.bls.settings import LoopSettings
 from tandem.lookup.pools import LookupPools
@@ -30,7 +30,7 @@ def drafter_of(
     """Return the drafter that a request selects. `DrafterContext` documents the arguments."""
     kind = DRAFTERS[request.drafter]
     if kind.samples_from_draft_model and settings.draft is None:
-        kind = CONTROL
+        kind = BASELINE
     context = DrafterContext(
         settings, health, draft_planner, kind.settings, ahead_planner, pools, translator
     )

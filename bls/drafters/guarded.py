@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -10,11 +10,11 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from tandem.bls.drafters.drafter import Drafter, DrafterContext, Proposal, StepsAhead
+from tandem.bls.drafters.drafter import Drafter, DrafterContext, Proposal
 from tandem.bls.drafters.module import described
 from tandem.bls.drafters.no_drafter import NoDrafter
-from tandem.bls.drafters.registry import CONTROL, COPIED_FROM, DRAFTERS, DrafterKind
-from tandem.bls.effects import AwaitAhead, Draft, EngineCall, StepSeconds
+from tandem.bls.drafters.registry import BASELINE, COPIED_FROM, DRAFTERS, DrafterKind
+from tandem.bls.effects import Draft, EngineCall, StepSeconds
 from tandem.bls.errors import Cancelled, DrafterFailed, EngineCallError, ServingError
 from tandem.bls.request import Request
 from tandem.bls.sequence import Sequence
@@ -34,8 +34,9 @@ class GuardedDrafter(Drafter):
         self._kind = kind
         self._vocab_size = context.settings.target.vocab_size
         self._health = context.health
+        alone = context._replace(ahead_planner=None)  # a custom drafter doesn't draft ahead
         instead: Drafter = NoDrafter()
-        self._drafter = self._try(lambda: kind.make(request, context), instead)
+        self._drafter = self._try(lambda: kind.make(request, alone), instead)
 
     def can_draft(self, sequence: Sequence) -> bool:
         return self._try(lambda: bool(self._drafter.can_draft(sequence)), instead=False)
@@ -49,16 +50,6 @@ class GuardedDrafter(Drafter):
             else:
                 draft = self._without_calls(steps)
             return self._checked(draft, sequence, limit)
-
-    def draft_ahead(self, sequence: Sequence, draft: Draft) -> StepsAhead | None:
-        if not self._kind.samples_from_draft_model:
-            return None
-        steps = self._try(lambda: self._drafter.draft_ahead(sequence, draft), None)
-        return None if steps is None else self._ahead(steps)
-
-    def _ahead(self, steps: StepsAhead) -> StepsAhead:
-        with self._naming_it():
-            return (yield from self._calls_alone(steps))
 
     def verified(self, draft: Draft, num_accepted: int, seconds: StepSeconds) -> None:
         self._try(lambda: self._drafter.verified(draft, num_accepted, seconds), None)
@@ -111,24 +102,23 @@ class GuardedDrafter(Drafter):
             return draft
         raise self._fault("it calls an engine; set samples_from_draft_model in its DRAFTER")
 
-    def _calls_alone(self, steps: Generator[Any, Any, Any]) -> Generator[Any, Any, Any]:
+    def _calls_alone(self, steps: Proposal) -> Proposal:
         """Forward the calls of the draft model that steps yield. Reject all other effects."""
         resume: Callable[[], Any] = partial(next, steps)
         while True:
             try:
                 effect = resume()
             except StopIteration as returned:
-                return returned.value
+                draft: Draft = returned.value
+                return draft
             asked = self._checked_effect(effect)
             try:
                 resume = partial(steps.send, (yield asked))
             except (ServingError, Cancelled) as error:
                 resume = partial(steps.throw, error)
 
-    def _checked_effect(self, effect: Any) -> EngineCall | AwaitAhead:
-        """Return a valid draft engine call or AwaitAhead; raise DrafterFailed for anything else."""
-        if isinstance(effect, AwaitAhead):
-            return AwaitAhead(float(effect.timeout))
+    def _checked_effect(self, effect: Any) -> EngineCall:
+        """Return a valid draft engine call; raise DrafterFailed for anything else."""
         if not isinstance(effect, EngineCall):
             what = type(effect).__name__
             raise self._fault(f"it may only yield calls of the draft model; got {what}")
@@ -164,11 +154,10 @@ class GuardedDrafter(Drafter):
         if not isinstance(draft, Draft):
             raise self._fault(f"it must return a Draft; got {type(draft).__name__}")
         given = (draft.logits, draft.plan, draft.answer)
-        of_draft_model = draft.drafted_ahead or any(thing is not None for thing in given)
+        of_draft_model = any(thing is not None for thing in given)
         if of_draft_model and not self._kind.samples_from_draft_model:
             raise self._fault(
-                "its draft sets logits, plan, answer or drafted_ahead; set "
-                "samples_from_draft_model in its DRAFTER"
+                "its draft sets logits, plan or answer; set samples_from_draft_model in its DRAFTER"
             )
         if not (isinstance(draft.plain_tokens, int) and draft.plain_tokens >= 0):
             raise self._fault("its draft's plain_tokens must be an int of at least 0")
@@ -184,8 +173,15 @@ class GuardedDrafter(Drafter):
         tokens = tokens.astype(np.int32)
         if draft.logits is None:
             tokens = sequence.up_to_end(tokens)
-        known = draft.drafter in {*DRAFTERS, *COPIED_FROM} and draft.drafter != CONTROL.name
-        return replace(draft, tokens=tokens, drafter=draft.drafter if known else self._kind.name)
+        known = draft.drafter in {*DRAFTERS, *COPIED_FROM} and draft.drafter != BASELINE.name
+        return replace(
+            draft,
+            tokens=tokens,
+            drafter=draft.drafter if known else self._kind.name,
+            num_branches=0,
+            drafted_ahead=False,
+            seconds_saved=0.0,
+        )
 
     def _fault(self, what: str) -> DrafterFailed:
         return DrafterFailed(self._kind.name, what)

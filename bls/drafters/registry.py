@@ -59,7 +59,11 @@ class DrafterKind:
     @property
     def drafts_in_loop(self) -> bool:
         """Whether the loop requests drafts from this drafter."""
-        return not self.in_engine and self.name != CONTROL.name
+        return not self.in_engine and self.name != BASELINE.name
+
+    @property
+    def drafts_ahead(self) -> bool:
+        return self.samples_from_draft_model and self.name in BUILT_IN
 
     @property
     def only_looks_up(self) -> bool:
@@ -93,7 +97,7 @@ ENGINE = DrafterKind(
     module="tandem.bls.drafters.no_drafter",
     in_engine=True,
 )
-CONTROL = DrafterKind(
+BASELINE = DrafterKind(
     name="none",
     description="no drafts: the target alone",
     module="tandem.bls.drafters.no_drafter",
@@ -102,7 +106,7 @@ CONTROL = DrafterKind(
 
 # By name. A deployment prefers the first drafter that its engines support.
 DRAFTERS: dict[DrafterName, DrafterKind] = {
-    kind.name: kind for kind in (DRAFT_MODEL, PROMPT_LOOKUP, HYBRID, ENGINE, CONTROL)
+    kind.name: kind for kind in (DRAFT_MODEL, PROMPT_LOOKUP, HYBRID, ENGINE, BASELINE)
 }
 BUILT_IN = frozenset(DRAFTERS)
 # Sources that prompt lookup copies from, besides the request's own text. They aren't drafters that

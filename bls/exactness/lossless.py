@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tandem.bls.drafters.registry import CONTROL, DRAFT_MODEL
+from tandem.bls.drafters.registry import BASELINE
 from tandem.bls.effects import Draft
 from tandem.bls.exactness.draft_logits import certain, warped
 from tandem.bls.guided.guidance import method_of
@@ -46,10 +46,9 @@ def lossless(request: Request, settings: LoopSettings) -> Request:
     if not request.kind.drafts_in_loop:
         return request
     guided_by_token = request.guide and method_of(request, settings) == "token_by_token"
-    # Only a prefill returns the prompt's logits. Some engines don't compute log-probabilities when
-    # they verify a draft.
+    # Some engines don't compute log-probabilities when they verify a draft.
     log_probs = not request.wants_log_probs or settings.target.capabilities.log_probs_with_drafts
-    if guided_by_token or request.wants_context_logits or not log_probs:
+    if guided_by_token or not log_probs:
         return _without_drafts(request)
     if request.draft_acceptance_threshold is not None:
         return request
@@ -58,7 +57,7 @@ def lossless(request: Request, settings: LoopSettings) -> Request:
         return replace(request, use_draft_logits=False)
     if request.sampling.top_p < 1.0 and not settings.target.capabilities.top_p_with_drafts:
         return _without_drafts(request)
-    return _by_handle(request) if settings.target.fast_logits else request
+    return request
 
 
 def draft_sampling(request: Request, settings: LoopSettings) -> Sampling:
@@ -86,12 +85,9 @@ def verification_logits(
 ) -> NDArray[Any] | None:
     """Return the draft logits [1, n, vocab_size] for verification, or None to compare ids only.
 
-    logits: raw logits of the draft engine, [1, n, width], or a handle to fast logits, which is
-    returned unchanged.
+    logits: raw logits of the draft engine, [1, n, width].
     """
     target = settings.target
-    if target.fast_logits:
-        return logits
     if logits is not None:
         logits = logits[:, : len(draft)]
         if target.capabilities.warps_draft_logits:
@@ -107,17 +103,5 @@ def verification_logits(
 
 def _without_drafts(request: Request) -> Request:
     return replace(
-        request, drafter=CONTROL.name, use_draft_logits=False, draft_acceptance_threshold=None
+        request, drafter=BASELINE.name, use_draft_logits=False, draft_acceptance_threshold=None
     )
-
-
-def _by_handle(request: Request) -> Request:
-    """Restrict a request to drafts that a target verifies exactly with a handle to fast logits.
-
-    Fast logits are raw, so the draft model must have sampled from raw logits. Prompt lookup has no
-    handle, and comparing ids only isn't exact.
-    """
-    raw = request.sampling.temperature == 1.0 and not request.sampling.truncates
-    if request.use_draft_logits and raw:
-        return replace(request, drafter=DRAFT_MODEL.name)
-    return _without_drafts(request)

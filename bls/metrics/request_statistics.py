@@ -6,7 +6,7 @@ from collections import defaultdict
 from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple
 
-from tandem.bls.drafters.registry import CONTROL, ENGINE, DrafterName
+from tandem.bls.drafters.registry import BASELINE, ENGINE, DrafterName
 
 
 class Round(NamedTuple):
@@ -20,7 +20,7 @@ class Round(NamedTuple):
 
     num_draft_tokens: int = 0
     num_accepted_tokens: int = 0
-    drafter: DrafterName = CONTROL.name
+    drafter: DrafterName = BASELINE.name
     num_plain_tokens: int = 0
     planned_tokens: int = 0
     stop_probability: float = 0.0

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from tandem.bls.drafters.registry import (
-    CONTROL,
+    BASELINE,
     DRAFTERS,
     HYBRID,
     PROMPT_LOOKUP,
@@ -55,8 +55,8 @@ class DraftInputs:
         pool = self._lookup_pool(row)
         if drafter.in_engine and asked == 0:
             raise BadRequest(f"input '{tensors.NUM_DRAFT_TOKENS}' {IN_ENGINE}")
-        if drafter is CONTROL or asked == 0:
-            return replace(request, drafter=CONTROL.name)
+        if drafter is BASELINE or asked == 0:
+            return replace(request, drafter=BASELINE.name)
         self._inputs.refuse_unless(
             drafter.looks_up,
             row,
@@ -120,7 +120,7 @@ class DraftInputs:
         if not (names and names[0]):
             return self._for_prediction(drafter)
         self._inputs.refuse_unless(
-            drafter.looks_up or drafter is CONTROL,
+            drafter.looks_up or drafter is BASELINE,
             row,
             PREDICTIONS,
             f"requires '{tensors.DRAFTER}' to be {_those(lambda kind: kind.looks_up)}",
@@ -149,10 +149,10 @@ class DraftInputs:
                 f"got {quoted(given[0])}"
             )
         ahead = DRAFT_AHEAD[given[0]]
-        if ahead and not drafter.samples_from_draft_model:
+        if ahead and not drafter.drafts_ahead:
             raise BadRequest(
                 f"input '{tensors.DRAFT_AHEAD}' requires '{tensors.DRAFTER}' to be "
-                f"{_those(lambda kind: kind.samples_from_draft_model)}"
+                f"{_those(lambda kind: kind.drafts_ahead)}"
             )
         if ahead and not self._settings.draft_branches:
             raise BadRequest(

@@ -57,10 +57,6 @@ class EmulatedSettings:
     branch_slope: float = 0.0
     prefill_ms_per_token: float = 0.0
 
-    @property
-    def drafts_itself(self) -> bool:
-        return False
-
     def __post_init__(self) -> None:
         for names, low, high in _BOUNDS:
             for name in names:

@@ -1,4 +1,4 @@
-"""Clocks for emulated steps: a real one and a virtual one."""
+"""The clock of emulated steps."""
 
 from __future__ import annotations
 
@@ -98,34 +98,6 @@ class WallTimer:
             # Fixed-size steps up or down converge to the median.
             step_ns = self._STEP_NS if self.now_ns() > wake_ns else -self._STEP_NS
             self._late_ns = min(self._MOST_NS, max(0, self._late_ns + step_ns))
-
-
-class VirtualTimer:
-    """A clock that only `advance` and `pass_ns` move, for exact simulations."""
-
-    def __init__(self) -> None:
-        self._now_ns = 0
-        self._events: list[tuple[int, int, Action]] = []
-        self._order = itertools.count()
-
-    def now_ns(self) -> int:
-        return self._now_ns
-
-    wall_ns = now_ns
-
-    def at(self, due_ns: int, action: Action) -> None:
-        heapq.heappush(self._events, (due_ns, next(self._order), action))
-
-    def advance(self) -> None:
-        due_ns, _, action = heapq.heappop(self._events)
-        self._now_ns = max(self._now_ns, due_ns)
-        action()
-
-    def pass_ns(self, duration_ns: int) -> None:
-        self._now_ns += duration_ns
-
-    def close(self) -> None:
-        self._events.clear()
 
 
 def _sleep_precisely() -> None:

@@ -13,13 +13,12 @@ import torch
 from tandem.contract.errors import ErrorCode
 from tandem.contract.heap import trim_heap
 from tandem.engines.call_checks import check
-from tandem.engines.capabilities import TORCH, TORCH_LOOKUP
+from tandem.engines.capabilities import TORCH
 from tandem.engines.engine import Respond
 from tandem.engines.errors import ClosingError, RequestError, first_line
 from tandem.engines.request import EngineRequest
 from tandem.engines.torch.branching import BranchingSequence, BranchSampler
 from tandem.engines.torch.checkpoint import Loader, load_checkpoint
-from tandem.engines.torch.drafter import Drafters
 from tandem.engines.torch.model import PackedModel
 from tandem.engines.torch.sampling import TorchSampler
 from tandem.engines.torch.scheduler import Scheduler
@@ -31,11 +30,9 @@ log = logging.getLogger(__name__)
 
 
 class TorchEngine:
-    """Serves a Hugging Face checkpoint; see `engines.engine.Engine`.
+    """Serves a Hugging Face checkpoint; see `engines.engine.Engine`."""
 
-    If `prompt_lookup_num_tokens` is set, every call is speculative: the engine drafts from the
-    call's own text and verifies the drafts until the answer is complete.
-    """
+    capabilities = TORCH
 
     def __init__(
         self, settings: TorchSettings, folder: Path, load: Loader = load_checkpoint
@@ -45,8 +42,6 @@ class TorchEngine:
         load: makes the model, in the engine's process and on its device.
         """
         self._settings = settings
-        self.capabilities = TORCH_LOOKUP if settings.drafts_itself else TORCH
-        self._drafters = Drafters(settings) if settings.drafts_itself else None
         self._arrived: list[TorchSequence] = []
         self._stops: set[str] = set()
         self._closing = False
@@ -96,9 +91,7 @@ class TorchEngine:
     def _sequence_of(self, request: EngineRequest, respond: Respond) -> TorchSequence:
         vocab_size, device = self._model.vocab_size, self._model.device
         if not request.branches:
-            sampler = TorchSampler(request, vocab_size, device)
-            drafter = self._drafters.drafter_for(request) if self._drafters else None
-            return TorchSequence(request, respond, sampler, drafter)
+            return TorchSequence(request, respond, TorchSampler(request, vocab_size, device))
         most = self._settings.max_batch_tokens
         if len(request.draft_ids) >= most:
             raise RequestError(
@@ -194,10 +187,10 @@ class TorchEngine:
 
     def _advance(self, sequence: TorchSequence, count: int, step: StepLogits) -> None:
         try:
-            if sequence.wants_all_rows:
-                sequence.keep_context(step.logits, sequence.computed - count)
+            if sequence.request.return_prompt_log_probs:
+                sequence.rate_context(step.logits, sequence.computed - count)
             if sequence.pending == 0 and sequence.advance(step.last(sequence.tail)):
-                self._release(sequence)
+                self._scheduler.remove(sequence, keep=True)
         except RequestError as error:
             self._end(sequence, str(error), error.code)
         except Exception as error:
@@ -207,17 +200,11 @@ class TorchEngine:
     def _finish(self, sequence: TorchSequence) -> None:
         """Answer and end a stopped call."""
         try:
-            self._release(sequence)
+            self._scheduler.remove(sequence, keep=True)
             sequence.answer(final=True)
         except Exception as error:
             log.exception("failed to end a call")
             self._end(sequence, f"the engine failed to end the call: {first_line(error)}")
-
-    def _release(self, sequence: TorchSequence) -> None:
-        """Keep an ended call's KV cache entry and drafter, for calls that continue its text."""
-        self._scheduler.remove(sequence, keep=True)
-        if self._drafters and sequence.drafter:
-            self._drafters.keep(sequence.drafter)
 
     def _end(self, sequence: TorchSequence, error: str, code: ErrorCode = "INTERNAL") -> None:
         self._scheduler.remove(sequence, keep=False)

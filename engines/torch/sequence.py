@@ -16,7 +16,6 @@ from tandem.engines.engine import Respond
 from tandem.engines.request import CallUsage, EngineRequest, EngineResponse, Floats
 from tandem.engines.torch.attention import Packed, Segment
 from tandem.engines.torch.contiguous_kv_cache import KVEntry
-from tandem.engines.torch.drafter import LookupDrafter
 from tandem.engines.torch.log_probs import LogProbRecorder
 from tandem.engines.torch.paged.choosing import TokenChoice
 from tandem.engines.torch.sampling import TorchSampler
@@ -32,22 +31,15 @@ class TorchSequence:
     Attributes:
         tokens: context, generated tokens, then drafts, allocated for the call's maximum length.
         length: number of tokens, including drafts.
-        drafts: the tokens to verify next, from the caller or the drafter.
+        drafts: the tokens to verify next.
         entry: keys and values of the first `entry.length` tokens; None while the call waits.
-        drafter: proposes the drafts of the next step; None: the engine doesn't draft.
         abandoned: whether an answer could not be delivered.
         over: whether the call has ended.
         stopped: whether the caller has stopped the call.
 
     """
 
-    def __init__(
-        self,
-        request: EngineRequest,
-        respond: Respond,
-        sampler: TorchSampler,
-        drafter: LookupDrafter | None = None,
-    ) -> None:
+    def __init__(self, request: EngineRequest, respond: Respond, sampler: TorchSampler) -> None:
         context, drafts = request.input_ids, request.draft_ids
         self.request = request
         self.sampler = sampler
@@ -57,7 +49,6 @@ class TorchSequence:
         self.tokens = np.empty(len(context) + self.max_new, np.int64)
         self.tokens[: self.length] = np.concatenate((context, drafts))
         self.entry: KVEntry | None = None
-        self.drafter = drafter
         self.abandoned = self.stopped = False
         self.over = False
         self._respond = respond
@@ -65,7 +56,6 @@ class TorchSequence:
         self._log_probs = LogProbRecorder(request.num_top_log_probs)
         self._prompt_log_probs = LogProbRecorder(request.num_top_log_probs)
         self._generation_logits: list[torch.Tensor] = []
-        self._context_logits: list[torch.Tensor] = []
         self._answered = 0
         self._first_answer = True
         self._computed = 0
@@ -75,7 +65,6 @@ class TorchSequence:
         self._first_scheduled_ns = 0
         self._first_token_ns = 0
         self._last_token_ns = 0
-        self._draft([])
 
     @property
     def max_new(self) -> int:
@@ -93,11 +82,7 @@ class TorchSequence:
 
         The last token must be computed, because its logits are needed.
         """
-        return 0 if self.wants_all_rows else self.prompt_length - 1
-
-    @property
-    def wants_all_rows(self) -> bool:
-        return self.request.return_context_logits or self.request.return_prompt_log_probs
+        return 0 if self.request.return_prompt_log_probs else self.prompt_length - 1
 
     @property
     def computed(self) -> int:
@@ -130,7 +115,7 @@ class TorchSequence:
         """Return the call's part of the next forward pass: its next `count` tokens."""
         assert self.entry is not None
         rows = self.tail if count == self.pending else 0
-        return Segment(self.entry, count, count if self.wants_all_rows else rows)
+        return Segment(self.entry, count, count if self.request.return_prompt_log_probs else rows)
 
     def schedule(self, count: int) -> None:
         assert self.entry is not None
@@ -138,18 +123,15 @@ class TorchSequence:
         self._computed += count
         self._first_scheduled_ns = self._first_scheduled_ns or time.time_ns()
 
-    def keep_context(self, logits: torch.Tensor, start: int) -> None:
-        """Keep the requested parts of the context's logits [rows, vocab_size].
+    def rate_context(self, logits: torch.Tensor, start: int) -> None:
+        """Compute log-probabilities of the context's tokens from logits [rows, vocab_size].
 
         start: position of the first row's token.
         """
-        if self.request.return_context_logits:
-            self._context_logits.append(logits[: max(0, self.prompt_length - start)])
-        if self.request.return_prompt_log_probs:
-            if start == 0:
-                self._prompt_log_probs.skip(1)
-            following = self.request.input_ids[start + 1 : start + 1 + len(logits)].tolist()
-            self._prompt_log_probs.add(logits[: len(following)], following)
+        if start == 0:
+            self._prompt_log_probs.skip(1)
+        following = self.request.input_ids[start + 1 : start + 1 + len(logits)].tolist()
+        self._prompt_log_probs.add(logits[: len(following)], following)
 
     def advance(self, step: StepLogits) -> bool:
         """Choose tokens from the step's logits and send an answer. Return whether the call is over.
@@ -168,8 +150,6 @@ class TorchSequence:
         self._truncate(first)
         if over or self.request.streaming:
             self.answer(final=over)
-        if not over:
-            self._draft(tokens)
         return over or self.abandoned
 
     def answer(self, *, final: bool) -> None:
@@ -189,7 +169,6 @@ class TorchSequence:
                 top_log_probs=top,
                 prompt_log_probs=prompt,
                 prompt_top_log_probs=prompt_top,
-                context_logits=_taken(self._context_logits) if self._first_answer else None,
                 generation_logits=_taken(self._generation_logits),
                 num_output_tokens=len(self._generated),
                 usage=self._usage(),
@@ -223,18 +202,9 @@ class TorchSequence:
         else:
             emitted = verify_ids(self.drafts, chosen)
         kept = cut(self.request, self._generated, emitted)
-        self._drafted += len(self.drafts)
-        self._accepted += len(emitted) - 1 - kept.behind
+        self._drafted = len(self.drafts)
+        self._accepted = len(emitted) - 1 - kept.behind
         return kept[:2]
-
-    def _draft(self, new: list[int]) -> None:
-        if self.drafter is None:
-            return
-        self.drafter.note(new)
-        left = self.request.max_new_tokens - len(self._generated)
-        self.drafts = self.drafter.propose(left - 1)  # the model adds one token of its own
-        self.tokens[self.length : self.length + len(self.drafts)] = self.drafts
-        self.length += len(self.drafts)
 
     def _keep(self, tokens: list[int], step: StepLogits, scores: Rows, first: int) -> None:
         """Add `tokens` to the text, with the log-probabilities and logits that are requested."""

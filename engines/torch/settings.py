@@ -23,8 +23,6 @@ class TorchSettings:
     threads: number of PyTorch threads; 0: PyTorch's default.
     max_seq_len: maximum total length of a context and its answer.
     max_draft_len: maximum number of draft tokens that the engine verifies; 0: none.
-    prompt_lookup_num_tokens: maximum number of draft tokens that the engine itself makes from the
-        call's text; 0: none. If set, callers send no drafts. `NgramIndex` describes the lookup.
     kv_cache_tokens: maximum size of the KV cache, in blocks of `kv_block_tokens` tokens.
     max_batch_tokens: maximum number of tokens per forward pass; longer prompts are computed in
         chunks.
@@ -49,23 +47,13 @@ class TorchSettings:
     paged_kv_cache: bool = False
     gpu_memory_fraction: float = 0.9
     draft_vocab_size: int | None = None
-    prompt_lookup_num_tokens: int = 0
-    max_matching_ngram_size: int = 2
-    lookup_keeps_all: bool = True
-    lookup_uses_oldest: bool = True
     lora_adapters: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        for name in (
-            "max_seq_len",
-            "kv_cache_tokens",
-            "kv_block_tokens",
-            "max_batch_tokens",
-            "max_matching_ngram_size",
-        ):
+        for name in ("max_seq_len", "kv_cache_tokens", "kv_block_tokens", "max_batch_tokens"):
             if getattr(self, name) < 1:
                 raise LoadError(f"{name} must be at least 1; got {getattr(self, name)}")
-        for name in ("threads", "max_draft_len", "prompt_lookup_num_tokens"):
+        for name in ("threads", "max_draft_len"):
             if getattr(self, name) < 0:
                 raise LoadError(f"{name} must be at least 0; got {getattr(self, name)}")
         if not 0 < self.gpu_memory_fraction <= 1:
@@ -78,11 +66,6 @@ class TorchSettings:
                 f"max_batch_tokens must be greater than max_draft_len ({self.max_draft_len}); "
                 f"got {self.max_batch_tokens}"
             )
-        if self.prompt_lookup_num_tokens > self.max_draft_len:
-            raise LoadError(
-                f"prompt_lookup_num_tokens must be at most max_draft_len ({self.max_draft_len}); "
-                f"got {self.prompt_lookup_num_tokens}"
-            )
         if self.lora_adapters and self.paged_kv_cache:
             raise LoadError("lora_adapters and paged_kv_cache can't be combined; remove one")
         if self.kv_cache_tokens < self.kv_block_tokens:
@@ -90,7 +73,3 @@ class TorchSettings:
                 f"kv_cache_tokens must be at least kv_block_tokens ({self.kv_block_tokens}); "
                 f"got {self.kv_cache_tokens}"
             )
-
-    @property
-    def drafts_itself(self) -> bool:
-        return self.prompt_lookup_num_tokens > 0

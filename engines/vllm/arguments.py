@@ -104,16 +104,18 @@ def watched(request: EngineRequest) -> bool:
     )
 
 
-def refuse_unsupported(request: EngineRequest) -> None:
+def refuse_unsupported(request: EngineRequest, *, drafts_itself: bool) -> None:
     """Raise UnsupportedError, which names the input, if vLLM can't apply an input as requested.
 
     vLLM's presence and frequency penalties count the tokens of one call, and a call is one round.
+    drafts_itself: whether vLLM speculates by itself.
     """
-    sampling = request.sampling
+    sampling, masked = request.sampling, request.token_masks is not None
     asked = {
+        "draft_input_ids": drafts_itself and len(request.draft_ids) > 0,
+        "token_masks for several tokens": drafts_itself and masked and request.max_new_tokens > 1,
         "draft_acceptance_threshold": request.draft_acceptance_threshold is not None,
         "branch_counts": request.branches,
-        "return_context_logits": request.return_context_logits,
         "return_generation_logits": request.return_generation_logits,
         "return_prompt_log_probs": request.return_prompt_log_probs,
         "embedding_bias": sampling.embedding_bias is not None,

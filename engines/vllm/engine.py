@@ -60,7 +60,7 @@ class VllmEngine:
     def submit(self, request: EngineRequest, respond: Respond) -> None:
         settings = self._settings
         check(request, settings, settings.vocab_size, settings.draft_vocab_size)
-        refuse_unsupported(request)
+        refuse_unsupported(request, drafts_itself=settings.drafts_itself)
         with self._lock:
             if self._ended:
                 raise self._ended

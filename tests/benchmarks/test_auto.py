@@ -4,7 +4,7 @@ import pytest
 from benchmarks.auto import PROFILES, CellRates, slowed
 
 from tandem.bls.settings import AUTO
-from tandem.tools.benchmark.variant import CONTROL, Variant
+from tandem.tools.benchmark.variant import BASELINE, Variant
 from tandem.tools.profiles.profile import read_profile
 
 FOUR, EIGHT, ADAPTIVE = (Variant("draft_model", n) for n in (4, 8, AUTO))
@@ -15,7 +15,7 @@ def test_each_run_is_compared_with_the_best_variant_of_other_runs():
         "text",
         *(1, 0.0),
         {
-            CONTROL: [1.0] * 5,
+            BASELINE: [1.0] * 5,
             FOUR: [10.0, 10.0, 10.0, 10.0, 20.0],  # fast in one turn by chance
             EIGHT: [11.0] * 5,
             ADAPTIVE: [11.0] * 5,
@@ -26,7 +26,7 @@ def test_each_run_is_compared_with_the_best_variant_of_other_runs():
 
 
 def test_a_single_run_is_compared_with_its_own_best_variant():
-    cell = CellRates("text", 1, 0.0, {CONTROL: [1.0], FOUR: [10.0], EIGHT: [8.0], ADAPTIVE: [9.0]})
+    cell = CellRates("text", 1, 0.0, {BASELINE: [1.0], FOUR: [10.0], EIGHT: [8.0], ADAPTIVE: [9.0]})
     assert cell.best == FOUR
     assert cell.over_best(ADAPTIVE).median == pytest.approx(0.9)
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 
 import pytest
-from benchmarks.closed_loop import (
+from closed_loop import (
     ANSWER_LEN,
     SETTINGS,
     AcceptanceModel,

@@ -190,16 +190,12 @@ def test_a_repository_may_come_from_image_volume_claim_or_object_store(render):
     assert url.server["envFrom"] == [{"secretRef": {"name": "object-store"}}]
 
 
-def test_an_orchestrator_spawns_its_workers_unless_ranks_are_set(render):
+def test_an_orchestrator_spawns_its_workers(render):
     release = render("llama-3.1-405b")
     variables = {v["name"]: v.get("value") for v in release.server["env"]}
     assert variables["TRTLLM_ORCHESTRATOR"] == "1"
     assert variables["TRTLLM_ORCHESTRATOR_SPAWN_PROCESSES"] == "1"
     assert release.server["args"].count("tritonserver") == 1
-    fast_logits = render({"launch": {"mode": "orchestrator", "ranks": 6}, "gpus": 5})
-    variables = {v["name"]: v.get("value") for v in fast_logits.server["env"]}
-    assert variables["TRTLLM_ORCHESTRATOR_SPAWN_PROCESSES"] == "0"
-    assert fast_logits.server["args"].count("tritonserver") == 6
 
 
 def test_only_the_leader_of_a_group_serves_requests(render):
@@ -241,6 +237,10 @@ def test_mpi_ports_are_open_only_within_the_release(render):
         ({"launch": {"rank": 2}}, "at '/launch': additional properties 'rank' not allowed"),
         ({"launch": {"nodes": 2}}, "at '/launch/mode': value must be 'leader'"),
         ({"launch": {"ranks": 2}}, "at '/launch/ranks': value must be 1"),
+        (
+            {"launch": {"mode": "orchestrator", "ranks": 6}},
+            "at '/launch/ranks': value must be 1",
+        ),
         ({"repository": {"from": "claim"}}, "at '/repository/claim': minLength"),
         ({"repository": {"claim": "models"}}, "at '/repository/claim': maxLength"),
         ({"repository": {"from": "url", "url": "http://models"}}, "does not match pattern"),
@@ -267,7 +267,10 @@ def test_mpi_ports_are_open_only_within_the_release(render):
             "launch.ranks: 4 ranks need a GPU each, and 1 pods with gpus: 2 have 2",
         ),
         (
-            {"launch": {"mode": "leader", "ranks": 4}, "gpus": 4},
+            {
+                "launch": {"mode": "leader", "ranks": 4, "engines": ["draft", "target"]},
+                "gpus": 4,
+            },
             "launch.engines: draft, target given, but ranks of a leader stay in the first engine",
         ),
         (

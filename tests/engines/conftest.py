@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from engine_harness import END, VOCAB, Harness, successor
+from engine_harness import END, VOCAB, Harness
 from transformers import (
     AutoModelForCausalLM,
     BloomConfig,
@@ -39,20 +39,7 @@ CONFIGS = {
         sliding_window=16,
     ),
     "bloom": BloomConfig(hidden_size=48, n_layer=2, n_head=4, **SPREAD),
-    "cycles": LlamaConfig(**SIZES, **SPREAD, intermediate_size=96, max_position_embeddings=512),
 }
-
-
-def teach_cycles(model) -> None:
-    """Make a random model continue each token's cycle, independent of earlier tokens."""
-    with torch.no_grad():
-        for layer in model.model.layers:
-            layer.self_attn.o_proj.weight.zero_()
-            layer.mlp.down_proj.weight.zero_()
-        embeddings = model.model.embed_tokens.weight
-        embeddings /= embeddings.norm(dim=-1, keepdim=True)
-        for token in range(VOCAB):
-            model.lm_head.weight[successor(token)] = embeddings[token]
 
 
 @pytest.fixture
@@ -72,8 +59,6 @@ def checkpoints(tmp_path_factory) -> dict[str, Path]:
     for name, config in CONFIGS.items():
         torch.manual_seed(7)
         model = AutoModelForCausalLM.from_config(config)
-        if name == "cycles":
-            teach_cycles(model)
         model.save_pretrained(root / name)
     return {name: root / name for name in CONFIGS}
 

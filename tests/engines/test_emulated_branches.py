@@ -9,9 +9,9 @@ import pytest
 from emulated import emulated, pair
 from engine_harness import GREEDY, prompt
 from scipy.stats import binomtest
+from virtual_timer import VirtualTimer
 
 from tandem.engines.emulated.engine import MS
-from tandem.engines.emulated.timers import VirtualTimer
 from tandem.engines.request import SamplingParams
 from tandem.engines.words import Words
 

@@ -6,15 +6,16 @@ import queue
 from functools import partial
 
 import numpy as np
+import published_rows
 import pytest
-from benchmarks import published_rows
-from benchmarks.published_rows import SequentialLoop
 from emulated import emulated, settings
 from engine_harness import GREEDY, prompt
+from published_rows import SequentialLoop
 from scale import scaled
+from virtual_timer import VirtualTimer
 
 from tandem.engines.emulated.engine import MS, EmulatedEngine
-from tandem.engines.emulated.timers import VirtualTimer, WallTimer
+from tandem.engines.emulated.timers import WallTimer
 from tandem.engines.engine import Preparing
 from tandem.engines.request import EngineRequest
 

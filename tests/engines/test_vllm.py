@@ -82,7 +82,7 @@ def test_end_ids_and_stop_words_replace_vllms_own_end_of_sequence():
 def test_penalties_that_vllm_counts_differently_are_rejected():
     penalized = call(sampling=SamplingParams(top_k=1, frequency_penalty=0.5))
     with pytest.raises(UnsupportedError, match="frequency_penalty isn't supported by this engine"):
-        refuse_unsupported(penalized)
+        refuse_unsupported(penalized, drafts_itself=False)
 
 
 def test_an_unsupported_vllm_version_is_rejected_with_one_line():

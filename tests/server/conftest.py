@@ -22,8 +22,6 @@ from tandem.gateway.server import listen
 from tandem.gateway.settings import GatewaySettings
 from tandem.tools.profiles import deployment
 from tandem.tools.profiles.deployment import Deployment
-from tandem.tools.profiles.engines.lookup import LookupSection
-from tandem.tools.profiles.profile import DecodingSection
 from tandem.tools.triton import repository
 from tandem.tools.triton.server import TritonServer
 
@@ -102,19 +100,6 @@ def emulated(tmp_path_factory) -> Iterator[TritonServer]:
         engine={"exclude_input_in_output": False},
     )
     with serving_fallibly(planned, folder) as running:
-        yield running
-
-
-@pytest.fixture(scope="session")
-def in_engine(embedded: Deployment, tmp_path_factory) -> Iterator[TritonServer]:
-    """The embedded target without a draft model; the engine itself looks up drafts."""
-    profile = embedded.profile
-    target = profile.engines.target.model_copy(update={"prompt_lookup": LookupSection()})
-    engines = profile.engines.model_copy(update={"target": target, "draft": None})
-    entries = tuple(entry for entry in profile.entries if entry.drafter != "none")
-    changes = {"engines": engines, "decoding": DecodingSection(), "entries": entries}
-    planned = deployment.check(profile.model_copy(update=changes))
-    with serving(planned, tmp_path_factory.mktemp("in-engine")) as running:
         yield running
 
 

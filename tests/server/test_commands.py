@@ -250,7 +250,7 @@ def test_summarize_compares_drafters_on_a_running_server(server, tmp_path, capsy
     assert run("summarize", server, *options) == 0
     assert capsys.readouterr().out.splitlines()[0].split() == ["none", "hybrid"]
     figures = json.loads(written.read_text())
-    assert figures["columns"]["hybrid"]["num_identical_to_control"] == 3
+    assert figures["columns"]["hybrid"]["num_identical_to_baseline"] == 3
     assert figures["columns"]["hybrid"]["against"]["none"]["rouge1"] == 100
     assert len(figures["items"]) == 3
 

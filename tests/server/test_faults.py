@@ -330,11 +330,11 @@ def no_more_shared_memory(server, model):
         resource.prlimit(pid, resource.RLIMIT_FSIZE, (hard, hard))
 
 
-def logits_of(server, entry, prompts):
-    """The logits of all prompts in one answer, some MB."""
-    values = {"max_tokens": 2, "return_context_logits": True}
+def ask_for_megabytes(server, entry):
+    """Request the alternatives for each token of many prompts in one answer."""
+    values = {"max_tokens": 2, "return_prompt_log_probs": True, "num_top_log_probs": 20}
     with client.InferenceServerClient(server.grpc_url) as connection:
-        return connection.infer(entry, inputs(prompts, **values)).as_numpy("context_logits")
+        connection.infer(entry, inputs(["x = 1\n" * 60] * 32, **values))
 
 
 @pytest.mark.heavy
@@ -344,11 +344,10 @@ def test_an_answer_that_does_not_fit_into_shared_memory_ends_its_request(tmp_pat
     profile = deployment.for_checkpoints(tmp_path, None).profile
     admission = AdmissionSection(max_requests=1)
     server = serve(deployment.check(profile.model_copy(update={"admission": admission})))
-    prompts = ["x = 1\n" * 60] * 8
     for entry in ("bls", "ensemble"):
         with no_more_shared_memory(server, "bls_stream"):
             with pytest.raises(InferenceServerException) as refused:
-                logits_of(server, entry, prompts)
+                ask_for_megabytes(server, entry)
             assert refused.value.status() == "StatusCode.INTERNAL"
             assert refused.value.message().startswith("the answer can't be sent: it doesn't fit")
             assert ask_one(server, entry, "x", max_tokens=4).finish_reason == "length"

@@ -9,6 +9,7 @@ from checkpoints import write_pair
 from live_triton import leftovers
 
 from tandem.tools import cli as command
+from tandem.tools.client.client import Client
 from tandem.tools.evaluation.hugging_face import HuggingFace
 from tandem.tools.triton.launch import PREFIX
 
@@ -57,6 +58,19 @@ def test_the_draft_target_command_prints_the_targets_output(pair, controls_outpu
     assert set(leftovers(OURS)) <= before
 
 
+def test_an_interrupted_command_stops_its_server(pair, monkeypatch):
+    before = set(leftovers(OURS))
+
+    def interrupt(*_):
+        assert set(leftovers(OURS)) - before
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Client, "answer", interrupt)
+    arguments = ["--engine-dir", str(pair / "target"), "--tokenizer-dir", str(pair / "tokenizer")]
+    assert command.main(["run", *arguments, "--input-text", "x"]) == 130
+    assert set(leftovers(OURS)) <= before
+
+
 def test_the_summarize_command_gives_the_same_output_as_hugging_face(pair, tmp_path, capsys):
     written = tmp_path / "results.json"
     arguments = [
@@ -69,5 +83,5 @@ def test_the_summarize_command_gives_the_same_output_as_hugging_face(pair, tmp_p
     header = capsys.readouterr().out.splitlines()[0].split()
     assert header == ["none", "prompt_lookup", "hugging_face"]
     columns = json.loads(written.read_text())["columns"]
-    assert columns["prompt_lookup"]["num_identical_to_control"] == 3
-    assert columns["hugging_face"]["num_identical_to_control"] == 3
+    assert columns["prompt_lookup"]["num_identical_to_baseline"] == 3
+    assert columns["hugging_face"]["num_identical_to_baseline"] == 3

@@ -15,16 +15,14 @@ from scale import first_of
 from tandem.tools.profiles import deployment
 from tandem.tools.triton import repository, server
 from tandem.tools.triton.install import find_triton
-from tandem.tools.triton.launch import SINGLE, launch_of
+from tandem.tools.triton.launch import launch_of
 from tandem.tools.triton.server import TritonServer
 
 STUB = Path(__file__).parents[1] / "support" / "tensorrtllm_stub" / "model.py"
 PROMPT = "def add(a, b):"
 
 
-def write_profile(
-    folder, *, excludes_input=True, logits_dtype="float32", tp_size=1, fast=False, draft=True
-):
+def write_profile(folder, *, excludes_input=True, logits_dtype="float32", tp_size=1, draft=True):
     size = write_tokenizer(folder / "checkpoint")
     write_empty(folder / "checkpoint", size)
     write_tokenizer(folder / "padded")
@@ -55,15 +53,6 @@ def write_profile(
     }
     if not draft:
         del profile["engines"]["draft"]
-    if fast:
-        profile["decoding"]["use_draft_logits"] = True
-        for rank, section in enumerate((profile["engines"][e] for e in ("draft", "target")), 1):
-            section["checkpoint"] = "checkpoint"
-            section["run"] = {
-                **run,
-                "speculative_decoding_fast_logits": True,
-                "participant_ids": [rank],
-            }
     (folder / "profile.yaml").write_text(yaml.safe_dump(profile))
     return folder / "profile.yaml"
 
@@ -137,33 +126,6 @@ def test_sampled_drafts_are_sent_with_their_probabilities(
 def test_top_p_turns_drafting_off(stubbed, control):
     answer = ask(stubbed, PROMPT, max_tokens=40, top_p=0.9)
     assert (answer.error, answer.said, answer.draft_tokens) == ("", control, 0)
-
-
-@pytest.mark.heavy
-def test_the_loop_passes_on_the_handle_of_fast_logits(tmp_path):
-    """The test uses one process, because only the loop matters."""
-    profile = write_profile(tmp_path, excludes_input=True, logits_dtype="float32", fast=True)
-    planned = deployment.load(profile)
-    repository.render(planned, tmp_path / "repository")
-    with (
-        stub_backend(tmp_path),
-        KilledServer(
-            tmp_path / "repository", thread_pool_size=planned.thread_pool_size, launch=SINGLE
-        ) as running,
-    ):
-        control = ask(running, PROMPT, model="ensemble", max_tokens=40)
-        for sampled, drafts in (
-            ({}, True),
-            ({"top_p": 1.0}, True),
-            ({"top_p": 1.0, "drafter": "hybrid"}, True),
-            ({"top_p": 1.0, "use_draft_logits": False}, False),
-            ({"temperature": 0.7}, False),
-            ({"top_k": 5}, False),
-            ({"top_p": 0.9}, False),
-        ):
-            answer = ask(running, PROMPT, max_tokens=40, **sampled)
-            assert (answer.error, answer.said) == ("", control.said)
-            assert bool(answer.draft_tokens) == drafts, sampled
 
 
 def test_an_end_id_ends_the_answer(stubbed, control):

@@ -6,7 +6,8 @@ from pathlib import Path
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 END = "<|endoftext|>"
-TEXT = Path(__file__).read_text()  # any text with enough pairs to merge
+# The text that the tokenizers are trained on: a change to it changes every checkpoint's outputs.
+TEXT = (Path(__file__).parents[1] / "data" / "tokenizer_text.txt").read_text()
 
 
 def write_tokenizer(folder: Path, *, size: int = 300) -> int:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from engine_harness import VOCAB, Harness
+from virtual_timer import VirtualTimer
 
 from tandem.engines.emulated.engine import EmulatedEngine
 from tandem.engines.emulated.settings import EmulatedSettings
-from tandem.engines.emulated.timers import Timer, VirtualTimer
+from tandem.engines.emulated.timers import Timer
 
 ALPHA = 0.8
 END = 1

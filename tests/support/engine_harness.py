@@ -94,12 +94,6 @@ def prompt(seed: int, length: int) -> list[int]:
     return np.random.default_rng(seed).integers(2, VOCAB, length).tolist()
 
 
-def successor(token: int) -> int:
-    """Return the token that the checkpoint `cycles` emits next, in a cycle of seven tokens."""
-    first = token - token % 7
-    return first + (token - first + 1) % min(7, VOCAB - first)
-
-
 def assert_same(model, ids: list[int], got: list[int], want: list[int]) -> None:
     """Assert that outputs are equal, or first differ at two tokens with almost equal logits."""
     assert len(got) == len(want)

@@ -1,6 +1,6 @@
 """Engines in virtual time, whose text has tokens that are easy or hard to draft.
 
-It simulates one stream, for tests of the draft-length controller. `benchmarks.closed_loop`
+It simulates one stream, for tests of the draft-length controller. `closed_loop`
 simulates many streams.
 """
 

@@ -17,7 +17,7 @@ from tandem.tools.benchmark.scenario import Scenario, scenarios_of_file, scenari
 from tandem.tools.benchmark.statistics import Cell, Spread, VariantStatistics, statistics_of
 from tandem.tools.benchmark.target_server import ServedDrafters, served_drafters
 from tandem.tools.benchmark.trace import Arrival, Repetition, Trace
-from tandem.tools.benchmark.variant import CONTROL, Variant, variants_of
+from tandem.tools.benchmark.variant import BASELINE, Variant, variants_of
 from tandem.tools.client.client import AnswerTotals
 from tandem.tools.commands import bench
 from tandem.tools.commands.bench import chosen_variants
@@ -55,7 +55,7 @@ def figures(ours, control):
     """Figures of repetitions of (seconds, engine seconds)."""
     return VariantStatistics(
         cell(DRAFTS, *(repetition(*pair) for pair in ours)),
-        cell(CONTROL, *(repetition(*pair, num_rounds=20) for pair in control)),
+        cell(BASELINE, *(repetition(*pair, num_rounds=20) for pair in control)),
     )
 
 
@@ -116,7 +116,7 @@ def test_acceptance_and_tokens_per_round_average_all_answers():
 
 def test_scaling_is_relative_to_one_stream_of_the_same_variant():
     many = Cell("code", 2, DRAFTS, [Repetition([trace(1.1, 1.0)] * 2, 1.1)], [])
-    cells = [cell(CONTROL, repetition(2.0, 2.0), count=count) for count in (1, 2)]
+    cells = [cell(BASELINE, repetition(2.0, 2.0), count=count) for count in (1, 2)]
     rows = statistics_of([*cells, cell(DRAFTS, repetition(1.0, 1.0)), many])
     assert [row.scaling and row.scaling.median for row in rows] == [
         None,
@@ -134,7 +134,7 @@ def test_tokens_of_a_chunk_share_its_latency_equally():
 
 
 def test_outputs_that_differ_from_the_baseline_are_counted():
-    control = cell(CONTROL, repetition(2.0, 2.0, text="same"))
+    control = cell(BASELINE, repetition(2.0, 2.0, text="same"))
     ours = cell(
         DRAFTS,
         *(repetition(1.0, 1.0, text=text) for text in ("same", "other")),
@@ -177,7 +177,7 @@ def test_a_variant_sends_its_settings():
         entry.MAX_MATCHING_NGRAM_SIZE: 3,
         entry.USE_DRAFT_LOGITS: True,
     }
-    assert CONTROL.inputs == {entry.DRAFTER: "none"}
+    assert BASELINE.inputs == {entry.DRAFTER: "none"}
 
 
 def test_each_prompt_kind_becomes_a_scenario(tmp_path):
@@ -199,7 +199,7 @@ def test_random_prompts_are_the_same_in_every_run():
 
 
 def report():
-    control = cell(CONTROL, repetition(2.0, 2.0, num_rounds=20, num_draft_tokens=0))
+    control = cell(BASELINE, repetition(2.0, 2.0, num_rounds=20, num_draft_tokens=0))
     ours = [
         cell(Variant("draft_model", length), repetition(seconds, 0.8))
         for length, seconds in ((4, 1.0), (AUTO, 0.9))
@@ -269,7 +269,7 @@ def test_the_profiles_drafter_is_measured_by_default():
 
 
 def test_an_unknown_drafter_is_rejected_with_the_served_ones():
-    kinds = {kind.name: kind for kind in (PROMPT_LOOKUP, drafter_registry.CONTROL)}
+    kinds = {kind.name: kind for kind in (PROMPT_LOOKUP, drafter_registry.BASELINE)}
     served = ServedDrafters("here:1", kinds, "prompt_lookup", 16)
     assert list(map(str, chosen_variants(served, options()))) == ["none", "prompt_lookup served"]
     with pytest.raises(

@@ -5,17 +5,14 @@ import re
 from pathlib import Path
 
 import pytest
-from checkpoints import write_tokenizer
 from golden import check_golden
-from llamas import SIZES, TENSORRT_PROFILES
+from llamas import TENSORRT_PROFILES
 
 from tandem.tools.cli import main
 from tandem.tools.commands.build import check_steps
 from tandem.tools.errors import TandemError
 from tandem.tools.profiles import deployment
 from tandem.tools.trtllm.engines import trt_engines
-from tandem.tools.trtllm.memory import check_memory, share_of
-from tandem.tools.trtllm.shape import read_shape
 from tandem.tools.trtllm.steps import engine_steps
 
 FACTS = json.loads((Path(__file__).parents[1] / "data" / "trtllm-1.2.1-flags.json").read_text())[
@@ -63,24 +60,6 @@ DOCUMENTED = {
     },
     "llama-2-13b-prompt-lookup": {"target": ({"--dtype": "float16"}, SMALL | VERIFIES)},
 }
-
-
-def config_of(model_type, sizes, *, tied=None, **more):
-    """Return a config.json; tied: its value of tie_word_embeddings, if any."""
-    layers, width, heads, kv_heads, inner, vocab = sizes
-    return {
-        "model_type": model_type,
-        "num_hidden_layers": layers,
-        "hidden_size": width,
-        "num_attention_heads": heads,
-        "num_key_value_heads": kv_heads,
-        "intermediate_size": inner,
-        "vocab_size": vocab,
-        "max_position_embeddings": 4096,
-        "eos_token_id": 0,
-        **({} if tied is None else {"tie_word_embeddings": tied}),
-        **more,
-    }
 
 
 def engines_of(path):
@@ -172,184 +151,8 @@ def test_replacing_the_draft_model_changes_only_folders(draft, shipped):
             assert {k for k in one if one[k] != other[k]} <= folders
 
 
-def test_a_larger_draft_fits_with_a_larger_memory_fraction(shipped):
-    path = shipped("llama-3.1-70b", {"Llama-3.2-1B": "Llama-3.1-8B"})
-    with pytest.raises(TandemError, match="GPU 0: the KV cache of target needs"):
-        memory_of(path)
-    text = path.read_text().replace("gpu_mem_fraction: 0.35", "gpu_mem_fraction: 0.45")
-    path.write_text(text)
-    assert len(memory_of(path)) == 1
-
-
-def memory_of(path):
-    return [*check_memory(engines_of(path))]
-
-
-@pytest.mark.parametrize("name", TENSORRT_PROFILES)
-def test_shipped_profiles_fit_their_gpus(name, shipped):
-    for line in memory_of(shipped(name)):
-        assert re.match(r"GPU \d: (needs )?\d+\.\d (of 140\.4 )?GiB", line)
-
-
 def of_the_target(settings):
     return {f"engines.target.{key}": value for key, value in settings.items()}
-
-
-def over(tp, pp):
-    """Settings of a target that is split over GPUs."""
-    return of_the_target({"tp_size": tp, "pp_size": pp, "device_ids": [*range(tp * pp)]})
-
-
-def as_target(models, path, config):
-    """Make a profile's target a checkpoint with this config.json."""
-    folder = models / f"{config['model_type']}-{config.get('hidden_size')}"
-    write_tokenizer(folder)
-    (folder / "config.json").write_text(json.dumps(config))
-    path.write_text(path.read_text().replace(str(models / "Llama-2-13b-hf"), str(folder)))
-    return path
-
-
-# billions of parameters from the models' pages on the Hugging Face Hub, and their config.json
-PUBLISHED = {
-    "Mistral-7B": (7.242, config_of("mistral", (32, 4096, 32, 8, 14336, 32000))),
-    "Qwen2.5-0.5B": (0.494, config_of("qwen2", (24, 896, 14, 2, 4864, 151936), tied=True)),
-    "Qwen2.5-7B": (7.616, config_of("qwen2", (28, 3584, 28, 4, 18944, 152064), tied=False)),
-    "Qwen3-8B": (8.191, config_of("qwen3", (36, 4096, 32, 8, 12288, 151936), head_dim=128)),
-    "Phi-3-mini": (3.821, config_of("phi3", (32, 3072, 32, 32, 8192, 32064))),
-    "gemma-2b": (2.506, config_of("gemma", (18, 2048, 8, 1, 16384, 256000), head_dim=256)),
-    "gemma-2-9b": (9.242, config_of("gemma2", (42, 3584, 16, 8, 14336, 256000), head_dim=256)),
-    "Mixtral-8x7B": (
-        46.703,
-        config_of("mixtral", (32, 4096, 32, 8, 14336, 32000), num_local_experts=8),
-    ),
-    "Qwen3-30B-A3B": (
-        30.532,
-        config_of(
-            "qwen3_moe",
-            (48, 2048, 32, 4, 6144, 151936),
-            head_dim=128,
-            num_experts=128,
-            moe_intermediate_size=768,
-            decoder_sparse_step=1,
-            mlp_only_layers=[],
-        ),
-    ),
-}
-PUBLISHED |= {
-    name: (
-        billions,
-        config_of("llama", (*sizes[:4], *sizes[5:7]), head_dim=sizes[4], tied=sizes[8]),
-    )
-    for name, billions in {
-        "Llama-3.2-1B-Instruct": 1.236,
-        "Llama-3.1-8B-Instruct": 8.030,
-        "Llama-3.1-70B-Instruct": 70.554,
-        "Llama-3.1-405B-Instruct": 405.853,
-        "Llama-2-13b-hf": 13.016,
-    }.items()
-    for sizes in [SIZES[name]]
-}
-
-
-def share_of_target(path):
-    target = engines_of(path)["target"]
-    return share_of("target", target, read_shape(target.checkpoint))
-
-
-@pytest.mark.parametrize("name", PUBLISHED)
-def test_weight_sizes_equal_the_published_sizes(name, changed, models):
-    billions, config = PUBLISHED[name]
-    path = as_target(models, changed("llama-2-13b-prompt-lookup", {}), config)
-    assert share_of_target(path).weights * 2**30 == pytest.approx(2e9 * billions, rel=1e-3)
-
-
-@pytest.mark.parametrize(
-    ("split", "heads_and_layers"),
-    [
-        ((1, 1), 4 * 28),
-        ((2, 1), 2 * 28),
-        ((4, 1), 28),
-        ((8, 1), 28),
-        ((8, 2), 14),
-        ((1, 3), 4 * 10),
-    ],
-)
-def test_each_gpu_holds_whole_heads_and_layers_of_the_kv_cache(
-    changed, models, split, heads_and_layers
-):
-    """TensorRT-LLM replicates a head of the KV cache if there are more GPUs than heads."""
-    path = changed("llama-2-13b-prompt-lookup", over(*split))
-    as_target(models, path, PUBLISHED["Qwen2.5-7B"][1])
-    tokens = engines_of(path)["target"].run.max_tokens_in_paged_kv_cache
-    of_one_token = 2 * 2 * heads_and_layers * 128  # keys and values, bytes, both, width of a head
-    assert share_of_target(path).kv_cache * 2**30 == pytest.approx(tokens * of_one_token)
-
-
-@pytest.mark.parametrize(
-    ("name", "split", "tables"),
-    [
-        ("Qwen2.5-7B", (1, 1), 2),  # the embedding and the output layer
-        ("Qwen2.5-7B", (4, 1), 1.25),  # only the output layer is split
-        ("Qwen2.5-7B", (4, 2), 1),  # the first GPUs hold the embedding, the last the output layer
-        ("Qwen2.5-0.5B", (1, 1), 1),  # one table for both
-        ("Qwen2.5-0.5B", (2, 1), 1.5),  # the slices are separate tensors
-    ],
-)
-def test_weights_per_gpu_include_the_right_embedding_tables(changed, models, name, split, tables):
-    config = PUBLISHED[name][1]
-    path = changed("llama-2-13b-prompt-lookup", over(*split))
-    as_target(models, path, config)
-    once = share_of_target(path).weights
-    as_target(models, path, config | {"vocab_size": 2 * config["vocab_size"]})
-    twice = share_of_target(path).weights
-    table = 2 * config["vocab_size"] * config["hidden_size"] / 2**30
-    assert twice - once == pytest.approx(tables * table)
-
-
-@pytest.mark.parametrize(
-    "config",
-    [
-        {"model_type": "deepseek_v3", "hidden_size": 7168},
-        {"model_type": "llama", "hidden_size": 4096},
-        PUBLISHED["Qwen3-30B-A3B"][1] | {"decoder_sparse_step": 2},
-        PUBLISHED["Qwen3-30B-A3B"][1] | {"mlp_only_layers": [0]},
-        PUBLISHED["Qwen3-30B-A3B"][1] | {"num_hidden_layers": None},
-        PUBLISHED["Qwen3-30B-A3B"][1] | {"moe_intermediate_size": [768, 1536]},
-        PUBLISHED["Qwen3-30B-A3B"][1] | {"num_attention_heads": 0, "head_dim": None},
-    ],
-)
-def test_memory_is_not_checked_for_unknown_architectures(changed, models, config):
-    path = changed("llama-2-13b-prompt-lookup", of_the_target({"convert.qformat": "fp8"}))
-    as_target(models, path, config | {"max_position_embeddings": 4096, "vocab_size": 32000})
-    assert memory_of(path) == ["can't check memory: the size of target is unknown"]
-
-
-@pytest.mark.parametrize(
-    ("setting", "value", "message"),
-    [
-        (
-            "gpu_memory_gib",
-            80,
-            r"GPU 0 has 80\.0 GiB but needs 95\.1 \(draft: .*; lower max_tokens_in",
-        ),
-        (
-            "run.kv_cache_free_gpu_mem_fraction",
-            0.1,
-            r"GPU 0: the KV cache of target needs 20\.0 GiB, but its fraction 0\.1 leaves 6\.5",
-        ),
-    ],
-)
-def test_engines_that_do_not_fit_are_rejected(changed, capsys, setting, value, message):
-    path = changed("llama-3.1-70b", of_the_target({setting: value}))
-    assert main(["build", "--profile", str(path)]) == 1
-    shown = capsys.readouterr()
-    assert re.search(message, shown.err)
-    assert shown.out == ""
-
-
-def test_memory_is_not_checked_if_the_gpu_size_is_unknown(shipped):
-    lines = memory_of(shipped("llama-2-7b-13b"))
-    assert [line.endswith("set gpu_memory_gib to check it") for line in lines] == [True, True]
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 import yaml
-from benchmarks.published_rows import PUBLISHED, rows
 from checkpoints import write_tokenizer
+from published_rows import PUBLISHED, rows
 
 from tandem.tools.errors import TandemError
 from tandem.tools.profiles import deployment

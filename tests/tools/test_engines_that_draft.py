@@ -4,7 +4,7 @@ import json
 
 import pytest
 import yaml
-from checkpoints import write_empty, write_tokenizer
+from checkpoints import write_tokenizer
 
 from tandem.engines import capabilities
 from tandem.tools.errors import TandemError
@@ -56,63 +56,25 @@ LOOKUP = {
     "is_keep_all": False,
     "is_use_oldest": False,
 }
-TOLD = {
-    "prompt_lookup_num_tokens": 10,
-    "max_matching_ngram_size": 3,
-    "lookup_keeps_all": False,
-    "lookup_uses_oldest": False,
-}
-
-
-def test_a_torch_target_gets_the_lookup_settings(plan):
-    planned = plan(prompt_lookup=LOOKUP)
-    assert TOLD.items() <= told(planned).items()
-    assert planned.target.capabilities == capabilities.TORCH_LOOKUP
-
-
-def test_a_torch_target_has_no_lookup_by_default(plan):
-    planned = plan()
-    assert told(planned)["prompt_lookup_num_tokens"] == 0
-    assert planned.target.capabilities == capabilities.TORCH
 
 
 def test_in_engine_lookup_uses_the_documented_defaults(plan):
-    parameters = told(plan(prompt_lookup={}))
-    assert parameters["prompt_lookup_num_tokens"] == 4
-    assert parameters["max_matching_ngram_size"] == 2
-    assert parameters["lookup_keeps_all"] is parameters["lookup_uses_oldest"] is True
+    config = told(plan(kind="llmapi", prompt_lookup={}))["speculative_config"]
+    assert (config["max_draft_len"], config["max_matching_ngram_size"]) == (4, 2)
+    assert config["is_keep_all"] is config["is_use_oldest"] is True
 
 
-@pytest.mark.parametrize("kind", ["torch", "llmapi"])
-def test_the_loop_offers_only_drafter_engine(plan, kind):
-    settings = plan(kind=kind, prompt_lookup={}).loop_settings()
+def test_the_loop_offers_only_drafter_engine(plan):
+    settings = plan(kind="llmapi", prompt_lookup={}).loop_settings()
     assert settings.drafter == "engine"
     assert settings.drafters == ("engine",)
     assert settings.target.max_draft_len == 0
 
 
-def test_lookups_longer_than_max_draft_len_are_rejected(plan):
-    assert (
-        "engines.target: prompt_lookup_num_tokens must be at most max_draft_len (8); got 10"
-        in refusal(plan, prompt_lookup=LOOKUP, max_draft_len=8)
-    )
-
-
 def test_in_engine_lookup_rejects_the_hybrid_setting(plan):
     assert "engines.target.prompt_lookup.hybrid_min_ngram_size: unknown key" in refusal(
-        plan, prompt_lookup={"hybrid_min_ngram_size": 2}
+        plan, kind="llmapi", prompt_lookup={"hybrid_min_ngram_size": 2}
     )
-
-
-def test_a_draft_engine_rejects_prompt_lookup(plan, folder):
-    write_empty(folder / "target", 300)
-    path = folder / "profile.yaml"
-    plan()
-    whole = yaml.safe_load(path.read_text())
-    whole["engines"]["draft"] = {"checkpoint": "draft", "prompt_lookup": {}}
-    path.write_text(yaml.safe_dump(whole))
-    with pytest.raises(TandemError, match=r"engines\.draft\.prompt_lookup: unknown key"):
-        deployment.load(path)
 
 
 def test_an_llmapi_target_gets_its_model_and_lookup_settings(plan, folder):

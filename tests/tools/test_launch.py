@@ -13,14 +13,6 @@ from tandem.tools.trtllm.engines import trt_engines
 
 LARGE = "llama-3.1-405b"
 LOOKUP = "llama-2-13b-prompt-lookup"
-FAST = {
-    "decoding.use_draft_logits": True,
-    "engines.draft.build.gather_generation_logits": True,
-    "engines.draft.run.speculative_decoding_fast_logits": True,
-    "engines.target.run.speculative_decoding_fast_logits": True,
-    "engines.draft.run.participant_ids": [1],
-    "engines.target.run.participant_ids": [2],
-}
 SMALL_DRAFT = {"engines.draft.tp_size": 1, "engines.draft.device_ids": [4]}
 SERVER = ("tritonserver", "--model-repository=/repository")
 ENDPOINTS = ("--http-port=8000",)
@@ -79,8 +71,8 @@ def test_an_engine_on_several_gpus_gets_a_process_per_gpu(lookup):
 
 
 def test_renamed_engines_are_loaded_by_their_names(changed):
-    path = changed("llama-2-7b-13b", FAST | {"models.target": "large", "models.draft": "small"})
-    assert launch(path).engines == ("small", "large")  # fast logits: every rank loads both
+    path = changed("llama-2-7b-13b", {"models.target": "large", "models.draft": "small"})
+    assert launch(path).engines == ("small", "large")
 
 
 @pytest.mark.parametrize(
@@ -99,24 +91,6 @@ def test_two_engines_with_many_gpus_use_an_orchestrator(changed, draft, gpus):
         *("--pinned-memory-pool-byte-size=0", "--enable-peer-access=false"),
         *(f"--cuda-memory-pool-byte-size={number}:0" for number in range(gpus)),
     ]
-
-
-def test_fast_logits_use_prespawned_ranks(changed):
-    planned = launch(changed("llama-2-7b-13b", FAST))
-    assert (planned.mode, planned.world_size) == ("prespawned", 3)
-    assert planned.environment == {
-        "TRTLLM_ORCHESTRATOR": "1",
-        "TRTLLM_ORCHESTRATOR_SPAWN_PROCESSES": "0",
-    }
-    assert len(ranks(planned.command(SERVER, ENDPOINTS))) == 3
-
-
-def test_fast_logits_start_a_rank_for_every_gpu(changed):
-    ids = {
-        "engines.draft.run.participant_ids": [1],
-        "engines.target.run.participant_ids": [2, 3, 4, 5],
-    }
-    assert launch(changed(LARGE, SMALL_DRAFT | FAST | ids)).world_size == 6
 
 
 @pytest.fixture

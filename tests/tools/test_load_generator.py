@@ -11,7 +11,7 @@ from tandem.tools.benchmark import load_generator
 from tandem.tools.benchmark.load_generator import LoadGenerator, LoadPlan
 from tandem.tools.benchmark.scenario import Scenario
 from tandem.tools.benchmark.trace import Arrival
-from tandem.tools.benchmark.variant import CONTROL, Variant
+from tandem.tools.benchmark.variant import BASELINE, Variant
 from tandem.tools.client.client import AnswerChunk, AnswerTotals
 from tandem.tools.errors import TandemError
 
@@ -48,7 +48,7 @@ def asked(monkeypatch):
 def measured(nums_streams, streamed=0, seen=lambda _: None, texts="ab", each=None):
     prompts = [{entry.TEXT_INPUT: text} for text in texts]
     plan = LoadPlan(
-        [Scenario("code", prompts)], [CONTROL, DRAFTS], nums_streams, 8, 2, streamed, {}, each
+        [Scenario("code", prompts)], [BASELINE, DRAFTS], nums_streams, 8, 2, streamed, {}, each
     )
     with LoadGenerator("url", "bls_stream", plan, seen) as asker:
         return plan, asker.cells()
@@ -63,7 +63,7 @@ def test_a_single_stream_alternates_which_variant_goes_first(asked):
         *(("a", "d"), ("a", "n"), ("b", "n"), ("b", "d")),
     ]
     assert [(c.variant, len(c.whole), c.whole[0].engine_seconds) for c in cells] == [
-        (CONTROL, 2, 1.5),
+        (BASELINE, 2, 1.5),
         (DRAFTS, 2, 1.5),
     ]
 
@@ -90,7 +90,7 @@ def test_if_one_stream_is_rejected_the_others_end_early(asked, monkeypatch, refu
     monkeypatch.setattr(load_generator, "Client", lambda _: next(clients))
     plan = LoadPlan(
         [Scenario("code", [{entry.TEXT_INPUT: text} for text in "abcdef"])],
-        *([CONTROL], [2], 8, 1, 0, {}, None),
+        *([BASELINE], [2], 8, 1, 0, {}, None),
     )
     asker = LoadGenerator("url", "bls_stream", plan)
     end = asker._ending.set

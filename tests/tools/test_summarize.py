@@ -194,7 +194,7 @@ def test_the_table_has_a_column_per_model():
 def test_the_json_file_has_statistics_and_outputs():
     written = json.loads(json.dumps(compared("the cat sat", "the cat").as_json()))
     assert written["columns"]["hybrid"]["against"]["none"]["rouge1"] == 75
-    assert written["columns"]["hybrid"]["num_identical_to_control"] == 1
+    assert written["columns"]["hybrid"]["num_identical_to_baseline"] == 1
     assert written["items"][1] == {
         "id": "two",
         "summary": "the dog",

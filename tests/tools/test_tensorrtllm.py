@@ -21,12 +21,6 @@ CONTRACT = json.loads(
 NVIDIA = CONTRACT["models"]["tensorrt_llm"]
 PAIR = "llama-2-7b-13b"
 LARGE = "llama-3.1-405b"
-FAST = {
-    "engines.target.run.speculative_decoding_fast_logits": True,
-    "engines.draft.run.speculative_decoding_fast_logits": True,
-    "engines.draft.run.participant_ids": [1],
-    "engines.target.run.participant_ids": [2],
-}
 
 
 def rendered(path, output):
@@ -184,11 +178,6 @@ def test_a_shipped_profile_names_the_missing_checkpoint_files():
             "must be true, because decoding.use_draft_logits needs the draft's logits",
         ),
         (
-            PAIR,
-            FAST | {"engines.draft.build.logits_dtype": "float16"},
-            "must be float32 with speculative_decoding_fast_logits",
-        ),
-        (
             "llama-3.1-70b",
             {"engines.target.device_ids": [0, 1, 2, 3, 4, 5, 6, 7]},
             "must list tp_size 1 * pp_size 1 / num_nodes 1 GPUs; got 8; use [0]",
@@ -232,38 +221,6 @@ def test_a_shipped_profile_names_the_missing_checkpoint_files():
         ),
         (
             PAIR,
-            FAST | {"engines.target.run.participant_ids": [1]},
-            (
-                "must be [2] with speculative_decoding_fast_logits: rank 0 is Triton's, followed "
-                "by the draft's and the target's"
-            ),
-        ),
-        (
-            PAIR,
-            FAST | {"decoding.use_draft_logits": False},
-            (
-                "engines.target.run.speculative_decoding_fast_logits: needs "
-                "decoding.use_draft_logits to be true"
-            ),
-        ),
-        (
-            PAIR,
-            FAST | {"engines.draft.run.speculative_decoding_fast_logits": False},
-            (
-                "engines.draft.run.speculative_decoding_fast_logits: must be on in both "
-                "engines or in neither"
-            ),
-        ),
-        (
-            PAIR,
-            {"engines.target.run.participant_ids": [2]},
-            (
-                "can be set only with speculative_decoding_fast_logits; remove this key or set "
-                "speculative_decoding_fast_logits"
-            ),
-        ),
-        (
-            PAIR,
             {"engines.target.build.max_seq_lenn": 4},
             "unknown key; did you mean 'max_seq_len'?",
         ),
@@ -294,16 +251,6 @@ def test_draft_logits_are_converted_to_the_targets_vocabulary_and_type(changed):
     assert (target.vocab_size, settings.draft.vocab_size) == (32000, 32064)
     assert (target.logits_dtype, settings.draft.logits_dtype) == ("FP32", "FP16")
     assert not target.capabilities.warps_draft_logits
-    assert not target.fast_logits
-
-
-@pytest.mark.usefixtures("wider_draft")
-def test_fast_logits_require_the_same_padded_vocabulary_size(refusal):
-    assert refusal(PAIR, FAST) == (
-        "engines.draft.run.speculative_decoding_fast_logits: its padded logits are 32064 "
-        "wide, but the target's 32000; remove speculative_decoding_fast_logits in both, or make "
-        "vocab_size and tp_size equal"
-    )
 
 
 def test_a_draft_with_another_vocabulary_is_rejected(shipped, models, tmp_path):

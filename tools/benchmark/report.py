@@ -103,7 +103,7 @@ def _milliseconds(statistics: tuple[float, float] | None, which: int) -> str:
 
 
 def _of_drafts(show: Callable[[VariantStatistics], str]) -> Callable[[VariantStatistics], str]:
-    return lambda row: "" if row.cell.variant.is_control else show(row)
+    return lambda row: "" if row.cell.variant.is_baseline else show(row)
 
 
 AT_ONCE = TableColumn("at\nonce", lambda row: str(row.cell.num_streams))

@@ -55,12 +55,12 @@ class Cell:
 class VariantStatistics:
     """A row of the table. Times are in seconds; None means not measured or undefined.
 
-    control: the baseline in the same scenario with the same number of streams. alone: the same
+    baseline: the target alone in the same scenario with the same number of streams. alone: the same
     variant with one stream.
     """
 
     cell: Cell
-    control: Cell
+    baseline: Cell
     alone: Cell | None = None
 
     def spread(self, name: str) -> Spread | None:
@@ -111,7 +111,7 @@ class VariantStatistics:
     def num_different(self) -> int:
         """Number of answers that differ from the baseline's first answer to the same prompt."""
         wanted: dict[int, str] = {}
-        for trace in _traces(self.control.whole):
+        for trace in _traces(self.baseline.whole):
             wanted.setdefault(trace.prompt, trace.text)
         found = [*_traces(self.cell.whole), *self._streams]
         return sum(trace.text != wanted.get(trace.prompt) for trace in found)
@@ -120,7 +120,7 @@ class VariantStatistics:
     def _speedups(self) -> list[float | None]:
         return [
             ours.tokens_per_second / theirs.tokens_per_second if theirs.num_tokens else None
-            for ours, theirs in zip(self.cell.whole, self.control.whole, strict=True)
+            for ours, theirs in zip(self.cell.whole, self.baseline.whole, strict=True)
         ]
 
     @property
@@ -131,11 +131,11 @@ class VariantStatistics:
 def statistics_of(cells: Sequence[Cell]) -> list[VariantStatistics]:
     """Pair each cell with its baseline and, if measured, with the same variant in one stream."""
     by_place = {(cell.scenario, cell.num_streams, cell.variant): cell for cell in cells}
-    controls = {(c.scenario, c.num_streams): c for c in cells if c.variant.is_control}
+    baselines = {(c.scenario, c.num_streams): c for c in cells if c.variant.is_baseline}
     return [
         VariantStatistics(
             cell,
-            controls[cell.scenario, cell.num_streams],
+            baselines[cell.scenario, cell.num_streams],
             by_place.get((cell.scenario, 1, cell.variant)) if cell.num_streams > 1 else None,
         )
         for cell in cells

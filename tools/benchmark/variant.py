@@ -31,12 +31,12 @@ class Variant:
     draft_ahead: str | None = None
 
     @property
-    def is_control(self) -> bool:
-        return self.drafter == drafter_registry.CONTROL.name
+    def is_baseline(self) -> bool:
+        return self.drafter == drafter_registry.BASELINE.name
 
     @property
     def length(self) -> str:
-        if self.is_control:
+        if self.is_baseline:
             return ""
         if self.draft_len is None:
             return "served"
@@ -64,7 +64,7 @@ class Variant:
         return " ".join(part for part in parts if part)
 
 
-CONTROL = Variant(drafter_registry.CONTROL.name)
+BASELINE = Variant(drafter_registry.BASELINE.name)
 
 
 def variants_of(
@@ -81,7 +81,7 @@ def variants_of(
     prompt lookup.
     Raises TandemError if nothing is left to compare with the baseline.
     """
-    variants = {CONTROL: None}
+    variants = {BASELINE: None}
     for drafter, draft_len, ngram_size, ahead in product(
         drafters, draft_lens, ngram_sizes, draft_aheads
     ):
@@ -94,12 +94,12 @@ def variants_of(
             draft_len,
             ngram_size if drafter.looks_up else None,
             use_draft_logits and drafter.samples_from_draft_model,
-            ahead if drafter.samples_from_draft_model else None,
+            ahead if drafter.drafts_ahead else None,
         )
         variants[variant] = None
     if len(variants) == 1:
         raise TandemError(
-            f"nothing to compare with drafter '{CONTROL.drafter}'; set --drafter to "
+            f"nothing to compare with drafter '{BASELINE.drafter}'; set --drafter to "
             f"{_drafters(samples=True)}, or to {_drafters(samples=False)} with a "
             "--num-draft-tokens other than auto"
         )

@@ -26,7 +26,7 @@ from tandem.tools.benchmark.target_server import (
     served_drafters,
     target_server,
 )
-from tandem.tools.benchmark.variant import CONTROL, Variant, variants_of
+from tandem.tools.benchmark.variant import BASELINE, Variant, variants_of
 from tandem.tools.client.client import MODEL, Value
 from tandem.tools.client.terminal import console_of_width
 from tandem.tools.commands.chosen import add_deployment, planned_of
@@ -174,12 +174,14 @@ def run(options: argparse.Namespace) -> int:
     for table in report.tables():
         console.print(table, highlight=False)
         console.print()
-    if options.temperature is None or not options.use_draft_logits:
-        for line in report.differences():
-            console.print(f"different: {line}", style="red", markup=False, highlight=False)
+    # Acceptance by probability keeps only the distribution of sampled outputs.
+    exact = options.temperature is None or not options.use_draft_logits
+    differences = report.differences() if exact else []
+    for line in differences:
+        console.print(f"different: {line}", style="red", markup=False, highlight=False)
     if options.json:
         write_json(options.json, report.as_json())
-    return 0
+    return 1 if differences else 0
 
 
 def chosen_variants(served: ServedDrafters, options: argparse.Namespace) -> list[Variant]:
@@ -187,7 +189,7 @@ def chosen_variants(served: ServedDrafters, options: argparse.Namespace) -> list
 
     Raises TandemError if the server can't run one of them.
     """
-    if CONTROL.drafter not in served.kinds:
+    if BASELINE.drafter not in served.kinds:
         raise TandemError(
             "the target drafts inside the engine, so there is no baseline to compare with"
         )

@@ -25,7 +25,7 @@ from tandem.tools.errors import TandemError
 # group of options -> input -> help of the option that sets it
 GROUPS: Mapping[str, Mapping[Tensor, str]] = {
     "drafts": {
-        tensors.DRAFTER: f"Drafter: {drafter_names(control=True)}.",
+        tensors.DRAFTER: f"Drafter: {drafter_names(baseline=True)}.",
         tensors.NUM_DRAFT_TOKENS: "Maximum draft tokens per round, or auto.",
         tensors.DRAFT_AHEAD: "Draft the next round while the target verifies: "
         f"{', '.join(DRAFT_AHEAD)}.",

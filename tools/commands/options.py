@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NoReturn, TypeAlias
 
 import tandem
-from tandem.bls.drafters.registry import CONTROL, DRAFTERS
+from tandem.bls.drafters.registry import BASELINE, DRAFTERS
 from tandem.bls.settings import AUTO
 from tandem.tools.commands.verbs import VERBS
 from tandem.tools.errors import TandemError, suggestion
@@ -93,10 +93,10 @@ def write_json(path: Path, content: object, *, indent: int = 2) -> None:
         raise TandemError(f"can't write {path}: {error.strerror}") from error
 
 
-def drafter_names(*, control: bool = False) -> str:
-    """List the drafters for a help text. control: include the baseline."""
+def drafter_names(*, baseline: bool = False) -> str:
+    """List the drafters for a help text. baseline: include the baseline."""
     drafting = [kind.name for kind in DRAFTERS.values() if kind.drafts_in_loop]
-    also = [CONTROL.name] if control else []
+    also = [BASELINE.name] if baseline else []
     return ", ".join((*drafting, *also, "or a custom drafter of the deployment"))
 
 

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from pydantic import ValidationError
 
 from tandem.bls.drafters import registry as drafter_registry
-from tandem.bls.drafters.registry import CONTROL, DRAFT_MODEL, HYBRID
+from tandem.bls.drafters.registry import BASELINE, DRAFT_MODEL, HYBRID
 from tandem.contract import entry as tensors
 from tandem.contract.tensor import Tensor
 from tandem.tools.client.client import Inputs, Value
@@ -52,7 +52,7 @@ class DraftingOptions:
     @property
     def drafter(self) -> str:
         if self.prompt_lookup is None:
-            return (DRAFT_MODEL if self.draft_target else CONTROL).name
+            return (DRAFT_MODEL if self.draft_target else BASELINE).name
         return (HYBRID if self.draft_target else drafter_registry.PROMPT_LOOKUP).name
 
     @property
@@ -223,7 +223,7 @@ def _check(drafting: DraftingOptions, target: EngineDir, draft: EngineDir | None
         raise TandemError(f"{DRAFT_TARGET} needs --draft-engine-dir, the draft model")
     if draft and not given:
         raise TandemError(f'--draft-engine-dir needs {DRAFT_TARGET}, as in "[4,[0],[0],False]"')
-    if target.max_draft_len == 0 and drafting.drafter != CONTROL.name:
+    if target.max_draft_len == 0 and drafting.drafter != BASELINE.name:
         raise TandemError(
             f"{target.folder} can't verify drafts; build it with "
             "--speculative_decoding_mode=draft_tokens_external --max_draft_len=10"

@@ -38,7 +38,7 @@ from tandem.tools.profiles.engines.torch import TorchTarget
 if TYPE_CHECKING:
     from tandem.tools.evaluation.hugging_face import HuggingFace
 
-CONTROL = drafter_registry.CONTROL.name  # the baseline
+BASELINE = drafter_registry.BASELINE.name
 DATASET = DEMO / "summaries.jsonl"
 WIDTH = 100  # if the output is not a terminal
 PRIMING_TOKENS = 2  # the fewest output tokens for which the draft model reads the prompt
@@ -69,7 +69,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     run_options.add_drafting(parser).add_argument(
         "--drafter",
         metavar="NAME",
-        help=f"Drafter to compare with '{CONTROL}' (default: as served).",
+        help=f"Drafter to compare with '{BASELINE}' (default: as served).",
     )
     columns = parser.add_argument_group("further columns")
     columns.add_argument(
@@ -101,11 +101,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="Minimum ROUGE-1 of every output against the reference (default: %(default)g).",
     )
     accuracy.add_argument(
-        "--control-threshold",
+        "--baseline-threshold",
         type=float,
         default=95.0,  # greedy outputs differ only after two tokens with equal logits
         metavar="PERCENT",
-        help=f"Minimum ROUGE-1 of the drafter's outputs against '{CONTROL}' (default: "
+        help=f"Minimum ROUGE-1 of the drafter's outputs against '{BASELINE}' (default: "
         "%(default)g).",
     )
     parser.add_argument_group("output").add_argument(
@@ -143,7 +143,7 @@ def run(options: argparse.Namespace) -> int:
         write_json(options.json, comparison.as_json())
     if not options.check_accuracy:
         return 0
-    shortfalls = comparison.shortfalls(options.rouge1_threshold, options.control_threshold)
+    shortfalls = comparison.shortfalls(options.rouge1_threshold, options.baseline_threshold)
     for shortfall in shortfalls:
         console.print(f"tandem: {shortfall}", style="red", markup=False, highlight=False)
     return int(bool(shortfalls))
@@ -161,16 +161,16 @@ def speculation_of(
         drafter = planned.loop_settings().drafter
     if drafter is not None:
         inputs[tensors.DRAFTER] = drafter
-    if planned and CONTROL not in planned.drafters:
+    if planned and BASELINE not in planned.drafters:
         raise TandemError(
             "the target drafts inside the engine, so there is no baseline to compare with; serve "
             "a second target without it, and run summarize with each --url"
         )
     if planned and drafter is not None:
         served_drafters(planned).check(drafter)
-    if inputs.get(tensors.DRAFTER) == CONTROL:
+    if inputs.get(tensors.DRAFTER) == BASELINE:
         raise TandemError(
-            f"nothing to compare with drafter '{CONTROL}'; set --drafter to {drafter_names()}"
+            f"nothing to compare with drafter '{BASELINE}'; set --drafter to {drafter_names()}"
         )
     return inputs
 
@@ -192,8 +192,8 @@ def answer_in_turns(
         asked = inputs_for(item.text, max_tokens, {**inputs, **stop}, stream=False)
         return client.answer(entry, asked)
 
-    most, control, speculative = options.max_output_len, list[Answer](), list[Answer]()
-    turns = [({tensors.DRAFTER: CONTROL}, control), (speculation, speculative)]
+    most, baseline, speculative = options.max_output_len, list[Answer](), list[Answer]()
+    turns = [({tensors.DRAFTER: BASELINE}, baseline), (speculation, speculative)]
     with Console(stderr=True).status("asking") as status:
         for number, item in enumerate(items, start=1):
             status.update(f"item {number} of {len(items)}: {item.id}")
@@ -201,7 +201,7 @@ def answer_in_turns(
             for inputs, answers in turns if number % 2 else reversed(turns):
                 answers.append(answer(item, inputs, most))
     name = str(speculation.get(tensors.DRAFTER, "default"))
-    return AnswerColumn(control, CONTROL), AnswerColumn(speculative, name)
+    return AnswerColumn(baseline, BASELINE), AnswerColumn(speculative, name)
 
 
 def _read_drafting(options: argparse.Namespace) -> DraftingOptions:

@@ -58,12 +58,6 @@ GROUPS: Mapping[str, Mapping[str, Verb]] = {
         ),
     },
     "measure": {
-        "demo": Verb(
-            "Compare output and speed with and without speculation.",
-            "Serve the demo's models, run its prompts with and without speculation, compare "
-            "outputs and times, and stop. The demo fails if any output differs.",
-            ("tandem demo",),
-        ),
         "bench": Verb(
             "Measure speedup and latency on a live server.",
             "Measure the speedup of drafters and draft lengths on a live server. Requests "
@@ -112,7 +106,7 @@ GROUPS: Mapping[str, Mapping[str, Verb]] = {
         "build": Verb(
             "Print the script that builds the TensorRT engines of a profile.",
             "Print the script that builds the TensorRT engines of a profile. The command fails if "
-            "the settings conflict or the engines don't fit into the GPUs.",
+            "the settings conflict.",
             (
                 "tandem build --profile llama-3.1-70b",
                 "tandem build --profile llama-3.1-70b > build.sh && sh build.sh",
@@ -128,7 +122,7 @@ Tandem speeds up language models on Triton Inference Server without changing the
 draft model proposes the next tokens, and the large target verifies them in one step."""
 FIRST_STEPS = {
     "tandem doctor": "check this machine",
-    "tandem demo": "see the speedup with the demo's models",
+    "tandem bench": "measure the speedup of the demo's models",
     "tandem up": "serve, in one terminal",
     'tandem generate "def main():"': "generate, in another",
 }

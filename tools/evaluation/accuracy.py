@@ -57,19 +57,19 @@ class AccuracyComparison:
         pairs = zip(column.texts, self.columns[0].texts, strict=True)
         return sum(mine == theirs for mine, theirs in pairs)
 
-    def shortfalls(self, threshold: float, control_threshold: float) -> list[str]:
+    def shortfalls(self, threshold: float, baseline_threshold: float) -> list[str]:
         """Return one line for each ROUGE-1 score below its threshold.
 
         threshold: minimum for the served outputs against the references, in percent.
-        control_threshold: minimum for the speculation's outputs against the baseline's, in percent.
+        baseline_threshold: minimum for the drafter's outputs against the baseline's, in percent.
         """
-        control, speculative = (column.name for column in self.columns[:2])
+        baseline, speculative = (column.name for column in self.columns[:2])
         checks = [
             (name, "the reference", self.to_reference[name], threshold)
-            for name in (control, speculative)
+            for name in (baseline, speculative)
         ]
-        agreement = self.to_each_other[speculative, control]
-        checks.append((speculative, control, agreement, control_threshold))
+        agreement = self.to_each_other[speculative, baseline]
+        checks.append((speculative, baseline, agreement, baseline_threshold))
         return [
             f"ROUGE-1 of {name} against {other} must be at least {wanted:g}; got "
             f"{scores['rouge1']:.2f}"
@@ -106,7 +106,7 @@ class AccuracyComparison:
                         for (name, other), scores in self.to_each_other.items()
                         if name == column.name
                     },
-                    "num_identical_to_control": self.num_identical(column),
+                    "num_identical_to_baseline": self.num_identical(column),
                     "num_tokens": column.num_tokens,
                     "tokens_per_second": column.tokens_per_second,
                     "tokens_per_round": column.tokens_per_round,

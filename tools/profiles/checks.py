@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 
-from tandem.bls.drafters.registry import CONTROL, PROMPT_LOOKUP, DrafterKind, DrafterName
+from tandem.bls.drafters.registry import BASELINE, PROMPT_LOOKUP, DrafterKind, DrafterName
 from tandem.contract.strings import MOST_STRINGS
 from tandem.lookup.pools import LEAST_COUNTED
 from tandem.tools.profiles.drafters import OwnDrafter, all_kinds
@@ -74,7 +74,7 @@ def check_drafters(
             raise ProfileError(
                 key_path,
                 f"'{drafter}' needs engines.draft; add it, or use '{PROMPT_LOOKUP.name}' or "
-                f"'{CONTROL.name}'",
+                f"'{BASELINE.name}'",
             )
         raise ProfileError(
             key_path, f"must be one of {', '.join(known)} with these engines; got '{drafter}'"

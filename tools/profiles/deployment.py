@@ -9,7 +9,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from tandem.bls.drafters.registry import CONTROL, DrafterKind, DrafterName
+from tandem.bls.drafters.registry import BASELINE, DrafterKind, DrafterName
 from tandem.bls.settings import (
     MAX_AHEAD_THREADS,
     DrafterModule,
@@ -140,7 +140,6 @@ class Deployment:
             **profile.admission.model_dump(),
             **self._request_limits,
             max_ngram_size=limits.max_ngram_size,
-            max_logits_bytes=limits.max_logits_bytes,
             max_guide_bytes=limits.max_guide_bytes,
             tokenizer_dir=TOKENIZER,
             draft_tokenizer=DraftTokenizer(folder=DRAFT_TOKENIZER, end_ids=draft.end_ids)
@@ -182,7 +181,6 @@ def _engine_settings(model: str, planned: EnginePlan, timeout: float) -> EngineS
         decoupled=planned.decoupled,
         excludes_input=planned.excludes_input,
         logits_dtype=planned.logits_dtype,
-        fast_logits=planned.fast_logits,
     )
 
 
@@ -250,7 +248,7 @@ def check(profile: Profile, *, with_weights: bool = True) -> Deployment:
         target = profile.engines.target.adjusted_to_draft(draft, target)
     if target.capabilities.drafts_itself and "entries" not in profile.model_fields_set:
         # A baseline would need a second engine, so omit its entry.
-        entries = tuple(entry for entry in profile.entries if entry.drafter != CONTROL.name)
+        entries = tuple(entry for entry in profile.entries if entry.drafter != BASELINE.name)
         profile = profile.model_copy(update={"entries": entries})
     check_pair(
         profile.engines.target,

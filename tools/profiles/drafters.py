@@ -11,7 +11,7 @@ from pydantic import JsonValue, TypeAdapter, ValidationError
 
 from tandem.bls.drafters.module import DrafterModuleError, read_kind, with_settings
 from tandem.bls.drafters.registry import (
-    CONTROL,
+    BASELINE,
     DRAFTERS,
     DrafterExists,
     DrafterKind,
@@ -57,7 +57,7 @@ def allowed_kinds(
     if target.capabilities.verifies_drafts and target.max_draft_len:
         rows = [kind for kind in all_kinds(own) if kind.drafts_in_loop]
     fit = [kind for kind in rows if draft or not kind.samples_from_draft_model]
-    return {kind.name: kind for kind in (*fit, CONTROL)}
+    return {kind.name: kind for kind in (*fit, BASELINE)}
 
 
 def all_kinds(own: tuple[OwnDrafter, ...]) -> list[DrafterKind]:

@@ -20,7 +20,7 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
-from tandem.bls.drafters.registry import CONTROL, DrafterName
+from tandem.bls.drafters.registry import BASELINE, DrafterName
 from tandem.bls.settings import AUTO, LoopSettings, RequestLimits
 from tandem.lookup.pools import MOST_TOKENS
 from tandem.tools.errors import TandemError
@@ -175,9 +175,6 @@ class LimitsSection(ConfigSection):
     max_ngram_size: PositiveInt = LoopSettings.max_ngram_size
     """Maximum `max_matching_ngram_size` in requests; each n-gram size takes memory per context
     token."""
-    max_logits_bytes: NonNegativeInt = LoopSettings.max_logits_bytes
-    """Bytes of returned logits (prompts x rows x vocabulary x 4). Make `/dev/shm` several times as
-    large."""
     max_guide_bytes: NonNegativeInt = LoopSettings.max_guide_bytes
     """Bytes of one guide; 0 turns guides off and saves the memory they need."""
 
@@ -205,7 +202,7 @@ class TimeoutsSection(ConfigSection):
 DEFAULT_ENTRIES = (
     EntrySection(name="bls_stream", kind="stream"),
     EntrySection(name="bls", kind="forward"),
-    EntrySection(name="ensemble", kind="forward", drafter=CONTROL.name),
+    EntrySection(name="ensemble", kind="forward", drafter=BASELINE.name),
 )
 
 

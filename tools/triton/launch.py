@@ -10,8 +10,7 @@ from tandem.tools.errors import TandemError
 from tandem.tools.profiles.profile import Profile
 from tandem.tools.trtllm.engines import check_built, trt_engines
 
-Mode = Literal["single", "leader", "orchestrator", "prespawned"]
-SPAWN = "TRTLLM_ORCHESTRATOR_SPAWN_PROCESSES"
+Mode = Literal["single", "leader", "orchestrator"]
 NO_ENDPOINTS = ("--allow-http=false", "--allow-grpc=false", "--allow-metrics=false")
 # Triton doesn't let clients register shared-memory regions that begin with
 # triton_python_backend_shm_region_.
@@ -35,9 +34,9 @@ class Launch:
     @property
     def environment(self) -> dict[str, str]:
         """Environment variables for TensorRT-LLM."""
-        if self.mode in ("single", "leader"):
+        if self.mode != "orchestrator":
             return {}
-        return {"TRTLLM_ORCHESTRATOR": "1", SPAWN: str(int(self.mode == "orchestrator"))}
+        return {"TRTLLM_ORCHESTRATOR": "1", "TRTLLM_ORCHESTRATOR_SPAWN_PROCESSES": "1"}
 
     def command(
         self, server: Sequence[str], endpoints: Sequence[str], prefix: str = PREFIX
@@ -81,9 +80,7 @@ def launch_of(profile: Profile) -> Launch:
     mode: Mode = "single"
     world_size = 1
     workers = sum(engine.world_size for engine in sections)
-    if any(engine.run.speculative_decoding_fast_logits for engine in sections):
-        mode, world_size = "prespawned", 1 + workers
-    elif len(sections) > 1 and workers > len(sections):
+    if len(sections) > 1 and workers > len(sections):
         mode = "orchestrator"
     elif workers > 1 and len(sections) == 1:
         mode, world_size = "leader", workers

@@ -15,7 +15,7 @@ from tritonclient.grpc import model_config_pb2
 
 import tandem
 from tandem.bls.drafters import module as drafter_module
-from tandem.bls.drafters.registry import CONTROL
+from tandem.bls.drafters.registry import BASELINE
 from tandem.contract import engine, entry, postprocessing, preprocessing
 from tandem.contract.model_parameters import encode
 from tandem.contract.tensor import Tensor
@@ -41,7 +41,7 @@ ENTRY_PACKAGES = (
     "postprocessing",
     "bls",
 )
-ENGINE_PACKAGES = ("contract", "sampling", "lookup", "engines")
+ENGINE_PACKAGES = ("contract", "sampling", "engines")
 TOKENIZER_FILES = (
     "tokenizer.json",
     "tokenizer_config.json",
@@ -196,11 +196,11 @@ def _entry_models(deployment: Deployment, tokenizer: dict[str, list[Path]]) -> I
         files[DRAFT_TOKENIZER] = _matching(deployment.draft_tokenizer.folder, TOKENIZER_FILES)
     for listed in deployment.profile.entries:
         streams = listed.kind == "stream"
-        control = listed.drafter == CONTROL.name
+        baseline = listed.drafter == BASELINE.name
         settings = deployment.forwarder_settings(listed)
         yield Model(
             name=listed.name,
-            source="bls_stream" if streams else "ensemble" if control else "bls",
+            source="bls_stream" if streams else "ensemble" if baseline else "bls",
             parameters=encode(deployment.loop_settings() if streams else settings),
             inputs=entry.INPUTS,
             outputs=entry.OUTPUTS,

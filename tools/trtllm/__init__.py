@@ -1,1 +1,1 @@
-"""TensorRT engines: memory estimates, build steps, and checks of built engines."""
+"""TensorRT engines: build steps, and checks of built engines."""

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tandem.tools.errors import TandemError
+from tandem.tools.profiles.checkpoint import read_config
 from tandem.tools.profiles.engines.tensorrtllm import BuildSection, TensorRTLLMDraft
-from tandem.tools.trtllm.shape import read_model_type
 
 EXAMPLES = Path("/app/examples")  # TensorRT-LLM's examples in NVIDIA's image
 QUANTIZE = Path("quantization", "quantize.py")
@@ -70,8 +70,8 @@ def _convert(name: str, engine: TensorRTLLMDraft, examples: Path, output: Path) 
         f"--pp_size={engine.pp_size}",
     )
     if convert.qformat is None:
-        here = engine.checkpoint.is_dir()
-        model_type = read_model_type(engine.checkpoint) if here else UNSEEN
+        config = read_config(engine.checkpoint) if engine.checkpoint.is_dir() else {}
+        model_type = config.get("model_type", UNSEEN)
         if model_type not in CONVERTERS:
             raise TandemError(
                 f"engines.{name}.convert has no converter for model_type '{model_type}' (only for "

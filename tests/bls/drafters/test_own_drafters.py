@@ -9,22 +9,20 @@ from scripted import ENDLESS, Draft, Health, Target, decoding_of, expected, ids,
 
 from tandem.bls.drafters.module import DrafterModuleError, read_kind, with_settings
 from tandem.bls.drafters.registry import (
+    BASELINE,
     BUILT_IN,
-    CONTROL,
     DRAFTERS,
     DrafterExists,
     DrafterKind,
     join,
 )
-from tandem.bls.effects import Draft as Proposed
-from tandem.bls.errors import DrafterFailed
 from tandem.bls.request import Request
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "drafters" / "repeat.py"
 HEAD = """
 from tandem.bls.drafters.registry import DrafterKind
 from tandem.bls.drafters.drafter import Drafter
-from tandem.bls.effects import Draft, EngineCall, AwaitAhead
+from tandem.bls.effects import Draft, EngineCall
 """
 ROW = "DRAFTER = DrafterKind(name='own', description='a test', module=__name__)\n"
 MAKE = "def make(request, context):\n    return Own()\n"
@@ -168,7 +166,6 @@ CALLER = ROW.replace("a test'", "a test', samples_from_draft_model=True")
             PROPOSE.format("yield EngineCall('draft', sequence.context, 1, 1, end_id='x')"),
             "ValueError: invalid literal for int()",
         ),
-        (PROPOSE.format("yield AwaitAhead('x')"), "ValueError: could not convert string to float"),
         (
             PROPOSE.format("yield EngineCall('draft', sequence.context, 1, 1, stop_ids=3)"),
             "TypeError: 'int' object is not iterable",
@@ -182,19 +179,6 @@ def test_invalid_calls_of_a_custom_drafter_are_rejected(joined, body, fault):
     assert not any(len(call.draft) for call in target.calls)
     [line] = health.errors
     assert line.startswith(f"drafter 'own' failed: {fault}")
-
-
-def test_custom_drafters_may_call_only_the_draft_engine_to_draft_ahead(joined):
-    joined(
-        "def draft_ahead(self, sequence, draft):\n"
-        "    yield EngineCall('target', sequence.context, 1, 1)\n"
-        "def propose(self, sequence, limit):\n    yield",
-        CALLER,
-    )
-    decoding = decoding_of(REQUEST)
-    steps = decoding._drafter.draft_ahead(decoding.sequence, Proposed(ids(1)))
-    with pytest.raises(DrafterFailed, match="it may only call the draft engine; got target"):
-        next(steps)
 
 
 def test_calls_of_a_custom_drafter_are_converted_to_the_right_types(joined):
@@ -291,7 +275,7 @@ def test_invalid_drafter_settings_are_rejected(given, reason):
 
 def test_a_drafter_without_settings_rejects_any_settings():
     with pytest.raises(DrafterModuleError, match="setting 'period' isn't known; 'none' has none"):
-        with_settings(CONTROL, {"period": 2})
+        with_settings(BASELINE, {"period": 2})
 
 
 @pytest.mark.parametrize("name", sorted(BUILT_IN))

@@ -29,7 +29,6 @@ RAW = with_engines(
     },
     draft={"logits_tell_all": False},
 )
-FAST = with_engines(RAW, target={"fast_logits": True})
 SAMPLED = Sampling(temperature=0.7, top_k=3)
 PLAIN = Sampling(temperature=1.0, top_k=0)
 TOP_P = Sampling(temperature=1.0, top_k=0, top_p=0.9)
@@ -103,14 +102,6 @@ def test_logits_too_small_for_half_precision_become_minus_infinity():
     assert np.isinf(found).any()
 
 
-def test_handles_of_fast_logits_are_forwarded():
-    handle = np.array([[[1.5, np.nan, -0.0, 3e38, 7]]], np.float32)
-    assert (
-        verification_logits(effects.Draft(TOKENS), handle, request_of(sampling=PLAIN), FAST)
-        is handle
-    )
-
-
 def test_incomplete_draft_logits_limit_draft_sampling_to_the_temperature():
     penalised = replace(SAMPLED, top_p=0.5, repetition_penalty=1.3, bad_words=ids(1))
     request = request_of(sampling=penalised)
@@ -133,10 +124,6 @@ def test_incomplete_draft_logits_limit_draft_sampling_to_the_temperature():
         (RAW, SAMPLED, True),
         (RAW, PLAIN, True),
         (RAW, TOP_P, False),
-        (FAST, GREEDY, True),
-        (FAST, SAMPLED, False),
-        (FAST, TOP_P, False),
-        (FAST, replace(PLAIN, temperature=0.7), False),
     ],
 )
 def test_drafters_that_would_change_the_distribution_are_turned_off(
@@ -146,21 +133,6 @@ def test_drafters_that_would_change_the_distribution_are_turned_off(
     assert found.drafter == (drafter if drafts else "none")
     if not drafts:
         assert (found.use_draft_logits, found.longest_draft) == (False, 0)
-
-
-@pytest.mark.parametrize(
-    ("drafter", "use_draft_logits", "found"),
-    [
-        ("draft_model", True, "draft_model"),
-        ("hybrid", True, "draft_model"),
-        ("draft_model", False, "none"),
-        ("hybrid", False, "none"),
-        ("prompt_lookup", False, "none"),
-    ],
-)
-def test_with_fast_logits_only_drafts_with_logits_are_allowed(drafter, use_draft_logits, found):
-    request = request_of(drafter, sampling=PLAIN, use_draft_logits=use_draft_logits)
-    assert lossless(request, FAST).drafter == found
 
 
 def test_an_acceptance_threshold_allows_inexact_drafts():
@@ -175,12 +147,10 @@ def test_greedy_requests_need_no_draft_logits():
     assert lossless(lossy, SETTINGS) is lossy
 
 
-@pytest.mark.parametrize("wanted", ["wants_log_probs", "wants_context_logits"])
-def test_drafting_is_off_if_verification_cannot_return_requested_outputs(wanted):
-    request = request_of(sampling=GREEDY, **{wanted: True})
+def test_drafting_is_off_if_verification_cannot_return_log_probs():
+    request = request_of(sampling=GREEDY, wants_log_probs=True)
     assert lossless(request, RAW).drafter == "none"
-    only_logits = wanted == "wants_context_logits"
-    assert lossless(request, SETTINGS).drafter == ("none" if only_logits else "draft_model")
+    assert lossless(request, SETTINGS).drafter == "draft_model"
     itself = replace(request, drafter="engine")
     assert lossless(itself, RAW) is itself
 

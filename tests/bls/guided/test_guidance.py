@@ -131,12 +131,11 @@ def test_statistics_warn_about_guide_parts_that_are_not_enforced():
     [
         {"wants_log_probs": True},
         {"wants_prompt_log_probs": True},
-        {"wants_generation_logits": True},
         {"sampling": Sampling(bad_words=np.array([[5], [1]], np.int32))},
         {"sampling": Sampling(embedding_bias=np.zeros(WIDTH, np.float32))},
     ],
 )
-def test_forced_tokens_are_verified_if_log_probs_or_logits_are_requested(asks):
+def test_forced_tokens_are_verified_if_log_probs_are_requested(asks):
     guide = Guide("choice", '["The quick brown fox"]')
     request = request_for(guide, drafter="draft_model", draft_len=4, max_draft_len=16, **asks)
     decoding, target, _ = played(request, draft=Guesser([], 1))
@@ -146,12 +145,6 @@ def test_forced_tokens_are_verified_if_log_probs_or_logits_are_requested(asks):
     assert list(earned) == [GRAMMAR]
     assert earned[GRAMMAR].draft_acceptance_rate == 1.0
     assert decoding.statistics.guide.num_forced_tokens == 0
-
-
-def test_context_logits_come_from_the_first_call_of_a_guided_request():
-    request = request_for(GUIDES[0], wants_context_logits=True)
-    _, target, _ = played(request)
-    assert target.calls[0].context.tolist() == [5]
 
 
 def test_a_draft_is_cut_at_the_first_illegal_token():
@@ -249,17 +242,16 @@ def answer(count, first, **fields):
     values = np.arange(first, first + count, dtype=np.float32)
     top = TopLogProbs(np.arange(first, first + count)[:, None], values[:, None])
     return EngineAnswer(ids(*range(first, first + count)), **fields)._replace(
-        log_probs=values, top=top, logits=values[:, None]
+        log_probs=values, top=top
     )
 
 
-def test_log_probs_and_logits_line_up_with_tokens_after_a_repair():
+def test_log_probs_line_up_with_tokens_after_a_repair():
     one = answer(4, 10, seconds=2.0, engine_seconds=1.0)
     both = joined_answers(one, 2, answer(1, 90, seconds=0.5, engine_seconds=0.25))
     assert both.tokens.tolist() == [10, 11, 90]
     assert (both.seconds, both.engine_seconds) == (2.5, 1.25)
     assert both.log_probs.tolist() == [10, 11, 90]
-    assert both.logits.tolist() == [[10], [11], [90]]
     assert both.top.ids.tolist() == both.top.values.tolist() == [[10], [11], [90]]
 
 

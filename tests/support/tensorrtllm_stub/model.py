@@ -24,8 +24,7 @@ class TritonPythonModel:
         given = {name: p["string_value"] for name, p in config["parameters"].items()}
         self.excludes_input = given["exclude_input_in_output"] == "true"
         self.is_draft = Path(given["gpt_model_path"]).name == "draft"
-        self.fast = given["speculative_decoding_fast_logits"] == "true"
-        self.width = VOCABULARY + PADDING * (self.is_draft and not self.fast)
+        self.width = VOCABULARY + PADDING * self.is_draft
         self.fault = Path(args["model_repository"]) / "fault"
         outputs = {tensor["name"]: tensor["data_type"] for tensor in config["output"]}
         half = outputs["generation_logits"] == "TYPE_FP16"
@@ -56,15 +55,13 @@ class TritonPythonModel:
             "sequence_length": np.array([[len(said)]], np.int32),
         }
         if given.get("return_generation_logits"):
-            outputs["generation_logits"] = self.logits(given, context, new)
+            outputs["generation_logits"] = self.logits(given, new)
         if given.get("return_perf_metrics"):
             reused = np.array([[len(context) // 32]], np.int32)
             outputs |= {"kv_cache_reused_blocks": reused, "kv_cache_alloc_total_blocks": reused + 1}
         return {name: array for name, array in outputs.items() if name in wanted}
 
-    def logits(self, given, context, new):
-        if self.fast:
-            return handle(context, new)[np.newaxis]
+    def logits(self, given, new):
         if self.is_draft and samples(given):
             unlike = {"repetition_penalty", "embedding_bias", "bad_words_list"} & set(given)
             if unlike or number(given, "runtime_top_k", 0) or number(given, "runtime_top_p", 0) < 1:
@@ -73,7 +70,7 @@ class TritonPythonModel:
         logits[0, 0, np.arange(len(new)), new] = 0
         return logits
 
-    def refuse_lossy(self, given, context, draft):
+    def refuse_lossy(self, given, draft):
         """Reject calls whose sampled output would not have the target's distribution."""
         if not samples(given):
             return
@@ -82,10 +79,6 @@ class TritonPythonModel:
         logits = given.get("draft_logits")
         if logits is None:
             raise ValueError("a rejected id may be drawn again")
-        if self.fast:
-            if logits.tobytes() != handle(context, draft).tobytes():
-                raise ValueError("draft_logits are not the handle that the draft gave")
-            return
         if logits.shape != (1, len(draft), VOCABULARY):
             raise ValueError(f"draft_logits have shape {logits.shape}")
         if not np.allclose(np.exp(logits.astype(np.float64)).sum(-1), 1, atol=1e-2):
@@ -97,7 +90,7 @@ class TritonPythonModel:
         if "draft_logits" in given and given["draft_logits"].dtype != self.logits_type:
             raise ValueError("draft_logits have another type than the engine's")
         if draft:
-            self.refuse_lossy(given, context, draft)
+            self.refuse_lossy(given, draft)
         end_id = given["end_id"].item() if "end_id" in given else -1
         new = []
         while len(new) < given["request_output_len"].item():
@@ -121,8 +114,3 @@ def number(given, name, default):
 def samples(given):
     top_k = number(given, "runtime_top_k", 0)
     return top_k > 1 or (top_k == 0 and number(given, "runtime_top_p", 0) > 0)
-
-
-def handle(context, new):
-    """Return a handle of fast logits as clients see it: five numbers."""
-    return np.array([[[len(context), len(new), np.nan, -0.0, 3e38]]], np.float32)

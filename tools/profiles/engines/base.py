@@ -82,10 +82,9 @@ class EnginePlan:
     included. kv_cache_tokens: size of the KV cache. kv_block_tokens: tokens per block of the KV
     cache. max_draft_len: the longest draft in tokens that the engine verifies. end_ids: ids of the
     tokens that end an answer, may be empty; engines get the first one. excludes_input: the
-    engine's output omits the input. logits_dtype: Triton's name of the type. fast_logits: the
-    engine takes a handle to the draft's logits instead of the logits. decoupled: clients can stream
-    from the engine. files: subfolder of the version folder -> the files in it. lora_adapters: the
-    names of the LoRA adapters, ordered by their numbers.
+    engine's output omits the input. logits_dtype: Triton's name of the type. decoupled: clients
+    can stream from the engine. files: subfolder of the version folder -> the files in it.
+    lora_adapters: the names of the LoRA adapters, ordered by their numbers.
     """
 
     capabilities: Capabilities
@@ -99,7 +98,6 @@ class EnginePlan:
     pad_id: int | None = None
     excludes_input: bool = True
     logits_dtype: LogitsType = "FP32"
-    fast_logits: bool = False
     decoupled: bool = False
     backend: str = "python"
     files: Mapping[str, list[Path]] = field(default_factory=dict)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, NonNegativeInt, PositiveFloat, PositiveInt
+from pydantic import BeforeValidator, Field, NonNegativeInt, PositiveInt
 
 from tandem.bls.settings import LogitsType
 from tandem.engines import capabilities
@@ -92,7 +92,7 @@ class RunSection(ConfigSection):
     """Parameters of the Triton model.
 
     The size of the KV cache is the lesser of max_tokens_in_paged_kv_cache and the tokens that fit
-    into kv_cache_free_gpu_mem_fraction. `tandem build` compares both limits.
+    into kv_cache_free_gpu_mem_fraction.
     """
 
     max_tokens_in_paged_kv_cache: PositiveInt
@@ -110,10 +110,6 @@ class RunSection(ConfigSection):
     )
     exclude_input_in_output: bool = True
     """Omit the input from the output in direct calls of the engine."""
-    participant_ids: Ids | None = None
-    """MPI ranks that run the engine; only for fast logits."""
-    speculative_decoding_fast_logits: bool = False
-    """Pass draft logits from GPU to GPU; set it in both engines."""
 
 
 class TensorRTLLMDraft(EngineSection):
@@ -137,8 +133,6 @@ class TensorRTLLMDraft(EngineSection):
     """Nodes that the engine spans."""
     device_ids: Ids = (0,)
     """GPUs of one node."""
-    gpu_memory_gib: PositiveFloat | None = None
-    """Memory of one GPU. If set, `tandem build` checks whether weights and KV caches fit."""
     convert: ConvertSection = ConvertSection()
     build: BuildSection
     run: RunSection
@@ -176,7 +170,6 @@ class TensorRTLLMDraft(EngineSection):
             pad_id=checkpoint.pad_id,
             excludes_input=self.run.exclude_input_in_output,
             logits_dtype=LOGITS_DTYPES[self.build.logits_dtype],
-            fast_logits=self.run.speculative_decoding_fast_logits,
             decoupled=self.decoupled,
         )
 
@@ -234,7 +227,7 @@ class TensorRTLLMDraft(EngineSection):
             "max_beam_width": "1",
             "gpu_device_ids": _text(self.device_ids),
             "num_nodes": str(self.num_nodes),
-            **{name: _text(value) for name, value in self.run if value is not None},
+            **{name: _text(value) for name, value in self.run},
             "guided_decoding_backend": "",
             "tokenizer_dir": "",
             "xgrammar_tokenizer_info_path": "",

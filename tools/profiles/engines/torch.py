@@ -31,7 +31,6 @@ from tandem.tools.profiles.engines.base import (
     located,
     sequence_length,
 )
-from tandem.tools.profiles.engines.lookup import LookupSection
 
 CHECKPOINT = "checkpoint"  # folder next to model.py
 SEQUENCES_CACHED = 16  # whole sequences in the KV cache by default, if they fit into KV_BYTES
@@ -89,11 +88,9 @@ class TorchDraft(OwnEngineSection):
         return self.plan_of(
             self.kind,
             settings,
-            capabilities=capabilities.TORCH_LOOKUP
-            if settings.drafts_itself
-            else capabilities.TORCH,
+            capabilities=capabilities.TORCH,
             vocab_size=checkpoint.vocab_size,
-            max_draft_len=0 if settings.drafts_itself else settings.max_draft_len,
+            max_draft_len=settings.max_draft_len,
             end_ids=checkpoint.end_ids,
             pad_id=checkpoint.pad_id,
             files={CHECKPOINT: checkpoint_files(checkpoint.folder)},
@@ -128,7 +125,6 @@ class TorchDraft(OwnEngineSection):
             "checkpoint",
             "max_seq_len",
             "kv_cache_tokens",
-            "prompt_lookup",
             "lora_adapters",
         }
         given = {**self.model_dump(exclude=decided), **self._target_settings}
@@ -139,12 +135,10 @@ class TorchDraft(OwnEngineSection):
 
 
 class TorchTarget(TorchDraft):
-    """A torch engine that verifies drafts, or looks up its own drafts inside a call."""
+    """A torch engine that verifies drafts."""
 
     max_draft_len: NonNegativeInt = 16
     """Target only: maximum draft tokens per verification."""
-    prompt_lookup: LookupSection | None = None
-    """Target only: look drafts up inside the engine, with these settings (default: none)."""
     lora_adapters: Mapping[Annotated[str, Field(min_length=1)], Folder] | None = None
     """Target only: LoRA adapters that requests may name: the name and peft's folder of each
     (default: none)."""
@@ -175,9 +169,8 @@ class TorchTarget(TorchDraft):
 
     @property
     def _target_settings(self) -> dict[str, Any]:
-        lookup = self.prompt_lookup.settings if self.prompt_lookup else {}
         numbers = range(1, len(self.lora_adapters or ()) + 1)
-        return {**lookup, "lora_adapters": tuple(map(_lora_folder, numbers))}
+        return {"lora_adapters": tuple(map(_lora_folder, numbers))}
 
 
 def _lora_folder(number: int) -> str:

@@ -5,7 +5,7 @@
 - {{ printf "--model-repository=%s" $repository | quote }}
 - --disable-auto-complete-config
 - --exit-timeout-secs={{ .Values.exitTimeout }}
-{{- if and (eq .Values.launch.mode "orchestrator") (eq (int .Values.launch.ranks) 1) }}
+{{- if eq .Values.launch.mode "orchestrator" }}
 # The orchestrator process computes nothing, so it must not take GPU memory from its workers.
 - --pinned-memory-pool-byte-size=0
 - --enable-peer-access=false

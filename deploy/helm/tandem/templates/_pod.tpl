@@ -72,7 +72,7 @@ env:
 - name: TRTLLM_ORCHESTRATOR
   value: "1"
 - name: TRTLLM_ORCHESTRATOR_SPAWN_PROCESSES
-  value: {{ eq (int .Values.launch.ranks) 1 | ternary "1" "0" | quote }}
+  value: "1"
 {{- end }}
 {{- with .Values.env }}
 {{ toYaml . }}

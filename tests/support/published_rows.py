@@ -1,15 +1,10 @@
-"""Compare the throughput of emulated engines with published throughputs.
+"""A sequential loop over emulated engines in virtual time, and NVIDIA's published throughputs.
 
-    python -m benchmarks.published_rows
-
-A sequential loop runs each emulated pair in virtual time, with 10 draft tokens and 1.0 ms of
-overhead per round. NVIDIA published the throughputs of these pairs. All times are emulated: the
-table shows that the emulation is calibrated, not that Tandem is fast.
+The throughputs are of the pairs that the emulated profiles describe.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,22 +12,19 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from rich.console import Console
-from rich.table import Table
+from virtual_timer import VirtualTimer
 
 from tandem.contract.model_parameters import decode
 from tandem.engines.emulated.engine import MS, EmulatedEngine
 from tandem.engines.emulated.settings import EmulatedSettings
-from tandem.engines.emulated.timers import VirtualTimer
 from tandem.engines.engine import Engine
 from tandem.engines.load import of_its_kind
 from tandem.engines.request import EngineRequest, EngineResponse
 from tandem.tools.profiles import deployment
 from tandem.tools.profiles.engines.base import EnginePlan
 
-HERE = Path(__file__).resolve().parent
-PUBLISHED = json.loads((HERE / "published_rows.json").read_text())
-ANSWERS = 200
+ROOT = Path(__file__).resolve().parents[2]
+PUBLISHED = json.loads((ROOT / "tests" / "data" / "published_rows.json").read_text())
 PROMPT_LEN = 64
 ANSWER_LEN = 500
 
@@ -115,14 +107,14 @@ def rows() -> list[PublishedPair]:
         pair = name.removeprefix("llama-3.1-").partition("/")[0].replace("+", "-")
         kinds = ["", "-two-state"] if facts["hard_alpha"] is not None else [""]
         for kind in kinds:
-            profile = HERE.parent / "profiles" / f"emulated-{pair}{kind}.yaml"
+            profile = ROOT / "profiles" / f"emulated-{pair}{kind}.yaml"
             found.append(
                 PublishedPair(name, profile, facts["published_tok_s"], facts["baseline_tok_s"])
             )
     return found
 
 
-def run(row: PublishedPair, answers: int = ANSWERS) -> SimulatedRun:
+def run(row: PublishedPair, answers: int) -> SimulatedRun:
     loop = SequentialLoop(row.profile, orchestration_ms=PUBLISHED["orchestration_ms_assumed"])
     return loop.run(answers, draft_len=PUBLISHED["draft_len"])
 
@@ -130,24 +122,3 @@ def run(row: PublishedPair, answers: int = ANSWERS) -> SimulatedRun:
 def _settings_of(planned: EnginePlan) -> EmulatedSettings:
     given = {name: {"string_value": value} for name, value in planned.parameters.items()}
     return decode(EmulatedSettings, of_its_kind({"parameters": given}))
-
-
-def main() -> None:
-    argparse.ArgumentParser(description=__doc__.partition("\n")[0]).parse_args()
-    table = Table(title="emulated engines, virtual time: 10 draft tokens, 1.0 ms orchestration")
-    for heading in ("profile", "published tok/s", "emulated tok/s", "error", "tokens per round"):
-        table.add_column(heading, justify="left" if heading == "profile" else "right")
-    for row in rows():
-        outcome = run(row)
-        table.add_row(
-            row.profile.stem,
-            f"{row.published:.2f}",
-            f"{outcome.tokens_per_second:.2f}",
-            f"{outcome.tokens_per_second / row.published - 1:+.1%}",
-            f"{outcome.tokens / outcome.rounds:.2f}",
-        )
-    Console().print(table)
-
-
-if __name__ == "__main__":
-    main()
