@@ -1,5 +1,6 @@
 """Fixtures and options for all tests."""
 
+import gc
 import os
 import signal
 from pathlib import Path
@@ -42,8 +43,16 @@ def pytest_collection_modifyitems(items):
     items.sort(key=lambda item: item.path.parent.name != "server")
 
 
+def pytest_collection_finish():
+    """Keep what the imports created out of every later garbage collection."""
+    gc.collect()
+    gc.freeze()
+
+
 # A slow example on busy cores is not a failure.
-settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile(
+    "patient", max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
 settings.load_profile("patient")
 
 

@@ -269,7 +269,7 @@ def test_nothing_is_drafted_after_an_end(engine):
     assert len([j for j, _, _ in found if j == 0]) == 1  # it uses a slot anyway
 
 
-@pytest.mark.parametrize("min_tokens", range(8))
+@pytest.mark.parametrize("min_tokens", [0, 1, 3, 7])
 def test_min_tokens_is_counted_from_the_context_in_every_branch(engine, min_tokens):
     ids = prompt(12, 20)
     drafts = [4, 5]

@@ -37,7 +37,7 @@ def others(ids) -> list[int]:
     return sorted(set(range(2, VOCAB)) - set(row_behind(ids).tokens.tolist()))
 
 
-def counted(target, ids, legal, *, draws=400, **sampling) -> np.ndarray:
+def counted(target, ids, legal, *, draws=250, **sampling) -> np.ndarray:
     """The number of times that each token is emitted."""
     counts = np.zeros(VOCAB)
     for seed in range(draws):

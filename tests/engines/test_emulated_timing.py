@@ -190,10 +190,10 @@ def test_the_wall_clock_timer_calls_in_order_of_time():
     assert called.empty()
 
 
-@pytest.mark.parametrize("rows", scaled(published_rows.rows()[::5], published_rows.rows()))
+@pytest.mark.parametrize("rows", scaled(published_rows.rows()[::10], published_rows.rows()))
 def test_emulated_profiles_reproduce_the_published_throughput(rows):
     for row in rows:
-        outcome = published_rows.run(row, answers=40)
+        outcome = published_rows.run(row, answers=20)
         told = outcome.tokens_per_second
         assert told == pytest.approx(row.published, rel=0.03), row.profile.stem
 

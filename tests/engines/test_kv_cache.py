@@ -109,7 +109,7 @@ def test_context_logits_cover_the_whole_context(make_harness, reference):
     assert outcome.last.usage.computed_tokens == 25 + 1
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40)
 @given(
     st.lists(
         st.tuples(st.integers(0, 3), st.integers(1, 30), st.integers(0, 12), st.booleans()),
@@ -137,7 +137,7 @@ def test_the_cache_stays_within_its_limit_and_keeps_correct_values(steps):
             cache.release(running.pop(0))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100)
 @given(
     st.lists(st.tuples(st.integers(0, 2), st.integers(1, 200), st.booleans()), max_size=12),
     st.tuples(st.integers(0, 2), st.integers(1, 200)),

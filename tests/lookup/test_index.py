@@ -76,7 +76,7 @@ repeated = st.lists(st.integers(0, 3), min_size=1, max_size=8).flatmap(
 )
 
 
-@settings(max_examples=300)
+@settings(max_examples=150)
 @given(repeated, st.integers(1, 6), st.integers(1, 6), st.booleans(), st.booleans())
 def test_keep_all_and_use_oldest_choose_the_copy(row, ngram, limit, keep_all, use_oldest):
     match = index_of(row, ngram, keep_all=keep_all, use_oldest=use_oldest).lookup(limit)

@@ -7,7 +7,7 @@ from unittest.mock import patch
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tandem.lookup import pools as module
@@ -190,7 +190,6 @@ def made(max_tokens, crowded):
     return pools
 
 
-@settings(max_examples=120)
 @given(bounds, st.booleans(), operations, st.integers(1, 6))
 def test_pools_equal_a_simple_model_after_any_operations(max_tokens, crowded, operations, limit):
     pools, model = made(max_tokens, crowded), Model(max_tokens)
@@ -210,7 +209,6 @@ def test_pools_equal_a_simple_model_after_any_operations(max_tokens, crowded, op
             assert sizes(pools) == dict(Counter(key for key, _ in held))
 
 
-@settings(max_examples=120)
 @given(bounds, st.booleans(), operations, st.integers(1, 6))
 def test_a_copy_always_comes_from_its_own_pool(max_tokens, crowded, operations, limit):
     """Uses the product's limit of compared occurrences."""

@@ -68,7 +68,7 @@ def assert_is_a_plain_call_would_draft(call, request, draft):
     assert len(call.draft) <= sequence.draft_limit
 
 
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=100)
 @given(requests, languages, st.integers(0, 8), fates, st.sampled_from([10**9, 0, 1, 3]))
 def test_drafting_ahead_never_changes_the_output(request, language, agrees, ahead_fates, verifies):
     check(
@@ -80,7 +80,7 @@ def test_drafting_ahead_never_changes_the_output(request, language, agrees, ahea
     )
 
 
-@settings(max_examples=50)
+@settings(max_examples=20)
 @given(requests, languages)
 def test_branches_longer_than_requested_are_cut(request, language):
     check(request, language, BranchingDraft(language, keeps_lengths=False))
