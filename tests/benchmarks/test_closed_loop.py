@@ -173,7 +173,7 @@ def test_auto_beats_every_fixed_length_if_texts_differ(name, gain, offset):
 BURST = replace(LARGE, batch_slope=0.03)
 CHANGES = {
     # After a burst, a single stream must not decode without drafts for up to half a minute.
-    "burst": (BURST, [(64, 6, EVEN), (1, 10, EVEN), (1, 10, EVEN)], (8,)),
+    "burst": (BURST, [(32, 4, EVEN), (1, 10, EVEN), (1, 10, EVEN)], (8,)),
     "loads-in-turn": (BURST, [(n, 5, EVEN) for n in (1, 64) * 2], (8,)),
     "harder": (LARGE, [(1, 20, EASY), (1, 10, HARD), (1, 20, HARD)], (1, 12)),
     "easier": (LARGE, [(1, 20, HARD), (1, 10, EASY), (1, 20, EASY)], (12,)),

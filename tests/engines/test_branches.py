@@ -89,9 +89,7 @@ def test_branches_begin_with_the_most_likely_alternatives_to_the_draft_token(eng
 @pytest.mark.parametrize(
     "sampling",
     [
-        SAMPLED,
-        replace(SAMPLED, top_k=5),
-        replace(SAMPLED, top_p=0.7, temperature=0.8),
+        replace(SAMPLED, top_k=50, top_p=0.7, temperature=0.8),
         replace(SAMPLED, repetition_penalty=1.3, presence_penalty=0.4),
         replace(GREEDY, frequency_penalty=0.7),
         replace(GREEDY, bad_words=Words.of((5,), (7, 8))),

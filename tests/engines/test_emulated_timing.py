@@ -207,6 +207,6 @@ def test_the_emulated_target_alone_reproduces_the_published_baseline():
 def test_a_stop_probability_speeds_up_mixed_easy_and_hard_text():
     rows = {row.profile.stem: row for row in published_rows.rows()}
     loop = SequentialLoop(rows["emulated-70b-1b-two-state"].profile, orchestration_ms=1.0)
-    fixed = loop.run(20, draft_len=10)
-    stopping = loop.run(20, draft_len=16, stop_probability=0.25)
+    fixed = loop.run(8, draft_len=10)
+    stopping = loop.run(8, draft_len=16, stop_probability=0.25)
     assert stopping.tokens_per_second > 1.08 * fixed.tokens_per_second

@@ -41,11 +41,11 @@ def generate(reference):
     return lambda name, ids, new: generated(name.rpartition(" ")[2], tuple(ids), new)
 
 
-@pytest.mark.parametrize("length", [1, 2, 40, 90])
+@pytest.mark.parametrize("length", [1, 40, 90])
 def test_greedy_output_equals_hugging_face(engine, reference, generate, name, length):
     """The longest prompt is computed in chunks."""
     ids = prompt(length, length)
-    assert_same(reference(name), ids, engine.tokens(ids, 20), generate(name, ids, 20))
+    assert_same(reference(name), ids, engine.tokens(ids, 12), generate(name, ids, 12))
 
 
 def test_concurrent_calls_equal_sequential_calls(engine, reference, generate, name):

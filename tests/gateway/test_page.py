@@ -37,20 +37,28 @@ def url(app, triton):
         yield f"http://127.0.0.1:{bound.getsockname()[1]}/"
 
 
-@pytest.fixture
-def page(browser, url):
-    context = browser.new_context()
-    opened = context.new_page()
+@pytest.fixture(scope="module")
+def tab(browser):
+    """A tab of the browser, its errors, and the hosts that it calls."""
+    opened = browser.new_context().new_page()
     wrong, hosts = [], set()
     opened.on("pageerror", lambda error: wrong.append(str(error)))
     opened.on(
         "console", lambda message: wrong.append(message.text) if message.type == "error" else None
     )
     opened.on("request", lambda request: hosts.add("/".join(request.url.split("/")[:3]) + "/"))
+    return opened, wrong, hosts
+
+
+@pytest.fixture
+def page(tab, url):
+    opened, wrong, hosts = tab
+    opened.goto("about:blank")
+    wrong.clear()
+    hosts.clear()
     opened.goto(url)
     expect(opened.locator("#server")).to_have_text("Context length: 100 tokens")
     yield opened
-    context.close()
     assert [what for what in wrong if "a status of 4" not in what] == []
     assert hosts == {url}
 

@@ -13,7 +13,7 @@ from tandem.engines.request import SamplingParams
 from tandem.engines.torch.processors import warp as warp_tensor
 
 VOCAB = 40
-DRAWS = 20_000
+DRAWS = 8_000
 _random = np.random.default_rng(11)
 TARGET = _random.normal(0, 1.5, VOCAB).astype(np.float32)
 DRAFT = (0.9 * TARGET + _random.normal(0, 0.6, VOCAB)).astype(np.float32)
