@@ -53,21 +53,6 @@ def test_keep_all_and_use_oldest_choose_the_documented_occurrence(switches, draf
 
 
 rows = st.lists(st.integers(0, 3), max_size=60)
-
-
-@given(rows, st.integers(1, 4), st.integers(1, 10), st.booleans(), st.booleans())
-def test_a_copy_follows_the_longest_matching_ngram(row, ngram, limit, keep_all, use_oldest):
-    match = index_of(row, ngram, keep_all=keep_all, use_oldest=use_oldest).lookup(limit)
-    for size in range(min(ngram, len(row) - 1), 0, -1):
-        ends = [at for at in range(size, len(row)) if row[at - size : at] == row[-size:]]
-        if ends:
-            assert match.ngram_size == size
-            assert match.tokens in [row[at : at + limit] for at in ends]
-            assert match.tokens == row[ends[0] : ends[0] + limit] or not use_oldest
-            return
-    assert match is None
-
-
 # A repetition usually continues for a while
 repeated = st.lists(st.integers(0, 3), min_size=1, max_size=8).flatmap(
     lambda text: st.lists(
