@@ -16,6 +16,8 @@ ROOT = Path(__file__).resolve().parent.parent
 # starts: a test that presses Ctrl-C would never end.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
+gc.disable()  # the imports of all tests leave little garbage
+
 # A forward pass on two threads waits for both after every operation, which takes very long on busy
 # cores, and two test workers have a server each.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -44,15 +46,13 @@ def pytest_collection_modifyitems(items):
 
 
 def pytest_collection_finish():
-    """Keep what the imports created out of every later garbage collection."""
-    gc.collect()
+    """Begin to collect garbage, except what the imports created."""
     gc.freeze()
+    gc.enable()
 
 
 # A slow example on busy cores is not a failure.
-settings.register_profile(
-    "patient", max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow]
-)
+settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("patient")
 
 

@@ -53,7 +53,7 @@ def test_only_ids_between_low_id_and_high_id_are_emitted():
     assert len(set(text)) > 40
 
 
-@pytest.mark.parametrize("alpha", [0.0, 0.3, 0.8, 1.0])
+@pytest.mark.parametrize("alpha", [0.0, 0.3, 1.0])
 def test_greedy_drafts_are_right_with_probability_alpha(alpha):
     draft, target = pair(alpha=alpha, **WIDE)
     right = sum(

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from engine_harness import VOCAB, prompt
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tandem.engines.errors import LoadError
@@ -54,6 +54,7 @@ def check(cache) -> None:
         assert held(cache, entry.pages, entry.length) == entry.tokens[: entry.length].tolist()
 
 
+@settings(max_examples=50)
 @given(
     st.lists(
         st.tuples(st.integers(0, 2), st.integers(1, 40), st.integers(0, 12), st.integers(0, 3)),

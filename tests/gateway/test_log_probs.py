@@ -5,7 +5,7 @@ from functools import partial
 
 import pytest
 import tokenizer_kinds
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from scripted import Draft, Target, Writes, decoded_by, decoding_of, ids, play, request_of
 from scripted_triton import detokenizer, joined, origins, statistics
@@ -198,6 +198,7 @@ WRITTEN = st.text(st.sampled_from("ab, 31\n\u00e9\u4e16\U0001f642\u200d"), min_s
 STOPS = st.lists(WRITTEN, max_size=2)
 
 
+@settings(max_examples=50)
 @given(text=WRITTEN, stops=STOPS, accepted=st.lists(st.booleans(), min_size=1))
 def test_tokens_join_to_the_text_for_any_stops_and_chunks(text, stops, accepted):
     tokenizer = loaded_tokenizer(DEMO)
@@ -211,6 +212,7 @@ def test_tokens_join_to_the_text_for_any_stops_and_chunks(text, stops, accepted)
         assert [row.log_prob for row in rows] == [float(at) for at in range(len(rows))]
 
 
+@settings(max_examples=50)
 @given(text=WRITTEN, stops=STOPS, cut=st.integers(1, 5))
 def test_tokens_of_an_echo_and_its_answer_join_to_the_text(text, stops, cut):
     tokenizer = loaded_tokenizer(DEMO)

@@ -4,7 +4,7 @@ import json
 from itertools import permutations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from schemas import complaint
 from small_guides import fits, refusal
@@ -176,6 +176,7 @@ VALUES = st.recursive(
 )
 
 
+@settings(max_examples=50)
 @given(combined(SCHEMAS), objects(LEAVES), VALUES)
 def test_closed_objects_behave_like_unevaluated_properties_false(schema, shared, value):
     """A value fits the closed object if it fits the open one and has no other names at its top."""

@@ -6,7 +6,7 @@ from decimal import Decimal
 
 import jsonschema
 import pytest
-from hypothesis import assume, given
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from scale import scaled
 from schema_guides import drawn, refused
@@ -65,6 +65,7 @@ def escaped(name):
     return "".join(f"\\u{ord(c):04x}" if ord(c) < 2**16 else c for c in name)
 
 
+@settings(max_examples=40)
 @given(objects(), st.integers(0, 2**32), st.sampled_from(["json_schema", "lark_grammar"]))
 def test_a_property_name_cannot_appear_twice_in_different_spellings(schema, seed, kind):
     names = [*schema["properties"], *schema.get("required", ())]

@@ -7,7 +7,7 @@ from unittest.mock import patch
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tandem.lookup import pools as module
@@ -190,6 +190,7 @@ def made(max_tokens, crowded):
     return pools
 
 
+@settings(max_examples=150)
 @given(bounds, st.booleans(), operations, st.integers(1, 6))
 def test_pools_equal_a_simple_model_after_any_operations(max_tokens, crowded, operations, limit):
     pools, model = made(max_tokens, crowded), Model(max_tokens)
@@ -291,9 +292,7 @@ def test_an_answer_larger_than_the_limit_is_not_kept():
 BYTES_A_TOKEN = 45  # as docs/reference/drafters.md says
 
 
-@pytest.mark.parametrize(
-    ("length", "names"), [(4, 10**9), (4, 1), (64, 10**9), (65, 1), (1000, 7), (4096, 10**9)]
-)
+@pytest.mark.parametrize(("length", "names"), [(4, 10**9), (4, 1), (65, 1), (4096, 10**9)])
 def test_memory_of_pools_is_limited(length, names):
     """Short answers in separate pools, and long ones in one: objects count as well as tokens."""
     max_tokens = 2**15

@@ -3,7 +3,7 @@
 from functools import cache
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizer_kinds import KINDS, byte_fallback, byte_level, metaspace
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
@@ -60,6 +60,7 @@ def rounds_of(draw, tokens):
 
 @pytest.mark.parametrize("skip", [True, False])
 @pytest.mark.parametrize("kind", KINDS)
+@settings(max_examples=50)
 @given(data=st.data())
 def test_chunks_join_to_the_same_text_as_the_tokenizers_library(kind, skip, data):
     tokenizer = KINDS[kind]()
@@ -71,6 +72,7 @@ def test_chunks_join_to_the_same_text_as_the_tokenizers_library(kind, skip, data
 
 
 @pytest.mark.parametrize("kind", ["byte_level", "byte_fallback"])
+@settings(max_examples=50)
 @given(data=st.data())
 def test_chunks_join_correctly_wherever_characters_are_split(kind, data):
     ids_of = byte_ids if kind == "byte_level" else fallback_ids
@@ -82,6 +84,7 @@ def test_chunks_join_correctly_wherever_characters_are_split(kind, data):
 
 
 @pytest.mark.parametrize("kind", ["byte_level", "byte_fallback"])
+@settings(max_examples=50)
 @given(text=st.text(), cuts=st.lists(st.integers(1, 5), min_size=1))
 def test_chunks_of_valid_text_have_no_replacement_character(kind, text, cuts):
     text = text.replace("\ufffd", "")

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import pytest
 import tokenizer_kinds
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from scripted import SETTINGS, Target, Writes, decoded_by, decoding_of, ids, play, with_engines
 
@@ -95,6 +95,7 @@ def decode(kinds, translator, written, draft, **changes):
 pairs = [(target, draft) for target in tokenizer_kinds.KINDS for draft in KINDS if target != draft]
 
 
+@settings(max_examples=50)
 @given(st.data())
 def test_a_translated_draft_never_changes_the_output(translator, data):
     kinds = data.draw(st.sampled_from(pairs))

@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tandem.gateway.tools.formats import FORMATS, format_of
@@ -217,6 +217,7 @@ JSON = st.recursive(
 )
 
 
+@settings(max_examples=40)
 @given(
     known=st.sampled_from([HERMES, LLAMA, MISTRAL]),
     calls=st.lists(
