@@ -1,5 +1,6 @@
 """Fixtures and options for all tests."""
 
+import gc
 import os
 import signal
 from pathlib import Path
@@ -14,6 +15,8 @@ ROOT = Path(__file__).resolve().parent.parent
 # A test run that was started in the background ignores SIGINT, and so would every command that it
 # starts: a test that presses Ctrl-C would never end.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+gc.disable()  # the imports of all tests leave little garbage
 
 # A forward pass on two threads waits for both after every operation, which takes very long on busy
 # cores, and two test workers have a server each.
@@ -40,6 +43,12 @@ def pytest_xdist_make_scheduler(config, log):
 def pytest_collection_modifyitems(items):
     """Run tests with servers first: the others fill the worker that ends earlier."""
     items.sort(key=lambda item: item.path.parent.name != "server")
+
+
+def pytest_collection_finish():
+    """Begin to collect garbage, except what the imports created."""
+    gc.freeze()
+    gc.enable()
 
 
 # A slow example on busy cores is not a failure.

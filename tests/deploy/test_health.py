@@ -87,7 +87,7 @@ def serving(triton, *, more_bytes=0):
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
         server.handle_error = lambda *_: None  # the client has timed out and left
-        threading.Thread(target=server.serve_forever).start()
+        threading.Thread(target=server.serve_forever, args=(0.02,)).start()
         yield f"http://127.0.0.1:{server.server_port}"
         server.shutdown()
 

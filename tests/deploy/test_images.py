@@ -62,7 +62,7 @@ def serving_health(status):
             server.server_close()
             yield server.server_port
             return
-        threading.Thread(target=server.serve_forever).start()
+        threading.Thread(target=server.serve_forever, args=(0.02,)).start()
         yield server.server_port
         server.shutdown()
 

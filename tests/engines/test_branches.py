@@ -89,9 +89,7 @@ def test_branches_begin_with_the_most_likely_alternatives_to_the_draft_token(eng
 @pytest.mark.parametrize(
     "sampling",
     [
-        SAMPLED,
-        replace(SAMPLED, top_k=5),
-        replace(SAMPLED, top_p=0.7, temperature=0.8),
+        replace(SAMPLED, top_k=50, top_p=0.7, temperature=0.8),
         replace(SAMPLED, repetition_penalty=1.3, presence_penalty=0.4),
         replace(GREEDY, frequency_penalty=0.7),
         replace(GREEDY, bad_words=Words.of((5,), (7, 8))),
@@ -269,7 +267,7 @@ def test_nothing_is_drafted_after_an_end(engine):
     assert len([j for j, _, _ in found if j == 0]) == 1  # it uses a slot anyway
 
 
-@pytest.mark.parametrize("min_tokens", range(8))
+@pytest.mark.parametrize("min_tokens", [0, 1, 3, 7])
 def test_min_tokens_is_counted_from_the_context_in_every_branch(engine, min_tokens):
     ids = prompt(12, 20)
     drafts = [4, 5]

@@ -8,11 +8,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from distributions import fits
+from distributions import fits, is_share
 from emulated import ALPHA, END, accepted, emulated, pair, settings
 from engine_harness import VOCAB, prompt
 from scale import first_of
-from scipy.stats import binomtest, chisquare
 
 from tandem.engines.emulated.language import Language
 from tandem.engines.errors import LoadError, RequestError
@@ -20,8 +19,8 @@ from tandem.engines.request import SamplingParams
 from tandem.engines.words import Words
 
 ROOT = Path(__file__).resolve().parents[2]
-WIDE = {"vocab_size": 128_256, "high_id": 128_000, "max_seq_len": 4096}
-TRIALS = 600
+WIDE = {"vocab_size": 4096, "high_id": 4000, "max_seq_len": 4096}
+TRIALS = 400  # notice a probability of 0.65 instead of 0.8 in 999 of 1,000 cases
 
 
 def sampled(**given) -> SamplingParams:
@@ -29,7 +28,7 @@ def sampled(**given) -> SamplingParams:
 
 
 def is_alpha(successes: int, trials: int, alpha: float = ALPHA) -> bool:
-    return binomtest(successes, trials, alpha).pvalue > 1e-4
+    return is_share(successes, trials, alpha)
 
 
 def test_different_prompts_get_different_outputs():
@@ -54,7 +53,7 @@ def test_only_ids_between_low_id_and_high_id_are_emitted():
     assert len(set(text)) > 40
 
 
-@pytest.mark.parametrize("alpha", [0.0, 0.3, 0.8, 0.95, 1.0])
+@pytest.mark.parametrize("alpha", [0.0, 0.3, 1.0])
 def test_greedy_drafts_are_right_with_probability_alpha(alpha):
     draft, target = pair(alpha=alpha, **WIDE)
     right = sum(
@@ -70,7 +69,7 @@ def test_accepted_lengths_follow_a_geometric_distribution():
         [accepted(draft, target, prompt(seed, 12), 5) for seed in range(TRIALS)], minlength=6
     )
     chances = [(1 - ALPHA) * ALPHA**n for n in range(5)] + [ALPHA**5]
-    assert chisquare(counts, np.array(chances) * TRIALS).pvalue > 1e-4
+    assert fits(counts, chances)
 
 
 def test_drafts_do_not_change_the_output():
@@ -84,7 +83,7 @@ def test_drafts_do_not_change_the_output():
     assert text == want[: len(text)]
 
 
-@pytest.mark.parametrize("warp", [{}, {"temperature": 0.5}, {"temperature": 1.5}, {"top_k": 3}])
+@pytest.mark.parametrize("warp", [{}, {"temperature": 0.5}, {"top_k": 3}])
 @pytest.mark.parametrize("logits", [False, True], ids=["ids", "logits"])
 def test_sampled_drafts_are_accepted_with_probability_alpha(logits, warp):
     draft, target = pair(**WIDE)
@@ -147,9 +146,9 @@ def test_easy_and_hard_text_have_the_configured_shares_and_acceptance_rates():
     assert is_alpha(stays_easy.sum(), len(stays_easy), 0.92)
     assert is_alpha(stays_hard.sum(), len(stays_hard), 0.8)
     text = ids + sure.tokens
-    right = np.array([draft.tokens(text[: 12 + at], 1)[0] == text[12 + at] for at in range(1500)])
-    assert is_alpha(right[easy[:1500]].sum(), easy[:1500].sum(), 0.95)
-    assert is_alpha(right[~easy[:1500]].sum(), (~easy[:1500]).sum(), 0.5)
+    right = np.array([draft.tokens(text[: 12 + at], 1)[0] == text[12 + at] for at in range(800)])
+    assert is_alpha(right[easy[:800]].sum(), easy[:800].sum(), 0.95)
+    assert is_alpha(right[~easy[:800]].sum(), (~easy[:800]).sum(), 0.5)
 
 
 def test_reading_text_at_once_or_token_by_token_gives_equal_states():

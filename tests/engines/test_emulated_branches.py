@@ -6,18 +6,18 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from distributions import is_share
 from emulated import emulated, pair
 from engine_harness import GREEDY, prompt
-from scipy.stats import binomtest
 from virtual_timer import VirtualTimer
 
 from tandem.engines.emulated.engine import MS
 from tandem.engines.request import SamplingParams
 from tandem.engines.words import Words
 
-WIDE = {"vocab_size": 128_256, "high_id": 128_000, "max_seq_len": 4096}
+WIDE = {"vocab_size": 4096, "high_id": 4000, "max_seq_len": 4096}
 SAMPLED = SamplingParams(temperature=1.0, seed=11)
-TRIALS = 500
+TRIALS = 300  # notice a hit rate of 0.55 instead of 0.4 in 999 of 1,000 cases
 
 
 def asked(drafts, counts, output_len):
@@ -29,10 +29,10 @@ def asked(drafts, counts, output_len):
     }
 
 
-def ranks(draft, target, *, trials=TRIALS, sampling=GREEDY) -> list[int]:
+def ranks(draft, target, *, sampling=GREEDY) -> list[int]:
     """The rank of the target's token among a draft's guesses from 0, or -1."""
     found = []
-    for seed in range(trials):
+    for seed in range(TRIALS):
         ids = prompt(seed, 12)
         guesses = draft.call(ids, sampling=sampling, **asked([], 16, 1)).last.branches.outcomes
         said = target.tokens(ids, 1, sampling=sampling)[0]
@@ -40,22 +40,22 @@ def ranks(draft, target, *, trials=TRIALS, sampling=GREEDY) -> list[int]:
     return found
 
 
-@pytest.mark.parametrize("sampling", [GREEDY, SAMPLED, replace(SAMPLED, temperature=0.4)])
+@pytest.mark.parametrize("sampling", [GREEDY, replace(SAMPLED, temperature=0.4)])
 def test_alternatives_have_the_default_hit_rate(sampling):
     found = ranks(*pair(alpha=0.6, **WIDE), sampling=sampling)
     missed = [rank for rank in found if rank != 0]
-    assert binomtest(len(missed), len(found), 0.4).pvalue > 1e-4
+    assert is_share(len(missed), len(found), 0.4)
     for count in (1, 3, 7, 15):
         hits = sum(0 < rank <= count for rank in missed)
-        assert binomtest(hits, len(missed), 1 - (count + 1) ** -0.67).pvalue > 1e-4
+        assert is_share(hits, len(missed), 1 - (count + 1) ** -0.67)
 
 
 def test_the_exponent_sets_the_hit_rate_of_alternatives():
     for exponent in (0.0, 0.3, 2.0):
-        found = ranks(*pair(alpha=0.3, alternatives_exponent=exponent, **WIDE), trials=TRIALS)
+        found = ranks(*pair(alpha=0.3, alternatives_exponent=exponent, **WIDE))
         missed = [rank for rank in found if rank != 0]
         hits = sum(rank > 0 for rank in missed)
-        assert binomtest(hits, len(missed), 1 - 16**-exponent).pvalue > 1e-4
+        assert is_share(hits, len(missed), 1 - 16**-exponent)
 
 
 def test_alternatives_change_neither_output_nor_probabilities():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import pytest
 import torch
 from engine_harness import assert_same, prompt
@@ -9,53 +11,54 @@ from engine_harness import assert_same, prompt
 ARCHITECTURES = ["llama", "gpt2", "qwen2", "mistral", "paged qwen2", "paged mistral"]
 
 
-def generate(model, ids: list[int], new: int) -> list[int]:
-    """Hugging Face's greedy text; no end token."""
-    row = torch.tensor([ids])
-    output = model.generate(
-        row,
-        attention_mask=torch.ones_like(row),
-        max_new_tokens=new,
-        do_sample=False,
-        eos_token_id=None,
-        pad_token_id=0,
-    )
-    return output[0, len(ids) :].tolist()
+@pytest.fixture(scope="module", params=ARCHITECTURES)
+def name(request):
+    return request.param
 
 
-@pytest.mark.parametrize("name", ARCHITECTURES)
-def test_greedy_output_equals_hugging_face(make_harness, reference, name):
-    engine = make_harness(name)
-    for seed, length in enumerate([1, 2, 7, 40]):
-        ids = prompt(seed, length)
-        assert_same(
-            reference(name), ids, engine.tokens(ids, 30), generate(reference(name), ids, 30)
+@pytest.fixture(scope="module")
+def engine(make_harness, name):
+    return make_harness(name, max_batch_tokens=40)
+
+
+@pytest.fixture(scope="module")
+def generate(reference):
+    """Return Hugging Face's greedy output, without an end token."""
+
+    @cache
+    def generated(name, ids, new):
+        row = torch.tensor([ids])
+        output = reference(name).generate(
+            row,
+            attention_mask=torch.ones_like(row),
+            max_new_tokens=new,
+            do_sample=False,
+            eos_token_id=None,
+            pad_token_id=0,
         )
+        return output[0, len(ids) :].tolist()
+
+    return lambda name, ids, new: generated(name.rpartition(" ")[2], tuple(ids), new)
 
 
-@pytest.mark.parametrize("name", ARCHITECTURES)
-def test_chunked_prefill_gives_the_same_output(make_harness, reference, name):
-    engine = make_harness(name, max_batch_tokens=9)
-    ids = prompt(3, 50)
-    assert_same(reference(name), ids, engine.tokens(ids, 12), generate(reference(name), ids, 12))
+@pytest.mark.parametrize("length", [1, 40, 90])
+def test_greedy_output_equals_hugging_face(engine, reference, generate, name, length):
+    """The longest prompt is computed in chunks."""
+    ids = prompt(length, length)
+    assert_same(reference(name), ids, engine.tokens(ids, 12), generate(name, ids, 12))
 
 
-@pytest.mark.parametrize("name", ARCHITECTURES)
-def test_concurrent_calls_equal_sequential_calls(make_harness, reference, name):
-    engine = make_harness(name, max_batch_tokens=40)
-    prompts = [prompt(seed, 3 + 5 * seed) for seed in range(10)]
-    pending = [engine.start(ids, 10 + seed) for seed, ids in enumerate(prompts)]
+def test_concurrent_calls_equal_sequential_calls(engine, reference, generate, name):
+    prompts = [prompt(seed, 3 + 7 * seed) for seed in range(6)]
+    pending = [engine.start(ids, 8 + seed) for seed, ids in enumerate(prompts)]
     for seed, (ids, call) in enumerate(zip(prompts, pending, strict=True)):
-        want = generate(reference(name), ids, 10 + seed)
-        assert_same(reference(name), ids, call.wait().tokens, want)
+        assert_same(reference(name), ids, call.wait().tokens, generate(name, ids, 8 + seed))
 
 
-@pytest.mark.parametrize("name", ARCHITECTURES)
 @pytest.mark.parametrize("draft_len", [1, 8])
-def test_output_with_any_drafts_equals_hugging_face(make_harness, reference, name, draft_len):
-    engine = make_harness(name)
+def test_output_with_any_drafts_equals_hugging_face(engine, reference, generate, name, draft_len):
     ids = prompt(11, 20)
-    want = generate(reference(name), ids, 40)
+    want = generate(name, ids, 40)
     text: list[int] = []
     while len(text) < 30:
         right = len(text) % (draft_len + 1)

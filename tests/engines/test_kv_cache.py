@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from engine_harness import VOCAB, prompt
+from engine_harness import prompt
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -30,16 +30,6 @@ def test_each_round_computes_only_its_new_tokens(make_harness):
         text += outcome.tokens
 
 
-def test_a_repeated_prompt_computes_only_its_last_token(make_harness):
-    engine = make_harness()
-    ids = prompt(2, 33)
-    engine.tokens(ids)
-    outcome = engine.call(ids)
-    assert outcome.last.usage.computed_tokens == 1
-    assert outcome.last.usage.reused_blocks == 4
-    assert outcome.last.usage.new_blocks == 1
-
-
 def test_a_shared_prefix_is_reused_and_both_entries_are_kept(make_harness):
     engine = make_harness()
     start = prompt(3, 40)
@@ -57,16 +47,6 @@ def test_the_prefix_of_a_running_call_is_reused(make_harness):
     running.next()
     assert engine.computed([*ids, 7, 8, 9], 2) == 3 + 1
     assert len(running.wait().tokens) == 149
-
-
-def test_rejected_drafts_leave_no_trace_in_the_cache(make_harness):
-    engine = make_harness()
-    ids = prompt(7, 20)
-    clean = engine.tokens(ids, 8)
-    wrong = [(t + 1) % VOCAB for t in clean[:6]]
-    engine.tokens(ids, 7, drafts=wrong)
-    assert engine.tokens(ids, 8) == clean
-    assert engine.tokens(ids + clean[:1], 7) == clean[1:]
 
 
 def test_the_least_recently_used_entry_is_evicted_at_the_limit(make_harness):
@@ -98,7 +78,7 @@ def test_a_call_larger_than_the_cache_is_rejected_with_the_sizes(make_harness):
         engine.call(prompt(1, 30), 20)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40)
 @given(
     st.lists(
         st.tuples(st.integers(0, 3), st.integers(1, 30), st.integers(0, 12), st.booleans()),
@@ -126,7 +106,7 @@ def test_the_cache_stays_within_its_limit_and_keeps_correct_values(steps):
             cache.release(running.pop(0))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100)
 @given(
     st.lists(st.tuples(st.integers(0, 2), st.integers(1, 200), st.booleans()), max_size=12),
     st.tuples(st.integers(0, 2), st.integers(1, 200)),

@@ -18,7 +18,7 @@ from tandem.engines.noise import Purpose, exponentials
 from tandem.engines.request import EngineRequest, SamplingParams
 from tandem.engines.torch.sampling import TorchSampler
 
-DRAWS = 1_200  # detects a wrong mask
+DRAWS = 600  # any illegal token fails a test
 WARP = Warp(1.3, top_k=8, top_p=0.9)
 FIRST = len(PROMPT)
 

@@ -54,7 +54,7 @@ def check(cache) -> None:
         assert held(cache, entry.pages, entry.length) == entry.tokens[: entry.length].tolist()
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50)
 @given(
     st.lists(
         st.tuples(st.integers(0, 2), st.integers(1, 40), st.integers(0, 12), st.integers(0, 3)),

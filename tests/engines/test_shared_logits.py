@@ -246,7 +246,7 @@ def test_logits_that_cannot_be_read_are_logged_once(caplog):
     ]
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(st.lists(st.tuples(st.sampled_from(["write", "take", "return"]), st.integers(0, 7))))
 def test_each_handle_returns_its_own_logits_in_any_order(steps):
     writer, reader = SharedLogitsWriter(), SharedLogitsReader()

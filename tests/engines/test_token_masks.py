@@ -22,12 +22,12 @@ GRAMMAR = Grammar(VOCAB)
 UNLIKELY = 0  # no text of the emulated language has it
 
 
-@pytest.fixture(scope="module", params=["torch", "emulated", "emulated with an end"])
+@pytest.fixture(scope="module", params=["torch", "emulated"])
 def engine(request) -> Harness:
     """An engine of each kind that declares `masks_tokens`."""
     if request.param == "torch":
         return request.getfixturevalue("make_harness")("llama")
-    return emulated(hard_alpha=0.4, mean_answer_len=9 if "end" in request.param else 0)
+    return emulated(hard_alpha=0.4, mean_answer_len=9)
 
 
 def emulates(harness) -> bool:
@@ -95,16 +95,14 @@ def test_the_most_likely_token_is_chosen_if_the_mask_allows_it(engine):
     assert engine.tokens(ids, token_masks=rows(others)) != [best]
 
 
-@pytest.mark.parametrize("token", [0, 1, 31, 32, 63, 95, 127, 128, VOCAB - 1])
-def test_every_id_can_be_allowed_by_its_bit(engine, token):
-    assert engine.tokens(prompt(3, 9), token_masks=rows([token])) == [token]
+def test_every_id_can_be_allowed_by_its_bit(engine):
+    for token in (0, 1, 31, 32, 63, 95, 127, 128, VOCAB - 1):
+        assert engine.tokens(prompt(3, 9), token_masks=rows([token])) == [token]
 
 
 ASKED = {
     "greedy": GREEDY,
     "temperature": SAMPLED,
-    "top_k": SamplingParams(temperature=1.3, top_k=3, seed=4),
-    "top_p": SamplingParams(temperature=1.3, top_p=0.6, seed=5),
     "min_p": SamplingParams(temperature=1.3, min_p=0.2, seed=8),
     "both": SamplingParams(temperature=0.7, top_k=8, top_p=0.8, seed=6),
 }
@@ -134,22 +132,22 @@ def assert_verified(engine, seed, *, grammar=GRAMMAR, sampling, **rest) -> None:
 
 @pytest.mark.parametrize("sampling", ASKED.values(), ids=ASKED)
 def test_masked_verification_equals_single_token_calls(engine, sampling):
-    for seed in range(6):
+    for seed in range(3):
         assert_verified(engine, seed, sampling=sampling)
 
 
 def test_masked_verification_with_penalties_equals_single_token_calls(engine):
     if emulates(engine):
         pytest.skip("no penalties")
-    for seed in range(6):
+    for seed in range(3):
         assert_verified(engine, seed, sampling=PENALTIES)
         assert_verified(engine, seed, sampling=replace(PENALTIES, top_k=1))
 
 
-@pytest.mark.parametrize("sampling", first_of(SAMPLED, GREEDY, ASKED["top_k"]))
+@pytest.mark.parametrize("sampling", first_of(SAMPLED, GREEDY))
 def test_masked_verification_with_bans_equals_single_token_calls(engine, sampling):
     grammar = Grammar(VOCAB, (4, 40, 125))
-    for seed in range(6):
+    for seed in range(3):
         ids = prompt(seed, 12)
         text = one_by_one(engine, ids, 6, grammar=grammar, sampling=sampling)
         words = Words.of(text[:1], text[2:4])
@@ -163,9 +161,9 @@ def test_masked_verification_with_bans_equals_single_token_calls(engine, samplin
 
 
 @pytest.mark.parametrize("threshold", [None, 0.0, 0.4])
-@pytest.mark.parametrize("sampling", [GREEDY, SAMPLED, ASKED["both"]])
+@pytest.mark.parametrize("sampling", [GREEDY, SAMPLED])
 def test_an_illegal_draft_token_is_rejected_whatever_its_logits_are(engine, sampling, threshold):
-    for seed in range(6):
+    for seed in range(3):
         ids = prompt(seed, 12)
         illegal = GRAMMAR.illegal(ids)
         logits = np.full((3, VOCAB), -30, np.float32)
@@ -185,7 +183,7 @@ def test_an_illegal_draft_token_is_rejected_whatever_its_logits_are(engine, samp
 
 
 def test_masked_drafts_sampled_from_the_targets_logits_are_all_accepted(engine):
-    for seed in range(6):
+    for seed in range(3):
         ids = prompt(seed, 12)
         allowed = [np.random.default_rng(place).choice(VOCAB, 30) for place in range(5)]
         proposal = engine.call(
@@ -209,7 +207,7 @@ def test_masked_drafts_sampled_from_the_targets_logits_are_all_accepted(engine):
 
 
 def test_generation_logits_are_masked(engine):
-    for seed in range(6):
+    for seed in range(3):
         ids = prompt(seed, 12)
         found = engine.call(ids, token_masks=GRAMMAR.masks(ids), return_generation_logits=True)
         row = found.last.generation_logits[0]
@@ -219,7 +217,7 @@ def test_generation_logits_are_masked(engine):
 
 
 def test_log_probs_ignore_masks(engine):
-    for seed in range(6):
+    for seed in range(3):
         ids = prompt(seed, 12)
         free = engine.call(ids, 4, return_log_probs=True)
         masked = engine.call(
@@ -234,7 +232,7 @@ def test_log_probs_ignore_masks(engine):
 
 
 def test_an_unlikely_token_has_a_finite_log_prob(engine):
-    for seed in range(6):
+    for seed in range(3):
         ids = prompt(seed, 12)
         answer = engine.call(ids, token_masks=rows([UNLIKELY]), return_log_probs=True).last
         assert np.isfinite(answer.log_probs).all()

@@ -3,14 +3,16 @@
 import json
 import shutil
 from contextlib import asynccontextmanager
+from functools import cache
 from pathlib import Path
 
 import httpx2
 import pytest
 from scripted_triton import ScriptedTriton
 
-from tandem.gateway.app import create_app
+from tandem.gateway import app as gateway
 from tandem.gateway.settings import GatewaySettings
+from tandem.gateway.tokenizer import ChatTokenizer
 
 DEMO = Path(__file__).resolve().parents[2] / "demo" / "tokenizer"
 TEMPLATE = (
@@ -53,10 +55,14 @@ def settings(tokenizer_folder):
     return lambda **given: GatewaySettings(url="", **{"tokenizer": tokenizer_folder} | given)
 
 
+loaded_tokenizer = cache(ChatTokenizer)
+
+
 @pytest.fixture
-def app(triton, settings):
-    """Make an application with the scripted Triton."""
-    return lambda **given: create_app(settings(**given), connect=lambda _: triton)
+def app(triton, settings, monkeypatch):
+    """Make an application with the scripted Triton. Applications share their tokenizers."""
+    monkeypatch.setattr(gateway, "ChatTokenizer", loaded_tokenizer)
+    return lambda **given: gateway.create_app(settings(**given), connect=lambda _: triton)
 
 
 @pytest.fixture

@@ -59,7 +59,7 @@ def theirs(folder):
 @pytest.mark.parametrize("template", TEMPLATES, ids=lambda path: path.stem)
 def test_rendered_prompts_equal_transformers(folder, theirs, template):
     tokenizer = ChatTokenizer(folder, template)
-    for messages, ask in itertools.product(CHATS.values(), [True, False]):
+    for messages, ask in zip(CHATS.values(), itertools.cycle([True, False]), strict=False):
         try:
             expected = theirs.apply_chat_template(
                 messages,

@@ -20,7 +20,7 @@ from tandem.gateway.protocol.responses import Completion
 from tandem.gateway.tokenizer import ChatTokenizer
 from tandem.gateway.triton.backend import ResponseChunk
 
-from .conftest import DEMO, events
+from .conftest import DEMO, events, loaded_tokenizer
 
 pytestmark = pytest.mark.anyio
 CHAT = {"messages": [{"role": "user", "content": "hi"}]}
@@ -111,7 +111,7 @@ async def test_an_echo_includes_the_log_probs_of_the_prompt(ask, triton):
 @pytest.mark.parametrize("as_ids", [True, False])
 async def test_tokens_of_one_character_share_its_offset(ask, triton, tokenizer_folder, as_ids):
     text = "a \U0001f642 b"
-    ids = ChatTokenizer(tokenizer_folder).encode(text, add_special_tokens=False)
+    ids = loaded_tokenizer(tokenizer_folder).encode(text, add_special_tokens=False)
     assert len(ids) == 7  # four tokens form the emoji
     got = rated("prompt", [0.0] * 7, [[[0, 0.0]]] * 7)
     triton.script = lambda _: [ANSWER._replace(extras=ANSWER.extras | got)]
@@ -125,7 +125,7 @@ async def test_tokens_of_one_character_share_its_offset(ask, triton, tokenizer_f
 async def test_a_character_split_between_prompt_and_answer_is_complete(
     post, triton, tokenizer_folder, stream
 ):
-    smile = ChatTokenizer(tokenizer_folder).encode("\U0001f642", add_special_tokens=False)
+    smile = loaded_tokenizer(tokenizer_folder).encode("\U0001f642", add_special_tokens=False)
     assert len(smile) == 4
     lengths = {entry.OUTPUT_TEXT_LENGTHS: [0, 1], entry.OUTPUT_LOG_PROBS: [-1.0, -2.0]}
     got = lengths | {entry.PROMPT_LOG_PROBS: [0.0, -1.5, -2.5]}
@@ -141,7 +141,7 @@ async def test_a_character_split_between_prompt_and_answer_is_complete(
 
 
 async def test_an_echoed_prompt_ends_with_its_incomplete_character(ask, triton, tokenizer_folder):
-    smile = ChatTokenizer(tokenizer_folder).encode("\U0001f642", add_special_tokens=False)
+    smile = loaded_tokenizer(tokenizer_folder).encode("\U0001f642", add_special_tokens=False)
     answer = await ask(prompt=[PROMPT[0], *smile[:2]], echo=True, max_tokens=0)
     assert answer["choices"][0]["text"] == "def\ufffd"
 
@@ -153,7 +153,7 @@ async def test_log_probs_end_where_a_stop_string_cuts_the_text(post, triton, pat
     """Each choice has its text's tokens. The last token is cut like the text."""
     stop, text = cut
     pieces = [" 2", ",", " 3", ",", " 1"]
-    encode = partial(ChatTokenizer(DEMO).encode, add_special_tokens=False)
+    encode = partial(loaded_tokenizer(DEMO).encode, add_special_tokens=False)
     tokens = [encode(piece)[0] for piece in pieces]
 
     def chunk(text, begin, end, **last):
@@ -198,10 +198,10 @@ WRITTEN = st.text(st.sampled_from("ab, 31\n\u00e9\u4e16\U0001f642\u200d"), min_s
 STOPS = st.lists(WRITTEN, max_size=2)
 
 
-@settings(max_examples=40)
+@settings(max_examples=50)
 @given(text=WRITTEN, stops=STOPS, accepted=st.lists(st.booleans(), min_size=1))
 def test_tokens_join_to_the_text_for_any_stops_and_chunks(text, stops, accepted):
-    tokenizer = ChatTokenizer(DEMO)
+    tokenizer = loaded_tokenizer(DEMO)
     tokens = tokenizer.encode(text, add_special_tokens=False)
     chunks = written(tokens, tuple(stops), tuple(accepted))
     for arrived in (chunks, [joined(chunks)]):
@@ -212,10 +212,10 @@ def test_tokens_join_to_the_text_for_any_stops_and_chunks(text, stops, accepted)
         assert [row.log_prob for row in rows] == [float(at) for at in range(len(rows))]
 
 
-@settings(max_examples=40)
+@settings(max_examples=50)
 @given(text=WRITTEN, stops=STOPS, cut=st.integers(1, 5))
 def test_tokens_of_an_echo_and_its_answer_join_to_the_text(text, stops, cut):
-    tokenizer = ChatTokenizer(DEMO)
+    tokenizer = loaded_tokenizer(DEMO)
     tokens = tokenizer.encode(text + "zz", add_special_tokens=False)
     prompt, answer = tokens[:cut], tokens[cut:] or tokens[-1:]
     first, *later = written(answer, tuple(stops), (True, False), prompt=prompt)

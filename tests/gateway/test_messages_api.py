@@ -4,8 +4,6 @@ import json
 from pathlib import Path
 
 import pytest
-from anthropic.types import Message, MessageTokensCount, RawMessageStreamEvent
-from anthropic.types.shared import ErrorResponse
 from pydantic import TypeAdapter
 from scripted_triton import HELLO, statistics
 
@@ -16,7 +14,6 @@ pytestmark = pytest.mark.anyio
 TEMPLATES = Path(__file__).parents[1] / "data" / "chat_templates"
 TOOLS = TEMPLATES / "tools.jinja"
 PATH = "/v1/messages"
-EVENT = TypeAdapter(RawMessageStreamEvent)
 USER = {"role": "user", "content": "hi"}
 HI = {"model": "bls_stream", "max_tokens": 20, "messages": [USER]}
 ADD = {"name": "add", "input_schema": {"type": "object"}}
@@ -46,6 +43,13 @@ def ask(post, triton, monkeypatch):
     return asked
 
 
+def parsed(name, value):
+    """Return a value as one of Anthropic's types. It takes two seconds to import them all."""
+    from anthropic import types
+
+    return TypeAdapter(getattr(types, name)).validate_python(value, strict=True)
+
+
 def events(response):
     """The events of a stream, as Anthropic's objects with the right names."""
     found = []
@@ -53,12 +57,12 @@ def events(response):
         name, data = block.split("\n")
         event = json.loads(data.removeprefix("data: "))
         assert name == f"event: {event['type']}"
-        found.append(EVENT.validate_python(event, strict=True))
+        found.append(parsed("RawMessageStreamEvent", event))
     return found
 
 
 async def test_without_streaming_the_response_is_one_message(post):
-    answer = Message.model_validate((await post(PATH, HI)).json())
+    answer = parsed("Message", (await post(PATH, HI)).json())
     assert [block.text for block in answer.content] == ["Hello"]
     assert (answer.stop_reason, answer.stop_sequence) == ("end_turn", None)
     assert answer.usage.output_tokens == 4
@@ -79,7 +83,7 @@ async def test_without_streaming_the_response_is_one_message(post):
 )
 async def test_stream_events_add_up_to_the_whole_message(ask, chunks, given, reason):
     given = {"tools": [ADD], "stop_sequences": ["END"]} | given
-    whole = Message.model_validate((await ask(*chunks, **given)).json())
+    whole = parsed("Message", (await ask(*chunks, **given)).json())
     assert whole.stop_reason == reason
     assert whole.stop_sequence == ("END" if reason == "stop_sequence" else None)
     start, *middle, delta, stop = events(await ask(*chunks, stream=True, **given))
@@ -130,7 +134,7 @@ async def test_messages_with_tool_results_give_the_same_prompt_as_a_chat(ask, po
         {"model": "x", "messages": messages, "tools": [ADD], "system": system},
         chat_template=TOOLS,
     )
-    count = MessageTokensCount.model_validate(counted.json()).input_tokens
+    count = parsed("MessageTokensCount", counted.json()).input_tokens
     assert count == len(triton.asked[-1]["input_ids"])
 
 
@@ -173,7 +177,7 @@ async def test_tool_choice_and_disable_parallel_tool_use_are_respected(ask, choi
 async def test_incomplete_or_invalid_tool_arguments_become_an_object(ask, arguments, given):
     text = f'<tool_call>{{"name": "add", "arguments": {arguments or "{}"}'
     answer = (await ask(text, tools=[ADD], reason="length")).json()
-    assert Message.model_validate(answer).content[0].input == given
+    assert parsed("Message", answer).content[0].input == given
 
 
 async def test_a_failed_stream_ends_with_an_error(post, triton):
@@ -181,7 +185,7 @@ async def test_a_failed_stream_ends_with_an_error(post, triton):
     response = await post(PATH, HI | {"stream": True})
     name, data = response.text.strip().split("\n\n")[-1].split("\n")
     assert name == "event: error"
-    error = ErrorResponse.model_validate(json.loads(data.removeprefix("data: "))).error
+    error = parsed("ErrorResponse", json.loads(data.removeprefix("data: "))).error
     assert (error.type, error.message) == ("api_error", "no Triton responds")
 
 
@@ -216,7 +220,7 @@ IMAGE = {"type": "image", "source": {"type": "url", "url": "http://x/y.png"}}
 async def test_errors_have_anthropics_format(post, given, status, kind, message):
     response = await post(PATH, HI | given)
     assert response.status_code == status
-    error = ErrorResponse.model_validate(response.json()).error
+    error = parsed("ErrorResponse", response.json()).error
     assert error.type == kind
     assert message in error.message
     assert "\n" not in error.message

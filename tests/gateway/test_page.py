@@ -37,20 +37,28 @@ def url(app, triton):
         yield f"http://127.0.0.1:{bound.getsockname()[1]}/"
 
 
-@pytest.fixture
-def page(browser, url):
-    context = browser.new_context()
-    opened = context.new_page()
+@pytest.fixture(scope="module")
+def tab(browser):
+    """A tab of the browser, its errors, and the hosts that it calls."""
+    opened = browser.new_context().new_page()
     wrong, hosts = [], set()
     opened.on("pageerror", lambda error: wrong.append(str(error)))
     opened.on(
         "console", lambda message: wrong.append(message.text) if message.type == "error" else None
     )
     opened.on("request", lambda request: hosts.add("/".join(request.url.split("/")[:3]) + "/"))
+    return opened, wrong, hosts
+
+
+@pytest.fixture
+def page(tab, url):
+    opened, wrong, hosts = tab
+    opened.goto("about:blank")
+    wrong.clear()
+    hosts.clear()
     opened.goto(url)
     expect(opened.locator("#server")).to_have_text("Context length: 100 tokens")
     yield opened
-    context.close()
     assert [what for what in wrong if "a status of 4" not in what] == []
     assert hosts == {url}
 
@@ -61,9 +69,8 @@ def send(page, text="say it", mode="Chat"):
     page.get_by_role("button", name="Send").click()
 
 
-@pytest.mark.parametrize("mode", ["Chat", "Completion"])
-def test_the_page_streams_an_answer_and_colors_tokens_by_kind(page, mode):
-    send(page, mode=mode)
+def test_the_page_streams_an_answer_and_colors_tokens_by_kind(page):
+    send(page)
     text = page.locator(".text")
     expect(text).to_have_text("def main():\n#", use_inner_text=True)
     kinds = text.locator("span").evaluate_all(
@@ -176,11 +183,6 @@ def test_controls_on_the_page_set_fields_of_the_request(page, triton):
     assert sent["guided_decoding_guide"] == '{"type": "object"}'
 
 
-def test_the_page_lists_the_drafters_of_the_deployment(page):
-    names = page.locator("#drafter option").all_text_contents()
-    assert names == ["default", "prompt_lookup", "hybrid", "repeat", "none"]
-
-
 def test_the_page_marks_forced_tokens(page, triton):
     got = origins((0, "forced", 3), (1, "correction", 2), (1, "forced", 1))
     triton.script = lambda _: [
@@ -200,14 +202,9 @@ def test_the_page_marks_forced_tokens(page, triton):
     assert page.locator(".token.shown").all_inner_texts() == ["in", "#"]
 
 
-def test_the_page_shows_warnings_of_an_answer(page, triton):
+def test_the_page_reports_an_invalid_schema_and_warnings(page, triton):
     warned = statistics(2, 1) | {"guide": {"warnings": ["items may repeat"]}}
     triton.script = lambda _: [FIRST, SECOND, LAST._replace(statistics=warned)]
-    send(page)
-    expect(page.get_by_text("Warning: items may repeat")).to_be_visible()
-
-
-def test_the_page_reports_an_invalid_schema(page, triton):
     page.get_by_text("Drafts and sampling").click()
     page.get_by_label("JSON schema").fill("{")
     send(page)
@@ -220,6 +217,7 @@ def test_the_page_reports_an_invalid_schema(page, triton):
     send(page)
     expect(page.locator("#note")).to_contain_text("6 tokens")
     assert "guided_decoding_guide" not in triton.asked[-1]
+    expect(page.get_by_text("Warning: items may repeat")).to_be_visible()
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
@@ -253,7 +251,9 @@ def luminance(color):
     return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
 
 
-def test_every_control_on_the_page_has_a_label(page):
+def test_the_page_lists_the_drafters_and_every_control_has_a_label(page):
+    names = page.locator("#drafter option").all_text_contents()
+    assert names == ["default", "prompt_lookup", "hybrid", "repeat", "none"]
     unnamed = page.evaluate(
         """() => [...document.querySelectorAll("input, select, textarea, button")]
             .filter((e) => !(e.labels?.length || e.textContent.trim()))

@@ -225,11 +225,10 @@ def drawn(compiler, seed):
     return tokens
 
 
-@pytest.mark.parametrize("seed", [24, 31])
-def test_an_answer_with_a_full_automaton_is_correct_or_fails(fresh, seed):
-    answer = drawn(fresh, seed)
+def test_an_answer_with_a_full_automaton_is_correct_or_fails(fresh):
+    answer = drawn(fresh, seed=24)
     expected, outcomes = seen(fresh.matcher(LOOPS, [END]), answer), []
-    for limit in range(36, 66):
+    for limit in range(36, 66, 2):
         fresh._limits = LLParserLimits(max_lexer_states=limit)
         fresh._refusals.clear()
         fresh._kept.clear()

@@ -99,7 +99,7 @@ def test_a_lark_grammar_limits_the_output():
 CHOICES = st.lists(st.text(st.characters(codec="utf-8"), min_size=1), min_size=1, max_size=5)
 
 
-@settings(max_examples=50)
+@settings(max_examples=20)
 @given(CHOICES, st.data())
 def test_a_choice_accepts_exactly_the_listed_texts(choices, data):
     text = data.draw(st.sampled_from(choices))

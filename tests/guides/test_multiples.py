@@ -71,7 +71,7 @@ def test_a_common_multiple_that_fits_is_enforced():
     st.decimals(-5000, 5000, places=4) | st.integers(-(10**7), 10**7).map(Decimal),
     st.integers(-50, 50),
 )
-@settings(max_examples=30)  # divisors with many digits make large automatons
+@settings(max_examples=12)  # divisors with many digits make large automatons
 def test_accepted_numbers_are_multiples(divisor, number, times):
     exact = Decimal(repr(divisor))
     for value in (number, times * exact):
@@ -82,7 +82,7 @@ def test_accepted_numbers_are_multiples(divisor, number, times):
         assert not taken or value % exact == 0
 
 
-@pytest.mark.parametrize("times", range(-9, 10))
 @pytest.mark.parametrize("divisor", [0.01, 0.1, 0.25, 2.5, 3, 0.125])
-def test_multiples_with_all_decimals_of_the_divisor_are_accepted(divisor, times):
-    assert fits("json_schema", multiples(divisor), str(times * Decimal(repr(divisor))))
+def test_multiples_with_all_decimals_of_the_divisor_are_accepted(divisor):
+    for times in range(-9, 10):
+        assert fits("json_schema", multiples(divisor), str(times * Decimal(repr(divisor))))

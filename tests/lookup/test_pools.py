@@ -190,7 +190,7 @@ def made(max_tokens, crowded):
     return pools
 
 
-@settings(max_examples=120)
+@settings(max_examples=150)
 @given(bounds, st.booleans(), operations, st.integers(1, 6))
 def test_pools_equal_a_simple_model_after_any_operations(max_tokens, crowded, operations, limit):
     pools, model = made(max_tokens, crowded), Model(max_tokens)
@@ -210,7 +210,6 @@ def test_pools_equal_a_simple_model_after_any_operations(max_tokens, crowded, op
             assert sizes(pools) == dict(Counter(key for key, _ in held))
 
 
-@settings(max_examples=120)
 @given(bounds, st.booleans(), operations, st.integers(1, 6))
 def test_a_copy_always_comes_from_its_own_pool(max_tokens, crowded, operations, limit):
     """Uses the product's limit of compared occurrences."""
@@ -293,9 +292,7 @@ def test_an_answer_larger_than_the_limit_is_not_kept():
 BYTES_A_TOKEN = 45  # as docs/concepts/lookup-pools.md says
 
 
-@pytest.mark.parametrize(
-    ("length", "names"), [(4, 10**9), (4, 1), (64, 10**9), (65, 1), (1000, 7), (4096, 10**9)]
-)
+@pytest.mark.parametrize(("length", "names"), [(4, 10**9), (4, 1), (65, 1), (4096, 10**9)])
 def test_memory_of_pools_is_limited(length, names):
     """Short answers in separate pools, and long ones in one: objects count as well as tokens."""
     max_tokens = 2**15

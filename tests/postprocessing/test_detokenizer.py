@@ -1,5 +1,7 @@
 """The chunks of a stream join to the complete text for every split of the ids."""
 
+from functools import cache
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -11,9 +13,9 @@ from tandem.preprocessing.errors import TokenizerError
 
 # Starts, middles and ends of characters, a genuine U+FFFD, and bytes that are none of these.
 BYTES = [0xF0, 0x9F, 0x98, 0x80, 0xE2, 0x82, 0xAC, 0xEF, 0xBF, 0xBD, 0xED, 0xA0, 0xC0, 0xFF, 0x41]
-thorough = settings(max_examples=60)
 
 
+@cache
 def detokenizer_of(kind, *, skip=True):
     return make_detokenizer(KINDS[kind](), skip_special_tokens=skip)
 
@@ -35,14 +37,15 @@ def stream(detokenizer, rounds):
 
 def byte_ids(*values):
     """Ids of single bytes, in both kinds of tokenizer that have them."""
-    letters = {byte: byte_level().token_to_id(letter) for byte, letter in _letters().items()}
-    return [letters[value] for value in values]
+    return [_byte_ids()[value] for value in values]
 
 
-def _letters():
+@cache
+def _byte_ids():
     kept = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
     moved = iter(range(0x100, 0x200))
-    return {byte: chr(byte) if byte in kept else chr(next(moved)) for byte in range(256)}
+    letters = {byte: chr(byte) if byte in kept else chr(next(moved)) for byte in range(256)}
+    return {byte: byte_level().token_to_id(letter) for byte, letter in letters.items()}
 
 
 def fallback_ids(*values):
@@ -57,8 +60,8 @@ def rounds_of(draw, tokens):
 
 @pytest.mark.parametrize("skip", [True, False])
 @pytest.mark.parametrize("kind", KINDS)
+@settings(max_examples=50)
 @given(data=st.data())
-@thorough
 def test_chunks_join_to_the_same_text_as_the_tokenizers_library(kind, skip, data):
     tokenizer = KINDS[kind]()
     known = tokenizer.get_vocab_size()  # and a few ids of the padding, which have no token
@@ -69,8 +72,8 @@ def test_chunks_join_to_the_same_text_as_the_tokenizers_library(kind, skip, data
 
 
 @pytest.mark.parametrize("kind", ["byte_level", "byte_fallback"])
+@settings(max_examples=50)
 @given(data=st.data())
-@thorough
 def test_chunks_join_correctly_wherever_characters_are_split(kind, data):
     ids_of = byte_ids if kind == "byte_level" else fallback_ids
     others = [KINDS[kind]().token_to_id(token) for token in ("o", "</s>")]
@@ -81,8 +84,8 @@ def test_chunks_join_correctly_wherever_characters_are_split(kind, data):
 
 
 @pytest.mark.parametrize("kind", ["byte_level", "byte_fallback"])
+@settings(max_examples=50)
 @given(text=st.text(), cuts=st.lists(st.integers(1, 5), min_size=1))
-@thorough
 def test_chunks_of_valid_text_have_no_replacement_character(kind, text, cuts):
     text = text.replace("\ufffd", "")
     ids, rounds = KINDS[kind]().encode(text, add_special_tokens=False).ids, []

@@ -1,6 +1,5 @@
 """OpenAI's Responses API and Anthropic's Messages API, with their clients and a live Triton."""
 
-import anthropic
 import pytest
 
 PROMPT = [{"role": "user", "content": "def main():"}]
@@ -9,6 +8,8 @@ LIMIT = 24
 
 @pytest.fixture
 def messages(gateway_url):
+    import anthropic
+
     with anthropic.Anthropic(base_url=gateway_url, api_key="any", max_retries=0) as client:
         yield client.messages
 

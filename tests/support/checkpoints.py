@@ -8,11 +8,19 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 END = "<|endoftext|>"
 # The text that the tokenizers are trained on: a change to it changes every checkpoint's outputs.
 TEXT = (Path(__file__).parents[1] / "data" / "tokenizer_text.txt").read_text()
+TRAINED: dict[int, Tokenizer] = {}  # by size
 
 
 def write_tokenizer(folder: Path, *, size: int = 300) -> int:
     """Write a byte-level BPE tokenizer; return its number of tokens."""
     folder.mkdir(parents=True, exist_ok=True)
+    tokenizer = TRAINED[size] = TRAINED.get(size) or _trained(size)
+    tokenizer.save(str(folder / "tokenizer.json"))
+    (folder / "tokenizer_config.json").write_text(json.dumps({"eos_token": END, "pad_token": END}))
+    return tokenizer.get_vocab_size()
+
+
+def _trained(size: int) -> Tokenizer:
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
@@ -23,9 +31,7 @@ def write_tokenizer(folder: Path, *, size: int = 300) -> int:
         show_progress=False,
     )
     tokenizer.train_from_iterator([TEXT] * 20, trainer)
-    tokenizer.save(str(folder / "tokenizer.json"))
-    (folder / "tokenizer_config.json").write_text(json.dumps({"eos_token": END, "pad_token": END}))
-    return tokenizer.get_vocab_size()
+    return tokenizer
 
 
 def write_pair(folder: Path) -> None:

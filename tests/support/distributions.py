@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.stats import chisquare
+from scipy.special import chdtrc
 
 # A correct sampler fails a test with a probability of 1 in 100,000. Seeds are fixed, so a test
 # either always or never fails. With fewer than 100 such tests, the probability that any test is a
@@ -69,10 +69,15 @@ def p_value(counts, probabilities) -> float:
         starts.pop()  # merge the rest into the last cell
     if len(starts) < 2:
         return 1.0
-    merged = (np.add.reduceat(amounts, starts) for amounts in (counts[order], expected))
-    return float(chisquare(*merged).pvalue)
+    found, expected = (np.add.reduceat(amounts, starts) for amounts in (counts[order], expected))
+    return float(chdtrc(len(starts) - 1, ((found - expected) ** 2 / expected).sum()))
 
 
 def fits(counts, probabilities) -> bool:
     """Return whether counts of sampled tokens, [n] or [n, n], fit probabilities of this shape."""
     return p_value(counts, probabilities) > ALARM
+
+
+def is_share(successes: int, trials: int, probability: float) -> bool:
+    """Return whether a number of successes fits a probability."""
+    return fits([successes, trials - successes], [probability, 1 - probability])

@@ -184,9 +184,9 @@ def test_cached_models_load_without_the_hub(served, tmp_path, monkeypatch, broke
     assert "doesn't have all of it" in refusal(HubModel("owner/other").describe)
 
 
-@pytest.mark.heavy  # the library retries for 20 s
 def test_a_partly_cached_model_is_rejected_if_the_hub_is_unreachable(served, monkeypatch):
     HubModel(ID).describe()
+    monkeypatch.setattr("huggingface_hub.utils._http.time.sleep", lambda _: None)  # between retries
     ask("http://127.0.0.1:9", monkeypatch)
     assert "doesn't have all of it" in refusal(HubModel(ID).describe)
 
@@ -265,11 +265,6 @@ def test_commands_take_a_model_by_name(served, checkpoint, tmp_path):
     assert done.stderr.splitlines()[0].startswith(f"downloading {ID} (1 MB) to {tmp_path}/home/hub")
     linked = tmp_path / "models" / "target" / "1" / "checkpoint" / "model.safetensors"
     assert linked.read_bytes() == (checkpoint / "model.safetensors").read_bytes()
-    wrong = render(served, tmp_path, "--target", ID, "--draft", "owner/absent")
-    assert wrong.stderr.startswith(
-        "tandem: --draft: owner/absent is neither a folder here nor a model "
-    )
-    assert wrong.stderr.count("\n") == 1
 
 
 def render(served, tmp_path, *models):

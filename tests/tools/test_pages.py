@@ -31,7 +31,7 @@ def serving(page, *, more_bytes=0):
             pass
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        threading.Thread(target=server.serve_forever).start()
+        threading.Thread(target=server.serve_forever, args=(0.02,)).start()
         yield server.server_port
         server.shutdown()
 

@@ -27,12 +27,13 @@ from strategies import languages
 from tandem.bls.draft_ahead.ahead_planner import AheadPlanner
 from tandem.bls.draft_ahead.branches import (
     DraftAhead,
+    branches_of,
     branching_of,
 )
 from tandem.bls.draft_ahead.cost_model import AheadPlan
 from tandem.bls.draft_length.fixed import FixedLength
 from tandem.bls.drafters.draft_model import DraftModel, SharedVocabulary
-from tandem.bls.effects import Draft, EngineAnswer
+from tandem.bls.effects import BranchDraft, Draft, EngineAnswer
 from tandem.bls.request import Sampling
 from tandem.bls.sequence import Sequence
 from tandem.bls.settings import AUTO
@@ -68,7 +69,7 @@ def assert_is_a_plain_call_would_draft(call, request, draft):
     assert len(call.draft) <= sequence.draft_limit
 
 
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=100)
 @given(requests, languages, st.integers(0, 8), fates, st.sampled_from([10**9, 0, 1, 3]))
 def test_drafting_ahead_never_changes_the_output(request, language, agrees, ahead_fates, verifies):
     check(
@@ -80,10 +81,20 @@ def test_drafting_ahead_never_changes_the_output(request, language, agrees, ahea
     )
 
 
-@settings(max_examples=50)
+@settings(max_examples=20)
 @given(requests, languages)
 def test_branches_longer_than_requested_are_cut(request, language):
     check(request, language, BranchingDraft(language, keeps_lengths=False))
+
+
+@pytest.mark.parametrize("new", [(1, 2, 5), (1, 3, 5), (3, 2, 5), (1, 2, 4), (2, 5), (1, 2, 3, 5)])
+def test_a_branch_continues_only_its_own_tokens(new):
+    sequence = Sequence(request_of())
+    branch = BranchDraft(2, 5, ids(6, 6), 0)
+    answer = EngineAnswer(ids(), branches=(branch,))
+    ahead = branches_of(len(sequence.context), ids(1, 2, 3), answer)
+    sequence.append(ids(*new))
+    assert ahead.after(sequence) is (branch if new == (1, 2, 5) else None)
 
 
 def test_no_draft_call_is_needed_after_a_hit():

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 from ahead import BY_PROBABILITIES, SHARED, fates, request_of, requests
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scripted import (
     END,
@@ -30,7 +30,6 @@ def drawn_from(draft):
     return rows.argmax(-1).tolist()
 
 
-@settings(max_examples=100, deadline=None)
 @given(requests, languages, st.integers(0, 8), fates, st.sampled_from([10**9, 0, 1, 3]))
 def test_each_branch_is_verified_against_its_own_logits(
     request, language, agrees, ahead_fates, verifies

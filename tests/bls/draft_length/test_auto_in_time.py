@@ -21,11 +21,10 @@ from tandem.bls.settings import AUTO
 VERIFY_SLOPE = 0.005
 PAIRS = {
     "70b-1b": (Times(0.019554, VERIFY_SLOPE, 0.00113), 0.81278, 0.517),
-    "70b-8b": (Times(0.019554, VERIFY_SLOPE, 0.00303), 0.86483, 0.679),
     "405b-3b": (Times(0.029886, VERIFY_SLOPE, 0.0016), 0.86243, 0.671),
 }
 SMALL = PAIRS["70b-1b"][0]
-NEAR_BEST = (5, 6, 8, 10)  # one of these fixed lengths is the best for each pair
+NEAR_BEST = (6, 8)  # one of these fixed lengths is within 1% of the best for each pair
 
 
 def even(alpha, seed=0):

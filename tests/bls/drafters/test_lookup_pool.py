@@ -223,7 +223,7 @@ def test_a_custom_drafter_can_build_on_prompt_lookup(pools, monkeypatch):
     assert decoding.statistics.by_drafter.keys() == {"lookup_pool"}
 
 
-@settings(max_examples=40)
+@settings(max_examples=25)
 @given(
     languages,
     st.lists(st.lists(st.integers(0, 5), min_size=1, max_size=6), min_size=2, max_size=6),

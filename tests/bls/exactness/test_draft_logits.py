@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from distributions import WARPS, Warp, fits
+from distributions import WARPS, Warp
 
 from tandem.bls.exactness.draft_logits import certain, warped
 from tandem.bls.request import Sampling
@@ -13,10 +13,8 @@ from tandem.engines.request import SamplingParams
 from tandem.engines.torch.processors import warp as warp_tensor
 
 VOCAB = 40
-DRAWS = 20_000
 _random = np.random.default_rng(11)
-TARGET = _random.normal(0, 1.5, VOCAB).astype(np.float32)
-DRAFT = (0.9 * TARGET + _random.normal(0, 0.6, VOCAB)).astype(np.float32)
+DRAFT = _random.normal(0, 1.5, VOCAB).astype(np.float32)
 CUTS = [{}, {"top_k": 5}, {"top_p": 0.7}, {"min_p": 0.2}, {"top_k": 12, "top_p": 0.6, "min_p": 0.1}]
 
 
@@ -46,6 +44,11 @@ def test_warped_logits_equal_the_torch_engine(temperature, cut):
     assert found.dtype == np.float32
     assert (np.isinf(found[0]) == np.isinf(expected)).all()
     np.testing.assert_allclose(found[0], expected, atol=1e-4)
+
+
+@pytest.mark.parametrize("warp", WARPS, ids=str)
+def test_warped_logits_have_the_exact_probabilities(warp):
+    np.testing.assert_allclose(probabilities(DRAFT, warp)[0], warp.of(DRAFT), rtol=1e-4)
 
 
 def test_half_precision_logits_are_warped_in_single_precision():
@@ -83,33 +86,3 @@ def test_tokens_of_a_draft_without_logits_have_probability_1():
     found = np.exp(certain(np.array([3, 0], np.int32), 5))
     assert found.shape == (1, 2, 5)
     assert found[0].tolist() == [[0, 0, 0, 1, 0], [1, 0, 0, 0, 0]]
-
-
-def verified(p, q, drafts, random):
-    """Count the tokens, one per draw, of an engine that uses q unchanged (Leviathan et al.)."""
-    accepted = random.random(len(drafts)) * q[np.arange(len(drafts)), drafts] <= p[drafts]
-    residual = np.maximum(p - q, 0)
-    sums = residual.sum(-1, keepdims=True)
-    residual = np.where(sums > 0, residual / np.where(sums > 0, sums, 1), p)
-    corrections = (residual.cumsum(-1) > random.random((len(drafts), 1))).argmax(-1)
-    return np.bincount(np.where(accepted, drafts, corrections), minlength=len(p))
-
-
-@pytest.mark.parametrize("width", [VOCAB - 4, VOCAB, VOCAB + 4])
-@pytest.mark.parametrize("warp", WARPS, ids=str)
-def test_warped_draft_logits_keep_the_targets_distribution(warp, width):
-    random = np.random.default_rng(width)
-    drawn = warp.of(DRAFT)[:width]
-    drafts = random.choice(len(drawn), DRAWS, p=drawn / drawn.sum())
-    p = warp.of(TARGET[:width] if width < VOCAB else np.pad(TARGET, (0, width - VOCAB)))
-    q = probabilities(DRAFT, warp, width)
-    assert fits(verified(p, np.repeat(q, DRAWS, 0), drafts, random), p)
-
-
-@pytest.mark.parametrize("warp", WARPS, ids=str)
-def test_drafts_without_logits_keep_the_targets_distribution(warp):
-    random = np.random.default_rng(2)
-    drafts = random.choice(VOCAB, DRAWS, p=Warp(0.4).of(DRAFT))
-    p = warp.of(TARGET)
-    q = np.exp(certain(drafts.astype(np.int32), VOCAB))[0]
-    assert fits(verified(p, q, drafts, random), p)

@@ -70,7 +70,7 @@ scripts = st.lists(st.sampled_from([True, True, True, False, None]), min_size=1,
 engines = st.sampled_from([MASKS, REPAIR])
 
 
-@settings(max_examples=150)
+@settings(max_examples=75)
 @given(requests, rows, scripts.map(tuple), engines)
 def test_a_guided_answer_equals_masked_decoding_token_by_token(request, language, script, engine):
     request = lossless(request, engine)

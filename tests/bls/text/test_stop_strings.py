@@ -30,7 +30,7 @@ def plainly(stops, pieces):
     return shown_pieces
 
 
-@settings(max_examples=500)
+@settings(max_examples=200)
 @given(stops_, pieces_)
 def test_text_that_may_begin_a_stop_string_is_withheld(stops, pieces):
     matched, shown_pieces = StopStrings(stops), []

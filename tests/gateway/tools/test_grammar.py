@@ -101,7 +101,7 @@ def parsed(known, text, tools=TOOLS):
 
 @pytest.mark.parametrize(("known", "kind"), KINDS)
 @given(calls=st.lists(CALLS, min_size=1, max_size=3), data=st.data())
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25)
 def test_valid_calls_are_accepted_in_every_tokenization(known, kind, calls, data):
     text = written(known, *calls)
     cuts = data.draw(st.lists(st.integers(0, len(text)), max_size=6))
@@ -156,14 +156,15 @@ TEXTS = ["", "Well. ", "a < b", " [x](y) ", "[1, 2]", "é\n", "(a; b)", "<tool",
 
 @pytest.mark.parametrize(("known", "kind"), KINDS)
 @pytest.mark.parametrize("one_call", [False, True])
-@pytest.mark.parametrize("text", TEXTS)
-def test_any_text_is_accepted_if_calls_are_optional(known, kind, one_call, text):
-    assert matcher(known, kind, may=True, one_call=one_call).takes(text)
+def test_any_text_is_accepted_if_calls_are_optional(known, kind, one_call):
+    asked = matcher(known, kind, may=True, one_call=one_call)
+    for text in TEXTS:
+        assert asked.takes(text), text
 
 
 @pytest.mark.parametrize(("known", "kind"), KINDS)
 @given(calls=st.lists(CALLS, max_size=3), data=st.data())
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=15)
 def test_an_optional_call_must_fit_its_schema(known, kind, calls, data):
     """Calls in any text of the grammar fit the schemas of strict functions."""
     asked = matcher(known, kind, may=True, bound=frozenset({"weather"}))
