@@ -3,11 +3,14 @@
 import os
 
 import pytest
+import yaml
 from live_triton import leftovers
 
 from tandem.tools import cli as command
 from tandem.tools.commands import demo
 from tandem.tools.triton.launch import PREFIX
+
+from .conftest import EMULATED_ZERO
 
 
 def regions():
@@ -16,15 +19,14 @@ def regions():
 
 
 @pytest.fixture
-def small(monkeypatch, embedded_profile, tmp_path):
-    """A prompt of each kind, short answers, one repetition; default drafter and lengths."""
-    text, profile = embedded_profile.read_text(), tmp_path / "embedded.yaml"
-    asked = {"drafter: draft_model": "drafter: hybrid", "draft_len: 4": "draft_len: auto"}
-    for tested, shipped in asked.items():
-        assert tested in text
-        text = text.replace(tested, shipped)
-    profile.write_text(text)
-    monkeypatch.setattr(demo, "EMBEDDED", profile)
+def small(monkeypatch, tmp_path):
+    """A prompt of each kind, short answers, one repetition, and engines that start quickly."""
+    shipped = yaml.safe_load(demo.EMBEDDED.read_text())
+    profile = yaml.safe_load(EMULATED_ZERO.read_text()) | {"decoding": shipped["decoding"]}
+    for section in profile["engines"].values():
+        section["tokenizer"] = str(EMULATED_ZERO.parent / section["tokenizer"])
+    (tmp_path / "profile.yaml").write_text(yaml.safe_dump(profile))
+    monkeypatch.setattr(demo, "EMBEDDED", tmp_path / "profile.yaml")
     for name, number in (("PROMPTS_OF_A_KIND", 1), ("MAX_TOKENS", 16), ("REPEATS", 1)):
         monkeypatch.setattr(demo, name, number)
 
