@@ -12,7 +12,7 @@ from tandem.contract import entry
 from .test_engines import pages_of_logits
 
 ALPHA = 0.8
-PROMPTS = [f"def number_{n}(" for n in range(16)]
+PROMPTS = [f"def number_{n}(" for n in range(8)]
 LENGTH = 120
 GREEDY = {"max_tokens": LENGTH}
 SAMPLED = GREEDY | {"temperature": 1.0, "top_p": 1.0, "seed": 3}
