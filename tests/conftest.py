@@ -25,7 +25,12 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 
 # Files of tests/server that start their own servers, and take long.
-OWN_SERVERS = {"demo", "faults", "hostile", "instances", "lifecycle", "run", "silent_streams", "up"}
+OWN_SERVERS = {
+    *("demo", "faults", "good_and_bad_clients", "hostile", "instances", "lifecycle", "llmapi"),
+    *("lora", "run", "silent_streams", "tensorrtllm_contract", "up"),
+}
+# Files that share only the server `emulated`. The remaining ones share several servers.
+ONLY_EMULATED = {"admission", "emulated", "engines", "nvidia_clients", "optional_drafters"}
 
 
 class SharedServers(LoadFileScheduling):
@@ -33,8 +38,10 @@ class SharedServers(LoadFileScheduling):
 
     def _split_scope(self, nodeid: str) -> str:
         file = Path(nodeid.partition("::")[0])
-        shares = file.parent.name == "server" and file.stem.removeprefix("test_") not in OWN_SERVERS
-        return str(file.parent if shares else file)
+        name = file.stem.removeprefix("test_")
+        if file.parent.name != "server" or name in OWN_SERVERS:
+            return str(file)
+        return "emulated" if name in ONLY_EMULATED else "server"
 
 
 @pytest.hookimpl(optionalhook=True)
