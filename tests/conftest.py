@@ -30,7 +30,10 @@ OWN_SERVERS = {
     *("lora", "run", "silent_streams", "tensorrtllm_contract", "up"),
 }
 # Files that share only the server `emulated`. The remaining ones share several servers.
-ONLY_EMULATED = {"admission", "emulated", "engines", "nvidia_clients", "optional_drafters"}
+ONLY_EMULATED = {
+    *("admission", "emulated", "engines", "nvidia_clients", "optional_drafters"),
+    "rendered_repository",
+}
 
 
 class SharedServers(LoadFileScheduling):
