@@ -11,7 +11,7 @@ import urllib.request
 from pathlib import Path
 
 import pytest
-from checkpoints import write_gpt2, write_tokenizer
+from checkpoints import write_pair, write_tokenizer
 from live_triton import alive, answer_ids, leftovers
 from up import gateway_of, read_greeting, stubs_of, up
 
@@ -115,10 +115,11 @@ def test_up_stops_on_a_signal_during_startup():
 
 @pytest.mark.heavy
 def test_a_checkpoint_that_cannot_be_loaded_is_reported_in_one_line(tmp_path):
-    size = write_tokenizer(tmp_path)
-    write_gpt2(tmp_path, size, layers=1)
-    (tmp_path / "model.safetensors").write_bytes(b"no weights")
-    with up("--target", tmp_path) as process:
+    target = tmp_path / "target"
+    write_pair(tmp_path)
+    write_tokenizer(target)
+    (target / "model.safetensors").write_bytes(b"no weights")
+    with up("--target", target) as process:
         assert process.wait(120) == 1
         shown = process.stderr.read().strip().splitlines()
     assert re.match(r"tandem: model 'target' failed to load: .+; log: .+\.log$", shown[-1])

@@ -48,47 +48,6 @@ def write_pair(folder: Path, tokenizer: Path | None = None) -> None:
     _write_llama(folder / "draft", size, layers=1)
 
 
-def write_gpt2(folder: Path, vocab_size: int, *, layers: int) -> None:
-    """Write a random GPT-2, whose positions are learnt."""
-    import torch
-    from transformers import GPT2Config, GPT2LMHeadModel
-
-    torch.manual_seed(layers)
-    config = GPT2Config(
-        vocab_size=vocab_size,
-        n_embd=64,
-        n_layer=layers,
-        n_head=4,
-        n_positions=256,
-        initializer_range=0.3,
-        bos_token_id=0,
-        eos_token_id=0,
-    )
-    GPT2LMHeadModel(config).save_pretrained(folder)
-
-
-def write_qwen2(folder: Path, vocab_size: int, *, layers: int) -> None:
-    """Write a random Qwen2, whose attention has biases."""
-    import torch
-    from transformers import Qwen2Config, Qwen2ForCausalLM
-
-    torch.manual_seed(layers)
-    config = Qwen2Config(
-        vocab_size=vocab_size,
-        hidden_size=64,
-        intermediate_size=128,
-        num_hidden_layers=layers,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        max_position_embeddings=512,
-        initializer_range=0.3,
-        bos_token_id=None,
-        eos_token_id=0,
-        pad_token_id=0,
-    )
-    Qwen2ForCausalLM(config).save_pretrained(folder)
-
-
 def write_empty(folder: Path, vocab_size: int, **config: object) -> None:
     """Write what a profile's checks read of a checkpoint; nothing that could be loaded."""
     folder.mkdir(parents=True, exist_ok=True)
