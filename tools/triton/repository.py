@@ -241,11 +241,11 @@ def _write(model: Model, folder: Path, *, link: bool) -> None:
         (version / PACKAGE.name).mkdir()
         shutil.copyfile(PACKAGE / "__init__.py", version / PACKAGE.name / "__init__.py")
     for package in model.packages:
-        source, place = PACKAGE / package, version / PACKAGE.name / package
+        source, output = PACKAGE / package, version / PACKAGE.name / package
         if link:  # so that models find compiled modules
-            place.symlink_to(source.resolve())
+            output.symlink_to(source.resolve())
         else:
-            shutil.copytree(source, place, ignore=shutil.ignore_patterns("__pycache__"))
+            shutil.copytree(source, output, ignore=shutil.ignore_patterns("__pycache__"))
     for subfolder, files in model.files.items():
         (version / subfolder).mkdir()
         for path in files:
