@@ -3,6 +3,7 @@
 import gc
 import os
 import signal
+import sys
 from pathlib import Path
 
 import pytest
@@ -22,8 +23,20 @@ gc.disable()  # the imports of all tests leave little garbage
 # cores, and two test workers have a server each.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+# Workers and servers import the same modules many times, so they are compiled once.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
+
 # Files of tests/server that start their own servers, and take long.
-OWN_SERVERS = {"faults", "hostile", "instances", "lifecycle", "run", "silent_streams", "up"}
+OWN_SERVERS = {
+    *("faults", "good_and_bad_clients", "hostile", "instances", "lifecycle", "llmapi", "lora"),
+    *("run", "silent_streams", "tensorrtllm_contract", "up"),
+}
+# Files that share only the server `emulated`. The remaining ones share several servers.
+ONLY_EMULATED = {
+    *("admission", "emulated", "engines", "nvidia_clients", "optional_drafters"),
+    "rendered_repository",
+}
 
 
 class SharedServers(LoadFileScheduling):
@@ -31,8 +44,10 @@ class SharedServers(LoadFileScheduling):
 
     def _split_scope(self, nodeid: str) -> str:
         file = Path(nodeid.partition("::")[0])
-        shares = file.parent.name == "server" and file.stem.removeprefix("test_") not in OWN_SERVERS
-        return str(file.parent if shares else file)
+        name = file.stem.removeprefix("test_")
+        if file.parent.name != "server" or name in OWN_SERVERS:
+            return str(file)
+        return "emulated" if name in ONLY_EMULATED else "server"
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -58,15 +73,15 @@ settings.load_profile("patient")
 
 @pytest.fixture(scope="session")
 def embedded_profile(tmp_path_factory):
-    """The embedded profile; with random checkpoints if the demo's are missing.
+    """The embedded profile, with a pair that decodes much faster than the demo's.
 
-    `make test-vllm` has another one, with the same models and lengths.
+    `make test-vllm` has another profile, with the demo's pair and the same lengths.
     """
     name = "vllm-cpu" if os.environ.get("TANDEM_TEST_ENGINES") == "vllm" else "embedded"
     folder, demo = tmp_path_factory.mktemp("deployment"), ROOT / "demo"
-    if not (demo / "target" / "config.json").is_file():
-        demo = folder / "demo"
-        write_pair(demo)
+    if name == "embedded":
+        write_pair(folder, demo / "tokenizer")
+        demo = folder
     text = (ROOT / "profiles" / f"{name}.yaml").read_text()
     profile = folder / f"{name}.yaml"
     # By default a draft must not depend on how long things take.

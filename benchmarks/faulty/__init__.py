@@ -13,9 +13,9 @@ ENGINES = ("draft", "target")
 TOKENIZERS = ("preprocessing", "postprocessing")
 
 # raise: the call fails. leave: the engine shuts down. hold: the call waits until the fault is over.
-# lose: the call is never answered. late: the answer is delayed by 0.6 s. Faults with "once" affect
-# only one call. Tokenizers support only raise and hold.
-Fault = Literal["raise", "raise once", "leave", "hold", "lose once", "late"]
+# lose: the call is never answered. slow, late: the answer is delayed by 0.02 s or by 0.6 s. Faults
+# with "once" affect only one call. Tokenizers support only raise and hold.
+Fault = Literal["raise", "raise once", "leave", "hold", "lose once", "slow", "late"]
 
 
 def plant(models: Path) -> None:

@@ -11,7 +11,7 @@ from real_model import TritonPythonModel as RealModel
 
 from tandem.engines.errors import ClosingError
 
-LATE_SECONDS = 0.6
+DELAYS = {"slow": 0.02, "late": 0.6}  # seconds
 POLL_SECONDS = 0.01
 
 
@@ -43,8 +43,8 @@ class FaultyEngine:
             return
         if kind == "hold":
             _in_background(lambda: self._submit_when_over(request, respond))
-        elif kind == "late":
-            self._engine.submit(request, _late(respond))
+        elif kind in DELAYS:
+            self._engine.submit(request, _delayed(respond, DELAYS[kind]))
         else:
             self._engine.submit(request, respond)
 
@@ -55,8 +55,8 @@ class FaultyEngine:
         self._engine.submit(request, respond)
 
 
-def _late(respond: Any) -> Any:
-    return lambda answer: threading.Timer(LATE_SECONDS, respond, (answer,)).start()
+def _delayed(respond: Any, seconds: float) -> Any:
+    return lambda answer: threading.Timer(seconds, respond, (answer,)).start()
 
 
 def _read(fault: Path) -> str:

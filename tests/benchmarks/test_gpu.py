@@ -45,39 +45,32 @@ def run(tmp_path, *options: str) -> tuple[int, dict[str, dict]]:
 
 
 @pytest.mark.heavy
-def test_engines_are_measured_without_triton_and_their_output_is_checked(tmp_path):
-    status, figures = run(tmp_path, "--engine-only")
+def test_engines_are_measured_alone_and_in_triton_and_every_output_is_checked(tmp_path):
+    status, figures = run(tmp_path, "--at-once", "3", "--instances", "2")
+    assert status == 0
     steps = ["step", "drafts 4", "drafts 8", "verifies 5", "step of 16 texts"]
-    assert list(figures) == [
+    served = {name: found for name, found in figures.items() if name.startswith("Triton ")}
+    assert [name for name in figures if name not in served] == [
         *("machine", "pair", "copy within the device"),
         *(f"{role} {step}" for role in ("target", "draft") for step in steps),
         *("target alone", "loop, draft_len 4", "loop, draft_len 8"),
         *("transformers plain", "transformers assisted"),
     ]
-    texts = [found for found in figures.values() if "texts" in found]
-    assert [(found["texts"], found["differ"]) for found in texts] == [(1, 0)] * 5
+    alone = [found for name, found in figures.items() if name not in served and "texts" in found]
+    assert [(found["texts"], found["differ"]) for found in alone] == [(1, 0)] * 5
     assert figures["machine"]["paged"] is True
-    assert status == 0
+    crowds = [name for name in served if name.endswith("loops")]
+    assert len(crowds) == 3
+    compared = [found for found in served.values() if "texts" in found]
+    assert len(compared) == len(crowds) + 6
+    assert {found["differ_from_none"] for found in compared} == {0}
+    assert served["Triton draft logits"]["vocab_size"] == 4096
 
 
 def test_skipped_measurements_are_listed_in_the_figures(tmp_path):
     status, figures = run(tmp_path, "--minutes", "0")
     assert list(figures) == ["machine", "pair", "left out: small-target"]
     assert status == 0
-
-
-@pytest.mark.heavy
-def test_every_output_that_triton_serves_is_compared_with_the_baseline(tmp_path):
-    options = ["--at-once", "1", "3", "--instances", "1", "2", "--no-transformers"]
-    status, figures = run(tmp_path, *options)
-    assert status == 0
-    served = {name: found for name, found in figures.items() if name.startswith("Triton ")}
-    crowds = [name for name in served if name.endswith("loops")]
-    assert len(crowds) == 3 * 2 * 2
-    compared = [found for found in served.values() if "texts" in found]
-    assert len(compared) == len(crowds) + 6
-    assert {found["differ_from_none"] for found in compared} == {0}
-    assert served["Triton draft logits"]["vocab_size"] == 4096
 
 
 class Clock:

@@ -3,7 +3,7 @@
 import json
 import shutil
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -157,15 +157,6 @@ def gateway_url(server, embedded, tmp_path_factory) -> Iterator[str]:
 def client(gateway_url) -> Iterator[openai.OpenAI]:
     with openai_client(gateway_url) as made:
         yield made
-
-
-@pytest.fixture
-def serve(tmp_path_factory) -> Iterator[Callable[[Deployment], TritonServer]]:
-    """Start a deployment's server, which ends with the test."""
-    with ExitStack() as servers:
-        yield lambda planned: servers.enter_context(
-            serving(planned, tmp_path_factory.mktemp("server"))
-        )
 
 
 @pytest.fixture(scope="session")

@@ -94,6 +94,12 @@ def test_generic_clients_get_draft_and_token_counts(connection):
     assert result.as_numpy("total_draft_tokens").item() > 0
 
 
+def test_the_server_serves_every_model_of_the_profile(server, connection, embedded):
+    index = connection.get_model_repository_index().models
+    assert {model.name for model in index if model.state == "READY"} == set(server.models)
+    assert {entry.name for entry in embedded.profile.entries} < set(server.models)
+
+
 def test_every_entry_declares_all_tensors_of_the_contract(connection):
     for model in ("bls", "bls_stream", "ensemble"):
         metadata = connection.get_model_metadata(model)

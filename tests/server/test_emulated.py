@@ -1,7 +1,6 @@
 """Emulated engines: the same output with and without drafts, and an acceptance rate of alpha."""
 
 import json
-from dataclasses import replace
 
 import pytest
 from entries import OUTPUTS, ask, ask_one, stream
@@ -9,13 +8,11 @@ from metrics import Change
 from scale import first_of
 
 from tandem.contract import entry
-from tandem.tools.profiles import deployment
 
-from .conftest import EMULATED_ZERO, serving
 from .test_engines import pages_of_logits
 
 ALPHA = 0.8
-PROMPTS = [f"def number_{n}(" for n in range(16)]
+PROMPTS = [f"def number_{n}(" for n in range(8)]
 LENGTH = 120
 GREEDY = {"max_tokens": LENGTH}
 SAMPLED = GREEDY | {"temperature": 1.0, "top_p": 1.0, "seed": 3}
@@ -27,13 +24,11 @@ def baseline(emulated):
     return ask(emulated, "ensemble", PROMPTS, **GREEDY)
 
 
-@pytest.fixture(scope="module")
-def in_time(tmp_path_factory):
-    """A server whose draft engine has its branches ready before the target has verified."""
-    planned = deployment.load(EMULATED_ZERO)
-    target = replace(planned.target, parameters={**planned.target.parameters, "step_ms": "20"})
-    with serving(replace(planned, target=target), tmp_path_factory.mktemp("in_time")) as running:
-        yield running
+@pytest.fixture
+def in_time(emulated):
+    """The server, whose draft engine has its branches ready before the target has verified."""
+    with emulated.faults.of("target", "slow"):
+        yield emulated
 
 
 def statistics_of(answer):

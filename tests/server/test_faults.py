@@ -22,7 +22,7 @@ from tandem.tools.profiles import deployment
 from tandem.tools.profiles.profile import AdmissionSection
 
 PROMPTS = prompts_of(8)
-LONG = 400
+LONG = 200
 TIMEOUTS = {"target": 3.0, "draft": 1.5, "drafter_pause": 0.5}
 STEP_MS = {"target": 5.0}
 
@@ -278,12 +278,12 @@ def test_the_target_stops_if_detokenizing_a_long_answer_fails(healthy):
     before = computed(healthy)
     # The target is late, so the answer can't end before the fault begins.
     with Crowd(healthy, 1) as crowd, healthy.faults.of("target", "late"):
-        [stream] = crowd.ask(["x = 1"], max_tokens=LONG, drafter="none")
+        [stream] = crowd.ask(["x = 1"], max_tokens=2 * LONG, drafter="none")
         crowd.wait_until_all_talk()
         with healthy.faults.of("postprocessing", "raise"):
             [answer] = answers_of([stream])
     assert_one_line(answer.error, "model 'postprocessing' failed")
-    assert computed(healthy) - before < LONG
+    assert computed(healthy) - before < 2 * LONG
 
 
 @pytest.mark.heavy
@@ -306,16 +306,14 @@ def test_clients_that_leave_during_long_steps_are_not_counted_as_faults(fallible
 
 
 @pytest.mark.heavy
-def test_the_tokenizer_call_of_a_cancelled_request_is_abandoned(fallible):
-    with fallible(timeouts={"target": 1.0}) as server:
+def test_the_tokenizer_call_of_a_cancelled_request_is_abandoned(healthy):
+    def abandoned():
+        return total(healthy, "tandem_abandoned_calls", engine="preprocessing")
 
-        def abandoned():
-            return total(server, "tandem_abandoned_calls", engine="preprocessing")
-
-        with server.faults.of("preprocessing", "hold"):
-            assert "exceeded its timeout of 0.1 s" in ask(server, "x", timeout=100_000).error
-            assert eventually(lambda: abandoned() == 1)
-        assert eventually(lambda: abandoned() == 0)  # the call's thread is free again
+    with healthy.faults.of("preprocessing", "hold"):
+        assert "exceeded its timeout of 0.1 s" in ask(healthy, "x", timeout=100_000).error
+        assert eventually(lambda: abandoned() == 1)
+    assert eventually(lambda: abandoned() == 0)  # the call's thread is free again
 
 
 @contextmanager

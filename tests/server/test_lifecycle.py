@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tritonclient.grpc as client
-from live_triton import alive, eventually, leftovers, memory_bytes, write_model
+from live_triton import alive, eventually, leftovers, write_model
 from scale import first_of
 
 from tandem.tools.errors import TandemError
@@ -166,6 +166,7 @@ def test_another_port_is_used_if_one_was_taken_during_startup(models, monkeypatc
         )
         with start(models) as server:
             assert ask(server) == 7
+            server.kill()  # faster than a regular stop
 
 
 def test_waiting_for_the_server_ends_with_the_reason_when_it_dies(models):
@@ -190,14 +191,3 @@ def test_waiting_for_the_server_ends_if_its_guard_is_killed(models):
     assert not any(map(alive, processes))
     assert not leftovers(server.shm_prefix)
     server.log.path.unlink()
-
-
-def test_the_server_serves_every_model_of_the_profile(server, embedded):
-    with client.InferenceServerClient(server.grpc_url) as connection:
-        index = connection.get_model_repository_index().models
-    assert {model.name for model in index if model.state == "READY"} == set(server.models)
-    assert {entry.name for entry in embedded.profile.entries} < set(server.models)
-
-
-def test_all_processes_together_take_less_than_1_500_mb(server):
-    assert memory_bytes(server.processes) < 1.5 * 10**9

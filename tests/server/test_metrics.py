@@ -5,6 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from entries import OUTPUTS, ask, ask_one, stream, streaming
+from live_triton import memory_bytes
 from metrics import PARTS, Change, computed, scrape, settle, total, until
 from scale import first_of
 
@@ -111,6 +112,10 @@ def test_every_drafter_and_engine_has_metrics_from_the_start(server, embedded):
     assert {("tandem_rounds_total", drafter) for drafter in embedded.drafters} <= samples
     lost = {dict(at)["engine"] for name, at in scrape(server) if name == "tandem_abandoned_calls"}
     assert lost == {"draft", "target"}
+
+
+def test_all_processes_together_take_less_than_1_500_mb(server):
+    assert memory_bytes(server.processes) < 1.5 * 10**9
 
 
 def test_gauges_are_zero_if_nothing_runs(server):

@@ -16,6 +16,8 @@ from tandem.tools.triton import repository, supervisor
 from tandem.tools.triton.install import find_triton
 from tandem.tools.triton.server import LOOPBACK, Ports
 
+from .conftest import emulated_zero
+
 pytestmark = pytest.mark.heavy
 
 PROMPTS = ["def add(", "import json\n", "print("]
@@ -88,12 +90,12 @@ def is_ready(connection):
         return False
 
 
-def test_plain_triton_serves_a_repository_that_was_moved(server, embedded, environment, tmp_path):
-    repository.render(embedded, tmp_path / "here")
+def test_plain_triton_serves_a_repository_that_was_moved(emulated, environment, tmp_path):
+    repository.render(emulated_zero(tmp_path), tmp_path / "here")
     (tmp_path / "here").rename(tmp_path / "elsewhere")
     plant_wrong_packages(tmp_path / "work")
     with bare_triton(tmp_path / "elsewhere", environment, tmp_path / "work") as url:
         answers = [answer_ids(url, prompt, **guide) for prompt in PROMPTS for guide in GUIDES]
     assert answers == [
-        answer_ids(server.grpc_url, prompt, **guide) for prompt in PROMPTS for guide in GUIDES
+        answer_ids(emulated.grpc_url, prompt, **guide) for prompt in PROMPTS for guide in GUIDES
     ]

@@ -1,8 +1,11 @@
 """Small checkpoints of random weights, and their tokenizer, made when a test needs them."""
 
 import json
+import shutil
 from pathlib import Path
 
+import numpy as np
+from safetensors.numpy import save_file
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 END = "<|endoftext|>"
@@ -34,64 +37,22 @@ def _trained(size: int) -> Tokenizer:
     return tokenizer
 
 
-def write_pair(folder: Path) -> None:
+def write_pair(folder: Path, tokenizer: Path | None = None) -> None:
     """Write ``target``, ``draft`` and ``tokenizer`` as the demo has them.
 
-    Their answers differ between prompts. The draft is the target's first layer, and the second one
-    has little effect, so the draft agrees with about 70% of the tokens.
+    The target's outputs differ between prompts and soon repeat themselves, so that prompt lookup
+    finds drafts. The draft is the target's first layer, and the second one has little effect, so
+    the draft agrees with about 80% of the tokens.
+
+    tokenizer: a folder to copy instead of making a tokenizer.
     """
-    import torch
-
-    size = write_tokenizer(folder / "tokenizer")
-    target, draft = _llama(size, layers=2), _llama(size, layers=1)
-    second = target.model.layers[1]
-    with torch.no_grad():
-        second.mlp.down_proj.weight.mul_(0.2)
-        second.self_attn.o_proj.weight.mul_(0.2)
-    draft.load_state_dict(target.state_dict(), strict=False)
-    target.save_pretrained(folder / "target")
-    draft.save_pretrained(folder / "draft")
-
-
-def write_gpt2(folder: Path, vocab_size: int, *, layers: int) -> None:
-    """Write a random GPT-2, whose positions are learnt."""
-    import torch
-    from transformers import GPT2Config, GPT2LMHeadModel
-
-    torch.manual_seed(layers)
-    config = GPT2Config(
-        vocab_size=vocab_size,
-        n_embd=64,
-        n_layer=layers,
-        n_head=4,
-        n_positions=256,
-        initializer_range=0.3,
-        bos_token_id=0,
-        eos_token_id=0,
-    )
-    GPT2LMHeadModel(config).save_pretrained(folder)
-
-
-def write_qwen2(folder: Path, vocab_size: int, *, layers: int) -> None:
-    """Write a random Qwen2, whose attention has biases."""
-    import torch
-    from transformers import Qwen2Config, Qwen2ForCausalLM
-
-    torch.manual_seed(layers)
-    config = Qwen2Config(
-        vocab_size=vocab_size,
-        hidden_size=64,
-        intermediate_size=128,
-        num_hidden_layers=layers,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        max_position_embeddings=512,
-        initializer_range=0.3,
-        bos_token_id=None,
-        eos_token_id=0,
-        pad_token_id=0,
-    )
-    Qwen2ForCausalLM(config).save_pretrained(folder)
+    if tokenizer:
+        shutil.copytree(tokenizer, folder / "tokenizer")
+        size = Tokenizer.from_file(str(tokenizer / "tokenizer.json")).get_vocab_size()
+    else:
+        size = write_tokenizer(folder / "tokenizer")
+    _write_llama(folder / "target", size, layers=2)
+    _write_llama(folder / "draft", size, layers=1)
 
 
 def write_empty(folder: Path, vocab_size: int, **config: object) -> None:
@@ -102,26 +63,48 @@ def write_empty(folder: Path, vocab_size: int, **config: object) -> None:
     (folder / "model.safetensors").touch()
 
 
-def _llama(vocab_size: int, *, layers: int):
-    import torch
-    from transformers import LlamaConfig, LlamaForCausalLM
+def _write_llama(folder: Path, vocab_size: int, *, layers: int) -> None:
+    """Write a random Llama; one with fewer layers has the same first ones."""
+    rng = np.random.default_rng(1)
+    size, heads, kv_heads, head = 64, 4, 2, 16
 
-    torch.manual_seed(1)
-    config = LlamaConfig(
-        vocab_size=vocab_size,
-        hidden_size=64,
-        intermediate_size=128,
+    def random(*shape: int, scale: float = 0.12) -> np.ndarray:
+        return rng.normal(0, scale, shape).astype(np.float32)
+
+    weights = {"model.embed_tokens.weight": random(vocab_size, size)}
+    for layer in range(layers):
+        out = 0.12 if layer == 0 else 0.03
+        made = {
+            "self_attn.q_proj": random(heads * head, size),
+            "self_attn.k_proj": random(kv_heads * head, size),
+            "self_attn.v_proj": random(kv_heads * head, size),
+            "self_attn.o_proj": random(size, heads * head, scale=out),
+            "mlp.gate_proj": random(2 * size, size),
+            "mlp.up_proj": random(2 * size, size),
+            "mlp.down_proj": random(size, 2 * size, scale=out),
+            "input_layernorm": np.ones(size, np.float32),
+            "post_attention_layernorm": np.ones(size, np.float32),
+        }
+        weights |= {f"model.layers.{layer}.{name}.weight": array for name, array in made.items()}
+    # Large logits, so that only a few tokens are likely.
+    weights["model.norm.weight"] = np.full(size, 5, np.float32)
+    write_empty(
+        folder,
+        vocab_size,
+        architectures=["LlamaForCausalLM"],
+        model_type="llama",
+        dtype="float32",
+        hidden_size=size,
+        intermediate_size=2 * size,
         num_hidden_layers=layers,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        max_position_embeddings=1024,
-        initializer_range=0.3,
+        num_attention_heads=heads,
+        num_key_value_heads=kv_heads,
         bos_token_id=None,
-        eos_token_id=0,
         pad_token_id=0,
         tie_word_embeddings=True,
     )
-    return LlamaForCausalLM(config)
+    save_file(weights, folder / "model.safetensors", {"format": "pt"})
+    (folder / "generation_config.json").write_text('{"eos_token_id": 0, "pad_token_id": 0}')
 
 
 def write_adapter(folder: Path, model, *, seed: int, targets: tuple[str, ...], **config) -> None:
@@ -130,7 +113,6 @@ def write_adapter(folder: Path, model, *, seed: int, targets: tuple[str, ...], *
     targets: endings of the adapted layers' names. config: changes to adapter_config.json.
     """
     import torch
-    from safetensors.torch import save_file
 
     folder.mkdir(parents=True, exist_ok=True)
     rank, alpha = 4, 8
@@ -143,8 +125,8 @@ def write_adapter(folder: Path, model, *, seed: int, targets: tuple[str, ...], *
             outputs, inputs = layer.weight.shape
             down = torch.randn(rank, inputs, generator=generator) / inputs**0.5
             up = torch.randn(outputs, rank, generator=generator) / 4
-            tensors[f"base_model.model.{name}.lora_A.weight"] = down
-            tensors[f"base_model.model.{name}.lora_B.weight"] = up
+            tensors[f"base_model.model.{name}.lora_A.weight"] = down.numpy()
+            tensors[f"base_model.model.{name}.lora_B.weight"] = up.numpy()
             layer.weight += alpha / rank * up @ down
     save_file(tensors, folder / "adapter_model.safetensors")
     facts = {"peft_type": "LORA", "r": rank, "lora_alpha": alpha, "bias": "none"}

@@ -248,10 +248,12 @@ def test_the_error_names_an_output_folder_that_is_not_writable(planned, tmp_path
         repository.render(planned, tmp_path / "file" / "repository")
 
 
-def test_rendering_with_links_copies_no_weights(planned, tmp_path):
+def test_rendering_with_links_copies_no_weights_and_no_packages(planned, tmp_path):
     repository.render(planned, tmp_path / "linked", link=True)
-    weights = tmp_path / "linked" / "large" / "1" / "checkpoint" / "model.safetensors"
+    version = tmp_path / "linked" / "large" / "1"
+    weights = version / "checkpoint" / "model.safetensors"
     assert weights.resolve() == tmp_path / "target" / "model.safetensors"
+    assert (version / "tandem" / "engines").resolve() == ROOT / "engines"
 
 
 def test_pytorch_weights_are_used_only_without_safetensors(planned, tmp_path):

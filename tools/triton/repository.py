@@ -130,7 +130,7 @@ def models(deployment: Deployment) -> Iterator[Model]:
 def render(deployment: Deployment, output: Path, *, link: bool = False) -> None:
     """Write the model repository, and replace an earlier one in the same folder.
 
-    link: create symbolic links to checkpoints and tokenizers instead of copying them. Writes a
+    link: create symbolic links to packages, checkpoints and tokenizers instead of copies. Writes a
     temporary folder, and renames it when it is complete. Raises TandemError.
     """
     output = output.absolute()
@@ -241,11 +241,11 @@ def _write(model: Model, folder: Path, *, link: bool) -> None:
         (version / PACKAGE.name).mkdir()
         shutil.copyfile(PACKAGE / "__init__.py", version / PACKAGE.name / "__init__.py")
     for package in model.packages:
-        shutil.copytree(
-            PACKAGE / package,
-            version / PACKAGE.name / package,
-            ignore=shutil.ignore_patterns("__pycache__"),
-        )
+        source, output = PACKAGE / package, version / PACKAGE.name / package
+        if link:  # so that models find compiled modules
+            output.symlink_to(source.resolve())
+        else:
+            shutil.copytree(source, output, ignore=shutil.ignore_patterns("__pycache__"))
     for subfolder, files in model.files.items():
         (version / subfolder).mkdir()
         for path in files:

@@ -159,11 +159,8 @@ class TritonServer:
         try:
             self._wait_until_ready()
             self._when_ready = Counter(self._names)
-        except KeyboardInterrupt:
-            self.kill()  # no need to wait, because no requests are in flight
-            raise
         except BaseException:
-            self.stop()
+            self.kill()  # no need to wait, because no requests are in flight
             raise
 
     def wait(self, expendable: Collection[str] = ()) -> None:
