@@ -1,7 +1,7 @@
 """The vLLM engine without vLLM: the arguments that it passes, and how it handles failures."""
 
+import subprocess
 import sys
-import threading
 
 import numpy as np
 import pytest
@@ -64,19 +64,25 @@ def test_device_ids_select_the_gpus():
 
 
 def test_sampling_options_are_translated_to_vllms():
-    assert sampling_arguments(call())["temperature"] == 0
+    assert sampling_arguments(call(), 131)["temperature"] == 0
     sampled = SamplingParams(temperature=0.7, top_k=20, top_p=0.9, seed=2**64 - 1)
-    arguments = sampling_arguments(call(sampling=sampled))
+    arguments = sampling_arguments(call(sampling=sampled), 131)
     assert [arguments[name] for name in ("temperature", "top_k", "top_p")] == [0.7, 20, 0.9]
     assert arguments["seed"] == 2**63 - 1  # vLLM's seeds are signed
 
 
 def test_end_ids_and_stop_words_replace_vllms_own_end_of_sequence():
-    plain = sampling_arguments(call(end_id=1, stop_words=Words.of((7,), (8, 9))))
+    plain = sampling_arguments(call(end_id=1, stop_words=Words.of((7,), (8, 9))), 131)
     assert plain["ignore_eos"] is True
-    assert plain["stop_token_ids"] == [1, 7]
+    assert sorted(plain["stop_token_ids"]) == [1, 7]
     drafts = np.array([1], np.int32)
-    assert "stop_token_ids" not in sampling_arguments(call(end_id=1, draft_ids=drafts))
+    assert "stop_token_ids" not in sampling_arguments(call(end_id=1, draft_ids=drafts), 131)
+
+
+def test_stop_words_outside_the_vocabulary_are_not_sent_to_vllm():
+    """vLLM rejects them, and they can't be generated."""
+    words = Words.of((-1,), (7,), (131,))
+    assert sampling_arguments(call(stop_words=words), 131)["stop_token_ids"] == [7]
 
 
 def test_penalties_that_vllm_counts_differently_are_rejected():
@@ -86,14 +92,14 @@ def test_penalties_that_vllm_counts_differently_are_rejected():
 
 
 def test_an_unsupported_vllm_version_is_rejected_with_one_line():
-    names = {name: eval(f"lambda self, {', '.join(HOOKS[name])}: None") for name in HOOKS}
-    check_hooks("0.27.1", names)
-    changed = names | {"Scheduler._update_after_schedule": lambda self, output, more: None}
+    hooks = {name: eval(f"lambda self, {', '.join(HOOKS[name])}: None") for name in HOOKS}
+    check_hooks("0.27.1", object, type("Scheduler", (), hooks))
+    changed = hooks | {"_update_after_schedule": lambda self, output, more: None}
     with pytest.raises(LoadError, match=r"vLLM 9\.9 isn't supported: .*install vLLM 0\.27\.1$"):
-        check_hooks("9.9", changed)
-    del changed["Scheduler._update_after_schedule"]
+        check_hooks("9.9", type("Scheduler", (), changed))
+    del changed["_update_after_schedule"]
     with pytest.raises(LoadError, match="_update_after_schedule is missing"):
-        check_hooks("9.9", changed)
+        check_hooks("9.9", type("Scheduler", (), changed))
 
 
 STAND_IN = """#!{python}
@@ -109,6 +115,14 @@ engine.recv()
 """
 
 
+def stand_in(folder, death):
+    """A Python that starts like vLLM's process and dies after it gets a call."""
+    python = folder / "python"
+    python.write_text(STAND_IN.format(python=sys.executable, death=death))
+    python.chmod(0o700)
+    return str(python)
+
+
 @pytest.mark.parametrize(
     ("death", "line"),
     [
@@ -118,16 +132,37 @@ engine.recv()
     ids=["killed", "failed"],
 )
 def test_if_vllm_dies_all_calls_fail_immediately_with_the_reason(tmp_path, death, line):
-    python, dead = tmp_path / "python", threading.Event()
-    python.write_text(STAND_IN.format(python=sys.executable, death=death))
-    python.chmod(0o700)
-    engine = Harness(VllmEngine(settings(python=str(python)), on_death=dead.set))
+    engine = Harness(VllmEngine(settings(python=stand_in(tmp_path, death))))
     last = engine.start([5, 6], 4).wait().last
     assert (last.error, last.code) == (line, "UNAVAILABLE")
-    assert dead.wait(60)
     with pytest.raises(EndedError, match=line):
         engine.start([5, 6], 4)
     engine.engine.close()
+
+
+MODEL = """
+import threading
+from pathlib import Path
+import numpy as np
+from tandem.engines.request import EngineRequest
+from tandem.engines.vllm.load import load
+parameters = {parameters}
+config = {{"parameters": {{name: {{"string_value": value}} for name, value in parameters.items()}}}}
+load(config, Path()).submit(EngineRequest("r", np.array([5], np.int32), 4), print)
+threading.Event().wait()
+"""
+
+
+def test_if_vllm_dies_its_models_process_ends_with_status_1(tmp_path):
+    parameters = {"model": "/m", "vocab_size": "131", "max_seq_len": "256"}
+    parameters |= {
+        "kv_cache_tokens": "4096",
+        "python": stand_in(tmp_path, "os.kill(os.getpid(), 9)"),
+    }
+    process = [sys.executable, "-c", MODEL.format(parameters=parameters)]
+    ended = subprocess.run(process, capture_output=True, check=False)
+    assert ended.returncode == 1
+    assert b"vLLM's process ended with status -9; its own messages say why" in ended.stderr
 
 
 def test_a_missing_python_is_reported_in_one_line():
