@@ -123,7 +123,7 @@ $(CLIENTS)/installed: tests/clients/requirements.txt | .venv/installed
 # PyPI's torchvision and torchaudio can't be imported if PyTorch is a build for the CPU.
 $(VLLM)/installed: tests/vllm/requirements.txt | .venv/installed
 	$(PYTHON) -m venv --clear $(VLLM)
-	$(VLLM)/bin/pip install $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) --requirement $<
+	$(VLLM)/bin/pip install --no-compile $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) --requirement $<
 	$(VLLM)/bin/pip uninstall --yes torchvision torchaudio torchcodec
 	touch $@
 

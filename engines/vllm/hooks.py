@@ -6,7 +6,7 @@ import inspect
 
 from tandem.engines.errors import LoadError
 
-TESTED = ("0.27.1",)
+TESTED = ("0.27.1", "0.32.0")
 # The parameters, after `self`, of each function that the plug-in overrides or replaces.
 HOOKS = {
     "get_grammar_bitmask": ("scheduler_output",),

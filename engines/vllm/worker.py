@@ -72,7 +72,7 @@ class VllmWorker:
             )
             prompt = {"prompt_token_ids": request.input_ids.tolist()}
             internal = self._engine.add_request(name, prompt, params)
-        except Exception as error:  # noqa: BLE001 vLLM's errors have no common base class
+        except Exception as error:  # noqa: BLE001 ValueError, VLLMError and others
             text = f"vLLM rejected the call: {first_line(error)}"
             return [(message.key, EngineResponse(error=text, code="INVALID_ARG"))]
         scheduled = ScheduledCall(request, self._settings.vocab_size)

@@ -95,7 +95,7 @@ def test_an_unsupported_vllm_version_is_rejected_with_one_line():
     hooks = {name: eval(f"lambda self, {', '.join(HOOKS[name])}: None") for name in HOOKS}
     check_hooks("0.27.1", object, type("Scheduler", (), hooks))
     changed = hooks | {"_update_after_schedule": lambda self, output, more: None}
-    with pytest.raises(LoadError, match=r"vLLM 9\.9 isn't supported: .*install vLLM 0\.27\.1$"):
+    with pytest.raises(LoadError, match=r"vLLM 9\.9 isn't supported: .*; install vLLM 0\.\d+"):
         check_hooks("9.9", type("Scheduler", (), changed))
     del changed["_update_after_schedule"]
     with pytest.raises(LoadError, match="_update_after_schedule is missing"):

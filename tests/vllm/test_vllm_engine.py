@@ -172,6 +172,14 @@ def test_inputs_that_vllm_cannot_serve_exactly_are_rejected(engine, asked):
         engine.start(prompt(1, 9), 4, **asked)
 
 
+def test_a_call_that_vllm_rejects_fails_alone(engine):
+    invalid = SamplingParams(temperature=1.0, top_p=2.0)
+    outcome = engine.start(prompt(1, 9), 4, sampling=invalid).wait()
+    assert outcome.error.startswith("vLLM rejected the call: top_p must be in (0, 1], got 2")
+    assert outcome.last.code == "INVALID_ARG"
+    assert len(engine.tokens(prompt(1, 9), 4)) == 4
+
+
 @pytest.fixture(scope="module")
 def speculating(tmp_path_factory):
     """An engine that drafts by itself with vLLM's n-gram lookup."""
