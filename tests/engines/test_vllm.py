@@ -1,7 +1,7 @@
 """The vLLM engine without vLLM: the arguments that it passes, and how it handles failures."""
 
-import subprocess
 import sys
+import threading
 
 import numpy as np
 import pytest
@@ -115,14 +115,6 @@ engine.recv()
 """
 
 
-def stand_in(folder, death):
-    """A Python that starts like vLLM's process and dies after it gets a call."""
-    python = folder / "python"
-    python.write_text(STAND_IN.format(python=sys.executable, death=death))
-    python.chmod(0o700)
-    return str(python)
-
-
 @pytest.mark.parametrize(
     ("death", "line"),
     [
@@ -132,37 +124,16 @@ def stand_in(folder, death):
     ids=["killed", "failed"],
 )
 def test_if_vllm_dies_all_calls_fail_immediately_with_the_reason(tmp_path, death, line):
-    engine = Harness(VllmEngine(settings(python=stand_in(tmp_path, death))))
+    python, dead = tmp_path / "python", threading.Event()
+    python.write_text(STAND_IN.format(python=sys.executable, death=death))
+    python.chmod(0o700)
+    engine = Harness(VllmEngine(settings(python=str(python)), on_death=dead.set))
     last = engine.start([5, 6], 4).wait().last
     assert (last.error, last.code) == (line, "UNAVAILABLE")
+    assert dead.wait(60)
     with pytest.raises(EndedError, match=line):
         engine.start([5, 6], 4)
     engine.engine.close()
-
-
-MODEL = """
-import threading
-from pathlib import Path
-import numpy as np
-from tandem.engines.request import EngineRequest
-from tandem.engines.vllm.load import load
-parameters = {parameters}
-config = {{"parameters": {{name: {{"string_value": value}} for name, value in parameters.items()}}}}
-load(config, Path()).submit(EngineRequest("r", np.array([5], np.int32), 4), print)
-threading.Event().wait()
-"""
-
-
-def test_if_vllm_dies_its_models_process_ends_with_status_1(tmp_path):
-    parameters = {"model": "/m", "vocab_size": "131", "max_seq_len": "256"}
-    parameters |= {
-        "kv_cache_tokens": "4096",
-        "python": stand_in(tmp_path, "os.kill(os.getpid(), 9)"),
-    }
-    process = [sys.executable, "-c", MODEL.format(parameters=parameters)]
-    ended = subprocess.run(process, capture_output=True, check=False)
-    assert ended.returncode == 1
-    assert b"vLLM's process ended with status -9; its own messages say why" in ended.stderr
 
 
 def test_a_missing_python_is_reported_in_one_line():

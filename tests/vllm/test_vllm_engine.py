@@ -201,28 +201,14 @@ def test_vllms_own_speculation_keeps_the_output_and_is_counted(engine, speculati
     assert speculating.tokens(ids, 60, stop_words=Words.of(want[10:12])) == want[:12]
 
 
-@pytest.fixture(scope="module")
-def drafting(tmp_path_factory):
-    """A draft engine."""
-    harness = start_vllm(tmp_path_factory.mktemp("draft"), max_draft_len=0)
-    yield harness
-    harness.engine.close()
-
-
-def test_a_draft_engine_generates_the_same_tokens_as_a_target(engine, drafting):
-    ids = prompt(4, 40)
-    assert drafting.tokens(ids, 20) == engine.tokens(ids, 20)
-
-
-@pytest.mark.parametrize("served", ["speculating", "drafting"])
-def test_masks_apply_if_the_engine_verifies_no_drafts(engine, served, request):
-    other, grammar, ids = request.getfixturevalue(served), Grammar(VOCAB), prompt(7, 30) * 2
+def test_masks_apply_if_vllm_drafts_by_itself(engine, speculating):
+    grammar, ids = Grammar(VOCAB), prompt(7, 30) * 2
     sampled = SamplingParams(temperature=1.0)
     for seed in range(8):
         asked = {"token_masks": grammar.masks(ids), "sampling": replace(sampled, seed=seed)}
-        assert other.tokens(ids, 1, **asked)[0] in grammar.legal(ids)
+        assert speculating.tokens(ids, 1, **asked)[0] in grammar.legal(ids)
     greedy = {"token_masks": grammar.masks(ids)}
-    assert other.tokens(ids, 1, **greedy) == engine.tokens(ids, 1, **greedy)
+    assert speculating.tokens(ids, 1, **greedy) == engine.tokens(ids, 1, **greedy)
 
 
 @pytest.fixture(scope="module")
