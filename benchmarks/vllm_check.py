@@ -5,8 +5,9 @@
 
 One engine verifies the drafts of another engine in rounds, and the output is compared token by
 token with the target alone. Then the same target speculates inside vLLM with the same draft model.
-In 16-bit types, the output of a batch can differ if two tokens are equally likely. The rows of the
-target alone show how often that happens.
+`--torch` also runs both checkpoints on Tandem's torch engine. The variants take turns. In 16-bit
+types, the output of a batch can differ if two tokens are equally likely. The rows of the target
+alone show how often that happens.
 """
 
 from __future__ import annotations
@@ -17,27 +18,40 @@ import queue
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
+from statistics import median
 from typing import Any, NamedTuple
 
 import numpy as np
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.turns import in_turns
+from tandem.engines.engine import Engine
 from tandem.engines.request import NO_IDS, EngineRequest, EngineResponse, Ids
 from tandem.engines.vllm.engine import VllmEngine
 from tandem.engines.vllm.settings import VllmSettings
 
 PROMPT_TOKENS = 200
+TURNS = 3
 FRACTIONS = {"target": 0.75, "draft": 0.15}  # share of the GPU's memory
 
 
 class Generated(NamedTuple):
-    """One answer. computed: the average number of tokens that the target computed per round."""
+    """One answer. target_ms, computed: the target's time and its computed tokens, per round."""
 
     tokens: list[int]
     rounds: int
+    target_ms: float
     computed: float
+
+
+class Measured(NamedTuple):
+    """The answers to all requests of a turn, and the seconds that they took."""
+
+    seconds: float
+    answers: list[Generated]
 
 
 def main() -> None:
@@ -47,48 +61,64 @@ def main() -> None:
     most = max(options.requests)
     prompts = random.integers(10, min(vocab_size, 50_000), (most, PROMPT_TOKENS)).astype(np.int32)
 
-    def engine(model: Path, fraction: float, **more: Any) -> VllmEngine:
+    length = PROMPT_TOKENS + options.tokens + 64
+    common: dict[str, Any] = {
+        "max_seq_len": length,
+        "kv_cache_tokens": 2 * most * length,
+        "threads": options.threads,
+        "dtype": options.dtype,
+    }
+
+    def vllm(model: Path, fraction: float, **more: Any) -> VllmEngine:
         began = time.perf_counter()
         started = VllmEngine(
             VllmSettings(
                 model=str(model),
                 vocab_size=json.loads((model / "config.json").read_text())["vocab_size"],
-                max_seq_len=PROMPT_TOKENS + options.tokens + 64,
-                kv_cache_tokens=2 * most * (PROMPT_TOKENS + options.tokens + 64),
                 max_batch_size=most,
                 gpu_memory_fraction=fraction,
                 python=options.python,
-                threads=options.threads,
-                dtype=options.dtype,
                 enforce_eager=options.eager,
                 tensor_parallel_size=options.tensor_parallel_size,
                 arguments=options.arguments,
+                **common,
                 **more,
             )
         )
         Console().print(f"{model.name} started in {time.perf_counter() - began:.0f} s")
         return started
 
-    target = engine(options.target, FRACTIONS["target"], max_draft_len=options.draft_len)
-    draft = engine(options.draft, FRACTIONS["draft"])
-    ways: dict[str, Callable[[Ids], Generated]] = {
-        "alone": lambda prompt: _alone(target, prompt, options.tokens),
-        "in rounds": lambda prompt: _in_rounds(
-            target, draft, prompt, options.tokens, options.draft_len
-        ),
+    def torch(model: Path, **more: Any) -> Engine:
+        from tandem.engines.torch.engine import TorchEngine  # noqa: PLC0415
+        from tandem.engines.torch.settings import TorchSettings  # noqa: PLC0415
+
+        return TorchEngine(TorchSettings(str(model.resolve()), **common, **more), Path())
+
+    target = vllm(options.target, FRACTIONS["target"], max_draft_len=options.draft_len)
+    pairs: dict[str, tuple[Engine, Engine]] = {
+        "vLLM": (target, vllm(options.draft, FRACTIONS["draft"]))
     }
-    want = [_alone(target, prompt, options.tokens).tokens for prompt in prompts]
+    if options.torch:
+        pairs["torch"] = (
+            torch(options.target, max_draft_len=options.draft_len),
+            torch(options.draft),
+        )
+    ways: dict[str, Callable[[Ids], Generated]] = {}
+    for kind, pair in pairs.items():
+        ways[f"{kind}, alone"] = partial(_alone, pair[0], options.tokens)
+        ways[f"{kind}, in rounds"] = partial(_in_rounds, *pair, options.tokens, options.draft_len)
+    want = [_alone(target, options.tokens, prompt).tokens for prompt in prompts]
     _table(ways, prompts, want, options.requests)
-    draft.close()
-    target.close()
+    for pair in pairs.values():
+        for engine in pair:
+            engine.close()
     own = {
         "method": "draft_model",
         "model": str(options.draft),
         "num_speculative_tokens": options.draft_len,
     }
-    target = engine(options.target, sum(FRACTIONS.values()), speculative_config=own)
-    ways = {"vLLM's own": lambda prompt: _alone(target, prompt, options.tokens)}
-    _table(ways, prompts, want, options.requests)
+    target = vllm(options.target, sum(FRACTIONS.values()), speculative_config=own)
+    _table({"vLLM's own": partial(_alone, target, options.tokens)}, prompts, want, options.requests)
     target.close()
 
 
@@ -98,50 +128,65 @@ def _table(
     want: list[list[int]],
     at_once: list[int],
 ) -> None:
-    columns = ("requests at once", "tokens/s", "ms per round", "computed per round", "differ")
-    table = Table("way", *columns, box=None)
-    for name, generate in ways.items():
-        for count in at_once:
-            with ThreadPoolExecutor(count) as pool:
-                list(pool.map(generate, prompts[:count]))  # warms up
-                began = time.perf_counter()
-                made = list(pool.map(generate, prompts[:count]))
-                seconds = time.perf_counter() - began
-            tokens = sum(len(one.tokens) for one in made)
+    columns = (
+        *("requests at once", "tokens/s", "ms per round", "of them in the target"),
+        *("computed per round", "differ"),
+    )
+    table = Table("engines", *columns, box=None)
+    for count in at_once:
+        measure = {name: partial(_measure, way, prompts[:count]) for name, way in ways.items()}
+        for name, turns in in_turns(measure, TURNS).items():
+            seconds = median(turn.seconds for turn in turns)
+            made = turns[-1].answers
             rounds = sum(one.rounds for one in made) / count
+            target_ms = median(one.target_ms for turn in turns for one in turn.answers)
             computed = np.mean([one.computed for one in made])
             differ = sum(one.tokens != text for one, text in zip(made, want[:count], strict=True))
             table.add_row(
-                *(name, str(count), f"{tokens / seconds:.0f}", f"{seconds / rounds * 1e3:.1f}"),
-                *(f"{computed:.1f}", f"{differ} of {count}"),
+                *(name, str(count), f"{sum(len(one.tokens) for one in made) / seconds:.0f}"),
+                *(f"{seconds / rounds * 1e3:.1f}", f"{target_ms:.1f}", f"{computed:.1f}"),
+                f"{differ} of {count}",
             )
     Console().print(table)
 
 
-def _alone(engine: VllmEngine, prompt: Ids, length: int) -> Generated:
+def _measure(generate: Callable[[Ids], Generated], prompts: Ids, _turn: int) -> Measured:
+    with ThreadPoolExecutor(len(prompts)) as pool:
+        began = time.perf_counter()
+        answers = list(pool.map(generate, prompts))
+        return Measured(time.perf_counter() - began, answers)
+
+
+def _alone(engine: Engine, length: int, prompt: Ids) -> Generated:
+    began = time.perf_counter()
     answer = _call(engine, prompt, length)
+    milliseconds = (time.perf_counter() - began) * 1e3
     usage = answer.usage
     rounds = length - usage.accepted_tokens
-    return Generated(list(answer.tokens), rounds, usage.computed_tokens / rounds)
+    computed = usage.computed_tokens / rounds
+    return Generated(list(answer.tokens), rounds, milliseconds / rounds, computed)
 
 
 def _in_rounds(
-    target: VllmEngine, draft: VllmEngine, prompt: Ids, length: int, draft_len: int
+    target: Engine, draft: Engine, length: int, draft_len: int, prompt: Ids
 ) -> Generated:
     tokens: list[int] = []
-    computed = []
+    seconds, computed = [], []
     while len(tokens) < length:
         context = np.append(prompt, np.array(tokens, np.int32))
         proposed = NO_IDS
         if count := min(draft_len, length - len(tokens) - 1):
             proposed = np.array(_call(draft, context, count).tokens, np.int32)
+        began = time.perf_counter()
         answer = _call(target, context, len(proposed) + 1, proposed)
+        seconds.append(time.perf_counter() - began)
         computed.append(answer.usage.computed_tokens)
         tokens += answer.tokens
-    return Generated(tokens, len(computed), float(np.mean(computed)))
+    target_ms, computed_tokens = float(np.mean(seconds)) * 1e3, float(np.mean(computed))
+    return Generated(tokens, len(computed), target_ms, computed_tokens)
 
 
-def _call(engine: VllmEngine, context: Ids, length: int, draft: Ids = NO_IDS) -> EngineResponse:
+def _call(engine: Engine, context: Ids, length: int, draft: Ids = NO_IDS) -> EngineResponse:
     answers: queue.Queue[EngineResponse] = queue.Queue()
     engine.submit(
         EngineRequest("", context, length, draft_ids=draft, return_perf_metrics=True), answers.put
@@ -160,6 +205,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--requests", type=int, nargs="+", default=[1, 8, 32], help="at once")
     parser.add_argument("--tokens", type=int, default=128, help="of each answer")
     parser.add_argument("--draft-len", type=int, default=4)
+    parser.add_argument("--torch", action="store_true", help="also run Tandem's torch engine")
     parser.add_argument("--eager", action="store_true", help="without CUDA graphs")
     parser.add_argument("--tensor-parallel-size", type=int, default=1)
     parser.add_argument("--threads", type=int, default=0, help="of a CPU")

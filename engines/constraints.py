@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tandem.engines.ending import ending_ids
 from tandem.engines.request import NO_IDS, EngineRequest, Ids, MaskWords
 
 
@@ -18,11 +19,8 @@ class Bans:
         self._phrases = self._words.longest > 1
         self._owed_until = len(request.input_ids) + request.sampling.min_tokens
         self._ends = NO_IDS
-        if request.sampling.min_tokens:  # every id that ends an answer on its own
-            stops = request.stop_words.singles
-            stops = stops[(stops >= 0) & (stops < vocab_size)]
-            end = request.end_id
-            self._ends = stops if end is None else np.append(stops, np.int32(end))
+        if request.sampling.min_tokens:
+            self._ends = ending_ids(request, vocab_size)
 
     def __bool__(self) -> bool:
         return len(self._words) > 0 or len(self._ends) > 0

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from tandem.engines.request import EngineRequest
+import numpy as np
+
+from tandem.engines.request import EngineRequest, Ids
 
 
 class Cut(NamedTuple):
@@ -42,3 +44,13 @@ def cut(request: EngineRequest, before: Sequence[int], tokens: Sequence[int]) ->
     if end < len(kept):
         return Cut(kept[:end], True, len(tokens) - end - 1)
     return Cut(kept, False, len(tokens) - len(kept))
+
+
+def ending_ids(request: EngineRequest, vocab_size: int) -> Ids:
+    """Return the ids that each end the answer: the end id and stop words of one token.
+
+    Ids outside the vocabulary are omitted.
+    """
+    stops = request.stop_words.singles
+    stops = stops[(stops >= 0) & (stops < vocab_size)]
+    return stops if request.end_id is None else np.append(stops, np.int32(request.end_id))

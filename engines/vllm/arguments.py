@@ -10,6 +10,7 @@ from typing import Any
 
 from tandem.contract.engine import MAX_TOP_LOG_PROBS
 from tandem.engines.call_checks import refuse
+from tandem.engines.ending import ending_ids
 from tandem.engines.request import EngineRequest
 from tandem.engines.vllm.settings import VllmSettings
 
@@ -72,7 +73,7 @@ def environment(settings: VllmSettings) -> dict[str, str]:
     return variables
 
 
-def sampling_arguments(request: EngineRequest) -> dict[str, Any]:
+def sampling_arguments(request: EngineRequest, vocab_size: int) -> dict[str, Any]:
     """Return the arguments of `SamplingParams()`, without those that the plug-in handles."""
     sampling = request.sampling
     arguments: dict[str, Any] = {
@@ -89,8 +90,7 @@ def sampling_arguments(request: EngineRequest) -> dict[str, Any]:
     if request.return_log_probs or request.draft_stop_probability:
         arguments["logprobs"] = request.num_top_log_probs
     if not len(request.draft_ids) and not sampling.min_tokens:
-        ends = [] if request.end_id is None else [request.end_id]
-        arguments["stop_token_ids"] = [*ends, *request.stop_words.singles.tolist()]
+        arguments["stop_token_ids"] = ending_ids(request, vocab_size).tolist()
     return arguments
 
 

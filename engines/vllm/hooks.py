@@ -3,25 +3,26 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
-from typing import Any
 
 from tandem.engines.errors import LoadError
 
-TESTED = ("0.27.1",)
+TESTED = ("0.27.1", "0.32.0")
 # The parameters, after `self`, of each function that the plug-in overrides or replaces.
 HOOKS = {
-    "Scheduler.get_grammar_bitmask": ("scheduler_output",),
-    "Scheduler._update_after_schedule": ("scheduler_output",),
-    "Scheduler._update_request_with_output": ("request", "new_token_ids", "is_stale"),
-    "GPUModelRunner._get_spec_decode_draft_probs": ("spec_decode_metadata",),
+    "get_grammar_bitmask": ("scheduler_output",),
+    "_update_after_schedule": ("scheduler_output",),
+    "_update_request_with_output": ("request", "new_token_ids", "is_stale"),
+    "_get_spec_decode_draft_probs": ("spec_decode_metadata",),
 }
 
 
-def check_hooks(version: str, found: Mapping[str, Callable[..., Any] | None]) -> None:
-    """Raise a one-line LoadError if a hook is missing or its parameters differ from HOOKS."""
+def check_hooks(version: str, *owners: type) -> None:
+    """Raise a one-line LoadError if a hook is missing or its parameters differ from HOOKS.
+
+    owners: vLLM's classes; each hook is a method of one of them.
+    """
     for name, expected in HOOKS.items():
-        hook = found.get(name)
+        hook = next((getattr(owner, name) for owner in owners if hasattr(owner, name)), None)
         parameters = () if hook is None else tuple(inspect.signature(hook).parameters)[1:]
         if parameters != expected:
             raise LoadError(

@@ -194,17 +194,15 @@ def _draft_probs(runner: Any, metadata: Any) -> torch.Tensor | None:
     """
     rows: list[torch.Tensor] = []
     width, found = runner.input_batch.vocab_size, False
-    counts = zip(runner.input_batch.req_ids, metadata.num_draft_tokens, strict=False)
-    for request_id, count in counts:
+    drafts = metadata.draft_token_ids.long().split(metadata.num_draft_tokens)
+    for request_id, ids in zip(runner.input_batch.req_ids, drafts, strict=False):
         probs = (runner.requests[request_id].sampling_params.extra_args or {}).get(DRAFT_PROBS)
-        start = sum(len(row) for row in rows)
-        ids = metadata.draft_token_ids[start : start + count].long()
-        row = torch.zeros(count, width, device=runner.device)
+        row = torch.zeros(len(ids), width, device=runner.device)
         if probs is None:
             row.scatter_(1, ids[:, None], 1.0)
         else:
             found = True
-            row[:, : probs.shape[1]] = torch.from_numpy(probs[:count, :width]).to(runner.device)
+            row[:, : probs.shape[1]] = torch.from_numpy(probs[: len(ids), :width]).to(runner.device)
         rows.append(row)
     return torch.cat(rows).contiguous() if found else None
 

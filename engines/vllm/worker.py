@@ -16,7 +16,7 @@ from tandem.engines.ending import cut
 from tandem.engines.errors import first_line
 from tandem.engines.request import CallUsage, EngineRequest, EngineResponse, LikeliestTokens
 from tandem.engines.vllm.arguments import engine_arguments, sampling_arguments, watched
-from tandem.engines.vllm.hooks import HOOKS, check_hooks
+from tandem.engines.vllm.hooks import check_hooks
 from tandem.engines.vllm.messages import Stepped, Stop, Submit
 from tandem.engines.vllm.plug_in import DRAFT_PROBS, DraftScheduler, ScheduledCall, draft_probs
 from tandem.engines.vllm.settings import VllmSettings
@@ -28,11 +28,7 @@ class VllmWorker:
     version: str = vllm.__version__
 
     def __init__(self, settings: VllmSettings) -> None:
-        owners = {"Scheduler": Scheduler, "GPUModelRunner": GPUModelRunner}
-        found = {
-            name: getattr(owners[name.split(".")[0]], name.split(".")[1], None) for name in HOOKS
-        }
-        check_hooks(vllm.__version__, found)
+        check_hooks(vllm.__version__, Scheduler, GPUModelRunner)
         self._settings = settings
         arguments = vllm.EngineArgs(**engine_arguments(settings))
         self._engine = vllm.LLMEngine.from_engine_args(arguments)
@@ -69,14 +65,14 @@ class VllmWorker:
         probs = draft_probs(request)
         try:
             params = vllm.SamplingParams(
-                **sampling_arguments(request),
+                **sampling_arguments(request, self._settings.vocab_size),
                 output_kind=kind,
                 skip_clone=True,
                 extra_args=None if probs is None else {DRAFT_PROBS: probs},
             )
             prompt = {"prompt_token_ids": request.input_ids.tolist()}
             internal = self._engine.add_request(name, prompt, params)
-        except ValueError as error:
+        except Exception as error:  # noqa: BLE001 ValueError, VLLMError and others
             text = f"vLLM rejected the call: {first_line(error)}"
             return [(message.key, EngineResponse(error=text, code="INVALID_ARG"))]
         scheduled = ScheduledCall(request, self._settings.vocab_size)
@@ -121,7 +117,6 @@ class VllmCall:
         self._tokens: list[int] = []
         self._log_probs: list[float] = []
         self._top: list[list[tuple[int, float]]] = []
-        self._rounds = 0  # number of steps that returned tokens
         self._surplus = 0  # tokens after the one that ended the answer, and an end id
         self._answered = 0
         self._first_token_time_ns = 0

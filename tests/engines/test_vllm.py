@@ -64,19 +64,25 @@ def test_device_ids_select_the_gpus():
 
 
 def test_sampling_options_are_translated_to_vllms():
-    assert sampling_arguments(call())["temperature"] == 0
+    assert sampling_arguments(call(), 131)["temperature"] == 0
     sampled = SamplingParams(temperature=0.7, top_k=20, top_p=0.9, seed=2**64 - 1)
-    arguments = sampling_arguments(call(sampling=sampled))
+    arguments = sampling_arguments(call(sampling=sampled), 131)
     assert [arguments[name] for name in ("temperature", "top_k", "top_p")] == [0.7, 20, 0.9]
     assert arguments["seed"] == 2**63 - 1  # vLLM's seeds are signed
 
 
 def test_end_ids_and_stop_words_replace_vllms_own_end_of_sequence():
-    plain = sampling_arguments(call(end_id=1, stop_words=Words.of((7,), (8, 9))))
+    plain = sampling_arguments(call(end_id=1, stop_words=Words.of((7,), (8, 9))), 131)
     assert plain["ignore_eos"] is True
-    assert plain["stop_token_ids"] == [1, 7]
+    assert sorted(plain["stop_token_ids"]) == [1, 7]
     drafts = np.array([1], np.int32)
-    assert "stop_token_ids" not in sampling_arguments(call(end_id=1, draft_ids=drafts))
+    assert "stop_token_ids" not in sampling_arguments(call(end_id=1, draft_ids=drafts), 131)
+
+
+def test_stop_words_outside_the_vocabulary_are_not_sent_to_vllm():
+    """vLLM rejects them, and they can't be generated."""
+    words = Words.of((-1,), (7,), (131,))
+    assert sampling_arguments(call(stop_words=words), 131)["stop_token_ids"] == [7]
 
 
 def test_penalties_that_vllm_counts_differently_are_rejected():
@@ -86,14 +92,14 @@ def test_penalties_that_vllm_counts_differently_are_rejected():
 
 
 def test_an_unsupported_vllm_version_is_rejected_with_one_line():
-    names = {name: eval(f"lambda self, {', '.join(HOOKS[name])}: None") for name in HOOKS}
-    check_hooks("0.27.1", names)
-    changed = names | {"Scheduler._update_after_schedule": lambda self, output, more: None}
-    with pytest.raises(LoadError, match=r"vLLM 9\.9 isn't supported: .*install vLLM 0\.27\.1$"):
-        check_hooks("9.9", changed)
-    del changed["Scheduler._update_after_schedule"]
+    hooks = {name: eval(f"lambda self, {', '.join(HOOKS[name])}: None") for name in HOOKS}
+    check_hooks("0.27.1", object, type("Scheduler", (), hooks))
+    changed = hooks | {"_update_after_schedule": lambda self, output, more: None}
+    with pytest.raises(LoadError, match=r"vLLM 9\.9 isn't supported: .*; install vLLM 0\.\d+"):
+        check_hooks("9.9", type("Scheduler", (), changed))
+    del changed["_update_after_schedule"]
     with pytest.raises(LoadError, match="_update_after_schedule is missing"):
-        check_hooks("9.9", changed)
+        check_hooks("9.9", type("Scheduler", (), changed))
 
 
 STAND_IN = """#!{python}
