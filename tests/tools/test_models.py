@@ -184,7 +184,6 @@ def test_cached_models_load_without_the_hub(served, tmp_path, monkeypatch, broke
     assert "doesn't have all of it" in refusal(HubModel("owner/other").describe)
 
 
-@pytest.mark.heavy  # the library retries for 20 s
 def test_a_partly_cached_model_is_rejected_if_the_hub_is_unreachable(served, monkeypatch):
     HubModel(ID).describe()
     ask("http://127.0.0.1:9", monkeypatch)
