@@ -27,10 +27,10 @@ NEW_TOKENS = 128
 console = Console(soft_wrap=True)
 
 
-def load_prompts() -> list[dict[str, str]]:
-    """Return the shipped prompts of kind `completion`, in order."""
+def load_prompts(kind: str = "completion") -> list[dict[str, str]]:
+    """Return the shipped prompts of a kind, in order."""
     lines = (DEMO / "prompts.jsonl").read_text(encoding="utf-8").splitlines()
-    return [row for line in lines if (row := json.loads(line))["kind"] == "completion"]
+    return [row for line in lines if (row := json.loads(line))["kind"] == kind]
 
 
 def continue_greedily(target: Any, prompt: list[int], **options: Any) -> list[int]:

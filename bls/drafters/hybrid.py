@@ -8,7 +8,6 @@ from tandem.bls.drafters import draft_model, prompt_lookup
 from tandem.bls.drafters.draft_model import DraftModel
 from tandem.bls.drafters.drafter import Drafter, DrafterContext, Proposal, StepsAhead
 from tandem.bls.drafters.prompt_lookup import PromptLookup
-from tandem.bls.drafters.registry import COPIED_FROM, PROMPT_LOOKUP
 from tandem.bls.effects import Draft, StepSeconds
 from tandem.bls.errors import EngineCallError
 from tandem.bls.request import Request
@@ -45,8 +44,6 @@ class Hybrid(Drafter):
 
     def verified(self, draft: Draft, num_accepted: int, seconds: StepSeconds) -> None:
         """Report drafts and copies to the draft model, which weighs its drafts against copies."""
-        if draft.drafter in COPIED_FROM:  # all copies count the same
-            draft = replace(draft, drafter=PROMPT_LOOKUP.name)
         self._draft_model.verified(draft, num_accepted, seconds)
 
     def observe_plain_step(self, num_tokens: int, seconds: StepSeconds) -> None:

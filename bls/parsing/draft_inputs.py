@@ -28,7 +28,6 @@ DRAFTING = (
     tensors.USE_DRAFT_LOGITS,
     tensors.DRAFT_ACCEPTANCE_THRESHOLD,
 )
-PREDICTIONS = (tensors.PREDICTION, tensors.PREDICTION_IDS)
 IN_ENGINE = "isn't supported: the target drafts by itself"
 MAX_POOL_NAME_BYTES = 256  # as UTF-8
 
@@ -115,16 +114,8 @@ class DraftInputs:
             DRAFTING,
             IN_ENGINE,
         )
-        if not self._predicts(row):
-            return drafter
-        if not (names and names[0]):
+        if self._predicts(row) and not (names and names[0]):
             return self._for_prediction(drafter)
-        self._inputs.refuse_unless(
-            drafter.looks_up or drafter is BASELINE,
-            row,
-            PREDICTIONS,
-            f"requires '{tensors.DRAFTER}' to be {_those(lambda kind: kind.looks_up)}",
-        )
         return drafter
 
     def _predicts(self, row: int) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,17 @@ def check_config(config: Mapping[str, Any], folder: Path) -> None:
     for name, without_effect in UNSUPPORTED.items():
         if config.get(name) not in without_effect:
             raise LoadError(f"LoRA adapter '{folder}': {name} {config[name]!r} isn't supported")
-    alpha = config.get("lora_alpha", 8)
-    if not isinstance(alpha, int | float):
-        raise LoadError(f"LoRA adapter '{folder}': lora_alpha must be a number; got {alpha!r}")
+    patterns = config.get("alpha_pattern") or {}
+    if not isinstance(patterns, Mapping):
+        raise LoadError(f"LoRA adapter '{folder}': alpha_pattern must map patterns to numbers")
+    for name, alpha in [("lora_alpha", config.get("lora_alpha", 8)), *patterns.items()]:
+        if not isinstance(alpha, int | float):
+            raise LoadError(f"LoRA adapter '{folder}': {name} must be a number; got {alpha!r}")
+    for pattern in patterns:
+        try:
+            re.compile(pattern)
+        except re.error as error:
+            raise LoadError(
+                f"LoRA adapter '{folder}': alpha_pattern {pattern!r} isn't a regular expression: "
+                f"{error}"
+            ) from error

@@ -86,6 +86,9 @@ def test_an_unknown_adapter_is_rejected(adapted, make_harness):
         ({"peft_type": "IA3"}, "peft_type must be LORA"),
         ({"alora_invocation_tokens": [1]}, "alora_invocation_tokens"),
         ({"lora_alpha": None}, "lora_alpha must be a number; got None"),
+        ({"alpha_pattern": {"up(": 4}}, r"alpha_pattern 'up\(' isn't a regular expression"),
+        ({"alpha_pattern": {"up_proj": "4"}}, "up_proj must be a number; got '4'"),
+        ({"alpha_pattern": ["up_proj"]}, "alpha_pattern must map patterns to numbers"),
     ],
 )
 def test_unsupported_adapter_kinds_are_rejected(make_harness, checkpoints, tmp_path, config, words):

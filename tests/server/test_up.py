@@ -108,7 +108,7 @@ def test_up_stops_on_a_signal_during_startup():
         while not shared_memory_of(process) and process.poll() is None:
             pass  # Triton is coming up
         process.send_signal(signal.SIGINT)
-        process.wait(30)
+        assert process.wait(30) == 130
         assert "Traceback" not in process.stderr.read()
         assert not shared_memory_of(process)
 

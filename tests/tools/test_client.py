@@ -1,11 +1,15 @@
 """The inputs that the client sends, and the answers that it joins from chunks."""
 
+from unittest.mock import MagicMock
+
 import numpy as np
 import pytest
+from tritonclient.utils import InferenceServerException
 
 from tandem.contract import entry
 from tandem.tools.client import client
 from tandem.tools.client.client import Answer, AnswerChunk, Answers, AnswerTotals, Client, as_array
+from tandem.tools.errors import TandemError
 
 
 @pytest.mark.parametrize(
@@ -46,6 +50,15 @@ def test_a_local_server_is_reached_without_a_proxy(monkeypatch, url, here):
     Client(url)
     [options] = made
     assert (options is not None and ("grpc.enable_http_proxy", 0) in options) is here
+
+
+def test_a_server_that_is_shutting_down_is_reported_as_such(monkeypatch):
+    connection = MagicMock()
+    refused = InferenceServerException("Server not ready")
+    connection.start_stream = lambda callback: callback(None, refused)
+    monkeypatch.setattr(client.grpc, "InferenceServerClient", lambda *_, **__: connection)
+    with pytest.raises(TandemError, match="the server at here:8001 is shutting down"):
+        Client("here:8001").answer("bls_stream", {})
 
 
 def test_an_answer_accumulates_its_chunks():

@@ -39,6 +39,7 @@ THIS_MACHINE = (
     ("grpc.max_receive_message_length", -1),
 )
 NO_SERVER = ("StatusCode.UNAVAILABLE", "StatusCode.DEADLINE_EXCEEDED")
+SHUTTING_DOWN = "Server not ready"  # Triton's error for new requests while it shuts down
 
 
 class ServedEntry(NamedTuple):
@@ -280,6 +281,8 @@ class Client(AbstractContextManager["Client"]):
                     right = f"set --url to the gRPC port, such as {host}:8001"
                     return TandemError(f"{self._url} is {service}; {right}")
                 return TandemError(f"no server responds at {self._url}; start one with: tandem up")
+        if error.message() == SHUTTING_DOWN:
+            return TandemError(f"the server at {self._url} is shutting down; start it again")
         return TandemError(" ".join(error.message().split()))
 
 

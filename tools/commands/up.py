@@ -9,7 +9,7 @@ import shlex
 import signal
 import tempfile
 import webbrowser
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from itertools import combinations
 from pathlib import Path
 
@@ -76,10 +76,7 @@ def run(options: argparse.Namespace) -> int:
     with tempfile.TemporaryDirectory(prefix="tandem-up-") as folder:
         models = Path(folder, "repository")
         repository.render(planned, models, link=True)
-        try:
-            _serve(planned, models, options)
-        except KeyboardInterrupt:
-            return 0
+        _serve(planned, models, options)
     return 0
 
 
@@ -92,6 +89,7 @@ def _serve(planned: Deployment, models: Path, options: argparse.Namespace) -> No
                 listening(options.address, options.gateway_port, "--gateway-port")
             )
         server = start(planned, models, ports, options.address)
+        stack.enter_context(suppress(KeyboardInterrupt))  # Ctrl-C is the normal end from here on
         stack.callback(stop, server)
         url = None
         if bound:

@@ -70,7 +70,7 @@ class HubModel:
         try:
             with self._one_line():
                 files = snapshot_download(
-                    self.id, revision=folder.name, allow_patterns=[SAFETENSORS], dry_run=True
+                    self.id, revision=self.revision, allow_patterns=[SAFETENSORS], dry_run=True
                 )
         except TandemError as error:
             if not isinstance(error.__cause__, errors.DryRunError):

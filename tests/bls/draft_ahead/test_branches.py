@@ -33,7 +33,7 @@ from tandem.bls.draft_ahead.branches import (
 from tandem.bls.draft_ahead.cost_model import AheadPlan
 from tandem.bls.draft_length.fixed import FixedLength
 from tandem.bls.drafters.draft_model import DraftModel, SharedVocabulary
-from tandem.bls.effects import BranchDraft, Draft, EngineAnswer
+from tandem.bls.effects import BranchDraft, Draft, EngineAnswer, StepSeconds
 from tandem.bls.request import Sampling
 from tandem.bls.sequence import Sequence
 from tandem.bls.settings import AUTO
@@ -237,6 +237,20 @@ def test_drafts_with_ids_that_the_draft_engine_lacks_get_no_branches():
     sequence = Sequence(request_of())
     assert drafter.draft_ahead(sequence, Draft(ids(1, 5), drafter="prompt_lookup")) is not None
     assert drafter.draft_ahead(sequence, Draft(ids(1, 6), drafter="prompt_lookup")) is None
+
+
+def test_branches_after_rejected_copies_expect_another_rejection():
+    request, planner = request_of(drafter="hybrid"), AheadPlanner(AHEAD)
+    hybrid = decoding_of(request, AHEAD, ahead_planner=planner)._drafter
+    copied = Draft(ids(1, 2, 3), drafter="prediction")
+
+    def branches_after_rejection():
+        return next(hybrid.draft_ahead(Sequence(request), copied)).branching.counts[0]
+
+    before = branches_after_rejection()
+    for _ in range(50):
+        hybrid.verified(copied, 0, StepSeconds(0.02, 0.02))
+    assert branches_after_rejection() > before
 
 
 def test_branches_respect_ends_of_sequence_min_tokens_and_context_limits():

@@ -190,6 +190,7 @@ TEXT, IDS = {"prediction": "x"}, {"prediction_ids": [1, 2]}
         ({}, ("draft_model", "prompt_lookup", "none"), ("prompt_lookup", 16)),
         ({}, ("draft_model", "none"), ("draft_model", 0)),
         ({"drafter": "prompt_lookup"}, SETTINGS.drafters, ("prompt_lookup", 16)),
+        ({"drafter": "draft_model"}, SETTINGS.drafters, ("draft_model", 0)),
         ({"drafter": "none"}, SETTINGS.drafters, ("none", 0)),
         ({"num_draft_tokens": 0}, SETTINGS.drafters, ("none", 0)),
     ],
@@ -210,8 +211,6 @@ def test_an_empty_prediction_changes_nothing():
 @pytest.mark.parametrize(
     ("values", "line"),
     [
-        (TEXT | {"drafter": "draft_model"}, "'prediction' requires 'drafter' to be"),
-        (IDS | {"drafter": "draft_model"}, "'prediction_ids' requires 'drafter' to be"),
         (TEXT | IDS, "set prediction or prediction_ids, not both"),
         ({"prediction": "x" * 51}, "prediction has 51 bytes; the limit is 50"),
         ({"prediction_ids": [1] * 65}, "prediction_ids has 65 tokens; the limit is 64"),

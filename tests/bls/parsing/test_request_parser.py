@@ -481,7 +481,7 @@ def test_each_row_of_a_batch_has_its_own_inputs():
     [
         ({"beam_width": 2}, "'beam_width' must be 1; got 2"),
         ({"num_return_sequences": 2}, "'num_return_sequences' must be 1; got 2"),
-        ({"drafter": "draft_model"}, "'prediction' requires 'drafter' to be"),
+        ({"drafter": "draft_model"}, "'prompt_lookup_num_tokens' requires 'drafter' to be"),
         (
             {"drafter": "prompt_lookup", "use_draft_logits": True},
             "'use_draft_logits' requires 'drafter' to be",
