@@ -134,6 +134,20 @@ async def test_messages_with_tool_results_give_the_same_prompt_as_a_chat(ask, po
     assert count == len(triton.asked[-1]["input_ids"])
 
 
+async def test_consecutive_messages_of_one_role_are_one_turn(post, triton):
+    blocks = [{"type": "text", "text": "again"}]
+    await post(PATH, HI | {"messages": [USER, {"role": "user", "content": blocks}]})
+    await post(PATH, HI | {"messages": [{"role": "user", "content": "hi\nagain"}]})
+    assert triton.asked[0]["input_ids"] == triton.asked[1]["input_ids"]
+
+
+@pytest.mark.parametrize("system", ["", []])
+async def test_an_empty_system_message_is_omitted(post, triton, system):
+    await post(PATH, HI | {"system": system})
+    await post(PATH, HI)
+    assert triton.asked[0]["input_ids"] == triton.asked[1]["input_ids"]
+
+
 async def test_a_final_assistant_message_is_continued(post, triton):
     begun = {"role": "assistant", "content": "Once upon"}
     await post(PATH, HI | {"messages": [USER, begun]})
@@ -185,6 +199,7 @@ async def test_a_failed_stream_ends_with_an_error(post, triton):
     assert (error.type, error.message) == ("api_error", "no Triton responds")
 
 
+TOOL_USE = {"type": "tool_use", "id": "1", "name": "add", "input": {}}
 IMAGE = {"type": "image", "source": {"type": "url", "url": "http://x/y.png"}}
 
 
@@ -199,6 +214,18 @@ IMAGE = {"type": "image", "source": {"type": "url", "url": "http://x/y.png"}}
             400,
             "invalid_request_error",
             "must be a block of type text, tool_use",
+        ),
+        (
+            {"messages": [{"role": "user", "content": [TOOL_USE]}]},
+            400,
+            "invalid_request_error",
+            "messages[0] must have role assistant for its tool_use block; got user",
+        ),
+        (
+            {"parallel_tool_calls": False},
+            400,
+            "invalid_request_error",
+            "send tool_choice.disable_parallel_tool_use",
         ),
         ({"stop": "x"}, 400, "invalid_request_error", "send stop_sequences"),
         ({"stop_sequences": "x"}, 400, "invalid_request_error", "must be a list"),
