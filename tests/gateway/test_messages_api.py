@@ -236,7 +236,19 @@ IMAGE = {"type": "image", "source": {"type": "url", "url": "http://x/y.png"}}
             "tools[0].type",
         ),
         ({"tool_choice": {"type": "any"}}, 400, "invalid_request_error", "tool_choice needs tools"),
-        ({"max_tokens": 10**6}, 400, "invalid_request_error", "maximum context length"),
+        # Claude Code looks for these words, and then retries with fewer tokens or compacts.
+        (
+            {"max_tokens": 10**6},
+            400,
+            "invalid_request_error",
+            "input length and `max_tokens` exceed context limit: ",
+        ),
+        (
+            {"messages": [{"role": "user", "content": "hi " * 200}]},
+            400,
+            "invalid_request_error",
+            "prompt is too long: ",
+        ),
         ({"n": 2}, 400, "invalid_request_error", "one answer per request"),
     ],
 )

@@ -134,6 +134,18 @@ async def test_tool_calls_can_be_sent_back_with_their_outputs(ask, triton, post)
     assert triton.asked[-1]["input_ids"] == triton.asked[-2]["input_ids"]
 
 
+@pytest.mark.parametrize(
+    "choice",
+    [
+        {"type": "function", "name": "add"},
+        {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "function", "name": "add"}]},
+    ],
+)
+async def test_a_response_repeats_the_tool_choice(ask, choice):
+    answer = (await ask("".join(CALL), tools=[ADD], tool_choice=choice)).json()
+    assert Response.model_validate(answer).model_dump(mode="json")["tool_choice"] == choice
+
+
 async def test_reasoning_is_a_separate_item_and_its_tokens_are_counted(ask):
     template = TEMPLATES / "thinking.jinja"
     answer = (await ask(*THOUGHTS, template=template)).json()
