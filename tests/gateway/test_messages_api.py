@@ -20,6 +20,7 @@ EVENT = TypeAdapter(RawMessageStreamEvent)
 USER = {"role": "user", "content": "hi"}
 HI = {"model": "bls_stream", "max_tokens": 20, "messages": [USER]}
 ADD = {"name": "add", "input_schema": {"type": "object"}}
+TOOL_USE = {"type": "tool_use", "id": "1", "name": "add", "input": {}}
 CALL = (
     "Well. <tool",
     '_call>\n{"name": "add", "argu',
@@ -134,6 +135,17 @@ async def test_messages_with_tool_results_give_the_same_prompt_as_a_chat(ask, po
     assert count == len(triton.asked[-1]["input_ids"])
 
 
+async def test_tool_results_get_the_order_of_their_calls(ask, triton):
+    calls = [TOOL_USE | {"id": name} for name in "ab"]
+    results = [
+        {"type": "tool_result", "tool_use_id": name, "content": f"of {name}"} for name in "ab"
+    ]
+    for content in (results, results[::-1]):
+        messages = [USER, {"role": "assistant", "content": calls}]
+        await ask("Good", messages=[*messages, {"role": "user", "content": content}])
+    assert triton.asked[0]["input_ids"] == triton.asked[1]["input_ids"]
+
+
 async def test_consecutive_messages_of_one_role_are_one_turn(post, triton):
     blocks = [{"type": "text", "text": "again"}]
     await post(PATH, HI | {"messages": [USER, {"role": "user", "content": blocks}]})
@@ -199,7 +211,6 @@ async def test_a_failed_stream_ends_with_an_error(post, triton):
     assert (error.type, error.message) == ("api_error", "no Triton responds")
 
 
-TOOL_USE = {"type": "tool_use", "id": "1", "name": "add", "input": {}}
 IMAGE = {"type": "image", "source": {"type": "url", "url": "http://x/y.png"}}
 
 
