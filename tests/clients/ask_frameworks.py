@@ -26,9 +26,9 @@ class Point(BaseModel):
 
 def by_langchain(**given):
     """Whole and streamed text, a structured answer, and a call whose result is sent back."""
-    options = {"base_url": f"{URL}/v1", "model": MODEL, "temperature": 0, "max_retries": 0}
-    model = ChatOpenAI(max_tokens=LIMIT, **options, **given)
-    writer = ChatOpenAI(max_tokens=LIMIT, extra_body={"stop": [STOP]}, **options, **given)
+    given |= {"base_url": f"{URL}/v1", "model": MODEL, "max_retries": 0, "stream_usage": True}
+    model = ChatOpenAI(temperature=0, max_tokens=LIMIT, **given)
+    writer = ChatOpenAI(temperature=0, max_tokens=LIMIT, extra_body={"stop": [STOP]}, **given)
     chunks = list(writer.stream(PROMPT))
     point = model.with_structured_output(Point, method="json_schema").invoke(PROMPT)
     answer = model.bind_tools([Point], tool_choice="required").invoke(PROMPT)
