@@ -42,8 +42,7 @@ test-heavy: .venv/installed-dev
 test-chat: .venv/installed-dev $(CHAT_MODEL)
 	$(BIN)/python -m pytest -n 0 tests/chat
 
-# Test LiteLLM, AIPerf and lm-evaluation-harness, from a separate environment (1.2 GB), with a live
-# server.
+# Test third-party clients, unmodified, from a separate environment (1.2 GB), with a live server.
 test-clients: .venv/installed-dev $(CLIENTS)/installed
 	$(BIN)/python -m pytest tests/clients
 

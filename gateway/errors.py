@@ -70,7 +70,8 @@ MESSAGES_PATH = "/v1/messages"  # Anthropic's API
 class ApiError(Exception):
     """An error response. message: one line that says what to fix.
 
-    param: the invalid field. code: machine-readable name of the error.
+    param: the invalid field. code: machine-readable name of the error. anthropic: the message for
+    Anthropic's clients, if they look for certain words.
     """
 
     def __init__(
@@ -80,12 +81,14 @@ class ApiError(Exception):
         *,
         param: str | None = None,
         code: ApiCode | None = None,
+        anthropic: str | None = None,
     ) -> None:
         super().__init__(message)
         self.status = status
         self.message = message
         self.param = param
         self.code = code
+        self.anthropic = anthropic
 
     @property
     def type(self) -> str:
@@ -112,7 +115,8 @@ class ApiError(Exception):
         if kind is None:
             is_server = self.status >= HTTPStatus.INTERNAL_SERVER_ERROR
             kind = "api_error" if is_server else "invalid_request_error"
-        return {"type": "error", "error": {"type": kind, "message": self.message}}
+        message = self.anthropic or self.message
+        return {"type": "error", "error": {"type": kind, "message": message}}
 
     def response(self, path: str) -> JSONResponse:
         """Return the response in the format of the API that serves `path`."""

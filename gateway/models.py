@@ -119,6 +119,7 @@ class ServedModels:
                 f"and the limit is {most}",
                 param=field,
                 code="context_length_exceeded",
+                anthropic=f"prompt is too long: {size} bytes > {most} maximum",
             )
 
     def check_draft_length(self, length: int | Literal["auto"] | None) -> None:

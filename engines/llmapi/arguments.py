@@ -105,9 +105,24 @@ def _field_names(kind: Any) -> Collection[str]:
     return fields
 
 
-def sampling_arguments(request: EngineRequest) -> dict[str, Any]:
-    """Return the arguments of `SamplingParams()`. Raises UnsupportedError."""
-    refuse_unsupported(request)
+def applies_penalties(settings: LlmApiSettings, api: Any) -> bool:
+    """Return whether the installed TensorRT-LLM applies penalties.
+
+    Versions without the key `enable_penalty` (pull request 17701) may ignore penalties. Versions
+    that have it reject penalties with one-model speculation unless it is true.
+    """
+    config = settings.speculative_config
+    if "enable_penalty" not in _field_names(api.DecodingBaseConfig):
+        return False
+    return config is None or bool(config.get("enable_penalty"))
+
+
+def sampling_arguments(request: EngineRequest, *, penalties: bool) -> dict[str, Any]:
+    """Return the arguments of `SamplingParams()`. Raises UnsupportedError.
+
+    penalties: see `applies_penalties`.
+    """
+    refuse_unsupported(request, penalties=penalties)
     sampling = request.sampling
     arguments: dict[str, Any] = {
         "max_tokens": request.max_new_tokens,
@@ -115,6 +130,7 @@ def sampling_arguments(request: EngineRequest) -> dict[str, Any]:
         "detokenize": False,
         "return_perf_metrics": request.return_perf_metrics,
         **_choice(sampling),
+        **_penalties(sampling),
     }
     if sampling.min_tokens and request.end_id is not None:
         arguments["min_tokens"] = sampling.min_tokens
@@ -152,12 +168,12 @@ def embedding_bias(request: EngineRequest, vocab_size: int) -> Floats | None:
     return changed
 
 
-def refuse_unsupported(request: EngineRequest) -> None:
+def refuse_unsupported(request: EngineRequest, *, penalties: bool) -> None:
     """Raise UnsupportedError, which names the input, if TensorRT-LLM would ignore an input.
 
-    The sampler of 1.2.1's PyTorch workflow accepts penalties and bad words but silently ignores
-    them (github.com/NVIDIA/TensorRT-LLM pull requests 16485 and 16052, both of July 2026, add
-    them). It can't return logits of a request with speculation, or stop at a probability.
+    The sampler of 1.2.1's PyTorch workflow accepts bad words but silently ignores them
+    (github.com/NVIDIA/TensorRT-LLM pull request 16052 of July 2026 adds them). It can't return
+    logits of a request with speculation, or stop at a probability.
     """
     sampling = request.sampling
     asked = {
@@ -171,11 +187,19 @@ def refuse_unsupported(request: EngineRequest) -> None:
         "return_generation_logits": request.return_generation_logits,
         "bad_words_list with words of several tokens": sampling.bad_words.longest > 1,
         "min_p": sampling.min_p != 0,
-        "repetition_penalty": sampling.repetition_penalty != 1,
-        "presence_penalty": sampling.presence_penalty != 0,
-        "frequency_penalty": sampling.frequency_penalty != 0,
+        **dict.fromkeys(_penalties(sampling), not penalties),
     }
     refuse(asked, "by this engine (llmapi); omit it")
+
+
+def _penalties(sampling: SamplingParams) -> dict[str, float]:
+    """Return the penalties that have an effect. TensorRT-LLM, too, counts prompt and output."""
+    given = {
+        "repetition_penalty": (sampling.repetition_penalty, 1),
+        "presence_penalty": (sampling.presence_penalty, 0),
+        "frequency_penalty": (sampling.frequency_penalty, 0),
+    }
+    return {name: value for name, (value, neutral) in given.items() if value != neutral}
 
 
 def _choice(sampling: SamplingParams) -> dict[str, Any]:

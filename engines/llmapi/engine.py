@@ -16,7 +16,12 @@ from tandem.engines.call_checks import check
 from tandem.engines.capabilities import LLMAPI, LLMAPI_SPECULATIVE
 from tandem.engines.engine import Respond
 from tandem.engines.errors import ClosingError, EngineError, LoadError, first_line
-from tandem.engines.llmapi.arguments import embedding_bias, llm_arguments, sampling_arguments
+from tandem.engines.llmapi.arguments import (
+    applies_penalties,
+    embedding_bias,
+    llm_arguments,
+    sampling_arguments,
+)
 from tandem.engines.llmapi.call import LlmapiCall
 from tandem.engines.llmapi.settings import LlmApiSettings
 from tandem.engines.request import EngineRequest
@@ -37,7 +42,9 @@ class LlmApiEngine:
         self.computed_tokens = 0
         self._settings = settings
         self._sampling_params = package.SamplingParams
-        arguments = llm_arguments(settings, package.llmapi.llm_args)
+        api = package.llmapi.llm_args
+        self._penalties = applies_penalties(settings, api)
+        arguments = llm_arguments(settings, api)
         try:
             self._llm = package.LLM(**arguments)
         except Exception as error:
@@ -52,7 +59,7 @@ class LlmApiEngine:
 
     def submit(self, request: EngineRequest, respond: Respond) -> None:
         check(request, self._settings, self._settings.vocab_size)
-        arguments = sampling_arguments(request)
+        arguments = sampling_arguments(request, penalties=self._penalties)
         bias = embedding_bias(request, self._settings.vocab_size)
         if bias is not None:
             import torch  # noqa: PLC0415 (installed wherever TensorRT-LLM is)

@@ -34,7 +34,7 @@ class ResponseWriter(AdaptedWriter[ResponseRequest]):
         asked, chat, reason = self._asked, self._asked.chat, self._answer.finish_reason
         status = STATUSES.get(reason, "completed")
         incomplete = {"reason": "max_output_tokens"} if status == "incomplete" else None
-        text = asked.text or TextOptions()
+        text, choice = asked.text or TextOptions(), asked.tool_choice
         answer: Object = {
             "id": self._fields["id"],
             "object": "response",
@@ -59,7 +59,7 @@ class ResponseWriter(AdaptedWriter[ResponseRequest]):
                 ),
                 "verbosity": chat.verbosity,
             },
-            "tool_choice": asked.model_dump(include={"tool_choice"})["tool_choice"],
+            "tool_choice": choice if isinstance(choice, str) else choice.model_dump(),
             "tools": [tool.model_dump() for tool in asked.tools],
             "top_p": chat.top_p,
             "truncation": "disabled",

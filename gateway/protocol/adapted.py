@@ -83,4 +83,5 @@ class AdaptedRequest(Body):
             return re.sub(pattern, lambda found: found[1] + self.own_names[found[2]], text)
 
         param = error.param and own(error.param)
-        return ApiError(error.status, own(error.message), param=param, code=error.code)
+        message, words = own(error.message), error.anthropic
+        return ApiError(error.status, message, param=param, code=error.code, anthropic=words)

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
+from itertools import chain, groupby
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Discriminator, Field, Tag
+from pydantic import Discriminator, Field, Tag, model_validator
+from pydantic_core import PydanticCustomError
 
 from tandem.gateway.protocol.adapted import AdaptedRequest, refused_fields
 from tandem.gateway.protocol.body import BodyObject, Strict
@@ -80,6 +83,13 @@ Block = Annotated[
     ),
 ]
 Blocks = Annotated[list[Block], Field(fail_fast=True, max_length=MOST_PARTS)]
+# The only role whose messages may have a type of block.
+ROLES = {
+    "thinking": "assistant",
+    "redacted_thinking": "assistant",
+    "tool_use": "assistant",
+    "tool_result": "user",
+}
 
 
 class AnthropicMessage(Strict):
@@ -88,27 +98,40 @@ class AnthropicMessage(Strict):
     role: Literal["user", "assistant", "system"]
     content: Annotated[Annotated[str, Tag("str")] | Annotated[Blocks, Tag("list[]")], TEXT_OR_LIST]
 
+    @model_validator(mode="after")
+    def _blocks_have_their_role(self) -> AnthropicMessage:
+        for block in self.blocks:
+            role = ROLES.get(block.type, self.role)
+            if role != self.role:
+                rule = f"must have role {role} for its {block.type} block; got {self.role}"
+                raise PydanticCustomError("role", "{rule}", {"rule": rule})
+        return self
+
     @property
-    def in_chat(self) -> list[dict[str, Any]]:
-        """Return the messages for the chat: one per tool result, and one for the rest."""
+    def blocks(self) -> list[Block]:
         if isinstance(self.content, str):
-            return [{"role": self.role, "content": self.content}]
-        messages: list[dict[str, Any]] = []
-        rest: dict[str, Any] = {"role": self.role, "content": []}
-        for block in self.content:
-            if isinstance(block, ToolResultBlock):
-                content = block.model_dump()["content"]
-                result = {"tool_call_id": block.tool_use_id, "content": content}
-                messages.append({"role": "tool", **result})
-            elif isinstance(block, ToolUseBlock):
-                arguments = json.dumps(block.input, ensure_ascii=False)
-                function = {"name": block.name, "arguments": arguments}
-                rest.setdefault("tool_calls", []).append({"id": block.id, "function": function})
-            elif isinstance(block, ThinkingBlock):
-                rest["reasoning_content"] = block.thinking
-            elif isinstance(block, TextBlock):
-                rest["content"].append(block.model_dump())
-        return messages if messages and not rest["content"] else [*messages, rest]
+            return [TextBlock(type="text", text=self.content)]
+        return self.content
+
+
+def _turn(role: str, blocks: Iterable[Block]) -> list[dict[str, Any]]:
+    """Return the messages for the chat: one per tool result, and one for the rest."""
+    messages: list[dict[str, Any]] = []
+    rest: dict[str, Any] = {"role": role, "content": []}
+    for block in blocks:
+        if isinstance(block, ToolResultBlock):
+            content = block.model_dump()["content"]
+            result = {"tool_call_id": block.tool_use_id, "content": content}
+            messages.append({"role": "tool", **result})
+        elif isinstance(block, ToolUseBlock):
+            arguments = json.dumps(block.input, ensure_ascii=False)
+            function = {"name": block.name, "arguments": arguments}
+            rest.setdefault("tool_calls", []).append({"id": block.id, "function": function})
+        elif isinstance(block, ThinkingBlock):
+            rest["reasoning_content"] = rest.get("reasoning_content", "") + block.thinking
+        elif isinstance(block, TextBlock):
+            rest["content"].append(block.model_dump())
+    return messages if messages and not rest["content"] else [*messages, rest]
 
 
 class AnthropicTool(Strict):
@@ -170,6 +193,7 @@ OWN_NAMES = {
     "response_format.json_schema": "output_config.format",
     "reasoning_effort": "output_config.effort",
     "tool_choice.function": "tool_choice",
+    "parallel_tool_calls": "tool_choice.disable_parallel_tool_use",
 }
 
 
@@ -187,8 +211,10 @@ class CountRequest(AdaptedRequest):
         **IGNORED,
         "cache_control": "a prompt's KV cache is reused by its content",
         "context_management": "the messages are used as they are",
+        "diagnostics": "nothing is stored",
         "inference_geo": "there is only one server",
         "speed": "there is only one",
+        "user_profile_id": "users aren't distinguished",
     }
 
     messages: Annotated[list[AnthropicMessage], Field(min_length=1, max_length=MOST_MESSAGES)]
@@ -209,8 +235,11 @@ class CountRequest(AdaptedRequest):
     """`format` with a JSON schema; `effort` is the chat's `reasoning_effort` (default: none)."""
 
     def translated(self) -> dict[str, Any]:
-        messages = [made for message in self.messages for made in message.in_chat]
-        if self.system is not None:
+        # Consecutive messages of one role are one turn, as in Anthropic's API.
+        turns = groupby(self.messages, key=lambda message: message.role)
+        blocks = ((role, chain.from_iterable(m.blocks for m in turn)) for role, turn in turns)
+        messages = [message for turn in blocks for message in _turn(*turn)]
+        if self.system:
             system = self.model_dump(include={"system"})["system"]
             messages.insert(0, {"role": "system", "content": system})
         last, choice = messages[-1], self.tool_choice

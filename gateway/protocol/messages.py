@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Annotated, Any, Literal
 
-from pydantic import AliasChoices, Field, Tag, model_validator
+from pydantic import AfterValidator, AliasChoices, Field, Tag, model_validator
 from pydantic_core import PydanticCustomError
 
 from tandem.gateway.errors import bad_request
@@ -124,4 +124,20 @@ class Message(Strict):
         return plain | {"content": self.text}
 
 
-Messages = Annotated[list[Message], Field(max_length=MOST_MESSAGES)]
+def _in_order_of_calls(messages: list[Message]) -> list[Message]:
+    """Sort consecutive outputs of tools by their calls, because most templates don't show ids."""
+    keys: list[tuple[int, int]] = []
+    turn, place = 0, dict[str | None, int]()
+    for number, message in enumerate(messages):
+        if message.role == "tool":
+            keys.append((turn, place.get(message.tool_call_id, len(place) + 1)))
+        else:
+            calls = [call.id for call in message.tool_calls or ()]
+            turn, place = number, {call: n for n, call in enumerate(calls, start=1)}
+            keys.append((turn, 0))
+    return [messages[number] for number in sorted(range(len(keys)), key=keys.__getitem__)]
+
+
+Messages = Annotated[
+    list[Message], Field(max_length=MOST_MESSAGES), AfterValidator(_in_order_of_calls)
+]

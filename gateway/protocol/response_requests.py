@@ -240,7 +240,7 @@ class ResponseRequest(AdaptedRequest):
     """`effort` is the chat's `reasoning_effort`."""
     include: list[str] = []
     """Accepted without effect, except for log-probabilities, which are rejected."""
-    metadata: dict[str, Any] = {}
+    metadata: dict[str, str] = {}
     """Returned in the response."""
 
     @field_validator("include")
@@ -269,7 +269,7 @@ class ResponseRequest(AdaptedRequest):
     def _messages(self) -> list[dict[str, Any]]:
         """Return the messages for the chat. One assistant message holds all items of its turn."""
         messages: list[dict[str, Any]] = []
-        if self.instructions is not None:
+        if self.instructions:
             messages.append({"role": "system", "content": self.instructions})
         if isinstance(self.input, str):
             return [*messages, {"role": "user", "content": self.input}]

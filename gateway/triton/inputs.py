@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
+from http import HTTPStatus
 
 import numpy as np
 
 from tandem.contract import entry as tensors
 from tandem.contract.tensor import Tensor
 from tandem.gateway.answers.tokens import ORIGINS
-from tandem.gateway.errors import bad_request
+from tandem.gateway.errors import ApiError
 from tandem.gateway.guides.structured_outputs import AskedGuide
 from tandem.gateway.models import CONTEXT_LENGTH, ServedModel
 from tandem.gateway.protocol.requests import ChatRequest, GenerationRequest
@@ -148,10 +149,17 @@ def check_room(request: GenerationRequest, length: int, room: int) -> int:
         needed = f"the prompt has {length}, which leaves no room for an answer"
         if limit:
             needed = f"the request needs {length + limit}: {length} for the prompt, {limit} new"
-        raise bad_request(
+        # Claude Code looks for these words, and then retries with fewer tokens or compacts.
+        words = f"prompt is too long: {length} tokens > {room} maximum"
+        if left > 0:
+            sizes = f"{length} + {limit} > {room}"
+            words = f"input length and `max_tokens` exceed context limit: {sizes}"
+        raise ApiError(
+            HTTPStatus.BAD_REQUEST,
             f"{CONTEXT_LENGTH} {room} tokens; {needed}",
             param=request.limit_field if left > 0 else request.prompt_field,
             code="context_length_exceeded",
+            anthropic=words,
         )
     if limit is None:
         return min(left, request.default_max_tokens or left)

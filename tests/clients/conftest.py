@@ -12,12 +12,15 @@ from typing import NamedTuple
 
 import openai
 import pytest
+from openai.types import Completion
 from up import gateway_of, read_greeting, up
 
 ROOT = Path(__file__).resolve().parents[2]
 CLIENTS = ROOT / ".venv" / "clients"
 API_KEY = "key-of-the-clients"
-CHAT_TEMPLATE = "{% for m in messages %}{{ m.content }}{% endfor %}"
+PROMPT = "def main():"
+# The comment makes the gateway parse tool calls.
+CHAT_TEMPLATE = "{# <tool_call> #}{% for m in messages %}{{ m.content }}{% endfor %}"
 
 
 class Gateway(NamedTuple):
@@ -59,6 +62,20 @@ def reference(gateway: Gateway) -> Iterator[openai.OpenAI]:
 
 
 @pytest.fixture(scope="session")
+def expected(reference: openai.OpenAI) -> Completion:
+    """The greedy completion of `PROMPT`, 24 tokens long."""
+    return reference.completions.create(
+        model="bls_stream", prompt=PROMPT, max_tokens=24, temperature=0
+    )
+
+
+@pytest.fixture(scope="session")
+def stop(expected: Completion) -> str:
+    """A stop string. The Agents SDK raises an error for a streamed output that a limit cuts."""
+    return expected.choices[0].text[-4:]
+
+
+@pytest.fixture(scope="session")
 def run(tmp_path_factory) -> Callable[..., str]:
     """Run a program of the clients' environment, offline, in a folder; return what it printed."""
     if not (CLIENTS / "installed").is_file():
@@ -75,14 +92,14 @@ def run(tmp_path_factory) -> Callable[..., str]:
         "OPENAI_API_KEY": API_KEY,
     }
 
-    def ended(program: str, *arguments: object, folder: Path = home) -> str:
+    def ended(program: str, *arguments: object, folder: Path = home, **variables: str) -> str:
         with subprocess.Popen(
             [CLIENTS / "bin" / program, *map(str, arguments)],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
             cwd=folder,
-            env=environment,
+            env=environment | variables,
             start_new_session=True,
         ) as process:
             try:

@@ -5,23 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from .conftest import API_KEY
+from .conftest import API_KEY, PROMPT
 
 PROGRAM = Path(__file__).parent / "ask_agents.py"
-PROMPT = "def main():"
-
-
-@pytest.fixture(scope="module")
-def expected(reference):
-    return reference.completions.create(
-        model="bls_stream", prompt=PROMPT, max_tokens=24, temperature=0
-    )
-
-
-@pytest.fixture(scope="module")
-def stop(expected):
-    """A stop string. The Agents SDK raises an error for a streamed output that a limit cuts."""
-    return expected.choices[0].text[-4:]
 
 
 @pytest.fixture(scope="module")

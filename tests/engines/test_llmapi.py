@@ -286,6 +286,36 @@ def test_sampling_parameters_are_passed_on(looker, package, sampling, expected):
         assert getattr(told, name) == expected.get(name)
 
 
+@pytest.mark.parametrize(
+    ("speculation", "works"),
+    [
+        ({}, True),
+        (json.loads(LOOKUP["speculative_config"]), False),
+        (json.loads(LOOKUP["speculative_config"]) | {"enable_penalty": True}, True),
+    ],
+)
+def test_penalties_work_if_this_tensorrt_llm_applies_them(
+    start, package, monkeypatch, speculation, works
+):
+    api = package.llmapi.llm_args
+
+    class Newer(api.NGramDecodingConfig):
+        enable_penalty: bool = False
+
+    monkeypatch.setattr(api, "DecodingBaseConfig", Newer)
+    monkeypatch.setattr(api, "NGramDecodingConfig", Newer)
+    engine = start(**({"speculative_config": json.dumps(speculation)} if speculation else {}))
+    sampling = SamplingParams(top_k=1, repetition_penalty=1.1, presence_penalty=0.2)
+    if works:
+        engine.call(CYCLE, 3, sampling=sampling)
+        given = llm(package).results[-1].sampling_params
+        assert (given.repetition_penalty, given.presence_penalty) == (1.1, 0.2)
+        assert given.frequency_penalty is None
+    else:
+        with pytest.raises(RequestError, match="repetition_penalty"):
+            engine.start(CYCLE, 3, sampling=sampling)
+
+
 def test_embedding_bias_is_passed_on(looker, package):
     bias = np.linspace(-1, 1, VOCAB, dtype=np.float32)
     looker.call(CYCLE, 3, sampling=SamplingParams(top_k=1, embedding_bias=bias))

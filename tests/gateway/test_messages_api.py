@@ -17,6 +17,7 @@ PATH = "/v1/messages"
 USER = {"role": "user", "content": "hi"}
 HI = {"model": "bls_stream", "max_tokens": 20, "messages": [USER]}
 ADD = {"name": "add", "input_schema": {"type": "object"}}
+TOOL_USE = {"type": "tool_use", "id": "1", "name": "add", "input": {}}
 CALL = (
     "Well. <tool",
     '_call>\n{"name": "add", "argu',
@@ -138,6 +139,31 @@ async def test_messages_with_tool_results_give_the_same_prompt_as_a_chat(ask, po
     assert count == len(triton.asked[-1]["input_ids"])
 
 
+async def test_tool_results_get_the_order_of_their_calls(ask, triton):
+    calls = [TOOL_USE | {"id": name} for name in "ab"]
+    results = [
+        {"type": "tool_result", "tool_use_id": name, "content": f"of {name}"} for name in "ab"
+    ]
+    for content in (results, results[::-1]):
+        messages = [USER, {"role": "assistant", "content": calls}]
+        await ask("Good", messages=[*messages, {"role": "user", "content": content}])
+    assert triton.asked[0]["input_ids"] == triton.asked[1]["input_ids"]
+
+
+async def test_consecutive_messages_of_one_role_are_one_turn(post, triton):
+    blocks = [{"type": "text", "text": "again"}]
+    await post(PATH, HI | {"messages": [USER, {"role": "user", "content": blocks}]})
+    await post(PATH, HI | {"messages": [{"role": "user", "content": "hi\nagain"}]})
+    assert triton.asked[0]["input_ids"] == triton.asked[1]["input_ids"]
+
+
+@pytest.mark.parametrize("system", ["", []])
+async def test_an_empty_system_message_is_omitted(post, triton, system):
+    await post(PATH, HI | {"system": system})
+    await post(PATH, HI)
+    assert triton.asked[0]["input_ids"] == triton.asked[1]["input_ids"]
+
+
 async def test_a_final_assistant_message_is_continued(post, triton):
     begun = {"role": "assistant", "content": "Once upon"}
     await post(PATH, HI | {"messages": [USER, begun]})
@@ -204,6 +230,18 @@ IMAGE = {"type": "image", "source": {"type": "url", "url": "http://x/y.png"}}
             "invalid_request_error",
             "must be a block of type text, tool_use",
         ),
+        (
+            {"messages": [{"role": "user", "content": [TOOL_USE]}]},
+            400,
+            "invalid_request_error",
+            "messages[0] must have role assistant for its tool_use block; got user",
+        ),
+        (
+            {"parallel_tool_calls": False},
+            400,
+            "invalid_request_error",
+            "send tool_choice.disable_parallel_tool_use",
+        ),
         ({"stop": "x"}, 400, "invalid_request_error", "send stop_sequences"),
         ({"stop_sequences": "x"}, 400, "invalid_request_error", "must be a list"),
         (
@@ -213,7 +251,19 @@ IMAGE = {"type": "image", "source": {"type": "url", "url": "http://x/y.png"}}
             "tools[0].type",
         ),
         ({"tool_choice": {"type": "any"}}, 400, "invalid_request_error", "tool_choice needs tools"),
-        ({"max_tokens": 10**6}, 400, "invalid_request_error", "maximum context length"),
+        # Claude Code looks for these words, and then retries with fewer tokens or compacts.
+        (
+            {"max_tokens": 10**6},
+            400,
+            "invalid_request_error",
+            "input length and `max_tokens` exceed context limit: ",
+        ),
+        (
+            {"messages": [{"role": "user", "content": "hi " * 200}]},
+            400,
+            "invalid_request_error",
+            "prompt is too long: ",
+        ),
         ({"n": 2}, 400, "invalid_request_error", "one answer per request"),
     ],
 )

@@ -134,6 +134,18 @@ async def test_tool_calls_can_be_sent_back_with_their_outputs(ask, triton, post)
     assert triton.asked[-1]["input_ids"] == triton.asked[-2]["input_ids"]
 
 
+@pytest.mark.parametrize(
+    "choice",
+    [
+        {"type": "function", "name": "add"},
+        {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "function", "name": "add"}]},
+    ],
+)
+async def test_a_response_repeats_the_tool_choice(ask, choice):
+    answer = (await ask("".join(CALL), tools=[ADD], tool_choice=choice)).json()
+    assert Response.model_validate(answer).model_dump(mode="json")["tool_choice"] == choice
+
+
 async def test_reasoning_is_a_separate_item_and_its_tokens_are_counted(ask):
     template = TEMPLATES / "thinking.jinja"
     answer = (await ask(*THOUGHTS, template=template)).json()
@@ -159,6 +171,12 @@ async def test_fields_of_a_chat_reach_the_entry(post, triton):
     assert json.loads(asked["guided_decoding_guide"]) == schema
 
 
+async def test_empty_instructions_are_omitted(post, triton):
+    await post(PATH, {"input": "hi", "instructions": ""})
+    await post(PATH, {"input": "hi"})
+    assert triton.asked[0]["input_ids"] == triton.asked[1]["input_ids"]
+
+
 async def test_a_failed_stream_ends_with_its_error(post, triton):
     triton.script = lambda _: [HELLO[0], ApiError(503, "no Triton responds", code="no_server")]
     *_, last = events(await post(PATH, {"input": "hi", "stream": True}))
@@ -179,6 +197,7 @@ async def test_a_failed_stream_ends_with_its_error(post, triton):
             "input[0].content[0].type",
             "must be 'input_text' or 'output_text'",
         ),
+        ({"metadata": {"a": 1}}, "metadata.a", "must be a string"),
         ({"previous_response_id": "resp_1"}, "previous_response_id", "nothing is stored"),
         ({"conversation": "conv_1"}, "conversation", "nothing is stored"),
         ({"background": True}, "background", "while the client waits"),
