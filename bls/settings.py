@@ -42,7 +42,8 @@ class EngineSettings:
     max_draft_len: maximum length of a draft that the engine verifies. kv_cache_tokens: size of the
     KV cache in tokens. kv_block_tokens: size of a KV block in tokens. timeout: limit for one call
     in seconds. excludes_input: whether answers contain new tokens only. fast_logits: whether the
-    engine takes a handle to the draft's logits instead of the logits.
+    engine takes a handle to the draft's logits instead of the logits. lora_adapters: names of the
+    engine's LoRA adapters, numbered from 1.
     """
 
     model: str
@@ -56,6 +57,7 @@ class EngineSettings:
     excludes_input: bool = True
     logits_dtype: LogitsType = "FP32"
     fast_logits: bool = False
+    lora_adapters: tuple[str, ...] = ()
     capabilities: Capabilities
 
     @property
@@ -106,7 +108,6 @@ class LoopSettings(RequestLimits):
     engines_share_device: bool = False  # if so, they slow each other down
     drafters: tuple[DrafterName, ...] = (CONTROL.name,)  # drafters that requests may select
     drafter_modules: tuple[DrafterModule, ...] = ()  # custom drafters
-    lora_adapters: tuple[str, ...] = ()  # names of the target's adapters, numbered from 1
 
     # Defaults for requests
     drafter: DrafterName = CONTROL.name

@@ -105,9 +105,10 @@ class EngineRequests:
             self._always += [tensors.TOTAL_DRAFT_TOKENS, tensors.TOTAL_ACCEPTED_DRAFT_TOKENS]
         # Without this input, TensorRT-LLM returns neither times nor KV blocks.
         self._perf_metrics = _scalar(tensors.RETURN_PERF_METRICS, True)
+        adapters = engine.settings.lora_adapters
         self._lora = (
-            [_scalar(tensors.LORA_TASK_ID, request.lora_task_id)]
-            if request.lora_task_id and not engine.is_draft
+            [_scalar(tensors.LORA_TASK_ID, adapters.index(request.lora_name) + 1)]
+            if request.lora_name in adapters
             else []
         )
         self._logits_threshold = (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -21,8 +22,16 @@ UNSUPPORTED = {
 }
 
 
-def check_config(config: Mapping[str, Any], folder: Path) -> None:
-    """Raise LoadError if the adapter consists of more than low-rank matrices."""
+def read_config(folder: Path) -> Mapping[str, Any]:
+    """Return an adapter's configuration.
+
+    Raises LoadError if a file is missing, or if the adapter is more than low-rank matrices.
+    """
+    try:
+        config = json.loads((folder / CONFIG_FILE).read_text())
+        (folder / WEIGHTS_FILE).stat()
+    except (OSError, ValueError) as error:
+        raise LoadError(f"LoRA adapter '{folder}': can't be read: {error}") from error
     if not isinstance(config, Mapping) or config.get("peft_type") != "LORA":
         raise LoadError(f"LoRA adapter '{folder}': peft_type must be LORA in {CONFIG_FILE}")
     for name, without_effect in UNSUPPORTED.items():
@@ -31,3 +40,4 @@ def check_config(config: Mapping[str, Any], folder: Path) -> None:
     alpha = config.get("lora_alpha", 8)
     if not isinstance(alpha, int | float):
         raise LoadError(f"LoRA adapter '{folder}': lora_alpha must be a number; got {alpha!r}")
+    return config
