@@ -82,9 +82,9 @@ class VllmWorker:
         if not self._adapters:
             return
         config = self._engine.model_config.hf_config
-        trusted = self._settings.trust_remote_code
+        from_config: Any = AutoModelForCausalLM.from_config
         with torch.device("meta"):
-            model = AutoModelForCausalLM.from_config(config, trust_remote_code=trusted)
+            model = from_config(config, trust_remote_code=self._settings.trust_remote_code)
         for adapter in self._adapters:
             read_adapter(Path(adapter.lora_path), model)
             try:

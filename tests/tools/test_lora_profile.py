@@ -2,6 +2,7 @@
 
 import json
 
+import numpy as np
 import pytest
 import yaml
 from checkpoints import write_empty, write_tokenizer
@@ -89,3 +90,48 @@ def test_the_draft_may_have_its_own_adapter_for_a_name_of_the_target(plan):
 def test_adapters_that_cannot_be_served_are_rejected(plan, target, words):
     with pytest.raises(TandemError, match=words):
         plan(**target)
+
+
+@pytest.fixture
+def adapted_tensorrt(changed, tmp_path):
+    """Return the deployment of a TensorRT target whose adapter has these arrays."""
+
+    def load(plugin="auto", **arrays):
+        for name, array in arrays.items():
+            np.save(tmp_path / f"model.{name}.npy", array)
+        settings = {"build.lora_plugin": plugin, "lora_adapters": {"sql": str(tmp_path)}}
+        path = changed("llama-2-7b-13b", {f"engines.target.{k}": v for k, v in settings.items()})
+        return deployment.load(path)
+
+    return load
+
+
+WEIGHTS, CONFIG = np.float16([[[1, 2]]]), np.int32([[[1, 0, 1]]])
+
+
+def test_a_tensorrt_targets_adapters_are_copied_for_the_loop(adapted_tensorrt, tmp_path):
+    planned = adapted_tensorrt(lora_weights=WEIGHTS, lora_config=CONFIG)
+    assert planned.loop_settings().target.lora_adapters == ("sql",)
+    repository.render(planned, tmp_path / "models")
+    copied = sorted(path.name for path in (tmp_path / "models/bls_stream/1/lora-1").iterdir())
+    assert copied == ["model.lora_config.npy", "model.lora_weights.npy"]
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({}, r"lora_adapters.sql: can't read .*model.lora_weights.npy"),
+        (
+            {"lora_weights": np.float32(WEIGHTS), "lora_config": CONFIG},
+            r"must have shape \[1, n, m\] and type float16; got \[1, 1, 2\] and float32",
+        ),
+        (
+            {"lora_weights": WEIGHTS, "lora_config": CONFIG, "plugin": None},
+            "build.lora_plugin: must be set if lora_adapters is set",
+        ),
+    ],
+    ids=["missing", "float32", "engine without LoRA"],
+)
+def test_adapters_that_a_tensorrt_engine_cannot_apply_are_rejected(adapted_tensorrt, given, words):
+    with pytest.raises(TandemError, match=words):
+        adapted_tensorrt(**given)

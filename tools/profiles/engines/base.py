@@ -85,7 +85,7 @@ class EnginePlan:
     engine's output omits the input. logits_dtype: Triton's name of the type. fast_logits: the
     engine takes a handle to the draft's logits instead of the logits. decoupled: clients can stream
     from the engine. files: subfolder of the version folder -> the files in it. lora_adapters: the
-    names of the LoRA adapters, ordered by their numbers.
+    names of the LoRA adapters, ordered by their numbers. loop_files: like `files`, for the loop.
     """
 
     capabilities: Capabilities
@@ -104,6 +104,7 @@ class EnginePlan:
     backend: str = "python"
     files: Mapping[str, list[Path]] = field(default_factory=dict)
     lora_adapters: tuple[str, ...] = ()
+    loop_files: Mapping[str, list[Path]] = field(default_factory=dict)
 
 
 class EngineSection(ConfigSection):

@@ -18,13 +18,15 @@ from tandem.tools.profiles.engines.base import (
     located,
 )
 
+LoraAdapters = Mapping[Annotated[str, Field(min_length=1)], Folder]
+
 
 class AdaptedSection(OwnEngineSection):
     """A profile's section for an engine that applies LoRA adapters."""
 
-    lora_adapters: Mapping[Annotated[str, Field(min_length=1)], Folder] | None = None
-    """LoRA adapters: the name and peft's folder of each. Requests name one of the target's; the
-    draft applies its own adapter of that name, if it has one (default: none)."""
+    lora_adapters: LoraAdapters | None = None
+    """LoRA adapters: the name and peft's folder of each; the draft's have names of the target's
+    (default: none)."""
 
     @property
     def lora_folders(self) -> tuple[str, ...]:
