@@ -87,4 +87,7 @@ DECIDED_ARGUMENTS = (
     "async_scheduling",
     "scheduler_cls",
     "speculative_config",
+    "enable_lora",
+    "max_loras",
+    "max_lora_rank",
 )

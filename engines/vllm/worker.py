@@ -39,8 +39,11 @@ class VllmWorker:
         }
         check_hooks(vllm.__version__, found)
         self._settings = settings
-        arguments = vllm.EngineArgs(**engine_arguments(settings))
-        self._engine = vllm.LLMEngine.from_engine_args(arguments)
+        arguments = engine_arguments(settings)
+        if settings.lora_adapters and not torch.cuda.is_available():
+            # vLLM's CPU kernels give a call without an adapter the last slot, so keep it empty.
+            arguments["max_loras"] += 1
+        self._engine = vllm.LLMEngine.from_engine_args(vllm.EngineArgs(**arguments))
         scheduler: DraftScheduler = self._engine.engine_core.engine_core.scheduler
         self._scheduler = scheduler
         self._calls: dict[str, VllmCall] = {}
