@@ -126,8 +126,8 @@ def test_a_tensorrt_targets_adapters_are_copied_for_the_loop(adapted_tensorrt, t
             r"must have shape \[1, n, m\] and type float16; got \[1, 1, 2\] and float32",
         ),
         (
-            {"lora_weights": WEIGHTS, "lora_config": CONFIG, "plugin": None},
-            "build.lora_plugin: must be set if lora_adapters is set",
+            {"lora_weights": WEIGHTS, "lora_config": CONFIG, "plugin": "disable"},
+            "build.lora_plugin: must name a type, such as auto, because lora_adapters is set",
         ),
     ],
     ids=["missing", "float32", "engine without LoRA"],

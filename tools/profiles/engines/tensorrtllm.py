@@ -273,10 +273,10 @@ class TensorRTLLMTarget(TensorRTLLMDraft):
         """Check the settings without the checkpoint; raise ProfileError."""
         super().check_settings(key_path)
         build = self.build
-        if self.lora_adapters and not build.lora_plugin:
+        if self.lora_adapters and build.lora_plugin in {None, "disable"}:
             raise ProfileError(
                 (*key_path, "build", "lora_plugin"),
-                "must be set if lora_adapters is set, for example to auto",
+                "must name a type, such as auto, because lora_adapters is set",
             )
         if build.max_draft_len and not build.speculative_decoding_mode:
             raise ProfileError(
