@@ -57,7 +57,7 @@ class Request:
     wants_prompt_log_probs: bool = False
     num_top_log_probs: int = 0  # number of alternatives per token
     guide: Guide | None = None  # constrains the answer's text
-    lora_task_id: int = 0  # number of the target's LoRA adapter; 0: none
+    lora_name: str | None = None  # LoRA adapter of the target, and of the draft if it has it
     wants_kv_blocks: bool = False  # return the total of KV blocks; reused ones are always counted
 
     @property

@@ -41,7 +41,8 @@ class EngineSettings:
     max_seq_len: maximum length of a context, its answer and the longest draft together.
     max_draft_len: maximum length of a draft that the engine verifies. kv_cache_tokens: size of the
     KV cache in tokens. kv_block_tokens: size of a KV block in tokens. timeout: limit for one call
-    in seconds. excludes_input: whether answers contain new tokens only.
+    in seconds. excludes_input: whether answers contain new tokens only. lora_adapters: names of the
+    engine's LoRA adapters, numbered from 1.
     """
 
     model: str
@@ -54,6 +55,7 @@ class EngineSettings:
     decoupled: bool = False
     excludes_input: bool = True
     logits_dtype: LogitsType = "FP32"
+    lora_adapters: tuple[str, ...] = ()
     capabilities: Capabilities
 
     @property
@@ -104,7 +106,6 @@ class LoopSettings(RequestLimits):
     engines_share_device: bool = False  # if so, they slow each other down
     drafters: tuple[DrafterName, ...] = (BASELINE.name,)  # drafters that requests may select
     drafter_modules: tuple[DrafterModule, ...] = ()  # custom drafters
-    lora_adapters: tuple[str, ...] = ()  # names of the target's adapters, numbered from 1
 
     # Defaults for requests
     drafter: DrafterName = BASELINE.name

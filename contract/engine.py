@@ -50,6 +50,8 @@ MROPE_POSITION_DELTAS = NVIDIA_INPUTS.declare("mrope_position_deltas", "INT64", 
 LORA_TASK_ID = NVIDIA_INPUTS.scalar("lora_task_id", "UINT64")
 LORA_WEIGHTS = NVIDIA_INPUTS.ragged("lora_weights", "FP16", (-1, -1))
 LORA_CONFIG = NVIDIA_INPUTS.ragged("lora_config", "INT32", (-1, 3))
+# Files with an adapter's `lora_weights` and `lora_config`, written by NVIDIA's hf_lora_convert.py.
+LORA_FILES = {LORA_WEIGHTS: "model.lora_weights.npy", LORA_CONFIG: "model.lora_config.npy"}
 CONTEXT_PHASE_PARAMS = NVIDIA_INPUTS.ragged("context_phase_params", "UINT8", (-1,))
 SKIP_CROSS_ATTN_BLOCKS = NVIDIA_INPUTS.ragged("skip_cross_attn_blocks", "BOOL", (1,))
 RETENTION_TOKEN_RANGE_STARTS = NVIDIA_INPUTS.ragged("retention_token_range_starts", "INT32", (-1,))

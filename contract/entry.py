@@ -121,8 +121,7 @@ DRAFT_ACCEPTANCE_THRESHOLD = INPUTS.declare(
 """With `use_draft_logits`: accept every draft token with at least this target probability. Changes
 the distribution."""
 LORA_NAME = INPUTS.declare("lora_name", "STRING", (1,), optional=True)
-"""LoRA adapter of the target, by its name in the profile (default: none). The draft model stays
-unadapted."""
+"""LoRA adapter, by its name in the profile (default: none)."""
 STOP = INPUTS.declare("stop", "BOOL", (1,), optional=True)
 """Sent alone to `bls_stream`: cancels the request with the same id."""
 

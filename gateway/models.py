@@ -31,14 +31,15 @@ class TargetFacts:
     vocab_size: int
     max_seq_len: int
     max_draft_len: int
+    lora_adapters: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class LoopFacts:
     """Settings of the model that runs the loop.
 
-    max_text_bytes: maximum size of one prompt, in bytes of UTF-8; 0: no limit. drafters,
-    lora_adapters: the names that a request may use.
+    max_text_bytes: maximum size of one prompt, in bytes of UTF-8; 0: no limit. drafters: the names
+    that a request may use.
     """
 
     target: TargetFacts
@@ -47,7 +48,6 @@ class LoopFacts:
     max_requests: int
     max_text_bytes: int = 0
     drafters: tuple[str, ...] = ()
-    lora_adapters: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -187,7 +187,10 @@ def served_models(configs: Iterable[Mapping[str, Any]]) -> ServedModels:
                 for name, facts in forwarders.items()
                 if facts.stream_model == stream
             ),
-            *(ServedModel(name, stream, None, lora_name=name) for name in loop.lora_adapters),
+            *(
+                ServedModel(name, stream, None, lora_name=name)
+                for name in loop.target.lora_adapters
+            ),
         ),
         loop=loop,
         add_special_tokens=preprocessing.add_special_tokens,

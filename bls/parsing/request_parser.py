@@ -181,7 +181,7 @@ class RequestParser:
             num_top_log_probs=options.num_top_log_probs,
             wants_kv_blocks=options.return_perf_metrics,
             guide=guide_of(self._inputs, row),
-            lora_task_id=self._lora_task_id(row),
+            lora_name=self._lora_name(row),
         )
         return self._draft_inputs.apply(request, row)
 
@@ -263,16 +263,15 @@ class RequestParser:
         self._check_ids(tensors.INPUT_IDS, ids)
         return ids
 
-    def _lora_task_id(self, row: int) -> int:
-        """Return the number of the requested LoRA adapter; 0: none."""
+    def _lora_name(self, row: int) -> str | None:
         names = self._inputs.strings(tensors.LORA_NAME, row)
         if not names or not names[0]:
-            return 0
-        known = self._settings.lora_adapters
+            return None
+        known = self._settings.target.lora_adapters
         if names[0] not in known:
             fix = f"choose one of: {', '.join(known)}" if known else "the deployment has none"
             raise BadRequest(f"input '{tensors.LORA_NAME}': {quoted(names[0])} isn't known; {fix}")
-        return known.index(names[0]) + 1
+        return names[0]
 
     def _check_fixed(self, row: int) -> None:
         """Reject other values of inputs that support only one."""

@@ -65,7 +65,7 @@ class StreamEntry:
         version_folder = Path(args["model_repository"], args["model_version"])
         for own in settings.drafter_modules:
             join(with_settings(read_kind(version_folder / FOLDER / own.file), own.settings))
-        self._clients = EngineClients(settings)
+        self._clients = EngineClients(settings, version_folder)
         draft = self._clients.engines.get("draft")
         self._health = DraftHealth(draft, self._clients.calls, settings.drafter_pause)
         model, loop = args["model_name"], index_of_loop(args)

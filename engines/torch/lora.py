@@ -6,7 +6,6 @@ tokens of the sequences that use an adapter, so one batch may mix adapters.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -19,7 +18,7 @@ from safetensors.torch import load_file
 from torch import nn
 
 from tandem.engines.errors import LoadError
-from tandem.engines.torch.lora_files import CONFIG_FILE, WEIGHTS_FILE, check_config
+from tandem.engines.lora_files import WEIGHTS_FILE, read_config
 
 PREFIX = "base_model.model."
 Map = Callable[..., torch.Tensor]
@@ -39,7 +38,7 @@ class Adapters:
         """Wrap the model's adapted layers. Raises LoadError."""
         self._spans: list[tuple[int, int, int]] = []
         for number, folder in enumerate(folders, 1):
-            for name, weights in _read(folder, model).items():
+            for name, weights in read_adapter(folder, model).items():
                 parent, _, child = name.rpartition(".")
                 layer = model.get_submodule(name)
                 if not isinstance(layer, LoraLinear):
@@ -119,14 +118,16 @@ def _part(layer: Any, number: int) -> LowRank:
     return LowRank(layer.weight.new_empty(0, inputs), layer.weight.new_empty(outputs, 0))
 
 
-def _read(folder: Path, model: nn.Module) -> dict[str, LowRank]:
-    """Return an adapter's matrices, keyed by the name of the model's layer. Raises LoadError."""
+def read_adapter(folder: Path, model: nn.Module) -> dict[str, LowRank]:
+    """Return an adapter's matrices, keyed by the name of the model's layer.
+
+    model: may be on the device `meta`, to check the adapter only. Raises LoadError.
+    """
+    config = read_config(folder)
     try:
-        config = json.loads((folder / CONFIG_FILE).read_text())
         tensors = load_file(folder / WEIGHTS_FILE)
-    except (OSError, ValueError, SafetensorError) as error:
+    except (OSError, SafetensorError) as error:
         raise LoadError(f"LoRA adapter '{folder}': can't be read: {error}") from error
-    check_config(config, folder)
     found: dict[str, dict[str, torch.Tensor]] = {}
     for key, tensor in tensors.items():
         match = re.fullmatch(rf"{re.escape(PREFIX)}(.+)\.lora_([AB])\.weight", key)
@@ -136,7 +137,7 @@ def _read(folder: Path, model: nn.Module) -> dict[str, LowRank]:
                 f"LoRA adapter '{folder}': {key} isn't supported; only linear layers in the "
                 "model's blocks can be adapted"
             )
-        found.setdefault(match[1], {})[match[2]] = tensor.to(layer.weight)
+        found.setdefault(match[1], {})[match[2]] = tensor.to(layer.weight.dtype)
     if not found:
         raise LoadError(f"LoRA adapter '{folder}': {WEIGHTS_FILE} has no weights")
     adapter = {}
@@ -150,7 +151,7 @@ def _read(folder: Path, model: nn.Module) -> dict[str, LowRank]:
         up *= _scale(config, name, rank)
         if not (down.isfinite().all() and up.isfinite().all()):
             raise LoadError(f"LoRA adapter '{folder}': {name} has values that aren't finite")
-        adapter[name] = LowRank(down, up)
+        adapter[name] = LowRank(down.to(weight.device), up.to(weight.device))
     return adapter
 
 

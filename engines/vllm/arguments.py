@@ -12,13 +12,14 @@ from tandem.contract.engine import MAX_TOP_LOG_PROBS
 from tandem.engines.call_checks import refuse
 from tandem.engines.ending import ending_ids
 from tandem.engines.request import EngineRequest
+from tandem.engines.vllm.lora import lora_arguments
 from tandem.engines.vllm.settings import VllmSettings
 
 PLUG_IN = "tandem.engines.vllm.plug_in"
 
 
 def engine_arguments(settings: VllmSettings) -> dict[str, Any]:
-    """Return the arguments of `EngineArgs()`."""
+    """Return the arguments of `EngineArgs()`. Raises LoadError if an adapter can't be applied."""
     arguments: dict[str, Any] = {
         "model": settings.model,
         "skip_tokenizer_init": True,  # token ids in, token ids out
@@ -39,6 +40,7 @@ def engine_arguments(settings: VllmSettings) -> dict[str, Any]:
         "scheduler_cls": f"{PLUG_IN}.DraftScheduler",
         "max_logprobs": MAX_TOP_LOG_PROBS,
         "disable_log_stats": True,
+        **lora_arguments(settings.lora_adapters),
         **(settings.arguments or {}),
     }
     if settings.speculative_config:

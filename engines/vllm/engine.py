@@ -59,7 +59,13 @@ class VllmEngine:
 
     def submit(self, request: EngineRequest, respond: Respond) -> None:
         settings = self._settings
-        check(request, settings, settings.vocab_size, settings.draft_vocab_size)
+        check(
+            request,
+            settings,
+            settings.vocab_size,
+            settings.draft_vocab_size,
+            len(settings.lora_adapters),
+        )
         refuse_unsupported(request, drafts_itself=settings.drafts_itself)
         with self._lock:
             if self._ended:

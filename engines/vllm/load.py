@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,11 @@ from tandem.engines.vllm.settings import VllmSettings
 SECONDS_TO_ANSWER = 1.0
 
 
-def load(model_config: dict[str, Any], _folder: Path) -> VllmEngine:
+def load(model_config: dict[str, Any], folder: Path) -> VllmEngine:
     """Start vLLM with a model's settings. Raises LoadError or ParameterError."""
-    return VllmEngine(decode(VllmSettings, model_config), on_death=_end_process)
+    settings = decode(VllmSettings, model_config)
+    adapters = tuple(str(folder / name) for name in settings.lora_adapters)
+    return VllmEngine(replace(settings, lora_adapters=adapters), on_death=_end_process)
 
 
 def _end_process() -> None:

@@ -21,6 +21,8 @@ class VllmSettings:
     max_batch_size: maximum number of sequences per step.
     max_batch_tokens: maximum number of tokens per step; longer prompts are computed in chunks.
     speculative_config: vLLM's own. If set, the engine drafts by itself and accepts no drafts.
+    lora_adapters: folders of LoRA adapters. A call selects one by its index, counted from 1
+        (`lora_task_id`).
     arguments: additional engine arguments of vLLM, for example {quantization: fp8}.
     python: the Python interpreter that has vLLM.
     device_ids: the GPUs to use; empty: all visible ones.
@@ -45,6 +47,7 @@ class VllmSettings:
     device_ids: tuple[int, ...] = ()
     python: str = "python3"
     speculative_config: Mapping[str, Any] | None = None
+    lora_adapters: tuple[str, ...] = ()
     arguments: Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
@@ -84,4 +87,7 @@ DECIDED_ARGUMENTS = (
     "async_scheduling",
     "scheduler_cls",
     "speculative_config",
+    "enable_lora",
+    "max_loras",
+    "max_lora_rank",
 )

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import time
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 import vllm
+from transformers import AutoModelForCausalLM
+from vllm.lora.request import LoRARequest
 from vllm.sampling_params import RequestOutputKind
 from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.worker.gpu_model_runner import GPUModelRunner
 
 from tandem.engines.ending import cut
-from tandem.engines.errors import first_line
+from tandem.engines.errors import LoadError, first_line
 from tandem.engines.request import CallUsage, EngineRequest, EngineResponse, LikeliestTokens
+from tandem.engines.torch.lora import read_adapter
 from tandem.engines.vllm.arguments import engine_arguments, sampling_arguments, watched
 from tandem.engines.vllm.hooks import check_hooks
 from tandem.engines.vllm.messages import Stepped, Stop, Submit
@@ -30,11 +35,20 @@ class VllmWorker:
     def __init__(self, settings: VllmSettings) -> None:
         check_hooks(vllm.__version__, Scheduler, GPUModelRunner)
         self._settings = settings
-        arguments = vllm.EngineArgs(**engine_arguments(settings))
-        self._engine = vllm.LLMEngine.from_engine_args(arguments)
+        arguments = engine_arguments(settings)
+        if settings.lora_adapters and not torch.cuda.is_available():
+            # vLLM's CPU kernels give a call without an adapter the last slot, so keep it empty.
+            arguments["max_loras"] += 1
+        self._engine = vllm.LLMEngine.from_engine_args(vllm.EngineArgs(**arguments))
         scheduler: DraftScheduler = self._engine.engine_core.engine_core.scheduler
         self._scheduler = scheduler
         self._calls: dict[str, VllmCall] = {}
+        # vLLM reuses KV blocks only between calls with the same adapter name.
+        self._adapters = [
+            LoRARequest(f"lora-{number}", number, folder)
+            for number, folder in enumerate(settings.lora_adapters, 1)
+        ]
+        self._load_adapters()
 
     def serve(self, connection: Connection) -> None:
         """Receive calls and run steps until a message is None.
@@ -59,6 +73,26 @@ class VllmWorker:
             if answers:
                 connection.send(Stepped(self._scheduler.steps, answers))
 
+    def _load_adapters(self) -> None:
+        """Load all adapters, so that an unusable one fails the start. Raises LoadError.
+
+        vLLM ignores layers that the model doesn't have, and accepts matrices that are too small.
+        """
+        if not self._adapters:
+            return
+        config = self._engine.model_config.hf_config
+        from_config: Any = AutoModelForCausalLM.from_config
+        with torch.device("meta"):
+            model = from_config(config, trust_remote_code=self._settings.trust_remote_code)
+        for adapter in self._adapters:
+            read_adapter(Path(adapter.lora_path), model)
+            try:
+                self._engine.add_lora(adapter)
+            except Exception as error:
+                raise LoadError(
+                    f"LoRA adapter '{adapter.lora_path}': vLLM can't load it: {first_line(error)}"
+                ) from error
+
     def _submit(self, message: Submit) -> list[tuple[int, EngineResponse]]:
         request, name = message.request, str(message.key)
         kind = RequestOutputKind.DELTA if watched(request) else RequestOutputKind.FINAL_ONLY
@@ -71,7 +105,9 @@ class VllmWorker:
                 extra_args=None if probs is None else {DRAFT_PROBS: probs},
             )
             prompt = {"prompt_token_ids": request.input_ids.tolist()}
-            internal = self._engine.add_request(name, prompt, params)
+            number = request.lora_task_id
+            adapter = self._adapters[number - 1] if number else None
+            internal = self._engine.add_request(name, prompt, params, lora_request=adapter)
         except Exception as error:  # noqa: BLE001 ValueError, VLLMError and others
             text = f"vLLM rejected the call: {first_line(error)}"
             return [(message.key, EngineResponse(error=text, code="INVALID_ARG"))]

@@ -9,9 +9,10 @@ import torch
 from checkpoints import write_adapter
 from engine_harness import assert_same, prompt
 from safetensors.torch import save_file
-from transformers import AutoModelForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM
 
 from tandem.engines.errors import LoadError, RequestError
+from tandem.engines.torch.lora import read_adapter
 
 ALL = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 SOME = ("v_proj", "up_proj")
@@ -131,6 +132,14 @@ def test_an_adapter_that_would_fail_in_a_batch_is_rejected(make_harness, tmp_pat
     (tmp_path / "adapter_config.json").write_text(json.dumps({"peft_type": "LORA"}))
     with pytest.raises(LoadError, match=words):
         make_harness(lora_adapters=(str(tmp_path),))
+
+
+def test_an_adapter_can_be_checked_without_the_models_weights(checkpoints, tmp_path):
+    config = AutoConfig.from_pretrained(checkpoints["llama"])
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(config)
+    write_adapter(tmp_path, model, seed=1, targets=SOME)
+    assert len(read_adapter(tmp_path, model)) == len(SOME) * config.num_hidden_layers
 
 
 @pytest.mark.parametrize("content", [b"", b"not safetensors"])

@@ -1,5 +1,6 @@
 """The vLLM engine without vLLM: the arguments that it passes, and how it handles failures."""
 
+import json
 import sys
 import threading
 
@@ -52,6 +53,19 @@ def test_extra_vllm_arguments_are_passed_on_unless_other_keys_set_them():
     assert arguments["quantization"] == "fp8"
     with pytest.raises(LoadError, match="max_model_len is set from other keys of the profile"):
         settings(arguments={"max_model_len": 5})
+
+
+def test_vllm_gets_a_rank_for_the_largest_adapter(tmp_path):
+    for name, rank in {"a": 4, "b": 33}.items():
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "adapter_model.safetensors").touch()
+        config = {"peft_type": "LORA", "r": rank}
+        (tmp_path / name / "adapter_config.json").write_text(json.dumps(config))
+    adapters = (str(tmp_path / "a"), str(tmp_path / "b"))
+    arguments = engine_arguments(settings(lora_adapters=adapters))
+    assert (arguments["enable_lora"], arguments["max_loras"]) == (True, 2)
+    assert arguments["max_lora_rank"] == 64  # vLLM has a list of ranks
+    assert "enable_lora" not in engine_arguments(settings())
 
 
 def test_max_batch_tokens_must_be_large_enough_for_drafts():

@@ -26,6 +26,8 @@ def adapted(tmp_path_factory):
     models = [AutoModelForCausalLM.from_pretrained(folder / "target") for _ in range(3)]
     write_adapter(folder / "sql", models[1], seed=1, targets=("q_proj", "v_proj", "down_proj"))
     write_adapter(folder / "legal", models[2], seed=2, targets=("k_proj", "gate_proj"))
+    draft = AutoModelForCausalLM.from_pretrained(folder / "draft")
+    write_adapter(folder / "draft-sql", draft, seed=1, targets=("q_proj", "v_proj", "down_proj"))
     profile = {
         "name": "lora",
         "engines": {
@@ -34,7 +36,11 @@ def adapted(tmp_path_factory):
                 "threads": 1,
                 "lora_adapters": {"sql": "sql", "legal": "legal"},
             },
-            "draft": {"checkpoint": "draft", "threads": 1},
+            "draft": {
+                "checkpoint": "draft",
+                "threads": 1,
+                "lora_adapters": {"sql": "draft-sql"},
+            },
         },
         "tokenizer": {"folder": "tokenizer"},
         "entries": [{"name": "bls_stream", "kind": "stream"}, {"name": "bls", "kind": "forward"}],

@@ -5,6 +5,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import yaml
 from checkpoints import write_empty, write_tokenizer
@@ -57,6 +58,19 @@ def write_profile(folder, *, excludes_input=True, logits_dtype="float32", tp_siz
     return folder / "profile.yaml"
 
 
+def add_adapters(path, **values):
+    """Add LoRA adapters to a profile. values: what the weights of each add up to."""
+    profile = yaml.safe_load(path.read_text())
+    target = profile["engines"]["target"]
+    target["build"] = target["build"] | {"lora_plugin": "auto"}
+    target["lora_adapters"] = {name: name for name in values}
+    path.write_text(yaml.safe_dump(profile))
+    for name, value in values.items():
+        (path.parent / name).mkdir()
+        np.save(path.parent / name / "model.lora_weights.npy", np.float16([[[value]]]))
+        np.save(path.parent / name / "model.lora_config.npy", np.int32([[[1, 0, 1]]]))
+
+
 @contextmanager
 def stub_backend(folder):
     """Let servers find a backend named `tensorrtllm` among Triton's own."""
@@ -79,6 +93,7 @@ def stubbed(request, tmp_path_factory):
     folder = tmp_path_factory.mktemp("stubbed")
     excludes_input, logits_dtype = request.param
     profile = write_profile(folder, excludes_input=excludes_input, logits_dtype=logits_dtype)
+    add_adapters(profile, sql=7, legal=20)
     planned = deployment.load(profile)
     repository.render(planned, folder / "repository")
     with (
@@ -105,6 +120,17 @@ def test_drafts_reduce_rounds_without_changing_the_output(stubbed, control, use_
     assert answer.draft_tokens
     assert len(answer.ids) == 40
     assert answer.rounds < 25
+
+
+def test_an_adapters_weights_are_sent_when_the_engine_lacks_them(stubbed, control):
+    said = {"": control}
+    for name in ("sql", "legal", "sql", ""):
+        options = {"max_tokens": 40, "lora_name": name}
+        drafted = ask(stubbed, PROMPT, drafter="draft_model", **options)
+        assert not drafted.error
+        assert drafted.said == ask(stubbed, PROMPT, model="ensemble", **options).said
+        assert said.setdefault(name, drafted.said) == drafted.said
+    assert len(set(said.values())) == 3
 
 
 SAMPLED = {"temperature": 0.7, "top_k": 5, "repetition_penalty": 1.1, "bad_words": ["zzz"]}

@@ -130,4 +130,5 @@ def write_adapter(folder: Path, model, *, seed: int, targets: tuple[str, ...], *
             layer.weight += alpha / rank * up @ down
     save_file(tensors, folder / "adapter_model.safetensors")
     facts = {"peft_type": "LORA", "r": rank, "lora_alpha": alpha, "bias": "none"}
+    facts["target_modules"] = list(targets)
     (folder / "adapter_config.json").write_text(json.dumps(facts | config))

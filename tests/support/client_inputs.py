@@ -13,7 +13,13 @@ from tandem.contract import entry
 
 SETTINGS = replace(
     with_engines(
-        scripted.SETTINGS, target={"vocab_size": 100, "max_seq_len": 64, "max_draft_len": 16}
+        scripted.SETTINGS,
+        target={
+            "vocab_size": 100,
+            "max_seq_len": 64,
+            "max_draft_len": 16,
+            "lora_adapters": ("sql", "legal"),
+        },
     ),
     end_ids=(7,),
     drafters=("draft_model", "prompt_lookup", "hybrid", "none"),
@@ -26,7 +32,6 @@ SETTINGS = replace(
     max_text_bytes=50,
     max_words=3,
     max_words_bytes=20,
-    lora_adapters=("sql", "legal"),
 )
 NUMPY = {"BOOL": np.bool_, "FP32": np.float32, "INT32": np.int32, "UINT64": np.uint64}
 INPUTS = {tensor: tensor for tensor in entry.INPUTS}

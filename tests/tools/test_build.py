@@ -130,6 +130,9 @@ def test_every_setting_becomes_a_flag_of_nvidias_tools(changed):
             "engines.target.convert.kv_cache_dtype": "int8",
             "engines.target.build.low_latency_gemm_plugin": "disable",
             "engines.target.build.max_input_len": 100,
+            "engines.target.build.lora_plugin": "auto",
+            "engines.target.build.lora_target_modules": ["attn_q", "attn_v"],
+            "engines.target.build.max_lora_rank": 16,
         },
     )
     for step in steps_of(path):
@@ -137,6 +140,8 @@ def test_every_setting_becomes_a_flag_of_nvidias_tools(changed):
     convert, trtllm_build = (flags(s) for s in steps_of(path) if s.engine == "target")
     assert convert["--calib_dataset"] == "/data/calibration"
     assert trtllm_build["--gather_context_logits"] is None
+    argv = next(step.argv for step in steps_of(path) if "--lora_target_modules" in step.argv)
+    assert "--lora_target_modules attn_q attn_v" in " ".join(argv)
 
 
 @pytest.mark.parametrize("draft", ["Llama-3.2-1B", "Llama-3.2-3B", "Llama-3.1-8B"])

@@ -2,6 +2,7 @@
 
 import json
 
+import numpy as np
 import pytest
 import yaml
 from checkpoints import write_empty, write_tokenizer
@@ -18,41 +19,61 @@ def plan(tmp_path):
     """Return the deployment of a target with changes to its section, and adapters on disk."""
     size = write_tokenizer(tmp_path / "target")
     write_empty(tmp_path / "target", size, architectures=["LlamaForCausalLM"], model_type="llama")
-    for name in ("sql", "dora"):
+    changes = {"sql": {}, "dora": {"use_dora": True}, "large": {"r": 513}}
+    changes["ranks"] = {"rank_pattern": {"q_proj": 2}}
+    for name, changed in changes.items():
         (tmp_path / name).mkdir()
         (tmp_path / name / "adapter_model.safetensors").touch()
-        config = {"peft_type": "LORA", "use_dora": name == "dora"}
+        config = {"peft_type": "LORA", "r": 20} | changed
         (tmp_path / name / "adapter_config.json").write_text(json.dumps(config))
-
     (tmp_path / "bare").mkdir()
     (tmp_path / "bare" / "adapter_model.safetensors").touch()
 
-    def load(**target):
-        whole = {
-            "name": "test",
-            "engines": {"target": {"checkpoint": "target"} | target},
-            "entries": ENTRIES,
-        }
+    def load(draft=None, **target):
+        engines = {"target": {"checkpoint": "target"} | target}
+        if draft:
+            engines["draft"] = {"checkpoint": "target"} | draft
+        whole = {"name": "test", "engines": engines, "entries": ENTRIES}
         (tmp_path / "profile.yaml").write_text(yaml.safe_dump(whole))
         return deployment.load(tmp_path / "profile.yaml")
 
     return load
 
 
-def test_adapters_are_copied_into_the_rendered_model(plan, tmp_path):
-    planned = plan(lora_adapters={"sql": "sql"})
-    assert planned.loop_settings().lora_adapters == ("sql",)
+@pytest.mark.parametrize("kind", ["torch", "vllm"])
+def test_adapters_are_copied_into_the_rendered_model(plan, tmp_path, kind):
+    planned = plan(kind=kind, lora_adapters={"sql": "sql"})
+    assert planned.loop_settings().target.lora_adapters == ("sql",)
     assert json.loads(planned.target.parameters["lora_adapters"]) == ["lora-1"]
     repository.render(planned, tmp_path / "models")
     rendered = tmp_path / "models" / "target" / "1" / "lora-1"
     assert (rendered / "adapter_config.json").exists()
 
 
+def test_the_draft_may_have_its_own_adapter_for_a_name_of_the_target(plan):
+    settings = plan(
+        {"lora_adapters": {"legal": "sql"}}, lora_adapters={"sql": "sql", "legal": "sql"}
+    ).loop_settings()
+    assert settings.draft.lora_adapters == ("legal",)
+    with pytest.raises(TandemError, match=r"draft\.lora_adapters\.x: .*choose one of: sql$"):
+        plan({"lora_adapters": {"x": "sql"}}, lora_adapters={"sql": "sql"})
+    with pytest.raises(TandemError, match=r"draft\.lora_adapters\.x: .*the target has none"):
+        plan({"lora_adapters": {"x": "sql"}})
+
+
 @pytest.mark.parametrize(
     ("target", "words"),
     [
-        ({"lora_adapters": {"sql": "nowhere"}}, "lora_adapters.sql: can't read .*nowhere"),
-        ({"lora_adapters": {"x": "bare"}}, "x: can't read .*adapter_config.json: no such file"),
+        ({"lora_adapters": {"sql": "nowhere"}}, "lora_adapters.sql: .*nowhere': can't be read"),
+        ({"lora_adapters": {"x": "bare"}}, "x: .*can't be read: .*adapter_config.json"),
+        (
+            {"kind": "vllm", "lora_adapters": {"x": "ranks"}},
+            "lora_adapters.x: .*rank_pattern isn't supported by vLLM",
+        ),
+        (
+            {"kind": "vllm", "lora_adapters": {"x": "large"}},
+            "lora_adapters.x: .*r must be between 1 and 512; got 513",
+        ),
         ({"lora_adapters": {"": "sql"}}, "lora_adapters.*at least 1 character"),
         ({"lora_adapters": {"x": "dora"}}, "lora_adapters.x: .*use_dora True isn't supported"),
         (
@@ -69,3 +90,48 @@ def test_adapters_are_copied_into_the_rendered_model(plan, tmp_path):
 def test_adapters_that_cannot_be_served_are_rejected(plan, target, words):
     with pytest.raises(TandemError, match=words):
         plan(**target)
+
+
+@pytest.fixture
+def adapted_tensorrt(changed, tmp_path):
+    """Return the deployment of a TensorRT target whose adapter has these arrays."""
+
+    def load(plugin="auto", **arrays):
+        for name, array in arrays.items():
+            np.save(tmp_path / f"model.{name}.npy", array)
+        settings = {"build.lora_plugin": plugin, "lora_adapters": {"sql": str(tmp_path)}}
+        path = changed("llama-2-7b-13b", {f"engines.target.{k}": v for k, v in settings.items()})
+        return deployment.load(path)
+
+    return load
+
+
+WEIGHTS, CONFIG = np.float16([[[1, 2]]]), np.int32([[[1, 0, 1]]])
+
+
+def test_a_tensorrt_targets_adapters_are_copied_for_the_loop(adapted_tensorrt, tmp_path):
+    planned = adapted_tensorrt(lora_weights=WEIGHTS, lora_config=CONFIG)
+    assert planned.loop_settings().target.lora_adapters == ("sql",)
+    repository.render(planned, tmp_path / "models")
+    copied = sorted(path.name for path in (tmp_path / "models/bls_stream/1/lora-1").iterdir())
+    assert copied == ["model.lora_config.npy", "model.lora_weights.npy"]
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({}, r"lora_adapters.sql: can't read .*model.lora_weights.npy"),
+        (
+            {"lora_weights": np.float32(WEIGHTS), "lora_config": CONFIG},
+            r"must have shape \[1, n, m\] and type float16; got \[1, 1, 2\] and float32",
+        ),
+        (
+            {"lora_weights": WEIGHTS, "lora_config": CONFIG, "plugin": "disable"},
+            "build.lora_plugin: must name a type, such as auto, because lora_adapters is set",
+        ),
+    ],
+    ids=["missing", "float32", "engine without LoRA"],
+)
+def test_adapters_that_a_tensorrt_engine_cannot_apply_are_rejected(adapted_tensorrt, given, words):
+    with pytest.raises(TandemError, match=words):
+        adapted_tensorrt(**given)

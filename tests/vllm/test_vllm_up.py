@@ -8,8 +8,10 @@ from types import SimpleNamespace
 
 import pytest
 import yaml
+from checkpoints import write_adapter
 from entries import ask, ask_one
 from live_triton import alive
+from transformers import AutoModelForCausalLM
 from tritonclient.utils import InferenceServerException
 from up import read_greeting, stubs_of, up
 
@@ -19,14 +21,17 @@ pytestmark = pytest.mark.vllm
 PROMPTS = ["def add(", "import json\n", "x = 1\nprint(", "class Point:\n    def "]
 
 
-def test_a_vllm_draft_keeps_the_output_and_up_ends_if_vllm_dies(embedded_profile, tmp_path):
-    """Both promises share a server, because a start takes half a minute."""
+def test_drafts_and_adapters_keep_the_output_and_up_ends_if_vllm_dies(embedded_profile, tmp_path):
+    """All promises share a server, because a start takes half a minute."""
     profile = yaml.safe_load(embedded_profile.read_text())
     engines = profile["engines"]
     engines["draft"] = engines["target"] | {"checkpoint": engines["draft"]["checkpoint"]}
     del engines["draft"]["max_draft_len"]
-    for engine in engines.values():
+    for name, engine in engines.items():
         engine["gpu_memory_fraction"] = 0.4
+        engine["lora_adapters"] = {"sql": str(tmp_path / name)}
+        model = AutoModelForCausalLM.from_pretrained(engine["checkpoint"])
+        write_adapter(tmp_path / name, model, seed=1, targets=("q_proj", "down_proj"))
     path = tmp_path / "profile.yaml"
     path.write_text(yaml.safe_dump(profile))
     with up("--profile", path, "--no-gateway") as process:
@@ -36,6 +41,10 @@ def test_a_vllm_draft_keeps_the_output_and_up_ends_if_vllm_dies(embedded_profile
         drafted = ask(server, "bls", PROMPTS, max_tokens=24, drafter="draft_model")
         assert [answer.ids for answer in drafted] == [answer.ids for answer in alone]
         assert sum(answer.number(entry.TOTAL_ACCEPTED_DRAFT_TOKENS) for answer in drafted) > 0
+        adapted = ask(server, "ensemble", PROMPTS, max_tokens=24, lora_name="sql")
+        drafted = ask(server, "bls", PROMPTS, max_tokens=24, drafter="draft_model", lora_name="sql")
+        assert [answer.ids for answer in drafted] == [answer.ids for answer in adapted]
+        assert [answer.ids for answer in adapted] != [answer.ids for answer in alone]
         processes = stubs_of(process)
         vllm = [number for number in processes if "tandem.engines.vllm" in command_of(number)]
         assert len(vllm) == 2, [command_of(number) for number in processes]

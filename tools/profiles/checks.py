@@ -104,6 +104,18 @@ def check_draft_lengths(
             )
 
 
+def check_adapters(target: EnginePlan, draft: EnginePlan | None) -> None:
+    """Reject adapters of the draft that no request can name."""
+    for name in draft.lora_adapters if draft else ():
+        if name not in target.lora_adapters:
+            known = ", ".join(target.lora_adapters)
+            raise ProfileError(
+                (*DRAFT, "lora_adapters", name),
+                "must have the name of an adapter of the target; "
+                + (f"choose one of: {known}" if known else "the target has none"),
+            )
+
+
 def check_draft_ahead(profile: Profile, draft: EnginePlan | None) -> None:
     if profile.decoding.draft_ahead and not (draft and draft.capabilities.branches):
         reason = (

@@ -126,7 +126,6 @@ class Deployment:
             end_ids=self.end_ids,
             engines_share_device=_share_device(profile),
             drafters=self.drafters,
-            lora_adapters=self.target.lora_adapters,
             drafter_modules=tuple(
                 DrafterModule(file=own.file.name, settings=own.settings)
                 for own in self.own_drafters
@@ -181,6 +180,7 @@ def _engine_settings(model: str, planned: EnginePlan, timeout: float) -> EngineS
         decoupled=planned.decoupled,
         excludes_input=planned.excludes_input,
         logits_dtype=planned.logits_dtype,
+        lora_adapters=planned.lora_adapters,
     )
 
 
@@ -259,6 +259,7 @@ def check(profile: Profile, *, with_weights: bool = True) -> Deployment:
     known = allowed_kinds(target, draft, own)
     checks.check_drafters(profile, known, own)
     checks.check_draft_lengths(profile, known, target)
+    checks.check_adapters(target, draft)
     checks.check_draft_ahead(profile, draft)
     checks.check_limits(profile)
     checks.check_pools(profile)

@@ -192,6 +192,7 @@ def _typed(tensors: Sequence[Tensor], planned: EnginePlan) -> tuple[Tensor, ...]
 def _entry_models(deployment: Deployment, tokenizer: dict[str, list[Path]]) -> Iterator[Model]:
     own = [drafter.file for drafter in deployment.own_drafters]
     files = tokenizer | ({drafter_module.FOLDER: own} if own else {})
+    files |= deployment.target.loop_files
     if deployment.draft_tokenizer:
         files[DRAFT_TOKENIZER] = _matching(deployment.draft_tokenizer.folder, TOKENIZER_FILES)
     for listed in deployment.profile.entries:

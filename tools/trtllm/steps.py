@@ -96,5 +96,7 @@ def _flags(build: BuildSection) -> Iterator[str]:
                 yield f"--{name}"
         elif isinstance(value, bool):
             yield f"--{name}={'enable' if value else 'disable'}"
+        elif isinstance(value, tuple):
+            yield from (f"--{name}", *value)
         elif value is not None:
             yield f"--{name}={value}"

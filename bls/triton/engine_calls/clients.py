@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import queue
 import threading
+from pathlib import Path
 
 from tandem.bls.effects import EngineRole
 from tandem.bls.errors import EngineCallError
@@ -46,9 +47,12 @@ class Canceller:
 
 
 class EngineClients:
-    """The engines of a deployment, and the state that their calls share."""
+    """The engines of a deployment, and the state that their calls share.
 
-    def __init__(self, settings: LoopSettings) -> None:
+    folder: the version folder of the loop's model, which may contain weights of LoRA adapters.
+    """
+
+    def __init__(self, settings: LoopSettings, folder: Path = Path()) -> None:
         self.settings = settings
         self.calls = Calls()
         self.abandoned = AbandonedCalls()
@@ -58,7 +62,9 @@ class EngineClients:
             "draft": settings.draft,
         }
         self.engines = {
-            role: EngineClient(role, engine, settings) for role, engine in roles.items() if engine
+            role: EngineClient(role, engine, settings, folder)
+            for role, engine in roles.items()
+            if engine
         }
         self._cancellers = {
             engine.settings.model: Canceller(engine, self.calls) for engine in self.engines.values()

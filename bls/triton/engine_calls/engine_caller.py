@@ -8,13 +8,15 @@ from collections.abc import Callable
 from typing import Any
 
 from tandem.bls.effects import DecodedText, EngineAnswer, EngineCall, EngineRole, TextCall
-from tandem.bls.errors import Failure
+from tandem.bls.errors import EngineCallError, Failure
 from tandem.bls.request import Request
 from tandem.bls.triton.engine_calls.clients import EngineClients
 from tandem.bls.triton.engine_calls.engine_client import EngineRequests
 from tandem.bls.triton.engine_calls.pending_call import CallSlot, PendingCall
 from tandem.bls.triton.tokenizer_calls import text_of, text_request
 
+# TensorRT-LLM's error if its cache doesn't have the call's LoRA adapter.
+NOT_CACHED = "Please send LoRA weights with request"
 SECONDS_BETWEEN_STOPS = 1.0  # per call; an engine doesn't read a `stop` during a step
 
 
@@ -51,7 +53,13 @@ class EngineCaller:
         request = requests.build(call, request_id)
         about_to_block()
         model, decoupled = engine.settings.model, engine.settings.decoupled
-        response = self._await(model, request_id, timeout, request, decoupled=decoupled)
+        try:
+            response = self._await(model, request_id, timeout, request, decoupled=decoupled)
+        except EngineCallError as error:
+            if NOT_CACHED not in error.what:
+                raise
+            request = requests.build(call, request_id, with_weights=True)
+            response = self._await(model, request_id, timeout, request, decoupled=decoupled)
         return requests.read(call, response, time.monotonic() - began)
 
     def text(self, call: TextCall) -> DecodedText:

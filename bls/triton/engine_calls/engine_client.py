@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -37,8 +38,15 @@ BRANCHES = [tensors.BRANCH_OUTCOMES, tensors.BRANCH_IDS, tensors.BRANCH_LENGTHS]
 class EngineClient:
     """The target or the draft engine, with its timeouts."""
 
-    def __init__(self, role: EngineRole, settings: EngineSettings, loop: LoopSettings) -> None:
+    def __init__(
+        self,
+        role: EngineRole,
+        settings: EngineSettings,
+        loop: LoopSettings,
+        folder: Path = Path(),
+    ) -> None:
         self.settings = settings
+        self.folder = folder
         self.loop = loop
         self.is_draft = role == "draft"
 
@@ -105,19 +113,27 @@ class EngineRequests:
             self._always += [tensors.TOTAL_DRAFT_TOKENS, tensors.TOTAL_ACCEPTED_DRAFT_TOKENS]
         # Without this input, TensorRT-LLM returns neither times nor KV blocks.
         self._perf_metrics = _scalar(tensors.RETURN_PERF_METRICS, True)
-        self._lora = (
-            [_scalar(tensors.LORA_TASK_ID, request.lora_task_id)]
-            if request.lora_task_id and not engine.is_draft
-            else []
-        )
+        adapters = engine.settings.lora_adapters
+        number = adapters.index(request.lora_name) + 1 if request.lora_name in adapters else 0
+        self._lora = [_scalar(tensors.LORA_TASK_ID, number)] if number else []
+        self._lora_folder = engine.folder / f"lora-{number}"
         self._logits_threshold = (
             [_scalar(tensors.DRAFT_ACCEPTANCE_THRESHOLD, request.draft_acceptance_threshold)]
             if request.draft_acceptance_threshold is not None
             else []
         )
 
-    def build(self, call: EngineCall, request_id: str) -> Any:
-        """Return the BLS request for ``call``."""
+    def build(self, call: EngineCall, request_id: str, *, with_weights: bool = False) -> Any:
+        """Return the BLS request for ``call``.
+
+        with_weights: include the weights of the LoRA adapter.
+        """
+        lora = list(self._lora)
+        if with_weights:
+            lora += [
+                pb_utils.Tensor(tensor, np.load(self._lora_folder / file))
+                for tensor, file in tensors.LORA_FILES.items()
+            ]
         return pb_utils.InferenceRequest(
             model_name=self._engine.settings.model,
             request_id=request_id,
@@ -128,7 +144,7 @@ class EngineRequests:
                 self._scalar(tensors.REQUEST_OUTPUT_LEN, call.max_new_tokens),
                 self._perf_metrics,
                 *self._sampling,
-                *self._lora,
+                *lora,
                 *self._bias(call),
                 *self._changing(call),
             ],

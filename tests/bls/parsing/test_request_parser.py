@@ -606,10 +606,10 @@ def test_the_stop_input_marks_a_stop_request():
     assert not request_parser().is_stop
 
 
-def test_a_lora_adapter_name_is_sent_as_its_task_id():
-    assert request_of(lora_name="legal").lora_task_id == 2
-    assert request_of(lora_name="").lora_task_id == 0
-    assert request_of().lora_task_id == 0
+def test_an_empty_lora_adapter_name_means_no_adapter():
+    assert request_of(lora_name="legal").lora_name == "legal"
+    assert request_of(lora_name="").lora_name is None
+    assert request_of().lora_name is None
 
 
 def test_an_unknown_lora_adapter_is_rejected():
@@ -618,5 +618,5 @@ def test_an_unknown_lora_adapter_is_rejected():
     )
     assert "\n" not in refusal(lora_name="\n")
     assert len(refusal(lora_name="a" * 9999)) < 200
-    none = replace(SETTINGS, lora_adapters=())
+    none = with_engines(SETTINGS, target={"lora_adapters": ()})
     assert refusal(settings=none, lora_name="sql").endswith("isn't known; the deployment has none")

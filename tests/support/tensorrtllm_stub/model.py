@@ -2,7 +2,8 @@
 
 Triton runs it as a Python-based backend with the unchanged rendered config.pbtxt. The stub is as
 strict as the real backend: clients must request `output_ids` and `sequence_length`, draft logits
-must have the declared type, and metrics are returned only with `return_perf_metrics`. It also
+must have the declared type, and metrics are returned only with `return_perf_metrics`. It knows the
+weights of a LoRA adapter after a call that contains them; they change the language. It also
 rejects calls for which the real backend would change the output distribution (`refuse_lossy`).
 About a fifth of the draft's tokens are wrong, and the draft has more padding than the target.
 """
@@ -25,6 +26,7 @@ class TritonPythonModel:
         self.excludes_input = given["exclude_input_in_output"] == "true"
         self.is_draft = Path(given["gpt_model_path"]).name == "draft"
         self.width = VOCABULARY + PADDING * self.is_draft
+        self.adapters = {}
         self.fault = Path(args["model_repository"]) / "fault"
         outputs = {tensor["name"]: tensor["data_type"] for tensor in config["output"]}
         half = outputs["generation_logits"] == "TYPE_FP16"
@@ -48,6 +50,7 @@ class TritonPythonModel:
         if not {"output_ids", "sequence_length"} <= set(wanted):
             raise ValueError("output_ids tensor must be present in list of output tensors")
         context = given["input_ids"][0].tolist()
+        self.shift = self.adapter(given)
         new = self.decode(given, context)
         said = new if self.excludes_input else context + new
         outputs = {
@@ -60,6 +63,21 @@ class TritonPythonModel:
             reused = np.array([[len(context) // 32]], np.int32)
             outputs |= {"kv_cache_reused_blocks": reused, "kv_cache_alloc_total_blocks": reused + 1}
         return {name: array for name, array in outputs.items() if name in wanted}
+
+    def adapter(self, given):
+        """Return how much the call's adapter changes a token."""
+        if "lora_task_id" not in given:
+            return 0
+        task = given["lora_task_id"].item()
+        if "lora_weights" in given:
+            assert given["lora_weights"].shape[:2] == given["lora_config"].shape[:2]
+            self.adapters[task] = int(given["lora_weights"].sum())
+        elif task not in self.adapters:
+            raise ValueError(
+                "Executor failed process requestId 1 due to the following error: LoRA task "
+                f"{task} not found in cache. Please send LoRA weights with request"
+            )
+        return self.adapters[task]
 
     def logits(self, given, new):
         if self.is_draft and samples(given):
@@ -103,7 +121,7 @@ class TritonPythonModel:
         return new
 
     def next(self, text):
-        token = 33 + (31 * sum(text[-3:]) + len(text)) % 64
+        token = 33 + (31 * sum(text[-3:]) + len(text) + self.shift) % 64
         return token + 1 if self.is_draft and token % 5 == 0 else token
 
 

@@ -6,13 +6,17 @@ and the parameters of the Triton model `tensorrt_llm`.
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
+import numpy as np
 from pydantic import BeforeValidator, Field, NonNegativeInt, PositiveInt
 
 from tandem.bls.settings import LogitsType
+from tandem.contract.engine import LORA_FILES
 from tandem.engines import capabilities
-from tandem.tools.profiles.checkpoint import read_checkpoint
+from tandem.tools.profiles.checkpoint import CheckpointError, read_checkpoint
 from tandem.tools.profiles.engines.base import (
     ConfigSection,
     EnginePlan,
@@ -24,6 +28,7 @@ from tandem.tools.profiles.engines.base import (
     check_kv_cache,
     located,
 )
+from tandem.tools.profiles.engines.lora import LoraAdapters
 
 BACKEND = "tensorrtllm"
 # trtllm-build's name of a type -> Triton's name
@@ -86,6 +91,9 @@ class TargetBuildSection(BuildSection):
     """Target only: how it verifies drafts."""
     max_draft_len: NonNegativeInt = 10
     """Target only: maximum draft tokens per verification."""
+    lora_plugin: Plugin | None = None
+    lora_target_modules: Annotated[tuple[str, ...], BeforeValidator(as_tuple)] | None = None
+    max_lora_rank: PositiveInt | None = None
 
 
 class RunSection(ConfigSection):
@@ -238,15 +246,31 @@ class TensorRTLLMTarget(TensorRTLLMDraft):
     """A TensorRT engine that verifies drafts."""
 
     build: TargetBuildSection
+    lora_adapters: LoraAdapters | None = None
+    """LoRA adapters: the name of each, and the folder that NVIDIA's hf_lora_convert.py wrote
+    (default: none)."""
 
     @property
     def max_draft_len(self) -> int:
         return self.build.max_draft_len
 
+    def plan(self, key_path: KeyPath) -> EnginePlan:
+        adapters, files = self.lora_adapters or {}, {}
+        for number, (name, folder) in enumerate(adapters.items(), 1):
+            with located(*key_path, "lora_adapters", name):
+                _check_adapter(folder)
+            files[f"lora-{number}"] = [folder / file for file in LORA_FILES.values()]
+        return replace(super().plan(key_path), lora_adapters=tuple(adapters), loop_files=files)
+
     def check_settings(self, key_path: KeyPath) -> None:
         """Check the settings without the checkpoint; raise ProfileError."""
         super().check_settings(key_path)
         build = self.build
+        if self.lora_adapters and build.lora_plugin in {None, "disable"}:
+            raise ProfileError(
+                (*key_path, "build", "lora_plugin"),
+                "must name a type, such as auto, because lora_adapters is set",
+            )
         if build.max_draft_len and not build.speculative_decoding_mode:
             raise ProfileError(
                 (*key_path, "build", "speculative_decoding_mode"),
@@ -262,6 +286,21 @@ class TensorRTLLMTarget(TensorRTLLMDraft):
             raise ProfileError(
                 (*key_path, "build", "max_draft_len"),
                 f"must be less than max_seq_len {build.max_seq_len}; got {build.max_draft_len}",
+            )
+
+
+def _check_adapter(folder: Path) -> None:
+    """Raise CheckpointError if the files in a folder aren't a converted LoRA adapter."""
+    for tensor, file in LORA_FILES.items():
+        try:
+            array = np.load(folder / file, mmap_mode="r")
+        except (OSError, ValueError) as error:
+            raise CheckpointError(f"can't read {folder / file}: {error}") from error
+        dtype = {"FP16": "float16", "INT32": "int32"}[tensor.dtype]
+        if array.ndim != 3 or len(array) != 1 or array.dtype != dtype:
+            raise CheckpointError(
+                f"{folder / file} must have shape [1, n, m] and type {dtype}; got "
+                f"{list(array.shape)} and {array.dtype}; convert with --storage-type float16"
             )
 
 

@@ -10,27 +10,24 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, NonNegativeInt, PositiveInt
 
 from tandem.engines import capabilities
-from tandem.engines.torch.lora_files import CONFIG_FILE, WEIGHTS_FILE, check_config
 from tandem.engines.torch.settings import TorchSettings
 from tandem.tools.profiles.checkpoint import (
     Checkpoint,
-    CheckpointError,
     checkpoint_files,
     read_checkpoint,
     read_config,
-    read_json,
     require_weights,
 )
 from tandem.tools.profiles.engines.base import (
     EnginePlan,
     Folder,
     KeyPath,
-    OwnEngineSection,
     ProfileError,
     check_kv_cache,
     located,
     sequence_length,
 )
+from tandem.tools.profiles.engines.lora import AdaptedSection
 
 CHECKPOINT = "checkpoint"  # folder next to model.py
 SEQUENCES_CACHED = 16  # whole sequences in the KV cache by default, if they fit into KV_BYTES
@@ -41,7 +38,7 @@ ATTENTION = {"full_attention", "sliding_attention"}
 RECURRENT = {"mamba", "mamba2", "falcon_mamba", "rwkv"}
 
 
-class TorchDraft(OwnEngineSection):
+class TorchDraft(AdaptedSection):
     """A torch engine, which runs a Hugging Face checkpoint on PyTorch."""
 
     kind: Literal["torch"] = "torch"
@@ -85,7 +82,7 @@ class TorchDraft(OwnEngineSection):
         if fault:
             raise ProfileError((*key_path, "checkpoint"), f"{self.checkpoint}: {fault}")
         settings = self._settings(checkpoint, key_path)
-        return self.plan_of(
+        planned = self.plan_of(
             self.kind,
             settings,
             capabilities=capabilities.TORCH,
@@ -95,6 +92,7 @@ class TorchDraft(OwnEngineSection):
             pad_id=checkpoint.pad_id,
             files={CHECKPOINT: checkpoint_files(checkpoint.folder)},
         )
+        return self.with_adapters(planned, key_path)
 
     def check_weights(self, key_path: KeyPath) -> None:
         with located(*key_path, "checkpoint"):
@@ -103,10 +101,6 @@ class TorchDraft(OwnEngineSection):
     @property
     def _longest_draft(self) -> int:
         return 0
-
-    @property
-    def _target_settings(self) -> dict[str, Any]:
-        return {}
 
     def _settings(self, checkpoint: Checkpoint, key_path: KeyPath) -> TorchSettings:
         length = sequence_length(self.max_seq_len, checkpoint, key_path, most=MAX_SEQ_LEN)
@@ -121,16 +115,18 @@ class TorchDraft(OwnEngineSection):
         check_kv_cache(cache, length, *key_path, "kv_cache_tokens")
         decided = {
             "kind",
-            *OwnEngineSection.model_fields,
+            *AdaptedSection.model_fields,
             "checkpoint",
             "max_seq_len",
             "kv_cache_tokens",
-            "lora_adapters",
         }
-        given = {**self.model_dump(exclude=decided), **self._target_settings}
         with located(*key_path):
             return TorchSettings(
-                checkpoint=CHECKPOINT, max_seq_len=length, kv_cache_tokens=cache, **given
+                checkpoint=CHECKPOINT,
+                max_seq_len=length,
+                kv_cache_tokens=cache,
+                lora_adapters=self.lora_folders,
+                **self.model_dump(exclude=decided),
             )
 
 
@@ -139,22 +135,6 @@ class TorchTarget(TorchDraft):
 
     max_draft_len: NonNegativeInt = 16
     """Target only: maximum draft tokens per verification."""
-    lora_adapters: Mapping[Annotated[str, Field(min_length=1)], Folder] | None = None
-    """Target only: LoRA adapters that requests may name: the name and peft's folder of each
-    (default: none)."""
-
-    def plan(self, key_path: KeyPath) -> EnginePlan:
-        planned = super().plan(key_path)
-        files = dict(planned.files)
-        for number, (name, folder) in enumerate((self.lora_adapters or {}).items(), 1):
-            with located(*key_path, "lora_adapters", name):
-                needed = [folder / WEIGHTS_FILE, folder / CONFIG_FILE]
-                for file in needed:
-                    if not file.is_file():
-                        raise CheckpointError(f"can't read {file}: no such file")
-                check_config(read_json(folder / CONFIG_FILE), folder)
-            files[_lora_folder(number)] = needed
-        return replace(planned, files=files, lora_adapters=tuple(self.lora_adapters or ()))
 
     def adjusted_to_draft(self, draft: EnginePlan, planned: EnginePlan) -> EnginePlan:
         """Return the plan with the width of the draft's logits, if it isn't the target's."""
@@ -166,16 +146,6 @@ class TorchTarget(TorchDraft):
     @property
     def _longest_draft(self) -> int:
         return self.max_draft_len
-
-    @property
-    def _target_settings(self) -> dict[str, Any]:
-        numbers = range(1, len(self.lora_adapters or ()) + 1)
-        return {"lora_adapters": tuple(map(_lora_folder, numbers))}
-
-
-def _lora_folder(number: int) -> str:
-    """Return the subfolder of the model's version folder for an adapter."""
-    return f"lora-{number}"
 
 
 def _why_unsupported(config: Mapping[str, Any]) -> str | None:

@@ -10,19 +10,20 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, JsonValue, NonNegativeInt, PositiveInt, ValidationInfo
 
 from tandem.engines import capabilities
+from tandem.engines.vllm.lora import max_rank
 from tandem.engines.vllm.settings import VllmSettings
 from tandem.tools.profiles.checkpoint import read_checkpoint
 from tandem.tools.profiles.engines.base import (
     EnginePlan,
     Folder,
     KeyPath,
-    OwnEngineSection,
     as_tuple,
     check_kv_cache,
     located,
     resolve,
     sequence_length,
 )
+from tandem.tools.profiles.engines.lora import AdaptedSection
 
 MAX_SEQ_LEN = 8192
 SEQUENCES_CACHED = 16  # whole sequences in the KV cache by default
@@ -35,7 +36,7 @@ def _executable(value: Any, info: ValidationInfo) -> Any:
     return str(resolve(value, info)) if isinstance(value, str) and "/" in value else value
 
 
-class VllmDraft(OwnEngineSection):
+class VllmDraft(AdaptedSection):
     """An engine in its own vLLM process.
 
     checkpoint: the Hugging Face folder; rendering reads its tokenizer and sizes. model: what vLLM
@@ -88,9 +89,10 @@ class VllmDraft(OwnEngineSection):
                 vocab_size=checkpoint.vocab_size,
                 max_seq_len=length,
                 kv_cache_tokens=cache,
-                **self.model_dump(exclude={*OwnEngineSection.model_fields, *DECIDED}),
+                lora_adapters=self.lora_folders,
+                **self.model_dump(exclude={*AdaptedSection.model_fields, *DECIDED}),
             )
-        return self.plan_of(
+        planned = self.plan_of(
             self.kind,
             settings,
             capabilities=capabilities.VLLM_SPECULATIVE
@@ -101,6 +103,7 @@ class VllmDraft(OwnEngineSection):
             end_ids=checkpoint.end_ids,
             pad_id=checkpoint.pad_id,
         )
+        return self.with_adapters(planned, key_path, max_rank)
 
 
 class VllmTarget(VllmDraft):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -22,8 +23,16 @@ UNSUPPORTED = {
 }
 
 
-def check_config(config: Mapping[str, Any], folder: Path) -> None:
-    """Raise LoadError if the adapter consists of more than low-rank matrices."""
+def read_config(folder: Path) -> Mapping[str, Any]:
+    """Return an adapter's configuration.
+
+    Raises LoadError if a file is missing, or if the adapter is more than low-rank matrices.
+    """
+    try:
+        config = json.loads((folder / CONFIG_FILE).read_text())
+        (folder / WEIGHTS_FILE).stat()
+    except (OSError, ValueError) as error:
+        raise LoadError(f"LoRA adapter '{folder}': can't be read: {error}") from error
     if not isinstance(config, Mapping) or config.get("peft_type") != "LORA":
         raise LoadError(f"LoRA adapter '{folder}': peft_type must be LORA in {CONFIG_FILE}")
     for name, without_effect in UNSUPPORTED.items():
@@ -43,3 +52,4 @@ def check_config(config: Mapping[str, Any], folder: Path) -> None:
                 f"LoRA adapter '{folder}': alpha_pattern {pattern!r} isn't a regular expression: "
                 f"{error}"
             ) from error
+    return config

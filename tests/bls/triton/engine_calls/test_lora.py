@@ -1,0 +1,79 @@
+"""Which LoRA adapter an engine call names, and when it contains the adapter's weights."""
+
+import numpy as np
+import pytest
+import triton_python_backend_utils as triton
+from scripted import SETTINGS, ids, with_engines
+
+from tandem.bls.effects import EngineCall
+from tandem.bls.errors import EngineCallError
+from tandem.bls.request import Request
+from tandem.bls.triton.engine_calls.clients import EngineClients
+from tandem.bls.triton.engine_calls.engine_caller import EngineCaller
+from tandem.contract import engine as tensors
+
+ADAPTED = with_engines(
+    SETTINGS, target={"lora_adapters": ("sql", "legal")}, draft={"lora_adapters": ("legal",)}
+)
+
+
+class CachingEngine:
+    """Answer one token, as NVIDIA's backend does. Adapters that it has got weights for are known.
+
+    cached: whether all adapters are known. calls: the LoRA inputs of each call.
+    """
+
+    def __init__(self, *, cached):
+        self.cached, self.calls, self.known = cached, [], set()
+
+    def __call__(self, request):
+        given = {tensor.name(): tensor.as_numpy() for tensor in request.given["inputs"]}
+        lora = {name: array.tolist() for name, array in given.items() if name.startswith("lora")}
+        self.calls.append(lora)
+        task = given.get("lora_task_id", np.uint64([[0]])).item()
+        if "lora_weights" in given:
+            self.known.add(task)
+        if task and not self.cached and task not in self.known:
+            said = f"LoRA task {task} not found in cache. Please send LoRA weights with request"
+            return triton.InferenceResponse(error=triton.TritonError(said))
+        outputs = {tensors.OUTPUT_IDS: [[[4]]], tensors.SEQUENCE_LENGTH: [[1]]}
+        return triton.InferenceResponse(
+            [triton.Tensor(name, np.array(value, np.int32)) for name, value in outputs.items()]
+        )
+
+
+def caller(folder, name):
+    request = Request(prompt_ids=ids(1, 2, 3), max_tokens=8, lora_name=name)
+    return EngineCaller(EngineClients(ADAPTED, folder), request)
+
+
+def call(engine="target"):
+    return EngineCall(engine, ids(1, 2, 3), max_new_tokens=1, seed=0)
+
+
+def test_each_engine_gets_its_own_number_of_the_adapter(pb, tmp_path):
+    engine = pb.InferenceRequest.answer = CachingEngine(cached=True)
+    for name in ("legal", "sql", None):
+        caller(tmp_path, name).answer(call())
+        caller(tmp_path, name).answer(call("draft"))
+    numbers = [given.get("lora_task_id") for given in engine.calls]
+    assert numbers == [[[2]], [[1]], [[1]], None, None, None]
+
+
+def test_weights_are_sent_only_if_the_engine_lacks_them(pb, tmp_path):
+    (tmp_path / "lora-1").mkdir()
+    np.save(tmp_path / "lora-1" / "model.lora_weights.npy", np.float16([[[0.5]]]))
+    np.save(tmp_path / "lora-1" / "model.lora_config.npy", np.int32([[[1, 0, 1]]]))
+    engine = pb.InferenceRequest.answer = CachingEngine(cached=False)
+    sql = caller(tmp_path, "sql")
+    for _ in range(2):
+        assert sql.answer(call()).tokens.tolist() == [4]
+    weights = {"lora_weights": [[[0.5]]], "lora_config": [[[1, 0, 1]]]}
+    number = {"lora_task_id": [[1]]}
+    assert engine.calls == [number, number | weights, number]
+
+
+def test_other_errors_are_not_repeated_with_weights(pb, tmp_path):
+    pb.InferenceRequest.answer = lambda _: triton.InferenceResponse(error=triton.TritonError("no"))
+    with pytest.raises(EngineCallError, match="no"):
+        caller(tmp_path, "sql").answer(call())

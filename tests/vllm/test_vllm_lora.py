@@ -1,0 +1,63 @@
+"""LoRA adapters on the vLLM engine: each output equals that of the merged model."""
+
+import pytest
+import torch
+from checkpoints import write_adapter
+from engine_harness import assert_same, prompt
+from transformers import AutoModelForCausalLM
+from vllm_engine import start_vllm, write_checkpoint
+
+pytestmark = pytest.mark.vllm
+ALL = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+SOME = ("v_proj", "up_proj")
+
+
+@pytest.fixture(scope="module")
+def adapted(tmp_path_factory):
+    """An engine with two adapters, and the models: without adapter, and with each merged."""
+    folder = tmp_path_factory.mktemp("adapted")
+    write_checkpoint(folder)
+    models = [AutoModelForCausalLM.from_pretrained(folder) for _ in range(3)]
+    write_adapter(folder / "a", models[1], seed=1, targets=ALL)
+    write_adapter(folder / "b", models[2], seed=2, targets=SOME)
+    harness = start_vllm(folder, lora_adapters=(str(folder / "a"), str(folder / "b")))
+    yield harness, models
+    harness.engine.close()
+
+
+def generate(model, ids: list[int], new: int) -> list[int]:
+    row = torch.tensor([ids])
+    asked = {"max_new_tokens": new, "do_sample": False, "eos_token_id": None, "pad_token_id": 0}
+    return model.generate(row, attention_mask=torch.ones_like(row), **asked)[0, len(ids) :].tolist()
+
+
+def test_a_batch_may_mix_adapters_and_equals_the_merged_models(adapted):
+    engine, models = adapted
+    prompts = [prompt(seed, 5 + 3 * seed) for seed in range(9)]
+    pending = [engine.start(ids, 16, lora_task_id=number % 3) for number, ids in enumerate(prompts)]
+    for number, (ids, call) in enumerate(zip(prompts, pending, strict=True)):
+        model = models[number % 3]
+        assert_same(model, ids, call.wait().tokens, generate(model, ids, 16))
+
+
+def test_drafts_are_verified_by_the_adapted_model_in_a_mixed_batch(adapted):
+    engine, models = adapted
+    ids = prompt(3, 12)
+    texts = [generate(model, ids, 6) for model in models]
+    drafts = [[*text[:3], (text[3] + 1) % 131, 5] for text in texts]
+    pending = [
+        engine.start(ids, 6, drafts=draft, lora_task_id=adapter)
+        for adapter, draft in enumerate(drafts)
+    ]
+    for model, text, call in zip(models, texts, pending, strict=True):
+        assert_same(model, ids, call.wait().tokens, text[:4])
+
+
+def test_kv_blocks_are_not_reused_across_adapters(adapted):
+    engine, models = adapted
+    ids = prompt(7, 100)
+    for adapter in (0, 1, 2, 1, 0):
+        text = generate(models[adapter], ids, 12)
+        assert_same(models[adapter], ids, engine.tokens(ids, 12, lora_task_id=adapter), text)
+    again = engine.call(ids, 12, lora_task_id=2)
+    assert again.last.usage.reused_blocks == 3  # from an earlier call with the same adapter
