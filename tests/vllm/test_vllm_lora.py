@@ -1,4 +1,4 @@
-"""LoRA adapters on the vLLM engine: each output equals that of the merged model."""
+"""LoRA adapters on the vLLM engine: each output equals the merged model's."""
 
 import pytest
 import torch
