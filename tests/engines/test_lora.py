@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import numpy as np
 import pytest
 import torch
 from checkpoints import write_adapter
@@ -69,6 +70,18 @@ def test_drafts_are_verified_by_the_adapted_model(adapted):
     text = generate(models[1], ids, 6)
     wrong = [*text[:3], (text[3] + 1) % 131, 5]
     assert_same(models[1], ids, engine.tokens(ids, 6, drafts=wrong, lora_task_id=1), text[:4])
+
+
+def test_branches_are_drafted_by_the_adapted_model(adapted):
+    engine, models = adapted
+    ids, drafts = prompt(5, 12), [4, 5]
+    counts, lengths = np.full(3, 2, np.int32), np.full(3, 4, np.int32)
+    asked = {"branch_counts": counts, "branch_output_len": lengths, "lora_task_id": 1}
+    found = engine.call(ids, drafts=drafts, **asked).last.branches
+    assert len(found.outcomes) == 6
+    for (accepted, token), row in zip(found.outcomes.tolist(), found.ids.tolist(), strict=True):
+        context = [*ids, *drafts[:accepted], token]
+        assert_same(models[1], context, row, generate(models[1], context, 4))
 
 
 def test_an_unknown_adapter_is_rejected(adapted, make_harness):

@@ -1,6 +1,7 @@
 """Triton's answers and error codes, over a real connection to a fake server."""
 
 import asyncio
+import json
 from typing import get_args
 
 import anyio
@@ -31,6 +32,15 @@ async def test_models_are_read_from_tritons_configurations():
         assert not models.add_special_tokens
         assert not models.skip_special_tokens
         assert await triton.ready()
+
+
+async def test_each_adapter_of_the_target_is_a_model():
+    service, loop = Service(), CONFIGS["bls_stream"]
+    target = json.loads(loop["target"]) | {"lora_adapters": ["sql"]}
+    service.configs = CONFIGS | {"bls_stream": loop | {"target": json.dumps(target)}}
+    async with connected(service) as triton:
+        model = (await triton.models()).named("sql")
+        assert (model.stream_model, model.lora_name) == ("bls_stream", "sql")
 
 
 async def test_a_model_that_is_not_loaded_is_skipped():
