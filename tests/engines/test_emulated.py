@@ -20,7 +20,7 @@ from tandem.engines.words import Words
 
 ROOT = Path(__file__).resolve().parents[2]
 WIDE = {"vocab_size": 4096, "high_id": 4000, "max_seq_len": 4096}
-TRIALS = 400  # notice a probability of 0.65 instead of 0.8 in 999 of 1,000 cases
+TRIALS = 400  # notice a probability of 0.65 instead of 0.8 in 99 of 100 cases
 
 
 def sampled(**given) -> SamplingParams:

@@ -20,7 +20,7 @@ from tandem.engines.words import Words
 
 IDS = prompt(0, 12)  # of which the draft knows the target's row at alpha 0.6, and of the next not
 UNKNOWN = prompt(1, 12)
-DRAWS = 250  # notice a token with probability 0.5 instead of 0.3
+DRAWS = 250  # notice a probability of 0.5 instead of 0.3 in 98 of 100 cases
 
 
 def row_behind(ids, *, may_end=True, **given) -> Row:

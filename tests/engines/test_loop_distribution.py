@@ -21,7 +21,7 @@ from tandem.engines.torch import sampling
 from tandem.engines.torch.verification import draw
 from tandem.sampling.acceptance import accepts
 
-DRAWS = 2_000
+DRAWS = 2_000  # without logits, tokens are samples of the target itself
 # 6,000 words detect drafts that are accepted 15% too often in 99 of 100 cases.
 DRAWS_BY_LOGITS = 6_000
 ALL_CUTS = Warp(0.7, top_k=20, top_p=0.95, min_p=0.02)
@@ -46,8 +46,9 @@ def test_sampled_tokens_have_the_targets_distribution(warp, use_draft_logits):
     ids=["ids", "logits"],
 )
 def test_drafting_ahead_keeps_the_targets_distribution(warp, use_draft_logits):
-    said = speak(DRAWS, Target(warp), Draft(warp), use_draft_logits=use_draft_logits, ahead=True)
-    assert said.hits > DRAWS / 10
+    draws = DRAWS // 2
+    said = speak(draws, Target(warp), Draft(warp), use_draft_logits=use_draft_logits, ahead=True)
+    assert said.hits > draws / 10
     assert fits(said.counts.sum(1), exact(warp).sum(1))
     assert fits(said.counts, exact(warp))
     assert 0.3 < said.acceptance < 0.9

@@ -20,13 +20,12 @@ from tandem.tools.triton import repository
 ROOT = Path(__file__).resolve().parents[2]
 
 
-@pytest.fixture
-def planned(tmp_path):
-    """A deployment with custom entry names and unusable weights."""
-    size = write_tokenizer(tmp_path / "target")
-    write_empty(tmp_path / "target", size, eos_token_id=[0, 7])
-    write_empty(tmp_path / "draft", size)
-    profile = tmp_path / "profile.yaml"
+def plan(folder):
+    """Plan a deployment with custom entry names and unusable weights."""
+    size = write_tokenizer(folder / "target")
+    write_empty(folder / "target", size, eos_token_id=[0, 7])
+    write_empty(folder / "draft", size)
+    profile = folder / "profile.yaml"
     profile.write_text(
         yaml.safe_dump(
             {
@@ -48,6 +47,19 @@ def planned(tmp_path):
         )
     )
     return deployment.load(profile)
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory):
+    """A repository for tests that only read it."""
+    folder = tmp_path_factory.mktemp("shared")
+    repository.render(plan(folder), folder / "repository")
+    return folder / "repository"
+
+
+@pytest.fixture
+def planned(tmp_path):
+    return plan(tmp_path)
 
 
 @pytest.fixture
@@ -74,29 +86,29 @@ def files(folder):
     }
 
 
-def test_a_repository_has_every_model_under_its_name(rendered):
-    assert {path.name for path in rendered.iterdir() if path.is_dir()} == {
+def test_a_repository_has_every_model_under_its_name(shared):
+    assert {path.name for path in shared.iterdir() if path.is_dir()} == {
         *("preprocessing", "postprocessing", "large", "small"),
         *("streaming", "tensorrt_llm_bls", "control"),
     }
 
 
-def test_engines_accept_single_sequences_and_entries_accept_batches(rendered):
-    assert config(rendered / "large").max_batch_size == 1
-    assert config(rendered / "tensorrt_llm_bls").max_batch_size == 4
+def test_engines_accept_single_sequences_and_entries_accept_batches(shared):
+    assert config(shared / "large").max_batch_size == 1
+    assert config(shared / "tensorrt_llm_bls").max_batch_size == 4
 
 
-def test_only_the_stream_entry_is_decoupled(rendered):
+def test_only_the_stream_entry_is_decoupled(shared):
     decoupled = {
         path.name
-        for path in rendered.iterdir()
+        for path in shared.iterdir()
         if path.is_dir() and config(path).model_transaction_policy.decoupled
     }
     assert decoupled == {"streaming"}
 
 
-def test_scalar_inputs_have_an_empty_reshape(rendered):
-    inputs = {tensor.name: tensor for tensor in config(rendered / "large").input}
+def test_scalar_inputs_have_an_empty_reshape(shared):
+    inputs = {tensor.name: tensor for tensor in config(shared / "large").input}
     assert inputs["input_lengths"].HasField("reshape")
     assert list(inputs["input_lengths"].reshape.shape) == []
     assert not inputs["input_ids"].HasField("reshape")
@@ -112,10 +124,10 @@ def test_loop_settings_are_taken_from_the_profile(planned, rendered):
     assert told.target.max_seq_len == 512
 
 
-def test_forwarding_entries_get_the_name_of_the_stream_model(rendered):
-    told = settings(ForwarderSettings, rendered / "control")
+def test_forwarding_entries_get_the_name_of_the_stream_model(shared):
+    told = settings(ForwarderSettings, shared / "control")
     assert (told.stream_model, told.drafter) == ("streaming", "none")
-    assert settings(ForwarderSettings, rendered / "tensorrt_llm_bls").drafter is None
+    assert settings(ForwarderSettings, shared / "tensorrt_llm_bls").drafter is None
 
 
 def test_without_a_draft_model_no_draft_is_rendered(planned):
@@ -125,11 +137,11 @@ def test_without_a_draft_model_no_draft_is_rendered(planned):
     assert "small" not in names
 
 
-def test_version_folders_contain_everything_that_their_models_import(rendered):
-    assert (rendered / "streaming" / "1" / "tandem" / "bls" / "triton" / "__init__.py").is_file()
-    assert (rendered / "large" / "1" / "checkpoint" / "config.json").is_file()
-    assert (rendered / "preprocessing" / "1" / "tokenizer" / "tokenizer.json").is_file()
-    for folder in rendered.glob("*/1"):
+def test_version_folders_contain_everything_that_their_models_import(shared):
+    assert (shared / "streaming" / "1" / "tandem" / "bls" / "triton" / "__init__.py").is_file()
+    assert (shared / "large" / "1" / "checkpoint" / "config.json").is_file()
+    assert (shared / "preprocessing" / "1" / "tokenizer" / "tokenizer.json").is_file()
+    for folder in shared.glob("*/1"):
         assert (folder / "model.py").is_file()
         assert (folder / "tandem" / "contract" / "tensor.py").is_file()
 
@@ -294,9 +306,9 @@ def test_settings_are_passed_as_json_parameters(planned):
     assert json.loads(told["draft"])["model"] == "small"
 
 
-def test_nested_settings_are_written_as_readable_json(rendered):
+def test_nested_settings_are_written_as_readable_json(shared):
     """People edit JSON parameters by hand too."""
-    text = (rendered / "streaming" / "config.pbtxt").read_text()
+    text = (shared / "streaming" / "config.pbtxt").read_text()
     assert """string_value: '{"model": "large", "vocab_size": 300, """ in text
     assert """string_value: '["draft_model", "prompt_lookup", "hybrid", "none"]'""" in text
 
