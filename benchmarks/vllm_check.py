@@ -34,7 +34,7 @@ from tandem.engines.vllm.engine import VllmEngine
 from tandem.engines.vllm.settings import VllmSettings
 
 PROMPT_TOKENS = 200
-TURNS = 3
+TURNS = 5
 FRACTIONS = {"target": 0.75, "draft": 0.15}  # share of the GPU's memory
 
 
