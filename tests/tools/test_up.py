@@ -116,6 +116,23 @@ def test_options_reach_the_gateway(own, monkeypatch):
     assert settings("--api-key", "option") == ("option", False)
 
 
+def test_ctrl_c_is_an_interruption_only_while_the_server_starts(own, monkeypatch):
+    def interrupted(*_, **__):
+        raise KeyboardInterrupt
+
+    parser, stopped = argparse.ArgumentParser(), []
+    up.add_options(parser)
+    options = parser.parse_args(["--no-gateway"])
+    monkeypatch.setattr(up, "stop", stopped.append)
+    monkeypatch.setattr(up, "start", interrupted)
+    with pytest.raises(KeyboardInterrupt):  # the exit status is 130
+        up._serve(own, Path("/tmp"), options)
+    server = SimpleNamespace(**vars(SERVER), wait=interrupted)
+    monkeypatch.setattr(up, "start", lambda *_: server)
+    up._serve(own, Path("/tmp"), options)
+    assert stopped == [server]
+
+
 def test_opening_the_page_requires_the_gateway(capsys):
     assert command.main(["up", "--open", "--no-gateway"]) == 1
     assert "set --open or --no-gateway, not both" in capsys.readouterr().err
