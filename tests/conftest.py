@@ -64,7 +64,7 @@ settings.load_profile("patient")
 
 @pytest.fixture(scope="session")
 def embedded_profile(tmp_path_factory):
-    """The embedded profile, with longer contexts and a pair that decodes much faster than the demo's.
+    """The embedded profile, with longer contexts, and a pair that is much faster than the demo's.
 
     `make test-vllm` has another profile, with the demo's pair.
     """
