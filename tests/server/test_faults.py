@@ -325,8 +325,8 @@ def no_more_shared_memory(server, model):
 
 
 def logits_of(server, entry):
-    """The logits of eight prompts in one answer, 6 MB."""
-    values = {"max_tokens": 60, "end_id": -1, "return_generation_logits": True}
+    """The logits of eight prompts in one answer, 3 MB."""
+    values = {"max_tokens": 30, "end_id": -1, "return_generation_logits": True}
     with client.InferenceServerClient(server.grpc_url) as connection:
         return connection.infer(entry, inputs(PROMPTS, **values)).as_numpy("generation_logits")
 
