@@ -73,9 +73,9 @@ settings.load_profile("patient")
 
 @pytest.fixture(scope="session")
 def embedded_profile(tmp_path_factory):
-    """The embedded profile, with a pair that decodes much faster than the demo's.
+    """The embedded profile, with longer contexts, and a pair that is much faster than the demo's.
 
-    `make test-vllm` has another profile, with the demo's pair and the same lengths.
+    `make test-vllm` has another profile, with the demo's pair.
     """
     name = "vllm-cpu" if os.environ.get("TANDEM_TEST_ENGINES") == "vllm" else "embedded"
     folder, demo = tmp_path_factory.mktemp("deployment"), ROOT / "demo"
@@ -87,7 +87,11 @@ def embedded_profile(tmp_path_factory):
     # By default a draft must not depend on how long things take.
     changes = {
         "../demo": str(demo),
-        **({"threads: 2": "threads: 1"} if name == "embedded" else {}),
+        **(
+            {"threads: 2": "threads: 1", "max_seq_len: 1024": "max_seq_len: 4096"}
+            if name == "embedded"
+            else {}
+        ),
         **({"../.venv": str(ROOT / ".venv")} if name == "vllm-cpu" else {}),
         "drafter: hybrid": "drafter: draft_model",
         "draft_len: auto": "draft_len: 4",

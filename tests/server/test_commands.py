@@ -149,7 +149,7 @@ def test_a_rejected_request_prints_one_line(server, capsys, arguments, message):
 
 
 def test_ctrl_c_cancels_the_request_and_prints_a_summary(server):
-    command_line = [sys.executable, "-m", "tandem", "generate", PROMPT, "--max-tokens", "900"]
+    command_line = [sys.executable, "-m", "tandem", "generate", PROMPT, "--max-tokens", "3600"]
     with subprocess.Popen(
         [*command_line, "--drafter", "none", "--url", server.grpc_url],
         stdout=subprocess.PIPE,

@@ -48,7 +48,7 @@ def at_rest(request):
         ("bls", {"prompts": ""}, "input 'text_input' must not be empty"),
         ("bls_stream", {"prompts": b"a\xff"}, "input 'text_input' must be UTF-8; got byte 0xff"),
         ("ensemble", {"max_tokens": -3}, "input 'max_tokens' must be between 1 and"),
-        ("bls", {"max_tokens": 1020}, "input 'max_tokens' is 1020 .*; the limit is"),
+        ("bls", {"max_tokens": 4092}, "input 'max_tokens' is 4092 .*; the limit is"),
         (
             "bls_stream",
             {"num_draft_tokens": 17},

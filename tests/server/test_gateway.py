@@ -19,7 +19,7 @@ from .conftest import gateway_to, openai_client
 
 CHAT = [{"role": "user", "content": "def main():"}]
 PROMPTS = ["def main():", "import os", "class Point:\n    def ", "x = 1\nprint("]
-LONG = 900
+LONG = 3600
 
 
 def complete(client, prompt, **given):

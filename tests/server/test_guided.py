@@ -292,7 +292,7 @@ def test_an_unsupported_schema_is_rejected_in_one_line_and_counted(emulated):
             told = refusal(emulated, model, max_tokens=9, **by_schema(schema))
             assert "input 'guided_decoding_guide': " in told
             assert "\n" not in told
-    until(lambda: counts() == {keyword: count + 2 for keyword, count in before.items()})
+    until(lambda: all(count >= before[keyword] + 2 for keyword, count in counts().items()))
 
 
 def test_one_invalid_guide_fails_the_request(emulated):

@@ -91,6 +91,7 @@ def _write_llama(folder: Path, vocab_size: int, *, layers: int) -> None:
     write_empty(
         folder,
         vocab_size,
+        max_position_embeddings=4096,
         architectures=["LlamaForCausalLM"],
         model_type="llama",
         dtype="float32",
