@@ -89,7 +89,7 @@ def test_context_logits_cover_the_whole_context(make_harness, reference):
     assert outcome.last.usage.computed_tokens == 25 + 1
 
 
-@settings(max_examples=40)
+@settings(max_examples=60, deadline=None)
 @given(
     st.lists(
         st.tuples(st.integers(0, 3), st.integers(1, 30), st.integers(0, 12), st.booleans()),

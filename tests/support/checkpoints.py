@@ -7,7 +7,6 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 END = "<|endoftext|>"
 TEXT = Path(__file__).read_text()  # any text with enough pairs to merge
-TRAINED: dict[int, Tokenizer] = {}  # by size
 
 
 def write_tokenizer(folder: Path, *, size: int = 300) -> int:
@@ -17,6 +16,9 @@ def write_tokenizer(folder: Path, *, size: int = 300) -> int:
     tokenizer.save(str(folder / "tokenizer.json"))
     (folder / "tokenizer_config.json").write_text(json.dumps({"eos_token": END, "pad_token": END}))
     return tokenizer.get_vocab_size()
+
+
+TRAINED: dict[int, Tokenizer] = {}  # by size
 
 
 def _trained(size: int) -> Tokenizer:
