@@ -78,7 +78,7 @@ def test_a_call_larger_than_the_cache_is_rejected_with_the_sizes(make_harness):
         engine.call(prompt(1, 30), 20)
 
 
-@settings(max_examples=40)
+@settings(max_examples=60)
 @given(
     st.lists(
         st.tuples(st.integers(0, 3), st.integers(1, 30), st.integers(0, 12), st.booleans()),

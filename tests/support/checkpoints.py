@@ -11,7 +11,6 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 END = "<|endoftext|>"
 # The text that the tokenizers are trained on: a change to it changes every checkpoint's outputs.
 TEXT = (Path(__file__).parents[1] / "data" / "tokenizer_text.txt").read_text()
-TRAINED: dict[int, Tokenizer] = {}  # by size
 
 
 def write_tokenizer(folder: Path, *, size: int = 300) -> int:
@@ -21,6 +20,9 @@ def write_tokenizer(folder: Path, *, size: int = 300) -> int:
     tokenizer.save(str(folder / "tokenizer.json"))
     (folder / "tokenizer_config.json").write_text(json.dumps({"eos_token": END, "pad_token": END}))
     return tokenizer.get_vocab_size()
+
+
+TRAINED: dict[int, Tokenizer] = {}  # by size
 
 
 def _trained(size: int) -> Tokenizer:
