@@ -332,7 +332,7 @@ def ask_for_megabytes(server, entry):
     """Request the alternatives for each token of many prompts in one answer."""
     values = {"max_tokens": 2, "return_prompt_log_probs": True, "num_top_log_probs": 20}
     with client.InferenceServerClient(server.grpc_url) as connection:
-        connection.infer(entry, inputs(["x = 1\n" * 60] * 32, **values))
+        connection.infer(entry, inputs(["x = 1\n" * 95] * 32, **values))
 
 
 @pytest.mark.heavy
