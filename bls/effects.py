@@ -109,7 +109,7 @@ class EngineCall(NamedTuple):
     end_id: int | None = None  # ends the call; the answer excludes it
     stop_ids: tuple[int, ...] = ()  # end the call too; the answer includes them
     ban_end_ids: bool = False
-    wants_logits: bool = False  # only for `draft`
+    wants_logits: bool = False
     unread_logits: Any = None  # for `draft`: a handle to return, whose logits will not be read
     wants_log_probs: bool = False
     whole: bool = False  # the call's timeout is the request's timeout
@@ -148,7 +148,9 @@ class EngineAnswer(NamedTuple):
     log_probs: NDArray[np.float32] | None = None  # [n]
     top: TopLogProbs | None = None
     prompt_log_probs: PromptLogProbs | None = None
-    logits: Any = None  # from the draft engine: [1, n, vocab_size], or a handle
+    # From the target: [n, vocab_size]. From the draft engine: [1, n, vocab_size], or a handle.
+    logits: Any = None
+    context_logits: NDArray[np.float32] | None = None  # [context_length, vocab_size]
     kv_blocks: KvBlocks | None = None
     branches: tuple[BranchDraft, ...] = ()
 

@@ -15,6 +15,7 @@ from collections.abc import Callable, Generator
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tandem.bls.chunk_size import ChunkSize
 from tandem.bls.drafters.drafter import Drafter, Proposal, StepsAhead
@@ -68,6 +69,8 @@ class Decoding:
         self.statistics = Statistics()
         self.finish_reason: FinishReason | None = None
         self.prompt_log_probs: PromptLogProbs | None = None  # from the first target call
+        self.generation_logits: list[NDArray[np.float32]] = []  # [n, vocab_size] each
+        self.context_logits: NDArray[np.float32] | None = None  # [num_input_tokens, vocab_size]
         self.prompt_kv_blocks: KvBlocks | None = None  # from the first target call
         self.kv_blocks: KvBlocks | None = None  # from the last target call
         self._settings = settings
@@ -249,6 +252,7 @@ class Decoding:
             end_id=ends[0] if ends else None,
             stop_ids=() if below_min else ends[1:],
             ban_end_ids=below_min,
+            wants_logits=self.request.wants_generation_logits,
             whole=self.request.kind.in_engine,
         )
 
@@ -280,8 +284,7 @@ class Decoding:
         details = details.first(len(tokens))._replace(text_lengths=lengths)
         if self.request.wants_log_probs:
             details = details.with_log_probs(answer.log_probs, answer.top)
-        if answer.prompt_log_probs is not None:
-            self.prompt_log_probs = answer.prompt_log_probs
+        self._keep_extras(answer, len(tokens))
         self.sequence.append(tokens)
         stopped = ended or self._text.stop_string or self._guidance.complete
         if stopped or self.sequence.tokens_left == 0:
@@ -291,6 +294,18 @@ class Decoding:
             self.statistics.stop_string = self._text.stop_string or None
             self._drafter.completed(self.sequence)
         yield Chunk(tokens, text, self.finish_reason, self.statistics.totals, details)
+
+    def _keep_extras(self, answer: EngineAnswer, count: int) -> None:
+        """Store the logits of the first ``count`` tokens, and the answer's data about the prompt.
+
+        Logits are copied, because a view would keep the whole answer's memory alive.
+        """
+        if answer.prompt_log_probs is not None:
+            self.prompt_log_probs = answer.prompt_log_probs
+        if self.request.wants_generation_logits and answer.logits is not None:
+            self.generation_logits.append(answer.logits[:count].copy())
+        if answer.context_logits is not None:
+            self.context_logits = answer.context_logits.copy()
 
     def _count_blocks(self, answer: EngineAnswer) -> None:
         """Count the tokens that were computed again although the last call had computed them.

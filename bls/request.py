@@ -56,6 +56,8 @@ class Request:
     wants_log_probs: bool = False
     wants_prompt_log_probs: bool = False
     num_top_log_probs: int = 0  # number of alternatives per token
+    wants_context_logits: bool = False
+    wants_generation_logits: bool = False
     guide: Guide | None = None  # constrains the answer's text
     lora_name: str | None = None  # LoRA adapter of the target, and of the draft if it has it
     wants_kv_blocks: bool = False  # return the total of KV blocks; reused ones are always counted

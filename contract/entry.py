@@ -57,9 +57,9 @@ only."""
 RETURN_PROMPT_LOG_PROBS = INPUTS.declare("return_prompt_log_probs", "BOOL", (1,), optional=True)
 """Return `prompt_log_probs`; recomputes the whole prompt. `torch` targets only."""
 RETURN_CONTEXT_LOGITS = INPUTS.scalar("return_context_logits", "BOOL")
-"""Must be false; `return_prompt_log_probs` returns log-probabilities."""
+"""Return `context_logits`; the request runs without drafts."""
 RETURN_GENERATION_LOGITS = INPUTS.scalar("return_generation_logits", "BOOL")
-"""Must be false; `return_log_probs` returns log-probabilities."""
+"""Return `generation_logits`."""
 NUM_RETURN_SEQUENCES = INPUTS.scalar("num_return_sequences", "INT32")
 BEAM_WIDTH = INPUTS.declare("beam_width", "INT32", (1,), optional=True)
 STREAM = INPUTS.declare("stream", "BOOL", (1,), optional=True)
@@ -143,9 +143,9 @@ PROMPT_TOP_IDS = OUTPUTS.declare("prompt_top_ids", "INT32", (-1, -1, -1))
 PROMPT_TOP_LOG_PROBS = OUTPUTS.declare("prompt_top_log_probs", "FP32", (-1, -1, -1))
 """Log-probabilities of `prompt_top_ids`."""
 CONTEXT_LOGITS = OUTPUTS.declare("context_logits", "FP32", (-1, -1))
-"""Never returned."""
+"""Logits of the prompt; last response only."""
 GENERATION_LOGITS = OUTPUTS.declare("generation_logits", "FP32", (-1, -1, -1))
-"""Never returned."""
+"""Logits of the output; last response only."""
 BATCH_INDEX = OUTPUTS.declare("batch_index", "INT32", (1,))
 """Index of the prompt that a chunk belongs to."""
 SEQUENCE_INDEX = OUTPUTS.declare("sequence_index", "INT32", (1,))

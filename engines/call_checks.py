@@ -111,6 +111,7 @@ def _check_branches_alone(request: EngineRequest) -> None:
         "draft_logits": request.draft_logits is not None,
         "draft_acceptance_threshold": request.draft_acceptance_threshold is not None,
         "token_masks": request.token_masks is not None,
+        "return_context_logits": request.return_context_logits,
         "return_prompt_log_probs": request.return_prompt_log_probs,
         "num_top_log_probs": request.num_top_log_probs > 0,
         "streaming": request.streaming,

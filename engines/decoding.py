@@ -48,7 +48,6 @@ _FIXED = {
     tensors.NUM_RETURN_SEQUENCES: 1,
     tensors.BEAM_WIDTH: 1,
     tensors.RUNTIME_TOP_P_DECAY: 1.0,
-    tensors.RETURN_CONTEXT_LOGITS: False,
 }
 
 
@@ -214,6 +213,7 @@ _FIELDS: dict[str, tuple[str, Read]] = {
     tensors.RETURN_LOG_PROBS: ("return_log_probs", _flag),
     tensors.RETURN_PROMPT_LOG_PROBS: ("return_prompt_log_probs", _flag),
     tensors.NUM_TOP_LOG_PROBS: ("num_top_log_probs", _few(tensors.MAX_TOP_LOG_PROBS)),
+    tensors.RETURN_CONTEXT_LOGITS: ("return_context_logits", _flag),
     tensors.RETURN_GENERATION_LOGITS: ("return_generation_logits", _flag),
     tensors.RETURN_PERF_METRICS: ("return_perf_metrics", _flag),
     tensors.RETURN_NUM_INPUT_TOKENS: ("return_num_input_tokens", _flag),

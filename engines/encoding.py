@@ -70,6 +70,7 @@ _VALUES: dict[Tensor, Callable[[EngineRequest, EngineResponse], Any]] = {
     tensors.PROMPT_TOP_LOG_PROBS: lambda _, answer: (
         answer.prompt_top_log_probs and answer.prompt_top_log_probs.log_probs
     ),
+    tensors.CONTEXT_LOGITS: lambda _, answer: answer.context_logits,
     tensors.GENERATION_LOGITS: lambda _, answer: answer.generation_logits,
     tensors.BRANCH_OUTCOMES: lambda _, answer: answer.branches and answer.branches.outcomes,
     tensors.BRANCH_IDS: lambda _, answer: answer.branches and answer.branches.ids,

@@ -76,6 +76,7 @@ class EngineRequest(NamedTuple):
     return_log_probs: bool = False
     return_prompt_log_probs: bool = False
     num_top_log_probs: int = 0
+    return_context_logits: bool = False
     return_generation_logits: bool = False
     return_perf_metrics: bool = False
     return_num_input_tokens: bool = False
@@ -153,6 +154,7 @@ class EngineResponse(NamedTuple):
     top_log_probs: alternatives at the positions of the tokens.
     prompt_log_probs: [len(input_ids)], on the first answer, with prompt_top_log_probs. The first
         token's row is zeros, because no token precedes it.
+    context_logits: [len(input_ids), vocab_size], on the first answer.
     generation_logits: [len(tokens), vocab_size], after bias, penalties, bans and masks, before
         temperature, top-k and top-p. Draft tokens are drawn from these.
     """
@@ -167,6 +169,7 @@ class EngineResponse(NamedTuple):
     top_log_probs: LikeliestTokens | None = None
     prompt_log_probs: Floats | None = None
     prompt_top_log_probs: LikeliestTokens | None = None
+    context_logits: Floats | None = None
     generation_logits: Floats | None = None
     num_output_tokens: int = 0  # in the whole call so far
     usage: CallUsage = CallUsage()

@@ -174,6 +174,7 @@ class ByGuide(Guidance):
             max_new_tokens=1,
             seed=repair_seed(self._request.sampling.seed, len(context), keyed=keyed),
             ban_end_ids=call.ban_end_ids,
+            wants_logits=call.wants_logits,
             token_masks=walk.masks[len(legal) : len(legal) + 1],
         )
         return joined_answers(answer, len(legal), repair)
@@ -234,6 +235,7 @@ def joined_answers(first: EngineAnswer, count: int, then: EngineAnswer) -> Engin
         engine_seconds=first.engine_seconds + then.engine_seconds,
         log_probs=joined(first.log_probs, then.log_probs),
         top=top,
+        logits=joined(first.logits, then.logits),
     )
 
 
@@ -247,6 +249,8 @@ def _commits_forced(request: Request) -> bool:
     asks = (
         request.wants_log_probs,
         request.wants_prompt_log_probs,
+        request.wants_context_logits,
+        request.wants_generation_logits,
         sampling.bad_words is not None,
         sampling.embedding_bias is not None,
     )

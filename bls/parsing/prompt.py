@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -14,6 +15,8 @@ from tandem.bls.request import Request, TokenIds
 from tandem.bls.settings import EngineSettings, LoopSettings
 from tandem.contract import entry as tensors
 from tandem.contract.tensor import Tensor
+
+LOGITS_BYTES = 4  # answers contain FP32 logits
 
 
 class TokenizerInputs(NamedTuple):
@@ -73,6 +76,8 @@ class Options(NamedTuple):
     return_log_probs: bool = False
     return_prompt_log_probs: bool = False
     num_top_log_probs: int = 0
+    return_context_logits: bool = False
+    return_generation_logits: bool = False
     return_perf_metrics: bool = False
     return_num_input_tokens: bool = False
     return_num_output_tokens: bool = False
@@ -98,6 +103,40 @@ def request_of(prompt: Prompt, tokens: Tokens, settings: LoopSettings) -> Reques
         stop_strings=_stop_strings(prompt, tokens),
     )
     return lossless(complete, settings)
+
+
+def check_logits(
+    context_lengths: Sequence[int],
+    max_tokens: Sequence[int],
+    options: Options,
+    settings: LoopSettings,
+) -> None:
+    """Raise BadRequest if the answer could have more logits than ``max_logits_bytes``.
+
+    context_lengths: tokens per prompt, [b]; 0 if not known yet. max_tokens: [b]. All rows of a
+    batch are padded to the length of the longest row.
+    """
+    rows = 0
+    if options.return_context_logits:
+        rows += max(context_lengths)
+    if options.return_generation_logits:
+        rows += max(max_tokens)
+    width = settings.target.vocab_size
+    size = len(max_tokens) * rows * width * LOGITS_BYTES
+    if size > settings.max_logits_bytes:
+        wanted = [
+            f"'{tensor}'"
+            for tensor, asked in (
+                (tensors.RETURN_CONTEXT_LOGITS, options.return_context_logits),
+                (tensors.RETURN_GENERATION_LOGITS, options.return_generation_logits),
+            )
+            if asked
+        ]
+        raise BadRequest(
+            f"input{'s' * (len(wanted) > 1)} {' and '.join(wanted)}: up to {size} bytes of logits "
+            f"(shape {[len(max_tokens), rows, width]}); the limit is {settings.max_logits_bytes}; "
+            "request fewer tokens or send fewer prompts"
+        )
 
 
 def _bias(prompt: Prompt, tokens: Tokens, settings: LoopSettings) -> NDArray[np.float32] | None:

@@ -22,6 +22,7 @@ from tandem.bls.parsing.prompt import (
     Options,
     Prompt,
     TokenizerInputs,
+    check_logits,
     check_prediction,
 )
 from tandem.bls.request import Request, Sampling, TokenIds
@@ -102,6 +103,8 @@ class RequestParser:
                 tensors.RETURN_PROMPT_LOG_PROBS,
             ),
             num_top_log_probs=self._num_top_log_probs(),
+            return_context_logits=flag(tensors.RETURN_CONTEXT_LOGITS),
+            return_generation_logits=flag(tensors.RETURN_GENERATION_LOGITS),
             return_perf_metrics=flag(tensors.RETURN_PERF_METRICS),
             return_num_input_tokens=flag(tensors.RETURN_NUM_INPUT_TOKENS),
             return_num_output_tokens=flag(tensors.RETURN_NUM_OUTPUT_TOKENS),
@@ -127,14 +130,17 @@ class RequestParser:
 
     def prompts(self, options: Options) -> list[Prompt]:
         self._require_prompts()
-        return [self._prompt(row, options) for row in self._rows]
+        prompts = [self._prompt(row, options) for row in self._rows]
+        lengths = [0 if p.input_ids is None else len(p.input_ids) for p in prompts]
+        check_logits(lengths, [p.request.max_tokens for p in prompts], options, self._settings)
+        return prompts
 
     def _require_prompts(self) -> None:
         if not self._rows:
             raise BadRequest(f"input '{tensors.TEXT_INPUT}' is missing; send at least one prompt")
 
     def _prompt(self, row: int, options: Options) -> Prompt:
-        self._check_fixed(row)
+        self._refuse_beams(row)
         words, input_ids = self._words(row), self._input_ids(row)
         request = self._request(row, options)
         if request.prediction_num_tokens:
@@ -179,6 +185,8 @@ class RequestParser:
             wants_log_probs=options.return_log_probs,
             wants_prompt_log_probs=options.return_prompt_log_probs,
             num_top_log_probs=options.num_top_log_probs,
+            wants_context_logits=options.return_context_logits,
+            wants_generation_logits=options.return_generation_logits,
             wants_kv_blocks=options.return_perf_metrics,
             guide=guide_of(self._inputs, row),
             lora_name=self._lora_name(row),
@@ -273,8 +281,7 @@ class RequestParser:
             raise BadRequest(f"input '{tensors.LORA_NAME}': {quoted(names[0])} isn't known; {fix}")
         return names[0]
 
-    def _check_fixed(self, row: int) -> None:
-        """Reject other values of inputs that support only one."""
+    def _refuse_beams(self, row: int) -> None:
         for tensor, instead in (
             (tensors.BEAM_WIDTH, "beam search isn't supported"),
             (tensors.NUM_RETURN_SEQUENCES, "send the prompt once per answer, with different seeds"),
@@ -282,12 +289,6 @@ class RequestParser:
             value = self._inputs.integer(tensor, row, 1, 2**31 - 1)
             if value is not None and value > 1:
                 raise BadRequest(f"input '{tensor}' must be 1; got {value}; {instead}")
-        for tensor, other in (
-            (tensors.RETURN_CONTEXT_LOGITS, tensors.RETURN_PROMPT_LOG_PROBS),
-            (tensors.RETURN_GENERATION_LOGITS, tensors.RETURN_LOG_PROBS),
-        ):
-            if self._inputs.flag(tensor, row):
-                raise BadRequest(f"input '{tensor}' must be false; got true; send '{other}'")
 
     def _sampling(self, row: int, seed: int) -> Sampling:
         """Read the sampling parameters.

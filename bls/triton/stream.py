@@ -21,7 +21,7 @@ from tandem.bls.drafters.prompt_lookup import pools_of
 from tandem.bls.drafters.registry import join
 from tandem.bls.errors import Cancelled, ServingError
 from tandem.bls.loop import Decoding
-from tandem.bls.parsing.prompt import Prompt, request_of
+from tandem.bls.parsing.prompt import Prompt, check_logits, request_of
 from tandem.bls.parsing.request_parser import RequestParser
 from tandem.bls.request import Request
 from tandem.bls.settings import LoopSettings
@@ -183,6 +183,12 @@ class StreamEntry:
             finally:
                 if permit is not None:
                     permit.end()
+            check_logits(
+                [len(t.prompt_ids) for t in tokens],
+                [p.request.max_tokens for p in prompts],
+                state.options,
+                self._settings,
+            )
             requests = [
                 request_of(prompt, its_tokens, self._settings)
                 for prompt, its_tokens in zip(prompts, tokens, strict=True)

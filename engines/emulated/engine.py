@@ -188,5 +188,6 @@ def _check_emulated(request: EngineRequest) -> None:
         "embedding_bias": sampling.embedding_bias is not None,
         "num_top_log_probs": request.num_top_log_probs > 0,
         "return_prompt_log_probs": request.return_prompt_log_probs,
+        "return_context_logits": request.return_context_logits,
     }
     refuse(refused, "by the emulated engine; omit it")

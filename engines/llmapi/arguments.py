@@ -184,6 +184,7 @@ def refuse_unsupported(request: EngineRequest, *, penalties: bool) -> None:
         "return_prompt_log_probs": request.return_prompt_log_probs,
         "branch_counts": request.branches,
         "token_masks": request.token_masks is not None,
+        "return_context_logits": request.return_context_logits,
         "return_generation_logits": request.return_generation_logits,
         "bad_words_list with words of several tokens": sampling.bad_words.longest > 1,
         "min_p": sampling.min_p != 0,

@@ -187,8 +187,8 @@ class TorchEngine:
 
     def _advance(self, sequence: TorchSequence, count: int, step: StepLogits) -> None:
         try:
-            if sequence.request.return_prompt_log_probs:
-                sequence.rate_context(step.logits, sequence.computed - count)
+            if sequence.wants_all_rows:
+                sequence.keep_context(step.logits, sequence.computed - count)
             if sequence.pending == 0 and sequence.advance(step.last(sequence.tail)):
                 self._scheduler.remove(sequence, keep=True)
         except RequestError as error:

@@ -56,6 +56,7 @@ class TorchSequence:
         self._log_probs = LogProbRecorder(request.num_top_log_probs)
         self._prompt_log_probs = LogProbRecorder(request.num_top_log_probs)
         self._generation_logits: list[torch.Tensor] = []
+        self._context_logits: list[torch.Tensor] = []
         self._answered = 0
         self._first_answer = True
         self._computed = 0
@@ -82,7 +83,11 @@ class TorchSequence:
 
         The last token must be computed, because its logits are needed.
         """
-        return 0 if self.request.return_prompt_log_probs else self.prompt_length - 1
+        return 0 if self.wants_all_rows else self.prompt_length - 1
+
+    @property
+    def wants_all_rows(self) -> bool:
+        return self.request.return_context_logits or self.request.return_prompt_log_probs
 
     @property
     def computed(self) -> int:
@@ -115,7 +120,7 @@ class TorchSequence:
         """Return the call's part of the next forward pass: its next `count` tokens."""
         assert self.entry is not None
         rows = self.tail if count == self.pending else 0
-        return Segment(self.entry, count, count if self.request.return_prompt_log_probs else rows)
+        return Segment(self.entry, count, count if self.wants_all_rows else rows)
 
     def schedule(self, count: int) -> None:
         assert self.entry is not None
@@ -123,15 +128,18 @@ class TorchSequence:
         self._computed += count
         self._first_scheduled_ns = self._first_scheduled_ns or time.time_ns()
 
-    def rate_context(self, logits: torch.Tensor, start: int) -> None:
-        """Compute log-probabilities of the context's tokens from logits [rows, vocab_size].
+    def keep_context(self, logits: torch.Tensor, start: int) -> None:
+        """Keep the requested parts of the context's logits [rows, vocab_size].
 
         start: position of the first row's token.
         """
-        if start == 0:
-            self._prompt_log_probs.skip(1)
-        following = self.request.input_ids[start + 1 : start + 1 + len(logits)].tolist()
-        self._prompt_log_probs.add(logits[: len(following)], following)
+        if self.request.return_context_logits:
+            self._context_logits.append(logits[: max(0, self.prompt_length - start)])
+        if self.request.return_prompt_log_probs:
+            if start == 0:
+                self._prompt_log_probs.skip(1)
+            following = self.request.input_ids[start + 1 : start + 1 + len(logits)].tolist()
+            self._prompt_log_probs.add(logits[: len(following)], following)
 
     def advance(self, step: StepLogits) -> bool:
         """Choose tokens from the step's logits and send an answer. Return whether the call is over.
@@ -169,6 +177,7 @@ class TorchSequence:
                 top_log_probs=top,
                 prompt_log_probs=prompt,
                 prompt_top_log_probs=prompt_top,
+                context_logits=_taken(self._context_logits) if self._first_answer else None,
                 generation_logits=_taken(self._generation_logits),
                 num_output_tokens=len(self._generated),
                 usage=self._usage(),

@@ -118,6 +118,7 @@ def refuse_unsupported(request: EngineRequest, *, drafts_itself: bool) -> None:
         "token_masks for several tokens": drafts_itself and masked and request.max_new_tokens > 1,
         "draft_acceptance_threshold": request.draft_acceptance_threshold is not None,
         "branch_counts": request.branches,
+        "return_context_logits": request.return_context_logits,
         "return_generation_logits": request.return_generation_logits,
         "return_prompt_log_probs": request.return_prompt_log_probs,
         "embedding_bias": sampling.embedding_bias is not None,

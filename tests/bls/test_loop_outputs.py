@@ -5,6 +5,7 @@ from scripted import (
     ENDLESS,
     Draft,
     Language,
+    Says,
     Target,
     decoding_of,
     play,
@@ -13,6 +14,27 @@ from scripted import (
 
 from tandem.bls.effects import PromptLogProbs
 from tandem.bls.text.token_details import TopLogProbs
+
+
+def test_returned_logits_do_not_alias_the_engines_tensors():
+    width, sent = 8, []
+
+    class SendsLogits(Target):
+        def answers(self, call):
+            for answer in super().answers(call):
+                logits = np.repeat(answer.tokens[:, np.newaxis].astype(np.float32), width, axis=1)
+                context = np.ones((len(call.context), width), np.float32)
+                sent.extend([logits, context])
+                yield answer._replace(logits=logits, context_logits=context)
+
+    decoding = decoding_of(request_of(wants_generation_logits=True, max_tokens=30))
+    play(decoding, SendsLogits(Says(at=17)), Draft(Says(at=17), (True, False)))
+    kept = decoding.generation_logits
+    assert np.concatenate(kept)[:, 0].tolist() == decoding.sequence.output.tolist()
+    assert decoding.context_logits.shape[1] == width
+    for array in (*kept, decoding.context_logits):
+        assert array.base is None
+        assert not any(np.shares_memory(array, other) for other in sent)
 
 
 def test_log_probs_line_up_with_the_tokens():

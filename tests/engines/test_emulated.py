@@ -215,6 +215,7 @@ def test_bad_words_are_never_generated():
             "embedding_bias",
             {"sampling": SamplingParams(embedding_bias=np.zeros(VOCAB, np.float32))},
         ),
+        ("return_context_logits", {"return_context_logits": True}),
     ],
 )
 def test_unsupported_inputs_are_rejected(name, given):

@@ -78,6 +78,17 @@ def test_a_call_larger_than_the_cache_is_rejected_with_the_sizes(make_harness):
         engine.call(prompt(1, 30), 20)
 
 
+def test_context_logits_cover_the_whole_context(make_harness, reference):
+    engine = make_harness(max_batch_tokens=9)
+    ids = prompt(12, 25)
+    engine.tokens(ids)
+    outcome = engine.call(ids, 2, return_context_logits=True)
+    with torch.inference_mode():
+        want = reference("llama")(torch.tensor([ids])).logits[0]
+    np.testing.assert_allclose(outcome.last.context_logits, want, atol=1e-4)
+    assert outcome.last.usage.computed_tokens == 25 + 1
+
+
 @settings(max_examples=60)
 @given(
     st.lists(

@@ -415,6 +415,7 @@ def test_closing_fails_running_calls_and_ends_the_llm(start, package):
         ("draft_acceptance_threshold", {"draft_acceptance_threshold": 0.5}),
         ("token_masks", {"token_masks": np.full((3, 5), -1, np.int32)}),
         ("draft_stop_probability", {"draft_stop_probability": 0.5}),
+        ("return_context_logits", {"return_context_logits": True}),
         ("return_generation_logits", {"return_generation_logits": True}),
         ("bad_words_list", {"sampling": SamplingParams(bad_words=Words.of((5,), (6, 7)))}),
         ("min_p", {"sampling": SamplingParams(min_p=0.1)}),

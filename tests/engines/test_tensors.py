@@ -184,7 +184,6 @@ def test_end_id_minus_one_means_no_end_id():
         ({"beam_width": 2}, "beam_width must be 1; got 2"),
         ({"num_return_sequences": 3}, "num_return_sequences must be 1; got 3"),
         ({"runtime_top_p_decay": 0.5}, "runtime_top_p_decay must be 1.0; got 0.5"),
-        ({"return_context_logits": True}, "return_context_logits must be False; got True"),
         (
             {"input_ids": [[1, 2], [3, 4]]},
             r"input_ids must have 2 dimensions.*; got shape \[1, 2, 2\]",
@@ -291,6 +290,7 @@ def test_a_response_is_encoded_as_tensors():
         tokens=(8, 9),
         log_probs=np.array([-0.5, -1.5], np.float32),
         cum_log_prob=-2.0,
+        context_logits=np.zeros((3, 11), np.float32),
         generation_logits=np.zeros((2, 11), np.float32),
         num_output_tokens=2,
         usage=CallUsage(reused_blocks=3, new_blocks=2, draft_tokens=4, accepted_tokens=1),
@@ -300,10 +300,7 @@ def test_a_response_is_encoded_as_tensors():
         if tensor in got:
             assert got[tensor].dtype == NUMPY[tensor.dtype], tensor
             assert got[tensor].ndim == 1 + len(tensor.dims), tensor
-    assert set(map(str, tensors.NVIDIA_OUTPUTS)) - set(got) == {
-        "context_logits",
-        "context_phase_params",
-    }
+    assert set(map(str, tensors.NVIDIA_OUTPUTS)) - set(got) == {"context_phase_params"}
     assert got["output_ids"].tolist() == [[[8, 9]]]
     assert got["sequence_length"].tolist() == [[2]]
     assert got["cum_log_probs"].tolist() == [[-2.0]]

@@ -119,6 +119,8 @@ def test_requests_that_are_too_large_are_rejected(emulated):
     made = [tensor("text_input", "x"), tensor("max_tokens", 4), words]
     expected = "input 'stop_words' has 1000000 words per prompt; the limit is 1024"
     assert error_of(emulated, made) == expected
+    line = refusal(emulated, "bls", "x", max_tokens=7000, return_generation_logits=True)
+    assert line.startswith("input 'return_generation_logits'")
     line = refusal(emulated, "bls", "x" * 200_000, max_tokens=4)
     assert line.startswith("input 'text_input' has ")
 

@@ -118,6 +118,34 @@ def test_generate_stream_sends_chunks_that_join_to_the_answer(server):
     assert chunks[-1]["finish_reason"] == "length"
 
 
+def test_context_and_generation_logits_are_returned_on_request(connection, embedded):
+    names = ("text_output", "context_logits", "generation_logits", "num_input_tokens")
+    outputs = [client.InferRequestedOutput(name) for name in names]
+    flags = {"return_context_logits": True, "return_generation_logits": True}
+    made = inputs("import os", max_tokens=6, return_num_input_tokens=True, **flags)
+    result = connection.infer("bls", made, outputs=outputs)
+    width = embedded.target.vocab_size
+    length = result.as_numpy("num_input_tokens").item()
+    assert result.as_numpy("context_logits").shape == (1, length, width)
+    assert result.as_numpy("generation_logits").shape == (1, 1, 6, width)
+
+
+def test_an_empty_answer_does_not_affect_logits_of_other_prompts(connection):
+    prompts = ["import os", "def main():"]
+    asked = client.InferRequestedOutput("output_ids")
+    alone = connection.infer("ensemble", inputs(prompts[1], max_tokens=1), outputs=[asked])
+    end = int(alone.as_numpy("output_ids").item())
+    made = inputs(prompts, max_tokens=6, return_generation_logits=True)
+    made.append(tensor("end_id", [[-1], [end]]))
+    outputs = [client.InferRequestedOutput(name) for name in ("generation_logits", "text_output")]
+    result = connection.infer("ensemble", made, outputs=outputs)
+    assert result.as_numpy("text_output")[1] == b""
+    logits = result.as_numpy("generation_logits")
+    assert logits.shape[:3] == (2, 1, 6)
+    assert logits[0].any(axis=-1).all()
+    assert not logits[1].any()
+
+
 def post(server, path, body):
     request = urllib.request.Request(
         f"http://{server.http_url}/v2/models/{path}", json.dumps(body).encode()

@@ -10,16 +10,12 @@ from pathlib import Path
 
 import pytest
 import tritonclient.grpc as client
-from checkpoints import write_qwen2, write_tokenizer
 from crowd import Crowd, answers_of, ask, controls, prompts_of, wrong
 from entries import ask_one, inputs, streaming
 from live_triton import eventually
 from metrics import Change, computed, idle, settle, total
 from scale import first_of
 from tritonclient.utils import InferenceServerException
-
-from tandem.tools.profiles import deployment
-from tandem.tools.profiles.profile import AdmissionSection
 
 PROMPTS = prompts_of(8)
 LONG = 200
@@ -328,28 +324,26 @@ def no_more_shared_memory(server, model):
         resource.prlimit(pid, resource.RLIMIT_FSIZE, (hard, hard))
 
 
-def ask_for_megabytes(server, entry):
-    """Request the alternatives for each token of many prompts in one answer."""
-    values = {"max_tokens": 2, "return_prompt_log_probs": True, "num_top_log_probs": 20}
+def logits_of(server, entry):
+    """The logits of eight prompts in one answer, 3 MB."""
+    values = {"max_tokens": 30, "end_id": -1, "return_generation_logits": True}
     with client.InferenceServerClient(server.grpc_url) as connection:
-        connection.infer(entry, inputs(["x = 1\n" * 95] * 32, **values))
+        return connection.infer(entry, inputs(PROMPTS, **values)).as_numpy("generation_logits")
 
 
 @pytest.mark.heavy
-def test_an_answer_that_does_not_fit_into_shared_memory_ends_its_request(tmp_path, serve):
+def test_an_answer_that_does_not_fit_into_shared_memory_ends_its_request(fallible):
     """The answers of the target fit, one prompt after the other; the whole answer does not."""
-    write_qwen2(tmp_path, write_tokenizer(tmp_path), layers=1)
-    profile = deployment.for_checkpoints(tmp_path, None).profile
-    admission = AdmissionSection(max_requests=1)
-    server = serve(deployment.check(profile.model_copy(update={"admission": admission})))
-    for entry in ("bls", "ensemble"):
-        with no_more_shared_memory(server, "bls_stream"):
-            with pytest.raises(InferenceServerException) as refused:
-                ask_for_megabytes(server, entry)
-            assert refused.value.status() == "StatusCode.INTERNAL"
-            assert refused.value.message().startswith("the answer can't be sent: it doesn't fit")
-            assert ask_one(server, entry, "x", max_tokens=4).finish_reason == "length"
-            with streaming(server, "def leave(", max_tokens=400, end_id=-1) as chunks:
-                next(chunks)
-            assert eventually(lambda: idle(server))
-        assert total(server, "tandem_abandoned_calls") == 0
+    with fallible(admission={"max_requests": 1}) as server:
+        for entry in ("bls", "ensemble"):
+            with no_more_shared_memory(server, "bls_stream"):
+                with pytest.raises(InferenceServerException) as refused:
+                    logits_of(server, entry)
+                assert refused.value.status() == "StatusCode.INTERNAL"
+                line = "the answer can't be sent: it doesn't fit"
+                assert refused.value.message().startswith(line)
+                assert ask_one(server, entry, "x", max_tokens=4).finish_reason == "length"
+                with streaming(server, "def leave(", max_tokens=400, end_id=-1) as chunks:
+                    next(chunks)
+                assert eventually(lambda: idle(server))
+            assert total(server, "tandem_abandoned_calls") == 0

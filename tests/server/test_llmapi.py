@@ -84,6 +84,7 @@ def test_chunks_stop_strings_and_metrics_work_as_with_other_engines(server):
         ({"drafter": "prompt_lookup"}, "drafter"),
         ({"num_draft_tokens": 3}, "num_draft_tokens"),
         ({"repetition_penalty": 1.2}, "repetition_penalty isn't supported by this engine"),
+        ({"return_context_logits": True}, "return_context_logits isn't supported"),
     ],
 )
 def test_unsupported_inputs_are_rejected(server, asked, words):

@@ -32,6 +32,7 @@ SETTINGS = replace(
     max_text_bytes=50,
     max_words=3,
     max_words_bytes=20,
+    max_logits_bytes=100 * 4 * 12,  # 12 rows
 )
 NUMPY = {"BOOL": np.bool_, "FP32": np.float32, "INT32": np.int32, "UINT64": np.uint64}
 INPUTS = {tensor: tensor for tensor in entry.INPUTS}

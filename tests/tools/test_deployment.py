@@ -118,7 +118,7 @@ def test_text_size_is_limited_by_the_tokenizer_and_the_profile(folder):
 
 
 def test_request_limits_come_from_the_profile(folder):
-    limits = {"max_words": 2, "max_words_bytes": 3, "max_ngram_size": 4}
+    limits = {"max_words": 2, "max_words_bytes": 3, "max_ngram_size": 4, "max_logits_bytes": 0}
     planned = load(folder, profile(limits=limits, admission={"max_queue_bytes": 5}))
     settings = planned.loop_settings()
     assert {name: getattr(settings, name) for name in limits} == limits

@@ -163,9 +163,9 @@ def test_concurrent_verifications_equal_sequential_verifications(engine):
         {"sampling": SamplingParams(temperature=1.0, min_p=0.1)},
         {"sampling": SamplingParams(top_k=1, presence_penalty=0.5)},
         {"sampling": SamplingParams(top_k=1, embedding_bias=np.zeros(VOCAB, np.float32))},
-        {"return_generation_logits": True},
+        {"return_context_logits": True},
     ],
-    ids=["min_p", "presence_penalty", "embedding_bias", "generation_logits"],
+    ids=["min_p", "presence_penalty", "embedding_bias", "context_logits"],
 )
 def test_inputs_that_vllm_cannot_serve_exactly_are_rejected(engine, asked):
     with pytest.raises(UnsupportedError, match=r"isn't supported by this engine \(vllm\)"):

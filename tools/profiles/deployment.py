@@ -139,6 +139,7 @@ class Deployment:
             **profile.admission.model_dump(),
             **self._request_limits,
             max_ngram_size=limits.max_ngram_size,
+            max_logits_bytes=limits.max_logits_bytes,
             max_guide_bytes=limits.max_guide_bytes,
             tokenizer_dir=TOKENIZER,
             draft_tokenizer=DraftTokenizer(folder=DRAFT_TOKENIZER, end_ids=draft.end_ids)

@@ -175,6 +175,9 @@ class LimitsSection(ConfigSection):
     max_ngram_size: PositiveInt = LoopSettings.max_ngram_size
     """Maximum `max_matching_ngram_size` in requests; each n-gram size takes memory per context
     token."""
+    max_logits_bytes: NonNegativeInt = LoopSettings.max_logits_bytes
+    """Bytes of returned logits (prompts x rows x vocabulary x 4). Make `/dev/shm` several times as
+    large."""
     max_guide_bytes: NonNegativeInt = LoopSettings.max_guide_bytes
     """Bytes of one guide; 0 turns guides off and saves the memory they need."""
 

@@ -169,6 +169,7 @@ class EngineRequests:
             top=_top(outputs, tensors.OUTPUT_TOP_IDS, tensors.OUTPUT_TOP_LOG_PROBS),
             prompt_log_probs=_prompt_log_probs(outputs),
             logits=self._logits(outputs),
+            context_logits=_rows(outputs.get(tensors.CONTEXT_LOGITS)),
             kv_blocks=_kv_blocks(outputs),
             engine_seconds=_engine_seconds(outputs),
             branches=() if call.branching is None else self._branches(outputs),
@@ -206,14 +207,14 @@ class EngineRequests:
         return [_row(tensors.EMBEDDING_BIAS, bias)]
 
     def _logits(self, outputs: dict[str, Any]) -> Any:
-        """Return the draft engine's tensor of logits, or None.
+        """Return the target's logits as [n, vocab_size], or the draft engine's tensor unchanged.
 
         A handle is copied, because a handle to branch logits may outlive the response.
         """
         logits = outputs.get(self._logits_output)
         if logits is not None and self._logits_output == tensors.SHARED_LOGITS_HANDLE:
             return logits.as_numpy().copy()
-        return logits
+        return logits if self._engine.is_draft else _rows(logits)
 
     def _one_token_words(self, token_ids: tuple[int, ...]) -> TokenIds | None:
         """Return a word table of the given ids, without ids that the engine doesn't have."""
@@ -238,6 +239,8 @@ class EngineRequests:
             outputs.append(tensors.OUTPUT_LOG_PROBS)
             if self._num_top(call):
                 outputs += [tensors.OUTPUT_TOP_IDS, tensors.OUTPUT_TOP_LOG_PROBS]
+        if call.engine == "target" and self._wants_context_logits(call):
+            outputs.append(tensors.CONTEXT_LOGITS)
         if self._wants_prompt_log_probs(call):
             outputs.append(tensors.PROMPT_LOG_PROBS)
             if self._num_top(call):
@@ -283,6 +286,8 @@ class EngineRequests:
                 inputs.append(_scalar(tensors.SHARED_LOGITS_ROW, call.draft.logits_row))
         if call.token_masks is not None and self._engine.settings.capabilities.masks_tokens:
             inputs.append(_row(tensors.TOKEN_MASKS, call.token_masks))
+        if self._wants_context_logits(call):
+            inputs.append(_scalar(tensors.RETURN_CONTEXT_LOGITS, True))
         if self._wants_prompt_log_probs(call):
             inputs.append(_scalar(tensors.RETURN_PROMPT_LOG_PROBS, True))
         if self._request.num_top_log_probs:
@@ -310,6 +315,10 @@ class EngineRequests:
     def _num_top(self, call: EngineCall) -> int:
         """Return the number of alternatives per token that a call requests."""
         return self._request.num_top_log_probs if call.engine == "target" else 0
+
+    def _wants_context_logits(self, call: EngineCall) -> bool:
+        """Return whether to request context logits. In later calls they would force a prefill."""
+        return self._request.wants_context_logits and self._is_first(call)
 
     def _wants_prompt_log_probs(self, call: EngineCall) -> bool:
         wanted = self._request.wants_prompt_log_probs and call.engine == "target"
@@ -341,6 +350,14 @@ def _branching(draft: TokenIds, branching: Branching) -> list[Any]:
 def _optional_row(tensor: Any, values: NDArray[Any] | None) -> list[Any]:
     """Return a list with the tensor of an optional input, or an empty list."""
     return [] if values is None else [_row(tensor, values)]
+
+
+def _rows(logits: Any) -> Any:
+    """Return a tensor of logits as an array [n, vocab_size]; None stays None."""
+    if logits is None:
+        return None
+    array = logits.as_numpy()
+    return array.reshape(-1, array.shape[-1])
 
 
 def _top(outputs: dict[str, Any], ids: str, log_probs: str) -> TopLogProbs | None:

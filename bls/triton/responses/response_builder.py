@@ -88,7 +88,7 @@ class ResponseBuilder:
         reasons = [p.finish_reason for p in parts if p.finish_reason is not None]
         if len(reasons) == len(parts):
             outputs[tensors.FINISH_REASON] = np.array([r.encode() for r in reasons], dtype=object)
-            outputs |= _statistics(parts)
+            outputs |= _statistics(parts) | _logits(parts)
             if tensors.SPEC_DECODE_STATISTICS in self._wanted:
                 outputs[tensors.SPEC_DECODE_STATISTICS] = _statistics_in_json(parts)
             if self._options.return_perf_metrics:
@@ -170,6 +170,21 @@ def _prompt_log_probs(parts: Sequence[SequenceOutput]) -> dict[Tensor, NDArray[A
     if len(tops) == len(parts):
         outputs[tensors.PROMPT_TOP_IDS] = _padded([top.ids for top in tops], np.int32)
         outputs[tensors.PROMPT_TOP_LOG_PROBS] = _padded([top.values for top in tops], np.float32)
+    return outputs
+
+
+def _logits(parts: Sequence[SequenceOutput]) -> dict[Tensor, NDArray[Any]]:
+    """Return the logits of the prompts and the answers. Shorter rows are padded with zeros."""
+    outputs = {}
+    context = [p.decoding.context_logits for p in parts]
+    if all(logits is not None for logits in context):
+        outputs[tensors.CONTEXT_LOGITS] = _padded(context, np.float32)[:, 0]
+    generation = [p.decoding.generation_logits for p in parts]
+    widths = {logits[0].shape[-1] for logits in generation if logits}
+    if widths and all(p.decoding.generation_logits or not len(p.tokens) for p in parts):
+        nothing = np.empty((0, *widths), np.float32)  # an answer may have no tokens
+        rows = [np.concatenate((nothing, *logits)) for logits in generation]
+        outputs[tensors.GENERATION_LOGITS] = _padded(rows, np.float32)
     return outputs
 
 

@@ -147,10 +147,12 @@ def test_greedy_requests_need_no_draft_logits():
     assert lossless(lossy, SETTINGS) is lossy
 
 
-def test_drafting_is_off_if_verification_cannot_return_log_probs():
-    request = request_of(sampling=GREEDY, wants_log_probs=True)
+@pytest.mark.parametrize("wanted", ["wants_log_probs", "wants_context_logits"])
+def test_drafting_is_off_if_verification_cannot_return_requested_outputs(wanted):
+    request = request_of(sampling=GREEDY, **{wanted: True})
     assert lossless(request, RAW).drafter == "none"
-    assert lossless(request, SETTINGS).drafter == "draft_model"
+    only_logits = wanted == "wants_context_logits"
+    assert lossless(request, SETTINGS).drafter == ("none" if only_logits else "draft_model")
     itself = replace(request, drafter="engine")
     assert lossless(itself, RAW) is itself
 

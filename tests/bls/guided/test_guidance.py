@@ -131,11 +131,12 @@ def test_statistics_warn_about_guide_parts_that_are_not_enforced():
     [
         {"wants_log_probs": True},
         {"wants_prompt_log_probs": True},
+        {"wants_generation_logits": True},
         {"sampling": Sampling(bad_words=np.array([[5], [1]], np.int32))},
         {"sampling": Sampling(embedding_bias=np.zeros(WIDTH, np.float32))},
     ],
 )
-def test_forced_tokens_are_verified_if_log_probs_are_requested(asks):
+def test_forced_tokens_are_verified_if_log_probs_or_logits_are_requested(asks):
     guide = Guide("choice", '["The quick brown fox"]')
     request = request_for(guide, drafter="draft_model", draft_len=4, max_draft_len=16, **asks)
     decoding, target, _ = played(request, draft=Guesser([], 1))
@@ -145,6 +146,12 @@ def test_forced_tokens_are_verified_if_log_probs_are_requested(asks):
     assert list(earned) == [GRAMMAR]
     assert earned[GRAMMAR].draft_acceptance_rate == 1.0
     assert decoding.statistics.guide.num_forced_tokens == 0
+
+
+def test_context_logits_come_from_the_first_call_of_a_guided_request():
+    request = request_for(GUIDES[0], wants_context_logits=True)
+    _, target, _ = played(request)
+    assert target.calls[0].context.tolist() == [5]
 
 
 def test_a_draft_is_cut_at_the_first_illegal_token():

@@ -9,15 +9,17 @@ from scripted import SETTINGS, ids, with_engines
 from tandem.bls.errors import BadRequest
 from tandem.bls.parsing.prompt import (
     LogitBias,
+    Options,
     Prompt,
     TokenizerInputs,
     Tokens,
+    check_logits,
     request_of,
 )
 from tandem.bls.request import Request, Sampling
 
 LIMITED = with_engines(
-    replace(SETTINGS, end_ids=(7, 6)),
+    replace(SETTINGS, end_ids=(7, 6), max_logits_bytes=320),
     target={"max_seq_len": 30, "max_draft_len": 5},
 )
 REQUEST = Request(
@@ -96,6 +98,32 @@ def test_a_prompt_without_tokens_is_rejected():
 
 def test_a_prompt_of_one_token_is_accepted():
     assert len(request_of(PROMPT, Tokens(ids(1)), LIMITED).prompt_ids) == 1
+
+
+ROW = 8 * 4  # bytes: ten rows fit
+
+
+@pytest.mark.parametrize(
+    ("options", "lengths", "max_tokens", "size"),
+    [
+        (Options(), [50], [50], 0),
+        (Options(return_context_logits=True), [10], [50], 10),
+        (Options(return_context_logits=True), [11], [50], 11),
+        (Options(return_generation_logits=True), [50], [10], 10),
+        (Options(return_generation_logits=True), [50], [11], 11),
+        (Options(return_context_logits=True, return_generation_logits=True), [6], [4], 10),
+        (Options(return_context_logits=True, return_generation_logits=True), [6], [5], 11),
+        (Options(return_generation_logits=True), [1, 1], [5, 1], 10),
+        (Options(return_generation_logits=True), [1, 1], [1, 6], 12),
+        (Options(return_context_logits=True), [5, 1], [1, 1], 10),
+    ],
+)
+def test_the_size_of_logits_per_answer_is_limited(options, lengths, max_tokens, size):
+    if size <= 10:
+        check_logits(lengths, max_tokens, options, LIMITED)
+        return
+    with pytest.raises(BadRequest, match=f"up to {size * ROW} bytes of logits .* limit is 320"):
+        check_logits(lengths, max_tokens, options, LIMITED)
 
 
 def test_biases_by_id_and_by_word_are_added():

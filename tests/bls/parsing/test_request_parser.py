@@ -245,12 +245,24 @@ def test_a_plain_prompt_gets_the_deployments_defaults():
             "input 'draft_acceptance_threshold' must be between 0 and 1; got 1.5",
         ),
         (
-            {"return_context_logits": True},
-            "input 'return_context_logits' must be false; got true; send 'return_prompt_log_probs'",
+            {"return_generation_logits": True, "max_tokens": 13},
+            (
+                "input 'return_generation_logits': up to 5200 bytes of logits (shape "
+                "[1, 13, 100]); the limit is 4800; request fewer tokens or send fewer prompts"
+            ),
         ),
         (
-            {"return_generation_logits": True},
-            "input 'return_generation_logits' must be false; got true; send 'return_log_probs'",
+            {
+                "return_generation_logits": True,
+                "return_context_logits": True,
+                "text_input": None,
+                "input_ids": [1] * 9,
+            },
+            (
+                "inputs 'return_context_logits' and 'return_generation_logits': up to 5200 bytes "
+                "of logits (shape [1, 13, 100]); the limit is 4800; request fewer tokens or send "
+                "fewer prompts"
+            ),
         ),
     ],
     ids=lambda part: "-".join(part) if isinstance(part, dict) else "",
@@ -281,7 +293,7 @@ def test_errors_name_the_invalid_input(values, line):
         {"use_draft_logits": True, "draft_acceptance_threshold": 1.0},
         {"draft_ahead": "auto"},
         {"draft_ahead": "false", "drafter": "none"},
-        {"return_context_logits": False, "return_generation_logits": False},
+        {"return_generation_logits": True, "max_tokens": 12},
     ],
     ids="-".join,
 )
@@ -323,6 +335,8 @@ FLAGS = (
     "exclude_input_in_output",
     "return_log_probs",
     "return_prompt_log_probs",
+    "return_context_logits",
+    "return_generation_logits",
     "return_perf_metrics",
     "return_num_input_tokens",
     "return_num_output_tokens",
@@ -502,6 +516,14 @@ def test_a_threshold_without_logits_is_rejected_in_any_row():
         prompts_of(batch(good, good | {"use_draft_logits": False}))
 
 
+def test_the_size_limit_of_logits_applies_to_the_whole_batch():
+    rows = [{"max_tokens": length, "return_generation_logits": True} for length in (6, 2)]
+    assert prompts_of(batch(*rows))
+    rows[0]["max_tokens"] = 7
+    with pytest.raises(BadRequest, match=r"5600 bytes of logits \(shape \[2, 7, 100\]\)"):
+        prompts_of(batch(*rows))
+
+
 def test_empty_words_are_dropped_except_in_bias_lists():
     words = prompt(
         stop_words=["", "stop"],
@@ -591,6 +613,8 @@ def test_end_id_overrides_the_checkpoints_end_ids(end_id, end_ids):
         ("stream", "streams_text"),
         ("return_log_probs", "wants_log_probs"),
         ("return_prompt_log_probs", "wants_prompt_log_probs"),
+        ("return_context_logits", "wants_context_logits"),
+        ("return_generation_logits", "wants_generation_logits"),
         ("return_perf_metrics", "wants_kv_blocks"),
     ],
 )
