@@ -17,8 +17,12 @@ def said(answers):
 
 
 def test_translated_drafts_are_accepted_as_often_as_untranslated_ones(server, translating):
-    shared, translated = (ask(s, "bls", SOME, **DRAFTED) for s in (server, translating))
+    prompts = COMPLETIONS[::2]
+    shared, translated = (ask(s, "bls", prompts, **DRAFTED) for s in (server, translating))
     assert said(translated) == said(shared)
+    # The text of other outputs isn't valid UTF-8, so it doesn't say which tokens it has.
+    texts = [number for number, answer in enumerate(shared) if "\ufffd" not in answer.text]
+    shared, translated = ([found[number] for number in texts] for found in (shared, translated))
     rounds = [
         sum(answer.number(entry.NUM_ROUNDS) for answer in answers)
         for answers in (shared, translated)
