@@ -104,13 +104,26 @@ def emulated(tmp_path_factory) -> Iterator[TritonServer]:
 
 
 @pytest.fixture(scope="session")
-def translating(embedded: Deployment, tmp_path_factory) -> Iterator[TritonServer]:
-    """The embedded profile with a draft whose vocabulary has its ids in reverse order."""
+def demo_pair(embedded: Deployment) -> Deployment:
+    """The embedded profile with the demo's pair, which writes real text."""
+    engines = {
+        name: getattr(embedded.profile.engines, name).model_copy(
+            update={"checkpoint": ROOT / "demo" / name, "max_seq_len": 1024}
+        )
+        for name in ("target", "draft")
+    }
+    engines = embedded.profile.engines.model_copy(update=engines)
+    return deployment.check(embedded.profile.model_copy(update={"engines": engines}))
+
+
+@pytest.fixture(scope="session")
+def translating(demo_pair: Deployment, tmp_path_factory) -> Iterator[TritonServer]:
+    """The demo's pair, but the draft's vocabulary has its ids in reverse order."""
     from safetensors.torch import load_file, save_file
 
-    folder, draft = tmp_path_factory.mktemp("translating"), embedded.profile.engines.draft
+    folder, draft = tmp_path_factory.mktemp("translating"), demo_pair.profile.engines.draft
     shutil.copytree(draft.checkpoint, folder / "draft")
-    own = Tokenizer.from_file(str(embedded.tokenizer.folder / "tokenizer.json"))
+    own = Tokenizer.from_file(str(demo_pair.tokenizer.folder / "tokenizer.json"))
     write(renumbered(own), folder / "draft", eos_token="<|endoftext|>")
     weights = load_file(folder / "draft" / "model.safetensors")
     name = "model.embed_tokens.weight"
@@ -122,8 +135,8 @@ def translating(embedded: Deployment, tmp_path_factory) -> Iterator[TritonServer
         config |= {"eos_token_id": end, "pad_token_id": end}
         (folder / "draft" / file).write_text(json.dumps(config))
     changed = draft.model_copy(update={"checkpoint": folder / "draft"})
-    engines = embedded.profile.engines.model_copy(update={"draft": changed})
-    planned = deployment.check(embedded.profile.model_copy(update={"engines": engines}))
+    engines = demo_pair.profile.engines.model_copy(update={"draft": changed})
+    planned = deployment.check(demo_pair.profile.model_copy(update={"engines": engines}))
     with serving(planned, folder) as running:
         yield running
 
