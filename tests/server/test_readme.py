@@ -16,7 +16,7 @@ from tandem.tools.commands.command_line import read
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [*sorted(ROOT.glob("[A-Z]*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-NO_CODE = {"text", "yaml", "mermaid"}
+NO_CODE = {"text", "yaml", "toml", "mermaid"}
 TANDEM = re.compile(r"^(\.venv/bin/)?tandem\b")
 NEEDS_PROCESS = re.compile("[|<>&;$`]|--help")
 # Each takes ten seconds or more. Other tests run these commands: here only their options are read.
