@@ -1,4 +1,4 @@
-"""When a pending call is abandoned, and when it counts as lost."""
+"""A pending call is abandoned after its timeout, and abandoned calls are limited."""
 
 import time
 
