@@ -1,4 +1,4 @@
-"""Imports go in one direction: tools -> shims -> bls.triton -> bls -> the rest."""
+"""Packages import only lower packages: tools -> shims -> bls.triton -> bls -> the rest."""
 
 import ast
 import re

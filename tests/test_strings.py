@@ -1,4 +1,4 @@
-"""String tensors are read like Triton's own client encodes them."""
+"""String tensors from Triton's own client are decoded correctly."""
 
 import numpy as np
 import pytest

@@ -275,7 +275,7 @@ def test_a_failed_target_call_fails_the_request():
         play(decoding_of(request_of()), Fails(Language()), Draft(Language()))
 
 
-def test_a_verification_with_too_many_tokens_is_an_error():
+def test_a_verification_that_returns_too_many_tokens_is_an_error():
     class Overflows(Target):
         def answers(self, call):
             yield next(super().answers(call))._replace(tokens=ids(1, 2, 3, 4, 5, 6, 7, 0))

@@ -179,7 +179,7 @@ def test_gpus_are_requested_and_limited(render):
     assert "nvidia.com/gpu" not in render({}).server["resources"]["limits"]
 
 
-def test_a_repository_may_come_from_image_volume_claim_or_object_store(render):
+def test_a_repository_can_come_from_image_volume_claim_or_object_store(render):
     image, claim, url = render({}), render("llama-3.1-405b"), render("llmapi")
     assert "--model-repository=/repository" in image.server["args"]
     assert "/repository" not in {mount["mountPath"] for mount in image.server["volumeMounts"]}

@@ -1,4 +1,4 @@
-"""The Dockerfiles and the compose file, checked without building images."""
+"""The Dockerfiles and the compose file are valid. These tests build no images."""
 
 import argparse
 import json
@@ -171,7 +171,7 @@ def test_dockerignore_excludes_no_file_that_an_image_copies(name):
 
 
 def is_left_out(source):
-    """Return whether a file is excluded: the last matching line of .dockerignore decides."""
+    """Return whether the last matching line of .dockerignore excludes a file."""
     parents = [source, *map(str, Path(source).parents)]
     left_out = False
     for line in (ROOT / ".dockerignore").read_text().splitlines():

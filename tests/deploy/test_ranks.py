@@ -59,7 +59,7 @@ def run_group(render, environment):
         group[role]["spec"]["containers"][0]["args"]
         for role in ("leaderTemplate", "workerTemplate")
     )
-    # Skip the shell that clears /dev/shm, which belongs to this machine here.
+    # Skip the shell command that clears /dev/shm, because it would clear this machine's.
     leader = [argument.replace("$(POD_NAME)", here) for argument in leader[4:]]
     with (
         start(worker, f"{here}-1", environment) as following,

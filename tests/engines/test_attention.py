@@ -1,4 +1,4 @@
-"""Attention in chunks equals attention in one step and limits the size of masks."""
+"""Chunked attention equals full attention and limits the size of masks."""
 
 from __future__ import annotations
 

@@ -95,7 +95,7 @@ def test_branches_begin_with_the_most_likely_alternatives_to_the_draft_token(eng
         replace(GREEDY, bad_words=Words.of((5,), (7, 8))),
     ],
 )
-def test_each_branch_has_penalties_and_noise_of_its_own_context(engine, sampling):
+def test_each_branch_uses_penalties_and_noise_of_its_own_context(engine, sampling):
     if emulates(engine) and sampling.repetition_penalty + sampling.frequency_penalty != 1:
         pytest.skip("it has no penalties")
     ids = prompt(3, 30)
@@ -159,7 +159,7 @@ def test_without_draft_tokens_branches_follow_the_context(engine):
     assert_plain(engine, ids, [], found, 4)
 
 
-def test_a_call_may_request_zero_branches(engine):
+def test_a_call_can_request_zero_branches(engine):
     found = branches(engine, prompt(7, 12), [4, 5], 0, 4)
     assert found.outcomes.shape == (0, 2)
     assert found.ids.shape == (0, 0)

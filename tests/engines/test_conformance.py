@@ -1,4 +1,4 @@
-"""Every engine keeps these promises. Each test runs on all engines with the capability."""
+"""Every engine passes these tests if it has the required capability."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def test_a_longer_stop_word_is_ignored_before_min_tokens(engine):
 
 
 @pytest.mark.parametrize("least", [1e-30, 1e-39, 1e-45])
-def test_the_lowest_temperatures_are_greedy(engine, least):
+def test_the_lowest_temperatures_mean_greedy_decoding(engine, least):
     ids = prompt(5, 9)
     cold = SamplingParams(temperature=float(np.float32(least)), seed=3)
     assert engine.tokens(ids, 12, sampling=cold) == engine.tokens(ids, 12)

@@ -129,7 +129,7 @@ def test_a_stop_returns_the_branch_tokens_finished_so_far(passed_ms, tokens):
         assert found.ids.tolist() == whole.ids[:, :tokens].tolist()
         assert found.outcomes.tolist() == whole.outcomes.tolist()
     draft.start(prompt(1, 9), 1)
-    timer.advance()  # the stopped call's events were removed
+    timer.advance()  # the stopped call has no events left
     timer.advance()
 
 

@@ -40,7 +40,7 @@ CYCLE = [30, 31, 32, 33, 34, 28, 29, 30, 31]
 
 
 def said_after(token: int, length: int) -> list[int]:
-    """Return the output of the stand-in after `token`: it repeats cycles of seven tokens."""
+    """Return the stand-in's output after `token`, which repeats cycles of seven tokens."""
 
     def successor(token: int) -> int:
         first = token - token % 7
@@ -64,7 +64,7 @@ def package(monkeypatch):
 
 @pytest.fixture
 def start(package, tmp_path):
-    """Return a function that starts an engine from model parameters. All engines are closed."""
+    """Return a function that starts an engine from model parameters; close all at the end."""
     write_empty(tmp_path / "model", VOCAB)
     made = []
 
@@ -294,7 +294,7 @@ def test_sampling_parameters_are_passed_on(looker, package, sampling, expected):
         (json.loads(LOOKUP["speculative_config"]) | {"enable_penalty": True}, True),
     ],
 )
-def test_penalties_work_if_this_tensorrt_llm_applies_them(
+def test_penalties_work_if_the_tensorrt_llm_version_applies_them(
     start, package, monkeypatch, speculation, works
 ):
     api = package.llmapi.llm_args

@@ -22,7 +22,7 @@ from tandem.engines.torch.verification import draw
 from tandem.sampling.acceptance import accepts
 
 DRAWS = 2_000  # without logits, the target samples each token itself
-# With 6,000 words, an acceptance that is 15% too high is detected in 99% of cases.
+# With 6,000 words, an acceptance rate that is 15% too high is detected in 99% of cases.
 DRAWS_BY_LOGITS = 6_000
 ALL_CUTS = Warp(0.7, top_k=20, top_p=0.95, min_p=0.02)
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -55,7 +55,7 @@ def test_drafting_ahead_keeps_the_targets_distribution(warp, use_draft_logits):
 
 
 class LogitsRule:
-    """The correct verification rule of logits mode. Subclasses change one part to a wrong rule."""
+    """The correct verification rule of logits mode. Each subclass makes one mistake."""
 
     def __call__(self, drafts, p, q, *, seed, position, threshold=None):
         for i, token in enumerate(drafts):
@@ -72,14 +72,14 @@ class LogitsRule:
 
 
 class CorrectsFromTheWholeTarget(LogitsRule):
-    """A wrong rule that samples the correction from p instead of the residual."""
+    """Sample the correction from p instead of the residual, which is wrong."""
 
     def correction(self, p, q, seed, position):
         return draw(p, seed, position, Purpose.RESIDUAL)
 
 
 class AcceptsByTheProposalsNoise(LogitsRule):
-    """A wrong rule that reuses the draft token's random number for its acceptance."""
+    """Reuse the draft token's random number for its acceptance, which is wrong."""
 
     def number(self, token, seed, position):
         noise = exponentials(derived_seed(seed, "propose"), position, Purpose.SAMPLE, VOCAB)

@@ -1,4 +1,4 @@
-"""Noise equals SplitMix64, is equal in all implementations, and passes randomness tests."""
+"""Noise follows SplitMix64, is the same in all implementations, and passes randomness tests."""
 
 import numpy as np
 import pytest

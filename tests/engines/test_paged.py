@@ -62,7 +62,7 @@ def check(cache) -> None:
     )
 )
 def test_pages_are_never_leaked_or_written_by_two_sequences(steps):
-    """Texts diverge anywhere, and some calls have branches, rejected drafts, or dropped entries."""
+    """Texts share prefixes of any length. Calls add branches, reject drafts, or drop entries."""
     cache, running = new_cache(), []
     for seed, length, extra, what in steps:
         start = prompt(7, 40)[: 10 * seed + 5]

@@ -139,7 +139,7 @@ def test_logits_mode_equals_the_unpaged_engine(make_harness, llama, paged, warpe
 
 
 @pytest.mark.parametrize("width", [VOCAB - 3, VOCAB + 5])
-def test_padded_draft_logits_are_verified_like_in_the_unpaged_engine(make_harness, width):
+def test_padded_draft_logits_are_verified_as_in_the_unpaged_engine(make_harness, width):
     engines = [make_harness(name, draft_vocab_size=width) for name in ("paged llama", "llama")]
     lengths = []
     for seed in range(30):

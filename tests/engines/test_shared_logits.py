@@ -1,4 +1,4 @@
-"""Logits in shared memory can be read once, until a timeout, by any process."""
+"""Any process can read logits in shared memory once, until they time out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Masks set the allowed tokens at each position, and engines emit no other tokens."""
+"""Masks define the allowed tokens at each position, and engines emit no other tokens."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def one_by_one(engine, ids, count, *, grammar=GRAMMAR, sampling=GREEDY, **rest) 
 
 
 def wrong_ones(ids, text, grammar=GRAMMAR) -> list[int]:
-    """Return an illegal token and two legal tokens that the engine didn't choose as text[-1]."""
+    """Return an illegal token and up to two legal tokens in place of text[-1]."""
     legal = grammar.legal(ids + text[:-1])
     return [grammar.illegal(ids + text[:-1]), *(set(legal) - {text[-1]})][:3]
 

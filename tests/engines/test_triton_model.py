@@ -334,7 +334,7 @@ def test_masks_work_with_shared_logits(begin):
     writer.close()
 
 
-def test_the_profile_may_include_the_prompt_in_the_output(begin):
+def test_the_profile_can_include_the_prompt_in_the_output(begin):
     model = begin(exclude_input_in_output="false")
     response, _ = ask(model)
     ids = response.arrays["output_ids"].tolist()[0][0]

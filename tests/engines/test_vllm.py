@@ -1,4 +1,4 @@
-"""The vLLM engine passes the right arguments and reports failures (tests without vLLM)."""
+"""The vLLM engine passes the right arguments and reports failures. Runs without vLLM."""
 
 import json
 import sys

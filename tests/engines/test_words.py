@@ -1,4 +1,4 @@
-"""Bad and stop words are found exactly like in a search for each word."""
+"""Word lists find the same bad words and stop words as a search for each word."""
 
 from __future__ import annotations
 

@@ -297,6 +297,6 @@ def test_line_breaks_in_a_regex_are_kept(line_end):
 
 @pytest.mark.parametrize("bounds", [{"minimum": -1e9, "maximum": 1e9}, {"multipleOf": 1e-6}])
 def test_numbers_with_bounds_have_no_exponent(bounds):
-    """Tandem therefore adds no bounds to numbers: a model couldn't continue 1 to 1e-5."""
+    """Tandem adds no bounds by default, because a model couldn't then generate 1e-5."""
     assert fits("json_schema", '{"type": "number"}', "1e-5")
     assert not fits("json_schema", json.dumps({"type": "number"} | bounds), "1e-5")

@@ -1,4 +1,4 @@
-"""Both tokenizer models return arrays or one-line errors (tests without a server)."""
+"""The tokenizer models return arrays or one-line errors."""
 
 import numpy as np
 import pytest

@@ -11,7 +11,7 @@ from tandem.bls.request import Request
 
 
 class Waiting:
-    """An admission that records the names of the reservations that it starts, in order."""
+    """Record the names of reservations in the order in which they start."""
 
     def __init__(self, *, max_running=2, max_waiting=2, kv_blocks=8, draft_kv_blocks=0):
         self.started = []
@@ -251,9 +251,9 @@ BLOCKS = with_engines(
 @pytest.mark.parametrize(
     ("drafter", "blocks"),
     [
-        ("none", (3, 0)),  # 5 + 7
-        ("prompt_lookup", (4, 0)),  # + 2
-        ("draft_model", (4, 2)),  # + 3
+        ("none", (3, 0)),  # 5 prompt tokens + 7 output tokens
+        ("prompt_lookup", (4, 0)),  # + 2 copied tokens
+        ("draft_model", (4, 2)),  # + 3 draft tokens
         ("hybrid", (4, 2)),
     ],
 )

@@ -1,4 +1,4 @@
-"""The limiter bounds the number of concurrent tasks and starts tasks in order."""
+"""The limiter caps the number of concurrent tasks and starts waiting tasks in order."""
 
 import pytest
 
@@ -7,7 +7,7 @@ from tandem.bls.errors import Overloaded
 
 
 class Kitchen:
-    """A limiter that records the names of the tasks that it starts."""
+    """Record the names of tasks in the order in which they start."""
 
     def __init__(self, most=1, max_waiting_bytes=100):
         self.at_work = []

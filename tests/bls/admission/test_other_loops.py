@@ -12,7 +12,7 @@ CAPACITY = {"max_running": 3, "max_waiting": 2, "kv_blocks": 8, "draft_kv_blocks
 
 
 class Loops:
-    """The admissions of several loops, which record the names of started sequences in order."""
+    """Record the sequences of several loops in the order in which they start."""
 
     def __init__(self, count, **capacity):
         self.started = []

@@ -1,4 +1,4 @@
-"""Branches are distributed over the possible outcomes, and the fastest plan is chosen."""
+"""The cost model spreads branches over likely outcomes and chooses the fastest plan."""
 
 import numpy as np
 import pytest

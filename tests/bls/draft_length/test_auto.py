@@ -1,4 +1,4 @@
-"""`auto` keeps these promises for any measurements."""
+"""Properties of `auto` that hold for any measurements."""
 
 import threading
 import time
@@ -110,7 +110,7 @@ def test_the_planner_is_thread_safe():
 
 
 def alone_and_drafting(loops, seconds):
-    """Return, every 10 ms, whether each loop decodes without drafts."""
+    """Return, for every 10 ms, whether each loop decodes without drafts."""
     worlds = [World(rated=False) for _ in range(loops)]
     lengths = [AutoLength(world.statistics) for world in worlds]
     times = []

@@ -25,7 +25,7 @@ KINDS["renumbered"] = lambda: tokenizer_kinds.renumbered(tokenizer_kinds.byte_le
 
 @pytest.fixture(scope="module")
 def translator(tmp_path_factory):
-    """Return a function that returns the translator between two kinds of tokenizers."""
+    """translator(target, draft) returns the translator between two kinds of tokenizers."""
     folder, made = tmp_path_factory.mktemp("tokenizers"), {}
 
     def of(target, draft):
@@ -125,7 +125,7 @@ def rounds(target, translator, draft):
     return decoding.statistics.num_rounds, engine, len(written)
 
 
-def test_renumbering_the_draft_vocabulary_hardly_adds_rounds(translator):
+def test_renumbering_the_draft_vocabulary_adds_almost_no_rounds(translator):
     shared = rounds("byte_level", translator, "byte_level")[0]
     translated, draft, count = rounds("byte_level", translator, "renumbered")
     assert shared <= translated <= shared / 0.9

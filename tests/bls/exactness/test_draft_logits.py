@@ -1,4 +1,4 @@
-"""The loop sends draft logits to the target as correct distributions."""
+"""Draft logits reach the target as exact probability distributions."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def probabilities(logits, warp, vocab_size=VOCAB):
 
 
 @pytest.mark.parametrize("least", [1e-30, 1e-39, 1e-45])
-def test_the_lowest_temperatures_are_greedy(least):
+def test_the_lowest_temperatures_mean_greedy_decoding(least):
     found = probabilities(np.array([3.0, -7.0, 3.5, -np.inf], np.float32), Warp(least), 4)
     assert found[0].tolist() == [0, 0, 1, 0]
 

@@ -1,4 +1,4 @@
-"""If each call has new noise, guided answers have exactly the probabilities of masked sampling."""
+"""With unkeyed noise, guided answers have exactly the probabilities of masked sampling."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""Each round decodes only its new tokens and the few that they may change."""
+"""Each round decodes only the new tokens and a few tokens before them."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Text is correct if a character consists of several tokens."""
+"""Text is decoded correctly even if one character takes several tokens."""
 
 import pytest
 import tokenizer_kinds

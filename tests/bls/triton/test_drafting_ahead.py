@@ -157,7 +157,7 @@ def test_a_failed_branch_call_does_not_change_the_output(pb):
 
 
 class Panic(BaseException):
-    """Not an Exception, like a panic in a Rust library."""
+    """An error that isn't an Exception, like a panic in a Rust library."""
 
 
 @pytest.mark.parametrize("error", [RuntimeError, Panic])

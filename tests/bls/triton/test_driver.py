@@ -63,7 +63,7 @@ def engine(pb):
 
 
 class DraftThenVerify:
-    """The steps of a round. `failures`: errors of the draft call, which only cost the draft."""
+    """The steps of a round. failures: errors of the draft call, which don't end the round."""
 
     def __init__(self):
         self.failures = []
@@ -161,7 +161,7 @@ def test_an_interruption_ends_the_wait_for_a_chunk(pb):
 
 
 class Panic(BaseException):
-    """Not an Exception, like a panic in a Rust library."""
+    """An error that isn't an Exception, like a panic in a Rust library."""
 
 
 def test_an_unexpected_error_in_the_loop_reaches_the_client(pb):

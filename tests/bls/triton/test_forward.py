@@ -54,7 +54,7 @@ def test_only_one_stop_is_sent_at_a_time(cancelled, pb, monkeypatch):
 
 
 class Panic(BaseException):
-    """Not an Exception, like a panic in a Rust library."""
+    """An error that isn't an Exception, like a panic in a Rust library."""
 
 
 @pytest.mark.parametrize("error", [RuntimeError, Panic])

@@ -85,7 +85,7 @@ def test_errors_have_their_documented_codes():
         "INVALID_ARG": [BadRequest("x"), EngineRefused("target", "x")],
         "UNAVAILABLE": [Overloaded("x"), EngineUnavailable("target", "x")],
         "CANCELLED": [Cancelled()],
-        # With INTERNAL, clients don't retry automatically. A retry could take equally long.
+        # Clients don't retry INTERNAL errors automatically, because a retry could take as long.
         "INTERNAL": [DeadlineExceeded("x"), EngineTimeout("target", 1), ServingError("x")],
     }
     for code, errors in codes.items():

@@ -1,4 +1,4 @@
-"""A pending call is abandoned after its timeout, and abandoned calls are limited."""
+"""A call is abandoned after its timeout, and the number of abandoned calls is limited."""
 
 import time
 

@@ -117,7 +117,7 @@ def test_a_response_is_sent_if_triton_or_dev_shm_has_memory(monkeypatch):
         def free_memory(self):
             return self.free
 
-    native = SimpleNamespace(shared_memory=Pool())  # Triton's own: tests/server/test_lifecycle.py
+    native = SimpleNamespace(shared_memory=Pool())  # as in tests/server/test_lifecycle.py
     monkeypatch.setitem(sys.modules, "c_python_backend_utils", native)
     monkeypatch.setattr(module, "GROWTH_BYTES", 0)
     assert module._memory_for_the_end(0)

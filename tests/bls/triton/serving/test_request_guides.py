@@ -1,4 +1,4 @@
-"""A process compiles guides, or rejects them with the reason."""
+"""The loop compiles guides or rejects them with a reason."""
 
 import sys
 from dataclasses import replace
@@ -25,7 +25,7 @@ UNSUPPORTED = "^input 'guided_decoding_guide_type' isn't supported by this deplo
 
 
 def no_check():
-    """Accept: the request hasn't ended."""
+    """Do nothing, because the request is still active."""
 
 
 def request_for(guide):

@@ -9,7 +9,7 @@ from tandem.bls.triton.serving.request_state import ending
 
 
 class Panic(BaseException):
-    """Not an Exception, like a panic in a Rust library."""
+    """An error that isn't an Exception, like a panic in a Rust library."""
 
 
 @pytest.mark.parametrize(
