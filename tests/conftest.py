@@ -13,26 +13,26 @@ from xdist.scheduler import LoadFileScheduling
 
 ROOT = Path(__file__).resolve().parent.parent
 
-# A test run that was started in the background ignores SIGINT, and so would every command that it
-# starts: a test that presses Ctrl-C would never end.
+# A test run in the background ignores SIGINT, and the commands that it starts inherit this. A test
+# that sends Ctrl-C would then hang.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
-gc.disable()  # the imports of all tests leave little garbage
+gc.disable()  # importing the tests creates little garbage
 
-# A forward pass on two threads waits for both after every operation, which takes very long on busy
-# cores, and two test workers have a server each.
+# With two threads, each operation of a forward pass waits for both threads. This is slow on busy
+# cores, and each of two test workers runs a server.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-# Workers and servers import the same modules many times, so they are compiled once.
+# Many workers and servers import the same modules, so cache their bytecode.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 
-# Files of tests/server that start their own servers, and take long.
+# Files of tests/server that start their own servers and take long.
 OWN_SERVERS = {
     *("faults", "good_and_bad_clients", "hostile", "instances", "lifecycle", "llmapi", "lora"),
     *("run", "silent_streams", "tensorrtllm_contract", "up"),
 }
-# Files that share only the server `emulated`. The remaining ones share several servers.
+# Files that share only the server `emulated`. The remaining files share several servers.
 ONLY_EMULATED = {
     *("admission", "emulated", "engines", "nvidia_clients", "optional_drafters"),
     "rendered_repository",
@@ -56,26 +56,26 @@ def pytest_xdist_make_scheduler(config, log):
 
 
 def pytest_collection_modifyitems(items):
-    """Run tests with servers first: the others fill the worker that ends earlier."""
+    """Run tests with servers first, so that short tests fill the worker that ends earlier."""
     items.sort(key=lambda item: item.path.parent.name != "server")
 
 
 def pytest_collection_finish():
-    """Begin to collect garbage, except what the imports created."""
+    """Start garbage collection, but exclude all objects created by imports."""
     gc.freeze()
     gc.enable()
 
 
-# A slow example on busy cores is not a failure.
+# Slow examples on busy cores must not fail a test.
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("patient")
 
 
 @pytest.fixture(scope="session")
 def embedded_profile(tmp_path_factory):
-    """The embedded profile, with longer contexts, and a pair that is much faster than the demo's.
+    """The embedded profile, with longer contexts and a much faster pair than the demo pair.
 
-    `make test-vllm` has another profile, with the demo's pair.
+    `make test-vllm` uses the profile vllm-cpu with the demo pair.
     """
     name = "vllm-cpu" if os.environ.get("TANDEM_TEST_ENGINES") == "vllm" else "embedded"
     folder, demo = tmp_path_factory.mktemp("deployment"), ROOT / "demo"
@@ -84,7 +84,7 @@ def embedded_profile(tmp_path_factory):
         demo = folder
     text = (ROOT / "profiles" / f"{name}.yaml").read_text()
     profile = folder / f"{name}.yaml"
-    # By default a draft must not depend on how long things take.
+    # By default, drafts in tests must not depend on measured times.
     changes = {
         "../demo": str(demo),
         **(
@@ -105,7 +105,7 @@ def embedded_profile(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def vllm_harness(tmp_path_factory):
-    """A vLLM engine on a random checkpoint. `make test-vllm` installs what it needs."""
+    """A vLLM engine with a random checkpoint. `make test-vllm` installs vLLM."""
     from vllm_engine import start_vllm
 
     harness = start_vllm(tmp_path_factory.mktemp("vllm"))

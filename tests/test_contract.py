@@ -1,4 +1,4 @@
-"""Tandem's tensors have NVIDIA's names, types and shapes; additional tensors are optional."""
+"""Tensors have NVIDIA's names, types and shapes, and additional tensors are optional."""
 
 import json
 from pathlib import Path

@@ -8,7 +8,7 @@ import pytest
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 PAGES = sorted(DOCS.rglob("*.md"))
-MOST_WORDS = 20  # of a table's cell
+MOST_WORDS = 20  # per table cell
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""Names in the documentation exist, and public names are documented."""
+"""Names in the documentation exist, and all public names are documented."""
 
 import builtins
 import re
@@ -38,7 +38,7 @@ METRICS = [
     *engine_metric_names.METRICS,
     *re.findall(r"^# TYPE (\S+)", GatewayMetrics().text().decode(), re.MULTILINE),
 ]
-# Names in backquotes in these pages must exist: NAME is a placeholder.
+# Names in backquotes in these pages must exist, except the placeholder NAME.
 FOR_DEVELOPERS = [ROOT / "CONTRIBUTING.md", ROOT / "docs" / "project" / "architecture.md"]
 QUOTED = re.compile(r"`([^`\n]+)`")
 FILE = re.compile(r"[\w./*-]+\.(py|md|yaml|json|pbtxt)|[\w*-]+(/[\w.*-]+)+/?")
@@ -47,7 +47,7 @@ METRIC = re.compile(r"(?<![\w:/-])(?:vllm:|tandem_|spec_decode_num_)[a-z_]+(?![\
 OF_A_HISTOGRAM = re.compile(r"_(bucket|count|sum)$")
 NAME_METRICS = [
     *sorted((ROOT / "docs").rglob("*.md")),
-    # `dashboard.py` composes names; what it writes is tandem.json.
+    # dashboard.py composes names, so check its output, tandem.json, instead.
     *sorted(
         path
         for path in (ROOT / "deploy").rglob("*")
@@ -55,9 +55,9 @@ NAME_METRICS = [
     ),
     ROOT / "deploy" / "helm" / "tandem" / "files" / "health.py",
 ]
-# By name; a page of the reference comes after one of the concepts with its name.
+# Page texts by file name. A reference page replaces a concept page with the same name.
 PAGES = {path.stem: path.read_text() for path in sorted((ROOT / "docs").rglob("*.md"))}
-# The keys of a kind of engine are on its own page.
+# Each kind of engine has its own page, which documents its keys.
 ENGINE_PAGES = {
     "emulated": "emulated",
     "tensorrtllm": "tensorrt-llm",
@@ -69,7 +69,7 @@ OF_EVERY_PROCESS = {"PATH", "LD_LIBRARY_PATH"}
 
 
 def section(page, title):
-    """A section of a page of the reference, with what it contains."""
+    """Return a section of a reference page, including its subsections."""
     found = re.search(
         rf"^## {re.escape(title)}\n(.*?)(?=^## |\Z)", PAGES[page], re.DOTALL | re.MULTILINE
     )
@@ -78,7 +78,7 @@ def section(page, title):
 
 
 def named(text, name=r"[\w.]+"):
-    """The names in the first columns of a text's tables."""
+    """Return the names in the first columns of all tables."""
     cells = re.findall(r"^\| (`.*?) \|", text, re.MULTILINE)
     return {found for cell in cells for found in re.findall(rf"`({name})`", cell)}
 
@@ -86,7 +86,7 @@ def named(text, name=r"[\w.]+"):
 @pytest.mark.parametrize(
     ("page", "tensors"), [("inputs", entry.INPUTS), ("outputs", entry.OUTPUTS)], ids=str
 )
-def test_every_tensor_of_the_entries_is_documented(page, tensors):
+def test_every_tensor_of_bls_is_documented(page, tensors):
     assert [name for name in tensors if f"`{name}`" not in PAGES[page]] == []
 
 
@@ -98,9 +98,9 @@ def options(name):
 
 
 @pytest.mark.parametrize("name", [name for name in VERBS if name != "doctor"])
-def test_documented_options_and_real_options_are_the_same(name):
+def test_documented_options_equal_the_real_options(name):
     own = section("command-line", f"`tandem {name}`")
-    # A section names the commands whose options it doesn't describe again.
+    # A section links to the commands whose options it shares.
     others = re.findall(r"\(#tandem-(\w+)\)", own)
     described = own + "".join(section("command-line", f"`tandem {other}`") for other in others)
     assert not [option for option in options(name) if f"`{option}`" not in described]
@@ -108,7 +108,7 @@ def test_documented_options_and_real_options_are_the_same(name):
 
 
 def keys_of_profile(part=Profile, path=(), page="profile"):
-    """Every key of a profile: its path, and the page that describes it."""
+    """Yield the path of each profile key and the page that documents the key."""
     if "kind" in part.model_fields:
         (kind, *_) = typing.get_args(part.model_fields["kind"].annotation)
         page = ENGINE_PAGES.get(kind, page)
@@ -161,12 +161,12 @@ def test_every_metric_is_documented():
     assert [metric for metric in METRICS if f"`{metric}`" not in PAGES["metrics"]] == []
 
 
-def test_documented_guide_kinds_and_real_kinds_are_the_same():
+def test_documented_guide_kinds_equal_the_real_kinds():
     rows = section("structured-output", "Guides").partition("```")[0]
     assert re.findall(r"^\| `(\w+)` \|", rows, re.MULTILINE) == [*KINDS]
 
 
-def test_every_format_of_tool_calls_is_documented():
+def test_every_tool_call_format_is_documented():
     for known in FORMATS:
         assert f"\n| `{known.name}` | " in PAGES["openai-api"]
 

@@ -1,4 +1,4 @@
-"""Which request ids mark forwarded requests, and which requests can be stopped."""
+"""Request ids mark forwarded requests, and only requests with unguessable ids can be stopped."""
 
 import uuid
 
@@ -27,7 +27,7 @@ def test_ids_of_forwarded_requests_are_recognized_and_unique():
         lambda request_id: request_id + "é" * 40_000,
     ],
 )
-def test_ids_of_other_clients_are_not_taken_for_forwarded_ones(wrong):
+def test_ids_of_other_clients_are_not_recognized_as_forwarded(wrong):
     assert not is_forwarded(wrong(fresh_forwarded()))
     assert not can_be_stopped(wrong(fresh_forwarded()))
 

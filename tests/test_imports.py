@@ -1,4 +1,4 @@
-"""Imports go in one direction: tools -> shims -> bls.triton -> bls -> the rest."""
+"""Packages import only lower packages: tools -> shims -> bls.triton -> bls -> the rest."""
 
 import ast
 import re
@@ -9,7 +9,7 @@ from tandem.tools.commands.verbs import VERBS
 
 ROOT = Path(__file__).resolve().parent.parent
 TRITON = {"triton_python_backend_utils", "c_python_backend_utils", "tritonclient"}
-# Package -> the packages that it may import. A module belongs to its longest matching package.
+# Packages and their allowed imports. A module belongs to the longest matching package.
 ARROWS = {
     "contract": {"contract"},
     "sampling": {"sampling", "contract"},
@@ -31,7 +31,7 @@ ARROWS = {
     "gateway.triton": {"gateway", "gateway.triton", "contract", "triton"},
     "preprocessing": {"preprocessing", "contract"},
     "preprocessing.triton": {"preprocessing", "contract", "triton"},
-    "postprocessing": {"postprocessing", "preprocessing", "contract"},  # one tokenizer loader
+    "postprocessing": {"postprocessing", "preprocessing", "contract"},  # the loader of tokenizers
     "postprocessing.triton": {
         "postprocessing",
         "preprocessing",
@@ -40,10 +40,10 @@ ARROWS = {
         "triton",
     },
     "demo": {"demo"},
-    "examples": {"triton"},  # client code: nothing of Tandem
+    "examples": {"triton"},  # client code must not import Tandem
     "examples.drafters": {"bls"},
 }
-# The folders of tools/; each may import those before it.
+# The folders of tools/. Each folder may import only earlier folders.
 TOOLS = (
     "errors",
     "extras",
@@ -62,7 +62,7 @@ TOP = {path.name for path in (ROOT / "src" / "tandem").iterdir() if path.is_dir(
 
 
 def sources(*folders):
-    """Every Python file of ours in some folders, relative to the checkout."""
+    """Return our Python files in these folders, relative to the checkout."""
     return sorted(
         path.relative_to(ROOT)
         for folder in folders
@@ -75,7 +75,7 @@ MODULES = sources(*{room.partition(".")[0] for room in ARROWS})
 
 
 def room(module):
-    """The package of a module, without `tandem.`; Triton's own modules form one."""
+    """Return a module's package without `tandem.`, or "triton" for Triton's own modules."""
     if module.partition(".")[0] in TRITON:
         return "triton"
     name = module.removeprefix("tandem.")
@@ -85,7 +85,7 @@ def room(module):
 
 @cache
 def imported(path):
-    """Every module that a file imports, by its whole name."""
+    """Return the full names of all modules that a file imports."""
     names = []
     for node in ast.walk(ast.parse((ROOT / path).read_text())):
         if isinstance(node, ast.Import):
@@ -131,7 +131,7 @@ def test_commands_do_not_import_each_other():
 
 
 def test_our_packages_are_imported_from_tandem():
-    """From a checkout's root, a bare name would find a second copy of each module."""
+    """In the root of a checkout, imports without `tandem.` would load a second copy."""
     bare = "|".join([*TOP, "src"])
     for path in sources(*TOP, "tests", "benchmarks", "deploy", "src"):
         found = re.findall(
@@ -141,7 +141,7 @@ def test_our_packages_are_imported_from_tandem():
 
 
 def test_class_names_are_unique():
-    """Except TritonPythonModel, which Triton looks for in each model."""
+    """TritonPythonModel is an exception, because Triton requires it in each model."""
     homes = {}
     for path in sources(*TOP, "benchmarks", "deploy", "examples", "docs", "model_repository"):
         for name in re.findall(r"^ *class (\w+)[(:]", (ROOT / path).read_text(), re.MULTILINE):
@@ -151,7 +151,7 @@ def test_class_names_are_unique():
 
 
 def test_settings_modules_import_no_large_libraries():
-    """The renderer reads them, in a process that must not load PyTorch."""
+    """The renderer imports settings modules in a process that must not load PyTorch."""
     heavy = {"torch", "transformers", "numpy", "tokenizers"}
     for path in MODULES:
         if path.name == "settings.py":

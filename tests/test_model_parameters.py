@@ -1,4 +1,4 @@
-"""Settings are unchanged after a round trip through config.pbtxt."""
+"""Settings don't change in a round trip through config.pbtxt."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

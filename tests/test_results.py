@@ -1,4 +1,4 @@
-"""docs/results.md, the README's table and the chart show the results in benchmarks/results/."""
+"""docs/results.md, the README and the chart show the results from benchmarks/results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""String tensors in Triton's encoding, compared with Triton's own client."""
+"""String tensors from Triton's own client are decoded correctly."""
 
 import numpy as np
 import pytest
@@ -23,13 +23,13 @@ def test_an_empty_tensor_has_no_strings():
     assert Strings(np.empty(0, np.uint8)).reshape((1, 0)).shape == (1, 0)
 
 
-def test_a_string_with_length_prefixes_inside_is_one_string():
+def test_a_string_that_contains_encoded_strings_is_one_string():
     many = packed([b"a"] * 5).tobytes()
     assert Strings(packed([many])).reshape((1, 1)).item() == many
 
 
 def test_strings_beyond_the_limit_are_not_read():
-    cut_short = np.zeros(3, np.uint8)  # reading any of it would fail
+    cut_short = np.zeros(3, np.uint8)  # reading these bytes as strings would fail
     read = Strings(cut_short).reshape((1, MOST_STRINGS + 1))
     assert read.shape == (1, MOST_STRINGS + 1)
     assert read.dtype == object

@@ -1,4 +1,4 @@
-"""The wheel contains one complete package, and every command works in an empty folder."""
+"""The wheel contains one complete package, and installed commands work in an empty folder."""
 
 import os
 import re
@@ -20,7 +20,7 @@ GRPC = re.compile(r"grpc\D*(127\.0\.0\.1:\d+)", re.IGNORECASE)
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory):
-    """The wheel, built from the sdist as an index would get them."""
+    """The path of the wheel, built from the source distribution."""
     folder = tmp_path_factory.mktemp("dist")
     finish([sys.executable, "-m", "build", "--no-isolation", "--outdir", folder, ROOT], cwd=folder)
     (built,) = folder.glob("*.whl")
@@ -29,20 +29,20 @@ def wheel(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def installed(wheel, tmp_path_factory):
-    """The Python of an environment that has the wheel and what it depends on, and no checkout."""
+    """The Python of an environment with the wheel and its dependencies, but without a checkout."""
     folder = tmp_path_factory.mktemp("environment")
     venv.create(folder, with_pip=False, symlinks=True)
     (site,) = folder.glob("lib/python*/site-packages")
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(site)
-    # A path of a .pth file is searched, but its own .pth files, the checkout among them, are not.
+    # Python ignores .pth files in folders that a .pth file adds, so the checkout isn't found.
     here = sysconfig.get_path("purelib")
     (site / "dependencies.pth").write_text("\n".join({here, *search_path()}) + "\n")
     return folder / "bin" / "python"
 
 
 def search_path():
-    """The paths of this environment's own .pth files, except checkouts."""
+    """Return the site-packages folders on sys.path."""
     found = {Path(entry) for entry in sys.path if "site-packages" in entry}
     return {str(entry) for entry in found if entry.is_dir()}
 
@@ -57,12 +57,12 @@ def finish(command, **options):
 
 
 def tandem(python, *arguments, cwd):
-    """Run a command of the installed package in a folder; return what it printed."""
+    """Run a command of the installed package in a folder; return its output."""
     return finish([python, "-m", "tandem", *arguments], cwd=cwd, env=environment(python))
 
 
 def environment(python):
-    """The variables of a shell that has activated an environment."""
+    """Return the variables of a shell with the environment activated."""
     clean = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
     return clean | {"PATH": f"{python.parent}:{os.environ['PATH']}"}
 

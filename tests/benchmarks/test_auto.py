@@ -1,4 +1,4 @@
-"""`benchmarks.auto` compares `auto` with the best fixed choice."""
+"""`benchmarks.auto` compares `auto` with the best fixed draft length."""
 
 import pytest
 from benchmarks.auto import PROFILES, CellRates, slowed
@@ -16,7 +16,7 @@ def test_each_run_is_compared_with_the_best_variant_of_other_runs():
         *(1, 0.0),
         {
             BASELINE: [1.0] * 5,
-            FOUR: [10.0, 10.0, 10.0, 10.0, 20.0],  # fast in one turn by chance
+            FOUR: [10.0, 10.0, 10.0, 10.0, 20.0],  # fast in one run by chance
             EIGHT: [11.0] * 5,
             ADAPTIVE: [11.0] * 5,
         },

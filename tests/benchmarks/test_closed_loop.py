@@ -18,8 +18,8 @@ from scale import first_of
 
 from tandem.bls.settings import AUTO
 
-# The timings of emulated-70b-1b. The embedded pair's: expensive drafts and a
-# loop that takes as long.
+# Times in seconds. LARGE: emulated-70b-1b. SMALL: the embedded pair, whose drafts and loop take
+# long compared with the target.
 LARGE = PairTimes(target=0.019554, draft=0.00113)
 SMALL = PairTimes(target=0.0037, draft=0.0008, verify_slope=0.09, hop=0.8e-3, processor=0.6e-3)
 
@@ -27,14 +27,14 @@ EVEN, WRONG, RIGHT = AcceptanceModel((0.81278,)), AcceptanceModel((0.0,)), Accep
 EASY, HARD = AcceptanceModel((0.95,)), AcceptanceModel((0.05,))
 TWO_STATE = AcceptanceModel((0.95, 0.517), (0.92, 0.8))
 
-# Steps of the target that a simulation lasts, by streams: thousands of rounds.
+# Length of a simulation in target steps, by number of streams. Each has thousands of rounds.
 STEPS = {1: 1500, 2: 1500, 16: 300, 64: 160}
 WARM_UP = {1: 0, 2: 0, 16: 200, 64: 200}
 
 
 @dataclass(frozen=True)
 class Cell:
-    """Streams that decode the same kind of text for a while, and the choices to compare with."""
+    """An experiment: concurrent streams, their text, and the fixed choices to compare with."""
 
     pair: PairTimes
     languages: AcceptanceModel | tuple[AcceptanceModel, ...]
@@ -45,7 +45,7 @@ class Cell:
     options: tuple[tuple[str, object], ...] = field(default=())
 
     def rate(self, draft_len, **changes):
-        """Tokens per second of all streams."""
+        """Return the tokens per second of all streams together."""
         step = self.pair.target * (1 + self.pair.batch_slope * (self.streams - 1))
         warm_up = WARM_UP[self.streams] if self.warm_up is None else self.warm_up
         languages = self.languages
@@ -62,7 +62,7 @@ class Cell:
         ).tokens_per_second
 
     def over_best(self, offset):
-        """Auto's tokens per second, relative to the best fixed choice."""
+        """Return the throughput of `auto` divided by the throughput of the best choice."""
         return self.rate(AUTO, offset=offset) / best(self)
 
 
@@ -128,16 +128,16 @@ CELLS |= {
         replace(LARGE, batch_slope=0.03), WRONG, 64, options=options(loops=4)
     ),
 }
-# Experiments follow the machine's clock, so the result must not depend on the start time.
+# Experiments without drafts follow the clock, but the result must not depend on the start time.
 OFFSETS = (0.0, 1003.7)
 LIGHT = {"even-1", "wrong-1", "right-1", "small-0.6-1", "small-0.6-16", "hybrid-large-0.6-edits"}
-# No fixed length fits both easy and hard text. The gain over the best one, by cell:
+# No fixed length suits both easy and hard text. Minimum speedup over the best one, by cell:
 GAINS = {"two-state-1": 1.06, "mixed-2": 1.15, "mixed-unrated-2": 1.17, "mixed-unrated-16": 1.1}
 LOSES_AT_MOST = 0.95
 
 
 def everywhere():
-    """Each cell; `make test-heavy` also starts the small ones at another time."""
+    """Yield cells and start times. `make test-heavy` adds slow cells and a second start time."""
     for name in CELLS:
         if name in LIGHT:
             yield name, OFFSETS[0]
@@ -161,7 +161,7 @@ def test_auto_beats_every_fixed_length_if_texts_differ(name, offset):
 
 BURST = replace(LARGE, batch_slope=0.03)
 CHANGES = {
-    # After a burst, a single stream must not decode without drafts for up to half a minute.
+    # After a burst, a single stream must resume drafting within 10 seconds.
     "burst": (BURST, [(32, 4, EVEN), (1, 10, EVEN), (1, 10, EVEN)], (8,)),
     "loads-in-turn": (BURST, [(n, 5, EVEN) for n in (1, 64) * 2], (8,)),
     "harder": (LARGE, [(1, 20, EASY), (1, 10, HARD), (1, 20, HARD)], (1, 12)),
@@ -187,7 +187,7 @@ LONG_CHANGES = ("loads-in-turn", "useful-at-last")
 def test_auto_recovers_after_the_text_or_the_load_changes(name):
     pair, changes, lengths = CHANGES[name]
     phases = [Phase(streams, seconds, (language,)) for streams, seconds, language in changes]
-    # A fixed length doesn't depend on earlier phases.
+    # Earlier phases don't change the speed of a fixed length.
     fixed = [run_phases(pair, phases[-1:], draft_len=length)[-1] for length in (0, *lengths)]
     auto = run_phases(pair, phases, draft_len=AUTO)[-1]
     assert auto > 0.94 * max(fixed)
@@ -200,7 +200,7 @@ def test_auto_recovers_from_a_draft_engine_that_gets_ten_times_slower():
     assert run_phases(LARGE, phases, draft_len=AUTO)[-1] > 0.85 * max(fixed)
 
 
-def test_hard_text_is_not_starved_by_streams_with_easy_text():
+def test_streams_with_easy_text_do_not_starve_hard_text():
     pair = replace(LARGE, batch_slope=0.01)
     world = World(pair, AUTO)
     world.enter(Phase(8, 20, (EASY, HARD)))
@@ -212,7 +212,7 @@ def test_hard_text_is_not_starved_by_streams_with_easy_text():
 
 
 def ahead_and_in_turns(streams, **options):
-    """The same requests with drafting ahead if it pays, and without drafting ahead."""
+    """Run the same requests with drafting ahead if it pays, and without."""
     return [
         run(
             LARGE,
@@ -232,7 +232,7 @@ GAINS_AHEAD = {1: 1.33, 4: 1.2, 20: 0.99}
 
 
 @pytest.mark.parametrize("streams", first_of(*GAINS_AHEAD))
-def test_drafting_ahead_speeds_up_a_few_streams_and_never_slows_any_down(streams):
+def test_drafting_ahead_speeds_up_few_streams_and_slows_down_none(streams):
     ahead, in_turns = ahead_and_in_turns(streams)
     assert ahead.tokens_per_second > GAINS_AHEAD[streams] * in_turns.tokens_per_second
     assert ahead.hits > 0.7 * ahead.rounds or streams > 1
@@ -253,7 +253,7 @@ def test_the_target_alone_takes_one_call_per_32_tokens():
     assert fixed_rate(LARGE, EVEN, 1, 0) == pytest.approx(1 / a_token, rel=0.02)
 
 
-def test_a_fully_accepted_draft_yields_one_extra_token():
+def test_a_fully_accepted_draft_emits_one_extra_token():
     length, rounds = 9, ANSWER_LEN // 10
     seconds = 2 * (LARGE.hop + LARGE.processor) + length * LARGE.draft
     seconds += LARGE.target * (1 + LARGE.verify_slope * length)
@@ -267,5 +267,5 @@ def test_each_concurrent_call_lengthens_a_step():
 
 
 def test_a_slow_loop_limits_the_throughput_of_all_streams():
-    busy = replace(LARGE, processor=0.01)  # a round needs twice this number
+    busy = replace(LARGE, processor=0.01)  # seconds; each round needs the loop twice
     assert fixed_rate(busy, RIGHT, 64, 9) == pytest.approx(10 / 0.02, rel=0.05)

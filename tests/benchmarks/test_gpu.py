@@ -37,7 +37,7 @@ SMALLEST = "--like small-target --draft small-draft --device cpu --threads 1 --p
 
 
 def run(tmp_path, *options: str) -> tuple[int, dict[str, dict]]:
-    """Run the command; return its exit status and the figures by name."""
+    """Run the benchmark; return its exit status and the figures by name."""
     file = tmp_path / "figures.jsonl"
     status = main([*SMALLEST.split(), "--turns", "1", "--output", str(file), *options])
     lines = map(json.loads, file.read_text().splitlines())
@@ -74,7 +74,7 @@ def test_skipped_measurements_are_listed_in_the_figures(tmp_path):
 
 
 class Clock:
-    """Advance only on request."""
+    """A clock that advances only on request."""
 
     def __init__(self) -> None:
         self.now = 100.0
@@ -106,7 +106,7 @@ def test_a_measurement_that_would_exceed_the_time_budget_is_skipped(tmp_path, fi
 
     budget.run("long", "one", lambda: measure("one", 4))
     budget.run("long", "two", lambda: measure("two", 3))
-    budget.run("long", "three", lambda: measure("three", 1))  # needs four seconds; three left
+    budget.run("long", "three", lambda: measure("three", 1))  # expected to take 4 s; 3 s are left
     budget.run("short", "four", lambda: measure("four", 3))
     budget.run("short", "five", lambda: measure("five", 0))
     assert done == ["one", "two", "four"]

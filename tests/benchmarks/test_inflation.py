@@ -21,7 +21,7 @@ OWN = LlamaShape(48, 80, 2, 6, 2, 8, 61, tie_word_embeddings=True)
 
 @pytest.fixture(scope="module")
 def base():
-    """A random model of that shape, with the demo pair's epsilon."""
+    """A random model of shape OWN, with the demo pair's norm epsilon."""
     torch.manual_seed(3)
     config = LlamaConfig(
         **OWN._asdict(),
@@ -69,7 +69,7 @@ def test_logits_are_unchanged_and_new_tokens_are_never_chosen(base, larger):
     ids = torch.randint(61, (2, 50), generator=torch.Generator().manual_seed(1))
     with torch.inference_mode():
         want, got = base(ids).logits, model(ids).logits
-    # Under a padded vocabulary that is tied, all logits are larger by the same little.
+    # With a padded vocabulary and tied embeddings, all logits grow by the same small amount.
     shift = (got[..., :61] - want).mean()
     torch.testing.assert_close(got[..., :61] - shift, want, atol=2e-3, rtol=1e-4)
     assert abs(shift) < 0.05

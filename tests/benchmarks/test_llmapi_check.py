@@ -1,4 +1,4 @@
-"""The check for GPU machines runs, here with the stand-in for TensorRT-LLM."""
+"""The llmapi check for GPU machines runs with a stand-in for TensorRT-LLM."""
 
 import json
 import re
@@ -15,7 +15,7 @@ IGNORED = ("min_p", "repetition_penalty", "presence_penalty", "frequency_penalty
 
 @pytest.fixture
 def report(monkeypatch, tmp_path, capsys):
-    """The check's rows: {name: [yes or no per table]}."""
+    """The rows of the check's report: for each name, "yes" or "no" per table."""
     monkeypatch.syspath_prepend(str(Path(standin.__file__).parent))
     write_empty(tmp_path / "model", 131)
     config = {"decoding_type": "NGram", "max_draft_len": 4, "max_matching_ngram_size": 2}

@@ -102,4 +102,4 @@ def test_a_fault_explains_only_errors_of_its_model_while_it_lasts(tmp_path):
     assert not trouble.explains(line, 1.0, 9.0)
     assert not trouble.explains(line, 12.5 + SECONDS_FELT, 60.0)
     assert not trouble.explains("model 'preprocessing' failed: x", 11.0, 17.0)
-    assert not trouble.explains("model 'draft' failed: x", 50.0, 51.0)  # a draft costs no answer
+    assert not trouble.explains("model 'draft' failed: x", 50.0, 51.0)  # only drafts fail

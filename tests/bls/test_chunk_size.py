@@ -1,4 +1,4 @@
-"""The number of tokens per call to the target alone, which limits how long a client waits."""
+"""Without drafts, the chunk size limits how long a client waits for the next tokens."""
 
 import pytest
 from scripted import SETTINGS, Health, ids, play, with_engines
@@ -58,7 +58,7 @@ def test_a_self_drafting_engine_streams_in_small_chunks():
 
 
 class Notes(World):
-    """Record duration and number of tokens of each call without drafts."""
+    """Record the tokens and the seconds of each call without drafts."""
 
     def target(self, call):
         before = self.seconds

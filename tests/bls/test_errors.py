@@ -1,4 +1,4 @@
-"""Errors of an engine contain its model, a message and a code."""
+"""Engine errors contain the model's name, a message and a code."""
 
 from tandem.bls.errors import (
     BadRequest,
@@ -17,7 +17,7 @@ def facts_of(error):
     return str(error), error.model, error.what, error.code
 
 
-def test_an_engine_failure_names_the_model():
+def test_an_engine_error_names_the_model():
     failed = "model 'draft' failed: "
     assert facts_of(EngineCallError("draft", "it fell over")) == (
         failed + "it fell over",

@@ -1,4 +1,4 @@
-"""With scripted engines, the output is the target's and the statistics add up."""
+"""With scripted engines, the output equals the target's and the statistics add up."""
 
 from dataclasses import replace
 
@@ -85,7 +85,7 @@ def output_is_the_targets_own(request, language, script, settings_, trouble):
 
 
 def details_of(chunks):
-    """The rounds and kinds of all tokens."""
+    """Return the rounds and the kinds of all tokens."""
     details = joined([chunk.details for chunk in chunks])
     return details.rounds.tolist(), [KINDS[kind] for kind in details.kinds]
 
@@ -157,7 +157,7 @@ def test_only_calls_without_drafts_have_an_end_id():
 
 @pytest.mark.parametrize("drafter", ["none", "engine"])
 @pytest.mark.parametrize("end", [END, 6])
-def test_any_end_of_sequence_ends_a_plain_call(drafter, end):
+def test_a_call_without_drafts_ends_at_any_end_of_sequence(drafter, end):
     answered = []
 
     class Notes(Target):
@@ -169,7 +169,7 @@ def test_any_end_of_sequence_ends_a_plain_call(drafter, end):
     target = Notes(Says(end))
     decoding = decoding_of(request_of(drafter=drafter, max_tokens=300))
     play(decoding, target)
-    kept = [] if end == END else [end]  # the end id's token is not in the answer, a stop id's is
+    kept = [] if end == END else [end]  # the engine omits the end id and returns a stop id
     assert answered == [[*decoding.sequence.output, *kept]]
     assert [(call.end_id, call.stop_ids) for call in target.calls] == [(END, (6,))]
     assert decoding.finish_reason == "stop"
@@ -235,7 +235,7 @@ def test_without_a_drafter_the_answer_comes_in_chunks():
     assert [call.max_new_tokens for call in target.calls] == [32, 32, 32, 4]
 
 
-def test_without_a_drafter_stream_chunks_take_equal_times():
+def test_without_a_drafter_stream_chunks_take_equal_time():
     class Takes(Target):
         def answers(self, call):
             answer = next(super().answers(call))
@@ -275,7 +275,7 @@ def test_a_failed_target_call_fails_the_request():
         play(decoding_of(request_of()), Fails(Language()), Draft(Language()))
 
 
-def test_a_verification_with_too_many_tokens_is_an_error():
+def test_a_verification_that_returns_too_many_tokens_is_an_error():
     class Overflows(Target):
         def answers(self, call):
             yield next(super().answers(call))._replace(tokens=ids(1, 2, 3, 4, 5, 6, 7, 0))
@@ -317,7 +317,7 @@ def test_in_logits_mode_draft_and_target_use_different_seeds():
     assert all(call.wants_logits for call in draft.calls)
 
 
-def test_streamed_text_withholds_the_start_of_a_stop_string():
+def test_a_stream_withholds_the_start_of_a_stop_string():
     class Recites(Language):
         def next(self, context, banned=()):
             return [0, 1, 2, 4, 0, 3][len(context) - 3]

@@ -20,7 +20,7 @@ from tandem.bls.effects import EngineAnswer, KvBlocks
 
 
 @pytest.mark.parametrize("end", [END, 6])
-def test_rounds_of_a_drafting_engine_include_its_dropped_end_token(end):
+def test_rounds_of_a_self_drafting_engine_include_its_end_token(end):
     class Speculates(Target):
         def answers(self, call):
             answer = next(super().answers(call))
@@ -29,7 +29,7 @@ def test_rounds_of_a_drafting_engine_include_its_dropped_end_token(end):
     decoding = decoding_of(request_of(drafter="engine", max_tokens=300))
     play(decoding, Speculates(Says(end)))
     assert decoding.sequence.num_output_tokens == 7
-    assert decoding.statistics.num_rounds == 7 + 1 - 5  # the end id's token is dropped, or is kept
+    assert decoding.statistics.num_rounds == 7 + 1 - 5  # the end counts, dropped or kept
 
 
 def test_a_call_that_returns_only_the_end_is_not_a_round():
@@ -59,7 +59,7 @@ def test_tokens_recomputed_after_an_eviction_are_counted():
     language = Language(end_every=10**9)
     decoding = decoding_of(request_of(max_tokens=25))
     play(decoding, Evicts(language), Draft(language))
-    # The third round's context is 13 tokens; 7 of them were there in the second: one whole block.
+    # Of the 13 context tokens in round 3, round 2 had computed 7: one whole block of 4.
     assert decoding.statistics.num_recomputed_tokens == 4
 
 
@@ -142,7 +142,7 @@ def test_unverified_draft_tokens_are_counted():
     target, draft = Target(Says(at=100), verifies=2), Draft(Says(at=100))
     decoding = decoding_of(request_of(max_tokens=15))
     play(decoding, target, draft)
-    # Of 4 draft tokens 2 are verified; the target's own third is the one that was drafted.
+    # The target verifies 2 of 4 draft tokens. Its own third token equals the third draft token.
     assert [len(call.draft) for call in target.calls] == [4, 4, 4, 4, 2]
     assert decoding.statistics.num_unverified_draft_tokens == 4 * 2
     assert decoding.statistics.as_dict()["num_unverified_draft_tokens"] == 8

@@ -1,4 +1,4 @@
-"""The loop returns logits and log-probabilities in addition to tokens."""
+"""The loop returns logits and log-probabilities on request."""
 
 import numpy as np
 from scripted import (
@@ -16,7 +16,7 @@ from tandem.bls.effects import PromptLogProbs
 from tandem.bls.text.token_details import TopLogProbs
 
 
-def test_returned_logits_do_not_alias_the_engines_tensors():
+def test_returned_logits_do_not_share_memory_with_the_engines_tensors():
     width, sent = 8, []
 
     class SendsLogits(Target):

@@ -1,4 +1,4 @@
-"""The context of a sequence, its end, and the maximum length of its next draft."""
+"""A sequence tracks its context, its end, and the maximum length of its next draft."""
 
 import pytest
 from scripted import ids

@@ -48,7 +48,7 @@ def test_auto_tokenizer_gives_the_same_ids():
 def test_the_shipped_models_load_and_share_the_vocabulary(role):
     torch = pytest.importorskip("torch")
     transformers = pytest.importorskip("transformers")
-    # bfloat16, as it is stored, ends the process on virtual machines that only claim to have AMX
+    # The stored bfloat16 crashes the process on virtual machines that report AMX without having it.
     model = transformers.AutoModelForCausalLM.from_pretrained(DEMO / role, dtype=torch.float32)
     tokenizer = Tokenizer.from_file(str(DEMO / role / "tokenizer.json"))
     assert model.config.vocab_size == tokenizer.get_vocab_size()

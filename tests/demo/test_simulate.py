@@ -16,19 +16,19 @@ def test_a_useless_draft_emits_one_token_per_round():
     assert rounds([1, 2, 3], guesses=[0, 0, 0], draft_len=4) == [1, 1, 1]
 
 
-def test_the_last_round_drafts_at_most_one_less_than_the_tokens_left():
+def test_the_last_round_drafts_fewer_tokens_than_are_left():
     assert rounds([1, 2], guesses=[1, 2], draft_len=4) == [2]
     assert rounds([1], guesses=[1], draft_len=4) == [1]
 
 
 @pytest.mark.parametrize("draft_len", [1, 2, 4, 8])
-def test_rounds_together_emit_the_whole_text(draft_len):
+def test_all_rounds_together_emit_the_whole_text(draft_len):
     text = [i % 7 for i in range(50)]
     guesses = [t if i % 3 else -1 for i, t in enumerate(text)]
     assert sum(rounds(text, guesses, draft_len)) == len(text)
 
 
-def test_the_repeated_share_is_0_without_repeats_and_near_1_if_looping():
+def test_the_repeated_share_is_0_without_repeats_and_near_1_for_loops():
     assert repeated_share(list(range(128))) == 0.0
     assert repeated_share([1, 2] * 64) > 0.95
     assert repeated_share([1, 2, 3]) == 0.0

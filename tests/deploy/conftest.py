@@ -1,4 +1,4 @@
-"""Renders the chart without a cluster, and loads its programs for pods."""
+"""Fixtures that render the chart without a cluster and load the programs of its pods."""
 
 import importlib.util
 from pathlib import Path
@@ -13,7 +13,7 @@ CHART = Path(__file__).resolve().parents[2] / "deploy" / "helm" / "tandem"
 class Release:
     """The manifests of one release.
 
-    manifests: the server's, by their kinds. gateway: the gateway's, by the names of their files.
+    manifests: server manifests, by kind. gateway: gateway manifests, by file name.
     """
 
     def __init__(self, values):
@@ -51,7 +51,7 @@ def example(name):
 
 @pytest.fixture
 def render():
-    """render(values) or render(an example's name) returns a Release."""
+    """render(values) or render("name of an example") returns a Release."""
     return lambda given: Release(example(given) if isinstance(given, str) else given)
 
 
@@ -65,7 +65,7 @@ def release(request):
 
 @pytest.fixture
 def program():
-    """program("health") returns a program of the chart as a module."""
+    """program("health") imports a program of the chart and returns the module."""
 
     def load(name):
         spec = importlib.util.spec_from_file_location(name, CHART / "files" / f"{name}.py")

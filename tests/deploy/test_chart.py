@@ -12,7 +12,7 @@ import yaml
 from tandem.bls.metrics import names as metric_names
 from tandem.tools.profiles import deployment
 
-KUBERNETES = ["1.28", "1.37"]  # the oldest that Chart.yaml allows, and a recent one
+KUBERNETES = ["1.28", "1.37"]  # the oldest version that Chart.yaml allows, and a recent version
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 CUSTOM = yaml.safe_load((HERE / "custom_resources.yaml").read_text())
@@ -23,7 +23,7 @@ def kinds(release):
 
 
 def templates(manifest):
-    """Every pod template of a custom resource, as an object that Kubernetes has a schema for."""
+    """Yield every pod template of a custom resource as a PodTemplate, which has a schema."""
     group = manifest["spec"].get("leaderWorkerTemplate", {})
     for name in ("leaderTemplate", "workerTemplate"):
         if name in group:
@@ -179,7 +179,7 @@ def test_gpus_are_requested_and_limited(render):
     assert "nvidia.com/gpu" not in render({}).server["resources"]["limits"]
 
 
-def test_a_repository_may_come_from_image_volume_claim_or_object_store(render):
+def test_a_repository_can_come_from_image_volume_claim_or_object_store(render):
     image, claim, url = render({}), render("llama-3.1-405b"), render("llmapi")
     assert "--model-repository=/repository" in image.server["args"]
     assert "/repository" not in {mount["mountPath"] for mount in image.server["volumeMounts"]}

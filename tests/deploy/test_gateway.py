@@ -1,4 +1,4 @@
-"""The chart's gateway: its pods, its network access, and its probes."""
+"""The chart deploys gateway pods with network access and probes."""
 
 import argparse
 
@@ -108,4 +108,4 @@ def test_a_pod_terminates_only_after_the_longest_answer(release, program):
 def test_the_readiness_probe_uses_the_gateways_health_endpoint(release):
     probe = container(release)["readinessProbe"]
     assert probe["httpGet"] == {"path": "/health", "port": "openai"}
-    assert probe["timeoutSeconds"] > SECONDS_TO_ANSWER  # the page itself gives up then, with 503
+    assert probe["timeoutSeconds"] > SECONDS_TO_ANSWER  # after this time, /health responds with 503

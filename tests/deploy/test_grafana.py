@@ -1,4 +1,4 @@
-"""The dashboard's file is up to date; tests/server runs its queries on a live server."""
+"""The dashboard file is up to date. tests/server runs its queries on a live server."""
 
 import importlib.util
 import json

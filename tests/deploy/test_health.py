@@ -1,4 +1,4 @@
-"""The programs for the liveness probe and for draining, with a small fake server."""
+"""The liveness probe and the drain program work with a fake server."""
 
 import json
 import socket
@@ -18,7 +18,7 @@ ANSWER = (200, json.dumps({"model_name": "bls", "text_output": "\n"}))
 
 
 class Triton:
-    """A fake server of a pod; tests change its answers."""
+    """A fake server in a pod. Tests set its responses and metrics."""
 
     def __init__(self):
         self.answer = ANSWER
@@ -28,7 +28,7 @@ class Triton:
         self.running = self.waiting = 0
         self.running_by_scrape = []
         self.empty = self.page_seconds = 0.0
-        self.looked = {"bls": 0.0, "bls_stream": 0.0}  # seconds ago
+        self.looked = {"bls": 0.0, "bls_stream": 0.0}  # seconds since the last check
         self.other_loop_running = 0
         self.untaken = self.other_loop_untaken = 0.0
         self.other_loop_looked = 0.0
@@ -65,7 +65,7 @@ def triton():
 
 @contextmanager
 def serving(triton, *, more_bytes=0):
-    """Serve on a free port; yield the URL. more_bytes: announced but not sent."""
+    """Serve on a free port; yield the URL. more_bytes: bytes announced but not sent."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self):
@@ -86,7 +86,7 @@ def serving(triton, *, more_bytes=0):
             pass
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        server.handle_error = lambda *_: None  # the client has timed out and left
+        server.handle_error = lambda *_: None  # the client has timed out and disconnected
         threading.Thread(target=server.serve_forever, args=(0.02,)).start()
         yield f"http://127.0.0.1:{server.server_port}"
         server.shutdown()
@@ -103,7 +103,7 @@ def ailment(program, triton):
     return ask
 
 
-def test_a_server_that_answers_is_healthy(ailment):
+def test_a_server_that_responds_is_healthy(ailment):
     assert ailment() is None
 
 
@@ -114,7 +114,7 @@ def test_a_server_that_answers_is_healthy(ailment):
         ((500, '{"error":"the target is lost"}'), "500: "),
     ],
 )
-def test_a_server_that_answers_with_an_error_is_unhealthy(ailment, triton, answer, ailment_begins):
+def test_a_server_that_responds_with_an_error_is_unhealthy(ailment, triton, answer, ailment_begins):
     triton.answer = answer
     assert ailment().startswith(ailment_begins)
 
@@ -128,7 +128,7 @@ def test_a_full_queue_does_not_restart_the_server(ailment, triton):
     assert ailment() is None
 
 
-def test_a_slow_server_is_alive_if_the_target_still_gets_calls(ailment, triton):
+def test_a_slow_server_is_healthy_while_the_target_gets_calls(ailment, triton):
     triton.seconds, triton.calls_a_scrape = 0.5, 40
     assert ailment(patience=0.1) is None
     triton.calls_a_scrape = 0
@@ -222,7 +222,7 @@ def test_the_drain_ends_at_its_limit_if_metrics_are_unclear(drained, triton, sta
     assert 0.3 <= drained(limit=0.3) < 100
 
 
-def test_the_drain_ends_only_after_repeated_zeros(drained, triton):
+def test_the_drain_ends_only_after_repeated_readings_of_zero(drained, triton):
     triton.running_by_scrape = [1, 0, 1, 0, 0, 1]
     drained()
     assert triton.running_by_scrape == [1]

@@ -1,4 +1,4 @@
-"""The Dockerfiles and the compose file, checked without building images."""
+"""The Dockerfiles and the compose file are valid. These tests build no images."""
 
 import argparse
 import json
@@ -28,7 +28,7 @@ IMAGES = ["Dockerfile", "Dockerfile.cpu"]
 
 
 def read(name):
-    """The stages of a Dockerfile: lists of (instruction, its arguments)."""
+    """Return the stages of a Dockerfile, each a list of (instruction, arguments)."""
     text = re.sub(r"^#.*\n", "", (ROOT / name).read_text(), flags=re.MULTILINE)
     lines = [line for line in text.replace("\\\n", " ").splitlines() if line]
     instructions = [tuple(line.split(None, 1)) for line in lines]
@@ -41,13 +41,13 @@ def told(stage, instruction):
 
 
 def health_check(image):
-    """The command of an image's health check."""
+    """Return the command of an image's health check."""
     return json.loads(told(image, "HEALTHCHECK")[0].partition("CMD")[2])
 
 
 @contextmanager
 def serving_health(status):
-    """Serve /health with this status, or nothing if it is None; yield the port."""
+    """Yield the port of a server whose /health returns `status` (None: a closed port)."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self):
@@ -69,7 +69,7 @@ def serving_health(status):
 
 @pytest.fixture(scope="module")
 def triton():
-    """The command and environment of the installed server."""
+    """The installed server and the environment variables for running it."""
     install = find_triton()
     libraries = ":".join(map(str, install.library_path))
     return install, os.environ | {"LD_LIBRARY_PATH": libraries}
@@ -77,7 +77,7 @@ def triton():
 
 @pytest.fixture(scope="module")
 def flags(triton):
-    """Every flag of Triton."""
+    """Every command-line flag of Triton."""
     install, environment = triton
     said = subprocess.run(
         [install.binary, "--help"], env=environment, capture_output=True, text=True, check=False
@@ -88,7 +88,7 @@ def flags(triton):
 
 
 def is_known(word, triton, flags):
-    """Whether Triton, or its Python backend, knows this option of a command line."""
+    """Return whether Triton or its backend supports this command-line option."""
     flag, _, value = word.partition("=")
     if flag == "--backend-config":
         backend, _, setting = value.partition(",")
@@ -148,7 +148,7 @@ def test_the_health_check_requests_a_token(program, name):
     assert (ROOT / PROBE).samefile(program("health").__file__)
     asked = program("health").parser().parse_args(words)
     assert (asked.verb, asked.entry, asked.target) == ("alive", "bls", "target")
-    assert asked.patience < 30  # Docker's own
+    assert asked.patience < 30  # Docker's own timeout
 
 
 @pytest.mark.parametrize(("status", "healthy"), [(200, True), (503, False), (None, False)])
@@ -171,7 +171,7 @@ def test_dockerignore_excludes_no_file_that_an_image_copies(name):
 
 
 def is_left_out(source):
-    """Return whether a file is excluded: the last matching line of .dockerignore decides."""
+    """Return whether the last matching line of .dockerignore excludes a file."""
     parents = [source, *map(str, Path(source).parents)]
     left_out = False
     for line in (ROOT / ".dockerignore").read_text().splitlines():
@@ -214,7 +214,7 @@ def test_the_cpu_image_has_a_python_version_that_triton_supports():
     assert re.search(r"python:(3\.\d+)-", told(base, "FROM")[0])[1] in stubs
 
 
-def test_the_chart_uses_only_options_that_triton_knows(release, triton, flags):
+def test_the_chart_uses_only_options_that_triton_supports(release, triton, flags):
     options = [a for a in release.server["args"] if re.match(r"--[a-z-]+=|--disable", a)]
     assert options
     assert [option for option in options if not is_known(option, triton, flags)] == []

@@ -1,4 +1,4 @@
-"""The leader starts the ranks of a group with a real mpirun; both pods are on this machine."""
+"""The leader starts the ranks of a group with mpirun. Both pods run on this machine."""
 
 import os
 import socket
@@ -13,7 +13,7 @@ from tandem.tools.triton.server import LOOPBACK
 
 BIN = Path(sys.executable).parent
 CHART = Path(__file__).resolve().parents[2] / "deploy" / "helm" / "tandem"
-# Stands in for tritonserver: prints its rank, its pod and its arguments.
+# A stand-in for tritonserver that prints its rank, its pod and its arguments.
 SERVER = """#!/bin/sh
 echo "$OMPI_COMM_WORLD_RANK of $OMPI_COMM_WORLD_SIZE in $POD_NAME: $*"
 """
@@ -23,7 +23,7 @@ VALUES = {"launch": LAUNCH, "gpus": 2}
 
 @pytest.fixture
 def environment(tmp_path):
-    """The environment of a container, except its pod's name."""
+    """The environment variables of a container, except POD_NAME."""
     server = tmp_path / "tritonserver"
     server.write_text(SERVER)
     server.chmod(0o755)
@@ -32,7 +32,7 @@ def environment(tmp_path):
         "PATH": f"{tmp_path}:{BIN}:{os.environ['PATH']}",
         "LWS_LEADER_ADDRESS": LOOPBACK,
         "TANDEM_RANKS_PORT": str(port),
-        "http_proxy": "http://127.0.0.1:9",  # from a webhook; the leader has no such variable
+        "http_proxy": "http://127.0.0.1:9",  # as if a webhook had set a proxy
         **dict.fromkeys(("no_proxy", "NO_PROXY"), ""),
         "OMPI_ALLOW_RUN_AS_ROOT": "1",
         "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
@@ -40,7 +40,7 @@ def environment(tmp_path):
 
 
 def start(args, pod, environment):
-    """Run a container's arguments in a pod of this name."""
+    """Start a container's arguments as if in the pod with this name."""
     return subprocess.Popen(
         [argument.replace("/etc/tandem", str(CHART / "files")) for argument in args],
         env=environment | {"POD_NAME": pod},
@@ -50,16 +50,16 @@ def start(args, pod, environment):
 
 
 def run_group(render, environment):
-    """Run a group to its end; return the ranks' output, and the leader's and worker's status."""
+    """Run a group to its end; return the output of all ranks and both exit statuses."""
     group, here = (
         render(VALUES).group,
         socket.gethostname(),
-    )  # mpirun recognizes its own pod by this
+    )  # mpirun recognizes its own pod by the host name
     leader, worker = (
         group[role]["spec"]["containers"][0]["args"]
         for role in ("leaderTemplate", "workerTemplate")
     )
-    # without the shell that clears /dev/shm, which here is not the pod's own
+    # Skip the shell command that clears /dev/shm, because it would clear this machine's.
     leader = [argument.replace("$(POD_NAME)", here) for argument in leader[4:]]
     with (
         start(worker, f"{here}-1", environment) as following,

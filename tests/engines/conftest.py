@@ -1,4 +1,4 @@
-"""Tiny random checkpoints, and engines that run them."""
+"""Fixtures with tiny random checkpoints and engines that run them."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ CONFIGS = {
 
 @pytest.fixture
 def one_thread():
-    """Compute in this thread only: several threads slow down small tensors."""
+    """Limit PyTorch to one thread, because more threads slow down small tensors."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     with torch.inference_mode():
@@ -54,7 +54,7 @@ def one_thread():
 
 @pytest.fixture(scope="session")
 def checkpoints(tmp_path_factory) -> dict[str, Path]:
-    """Folders of random checkpoints, by architecture."""
+    """Folders with random checkpoints, by architecture."""
     root = tmp_path_factory.mktemp("checkpoints")
     for name, config in CONFIGS.items():
         torch.manual_seed(7)
@@ -65,7 +65,10 @@ def checkpoints(tmp_path_factory) -> dict[str, Path]:
 
 @pytest.fixture(scope="session")
 def make_harness(checkpoints):
-    """Build an engine on a random checkpoint ("paged NAME": paged); close all at the end."""
+    """Return a function that starts an engine on a random checkpoint.
+
+    The name "paged NAME" enables the paged KV cache. All engines are closed at the end.
+    """
     made = []
 
     def make(name="llama", **settings) -> Harness:
@@ -91,13 +94,13 @@ def make_harness(checkpoints):
 
 @pytest.fixture(scope="session")
 def llama(make_harness) -> Harness:
-    """One engine, shared by tests that do not affect each other."""
+    """A Llama engine, shared by tests that don't affect each other."""
     return make_harness("llama")
 
 
 @pytest.fixture(scope="session")
 def reference(checkpoints):
-    """Hugging Face's own model, by architecture."""
+    """Return a function that loads an architecture's checkpoint with transformers."""
     loaded = {}
 
     def get(name):

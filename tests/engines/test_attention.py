@@ -1,4 +1,4 @@
-"""Attention in parts equals attention over the whole, with masks of limited size."""
+"""Chunked attention equals full attention and limits the size of masks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SHAPE = KVShape(((KV_HEADS, SIZE, SIZE),), torch.float32, torch.device("cpu"))
 
 
 def attended(start, count, window, seed=1):
-    """Attention of `count` tokens after `start` others, and its masks."""
+    """Compute the attention of `count` tokens after `start` tokens; return it and its masks."""
     generator = torch.Generator().manual_seed(seed)
     entry = KVEntry(length=start)
     entry.resize(SHAPE, start + count)
@@ -35,9 +35,9 @@ def test_chunked_attention_equals_full_attention(monkeypatch, start, count, wind
         monkeypatch.setattr(attention, "MASK_VALUES", values)
         parts, masks = attended(start, count, window)
         torch.testing.assert_close(parts, whole, atol=1e-5, rtol=1e-5)
-        least = (HEADS // KV_HEADS) * (start + count)  # of one token
+        least = (HEADS // KV_HEADS) * (start + count)  # mask values for one token
         assert all(mask.numel() <= max(values, least) for mask in masks.values())
-        assert len(masks) <= 2  # all parts share one, and the last may be shorter
+        assert len(masks) <= 2  # chunks share a mask, except a shorter last chunk
 
 
 def test_chunked_attention_does_not_change_the_output(llama, make_harness, monkeypatch):

@@ -1,4 +1,4 @@
-"""Drafting ahead, on every engine: a branch equals a plain draft call with the same context."""
+"""On every engine, a branch equals a plain draft call with the same context."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def emulates(harness) -> bool:
 
 
 def branches(engine, ids, drafts, counts, output_len, **given) -> Branches:
-    """Call for branches; `counts` and `output_len` per accepted length, or one for all."""
+    """Request branches. counts, output_len: one value, or one per accepted length."""
     wanted = len(drafts) + 1
     counts, output_len = np.full(wanted, counts, np.int32), np.full(wanted, output_len, np.int32)
     outcome = engine.call(
@@ -45,7 +45,7 @@ def branches(engine, ids, drafts, counts, output_len, **given) -> Branches:
 
 
 def rows(found: Branches) -> list[tuple[int, int, list[int]]]:
-    """(accepted length, next token, drafted tokens) of each branch."""
+    """Return (accepted length, next token, drafted tokens) of each branch."""
     lengths = found.lengths.tolist()
     ids = [row[:n] for row, n in zip(found.ids.tolist(), lengths, strict=True)]
     assert not found.ids.size or found.ids.shape[1] == max(lengths)
@@ -53,7 +53,7 @@ def rows(found: Branches) -> list[tuple[int, int, list[int]]]:
 
 
 def assert_plain(engine, ids, drafts, found, output_len, *, sampling=GREEDY, **given) -> None:
-    """Assert that each branch equals a plain draft call on its own text."""
+    """Assert that each branch equals a plain draft call with the same context."""
     for accepted, token, drafted in rows(found):
         owed = max(0, sampling.min_tokens - accepted - 1)
         length = int(np.broadcast_to(output_len, len(drafts) + 1)[accepted])
@@ -68,7 +68,7 @@ def test_each_branch_equals_a_plain_draft_on_the_same_context(engine):
     found = branches(engine, ids, drafts, 3, 6)
     assert [j for j, _, _ in rows(found)] == [j for j in range(6) for _ in range(3)]
     assert_plain(engine, ids, drafts, found, 6)
-    assert len({tuple(row) for *_, row in rows(found)}) > 6  # texts of one length differ
+    assert len({tuple(row) for *_, row in rows(found)}) > 6  # equal lengths, different branches
 
 
 def test_branches_begin_with_the_most_likely_alternatives_to_the_draft_token(engine):
@@ -95,7 +95,7 @@ def test_branches_begin_with_the_most_likely_alternatives_to_the_draft_token(eng
         replace(GREEDY, bad_words=Words.of((5,), (7, 8))),
     ],
 )
-def test_penalties_and_noise_follow_each_branchs_own_context(engine, sampling):
+def test_each_branch_uses_penalties_and_noise_of_its_own_context(engine, sampling):
     if emulates(engine) and sampling.repetition_penalty + sampling.frequency_penalty != 1:
         pytest.skip("it has no penalties")
     ids = prompt(3, 30)
@@ -106,7 +106,7 @@ def test_penalties_and_noise_follow_each_branchs_own_context(engine, sampling):
 
 
 def test_sampled_branches_begin_with_the_most_likely_correction(engine):
-    """That is the token sampled if the draft token is banned: the most likely correction."""
+    """The most likely correction is the token that is sampled if the draft token is banned."""
     if emulates(engine):
         pytest.skip("its alternatives are a list apart")
     ids = prompt(4, 20)
@@ -118,8 +118,8 @@ def test_sampled_branches_begin_with_the_most_likely_correction(engine):
         assert [token] == engine.tokens(context, 1, sampling=replace(SAMPLED, bad_words=banned))
 
 
-def test_each_accepted_length_may_have_its_own_seed(engine):
-    """A draft with unkeyed noise gets such seeds; next tokens are then the most likely."""
+def test_each_accepted_length_can_have_its_own_seed(engine):
+    """A draft with unkeyed noise gets a seed per length; next tokens are then the most likely."""
     ids, drafts = prompt(16, 20), [4, 5, 6]
     seeds = np.array([3, 2**64 - 1, 5, 6], np.uint64)
     found = branches(engine, ids, drafts, 2, 5, sampling=SAMPLED, branch_seeds=seeds)
@@ -159,13 +159,13 @@ def test_without_draft_tokens_branches_follow_the_context(engine):
     assert_plain(engine, ids, [], found, 4)
 
 
-def test_a_call_may_request_zero_branches(engine):
+def test_a_call_can_request_zero_branches(engine):
     found = branches(engine, prompt(7, 12), [4, 5], 0, 4)
     assert found.outcomes.shape == (0, 2)
     assert found.ids.shape == (0, 0)
 
 
-def test_log_probs_of_branches_equal_those_of_plain_drafts(engine):
+def test_branches_have_the_same_log_probs_as_plain_drafts(engine):
     ids, drafts = prompt(8, 20), [4, 5, 6]
     found = branches(engine, ids, drafts, 2, 4, return_log_probs=True)
     for i, (accepted, token, drafted) in enumerate(rows(found)):
@@ -175,7 +175,7 @@ def test_log_probs_of_branches_equal_those_of_plain_drafts(engine):
 
 
 def logits_of(engine, ids, drafts, counts, output_len, **given):
-    """Branches, and for each the logits that its tokens were sampled from."""
+    """Return branches, and for each branch the logits, shape [length, vocabulary]."""
     wanted = len(drafts) + 1
     outcome = engine.call(
         ids,
@@ -200,7 +200,7 @@ def logits_of(engine, ids, drafts, counts, output_len, **given):
         {"sampling": SAMPLED, "draft_stop_probability": 0.1},
     ],
 )
-def test_logits_of_branches_equal_those_of_plain_drafts(engine, given):
+def test_branches_have_the_same_logits_as_plain_drafts(engine, given):
     ids, drafts = prompt(8, 20), [4, 5, 6]
     found, logits = logits_of(engine, ids, drafts, 3, 4, **given)
     assert len(found.lengths) > 6
@@ -210,11 +210,11 @@ def test_logits_of_branches_equal_those_of_plain_drafts(engine, given):
         assert drafted == plain.tokens
         np.testing.assert_allclose(of_branch, plain.last.generation_logits, atol=1e-3)
     different = {of_branch.tobytes() for of_branch in logits}
-    assert len(different) > 3  # so that rows of another branch would be detected
+    assert len(different) > 3  # otherwise, the comparison couldn't detect swapped rows
 
 
 def test_branches_with_logits_begin_with_the_same_tokens_for_any_seed(engine):
-    """A target that compares probabilities samples with its own noise."""
+    """The target samples with its own noise, so the draft's seed can't predict the next token."""
     ids, drafts = prompt(4, 20), [4, 5, 6]
     found, _ = logits_of(engine, ids, drafts, 2, 3, sampling=SAMPLED)
     seeds = np.full(4, SAMPLED.seed, np.uint64)
@@ -229,7 +229,7 @@ def test_the_total_size_of_branch_logits_is_limited(engine, monkeypatch):
     whole, _ = logits_of(engine, ids, drafts, 3, 4, sampling=SAMPLED)
     monkeypatch.setattr("tandem.engines.branch.MAX_BRANCH_LOGITS_BYTES", 4 * VOCAB * 21)
     found, logits = logits_of(engine, ids, drafts, 3, 4, sampling=SAMPLED)
-    assert len(found.lengths) == 5  # of four tokens each, the most likely next tokens first
+    assert len(found.lengths) == 5  # branches of four tokens, with the most likely next tokens
     assert set(map(tuple, found.outcomes.tolist())) < set(map(tuple, whole.outcomes.tolist()))
     assert sum(map(len, logits)) == 20
     assert len(branches(engine, ids, drafts, 3, 4, sampling=SAMPLED).lengths) == len(whole.lengths)
@@ -256,15 +256,15 @@ def test_an_end_of_sequence_ends_only_its_own_branch(engine, ends):
     assert [(j, x) for j, x, _ in rows(found)] == [(j, x) for j, x, _ in whole if x != end]
 
 
-def test_nothing_is_drafted_after_an_end(engine):
-    """No branch follows a draft token or a next token that ends the answer."""
+def test_no_branch_continues_after_an_end(engine):
+    """No branch follows a draft token or a next token that is an end id or a stop word."""
     ids, drafts = prompt(11, 20), [4, 5, 6, 7]
     counts = [2, 2, 2, 2, 2]
     first = rows(branches(engine, ids, drafts, counts, 3))[0][1]
     found = rows(branches(engine, ids, drafts, counts, 3, stop_words=Words.of((first,), (6,))))
     assert {j for j, _, _ in found} == {0, 1, 2}
     assert first not in {x for _, x, _ in found}
-    assert len([j for j, _, _ in found if j == 0]) == 1  # it uses a slot anyway
+    assert len([j for j, _, _ in found if j == 0]) == 1  # the dropped branch still uses a slot
 
 
 @pytest.mark.parametrize("min_tokens", [0, 1, 3, 7])
@@ -291,7 +291,7 @@ def test_a_branch_without_allowed_tokens_ends_without_affecting_others(engine):
     assert max(len(row) for _, x, row in found) == 2
 
 
-def test_context_and_draft_tokens_stay_in_the_kv_cache_after_branching(engine):
+def test_the_kv_cache_keeps_context_and_draft_tokens_after_branching(engine):
     ids = prompt(14, 48)
     drafts = engine.tokens(ids, 4)
     branches(engine, ids, drafts, 4, 6)

@@ -1,4 +1,4 @@
-"""Branches in the torch engine use only free KV cache and steps, and never delay other calls."""
+"""In the torch engine, branches use only free KV blocks and never delay other calls."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def asked(drafts, counts, output_len):
 
 
 class Conducted(Pending):
-    """A streaming call that runs a function after each token, in the engine's own thread."""
+    """A streaming call that runs actions in the engine's thread. actions: by number of tokens."""
 
     def __init__(self, harness: Harness, ids, new, actions) -> None:
         super().__init__()
@@ -43,11 +43,11 @@ class Conducted(Pending):
         self.respond(answer)
 
 
-def test_with_little_memory_only_the_most_likely_branches_are_drafted(make_harness):
+def test_only_the_most_likely_branches_are_drafted_if_memory_is_low(make_harness):
     engine = make_harness(kv_cache_tokens=16 * BLOCK)
     ids = prompt(1, 40)
     found = engine.call(ids, **asked([4, 5, 6], 10, 6)).last.branches
-    taken = [(40 + 3 + BLOCK - 1) // BLOCK, 13 * 6]  # blocks of the text, tokens of the branches
+    taken = [(40 + 3 + BLOCK - 1) // BLOCK, 13 * 6]  # blocks of the context, tokens of branches
     assert taken[0] * BLOCK + taken[1] <= 16 * BLOCK < taken[0] * BLOCK + taken[1] + 6
     assert found.outcomes[:, 0].tolist() == [0] * 4 + [1] * 3 + [2] * 3 + [3] * 3
     whole = make_harness().call(ids, **asked([4, 5, 6], 10, 6)).last.branches
@@ -56,7 +56,7 @@ def test_with_little_memory_only_the_most_likely_branches_are_drafted(make_harne
         np.testing.assert_array_equal(found.ids[rows[0]], whole.ids[rows[1]][:count])
 
 
-def test_branches_do_not_evict_recently_used_kv_cache(make_harness):
+def test_branches_do_not_evict_recently_used_kv_blocks(make_harness):
     engine = make_harness(kv_cache_tokens=16 * BLOCK)
     ids, other = prompt(2, 40), prompt(3, 60)
     engine.tokens(other)
@@ -66,14 +66,14 @@ def test_branches_do_not_evict_recently_used_kv_cache(make_harness):
 
 
 @pytest.mark.parametrize("kind", CACHES)
-def test_without_free_kv_cache_no_branches_are_returned(make_harness, kind):
+def test_no_branches_are_returned_without_free_kv_blocks(make_harness, kind):
     engine = make_harness(kind, kv_cache_tokens=16 * BLOCK)
     engine.tokens(prompt(3, 78))
     found = engine.call(prompt(2, 44), **asked([4, 5, 6], 10, 6)).last.branches
     assert found.outcomes.shape == (0, 2)
 
 
-def test_stale_kv_cache_is_evicted_for_branches(make_harness, monkeypatch):
+def test_branches_may_evict_stale_kv_blocks(make_harness, monkeypatch):
     engine = make_harness(kv_cache_tokens=16 * BLOCK)
     engine.tokens(prompt(3, 60))
     monkeypatch.setattr(contiguous_kv_cache, "STALE_SECONDS", -1.0)
@@ -82,8 +82,8 @@ def test_stale_kv_cache_is_evicted_for_branches(make_harness, monkeypatch):
 
 
 @pytest.mark.parametrize("kind", CACHES)
-def test_a_waiting_call_reclaims_the_kv_cache_of_branches_immediately(make_harness, kind):
-    """Branches end unfinished; no call waits for them and no text is evicted for them."""
+def test_a_waiting_call_reclaims_the_kv_blocks_of_branches_immediately(make_harness, kind):
+    """Unfinished branches are then returned, and no cached sequence is evicted."""
     engine = make_harness(kind, kv_cache_tokens=32 * BLOCK)
     idle = prompt(4, 40)
     engine.tokens(idle)
@@ -133,14 +133,14 @@ def test_a_stopped_call_returns_its_unfinished_branches(make_harness, kind):
 
     Conducted(engine, prompt(6, 20), 20, {1: start, 6: lambda: engine.engine.stop("b")}).wait()
     last = branching[0].wait().last
-    assert last.generation_logits is None  # they would not be read
+    assert last.generation_logits is None  # the caller wouldn't read them
     found = last.branches
-    assert set(found.lengths.tolist()) == {4}  # a step for the draft, and four
+    assert set(found.lengths.tolist()) == {4}  # one step for the draft, four for the branches
     assert len(found.lengths) == 12
 
 
 @pytest.mark.parametrize("kind", CACHES)
-def test_branches_take_at_most_half_of_a_steps_tokens(make_harness, kind):
+def test_branches_use_at_most_half_of_the_tokens_per_step(make_harness, kind):
     engine = make_harness(kind, max_batch_tokens=16)
     found = engine.call(prompt(1, 40), **asked([4, 5, 6], 10, 6)).last.branches
     assert len(found.lengths) == 8
@@ -160,10 +160,10 @@ def test_each_token_of_a_branch_is_computed_once(make_harness, kind):
 
 
 @pytest.mark.parametrize("kind", ["llama", "gpt2", "paged llama"])
-def test_the_kv_cache_of_branches_is_freed_after_their_call(make_harness, kind):
+def test_the_kv_cache_of_branches_is_freed_after_the_call(make_harness, kind):
     engine = make_harness(kind)
     for seed in range(3):
         engine.call(prompt(seed, 40), **asked([4, 5, 6], 3, 6))
-    engine.tokens(prompt(9, 9), 2)  # the engine has dropped the earlier calls
+    engine.tokens(prompt(9, 9), 2)  # during this call, the engine drops earlier calls
     kinds = {type(thing) for thing in gc.get_objects()}
     assert not any(issubclass(kind, BranchKV) for kind in kinds)

@@ -1,4 +1,4 @@
-"""Promises of Tandem's engines; each test runs on every engine with the capability."""
+"""Every engine passes these tests if it has the required capability."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.vllm
 SAMPLED = SamplingParams(temperature=1.0, seed=11)
 
 
-# `make test-vllm` sets this to vllm, which needs a separate environment.
+# `make test-vllm` sets this variable to vllm, in a separate environment.
 ENGINES = os.environ.get("TANDEM_TEST_ENGINES", "torch,paged torch,emulated").split(",")
 
 
@@ -44,18 +44,18 @@ def able(engine, request) -> Harness:
 
 
 def needs(capability: str):
-    """Run a test with `able`, an engine that has the capability."""
+    """Run a test on `able`, an engine with the capability."""
     return pytest.mark.parametrize("able", [capability], indirect=True)
 
 
 def skip_vllm(engine):
-    """Skip a test about single tokens in the KV cache: vLLM reuses whole blocks of 32."""
+    """Skip a test that needs KV reuse per token: vLLM reuses whole blocks of 32 tokens."""
     if type(engine.engine).__name__ == "VllmEngine":
         pytest.skip("vLLM reuses whole blocks")
 
 
 def wrong(tokens: list[int]) -> list[int]:
-    """Tokens that differ from these."""
+    """Return tokens that differ from the given tokens at every position."""
     return [2 + (token + 1) % 100 for token in tokens]
 
 
@@ -122,14 +122,14 @@ def test_a_longer_stop_word_is_ignored_before_min_tokens(engine):
 
 
 @pytest.mark.parametrize("least", [1e-30, 1e-39, 1e-45])
-def test_the_lowest_temperatures_are_greedy(engine, least):
+def test_the_lowest_temperatures_mean_greedy_decoding(engine, least):
     ids = prompt(5, 9)
     cold = SamplingParams(temperature=float(np.float32(least)), seed=3)
     assert engine.tokens(ids, 12, sampling=cold) == engine.tokens(ids, 12)
 
 
 def test_100000_bad_words_add_at_most_1_ms_per_token(engine):
-    """At most 1 ms per token. One word at a time, a call would take 400 ms."""
+    """Checking one word at a time would take 400 ms per call."""
     ids = prompt(5, 9)
     random = np.random.default_rng(3)
     listed = random.integers(40, VOCAB, (100_000, 3)).astype(np.int32)
@@ -161,7 +161,7 @@ def test_a_repeated_context_computes_only_its_last_token(engine):
 
 @pytest.mark.parametrize(("shared", "blocks"), [(1, 0), (7, 0), (8, 1), (9, 1), (15, 1), (16, 2)])
 def test_only_whole_kv_blocks_are_reported_as_reused(engine, shared, blocks):
-    """If two prompts share only their first token, no cached block is reported."""
+    """A partly shared block is reused, but not reported."""
     skip_vllm(engine)
     first, second = prompt(6, 20), prompt(7, 20)
     second = [*first[:shared], (first[shared] + 1) % VOCAB, *second[shared + 1 :]]
@@ -230,7 +230,7 @@ def test_a_verification_emits_the_accepted_tokens_plus_one(able, right):
     outcome = able.call(ids, 5, drafts=text[:right] + wrong(text[right:4]))
     assert outcome.tokens == text[: right + 1]
     assert outcome.last.usage.accepted_tokens == right
-    assert able.tokens(ids, 6) == text  # a rejected draft leaves no trace
+    assert able.tokens(ids, 6) == text  # rejected drafts don't change later output
 
 
 @needs("verifies_drafts")
@@ -256,7 +256,7 @@ def test_the_end_id_in_a_draft_is_not_counted_as_accepted(able):
 
 
 @needs("verifies_drafts")
-def test_token_counts_are_correct_no_matter_how_a_call_ends(able):
+def test_token_counts_are_correct_however_a_call_ends(able):
     random = np.random.default_rng(5)
     for seed in range(30):
         ids = prompt(seed, 9)
@@ -273,7 +273,7 @@ def test_token_counts_are_correct_no_matter_how_a_call_ends(able):
         if drafts:
             emitted = text[: min(right, len(drafts)) + 1][:limit]
             left_out = "end_id" in asked and ends[0] in emitted
-            assert len(tokens) + left_out - usage.accepted_tokens == 1  # one round
+            assert len(tokens) + left_out - usage.accepted_tokens == 1  # accepted tokens plus one
 
 
 @needs("verifies_drafts")

@@ -1,4 +1,4 @@
-"""The target rejects invalid draft logits, and accepts padded ones."""
+"""The target rejects invalid draft logits and accepts padded draft logits."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SMALL = 12
 
 
 def submit(harness: Harness, **tensors) -> None:
-    """Make a call as Triton would: from tensors."""
+    """Submit a request that is decoded from tensors, as in Triton."""
     arrays = {
         "input_ids": np.array([prompt(1, 5)], np.int32),
         "request_output_len": np.array([3], np.int32),
@@ -83,8 +83,8 @@ def test_draft_logits_must_have_a_configured_vocab_size(make_harness, width):
 @pytest.mark.parametrize(
     "warp", first_of(Warp(0.8, top_p=0.8), Warp(1.0), Warp(1.2, top_k=5)), ids=str
 )
-def test_likely_padding_ids_in_the_draft_keep_the_targets_distribution(width, warp):
-    """A draft model with likely padding ids: such proposals never reach the target."""
+def test_likely_padding_ids_do_not_change_the_targets_distribution(width, warp):
+    """The loop never sends padding ids to the target, even if the draft finds them likely."""
     random = np.random.default_rng(3)
     target = random.normal(0, 1, (2, SMALL)).astype(np.float32)
     draft = random.normal(0, 1, (1, width)).astype(np.float32)
@@ -106,7 +106,7 @@ def test_likely_padding_ids_in_the_draft_keep_the_targets_distribution(width, wa
 
 
 @pytest.mark.parametrize("broken", [np.nan, np.inf])
-def test_non_finite_draft_logits_only_reject_the_draft(broken):
+def test_non_finite_draft_logits_reject_only_the_draft(broken):
     p = torch.tensor([[0.2, 0.3, 0.5], [0.1, 0.1, 0.8]])
     q = torch.tensor([[broken, 1.0, 1.0]]).softmax(-1)
     for seed in range(20):

@@ -1,4 +1,4 @@
-"""The emulated language gives one text for every split, and an acceptance rate of alpha."""
+"""The emulated engine has a fixed output per prompt and an acceptance rate of alpha."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tandem.engines.words import Words
 
 ROOT = Path(__file__).resolve().parents[2]
 WIDE = {"vocab_size": 4096, "high_id": 4000, "max_seq_len": 4096}
-TRIALS = 400  # notice a probability of 0.65 instead of 0.8 in 99 of 100 cases
+TRIALS = 400  # detects a probability of 0.65 instead of 0.8 in 99% of cases
 
 
 def sampled(**given) -> SamplingParams:
@@ -98,7 +98,7 @@ def test_sampled_drafts_are_accepted_with_probability_alpha(logits, warp):
             2,
             drafts=proposal.tokens,
             draft_logits=proposal.last.generation_logits,
-            sampling=sampled(seed=seed + 5000 * logits, **warp),  # shared in ID mode only
+            sampling=sampled(seed=seed + 5000 * logits, **warp),  # the draft's seed in id mode
         )
         kept += answer.last.usage.accepted_tokens
     assert is_alpha(kept, 300)
@@ -151,7 +151,7 @@ def test_easy_and_hard_text_have_the_configured_shares_and_acceptance_rates():
     assert is_alpha(right[~easy[:800]].sum(), (~easy[:800]).sum(), 0.5)
 
 
-def test_reading_text_at_once_or_token_by_token_gives_equal_states():
+def test_reading_a_text_at_once_or_token_by_token_gives_the_same_state():
     language = Language(settings(hard_alpha=0.5))
     ids = np.array(prompt(5, 200), np.int32)
     text = language.read(ids[:1])

@@ -1,4 +1,4 @@
-"""The alternatives of the emulated draft engine, and the duration of branches."""
+"""The emulated draft engine drafts branches with configured hit rates and step times."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tandem.engines.words import Words
 
 WIDE = {"vocab_size": 4096, "high_id": 4000, "max_seq_len": 4096}
 SAMPLED = SamplingParams(temperature=1.0, seed=11)
-TRIALS = 300  # notice a hit rate of 0.6 instead of 0.4 in 99 of 100 cases
+TRIALS = 300  # detects a hit rate of 0.6 instead of 0.4 in 99% of cases
 
 
 def asked(drafts, counts, output_len):
@@ -30,7 +30,7 @@ def asked(drafts, counts, output_len):
 
 
 def ranks(draft, target, *, sampling=GREEDY) -> list[int]:
-    """The rank of the target's token among a draft's guesses from 0, or -1."""
+    """Return, per trial, the target token's rank (from 0) in the draft's guesses, or -1."""
     found = []
     for seed in range(TRIALS):
         ids = prompt(seed, 12)
@@ -50,7 +50,7 @@ def test_alternatives_have_the_default_hit_rate(sampling):
         assert is_share(hits, len(missed), 1 - (count + 1) ** -0.67)
 
 
-def test_the_exponent_sets_the_hit_rate_of_alternatives():
+def test_alternatives_exponent_sets_the_hit_rate_of_alternatives():
     for exponent in (0.0, 0.3, 2.0):
         found = ranks(*pair(alpha=0.3, alternatives_exponent=exponent, **WIDE))
         missed = [rank for rank in found if rank != 0]
@@ -96,16 +96,16 @@ def test_branches_take_one_step_per_token_plus_one_for_the_draft():
     assert (usage.first_token_time_ns, usage.last_token_time_ns) == (20 * MS, 70 * MS)
 
 
-def test_every_concurrent_row_lengthens_a_step():
+def test_each_concurrent_row_lengthens_a_step():
     timer = VirtualTimer()
     draft = emulated(timer, role="draft", step_ms=10.0, branch_slope=0.1, batch_slope=0.01)
     draft.start(prompt(1, 9), **asked([4, 5], 3, 6))  # 9 rows
-    draft.start(prompt(2, 9), 1)  # another call with 8 more rows
+    draft.start(prompt(2, 9), 1)  # another call: the branches add 8 rows
     timer.advance()
     assert timer.now_ns() == pytest.approx(10 * (1 + 0.01 + 0.8) * MS)
     timer.advance()
     assert timer.now_ns() == pytest.approx(7 * 10 * (1 + 0.8) * MS)
-    draft.start(prompt(3, 9), 1)  # alone again
+    draft.start(prompt(3, 9), 1)  # the only call
     timer.advance()
     assert timer.now_ns() == pytest.approx(126 * MS + 10 * MS)
 
@@ -122,14 +122,14 @@ def test_a_stop_returns_the_branch_tokens_finished_so_far(passed_ms, tokens):
     outcome = pending.wait()
     assert timer.now_ns() == passed_ms * MS
     assert outcome.error is None
-    assert outcome.last.generation_logits is None  # they would not be read
+    assert outcome.last.generation_logits is None  # the caller wouldn't read them
     found = outcome.last.branches
     assert found.lengths.tolist() == ([tokens] * 9 if tokens else [])
     if tokens:
         assert found.ids.tolist() == whole.ids[:, :tokens].tolist()
         assert found.outcomes.tolist() == whole.outcomes.tolist()
     draft.start(prompt(1, 9), 1)
-    timer.advance()  # earlier events are gone
+    timer.advance()  # the stopped call has no events left
     timer.advance()
 
 

@@ -1,4 +1,4 @@
-"""The emulated KV cache, compared with a search of all cached sequences."""
+"""The emulated KV cache reuses the same prefixes as a search of all cached sequences."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The emulated language obeys any grammar, with known probabilities."""
+"""The emulated language follows any grammar, with known probabilities."""
 
 from __future__ import annotations
 
@@ -18,9 +18,10 @@ from tandem.engines.emulated.row import FLOOR, Row
 from tandem.engines.request import SamplingParams
 from tandem.engines.words import Words
 
-IDS = prompt(0, 12)  # of which the draft knows the target's row at alpha 0.6, and of the next not
+# At alpha 0.6, the draft knows the target's next row after IDS but not after UNKNOWN.
+IDS = prompt(0, 12)
 UNKNOWN = prompt(1, 12)
-DRAWS = 250  # notice a probability of 0.5 instead of 0.3 in 98 of 100 cases
+DRAWS = 250  # detects a probability of 0.5 instead of 0.3 in 98% of cases
 
 
 def row_behind(ids, *, may_end=True, **given) -> Row:
@@ -33,12 +34,12 @@ def mask(*rows) -> np.ndarray:
 
 
 def others(ids) -> list[int]:
-    """All tokens that the language would not emit after these."""
+    """Return all tokens that the language doesn't emit after the given ids."""
     return sorted(set(range(2, VOCAB)) - set(row_behind(ids).tokens.tolist()))
 
 
 def counted(target, ids, legal, **sampling) -> np.ndarray:
-    """The number of times that each token is emitted."""
+    """Return how often each token is emitted in DRAWS calls, shape [VOCAB]."""
     counts = np.zeros(VOCAB)
     for seed in range(DRAWS):
         asked = SamplingParams(**{"temperature": 1.0, **sampling}, seed=seed)
@@ -58,18 +59,18 @@ def test_allowed_tokens_keep_their_relative_probabilities(warp):
 
 
 @pytest.mark.parametrize("size", [2, 10, 90])
-def test_tokens_that_only_a_mask_allows_get_the_usual_probabilities(size):
+def test_tokens_outside_the_language_get_the_usual_probabilities(size):
     target, legal = emulated(alpha=0.3), others(IDS)[:size]
     counts = counted(target, IDS, legal)
     assert set(np.flatnonzero(counts)) <= set(legal)
     shape = row_behind(IDS, alpha=0.3).probabilities[:size]
     p = shape / shape.sum()
     expected = np.zeros(VOCAB)
-    expected[np.argsort(-counts, kind="stable")[: len(p)]] = p  # which they are the text decides
+    expected[np.argsort(-counts, kind="stable")[: len(p)]] = p  # the context decides the order
     assert fits(counts, expected)
 
 
-def test_tokens_that_only_a_mask_allows_are_chosen_uniformly():
+def test_tokens_outside_the_language_are_chosen_uniformly():
     target, legal = emulated(), list(range(50, 60))
     said = []
     for seed in range(400):
@@ -81,7 +82,7 @@ def test_tokens_that_only_a_mask_allows_are_chosen_uniformly():
     assert fits(counts, np.isin(np.arange(VOCAB), legal) / len(legal))
 
 
-def test_tokens_that_only_a_mask_allows_get_the_minimum_log_prob():
+def test_tokens_outside_the_language_get_the_minimum_log_prob():
     target, ids = emulated(), IDS
     best, other = target.tokens(ids)[0], others(ids)[3]
     found = target.call(
@@ -92,7 +93,7 @@ def test_tokens_that_only_a_mask_allows_get_the_minimum_log_prob():
     assert found.cum_log_prob == pytest.approx(np.log(ALPHA) + FLOOR)
 
 
-def test_bans_and_min_tokens_apply_under_masks():
+def test_bans_and_min_tokens_apply_with_masks():
     target, owed = emulated(), replace(GREEDY, min_tokens=1)
     for seed in range(10):
         ids = prompt(seed, 12)
@@ -115,7 +116,7 @@ def test_masked_drafts_are_right_with_probability_alpha():
     assert is_share(right, 300, ALPHA)
 
 
-def test_at_alpha_0_a_masked_draft_is_always_wrong():
+def test_a_masked_draft_with_alpha_0_is_always_wrong():
     draft, target = pair(alpha=0.0)
     legal = mask(others(IDS))
     assert draft.tokens(IDS, token_masks=legal) != target.tokens(IDS, token_masks=legal)
@@ -149,7 +150,7 @@ def test_drafts_with_logits_keep_the_masked_targets_distribution(ids, among, war
     draft, target = pair(alpha=0.6)
     row = row_behind(ids, alpha=0.6)
     legal = row.tokens[[0, 2, 5, 9]].tolist() if among == "its own" else others(ids)[:40]
-    plain = counted(target, ids, legal, **warp)  # which is right, as the tests above show
+    plain = counted(target, ids, legal, **warp)  # correct, as the tests above show
     verified = np.zeros(VOCAB)
     for seed in range(DRAWS):
         sampling = SamplingParams(**{"temperature": 1.0, **warp}, seed=seed)

@@ -1,4 +1,4 @@
-"""Response times of the emulated engine, on a virtual clock and once on the real clock."""
+"""The emulated engine responds on time, on a virtual clock and on the real clock."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ IDS = np.array(prompt(1, 9), np.int32)
 
 
 def finish(timer, *pending) -> list[float]:
-    """Let time pass until each call has ended; return when, in milliseconds."""
+    """Advance the clock until all calls have ended; return the end times in milliseconds."""
     ends: dict[int, float] = {}
     while len(ends) < len(pending):
         timer.advance()
@@ -42,7 +42,7 @@ def test_each_token_and_each_verification_takes_one_step():
 
 
 class Responder(Preparing):
-    """Record when responses are built, and the time of the last token in the sent ones."""
+    """Record when responses are built, and the last token's time when responses are sent."""
 
     def __init__(self, timer):
         self._timer = timer
@@ -77,7 +77,7 @@ def test_a_stopped_call_returns_only_the_tokens_due_so_far():
 
 
 class BusyTimer(VirtualTimer):
-    """Other work takes 0.3 ms each time that the clock is read."""
+    """A timer on a busy machine: each reading of the clock takes 0.3 ms."""
 
     def now_ns(self):
         self.pass_ns(3 * MS // 10)
@@ -87,7 +87,7 @@ class BusyTimer(VirtualTimer):
 
 
 class EarlyTimer(VirtualTimer):
-    """Calls 0.05 ms before the time, as the real one may."""
+    """A timer that fires 0.05 ms early, as the real timer may."""
 
     def at(self, due_ns, action):
         super().at(due_ns - MS // 20, action)
@@ -95,7 +95,7 @@ class EarlyTimer(VirtualTimer):
 
 @pytest.mark.parametrize("new", [1, 5])
 @pytest.mark.parametrize("timer", [BusyTimer, EarlyTimer])
-def test_reported_times_include_each_step_even_on_a_busy_machine(timer, new):
+def test_reported_times_include_every_step_on_a_busy_machine(timer, new):
     clock = timer()
     pending = emulated(clock, step_ms=0.2).start(prompt(1, 9), new)
     while pending.empty:
@@ -147,7 +147,7 @@ def test_a_stop_returns_the_tokens_finished_so_far():
     outcome = pending.wait()
     assert outcome.tokens == whole[:3]
     assert outcome.last.final
-    timer.advance()  # the step that it would have ended with
+    timer.advance()  # to the time at which the call would have ended
     assert pending.empty
 
 
@@ -171,7 +171,7 @@ def test_closing_fails_running_calls():
     assert pending.wait().error == "the engine is shutting down"
 
 
-def test_with_step_time_0_responses_are_sent_within_submit():
+def test_with_step_time_0_submit_sends_the_responses():
     target = EmulatedEngine(settings(), VirtualTimer())
     answers = []
     target.submit(EngineRequest("", IDS, 4, streaming=True, sampling=GREEDY), answers.append)
@@ -179,7 +179,7 @@ def test_with_step_time_0_responses_are_sent_within_submit():
     assert [answer.final for answer in answers] == [False] * 3 + [True]
 
 
-def test_the_wall_clock_timer_calls_in_order_of_time():
+def test_the_wall_clock_timer_fires_in_order_of_time():
     timer = WallTimer()
     called: queue.Queue[int] = queue.Queue()
     now = timer.now_ns()

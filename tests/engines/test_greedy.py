@@ -1,4 +1,4 @@
-"""Greedy output equals transformers' for every split into calls, chunks and batches."""
+"""Greedy output equals the output of transformers, regardless of drafts, chunks and batches."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def engine(make_harness, name):
 
 @pytest.fixture(scope="module")
 def generate(reference):
-    """Return Hugging Face's greedy output, without an end token."""
+    """Return a function that generates greedy output with transformers, ignoring end ids."""
 
     @cache
     def generated(name, ids, new):
@@ -43,7 +43,7 @@ def generate(reference):
 
 @pytest.mark.parametrize("length", [1, 40, 90])
 def test_greedy_output_equals_hugging_face(engine, reference, generate, name, length):
-    """The longest prompt is computed in chunks."""
+    """The longest prompt exceeds max_batch_tokens, so it is computed in chunks."""
     ids = prompt(length, length)
     assert_same(reference(name), ids, engine.tokens(ids, 12), generate(name, ids, 12))
 

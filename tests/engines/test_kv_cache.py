@@ -1,4 +1,4 @@
-"""The KV cache: reuse (by counts of computed tokens), eviction, and waiting for blocks."""
+"""The KV cache reuses prefixes, evicts old entries, and makes calls wait for free blocks."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_the_least_recently_used_entry_is_evicted_at_the_limit(make_harness):
     old, recent, third = (prompt(seed, 4 * BLOCK) for seed in (8, 9, 10))
     for ids in (old, recent, third):  # 4 blocks each
         engine.tokens(ids)
-    engine.tokens(old)  # now `recent` is the oldest
+    engine.tokens(old)  # `recent` is then the least recently used
     engine.tokens(prompt(11, 2 * BLOCK))
     assert engine.computed(old) == 1
     assert engine.computed(third) == 1
@@ -97,7 +97,7 @@ def test_context_logits_cover_the_whole_context(make_harness, reference):
     )
 )
 def test_the_cache_stays_within_its_limit_and_keeps_correct_values(steps):
-    """Every entry has the values of its own tokens; running calls keep theirs."""
+    """All entries, including entries of running calls, have the values of their own tokens."""
     cache = KVCache(SHAPE, 8 * BLOCK, BLOCK, 64)
     running = []
     for seed, length, extra, finish in steps:
@@ -123,7 +123,7 @@ def test_the_cache_stays_within_its_limit_and_keeps_correct_values(steps):
     st.tuples(st.integers(0, 2), st.integers(1, 200)),
 )
 def test_the_entry_with_the_longest_shared_prefix_is_found(held, wanted):
-    """Texts that diverge at many positions: the choice equals a full comparison."""
+    """The choice equals a comparison with all entries, for texts that diverge anywhere."""
 
     def text(branch, length):
         ids = np.arange(200, dtype=np.int64)
@@ -168,7 +168,7 @@ def test_running_out_of_memory_fails_only_one_call(make_harness, monkeypatch):
 
 
 def test_an_error_while_stopping_a_call_fails_no_other_call(make_harness, monkeypatch):
-    """If the error ended the engine's only thread, every later call would hang."""
+    """If the error ended the engine's only thread, later calls would hang."""
     engine = make_harness()
     stopped = engine.start(prompt(1, 9), 200, streaming=True, request_id="stopped")
     stopped.next()
@@ -180,7 +180,7 @@ def test_an_error_while_stopping_a_call_fails_no_other_call(make_harness, monkey
 
 
 def fill(entry, length: int) -> None:
-    """Fill the cache: a token's key is the token itself."""
+    """Fill the entry up to `length` tokens; keys and values equal the token ids."""
     for tensor in entry.layers[0]:
         tensor[:, entry.length : length] = torch.from_numpy(
             entry.tokens[entry.length : length]

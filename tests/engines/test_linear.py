@@ -1,4 +1,4 @@
-"""Packed linear layers give the same results as PyTorch's."""
+"""Packed linear layers compute the same results as PyTorch's layers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The llmapi engine, with a stand-in for `tensorrt_llm.LLM` that rejects unknown names."""
+"""The llmapi engine works with a stand-in for `tensorrt_llm` that rejects unknown names."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ CYCLE = [30, 31, 32, 33, 34, 28, 29, 30, 31]
 
 
 def said_after(token: int, length: int) -> list[int]:
-    """The text of the stand-in's model, which repeats cycles of seven tokens."""
+    """Return the stand-in's output after `token`, which repeats cycles of seven tokens."""
 
     def successor(token: int) -> int:
         first = token - token % 7
@@ -52,7 +52,7 @@ def said_after(token: int, length: int) -> list[int]:
 
 @pytest.fixture
 def package(monkeypatch):
-    """The stand-in, importable as `tensorrt_llm`."""
+    """The stand-in, imported as `tensorrt_llm`."""
     monkeypatch.syspath_prepend(str(Path(standin.__file__).parent))
     import tensorrt_llm
 
@@ -64,7 +64,7 @@ def package(monkeypatch):
 
 @pytest.fixture
 def start(package, tmp_path):
-    """Start an engine from a model's parameters; close all at the end."""
+    """Return a function that starts an engine from model parameters; close all at the end."""
     write_empty(tmp_path / "model", VOCAB)
     made = []
 
@@ -133,7 +133,7 @@ def test_speculative_config_becomes_the_class_of_its_decoding_type(start, packag
     assert llm(package).arguments["max_seq_len"] == 256 + 3
 
 
-def test_decoding_types_may_be_spelled_as_in_nvidias_docs(start, package):
+def test_decoding_types_can_be_spelled_as_in_nvidias_docs(start, package):
     start(**{name: text.replace("_T", "T") for name, text in DRAFT.items()})
     made = llm(package).arguments["speculative_config"]
     assert isinstance(made, package.llmapi.llm_args.DraftTargetDecodingConfig)
@@ -191,7 +191,7 @@ def test_llm_args_that_other_keys_set_are_rejected(llm_args, name):
     ids=["none", "prompt_lookup", "draft"],
 )
 @pytest.mark.parametrize("streaming", [True, False])
-def test_a_call_returns_the_whole_output(start, speculation, streaming):
+def test_a_call_returns_the_complete_output(start, speculation, streaming):
     outcome = start(**speculation).call(CYCLE, 40, streaming=streaming)
     assert outcome.tokens == said_after(CYCLE[-1], 40)
     assert outcome.last.num_output_tokens == 40
@@ -199,7 +199,7 @@ def test_a_call_returns_the_whole_output(start, speculation, streaming):
     assert [answer.first for answer in outcome.answers][1:] == [False] * (len(outcome.answers) - 1)
 
 
-def test_capabilities_say_whether_the_engine_speculates(start):
+def test_capabilities_report_whether_the_engine_drafts_by_itself(start):
     control, speculative = start(), start(**LOOKUP)
     assert not control.engine.capabilities.drafts_itself
     assert speculative.engine.capabilities.drafts_itself
@@ -262,7 +262,7 @@ def test_stop_words_of_one_token_do_not_end_before_min_tokens(looker):
 
 @pytest.mark.parametrize("stop_words", [Words.of((34, 28)), Words.of((33,), (34, 28)), NO_WORDS])
 @pytest.mark.parametrize("end_id", [None, 28])
-def test_token_counts_are_correct_no_matter_how_a_call_ends(looker, stop_words, end_id):
+def test_token_counts_are_correct_however_a_call_ends(looker, stop_words, end_id):
     outcome = looker.call(CYCLE, 30, stop_words=stop_words, end_id=end_id, return_perf_metrics=True)
     usage = outcome.last.usage
     assert 0 <= usage.accepted_tokens <= usage.draft_tokens
@@ -294,7 +294,7 @@ def test_sampling_parameters_are_passed_on(looker, package, sampling, expected):
         (json.loads(LOOKUP["speculative_config"]) | {"enable_penalty": True}, True),
     ],
 )
-def test_penalties_work_if_this_tensorrt_llm_applies_them(
+def test_penalties_work_if_the_tensorrt_llm_version_applies_them(
     start, package, monkeypatch, speculation, works
 ):
     api = package.llmapi.llm_args
@@ -339,7 +339,7 @@ def test_log_probs_line_up_with_the_tokens(looker):
 def test_missing_log_probs_fail_the_call(looker, package):
     pending = looker.start(CYCLE, 200, return_log_probs=True, streaming=True)
     pending.next()
-    llm(package).results[-1].sampling_params.logprobs = None  # the sampler stops returning them
+    llm(package).results[-1].sampling_params.logprobs = None  # so none are returned
     assert "didn't return a log-probability" in pending.wait().error
 
 
@@ -364,17 +364,17 @@ def test_a_stopped_call_ends_immediately_and_is_aborted(looker, package):
     assert len(other.wait().tokens) == 60
 
 
-def test_a_stop_sent_right_after_the_call_ends_it(looker):
+def test_a_stop_right_after_the_start_ends_a_call(looker):
     pending = looker.start(CYCLE, 200, request_id="gone")
     looker.engine.stop("gone")
     assert len(pending.wait().tokens) < 200
     looker.engine.stop("nobody")
 
 
-def test_a_request_aborted_by_tensorrt_llm_is_an_error(looker, package):
+def test_a_request_aborted_by_tensorrt_llm_fails(looker, package):
     pending = looker.start(CYCLE, 200, streaming=True)
     pending.next()
-    llm(package).results[-1].abort()  # not by Tandem
+    llm(package).results[-1].abort()  # as if TensorRT-LLM had aborted the request
     assert pending.wait().error == "the engine failed: TensorRT-LLM ended the request: cancelled"
 
 
@@ -405,7 +405,7 @@ def test_closing_fails_running_calls_and_ends_the_llm(start, package):
     assert llm(package).is_shut
     with pytest.raises(RequestError, match="shutting down"):
         harness.start(CYCLE, 3)
-    engine.close = lambda: None  # for the fixture
+    engine.close = lambda: None  # the fixture must not close the engine again
 
 
 @pytest.mark.parametrize(

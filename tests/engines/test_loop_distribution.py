@@ -1,8 +1,8 @@
 """Sampled output has the target's distribution, for any draft model.
 
-The loop generates words of two tokens (`words`). Each word is a sample of the next two tokens,
-whose probabilities are known exactly. The loop, sampler, noise and verification are the real ones.
-Other tests show that the check detects a single error in a rule.
+The loop generates words of two tokens (see `words`). The exact probability of each word is known.
+The tests use the real loop, sampler, noise and verification. Further tests verify that the check
+detects a single wrong rule.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from tandem.engines.torch import sampling
 from tandem.engines.torch.verification import draw
 from tandem.sampling.acceptance import accepts
 
-DRAWS = 2_000  # without logits, tokens are samples of the target itself
-# 6,000 words detect drafts that are accepted 15% too often in 99 of 100 cases.
+DRAWS = 2_000  # without logits, the target samples each token itself
+# With 6,000 words, an acceptance rate that is 15% too high is detected in 99% of cases.
 DRAWS_BY_LOGITS = 6_000
 ALL_CUTS = Warp(0.7, top_k=20, top_p=0.95, min_p=0.02)
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -37,7 +37,7 @@ def test_sampled_tokens_have_the_targets_distribution(warp, use_draft_logits):
     assert said.counts.sum() == draws
     assert fits(said.counts.sum(1), expected.sum(1))
     assert fits(said.counts, expected)
-    assert 0.3 < said.acceptance < 0.9  # drafts were both kept and corrected
+    assert 0.3 < said.acceptance < 0.9  # some drafts are accepted and some rejected
 
 
 @pytest.mark.parametrize(
@@ -55,7 +55,7 @@ def test_drafting_ahead_keeps_the_targets_distribution(warp, use_draft_logits):
 
 
 class LogitsRule:
-    """The rule of logits mode; subclasses get one part of it wrong."""
+    """The correct verification rule of logits mode. Each subclass makes one mistake."""
 
     def __call__(self, drafts, p, q, *, seed, position, threshold=None):
         for i, token in enumerate(drafts):
@@ -72,14 +72,14 @@ class LogitsRule:
 
 
 class CorrectsFromTheWholeTarget(LogitsRule):
-    """The correction is sampled from p instead of the residual."""
+    """Sample the correction from p instead of the residual, which is wrong."""
 
     def correction(self, p, q, seed, position):
         return draw(p, seed, position, Purpose.RESIDUAL)
 
 
 class AcceptsByTheProposalsNoise(LogitsRule):
-    """The random number that chose the draft token also decides its acceptance."""
+    """Reuse the draft token's random number for its acceptance, which is wrong."""
 
     def number(self, token, seed, position):
         noise = exponentials(derived_seed(seed, "propose"), position, Purpose.SAMPLE, VOCAB)
@@ -87,7 +87,7 @@ class AcceptsByTheProposalsNoise(LogitsRule):
 
 
 class StopsBehindUnlikelyTokens(Draft):
-    """A draft ends after the first token that is unlikely for its own model. This is correct."""
+    """A draft that ends after the first token with a low draft probability. This is correct."""
 
     kept = 1
 
@@ -100,7 +100,7 @@ class StopsBehindUnlikelyTokens(Draft):
 
 
 class DropsUnlikelyTokens(StopsBehindUnlikelyTokens):
-    """The unlikely token is dropped too, so the rest is not a sample from q."""
+    """A draft that ends before the unlikely token, so its tokens aren't samples from q."""
 
     kept = 0
 

@@ -1,4 +1,4 @@
-"""LoRA adapters on the torch engine: each output equals that of the merged model."""
+"""On the torch engine, an adapter gives the same output as its merged model."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SOME = ("v_proj", "up_proj")
 
 @pytest.fixture(scope="module", params=["llama", "qwen2"])
 def adapted(request, checkpoints, make_harness, tmp_path_factory):
-    """An engine with two adapters, and the models: without adapter, and with each merged."""
+    """An engine with two adapters, and three models: without an adapter, and with each merged."""
     folder = tmp_path_factory.mktemp("adapters")
     models = [AutoModelForCausalLM.from_pretrained(checkpoints[request.param]) for _ in range(3)]
     write_adapter(folder / "a", models[1], seed=1, targets=ALL)
@@ -45,7 +45,7 @@ def test_each_adapter_gives_the_same_output_as_its_merged_model(adapted):
         assert_same(model, ids, engine.tokens(ids, 12, lora_task_id=adapter), text)
 
 
-def test_a_batch_may_mix_adapters(adapted):
+def test_a_batch_can_mix_adapters(adapted):
     engine, models = adapted
     prompts = [prompt(seed, 5 + 3 * seed) for seed in range(6)]
     pending = [engine.start(ids, 8, lora_task_id=number % 3) for number, ids in enumerate(prompts)]
@@ -156,7 +156,7 @@ def test_an_adapter_can_be_checked_without_the_models_weights(checkpoints, tmp_p
 
 
 @pytest.mark.parametrize("content", [b"", b"not safetensors"])
-def test_a_damaged_adapter_is_a_one_line_error(make_harness, tmp_path, content):
+def test_a_damaged_adapter_is_reported_in_one_line(make_harness, tmp_path, content):
     (tmp_path / "adapter_model.safetensors").write_bytes(content)
     (tmp_path / "adapter_config.json").write_text(json.dumps({"peft_type": "LORA"}))
     with pytest.raises(LoadError, match="can't be read"):

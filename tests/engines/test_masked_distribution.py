@@ -1,8 +1,8 @@
-"""A masked round follows the target's masked distribution, even if drafts ignore the masks.
+"""Masked rounds have the target's masked distribution, even if drafts ignore the masks.
 
-The language has words of two tokens (`words`) and a grammar: only some tokens may begin a word, and
-its first token determines which tokens may end it. The distribution is known exactly. Other tests
-show that the check detects a single error in a round.
+The language has words of two tokens (see `words`) and a grammar. The grammar limits the first token
+of a word, and the first token determines the allowed second tokens. The exact distribution is
+known. Further tests verify that the check detects a single wrong mask.
 """
 
 from __future__ import annotations
@@ -18,24 +18,24 @@ from tandem.engines.noise import Purpose, exponentials
 from tandem.engines.request import EngineRequest, SamplingParams
 from tandem.engines.torch.sampling import TorchSampler
 
-DRAWS = 600  # any illegal token fails a test
+DRAWS = 600  # a single illegal token fails a test
 WARP = Warp(1.3, top_k=8, top_p=0.9)
 FIRST = len(PROMPT)
 
 _random = np.random.default_rng(8)
-LEGAL = _random.random((VOCAB + 1, VOCAB)) < 0.5  # as the rows of TARGET
+LEGAL = _random.random((VOCAB + 1, VOCAB)) < 0.5  # by previous token, as in TARGET
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def exact(warp: Warp) -> np.ndarray:
-    """Probabilities of the words, [first token, second token]."""
+    """Return the probability of each word, shape [first token, second token]."""
     p = warp.of(np.where(LEGAL, TARGET, -np.inf))
     return p[ANY][:, None] * p[:VOCAB]
 
 
 class Round:
-    """One draft of two tokens, its verification, and a call for the missing tokens of a word."""
+    """Draft and verify two tokens, then generate missing tokens of the word in another call."""
 
     sampler = TorchSampler
 
@@ -45,7 +45,7 @@ class Round:
         self._use_draft_logits = use_draft_logits
 
     def word(self, seed: int) -> tuple[int, int]:
-        """Generate a word."""
+        """Generate the two tokens of a word."""
         drafts = self.keep(self._proposed(seed + 10**6 * self._use_draft_logits))
         said = self._call([], drafts, seed)
         if len(said) < 2:
@@ -53,15 +53,15 @@ class Round:
         return said[0], said[1]
 
     def draft_logits(self) -> np.ndarray:
-        """The draft's logits before warping, in the layout of TARGET."""
+        """Return the draft's logits before warping, in the layout of TARGET."""
         return DRAFT
 
     def keep(self, drafts: list[int]) -> list[int]:
-        """Return the tokens of a draft to verify."""
+        """Return the draft tokens that are sent to the target."""
         return drafts
 
     def masks(self, before: list[int]) -> list[np.ndarray]:
-        """The tokens allowed after each of these (ANY: a word begins)."""
+        """Return the allowed tokens after each previous token (ANY: a word begins)."""
         rows, possible = [], True
         for token, following in zip(before, [*before[1:], ANY], strict=True):
             rows.append(np.flatnonzero(LEGAL[token]) if possible else [])
@@ -69,7 +69,7 @@ class Round:
         return rows
 
     def _proposed(self, seed: int) -> list[int]:
-        """Two tokens of a draft without masks."""
+        """Draft two tokens without masks."""
         row, tokens = ANY, []
         for position in (FIRST, FIRST + 1):
             noise = exponentials(seed, position, Purpose.SAMPLE, VOCAB)
@@ -113,14 +113,14 @@ def test_sampled_tokens_have_the_masked_targets_distribution(use_draft_logits):
 
 
 class DraftsWithMasks(Round):
-    """The draft and its logits are masked like the target."""
+    """Mask the draft logits like the target's logits."""
 
     def draft_logits(self):
         return np.where(LEGAL, DRAFT, -np.inf).astype(np.float32)
 
 
 class CutsTheDraft(Round):
-    """A draft ends before its first illegal token."""
+    """End each draft before its first illegal token."""
 
     def keep(self, drafts):
         kept = [t for t, row in zip(drafts, [ANY, drafts[0]], strict=True) if LEGAL[row][t]]
@@ -128,7 +128,7 @@ class CutsTheDraft(Round):
 
 
 class MasksTheFirstRowOnly(Round):
-    """Only the token after the context is masked."""
+    """Mask only the token after the context, which is wrong."""
 
     def masks(self, before):
         return [row if n == 0 else range(VOCAB) for n, row in enumerate(super().masks(before))]

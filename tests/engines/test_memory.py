@@ -1,4 +1,4 @@
-"""Models that don't fit into a GPU are rejected before they are loaded."""
+"""A model that doesn't fit into GPU memory is rejected before loading."""
 
 from dataclasses import replace
 
@@ -31,7 +31,7 @@ CONFIG = LlamaConfig(
 SETTINGS = TorchSettings("x", max_seq_len=100, kv_cache_tokens=1000)
 
 
-def test_weights_are_counted_in_the_type_that_they_are_loaded_in(reference):
+def test_the_size_of_weights_depends_on_the_loaded_type(reference):
     weights = sum(weight.numel() for weight in reference("llama").parameters())
     assert weight_bytes(CONFIG, torch.bfloat16) == 2 * weights
     assert weight_bytes(CONFIG, torch.float32) == 4 * weights
@@ -42,8 +42,8 @@ def test_the_kv_cache_size_counts_keys_and_values_of_all_layers():
     assert cache_bytes(CONFIG, paged, torch.bfloat16) == 1000 * 3 * 2 * 12 * 2 * 2
 
 
-def test_an_unpaged_cache_stays_within_its_counted_memory():
-    """The counted memory is never exceeded, for any texts."""
+def test_an_unpaged_cache_stays_within_its_estimated_memory():
+    """Entries grow for random texts, but never beyond the estimate."""
     block, most = 8, 1024
     cache = KVCache(KVShape(((2, 4, 4),), torch.float32, torch.device("cpu")), most, block, 256)
     random, largest = np.random.default_rng(1), 0

@@ -1,4 +1,4 @@
-"""Noise follows SplitMix64, is the same in every implementation, and passes randomness tests."""
+"""Noise follows SplitMix64, is the same in all implementations, and passes randomness tests."""
 
 import numpy as np
 import pytest
@@ -32,7 +32,7 @@ def test_noise_computed_for_some_indices_equals_the_full_noise(seed, position, p
 
 
 def are_uniform(numbers) -> bool:
-    """Return whether numbers pass the test of Kolmogorov and Smirnov."""
+    """Return whether the numbers pass a Kolmogorov-Smirnov test."""
     numbers, count = np.sort(numbers), len(numbers)
     distance = np.abs(numbers - (np.arange(count) + 0.5) / count).max() + 0.5 / count
     return kolmogorov(count**0.5 * distance) > 1e-4

@@ -1,4 +1,4 @@
-"""The paged KV cache: page owners, attention over pages, and padded steps."""
+"""The paged KV cache assigns pages, and paged attention equals unpaged attention."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def new_cache() -> PagedKVCache:
 
 
 def fill(cache, entry, length: int) -> None:
-    """Fill the cache: a token's key is the token itself."""
+    """Fill the entry up to `length` tokens; keys and values equal the token ids."""
     keys, values = (part.view(-1, 2, 4) for part in cache.pool.layer(0))
     for at in range(entry.length, length):
         slot = entry.pages[at // PAGE] * PAGE + at % PAGE
@@ -36,14 +36,14 @@ def fill(cache, entry, length: int) -> None:
 
 
 def held(cache, pages, length: int) -> list[int]:
-    """The tokens whose keys are in these pages."""
+    """Return the token ids stored as keys in these pages."""
     keys, values = (part[list(pages)].flatten(0, 1)[:length, 0, 0] for part in cache.pool.layer(0))
     assert torch.equal(keys, values)
     return keys.int().tolist()
 
 
 def check(cache) -> None:
-    """Assert that every page is free or owned, and every entry has its own text."""
+    """Assert that reference counts are right and every entry holds its own tokens."""
     holders = [page for e in cache._entries for page in [*e.pages, *e.lent_pages]]
     assert PADDING not in holders
     counts = np.bincount(holders, minlength=BLOCKS + 1)
@@ -62,7 +62,7 @@ def check(cache) -> None:
     )
 )
 def test_pages_are_never_leaked_or_written_by_two_sequences(steps):
-    """Calls on texts that diverge anywhere; some truncate their text, some have branches."""
+    """Texts share prefixes of any length. Calls add branches, reject drafts, or drop entries."""
     cache, running = new_cache(), []
     for seed, length, extra, what in steps:
         start = prompt(7, 40)[: 10 * seed + 5]
@@ -86,13 +86,13 @@ def test_pages_are_never_leaked_or_written_by_two_sequences(steps):
             for leaf, table in zip(leaves, branches.tables, strict=True):
                 assert held(cache, table, leaf) == tokens[:leaf].tolist()
         if what == 2:
-            entry.length = length  # rejected drafts
+            entry.length = length  # as after rejected drafts
         if what == 3:
             cache.drop(running.pop())
         check(cache)
 
 
-def test_texts_with_a_common_prefix_share_its_pages():
+def test_texts_with_a_common_prefix_share_pages():
     cache = new_cache()
     start = prompt(1, 30)
     one, other = (np.array(start + prompt(seed, 10), np.int64) for seed in (2, 3))
@@ -114,7 +114,7 @@ def test_layers_of_different_shapes_are_rejected():
 
 
 def naive(query, keys, values, rows, window):
-    """Attention row by row, token by token."""
+    """Compute attention one row at a time."""
     out, at = [], 0
     groups = query.shape[1] // keys.shape[2]
     for row in rows:
@@ -156,7 +156,7 @@ def test_each_row_attends_only_to_its_own_pages(rows, window):
     torch.testing.assert_close(got, naive(query, *pool.layer(0), rows, window))
 
 
-def test_attention_implementations_that_fail_or_are_wrong_are_not_chosen(caplog):
+def test_an_attention_implementation_that_fails_or_is_wrong_is_skipped(caplog):
     pool = PagePool(SHAPE, 8, PAGE)
 
     def missing(*_):
@@ -179,7 +179,7 @@ def test_attention_implementations_that_fail_or_are_wrong_are_not_chosen(caplog)
 
 
 def test_windowed_layers_need_an_attention_implementation_with_windows(caplog):
-    """Llama's layers have no windows, so any attention may be chosen for them."""
+    """Without windows, as in Llama, any attention implementation can be chosen."""
     pool = PagePool(SHAPE, 8, PAGE)
 
     def sees_all(query, keys, values, step, window):

@@ -1,4 +1,4 @@
-"""The paged engine chooses the same tokens on its device as on the CPU."""
+"""The paged engine samples the same tokens on the device as on the CPU."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TO_HOST = {"cpu", "tolist", "item", "nonzero", "__int__", "__float__", "__bool__
 
 
 class HostCopies(TorchFunctionMode):
-    """Count the copies of a step from the device to the host."""
+    """Count each step's copies from the device to the host."""
 
     def __init__(self, engine) -> None:
         self.by_step: list[int] = []
@@ -48,13 +48,13 @@ def paged(make_harness):
 
 @contextmanager
 def at_once(harness):
-    """Let the engine process all calls made here in one step."""
+    """Hold the engine until all calls have arrived, so that it batches them."""
     with harness.engine._wake:
         yield
 
 
 def answers(harness, calls) -> list:
-    """Outcomes of calls that arrive at once."""
+    """Return the outcomes of calls that arrive at the same time."""
     with at_once(harness):
         pending = [harness.start(**asked) for asked in calls]
     return [call.wait() for call in pending]
@@ -76,7 +76,7 @@ def numbers(answer) -> list[np.ndarray]:
 
 
 def asked_in_all_ways(text_of) -> list[dict]:
-    """Calls that end early or late, and whose tokens the device or the host chooses."""
+    """Return calls that end early or late, and that sample on the device or on the host."""
     calls = []
     for seed in range(4):
         ids = prompt(100 + seed, 5 + 3 * seed)
@@ -102,14 +102,14 @@ def asked_in_all_ways(text_of) -> list[dict]:
 
 
 def test_every_kind_of_call_equals_the_unpaged_engine(paged, llama):
-    """The first four calls are alone, the others in groups."""
+    """The first four calls run alone, the others in batches."""
     calls = asked_in_all_ways(llama.tokens)
     for group in [*([call] for call in calls[:4]), *(calls[4 + i :: 6] for i in range(6))]:
         assert_alike(answers(paged, group), [llama.call(**asked) for asked in group])
 
 
 def drafted(harness, ids, sampling):
-    """Drafts of four tokens, and the logits that they were sampled from."""
+    """Return four draft tokens and the logits that they were sampled from."""
     outcome = harness.call(ids, 4, sampling=sampling, return_generation_logits=True)
     return outcome.tokens, outcome.last.generation_logits
 
@@ -139,7 +139,7 @@ def test_logits_mode_equals_the_unpaged_engine(make_harness, llama, paged, warpe
 
 
 @pytest.mark.parametrize("width", [VOCAB - 3, VOCAB + 5])
-def test_padded_draft_logits_are_verified_as_by_the_unpaged_engine(make_harness, width):
+def test_padded_draft_logits_are_verified_as_in_the_unpaged_engine(make_harness, width):
     engines = [make_harness(name, draft_vocab_size=width) for name in ("paged llama", "llama")]
     lengths = []
     for seed in range(30):
@@ -147,7 +147,7 @@ def test_padded_draft_logits_are_verified_as_by_the_unpaged_engine(make_harness,
         drafts = engines[1].tokens(prompt(seed, 6), 3, sampling=sampling)
         drafts = [min(token, VOCAB - 4) for token in drafts]
         logits = np.zeros((3, width), np.float32)
-        logits[range(3), drafts] = 4 + seed % 4  # likely, and not always as likely as there
+        logits[range(3), drafts] = 4 + seed % 4  # likely, but not as in the target
         asked = {"drafts": drafts, "draft_logits": logits, "sampling": sampling}
         one, other = (engine.tokens(prompt(seed, 6), 4, **asked) for engine in engines)
         assert one == other
@@ -167,7 +167,7 @@ def test_concurrent_calls_keep_their_own_sampling(paged, llama):
 
 def test_token_0_can_be_drafted_and_accepted(paged, llama):
     logits = np.zeros((3, VOCAB), np.float32)
-    logits[:, 0] = -60  # an impossible proposal, which the target accepts
+    logits[:, 0] = -60  # almost impossible in the draft, so the target accepts it
     asked = {"drafts": [0, 0, 0], "draft_logits": logits, "sampling": SAMPLED}
     got = paged.tokens(prompt(2, 6), 4, **asked)
     assert got[:3] == [0, 0, 0]
@@ -175,7 +175,7 @@ def test_token_0_can_be_drafted_and_accepted(paged, llama):
 
 
 def test_a_rejected_draft_token_that_is_redrawn_ends_the_round(paged, llama):
-    cold = SamplingParams(temperature=1e-30, seed=3)  # p is 1 there, as q is
+    cold = SamplingParams(temperature=1e-30, seed=3)  # p and q are 1 for the draft tokens
     ids = prompt(2, 6)
     text = llama.tokens(ids, 4)
     logits = np.zeros((4, VOCAB), np.float32)
@@ -191,7 +191,7 @@ def test_empty_draft_logits_are_ignored(paged, llama):
     assert got == llama.tokens(prompt(2, 6), 9, sampling=WARPED)
 
 
-def test_each_step_copies_to_the_host_once_and_prompt_chunks_never(make_harness, llama):
+def test_each_step_copies_to_the_host_once_but_prompt_chunks_never(make_harness, llama):
     engine = make_harness("paged llama", max_batch_tokens=100)
     ids, long = prompt(300, 9), prompt(1, 80)
     text, (sampled, logits) = llama.tokens(ids, 4), drafted(llama, ids, SAMPLED)
@@ -212,7 +212,7 @@ def test_each_step_copies_to_the_host_once_and_prompt_chunks_never(make_harness,
     assert copies.by_step == [0, 1]
 
 
-def test_the_device_makes_the_same_noise_as_the_host():
+def test_the_device_generates_the_same_noise_as_the_host():
     keys = [key_of(seed, 7, Purpose.SAMPLE) for seed in (0, 1, 5, 2**64 - 1, 2**63)]
     found = exponentials_of(keys_on(torch.device("cpu"), keys), 5000)
     want = [exponentials(seed, 7, Purpose.SAMPLE, 5000) for seed in (0, 1, 5, 2**64 - 1, 2**63)]
@@ -236,12 +236,12 @@ def test_verifying_all_draft_tokens_at_once_equals_one_by_one(threshold):
         p = some_probabilities(generator, 4, 0.3)
         q = some_probabilities(generator, 3, 0.3)
         if seed % 4 == 0:
-            q = p[:3].clone()  # all are accepted, so the residual would be empty
+            q = p[:3].clone()  # all draft tokens are accepted, so the residual is empty
         drafts = q.multinomial(1, generator=generator)[:, 0]
         if seed % 9 == 0:
             q[1] = torch.nan  # from a broken draft model
         if seed % 7 == 0:
-            drafts[0] = int(q[0].argmin())  # often one with probability 0 in q
+            drafts[0] = int(q[0].argmin())  # this token's probability in q is often 0
         purposes = [Purpose.RESIDUAL] * 3 + [Purpose.SAMPLE]
         keys = [key_of(seed, 20 + i, purpose) for i, purpose in enumerate(purposes)]
         u = [uniform(seed, 20 + i, Purpose.ACCEPT) for i in range(3)]
@@ -257,7 +257,7 @@ def test_verifying_all_draft_tokens_at_once_equals_one_by_one(threshold):
 
 def test_without_a_residual_the_correction_is_sampled_from_the_target():
     p = torch.tensor([[0.0, 0.5, 0.5], [1.0, 0.0, 0.0]])
-    q = torch.tensor([[0.5, 0.5, 0.5]])  # more than p everywhere, as after rounding
+    q = torch.tensor([[0.5, 0.5, 0.5]])  # q is at least p everywhere, as after rounding errors
     keys = keys_on(p.device, [key_of(5, i, Purpose.RESIDUAL) for i in range(2)])
     u = torch.tensor([0.5], dtype=torch.float64)
     found = verify_at_once(p, SentDrafts(torch.tensor([0]), q, u, keys)).tolist()

@@ -1,4 +1,4 @@
-"""Each random number determines at most one token of an answer."""
+"""Each random number decides at most one token of an answer."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LENGTH = 60
 
 
 class Ledger:
-    """Every draw of noise since the last reset: its key and its first number."""
+    """Record the keys (seed, position, purpose) of all noise since the last `take`."""
 
     def __init__(self, key) -> None:
         self._key = key
@@ -39,7 +39,7 @@ class Ledger:
 
 
 class Watched(Played):
-    """Record which noise each call drew."""
+    """Record the keys of the noise that each call uses."""
 
     def __init__(self, harness, ledger: Ledger) -> None:
         super().__init__(harness, SAMPLING)
@@ -61,12 +61,12 @@ def ledger(monkeypatch):
 
 @pytest.fixture(scope="module")
 def drafter(make_harness, llama):
-    """A draft engine that is often right and often wrong."""
+    """A draft engine whose drafts are often accepted and often rejected."""
     return make_harness("qwen2")
 
 
 def generate(target, draft, *, draft_len, use_draft_logits, seed=5):
-    """An answer over many rounds."""
+    """Return an answer of LENGTH tokens."""
     request = Request(
         prompt_ids=np.array(prompt(6, 10), np.int32),
         max_tokens=LENGTH,
@@ -81,10 +81,10 @@ def generate(target, draft, *, draft_len, use_draft_logits, seed=5):
 
 
 def deciding(target: Watched, draft: Watched, *, use_draft_logits) -> dict[int, set]:
-    """For each position of the answer, the noise that decided its token.
+    """Return, for each position of the answer, the keys of the noise that decided its token.
 
-    In id mode this is the target's noise; a draft only predicts it. In logits mode a proposal
-    counts once the target has compared it.
+    In id mode, only the target's noise decides, and a draft predicts it. In logits mode, the noise
+    of a draft token also counts if the target verified that token.
     """
     proposals = dict(zip(map(_position, draft.calls), draft.drawn, strict=True))
     decided = defaultdict(set)
@@ -109,7 +109,7 @@ def _position(call_and_tokens):
 def test_no_random_number_decides_two_tokens(llama, drafter, ledger, draft_len, use_draft_logits):
     target, draft = Watched(llama, ledger), Watched(drafter, ledger)
     text = generate(target, draft, draft_len=draft_len, use_draft_logits=use_draft_logits)
-    assert len(target.calls) < len(text) == LENGTH  # rounds accepted drafts
+    assert len(target.calls) < len(text) == LENGTH  # some drafts were accepted
     decided = deciding(target, draft, use_draft_logits=use_draft_logits)
     start = _position(target.calls[0])
     assert sorted(decided) == list(range(start, start + LENGTH))

@@ -1,4 +1,4 @@
-"""Sampling options: penalties, bans, bias, log-probabilities, stops and errors."""
+"""The torch engine applies sampling options and rejects invalid calls."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_penalties_include_the_draft_tokens_before_each_position(llama, sampling
     want = llama.tokens(ids, 30, sampling=sampling)
     text: list[int] = []
     while len(text) < 20:
-        drafts = want[len(text) : len(text) + draft_len]  # right ones: each position counts
+        drafts = want[len(text) : len(text) + draft_len]  # all right, so every position counts
         text += llama.tokens(ids + text, draft_len + 1, drafts=drafts, sampling=sampling)
         assert text == want[: len(text)]
 
@@ -97,13 +97,13 @@ def test_top_log_probs_are_the_most_likely_tokens_at_each_position(llama, refere
     top = outcome.last.top_log_probs
     assert top.ids.tolist() == best.tolist()
     np.testing.assert_allclose(top.log_probs, values, atol=1e-4)
-    assert top.log_probs[:, 0].tolist() == outcome.last.log_probs.tolist()  # equal to the last bit
+    assert top.log_probs[:, 0].tolist() == outcome.last.log_probs.tolist()  # exactly equal
 
 
 @pytest.mark.parametrize("length", [1, 2, 40, 150])
 def test_context_log_probs_equal_transformers(llama, reference, length):
     ids = prompt(6, length)
-    llama.call(ids, 1)  # it must not be reused
+    llama.call(ids, 1)  # the cached context must not be reused
     outcome = llama.call(ids, 3, drafts=[5, 6], return_prompt_log_probs=True, num_top_log_probs=2)
     with torch.inference_mode():
         rows = reference("llama")(torch.tensor([ids])).logits[0].log_softmax(-1)
@@ -117,7 +117,7 @@ def test_context_log_probs_equal_transformers(llama, reference, length):
     assert outcome.last.log_probs is None
 
 
-def test_a_seed_repeats_the_output_and_without_one_it_varies(llama):
+def test_output_repeats_with_a_seed_and_varies_without_a_seed(llama):
     ids = prompt(7, 10)
     seeded = SamplingParams(temperature=1.0, seed=11)
     assert llama.tokens(ids, 12, sampling=seeded) == llama.tokens(ids, 12, sampling=seeded)
@@ -159,7 +159,7 @@ def test_a_stopped_call_without_streaming_returns_the_tokens_so_far(make_harness
     harness = make_harness()
     silent = harness.start(prompt(1, 9), 240, request_id="silent")
     watched = harness.start(prompt(2, 9), 200, streaming=True, request_id="watched")
-    watched.next()  # so the one before it has begun
+    watched.next()  # the earlier call has started too
     harness.engine.stop("silent")
     assert 0 < len(silent.wait().tokens) < 240
     watched.wait()

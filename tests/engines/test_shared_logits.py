@@ -1,4 +1,4 @@
-"""Logits in shared memory: what can be read, how often, and for how long."""
+"""Any process can read logits in shared memory once, until they time out."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def rows(value: float, num: int = 2, width: int = 5) -> np.ndarray:
 
 
 def read_elsewhere(handle: np.ndarray) -> str:
-    """The logits that another process reads from a handle."""
+    """Return the logits that another process reads from a handle, as text."""
     command = [sys.executable, "-c", ELSEWHERE, *map(str, handle)]
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
 
@@ -101,7 +101,7 @@ def test_a_page_is_not_reused_while_it_is_being_read(writer, clock):
     assert shared.logits.tolist() == rows(1).tolist()
 
 
-def test_an_unread_page_is_reused_after_a_timeout(writer, clock):
+def test_an_unread_page_is_reused_after_its_timeout(writer, clock):
     old = writer.write(rows(1))
     writer.write(rows(2))
     assert len(writer._written) == 2
@@ -120,7 +120,7 @@ def test_a_page_taken_back_is_reused_immediately(writer):
     new = writer.write(rows(3))
     assert len(writer._written) == 2
     assert new[1] == old[1]
-    writer.take_back(old)  # a second read: the page has been reused
+    writer.take_back(old)  # no effect, because the page has been reused
     assert reader.read(new).logits.tolist() == rows(3).tolist()
     assert reader.read(other).logits.tolist() == rows(2).tolist()
 
@@ -141,7 +141,7 @@ def test_a_free_page_cannot_be_opened(writer):
     handle = writer.write(rows(1))
     reader.read(handle).give_back()
     again = writer.write(rows(2))
-    writer.take_back(again)  # free, because it was read
+    writer.take_back(again)  # so the page is free
     for number in (0, *map(int, (handle[2], again[2]))):
         assert reader.read(np.array([*handle[:2], number], np.uint64)) is None
 
@@ -178,7 +178,7 @@ def test_the_number_of_unread_pages_is_limited(writer):
     ]
 
 
-def test_one_page_serves_drafts_of_any_length(writer):
+def test_one_page_is_reused_for_drafts_of_any_length(writer):
     reader = SharedLogitsReader()
     for num in (1, 40, 3):
         shared = reader.read(writer.write(rows(num, num, 1000)))
@@ -194,7 +194,7 @@ def test_the_size_of_pages_is_limited(writer, monkeypatch):
     handles = [writer.write(rows(n, 1, 1024)) for n in range(4)]
     assert len(writer._written) == 4
     kept = reader.read(handles[1])
-    last = writer.write(rows(9, 2, 1024))  # as large as two: the oldest unread ones are dropped
+    last = writer.write(rows(9, 2, 1024))  # as large as two pages: replaces the oldest unread ones
     assert len(writer._written) == 3
     assert [reader.read(handle) for handle in (handles[0], handles[2])] == [None, None]
     assert (kept.logits == 1).all()

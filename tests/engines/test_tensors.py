@@ -1,4 +1,4 @@
-"""Conversion of input tensors to requests, and of answers to output tensors."""
+"""Input tensors are decoded to requests, and responses are encoded as output tensors."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ONE_VALUE = {tensors.NUM_RETURN_SEQUENCES, tensors.BEAM_WIDTH, tensors.RUNTIME_T
 
 
 def arrays(**given) -> dict[str, np.ndarray]:
-    """Arrays as Triton passes them: scalars (1,), others with a batch dimension."""
+    """Return arrays as Triton passes them, with a batch dimension: a scalar has shape (1,)."""
     given = {"input_ids": [3, 4, 5], "input_lengths": 3, "request_output_len": 7, **given}
     declared = {str(tensor): tensor for tensor in tensors.INPUTS}
     return {

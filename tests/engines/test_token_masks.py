@@ -1,4 +1,4 @@
-"""Masks list the allowed tokens at each position, and engines emit no other tokens."""
+"""Masks define the allowed tokens at each position, and engines emit no other tokens."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tandem.engines.words import Words
 SAMPLED = SamplingParams(temperature=1.3, seed=11)
 EVERYTHING = range(VOCAB)
 GRAMMAR = Grammar(VOCAB)
-UNLIKELY = 0  # no text of the emulated language has it
+UNLIKELY = 0  # the emulated language never emits this token
 
 
 @pytest.fixture(scope="module", params=["torch", "emulated"])
@@ -39,7 +39,7 @@ def rows(*allowed) -> np.ndarray:
 
 
 def one_by_one(engine, ids, count, *, grammar=GRAMMAR, sampling=GREEDY, **rest) -> list[int]:
-    """Return a text of masked calls for one token each."""
+    """Generate tokens with one masked call per token."""
     text: list[int] = []
     for _ in range(count):
         owed = max(0, sampling.min_tokens - len(text))
@@ -53,7 +53,7 @@ def one_by_one(engine, ids, count, *, grammar=GRAMMAR, sampling=GREEDY, **rest) 
 
 
 def wrong_ones(ids, text, grammar=GRAMMAR) -> list[int]:
-    """Tokens that do not follow ids + text: an illegal one, and legal ones that were not chosen."""
+    """Return an illegal token and up to two legal tokens in place of text[-1]."""
     legal = grammar.legal(ids + text[:-1])
     return [grammar.illegal(ids + text[:-1]), *(set(legal) - {text[-1]})][:3]
 
@@ -112,7 +112,7 @@ PENALTIES = SamplingParams(
 
 
 def assert_verified(engine, seed, *, grammar=GRAMMAR, sampling, **rest) -> None:
-    """Assert that verifications equal one-token calls for any draft."""
+    """Assert that the verification of any draft equals one call per token."""
     ids = prompt(seed, 12)
     text = one_by_one(engine, ids, 6, grammar=grammar, sampling=sampling, **rest)
     for right in range(len(text)):
@@ -162,7 +162,7 @@ def test_masked_verification_with_bans_equals_single_token_calls(engine, samplin
 
 @pytest.mark.parametrize("threshold", [None, 0.0, 0.4])
 @pytest.mark.parametrize("sampling", [GREEDY, SAMPLED])
-def test_an_illegal_draft_token_is_rejected_whatever_its_logits_are(engine, sampling, threshold):
+def test_an_illegal_draft_token_is_rejected_regardless_of_its_logits(engine, sampling, threshold):
     for seed in range(3):
         ids = prompt(seed, 12)
         illegal = GRAMMAR.illegal(ids)
@@ -240,7 +240,7 @@ def test_an_unlikely_token_has_a_finite_log_prob(engine):
 
 
 def refusal(engine, ids, drafts, token_masks, **rest) -> str:
-    """Return the error of a call that cannot be answered."""
+    """Return the error of an impossible call."""
     try:
         asked = {"drafts": drafts, "token_masks": token_masks, **rest}
         return engine.start(ids, len(drafts) + 1, **asked).wait().error

@@ -1,4 +1,4 @@
-"""An engine as a Triton model, without Triton: every call gets an answer or an error."""
+"""As a Triton model, an engine answers every call with a response or an error."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ LOGITS = [*PLAIN, "generation_logits"]
 
 @pytest.fixture
 def triton():
-    """The module `engines.triton` with the stand-in for Triton."""
+    """The module `engines.triton`, with a stand-in for Triton."""
     stand_in.reset()
     yield importlib.import_module("tandem.engines.triton")
     stand_in.reset()
 
 
 class Scripted:
-    """An engine that records its calls and answers when the test says so."""
+    """An engine that records its calls. The test answers through the recorded `respond`."""
 
     computed_tokens = 0
 
@@ -53,7 +53,7 @@ class Scripted:
 
 @pytest.fixture
 def begin(triton):
-    """Start a model, with this engine instead of the emulated one, if given."""
+    """Return a function that starts a model with the given or the emulated engine."""
     made = []
 
     def start(engine=None, *, decoupled=False, **parameters):
@@ -85,7 +85,7 @@ def begin(triton):
 
 
 def ask(model, *, sender=None, wanted=PLAIN, decoupled=False, **given):
-    """Execute one request; return its immediate response, and the sender."""
+    """Execute one request; return the immediate response, or None, and the sender."""
     sender = sender or ResponseSender(decoupled=decoupled)
     arrays = {"input_ids": [3, 4, 5], "input_lengths": [3], "request_output_len": [4], **given}
     arrays = {name: np.array([value]) for name, value in arrays.items()}
@@ -97,13 +97,13 @@ def ask(model, *, sender=None, wanted=PLAIN, decoupled=False, **given):
 
 
 def all_fit_but(number):
-    """Return whether a response fits into shared memory: all do, except one (counted from 0)."""
+    """Return a function that accepts all responses except the one with this number (from 0)."""
     numbers = itertools.count()
     return lambda _response: next(numbers) != number
 
 
 def told(response):
-    _, line = decoded(response.error().message())  # the code precedes the message here too
+    _, line = decoded(response.error().message())  # the message starts with the code
     return line, response.error().code()
 
 
@@ -161,7 +161,7 @@ def test_a_rejected_call_has_the_right_error_code(begin, given, code, words):
         assert words in message
 
 
-def test_a_crash_has_code_internal_and_reveals_only_the_error_type(begin):
+def test_a_crash_has_code_internal_and_shows_only_the_error_type(begin):
     class Broken(Scripted):
         def submit(self, request, respond):
             raise MemoryError("secret")
@@ -208,7 +208,7 @@ def test_a_stream_ends_at_a_response_that_cannot_be_encoded(begin, monkeypatch, 
     _, sender = ask(begin(engine, decoupled=True), decoupled=True, streaming=[True])
     engine.calls[0][1](answer(final=False))
     monkeypatch.setattr(triton, "encode", lambda *_: 1 / 0)
-    with pytest.raises(ResponseError):  # so that the engine ends the call
+    with pytest.raises(ResponseError):  # the engine then ends the call
         engine.calls[0][1](answer(final=False))
     assert [flags for _, flags in sender.sent] == [0, FINAL]
     assert sender.sent[1][0].has_error()
@@ -229,7 +229,7 @@ def test_a_stream_response_that_cannot_be_sent_becomes_an_error(begin):
 
 @pytest.fixture
 def free(monkeypatch, triton):
-    """Set the number of free bytes of shared memory."""
+    """Return a function that sets the free bytes of shared memory."""
 
     def say(num_bytes):
         system = SimpleNamespace(f_bavail=num_bytes, f_frsize=1)
@@ -262,7 +262,7 @@ def test_a_small_response_needs_no_free_shared_memory(begin, free):
 @pytest.mark.parametrize(
     ("spoilt", "decoupled"), [("made", False), ("made", True), ("sent", True), (None, False)]
 )
-def test_shared_logits_are_returned_no_matter_how_a_call_ends(
+def test_shared_logits_are_returned_however_a_call_ends(
     begin, monkeypatch, triton, spoilt, decoupled
 ):
     writer, engine = SharedLogitsWriter(), Scripted()
@@ -286,7 +286,7 @@ def test_shared_logits_are_returned_no_matter_how_a_call_ends(
     writer.close()
 
 
-def test_shared_draft_logits_may_start_at_a_later_row(begin):
+def test_shared_draft_logits_can_start_at_a_later_row(begin):
     writer, engine = SharedLogitsWriter(), Scripted()
     logits = np.arange(5 * 131, dtype=np.float32).reshape(5, 131)
     given = {"draft_input_ids": [7, 8], "shared_logits_handle": writer.write(logits)}
@@ -334,7 +334,7 @@ def test_masks_work_with_shared_logits(begin):
     writer.close()
 
 
-def test_the_profile_may_include_the_prompt_in_the_output(begin):
+def test_the_profile_can_include_the_prompt_in_the_output(begin):
     model = begin(exclude_input_in_output="false")
     response, _ = ask(model)
     ids = response.arrays["output_ids"].tolist()[0][0]

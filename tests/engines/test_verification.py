@@ -1,4 +1,4 @@
-"""Verification: which draft tokens the target accepts, and the resulting distribution."""
+"""The target accepts right draft tokens and replaces the first wrong one."""
 
 from __future__ import annotations
 

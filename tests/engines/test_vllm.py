@@ -1,4 +1,4 @@
-"""The vLLM engine without vLLM: the arguments that it passes, and how it handles failures."""
+"""The vLLM engine passes the right arguments and reports failures. Runs without vLLM."""
 
 import json
 import sys
@@ -34,7 +34,7 @@ def call(**asked):
     )
 
 
-def test_a_target_verifies_drafts_by_vllms_rejection_sampler():
+def test_a_target_verifies_drafts_with_vllms_rejection_sampler():
     arguments = engine_arguments(settings(max_draft_len=10))
     assert arguments["speculative_config"]["method"] == "custom_class"
     assert arguments["speculative_config"]["num_speculative_tokens"] == 10
@@ -55,7 +55,7 @@ def test_extra_vllm_arguments_are_passed_on_unless_other_keys_set_them():
         settings(arguments={"max_model_len": 5})
 
 
-def test_vllm_gets_a_rank_for_the_largest_adapter(tmp_path):
+def test_max_lora_rank_allows_the_largest_adapter(tmp_path):
     for name, rank in {"a": 4, "b": 33}.items():
         (tmp_path / name).mkdir()
         (tmp_path / name / "adapter_model.safetensors").touch()
@@ -64,7 +64,7 @@ def test_vllm_gets_a_rank_for_the_largest_adapter(tmp_path):
     adapters = (str(tmp_path / "a"), str(tmp_path / "b"))
     arguments = engine_arguments(settings(lora_adapters=adapters))
     assert (arguments["enable_lora"], arguments["max_loras"]) == (True, 2)
-    assert arguments["max_lora_rank"] == 64  # vLLM has a list of ranks
+    assert arguments["max_lora_rank"] == 64  # the next larger rank that vLLM supports
     assert "enable_lora" not in engine_arguments(settings())
 
 
@@ -77,12 +77,12 @@ def test_device_ids_select_the_gpus():
     assert environment(settings(device_ids=(2, 3)))["CUDA_VISIBLE_DEVICES"] == "2,3"
 
 
-def test_sampling_options_are_translated_to_vllms():
+def test_sampling_options_are_converted_to_vllms():
     assert sampling_arguments(call(), 131)["temperature"] == 0
     sampled = SamplingParams(temperature=0.7, top_k=20, top_p=0.9, seed=2**64 - 1)
     arguments = sampling_arguments(call(sampling=sampled), 131)
     assert [arguments[name] for name in ("temperature", "top_k", "top_p")] == [0.7, 20, 0.9]
-    assert arguments["seed"] == 2**63 - 1  # vLLM's seeds are signed
+    assert arguments["seed"] == 2**63 - 1  # vLLM's seeds are signed 64-bit integers
 
 
 def test_end_ids_and_stop_words_replace_vllms_own_end_of_sequence():
@@ -94,7 +94,7 @@ def test_end_ids_and_stop_words_replace_vllms_own_end_of_sequence():
 
 
 def test_stop_words_outside_the_vocabulary_are_not_sent_to_vllm():
-    """vLLM rejects them, and they can't be generated."""
+    """vLLM rejects unknown ids, which can't be generated anyway."""
     words = Words.of((-1,), (7,), (131,))
     assert sampling_arguments(call(stop_words=words), 131)["stop_token_ids"] == [7]
 

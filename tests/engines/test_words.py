@@ -1,4 +1,4 @@
-"""Bad and stop words, compared with a search for each word in turn."""
+"""Word lists find the same bad words and stop words as a search for each word."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_output_is_cut_at_its_first_end_id_or_stop_word(given, before, tokens, e
     assert cut(request(**given), before, tokens) == expected
 
 
-def test_bans_cover_bad_words_and_ends_before_min_tokens():
+def test_bans_include_bad_words_and_ends_before_min_tokens():
     asked = request(
         context=(5, 6),
         min_tokens=2,

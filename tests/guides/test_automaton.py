@@ -1,4 +1,4 @@
-"""Answers share an automaton one at a time, and waiting for it doesn't block other answers."""
+"""Only one answer at a time uses a shared automaton, and waiting blocks no other threads."""
 
 import threading
 
@@ -12,12 +12,12 @@ from tandem.guides.matcher import GuideMatcher
 from tandem.guides.trial import Tried
 
 GUIDE = Guide("lark_grammar", 'start: "fox" (" a" | " b")+ " jumps."')
-# Quick calls of the library.
+# Library calls that are fast enough without the lock.
 QUICK = {"deep_copy", "get_error", "is_error", "is_stopped"}
 
 
 class Watched:
-    """A matcher of the library that reports its calls."""
+    """A library matcher that reports its calls to the automaton."""
 
     def __init__(self, matcher, automaton):
         self.matcher, self.automaton = matcher, automaton
@@ -28,7 +28,7 @@ class Watched:
 
 
 class Recording(GuideAutomaton):
-    """An automaton whose matchers record calls, with and without its lock."""
+    """An automaton that records matcher calls made with the lock (kept) and without (unkept)."""
 
     def __init__(self, compiled, tried):
         super().__init__(compiled, tried)
@@ -43,7 +43,7 @@ class Recording(GuideAutomaton):
 
 
 class Executor:
-    """The library's executor, which accepts only the library's matchers."""
+    """Unwrap matchers for the library's executor, which accepts only its own matchers."""
 
     def unsafe_compute_mask_ptr_with_draft_token(self, asked, *where):
         [(watched, row, tokens)] = asked
@@ -58,7 +58,7 @@ def automaton(kind=GuideAutomaton):
     return kind(made._compiled, made.tried)
 
 
-def test_every_slow_call_locks_the_automaton():
+def test_every_slow_library_call_locks_the_automaton():
     made = automaton(Recording)
     it = GuideMatcher(lambda: made, Executor(), compiler()._vocabulary, [END])
     it.check_start()
@@ -86,7 +86,7 @@ def test_waiting_for_an_automaton_does_not_block_other_threads():
         waiting = threading.Thread(target=wait)
         waiting.start()
         waits.wait()
-        # This would deadlock if the waiting thread held Python's lock.
+        # If the waiting thread held the GIL, this loop would deadlock.
         for _ in range(100):
             other = threading.Thread(target=compiler()._tokenizer.decode_bytes, args=([3],))
             other.start()

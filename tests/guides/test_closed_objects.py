@@ -1,4 +1,4 @@
-"""By default, objects have only the properties that their schema declares."""
+"""By default, objects have only the properties declared in their schema."""
 
 import json
 from itertools import permutations
@@ -20,7 +20,7 @@ DEFINED = {"$defs": {"shared": A}}
 
 
 def taken(schema, *values):
-    """Whether a guide accepts each value, with the names of its object in any order."""
+    """Return whether a guide accepts each value, with its property names in any order."""
     guide = json.dumps(schema)
     return [
         any(fits("json_schema", guide, json.dumps(order)) for order in orders(value))
@@ -45,7 +45,7 @@ def test_undeclared_property_names_are_not_allowed():
     "open_object",
     [{"type": "object"}, {}, {"type": ["object", "null"]}, {"type": "object", "required": ["a"]}],
 )
-def test_an_object_that_declares_no_properties_may_have_any(open_object):
+def test_an_object_without_declared_properties_can_have_any(open_object):
     assert taken(open_object, {"a": 1}, {"a": {"b": [1]}, "c": None}) == [True, True]
 
 
@@ -55,7 +55,7 @@ def test_a_schema_can_open_its_objects(more):
     assert taken(opened, {"name": "x"}, {"name": "x", "age": 1}) == [True, True]
 
 
-def test_the_additional_properties_option_opens_objects_by_default():
+def test_the_additional_properties_option_makes_objects_open_by_default():
     user = {**USER, "properties": {**USER["properties"], "a": {**A, "additionalProperties": False}}}
     value = {"name": "x", "a": {"a": "y"}, "more": 1}
     assert taken(user | OPEN, value, {**value, "a": {"b": 1}}) == [True, False]
@@ -68,7 +68,7 @@ def test_a_required_property_counts_as_declared():
     assert taken({**A, "required": ["b"]}, {"b": 1}, {"b": 1, "c": 1}) == [True, False]
 
 
-def test_names_that_match_pattern_properties_are_declared():
+def test_names_that_match_pattern_properties_count_as_declared():
     schema = {"type": "object", "patternProperties": {"^x": NUMBER}}
     assert taken(schema, {"x1": 1, "x2": 2}, {"y": 1}) == [True, False]
 
@@ -179,7 +179,7 @@ VALUES = st.recursive(
 @settings(max_examples=50)
 @given(combined(SCHEMAS), objects(LEAVES), VALUES)
 def test_closed_objects_behave_like_unevaluated_properties_false(schema, shared, value):
-    """A value fits the closed object if it fits the open one and has no other names at its top."""
+    """A closed object accepts valid values without undeclared names at the top level."""
     whole = {**schema, "$defs": {"shared": shared}}
     closed = json.loads(json.dumps(whole))
     close_objects(closed, by_default=True)

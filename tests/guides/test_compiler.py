@@ -1,4 +1,4 @@
-"""Guides are compiled once, within limits."""
+"""Guides are compiled once and cached within limits."""
 
 import json
 import random
@@ -28,7 +28,7 @@ def fresh(tmp_path):
 
 @pytest.fixture
 def compiled(monkeypatch):
-    """The grammars that are compiled in this process, not in a worker."""
+    """The list of grammars that this process compiles, without grammars compiled by workers."""
     here, compile_ = [], GuideCompiler._compile
 
     def compile_and_tell(self, tried):
@@ -48,7 +48,7 @@ def test_an_invalid_guide_is_compiled_only_by_a_worker(fresh, compiled):
 
 
 def test_guides_that_fail_at_the_first_token_are_compiled_only_by_workers(fresh, compiled):
-    """The first mask of such a guide takes seconds and 160 MB."""
+    """Computing the first mask of such a guide takes seconds and 160 MB."""
     guide = Guide("regex", "(d{801}){1000}")
     for _ in range(2):
         with pytest.raises(GuideError, match="lexer error: too many expressions"):
@@ -84,8 +84,8 @@ def test_guides_are_cached_by_kind_and_text(fresh):
 
 @pytest.fixture
 def sized(fresh, monkeypatch):
-    """Compiled guides take 1000 bytes each, and grow by 100 bytes per second."""
-    times = [0.0, 0.0]  # now; duration of each call
+    """Each compiled guide takes 1000 bytes and grows by 100 bytes per second of use."""
+    times = [0.0, 0.0]  # current time and duration of each call, in seconds
 
     def clock():
         times[0] += times[1]
@@ -111,7 +111,7 @@ def test_the_cache_drops_the_largest_then_the_oldest_guide(fresh, sized, monkeyp
     sized[1] = 0.0
     fresh.matcher(guides[5], [END])
     assert [fresh.has(guide) for guide in guides] == [False, False, True, True, True, True]
-    assert used.advance(encoded("a")) == 1  # an answer keeps a dropped guide
+    assert used.advance(encoded("a")) == 1  # a running answer keeps its dropped guide
 
 
 def test_a_rejected_guide_is_not_compiled_again(fresh, monkeypatch):
@@ -189,17 +189,17 @@ def test_rejections_are_counted_by_keyword():
     assert keywords_of("oneOf is not") == [OTHER]
 
 
-# An automaton with some thousand states.
+# The automaton of this guide has thousands of states.
 MANY_STATES = Guide("regex", "([a-z]*a[a-z]{9}b[a-z]*|[a-z]*c[a-z]{8}d[a-z]*)")
 
 
 def letters(seed: int) -> list[int]:
-    """An answer that fits the guide with many states."""
+    """Return the tokens of 60 random letters from a to d."""
     drawn = "".join(random.Random(seed).choice("abcd") for _ in range(60))
     return [token for letter in drawn for token in encoded(letter)]
 
 
-# Looking for forced tokens adds states at each position.
+# Searching for forced tokens adds states to this automaton at each position.
 LOOPS = Guide(
     "lark_grammar",
     "start: (X | Y)*\nX: /(fox|dog|lazy)*a(fox|dog|lazy)*b[a-z]{6}1/\n"
@@ -208,7 +208,7 @@ LOOPS = Guide(
 
 
 def seen(matcher, tokens):
-    """Results of a matcher while it follows some tokens."""
+    """Return a matcher's results for each token."""
     said = []
     for token in tokens:
         rows = matcher.walk([token]).masks.tobytes()
@@ -217,7 +217,7 @@ def seen(matcher, tokens):
 
 
 def drawn(compiler, seed):
-    """An answer that fits the guide with loops."""
+    """Return a random answer of 12 tokens that fits LOOPS."""
     matcher, rng, tokens = compiler.matcher(LOOPS, [END]), random.Random(seed), []
     for _ in range(12):
         tokens.append(rng.choice([t for t in allowed(matcher.walk([]).masks[0]) if t != END]))

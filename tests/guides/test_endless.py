@@ -1,4 +1,4 @@
-"""Schemas that only endless texts satisfy are rejected, or their endless parts never start."""
+"""Schemas without finite values are rejected, and alternatives that can't end never start."""
 
 import json
 
@@ -27,7 +27,7 @@ def required(**properties):
     ],
     ids=json.dumps,
 )
-def test_a_schema_that_no_finite_text_fits_is_rejected(endless):
+def test_a_schema_without_finite_values_is_rejected(endless):
     for whole in ({**SELF, "$defs": {"self": endless}}, required(a={"$ref": "#/$defs/a"})):
         whole["$defs"] = {"self": endless, "a": SELF}
         assert refusal("json_schema", json.dumps(whole)) == "no text matches it"
@@ -42,7 +42,7 @@ def test_a_schema_that_no_finite_text_fits_is_rejected(endless):
     ],
     ids=json.dumps,
 )
-def test_an_alternative_that_cannot_end_never_begins(schema, taken, never):
+def test_an_alternative_that_cannot_end_never_starts(schema, taken, never):
     whole = {**schema, "$defs": {"self": required(name=TEXT, below=SELF)}}
     assert fits("json_schema", json.dumps(whole), taken)
     assert not fits("json_schema", json.dumps(whole), never + '"name": "x", "below": null}')

@@ -1,4 +1,4 @@
-"""Small sets of values are enforced; others are accepted with a warning unless `strict`."""
+"""uniqueItems is enforced for small sets of values; other sets cause a warning or an error."""
 
 import json
 from itertools import permutations
@@ -86,7 +86,7 @@ def test_a_guide_warns_that_items_may_repeat(schema, warnings):
     ],
     ids=json.dumps,
 )
-def test_property_names_may_be_restricted_to_a_list(schema):
+def test_property_names_can_be_restricted_to_a_list(schema):
     whole = {"type": "object", **schema}
     for value in ({}, {"a": 1}, {"b": 1}, {"b": None}, {"a": 1, "b": 1}, {"c": 1}):
         valid = jsonschema.Draft202012Validator(whole).is_valid(value)

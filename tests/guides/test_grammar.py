@@ -1,4 +1,4 @@
-"""Each kind of guide accepts exactly the intended texts."""
+"""Each kind of guide accepts exactly the texts that it describes."""
 
 import json
 import time
@@ -46,7 +46,7 @@ def test_a_schema_rejects_other_text(text):
     assert not fits("json_schema", json.dumps(OBJECT), text)
 
 
-def test_a_schema_may_request_flexible_whitespace():
+def test_a_schema_can_request_flexible_whitespace():
     flexible = json.dumps({**OBJECT, "x-guidance": {"whitespace_flexible": True}})
     assert fits("json_schema", flexible, '{\n  "a": "x",\n  "b": 1\n}')
 
@@ -217,7 +217,7 @@ def test_supported_number_bounds_are_enforced(bounds):
             fits("json_schema", json.dumps(schema), text),
             validator.is_valid(json.loads(text)),
         )
-        # A bound need not be accepted with more zeros.
+        # A bound with extra zeros may be rejected.
         assert fitting == valid or (text == "0.500" and not fitting)
 
 
@@ -236,7 +236,7 @@ def test_ebnf_grammars_use_llama_cpps_dialect():
 @pytest.mark.parametrize(
     "rule", [r'"\u00e9\u0022"', r"[\u00e0-\u00ff] [\u0022]", r'[\U000000e9] "\""']
 )
-def test_ebnf_may_have_unicode_escapes(rule):
+def test_ebnf_can_have_unicode_escapes(rule):
     assert fits("ebnf_grammar", f"root ::= {rule}", 'é"')
     assert not fits("ebnf_grammar", f"root ::= {rule}", 'a"')
 
@@ -260,7 +260,7 @@ def test_invalid_ebnf_is_rejected(text):
         ("%json {\n}", "7"),
     ],
 )
-def test_literal_text_in_a_grammar_may_contain_json_markers(rule, text):
+def test_literal_text_in_a_grammar_can_contain_json_markers(rule, text):
     assert fits("lark_grammar", f"start: {rule}", text)
 
 
@@ -297,6 +297,6 @@ def test_line_breaks_in_a_regex_are_kept(line_end):
 
 @pytest.mark.parametrize("bounds", [{"minimum": -1e9, "maximum": 1e9}, {"multipleOf": 1e-6}])
 def test_numbers_with_bounds_have_no_exponent(bounds):
-    """So the length of numbers isn't limited: instead of 1e-5, a model would have to write 1."""
+    """Tandem adds no bounds by default, because a model couldn't then generate 1e-5."""
     assert fits("json_schema", '{"type": "number"}', "1e-5")
     assert not fits("json_schema", json.dumps({"type": "number"} | bounds), "1e-5")

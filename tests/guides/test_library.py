@@ -1,4 +1,4 @@
-"""Bugs in llguidance that this package works around; a failing test means that one is fixed."""
+"""llguidance has bugs that this package works around. A failing test means a fixed bug."""
 
 import json
 
@@ -6,7 +6,7 @@ import pytest
 from llguidance import LLMatcher, LLTokenizer
 
 LOOP = {"type": "array", "minItems": 1, "items": {"$ref": "#/$defs/loop"}}
-# By the module with the workaround: a schema, a text, and whether llguidance accepts it.
+# Module with the workaround, schema, text, and 1 if llguidance accepts the text
 FAULTS = [
     ("exact_numbers", {"const": 1456051.6399670597}, "1456051.6399670597", 0),
     ("exclusive_bounds", {"type": "number", "exclusiveMinimum": 1, "maximum": 1.5}, "1", 1),
@@ -29,12 +29,12 @@ def library(schema):
 
 
 @pytest.mark.parametrize(("module", "schema", "text", "accepts"), FAULTS)
-def test_the_library_still_has_each_bug_that_we_work_around(module, schema, text, accepts):
+def test_the_library_still_has_each_bug_with_a_workaround(module, schema, text, accepts):
     matcher = library(schema)
     fits = not matcher.is_error() and matcher.try_consume_tokens(list(text.encode())) == len(text)
     assert (fits and matcher.is_accepting()) == bool(accepts)
 
 
-def test_the_library_still_begins_values_that_cannot_end():
+def test_the_library_still_starts_values_that_cannot_end():
     schema = {"properties": {"a": {"$ref": "#/$defs/loop"}}, "$defs": {"loop": LOOP}}
     assert library(schema).try_consume_tokens(list(b'{"a":[[[')) == len('{"a":[[[')

@@ -1,4 +1,4 @@
-"""Masks and forced tokens during an answer."""
+"""A matcher computes masks and forced tokens during an answer."""
 
 import json
 
@@ -18,7 +18,7 @@ from tandem.guides.trial import Tried
 GRAMMAR = 'start: "fox" (" a" | " b")+ "."'
 SCHEMA = '{"type": "object", "properties": {"name": {"type": "string"}, "x": {"enum": [1, 2]}},\
  "required": ["name", "x"], "additionalProperties": false}'
-EVERYTHING = -(-vocab_size() // 32) * 32  # bits of a mask that allows all tokens
+EVERYTHING = -(-vocab_size() // 32) * 32  # number of bits in a mask
 
 
 def start():
@@ -26,7 +26,7 @@ def start():
 
 
 def at_end(**options):
-    """A matcher whose answer is complete."""
+    """Return a matcher whose answer is complete."""
     it = matcher("lark_grammar", GRAMMAR, **options)
     it.advance(encoded("fox a."))
     return it
@@ -65,7 +65,7 @@ def test_text_that_looks_like_a_special_token_stays_text(kind, text):
     assert one.complete
 
 
-def test_a_grammar_may_still_name_special_tokens():
+def test_a_grammar_can_still_name_special_tokens():
     one = matcher("lark_grammar", 'start: <unk> "fox"')
     assert one.forced(9) == [SPECIAL.index("<unk>"), *encoded("fox")]
 
@@ -125,7 +125,7 @@ def test_the_end_ids_of_the_request_end_a_guided_answer():
     assert only.walk([END]).num_legal == 0
     text = encoded("a")[0]
     assert allowed(at_end(ends=[text]).walk([]).masks[0]) == [text]
-    # The token ends answers, so it isn't text.
+    # A token that ends answers can't be text.
     assert matcher("regex", "a*b", ends=[text]).walk([text]).num_legal == 0
 
 
@@ -228,7 +228,7 @@ def test_forced_tokens_stop_before_an_end_id():
 
 def test_errors_do_not_quote_the_answer():
     class Failed:
-        """A matcher that has become too complex."""
+        """A library matcher that failed because the answer was too complex."""
 
         def __getattr__(self, name):
             return lambda *_: {

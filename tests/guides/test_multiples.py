@@ -1,4 +1,4 @@
-"""Accepted numbers are exact multiples; divisors that overflow in the library are rejected."""
+"""Accepted numbers are exact multiples, and divisors that overflow in llguidance are rejected."""
 
 import json
 from decimal import Decimal
@@ -71,7 +71,7 @@ def test_a_common_multiple_that_fits_is_enforced():
     st.decimals(-5000, 5000, places=4) | st.integers(-(10**7), 10**7).map(Decimal),
     st.integers(-50, 50),
 )
-@settings(max_examples=12)  # divisors with many digits make large automatons
+@settings(max_examples=12)  # divisors with many digits need large automatons
 def test_accepted_numbers_are_multiples(divisor, number, times):
     exact = Decimal(repr(divisor))
     for value in (number, times * exact):

@@ -44,7 +44,7 @@ def test_set_operators_after_an_apparent_flag_are_rejected():
 
 
 def test_a_pattern_with_unclosed_properties_takes_linear_time():
-    # Quadratic time would be a minute.
+    # Quadratic time would take a minute.
     pattern = r"\p{" * 200_000
     assert without_nul(pattern).count(r"&&[^\x00]") == 200_000
 
@@ -55,7 +55,7 @@ def test_a_pattern_without_set_operators_is_accepted(pattern):
     assert not complaint(schema, drawn(schema, 0).decode())
 
 
-# A set, characters that it doesn't match, and characters that it matches.
+# A character class, characters that it doesn't match, and characters that it matches
 SETS = [
     ('[^"]', '"', "\\n\t!é"),
     (r"[^\\]", "\\", '"n\t!é'),

@@ -1,4 +1,4 @@
-"""References resolve only to schemas that are checked."""
+"""References can point only to schemas that are checked."""
 
 import json
 
@@ -68,7 +68,7 @@ def test_a_reference_to_data_is_rejected(reference, keyword):
     "reference",
     ["#/properties/const", "#/$defs/enum/items", "#/$defs/$defs", "#/$defs/enum/prefixItems/0"],
 )
-def test_a_referenced_schema_may_have_the_name_of_a_keyword(reference):
+def test_a_referenced_schema_can_have_the_name_of_a_keyword(reference):
     string = {"type": "string", "pattern": '^x[^"]$'}
     named = {"items": string, "prefixItems": [string]}
     names = {"properties": {"const": string}, "$defs": {"enum": named, "$defs": string}}

@@ -1,4 +1,4 @@
-"""Texts sampled from a schema's masks are valid; unsupported keywords are rejected."""
+"""Output sampled with a schema's masks is valid, and unsupported keywords are rejected."""
 
 import json
 import math
@@ -77,7 +77,7 @@ def test_a_property_name_cannot_appear_twice_in_different_spellings(schema, seed
 
 
 @pytest.mark.parametrize("name", LETTERS)
-def test_a_declared_name_may_contain_any_character(name):
+def test_a_declared_name_can_contain_any_character(name):
     schema = {"type": "object", "properties": {name: {"type": "null"}}, "required": [name]}
     text = drawn(schema | {"additionalProperties": False}, 0)
     assert json.loads(text) == {name: None}
@@ -260,7 +260,7 @@ def test_a_constant_of_15_digits_is_accepted(digits, power):
 
 
 @pytest.mark.parametrize("largest", [2**63 - 1, 2**63, 2**64 - 1])
-def test_bounds_may_be_large_64_bit_integers(largest):
+def test_bounds_can_be_large_64_bit_integers(largest):
     matcher("json_schema", json.dumps({"type": "integer", "minimum": 0, "maximum": largest}))
 
 
@@ -287,7 +287,7 @@ def test_a_schema_that_is_not_an_object_is_rejected(schema):
 
 
 @pytest.mark.parametrize("letter", '\n\r\t\b\f\\"')
-def test_a_schema_may_restrict_escapes(letter):
+def test_a_schema_can_restrict_escapes(letter):
     fewer = 'nrtbf\\"'.replace(json.dumps(letter)[2], "")
     schema = {"enum": ['a\n\r\t\b\f\\"b'.replace(letter, "")]}
     schema["x-guidance"] = {"json_allowed_escapes": fewer}
@@ -308,7 +308,7 @@ def test_a_schema_may_restrict_escapes(letter):
     ],
     ids=json.dumps,
 )
-def test_a_count_may_be_written_as_a_float(schema, right, wrong):
+def test_a_count_can_be_written_as_a_float(schema, right, wrong):
     for kind, guide in (
         ("json_schema", json.dumps(schema)),
         ("lark_grammar", f"start: %json {json.dumps(schema)}"),
@@ -323,13 +323,13 @@ def test_an_invalid_count_is_rejected(count):
     assert told.startswith("Expected positive integer for 'maxLength', got ")
 
 
-def test_constants_and_defaults_may_look_like_unsupported_schemas():
+def test_constants_and_defaults_can_look_like_unsupported_schemas():
     looks = {"pattern": "[[a]]", "multipleOf": -1, "prefixItems": [], "additionalItems": {}}
     assert json.loads(drawn({"const": looks}, 0)) == looks
     matcher("json_schema", json.dumps({"type": "null", "default": looks, "examples": [looks]}))
 
 
-def test_properties_may_have_the_names_of_keywords():
+def test_properties_can_have_the_names_of_keywords():
     names = ("prefixItems", "additionalItems", "const", "enum", "minimum", "pattern", "required")
     schema = {"type": "object", "properties": {name: {"const": 1} for name in names}}
     text = drawn({**schema, "required": list(names), "additionalProperties": False}, 0)

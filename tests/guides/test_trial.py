@@ -1,4 +1,4 @@
-"""A hostile guide crashes only the process that checks it, and is rejected."""
+"""A malicious guide is rejected and crashes only the process that checks it."""
 
 import json
 import os
@@ -52,7 +52,7 @@ def children(pid):
 
 
 def copy_of(worker):
-    """The copy of a worker's process that checks guides."""
+    """Return the process id of the copy of a worker that checks guides."""
     [copy] = children(worker._process.pid)
     return copy
 
@@ -113,7 +113,7 @@ def test_a_small_guide_does_not_wait_for_a_slow_one(fresh):
     heavy.start()
     assert fresh.matcher(SMALL, [END]).walk([])
     assert heavy.is_alive()
-    fresh.close()  # leaves the guide undecided
+    fresh.close()  # ends the slow compilation
     heavy.join()
 
 
@@ -222,7 +222,7 @@ for guide in json.loads(sys.stdin.readline()):
 
 
 def loop(tokenizer_dir, *guides):
-    """A process that compiles guides and ignores SIGCHLD."""
+    """Start a process that ignores SIGCHLD and compiles guides in workers."""
     size = str(tokenizer_kinds.byte_level().get_vocab_size())
     command = [sys.executable, "-c", LOOP, tokenizer_dir, size]
     pipe = subprocess.PIPE
@@ -270,7 +270,7 @@ print(resident() - before)
 
 
 def test_the_cache_of_guides_stays_within_its_memory_limit(tokenizer_dir):
-    """Eight guides of 5 MB, two of which fit. Dropped guides return their memory to the system."""
+    """Two of eight guides of 5 MB fit; dropped guides return their memory to the system."""
     size = str(tokenizer_kinds.byte_level().get_vocab_size())
     command = [sys.executable, "-c", MEMORY, tokenizer_dir, size]
     megabytes = float(subprocess.run(command, check=True, capture_output=True, text=True).stdout)

@@ -1,4 +1,4 @@
-"""Prompt lookup copies what followed the longest matching n-gram, at a constant cost per token."""
+"""Prompt lookup copies the tokens after the longest matching n-gram, in constant time per token."""
 
 import sys
 
@@ -16,13 +16,13 @@ def index_of(tokens, ngram=2, **switches):
 
 
 def test_the_documented_example_gives_the_documented_result():
-    """num_tokens 4, ngram size 2; the prefix ends in t3, t4, which t5 to t8 followed before."""
+    """The context ends with t3, t4. After their earlier occurrence, t5 to t8 follow."""
     t1, t2, t3, t4, t5, t6, t7, t8, t9 = range(1, 10)
     pool = [t3, t4, t5, t6, t7, t8, t9]
     assert index_of([*pool, t1, t2, t3, t4]).lookup(4) == ([t5, t6, t7, t8], 2)
 
 
-def test_a_copy_at_the_end_may_be_shorter_than_the_limit():
+def test_a_copy_at_the_end_can_be_shorter_than_the_limit():
     assert index_of([3, 4, 9, 3, 4], ngram=2).lookup(4) == ([9, 3, 4], 2)
 
 
@@ -44,7 +44,7 @@ OCCURRENCES = [1, 2, 10, 11, 12, 1, 2, 20, 21, 22, 1, 2, 30, 1, 2]
     [
         ({}, 4, [10, 11, 12, 1]),
         ({"keep_all": False}, 4, [10, 11, 12, 1]),
-        ({"use_oldest": False}, 4, [20, 21, 22, 1]),  # the newest one followed by a whole draft
+        ({"use_oldest": False}, 4, [20, 21, 22, 1]),  # the newest with 4 tokens after it
         ({"use_oldest": False}, 3, [30, 1, 2]),
         ({"use_oldest": False, "keep_all": False}, 4, [30, 1, 2]),
     ],
@@ -54,7 +54,7 @@ def test_keep_all_and_use_oldest_choose_the_documented_occurrence(switches, limi
 
 
 rows = st.lists(st.integers(0, 3), max_size=60)
-# A repetition usually continues for a while
+# Sequences that repeat parts of a text of up to 8 tokens
 repeated = st.lists(st.integers(0, 3), min_size=1, max_size=8).flatmap(
     lambda text: st.lists(
         st.tuples(st.integers(0, len(text) - 1), st.integers(1, 8)), max_size=9
@@ -83,7 +83,7 @@ def test_keep_all_and_use_oldest_choose_the_copy(row, ngram, limit, keep_all, us
 
 
 class Counted(dict):
-    """Counts look-ups."""
+    """A dict that counts lookups."""
 
     count = 0
 
@@ -123,7 +123,7 @@ def test_matching_tokens_beyond_the_ngram_are_counted(row, ngram, most, keep_all
 
 
 @given(st.lists(rows, max_size=6), st.integers(1, 4))
-def test_growing_an_index_in_parts_gives_the_same_lookups(pieces, ngram):
+def test_extending_an_index_in_parts_gives_the_same_lookups(pieces, ngram):
     grown = NgramIndex(ngram)
     for piece in pieces:
         grown.extend(piece)
@@ -148,7 +148,7 @@ class Touches(int):
 
 @pytest.mark.parametrize("length", [1_000, 100_000])
 def test_the_time_per_token_does_not_depend_on_the_context(length):
-    """The test counts how often an index touches each token, instead of measuring time."""
+    """The test counts comparisons and hashes of tokens instead of measuring time."""
     Touches.count = 0
     index = index_of([Touches(at * 7919 % 3000) for at in range(length)], ngram=4)
     index.lookup(10)

@@ -1,4 +1,4 @@
-"""Lookup pools: copies come from answers in the same pool, and sizes stay within limits."""
+"""Requests copy only from answers in their own pool, and pools stay within size limits."""
 
 import threading
 import tracemalloc
@@ -33,7 +33,7 @@ def pools_of(*answers, name="ours", max_tokens=100_000):
 ANSWER = [10, 11, 12, 13, 14, 15, 16]
 
 
-def test_a_copy_is_what_followed_the_same_tokens_in_an_earlier_answer():
+def test_a_copy_continues_the_same_tokens_of_an_earlier_answer():
     pools = pools_of(ANSWER)
     assert pools.lookup("ours", [1, 11, 12, 13], 2) == ([14, 15], 3)
     assert pools.lookup("ours", [10, 11, 12, 13], 9) == ([14, 15, 16], 4)
@@ -98,14 +98,14 @@ def test_any_token_id_can_be_looked_up():
         assert pools.lookup("ours", answer[:end], 1) == ([answer[end]], end)
 
 
-def test_a_joined_answer_does_not_alias_the_callers_array():
+def test_a_stored_answer_does_not_share_memory_with_the_callers_array():
     row = np.array(ANSWER, np.int32)
     pools = pools_of(row)
     row[:] = 0
     assert pools.lookup("ours", ANSWER[:3], 9) == (ANSWER[3:], 3)
 
 
-def test_a_pool_name_may_be_any_text():
+def test_a_pool_name_can_be_any_text():
     pools = LookupPools(100_000)
     names = ["", " ", "é", "e\u0301", "\0", "名", "\U0001f600" * 64, "x" * 100_000]
     for at, name in enumerate(names):
@@ -120,7 +120,7 @@ def test_an_invalid_size_limit_is_rejected(max_tokens):
         LookupPools(max_tokens)
 
 
-# Few tokens, so that most n-grams occur in several pools.
+# With few different tokens, most n-grams occur in several pools.
 NAMES = ("a", "b", "c")
 answers = st.one_of(
     st.lists(st.integers(0, 2), max_size=100), st.lists(st.integers(0, 1), min_size=10, max_size=70)
@@ -132,11 +132,11 @@ bounds = st.sampled_from([1, 63, 64, 100, 128, 200, 1000])
 
 
 class Model:
-    """A simple model of pools: the oldest answer first."""
+    """A simple model of pools: a list of answers, oldest first."""
 
     def __init__(self, max_tokens):
         self.max_tokens = max_tokens
-        self.line = []  # name, answer, uses of pools when it joined
+        self.line = []  # pool name, answer, number of pool uses at the time of joining
         self.last_use = {}
         self.uses = 0
 
@@ -166,7 +166,7 @@ class Model:
         self.last_use[name] = self.uses
 
     def best(self, name, tail, limit):
-        """The longest match, the newest among equals."""
+        """Return the longest match; among equally long matches, the newest."""
         best = (None, LEAST_MATCH - 1)
         for answer in [answer for theirs, answer, _ in reversed(self.line) if theirs == name]:
             for end in range(len(answer) - 1, LEAST_MATCH - 1, -1):
@@ -178,12 +178,12 @@ class Model:
 
 
 def sizes(pools):
-    """The number of answers that each pool reports."""
+    """Return the number of answers per pool, as reported by the pools."""
     return {key: pool.num_answers for key, pool in pools._pools.items()}
 
 
 def made(max_tokens, crowded):
-    """Pools; crowded: with two slots, which all tokens of all pools share."""
+    """Return pools. crowded: use only two hash slots for all tokens of all pools."""
     pools = LookupPools(max_tokens)
     if crowded:
         pools._shift = 63
@@ -212,7 +212,7 @@ def test_pools_equal_a_simple_model_after_any_operations(max_tokens, crowded, op
 
 @given(bounds, st.booleans(), operations, st.integers(1, 6))
 def test_a_copy_always_comes_from_its_own_pool(max_tokens, crowded, operations, limit):
-    """Uses the product's limit of compared occurrences."""
+    """This test keeps the default limit of compared occurrences."""
     pools, joined = made(max_tokens, crowded), {name: [] for name in NAMES}
     for what, name, tokens in operations:
         if what == "join":
@@ -234,7 +234,7 @@ def test_the_least_recently_used_pool_is_evicted():
     pools = LookupPools(3 * LEAST_COUNTED)
     for name in ("a", "b", "c"):
         pools.join(name, [1, 2, 3, 4])
-    assert pools.lookup("a", [1, 2, 3], 1)  # a use
+    assert pools.lookup("a", [1, 2, 3], 1)  # counts as a use of the pool
     pools.join("d", [1, 2, 3, 4])
     found = {name for name in "abcd" if pools.lookup(name, [1, 2, 3], 1)}
     assert found == {"a", "c", "d"}
@@ -257,7 +257,7 @@ def test_a_pool_in_use_is_not_evicted():
 
 
 def test_joining_moves_a_limited_number_of_tokens():
-    """The cost of moving is limited, so a pool in use may still lose its oldest answers."""
+    """The limit can make a pool in use lose its oldest answers."""
     most = MOST_MOVED // (MOVE + len(ANSWER))
     pools = LookupPools(2 * most * LEAST_COUNTED)
     for at in range(2 * most):
@@ -279,7 +279,7 @@ def test_an_answer_too_long_to_move_is_dropped(more):
     assert bool(pools.lookup("ours", [0, 1, 2], 1)) == (not more)
 
 
-def test_an_answer_larger_than_the_limit_is_not_kept():
+def test_an_answer_larger_than_the_limit_is_not_stored():
     pools = pools_of(ANSWER, max_tokens=100)
     pools.join("theirs", range(101))
     assert pools.num_tokens == LEAST_COUNTED
@@ -289,12 +289,12 @@ def test_an_answer_larger_than_the_limit_is_not_kept():
     assert pools.lookup("ours", ANSWER[:3], 1) is None
 
 
-BYTES_A_TOKEN = 45  # as docs/concepts/lookup-pools.md says
+BYTES_A_TOKEN = 45  # the documented limit (docs/concepts/lookup-pools.md)
 
 
 @pytest.mark.parametrize(("length", "names"), [(4, 10**9), (4, 1), (65, 1), (4096, 10**9)])
 def test_memory_of_pools_is_limited(length, names):
-    """Short answers in separate pools, and long ones in one: objects count as well as tokens."""
+    """The limit holds for short and long answers, in one pool or in many pools."""
     max_tokens = 2**15
     tokens = np.arange(length, dtype=np.int32)
     tracemalloc.start()
@@ -307,7 +307,7 @@ def test_memory_of_pools_is_limited(length, names):
         tracemalloc.stop()
     assert pools.num_tokens > max_tokens - max(length, LEAST_COUNTED)
     assert size <= BYTES_A_TOKEN * max_tokens
-    assert peak <= BYTES_A_TOKEN * max_tokens + 200 * length  # of an answer while it joins
+    assert peak <= BYTES_A_TOKEN * max_tokens + 200 * length  # while an answer joins
 
 
 class Touches(int):

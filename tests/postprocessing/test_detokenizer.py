@@ -1,4 +1,4 @@
-"""The chunks of a stream join to the complete text for every split of the ids."""
+"""The chunks of a stream join to the complete text, wherever the ids are split."""
 
 from functools import cache
 
@@ -11,7 +11,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from tandem.postprocessing.detokenizer import _byte_letters, chunk, make_detokenizer
 from tandem.preprocessing.errors import TokenizerError
 
-# Starts, middles and ends of characters, a genuine U+FFFD, and bytes that are none of these.
+# Starts, middles and ends of characters, the three bytes of U+FFFD, and invalid bytes
 BYTES = [0xF0, 0x9F, 0x98, 0x80, 0xE2, 0x82, 0xAC, 0xEF, 0xBF, 0xBD, 0xED, 0xA0, 0xC0, 0xFF, 0x41]
 
 
@@ -21,7 +21,7 @@ def detokenizer_of(kind, *, skip=True):
 
 
 def stream(detokenizer, rounds):
-    """Call the detokenizer as its module's docstring describes; return the chunks."""
+    """Decode rounds of ids as described in the detokenizer's module; return the chunks."""
     ids, chunks, start, shown = [], [], 0, 0
     for new in rounds:
         ids += new
@@ -36,7 +36,7 @@ def stream(detokenizer, rounds):
 
 
 def byte_ids(*values):
-    """Ids of single bytes, in both kinds of tokenizer that have them."""
+    """Return the ids of single bytes in the byte-level tokenizer."""
     return [_byte_ids()[value] for value in values]
 
 
@@ -54,7 +54,7 @@ def fallback_ids(*values):
 
 @st.composite
 def rounds_of(draw, tokens):
-    """Lists of ids of rounds: a few per round, or none."""
+    """Generate rounds with up to five ids each."""
     return draw(st.lists(st.lists(tokens, max_size=5), max_size=12))
 
 
@@ -64,7 +64,7 @@ def rounds_of(draw, tokens):
 @given(data=st.data())
 def test_chunks_join_to_the_same_text_as_the_tokenizers_library(kind, skip, data):
     tokenizer = KINDS[kind]()
-    known = tokenizer.get_vocab_size()  # and a few ids of the padding, which have no token
+    known = tokenizer.get_vocab_size()  # the drawn ids include padding ids without a token
     rounds = data.draw(rounds_of(st.integers(0, known + 3)))
     ids = [token_id for new in rounds for token_id in new]
     chunks = stream(detokenizer_of(kind, skip=skip), rounds)
@@ -155,7 +155,7 @@ def test_a_visible_special_token_ends_a_sequence_of_byte_tokens():
 
 
 @pytest.mark.parametrize("make", [byte_fallback, metaspace])
-def test_only_the_first_space_is_stripped_by_a_stripping_decoder(make):
+def test_a_decoder_that_strips_removes_only_the_first_space(make):
     tokenizer = make()
     first, second = (tokenizer.encode(word).ids for word in ("fox", "dog"))
     detokenizer = make_detokenizer(tokenizer, skip_special_tokens=True)

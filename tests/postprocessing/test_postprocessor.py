@@ -1,4 +1,4 @@
-"""Tensors of `postprocessing` as Triton passes them."""
+"""`postprocessing` converts tensors of ids to text."""
 
 from pathlib import Path
 
@@ -41,13 +41,13 @@ def test_the_text_ends_at_the_sequence_length(postprocessor):
 
 
 @pytest.mark.parametrize(("skip", "text"), [(True, b"The dog"), (False, b"The dog</s>")])
-def test_special_tokens_are_shown_if_the_deployment_says_so(tmp_path, skip, text):
+def test_special_tokens_are_shown_if_the_deployment_enables_them(tmp_path, skip, text):
     write(byte_level(), tmp_path / "tokenizer")
     shown = Postprocessor.load(DetokenizerSettings("tokenizer", skip_special_tokens=skip), tmp_path)
     ids = [*HELLO, byte_level().token_to_id("</s>")]
     answer = shown.answer(request([[ids]], [[len(ids)]]), [tensors.OUTPUT])[tensors.OUTPUT]
     assert answer.tolist() == [text]
-    assert answer.dtype == object  # Triton's strings; a fixed width would drop trailing zeros
+    assert answer.dtype == object  # a fixed-width type would drop trailing zero bytes
 
 
 def test_an_unfinished_character_becomes_a_replacement_character(postprocessor):
@@ -60,7 +60,7 @@ def test_beams_are_grouped_by_prompt(postprocessor):
     assert output(postprocessor, tokens, [[1, 1], [1, 1]]) == [b"a", b"b", b"c", b"d"]
 
 
-def test_with_a_context_length_only_the_added_text_is_returned(postprocessor):
+def test_a_request_with_a_context_length_returns_only_the_added_text(postprocessor):
     window = [*HELLO, *EMOJI]
     size = len(HELLO)
     assert output(postprocessor, [[window]], [[size + 3]], [size]) == [b""]
@@ -117,7 +117,7 @@ def test_the_error_names_a_missing_tensor(postprocessor, name):
         postprocessor.answer(inputs, [tensors.OUTPUT])
 
 
-def test_the_tokenizer_folder_may_be_an_absolute_path(tmp_path):
+def test_the_tokenizer_folder_can_be_an_absolute_path(tmp_path):
     folder = write(byte_level(), tmp_path / "elsewhere")
     settings = DetokenizerSettings(str(folder), skip_special_tokens=True)
     loaded = Postprocessor.load(settings, Path("/nowhere"))

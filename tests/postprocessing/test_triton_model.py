@@ -1,4 +1,4 @@
-"""`postprocessing` as Triton calls it: each request in a batch gets its own answer."""
+"""As a Triton model, `postprocessing` answers each request of a batch separately."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Tensors of `preprocessing` as Triton passes them."""
+"""`preprocessing` converts tensors of text to ids."""
 
 import subprocess
 import sys
@@ -208,7 +208,7 @@ def test_any_text_is_unchanged_after_encoding_and_decoding(kind, prompts):
     texts = [
         tokenizer.decode(row[:size].tolist(), skip_special_tokens=False) for row, (size,) in rows
     ]
-    # Tokenizers like Llama 2's replace spaces with a mark, so a mark in the text becomes a space.
+    # The Llama 2 tokenizer encodes spaces as U+2581, so U+2581 in the text becomes a space.
     assert texts == [
         prompt if kind == "byte_level" else prompt.replace("▁", " ") for prompt in prompts
     ]
@@ -308,7 +308,7 @@ def test_words_with_too_many_bytes_are_rejected():
 
 
 def test_memory_is_freed_after_a_long_text(tmp_path):
-    """The test uses a separate process, because this one's free memory would hide the effect."""
+    """The test uses a new process, because free memory of this process would hide the effect."""
     folder = write(byte_level(), tmp_path)
     program = f"""
 import numpy as np

@@ -1,4 +1,4 @@
-"""A folder's tokenizer is the same one that transformers loads."""
+"""A loaded tokenizer gives the same ids as transformers."""
 
 import json
 
@@ -23,7 +23,7 @@ CONFIGS = [
 
 @pytest.fixture
 def plain(tmp_path):
-    """A folder whose tokenizer.json marks no special tokens."""
+    """A folder with a tokenizer.json without special tokens."""
     state = json.loads(byte_level().to_str())
     state["added_tokens"] = []
     return write(Tokenizer.from_str(json.dumps(state)), tmp_path / "plain")
@@ -126,7 +126,7 @@ def test_a_gpt2_folder_needs_no_tokenizer_json(tmp_path, config):
     assert tokenizer.decode(ids) == "naïve 😀 fox"
 
 
-def test_a_vocabulary_of_another_model_is_not_read_as_gpt2(tmp_path):
+def test_the_vocabulary_of_another_model_is_not_read_as_gpt2(tmp_path):
     folder = gpt2_folder(tmp_path / "qwen", tokenizer_class="Qwen2Tokenizer")
     with pytest.raises(TokenizerError, match=r"no tokenizer\.json"):
         load_tokenizer(folder)
@@ -180,7 +180,7 @@ def test_the_longest_token_is_measured_in_utf_8_bytes():
     assert longest_token_bytes(tokenizer) == 5
 
 
-def test_a_normalizer_may_shorten_the_text_of_a_token():
+def test_a_normalizer_can_shorten_the_text_of_a_token():
     tokenizer = Tokenizer(models.BPE(vocab={"ab": 0}, merges=[]))
     tokenizer.decoder = decoders.ByteLevel()
     tokenizer.normalizer = normalizers.NFKC()

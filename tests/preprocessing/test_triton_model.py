@@ -1,4 +1,4 @@
-"""Answers and errors of both tokenizer models, without a server."""
+"""The tokenizer models return arrays or one-line errors."""
 
 import numpy as np
 import pytest
@@ -44,6 +44,6 @@ def test_an_invalid_input_is_an_invalid_argument_error(ask):
     assert error.code() == TritonError.INVALID_ARG
 
 
-def test_other_errors_are_one_line_and_log_a_traceback(ask):
+def test_other_errors_have_one_line_and_log_a_traceback(ask):
     assert ask().error().message() == "doubler failed; see the server's log"
     assert "KeyError" in triton.Logger.lines[0]

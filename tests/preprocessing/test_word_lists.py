@@ -1,4 +1,4 @@
-"""Word lists in TensorRT-LLM's layout, compared with literal arrays."""
+"""Words are encoded as word lists in the layout of TensorRT-LLM."""
 
 import numpy as np
 import pytest
@@ -7,7 +7,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from tandem.preprocessing.errors import InputError
 from tandem.preprocessing.words import bad_word_lists, embedding_bias, stop_word_lists, word_lists
 
-# "ab" and " ab" are one id each; every other letter has its own id.
+# "ab" and " ab" have one id each. Every letter also has its own id.
 VOCAB = {letter: number for number, letter in enumerate("abcdĠ")} | {"ab": 5, "Ġab": 6}
 MERGES = [("a", "b"), ("Ġ", "ab")]
 

@@ -1,4 +1,4 @@
-"""Which sequences decode, wait, are rejected, or reserve draft blocks. No server, no threads."""
+"""Admission decides which sequences start, wait, are rejected, or reserve draft blocks."""
 
 from dataclasses import replace
 
@@ -11,7 +11,7 @@ from tandem.bls.request import Request
 
 
 class Waiting:
-    """An admission, and the names of the reservations that it started, in their order."""
+    """Record the names of reservations in the order in which they start."""
 
     def __init__(self, *, max_running=2, max_waiting=2, kv_blocks=8, draft_kv_blocks=0):
         self.started = []
@@ -116,7 +116,7 @@ def test_reserved_slots_count_toward_the_queue_limit_before_tokenization():
         queue.admission.reserve(1)
 
 
-def test_a_new_request_joins_the_queue_if_another_request_waits():
+def test_a_new_request_waits_if_another_request_is_waiting():
     queue = Waiting(max_running=9, kv_blocks=8)
     queue.add("eight", 8)
     queue.add("waits", 8)
@@ -137,7 +137,7 @@ def test_a_batch_is_rejected_if_the_queue_cannot_hold_all_of_it():
     assert queue.present == (1, 0)
 
 
-def test_part_of_a_batch_may_start_while_the_rest_waits():
+def test_part_of_a_batch_can_start_while_the_rest_waits():
     queue = Waiting(max_running=9, kv_blocks=8)
     queue.enter(
         *(
@@ -173,7 +173,7 @@ def test_a_batch_larger_than_the_capacity_is_a_bad_request():
     assert queue.present == (0, 0)
 
 
-def test_a_batch_whose_contexts_can_never_fit_the_queue_is_rejected():
+def test_a_batch_whose_contexts_never_fit_the_queue_is_rejected():
     queue = Waiting(max_running=9, kv_blocks=8)
     slots = queue.admission.reserve(4)
     with pytest.raises(BadRequest, match="has 4 prompts; the limit is 3"):
@@ -231,7 +231,7 @@ def test_a_sequence_larger_than_the_draft_cache_runs_without_drafts():
     assert queue.add("short", 1, 2).drafts
 
 
-def test_the_draft_model_is_available_only_with_reserved_draft_blocks():
+def test_a_sequence_needs_reserved_draft_blocks_to_use_the_draft_model():
     reservation, health = Reservation(1, 1), Health(patience=1)
     room = DraftKvAvailability(reservation, health)
     assert not room.available
@@ -251,9 +251,9 @@ BLOCKS = with_engines(
 @pytest.mark.parametrize(
     ("drafter", "blocks"),
     [
-        ("none", (3, 0)),  # 5 + 7
-        ("prompt_lookup", (4, 0)),  # + 2
-        ("draft_model", (4, 2)),  # + 3
+        ("none", (3, 0)),  # 5 prompt tokens + 7 output tokens
+        ("prompt_lookup", (4, 0)),  # + 2 copied tokens
+        ("draft_model", (4, 2)),  # + 3 draft tokens
         ("hybrid", (4, 2)),
     ],
 )

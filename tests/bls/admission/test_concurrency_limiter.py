@@ -1,4 +1,4 @@
-"""The limiter bounds concurrent work, and starts it in order."""
+"""The limiter caps the number of concurrent tasks and starts waiting tasks in order."""
 
 import pytest
 
@@ -7,7 +7,7 @@ from tandem.bls.errors import Overloaded
 
 
 class Kitchen:
-    """A limiter, and the names of the work that started."""
+    """Record the names of tasks in the order in which they start."""
 
     def __init__(self, most=1, max_waiting_bytes=100):
         self.at_work = []
@@ -17,7 +17,7 @@ class Kitchen:
         return self.limiter.acquire(lambda permit: self.at_work.append(name), size)
 
 
-def test_concurrent_work_is_limited_and_starts_in_order():
+def test_concurrent_tasks_are_limited_and_start_in_order():
     kitchen = Kitchen(most=2)
     first, second, *_ = [kitchen.come(name) for name in "abcd"]
     assert kitchen.at_work == ["a", "b"]
@@ -27,7 +27,7 @@ def test_concurrent_work_is_limited_and_starts_in_order():
     assert kitchen.at_work == ["a", "b", "c", "d"]
 
 
-def test_work_is_called_with_its_permit():
+def test_each_task_receives_its_permit():
     begun = []
     limiter = ConcurrencyLimiter(1, 0, "texts")
     permit = limiter.acquire(begun.append, 1)
@@ -75,7 +75,7 @@ def test_the_total_size_of_waiting_texts_is_limited():
     kitchen.come("e", 40)
 
 
-def test_text_of_started_work_does_not_count_as_waiting():
+def test_the_text_of_a_started_task_does_not_count_as_waiting():
     kitchen = Kitchen(max_waiting_bytes=100)
     first = kitchen.come("a")
     kitchen.come("b", 100)
@@ -83,7 +83,7 @@ def test_text_of_started_work_does_not_count_as_waiting():
     kitchen.come("c", 100)
 
 
-def test_a_single_text_may_wait_regardless_of_its_size():
+def test_a_single_text_can_wait_regardless_of_its_size():
     kitchen = Kitchen(max_waiting_bytes=100)
     kitchen.come("a")
     kitchen.come("b", 1000)

@@ -1,4 +1,4 @@
-"""Several loops with shared capacity decide like one loop. No server, no processes."""
+"""Loops that share capacity admit requests like a single loop."""
 
 import pytest
 from hypothesis import given
@@ -12,7 +12,7 @@ CAPACITY = {"max_running": 3, "max_waiting": 2, "kv_blocks": 8, "draft_kv_blocks
 
 
 class Loops:
-    """Admissions of several loops, and the names of the sequences that they started, in order."""
+    """Record the sequences of several loops in the order in which they start."""
 
     def __init__(self, count, **capacity):
         self.started = []
@@ -34,7 +34,7 @@ class Loops:
 
 
 class Others(OtherLoops):
-    """The usage of the other loops, as one loop sees it."""
+    """One loop's view of the capacity that the other loops use."""
 
     def __init__(self, loops, own):
         self._loops, self._own = loops, own
@@ -96,7 +96,7 @@ def test_draft_blocks_freed_in_one_loop_are_used_in_another():
     assert second.drafts
 
 
-def test_slots_reserved_in_another_loop_count_toward_the_queue_limit():
+def test_slots_reserved_in_other_loops_count_toward_the_queue_limit():
     loops = Loops(2)
     held = loops.admissions[0].reserve(5)
     with pytest.raises(Overloaded, match="0 sequences are running and 5 are waiting"):
@@ -131,7 +131,7 @@ def test_several_loops_admit_requests_exactly_like_a_single_loop(steps):
 
 
 def played(loops, steps):
-    """The result of each step: rejected requests, and sequences started so far."""
+    """Run the steps; return rejections and, after each step, the sequences started so far."""
     outcomes, sequences = [], []
     for number, (what, *how) in enumerate(steps):
         if what == "enter":
@@ -162,6 +162,6 @@ def reservation(loops, name, blocks):
 def refused(loops, mine):
     try:
         loops.enter(mine[0][0], *(reservation for _, reservation in mine))
-    except ServingError as error:  # the outcome includes the error line
+    except ServingError as error:  # compare error messages too
         return str(error)
     return ""

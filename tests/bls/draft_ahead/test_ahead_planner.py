@@ -1,4 +1,4 @@
-"""Measured times and acceptance decide whether and how requests draft ahead."""
+"""The planner decides from measurements whether and how requests draft ahead."""
 
 from dataclasses import replace
 
@@ -57,7 +57,7 @@ def test_auto_does_not_draft_ahead_with_a_slow_draft():
         assert (ahead.plan(8) is not None) == always
 
 
-def test_branches_have_at_most_the_requested_length():
+def test_branches_are_at_most_as_long_as_requested():
     ahead = ahead_of()
     learn(ahead)
     assert max(ahead.plan(longest).num_tokens for longest in (2, 6)) <= 6
@@ -75,7 +75,7 @@ def test_drafts_that_stopped_early_do_not_change_the_acceptance_rate():
     assert statistics.acceptance("draft_model") > 0.95
 
 
-def test_a_call_without_overhead_does_not_reset_the_learned_overhead():
+def test_a_call_without_overhead_does_not_reset_the_measured_overhead():
     statistics = AheadPlanner(AHEAD)
     for number in range(300):
         way = 0.002 * (number % 2)

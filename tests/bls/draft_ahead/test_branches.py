@@ -1,4 +1,4 @@
-"""Drafting ahead, with scripted engines, changes neither the output nor the drafts."""
+"""With scripted engines, drafting ahead changes neither the output nor the drafts."""
 
 from dataclasses import replace
 from itertools import pairwise
@@ -40,7 +40,7 @@ from tandem.bls.settings import AUTO
 
 
 def check(request, language, draft, *, ahead_fates=("in time",), verifies=10**9, settings_=AHEAD):
-    """Decode with branches; assert that only the speed changes."""
+    """Decode with branches; assert that output and drafts don't change."""
     decoding = decoding_of(request, settings_)
     target = Target(language, request.end_ids, verifies)
     chunks = play(decoding, target, draft, ahead_fates)
@@ -58,7 +58,7 @@ def check(request, language, draft, *, ahead_fates=("in time",), verifies=10**9,
 
 
 def assert_is_a_plain_call_would_draft(call, request, draft):
-    """A branch equals the draft of a plain call after the same context."""
+    """Assert that the draft equals the result of a plain call with the same context."""
     drafts = DraftModel(
         AHEAD.draft, SharedVocabulary(AHEAD.draft, AHEAD.target), Health(), FixedLength(4)
     )
@@ -115,23 +115,23 @@ def test_the_draft_after_a_miss_is_shorter():
     draft = BranchingDraft(ENDLESS, agrees=8)
     decoding = check(request_of(end_ids=(), draft_len=8), ENDLESS, draft, ahead_fates=("late",))
     plain = [call.max_new_tokens for call in draft.calls if call.branching is None]
-    assert plain[0] == 8  # its result wasn't known yet
+    assert plain[0] == 8  # the planner hasn't recorded a miss yet
     assert set(plain[1:-1]) == {4}
     assert decoding.statistics.ahead.num_hits == 0
     assert decoding.statistics.ahead.num_calls > 0
 
 
-def test_only_rounds_with_a_free_thread_count_as_drafted_ahead():
+def test_rounds_without_a_free_thread_do_not_count_as_drafted_ahead():
     draft = BranchingDraft(ENDLESS, agrees=8)
     request = request_of(end_ids=(), draft_len=8)
     decoding = check(request, ENDLESS, draft, ahead_fates=("no thread", "in time"))
     ahead = decoding.statistics.ahead
     begun = sum(call.branching is not None for call in draft.calls)
-    assert 0 < ahead.num_hits <= begun <= ahead.num_calls <= begun + 1  # one may be pending
+    assert 0 < ahead.num_hits <= begun <= ahead.num_calls <= begun + 1  # one call may be pending
     assert ahead.num_calls < decoding.statistics.num_rounds - 1
 
 
-def test_nothing_is_drafted_ahead_while_drafting_does_not_pay(monkeypatch):
+def test_drafting_ahead_is_paused_while_drafts_do_not_pay(monkeypatch):
     monkeypatch.setattr(FixedLength, "allows_drafts", lambda _: False)
     draft = BranchingDraft(ENDLESS)
     decoding = check(request_of(end_ids=()), ENDLESS, draft)
@@ -157,7 +157,7 @@ def test_hits_are_grouped_by_tokens_accepted_in_the_previous_round():
     }
 
 
-def test_the_draft_model_also_drafts_ahead_of_prompt_lookup_drafts():
+def test_the_draft_model_drafts_ahead_while_copies_are_verified():
     class Repeats(Language):
         def next(self, context, banned=()):
             return len(context) // 3 % 5 if len(context) % 7 else 5
@@ -176,7 +176,7 @@ def test_the_draft_model_also_drafts_ahead_of_prompt_lookup_drafts():
     )
 
 
-def test_a_failed_branch_call_pauses_drafts_and_a_rejected_one_does_not():
+def test_failed_branch_calls_pause_drafts_but_rejected_ones_do_not():
     request = request_of(end_ids=())
     draft, health = BranchingDraft(ENDLESS), Health()
     decoding = decoding_of(request, AHEAD, health)
@@ -210,7 +210,7 @@ def test_a_failed_branch_call_pauses_drafts_and_a_rejected_one_does_not():
         ({"draft_ahead": None}, replace(AHEAD, engines_share_device=True)),
     ],
 )
-def test_drafting_ahead_is_off_if_disabled_or_impossible(changes, settings_):
+def test_drafting_ahead_is_off_if_disabled_or_unsupported(changes, settings_):
     class NoBranches(BranchingDraft):
         def answers(self, call):
             assert call.branching is None
@@ -228,7 +228,7 @@ def test_draft_ahead_true_enables_drafting_ahead_on_a_shared_device():
     assert decoding.statistics.ahead.num_hits > 0
 
 
-def test_drafts_with_ids_that_the_draft_engine_lacks_get_no_branches():
+def test_drafts_with_ids_unknown_to_the_draft_engine_get_no_branches():
     ahead = DraftAhead(AheadPlanner(AHEAD), always=True)
     small = replace(AHEAD.draft, vocab_size=6)
     drafter = DraftModel(
@@ -259,10 +259,10 @@ def test_branches_respect_ends_of_sequence_min_tokens_and_context_limits():
     branching = branching_of(sequence, ids(1, END), plan, 100, 0.8)
     assert branching.lengths == (4, 4, 0)
     assert branching.counts[2] == 0
-    # Five tokens are owed: the call bans ends, which holds for branches that stay below.
+    # min_tokens requires five tokens. The call bans end ids, so branches stay below five tokens.
     sequence = Sequence(request_of(min_tokens=5))
     assert branching_of(sequence, ids(1, 2, 3, 4), plan, 100, 0.8).lengths == (3, 2, 1, 0, 0)
-    # The answer ends, or the draft engine has no space left.
+    # Branches stop at max_tokens and at the space left in the draft engine (100 or 4 tokens).
     sequence = Sequence(request_of(max_tokens=6))
     assert branching_of(sequence, ids(1, 2), plan, 100, 0.8).lengths == (4, 3, 2)
     assert branching_of(sequence, ids(1, 2), plan, 4, 0.8).lengths == (3, 2, 1)
@@ -272,7 +272,7 @@ def test_branches_respect_ends_of_sequence_min_tokens_and_context_limits():
     assert branching_of(sequence, ids(1), plan, 100, 0.8) is None
 
 
-def test_auto_works_with_drafting_ahead_and_keeps_the_output():
+def test_auto_with_drafting_ahead_does_not_change_the_output():
     class TimedTarget(Target):
         def answers(self, call):
             answer = next(super().answers(call))

@@ -1,4 +1,4 @@
-"""Drafting ahead with logits: each branch comes with the logits from which it was sampled."""
+"""When drafting ahead with logits, each branch has the logits that it was sampled from."""
 
 from collections import deque
 from dataclasses import replace
@@ -25,7 +25,7 @@ from tandem.bls.draft_ahead.branches import BranchLogits, draft_ahead_of
 
 
 def drawn_from(draft):
-    """The tokens that a draft's logits mark as sampled, if it has logits."""
+    """Return the most likely token in each row of a draft's logits."""
     rows = draft.logits[draft.logits_row : draft.logits_row + len(draft)]
     return rows.argmax(-1).tolist()
 
@@ -69,7 +69,7 @@ def test_unread_logits_are_released_by_a_later_draft_call(ahead_fates):
         play(decoding, target, draft, ahead_fates)
         read += [call.draft.logits for call in target.calls if call.draft.drafted_ahead]
     back = [call.unread_logits for call in draft.calls if call.unread_logits is not None]
-    back += statistics.unread_logits  # the last ones, for the next draft
+    back += statistics.unread_logits  # the next draft call would return these
     assert all(call.wants_logits for call in draft.calls)
     assert {*map(id, read), *map(id, back)} == set(map(id, draft.shared))
     assert len(read) + len(back) == len(draft.shared)
@@ -89,7 +89,7 @@ def test_logits_that_arrive_too_late_are_returned():
 
 
 def test_drafts_with_logits_may_continue_past_an_end_of_sequence():
-    """Sampled tokens are never dropped; the target itself ends the text there."""
+    """Sampled tokens are never dropped; the target ends the output at the end of sequence."""
     for salt in range(20):
         language = Language(salt, end_every=3)
         request = request_of(max_tokens=60, **BY_PROBABILITIES)

@@ -1,4 +1,4 @@
-"""Promises of `auto` that hold for all measurements."""
+"""Properties of `auto` that hold for any measurements."""
 
 import threading
 import time
@@ -19,7 +19,7 @@ SECONDS = st.floats(0.0, 100.0)
 
 
 class World:
-    """A clock and a number of sequences that a test sets."""
+    """A clock and a number of running sequences, both set by the test."""
 
     def __init__(self, rated):
         self.now, self.running = 0.0, 1
@@ -39,7 +39,7 @@ def copied(tokens, num_matching=2):
 
 
 def step(length, kind, tokens, accepted, seconds, *, rated):
-    """Let a request learn from a step of one kind."""
+    """Let the draft length learn from a step of this kind: draft, copy or alone."""
     accepted = min(accepted, tokens)
     if kind == "alone":
         length.observe_plain_step(tokens, StepSeconds(seconds, seconds / 2))
@@ -63,7 +63,7 @@ STEPS = st.lists(
 
 @given(STEPS, st.booleans(), st.integers(1, 40), st.booleans())
 @example([("draft", 1, 0, 0.0, 0, 0.0)] * 4 + [("draft", 1, 0, 3e-173, 0, 0.0)], False, 1, False)
-def test_plans_never_exceed_the_limit_and_always_decode_a_token(steps, rated, limit, ahead):
+def test_plans_never_exceed_the_limit_and_always_emit_a_token(steps, rated, limit, ahead):
     world = World(rated)
     lengths = [AutoLength(world.statistics) for _ in range(3)]
     for number, (kind, tokens, accepted, seconds, running, passed) in enumerate(steps):
@@ -110,7 +110,7 @@ def test_the_planner_is_thread_safe():
 
 
 def alone_and_drafting(loops, seconds):
-    """Return when each of several loops lets no request draft, in steps of 10 ms."""
+    """Return, for every 10 ms, whether each loop decodes without drafts."""
     worlds = [World(rated=False) for _ in range(loops)]
     lengths = [AutoLength(world.statistics) for world in worlds]
     times = []
@@ -123,7 +123,7 @@ def alone_and_drafting(loops, seconds):
     return times
 
 
-def test_all_loops_try_decoding_without_drafts_at_the_same_time():
+def test_all_loops_run_experiments_without_drafts_at_the_same_time():
     times = alone_and_drafting(3, 60)
     assert any(all(now) for now in times)
     assert all(len(set(now)) == 1 for now in times)
@@ -134,7 +134,7 @@ def test_experiments_without_drafts_take_less_than_5_percent_of_the_time():
     assert 0 < sum(now[0] for now in times) < 0.05 * len(times)
 
 
-def test_drafts_continue_after_the_machine_was_paused():
+def test_drafting_continues_after_the_machine_was_paused():
     world = World(rated=False)
     length = AutoLength(world.statistics)
 

@@ -17,14 +17,14 @@ from tandem.bls.loop import Decoding
 from tandem.bls.request import Request
 from tandem.bls.settings import AUTO
 
-# Published H200 rows, as profiles/emulated-*.yaml have them: step, draft step, alpha, hard alpha
+# Step times in seconds, and alphas (mean, hard text), from profiles/emulated-*.yaml
 VERIFY_SLOPE = 0.005
 PAIRS = {
     "70b-1b": (Times(0.019554, VERIFY_SLOPE, 0.00113), 0.81278, 0.517),
     "405b-3b": (Times(0.029886, VERIFY_SLOPE, 0.0016), 0.86243, 0.671),
 }
 SMALL = PAIRS["70b-1b"][0]
-NEAR_BEST = (6, 8)  # one of these fixed lengths is within 1% of the best for each pair
+NEAR_BEST = (6, 8)  # for each pair, one of these fixed lengths is within 1% of the best
 
 
 def even(alpha, seed=0):
@@ -36,7 +36,7 @@ def easy_and_hard(hard_alpha, seed=0):
 
 
 def gain(texts, times, **options):
-    """Return the speed relative to the best fixed length, over several texts."""
+    """Return the mean speedup over the best fixed length, minus 1."""
     ratios = [auto(t, times, **options) / best_fixed(t, times, NEAR_BEST) for t in texts]
     return np.mean(ratios) - 1
 
@@ -58,12 +58,12 @@ def test_auto_is_faster_if_it_can_stop_drafts_early():
     assert gain([easy_and_hard(PAIRS["70b-1b"][2])], SMALL) > 0.06
 
 
-def test_auto_loses_almost_nothing_with_a_draft_that_is_always_wrong():
+def test_auto_loses_almost_no_speed_if_every_draft_is_wrong():
     text = even(0.0)
     assert auto(text, SMALL) > 0.97 * tokens_per_second(World(text, SMALL), 0)
 
 
-def test_a_perfect_draft_is_used_to_its_full_length():
+def test_auto_uses_the_maximum_length_if_every_draft_is_right():
     text = even(1.0)
     world = World(text, SMALL)
     assert tokens_per_second(world, AUTO) > 0.95 * tokens_per_second(World(text, SMALL), 16)
@@ -111,7 +111,7 @@ def test_each_round_records_its_planned_draft_length():
 
 def test_hybrid_resumes_drafting_after_an_experiment_without_drafts():
     world = World(even(0.9), SMALL)
-    # No match is long enough here, so the draft model proposes all drafts.
+    # No match reaches the minimum size, so the draft model makes all drafts.
     settings = with_engines(
         replace(SETTINGS, hybrid_min_ngram_size=2),
         target={"max_seq_len": 10**6},
@@ -131,7 +131,7 @@ def test_hybrid_resumes_drafting_after_an_experiment_without_drafts():
     assert len(world.drafted) > LENGTH / 17
 
 
-def test_the_time_spent_on_a_failed_draft_is_observed():
+def test_the_time_of_a_failed_draft_is_measured():
     world, told = World(even(0.9), SMALL), []
     length = SimpleNamespace(
         plan=lambda _limit, **_: DraftPlan(4),

@@ -1,4 +1,4 @@
-"""Which tokens each drafter proposes, and which drafter the statistics credit."""
+"""Each drafter proposes the expected tokens and is credited for them in the statistics."""
 
 from dataclasses import replace
 
@@ -31,7 +31,7 @@ from tandem.bls.settings import AUTO
 
 
 class Repeats(Language):
-    """0, 1, ... 4, 0, 1, ...: lookup finds matches after one period."""
+    """Emit 0 to 4 repeatedly, so lookup finds matches after the first five tokens."""
 
     def next(self, context, banned=()):
         return (int(context[-1]) + 1) % 5
@@ -82,7 +82,7 @@ OCCURRENCES = ids(1, 2, 10, 11, 12, 1, 2, 20, 21, 22, 1, 2, 30, 1, 2)
         (False, False, [30, 1, 2]),
     ],
 )
-def test_the_profile_chooses_which_occurrence_prompt_lookup_copies(keeps_all, uses_oldest, draft):
+def test_profile_settings_choose_the_occurrence_to_copy(keeps_all, uses_oldest, draft):
     settings = replace(SETTINGS, lookup_keeps_all=keeps_all, lookup_uses_oldest=uses_oldest)
     request = request_of("prompt_lookup", prompt_ids=OCCURRENCES)
     found = PromptLookup(request, settings).look_up(Sequence(request), 4)
@@ -163,7 +163,7 @@ def test_looked_up_drafts_have_no_logits():
     assert all(call.wants_logits for call in draft.calls)
 
 
-def test_an_engine_that_drafts_by_itself_gets_a_single_call():
+def test_an_engine_that_drafts_by_itself_decodes_in_a_single_call():
     target = Target(ENDLESS)
     play(decoding_of(request_of("engine", max_tokens=300)), target)
     assert [call.max_new_tokens for call in target.calls] == [300]
@@ -214,7 +214,7 @@ SMALL_DRAFT = with_engines(SETTINGS, draft={"vocab_size": 4})
 
 
 @pytest.mark.parametrize(("prompt", "asks"), [((0, 3), True), ((0, 4), False), ((7, 0), False)])
-def test_ids_outside_its_vocabulary_are_not_sent_to_the_draft(prompt, asks):
+def test_ids_outside_the_drafts_vocabulary_are_not_sent_to_it(prompt, asks):
     class Zeros(Language):
         def next(self, context, banned=()):
             return 0
@@ -245,7 +245,7 @@ def test_the_draft_model_is_not_called_beyond_its_max_seq_len():
     assert not drafter.can_draft(sequence)
 
 
-def test_a_draft_has_no_end_of_sequence_before_min_tokens():
+def test_drafts_contain_no_end_of_sequence_before_min_tokens():
     draft = Draft(ENDLESS)
     play(
         decoding_of(request_of("draft_model", min_tokens=8, max_tokens=30)), Target(ENDLESS), draft
@@ -268,7 +268,7 @@ def test_the_last_id_of_the_targets_vocabulary_can_be_drafted():
 
 
 class Time:
-    """A clock that the test sets."""
+    """A clock set by the test."""
 
     def __init__(self):
         self.now = 0.0
@@ -278,7 +278,7 @@ class Time:
 
 
 def drafting_in_vain():
-    """Return a hybrid that has learned that drafts don't pay, and the clock."""
+    """Return a hybrid drafter that has learned that drafts don't pay, and its clock."""
     time = Time()
     request = request_of("hybrid", draft_len=AUTO, max_draft_len=16)
     statistics = DraftPlanner(16, clock=time, rated=False)
@@ -296,7 +296,7 @@ def test_without_matches_hybrid_decodes_in_growing_chunks():
 
 
 def pieces_alone(drafter, count):
-    """Return the numbers of tokens that the target decodes alone, call after call."""
+    """Return the chunk sizes that a drafter without drafts requests, in tokens per call."""
     new, pieces = Sequence(request_of("hybrid", draft_len=AUTO, max_draft_len=16)), []
     for _ in range(count):
         with pytest.raises(StopIteration) as proposed:

@@ -1,4 +1,4 @@
-"""Prompt lookup copies from a pool of earlier answers, and never changes the output."""
+"""Prompt lookup copies from a pool of earlier answers and never changes the output."""
 
 from dataclasses import replace
 
@@ -31,7 +31,7 @@ from tandem.lookup.pools import LookupPools
 
 
 class Counts(Language):
-    """Every token is new, so prompt lookup finds nothing."""
+    """Emit each token only once, so prompt lookup finds no match."""
 
     def next(self, context, banned=()):
         return int(context[-1]) + 1
@@ -56,7 +56,7 @@ def request_of(pool="ours", **changes):
 
 
 def played(request, pools, language=None, *, settings=SETTINGS, target=None, draft=None):
-    """Answer a request; return the decoding and the target's calls."""
+    """Decode a request; return the decoding and the target's calls."""
     target = target or Target(language or Counts())
     decoding = decoding_of(request, settings, pools=pools)
     play(decoding, target, draft)
@@ -78,13 +78,13 @@ def test_a_repeated_answer_takes_half_the_rounds_or_fewer(pools, drafter):
 
 
 @pytest.mark.parametrize("other", ["theirs", "", None])
-def test_nothing_is_copied_from_other_pools(pools, other):
+def test_a_request_copies_nothing_from_other_pools(pools, other):
     played(request_of(), pools)
     decoding, _ = played(request_of(other), pools)
     assert decoding.statistics.num_draft_tokens == 0
 
 
-def test_answers_of_requests_without_a_pool_are_not_kept(pools):
+def test_answers_without_a_pool_are_not_stored(pools):
     played(request_of(None), pools)
     assert pools.num_tokens == 0
 
@@ -152,7 +152,7 @@ def found(request, pools, settings=SETTINGS, limit=4):
 
 @pytest.mark.parametrize("ngram", [1, 2, 3, 8])
 def test_the_longest_match_wins_and_the_requests_own_context_wins_ties(pools, ngram):
-    """Tokens that match before the looked-up n-gram count too."""
+    """A match may extend to tokens before the n-gram."""
     pools.join("ours", [1, 2, 3, 4, 50, 51, 52, 53, 54])
     own = [9, 2, 3, 4, 60, 61, 62, 63]
     for tail, source, tokens, size in (
@@ -166,7 +166,7 @@ def test_the_longest_match_wins_and_the_requests_own_context_wins_ties(pools, ng
         assert draft.num_matching == size
 
 
-def test_without_a_match_in_the_pool_the_requests_own_context_is_copied(pools):
+def test_a_request_copies_its_own_context_if_the_pool_has_no_match(pools):
     request = request_of(prompt_ids=ids(1, 2, 3, 4, 1, 2, 3), max_matching_ngram_size=2)
     assert found(request, pools).num_matching == found(request, None).num_matching == 2
 
@@ -188,7 +188,7 @@ def test_copies_from_a_pool_end_at_an_end_of_sequence(pools):
     ("sampling", "changes", "keyed", "copies"),
     [
         (GREEDY, {}, True, True),
-        (GREEDY, {"seeded": True}, False, True),  # greedy: the seed draws nothing
+        (GREEDY, {"seeded": True}, False, True),  # greedy decoding ignores the seed
         (Sampling(top_k=0), {"seeded": True}, True, True),
         (Sampling(top_k=0), {"seeded": True, "use_draft_logits": True}, True, False),
         (Sampling(top_k=0), {"seeded": False, "use_draft_logits": True}, True, True),
@@ -205,7 +205,7 @@ def test_pools_are_not_used_if_drafts_would_change_the_output(
     assert bool(len(found(request, pools, settings))) == copies
 
 
-def test_an_answer_joins_its_pool_even_if_its_request_may_not_copy(pools):
+def test_answers_join_their_pool_even_if_their_request_may_not_copy(pools):
     request = request_of(sampling=Sampling(top_k=0), seeded=True)
     unkeyed = with_engines(SETTINGS, target={"keyed_randomness": False})
     for _ in range(2):

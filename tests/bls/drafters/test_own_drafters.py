@@ -1,4 +1,4 @@
-"""Custom drafters: how their files are loaded, and that their errors only cost drafts."""
+"""Custom drafters are loaded from files, and their errors only end drafting."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -31,7 +31,7 @@ REQUEST = Request(prompt_ids=ids(0, 1, 2), max_tokens=40, drafter="own", draft_l
 
 @pytest.fixture
 def write(tmp_path):
-    """Write a module; return its path."""
+    """Return a function that writes a module and returns its path."""
 
     def write(*parts, name="own.py"):
         path = tmp_path / name
@@ -43,7 +43,7 @@ def write(tmp_path):
 
 @pytest.fixture
 def joined(write, monkeypatch):
-    """Register a drafter whose class has this body."""
+    """Return a function that registers a drafter with the given class body."""
 
     def add(body, row=ROW):
         lines = "".join(f"    {line}\n" for line in body.splitlines())
@@ -172,7 +172,7 @@ CALLER = ROW.replace("a test'", "a test', samples_from_draft_model=True")
         ),
     ],
 )
-def test_invalid_calls_of_a_custom_drafter_are_rejected(joined, body, fault):
+def test_invalid_engine_calls_of_a_custom_drafter_are_rejected(joined, body, fault):
     joined(body, CALLER)
     health = Health()
     _, target = played(health=health)
@@ -181,8 +181,8 @@ def test_invalid_calls_of_a_custom_drafter_are_rejected(joined, body, fault):
     assert line.startswith(f"drafter 'own' failed: {fault}")
 
 
-def test_calls_of_a_custom_drafter_are_converted_to_the_right_types(joined):
-    """Triton rejects ids of 64 bits, and such an error would pause the drafts of all requests."""
+def test_engine_calls_of_a_custom_drafter_get_the_right_types(joined):
+    """Triton rejects 64-bit ids, and the error would pause drafting for all requests."""
     joined(
         "def propose(self, sequence, limit):\n"
         "    context = sequence.context.astype('int64')\n"
@@ -288,7 +288,7 @@ def test_a_drafter_name_that_already_exists_is_rejected(name):
     assert before == DRAFTERS
 
 
-def test_custom_drafts_use_the_requested_length_or_the_maximum(joined):
+def test_custom_drafts_have_the_requested_length_or_the_maximum(joined):
     joined("pass")
     lengths = [
         replace(REQUEST, draft_len=length, max_draft_len=16, prompt_lookup_num_tokens=9)

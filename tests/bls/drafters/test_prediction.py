@@ -1,4 +1,4 @@
-"""A predicted output is copied first, followed through edits, and never changes the output."""
+"""The loop copies from a prediction, even after edits, without changing the output."""
 
 from dataclasses import replace
 
@@ -77,13 +77,13 @@ def test_copying_continues_after_an_edit(edited):
     assert decoding.statistics.num_rounds < len(edited) / 3
 
 
-def test_after_an_edit_copying_continues_at_the_next_matching_place():
+def test_copying_continues_at_the_next_match_after_an_edit():
     part, other = [20, 21, 22], [30, 31, 32]
     prediction = [*part, 40, 41, 42, 43, *other, *part, 50, 51, 52, 53, 54, 55]
     written = [*part, 40, 41, 70, 43, *other, *part, 50, 51, 52, 53, 54, 55]
     decoding = played(request_of(prediction, max_tokens=len(written)), Writes(3, written))
     accepted, drafted = earned(decoding)
-    assert drafted - accepted <= 15  # the rest of the first draft, from the edit on
+    assert drafted - accepted <= 15  # the part of the first draft after the edit
 
 
 @pytest.mark.parametrize("drafter", DRAFTERS)
@@ -102,7 +102,7 @@ def test_a_longer_match_in_the_prompt_is_preferred():
     assert drafted.num_accepted_draft_tokens > drafted.num_draft_tokens / 2
 
 
-def test_drafts_from_a_prediction_have_up_to_prediction_num_tokens():
+def test_prediction_num_tokens_limits_drafts_from_a_prediction():
     request = request_of(TEXT, prompt_lookup_num_tokens=2, prediction_num_tokens=7)
     target = Target(Writes(3, TEXT))
     play(decoding_of(request), target)
@@ -128,7 +128,7 @@ def test_a_prediction_never_joins_a_pool():
     st.integers(1, 16),
 )
 def test_a_prediction_never_changes_the_output(language, request, noise, right, longest):
-    """The prediction is right up to a place, then random, then right again."""
+    """The prediction is right, then random, then right again."""
     said = expected(replace(request, max_tokens=40), language)[0]
     predicted = ids(*said[:right], *noise, *said[right:])
     request = replace(request, prediction=predicted, prediction_num_tokens=longest)

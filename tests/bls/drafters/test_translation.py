@@ -1,4 +1,4 @@
-"""Drafts of a draft model with its own vocabulary are translated through the text."""
+"""If the draft model has its own vocabulary, ids are translated by converting them to text."""
 
 from dataclasses import dataclass, field, replace
 
@@ -25,7 +25,7 @@ KINDS["renumbered"] = lambda: tokenizer_kinds.renumbered(tokenizer_kinds.byte_le
 
 @pytest.fixture(scope="module")
 def translator(tmp_path_factory):
-    """Return the translator between two kinds of tokenizers."""
+    """translator(target, draft) returns the translator between two kinds of tokenizers."""
     folder, made = tmp_path_factory.mktemp("tokenizers"), {}
 
     def of(target, draft):
@@ -39,16 +39,16 @@ def translator(tmp_path_factory):
 
 
 def answer_of(kind):
-    """The ids of the text after the prompt."""
+    """Return the ids of the text that follows the prompt."""
     encode = KINDS[kind]().encode
     return encode(TEXT, add_special_tokens=False).ids[len(encode(PROMPT).ids) :]
 
 
 @dataclass
 class Writer:
-    """A draft engine that continues a text as its own tokenizer splits it.
+    """A draft engine that continues a fixed text with ids of its own tokenizer.
 
-    It writes ids from `noise` if the context isn't a part of that text.
+    If the context doesn't match the text, the engine returns ids from `noise`.
     """
 
     tokenizer: object
@@ -68,7 +68,7 @@ class Writer:
 
 
 def decode(kinds, translator, written, draft, **changes):
-    """Return the decoding of what the target writes, and its chunks."""
+    """Decode with a target that writes the given ids; return the decoding and its text."""
     target, own = (KINDS[kind]() for kind in kinds)
     request = Request(
         prompt_ids=ids(*target.encode(PROMPT, add_special_tokens=False).ids),
@@ -119,13 +119,13 @@ def test_a_translated_draft_never_changes_the_output(translator, data):
 
 
 def rounds(target, translator, draft):
-    """The number of rounds with a draft that writes the target's text, and how it was asked."""
+    """Decode with a perfect draft; return its rounds, the draft engine, and the answer's length."""
     written, engine = answer_of(target), Writer(KINDS[draft](), TEXT)
     decoding, _ = decode((target, draft), translator, written, engine)
     return decoding.statistics.num_rounds, engine, len(written)
 
 
-def test_a_renumbered_draft_vocabulary_needs_hardly_more_rounds(translator):
+def test_renumbering_the_draft_vocabulary_adds_almost_no_rounds(translator):
     shared = rounds("byte_level", translator, "byte_level")[0]
     translated, draft, count = rounds("byte_level", translator, "renumbered")
     assert shared <= translated <= shared / 0.9
@@ -149,8 +149,8 @@ def test_translated_drafts_of_any_tokenizer_kind_are_accepted(translator, target
     assert all(text in TEXT for text in engine.texts)
 
 
-def test_the_translated_context_keeps_its_prefix_as_the_output_grows(translator):
-    """With a common prefix, the draft engine can reuse its KV blocks."""
+def test_the_translated_context_keeps_its_prefix_as_output_grows(translator):
+    """The draft engine can then reuse its KV blocks."""
     kinds = ("byte_level", "byte_fallback")
     translation = translator(*kinds).translation()
     sequence = decode(kinds, translator, [5] * 400, None, drafter="none")[0].sequence
@@ -180,8 +180,8 @@ def test_special_tokens_are_translated_by_their_text(translator):
     assert unknown.tolist() == encode(" jumps").ids
 
 
-def test_bans_and_biases_by_target_ids_are_not_sent_to_the_draft():
-    """Banned words and a bias name the target's ids."""
+def test_bans_and_biases_are_not_sent_to_a_draft_with_other_ids():
+    """Bad words and biases refer to the target's ids."""
     own = replace(SETTINGS, draft_tokenizer=DraftTokenizer(folder="own"))
     bias = np.ones(8, np.float32)
     sampling = Sampling(temperature=0.5, bad_words=ids(1, 1), embedding_bias=bias)

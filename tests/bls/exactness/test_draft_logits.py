@@ -1,4 +1,4 @@
-"""The distributions of drafts that a target receives, and the resulting output."""
+"""Draft logits reach the target as exact probability distributions."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def probabilities(logits, warp, vocab_size=VOCAB):
 
 
 @pytest.mark.parametrize("least", [1e-30, 1e-39, 1e-45])
-def test_the_lowest_temperatures_are_greedy(least):
+def test_the_lowest_temperatures_mean_greedy_decoding(least):
     found = probabilities(np.array([3.0, -7.0, 3.5, -np.inf], np.float32), Warp(least), 4)
     assert found[0].tolist() == [0, 0, 1, 0]
 
@@ -69,14 +69,14 @@ def test_the_given_logits_are_not_changed():
     assert (logits == before).all()
 
 
-def test_ids_missing_in_the_draft_have_probability_0():
+def test_ids_missing_from_the_draft_have_probability_0():
     found = probabilities(DRAFT, Warp(1.0), VOCAB + 3)
     assert found.shape == (1, VOCAB + 3)
     assert (found[0, VOCAB:] == 0).all()
     np.testing.assert_allclose(found[0, :VOCAB], Warp(1.0).of(DRAFT), rtol=1e-5)
 
 
-def test_probability_of_padding_that_the_target_lacks_is_redistributed():
+def test_the_probability_of_padding_ids_missing_from_the_target_is_redistributed():
     found = probabilities(DRAFT, Warp(0.7, top_k=30), VOCAB - 3)[0]
     kept = Warp(0.7, top_k=30).of(DRAFT)[: VOCAB - 3]
     np.testing.assert_allclose(found, kept / kept.sum(), rtol=1e-5)

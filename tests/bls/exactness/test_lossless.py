@@ -1,4 +1,4 @@
-"""Which drafts and logits a target receives, depending on the capabilities of its engine."""
+"""The target receives only the drafts and logits that its engine verifies exactly."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tandem.bls.exactness.lossless import (
 )
 from tandem.bls.request import GREEDY, Request, Sampling
 
-# As NVIDIA's C++ backend verifies
+# The capabilities of NVIDIA's C++ backend
 RAW = with_engines(
     SETTINGS,
     target={

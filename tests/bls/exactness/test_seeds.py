@@ -1,4 +1,4 @@
-"""Which seed each call gets, and under which conditions a seed reproduces the output."""
+"""Each call gets the right seed, and output that a seed can't reproduce is detected."""
 
 from dataclasses import replace
 
@@ -29,7 +29,7 @@ def test_derived_seeds_depend_on_every_part_of_the_key():
     assert len(set(seeds)) == len(seeds)
     assert all(0 <= seed < 2**63 for seed in seeds)
     assert max(seeds) > 2**60
-    # Later versions must generate the same text for a seed.
+    # A seed must give the same output in every later version.
     assert derived_seed(1, "verify", 7) == 6760769898326313179
 
 
@@ -38,7 +38,7 @@ def test_keyed_engines_get_the_requests_own_seed():
     assert proposal_seed(5, 7, keyed=True, use_draft_logits=False) == 5
 
 
-def test_the_draft_has_its_own_seed_in_logits_mode():
+def test_the_draft_gets_its_own_seed_in_logits_mode():
     ahead = {proposal_seed(5, at, keyed=True, use_draft_logits=True) for at in range(9)}
     assert len(ahead) == 1
     assert 5 not in ahead

@@ -1,4 +1,4 @@
-"""A guided answer is the same as with one masked call per token, for all engine capabilities."""
+"""For all engine capabilities, a guided answer equals decoding with one masked call per token."""
 
 from dataclasses import replace
 
@@ -148,7 +148,7 @@ def test_forced_tokens_are_verified_if_log_probs_or_logits_are_requested(asks):
     assert decoding.statistics.guide.num_forced_tokens == 0
 
 
-def test_context_logits_come_from_the_first_call_of_a_guided_request():
+def test_a_guided_request_gets_context_logits_from_its_first_call():
     request = request_for(GUIDES[0], wants_context_logits=True)
     _, target, _ = played(request)
     assert target.calls[0].context.tolist() == [5]
@@ -263,7 +263,7 @@ def test_log_probs_line_up_with_tokens_after_a_repair():
 
 
 @pytest.mark.parametrize("cut", [{"top_k": 4}, {"top_k": 0, "top_p": 0.5}])
-def test_without_masks_truncated_sampling_decodes_token_by_token(cut):
+def test_without_masks_truncated_sampling_decodes_one_token_per_call(cut):
     request = request_for(GUIDES[2], drafter="draft_model", draft_len=4, max_draft_len=16)
     request = lossless(guided.sampled(request, **cut), REPAIR)
     assert request.drafter == "none"
@@ -274,7 +274,7 @@ def test_without_masks_truncated_sampling_decodes_token_by_token(cut):
     assert lossless(guided.sampled(request_for(GUIDES[2]), **cut), MASKS).guide == GUIDES[2]
 
 
-def test_an_unkeyed_engine_gets_a_new_seed_for_each_repair():
+def test_each_repair_has_a_new_seed_for_an_unkeyed_engine():
     request = guided.sampled(request_for(GUIDES[0]), top_k=0, seed=3)
     _, target, _ = played(request, UNKEYED)
     seeds = [call.seed for call in target.calls]
@@ -307,7 +307,7 @@ def test_guided_answers_are_not_drafted_ahead():
 
 
 class Disobedient(KeyedEngine):
-    """Return tokens that the mask forbids."""
+    """An engine that returns tokens outside the mask."""
 
     def token(self, call, context, mask):
         return next(token for token in range(5, WIDTH) if token not in allowed(mask))
@@ -335,7 +335,7 @@ def test_a_guide_that_cannot_continue_fails_with_one_line():
     assert caught.value.code == "INVALID_ARG"
 
 
-MASKED_WIDTH = 70  # more than two words, and part of a third
+MASKED_WIDTH = 70  # bits: two whole 32-bit words and part of a third
 
 
 @given(st.sets(st.integers(0, MASKED_WIDTH - 1)), st.booleans())

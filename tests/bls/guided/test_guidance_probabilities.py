@@ -1,4 +1,4 @@
-"""With new noise in each call, a guided answer has exactly the probability of masked sampling."""
+"""With unkeyed noise, guided answers have exactly the probabilities of masked sampling."""
 
 from dataclasses import replace
 
@@ -29,7 +29,7 @@ PATTERN = Guide("regex", "(ab?|bb?b?|aaa)")
 
 
 def row_of(table, context):
-    """Probabilities [WIDTH] of three letters, rotated by the preceding text."""
+    """Probabilities, shape [WIDTH], of three letters, rotated by the length of the context."""
     turned = np.zeros(WIDTH)
     letters, shares = list(table), list(table.values())
     for letter, share in zip(letters, shares[len(context) % 3 :] + shares, strict=False):
@@ -47,7 +47,7 @@ def draft_row(context):
 
 
 def exact(request) -> dict:
-    """The probability of each answer with masked sampling, token by token."""
+    """Return the probability of each answer with masked sampling, one token at a time."""
     found: dict = {}
 
     def go_on(new, probability):
@@ -68,7 +68,7 @@ def exact(request) -> dict:
 
 
 def drawn(request, engine) -> dict:
-    """The probability of each answer of the loop."""
+    """Return the probability of each answer of the loop."""
 
     def run(chooser):
         decoding = decoding_of(request, engine)
@@ -113,7 +113,7 @@ def test_guided_answers_have_the_probabilities_of_masked_sampling(fields, engine
     assert total_variation(found, exact(request)) < 1e-12
 
 
-def test_cutting_a_draft_with_logits_would_bias_the_text(monkeypatch):
+def test_cutting_a_draft_with_logits_would_bias_the_output(monkeypatch):
     request = random_request(**CASES[2])
     cut = ByGuide.within
 

@@ -1,4 +1,4 @@
-"""Statistics of rounds, and of engines that draft by themselves."""
+"""Statistics count rounds, including rounds of engines that draft by themselves."""
 
 import pytest
 from hypothesis import given
@@ -106,11 +106,11 @@ def test_statistics_without_drafts_are_zero():
 @pytest.mark.parametrize(
     ("emitted", "drafted", "accepted", "rounds", "counted"),
     [
-        (8, 12, 5, 3, 5),  # three rounds: 5 accepted, 3 of the target's own
-        (5, 4, 4, 1, 4),  # all accepted, and the bonus was an end of sequence
-        (2, 4, 2, 1, 2),  # the engine accepted the end of sequence too, and dropped that token
-        (1, 4, 1, 1, 1),  # at once
-        (3, 4, 9, 1, 3),  # more than the possible number
+        (8, 12, 5, 3, 5),  # three rounds: 5 accepted tokens, 3 target tokens
+        (5, 4, 4, 1, 4),  # all drafts accepted; the bonus token was an end of sequence
+        (2, 4, 2, 1, 2),  # the engine accepted and dropped an end of sequence
+        (1, 4, 1, 1, 1),  # the first draft token was the end of sequence
+        (3, 4, 9, 1, 3),  # more accepted tokens than possible
         (5, 3, -2, 5, 0),
         (5, -3, 2, 5, 0),
     ],

@@ -1,4 +1,4 @@
-"""Latencies are computed from a sequence's milestones."""
+"""Latencies are computed from the timestamps of a sequence."""
 
 import pytest
 
@@ -28,7 +28,7 @@ def test_latencies_are_computed_from_deliveries(clock):
     for clock.now, tokens in ((4 * S, 3), (5 * S, 0), (7 * S, 1), (10 * S, 2), (11 * S, 0)):
         times.delivered(tokens)
     assert times.time_to_first_token == 3
-    assert times.inter_token_latency == 2  # 6 s from the first delivery to the last, 3 tokens
+    assert times.inter_token_latency == 2  # 6 s between first and last delivery, 3 tokens
     assert times.decoding_seconds == 9
     assert (times.num_tokens, times.num_first_tokens) == (6, 3)
     assert (times.first_token, times.last_token) == (4 * S, 10 * S)

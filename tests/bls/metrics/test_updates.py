@@ -1,4 +1,4 @@
-"""Each sequence adds to the metrics when it ends."""
+"""Each sequence updates the metrics when it ends."""
 
 import pytest
 
@@ -8,7 +8,7 @@ from tandem.bls.metrics.updates import key_of, updates_of, zeros
 
 MS = 10**6  # nanoseconds
 
-# Waited 5 ms, decoded 100 ms: 3 tokens after 40 ms, 2 tokens 60 ms later.
+# The sequence waits 5 ms and decodes for 100 ms: 3 tokens after 40 ms, 2 more after 100 ms.
 TIMELINE = Timeline(
     arrival=1 * MS,
     first_scheduled=6 * MS,
@@ -110,7 +110,7 @@ def test_drafting_ahead_is_counted_per_sequence():
 
 
 @pytest.mark.parametrize("drafter", ["none", "hybrid"])
-def test_drafters_that_make_no_drafts_have_no_draft_counters(drafter):
+def test_draft_counters_do_not_exist_for_drafters_without_drafts(drafter):
     assert not any(name.startswith("spec_decode") for name, _ in zeros(drafter).counts)
     assert any(name.startswith("spec_decode") for name, _ in zeros("engine").counts)
 
@@ -124,18 +124,18 @@ def test_histograms_skip_a_sequence_that_failed_before_its_first_token():
     assert sum(updates.counts.values()) == 1
 
 
-def test_an_empty_answer_has_a_round_but_no_first_token():
+def test_an_empty_answer_counts_a_round_but_no_first_token():
     statistics = Statistics()
     statistics.add(Round(num_draft_tokens=4, drafter="draft_model", target_seconds=0.001))
     timeline = Timeline(arrival=1)
     timeline.scheduled()
-    timeline.delivered(0)  # the end of sequence alone
+    timeline.delivered(0)  # only the end of sequence
     updates = updates_of("draft_model", statistics, timeline)
     assert len(observed(updates, "tandem_round_seconds", drafter="draft_model")) == 1
     assert not observed(updates, "tandem_time_to_first_token_seconds", drafter="draft_model")
 
 
 def test_draft_ahead_hit_counters_exist_from_the_start():
-    """A missing counter would look like an unsupported one."""
+    """A counter that is missing until the first hit would look unsupported."""
     name = key_of("tandem_draft_ahead_hits_total", drafter="draft_model", accepted="0")
     assert name in zeros("draft_model").counts

@@ -1,4 +1,4 @@
-"""Inputs that control the drafts of a request, and their defaults."""
+"""Inputs control how a request drafts, and each input has a default."""
 
 from dataclasses import replace
 
@@ -41,7 +41,7 @@ LOGITS = {"use_draft_logits": True}
     ],
     ids=lambda part: "-".join(part) if isinstance(part, dict) else "",
 )
-def test_draft_inputs_override_defaults_of_the_deployment(values, expected):
+def test_draft_inputs_override_the_deployments_defaults(values, expected):
     request = request_of(**values)
     assert tuple(getattr(request, name) for name in DRAFTING) == expected
 
@@ -58,7 +58,7 @@ def test_draft_inputs_override_defaults_of_the_deployment(values, expected):
     ],
 )
 def test_with_draft_len_auto_hybrid_copies_up_to_the_maximum_length(values, served, copied):
-    """`auto` does not plan the lengths of copies."""
+    """`auto` doesn't limit the length of copies."""
     settings = replace(SETTINGS, draft_len=served)
     assert settings.target.max_draft_len == 16
     assert request_of(settings=settings, **values).prompt_lookup_num_tokens == copied
@@ -75,7 +75,7 @@ def test_with_draft_len_auto_hybrid_copies_up_to_the_maximum_length(values, serv
         ({"num_draft_tokens": 0, "lookup_pool": "ours"}, None),
     ],
 )
-def test_lookup_pool_sets_the_pool_of_a_request(values, pool):
+def test_the_lookup_pool_input_sets_the_pool_of_a_request(values, pool):
     assert request_of(**values).lookup_pool == pool
 
 
@@ -109,7 +109,7 @@ def test_a_pool_is_rejected_unless_the_drafter_does_lookup():
     )
 
 
-def test_draft_ahead_overrides_the_default_of_the_deployment():
+def test_draft_ahead_overrides_the_deployments_default():
     ahead = with_engines(replace(SETTINGS, draft_ahead=True), draft={"branches": True})
     given = {"true": True, "false": False, "auto": None, "": True}
     assert {

@@ -1,4 +1,4 @@
-"""Inputs with a guide, and the errors of invalid guides."""
+"""Requests may contain a guide, and incomplete guides are rejected."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""Sizes and names of inputs."""
+"""Input sizes are limited, and unknown inputs are rejected."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""How the loop reads a tokenized prompt, and which prompts it rejects."""
+"""The loop reads tokenized prompts and rejects prompts that don't fit."""
 
 from dataclasses import replace
 
@@ -100,7 +100,7 @@ def test_a_prompt_of_one_token_is_accepted():
     assert len(request_of(PROMPT, Tokens(ids(1)), LIMITED).prompt_ids) == 1
 
 
-ROW = 8 * 4  # bytes: ten rows fit
+ROW = 8 * 4  # bytes; the limit is ten rows
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""How a client's tensors are parsed, and every error."""
+"""The tensors of a client become a request, or an error that names the invalid input."""
 
 import secrets
 from dataclasses import replace
@@ -302,7 +302,7 @@ def test_boundary_values_are_accepted(values):
 
 
 @pytest.mark.parametrize("tensor", UNSUPPORTED, ids=str)
-def test_unsupported_inputs_are_rejected_if_not_empty(tensor):
+def test_unsupported_inputs_are_rejected_unless_empty(tensor):
     some = np.array([[b"x"]], object) if tensor.dtype == "STRING" else np.ones((1, 1))
     inputs = {"text_input": array(entry.TEXT_INPUT, [["x"]]), "max_tokens": np.array([[4]])}
     with pytest.raises(BadRequest, match=f"^input '{tensor}' isn't supported by this deployment$"):
@@ -344,7 +344,7 @@ FLAGS = (
 
 
 @pytest.mark.parametrize("flag", FLAGS)
-def test_flags_of_the_whole_request_are_read(flag):
+def test_request_wide_flags_are_read(flag):
     for value in (True, False):
         assert getattr(request_parser(**{flag: value}).options(), flag) is value
 
@@ -395,7 +395,7 @@ def test_the_deployment_decides_whether_output_includes_the_prompt():
     assert not request_parser(settings=shows).options().exclude_input_in_output
 
 
-def test_prompts_of_a_batch_may_have_different_options():
+def test_prompts_in_a_batch_can_have_different_options():
     rows = {"max_tokens": 2, "drafter": "none"}, {"text_input": "y", "max_tokens": 3, "drafter": ""}
     read = [
         (words.text, request.max_tokens, request.drafter)
@@ -589,7 +589,7 @@ def test_random_seeds_fit_63_bits(monkeypatch):
     assert request_of().sampling.seed == 2**63 - 1
 
 
-def test_min_tokens_and_penalties_reach_the_request():
+def test_min_tokens_and_penalties_are_set_in_the_request():
     read = request_of(
         min_tokens=2, repetition_penalty=1.5, presence_penalty=-0.5, frequency_penalty=0.25
     )
@@ -618,7 +618,7 @@ def test_end_id_overrides_the_checkpoints_end_ids(end_id, end_ids):
         ("return_perf_metrics", "wants_kv_blocks"),
     ],
 )
-def test_a_flag_of_the_request_reaches_the_loop(flag, field):
+def test_a_request_flag_reaches_the_loop(flag, field):
     plain = request_of()
     assert request_of(**{flag: True}) == replace(plain, sampling=ANY, **{field: True})
 

@@ -1,4 +1,4 @@
-"""Word lists in NVIDIA's layout are joined, without words that an engine's vocabulary lacks."""
+"""Word lists in NVIDIA's layout are joined and reduced to words that an engine knows."""
 
 import numpy as np
 from hypothesis import given
@@ -10,7 +10,7 @@ lists_of_words = st.lists(st.lists(st.integers(0, 9), min_size=1, max_size=3), m
 
 
 def table_of(words, padding=0):
-    """Return a table in preprocessing's layout: ids padded with 0, ends with -1."""
+    """Return a word list in the layout of preprocessing: ids padded with 0, offsets with -1."""
     ids = [token for word in words for token in word]
     table = np.zeros((2, max(1, len(ids)) + padding), np.int32)
     table[1] = -1

@@ -1,4 +1,4 @@
-"""The text of a growing answer; the cost per round depends only on the new tokens."""
+"""Each round decodes only the new tokens and a few tokens before them."""
 
 import numpy as np
 import pytest
@@ -14,7 +14,7 @@ TOTALS = Statistics().totals
 
 
 def fed(tokens, *, stops=(), each_round=True, rounds=None):
-    """Feed rounds of tokens; return the chunks of text, the tokens kept, and the windows."""
+    """Decode rounds of tokens; return each round's text, kept tokens and detokenizer call."""
     so_far, windows, texts, kept = IncrementalDetokenizer(stops, each_round=each_round), [], [], []
 
     def run(steps):
@@ -35,7 +35,7 @@ def fed(tokens, *, stops=(), each_round=True, rounds=None):
 
 
 def test_each_round_decodes_only_recent_ids_and_the_new_ones():
-    # 7 and 6 make no text
+    # ids 7 and 6 have no text
     *_, texts, kept, windows = fed([[0, 1], [2], [7], [6], [3]])
     assert texts == ["ab", "ab", "", "", "ba"]
     assert kept == [2, 1, 1, 1, 1]

@@ -1,4 +1,4 @@
-"""Stop strings in text that arrives in pieces are found immediately, in linear time."""
+"""Stop strings in streamed text are found immediately, in linear time."""
 
 import pytest
 from hypothesis import given, settings
@@ -11,7 +11,7 @@ pieces_ = st.lists(st.text("abc", max_size=5), max_size=12)
 
 
 def plainly(stops, pieces):
-    """Return the text shown after each piece, and whether it ended, from the whole text."""
+    """Search the whole text after each piece; return the newly shown text and whether it ended."""
     text, shown, shown_pieces = "", 0, []
     for piece in pieces:
         text += piece
@@ -66,7 +66,7 @@ def test_an_empty_stop_string_is_ignored():
 
 
 class Counted(dict):
-    """Counts look-ups."""
+    """Count lookups."""
 
     count = 0
 

@@ -1,4 +1,4 @@
-"""Characters that consist of several tokens, at the end of an answer or across its start."""
+"""Text is decoded correctly even if one character takes several tokens."""
 
 import pytest
 import tokenizer_kinds
@@ -19,7 +19,7 @@ each_way = pytest.mark.parametrize(
 
 
 def answered(kind, prompt, tokens, **asked):
-    """The text and the finish reason of an answer with these tokens."""
+    """Return the text and the finish reason of an answer with these tokens."""
     tokenizer, _ = KINDS[kind]
     decode = decoded_by(make_detokenizer(tokenizer, skip_special_tokens=True))
     request = request_of(

@@ -1,4 +1,4 @@
-"""Runs `bls.triton` without Triton, with `triton_python_backend_utils` from tests/support."""
+"""Run `bls.triton` without Triton: tests/support provides `triton_python_backend_utils`."""
 
 import threading
 
@@ -8,7 +8,7 @@ import triton_python_backend_utils as triton
 
 @pytest.fixture(autouse=True)
 def pb(monkeypatch):
-    """What Triton received. Reset for each test; threads of earlier tests can't reach it."""
+    """The stand-in for Triton, reset for each test. Threads of earlier tests can't change it."""
     init = threading.Thread.__init__
 
     def init_for_the_test_of_its_maker(thread, *args, **kwargs):

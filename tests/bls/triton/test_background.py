@@ -1,4 +1,4 @@
-"""If no thread can start, the affected request gets an error and other requests continue."""
+"""If no thread can start, only the affected request fails."""
 
 import threading
 
@@ -22,7 +22,7 @@ from tandem.bls.triton.serving.request_state import give_up
 
 @pytest.fixture
 def threads(monkeypatch):
-    """threads.left is the number of threads that may still start; unlimited at first."""
+    """Limit how many threads can start. threads.left: the remaining number, 1000 at first."""
 
     class Threads:
         left = 1000
@@ -56,12 +56,12 @@ class Receiver:
 
 
 class Clients:
-    """No engine is called here."""
+    """Clients for tests without engine calls."""
 
     abandoned = AbandonedCalls()
 
 
-def test_work_is_rejected_as_overloaded_if_no_thread_can_start(threads):
+def test_tasks_are_rejected_as_overloaded_if_no_thread_can_start(threads):
     threads.left = 0
     refusals, worked = [], []
     in_background(lambda: worked.append(1), refusals.append)
@@ -87,7 +87,7 @@ def test_decoding_waits_until_a_thread_can_start(threads):
     assert receiver.chunks == [chunk]
     threads.left = 1
     driver.check(now=3.0)
-    assert threads.left == 1  # it needs no thread
+    assert threads.left == 1  # an ended driver starts no thread
     assert receiver.ends == [None]
 
 
@@ -124,7 +124,7 @@ def test_a_permit_passes_to_the_next_request_if_no_thread_can_start(threads):
     def unlucky(permit):
         in_background(lambda: None, lambda error: give_up(State, permit, error))
 
-    for _ in range(2000):  # more than calls can nest
+    for _ in range(2000):  # exceeds the recursion limit
         limiter.acquire(unlucky, 0)
     limiter.acquire(served.append, 1)
     threads.left = 0
@@ -149,7 +149,7 @@ def test_a_thread_that_cannot_start_releases_its_slot(threads):
 def test_drafts_are_not_paused_if_no_probe_thread_can_start(threads):
     health = DraftHealth(
         type("Engine", (), {"timeout": 1.0, "model": "draft"})(), Calls(), 1e6
-    )  # the probe keeps sleeping
+    )  # the probe sleeps during the whole test
     threads.left = 0
     health.failed(EngineCallError("draft", "it fell over"))
     assert health.available

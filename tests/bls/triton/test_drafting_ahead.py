@@ -15,11 +15,11 @@ from tandem.bls.triton.engine_calls.clients import EngineClients
 
 
 class Receiver:
-    """Record the chunks and the end."""
+    """Record the tokens, the error and the end of a sequence."""
 
     def __init__(self):
         self.tokens = []
-        self.done = threading.Event()  # the last chunk is there
+        self.done = threading.Event()  # set when the last chunk arrives
         self.end = threading.Event()
         self.error = None
 
@@ -56,7 +56,7 @@ def held():
 
 
 def started(pb, engines, clients=None):
-    """A running sequence: its driver, its receiver, and its statistics."""
+    """Start a sequence; return its driver, receiver and statistics."""
     pb.InferenceRequest.answer = engines
     decoding, receiver = decoding_of(REQUEST, AHEAD), Receiver()
     clients = clients or EngineClients(AHEAD)
@@ -77,7 +77,7 @@ def test_drafting_ahead_uses_one_extra_thread_and_frees_it(pb):
     assert engines.threads["target"] >= engines.threads["draft"]
     assert len(engines.threads["branches"]) == 1
     assert engines.threads["branches"].isdisjoint(engines.threads["target"])
-    for _ in range(MAX_AHEAD_THREADS):  # all are free again
+    for _ in range(MAX_AHEAD_THREADS):  # every slot is free again
         assert clients.ahead_threads.acquire(blocking=False)
 
 
@@ -87,9 +87,9 @@ def test_hanging_branches_delay_neither_rounds_nor_the_answer(pb, held):
     assert receiver.done.wait(PATIENCE)
     assert receiver.tokens == expected(REQUEST, ENDLESS)[0]
     assert statistics.ahead.num_hits == 0
-    assert len(held.ids) == 1  # while it hangs, nothing else is drafted ahead
+    assert len(held.ids) == 1  # nothing else is drafted ahead while this call hangs
     eventually(lambda: held.ids[0] in engines.stops)
-    # The draft engine still works for the sequence, which keeps its reservation until it is over.
+    # The sequence keeps its reservation until the draft engine has finished the call.
     driver.check(time.monotonic())
     assert not receiver.end.is_set()
     held.let_go.set()
@@ -157,7 +157,7 @@ def test_a_failed_branch_call_does_not_change_the_output(pb):
 
 
 class Panic(BaseException):
-    """Like a panic of a Rust library: not an Exception."""
+    """An error that isn't an Exception, like a panic in a Rust library."""
 
 
 @pytest.mark.parametrize("error", [RuntimeError, Panic])

@@ -1,4 +1,4 @@
-"""What ends a sequence's thread and its calls, and which errors count as faults."""
+"""Interruptions end a sequence's thread and calls without counting as engine failures."""
 
 import threading
 import time
@@ -23,7 +23,7 @@ REQUEST = Request(prompt_ids=ids(1, 2, 3), max_tokens=8)
 
 
 class Receiver:
-    """Record the end."""
+    """Record the error and the end of a sequence."""
 
     def __init__(self):
         self.end = threading.Event()
@@ -34,7 +34,7 @@ class Receiver:
 
 
 class HeldEngine:
-    """Answer one token after the first call is released; answer `stop` at once."""
+    """Answer each call with one token. The first draft call is held until the test releases it."""
 
     def __init__(self):
         self.called, self.num_stops = [], 0
@@ -63,7 +63,7 @@ def engine(pb):
 
 
 class DraftThenVerify:
-    """A round's steps. ``failures``: errors of its draft, which only cost the draft."""
+    """The steps of a round. failures: errors of the draft call, which don't end the round."""
 
     def __init__(self):
         self.failures = []
@@ -78,7 +78,7 @@ class DraftThenVerify:
 
 @pytest.fixture
 def interrupted(engine):
-    """A driver whose draft call is running when another prompt ends the whole request."""
+    """A driver that is interrupted during a draft call because another prompt failed."""
     steps, receiver = DraftThenVerify(), Receiver()
     driver = Driver(EngineClients(SETTINGS), steps(), REQUEST, receiver)
     driver.start()
@@ -110,14 +110,14 @@ def test_a_stop_is_repeated_until_its_call_ends(engine, interrupted):
     driver, *_ = interrupted
     assert engine.stopped.wait(PATIENCE)
     engine.stopped.clear()
-    driver.check(0.0)  # it was sent just now
+    driver.check(0.0)  # too early to repeat the stop
     driver.check(time.monotonic() + 2 * SECONDS_BETWEEN_STOPS)
     assert engine.stopped.wait(PATIENCE)
     assert engine.num_stops == 2
 
 
 def test_every_interrupted_call_gets_its_own_stop():
-    """Late branches are stopped in each round."""
+    """Each round may have to stop a late call for branches."""
     stops, clients = [], SimpleNamespace(abandoned=AbandonedCalls())
     clients.stop = lambda *call: stops.append(call)
     caller = EngineCaller(clients, REQUEST)
@@ -161,7 +161,7 @@ def test_an_interruption_ends_the_wait_for_a_chunk(pb):
 
 
 class Panic(BaseException):
-    """Like a panic of a Rust library: not an Exception."""
+    """An error that isn't an Exception, like a panic in a Rust library."""
 
 
 def test_an_unexpected_error_in_the_loop_reaches_the_client(pb):
@@ -176,7 +176,7 @@ def test_an_unexpected_error_in_the_loop_reaches_the_client(pb):
 
 
 def draft_ahead():
-    """Steps during a verification."""
+    """Make one draft call during a verification."""
     return (yield EngineCall("draft", REQUEST.prompt_ids, 1, seed=0))
 
 
@@ -190,7 +190,7 @@ def run(steps):
     return driver, receiver
 
 
-def test_drafting_ahead_that_is_not_awaited_is_stopped(engine):
+def test_unawaited_drafting_ahead_is_stopped(engine):
     def steps():
         yield StartAhead(draft_ahead())
         yield VERIFICATION
@@ -205,7 +205,7 @@ def test_drafting_ahead_that_is_not_awaited_is_stopped(engine):
     assert receiver.error is None
 
 
-def test_drafting_ahead_that_is_late_is_stopped(engine):
+def test_late_drafting_ahead_is_stopped(engine):
     settled = []
 
     def steps():
@@ -223,7 +223,7 @@ def test_drafting_ahead_that_is_late_is_stopped(engine):
     assert settled == [None]
 
 
-def test_drafting_ahead_that_ends_in_time_is_not_stopped(engine):
+def test_drafting_ahead_is_not_stopped_if_it_ends_in_time(engine):
     settled = []
 
     def steps():

@@ -1,4 +1,4 @@
-"""Forwarded requests: clients can leave while `bls_stream` hangs, and calls can fail."""
+"""Forwarded requests handle clients that leave and calls that fail."""
 
 import itertools
 import time
@@ -19,7 +19,7 @@ class Request:
 
 @pytest.fixture
 def cancelled(pb):
-    """A forwarded request whose client has left."""
+    """A forwarded request that its client has cancelled."""
     sender = pb.ResponseSender()
     sender.cancelled = True
     settings = ForwarderSettings(stream_model="bls_stream", drafter=None, request_timeout=60.0)
@@ -47,14 +47,14 @@ def test_only_one_stop_is_sent_at_a_time(cancelled, pb, monkeypatch):
     stop()
     assert len(asked) == 1
     assert begun == []
-    look_often()  # it may have arrived too early
+    look_often()  # the first stop may have arrived too early
     [stop] = begun
     stop()
     assert len(asked) == 2
 
 
 class Panic(BaseException):
-    """Like a panic of a Rust library: not an Exception."""
+    """An error that isn't an Exception, like a panic in a Rust library."""
 
 
 @pytest.mark.parametrize("error", [RuntimeError, Panic])
@@ -66,7 +66,7 @@ def test_an_unexpected_error_while_forwarding_reaches_the_client(pb, monkeypatch
     sender = pb.ResponseSender()
     settings = ForwarderSettings(stream_model="bls_stream", drafter=None, request_timeout=60.0)
     _Forwarded(Request(sender), settings, Calls(), AbandonedCalls()).run()
-    deadline = time.monotonic() + 30  # another thread sends it
+    deadline = time.monotonic() + 30  # another thread sends the error
     while not sender.sent:
         assert time.monotonic() < deadline
         time.sleep(0.001)

@@ -1,4 +1,4 @@
-"""Publishing to /metrics: counters never decrease, and no update is lost or repeated."""
+"""Published counters never decrease, and no update is lost or repeated."""
 
 import pytest
 
@@ -36,7 +36,7 @@ def shown(pb):
 
 
 def ended(*rounds):
-    """A sequence that had these rounds."""
+    """Return the statistics and the timeline of a sequence with these rounds."""
     statistics, timeline = Statistics(), Timeline(arrival=1)
     timeline.scheduled()
     for round_ in rounds:
@@ -71,7 +71,7 @@ def test_counters_of_pool_drafts_start_at_zero_if_pools_are_enabled(pb, shown):
 
 @pytest.mark.parametrize("value", [-1, float("nan"), float("inf"), -float("inf")])
 def test_invalid_increments_are_logged_and_skipped(metrics, shown, pb, value):
-    """On a negative increment, Triton raises an exception or ends the server."""
+    """Triton raises an exception or exits on a negative increment."""
     wrong = MetricUpdates()
     wrong.count(ROUNDS, value, drafter="draft_model")
     wrong.count(OUTPUT_TOKENS, 5, drafter="draft_model")
@@ -109,7 +109,7 @@ def test_a_failing_metric_does_not_block_the_others(metrics, shown, pb):
     metrics.publish(**GAUGES)
     labels = {"model": "bls_stream", "loop": "0", "drafter": "draft_model"}
     metric = pb.MetricFamily.metrics["tandem_rounds_total", frozenset(labels.items())]
-    metric.increment = None  # calling it raises
+    metric.increment = None  # so calling it raises an error
     metrics.count("draft_model", *ended(ROUND))
     with pytest.raises(TypeError):
         metrics.publish(**GAUGES | {"waiting": 9})

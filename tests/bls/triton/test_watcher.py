@@ -1,4 +1,4 @@
-"""The watcher survives errors in the requests that it checks, and never waits for them."""
+"""The watcher continues after errors in the requests that it checks."""
 
 import queue
 import threading
@@ -12,7 +12,7 @@ from tandem.bls.triton.watcher import INTERVAL_EACH, Watcher
 
 
 class Looked:
-    """A watched request: it counts the checks, and may raise."""
+    """A watched request that counts its checks and raises `error`, if given."""
 
     def __init__(self, error=None):
         self._error = error
@@ -33,7 +33,7 @@ class Looked:
 
 
 class Unknowable(Looked):
-    """A request that raises if asked whether it is closed."""
+    """A request whose `closed` property raises an error."""
 
     def __init__(self):
         self.asked = 0

@@ -1,4 +1,4 @@
-"""A thread runs tasks one after the other, and frees its slot however a task ends."""
+"""The thread runs one task at a time and always frees its slot."""
 
 import threading
 import time
@@ -17,7 +17,7 @@ from tandem.bls.triton.engine_calls.engine_caller import SECONDS_BETWEEN_STOPS
 
 
 class Steps:
-    """Steps with this number of draft calls; `made` counts the answered ones."""
+    """Steps that make `calls` draft calls. `made`: the number of answered calls."""
 
     def __init__(self, calls):
         self.made = 0
@@ -30,14 +30,14 @@ class Steps:
         return self.made
 
 
-def test_drafting_ahead_that_is_stopped_before_it_starts_makes_no_call(pb, monkeypatch):
+def test_stopping_drafting_ahead_before_its_start_prevents_all_calls(pb, monkeypatch):
     threads, given_up, wanted = [], Steps(1), Steps(1)
     monkeypatch.setattr(module, "in_background", threads.append)
     pb.InferenceRequest.answer = Engines()
     thread = AheadThread.if_free(EngineClients(AHEAD), REQUEST)
     task = thread.begin(given_up())
     thread.stop()
-    assert thread.begin(wanted()) is None  # one after the other
+    assert thread.begin(wanted()) is None  # the first task is still pending
     threading.Thread(target=threads[0], daemon=True).start()
     assert task.done_within(PATIENCE)
     assert given_up.made == 0
@@ -60,7 +60,7 @@ class HeldDraft:
 
 @pytest.fixture
 def working(pb):
-    """A thread in the first of two calls: the thread, its clients, steps, task and hold."""
+    """Yield a thread in the first of two calls, with its clients, steps, task and hold."""
     hold, steps, clients = HeldDraft(), Steps(2), EngineClients(AHEAD)
     pb.InferenceRequest.answer = Engines(hold=hold)
     thread = AheadThread.if_free(clients, REQUEST)
@@ -71,14 +71,14 @@ def working(pb):
 
 
 def all_are_free(clients):
-    """Return whether all threads are free; leave them free."""
+    """Return whether all slots for threads are free."""
     taken = [clients.ahead_threads.acquire(blocking=False) for _ in range(MAX_AHEAD_THREADS)]
     for _ in filter(None, taken):
         clients.ahead_threads.release()
     return all(taken)
 
 
-def test_drafting_ahead_that_is_stopped_makes_no_further_call(pb, working):
+def test_stopping_drafting_ahead_prevents_further_calls(pb, working):
     thread, _, steps, task, hold = working
     thread.stop()
     eventually(lambda: len(pb.InferenceRequest.answer.stops) == 1)
@@ -90,7 +90,7 @@ def test_drafting_ahead_that_is_stopped_makes_no_further_call(pb, working):
     thread.close(lambda: None)
 
 
-def test_the_stop_for_a_draft_ahead_call_is_repeated_until_the_call_ends(pb, working):
+def test_the_stop_of_a_draft_ahead_call_is_repeated_until_it_ends(pb, working):
     thread, *_ = working
     stops = pb.InferenceRequest.answer.stops
     thread.stop()
@@ -101,7 +101,7 @@ def test_the_stop_for_a_draft_ahead_call_is_repeated_until_the_call_ends(pb, wor
 
 @pytest.mark.parametrize("stopped", [False, True])
 def test_branches_of_a_stopped_draft_ahead_call_are_dropped(pb, stopped):
-    """The stop shortened the call, so its duration would distort the measured times."""
+    """The stopped call was shorter than planned, so it would distort the measured times."""
     hold = HeldDraft()
     pb.InferenceRequest.answer = Engines(hold=hold)
     thread = AheadThread.if_free(EngineClients(AHEAD), REQUEST)

@@ -1,4 +1,4 @@
-"""A failed call becomes an error code and a message that is safe for clients."""
+"""A failed call becomes an error with a code and a message that clients may see."""
 
 import pytest
 
@@ -22,7 +22,7 @@ LOST = "Stub process 'target_0_0' is not healthy."
 
 @pytest.fixture
 def fails(pb):
-    """fails(answer) returns the error of a call whose model answers or raises this."""
+    """fails(said) returns the error of a call whose model raises or returns `said`."""
 
     def call(said, code="INTERNAL", *, decoupled=False):
         def answer(_):
@@ -85,7 +85,7 @@ def test_errors_have_their_documented_codes():
         "INVALID_ARG": [BadRequest("x"), EngineRefused("target", "x")],
         "UNAVAILABLE": [Overloaded("x"), EngineUnavailable("target", "x")],
         "CANCELLED": [Cancelled()],
-        # Clients don't retry these automatically: a retry would take as long again.
+        # Clients don't retry INTERNAL errors automatically, because a retry could take as long.
         "INTERNAL": [DeadlineExceeded("x"), EngineTimeout("target", 1), ServingError("x")],
     }
     for code, errors in codes.items():

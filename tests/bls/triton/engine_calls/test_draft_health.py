@@ -1,4 +1,4 @@
-"""A draft engine is paused after failures, even if other parts fail too."""
+"""A draft engine is paused after failures, even if probes or logging fail too."""
 
 import pytest
 import triton_python_backend_utils as triton
@@ -15,7 +15,7 @@ FAILED = EngineCallError("draft", "it fell over")
 
 @pytest.fixture
 def probes(monkeypatch):
-    """The started probes; each runs when a test calls it."""
+    """The started probes. A test calls a probe to run it."""
     begun = []
     monkeypatch.setattr(module, "in_background", lambda work, refused: begun.append(work))
     return begun
@@ -65,7 +65,7 @@ def test_a_probe_is_repeated_after_an_unexpected_error(health, probes, pb):
 
 
 def test_a_logging_error_stops_neither_requests_nor_probes(health, probes, pb, capsys):
-    """Log lines go through shared memory, which may be full."""
+    """Logging uses shared memory, which may be full."""
     pb.Logger.full = True
     health.failed(FAILED)
     assert len(probes) == 1

@@ -1,4 +1,4 @@
-"""A draft call has a longer timeout if the engine must compute a long context."""
+"""The timeout of a draft call grows with the length of the context."""
 
 import pytest
 

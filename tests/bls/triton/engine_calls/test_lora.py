@@ -1,4 +1,4 @@
-"""Which LoRA adapter an engine call names, and when it contains the adapter's weights."""
+"""Engine calls name a LoRA adapter and contain its weights if the engine lacks them."""
 
 import numpy as np
 import pytest
@@ -18,9 +18,9 @@ ADAPTED = with_engines(
 
 
 class CachingEngine:
-    """Answer one token, as NVIDIA's backend does. Adapters that it has got weights for are known.
+    """Answer one token and cache adapters, as NVIDIA's backend does.
 
-    cached: whether all adapters are known. calls: the LoRA inputs of each call.
+    cached: whether all adapters are cached already. calls: the LoRA inputs of each call.
     """
 
     def __init__(self, *, cached):
@@ -51,7 +51,7 @@ def call(engine="target"):
     return EngineCall(engine, ids(1, 2, 3), max_new_tokens=1, seed=0)
 
 
-def test_each_engine_gets_its_own_number_of_the_adapter(pb, tmp_path):
+def test_each_engine_gets_its_own_number_for_an_adapter(pb, tmp_path):
     engine = pb.InferenceRequest.answer = CachingEngine(cached=True)
     for name in ("legal", "sql", None):
         caller(tmp_path, name).answer(call())
@@ -73,7 +73,7 @@ def test_weights_are_sent_only_if_the_engine_lacks_them(pb, tmp_path):
     assert engine.calls == [number, number | weights, number]
 
 
-def test_other_errors_are_not_repeated_with_weights(pb, tmp_path):
+def test_calls_with_other_errors_are_not_retried_with_weights(pb, tmp_path):
     pb.InferenceRequest.answer = lambda _: triton.InferenceResponse(error=triton.TritonError("no"))
     with pytest.raises(EngineCallError, match="no"):
         caller(tmp_path, "sql").answer(call())

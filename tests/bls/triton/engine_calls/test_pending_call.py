@@ -1,4 +1,4 @@
-"""When a pending call is abandoned, and when it counts as lost."""
+"""A call is abandoned after its timeout, and the number of abandoned calls is limited."""
 
 import time
 

@@ -1,4 +1,4 @@
-"""Messages between mailboxes in one process; `test_shared_capacity` uses several processes."""
+"""Mailboxes exchange lines within one process. See test_shared_capacity for several processes."""
 
 import queue
 import uuid
@@ -11,7 +11,7 @@ PATIENCE = 30
 
 
 class Neighbour:
-    """A mailbox, and the lines that it received."""
+    """A mailbox that records the lines that it receives."""
 
     def __init__(self):
         self.address = f"\0tandem-test-{uuid.uuid4().hex}".encode()
@@ -48,7 +48,7 @@ def test_lines_arrive_in_order(pair):
     assert receiver.lines(1000) == [str(number) for number in range(1000)]
 
 
-def test_lines_beyond_the_size_of_one_message_all_arrive(pair):
+def test_lines_that_do_not_fit_into_one_message_all_arrive(pair):
     sender, receiver = pair
     lines = [f"{number:0200}" for number in range(1000)]
     for line in lines:
@@ -56,7 +56,7 @@ def test_lines_beyond_the_size_of_one_message_all_arrive(pair):
     assert receiver.lines(1000) == lines
 
 
-def test_a_failing_message_does_not_block_the_next(pair, pb):
+def test_a_message_that_raises_does_not_block_the_next(pair, pb):
     sender, receiver = pair
     sender.mailbox.put("wrong")
     assert receiver.lines(1) == ["wrong"]

@@ -1,4 +1,4 @@
-"""Loops in separate processes, as in Triton, share capacity even if some hang or die."""
+"""Loops run in separate processes, as in Triton, and share capacity even if some hang or die."""
 
 import fcntl
 import json
@@ -34,7 +34,7 @@ NOTHING = "usage 0 0 0 0 0 0"
 
 
 class Loop:
-    """One loop, and its output."""
+    """A loop process and its output."""
 
     def __init__(self, name):
         self.process = subprocess.Popen(
@@ -77,7 +77,7 @@ def name():
 
 @pytest.fixture
 def begin(name):
-    """Start this number of loops of one entry."""
+    """Return a function that starts `count` loops of one entry."""
     started = []
 
     def start(count, *, until_ready=True):
@@ -149,7 +149,7 @@ def test_a_stop_is_sent_to_every_other_loop(begin):
     first.tell(f"stop {' '.join(names)}")
     for other in (second, third):
         assert [other.hear() for _ in names] == [f"stop {name}" for name in names]
-    assert first.ask("usage") == NOTHING  # and this loop received no stop
+    assert first.ask("usage") == NOTHING  # this loop has received no stop
 
 
 def test_other_loops_are_notified_of_changes(begin):
@@ -161,7 +161,7 @@ def test_other_loops_are_notified_of_changes(begin):
 def test_a_hanging_loop_does_not_block_messages_to_others(begin):
     first, hanging, third = begin(3)
     hanging.process.send_signal(signal.SIGSTOP)
-    for number in range(14):  # more than the system buffers
+    for number in range(14):  # more messages than the system buffers
         first.tell(f"stop {number}")
         assert third.hear() == f"stop {number}"
 
@@ -210,7 +210,7 @@ def test_closing_the_last_loop_after_a_crash_removes_the_file(name, begin):
 def test_the_shared_file_is_recreated_if_removed_while_being_opened(name, begin):
     [last] = begin(1)
     held = os.open(SHARED_MEMORY / name, os.O_RDWR)
-    fcntl.lockf(held, fcntl.LOCK_EX, 1, ROWS)  # both wait for the lock, the new process second
+    fcntl.lockf(held, fcntl.LOCK_EX, 1, ROWS)  # both wait for this lock, the new process second
     last.tell("close")
     [newcomer] = begin(1, until_ready=False)
     assert eventually(lambda: number_waiting_for(held) == 2)
@@ -225,7 +225,7 @@ def test_the_shared_file_is_recreated_if_removed_while_being_opened(name, begin)
 def number_waiting_for(file):
     """Return how many processes wait for a lock on a file.
 
-    The system reports `1: -> POSIX ADVISORY WRITE 7 00:1a:42 64 64` for process 7 and file 42.
+    /proc/locks has `1: -> POSIX ADVISORY WRITE 7 00:1a:42 64 64` if process 7 waits for inode 42.
     """
     locks = [line.split() for line in Path("/proc/locks").read_text().splitlines()]
     inode = str(os.fstat(file).st_ino)
@@ -248,7 +248,7 @@ def test_the_shared_file_has_a_default_name_without_a_server_prefix():
 
 
 def test_two_containers_do_not_share_a_file():
-    """Both processes have number 1, and with --ipc=host they share /dev/shm."""
+    """In each container, the process id is 1. With --ipc=host, containers share /dev/shm."""
     command = ["stub", "/models/bls_stream/1/model.py", f"{PREFIX}{uuid.uuid4()}"]
     assert shared_name(ARGS, command, 1, 7) != shared_name(ARGS, command, 1, 8)
 

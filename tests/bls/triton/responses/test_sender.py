@@ -1,4 +1,4 @@
-"""Responses that are too large, final responses that must arrive, and calls that never block."""
+"""Large responses fail cleanly, final responses always arrive, and calls never block."""
 
 import sys
 import threading
@@ -31,7 +31,7 @@ def answer(pb):
 
 @pytest.fixture
 def made(pb):
-    """made(decoupled=..., fits=...) returns Triton's sender and ours around it."""
+    """made(...) returns Triton's sender and the `Sender` that wraps it."""
 
     def make(*, decoupled=True, codes_errors=False, deliveries=None, **given):
         triton = pb.ResponseSender(**given)
@@ -67,8 +67,8 @@ def test_a_large_answer_is_sent_before_a_separate_final_response(made, answer):
 
 @pytest.mark.parametrize("size", [LARGE_BYTES, LARGE_BYTES + 1])
 @pytest.mark.parametrize("decoupled", [True, False])
-def test_the_size_of_an_answer_includes_its_texts(made, pb, monkeypatch, size, decoupled):
-    """The statistics of 10,000 rounds are megabytes of text."""
+def test_the_size_of_an_answer_includes_its_strings(made, pb, monkeypatch, size, decoupled):
+    """Statistics of 10,000 rounds, for example, take megabytes of text."""
     asked = []
     monkeypatch.setattr(module, "_memory_for_the_end", lambda size: asked.append(size) or True)
     triton, sender = made(decoupled=decoupled)
@@ -93,7 +93,7 @@ def test_an_answer_that_does_not_fit_fails_with_one_line(made, answer, final):
 
 
 def test_the_final_response_waits_for_free_shared_memory(made, answer, pb, monkeypatch):
-    """Triton closes its sender before it knows whether the response fits."""
+    """Triton closes its sender before checking whether the response fits."""
     monkeypatch.setattr(module, "_memory_for_the_end", lambda _: False)
     monkeypatch.setattr(module, "SECONDS_BETWEEN_TRIES", 0.01)
     triton, sender = made(decoupled=False)
@@ -117,7 +117,7 @@ def test_a_response_is_sent_if_triton_or_dev_shm_has_memory(monkeypatch):
         def free_memory(self):
             return self.free
 
-    native = SimpleNamespace(shared_memory=Pool())  # tests/server/test_lifecycle.py shows this
+    native = SimpleNamespace(shared_memory=Pool())  # as in tests/server/test_lifecycle.py
     monkeypatch.setitem(sys.modules, "c_python_backend_utils", native)
     monkeypatch.setattr(module, "GROWTH_BYTES", 0)
     assert module._memory_for_the_end(0)
@@ -129,7 +129,7 @@ def test_a_response_is_sent_if_triton_or_dev_shm_has_memory(monkeypatch):
     assert not module._memory_for_the_end(1)
     Pool.free += 1
     assert module._memory_for_the_end(1)
-    native.shared_memory = object()  # of another Triton, which reports nothing
+    native.shared_memory = object()  # a Triton version that doesn't report free memory
     assert not module._memory_for_the_end(0)
     monkeypatch.setattr(module, "GROWTH_BYTES", 0)
     assert module._memory_for_the_end(0)
@@ -148,7 +148,7 @@ def test_errors_and_cancellation_checks_do_not_wait_for_a_blocked_send(made, ans
     sending = threading.Thread(target=lambda: sender.send(answer(8), final=False))
     sending.start()
     assert eventually(sender._lock.locked)
-    assert not sender.is_cancelled()  # it would hang
+    assert not sender.is_cancelled()  # a blocking call would hang
     sender.refuse("time is up")
     assert triton.sent == []
     go_on.set()

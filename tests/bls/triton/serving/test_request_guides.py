@@ -1,4 +1,4 @@
-"""Which processes accept guides, and the errors in other processes."""
+"""The loop compiles guides or rejects them with a reason."""
 
 import sys
 from dataclasses import replace
@@ -25,7 +25,7 @@ UNSUPPORTED = "^input 'guided_decoding_guide_type' isn't supported by this deplo
 
 
 def no_check():
-    """The answer is still wanted."""
+    """Do nothing, because the request is still active."""
 
 
 def request_for(guide):
@@ -34,7 +34,7 @@ def request_for(guide):
 
 @pytest.fixture
 def guides(tmp_path):
-    """The guides of a process with a tokenizer and settings, and the rejections that it counts."""
+    """Return a function that makes `RequestGuides` and the list of its counted rejections."""
     counted, all_made = [], []
 
     def made(read=tokenizer, settings=SMALL):
@@ -47,7 +47,7 @@ def guides(tmp_path):
         each.close()
 
 
-def test_a_guide_can_be_used_again_after_it_was_compiled(guides):
+def test_a_compiled_guide_can_be_reused(guides):
     it, counted = guides()
     requests = [request_for(Guide("choice", '["fox"]')), request_for(None)]
     it.check(requests)
@@ -79,7 +79,7 @@ def test_the_total_size_of_waiting_guides_is_limited(guides):
             it.matchers(others, no_check)
 
     it.matchers([request_for(Guide("regex", "a" * 500))], ask_meanwhile)
-    assert len(it.matchers(others, no_check)) == 3  # one request may always wait
+    assert len(it.matchers(others, no_check)) == 3  # a single request may always wait
     assert not counted
 
 
@@ -103,7 +103,7 @@ def test_guides_are_rejected_if_llguidance_is_not_installed(guides, monkeypatch)
 
 @pytest.mark.parametrize("version", ["0.7.30", "1.8.2", "2.0.0", "master", None])
 def test_guides_are_rejected_with_an_unsupported_llguidance_version(guides, monkeypatch, version):
-    """Another version has other bugs; NVIDIA's image has an older one."""
+    """Each version has different bugs, and NVIDIA's image has an older version."""
     library = SimpleNamespace() if version is None else SimpleNamespace(__version__=version)
     monkeypatch.setitem(sys.modules, "llguidance", library)
     it, _ = guides()

@@ -9,7 +9,7 @@ from tandem.bls.triton.serving.request_state import ending
 
 
 class Panic(BaseException):
-    """Like a panic of a Rust library: not an Exception."""
+    """An error that isn't an Exception, like a panic in a Rust library."""
 
 
 @pytest.mark.parametrize(
