@@ -32,7 +32,7 @@ def environment(tmp_path):
         "PATH": f"{tmp_path}:{BIN}:{os.environ['PATH']}",
         "LWS_LEADER_ADDRESS": LOOPBACK,
         "TANDEM_RANKS_PORT": str(port),
-        "http_proxy": "http://127.0.0.1:9",  # as if a webhook had set a proxy
+        "http_proxy": "http://127.0.0.1:9",  # a webhook may set it; the leader has none
         **dict.fromkeys(("no_proxy", "NO_PROXY"), ""),
         "OMPI_ALLOW_RUN_AS_ROOT": "1",
         "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
