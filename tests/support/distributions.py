@@ -1,4 +1,4 @@
-"""Exact distributions of sampled tokens, and tests whether samples follow them."""
+"""Exact distributions of sampled tokens, and statistical tests of samples against them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ALARM = 1e-5
 
 @dataclass(frozen=True)
 class Warp:
-    """Sampling parameters of a request, which warp probabilities in double precision."""
+    """Sampling parameters of a request, applied to logits in double precision."""
 
     temperature: float
     top_k: int = 0
@@ -79,5 +79,5 @@ def fits(counts, probabilities) -> bool:
 
 
 def is_share(successes: int, trials: int, probability: float) -> bool:
-    """Return whether a number of successes fits a probability."""
+    """Return whether the number of successes in a number of trials fits a probability."""
     return fits([successes, trials - successes], [probability, 1 - probability])
