@@ -1,4 +1,4 @@
-"""A draft model with its own vocabulary: the demo's draft, with its ids in reverse order."""
+"""A draft model can have its own vocabulary. Here, the demo's draft has its ids reversed."""
 
 import pytest
 from entries import ask, ask_one, stream
@@ -16,11 +16,11 @@ def said(answers):
     return [(answer.ids, answer.text, answer.finish_reason) for answer in answers]
 
 
-def test_translated_drafts_are_accepted_as_often_as_untranslated_ones(server, translating):
+def test_translated_drafts_have_the_acceptance_rate_of_untranslated_drafts(server, translating):
     prompts = COMPLETIONS[::2]
     shared, translated = (ask(s, "bls", prompts, **DRAFTED) for s in (server, translating))
     assert said(translated) == said(shared)
-    # The text of other outputs isn't valid UTF-8, so it doesn't say which tokens it has.
+    # Text that isn't valid UTF-8 doesn't determine its tokens, so these outputs aren't compared.
     texts = [number for number, answer in enumerate(shared) if "\ufffd" not in answer.text]
     shared, translated = ([found[number] for number in texts] for found in (shared, translated))
     rounds = [
