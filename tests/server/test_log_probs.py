@@ -28,7 +28,7 @@ def rated(hugging_face):
 
 
 @pytest.mark.parametrize("drafter", DRAFTERS)
-def test_chunks_contain_log_probs_of_their_tokens_and_alternatives(server, tokenizer, rated, drafter):
+def test_chunks_contain_log_probs_of_tokens_and_alternatives(server, tokenizer, rated, drafter):
     asked = {"return_log_probs": True, "num_top_log_probs": 3, "drafter": drafter}
     asked |= {"outputs": (*OUTPUTS, *OWN, entry.CUM_LOG_PROBS), "max_tokens": LENGTH}
     chunks = stream(server, PROMPT, **asked)
