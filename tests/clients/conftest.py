@@ -77,7 +77,7 @@ def stop(expected: Completion) -> str:
 
 @pytest.fixture(scope="session")
 def run(tmp_path_factory) -> Callable[..., str]:
-    """A function that runs a program offline in the clients' environment; returns its output."""
+    """A function that runs a program of the clients' environment and returns its output."""
     if not (CLIENTS / "installed").is_file():
         pytest.skip("the clients are not installed (1.2 GB): make test-clients does it")
     home = tmp_path_factory.mktemp("home")

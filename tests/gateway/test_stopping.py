@@ -120,7 +120,7 @@ with server.listen("127.0.0.1", 0) as bound:
 
 @contextlib.contextmanager
 def gateway_process(tokenizer_folder, seconds_to_stop):
-    """Run a gateway in a separate process; yield the process and the port."""
+    """Run a gateway in a separate process, and yield the process and its port."""
     arguments = [*map(str, (SUPPORT, tokenizer_folder, seconds_to_stop))]
     with subprocess.Popen(
         [sys.executable, "-c", GATEWAY, *arguments],

@@ -185,11 +185,11 @@ def test_queued_requests_get_correct_answers_with_little_recomputation(small):
     assert len(served) == LONG_QUEUE + RUNNING
     assert wrong([answer for answer, _ in served], [said for _, said in served]) == []
     change.until_ended(len(served))
-    # A request usually finds its KV blocks again in its next round. But the cache may evict them,
-    # because the blocks of an ended sequence may have been used more recently.
+    # A request usually finds its KV blocks in its next round. But the cache may have evicted these
+    # blocks, because blocks of ended sequences were used more recently.
     recomputed = change.of("tandem_recomputed_tokens_total")
     assert recomputed <= sum(len(answer.ids) for answer, _ in served) / 4
-    length = sum(len(prompt) for prompt in prompts)  # in bytes, because no token is shorter
+    length = sum(len(prompt) for prompt in prompts)  # an upper bound in bytes
     rounds = sum(answer.rounds + answer.draft_tokens for answer, _ in served)
     assert computed(small) - before <= length + rounds + recomputed
 

@@ -24,8 +24,8 @@ from tandem.contract import entry as tensors
 LONG = 900 if os.environ.get("TANDEM_TEST_ENGINES") == "vllm" else 3600
 VALUES = {"max_tokens": LONG, "end_id": -1}
 PROMPT = "def leave(early):\n"
-# Allowed growth per process while 100 clients leave. Allocators keep an arena per thread, so a
-# process may grow a little.
+# Allowed growth per process while 100 clients leave, about 42 kB per client. Allocators keep an
+# arena per thread, so a process may grow a little.
 GROWTH_BYTES = 4 * 2**20
 GRPC_THREADS = 4  # allowed growth for Triton, because its number of gRPC threads varies
 
@@ -38,7 +38,7 @@ def cancel_a_stream(server, **values):
 def close_the_channel(server, **values):
     with entries.connected(server, PROMPT, **VALUES, **values) as (connection, chunks):
         next(chunks)
-        connection._channel.close()  # close() would first end the stream properly
+        connection._channel.close()  # connection.close() would first end the stream properly
 
 
 def drop_the_http_connection(server, **values):
@@ -135,7 +135,7 @@ def test_a_stop_with_a_guessable_id_does_not_end_requests(server):
         assert list(chunks)[-1].finish_reason == "length"
 
 
-def test_a_request_ends_with_one_line_at_its_own_timeout(server):
+def test_a_request_ends_with_a_one_line_error_at_its_timeout(server):
     line = "the request exceeded its timeout of 0.3 s"
     answer = ask(server, PROMPT, max_tokens=LONG, timeout=300_000)
     assert answer.error == f"deadline_exceeded: {line}"

@@ -112,7 +112,7 @@ def test_branches_with_logits_use_few_pages_of_shared_memory(in_time):
     accepted = sum(statistics["num_accepted_draft_tokens"] for statistics in told)
     drafted = sum(statistics["num_draft_tokens"] for statistics in told)
     assert accepted / drafted == pytest.approx(acceptance(4), rel=0.2)
-    assert 0 < pages_of_logits(in_time) <= 16  # a few if late, but not one per call
+    assert 0 < pages_of_logits(in_time) <= 16  # late branches may need a few pages
 
 
 def test_a_seed_gives_the_same_output_with_and_without_drafting_ahead(in_time):

@@ -96,7 +96,7 @@ def answers_of_living(streams):
 
 
 def retry_if_triton_dies(test):
-    """Repeat a test that kills a stub if Triton also dies; run it at most five times."""
+    """Repeat a test that kills a stub if Triton also dies. Run the test at most five times."""
 
     @wraps(test)
     def run(fallible):
@@ -180,7 +180,7 @@ def test_a_slow_draft_engine_delays_the_loop_only_once(impatient):
 
 
 @pytest.mark.heavy
-def test_a_request_fails_with_one_line_at_the_profiles_timeout(impatient):
+def test_a_request_fails_with_a_one_line_error_at_the_profiles_timeout(impatient):
     with impatient.faults.of("target", "late"):
         answer = ask(impatient, "x = 1", max_tokens=LONG)
     line = "the request exceeded its timeout of 3 s"

@@ -130,7 +130,7 @@ OTHERS = [
 
 
 def fits(kind, guide, text):
-    """Check an answer with a different library than the one that compiles guides."""
+    """Check an answer with a library other than the guide compiler."""
     if kind == "json_schema":
         return not complaint(json.loads(guide), text)
     if kind == "regex":

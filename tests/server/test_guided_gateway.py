@@ -113,7 +113,7 @@ def test_a_guided_answer_cut_at_max_tokens_has_finish_reason_length(client):
 
 
 def test_forced_tokens_are_marked(client):
-    """With fixed whitespace, this schema forces the whole text; with flexible whitespace, not."""
+    """This schema forces the whole text only if whitespace is fixed."""
     schema = {"type": "object", "properties": {"a": {"const": 1}}, "required": ["a"]}
     schema["additionalProperties"] = False
     for free in (False, True):

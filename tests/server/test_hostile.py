@@ -34,7 +34,7 @@ from .conftest import emulated_zero, serving
 VOLLEYS = int(os.environ.get("HOSTILE_VOLLEYS", "0")) or 50
 VOLLEY = 8  # concurrent requests
 
-# INTERNAL or UNKNOWN would suggest a retry, or mean that the server is broken.
+# INTERNAL and UNKNOWN would suggest a retry or a broken server.
 RIGHT_CODES = {
     "OK",
     *("INVALID_ARGUMENT", "NOT_FOUND", "UNIMPLEMENTED", "OUT_OF_RANGE"),

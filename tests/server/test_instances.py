@@ -122,7 +122,7 @@ def call(server, request_id, *inputs):
         yield chunks
 
 
-def test_a_client_that_leaves_ends_only_its_own_requests(server):
+def test_only_the_requests_of_a_client_that_leaves_end(server):
     stay, leave = PROMPTS[:4], PROMPTS[4:]
     expected = controls(server, stay, max_tokens=400)
     settle(server)

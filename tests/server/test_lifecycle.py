@@ -43,7 +43,7 @@ def start(models, **options):
 
 
 def refusal(models, **options):
-    """Return the one-line error of a server that cannot start."""
+    """Return the one-line error of a server that can't start."""
     with pytest.raises(TandemError) as refused:
         start(models, **options).start()
     text = str(refused.value)

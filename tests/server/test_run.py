@@ -30,7 +30,7 @@ def pair(tmp_path_factory):
 
 @pytest.fixture
 def controls_output(pair):
-    """A function that returns the target's output by Hugging Face; all drafters must match it."""
+    """A function that returns the target's output by Hugging Face, without drafts."""
 
     def output(max_tokens):
         target = HuggingFace(pair / "target", pair / "tokenizer")

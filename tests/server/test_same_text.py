@@ -114,7 +114,7 @@ def test_random_seed_is_an_alias_of_seed_and_output_varies_without_seeds(server)
     ],
     ids=lambda values: next(iter(values)),
 )
-def test_request_options_apply_in_every_round(server, baseline, tokenizer, values):
+def test_penalties_bans_and_stop_words_apply_in_every_round(server, baseline, tokenizer, values):
     word = tokenizer.decode(baseline[0].ids[9:10])
     values = {
         name: [word if value is THEIRS else value for value in given]

@@ -13,7 +13,7 @@ DRAWS = 512
 ROWS = 32  # prompts per request
 AT_ONCE = 2
 PROMPT = "def read("
-LENGTH = 2  # the first token is a draft token; the second is a bonus token or from the next round
+LENGTH = 2  # a draft token, and a bonus token or one from the next round
 
 
 class Served:

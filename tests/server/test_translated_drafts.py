@@ -1,4 +1,4 @@
-"""A draft model can have its own vocabulary. Here, the demo's draft has its ids reversed."""
+"""A draft model can have its own vocabulary. The demo's draft is tested with reversed ids."""
 
 import pytest
 from entries import ask, ask_one, stream

@@ -14,7 +14,7 @@ TEXT = (Path(__file__).parents[1] / "data" / "tokenizer_text.txt").read_text()
 
 
 def write_tokenizer(folder: Path, *, size: int = 300) -> int:
-    """Write a byte-level BPE tokenizer; return its number of tokens."""
+    """Write a byte-level BPE tokenizer, and return its vocabulary size."""
     folder.mkdir(parents=True, exist_ok=True)
     tokenizer = TRAINED[size] = TRAINED.get(size) or _trained(size)
     tokenizer.save(str(folder / "tokenizer.json"))
@@ -42,7 +42,7 @@ def _trained(size: int) -> Tokenizer:
 def write_pair(folder: Path, tokenizer: Path | None = None) -> None:
     """Write the folders ``target``, ``draft`` and ``tokenizer`` of the demo.
 
-    The target's outputs differ between prompts and soon repeat themselves, so that prompt lookup
+    The target's outputs differ between prompts and soon become repetitive, so that prompt lookup
     finds drafts. The draft consists of the target's first layer. The second layer has little
     effect, so the draft agrees with about 80% of the tokens.
 

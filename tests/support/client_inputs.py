@@ -50,7 +50,7 @@ def array(tensor, rows):
 def request_parser(*, settings=SETTINGS, parameters="", **values):
     """Parse a request with one prompt.
 
-    values: each input's value or row of values; None omits an input.
+    values: a value or a row of values per input; None omits the input.
     """
     values = {"text_input": "x", "max_tokens": 4} | values
     inputs = {}

@@ -96,7 +96,7 @@ class PairTimes:
 
 
 class AcceptanceModel(NamedTuple):
-    """A language with states, which determine how predictable the text is for the draft.
+    """A language whose states determine how well the draft predicts the text.
 
     alphas: probability that a draft token is accepted, per state. stay: probability of staying in
     each state. edits: whether parts of the answer are copied from the prompt.
@@ -169,7 +169,7 @@ class Phase(NamedTuple):
 
 @dataclass
 class TokenCount:
-    """The number of tokens of one stream, and the times of its first and last chunk."""
+    """The token count of one stream, and the times of its first and last chunk."""
 
     tokens: int = 0
     num_first: int = 0  # tokens of the first chunk, whose call began before counting
@@ -211,7 +211,7 @@ class SimulatedEngine:
         self.step = step
         self._clock = clock
         self._pair = pair
-        self._under_way = self._verifying = 0  # running calls, and draft tokens in them
+        self._under_way = self._verifying = 0  # numbers of running calls and of their draft tokens
 
     def serve(
         self, steps: float, draft_tokens: int, then: Callable[[float], None]
@@ -331,7 +331,7 @@ class World:
         )
         self._languages: tuple[AcceptanceModel, ...] = ()
         self._counts: dict[int, TokenCount] = {}  # by stream
-        self._wanted = self._running = 0  # numbers of streams
+        self._wanted = self._running = 0  # number of streams
         self._paused: dict[int, Calls] = {}
         self._processor = Processor(self.clock)
         self._engines = {
@@ -352,7 +352,7 @@ class World:
         ]
 
     def enter(self, phase: Phase) -> None:
-        """Begin a phase. New streams start now; surplus streams end after their current answer."""
+        """Begin a phase. New streams start now. Surplus streams end after their current answers."""
         self._languages = phase.languages
         if phase.draft is not None:
             self._engines["draft"].step = phase.draft
@@ -387,7 +387,7 @@ class World:
         return sum(count.rate for count in self._counts.values())
 
     def _answers(self, number: int) -> Calls:
-        """Yield the effects of a stream's requests in order; receive the outcome of each effect."""
+        """Yield the effects of a stream's requests in order. Receive the outcome of each effect."""
         count = self._counts[number] = TokenCount()
         planner, ahead_statistics = self._learned[number % len(self._learned)]
         for answer in itertools.count():
@@ -528,7 +528,7 @@ class World:
 def _branches(
     branching: Branching, text: SimulatedText, at: int, accepted: int
 ) -> tuple[BranchDraft, ...]:
-    """Return the branches of a call. At most one matches the text; the others contain other tokens.
+    """Return the branches of a call. At most one branch matches the text.
 
     at: position of the first draft token in the answer. accepted: number of correct draft tokens.
     """

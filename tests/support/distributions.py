@@ -8,7 +8,7 @@ import numpy as np
 from scipy.special import chdtrc
 
 # A correct sampler fails a test with a probability of 1 in 100,000. Seeds are fixed, so a test
-# either always or never fails. With fewer than 100 such tests, the probability that any test is a
+# fails either always or never. With fewer than 100 such tests, the probability that any test is a
 # false alarm is below 1 in 1,000.
 ALARM = 1e-5
 

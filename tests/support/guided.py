@@ -135,7 +135,7 @@ def expected(request, settings, rows: Rows) -> tuple[list[int], str]:
 
 @dataclass
 class Chooser:
-    """Replaces random choices by scripted ones, and records their probabilities."""
+    """Replaces random choices with scripted choices, and records their probabilities."""
 
     script: tuple[int, ...]
     trace: list[np.ndarray] = field(default_factory=list)

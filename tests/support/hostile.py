@@ -184,7 +184,7 @@ def guided(guide: Sequence[bytes], batch: int) -> dict[str, tuple]:
 
 @st.composite
 def tensors(draw: Any, known: Sequence[Tensor] = entry.INPUTS) -> list:
-    """Draw the inputs of a request: a prompt and a length, with up to three mistakes."""
+    """Draw the inputs of a request: a prompt and a length, with up to three errors."""
     batch = draw(st.sampled_from([1, 1, 1, 1, 1, 1, 2, 3, 33]))
     made = {
         "text_input": ("BYTES", [batch, 1], raw_strings([b"def f(x):"] * batch)),

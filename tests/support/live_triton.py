@@ -45,7 +45,7 @@ class KilledServer(TritonServer):
     """
 
     def __exit__(self, *_: object) -> None:
-        if not self.running and self.log.path.exists():  # it crashed
+        if not self.running and self.log.path.exists():  # the server crashed
             print(self.log.path.read_text(errors="replace")[-LAST_WORDS:], file=sys.stderr)
         self.kill()
 
@@ -66,7 +66,7 @@ def write_model(repository: Path, name: str, initialize: str = "pass") -> None:
 
 
 def alive(pid: int) -> bool:
-    """Return whether a process is running; False for zombies."""
+    """Return whether a process is running. A zombie isn't."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:

@@ -45,7 +45,7 @@ class Matcher:
     def takes(self, text: str, cuts: Sequence[int] = ()) -> bool:
         """Return whether a text is a complete answer.
 
-        cuts: positions at which the text is split into pieces that are tokenized separately.
+        cuts: character positions. The pieces between them are tokenized separately.
         """
         return self._goes_on(text, cuts) and self._matcher.is_accepting()
 

@@ -55,7 +55,7 @@ def settle(server, drafter="none"):
 def _seen_at_work(server, drafter):
     values = {"max_tokens": 100, "end_id": -1, "drafter": drafter}
     with streaming(server, "x", **values) as chunks:
-        return any(not idle(server) for _ in chunks)  # leaving the context ends the request
+        return any(not idle(server) for _ in chunks)  # exiting the context ends the request
 
 
 def computed_so_far(server, model="target"):
@@ -94,7 +94,7 @@ class Change:
         self._before = scrape(server)
 
     def until_ended(self, sequences):
-        """Wait until this number of new sequences is counted. Those without tokens never are."""
+        """Wait until this number of new sequences with tokens is counted."""
         until(lambda: self._ended(scrape(self._server)) - self._ended(self._before) == sequences)
         self._after = scrape(self._server)
 

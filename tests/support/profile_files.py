@@ -12,7 +12,7 @@ from tandem.tools.profiles.deployment import Deployment
 
 
 def profile(**changes: Any) -> dict[str, Any]:
-    """Return a valid profile. changes: sections that replace the default ones."""
+    """Return a valid profile. changes: sections that replace the default sections."""
     whole = {
         "name": "test",
         "engines": {

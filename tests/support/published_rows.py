@@ -53,7 +53,7 @@ class SimulatedRun:
 
 
 class SequentialLoop:
-    """A loop over emulated engines that serves one request at a time.
+    """A loop over emulated engines that handles one request at a time.
 
     orchestration_ms: overhead per round in milliseconds, in addition to the two engine calls.
     """

@@ -34,7 +34,7 @@ VOCAB = 8
 END = 7  # the other end id is 6
 PIECES = ("a", "b", "ab", "ba", " ", "é", "", "")
 
-# The capabilities of a torch engine, without optional ones.
+# The capabilities of a torch engine, without optional capabilities.
 CAPABILITIES = replace(TORCH, stops_when_unsure=False, shares_logits=False, branches=False)
 TARGET = EngineSettings(
     model="target",
@@ -110,7 +110,7 @@ class Language:
     """A language in which the last three tokens and the position determine the next token."""
 
     salt: int = 0
-    end_every: int = 50  # average number of positions per position that allows an end token
+    end_every: int = 50  # 1 in this number of positions allows an end token
 
     def next(self, context, banned=()) -> int:
         # Hashes, because creating a random generator per token would dominate the test time.

@@ -13,8 +13,8 @@ from tandem.guides.errors import GuideError
 from tandem.guides.guide import Guide
 
 END, OTHER_END = 2, 1
-FOLDER = tempfile.TemporaryDirectory()  # contains the tokenizer, which worker processes load too
-PADDING = 13  # how much wider the target's logits are than the tokenizer's vocabulary
+FOLDER = tempfile.TemporaryDirectory()  # for workers, which load the tokenizer
+PADDING = 13  # number of target logits after the tokenizer's vocabulary
 
 
 @functools.cache

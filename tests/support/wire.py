@@ -18,7 +18,7 @@ from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 PATIENCE = 60.0  # seconds after which a request counts as unanswered
 UNLIMITED = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
-# With this header, errors in streams have a gRPC code, not only a message.
+# With this header, errors in streams have a gRPC code in addition to a message.
 CODES_IN_STREAMS = (("triton_grpc_error", "true"),)
 NO_ANSWER = "no answer"
 

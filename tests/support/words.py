@@ -43,7 +43,7 @@ IN_TIME = ("in time", "in time", "late")  # results of drafting ahead, repeated 
 def rows(first: int, before: list[int]) -> list[int]:
     """Return the row of the distribution for each token, starting at position `first`.
 
-    before: the preceding token, for each token.
+    before: for each token, the token that precedes it.
     """
     return [token if (first + i) % 2 else ANY for i, token in enumerate(before)]
 

@@ -24,7 +24,7 @@ from tandem.tools.errors import TandemError
         (entry.TEXT_INPUT, "a\udcff", np.array([[b"a\xff"]], object)),
     ],
 )
-def test_a_value_is_sent_as_a_batch_of_one(tensor, value, expected):
+def test_a_value_is_sent_as_a_batch_of_size_1(tensor, value, expected):
     array = as_array(tensor, value)
     assert array.dtype == expected.dtype
     assert array.tolist() == expected.tolist()

@@ -86,7 +86,7 @@ def test_command_errors_are_one_line(arguments, message, capsys):
         ("localhost", "must be HOST:PORT, such as 127.0.0.1:8001; got 'localhost'"),
     ],
 )
-def test_an_error_for_a_wrong_url_suggests_the_right_one(given, advice, capsys):
+def test_the_error_for_a_wrong_url_suggests_the_right_url(given, advice, capsys):
     assert run("generate", "x", "--url", given) == 1
     assert f"argument --url: {advice}" in capsys.readouterr().err
 

@@ -186,7 +186,7 @@ def test_cached_models_load_without_the_hub(served, tmp_path, monkeypatch, broke
 
 def test_a_partly_cached_model_is_rejected_if_the_hub_is_unreachable(served, monkeypatch):
     HubModel(ID).describe()
-    monkeypatch.setattr("huggingface_hub.utils._http.time.sleep", lambda _: None)  # no pauses
+    monkeypatch.setattr("huggingface_hub.utils._http.time.sleep", lambda _: None)  # skip pauses
     ask("http://127.0.0.1:9", monkeypatch)
     assert "doesn't have all of it" in refusal(HubModel(ID).describe)
 

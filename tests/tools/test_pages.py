@@ -18,7 +18,7 @@ PAGE = (
 
 @contextmanager
 def serving(page, *, more_bytes=0):
-    """Serve a page at all paths except `none`; yield the port. more_bytes: announced, not sent."""
+    """Serve a page at all paths except `none`. more_bytes: announced, but never sent."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self):

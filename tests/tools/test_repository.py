@@ -203,7 +203,7 @@ def test_a_repository_in_a_path_with_a_space_is_rejected(rendered, tmp_path):
     assert done.stderr == f"Triton can't serve a path with a space: {script.parent}\n"
 
 
-def test_serve_sh_keeps_an_empty_working_directory(served, tmp_path):
+def test_serve_sh_stays_in_an_empty_working_directory(served, tmp_path):
     """A container might have no writable folder."""
     (tmp_path / "empty").mkdir()
     assert served(cwd=tmp_path / "empty")[0] == tmp_path / "empty"

@@ -207,7 +207,7 @@ def test_prompt_lookup_with_a_built_engine_needs_one_process(built):
 def test_a_built_engine_that_cannot_verify_decodes_without_drafts(built):
     build(built / "target", max_draft_len=0, mode=1)
     assert plan(ALONE).drafters == ("none",)
-    for mode in (1, 4):  # none, Medusa
+    for mode in (1, 4):  # speculative decoding modes: none and Medusa
         build(built / "target", mode=mode)
         assert "target can't verify drafts; build it with --speculative_decoding_mode=" in refusal(
             f'{ALONE} --prompt-lookup-config "[10,2,[0]]"'

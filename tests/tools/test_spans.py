@@ -60,7 +60,7 @@ def test_a_character_belongs_to_the_token_that_completes_it():
     assert split(("€", ("accepted", 0), ("correction", 1))) == [[("€", None)]]
 
 
-def test_text_after_the_last_complete_token_is_shown():
+def test_text_after_the_last_complete_token_is_also_shown():
     assert split(("a\ufffd", ("accepted", 1), ("correction", 0))) == [
         [("a", "accepted"), ("\ufffd", None)]
     ]

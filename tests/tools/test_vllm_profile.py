@@ -13,7 +13,7 @@ from tandem.tools.triton import repository
 
 @pytest.fixture
 def plan(folder):
-    """A function that returns a vLLM target's deployment. Keywords: the `target` section."""
+    """A function that returns a vLLM target's deployment. Its keywords are the `target` section."""
 
     def load(draft=None, decoding=None, **target):
         engines = {"target": {"kind": "vllm", "checkpoint": "target"} | target}

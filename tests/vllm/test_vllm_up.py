@@ -21,7 +21,7 @@ pytestmark = pytest.mark.vllm
 PROMPTS = ["def add(", "import json\n", "x = 1\nprint(", "class Point:\n    def "]
 
 
-def test_drafts_and_adapters_keep_the_output_and_up_ends_if_vllm_dies(embedded_profile, tmp_path):
+def test_drafts_do_not_change_adapted_output_and_up_ends_if_vllm_dies(embedded_profile, tmp_path):
     """A single test covers everything, because the server takes half a minute to start."""
     profile = yaml.safe_load(embedded_profile.read_text())
     engines = profile["engines"]

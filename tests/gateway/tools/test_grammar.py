@@ -47,7 +47,7 @@ SUM = {
     "$defs": {"number": {"type": "number"}},
 }
 TOOLS = (tool("weather", CITY), tool("weather2", SUM), tool("now"), tool("any", {}))
-# Texts without markers, which a tokenizer would convert to tokens, and without characters that need
+# Texts without markers (a tokenizer would convert them to tokens) and without characters that need
 # a Unicode escape.
 SAID = st.text(st.characters(exclude_categories=["Cc", "Cs"])).filter(
     lambda text: not any(m in text for ms in MARKERS.values() for m in ms)

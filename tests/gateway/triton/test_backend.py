@@ -181,7 +181,7 @@ async def test_an_unreachable_server_has_status_503():
     status, code, message = await failure(service)
     assert (status, code) == (503, "no_server")
     assert message.startswith("no Triton responds at ")
-    assert "why it failed" not in message  # the message of gRPC
+    assert "why it failed" not in message  # gRPC's own message
 
 
 async def test_readiness_requires_a_ready_server():
