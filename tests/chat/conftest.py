@@ -21,7 +21,7 @@ GGUF = Path(__file__).resolve().parents[2] / ".venv" / "chat" / "SmolLM2-135M-In
 
 @pytest.fixture(scope="session")
 def checkpoint() -> Path:
-    """The model's folder."""
+    """The folder of the model's checkpoint."""
     if not GGUF.is_file():
         pytest.skip("SmolLM2 is not here (93 MB): make test-chat fetches it")
     return model_named(str(GGUF)).checkpoint()
@@ -29,7 +29,7 @@ def checkpoint() -> Path:
 
 @pytest.fixture(scope="session")
 def server(checkpoint: Path, tmp_path_factory) -> Iterator[TritonServer]:
-    """The model with prompt lookup."""
+    """A server of the model with prompt lookup."""
     planned = deployment.for_checkpoints(checkpoint, None)
     models = tmp_path_factory.mktemp("chat") / "repository"
     repository.render(planned, models, link=True)
@@ -39,7 +39,7 @@ def server(checkpoint: Path, tmp_path_factory) -> Iterator[TritonServer]:
 
 @pytest.fixture(scope="session")
 def client(server: TritonServer, checkpoint: Path) -> Iterator[openai.OpenAI]:
-    """OpenAI's own client at a gateway to it."""
+    """OpenAI's client, connected to a gateway to the server."""
     app = create_app(GatewaySettings(server.grpc_url, checkpoint))
     with listen("127.0.0.1", 0) as bound, gateway_server.serving(app, bound):
         url = f"http://127.0.0.1:{bound.getsockname()[1]}/v1"
@@ -49,7 +49,7 @@ def client(server: TritonServer, checkpoint: Path) -> Iterator[openai.OpenAI]:
 
 @pytest.fixture(scope="session")
 def transformers_model(checkpoint: Path):
-    """Transformers' own tokenizer and model of the same checkpoint."""
+    """The tokenizer and model of the same checkpoint, loaded with transformers."""
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 

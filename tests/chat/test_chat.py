@@ -1,4 +1,4 @@
-"""Promises that are tested with small pairs also hold for a real chat model."""
+"""Features that are tested with small pairs also work with a real chat model."""
 
 import json
 import urllib.request
@@ -12,7 +12,7 @@ from metrics import computed, settle
 
 END = "<|im_end|>"
 FRANCE = [{"role": "user", "content": "What is the capital of France?"}]
-BLOCK = 32  # tokens of a KV block
+BLOCK = 32  # tokens per KV block
 CODE = "def area(width, height):\n    return width * height\n"
 EDIT = [
     {"role": "system", "content": "You repeat what the user sends, without a change."},
@@ -47,7 +47,7 @@ def drafted(answer):
 
 
 def token_ids(client, messages):
-    """The gateway's token ids of a chat."""
+    """Return the token ids of a chat by the gateway."""
     url = str(client.base_url).removesuffix("/v1/") + "/tokenize"
     body = json.dumps({"messages": messages}).encode()
     request = urllib.request.Request(url, body, {"content-type": "application/json"})
@@ -56,7 +56,7 @@ def token_ids(client, messages):
 
 
 def generated(transformers_model, messages, max_tokens):
-    """The answer of transformers' `generate` to a chat."""
+    """Return the answer of transformers' `generate` to a chat."""
     tokenizer, model = transformers_model
     inputs = tokenizer.apply_chat_template(
         messages, add_generation_prompt=True, return_tensors="pt", return_dict=True
@@ -110,7 +110,7 @@ def test_an_answer_ends_at_the_end_of_turn_token(client, drafter):
     assert answer.usage.completion_tokens < 100
 
 
-def test_an_answer_ends_at_an_end_token_given_as_a_stop_string(client, transformers_model):
+def test_an_answer_ends_at_a_stop_string_that_is_an_end_token(client, transformers_model):
     tokenizer, _ = transformers_model
     prompt = tokenizer.apply_chat_template(FRANCE, add_generation_prompt=True, tokenize=False)
 
@@ -130,7 +130,7 @@ def test_an_answer_ends_at_an_end_token_given_as_a_stop_string(client, transform
     assert stopped.text == text_of(chat(client, FRANCE, max_tokens=40))
 
 
-def test_every_turn_computes_only_its_new_tokens(server, client):
+def test_each_turn_of_a_chat_computes_only_its_new_tokens(server, client):
     messages = [{"role": "user", "content": STORY}]
     questions = ["And on a Monday in winter?", "What does a dog cost?", "Thank you."]
     seen = 0
@@ -141,14 +141,14 @@ def test_every_turn_computes_only_its_new_tokens(server, client):
         spent = computed(server, at_least=before + 1) - before
         prompt, said = len(token_ids(client, messages)), answer.usage.completion_tokens
         assert answer.usage.prompt_tokens_details.cached_tokens >= seen // BLOCK * BLOCK
-        # New tokens: the question, and the end token of the last answer, which was never computed.
+        # New tokens are the question and the end token of the last answer, which wasn't computed.
         assert spent <= prompt - seen + said + drafted(answer) + 1
         seen = prompt + said - 1
         messages += [
             {"role": "assistant", "content": text_of(answer)},
             {"role": "user", "content": question},
         ]
-    assert seen > 150  # computing all of it again would show
+    assert seen > 150  # long enough to notice recomputation
 
 
 def test_concurrent_chats_get_the_same_answers_as_sequential_chats(client):

@@ -20,7 +20,7 @@ agents.set_tracing_disabled(True)
 
 
 async def by_openai_agents():
-    """A whole run and a streamed one, with the default class of models."""
+    """Run an agent with and without streaming, with the default model class."""
     client = openai.AsyncOpenAI(base_url=f"{URL}/v1", api_key=KEY, max_retries=0)
     agents.set_default_openai_client(client, use_for_tracing=False)
     settings = agents.ModelSettings(max_tokens=LIMIT, temperature=0, extra_body={"stop": [STOP]})
@@ -33,7 +33,7 @@ async def by_openai_agents():
 
 
 async def by_pydantic_ai():
-    """A whole run and a streamed one."""
+    """Run an agent with and without streaming."""
     provider = OpenAIProvider(base_url=f"{URL}/v1", api_key=KEY)
     settings = {"max_tokens": LIMIT, "temperature": 0, "extra_body": {"stop": [STOP]}}
     model = OpenAIResponsesModel(MODEL, provider=provider, settings=settings)
@@ -44,7 +44,7 @@ async def by_pydantic_ai():
 
 
 def by_anthropic():
-    """A whole message, a streamed one, and the count of the prompt."""
+    """Request a message with and without streaming, and the token count of the prompt."""
     with anthropic.Anthropic(base_url=URL, api_key=KEY, max_retries=0) as client:
         asked = {"model": MODEL, "messages": [{"role": "user", "content": PROMPT}]}
         given = {**asked, "max_tokens": LIMIT, "extra_body": {"temperature": 0}}

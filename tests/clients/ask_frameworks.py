@@ -18,14 +18,14 @@ MODEL, LIMIT = "bls_stream", 64
 
 
 class Point(BaseModel):
-    """A point of a grid."""
+    """A point on a grid."""
 
     x: Literal[1, 2, 3]
     name: Literal["start", "end"]
 
 
 def by_langchain(**given):
-    """Whole and streamed text, a structured answer, and a call whose result is sent back."""
+    """Request text with and without streaming, a structured answer, and a tool call."""
     given |= {"base_url": f"{URL}/v1", "model": MODEL, "max_retries": 0, "stream_usage": True}
     model = ChatOpenAI(temperature=0, max_tokens=LIMIT, **given)
     writer = ChatOpenAI(temperature=0, max_tokens=LIMIT, extra_body={"stop": [STOP]}, **given)
@@ -44,7 +44,7 @@ def by_langchain(**given):
 
 
 def by_instructor():
-    """Structured answers by a tool call and by a JSON schema."""
+    """Request structured answers by a tool call and by a JSON schema."""
     client = openai.OpenAI(base_url=f"{URL}/v1", max_retries=0)
     modes = (instructor.Mode.TOOLS, instructor.Mode.JSON_SCHEMA)
     return [

@@ -17,7 +17,7 @@ STREAM = {"stream": True, "stream_options": {"include_usage": True}}
 
 
 def chat(prompt):
-    """A chat's arguments."""
+    """Return the arguments of a chat."""
     return GIVEN | {
         "model": "openai/bls_stream",
         "messages": [{"role": "user", "content": prompt}],
@@ -25,7 +25,7 @@ def chat(prompt):
 
 
 def told(answer):
-    """The compared fields of a whole answer."""
+    """Return the fields of an answer that the test compares."""
     choice = answer.choices[0]
     text = choice.message.content if "message" in choice else choice.text
     return {
@@ -36,36 +36,36 @@ def told(answer):
 
 
 def failed(**changes):
-    """Litellm's exception for an error."""
+    """Return litellm's exception for a request that must fail."""
     try:
         answer = litellm.completion(**chat(PROMPTS[0]) | changes)
-    except openai.APIStatusError as error:  # the base of all litellm errors
+    except openai.APIStatusError as error:  # the base class of all litellm errors
         kind = type(error).__name__
         return {"kind": kind, "status": error.status_code, "message": str(error)}
     return told(answer)
 
 
 def streamed():
-    """A chat in chunks."""
+    """Return a streamed chat answer."""
     return told(
         litellm.stream_chunk_builder(list(litellm.completion(**chat(PROMPTS[0]), **STREAM)))
     )
 
 
 async def streamed_to_await():
-    """A chat in chunks, asynchronously."""
+    """Return a streamed chat answer of the asynchronous API."""
     stream = await litellm.acompletion(**chat(PROMPTS[0]), **STREAM)
     return told(litellm.stream_chunk_builder([chunk async for chunk in stream]))
 
 
 async def side_by_side():
-    """Several chats at once."""
+    """Return the answers to concurrent chats."""
     answers = await asyncio.gather(*(litellm.acompletion(**chat(prompt)) for prompt in PROMPTS))
     return [told(answer) for answer in answers]
 
 
 def text():
-    """A completion."""
+    """Return the answer to a completion request."""
     model = "text-completion-openai/bls_stream"
     return told(litellm.text_completion(**GIVEN, model=model, prompt=PROMPTS[0]))
 

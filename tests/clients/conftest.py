@@ -1,4 +1,4 @@
-"""Third-party clients, in their own environments, with `tandem up` and its gateway."""
+"""Runs third-party clients in their own environment, with `tandem up` and its gateway."""
 
 import os
 import shutil
@@ -24,12 +24,12 @@ CHAT_TEMPLATE = "{# <tool_call> #}{% for m in messages %}{{ m.content }}{% endfo
 
 
 class Gateway(NamedTuple):
-    """A gateway, at a URL."""
+    """A running gateway."""
 
     url: str
 
     def counters(self) -> Counter[str]:
-        """Return the gateway's counters, by name and labels as written."""
+        """Return the gateway's counters, by name and labels in Prometheus format."""
         with urllib.request.urlopen(f"{self.url}/metrics") as answer:
             lines = answer.read().decode().splitlines()
         samples = (line.rpartition(" ") for line in lines if not line.startswith("#"))
@@ -38,7 +38,7 @@ class Gateway(NamedTuple):
 
 @pytest.fixture(scope="session")
 def pair(tmp_path_factory) -> Path:
-    """The demo pair, with a chat template that renders a chat as the text to complete."""
+    """The demo pair, with a chat template that renders only the content of messages."""
     folder = tmp_path_factory.mktemp("pair")
     for model in ("target", "draft"):
         shutil.copytree(ROOT / "demo" / model, folder / model)
@@ -48,7 +48,7 @@ def pair(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="session")
 def gateway(pair: Path) -> Iterator[Gateway]:
-    """The gateway of a live `tandem up`; it requires a key."""
+    """The gateway of a live `tandem up`. It requires an API key."""
     models = ("--target", pair / "target", "--draft", pair / "draft")
     with up(*models, TANDEM_API_KEY=API_KEY) as process:
         yield Gateway(gateway_of(read_greeting(process)))
@@ -56,14 +56,14 @@ def gateway(pair: Path) -> Iterator[Gateway]:
 
 @pytest.fixture(scope="session")
 def reference(gateway: Gateway) -> Iterator[openai.OpenAI]:
-    """OpenAI's own client, to compare with."""
+    """OpenAI's client, as a reference for the other clients."""
     with openai.OpenAI(base_url=f"{gateway.url}/v1", api_key=API_KEY, max_retries=0) as client:
         yield client
 
 
 @pytest.fixture(scope="session")
 def expected(reference: openai.OpenAI) -> Completion:
-    """The greedy completion of `PROMPT`, 24 tokens long."""
+    """The greedy completion of `PROMPT`, which has 24 tokens."""
     return reference.completions.create(
         model="bls_stream", prompt=PROMPT, max_tokens=24, temperature=0
     )
@@ -71,22 +71,22 @@ def expected(reference: openai.OpenAI) -> Completion:
 
 @pytest.fixture(scope="session")
 def stop(expected: Completion) -> str:
-    """A stop string. The Agents SDK raises an error for a streamed output that a limit cuts."""
+    """A stop string, because the Agents SDK raises an error if max_tokens cuts a stream."""
     return expected.choices[0].text[-4:]
 
 
 @pytest.fixture(scope="session")
 def run(tmp_path_factory) -> Callable[..., str]:
-    """Run a program of the clients' environment, offline, in a folder; return what it printed."""
+    """A function that runs a program of the clients' environment and returns its output."""
     if not (CLIENTS / "installed").is_file():
         pytest.skip("the clients are not installed (1.2 GB): make test-clients does it")
     home = tmp_path_factory.mktemp("home")
     environment = os.environ | {
         "HOME": str(home),
-        "TMPDIR": str(home),  # aiperf leaves folders there
+        "TMPDIR": str(home),  # aiperf leaves folders in it
         "HF_HOME": str(home / "huggingface"),
-        "HF_ENDPOINT": "http://127.0.0.1:9",  # nothing listens there
-        "HF_HUB_OFFLINE": "",  # with it, aiperf accepts no tokenizer folder
+        "HF_ENDPOINT": "http://127.0.0.1:9",  # no server listens at this address
+        "HF_HUB_OFFLINE": "",  # otherwise aiperf rejects tokenizer folders
         "HF_DATASETS_OFFLINE": "1",
         "LITELLM_LOCAL_MODEL_COST_MAP": "True",
         "OPENAI_API_KEY": API_KEY,

@@ -1,4 +1,4 @@
-"""OpenAI's Agents SDK, pydantic-ai and Anthropic's SDK; `ask_agents.py` makes the calls."""
+"""OpenAI's Agents SDK, pydantic-ai and Anthropic's SDK work, called by `ask_agents.py`."""
 
 import json
 from pathlib import Path
@@ -12,7 +12,7 @@ PROGRAM = Path(__file__).parent / "ask_agents.py"
 
 @pytest.fixture(scope="module")
 def given(run, gateway, stop):
-    """The results, by client."""
+    """The results of `ask_agents.py`, by client."""
     return json.loads(run("python", PROGRAM, gateway.url, API_KEY, PROMPT, stop))
 
 

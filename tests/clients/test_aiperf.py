@@ -1,4 +1,4 @@
-"""NVIDIA's aiperf measures streamed chats."""
+"""NVIDIA's aiperf can measure streamed chats."""
 
 import json
 from collections import Counter
@@ -14,7 +14,7 @@ DRAFTS = "vllm:spec_decode_num_drafts_total"
 
 
 class Profile(NamedTuple):
-    """The output and files of aiperf, and the gateway's counters for its requests."""
+    """The output and files of aiperf, and the gateway's counters for aiperf's requests."""
 
     printed: str
     folder: Path
@@ -51,7 +51,7 @@ def profile(run, gateway, pair, tmp_path_factory):
     return Profile(printed, folder, gateway.counters() - before)
 
 
-def test_every_request_is_answered(profile):
+def test_every_request_of_aiperf_is_answered(profile):
     results = profile.results
     assert results["is_complete"]
     assert results["error_summary"] == []

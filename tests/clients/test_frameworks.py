@@ -1,4 +1,4 @@
-"""LangChain and instructor; `ask_frameworks.py` makes the calls."""
+"""LangChain and instructor work, called by `ask_frameworks.py`."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""litellm's `openai/` provider; `ask_litellm.py` makes the calls."""
+"""The `openai/` provider of litellm works, called by `ask_litellm.py`."""
 
 import json
 from pathlib import Path
@@ -11,13 +11,13 @@ PROMPTS = ["def main():", "import os", "class Point:\n    def "]
 
 @pytest.fixture(scope="module")
 def told(run, gateway):
-    """Litellm's results, by the name of the call."""
+    """The results of litellm, by call."""
     return json.loads(run("python", PROGRAM, f"{gateway.url}/v1", *PROMPTS))
 
 
 @pytest.fixture(scope="module")
 def expected(reference):
-    """The result of OpenAI's client for each prompt."""
+    """The results of OpenAI's client for the prompts."""
     answers = [
         reference.completions.create(
             model="bls_stream", prompt=prompt, max_tokens=24, temperature=0
@@ -35,7 +35,7 @@ def expected(reference):
 
 
 @pytest.mark.parametrize("call", ["whole", "stream", "awaited stream", "text", "without drafts"])
-def test_output_and_usage_equal_those_of_other_clients(told, expected, call):
+def test_output_and_usage_are_the_same_as_with_openais_client(told, expected, call):
     assert told[call] == expected[0]
 
 

@@ -1,4 +1,4 @@
-"""The command-line tool llm, with the gateway as an OpenAI-compatible model."""
+"""The command-line tool llm works with the gateway as an OpenAI-compatible model."""
 
 import json
 
@@ -10,7 +10,7 @@ from .conftest import API_KEY, PROMPT
 
 @pytest.fixture(scope="module")
 def llm(run, gateway, tmp_path_factory):
-    """Run llm with options, and return what it prints."""
+    """A function that runs llm with options and returns its output."""
     folder = tmp_path_factory.mktemp("llm")
     model = {
         "model_id": "tandem",

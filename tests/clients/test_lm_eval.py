@@ -1,4 +1,4 @@
-"""The `local-completions` model of lm-evaluation-harness, with Tandem's own tasks."""
+"""The `local-completions` model of lm-evaluation-harness works, with small custom tasks."""
 
 import json
 from collections import Counter
@@ -10,14 +10,14 @@ import pytest
 from .conftest import API_KEY, ROOT
 
 TASKS = Path(__file__).parent / "tasks"
-STOP, LENGTH = "\n\n", 24  # as complete_code.yaml has them
+STOP, LENGTH = "\n\n", 24  # the same as in complete_code.yaml
 BATCH = 3
 
 
 class Evaluated(NamedTuple):
-    """The files of lm_eval, and the gateway's counters for its requests.
+    """The files of lm_eval, and the gateway's counters for lm_eval's requests.
 
-    tokenizer: remote or local.
+    tokenizer: whether the gateway ("remote") or lm_eval ("local") tokenizes.
     """
 
     tokenizer: str
@@ -26,12 +26,12 @@ class Evaluated(NamedTuple):
     counted: Counter[str]
 
     def samples(self, task):
-        """The requests and answers of each document."""
+        """Return the requests and answers of each document."""
         (file,) = self.folder.rglob(f"samples_{task}_*.jsonl")
         return [json.loads(line) for line in file.read_text().splitlines()]
 
     def requests(self, path):
-        """The number of requests by status."""
+        """Return the number of requests to a path, by status."""
         begin = f'tandem_gateway_requests_total{{endpoint="{path}",status='
         return {
             k.removeprefix(begin)[1:4]: n for k, n in self.counted.items() if k.startswith(begin)
@@ -40,7 +40,7 @@ class Evaluated(NamedTuple):
 
 @pytest.fixture(scope="module")
 def theirs(pair):
-    """Transformers' own tokenizer and model of the target."""
+    """The tokenizer and model of the target, loaded with transformers."""
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -49,7 +49,7 @@ def theirs(pair):
 
 
 def continuation(theirs, prompt):
-    """The continuation by transformers' `generate`, up to the stop string."""
+    """Return the continuation by transformers' `generate`, up to the stop string."""
     tokenizer, model = theirs
     inputs = tokenizer(prompt, return_tensors="pt")
     ids = model.generate(**inputs, max_new_tokens=LENGTH, do_sample=False)
@@ -58,9 +58,9 @@ def continuation(theirs, prompt):
 
 
 def likelihood(theirs, context, text):
-    """The log-likelihood of a text after a context, and whether it is the most likely one.
+    """Return the log-likelihood of a text after a context, and whether it is the greedy output.
 
-    As in lm_eval, the spaces that end a context belong to the text.
+    As in lm_eval, trailing spaces of the context belong to the text.
     """
     import torch
 
@@ -75,7 +75,7 @@ def likelihood(theirs, context, text):
 
 @pytest.fixture(scope="module")
 def data(theirs, tmp_path_factory):
-    """A folder with the data of both tasks. The last expected completion is wrong."""
+    """A folder with the data of both tasks. The last expected completion is wrong on purpose."""
     lines = (ROOT / "demo" / "prompts.jsonl").read_text().splitlines()[:6]
     prompts = [json.loads(line)["prompt"] for line in lines]
     answers = [continuation(theirs, prompt) for prompt in prompts]
@@ -105,8 +105,8 @@ def write(file, rows):
 def evaluated(request, run, gateway, pair, data):
     """The results of both tasks.
 
-    By lm_eval's defaults, the gateway tokenizes and batches are sequential. With a local tokenizer
-    they are concurrent.
+    By default, the gateway tokenizes and lm_eval sends batches sequentially. With a local
+    tokenizer, lm_eval sends batches concurrently.
     """
     output, before = data / request.param, gateway.counters()
     local = [f"tokenizer={pair / 'target'}", "tokenizer_backend=huggingface", "num_concurrent=2"]
@@ -152,7 +152,7 @@ def test_likelihoods_equal_transformers(evaluated, theirs):
 
 
 def test_each_batch_is_one_request_and_no_request_is_rejected(evaluated):
-    """lm_eval would retry a rejected one."""
+    """Otherwise, lm_eval would retry rejected requests."""
     assert evaluated.requests("/v1/completions") == {"200": (6 + 12) / BATCH}
     tokenized = evaluated.requests("/tokenize")
     assert set(tokenized) == ({"200"} if evaluated.tokenizer == "remote" else set())

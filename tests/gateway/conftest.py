@@ -28,11 +28,11 @@ def anyio_backend():
 
 @pytest.fixture(scope="module")
 async def event_loop_of_all(anyio_backend):
-    """Share one event loop, since grpc.aio has one queue for all loops.
+    """Share one event loop among all tests, because grpc.aio has one event queue for all loops.
 
-    Events that a test leaves in it would fail in the next test, after their own loop is closed.
+    If each test had its own loop, events from a closed loop would make the next test fail.
     """
-    yield  # noqa: PT022  the loop is there as long as this is
+    yield  # noqa: PT022  the loop exists as long as this fixture
 
 
 @pytest.fixture(scope="session")
@@ -51,7 +51,7 @@ def triton():
 
 @pytest.fixture
 def settings(tokenizer_folder):
-    """Make a gateway's settings."""
+    """A function that returns the settings of a gateway."""
     return lambda **given: GatewaySettings(url="", **{"tokenizer": tokenizer_folder} | given)
 
 
@@ -60,14 +60,14 @@ loaded_tokenizer = cache(ChatTokenizer)
 
 @pytest.fixture
 def app(triton, settings, monkeypatch):
-    """Make an application with the scripted Triton. Applications share their tokenizers."""
+    """A function that returns a gateway application. All applications share their tokenizers."""
     monkeypatch.setattr(gateway, "ChatTokenizer", loaded_tokenizer)
     return lambda **given: gateway.create_app(settings(**given), connect=lambda _: triton)
 
 
 @pytest.fixture
 def client(app):
-    """A context with an HTTP client of an application."""
+    """A function that returns a context with an HTTP client of an application."""
 
     @asynccontextmanager
     async def opened(**given):
@@ -84,7 +84,7 @@ def client(app):
 
 @pytest.fixture
 def post(client):
-    """Send one body; return the response."""
+    """A function that sends one body and returns the response."""
 
     async def send(path, body, headers=None, **given):
         async with client(**given) as opened:
@@ -94,7 +94,7 @@ def post(client):
 
 
 def events(response):
-    """The objects of a stream; its last line must be the end."""
+    """Return the objects of a stream, and check that the stream is complete."""
     lines = [line for line in response.text.split("\n\n") if line]
     assert all(line.startswith("data: ") for line in lines)
     assert lines[-1] == "data: [DONE]"

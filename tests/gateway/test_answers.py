@@ -1,4 +1,4 @@
-"""Responses, with and without streaming."""
+"""Responses to chats and completions, with and without streaming."""
 
 import pytest
 from scripted_triton import HELLO, origins, statistics
@@ -69,7 +69,7 @@ async def test_a_completion_can_be_streamed(post):
 
 
 async def test_a_stream_ends_with_usage_on_request(post):
-    """The other chunks have null instead, as in OpenAI's API."""
+    """In the other chunks, usage is null, as in OpenAI's API."""
     body = {**PROMPT, "stream": True, "stream_options": {"include_usage": True}}
     *chunks, last = events(await post("/v1/completions", body))
     assert [chunk["usage"] for chunk in chunks] == [None, None]
@@ -79,7 +79,7 @@ async def test_a_stream_ends_with_usage_on_request(post):
 
 
 @pytest.mark.parametrize(("second", "got"), [(5, {"cached_tokens": 37}), (None, None)])
-async def test_usage_reports_cached_tokens_if_every_choice_does(post, triton, second, got):
+async def test_usage_reports_cached_tokens_if_all_choices_report_them(post, triton, second, got):
     cached = {4: 32, 5: second}
 
     def script(asked):
@@ -124,7 +124,7 @@ async def test_responses_warn_about_guide_parts_that_are_not_enforced(post, trit
     assert not any("warnings" in chunk for chunk in others)
 
 
-async def test_each_choice_of_each_prompt_becomes_a_separate_request(post, triton):
+async def test_each_choice_of_each_prompt_is_a_separate_request(post, triton):
     body = {"prompt": [[4], [5, 6]], "n": 2, "seed": 7}
     answer = (await post("/v1/completions", body)).json()
     assert [choice["index"] for choice in answer["choices"]] == [0, 1, 2, 3]
@@ -145,7 +145,7 @@ async def test_choices_of_a_stream_are_interleaved_and_complete(post):
 
 
 async def details_of(post, triton, *chunks):
-    """The token details of each chunk."""
+    """Return the token details of each chunk."""
     triton.script = lambda _: chunks
     body = {**PROMPT, "stream": True, "return_token_details": True}
     got = events(await post("/v1/completions", body))
@@ -166,7 +166,7 @@ async def test_token_details_show_the_round_and_kind_of_each_token(post, triton)
     assert [token["text"] for token in second["choices"][0]["token_details"]] == ["l", "o"]
 
 
-async def test_token_details_are_sent_once_their_text_is_complete(post, triton):
+async def test_token_details_are_sent_when_their_text_is_complete(post, triton):
     plain = [(1, "plain", 2), (2, "plain", 0), (3, "plain", 1)]
     first = ResponseChunk("a", [65, 66, 67], 3, 0, 0, extras=origins(*plain))
     last = ResponseChunk("bc", [68], 4, 0, 0, "length", statistics(0), origins((4, "plain", 1)))
@@ -176,7 +176,7 @@ async def test_token_details_are_sent_once_their_text_is_complete(post, triton):
     ]
 
 
-async def test_token_details_join_to_text_cut_by_a_stop_string(post, triton):
+async def test_token_details_match_text_that_a_stop_string_cuts(post, triton):
     plain = [(1, "plain", 2), (2, "plain", 3)]
     cut = ResponseChunk("abc", [65, 66], 2, 0, 0, "stop", statistics(0), origins(*plain))
     assert await details_of(post, triton, cut) == [[(65, "ab"), (66, "c")]]
@@ -194,7 +194,7 @@ async def test_token_details_are_available_without_streaming(post, triton):
     assert not triton.asked[0]["stream"]
 
 
-async def test_a_response_without_drafts_has_statistics(post, triton):
+async def test_a_response_without_drafts_contains_statistics(post, triton):
     figures = {**statistics(0, drafted=0), "num_spec_steps": 0, "acceptance_histogram": []}
     triton.script = lambda _: [HELLO[-1]._replace(statistics=figures)]
     got = (await post("/v1/completions", PROMPT)).json()["metrics"]["speculative_decoding"]
@@ -263,7 +263,7 @@ async def test_metrics_count_requests_and_speculation(client, triton):
 
 
 async def test_metrics_count_the_drafts_of_an_interrupted_response(client, triton):
-    """The response's tokens are counted, so its drafts must be counted too."""
+    """The tokens of the response are counted, so its drafts must be counted too."""
     triton.script = lambda _: [HELLO[0], ApiError(503, "why")]
     async with client() as opened:
         await opened.post("/v1/completions", json=PROMPT | {"stream": True})

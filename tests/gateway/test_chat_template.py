@@ -1,4 +1,4 @@
-"""Chat templates give the same prompts as in transformers."""
+"""Chat templates give the same prompts as transformers."""
 
 import itertools
 import json
@@ -40,7 +40,7 @@ CALL = {"type": "function", "function": {"name": "weather", "arguments": {"city"
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """A tokenizer of bytes with the special tokens of several families."""
+    """A byte-level tokenizer with the special tokens of several model families."""
     return written(byte_level(), tmp_path_factory.mktemp("tokenizer"))
 
 
@@ -127,7 +127,7 @@ def test_special_tokens_in_a_message_are_plain_text(tmp_path, kind, said):
     written_as_such = [name for name in map(ours.token, ids) if name in special]
     assert written_as_such == ["<|im_start|>", "<|im_end|>", "<|im_start|>"]
     if kind is metaspace and ("<s>" in said or "</s>" in said):
-        return  # words of the vocabulary that transformers can't decode
+        return  # transformers can't decode these words of the vocabulary
     theirs = transformers.AutoTokenizer.from_pretrained(folder)
     assert ids == theirs.apply_chat_template(
         messages,
@@ -168,7 +168,7 @@ def test_special_tokens_stay_plain_text_for_every_template_expression(folder, tm
         assert [ours.decode(ids)] == checked == [plain]
 
 
-def test_developer_becomes_system_if_the_template_lacks_it(folder):
+def test_developer_becomes_system_if_the_template_lacks_that_role(folder):
     template = load_chat_template(folder, next(p for p in TEMPLATES if p.stem == "chatml"))
     got = [template.render([{"role": r, "content": "x"}, USER]) for r in ("developer", "system")]
     assert got[0] == got[1]

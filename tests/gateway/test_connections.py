@@ -1,4 +1,4 @@
-"""Clients that disconnect or read slowly, over real connections."""
+"""The gateway handles clients that disconnect or read slowly, over real connections."""
 
 import contextlib
 import http.client
@@ -20,7 +20,7 @@ BYTES = 200  # minimum size of a chunk
 
 @pytest.fixture
 def port(app):
-    """The port that a gateway listens on."""
+    """The port of a running gateway."""
     with listen("127.0.0.1", 0) as bound, serving(app(), bound):
         yield bound.getsockname()[1]
 
@@ -52,7 +52,7 @@ def test_a_client_that_disconnects_cancels_its_request(port, triton, stream, chu
 
 
 def test_chunks_are_sent_without_waiting_for_acknowledgments(port, monkeypatch):
-    """With the kernel's default, a chunk waits until the client acknowledges the previous one."""
+    """By default, the kernel delays a chunk until the client acknowledges the previous chunk."""
     at_once = []
     made = Connection.connection_made
 
@@ -97,10 +97,10 @@ def test_a_slow_client_does_not_delay_others(port, triton):
         slow.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         assert slow.sock.recv(1)
         before = -1
-        while before != triton.sent:  # until nothing more is sent
+        while before != triton.sent:  # until the gateway stops sending
             before = triton.sent
             time.sleep(0.2)
-        # The answer is larger than the buffers of the kernel and the gateway.
+        # The buffers of the kernel and the gateway can't hold the whole answer.
         assert triton.sent < LONG
         triton.script = lambda _: HELLO
         with request(port, stream=True) as other:

@@ -1,4 +1,4 @@
-"""docs/reference/openai-api.md lists every field and error."""
+"""docs/reference/openai-api.md lists all fields and errors."""
 
 import re
 from pathlib import Path

@@ -95,7 +95,7 @@ async def test_a_wrong_http_method_is_not_allowed(client):
 
 
 @pytest.mark.parametrize("path", ["/", "/health", "/health/ready", "/ping", "/v1/models"])
-async def test_head_returns_the_headers_of_get(client, path):
+async def test_head_requests_return_the_headers_of_get_requests(client, path):
     async with client() as opened:
         got, asked = await opened.get(path), await opened.head(path)
     assert asked.status_code == 200
@@ -142,7 +142,7 @@ async def test_a_body_that_is_not_an_object_is_rejected(client, body):
 
 
 async def test_a_body_without_a_json_content_type_is_rejected(client):
-    """Browsers let pages from other hosts send text/plain without permission."""
+    """Browsers let pages from other origins send text/plain without permission (CORS)."""
     headers = {"content-type": "text/plain"}
     async with client() as opened:
         response = await opened.post("/v1/completions", content=b'{"prompt": "x"}', headers=headers)
@@ -200,7 +200,7 @@ async def test_requests_with_the_key_are_accepted(client, key):
 @pytest.mark.parametrize(
     ("sent", "taken"), [("abc-1", True), ("", False), ("a" * 129, False), ("a b", False)]
 )
-async def test_a_valid_request_id_is_returned(post, sent, taken):
+async def test_the_response_contains_the_request_id_if_it_is_valid(post, sent, taken):
     response = await post("/v1/completions", PROMPT, {"x-request-id": sent})
     assert (response.headers["x-request-id"] == sent) == taken
     refused = await post("/v1/completions", {}, {"x-request-id": sent})

@@ -1,4 +1,4 @@
-"""Log-probabilities in OpenAI's format."""
+"""The gateway returns log-probabilities in OpenAI's format."""
 
 import threading
 from functools import partial
@@ -24,13 +24,13 @@ from .conftest import DEMO, events, loaded_tokenizer
 
 pytestmark = pytest.mark.anyio
 CHAT = {"messages": [{"role": "user", "content": "hi"}]}
-PROMPT = [325, 594, 260]  # "def", " ma", "in" of the demo
-NEW = [1002, 199]  # "():" and a line end
+PROMPT = [325, 594, 260]  # "def", " ma", "in" in the demo's vocabulary
+NEW = [1002, 199]  # "():" and a newline
 LIKELY = [[[1002, -0.25], [3, -2.0]], [[3, -0.5], [260, -1.0]]]
 
 
 def rated(prefix, values, likely):
-    """Log-probabilities of tokens and the most likely alternatives."""
+    """Return the outputs with log-probabilities of tokens and their alternatives."""
     return {
         f"{prefix}_log_probs": values,
         f"{prefix}_top_ids": [[token for token, _ in row] for row in likely],
@@ -46,7 +46,7 @@ ANSWER = ResponseChunk("():\n", NEW, 2, 0, 0, "length", statistics(0), LENGTHS |
 
 @pytest.fixture
 def ask(post, triton):
-    """Send a body; return the answer."""
+    """A function that sends a body and returns the answer."""
     triton.script = lambda _: [ANSWER]
 
     async def send(path="/v1/completions", **body):
@@ -109,7 +109,7 @@ async def test_an_echo_includes_the_log_probs_of_the_prompt(ask, triton):
 
 
 @pytest.mark.parametrize("as_ids", [True, False])
-async def test_tokens_of_one_character_share_its_offset(ask, triton, tokenizer_folder, as_ids):
+async def test_tokens_of_one_character_have_the_same_offset(ask, triton, tokenizer_folder, as_ids):
     text = "a \U0001f642 b"
     ids = loaded_tokenizer(tokenizer_folder).encode(text, add_special_tokens=False)
     assert len(ids) == 7  # four tokens form the emoji
@@ -150,7 +150,7 @@ async def test_an_echoed_prompt_ends_with_its_incomplete_character(ask, triton, 
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions"])
 async def test_log_probs_end_where_a_stop_string_cuts_the_text(post, triton, path, stream, cut):
-    """Each choice has its text's tokens. The last token is cut like the text."""
+    """Each choice has the tokens of its text. The last token is cut like the text."""
     stop, text = cut
     pieces = [" 2", ",", " 3", ",", " 1"]
     encode = partial(loaded_tokenizer(DEMO).encode, add_special_tokens=False)
@@ -181,7 +181,7 @@ async def test_log_probs_end_where_a_stop_string_cuts_the_text(post, triton, pat
 
 
 def names_in(choice):
-    """The tokens of a choice's log-probabilities, joined."""
+    """Return the joined tokens of a choice's log-probabilities."""
     got = choice["logprobs"]
     return "".join(got["tokens"] if "tokens" in got else [t["token"] for t in got["content"]])
 
@@ -200,7 +200,7 @@ STOPS = st.lists(WRITTEN, max_size=2)
 
 @settings(max_examples=50)
 @given(text=WRITTEN, stops=STOPS, accepted=st.lists(st.booleans(), min_size=1))
-def test_tokens_join_to_the_text_for_any_stops_and_chunks(text, stops, accepted):
+def test_joined_tokens_equal_the_text_for_any_stops_and_chunks(text, stops, accepted):
     tokenizer = loaded_tokenizer(DEMO)
     tokens = tokenizer.encode(text, add_special_tokens=False)
     chunks = written(tokens, tuple(stops), tuple(accepted))
@@ -214,7 +214,7 @@ def test_tokens_join_to_the_text_for_any_stops_and_chunks(text, stops, accepted)
 
 @settings(max_examples=50)
 @given(text=WRITTEN, stops=STOPS, cut=st.integers(1, 5))
-def test_tokens_of_an_echo_and_its_answer_join_to_the_text(text, stops, cut):
+def test_joined_tokens_of_an_echo_and_its_answer_equal_the_text(text, stops, cut):
     tokenizer = loaded_tokenizer(DEMO)
     tokens = tokenizer.encode(text + "zz", add_special_tokens=False)
     prompt, answer = tokens[:cut], tokens[cut:] or tokens[-1:]
@@ -230,7 +230,7 @@ def test_tokens_of_an_echo_and_its_answer_join_to_the_text(text, stops, cut):
 
 
 def rows_of(tokenizer, chunks, prompt=(), echo="", stop=()):
-    """The log-probabilities of an answer that arrives in these chunks."""
+    """Return the log-probabilities of an answer that arrives in the given chunks."""
     body = CompletionRequest(prompt="hi", logprobs=5, stop=stop, echo=bool(prompt))
     answer = AnswerState(prompt, Echo(echo), texts=TokenTexts(len(echo)))
     return [
@@ -241,9 +241,9 @@ def rows_of(tokenizer, chunks, prompt=(), echo="", stop=()):
 
 
 def written(tokens, stops, accepted, prompt=()):
-    """The chunks of a stream with these tokens, in rounds of several lengths.
+    """Return the chunks of a stream with the given tokens.
 
-    prompt: ids of a prompt that is echoed.
+    accepted: whether each draft token is right, repeated in order. prompt: ids of an echoed prompt.
     """
     request = request_of(
         prompt_ids=ids(*prompt or (5,)),
@@ -301,7 +301,7 @@ async def test_max_tokens_0_with_echo_returns_only_the_prompt(ask, triton):
     assert triton.asked[0]["max_tokens"] == 1
 
 
-async def test_each_chunk_has_the_log_probs_of_its_tokens(post, triton):
+async def test_each_chunk_contains_the_log_probs_of_its_tokens(post, triton):
     halves = [
         ANSWER._replace(
             text="():",
@@ -352,7 +352,7 @@ async def test_tokens_with_part_of_a_character_are_reported_as_bytes(ask, triton
 
 @pytest.mark.parametrize("stream", [True, False])
 async def test_large_log_prob_responses_use_another_thread(post, triton, monkeypatch, stream):
-    """On the event loop's thread, they would delay other streams."""
+    """On the thread of the event loop, they would delay other streams."""
     threads = []
     completed, json_bytes = TokenTexts.completed, Completion.json_bytes
 

@@ -1,4 +1,4 @@
-"""Anthropic's /v1/messages: the same output as a chat, with content blocks and named events."""
+"""Anthropic's /v1/messages gives the output of a chat in content blocks and named events."""
 
 import json
 from pathlib import Path
@@ -29,7 +29,7 @@ THOUGHTS = ("<think>Let me ", "see.</th", "ink>\n\nYes")
 
 @pytest.fixture
 def ask(post, triton, monkeypatch):
-    """Ask a model that writes these chunks; return the response."""
+    """A function that sends a request and returns the response. The model writes given chunks."""
     monkeypatch.setattr("tandem.gateway.models.ServedModels.room", property(lambda _: 10**6))
 
     async def asked(*chunks, template=TOOLS, reason="stop", stop_string=None, **given):
@@ -45,14 +45,14 @@ def ask(post, triton, monkeypatch):
 
 
 def parsed(name, value):
-    """Return a value as one of Anthropic's types. It takes two seconds to import them all."""
+    """Convert a value to one of Anthropic's types. Importing all of the types takes two seconds."""
     from anthropic import types
 
     return TypeAdapter(getattr(types, name)).validate_python(value, strict=True)
 
 
 def events(response):
-    """The events of a stream, as Anthropic's objects with the right names."""
+    """Return the events of a stream as Anthropic's objects, and check their names."""
     found = []
     for block in response.text.strip().split("\n\n"):
         name, data = block.split("\n")
@@ -82,7 +82,7 @@ async def test_without_streaming_the_response_is_one_message(post):
         (THOUGHTS, {"template": TEMPLATES / "thinking.jinja", "tools": []}, "end_turn"),
     ],
 )
-async def test_stream_events_add_up_to_the_whole_message(ask, chunks, given, reason):
+async def test_stream_events_contain_the_whole_message(ask, chunks, given, reason):
     given = {"tools": [ADD], "stop_sequences": ["END"]} | given
     whole = parsed("Message", (await ask(*chunks, **given)).json())
     assert whole.stop_reason == reason
@@ -139,7 +139,7 @@ async def test_messages_with_tool_results_give_the_same_prompt_as_a_chat(ask, po
     assert count == len(triton.asked[-1]["input_ids"])
 
 
-async def test_tool_results_get_the_order_of_their_calls(ask, triton):
+async def test_tool_results_are_sorted_by_the_order_of_their_calls(ask, triton):
     calls = [TOOL_USE | {"id": name} for name in "ab"]
     results = [
         {"type": "tool_result", "tool_use_id": name, "content": f"of {name}"} for name in "ab"
@@ -251,7 +251,7 @@ IMAGE = {"type": "image", "source": {"type": "url", "url": "http://x/y.png"}}
             "tools[0].type",
         ),
         ({"tool_choice": {"type": "any"}}, 400, "invalid_request_error", "tool_choice needs tools"),
-        # Claude Code looks for these words, and then retries with fewer tokens or compacts.
+        # If Claude Code finds these words, it compacts the chat or retries with fewer tokens.
         (
             {"max_tokens": 10**6},
             400,
@@ -287,14 +287,14 @@ async def test_errors_have_anthropics_format(post, given, status, kind, message)
         ({}, 401),
     ],
 )
-async def test_the_api_key_may_be_sent_in_anthropics_header(post, headers, status):
+async def test_the_api_key_can_be_sent_in_anthropics_header(post, headers, status):
     response = await post(PATH, HI, headers, api_key="secret")
     assert response.status_code == status
     if status == 401:
         assert response.json()["error"]["type"] == "authentication_error"
 
 
-async def test_errors_outside_the_endpoint_have_anthropics_format_too(client):
+async def test_errors_outside_the_endpoint_also_have_anthropics_format(client):
     async with client(max_body_bytes=10) as opened:
         large = (await opened.post(PATH, json=HI)).json()
         assert large["error"]["type"] == "request_too_large"

@@ -14,16 +14,16 @@ pytestmark = pytest.mark.anyio
 CHATS, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
 USER = {"role": "user", "content": "hi"}
 BODIES = {CHATS: {"messages": [USER]}, COMPLETIONS: {"prompt": "hi"}}
-IDS = [39, 301, 302, 78]  # of "Hello"
-PROMPT = [325, 594, 260]  # "def", " ma", "in" of the demo
-NEW = [1002, 199]  # "():" and a line end
+IDS = [39, 301, 302, 78]  # "Hello" in the demo's vocabulary
+PROMPT = [325, 594, 260]  # "def", " ma", "in" in the demo's vocabulary
+NEW = [1002, 199]  # "():" and a newline
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}}
 GBNF = 'root ::= "yes" | "no"'
 
 
 @pytest.fixture
 def ask(post, triton):
-    """Send a body; return the answer and the inputs of Triton."""
+    """A function that sends a body, and returns the answer and the inputs sent to Triton."""
 
     async def send(path, **body):
         response = await post(path, BODIES[path] | body)
@@ -35,7 +35,7 @@ def ask(post, triton):
 
 @pytest.fixture
 def refused(post):
-    """Send a body; return the error."""
+    """A function that sends a body and returns the error."""
 
     async def send(path, **body):
         response = await post(path, BODIES[path] | body)
@@ -47,7 +47,7 @@ def refused(post):
 
 @pytest.fixture
 def prompt_of(client, triton):
-    """The text of the last prompt that Triton got."""
+    """A function that returns the text of the last prompt sent to Triton."""
 
     async def read():
         async with client() as opened:
@@ -62,14 +62,14 @@ async def test_max_completion_tokens_takes_precedence_over_max_tokens(ask):
 
 
 @pytest.mark.parametrize("given", [{}, {"max_tokens": None}])
-async def test_a_completion_without_max_tokens_has_16_tokens(ask, given):
+async def test_completions_without_max_tokens_have_16_tokens(ask, given):
     assert (await ask(COMPLETIONS, **given))[1]["max_tokens"] == 16
     assert (await ask(COMPLETIONS, prompt=[5] * 90, **given))[1]["max_tokens"] == 10
     assert (await ask(CHATS, **given))[1]["max_tokens"] > 16
 
 
 @pytest.mark.parametrize("path", BODIES)
-async def test_responses_have_a_fingerprint_of_the_deployment(ask, path):
+async def test_responses_contain_a_fingerprint_of_the_deployment(ask, path):
     answer, _ = await ask(path)
     got = answer["system_fingerprint"]
     assert got.startswith(f"tandem-{metadata.version('tandem-triton')}-")
@@ -122,7 +122,7 @@ async def test_effort_and_verbosity_reach_the_chat_template(post, prompt_of, tem
 
 
 @pytest.mark.parametrize("given", [{"reasoning_effort": "high"}, {"verbosity": "low"}])
-async def test_templates_may_ignore_effort_and_verbosity(ask, prompt_of, given):
+async def test_templates_can_ignore_effort_and_verbosity(ask, prompt_of, given):
     await ask(CHATS, **given)
     assert await prompt_of() == "user: hi\nassistant:"
 
@@ -192,7 +192,7 @@ async def test_a_chat_returns_token_ids_on_request(ask):
 
 @pytest.fixture
 def rated(triton):
-    """Let the model return log-probabilities of the prompt and the answer."""
+    """Make the model return log-probabilities of the prompt and the answer."""
     extras = {
         "output_text_lengths": [3, 1],
         "output_log_probs": [-0.25, -3.0],
@@ -244,7 +244,7 @@ async def test_a_completion_returns_prompt_log_probs_on_request(ask):
 
 @pytest.mark.usefixtures("rated")
 @pytest.mark.parametrize(("number", "got"), [(0, 1), (1, 2), (2, 3)])
-async def test_prompt_and_output_may_request_different_numbers_of_log_probs(ask, number, got):
+async def test_prompt_and_output_can_have_different_numbers_of_log_probs(ask, number, got):
     answer, asked = await ask(COMPLETIONS, prompt=PROMPT, prompt_logprobs=number, logprobs=1)
     choice = answer["choices"][0]
     assert len(choice["prompt_logprobs"][2]) == got

@@ -1,4 +1,4 @@
-"""The web page in a real browser, with a scripted Triton."""
+"""The web page works in a real browser, with a scripted Triton."""
 
 import pytest
 from browser import browser as chromium
@@ -12,7 +12,7 @@ from tandem.gateway.triton.backend import ResponseChunk
 
 pytestmark = needs_browser
 
-# "def main():" as tokens of the demo, over three rounds
+# "def main():" and "#" in the demo's vocabulary, generated in three rounds
 IDS = {"def": 325, " ma": 594, "in": 260, "():": 1002, "\n": 199, "#": 3}
 ORIGINS = [
     origins((1, "accepted", 3), (1, "accepted", 3), (1, "correction", 2)),
@@ -39,7 +39,7 @@ def url(app, triton):
 
 @pytest.fixture(scope="module")
 def tab(browser):
-    """A tab of the browser, its errors, and the hosts that it calls."""
+    """A browser tab, the errors on its page, and the hosts that it calls."""
     opened = browser.new_context().new_page()
     wrong, hosts = [], set()
     opened.on("pageerror", lambda error: wrong.append(str(error)))
@@ -104,7 +104,7 @@ def test_the_page_shows_rounds_on_hover_and_by_arrow_keys(page):
     assert page.locator(".token.shown").all_inner_texts()[0] == "():"
 
 
-def test_a_chat_continues_until_a_new_one_starts(page, triton):
+def test_a_chat_continues_until_the_user_starts_a_new_one(page, triton):
     send(page, "one")
     expect(page.locator("#note")).to_contain_text("6 tokens")
     first = len(triton.asked[0]["input_ids"])
@@ -236,7 +236,7 @@ def test_the_page_fits_a_phone_in_light_and_dark_mode(browser, url, triton):
 
 
 def contrast(locator):
-    """The contrast between text and background, as WCAG defines it."""
+    """Return the contrast ratio between text and background, as defined by WCAG."""
     colors = locator.evaluate(
         "e => [getComputedStyle(e).color, getComputedStyle(e).backgroundColor]"
     )

@@ -1,4 +1,4 @@
-"""Reasoning is separated from the answer, for every split into chunks."""
+"""Reasoning is separated from the answer, no matter how the text is split into chunks."""
 
 from pathlib import Path
 
@@ -18,7 +18,7 @@ USER = {"role": "user", "content": "hi"}
 
 
 def split(chunks, *, begun=False):
-    """The reasoning and the answer of a text that arrives in chunks."""
+    """Return the reasoning and the answer in a text that arrives in chunks."""
     splitter = ReasoningSplitter(begun=begun)
     found = [*map(splitter.feed, chunks), splitter.end()]
     return "".join(new.reasoning for new in found), "".join(new.content for new in found)
@@ -74,7 +74,7 @@ def test_reasoning_is_streamed_as_it_arrives():
 
 @pytest.fixture
 def chat(post, triton):
-    """Request a chat from a model that writes these chunks."""
+    """A function that requests a chat from a model that writes given chunks."""
 
     async def ask(*chunks, finish_reason="stop", template=TEMPLATE, **given):
         *first, last = chunks
@@ -89,7 +89,7 @@ def chat(post, triton):
 
 
 @pytest.mark.anyio
-async def test_a_message_has_reasoning_in_its_own_field(chat):
+async def test_a_message_contains_reasoning_in_a_separate_field(chat):
     message = (await chat("<think>\nWell.\n</think>\n\nYes.")).json()["choices"][0]["message"]
     assert message["reasoning_content"] == message["reasoning"] == "Well."
     assert message["content"] == "Yes."
@@ -113,7 +113,7 @@ async def test_a_stream_sends_reasoning_first(chat):
 
 
 @pytest.mark.parametrize("name", ["reasoning", "reasoning_content"])
-def test_reasoning_can_be_sent_back_under_either_name(name):
+def test_reasoning_can_be_sent_back_in_either_field(name):
     message = Message.model_validate({"role": "assistant", "content": "Yes.", name: "Well."})
     assert message.plain == {"role": "assistant", "content": "Yes.", "reasoning_content": "Well."}
 
@@ -125,7 +125,7 @@ def test_an_answer_with_only_reasoning_can_be_sent_back(name):
 
 
 @pytest.mark.anyio
-async def test_reasoning_may_begin_in_the_prompt(chat, tmp_path):
+async def test_reasoning_can_begin_in_the_prompt(chat, tmp_path):
     begins = tmp_path / "begins.jinja"
     begins.write_text(TEMPLATE.read_text() + "{{ '<think>\\n' }}")
     message = (await chat("Well.</think>Yes.", template=begins)).json()["choices"][0]["message"]

@@ -1,4 +1,4 @@
-"""Request fields: the inputs that Triton gets, and fields that are rejected."""
+"""The gateway converts request fields into Triton's inputs, and rejects invalid fields."""
 
 import json
 import shutil
@@ -15,7 +15,7 @@ GREEDY = {"temperature": 0.0}
 
 
 async def asked(post, triton, path="/v1/completions", **body):
-    """The inputs that Triton gets."""
+    """Send a request, and return the inputs that Triton receives."""
     body = {"prompt": "hi"} | body if path == "/v1/completions" else CHAT | body
     response = await post(path, body)
     assert response.status_code == 200, response.text
@@ -23,7 +23,7 @@ async def asked(post, triton, path="/v1/completions", **body):
 
 
 async def refused(post, path="/v1/completions", **body):
-    """The error of a rejected request."""
+    """Send a request that must fail, and return the error."""
     body = {"prompt": "hi"} | body if path == "/v1/completions" else CHAT | body
     response = await post(path, body)
     assert response.status_code == 400, response.text
@@ -39,7 +39,7 @@ async def refused(post, path="/v1/completions", **body):
         ({"temperature": 0}, GREEDY),
         ({"temperature": 0, "top_p": 0.9, "top_k": 5}, GREEDY),
         ({"top_p": 0}, GREEDY),
-        ({"temperature": 0.7, "top_p": 1e-50}, GREEDY),  # 0 as a float32
+        ({"temperature": 0.7, "top_p": 1e-50}, GREEDY),  # rounds to 0 in float32
         ({"temperature": 0.7, "top_p": 0.9}, {"temperature": 0.7, "top_p": 0.9}),
         ({"top_k": 5}, {"temperature": 1.0, "top_p": 1.0, "top_k": 5}),
         ({"top_k": -1}, {"temperature": 1.0, "top_p": 1.0}),
@@ -384,7 +384,7 @@ LIMITS = {"max_completion_tokens": 7}
     ],
 )
 @pytest.mark.parametrize("stream", [False, True])
-async def test_errors_of_the_entry_name_the_field_that_the_client_sent(post, triton, case, stream):
+async def test_entry_errors_name_the_field_that_the_client_sent(post, triton, case, stream):
     path, body, line, message, param = case
     triton.script = lambda _: [ApiError(400, line)]
     error = await refused(post, path, **body, stream=stream)
@@ -394,7 +394,7 @@ async def test_errors_of_the_entry_name_the_field_that_the_client_sent(post, tri
 @pytest.mark.parametrize(
     "variables", [{"messages": []}, {"self": 1}, {"range": 1}, {"add_generation_prompt": False}]
 )
-async def test_template_variables_may_have_any_name(post, triton, variables):
+async def test_template_variables_can_have_any_name(post, triton, variables):
     body = {"chat_template_kwargs": variables}
     assert (await asked(post, triton, "/v1/chat/completions", **body))["input_ids"]
 
@@ -475,7 +475,7 @@ async def test_completions_of_third_party_clients_are_accepted(post, name):
 
 
 async def test_a_prompt_without_tokens_is_rejected(post, tokenizer_folder, tmp_path):
-    """The tokenizer strips white space."""
+    """This tokenizer strips white space."""
     folder = tmp_path / "strips"
     shutil.copytree(tokenizer_folder, folder)
     tokenizer = json.loads((folder / "tokenizer.json").read_text())
@@ -489,7 +489,7 @@ async def test_a_prompt_without_tokens_is_rejected(post, tokenizer_folder, tmp_p
     assert error["param"] == "prompt"
 
 
-async def test_a_seed_gives_the_same_seeds_to_its_choices(post, triton):
+async def test_a_seed_determines_the_seeds_of_all_choices(post, triton):
     for _ in range(2):
         await asked(post, triton, n=3, seed=1)
     seeds = [sent["seed"] for sent in triton.asked]

@@ -1,4 +1,4 @@
-"""OpenAI's /v1/responses: the same output as a chat, with items and named events."""
+"""OpenAI's /v1/responses gives the output of a chat in items and named events."""
 
 import json
 from pathlib import Path
@@ -27,7 +27,7 @@ THOUGHTS = ("<think>Let me ", "see.</th", "ink>\n\nYes")
 
 @pytest.fixture
 def ask(post, triton, monkeypatch):
-    """Ask a model that writes these chunks; return the response."""
+    """A function that sends a request and returns the response. The model writes given chunks."""
     monkeypatch.setattr("tandem.gateway.models.ServedModels.room", property(lambda _: 10**6))
 
     async def asked(*chunks, template=TEMPLATES / "tools.jinja", reason="stop", **given):
@@ -43,7 +43,7 @@ def ask(post, triton, monkeypatch):
 
 
 def events(response):
-    """The events of a stream, as OpenAI's objects; names and numbers are right."""
+    """Return the events of a stream as OpenAI's objects, and check their names and numbers."""
     found = []
     for block in response.text.strip().split("\n\n"):
         name, data = block.split("\n")
@@ -55,7 +55,7 @@ def events(response):
 
 
 def without_ids(response):
-    """The items of a response, without ids, which are drawn."""
+    """Return the items of a response without their random ids."""
     items = [item.model_dump(exclude_none=True) for item in response.output]
     return [{k: v for k, v in item.items() if k not in ("id", "call_id")} for item in items]
 
@@ -84,7 +84,7 @@ async def test_without_streaming_the_response_has_one_message(post):
         (THOUGHTS[:1], "thinking", "length", "incomplete"),
     ],
 )
-async def test_a_stream_has_every_event_and_ends_with_the_whole_answer(
+async def test_a_stream_contains_all_events_and_ends_with_the_whole_answer(
     ask, chunks, template, reason, status
 ):
     given = {"template": TEMPLATES / f"{template}.jinja", "reason": reason}
@@ -156,7 +156,7 @@ async def test_reasoning_is_a_separate_item_and_its_tokens_are_counted(ask):
     assert 0 < answer["usage"]["output_tokens_details"]["reasoning_tokens"] <= 3
 
 
-async def test_fields_of_a_chat_reach_the_entry(post, triton):
+async def test_request_fields_reach_the_entry(post, triton):
     schema = {"type": "object", "properties": {"x": {"type": "integer"}}}
     body = {
         "input": "hi",

@@ -1,4 +1,4 @@
-"""Large or invalid bodies are rejected at little cost."""
+"""Large or invalid bodies are rejected cheaply."""
 
 import json
 import threading
@@ -159,7 +159,7 @@ CHAT = {"messages": [{"role": "user", "content": "long " * 10}]}
         ("/tokenize", CHAT),
     ],
 )
-async def test_a_text_above_the_limit_is_not_tokenized(client, triton, monkeypatch, path, body):
+async def test_text_above_the_limit_is_not_tokenized(client, triton, monkeypatch, path, body):
     served = triton.models_served
     triton.models_served = replace(served, loop=replace(served.loop, max_text_bytes=39))
     async with client() as opened:
@@ -179,7 +179,7 @@ async def test_a_text_above_the_limit_is_not_tokenized(client, triton, monkeypat
 
 
 @pytest.mark.anyio
-async def test_a_text_at_the_limit_is_accepted(post, triton):
+async def test_text_at_the_limit_is_accepted(post, triton):
     served = triton.models_served
     triton.models_served = replace(served, loop=replace(served.loop, max_text_bytes=40))
     assert (await post("/v1/completions", {"prompt": "\u00e9" * 20})).status_code == 200
@@ -198,7 +198,7 @@ async def test_prompt_ids_over_the_limit_are_not_decoded(post, monkeypatch):
     ("work", "prompt"), [("encode", "a b " * 500), ("complete", [5] * 50)], ids=["texts", "ids"]
 )
 async def test_many_prompts_are_tokenized_on_another_thread(post, monkeypatch, work, prompt):
-    """Each prompt is short, but together they would delay all streams."""
+    """Each prompt is short, but tokenizing all of them would delay other streams."""
     monkeypatch.setattr("tandem.gateway.tasks.LONG", 2500)
     threads, done = set(), getattr(ChatTokenizer, work)
 

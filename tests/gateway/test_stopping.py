@@ -1,4 +1,4 @@
-"""Requests that are running when the gateway stops."""
+"""The gateway handles running requests when it stops."""
 
 import asyncio
 import contextlib
@@ -34,7 +34,7 @@ def request(port, **body):
 
 
 def events_of(body):
-    """The objects of a stream that ends normally."""
+    """Return the objects of a stream, and check that it ends normally."""
     *events, last, empty = body.decode().split("\n\n")
     assert (last, empty) == ("data: [DONE]", "")
     return [json.loads(event.removeprefix("data: ")) for event in events]
@@ -42,7 +42,7 @@ def events_of(body):
 
 @pytest.fixture
 def hasty(monkeypatch):
-    """A gateway with short time limits."""
+    """Give the gateway short time limits."""
     monkeypatch.setattr(server, "SECONDS_TO_STOP", 0.1)
 
 
@@ -84,7 +84,7 @@ def test_a_request_during_shutdown_is_rejected(app, triton, capfd):
 
 @pytest.mark.anyio
 async def test_a_slow_client_gets_the_shutdown_error_after_pending_events():
-    """The error follows the events that the client hasn't read yet."""
+    """The error comes after the events that the client hasn't read yet."""
     under_way = UnderWay()
 
     async def events():
@@ -94,7 +94,7 @@ async def test_a_slow_client_gets_the_shutdown_error_after_pending_events():
     sent = []
     async for one in with_last_words(b"first", events(), under_way, lambda error: error.code):
         sent.append(one)
-        under_way.end()  # while the client reads it
+        under_way.end()  # while the client reads the event
     assert sent == [b"first", "gateway_stopped"]
 
 
@@ -120,7 +120,7 @@ with server.listen("127.0.0.1", 0) as bound:
 
 @contextlib.contextmanager
 def gateway_process(tokenizer_folder, seconds_to_stop):
-    """A gateway in a separate process, and its port."""
+    """Run a gateway in a separate process, and yield the process and its port."""
     arguments = [*map(str, (SUPPORT, tokenizer_folder, seconds_to_stop))]
     with subprocess.Popen(
         [sys.executable, "-c", GATEWAY, *arguments],
@@ -133,7 +133,7 @@ def gateway_process(tokenizer_folder, seconds_to_stop):
 
 
 def test_sigterm_ends_streams_with_an_error(tokenizer_folder):
-    """By itself, sse-starlette would end the streams without an event within a second."""
+    """By default, sse-starlette would end the streams within a second, without an event."""
     with (
         gateway_process(tokenizer_folder, seconds_to_stop=2) as (gateway, port),
         request(port, stream=True) as asked,
@@ -161,7 +161,7 @@ def test_a_second_interrupt_stops_immediately(tokenizer_folder):
 
 
 @pytest.mark.anyio
-async def test_cancellations_that_are_not_a_shutdown_are_passed_on():
+async def test_cancellations_without_a_shutdown_are_passed_on():
     under_way = UnderWay()
 
     async def work():
@@ -176,7 +176,7 @@ async def test_cancellations_that_are_not_a_shutdown_are_passed_on():
 
 
 class Paused(ScriptedTriton):
-    """A Triton that ends answers only after ``may_end`` is set."""
+    """A fake Triton that ends answers only after ``may_end`` is set."""
 
     def __init__(self):
         super().__init__()
@@ -192,7 +192,7 @@ class Paused(ScriptedTriton):
 
 
 @pytest.mark.parametrize("stream", [True, False])
-def test_a_running_answer_may_finish_during_shutdown(settings, monkeypatch, stream):
+def test_a_running_answer_can_finish_during_shutdown(settings, monkeypatch, stream):
     monkeypatch.setattr(server, "SECONDS_TO_STOP", SECONDS)
     triton = Paused()
     app = create_app(settings(), connect=lambda _: triton)
@@ -212,7 +212,7 @@ def test_a_running_answer_may_finish_during_shutdown(settings, monkeypatch, stre
 
 
 def is_taken(port):
-    """Whether a process listens on the port."""
+    """Return whether a process listens on the port."""
     with contextlib.suppress(ConnectionError), socket.create_connection(("127.0.0.1", port)):
         return True
     return False

@@ -1,4 +1,4 @@
-"""Tools in the prompts and responses of chats."""
+"""Chats support tools in prompts and tool calls in responses."""
 
 import json
 from contextlib import contextmanager
@@ -19,7 +19,7 @@ TEMPLATE = Path(__file__).parents[1] / "data" / "chat_templates" / "tools.jinja"
 CHATS = "/v1/chat/completions"
 USER = {"role": "user", "content": "Is it warm?"}
 TOOL = {"type": "function", "function": {"name": "add", "parameters": {"type": "object"}}}
-ROOM = 10**6  # tokens of a prompt
+ROOM = 10**6  # maximum tokens of a prompt
 
 
 def strict(parameters):
@@ -33,7 +33,7 @@ def named(name):
 
 @pytest.fixture
 def writes(triton, monkeypatch):
-    """Let the model write these chunks; prompts may be long."""
+    """A function that sets the chunks that the model writes. Long prompts are allowed."""
     room = property(lambda _: ROOM)
     monkeypatch.setattr("tandem.gateway.models.ServedModels.room", room)
 
@@ -49,7 +49,7 @@ def writes(triton, monkeypatch):
 
 @pytest.fixture
 def chat(post, writes):
-    """Request a chat with a tool, from a model that writes these chunks."""
+    """A function that requests a chat with a tool from a model that writes given chunks."""
 
     async def ask(*chunks, finish_reason="stop", template=TEMPLATE, **given):
         writes(*chunks, finish_reason=finish_reason)
@@ -250,7 +250,7 @@ async def test_unsupported_tool_options_are_rejected(chat, given, param, line):
 
 
 @pytest.mark.anyio
-async def test_tools_are_rejected_if_the_format_of_calls_is_unknown(chat):
+async def test_tools_are_rejected_if_the_call_format_is_unknown(chat):
     response = await chat(template=None)
     assert response.status_code == 400
     error = response.json()["error"]
@@ -266,14 +266,14 @@ async def test_completions_with_tools_are_rejected(post):
 
 
 class Weather(BaseModel):
-    """Arguments of a tool, as an application declares them."""
+    """The arguments of a tool, as an application declares them."""
 
     city: str
 
 
 @contextmanager
 def client_of(app):
-    """OpenAI's client, with a model that writes calls."""
+    """OpenAI's client for a gateway whose model writes tool calls."""
     with listen("127.0.0.1", 0) as bound, serving(app(chat_template=TEMPLATE), bound):
         url = f"http://127.0.0.1:{bound.getsockname()[1]}/v1"
         with openai.OpenAI(base_url=url, api_key="any", max_retries=0) as client:
@@ -303,7 +303,7 @@ def test_openais_client_reads_tool_calls(app, writes):
 
 
 class Sum(BaseModel):
-    """Arguments of another tool."""
+    """The arguments of another tool."""
 
     a: int
     b: int
@@ -316,8 +316,8 @@ TWO = (
 
 
 @pytest.mark.parametrize("choice", ["auto", "required"])
-def test_openais_client_parses_parallel_calls_of_pydantics_models(app, writes, triton, choice):
-    """``pydantic_function_tool`` makes strict functions, whose schemas are in the grammar."""
+def test_openais_client_parses_parallel_calls_into_pydantic_models(app, writes, triton, choice):
+    """``pydantic_function_tool`` creates strict functions. The grammar contains their schemas."""
     asked = {
         "model": "bls_stream",
         "messages": [USER],
@@ -366,7 +366,7 @@ async def test_only_the_allowed_tools_are_in_the_prompt(chat, triton):
 
 
 @pytest.mark.anyio
-async def test_allowed_tools_may_be_required(chat, triton):
+async def test_allowed_tools_can_be_required(chat, triton):
     choice = allowed("required", "sub")
     response = await chat('<tool_call>{"name": "sub"}', tools=[TOOL, SUB], tool_choice=choice)
     assert response.status_code == 200, response.text

@@ -1,4 +1,4 @@
-"""Live Triton servers that tests share. A test must leave its server as it found it."""
+"""Live Triton servers that tests share. Tests must restore the state of their server."""
 
 import json
 import shutil
@@ -50,20 +50,20 @@ def make(request, context):
 
 @pytest.fixture(scope="session")
 def embedded(embedded_profile: Path) -> Deployment:
-    """The deployment of `server`: its lengths, ids and names."""
+    """The deployment that `server` runs."""
     return deployment.load(embedded_profile)
 
 
 @pytest.fixture(scope="session")
 def server(embedded: Deployment, tmp_path_factory) -> Iterator[TritonServer]:
-    """The embedded profile: PyTorch engines, a draft model, room for 64 requests."""
+    """A server of the embedded profile: PyTorch engines, a draft model, up to 64 requests."""
     with serving(embedded, tmp_path_factory.mktemp("server")) as running:
         yield running
 
 
 @pytest.fixture(scope="session")
 def hugging_face(embedded: Deployment) -> Any:
-    """The target of `server` as a model of transformers."""
+    """The target of `server`, loaded with transformers."""
     import torch
     from transformers import AutoModelForCausalLM
 
@@ -79,11 +79,11 @@ def tokenizer(embedded: Deployment) -> Tokenizer:
 
 @pytest.fixture(scope="session")
 def emulated(tmp_path_factory) -> Iterator[TritonServer]:
-    """Emulated engines that answer at once, with every optional feature, and faults on demand.
+    """A server with emulated engines that answer immediately, and with all optional features.
 
-    It has lookup pools, two custom drafters (`repeat` and `faulty`), and room for 8 running and 12
-    waiting requests. Engine answers include the prompt, unless a call says otherwise.
-    `server.faults` makes its models fail.
+    The server has lookup pools, two custom drafters (`repeat` and `faulty`), and capacity for 8
+    running and 12 waiting requests. Engine answers include the prompt unless a call excludes it.
+    `server.faults` makes models fail.
     """
     folder = tmp_path_factory.mktemp("emulated")
     shutil.copy(ROOT / "examples" / "drafters" / "repeat.py", folder)
@@ -143,7 +143,7 @@ def translating(demo_pair: Deployment, tmp_path_factory) -> Iterator[TritonServe
 
 @contextmanager
 def gateway_to(server: TritonServer, tokenizer: Path) -> Iterator[str]:
-    """Run a gateway to a server; yield its URL."""
+    """Run a gateway to a server, and yield the URL of the gateway."""
     app = create_app(GatewaySettings(server.grpc_url, tokenizer))
     with listen("127.0.0.1", 0) as bound, gateway_server.serving(app, bound):
         yield f"http://127.0.0.1:{bound.getsockname()[1]}"
@@ -151,7 +151,7 @@ def gateway_to(server: TritonServer, tokenizer: Path) -> Iterator[str]:
 
 @contextmanager
 def openai_client(url: str) -> Iterator[openai.OpenAI]:
-    """OpenAI's client of a gateway; it never retries."""
+    """Yield OpenAI's client for a gateway. It never retries."""
     with openai.OpenAI(base_url=f"{url}/v1", api_key="any", max_retries=0, timeout=60) as client:
         yield client
 
@@ -174,7 +174,10 @@ def client(gateway_url) -> Iterator[openai.OpenAI]:
 
 @pytest.fixture(scope="session")
 def fallible(tmp_path_factory) -> Callable[..., AbstractContextManager[TritonServer]]:
-    """Serve emulated engines that fail on demand. It has the keywords of `emulated_zero`."""
+    """A function that serves emulated engines with `server.faults`.
+
+    It takes the keywords of `emulated_zero`.
+    """
 
     @contextmanager
     def start(**sections: Any) -> Iterator[TritonServer]:
@@ -192,10 +195,10 @@ def emulated_zero(
     step_ms: Mapping[str, float] = MappingProxyType({}),
     **sections: Any,
 ) -> Deployment:
-    """Emulated engines that answer at once.
+    """Return a deployment with emulated engines that answer immediately.
 
-    engine: keys of both engines. step_ms: duration of a step by engine. Other keywords are sections
-    of the profile.
+    engine: settings of both engines. step_ms: step duration by engine, in milliseconds. Other
+    keywords are sections of the profile.
     """
     profile = yaml.safe_load(EMULATED_ZERO.read_text()) | sections
     for job, section in profile["engines"].items():
@@ -208,7 +211,7 @@ def emulated_zero(
 
 @contextmanager
 def serving_fallibly(planned: Deployment, folder: Path) -> Iterator[TritonServer]:
-    """Serve a deployment with models that fail on demand (`server.faults`)."""
+    """Serve a deployment whose models fail if `server.faults` says so."""
     stopped = serving(planned, folder)
     faulty.plant(stopped.repository)
     stopped.faults = faulty.Faults(stopped.repository)
@@ -220,7 +223,7 @@ def serving_fallibly(planned: Deployment, folder: Path) -> Iterator[TritonServer
 def serving(
     planned: Deployment, folder: Path, kind: type[TritonServer] = KilledServer
 ) -> TritonServer:
-    """Render a deployment into a folder; return its server, not yet started."""
+    """Render a deployment into a folder, and return a server for it that isn't started yet."""
     models = folder / "repository"
     repository.render(planned, models, link=True)
     return kind(models, thread_pool_size=planned.thread_pool_size)

@@ -1,4 +1,4 @@
-"""Requests beyond the limits wait or are rejected."""
+"""Requests above the limits wait or are rejected."""
 
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -15,8 +15,8 @@ from tandem.contract.entry import FIRST_SCHEDULED_TIME_NS
 from tandem.contract.errors import decoded
 
 PROMPTS = prompts_of(40)
-RUNNING, QUEUE = 8, 12  # of the shared server
-TOKENIZER_CALLS = 4  # at once
+RUNNING, QUEUE = 8, 12  # limits of the shared server
+TOKENIZER_CALLS = 4  # maximum number of concurrent calls
 HUGE = b"x" * (50 << 20)
 TIMED_OUT = "deadline_exceeded: the request exceeded its timeout of 0.2 s"
 
@@ -74,7 +74,7 @@ def test_a_full_queue_rejects_requests_while_the_tokenizer_hangs(emulated):
         line = refusal(emulated, "bls", "one more", max_tokens=4)
         counts = f"0 sequences are running and {present} are waiting"
         assert line.startswith(f"overloaded: the server is full: {counts}")
-        # A prompt of ids needs no tokenizer, but a queue slot.
+        # A prompt of token ids needs a queue slot, but not the tokenizer.
         ids = [tensor("input_ids", [[5, 6, 7]]), tensor("max_tokens", 4)]
         assert error_of(emulated, ids).startswith("overloaded: ")
         emulated.faults.end("preprocessing")
@@ -96,7 +96,7 @@ def test_requests_waiting_for_the_tokenizer_can_time_out_or_be_cancelled(emulate
 
 
 def error_of(server, made, model="bls"):
-    """The error message of a request that must fail."""
+    """Return the error message of a request that must fail."""
     with (
         client.InferenceServerClient(server.grpc_url) as connection,
         pytest.raises(client.InferenceServerException) as refused,
@@ -160,7 +160,7 @@ ROOM_FOR_EIGHT = {
 
 @pytest.fixture(scope="module", params=ROOM_FOR_EIGHT)
 def small(request, fallible):
-    """A server with room for 8 sequences, and for 120 that wait."""
+    """A server that runs up to 8 sequences and queues up to 120."""
     decoding = {"draft_len": 4, "draft_ahead": False}
     with fallible(decoding=decoding, **ROOM_FOR_EIGHT[request.param]) as server:
         yield server
@@ -185,11 +185,11 @@ def test_queued_requests_get_correct_answers_with_little_recomputation(small):
     assert len(served) == LONG_QUEUE + RUNNING
     assert wrong([answer for answer, _ in served], [said for _, said in served]) == []
     change.until_ended(len(served))
-    # Usually, a request finds its KV blocks in its next round, but not always: the blocks of an
-    # ended sequence may be more recently used than the blocks of a waiting one.
+    # A request usually finds its KV blocks in its next round. But the cache may have evicted these
+    # blocks, because blocks of ended sequences were used more recently.
     recomputed = change.of("tandem_recomputed_tokens_total")
     assert recomputed <= sum(len(answer.ids) for answer, _ in served) / 4
-    length = sum(len(prompt) for prompt in prompts)  # in bytes, because no token is shorter
+    length = sum(len(prompt) for prompt in prompts)  # an upper bound in bytes
     rounds = sum(answer.rounds + answer.draft_tokens for answer, _ in served)
     assert computed(small) - before <= length + rounds + recomputed
 
@@ -197,9 +197,9 @@ def test_queued_requests_get_correct_answers_with_little_recomputation(small):
 @pytest.mark.heavy
 @pytest.mark.parametrize("small", ["KV tokens"], indirect=True)
 def test_waiting_requests_start_in_order_of_arrival(small):
-    """A long request takes the whole KV cache."""
+    """A long request uses the whole KV cache."""
 
-    def present():  # one scrape: a waiting request may start between two
+    def present():  # one scrape, because a waiting request may start between two scrapes
         gauges = ("tandem_requests_waiting", "tandem_requests_running")
         return sum(value for (name, _), value in scrape(small).items() if name in gauges)
 
@@ -217,6 +217,6 @@ def test_waiting_requests_start_in_order_of_arrival(small):
             assert eventually(lambda number=number: present() > number)
     times = [future.result() for future in asked]
     first, *others = sorted(range(9), key=times.__getitem__)
-    # The short requests between two long ones run at the same time.
+    # The short requests between two long requests run at the same time.
     assert [first, *(number // 3 for number in others)] == [0, 0, 0, 1, 1, 1, 2, 2, 2]
     assert (others[2], others[5]) == (3, 6)

@@ -1,4 +1,4 @@
-"""OpenAI's Responses API and Anthropic's Messages API, with their clients and a live Triton."""
+"""The Responses and Messages APIs with OpenAI's and Anthropic's clients and a live Triton."""
 
 import pytest
 
@@ -16,7 +16,7 @@ def messages(gateway_url):
 
 @pytest.fixture
 def expected(client):
-    """The answer of the chat API."""
+    """The answer through the chat completions API."""
     given = {"model": "bls_stream", "max_tokens": LIMIT, "temperature": 0}
     return client.chat.completions.create(messages=PROMPT, **given)
 
@@ -49,7 +49,7 @@ def test_the_messages_api_gives_the_same_output_as_chat(messages, expected):
     assert messages.count_tokens(**given).input_tokens == expected.usage.prompt_tokens
 
 
-def test_a_message_reports_the_stop_sequence_that_ended_it(messages, expected):
+def test_the_messages_api_reports_the_stop_sequence_that_ended_the_answer(messages, expected):
     text = expected.choices[0].message.content
     stop = text[8:12]
     given = {"model": "bls_stream", "messages": PROMPT, "max_tokens": LIMIT}

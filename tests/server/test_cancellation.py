@@ -20,14 +20,14 @@ from tritonclient.utils import InferenceServerException
 
 from tandem.contract import entry as tensors
 
-# The contexts of `make test-vllm` are shorter, and its engines slower.
+# In `make test-vllm`, contexts are shorter and engines are slower.
 LONG = 900 if os.environ.get("TANDEM_TEST_ENGINES") == "vllm" else 3600
 VALUES = {"max_tokens": LONG, "end_id": -1}
 PROMPT = "def leave(early):\n"
-# Between the 200th and the 300th leaving client a process may grow by this much: allocators keep
-# arenas by thread, and 100 requests that each left 1 kB of Python objects would still be seen.
+# Allowed growth per process while 100 clients leave, about 42 kB per client. Allocators keep an
+# arena per thread, so a process may grow a little.
 GROWTH_BYTES = 4 * 2**20
-GRPC_THREADS = 4  # of Triton itself: the number of gRPC threads varies
+GRPC_THREADS = 4  # allowed growth for Triton, because its number of gRPC threads varies
 
 
 def cancel_a_stream(server, **values):
@@ -38,7 +38,7 @@ def cancel_a_stream(server, **values):
 def close_the_channel(server, **values):
     with entries.connected(server, PROMPT, **VALUES, **values) as (connection, chunks):
         next(chunks)
-        connection._channel.close()  # close() itself would first end the stream properly
+        connection._channel.close()  # connection.close() would first end the stream properly
 
 
 def drop_the_http_connection(server, **values):
@@ -71,7 +71,7 @@ def cancel_at_once(server, **values):
 
 @contextmanager
 def asked(server, request_id, **values):
-    """The chunks of an answer, and a function that sends a `stop` with its id the same way."""
+    """Yield the chunks of an answer, and a function that sends a `stop` for it."""
     with entries.opened(server, request_id) as (send, chunks):
         send(*entries.inputs(PROMPT, stream=True, **VALUES | values))
         yield chunks, lambda: send(entries.tensor(tensors.STOP, True), ends=False)
@@ -104,13 +104,13 @@ def test_engines_stop_when_the_client_leaves(server, leave: Callable):
     before = computed(server)
     leave(server, **AHEAD)
     settle(server)
-    # A complete answer would have more than LONG.
+    # A complete answer has more than LONG tokens.
     assert computed(server) - before < LONG / 2
 
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("drafter", ["draft_model", "none"])
-def test_engines_stop_with_every_drafter_when_the_client_leaves(server, drafter):
+def test_engines_stop_when_the_client_leaves_with_any_drafter(server, drafter):
     before = computed(server)
     cancel_a_stream(server, drafter=drafter)
     settle(server)
@@ -135,7 +135,7 @@ def test_a_stop_with_a_guessable_id_does_not_end_requests(server):
         assert list(chunks)[-1].finish_reason == "length"
 
 
-def test_a_request_ends_with_one_line_at_its_own_timeout(server):
+def test_a_request_ends_with_a_one_line_error_at_its_timeout(server):
     line = "the request exceeded its timeout of 0.3 s"
     answer = ask(server, PROMPT, max_tokens=LONG, timeout=300_000)
     assert answer.error == f"deadline_exceeded: {line}"
@@ -148,7 +148,7 @@ def test_a_request_ends_with_one_line_at_its_own_timeout(server):
 
 
 @pytest.mark.heavy
-def test_other_requests_are_unaffected_if_clients_leave(server):
+def test_clients_that_leave_do_not_affect_other_requests(server):
     prompts = prompts_of(4)
     expected = controls(server, prompts, max_tokens=100)
     with Crowd(server, 4) as crowd:
@@ -162,11 +162,11 @@ def test_other_requests_are_unaffected_if_clients_leave(server):
 @pytest.mark.heavy
 def test_hundreds_of_disconnects_leak_no_memory_or_threads(server):
     leave_often(server, 200)
-    # An allocator may keep a few more megabytes once. A leak grows each time.
+    # An allocator may keep a few more megabytes once, but a leak grows in every attempt.
     for _ in range(3):
         before = sizes(server)
         leave_often(server, 100)
-        # Iterators and threads are kept for about a second after their last use.
+        # Iterators and threads remain for about a second after their last use.
         if eventually(lambda before=before: grown(before, sizes(server)) == [], 20):
             return
     pytest.fail(str(grown(before, sizes(server))))
@@ -182,7 +182,7 @@ def leave_often(server, times):
 
 
 def sizes(server):
-    """Resident bytes and threads of each process, and how much shared memory there is."""
+    """Return the resident bytes and threads of each process, and the use of shared memory."""
     found = {}
     for pid in server.processes:
         status = dict(
@@ -198,7 +198,7 @@ def sizes(server):
 
 
 def grown(before, after):
-    """Return the sizes that have grown by more than allowed."""
+    """Return the sizes that have grown more than allowed."""
     return [
         (what, value, after[what])
         for what, value in before.items()

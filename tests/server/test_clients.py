@@ -1,4 +1,4 @@
-"""Third-party clients: their inputs are accepted, and the outputs that they need exist."""
+"""Third-party clients work: Tandem accepts their inputs and returns the outputs they need."""
 
 import json
 import urllib.request
@@ -10,7 +10,7 @@ from entries import inputs, read, tensor
 
 from tandem.contract import entry
 
-# What NVIDIA's end-to-end client for `tensorrt_llm_bls` sends with every request.
+# Inputs that NVIDIA's end-to-end client for `tensorrt_llm_bls` sends with every request.
 NVIDIA = {
     "beam_width": 1,
     "temperature": 1.0,
@@ -38,7 +38,7 @@ PERFORMANCE = (
     "total_accepted_draft_tokens",
     "total_draft_tokens",
 )
-# LangChain's and LlamaIndex's clients.
+# Inputs that LangChain's and LlamaIndex's clients send with every request.
 FRAMEWORK = {
     "top_k": 1,
     "top_p": 0.0,
@@ -57,7 +57,7 @@ def connection(server):
         yield opened
 
 
-def test_nvidias_client_gets_every_output_that_it_requests(connection):
+def test_nvidias_client_receives_all_requested_outputs(connection):
     wanted = ("text_output", "cum_log_probs", "output_log_probs", *PERFORMANCE)
     outputs = [client.InferRequestedOutput(name) for name in wanted]
     made = inputs(["import os", "def f("], max_tokens=12, stop_words=[""], bad_words=[""], **NVIDIA)
@@ -94,7 +94,7 @@ def test_generic_clients_get_draft_and_token_counts(connection):
     assert result.as_numpy("total_draft_tokens").item() > 0
 
 
-def test_the_server_serves_every_model_of_the_profile(server, connection, embedded):
+def test_the_server_serves_all_models_of_the_profile(server, connection, embedded):
     index = connection.get_model_repository_index().models
     assert {model.name for model in index if model.state == "READY"} == set(server.models)
     assert {entry.name for entry in embedded.profile.entries} < set(server.models)
@@ -107,7 +107,7 @@ def test_every_entry_declares_all_tensors_of_the_contract(connection):
         assert {o.name for o in metadata.outputs} == set(entry.OUTPUTS)
 
 
-def test_generate_stream_sends_chunks_that_join_to_the_answer(server):
+def test_joined_chunks_of_generate_stream_equal_the_answer(server):
     body = {"text_input": "def main():", "max_tokens": 24}
     whole = post(server, "bls/generate", body)
     (answer,) = [json.loads(line) for line in whole]

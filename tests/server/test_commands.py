@@ -1,4 +1,4 @@
-"""Commands that call a running server: `generate`, `bench`, `summarize`; and examples/."""
+"""The example programs, and the commands `generate`, `bench` and `summarize`, on a live server."""
 
 import io
 import json
@@ -33,7 +33,7 @@ FEWEST = ("--limit", "1", "--max-tokens", "8", "--repetitions", "1")
 
 @pytest.fixture(scope="module")
 def without_draft(tmp_path_factory):
-    """A server without a draft model, as `tandem up --target` starts it."""
+    """A server without a draft model, like the one that `tandem up --target` starts."""
     profile = yaml.safe_load(EMULATED_ZERO.read_text())
     del profile["engines"]["draft"], profile["decoding"]
     engine = profile["engines"]["target"]
@@ -53,7 +53,7 @@ def generate(server, *arguments):
 
 
 def refused(capsys, *arguments):
-    """The one-line error of a command."""
+    """Return the one-line error of a command that must fail."""
     assert command.main(list(arguments)) == 1
     shown = capsys.readouterr()
     assert shown.err.count("\n") == 1
@@ -61,7 +61,7 @@ def refused(capsys, *arguments):
 
 
 @pytest.mark.parametrize("drafter", ["draft_model", "none"])
-def test_generate_prints_the_output_and_a_closing_line(server, capsys, drafter):
+def test_generate_prints_the_output_and_a_summary_line(server, capsys, drafter):
     assert generate(server, PROMPT, "--max-tokens", "24", "--drafter", drafter) == 0
     shown = capsys.readouterr()
     expected = ask_one(server, "ensemble", PROMPT, max_tokens=24)
@@ -74,7 +74,7 @@ def test_generate_prints_the_output_and_a_closing_line(server, capsys, drafter):
     assert ("nothing drafted" in shown.err) == (drafter == "none")
 
 
-def test_generate_reads_standard_input_and_passes_options_on(server, capsys, monkeypatch):
+def test_generate_reads_standard_input_and_passes_on_options(server, capsys, monkeypatch):
     stop = ask_one(server, "bls", PROMPT, max_tokens=40).text[5:9]
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(PROMPT.encode())))
     options = ["--max-tokens", "40", "--stop", stop, "--num-draft-tokens", "2"]
@@ -86,7 +86,7 @@ def test_generate_reads_standard_input_and_passes_options_on(server, capsys, mon
 
 
 def test_generate_colors_accepted_and_forced_tokens(server):
-    """Every character of the text is shown once."""
+    """Every character of the text is printed once."""
     guide = {
         entry.GUIDED_DECODING_GUIDE_TYPE: "regex",
         entry.GUIDED_DECODING_GUIDE: "the answer is [0-9]",
@@ -195,7 +195,7 @@ def test_bench_measures_every_combination(emulated, tmp_path, capsys):
         assert (row["scaling"] is None) == (row["num_streams"] == 1)
 
 
-def test_by_default_bench_measures_only_drafters_of_the_server(without_draft, capsys):
+def test_bench_measures_only_drafters_of_the_server_by_default(without_draft, capsys):
     assert run("bench", without_draft, *FEWEST, "--model", "bls") == 0
     shown = capsys.readouterr()
     assert re.search(r"^prompt_lookup ", shown.out, re.MULTILINE)
@@ -215,7 +215,7 @@ def test_bench_rejects_drafters_and_lengths_that_the_server_lacks(without_draft,
 
 
 @pytest.mark.parametrize("verb", ["generate", "bench", "summarize", "perf"])
-def test_an_unknown_entry_is_rejected_with_the_served_ones(without_draft, capsys, verb):
+def test_the_error_for_an_unknown_entry_lists_the_served_entries(without_draft, capsys, verb):
     url = without_draft.grpc_url
     option = "--entry" if verb == "perf" else "--model"
     prompt = ["x"] if verb == "generate" else []

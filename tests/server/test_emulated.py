@@ -1,4 +1,4 @@
-"""Emulated engines: the same output with and without drafts, and an acceptance rate of alpha."""
+"""Emulated engines have the expected acceptance rate, and drafts don't change their output."""
 
 import json
 
@@ -26,7 +26,7 @@ def baseline(emulated):
 
 @pytest.fixture
 def in_time(emulated):
-    """The server, whose draft engine has its branches ready before the target has verified."""
+    """A server whose draft engine finishes its branches before the target responds."""
     with emulated.faults.of("target", "slow"):
         yield emulated
 
@@ -41,19 +41,19 @@ def rate(answers) -> float:
 
 
 def acceptance(draft_len: int) -> float:
-    """The expected share of accepted draft tokens: none is accepted after the first wrong one."""
+    """Return the expected share of accepted draft tokens. The first wrong token ends acceptance."""
     return sum(ALPHA**n for n in range(1, draft_len + 1)) / draft_len
 
 
 @pytest.mark.parametrize("draft_len", first_of(4, 10))
-def test_greedy_output_equals_the_baseline_and_acceptance_is_alpha(emulated, baseline, draft_len):
+def test_greedy_output_equals_the_baseline_and_alpha_sets_acceptance(emulated, baseline, draft_len):
     answers = ask(emulated, "bls", PROMPTS, num_draft_tokens=draft_len, **GREEDY)
     assert [(a.ids, a.text) for a in answers] == [(a.ids, a.text) for a in baseline]
     emitted = sum(len(a.ids) for a in answers) / sum(a.number("num_rounds") for a in answers)
     assert emitted == pytest.approx(sum(ALPHA**n for n in range(draft_len + 1)), rel=0.1)
 
 
-def test_sampled_output_equals_the_baseline_and_acceptance_is_alpha(emulated):
+def test_sampled_output_equals_the_baseline_and_alpha_sets_acceptance(emulated):
     expected = ask(emulated, "ensemble", PROMPTS, **SAMPLED)
     answers = ask(emulated, "bls", PROMPTS, num_draft_tokens=4, **SAMPLED)
     assert [a.ids for a in answers] == [a.ids for a in expected]
@@ -67,7 +67,7 @@ def test_sampled_output_equals_the_baseline_and_acceptance_is_alpha(emulated):
     [("draft_model", GREEDY), ("hybrid", SAMPLED)],
     ids=["greedy", "sampled"],
 )
-def test_drafting_ahead_keeps_the_baselines_output(emulated, drafter, sampling):
+def test_drafting_ahead_does_not_change_the_output(emulated, drafter, sampling):
     values = {"min_tokens": 9, **sampling}
     expected = ask(emulated, "ensemble", PROMPTS, **values)
     values |= {"draft_ahead": "true", "drafter": drafter, "outputs": WITH_STATISTICS}
@@ -88,7 +88,7 @@ def test_branches_are_ready_when_the_target_responds(in_time):
     ahead, rounds = statistics["draft_ahead"], statistics["rounds"]
     assert ahead["num_hits"] == sum(round_["drafted_ahead"] for round_ in rounds) > 10
     assert ahead["num_branches"] == ahead["num_wasted_branches"] + ahead["num_hits"]
-    # After a hit the draft engine isn't called.
+    # After a hit, the loop doesn't call the draft engine.
     assert all(not round_["draft_seconds"] for round_ in rounds if round_["drafted_ahead"])
     change.until_ended(1)
     for name in ("calls", "branches", "wasted_branches", "hits"):
@@ -97,7 +97,7 @@ def test_branches_are_ready_when_the_target_responds(in_time):
 
 
 @pytest.mark.heavy
-def test_branches_with_logits_use_few_shared_pages(in_time):
+def test_branches_with_logits_use_few_pages_of_shared_memory(in_time):
     values = {"num_draft_tokens": 4, "draft_ahead": "true", "use_draft_logits": True}
     values |= GREEDY | {"temperature": 1.0, "top_p": 1.0}
     told = [
@@ -112,10 +112,10 @@ def test_branches_with_logits_use_few_shared_pages(in_time):
     accepted = sum(statistics["num_accepted_draft_tokens"] for statistics in told)
     drafted = sum(statistics["num_draft_tokens"] for statistics in told)
     assert accepted / drafted == pytest.approx(acceptance(4), rel=0.2)
-    assert 0 < pages_of_logits(in_time) <= 16  # a few if branches are late, but not one per call
+    assert 0 < pages_of_logits(in_time) <= 16  # late branches may need a few pages
 
 
-def test_a_seed_repeats_the_output_with_and_without_drafting_ahead(in_time):
+def test_a_seed_gives_the_same_output_with_and_without_drafting_ahead(in_time):
     values = {"max_tokens": 60, "temperature": 0.9, "use_draft_logits": True, "seed": 5}
     texts = {
         tuple(ask_one(in_time, "bls", PROMPTS[0], draft_ahead=ahead, **values).ids)

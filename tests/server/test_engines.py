@@ -1,4 +1,4 @@
-"""Clients that call the models `draft` and `target` directly, without Tandem's loop."""
+"""Clients can call the models `draft` and `target` directly, without Tandem's loop."""
 
 import os
 import queue
@@ -30,7 +30,7 @@ BY_LOGITS = {"temperature": 0.8, "top_p": 1.0, "seed": 3, "use_draft_logits": Tr
 
 
 def request(**values):
-    """The tensors of a call."""
+    """Return the input tensors of a call."""
     given = {
         "input_ids": CONTEXT,
         "input_lengths": [len(CONTEXT)],
@@ -64,7 +64,7 @@ def client(emulated):
     ],
     ids=["stream", "value", "unsupported"],
 )
-def test_calls_that_an_engine_rejects_have_the_right_code(client, wrong, code, message):
+def test_calls_that_an_engine_rejects_have_the_right_status_code(client, wrong, code, message):
     with pytest.raises(InferenceServerException, match=message) as error:
         client.infer("target", request(**wrong))
     assert code in (None, error.value.status())
@@ -84,7 +84,7 @@ def test_a_draft_engine_returns_its_logits_or_a_shared_handle(client):
     shared.give_back()
 
 
-def test_with_an_invalid_logits_handle_drafts_are_verified_by_id(client):
+def test_drafts_with_an_invalid_logits_handle_are_verified_by_id(client):
     draft = {"draft_input_ids": [41, 42], "temperature": [1.0], "seed": [5]}
     by_ids = tokens_of(client.infer("target", request(**draft)))
     gone = request(**draft, shared_logits_handle=[os.getpid(), 1, 2])
@@ -92,7 +92,7 @@ def test_with_an_invalid_logits_handle_drafts_are_verified_by_id(client):
 
 
 def test_pages_of_draft_logits_are_reused(emulated):
-    """There are as many pages as drafts at the same time, however many rounds each request had."""
+    """The number of pages is limited by concurrent drafts, not by rounds."""
     with ThreadPoolExecutor(8) as threads:
         answers = threads.map(
             lambda n: ask_one(emulated, "bls", f"def f{n}(", max_tokens=100, **BY_LOGITS), range(32)
@@ -102,11 +102,11 @@ def test_pages_of_draft_logits_are_reused(emulated):
 
 
 def pages_of_logits(server):
-    """Pages of shared logits of the server, by the descriptors that its processes hold open."""
+    """Return the number of shared pages of logits that the server's processes hold open."""
     pages = set()
     for process in server.processes:
         for descriptor in descriptors_of(process):
-            with suppress(FileNotFoundError):  # closed since it was listed
+            with suppress(FileNotFoundError):  # closed after it was listed
                 if os.readlink(descriptor) == "/memfd:tandem-logits (deleted)":
                     pages.add(os.stat(descriptor).st_ino)
     return len(pages)
@@ -119,7 +119,7 @@ def descriptors_of(process):
 
 
 @pytest.mark.heavy
-def test_a_decoupled_engine_streams_and_works_with_the_loop(client, emulated, tmp_path):
+def test_a_decoupled_engine_can_stream_and_works_with_the_loop(client, emulated, tmp_path):
     planned = emulated_zero(tmp_path, engine={"decoupled": True})
     alone = tokens_of(client.infer("target", request(runtime_top_k=[1])))
     arrived = queue.Queue()

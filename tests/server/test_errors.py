@@ -1,4 +1,4 @@
-"""An error is one line that names the input or the model, with the right code per protocol."""
+"""Errors are one line that names the input or model, with the right code in each protocol."""
 
 import json
 import re
@@ -23,7 +23,7 @@ ALONE = {"drafter": "none"}
 
 @pytest.fixture(scope="module")
 def full(fallible):
-    """A server for one request at a time, without guides."""
+    """A server without guides that runs one request at a time."""
     admission = {"max_requests": 1, "max_queue": 0}
     with fallible(admission=admission, limits={"max_guide_bytes": 0}) as running:
         yield running
@@ -131,7 +131,7 @@ def test_the_error_names_missing_or_contradictory_inputs(server, made, message):
 
 
 def over_grpc(server, entry, **values):
-    """The status and the message of a plain `infer`."""
+    """Return the error status and message of a plain `infer` call."""
     timeout = values.pop("timeout", None)
     with (
         client.InferenceServerClient(server.grpc_url) as connection,
@@ -142,7 +142,7 @@ def over_grpc(server, entry, **values):
 
 
 def over_http(server, entry, **values):
-    """The status and the message of a plain `infer`."""
+    """Return the error status and message of a plain `infer` call."""
     parameters = {"timeout": values.pop("timeout")} if "timeout" in values else {}
     tensors = {"text_input": ("BYTES", "x"), "max_tokens": ("INT32", values.get("max_tokens", 4))}
     if "drafter" in values:
@@ -159,7 +159,7 @@ def over_http(server, entry, **values):
 
 
 def over_a_stream(server, **values):
-    """The status and the message of a streamed request, of a client that asks for the status."""
+    """Return the error status and message of a stream that requests status codes."""
     with client.InferenceServerClient(server.grpc_url) as connection:
         arrived = []
         connection.start_stream(
@@ -182,7 +182,7 @@ def everywhere(server, entry, **values):
 
 
 def posted(server, path, body):
-    """The status and the body of a POST that must fail."""
+    """Return the status and body of a POST request that must fail."""
     request = urllib.request.Request(f"http://{server.http_url}/v2/models/{path}", body)
     with pytest.raises(urllib.error.HTTPError) as refused:
         urllib.request.urlopen(request)
@@ -191,7 +191,7 @@ def posted(server, path, body):
 
 
 def through_the_gateway(url, **fields):
-    """The status, the error's code and the seconds to wait of a completion."""
+    """Return a completion's status, error code and seconds to wait before a retry."""
     body = json.dumps({"prompt": "x", "max_tokens": 4, "drafter": "none"} | fields).encode()
     request = urllib.request.Request(
         f"{url}/v1/completions", body, {"content-type": "application/json"}
@@ -247,7 +247,7 @@ def test_a_full_server_is_reported_as_unavailable(full, gateway, entry, capsys):
         assert through_the_gateway(gateway) == (429, "overloaded", "1")
         with urllib.request.urlopen(f"{gateway}/health") as health:
             assert health.status == 200
-        # The exit status is the same as for a lost connection.
+        # The exit status equals the status for a lost connection.
         assert command.main(["generate", "x", "--url", full.grpc_url]) == 1
         assert capsys.readouterr().err.startswith("tandem: overloaded: ")
 
@@ -281,7 +281,7 @@ def test_a_target_failure_is_reported_as_an_internal_error(full, entry):
 
 
 def test_the_error_names_unsupported_inputs(full, gateway):
-    """Emulated engines have no penalties and no log-probabilities of a prompt."""
+    """Emulated engines don't support penalties or prompt log-probabilities."""
     for name, asked in (
         ("return_prompt_log_probs", {"return_prompt_log_probs": True}),
         ("num_top_log_probs", {"return_log_probs": True, "num_top_log_probs": 2}),

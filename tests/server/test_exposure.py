@@ -1,4 +1,4 @@
-"""Clients that reach the ports can't use the shared memory of Triton's models."""
+"""Clients that can reach the ports can't use the shared memory of Triton's models."""
 
 import json
 from urllib.error import HTTPError
@@ -12,7 +12,7 @@ from tritonclient.utils import InferenceServerException
 
 from tandem.tools.triton.launch import PREFIX
 
-TRITONS_OWN = "triton_python_backend_shm_region_"  # clients of newer Tritons may not register these
+TRITONS_OWN = "triton_python_backend_shm_region_"  # newer Tritons don't let clients register these
 HANDLE = b"x" * 64
 CALLS = (
     lambda client, region: client.register_system_shared_memory("r", region, 64),
@@ -25,7 +25,7 @@ CALLS = (
 
 
 @pytest.mark.parametrize("protocol", [tritonclient.grpc, tritonclient.http])
-def test_clients_are_denied_only_the_shared_memory_calls(server, protocol):
+def test_only_shared_memory_calls_are_denied_to_clients(server, protocol):
     region = f"/{leftovers(server.shm_prefix)[0]}"
     url = server.grpc_url if protocol is tritonclient.grpc else server.http_url
     with protocol.InferenceServerClient(url) as client:

@@ -1,4 +1,4 @@
-"""Models that die, fail, hang or are slow: requests fail only if the target fails."""
+"""Models die, fail, hang or are slow, but requests fail only if the target fails."""
 
 import os
 import resource
@@ -31,7 +31,7 @@ def server(fallible):
 
 @pytest.fixture(scope="module")
 def impatient(fallible):
-    """A server whose draft timeout is shorter than a late answer takes (0.6 s)."""
+    """A server whose draft timeout (0.3 s) is shorter than the delay of late answers (0.6 s)."""
     with fallible(timeouts={"draft": 0.3, "drafter_pause": 0.1, "request": 3.0}) as running:
         yield running
 
@@ -43,7 +43,7 @@ def long_answers(server):
 
 @pytest.fixture
 def healthy(server):
-    """The server. After the test, no requests are running and the draft engine answers."""
+    """The server, which is idle and has a working draft engine again after the test."""
     yield server
     assert eventually(lambda: idle(server) and drafts(server))
 
@@ -53,7 +53,7 @@ def drafts(server):
 
 
 def process_of(server, model):
-    """The process of a model."""
+    """Return the process id of a model."""
     for pid in server.processes:
         if f"/{model}/1/model.py" in Path(f"/proc/{pid}/cmdline").read_text():
             return pid
@@ -62,7 +62,7 @@ def process_of(server, model):
 
 @contextmanager
 def stopped(pid):
-    """A process that answers nothing, not even a `stop`."""
+    """Pause a process within the context, so that it doesn't even answer a `stop`."""
     os.kill(pid, signal.SIGSTOP)
     try:
         yield
@@ -84,11 +84,11 @@ def assert_one_line(error, *words):
 
 
 class TritonDied(Exception):
-    """A SIGKILL hit a stub while it held the lock of Triton's shared memory, and Triton ended."""
+    """Triton died because a killed stub held the lock of Triton's shared memory."""
 
 
 def answers_of_living(streams):
-    """Return all answers; raise TritonDied if Triton itself died (boost's lock_exception)."""
+    """Return all answers, or raise TritonDied if Triton itself died (boost's lock_exception)."""
     answers = answers_of(streams)
     if any("Socket closed" in str(answer.error) for answer in answers):
         raise TritonDied
@@ -96,7 +96,7 @@ def answers_of_living(streams):
 
 
 def retry_if_triton_dies(test):
-    """Repeat a test that kills a process, up to five times, if the kill also ends Triton."""
+    """Repeat a test that kills a stub if Triton also dies. Run the test at most five times."""
 
     @wraps(test)
     def run(fallible):
@@ -139,7 +139,7 @@ def test_requests_end_at_their_timeout_if_the_target_is_killed(fallible):
         streams = crowd.ask(PROMPTS[:4], max_tokens=4 * LONG)
         crowd.wait_until_all_talk()
         os.kill(process_of(server, "target"), signal.SIGKILL)
-        # If Triton doesn't notice that a stub is dead, the timeout of a call ends it.
+        # If Triton doesn't notice that a stub is dead, the call ends at its timeout.
         unavailable, late = (
             f"model_{reason}: model 'target' failed: " for reason in ("unavailable", "timeout")
         )
@@ -166,7 +166,7 @@ def test_answers_continue_while_the_draft_engine_hangs(healthy, long_answers):
 
 
 @pytest.mark.heavy
-def test_the_loop_waits_only_once_for_a_slow_draft_engine(impatient):
+def test_a_slow_draft_engine_delays_the_loop_only_once(impatient):
     [expected] = controls(impatient, ["x = 1"])
     with impatient.faults.of("draft", "late"):
         assert eventually(lambda: not drafts(impatient))
@@ -180,7 +180,7 @@ def test_the_loop_waits_only_once_for_a_slow_draft_engine(impatient):
 
 
 @pytest.mark.heavy
-def test_a_request_fails_with_one_line_at_the_profiles_timeout(impatient):
+def test_a_request_fails_with_a_one_line_error_at_the_profiles_timeout(impatient):
     with impatient.faults.of("target", "late"):
         answer = ask(impatient, "x = 1", max_tokens=LONG)
     line = "the request exceeded its timeout of 3 s"
@@ -189,7 +189,7 @@ def test_a_request_fails_with_one_line_at_the_profiles_timeout(impatient):
 
 
 def test_a_single_target_failure_fails_only_one_request(healthy, long_answers):
-    # No request can end before the fault begins: until then the target is late.
+    # The target is late until the fault begins, so no request can end before that.
     with Crowd(healthy, 8) as crowd, healthy.faults.of("target", "late"):
         streams = crowd.ask(PROMPTS, max_tokens=LONG)
         crowd.wait_until_all_talk()
@@ -213,7 +213,7 @@ def test_a_request_lost_by_the_target_ends_at_the_engine_timeout(healthy, long_a
 
 
 @pytest.mark.heavy
-def test_the_server_recovers_after_the_target_hung(healthy, long_answers):
+def test_the_server_recovers_after_the_target_hangs(healthy, long_answers):
     settle(healthy)
     lost = total(healthy, "tandem_abandoned_calls")
     with Crowd(healthy, 8) as crowd:
@@ -224,7 +224,7 @@ def test_the_server_recovers_after_the_target_hung(healthy, long_answers):
     assert wrong(answers, long_answers) == []
     assert eventually(
         lambda: total(healthy, "tandem_abandoned_calls") == lost
-    )  # the threads of the calls are free again
+    )  # the calls' threads are free again
 
 
 def test_a_request_without_tokens_records_no_time_to_first_token(healthy):
@@ -272,7 +272,7 @@ def test_a_request_ends_at_its_timeout_if_a_tokenizer_hangs(healthy, model):
 def test_the_target_stops_if_detokenizing_a_long_answer_fails(healthy):
     settle(healthy)
     before = computed(healthy)
-    # The target is late, so the answer can't end before the fault begins.
+    # The target is late until the fault begins, so the answer can't end before that.
     with Crowd(healthy, 1) as crowd, healthy.faults.of("target", "late"):
         [stream] = crowd.ask(["x = 1"], max_tokens=2 * LONG, drafter="none")
         crowd.wait_until_all_talk()
@@ -284,8 +284,8 @@ def test_the_target_stops_if_detokenizing_a_long_answer_fails(healthy):
 
 @pytest.mark.heavy
 def test_clients_that_leave_during_long_steps_are_not_counted_as_faults(fallible):
-    """An engine in the middle of a step doesn't read a `stop`; that is no fault."""
-    room = 32  # as many calls as a model may lose
+    """An engine doesn't read a `stop` during a step, and that isn't a fault."""
+    room = 32  # maximum number of lost calls of a model
     with (
         fallible(timeouts={"target": 30.0}, admission={"max_requests": room}) as server,
         Crowd(server, room + 1) as crowd,
@@ -309,12 +309,12 @@ def test_the_tokenizer_call_of_a_cancelled_request_is_abandoned(healthy):
     with healthy.faults.of("preprocessing", "hold"):
         assert "exceeded its timeout of 0.1 s" in ask(healthy, "x", timeout=100_000).error
         assert eventually(lambda: abandoned() == 1)
-    assert eventually(lambda: abandoned() == 0)  # the call's thread is free again
+    assert eventually(lambda: abandoned() == 0)  # the thread of the call is free again
 
 
 @contextmanager
 def no_more_shared_memory(server, model):
-    """Prevent a model's process from taking more shared memory."""
+    """Prevent a model's process from allocating more shared memory."""
     pid = process_of(server, model)
     _, hard = resource.prlimit(pid, resource.RLIMIT_FSIZE)
     resource.prlimit(pid, resource.RLIMIT_FSIZE, (1, hard))
@@ -325,7 +325,7 @@ def no_more_shared_memory(server, model):
 
 
 def logits_of(server, entry):
-    """The logits of eight prompts in one answer, 3 MB."""
+    """Return the logits of eight prompts in one answer (3 MB)."""
     values = {"max_tokens": 30, "end_id": -1, "return_generation_logits": True}
     with client.InferenceServerClient(server.grpc_url) as connection:
         return connection.infer(entry, inputs(PROMPTS, **values)).as_numpy("generation_logits")
@@ -333,7 +333,7 @@ def logits_of(server, entry):
 
 @pytest.mark.heavy
 def test_an_answer_that_does_not_fit_into_shared_memory_ends_its_request(fallible):
-    """The answers of the target fit, one prompt after the other; the whole answer does not."""
+    """The target's answer to each prompt fits, but the answer to the whole request doesn't."""
     with fallible(admission={"max_requests": 1}) as server:
         for entry in ("bls", "ensemble"):
             with no_more_shared_memory(server, "bls_stream"):

@@ -1,4 +1,4 @@
-"""OpenAI's client, with the gateway and a live Triton."""
+"""OpenAI's client works with the gateway and a live Triton."""
 
 import asyncio
 import json
@@ -72,7 +72,7 @@ def test_async_requests_run_concurrently_with_correct_answers(server, gateway_ur
     assert text_of(chunks) == texts[0]
 
 
-def test_the_response_headers_have_the_request_id(client):
+def test_the_response_headers_contain_the_request_id(client):
     raw = client.completions.with_raw_response.create(
         model="bls", prompt="x", max_tokens=2, extra_headers={"x-request-id": "mine"}
     )
@@ -80,7 +80,7 @@ def test_the_response_headers_have_the_request_id(client):
     assert raw.parse().usage.completion_tokens <= 2
 
 
-def test_the_response_has_usage_and_speculation_statistics(client):
+def test_the_response_contains_usage_and_speculation_statistics(client):
     answer = complete(client, "def main():")
     assert answer.usage.completion_tokens == 24
     figures = answer.metrics["speculative_decoding"]
@@ -91,7 +91,7 @@ def test_the_response_has_usage_and_speculation_statistics(client):
     assert last.metrics["speculative_decoding"] == figures
 
 
-def test_every_token_reports_its_round_and_kind(client):
+def test_the_response_reports_the_round_and_kind_of_each_token(client):
     more = {"return_token_details": True}
     answer = complete(client, "def main():", extra_body=more, stream=True)
     chunks = [chunk.choices[0] for chunk in answer]
@@ -108,7 +108,7 @@ def test_every_token_reports_its_round_and_kind(client):
     assert kinds >= {"accepted", "correction"}
 
 
-def test_the_default_temperature_samples_and_a_seed_repeats_the_output(server, client):
+def test_the_default_is_sampling_and_a_seed_repeats_the_output(server, client):
     def sampled(**given):
         return complete(client, "import ", temperature=openai.omit, **given).choices[0].text
 
@@ -120,7 +120,7 @@ def test_the_default_temperature_samples_and_a_seed_repeats_the_output(server, c
     assert several[0].text == sampled(seed=5)
 
 
-def test_prompts_may_be_token_ids(server, client):
+def test_prompts_can_be_token_ids(server, client):
     expected = [answer.text for answer in ask(server, "ensemble", PROMPTS, max_tokens=24)]
     ids = [post(client, "/tokenize", {"prompt": prompt})["tokens"] for prompt in PROMPTS]
     assert [choice.text for choice in complete(client, ids).choices] == expected
@@ -134,7 +134,7 @@ def test_a_stop_string_ends_the_output(client):
     assert answer.finish_reason == "stop"
 
 
-def test_completions_default_to_16_tokens_and_chats_to_what_fits(client, tokenizer, embedded):
+def test_completions_default_to_16_tokens_and_chats_to_the_context(client, tokenizer, embedded):
     room = embedded.target.max_seq_len - embedded.target.max_draft_len
     more = {"max_tokens": openai.omit, "extra_body": {"ignore_eos": True}}
     for length, left in ((room - 12, 12), (1, 16)):
@@ -148,7 +148,7 @@ def test_completions_default_to_16_tokens_and_chats_to_what_fits(client, tokeniz
 
 
 def test_openais_client_reads_vllms_fields(client):
-    """Unknown fields of an answer are attributes of its objects."""
+    """In OpenAI's client, unknown response fields become attributes."""
     more = {"return_token_ids": True, "prompt_logprobs": 1, "return_tokens_as_token_ids": True}
     answer = complete(client, "def main():", logprobs=0, extra_body=more)
     choice = answer.choices[0]
@@ -176,7 +176,7 @@ def test_openais_client_reads_vllms_fields(client):
 
 
 def test_a_llama_cpp_grammar_is_enforced(client):
-    """The grammar is llama.cpp's for a schema."""
+    """llama.cpp generated the grammar from a schema."""
     grammar = r"""
 root ::= "[" ws (string ("," ws string)*)? "]" ws
 string ::= "\"" ([^"\\\x7F\x00-\x1F] | [\\] (["\\bfnrt] | "u" [0-9a-fA-F]{4})){0,5} "\"" ws
@@ -234,12 +234,12 @@ def test_engines_stop_when_the_client_leaves(server, gateway_url, stream):
     before = computed(server)
     leave(server, gateway_url, stream=stream)
     assert eventually(lambda: idle(server))
-    # A complete answer would have more than LONG.
+    # A complete answer has more than LONG tokens.
     assert computed(server) - before < LONG / 2
 
 
 def leave(server, gateway_url, *, stream):
-    """Ask for a long answer and close the connection once the engines are at work on it."""
+    """Request a long answer, and close the connection while the engines generate it."""
     before = computed_so_far(server)
 
     async def ask():

@@ -1,4 +1,4 @@
-"""Clients that send invalid requests or read slowly don't affect others. See also `make soak`."""
+"""Clients that send invalid requests or read slowly don't affect others (also: `make soak`)."""
 
 import threading
 
@@ -25,7 +25,7 @@ def expected(server):
     return controls(server, PROMPTS)
 
 
-def test_bad_requests_do_not_disturb_good_ones(server, expected):
+def test_invalid_requests_do_not_affect_valid_requests(server, expected):
     with Crowd(server, 64) as crowd:
         good = crowd.ask(PROMPTS)
         bad = [*crowd.ask(["x"] * 64, model="bls", top_p=7.0), *crowd.ask(["x"] * 64, top_p=7.0)]
@@ -35,7 +35,7 @@ def test_bad_requests_do_not_disturb_good_ones(server, expected):
         }
 
 
-def test_a_client_that_does_not_read_delays_no_other(server, expected):
+def test_a_client_that_does_not_read_does_not_delay_others(server, expected):
     reads = threading.Event()
     chunks, over = [], threading.Event()
 
@@ -56,7 +56,7 @@ def test_a_client_that_does_not_read_delays_no_other(server, expected):
         )
         for _ in range(3):
             assert wrong(answers_of(crowd.ask(PROMPTS[:16])), expected[:16]) == []
-        assert eventually(lambda: idle(server))  # the slow one's own decoding has ended too
+        assert eventually(lambda: idle(server))  # the slow client's decoding has ended too
         assert not chunks
         reads.set()
         assert over.wait(60)

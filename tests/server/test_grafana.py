@@ -1,4 +1,4 @@
-"""On a live server, every query of the dashboard finds its metrics and labels."""
+"""All queries of the Grafana dashboard find their metrics and labels on a live server."""
 
 import json
 import re
@@ -22,7 +22,7 @@ FILLED_IN = {"$__rate_interval": "1m", "$__range": "15m", "$model": ".*", "$draf
 
 @pytest.fixture(scope="module")
 def samples(server):
-    """A scrape, after requests with every drafter."""
+    """Metric samples after requests with every drafter."""
     drafters = ("draft_model", "prompt_lookup", "hybrid", "none")
     for drafter in drafters:
         ask_one(server, "bls", "def a(): return a", drafter=drafter, max_tokens=16)
@@ -39,7 +39,7 @@ def parsed(query):
 
 
 def selections(expression):
-    """Every selector of an expression, and the labels that the enclosing expression sums by."""
+    """Return all selectors of an expression, each with the grouping labels that surround it."""
     found, around = [], [frozenset()]
 
     def enter(part):
@@ -64,7 +64,7 @@ def matches(matcher, value):
 
 
 def finds(selector, labels, samples):
-    """Whether a sample is selected that has all these labels."""
+    """Return whether the selector matches a sample that has all these labels."""
     return any(
         name == selector.name
         and labels <= theirs.keys()
@@ -73,7 +73,7 @@ def finds(selector, labels, samples):
     )
 
 
-def test_each_query_finds_its_metrics_under_its_labels(samples):
+def test_each_query_finds_metrics_with_its_labels(samples):
     for query, legend in TARGETS:
         selected = selections(parsed(query))
         assert selected

@@ -1,4 +1,4 @@
-"""Guided answers are valid, and the same with every drafter."""
+"""Guided answers are valid, and every drafter gives the same answer."""
 
 import json
 import re
@@ -23,9 +23,9 @@ from tandem.guides.guide import Guide
 REFUSED_GUIDES = "tandem_guides_refused_total"
 DRAFTERS = ("none", "draft_model", "prompt_lookup", "hybrid")
 AT_ONCE = 16
-# Seeds of schemas. Unlike the schemas below, they weren't chosen.
+# First seeds of the random schemas.
 SEEDS = {"emulated": 50_000, "server": 60_000}
-LEAST_ENDED = {"emulated": 0.825, "server": 0.7}  # minimum share; other answers are cut
+LEAST_ENDED = {"emulated": 0.825, "server": 0.7}  # minimum share of complete answers
 PERSON = {
     "type": "object",
     "properties": {
@@ -55,7 +55,7 @@ def prompt_of(number):
 
 
 def whole(chunks):
-    """Text, ids and finish reason of an answer in chunks."""
+    """Return the text, ids and finish reason of a streamed answer."""
     ids = [token for chunk in chunks for token in chunk.ids]
     return "".join(chunk.text for chunk in chunks), ids, chunks[-1].finish_reason
 
@@ -65,7 +65,7 @@ def said(answers):
 
 
 def answer_to(server, seed, **values):
-    """A schema's answer; the seed decides drafter and streaming."""
+    """Return the answer for a random schema. The seed also selects drafter and streaming."""
     drafter = DRAFTERS[seed % 4]
     asked = {
         **by_schema(schema_of(seed)),
@@ -82,7 +82,7 @@ def answer_to(server, seed, **values):
 
 
 def ask_each(server, guides, model="bls", **values):
-    """The answers to the prompts of one request, each with its own guide."""
+    """Return the answers to one request, in which each prompt has its own guide."""
     kinds, texts = zip(*guides, strict=True)
     made = inputs([prompt_of(n) for n in range(len(guides))], **values)
     made.append(tensor(entry.GUIDED_DECODING_GUIDE_TYPE, [[kind] for kind in kinds]))
@@ -99,7 +99,7 @@ def ask_each(server, guides, model="bls", **values):
         pytest.param("server", 40, marks=pytest.mark.heavy),
     ],
 )
-def test_every_guided_answer_that_ends_is_valid(served, count, request):
+def test_every_complete_guided_answer_is_valid(served, count, request):
     server, seeds = request.getfixturevalue(served), range(SEEDS[served], SEEDS[served] + count)
     with ThreadPoolExecutor(AT_ONCE) as pool:
         answers = list(pool.map(lambda seed: answer_to(server, seed, max_tokens=150), seeds))
@@ -130,7 +130,7 @@ OTHERS = [
 
 
 def fits(kind, guide, text):
-    """Check validity with another library than the one that compiles guides."""
+    """Check an answer with a library other than the guide compiler."""
     if kind == "json_schema":
         return not complaint(json.loads(guide), text)
     if kind == "regex":
@@ -141,7 +141,7 @@ def fits(kind, guide, text):
 
 
 @pytest.mark.vllm
-def test_each_prompt_of_a_request_may_have_its_own_guide(server):
+def test_each_prompt_of_a_request_can_have_its_own_guide(server):
     asked = {"max_tokens": 60, "temperature": 1.0, "seed": 3}
     answers = ask_each(server, [*OTHERS, *SCHEMAS[:3]], **asked)
     for (kind, guide), answer in zip(OTHERS, answers, strict=False):
@@ -156,7 +156,7 @@ def test_each_prompt_of_a_request_may_have_its_own_guide(server):
     "sampling",
     first_of({"temperature": 0.9, "seed": 5}, {"top_p": 0.9, "seed": 6}, {"top_k": 9}),
 )
-def test_sampled_guided_output_is_the_same_with_and_without_drafts(served, sampling, request):
+def test_drafts_do_not_change_sampled_guided_output(served, sampling, request):
     server, guides = request.getfixturevalue(served), [*SCHEMAS, *OTHERS]
     asked = {"max_tokens": 60, "seed": 1, **sampling}
     expected = said(ask_each(server, guides, "ensemble", **asked))
@@ -169,7 +169,7 @@ def test_sampled_guided_output_is_the_same_with_and_without_drafts(served, sampl
 
 
 @pytest.mark.heavy
-def test_guided_output_for_many_schemas_is_the_same_without_drafts(server):
+def test_drafts_do_not_change_guided_output_for_many_schemas(server):
     seeds = range(80_000, 80_030)
 
     def answers_of(seed):
@@ -240,7 +240,7 @@ def kinds_of(answers):
 
 
 @pytest.mark.vllm
-def test_a_guided_stream_marks_forced_tokens_and_joins_to_the_whole_text(server):
+def test_a_guided_stream_marks_forced_tokens_and_contains_the_whole_text(server):
     asked = {**by_schema(PERSON), "max_tokens": 120, "outputs": (*OUTPUTS, entry.OUTPUT_KINDS)}
     answer = ask_one(server, "bls", prompt_of(0), **asked)
     chunks = stream(server, prompt_of(0), **asked)

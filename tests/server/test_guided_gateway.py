@@ -25,7 +25,7 @@ SAID = "{% for m in messages %}# {{ m.role }}\n{{ m.content }}\n{% endfor %}# as
 
 @pytest.fixture(scope="module")
 def client_of(server, embedded, tmp_path_factory):
-    """Yield a client of a gateway to the shared server, whose chat template has these marks."""
+    """A function that returns a client of a gateway whose chat template contains given marks."""
 
     @contextmanager
     def opened(*marks):
@@ -66,7 +66,7 @@ def test_openais_client_parses_structured_output(client, drafter):
     assert streamed.content == choice.message.content
 
 
-def test_each_of_several_sampled_answers_fits_the_schema(client):
+def test_all_sampled_answers_of_a_request_fit_the_schema(client):
     schema = {"name": "city", "strict": False, "schema": City.model_json_schema()}
     response = client.chat.completions.create(
         **ASKED | {"temperature": 1.5, "seed": 5},
@@ -113,7 +113,7 @@ def test_a_guided_answer_cut_at_max_tokens_has_finish_reason_length(client):
 
 
 def test_forced_tokens_are_marked(client):
-    """All text of this schema is forced with fixed whitespace, but not with flexible whitespace."""
+    """This schema forces the whole text only if whitespace is fixed."""
     schema = {"type": "object", "properties": {"a": {"const": 1}}, "required": ["a"]}
     schema["additionalProperties"] = False
     for free in (False, True):
@@ -179,7 +179,7 @@ def named(name):
 
 
 def check(choice, *names):
-    """Check that a choice consists of calls of these functions, with arguments that fit."""
+    """Check that a choice consists of calls to these functions with valid arguments."""
     assert choice.finish_reason == "tool_calls"
     assert not choice.message.content
     for call in choice.message.tool_calls:
@@ -220,7 +220,7 @@ def test_optional_tool_calls_are_valid(client_of):
                 assert choice.message.content
 
 
-def test_answers_with_tools_are_json_or_calls(client_of):
+def test_answers_to_requests_with_tools_are_json_or_tool_calls(client_of):
     with client_of(MARKS["hermes"]) as client:
         asked = ASKED | {"temperature": 1, "seed": 4, "n": 4, "parallel_tool_calls": False}
         for choice in client.chat.completions.parse(
@@ -246,7 +246,7 @@ def test_a_guide_applies_only_after_reasoning(client_of):
 
 
 @pytest.mark.parametrize("known", first_of(*MARKS))
-def test_parallel_calls_can_be_joined_from_stream_deltas(client_of, known):
+def test_stream_deltas_can_be_joined_to_parallel_tool_calls(client_of, known):
     joined = []
     with client_of(MARKS[known]) as client:
         asked = ASKED | {"temperature": 1.5, "seed": 1, "n": 4, "max_tokens": 120}
@@ -264,7 +264,7 @@ def test_parallel_calls_can_be_joined_from_stream_deltas(client_of, known):
 
 
 def joined_calls(chunks):
-    """Name and arguments of each call of each choice; an id comes once, with the name."""
+    """Return the name and arguments of all calls per choice. Check that each id is sent once."""
     found: dict = {}
     for choice in (choice for chunk in chunks for choice in chunk.choices):
         calls = found.setdefault(choice.index, [])

@@ -1,6 +1,6 @@
-"""Hostile clients get an answer or a one-line error, and other clients get the right answers.
+"""Hostile clients get an answer or a one-line error, and other clients get correct answers.
 
-Set HOSTILE_VOLLEYS to search longer, with different requests in each run:
+For a longer search, with different requests in each run, set HOSTILE_VOLLEYS:
 
     HOSTILE_VOLLEYS=20000 pytest --timeout 0 -m heavy tests/server/test_hostile.py
 """
@@ -32,17 +32,17 @@ from wire import NO_ANSWER, Post, Rpc, Wire, message, shortened
 from .conftest import emulated_zero, serving
 
 VOLLEYS = int(os.environ.get("HOSTILE_VOLLEYS", "0")) or 50
-VOLLEY = 8  # requests at the same time
+VOLLEY = 8  # concurrent requests
 
-# INTERNAL or UNKNOWN would suggest a retry, or mean that the server is broken.
+# INTERNAL and UNKNOWN would suggest a retry or a broken server.
 RIGHT_CODES = {
     "OK",
     *("INVALID_ARGUMENT", "NOT_FOUND", "UNIMPLEMENTED", "OUT_OF_RANGE"),
     *("UNAVAILABLE", "RESOURCE_EXHAUSTED", "DEADLINE_EXCEEDED", "CANCELLED", "ABORTED"),
     *("400", "404", "413", "429", "499", "501", "503", "504"),
 }
-# Rejected by Triton itself, before any model sees the request. Its JSON endpoints answer INTERNAL
-# to what they can't parse, and a stream that it rejects has no code.
+# Errors of requests that Triton itself rejects before a model receives them. If Triton can't parse
+# JSON, its status is INTERNAL. Rejected streams have no code.
 TRITONS_OWN = re.compile(
     r"\[request id: |unexpected inference (input|output)|unexpected (shape|size) |attempt to |"
     r"failed to parse the request JSON|Unable to parse|[Uu]nable to find |contents field must not|"
@@ -51,19 +51,19 @@ TRITONS_OWN = re.compile(
     re.DOTALL,
 )
 DEADLINE = re.compile("^(INTERNAL: )?deadline_exceeded: ")  # Triton has no code for this error
-LINE_AT_MOST = 1_000  # characters
+LINE_AT_MOST = 1_000  # maximum length of an error, in characters
 
 SEARCH = settings(
     derandomize="HOSTILE_VOLLEYS" not in os.environ,
     deadline=None,
     database=None,
-    phases=(Phase.generate,),  # each request is judged separately, so shrinking wouldn't help
+    phases=(Phase.generate,),  # each request is checked separately, so shrinking wouldn't help
     suppress_health_check=list(HealthCheck),
 )
 
 
 class Judge:
-    """Check every reply; report errors at the end."""
+    """Checks every reply, and reports the errors at the end."""
 
     def __init__(self, server) -> None:
         self.codes: Counter[str] = Counter()
@@ -76,7 +76,7 @@ class Judge:
     def take(self, request: Rpc | Post | str, reply) -> None:
         self.codes[reply.code] += 1
         for wrong in self._wrongs(reply):
-            # Report one fault of each kind.
+            # Report one fault per kind.
             kind = f"{wrong}: {re.sub(r'[0-9]+', 'n', reply.line)[:60]!r}"
             self.faults.setdefault(
                 kind, f"{wrong}: {reply.code} {shortened(repr(reply.line), 300)} for {request}"
@@ -95,7 +95,7 @@ class Judge:
         if "\n" in reply.line.strip() and not own:
             yield "more than one line"
         too_long = len(reply.line) > LINE_AT_MOST and not own
-        if too_long or "metadata size exceeds" in reply.line:  # gRPC itself rejects such a line
+        if too_long or "metadata size exceeds" in reply.line:  # gRPC rejects such a line
             yield "a long line"
         for secret in self._secrets:
             if secret in reply.line:
@@ -107,7 +107,7 @@ class Judge:
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
-    """Engines whose steps take a moment, so that a stream lasts."""
+    """A server whose engine steps take some time, so that streams last longer."""
     folder = tmp_path_factory.mktemp("attacked")
     planned = emulated_zero(
         folder,
@@ -128,7 +128,7 @@ def wire(server):
 
 @pytest.fixture
 def unharmed(server):
-    """Check afterwards that the server still works and that nothing is left."""
+    """After the test, check that the server still works and that no resources leaked."""
     before = {pid: threads_of(pid) for pid in server.processes}
     yield
     assert server.running
@@ -156,7 +156,7 @@ def resident_mb(pid: int) -> float:
 
 
 def attack(server, wire, requests, volleys: int) -> Judge:
-    """Send batches of hostile requests."""
+    """Send batches of hostile requests, and return the judge of the replies."""
     judge = Judge(server)
 
     with ThreadPoolExecutor(VOLLEY) as senders:
@@ -175,7 +175,7 @@ def attack(server, wire, requests, volleys: int) -> Judge:
 
 @contextmanager
 def undisturbed(server) -> Iterator[None]:
-    """Check that a good client, which asks all the time, gets its right answers."""
+    """Check that a good client, which sends requests all the time, gets correct answers."""
     prompts = prompts_of(4)
     expected = controls(server, prompts, max_tokens=160)
     over, wrong = threading.Event(), []
@@ -204,7 +204,7 @@ def test_hostile_requests_get_answers_or_one_line_errors(server, wire, unharmed)
 
 
 @pytest.mark.heavy
-def test_hostile_requests_do_not_disturb_a_good_client(server, wire, unharmed):
+def test_hostile_requests_do_not_affect_a_good_client(server, wire, unharmed):
     with undisturbed(server):
         judge = attack(server, wire, REQUESTS, VOLLEYS)
     assert not judge.faults, judge.report()
@@ -243,7 +243,7 @@ def test_texts_of_20_megabytes_are_rejected(server, wire, unharmed):
 
 
 def huge_requests(name: str, text: bytes) -> list[Rpc | Post]:
-    """Requests with a huge text in the input of that name, over each protocol."""
+    """Return requests over each protocol with a huge text in the named input."""
     made = strings({"text_input": b"x", name: text}, 4)
     return [
         Rpc(message("bls_stream", made), streamed=True),
@@ -253,7 +253,7 @@ def huge_requests(name: str, text: bytes) -> list[Rpc | Post]:
 
 
 def strings(given: dict[str, bytes], max_tokens: int) -> list:
-    """The tensors of a request: strings, and a length."""
+    """Return the tensors of a request: string inputs, and `max_tokens`."""
     made = [(n, "BYTES", [1, 1], raw_strings([value])) for n, value in given.items()]
     return [*made, ("max_tokens", "INT32", [1, 1], raw("INT32", [max_tokens]))]
 
@@ -278,8 +278,8 @@ def test_hostile_guides_get_answers_or_one_line_errors(server, wire, unharmed):
 
 
 @pytest.mark.heavy
-def test_many_large_guides_are_compiled_without_being_rejected(server, unharmed):
-    """Every fourth client leaves at once; no request is rejected because the server is busy."""
+def test_many_large_guides_are_compiled_and_none_is_rejected(server, unharmed):
+    """Every fourth client leaves immediately. The server rejects no request as too busy."""
     clients = 32
     with undisturbed(server), ThreadPoolExecutor(clients) as pool:
         asked = [pool.submit(ask_by_guide, server, large(n), n % 4 == 3) for n in range(clients)]

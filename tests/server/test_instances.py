@@ -1,4 +1,4 @@
-"""If two loops serve one entry, clients see no difference."""
+"""Clients see no difference if two loops serve one entry."""
 
 import os
 import signal
@@ -23,7 +23,7 @@ from .conftest import emulated_zero, serving
 PROMPTS = prompts_of(8)
 LONG = 1500
 ENDLESS = 8000
-TRITONS_OWN_END = ("Triton ended", "guard")  # under a SIGKILL, as in test_faults
+TRITONS_OWN_END = ("Triton ended", "guard")  # after a SIGKILL, as in test_faults
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +36,7 @@ def server(tmp_path_factory):
 
 
 def by_loop(server, name):
-    """The sum of a metric's samples of each loop."""
+    """Return the sum of a metric's samples for each loop."""
     sums = {}
     for (sample, labels), value in scrape(server).items():
         if sample == name:
@@ -51,9 +51,9 @@ def running(server):
 
 @pytest.mark.heavy
 def test_a_request_from_before_a_reload_can_still_be_stopped(server):
-    """Reload twice, since loops must find each other after every reload.
+    """Reload twice, because loops must find each other after every reload.
 
-    This test runs first: after 64 concurrent requests, Triton 2.51 never ends unloaded loops.
+    This test must run first. After 64 concurrent requests, Triton 2.51 never ends unloaded loops.
     """
     for _ in range(2):
         request_id = fresh_forwarded()
@@ -83,7 +83,7 @@ def test_both_loops_serve_and_their_counters_add_up(server):
     assert all(counted.values())
 
 
-def test_each_loop_publishes_when_it_last_checked_its_requests(server):
+def test_each_loop_publishes_the_time_of_its_last_check(server):
     before = looks(server)
     assert {"0", "1"} < set(before)
     assert eventually(lambda: all(looks(server)[loop] > at for loop, at in before.items()))
@@ -116,13 +116,13 @@ def endless():
 
 @contextmanager
 def call(server, request_id, *inputs):
-    """Return the response of `bls_stream` to a request with this id."""
+    """Return the response of `bls_stream` to a request with the given id."""
     with entries.opened(server, request_id) as (send, chunks):
         send(*inputs)
         yield chunks
 
 
-def test_a_client_that_leaves_ends_only_its_own_requests(server):
+def test_only_the_requests_of_a_client_that_leaves_end(server):
     stay, leave = PROMPTS[:4], PROMPTS[4:]
     expected = controls(server, stay, max_tokens=400)
     settle(server)
@@ -142,7 +142,7 @@ def test_a_client_that_leaves_ends_only_its_own_requests(server):
             one.cancel()
         assert wrong(answers_of(staying), expected) == []
     assert eventually(lambda: idle(server))
-    # Complete answers of the clients that left would have four times LONG.
+    # Complete answers of the clients that left would have 4 * LONG tokens.
     assert computed(server) - before < 4 * 500 + 2 * LONG
 
 
@@ -152,28 +152,28 @@ def test_slots_of_a_dead_loop_become_available_to_the_other(fallible):
     for _ in range(5):
         with fallible(instances=2, admission=admission) as server, Crowd(server, 2) as crowd:
             with server.faults.of("target", "hold"):
-                for number, prompt in enumerate(["x", "y"]):  # one after the other: one per loop
+                for number, prompt in enumerate(["x", "y"]):  # in sequence: one request per loop
                     crowd.ask([prompt], timeout=60_000_000)
                     assert eventually(lambda s=server, n=number: running(s) == n + 1)
                 assert "overloaded" in ask(server, "z").error
                 assert list(by_loop(server, "tandem_requests_running").values()) == [1, 1]
                 os.kill(process_of_loop(server, 0), signal.SIGKILL)
                 taken = eventually(lambda server=server: is_taken(server))
-                lives = server.running  # Triton itself survived the kill
-                server.kill()  # no process would answer the dead loop's request
+                lives = server.running  # whether Triton itself survived the kill
+                server.kill()  # no process will answer the dead loop's request
             if lives:
                 break
     assert taken
 
 
 def is_taken(server):
-    """Return whether a slot is free: then the request starts, and waits for the stopped target."""
+    """Return whether a slot is free. If so, the request starts and waits for the paused target."""
     return "exceeded its timeout" in ask(server, "z", timeout=300_000).error
 
 
 @pytest.mark.heavy
 def test_a_server_ends_when_a_loop_dies(tmp_path):
-    """Triton would continue and reject half of the requests."""
+    """Otherwise, Triton would continue and reject half of the requests."""
     for number in range(5):
         folder = tmp_path / str(number)
         folder.mkdir()
@@ -187,7 +187,7 @@ def test_a_server_ends_when_a_loop_dies(tmp_path):
 
 
 @pytest.mark.heavy
-def test_a_stopped_server_leaves_no_file_of_its_loops(tmp_path):
+def test_a_stopped_server_leaves_no_files_of_its_loops(tmp_path):
     server = serving(emulated_zero(tmp_path, instances=2), tmp_path)
     with server:
         assert files_of_loops(server)

@@ -1,4 +1,4 @@
-"""A server starts, reports readiness or why it failed, and stops without leftovers."""
+"""A server starts, reports that it is ready or why it failed, and stops without leftovers."""
 
 import os
 import signal
@@ -43,7 +43,7 @@ def start(models, **options):
 
 
 def refusal(models, **options):
-    """Return the one-line error of a server that cannot start."""
+    """Return the one-line error of a server that can't start."""
     with pytest.raises(TandemError) as refused:
         start(models, **options).start()
     text = str(refused.value)
@@ -54,7 +54,7 @@ def refusal(models, **options):
 
 
 def test_a_repository_path_with_a_space_is_rejected_immediately(tmp_path):
-    """Triton would never stop waiting for its Python models."""
+    """With such a path, Triton would wait for its Python models forever."""
     write_model(tmp_path / "a b", "echo")
     assert refusal(tmp_path / "a b") == (
         f"Triton can't serve a path with a space: {tmp_path / 'a b'}; if Tandem made it, set "
@@ -70,7 +70,7 @@ def test_the_startup_timeout_error_names_models_that_are_not_ready(models):
 
 
 def ask(server):
-    """Send a 7 to the echo model; return what comes back."""
+    """Send a 7 to the echo model, and return its answer."""
     with client.InferenceServerClient(server.grpc_url) as connection:
         sent = client.InferInput("X", [1, 1], "INT32")
         sent.set_data_from_numpy(np.full((1, 1), 7, np.int32))
@@ -78,7 +78,7 @@ def ask(server):
 
 
 def test_a_stopped_server_leaves_no_files_or_processes(tmp_path):
-    # `Sender` asks for the free shared memory before it sends an end; nothing documents that call.
+    # `Sender` gets the free shared memory from this undocumented call before it sends an end.
     pool = "__import__('sys').modules['c_python_backend_utils'].shared_memory"
     write_model(tmp_path, "echo", initialize=f"assert 2**19 < {pool}.free_memory() < 2**20")
     started, stopped = [], []
@@ -92,7 +92,7 @@ def test_a_stopped_server_leaves_no_files_or_processes(tmp_path):
         assert b"nv_inference_request_success" in answer.read()
     processes, log = server.processes, server.log.path
     folder = Path(f"/proc/{processes[0]}/cwd").readlink()
-    assert len(processes) == 2  # Triton and the process of echo
+    assert len(processes) == 2  # Triton and the echo model
     assert leftovers(server.shm_prefix)
     server.stop(stopped.append)
     assert stopped[0].startswith("waiting for Triton, echo (")
@@ -115,14 +115,14 @@ def test_a_server_stops_with_an_idle_stream_open(models, monkeypatch):
 
 
 @pytest.mark.heavy
-def test_a_server_stops_after_a_stub_was_killed(models):
+def test_a_server_can_stop_after_a_stub_was_killed(models):
     with start(models) as server:
         os.kill(max(server.processes), signal.SIGKILL)
     assert not leftovers(server.shm_prefix)
 
 
 @pytest.mark.parametrize("victim", first_of("starter", "guard"))
-def test_killing_the_starter_or_guard_leaves_no_processes_or_files(models, victim):
+def test_a_killed_starter_or_guard_leaves_no_processes_or_files(models, victim):
     command = [sys.executable, "-c", START_AND_TELL, str(models)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as starter:
         prefix, *told = starter.stdout.readline().split()
@@ -139,7 +139,7 @@ def test_killing_the_starter_or_guard_leaves_no_processes_or_files(models, victi
     ("initialize", "reason"),
     [("raise ValueError('no such language')", "ValueError: no such language; log: "), DIES],
 )
-def test_the_error_names_a_model_that_fails_to_load_with_the_reason(models, initialize, reason):
+def test_the_error_names_a_model_that_fails_to_load_and_the_reason(models, initialize, reason):
     write_model(models, "broken", initialize=initialize)
     assert refusal(models).startswith(f"model 'broken' failed to load: {reason}")
 
@@ -166,7 +166,7 @@ def test_another_port_is_used_if_one_was_taken_during_startup(models, monkeypatc
         )
         with start(models) as server:
             assert ask(server) == 7
-            server.kill()  # faster than a regular stop
+            server.kill()  # a regular stop is slower
 
 
 def test_waiting_for_the_server_ends_with_the_reason_when_it_dies(models):
@@ -184,7 +184,7 @@ def test_waiting_for_the_server_ends_if_its_guard_is_killed(models):
         processes = server.processes
         for stub in processes:
             if stub != min(processes):
-                os.kill(stub, signal.SIGSTOP)  # it can't end by itself
+                os.kill(stub, signal.SIGSTOP)  # so that it can't end by itself
         os.kill(os.getsid(processes[0]), signal.SIGKILL)
         with pytest.raises(TandemError, match=r"^Triton's guard was killed by signal 9; log: "):
             server.wait()

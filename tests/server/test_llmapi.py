@@ -1,4 +1,4 @@
-"""The llmapi engine on a live server, with the stand-in for TensorRT-LLM."""
+"""The llmapi engine works on a live server, with the stand-in for TensorRT-LLM."""
 
 import pytest
 import standin
@@ -18,7 +18,7 @@ CYCLE = 7
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
-    """A server with one target, which uses prompt lookup by itself."""
+    """A server with a single engine, which does prompt lookup by itself."""
     folder = tmp_path_factory.mktemp("llmapi")
     size = write_tokenizer(folder / "target")
     write_empty(folder / "target", size)

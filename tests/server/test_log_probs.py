@@ -17,7 +17,7 @@ OF_PROMPT = (entry.PROMPT_LOG_PROBS, entry.PROMPT_TOP_IDS, entry.PROMPT_TOP_LOG_
 
 @pytest.fixture(scope="module")
 def rated(hugging_face):
-    """Log-probabilities [n, vocab_size] of the token after each of some ids, by transformers."""
+    """A function that returns the next-token log-probabilities [n, vocab_size] of transformers."""
     import torch
 
     def rows(ids):
@@ -28,7 +28,7 @@ def rated(hugging_face):
 
 
 @pytest.mark.parametrize("drafter", DRAFTERS)
-def test_each_chunk_has_log_probs_of_its_tokens_and_alternatives(server, tokenizer, rated, drafter):
+def test_chunks_contain_log_probs_of_tokens_and_alternatives(server, tokenizer, rated, drafter):
     asked = {"return_log_probs": True, "num_top_log_probs": 3, "drafter": drafter}
     asked |= {"outputs": (*OUTPUTS, *OWN, entry.CUM_LOG_PROBS), "max_tokens": LENGTH}
     chunks = stream(server, PROMPT, **asked)
@@ -43,7 +43,7 @@ def test_each_chunk_has_log_probs_of_its_tokens_and_alternatives(server, tokeniz
     np.testing.assert_allclose(top, np.sort(rows)[:, :-4:-1], atol=1e-3)
     assert (
         top[:, 0].tolist() == values.tolist()
-    )  # greedy: each is the most likely, with identical bits
+    )  # in greedy decoding, each token is the most likely one, with identical bits
     assert top_ids[:, 0].tolist() == said
     sums = [chunk.outputs[entry.CUM_LOG_PROBS].item() for chunk in chunks]
     assert sums[-1] == pytest.approx(values.sum(), abs=1e-3)
@@ -72,7 +72,7 @@ def test_prompt_log_probs_equal_transformers(server, tokenizer, rated, drafter):
 
 
 @pytest.mark.parametrize("drafter", first_of("draft_model", "hybrid", "none"))
-def test_a_bias_by_token_id_applies_in_every_round_and_draft(server, drafter):
+def test_a_logit_bias_applies_in_every_round_and_draft(server, drafter):
     forced = {"logit_bias_ids": [200], "logit_bias_values": [1000.0], "drafter": drafter}
     answer = ask_one(server, "bls", PROMPT, max_tokens=LENGTH, **forced)
     assert answer.ids == [200] * LENGTH

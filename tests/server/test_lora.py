@@ -1,4 +1,4 @@
-"""LoRA adapters on a live server: every drafter gives the merged model's output."""
+"""LoRA adapters on a live server give the output of the merged model with every drafter."""
 
 import pytest
 import torch
@@ -20,7 +20,7 @@ DRAFTERS = ("none", "draft_model", "prompt_lookup", "hybrid")
 
 @pytest.fixture(scope="module")
 def adapted(tmp_path_factory):
-    """A server with two adapters; the models without adapter, and with each merged."""
+    """A server with two adapters, and the model without an adapter and merged with each."""
     folder = tmp_path_factory.mktemp("lora")
     write_pair(folder)
     models = [AutoModelForCausalLM.from_pretrained(folder / "target") for _ in range(3)]
@@ -76,7 +76,7 @@ def test_a_seed_gives_the_same_output_with_every_drafter(adapted):
     assert len(texts) == 1
 
 
-def test_the_error_for_an_unknown_adapter_lists_the_known_ones(adapted):
+def test_the_error_for_an_unknown_adapter_lists_the_known_adapters(adapted):
     assert refusal(adapted[0], "bls", **asked("sq")) == (
         "input 'lora_name': 'sq' isn't known; choose one of: legal, sql"
     )

@@ -25,7 +25,7 @@ def change(server):
 
 @pytest.fixture(scope="module")
 def crowd(server):
-    """Six requests at once, two of them with two prompts; what they changed, and the answers."""
+    """Metric changes and answers of six concurrent requests, two of which have two prompts."""
     change = Change(server)
     values = {"max_tokens": 21, "end_id": -1}
     with ThreadPoolExecutor(6) as pool:
@@ -51,12 +51,12 @@ def test_counters_add_up_over_concurrent_requests_and_all_entries(crowd):
     assert change.of("tandem_output_tokens_total") == sum(lengths)
     baseline = sum(lengths[4:6])
     assert change.of("tandem_output_tokens_total", drafter="none") == baseline
-    # In some requests, the last of 21 tokens takes a round without a draft.
+    # In some requests, the last of the 21 tokens takes a round without a draft.
     drafts = change.of("spec_decode_num_drafts_total")
     assert 0 < drafts <= sum(int(answer.number("num_rounds")) for answer in answers) - baseline
 
 
-def test_each_histogram_observes_once_per_sequence(crowd):
+def test_each_histogram_has_one_observation_per_sequence(crowd):
     change, answers, _ = crowd
     for histogram in HISTOGRAMS:
         assert change.of(f"{histogram}_count") == len(answers)
@@ -89,7 +89,7 @@ def test_parts_of_a_round_are_engine_time_and_overhead(server, change):
     assert parts["target"] == pytest.approx(statistics["target_seconds"])
 
 
-def test_a_cancelled_request_is_counted(server, change):
+def test_cancelled_requests_are_counted(server, change):
     with streaming(server, "def leave(", max_tokens=3600, end_id=-1) as chunks:
         next(chunks)
     change.until_ended(1)
@@ -114,11 +114,11 @@ def test_every_drafter_and_engine_has_metrics_from_the_start(server, embedded):
     assert lost == {"draft", "target"}
 
 
-def test_all_processes_together_take_less_than_1_500_mb(server):
+def test_the_server_uses_less_than_1_500_mb_of_memory(server):
     assert memory_bytes(server.processes) < 1.5 * 10**9
 
 
-def test_gauges_are_zero_if_nothing_runs(server):
+def test_gauges_of_an_idle_server_are_zero(server):
     until(lambda: total(server, "tandem_requests_running") == 0)
     assert total(server, "tandem_requests_waiting") == 0
     until(lambda: total(server, "tandem_kv_reserved_ratio") == 0)
@@ -144,13 +144,14 @@ def test_a_round_computes_at_most_its_draft_plus_one_token(server, draft_len):
     rounds, drafts = answer.number("num_rounds"), answer.number("total_draft_tokens")
     length = answer.number("num_input_tokens")
     assert rounds > 1
-    # The target: the prompt once, and per round its draft and the last correction or bonus token.
+    # The target computes the prompt once. In each round, it computes the draft and the previous
+    # correction or bonus token.
     assert spent["target"] <= length + drafts + rounds
-    # A draft takes a step per token, and one more after a round in which all tokens were accepted.
+    # The draft engine takes one step per draft token, and one more after a full acceptance.
     assert spent["draft"] <= length + (draft_len + 1) * rounds
 
 
-def test_a_repeated_prompt_is_reused_from_the_kv_cache(server, change):
+def test_a_repeated_prompt_reuses_the_kv_cache(server, change):
     names = ("text_output", "kv_cache_reused_blocks")
     ask_one(server, "bls", f"# again\n{CODE}", max_tokens=64)
     values = {"max_tokens": 8, "return_perf_metrics": True}

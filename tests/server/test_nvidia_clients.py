@@ -1,8 +1,8 @@
 """NVIDIA's speculative loops work with Tandem's `draft` and `target` models.
 
-The loops here send the same tensors in the same calls, and end by the same rules, as TensorRT-LLM's
-inflight_batcher_llm/client/e2e_grpc_speculative_decoding_client.py and
-all_models/inflight_batcher_llm/tensorrt_llm_bls. Both can expect the prompt in `output_ids`.
+The loops in this file make the same calls with the same tensors, and end by the same rules, as
+TensorRT-LLM's inflight_batcher_llm/client/e2e_grpc_speculative_decoding_client.py and
+all_models/inflight_batcher_llm/tensorrt_llm_bls. Both may expect the prompt in `output_ids`.
 """
 
 import numpy as np
@@ -14,7 +14,7 @@ from tritonclient.utils import np_to_triton_dtype
 PROMPT = "def add(a, b):"
 LENGTH = 40
 NUM_DRAFT_TOKENS = 5
-PREPROCESSED = {  # what the BLS model passes on, by the name that an engine knows
+PREPROCESSED = {  # output of preprocessing that the BLS model forwards -> engine input
     "INPUT_ID": "input_ids",
     "DECODER_INPUT_ID": "decoder_input_ids",
     "REQUEST_INPUT_LEN": "input_lengths",
@@ -29,13 +29,13 @@ PREPROCESSED = {  # what the BLS model passes on, by the name that an engine kno
 
 @pytest.fixture
 def client(emulated):
-    """A client of engines whose answers include the prompt, unless a call says otherwise."""
+    """A client of engines whose answers include the prompt unless a call excludes it."""
     with grpc.InferenceServerClient(emulated.grpc_url) as connection:
         yield connection
 
 
 def call(client, model, arrays):
-    """Call a model without naming outputs, as that client does."""
+    """Call a model without naming outputs, like NVIDIA's client."""
     inputs = []
     for name, array in arrays.items():
         inputs.append(grpc.InferInput(name, array.shape, np_to_triton_dtype(array.dtype)))
@@ -53,21 +53,21 @@ def preprocessed(client, **given):
 
 
 def text_of(result):
-    """The ids of an answer, prompt included."""
+    """Return the ids of an answer, including the prompt."""
     ids = result.as_numpy("output_ids")[0, 0]
     assert result.as_numpy("sequence_length").tolist() == [[len(ids)]]
     return ids
 
 
 def is_over(drafted, before, ids, most, stop_words):
-    """Return whether that client's loop ends; `drafted` is the draft engine's last text."""
+    """Return whether the client's loop ends. drafted: the last output ids of the draft engine."""
     ends = [np.array_equal(ids[-len(word) :], word) for word in stop_words]
     same_as_draft = drafted is not None and np.array_equal(drafted, ids)
     return len(ids) >= most or same_as_draft or np.array_equal(before, ids) or any(ends)
 
 
 def generate(client, fixed, prompt, stop_words):
-    """Draft and verify until the answer is complete; return its ids and the number of rounds."""
+    """Draft and verify until the answer ends; return the answer's ids and the number of rounds."""
     ids, drafted, rounds = prompt, None, 0
     most = len(prompt) + LENGTH
     while True:
@@ -90,7 +90,7 @@ def generate(client, fixed, prompt, stop_words):
 
 @pytest.fixture
 def expected(emulated):
-    """The baseline's answer."""
+    """The answer of the baseline."""
     return ask_one(emulated, "ensemble", PROMPT, max_tokens=LENGTH)
 
 
@@ -116,7 +116,7 @@ def test_nvidias_client_side_loop_gives_the_baseline_output(client, expected):
 
 @pytest.mark.parametrize("given", [{}, {"PROMPT_TABLE_EXTRA_ID": one(7, np.uint64)}])
 def test_nvidias_bls_model_gives_the_baseline_output(client, expected, given):
-    """The model passes on all outputs of preprocessing, even if they are empty or padding."""
+    """The BLS model forwards all outputs of preprocessing, even if they are empty or padding."""
     told = preprocessed(client, **given)
     fixed = {engine: told.as_numpy(name) for name, engine in PREPROCESSED.items()}
     assert fixed["embedding_bias"].size == 0

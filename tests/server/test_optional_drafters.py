@@ -1,4 +1,4 @@
-"""Lookup pools with earlier answers, and a deployment's custom drafters."""
+"""Lookup pools with earlier answers, and custom drafters of a deployment."""
 
 import json
 from concurrent.futures import ThreadPoolExecutor
@@ -24,7 +24,7 @@ def baseline(emulated):
 
 
 def by_pool(server, pool=None, prompt=PROMPTS[0], **values):
-    """The ids of an answer, its rounds, and the number of accepted tokens from a pool."""
+    """Return an answer's ids, its number of rounds, and its accepted tokens from the pool."""
     outputs = (*OUTPUTS, entry.SPEC_DECODE_STATISTICS)
     values = LOOKUP | ({"lookup_pool": pool} if pool else {}) | values
     answer = ask_one(server, "bls", prompt, outputs=outputs, **values)
@@ -34,7 +34,7 @@ def by_pool(server, pool=None, prompt=PROMPTS[0], **values):
 
 
 @pytest.mark.parametrize("drafter", ["prompt_lookup", "hybrid"])
-def test_an_answer_that_is_in_its_pool_takes_fewer_rounds(emulated, baseline, drafter):
+def test_an_answer_that_its_pool_contains_takes_fewer_rounds(emulated, baseline, drafter):
     values = {"drafter": drafter, "num_draft_tokens": 4, "prompt_lookup_num_tokens": 16}
     first, rounds, copied = by_pool(emulated, f"again {drafter}", **values)
     assert copied == 0
@@ -44,14 +44,14 @@ def test_an_answer_that_is_in_its_pool_takes_fewer_rounds(emulated, baseline, dr
     assert fewer < rounds / 2
 
 
-def test_requests_with_another_pool_or_no_pool_copy_nothing(emulated, baseline):
+def test_requests_copy_nothing_from_pools_that_they_do_not_name(emulated, baseline):
     _, rounds, _ = by_pool(emulated, "theirs")
     for pool in ("Theirs", "their", "theirs ", None):
         assert by_pool(emulated, pool) == (baseline[0].ids, rounds, 0)
     assert by_pool(emulated, "theirs")[2] > 0
 
 
-def test_only_complete_answers_of_requests_with_a_drafter_join_pools(emulated, baseline):
+def test_only_complete_answers_of_requests_with_drafters_are_added_to_pools(emulated, baseline):
     settle(emulated)
     before = total(emulated, POOL_TOKENS)
     by_pool(emulated, None)
@@ -73,14 +73,14 @@ def test_a_pool_does_not_change_sampled_output(emulated):
     ids, _, copied = by_pool(emulated, "seeded", **sampled)
     assert ids == expected
     assert copied > LENGTH / 2
-    # In logits mode the text depends on draft lengths, so nothing is copied.
+    # In logits mode, the output depends on draft lengths, so nothing is copied from the pool.
     values = sampled | {"drafter": "hybrid", "num_draft_tokens": 4, "use_draft_logits": True}
     first, again = (by_pool(emulated, "logits", **values) for _ in range(2))
     assert first[0] == again[0]
     assert first[2] == again[2] == 0
 
 
-def test_many_concurrent_requests_that_share_pools_get_correct_output(emulated, baseline):
+def test_concurrent_requests_that_share_pools_get_correct_output(emulated, baseline):
     values = LOOKUP | {"lookup_pool": "batch"}
     for _ in range(2):
         answers = ask(emulated, "bls", PROMPTS, **values)
@@ -100,14 +100,14 @@ def test_an_invalid_pool_name_is_rejected(emulated, name):
 
 
 @pytest.mark.parametrize("drafter", ["repeat", "faulty"])
-def test_a_custom_drafter_keeps_the_baselines_output(emulated, baseline, drafter):
+def test_a_custom_drafter_does_not_change_the_output(emulated, baseline, drafter):
     answers = ask(emulated, "bls", PROMPTS, max_tokens=LENGTH, drafter=drafter)
     assert [(a.ids, a.text) for a in answers] == [(a.ids, a.text) for a in baseline]
     drafted = sum(a.number(entry.TOTAL_DRAFT_TOKENS) for a in answers)
     assert (drafted > 0) == (drafter == "repeat")
 
 
-def test_a_custom_drafter_follows_its_settings_and_has_metrics(emulated):
+def test_a_custom_drafter_uses_its_settings_and_has_metrics(emulated):
     names = {(name, dict(labels).get("drafter")) for name, labels in scrape(emulated)}
     assert {("tandem_rounds_total", "repeat"), ("tandem_rounds_total", "faulty")} <= names
     for asked, longest in ((8, 3), (2, 2)):  # the drafter's period is 3

@@ -1,4 +1,4 @@
-"""Commands and programs in README.md, CONTRIBUTING.md and docs/ run, or have valid options."""
+"""Commands and programs in README.md, CONTRIBUTING.md and docs/ work."""
 
 import re
 import shlex
@@ -19,13 +19,14 @@ BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 NO_CODE = {"text", "yaml", "toml", "mermaid"}
 TANDEM = re.compile(r"^(\.venv/bin/)?tandem\b")
 NEEDS_PROCESS = re.compile("[|<>&;$`]|--help")
-# Each takes ten seconds or more. Other tests run these commands: here only their options are read.
+# These commands take ten seconds or more. Other tests run them, so here only their options are
+# checked.
 SLOW = ("tandem bench", "tandem run", "tandem summarize", "tandem up --target")
 PYTEST = ".venv/bin/python -m pytest"
 
 
 def blocks(language):
-    """Every block of a language, and the file and line that it begins at."""
+    """Return all code blocks of a language, with the file and line of each."""
     for path in PAGES:
         text = path.read_text()
         for found in BLOCK.finditer(text):
@@ -35,7 +36,7 @@ def blocks(language):
 
 
 def commands():
-    """Every command of the shell blocks; a backslash joins lines."""
+    """Return all commands in shell blocks. A backslash joins lines."""
     for block in blocks("sh"):
         for line in block.values[0].replace("\\\n", "").splitlines():
             yield pytest.param(line, id=f"{block.id}:{' '.join(line.split()[:3])}")
@@ -43,7 +44,7 @@ def commands():
 
 @pytest.fixture
 def here(server, embedded, gateway_url, tmp_path, monkeypatch):
-    """Go to an empty folder; return a function that makes code fit the server."""
+    """Enter an empty folder, and return a function that adapts code to the live server."""
     monkeypatch.chdir(tmp_path)
     changes = {
         "127.0.0.1:8000": server.http_url,
@@ -110,14 +111,14 @@ def test_readme_programs_work(here, program, capsys):
 
 
 def finish(command):
-    """Run a command that must succeed; return its output."""
+    """Run a command that must succeed, and return its output."""
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
 
 def serves(command):
-    """Run a server until it reports that it serves; it must end with status 0."""
+    """Run a server until it reports that it serves, and check that it exits with status 0."""
     with subprocess.Popen(
         ["bash", "-c", f"exec {command}"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:
@@ -126,6 +127,6 @@ def serves(command):
             process.send_signal(signal.SIGINT)
             _, told = process.communicate(timeout=120)
         finally:
-            process.terminate()  # does nothing if the process has ended
+            process.terminate()  # no effect if the process has ended
     assert greeting.startswith("serving "), told
     assert process.returncode == 0, told

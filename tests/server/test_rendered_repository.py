@@ -1,4 +1,4 @@
-"""A rendered repository doesn't need Tandem: plain Triton serves it from any folder."""
+"""Plain Triton can serve a rendered repository from any folder, without Tandem."""
 
 import os
 import subprocess
@@ -21,7 +21,7 @@ from .conftest import emulated_zero
 pytestmark = pytest.mark.heavy
 
 PROMPTS = ["def add(", "import json\n", "print("]
-# A separate process compiles the second one.
+# A separate process compiles the second guide.
 GUIDES = [{}, {"guided_decoding_guide_type": "regex", "guided_decoding_guide": "[a-z]{3} [0-9]+"}]
 WRONG = "raise ImportError('this is the wrong one')\n"
 OURS = ("bls", "contract", "engines", "preprocessing", "postprocessing")
@@ -35,10 +35,11 @@ def plant_wrong_packages(folder):
 
 @pytest.fixture
 def environment(tmp_path):
-    """A Python with the models' dependencies, and with broken packages under our names."""
+    """A Python environment with the models' dependencies, but broken packages of our names."""
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "venv"], check=True)
     packages = next((tmp_path / "venv").glob("lib/python*/site-packages"))
-    # A path in a .pth file is searched, its own .pth files (our editable install) are not.
+    # Python searches paths that a .pth file lists, but ignores .pth files in these paths, such as
+    # the editable install of Tandem.
     (packages / "installed.pth").write_text(sysconfig.get_paths()["purelib"])
     plant_wrong_packages(packages)
     kept = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
@@ -51,7 +52,7 @@ def environment(tmp_path):
 
 @contextmanager
 def bare_triton(models, environment, working_directory):
-    """Run tritonserver as the repository documents; yield its gRPC address."""
+    """Run tritonserver as the repository documents it, and yield its gRPC address."""
     install, ports = find_triton(), Ports(*lasting_ports(3))
     prefix = f"tandem-test-{os.getpid()}-"
     command = [

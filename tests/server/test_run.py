@@ -1,4 +1,4 @@
-"""`tandem run` and `tandem summarize` with the options of NVIDIA's documentation."""
+"""`tandem run` and `tandem summarize` work with the options of NVIDIA's documentation."""
 
 import json
 import os
@@ -22,7 +22,7 @@ SHOWN = 'Input [Text {}]: "{}"\nOutput [Text {} Beam 0]: "{}"\n'
 
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory):
-    """Small checkpoints of random weights."""
+    """A folder with small random checkpoints."""
     folder = tmp_path_factory.mktemp("pair")
     write_pair(folder)
     return folder
@@ -30,7 +30,7 @@ def pair(tmp_path_factory):
 
 @pytest.fixture
 def controls_output(pair):
-    """The required output for every drafter: the target's own text, by Hugging Face."""
+    """A function that returns the target's output by Hugging Face, without drafts."""
 
     def output(max_tokens):
         target = HuggingFace(pair / "target", pair / "tokenizer")
@@ -41,7 +41,7 @@ def controls_output(pair):
     return output
 
 
-def test_the_draft_target_command_prints_the_targets_output(pair, controls_output, capsys):
+def test_the_draft_target_command_prints_the_output_of_the_target(pair, controls_output, capsys):
     before = set(leftovers(OURS))
     arguments = [
         *("--tokenizer_dir", str(pair / "tokenizer"), "--engine_dir", str(pair / "target")),

@@ -1,4 +1,4 @@
-"""Speculation changes the speed, but never the output."""
+"""Speculative decoding changes the speed, but never the output."""
 
 import json
 from concurrent.futures import ThreadPoolExecutor
@@ -42,7 +42,7 @@ def accepted(answers):
 
 @pytest.fixture(scope="module")
 def baseline(server):
-    """The target's own answer to each prompt."""
+    """The answer of the target alone to each prompt."""
     return in_batches(server, "ensemble")
 
 
@@ -83,7 +83,7 @@ def test_a_seed_gives_the_same_output_with_any_drafter(server, sampling):
 
 
 @pytest.mark.parametrize("sampling", [{}, {"seed": 3, "temperature": 1.2, "top_k": 20}])
-def test_a_prediction_gives_the_same_output_in_few_rounds(server, sampling):
+def test_a_prediction_reduces_rounds_without_changing_the_output(server, sampling):
     values = {"max_tokens": LENGTH, **sampling}
     expected = ask_one(server, "ensemble", PROMPTS[0], **values)
     lookup = {"drafter": "prompt_lookup"}
@@ -97,7 +97,7 @@ def test_a_prediction_gives_the_same_output_in_few_rounds(server, sampling):
         assert way.keys() != {"prediction_ids", "drafter"} or answer.number(entry.NUM_ROUNDS) <= 3
 
 
-def test_random_seed_is_an_alias_and_without_seeds_output_varies(server):
+def test_random_seed_is_an_alias_of_seed_and_output_varies_without_seeds(server):
     values = {"max_tokens": 8, "temperature": 1.5}
     one = ask_one(server, "bls", PROMPTS[0], seed=5, **values)
     assert ask_one(server, "bls", PROMPTS[0], random_seed=5, **values).ids == one.ids
@@ -114,7 +114,7 @@ def test_random_seed_is_an_alias_and_without_seeds_output_varies(server):
     ],
     ids=lambda values: next(iter(values)),
 )
-def test_request_options_apply_in_every_round(server, baseline, tokenizer, values):
+def test_penalties_bans_and_stop_words_apply_in_every_round(server, baseline, tokenizer, values):
     word = tokenizer.decode(baseline[0].ids[9:10])
     values = {
         name: [word if value is THEIRS else value for value in given]
@@ -167,7 +167,7 @@ def test_streamed_prompts_of_a_batch_stay_separate(server, baseline):
     assert all(chunk.outputs["text_output"].shape == (1,) for chunk in chunks)
 
 
-def test_prompts_of_one_batch_may_have_different_options(server):
+def test_prompts_of_one_batch_can_have_different_options(server):
     columns = {
         "max_tokens": (3, 9, 6),
         "num_draft_tokens": (0, 4, 1),
@@ -193,7 +193,7 @@ def test_output_ends_before_a_stop_string(server, baseline):
 
 
 def test_a_stop_word_that_is_a_special_token_ends_an_answer(server):
-    """Special tokens are not part of the text."""
+    """Special tokens aren't part of the text."""
     end = {"embedding_bias_words": ["<|endoftext|>"], "embedding_bias_weights": [1e9]}
     asked = {"max_tokens": 6, "end_id": -1, **end}
     assert ask_one(server, "bls", "import ", **asked).finish_reason == "length"
@@ -215,7 +215,7 @@ def test_the_output_includes_the_prompt_on_request(server, baseline):
     assert "".join(chunk.text for chunk in chunks) == answer.text
 
 
-def test_a_prompt_may_be_sent_as_token_ids(server, baseline, tokenizer):
+def test_a_prompt_can_be_sent_as_token_ids(server, baseline, tokenizer):
     made = [
         tensor("input_ids", [tokenizer.encode(PROMPTS[0]).ids]),
         tensor("max_tokens", LENGTH),
@@ -226,7 +226,7 @@ def test_a_prompt_may_be_sent_as_token_ids(server, baseline, tokenizer):
     with client.InferenceServerClient(server.grpc_url) as connection:
         [answer] = read(connection.infer("bls", made))
         assert answer.text == baseline[0].text
-        assert total(server, name, model="preprocessing") == before  # nothing to tokenize
+        assert total(server, name, model="preprocessing") == before  # there is nothing to tokenize
         with_prompt = [*made, tensor("exclude_input_in_output", False)]
         [answer] = read(connection.infer("bls", with_prompt))
     assert answer.text == PROMPTS[0] + baseline[0].text

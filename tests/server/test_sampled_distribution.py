@@ -1,4 +1,4 @@
-"""Sampled answers follow exactly the target's distribution."""
+"""Sampled answers have exactly the target's distribution."""
 
 from concurrent.futures import ThreadPoolExecutor
 
@@ -10,14 +10,14 @@ from entries import OUTPUTS, read, tensor
 from tandem.contract import entry
 
 DRAWS = 512
-ROWS = 32  # prompts in a request
+ROWS = 32  # prompts per request
 AT_ONCE = 2
 PROMPT = "def read("
-LENGTH = 2  # the first token is a verified draft; the second a bonus, or of another round
+LENGTH = 2  # a draft token, and a bonus token or one from the next round
 
 
 class Served:
-    """The exact probabilities of the served checkpoint."""
+    """Computes the exact token probabilities of the served checkpoint."""
 
     def __init__(self, model, prompt_ids, end_ids) -> None:
         self.prompt_ids = prompt_ids
@@ -25,9 +25,9 @@ class Served:
         self._model = model
 
     def exact(self, warp):
-        """Probabilities of the first token, [vocab], and of the first two, [vocab, vocab].
+        """Return the probabilities of the first token [vocab] and the first two [vocab, vocab].
 
-        An answer doesn't report which end of sequence it reached. All count as the first one,
+        An answer doesn't report which end id it reached. So all end ids count as the first end id,
         followed by itself.
         """
         (first,) = self._after(warp, [self.prompt_ids])
@@ -40,7 +40,7 @@ class Served:
         return first, both
 
     def _after(self, warp, texts):
-        """Probabilities [n, vocab] of the token after texts of one length."""
+        """Return the next-token probabilities [n, vocab] after texts of equal length."""
         import torch
 
         with torch.inference_mode():
@@ -56,7 +56,7 @@ def served(hugging_face, tokenizer, embedded):
 
 
 def ask_rows(server, prompt_ids, seeds, **values):
-    """Answers to one prompt, a row for each seed."""
+    """Return the answers to one prompt, one row per seed."""
     import tritonclient.grpc as client
 
     inputs = [

@@ -1,6 +1,7 @@
-"""If a client leaves a stream during a response, Triton's thread for streams can hang.
+"""Clients that leave during a response can't make other streams hang.
 
-To make that likely, the environment variable TRITONSERVER_DELAY_GRPC_RESPONSE (Triton's
+Triton's thread for streams can hang if a client leaves a stream during a response. To make that
+likely, the environment variable TRITONSERVER_DELAY_GRPC_RESPONSE (Triton's
 src/grpc/infer_handler.h) slows down responses.
 """
 
@@ -23,8 +24,8 @@ from .conftest import emulated_zero, gateway_to, openai_client, serving
 
 pytestmark = pytest.mark.heavy
 STEP_MS = 20
-RESPONSE_MS = 60  # of which the next step follows: so most of the time a response goes out
-LEAVE_AFTER = [0.03, 0.04, 0.05, 0.06]  # seconds after a chunk: one step, and during a response
+RESPONSE_MS = 60  # longer than a step, so that Triton is sending a response most of the time
+LEAVE_AFTER = [0.03, 0.04, 0.05, 0.06]  # seconds after a chunk, during the next response
 LONG = {"max_tokens": 400, "end_id": -1, "drafter": "none", "stream": True}
 TIMES = 3
 MOST_TIMES = 5
@@ -33,7 +34,7 @@ UNTAKEN = "tandem_oldest_untaken_response_seconds"
 
 @pytest.fixture
 def slow(tmp_path, monkeypatch):
-    """A server whose responses go out slowly, and the URL of its gateway."""
+    """A server that sends responses slowly, and the URL of its gateway."""
     monkeypatch.setenv("TRITONSERVER_DELAY_GRPC_RESPONSE", str(RESPONSE_MS))
     planned = emulated_zero(tmp_path, step_ms={"target": STEP_MS})
     with (
@@ -45,7 +46,7 @@ def slow(tmp_path, monkeypatch):
 
 @contextmanager
 def chunks(gateway, max_tokens):
-    """The chunks of an answer through the gateway; leaving early closes the connection."""
+    """Yield the chunks of an answer through the gateway. Closing early disconnects the client."""
     with openai_client(gateway) as api:
         yield api.completions.create(
             model="ensemble",
@@ -57,10 +58,10 @@ def chunks(gateway, max_tokens):
 
 
 async def cancel_a_stream(server, seconds):
-    """Leave a stream this number of seconds after its first chunk.
+    """Leave a stream a number of seconds after its first chunk.
 
-    The client has already closed its side. Otherwise Triton's thread first waits for the current
-    response without holding a lock, and hangs only if the next response follows at once.
+    The client has already closed its side of the stream. Otherwise, Triton's thread first waits for
+    the current response without a lock, and hangs only if the next response follows immediately.
     """
 
     async def request():
@@ -74,7 +75,7 @@ async def cancel_a_stream(server, seconds):
 
 
 def status(url):
-    """The status of a page."""
+    """Return the HTTP status of a page."""
     try:
         with urllib.request.urlopen(url) as page:
             return page.status
@@ -103,7 +104,7 @@ def test_a_server_whose_streams_hang_is_noticed(slow, monkeypatch):
         pytest.fail("no stream hung")
     assert status(f"{gateway}/health") == 503
     with client.InferenceServerClient(server.grpc_url) as connection:
-        assert connection.is_server_ready()  # Triton doesn't report it
+        assert connection.is_server_ready()  # Triton doesn't report the hang
     monkeypatch.setattr("tandem.tools.triton.server.SECONDS_UNTAKEN", 1.0)
     with pytest.raises(TandemError, match="gRPC streams hang: Triton hasn't taken a response"):
         server.wait()

@@ -1,4 +1,4 @@
-"""The loop with a repository rendered for `tensorrtllm`, and a stub of NVIDIA's backend."""
+"""The loop works with a repository for `tensorrtllm`, served by a stub of NVIDIA's backend."""
 
 import shutil
 from contextlib import contextmanager
@@ -59,7 +59,7 @@ def write_profile(folder, *, excludes_input=True, logits_dtype="float32", tp_siz
 
 
 def add_adapters(path, **values):
-    """Add LoRA adapters to a profile. values: what the weights of each add up to."""
+    """Add LoRA adapters to a profile. values: sum of the weights of each adapter, by name."""
     profile = yaml.safe_load(path.read_text())
     target = profile["engines"]["target"]
     target["build"] = target["build"] | {"lora_plugin": "auto"}
@@ -73,7 +73,7 @@ def add_adapters(path, **values):
 
 @contextmanager
 def stub_backend(folder):
-    """Let servers find a backend named `tensorrtllm` among Triton's own."""
+    """Add the stub to Triton's backends under the name `tensorrtllm`."""
     install = find_triton()
     backends = folder / "backends"
     shutil.copytree(install.backends, backends, symlinks=True)
@@ -122,7 +122,7 @@ def test_drafts_reduce_rounds_without_changing_the_output(stubbed, control, use_
     assert answer.rounds < 25
 
 
-def test_an_adapters_weights_are_sent_when_the_engine_lacks_them(stubbed, control):
+def test_adapter_weights_are_sent_if_the_engine_lacks_them(stubbed, control):
     said = {"": control}
     for name in ("sql", "legal", "sql", ""):
         options = {"max_tokens": 40, "lora_name": name}
@@ -141,7 +141,7 @@ SAMPLED = {"temperature": 0.7, "top_k": 5, "repetition_penalty": 1.1, "bad_words
 def test_sampled_drafts_are_sent_with_their_probabilities(
     stubbed, control, drafter, use_draft_logits
 ):
-    """The stub rejects calls that would change the distribution; the draft has more padding."""
+    """The stub rejects calls that would change the distribution. The draft has more padding."""
     options = {} if drafter == "prompt_lookup" else {"use_draft_logits": use_draft_logits}
     answer = ask(stubbed, PROMPT, max_tokens=40, drafter=drafter, **SAMPLED, **options)
     assert not answer.error
@@ -149,7 +149,7 @@ def test_sampled_drafts_are_sent_with_their_probabilities(
     assert answer.draft_tokens or drafter == "prompt_lookup"
 
 
-def test_top_p_turns_drafting_off(stubbed, control):
+def test_top_p_disables_drafting(stubbed, control):
     answer = ask(stubbed, PROMPT, max_tokens=40, top_p=0.9)
     assert (answer.error, answer.said, answer.draft_tokens) == ("", control, 0)
 
@@ -160,8 +160,8 @@ def test_an_end_id_ends_the_answer(stubbed, control):
     assert answer.ids == ids[: ids.index(ids[9])]
 
 
-def test_drafts_resume_when_the_engine_has_recovered(stubbed, control):
-    """An engine with strict checks must accept the probe."""
+def test_drafts_resume_after_the_engine_recovers(stubbed, control):
+    """A strict engine must accept the call that checks whether it has recovered."""
     fault = stubbed.repository / "draft" / "fault"
     fault.touch()
     answer = ask(stubbed, PROMPT, max_tokens=40)
@@ -172,7 +172,7 @@ def test_drafts_resume_when_the_engine_has_recovered(stubbed, control):
 
 @contextmanager
 def launched(folder, mode, **settings):
-    """A server with two GPUs per engine, started by the command of its mode; leaves nothing."""
+    """Run a server with two GPUs per engine by its launch command, and check for leftovers."""
     planned = deployment.load(write_profile(folder, tp_size=2, **settings))
     repository.render(planned, folder / "repository")
     launch = launch_of(planned.profile)
@@ -190,7 +190,7 @@ def launched(folder, mode, **settings):
 
 @pytest.mark.heavy
 def test_a_launch_with_one_process_per_gpu_serves_requests(tmp_path):
-    """A real mpirun runs the command: rank 1 loads only the engine, and ends with rank 0."""
+    """A real mpirun runs the command. Rank 1 loads only the engine, and ends with rank 0."""
     with launched(tmp_path, "leader", draft=False) as running:
         answer = ask(running, PROMPT, max_tokens=40)
         assert answer.draft_tokens
@@ -201,7 +201,7 @@ def test_a_launch_with_one_process_per_gpu_serves_requests(tmp_path):
 
 @pytest.mark.heavy
 def test_an_orchestrator_can_serve_two_engines(tmp_path):
-    """A real mpirun runs its command; the backend, which would spawn workers, is a stub."""
+    """A real mpirun runs the command, but a stub replaces the backend that spawns workers."""
     with launched(tmp_path, "orchestrator") as running:
         answer = ask(running, PROMPT, max_tokens=40, drafter="draft_model")
         assert answer.draft_tokens

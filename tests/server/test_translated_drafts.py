@@ -1,4 +1,4 @@
-"""A draft model with its own vocabulary: the demo's draft, with its ids in reverse order."""
+"""A draft model can have its own vocabulary. The demo's draft is tested with reversed ids."""
 
 import pytest
 from entries import ask, ask_one, stream
@@ -18,7 +18,7 @@ def said(answers):
     return [(answer.ids, answer.text, answer.finish_reason) for answer in answers]
 
 
-def test_translated_drafts_are_accepted_as_often_as_untranslated_ones(
+def test_translated_drafts_have_the_acceptance_rate_of_untranslated_drafts(
     demo_pair, translating, tmp_path
 ):
     translated = ask(translating, "bls", SOME, **DRAFTED)

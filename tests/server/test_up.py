@@ -1,4 +1,4 @@
-"""`tandem up` as a process: it serves, prints its addresses, and stops without leftovers."""
+"""The command `tandem up` serves, prints its addresses, and stops without leftovers."""
 
 import json
 import os
@@ -24,7 +24,7 @@ def shared_memory_of(process):
     return leftovers(f"{PREFIX}{process.pid}-")
 
 
-def test_up_serves_the_addresses_that_it_prints_until_a_signal():
+def test_up_serves_at_the_printed_addresses_until_a_signal():
     with up("--profile", "emulated-zero") as process:
         greeting = read_greeting(process)
         page = gateway_of(greeting)
@@ -51,9 +51,9 @@ def test_a_second_ctrl_c_kills_the_server():
     with up("--profile", "emulated-zero") as process:
         read_greeting(process)
         processes = stubs_of(process)
-        assert len(processes) > 7  # Triton, and a stub for each model
+        assert len(processes) > 7  # Triton and one stub per model
         for number in processes:
-            os.kill(number, signal.SIGSTOP)  # none of them can end by itself
+            os.kill(number, signal.SIGSTOP)  # so that no process can end by itself
         process.send_signal(signal.SIGINT)
         while "Ctrl-C kills it" not in process.stderr.readline():
             assert process.poll() is None
@@ -65,7 +65,7 @@ def test_a_second_ctrl_c_kills_the_server():
 
 
 def test_up_ends_if_a_required_process_ends():
-    """Triton would continue to report that it is ready, and every request would fail."""
+    """Otherwise, Triton would still report that it is ready, but every request would fail."""
     with up("--profile", "emulated-zero") as process:
         read_greeting(process)
         processes = stubs_of(process)
@@ -98,7 +98,7 @@ def test_up_without_a_terminal_reports_progress_and_continues_if_the_draft_engin
 
 
 def stub_of(processes, model):
-    """The process of a model."""
+    """Return the process id of a model."""
     return next(number for number in processes if names_of([number]) == [model])
 
 
@@ -106,7 +106,7 @@ def stub_of(processes, model):
 def test_up_stops_on_a_signal_during_startup():
     with up("--profile", "emulated-zero") as process:
         while not shared_memory_of(process) and process.poll() is None:
-            pass  # Triton is coming up
+            pass  # Triton is starting
         process.send_signal(signal.SIGINT)
         assert process.wait(30) == 130
         assert "Traceback" not in process.stderr.read()

@@ -1,4 +1,4 @@
-"""Requests that draft ahead, and the settings for them."""
+"""Requests and settings for tests of drafting ahead."""
 
 import scripted
 from hypothesis import strategies as st

@@ -1,4 +1,4 @@
-"""A draft engine with branches and a target, which answer calls to Triton. Tests can hold calls."""
+"""Fake draft and target engines that answer calls to Triton. Tests can delay the answers."""
 
 import threading
 import time
@@ -19,17 +19,17 @@ REQUEST = Request(
     drafter="draft_model",
     draft_len=4,
     draft_ahead=True,
-    streams_text=True,  # another thread makes the text
+    streams_text=True,  # another thread detokenizes the answer
 )
 
 
 class Engines:
-    """Both engines, which answer calls to Triton.
+    """A draft engine with branches and a target engine.
 
     hold: called before each answer with the kind of call ("draft", "target" or "branches") and the
     request id. drafts_ahead: make the first verification wait for its branches; otherwise a
-    sequence may end before its second thread has started. stops: ids of the requests that got a
-    `stop`.
+    sequence may end before its second thread has started. stops: ids of the requests that received
+    a `stop`.
     """
 
     def __init__(self, *, hold=lambda kind, request_id: None, drafts_ahead=True):

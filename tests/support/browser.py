@@ -1,4 +1,4 @@
-"""A browser for tests of the web page: Playwright with the installed Chromium."""
+"""The installed Chromium, controlled by Playwright, for tests of the web page."""
 
 import os
 import shutil
@@ -20,7 +20,7 @@ expect = sync_api.expect
 
 @contextmanager
 def browser():
-    """Yield a headless Chromium, without its sandbox if the user is root."""
+    """Yield a headless Chromium. If the user is root, it runs without a sandbox."""
     with sync_api.sync_playwright() as playwright:
         options = {"args": ["--no-sandbox"]} if os.geteuid() == 0 else {}
         opened = playwright.chromium.launch(executable_path=CHROMIUM, **options)

@@ -1,4 +1,4 @@
-"""Small checkpoints of random weights, and their tokenizer, made when a test needs them."""
+"""Writes small checkpoints with random weights, and a tokenizer for them."""
 
 import json
 import shutil
@@ -9,12 +9,12 @@ from safetensors.numpy import save_file
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 END = "<|endoftext|>"
-# The text that the tokenizers are trained on: a change to it changes every checkpoint's outputs.
+# Training text of the tokenizers. If it changes, the outputs of all checkpoints change.
 TEXT = (Path(__file__).parents[1] / "data" / "tokenizer_text.txt").read_text()
 
 
 def write_tokenizer(folder: Path, *, size: int = 300) -> int:
-    """Write a byte-level BPE tokenizer; return its number of tokens."""
+    """Write a byte-level BPE tokenizer, and return its vocabulary size."""
     folder.mkdir(parents=True, exist_ok=True)
     tokenizer = TRAINED[size] = TRAINED.get(size) or _trained(size)
     tokenizer.save(str(folder / "tokenizer.json"))
@@ -40,13 +40,13 @@ def _trained(size: int) -> Tokenizer:
 
 
 def write_pair(folder: Path, tokenizer: Path | None = None) -> None:
-    """Write ``target``, ``draft`` and ``tokenizer`` as the demo has them.
+    """Write the folders ``target``, ``draft`` and ``tokenizer`` of the demo.
 
-    The target's outputs differ between prompts and soon repeat themselves, so that prompt lookup
-    finds drafts. The draft is the target's first layer, and the second one has little effect, so
-    the draft agrees with about 80% of the tokens.
+    The target's outputs differ between prompts and soon become repetitive, so that prompt lookup
+    finds drafts. The draft consists of the target's first layer. The second layer has little
+    effect, so the draft agrees with about 80% of the tokens.
 
-    tokenizer: a folder to copy instead of making a tokenizer.
+    tokenizer: a tokenizer folder to copy; by default, a new tokenizer is trained.
     """
     if tokenizer:
         shutil.copytree(tokenizer, folder / "tokenizer")
@@ -58,7 +58,7 @@ def write_pair(folder: Path, tokenizer: Path | None = None) -> None:
 
 
 def write_empty(folder: Path, vocab_size: int, **config: object) -> None:
-    """Write what a profile's checks read of a checkpoint; nothing that could be loaded."""
+    """Write a checkpoint without weights, which is enough for the checks of a profile."""
     folder.mkdir(parents=True, exist_ok=True)
     facts = {"vocab_size": vocab_size, "max_position_embeddings": 1024, "eos_token_id": 0}
     (folder / "config.json").write_text(json.dumps(facts | config))
@@ -66,7 +66,7 @@ def write_empty(folder: Path, vocab_size: int, **config: object) -> None:
 
 
 def _write_llama(folder: Path, vocab_size: int, *, layers: int) -> None:
-    """Write a random Llama; one with fewer layers has the same first ones."""
+    """Write a random Llama. Its first layers don't depend on the number of layers."""
     rng = np.random.default_rng(1)
     size, heads, kv_heads, head = 64, 4, 2, 16
 

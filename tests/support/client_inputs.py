@@ -1,4 +1,4 @@
-"""Parses requests as clients send them: inputs by name, one row per prompt."""
+"""Parses requests in the form that clients send: inputs by name, one row per prompt."""
 
 from dataclasses import replace
 
@@ -39,7 +39,7 @@ INPUTS = {tensor: tensor for tensor in entry.INPUTS}
 
 
 def array(tensor, rows):
-    """Return the array of an input: [b, n], or [b] if Triton reshapes the tensor."""
+    """Return an input's values as an array, [b, n], or [b] if Triton reshapes the tensor."""
     if tensor.dtype == "STRING":
         made = np.array([[s if isinstance(s, bytes) else s.encode() for s in r] for r in rows], "O")
         return made.reshape(len(rows), -1)
@@ -48,9 +48,9 @@ def array(tensor, rows):
 
 
 def request_parser(*, settings=SETTINGS, parameters="", **values):
-    """Parse a request of one prompt.
+    """Parse a request with one prompt.
 
-    values: each input's value or row of values; None omits an input.
+    values: a value or a row of values per input; None omits the input.
     """
     values = {"text_input": "x", "max_tokens": 4} | values
     inputs = {}
@@ -62,7 +62,7 @@ def request_parser(*, settings=SETTINGS, parameters="", **values):
 
 
 def batch(*rows, settings=SETTINGS):
-    """Parse a request of several prompts. rows: for each prompt, a value for each of its inputs."""
+    """Parse a request with several prompts. rows: the inputs of each prompt, by name."""
     rows = [{"text_input": "x", "max_tokens": 4} | row for row in rows]
     names = {name for row in rows for name in row}
     inputs = {name: array(INPUTS[name], [[row[name]] for row in rows]) for name in names}

@@ -6,8 +6,9 @@ drafters and their controllers are the real ones. Engines, messages and the cloc
 - A call takes one step per token that it decodes. A verification takes one step, which grows with
   the draft. Every concurrent call of the same engine makes a step longer by ``batch_slope``.
 - A draft call that drafts ahead computes all its branches in parallel.
-- Each call waits for the loop's processor before and after the engine. All streams share this
-  processor, in the order of their calls. On a small machine, many streams mostly wait for it.
+- Each call needs the loop's processor before and after the engine. All streams share this
+  processor and use it in the order of their calls. On a small machine with many streams, most of
+  the time is spent waiting for the processor.
 
 The texts depend only on the language and the stream, so they are the same for every setting.
 """
@@ -49,11 +50,11 @@ ANSWER_LEN = 300
 MAX_COPY_LEN = 10
 PROMPT_LEN = 200
 WORDS = 10**6  # size of the vocabulary, large enough that no token repeats by chance
-COPY_LEN, NEW_LEN = 20, 10  # mean tokens of stretches that are copied from the prompt, or new
+COPY_LEN, NEW_LEN = 20, 10  # mean tokens per copied and per new stretch
 STEPS_ALONE = 20
 FLOOR = 1e-9  # lower bound for divisors and arguments of logarithms
-# r: if the draft's first guess is wrong, the right token is among its next F guesses with
-# probability 1 - (F + 1)^-r, as with the emulated engines.
+# The exponent r: if the draft's first guess is wrong, the right token is among its next F guesses
+# with probability 1 - (F + 1)^-r. The emulated engines use the same formula.
 ALTERNATIVES_EXPONENT = 0.67
 
 TARGET = EngineSettings(
@@ -80,8 +81,8 @@ class PairTimes:
 
     target, draft: seconds per step. verify_slope: relative slowdown of a target step per draft
     token. batch_slope, token_slope, branch_slope: relative slowdown of a step per concurrent call,
-    per draft token that other calls verify, and per branch beyond the first. hop: seconds that a
-    call spends in messages. processor: seconds of the loop's processor per call.
+    per draft token that other calls verify, and per branch after the first. hop: message time per
+    call, in seconds. processor: time of the loop's processor per call, in seconds.
     """
 
     target: float
@@ -95,10 +96,10 @@ class PairTimes:
 
 
 class AcceptanceModel(NamedTuple):
-    """A language: how predictable its text is for the draft.
+    """A language whose states determine how well the draft predicts the text.
 
     alphas: probability that a draft token is accepted, per state. stay: probability of staying in
-    each state. edits: whether the answer copies from the prompt.
+    each state. edits: whether parts of the answer are copied from the prompt.
     """
 
     alphas: tuple[float, ...]
@@ -155,8 +156,9 @@ def _copy_stretches(
 class Phase(NamedTuple):
     """A period with constant load.
 
-    streams: number of streams. seconds: duration. languages: stream i uses languages[i modulo
-    their number]. draft: seconds per step of the draft engine from this phase on (None: unchanged).
+    streams: number of streams. seconds: duration. languages: stream i uses languages[i %
+    len(languages)]. draft: seconds per step of the draft engine from this phase on; None:
+    unchanged.
     """
 
     streams: int
@@ -167,10 +169,10 @@ class Phase(NamedTuple):
 
 @dataclass
 class TokenCount:
-    """Tokens of one stream, and the times of its first and last chunk."""
+    """The token count of one stream, and the times of its first and last chunk."""
 
     tokens: int = 0
-    num_first: int = 0  # tokens of the first chunk, whose call began before the count
+    num_first: int = 0  # tokens of the first chunk, whose call began before counting
     first: float = 0.0
     last: float = 0.0
 
@@ -187,7 +189,7 @@ class TokenCount:
 
 
 class Clock:
-    """Virtual time, which jumps from event to event."""
+    """A virtual clock, which jumps from event to event."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -209,7 +211,7 @@ class SimulatedEngine:
         self.step = step
         self._clock = clock
         self._pair = pair
-        self._under_way = self._verifying = 0  # running calls, and draft tokens in them
+        self._under_way = self._verifying = 0  # numbers of running calls and of their draft tokens
 
     def serve(
         self, steps: float, draft_tokens: int, then: Callable[[float], None]
@@ -263,7 +265,7 @@ class Healthy:
 
 
 class StepsAhead:
-    """Drafting ahead: steps that run during a target call, and a callback for their result."""
+    """Steps that draft ahead during a target call, and a callback for their result."""
 
     def __init__(self, steps: Generator[EngineCall, EngineAnswer, Any]) -> None:
         self.steps = steps
@@ -293,10 +295,10 @@ Calls: TypeAlias = Generator[tuple[EngineCall, SimulatedText] | Wait | Paused, A
 class World:
     """A simulation: both engines, the loop's processor and all streams.
 
-    draft_len: draft tokens per round; 0 for the target alone. draft_ahead: as in a request; None:
-    the loop decides. rated: whether the draft engine returns probabilities. offset: the clock's
-    initial value in seconds. loops: number of loop processes, which learn separately; streams are
-    distributed among them in turn.
+    draft_len: draft tokens per round; 0 for the target alone. draft_ahead: the request option; with
+    None, the loop decides. rated: whether the draft engine returns probabilities. offset: the
+    clock's initial value in seconds. loops: number of loop processes; each process learns
+    separately, and streams are assigned to them in round-robin order.
     """
 
     def __init__(
@@ -313,7 +315,7 @@ class World:
         settings: LoopSettings = SETTINGS,
     ) -> None:
         self.clock = Clock()
-        self.rounds = self.hits = 0  # hits: rounds that used a draft made ahead
+        self.rounds = self.hits = 0  # hits: rounds that used a draft from drafting ahead
         self._pair = pair
         self._settings = settings
         self._request = Request(
@@ -329,7 +331,7 @@ class World:
         )
         self._languages: tuple[AcceptanceModel, ...] = ()
         self._counts: dict[int, TokenCount] = {}  # by stream
-        self._wanted = self._running = 0  # numbers of streams
+        self._wanted = self._running = 0  # number of streams
         self._paused: dict[int, Calls] = {}
         self._processor = Processor(self.clock)
         self._engines = {
@@ -350,7 +352,7 @@ class World:
         ]
 
     def enter(self, phase: Phase) -> None:
-        """Begin a phase. New streams start at once; surplus streams finish their answers first."""
+        """Begin a phase. New streams start now. Surplus streams end after their current answers."""
         self._languages = phase.languages
         if phase.draft is not None:
             self._engines["draft"].step = phase.draft
@@ -366,13 +368,13 @@ class World:
             self.clock.advance()
 
     def begin_counting(self) -> None:
-        """Reset all counters, while the streams continue."""
+        """Reset all counters without stopping the streams."""
         self.rounds = self.hits = 0
         for count in self._counts.values():
             count.tokens = 0
 
     def tokens_of(self, number: int) -> int:
-        """Return the number of tokens of one stream since `begin_counting`."""
+        """Return the number of tokens that a stream has generated since `begin_counting`."""
         return self._counts[number].tokens
 
     @property
@@ -385,7 +387,7 @@ class World:
         return sum(count.rate for count in self._counts.values())
 
     def _answers(self, number: int) -> Calls:
-        """Yield the effects of a stream's requests, one after the other; receive each outcome."""
+        """Yield the effects of a stream's requests in order. Receive the outcome of each effect."""
         count = self._counts[number] = TokenCount()
         planner, ahead_statistics = self._learned[number % len(self._learned)]
         for answer in itertools.count():
@@ -400,7 +402,7 @@ class World:
             self.hits += decoding.statistics.ahead.num_hits
 
     def _effects(self, decoding: Decoding, text: SimulatedText, count: TokenCount) -> Calls:
-        """Yield the effects of one request, as the server's driver performs them."""
+        """Yield the effects of one request in the order of the server's driver."""
         steps = decoding.decode()
         beside: StepsAhead | None = None  # starts with the next call
         ahead: StepsAhead | None = None
@@ -502,7 +504,7 @@ class World:
         self._processor.work(half, lambda: self.clock.after(self._pair.hop / 2, arrived))
 
     def _answer(self, call: EngineCall, text: SimulatedText) -> tuple[EngineAnswer, float]:
-        """Return an engine's answer without its times, and its duration in steps."""
+        """Return an engine's answer without timestamps, and the duration of the call in steps."""
         at = len(call.context) - len(text.prompt)
         drafted = len(call.draft)
         wrong = call.draft.tokens != text.answer[at : at + drafted]
@@ -526,9 +528,9 @@ class World:
 def _branches(
     branching: Branching, text: SimulatedText, at: int, accepted: int
 ) -> tuple[BranchDraft, ...]:
-    """Return the branches of a call. At most one can match; the others have no tokens of the text.
+    """Return the branches of a call. At most one branch matches the text.
 
-    at: position of the first draft token in the answer. accepted: number of right draft tokens.
+    at: position of the first draft token in the answer. accepted: number of correct draft tokens.
     """
     truth = at + accepted
     rank = int(text.ranks[truth])
@@ -559,7 +561,7 @@ def run(
     steps_alone: int = STEPS_ALONE,
     **options: Any,
 ) -> World:
-    """Simulate streams from a cold start; return the world after ``seconds`` of measurement."""
+    """Simulate streams from a cold start, measure for ``seconds``, and return the world."""
     world = World(pair, draft_len, **options)
     world.enter(Phase(1, 0, languages))
     if streams > 1:
@@ -574,7 +576,7 @@ def run(
 def run_phases(
     pair: PairTimes, phases: Sequence[Phase], *, draft_len: int, **options: Any
 ) -> list[float]:
-    """Simulate the phases one after the other; return the total tokens per second of each."""
+    """Simulate the phases in order; return the total tokens per second of each phase."""
     world, rates = World(pair, draft_len, **options), []
     for phase in phases:
         before = world.tokens

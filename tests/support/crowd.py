@@ -1,4 +1,4 @@
-"""Many concurrent clients, and their results."""
+"""Runs many concurrent clients, and collects their results."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def ask(
     on_chunk: Callable[[], None] = lambda: None,
     **values: Any,
 ) -> Received:
-    """Send a prompt and collect the answer, which ignores the end of sequence.
+    """Send a prompt and collect the answer, which continues after an end of sequence.
 
     timeout: Triton's timeout of the request, in microseconds.
     """
@@ -93,12 +93,12 @@ class Crowd(AbstractContextManager["Crowd"]):
 
 
 def answers_of(futures: Iterable[Future[Received]]) -> list[Received]:
-    """Wait for all clients, and return their results."""
+    """Wait for all clients and return their results."""
     return [future.result(timeout=120) for future in futures]
 
 
 def controls(server: Any, prompts: Iterable[str], **values: Any) -> list[tuple[Any, str]]:
-    """Return the baseline's answers to prompts."""
+    """Return the ids and text of the baseline's answer to each prompt."""
     with Crowd(server, 8) as crowd:
         answers = answers_of(crowd.ask(prompts, **{"drafter": "none"} | values))
     assert not [answer.error for answer in answers if answer.error]

@@ -1,4 +1,4 @@
-"""Exact distributions of sampled tokens, and tests whether samples follow them."""
+"""Exact distributions of sampled tokens, and statistical tests of samples against them."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import numpy as np
 from scipy.special import chdtrc
 
 # A correct sampler fails a test with a probability of 1 in 100,000. Seeds are fixed, so a test
-# either always or never fails. With fewer than 100 such tests, the probability that any test is a
+# fails either always or never. With fewer than 100 such tests, the probability that any test is a
 # false alarm is below 1 in 1,000.
 ALARM = 1e-5
 
 
 @dataclass(frozen=True)
 class Warp:
-    """Sampling parameters of a request, which warp probabilities in double precision."""
+    """Sampling parameters of a request, applied to logits in double precision."""
 
     temperature: float
     top_k: int = 0
@@ -79,5 +79,5 @@ def fits(counts, probabilities) -> bool:
 
 
 def is_share(successes: int, trials: int, probability: float) -> bool:
-    """Return whether a number of successes fits a probability."""
+    """Return whether the number of successes in a number of trials fits a probability."""
     return fits([successes, trials - successes], [probability, 1 - probability])

@@ -1,4 +1,4 @@
-"""Emulated engines with a virtual clock, and shortcuts to call them."""
+"""Emulated engines with a virtual clock, and functions to call them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ END = 1
 
 
 def settings(**given) -> EmulatedSettings:
-    """Return engine settings with a small language and without step times."""
+    """Return engine settings with a small vocabulary and steps that take no time."""
     return EmulatedSettings(
         **{
             "role": "target",
@@ -33,7 +33,7 @@ def settings(**given) -> EmulatedSettings:
 
 
 def emulated(timer: Timer | None = None, **given) -> Harness:
-    """Return an engine that answers immediately, or when its timer is advanced."""
+    """Return an engine with a small vocabulary. timer: default a virtual clock."""
     return Harness(EmulatedEngine(settings(**given), timer or VirtualTimer()))
 
 

@@ -37,7 +37,7 @@ class Outcome:
 
 
 class Pending:
-    """A running call."""
+    """A running call, whose responses can be awaited."""
 
     def __init__(self) -> None:
         self._answers: queue.Queue[EngineResponse] = queue.Queue()
@@ -58,7 +58,7 @@ class Pending:
 
 
 class Harness:
-    """An engine, with shortcuts to call it."""
+    """An engine, with methods to call it and wait for the responses."""
 
     def __init__(self, engine: TorchEngine) -> None:
         self.engine = engine
@@ -85,7 +85,7 @@ class Harness:
         return self.call(ids, new, **rest).tokens
 
     def computed(self, ids, new=1, **rest) -> int:
-        """Return the number of tokens that the model computed for this call."""
+        """Return the number of tokens that the model computes for a call."""
         return self.call(ids, new, **rest).last.usage.computed_tokens
 
 
@@ -95,7 +95,7 @@ def prompt(seed: int, length: int) -> list[int]:
 
 
 def assert_same(model, ids: list[int], got: list[int], want: list[int]) -> None:
-    """Assert that outputs are equal, or first differ at two tokens with almost equal logits."""
+    """Assert that two outputs are equal, or that the first difference is almost a tie in logits."""
     assert len(got) == len(want)
     for i, (ours, theirs) in enumerate(zip(got, want, strict=True)):
         if ours != theirs:

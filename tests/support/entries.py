@@ -1,4 +1,4 @@
-"""Sends requests to the text entries with NVIDIA's tensors, through plain tritonclient."""
+"""Sends requests with NVIDIA's tensors to the text entries, through plain tritonclient."""
 
 import queue
 from contextlib import contextmanager
@@ -33,7 +33,7 @@ OUTPUTS = (
 
 @dataclass
 class Answer:
-    """The answer to one prompt, or one chunk of it. index: the prompt's number in the request."""
+    """The answer to one prompt, or a chunk of it. index: position of the prompt in the request."""
 
     text: str
     ids: list[int]
@@ -42,12 +42,12 @@ class Answer:
     outputs: dict = field(repr=False)
 
     def number(self, name):
-        """Return an output that has one number per prompt."""
+        """Return this prompt's value of an output that has one number per prompt."""
         return self.outputs[name].reshape(-1)[self.index if len(self.outputs[name]) > 1 else 0]
 
 
 def tensor(name, values):
-    """Return an input of shape [b, n] from a single value, a row, or rows of values."""
+    """Return an input of shape [b, n]. values: a single value, a row, or rows of values."""
     rows = np.array(values, TYPES[name])
     rows = rows.reshape(1, 1) if rows.ndim == 0 else rows
     if rows.dtype == object:
@@ -59,7 +59,7 @@ def tensor(name, values):
 
 
 def inputs(prompts, **values):
-    """Return the inputs for one or more prompts; a single value applies to all prompts."""
+    """Return the inputs for one or more prompts. A single value applies to all prompts."""
     prompts = [prompts] if isinstance(prompts, str | bytes) else prompts
     made = [tensor(entry.TEXT_INPUT, [[prompt] for prompt in prompts])]
     for name, value in values.items():
@@ -104,14 +104,14 @@ def ask_one(server, model, prompt, **values):
 
 
 def stream(server, prompts, *, model="bls_stream", outputs=OUTPUTS, **values):
-    """Return all chunks of a streamed request; raise the server's error."""
+    """Return all chunks of a streamed request, or raise the server's error."""
     with streaming(server, prompts, model=model, outputs=outputs, **values) as chunks:
         return list(chunks)
 
 
 @contextmanager
 def streaming(server, prompts, **values):
-    """Yield an iterator over chunks as they arrive. Leaving the context cancels the request."""
+    """Yield an iterator over chunks as they arrive. Exiting the context cancels the request."""
     with connected(server, prompts, **values) as (_, chunks):
         yield chunks
 

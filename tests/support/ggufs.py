@@ -1,4 +1,4 @@
-"""Writes a small GGUF file with random weights, in the layout of llama.cpp's converter."""
+"""Writes a small GGUF file with random weights in the layout that llama.cpp's converter uses."""
 
 import json
 from pathlib import Path
@@ -9,7 +9,7 @@ TEMPLATE = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}"
 
 
 def write_gguf(path: Path, *, seed: int = 1) -> None:
-    """Write a Llama with two layers in float32 and a byte-level BPE tokenizer."""
+    """Write a two-layer Llama in float32, with a byte-level BPE tokenizer."""
     import numpy as np
     from gguf import GGUFWriter, TokenType
 

@@ -1,4 +1,4 @@
-"""Engines with masks for tests of guided decoding; their tokens come from rows of probabilities."""
+"""Engines for tests of guided decoding, which sample from rows of probabilities with masks."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -18,14 +18,14 @@ from tandem.bls.loop import Decoding
 ENDS = (END, OTHER_END)
 WIDTH = vocab_size()
 WIDE = with_engines(SETTINGS, target={"vocab_size": WIDTH}, draft={"vocab_size": WIDTH})
-# Settings for the two ways to enforce a guide: with masks, or by repair.
+# Settings for the two ways to enforce a guide: by masks, and by repair.
 MASKS = WIDE
 REPAIR = with_engines(WIDE, target={"masks_tokens": False})
 UNKEYED = with_engines(REPAIR, target={"keyed_randomness": False})
 
 
 def bits(mask) -> np.ndarray:
-    """Return whether a mask allows each id, [WIDTH]."""
+    """Return a boolean array [WIDTH] with the ids that a mask allows."""
     unpacked = np.unpackbits(mask.view(np.uint8), bitorder="little", count=WIDTH)
     return unpacked.astype(bool)
 
@@ -38,10 +38,10 @@ def masked(row, mask):
 
 @dataclass(frozen=True)
 class Rows:
-    """Probabilities of the next token, a fixed function of the last three tokens and the length.
+    """Next-token probabilities that depend only on the last three tokens and the length.
 
-    favours: tokens that are more likely than others, so that answers end. by: how much more, added
-    to their logits.
+    favours: tokens that are more likely than others, so that answers end. by: value that is added
+    to the logits of these tokens.
     """
 
     salt: int = 0
@@ -58,7 +58,7 @@ class Rows:
 
 @dataclass
 class KeyedEngine:
-    """Samples with noise from seed and position, and applies a call's mask at each position."""
+    """An engine that samples with noise from seed and position, and applies the masks of a call."""
 
     rows: Rows
     request: object
@@ -90,7 +90,7 @@ class KeyedEngine:
 
 @dataclass
 class Guesser:
-    """A draft engine that knows the answer, and is right, wrong or fails (None) by a script."""
+    """A draft engine that knows the answer. A script makes it right, wrong, or fail (None)."""
 
     answer: list[int]
     prompt_length: int
@@ -116,7 +116,7 @@ def decoding_of(request, settings):
 
 
 def expected(request, settings, rows: Rows) -> tuple[list[int], str]:
-    """Return the tokens and the finish reason of an answer with one masked call per token."""
+    """Return the tokens and finish reason of an answer decoded with one masked call per token."""
     engine, guide = KeyedEngine(rows, request), matcher(*request.guide, ends=request.end_ids)
     new: list[int] = []
     assert method_of(request, settings)
@@ -135,7 +135,7 @@ def expected(request, settings, rows: Rows) -> tuple[list[int], str]:
 
 @dataclass
 class Chooser:
-    """Makes scripted choices in place of random ones, and records the probabilities."""
+    """Replaces random choices with scripted choices, and records their probabilities."""
 
     script: tuple[int, ...]
     trace: list[np.ndarray] = field(default_factory=list)
@@ -153,7 +153,7 @@ class Chooser:
 
 
 def distribution(run: Callable[[Chooser], tuple]) -> Counter:
-    """Return the exact probability of each outcome of ``run``, by trying all choices."""
+    """Try all sequences of choices, and return the exact probability of each outcome of ``run``."""
     found, scripts = Counter(), [()]
     while scripts:
         chooser = Chooser(scripts.pop())
@@ -167,7 +167,7 @@ def distribution(run: Callable[[Chooser], tuple]) -> Counter:
 
 @dataclass
 class RandomEngine:
-    """Samples with new noise in each call, and verifies by ids or probabilities as engines do."""
+    """An engine that samples with fresh noise, and verifies drafts by ids or by probabilities."""
 
     probabilities: Callable
     chooser: Chooser

@@ -1,8 +1,8 @@
 """Strategies for the requests of hostile clients.
 
-Most requests have a prompt and a length, so that the server reads their invalid parts instead of
-only reporting missing ones. Some are invalid from the first byte. The answers to valid requests are
-short.
+Most requests have a prompt and a length. Otherwise, the server would only report missing inputs,
+and would not check the invalid ones. Some requests can't even be parsed. Valid requests get short
+answers.
 """
 
 from __future__ import annotations
@@ -98,19 +98,19 @@ PARAMETERS = st.dictionaries(
 
 
 def raw_strings(values: list[bytes]) -> bytes:
-    """Encode strings as Triton does: the length of each, then its bytes."""
+    """Encode strings in Triton's format: for each string, its length in bytes and its bytes."""
     return b"".join(struct.pack("<I", len(value)) + value for value in values)
 
 
 def holds_strings(content: bytes) -> bool:
-    """Return whether bytes are complete strings in the encoding of ``raw_strings``."""
+    """Return whether the content consists of complete strings encoded by ``raw_strings``."""
     while len(content) >= 4 + (length := int.from_bytes(content[:4], "little")):
         content = content[4 + length :]
     return not content
 
 
 def raw(datatype: str, values: list[Any]) -> bytes:
-    """Encode values in a tensor's data type; values out of range wrap around, as in clients."""
+    """Encode values in a tensor's data type. Values out of range wrap around, as in clients."""
     if datatype == "BYTES":
         return raw_strings([str(v).encode() if not isinstance(v, bytes) else v for v in values])
     if datatype in ("FP16", "FP32"):
@@ -137,7 +137,7 @@ def values_of(datatype: str) -> st.SearchStrategy:
 
 @st.composite
 def rows(draw: Any, datatype: str, batch: int) -> tuple[list[int], list[Any]]:
-    """Draw a shape and values that fit it, with one, few, no or very many values per row."""
+    """Draw a shape and matching values, with no, one, a few or very many values per row."""
     width = draw(st.sampled_from([1, 1, 1, 1, 1, 0, 2, 3, 17]))
     if draw(st.integers(0, 40)) == 40:
         width = draw(st.sampled_from([2000, MANY]))
@@ -156,7 +156,7 @@ SHAPES = st.one_of(
 )
 
 
-# (type, text) of guides. In about half of them, the text fits the type.
+# (type, text) of a guide. In about half of the guides, the text fits the type.
 GUIDES = st.one_of(
     st.sampled_from(
         [
@@ -174,7 +174,7 @@ GUIDES = st.one_of(
 
 
 def guided(guide: Sequence[bytes], batch: int) -> dict[str, tuple]:
-    """Return the inputs with a guide's type and text for each prompt."""
+    """Return the inputs that give every prompt the same guide."""
     pair = (entry.GUIDED_DECODING_GUIDE_TYPE, entry.GUIDED_DECODING_GUIDE)
     return {
         name: ("BYTES", [batch, 1], raw_strings([text] * batch))
@@ -184,7 +184,7 @@ def guided(guide: Sequence[bytes], batch: int) -> dict[str, tuple]:
 
 @st.composite
 def tensors(draw: Any, known: Sequence[Tensor] = entry.INPUTS) -> list:
-    """Draw the inputs of a request: a prompt and a length, with up to three mistakes."""
+    """Draw the inputs of a request: a prompt and a length, with up to three errors."""
     batch = draw(st.sampled_from([1, 1, 1, 1, 1, 1, 2, 3, 33]))
     made = {
         "text_input": ("BYTES", [batch, 1], raw_strings([b"def f(x):"] * batch)),
@@ -200,7 +200,7 @@ def tensors(draw: Any, known: Sequence[Tensor] = entry.INPUTS) -> list:
             made.pop(draw(st.sampled_from(sorted(made))), None)
             if not made:
                 break
-        elif kind == 1:  # any input with a type that isn't the declared one
+        elif kind == 1:  # any input, with a type other than the declared one
             name = draw(NAMES)
             datatype = draw(st.sampled_from(DATATYPES))
             shape, values = draw(rows(datatype, batch))
@@ -241,7 +241,7 @@ def rpcs(draw: Any, models: tuple[str, ...] = ENTRIES) -> Rpc:
     elif spoilt == 27 and made.inputs:
         made.inputs[0].contents.int_contents.append(1)
     # Triton 2.51 sometimes crashes if a stream that requests error codes contains truncated strings
-    # (docs/deploy/security.md). The crash is before any of Tandem's code.
+    # (docs/deploy/security.md). It crashes before it calls any of Tandem's code.
     streamed = draw(st.booleans()) and all(
         tensor.datatype != "BYTES" or holds_strings(content)
         for tensor, content in zip(made.inputs, made.raw_input_contents, strict=False)
@@ -263,8 +263,8 @@ JSON_VALUES = st.recursive(
     ),
     max_leaves=6,
 )
-# Nesting depth of JSON. Triton 2.51 parses JSON recursively, and tens of thousands of levels crash
-# it before any model sees the request.
+# Nesting depth of JSON. Triton 2.51 parses JSON recursively. Tens of thousands of levels crash it
+# before any model receives the request.
 DEPTH = 400
 BODIES = st.one_of(
     st.binary(max_size=40),
@@ -314,7 +314,7 @@ def generates(draw: Any) -> Post:
 def infers(draw: Any) -> Post:
     """Draw a request to an entry's HTTP `infer` endpoint.
 
-    The data is in the JSON or follows it, and headers may be wrong.
+    The data is inside the JSON or follows the JSON. Headers may be wrong.
     """
     model = draw(st.sampled_from(ENTRIES))
     path = f"/v2/models/{model}/infer"
@@ -358,7 +358,7 @@ INNER = {
 
 @st.composite
 def inner_rpcs(draw: Any, model: str) -> Rpc:
-    """Draw a request to an inner model, which entries call, with any content in its tensors."""
+    """Draw a request to an inner model (one that the entries call) with arbitrary tensors."""
     batch = draw(st.sampled_from([1, 1, 1, 1, 2]))
     made = {}
     for name, (datatype, values) in _RIGHT[model].items():

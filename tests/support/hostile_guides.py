@@ -1,4 +1,4 @@
-"""Hostile guides, which crash llguidance, keep it busy, or describe endless texts."""
+"""Hostile guides, which crash llguidance, compile slowly, or describe endless texts."""
 
 from __future__ import annotations
 
@@ -99,6 +99,6 @@ ODD: dict[str, Asked] = {
 
 
 def large(number: int) -> Asked:
-    """Return a schema with 200 kB of values, which are different for each number."""
+    """Return a schema with 200 kB of values that are different for each number."""
     rng = random.Random(number)
     return _schema(enum=[f"{rng.random()} {number}" for _ in range(8_000)])

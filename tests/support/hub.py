@@ -1,4 +1,4 @@
-"""A fake Hugging Face Hub, with the part of the protocol that is needed to download a model.
+"""A fake Hugging Face Hub that implements the calls needed to download a model.
 
 Source: `HfApi.model_info`, `list_repo_tree` and `get_hf_file_metadata` in huggingface_hub.
 """
@@ -18,13 +18,13 @@ MESSAGES = {"RepoNotFound": "Repository not found", "RevisionNotFound": "Invalid
 
 
 class Hub:
-    """A Hub that serves models from folders, one folder per commit.
+    """A fake Hub that serves models from folders, one folder per commit.
 
     Attributes:
         url: the URL of the server.
-        gated: ids of the models whose files it refuses to serve.
-        failing: the HTTP status of every response; None for normal responses.
-        fetched: the files that clients requested, in order.
+        gated: ids of the models whose files clients may not download.
+        failing: HTTP status of all responses; None for normal responses.
+        fetched: files that clients have requested, in order.
 
     """
 
@@ -36,7 +36,7 @@ class Hub:
         self.revisions: dict[tuple[str, str], Path] = {}
 
     def add(self, name: str, folder: Path, revision: str = "main") -> str:
-        """Publish a folder under a name, and return its commit."""
+        """Publish a folder under a model name, and return its commit."""
         self.revisions[name, revision] = folder
         commit = commit_of(name, revision)
         self.revisions[name, commit] = folder
@@ -110,12 +110,12 @@ def commit_of(name: str, revision: str) -> str:
 
 
 def etag_of(path: Path) -> str:
-    """Return the hash under which the client's cache stores a file."""
+    """Return the hash that names a file in the client's cache."""
     return hashlib.sha1(path.read_bytes()).hexdigest()
 
 
 def send(request: BaseHTTPRequestHandler, status: int, headers: dict, body: bytes) -> None:
-    """Send a response; the response to a HEAD request has no body."""
+    """Send a response. Responses to HEAD requests have no body."""
     request.send_response(status)
     for name, value in {"Content-Length": str(len(body)), **headers}.items():
         request.send_header(name, value)
@@ -126,7 +126,7 @@ def send(request: BaseHTTPRequestHandler, status: int, headers: dict, body: byte
 
 @contextmanager
 def hub(root: Path):
-    """Run a Hub on a free port within the context."""
+    """Yield a running Hub on a free port."""
     served = Hub(root)
 
     class Handler(BaseHTTPRequestHandler):

@@ -1,4 +1,4 @@
-"""Generates guided answers with `generate` of transformers."""
+"""A logits processor, to generate guided answers with `generate` of transformers."""
 
 import numpy as np
 import torch

@@ -39,26 +39,26 @@ LAST_WORDS = 4000  # characters to print from the end of a log
 
 
 class KilledServer(TritonServer):
-    """A server that is killed at the end, because a regular stop takes three seconds.
+    """A server that is killed when the context ends, because a regular stop takes three seconds.
 
     tests/server/test_lifecycle.py, test_up.py and other files test regular stops.
     """
 
     def __exit__(self, *_: object) -> None:
-        if not self.running and self.log.path.exists():  # it crashed
+        if not self.running and self.log.path.exists():  # the server crashed
             print(self.log.path.read_text(errors="replace")[-LAST_WORDS:], file=sys.stderr)
         self.kill()
 
 
 class ObedientServer(KilledServer):
-    """A server that loads and unloads models on request."""
+    """A server that loads and unloads models when a client requests it."""
 
     def _command(self, install: TritonInstall) -> list[str]:
         return [*super()._command(install), "--model-control-mode=explicit", "--load-model=*"]
 
 
 def write_model(repository: Path, name: str, initialize: str = "pass") -> None:
-    """Write a model that returns its input. initialize: Python code to run when it is loaded."""
+    """Write a model that returns its input. initialize: Python code that runs at loading."""
     version = repository / name / "1"
     version.mkdir(parents=True)
     (repository / name / "config.pbtxt").write_text(CONFIG.format(name=name))
@@ -66,7 +66,7 @@ def write_model(repository: Path, name: str, initialize: str = "pass") -> None:
 
 
 def alive(pid: int) -> bool:
-    """Return whether a process is running; False for zombies."""
+    """Return whether a process is running. A zombie isn't."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:
@@ -79,7 +79,7 @@ def leftovers(prefix: str) -> list[str]:
 
 
 def memory_bytes(processes: list[int]) -> int:
-    """Return the memory of processes in bytes; shared pages count once."""
+    """Return the total memory of processes in bytes. Shared pages count once."""
     rollups = [Path(f"/proc/{pid}/smaps_rollup").read_text() for pid in processes]
     return sum(
         int(line.split()[1]) * 1024
@@ -92,7 +92,7 @@ def memory_bytes(processes: list[int]) -> int:
 def answer_ids(
     url: str, prompt: str, *, max_tokens: int = 32, entry: str = "bls", **texts: str
 ) -> list[int]:
-    """Return the token ids of an answer from an entry that doesn't stream. texts: more inputs."""
+    """Return the token ids of an unstreamed answer. texts: string inputs, by name."""
     given = []
     for name, value in {"text_input": prompt, **texts}.items():
         text = InferInput(name, [1, 1], "BYTES")
@@ -108,7 +108,7 @@ def answer_ids(
 
 
 def lasting_ports(count: int) -> list[int]:
-    """Return free ports below the range from which the kernel assigns ports."""
+    """Return free ports that the kernel doesn't assign to other sockets (ephemeral ports)."""
     free: list[int] = []
     while len(free) < count:
         with socket.socket() as tried, suppress(OSError):
@@ -118,7 +118,7 @@ def lasting_ports(count: int) -> list[int]:
 
 
 def eventually(condition: Callable[[], Any], seconds: float = 60.0) -> bool:
-    """Wait until a condition is true; return whether it became true in time."""
+    """Wait until a condition is true, and return whether it became true in time."""
     deadline = time.monotonic() + seconds
     while not (holds := bool(condition())) and time.monotonic() < deadline:
         time.sleep(0.02)

@@ -1,4 +1,4 @@
-"""Writes checkpoint folders of Llama models, with real sizes, a small tokenizer and no weights."""
+"""Writes checkpoint folders of Llamas: real configurations, a small tokenizer and no weights."""
 
 import json
 from pathlib import Path
@@ -22,7 +22,7 @@ TENSORRT_PROFILES = sorted(
 
 
 def write_llamas(folder: Path) -> None:
-    """Write one folder per model."""
+    """Write one checkpoint folder per model."""
     for name, facts in SIZES.items():
         layers, width, heads, kv_heads, head, inner, vocab, positions, tied = facts
         write_tokenizer(folder / name)
@@ -43,9 +43,9 @@ def write_llamas(folder: Path) -> None:
 
 
 def profile_over(models: Path, name: str, folder: Path, changes: dict[str, str]) -> Path:
-    """Write a shipped profile with other folders instead of /models and /engines.
+    """Write a shipped profile with /models and /engines replaced by other folders.
 
-    changes: text in the profile -> its replacement.
+    changes: more replacements, from text in the profile to new text.
     """
     text = (PROFILES / f"{name}.yaml").read_text()
     text = text.replace("/models/", f"{models}/").replace("/engines/", f"{folder}/engines/")

@@ -1,4 +1,4 @@
-"""A loop without Triton: `SharedCapacity` in a separate process, with one command per line."""
+"""Runs `SharedCapacity` without Triton in a process that reads one command per line."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""Token masks in the engines' format, and a grammar that produces them."""
+"""Token masks in the format of the engines, and a grammar that produces them."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ PADDING = 2**32 - 1
 
 
 def masks(*rows: Iterable[int], vocab_size: int) -> np.ndarray:
-    """Return masks [rows, words] that allow these ids, one row per position.
+    """Return masks [rows, words] of 32-bit words. rows: the allowed ids at each position.
 
-    The unused bits after the vocabulary are set.
+    Unused bits after the vocabulary are set.
     """
     words = np.zeros((len(rows), -(-vocab_size // 32)), np.uint32)
     words[:, -1] = PADDING << vocab_size % 32 & PADDING if vocab_size % 32 else 0
@@ -23,7 +23,7 @@ def masks(*rows: Iterable[int], vocab_size: int) -> np.ndarray:
 
 
 class Grammar:
-    """A grammar whose allowed tokens depend on the last token and the length of the text."""
+    """A grammar in which the last token and the length of the text decide the allowed tokens."""
 
     def __init__(self, vocab_size: int, sizes: Sequence[int] = (1, 3, 40, 125)) -> None:
         self._vocab_size = vocab_size
@@ -38,9 +38,9 @@ class Grammar:
         return min(set(range(self._vocab_size)).difference(self.legal(text)))
 
     def masks(self, text: Sequence[int], drafts: Sequence[int] = ()) -> np.ndarray:
-        """Return one row per draft token, plus one row for the token after them.
+        """Return one row per draft token, plus one row for the token after the draft.
 
-        No token is allowed after an illegal token, because a matcher stops there.
+        No token is allowed after an illegal draft token, because a matcher stops there.
         """
         rows: list[list[int]] = []
         possible = True

@@ -14,13 +14,13 @@ from tandem.guides.guide import Guide
 
 DEMO = Path(__file__).resolve().parents[2] / "demo" / "tokenizer" / "tokenizer.json"
 END = 0  # <|endoftext|>
-# Kinds of markers in tokenizers: plain text, added tokens, and special tokens (omitted in answers).
+# Kinds of markers: plain text, added tokens, and special tokens, which answers omit.
 PLAIN, ADDED, SPECIAL = "plain", "added", "special"
 
 
 @lru_cache
 def tokenizer_with(kind: str, *markers: str) -> Tokenizer:
-    """Return the demo's tokenizer with markers of one kind."""
+    """Return the demo's tokenizer with added markers of one kind."""
     made = Tokenizer.from_str(DEMO.read_text())
     if kind != PLAIN:
         tokens = [AddedToken(marker, special=kind == SPECIAL) for marker in markers]
@@ -34,7 +34,7 @@ def _vocabulary(tokenizer: str) -> LLTokenizer:
 
 
 class Matcher:
-    """Checks texts against a grammar, with one tokenizer."""
+    """Checks texts against a grammar."""
 
     def __init__(self, tokenizer: Tokenizer, grammar: str) -> None:
         self._tokenizer = tokenizer
@@ -45,7 +45,7 @@ class Matcher:
     def takes(self, text: str, cuts: Sequence[int] = ()) -> bool:
         """Return whether a text is a complete answer.
 
-        cuts: positions at which the text is split into pieces that are tokenized separately.
+        cuts: character positions. The pieces between them are tokenized separately.
         """
         return self._goes_on(text, cuts) and self._matcher.is_accepting()
 
@@ -62,12 +62,12 @@ class Matcher:
 
 
 def tokens_apart(tokenizer: Tokenizer) -> dict[str, int]:
-    """Return the tokens that llguidance doesn't treat as text, with their ids."""
+    """Return the tokens that llguidance doesn't treat as text: token -> id."""
     vocabulary = _vocabulary(tokenizer.to_str())
     added = tokenizer.get_added_tokens_decoder()
     return {t.content: i for i, t in added.items() if vocabulary.is_special_token(i)}
 
 
 def spaced(value: object) -> str:
-    """Encode a value as JSON as models write it, with the escapes that llguidance requires."""
+    """Encode a value as JSON with spaces, as models write it, and with llguidance's escapes."""
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007F")

@@ -1,4 +1,4 @@
-"""Reads Triton's /metrics."""
+"""Reads metrics from a live server."""
 
 import re
 import time
@@ -15,7 +15,7 @@ def scrape(server):
     """Return all samples: (name, labels) -> value."""
     with urllib.request.urlopen(server.metrics_url) as response:
         text = response.read().decode()
-    # Remove the types, because the parser would add "_total" to the names of Triton's counters.
+    # Remove the type lines, because the parser would append "_total" to Triton's counter names.
     families = text_string_to_metric_families(re.sub("(?m)^# TYPE.*", "", text))
     samples = [sample for family in families for sample in family.samples]
     return {(name, frozenset(labels.items())): value for name, labels, value, *_ in samples}
@@ -42,10 +42,10 @@ def idle(server):
 def settle(server, drafter="none"):
     """Wait until all earlier requests are counted and no requests are running.
 
-    The gauges may be older than the last request, so this function sends its own request and waits
-    until it has started and ended. That is enough, because sequences are counted before they end,
-    and counters are published before gauges. The request adds to the counters, so read them
-    afterwards.
+    The published gauges may be older than the last request. So this function sends its own request
+    and waits until the gauges show its start and end. That is enough, because sequences are counted
+    before they end, and counters are published before gauges. This request also increases the
+    counters, so call `settle` before you read initial values.
     """
     assert eventually(lambda: idle(server))
     assert eventually(lambda: _seen_at_work(server, drafter))
@@ -55,19 +55,19 @@ def settle(server, drafter="none"):
 def _seen_at_work(server, drafter):
     values = {"max_tokens": 100, "end_id": -1, "drafter": drafter}
     with streaming(server, "x", **values) as chunks:
-        return any(not idle(server) for _ in chunks)  # leaving the context ends the request
+        return any(not idle(server) for _ in chunks)  # exiting the context ends the request
 
 
 def computed_so_far(server, model="target"):
     """Return the published number of tokens that a model has computed.
 
-    It is updated ten times per second.
+    The server publishes this number ten times per second.
     """
     return total(server, "tandem_engine_computed_tokens_total", model=model)
 
 
 def computed(server, model="target", at_least=0):
-    """Wait until the number of tokens that a model has computed stops changing, and return it."""
+    """Return the number of tokens that a model has computed, after it stops changing."""
     deadline = time.monotonic() + 10
     while time.monotonic() < deadline:
         before = computed_so_far(server, model)
@@ -78,7 +78,7 @@ def computed(server, model="target", at_least=0):
 
 
 def until(condition):
-    """Wait for a condition on metrics, which are published shortly after an answer."""
+    """Wait for a condition on metrics. They are published shortly after an answer."""
     assert eventually(condition)
 
 
@@ -94,7 +94,7 @@ class Change:
         self._before = scrape(server)
 
     def until_ended(self, sequences):
-        """Wait until this many more sequences are counted; sequences without tokens don't count."""
+        """Wait until this number of new sequences with tokens is counted."""
         until(lambda: self._ended(scrape(self._server)) - self._ended(self._before) == sequences)
         self._after = scrape(self._server)
 

@@ -13,12 +13,12 @@ from tandem.engines.request import SamplingParams
 
 
 class Played:
-    """A torch engine for `scripted.play`, which runs the loop's calls.
+    """A torch engine that runs the loop's calls in `scripted.play`.
 
-    sampling: parameters for all calls.
+    sampling: sampling parameters for all calls.
 
     Attributes:
-        calls: the loop's calls, with the tokens of the answers.
+        calls: the loop's calls, each with the tokens of its answer.
 
     """
 

@@ -1,4 +1,4 @@
-"""Writes a profile of two small checkpoints with changes, and loads it."""
+"""Writes and loads profiles of two small checkpoints."""
 
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ from tandem.tools.profiles.deployment import Deployment
 
 
 def profile(**changes: Any) -> dict[str, Any]:
-    """Return a valid profile with some sections changed."""
+    """Return a valid profile. changes: sections that replace the default sections."""
     whole = {
         "name": "test",
         "engines": {
@@ -25,7 +25,7 @@ def profile(**changes: Any) -> dict[str, Any]:
 
 
 def engines(**target: Any) -> dict[str, Any]:
-    """Return the `engines` section of a profile without a draft. target: the target's settings."""
+    """Return an `engines` section without a draft. target: changes to the target's settings."""
     return {"target": {"checkpoint": "target", "max_draft_len": 8} | target}
 
 

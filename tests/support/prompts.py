@@ -1,4 +1,4 @@
-"""The demo's prompts by kind."""
+"""The demo's prompts, grouped by kind."""
 
 import json
 from pathlib import Path

@@ -1,6 +1,7 @@
-"""A sequential loop over emulated engines in virtual time, and NVIDIA's published throughputs.
+"""Simulates engine pairs for which NVIDIA published throughputs.
 
-The throughputs are of the pairs that the emulated profiles describe.
+A sequential loop runs over emulated engines in virtual time. The emulated profiles describe the
+pairs.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ class PublishedPair(NamedTuple):
 
 @dataclass(frozen=True)
 class SimulatedRun:
-    """The counts of a simulated run, and its emulated duration."""
+    """The counts of a simulated run, and its duration in virtual time."""
 
     tokens: int
     rounds: int
@@ -52,9 +53,9 @@ class SimulatedRun:
 
 
 class SequentialLoop:
-    """A loop that proposes, verifies and accepts, one request at a time, with emulated engines.
+    """A loop over emulated engines that handles one request at a time.
 
-    orchestration_ms: overhead per round in milliseconds, added to the two engine calls.
+    orchestration_ms: overhead per round in milliseconds, in addition to the two engine calls.
     """
 
     def __init__(self, profile: Path, *, orchestration_ms: float) -> None:
@@ -71,7 +72,7 @@ class SequentialLoop:
         """Generate ``answers`` answers of `ANSWER_LEN` tokens each.
 
         draft_len: draft tokens per round; 0 for the target alone. stop_probability: the draft
-        engine ends a draft early below this probability.
+        engine ends a draft early if the probability of a token falls below this value.
         """
         begin_ns, rounds = self._timer.now_ns(), 0
         for number in range(answers):
@@ -101,7 +102,7 @@ class SequentialLoop:
 
 
 def rows() -> list[PublishedPair]:
-    """Return the published pairs, one row per pair and text."""
+    """Return the published throughputs, one row per pair and kind of text."""
     found = []
     for name, facts in PUBLISHED["profiles"].items():
         pair = name.removeprefix("llama-3.1-").partition("/")[0].replace("+", "-")

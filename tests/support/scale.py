@@ -1,4 +1,4 @@
-"""Parameters of repetitive tests for `make test`, and more for `make test-heavy`."""
+"""Parameters of repetitive tests: few for `make test`, more for `make test-heavy`."""
 
 from typing import Any
 
@@ -12,5 +12,5 @@ def scaled(light: Any, heavy: Any) -> list[Any]:
 
 
 def first_of(light: Any, *heavy: Any) -> list[Any]:
-    """Return similar values, of which `make test` uses the first and `make test-heavy` the rest."""
+    """Return parameter values: `make test` uses the first, `make test-heavy` uses the others."""
     return [light, *(pytest.param(value, marks=pytest.mark.heavy) for value in heavy)]

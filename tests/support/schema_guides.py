@@ -1,4 +1,4 @@
-"""Schemas as guides: samples texts from them, and returns the errors of rejected schemas."""
+"""Samples random texts from schemas, and returns the errors of rejected schemas."""
 
 import json
 
@@ -8,13 +8,13 @@ from small_guides import END, OTHER_END, allowed, matcher, spelled
 
 from tandem.guides.errors import GuideError
 
-LONGEST = 300  # maximum tokens of a text; longer texts are discarded
+LONGEST = 300  # maximum number of tokens; longer texts are discarded
 
 
 def drawn(schema, seed, wishes=(), kind="json_schema"):
-    """Return a text of randomly chosen allowed tokens, or None if it gets too long.
+    """Return a random text that a guide allows, or None if the text gets too long.
 
-    wishes: texts that are usually chosen if they are allowed.
+    wishes: texts that are usually chosen if the guide allows them.
     """
     guide = schema if isinstance(schema, str) else json.dumps(schema)
     it, rng, text, left = matcher(kind, guide), np.random.default_rng(seed), b"", b""
@@ -35,7 +35,7 @@ def drawn(schema, seed, wishes=(), kind="json_schema"):
 
 
 def refused(schema):
-    """Return the errors of a schema alone, inside a grammar, and through a reference."""
+    """Return the error of a schema, which is the same alone, in a grammar, and by reference."""
     told = []
     for whole in (schema, {"items": schema}, {"$ref": "#/x", "x": schema}):
         for kind, guide in (

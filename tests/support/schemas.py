@@ -1,7 +1,7 @@
-"""Generates realistic JSON schemas from a seed, and lists schemas that are rejected.
+"""Generates realistic JSON schemas from a seed, and lists schemas that Tandem rejects.
 
-The schemas resemble JSONSchemaBench's (arXiv:2501.10868): tool calls, records, settings and trees.
-Everything that can repeat has a bound, because a random engine would never end it.
+The schemas resemble those in JSONSchemaBench (arXiv:2501.10868): tool calls, records, settings and
+trees. Everything that can repeat is bounded, because a random engine would never end it.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ PATTERNS = [
 ]
 FORMATS = ["date", "time", "date-time", "duration", "email", "hostname", "ipv4", "ipv6", "uuid"]
 DEEPEST = 3
-ANOTHER = 10**6  # added to the seed to replace a rejected schema
+ANOTHER = 10**6  # added to the seed if its schema is rejected
 
 
 def schema_of(seed: int) -> Schema:
-    """Return the schema for a seed. It is usually an object, otherwise an array or a choice.
+    """Return the schema for a seed: usually an object, otherwise an array or a choice.
 
-    Some combined schemas have conflicting bounds and are rejected. In that case, the result is the
-    schema for another seed.
+    Some combined schemas have conflicting bounds and are rejected. In that case, this function
+    returns the schema for another seed.
     """
     schema = _Maker(random.Random(seed)).whole()
     try:
@@ -53,7 +53,7 @@ def schema_of(seed: int) -> Schema:
 
 
 def complaint(schema: Schema, text: str) -> str:
-    """Return the validator's error for a text and a schema, or an empty string."""
+    """Return the validator's error for a text, or an empty string if the text is valid."""
     try:
         value = json.loads(text)
     except ValueError as error:
@@ -74,7 +74,7 @@ def _validator(schema: str) -> jsonschema.Validator:
 
 
 def _is_date(value: Any) -> bool:
-    """Return whether a value is a date by RFC 3339's grammar, which ignores leap years."""
+    """Return whether a value is a date in RFC 3339's grammar, which ignores leap years."""
     found = re.fullmatch(r"[0-9]{4}-([0-9]{2})-([0-9]{2})", str(value))
     try:
         return bool(found and datetime.date(2024, int(found[1]), int(found[2])))
@@ -147,7 +147,7 @@ class _Maker:
         return {"anyOf": [self._value(depth + 1) for _ in range(self._rng.randint(2, 3))]}
 
     def _one_of(self, depth: int) -> Schema:
-        """Return a choice of schemas that exclude each other, by a constant or by their types."""
+        """Return a choice of mutually exclusive schemas, which differ in a constant or in type."""
         if self._chance(0.5):
             return {"oneOf": [self._string(depth), self._integer(depth), {"type": "null"}]}
         kinds = [self._object(depth + 1) for _ in range(2)]
@@ -181,7 +181,7 @@ class _Maker:
         return {"$ref": f"#/$defs/{name}"}
 
     def _tree(self, _: int) -> Schema:
-        """Return a recursive schema with few children, because a tree with many would not end."""
+        """Return a recursive schema with few children. Random trees with many would not end."""
         name = self._pick(["node", "Node", "tree/node"])
         reference = {"$ref": "#/$defs/" + name.replace("/", "~1")}
         below: Schema = {"type": "array", "items": reference, "maxItems": 2}
@@ -243,7 +243,7 @@ class _Maker:
 
 _TEXT: Schema = {"type": "string"}
 _NUMBER: Schema = {"type": "integer", "minimum": 0}
-# Rejected schemas, by the keyword under which the rejection is counted.
+# Rejected schemas, by the keyword with which the server counts the rejection.
 REFUSED: dict[str, Schema] = {
     "oneOf": {"oneOf": [_NUMBER, {"type": "integer", "maximum": 5}]},
     "not": {"not": _TEXT},

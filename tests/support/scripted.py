@@ -1,4 +1,4 @@
-"""Engines that follow a script, and a driver that runs a decoding with them."""
+"""Engines that follow a script, and a driver that runs the decoding loop with them."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
@@ -34,7 +34,7 @@ VOCAB = 8
 END = 7  # the other end id is 6
 PIECES = ("a", "b", "ab", "ba", " ", "é", "", "")
 
-# The capabilities of a torch engine without the optional ones.
+# The capabilities of a torch engine, without optional capabilities.
 CAPABILITIES = replace(TORCH, stops_when_unsure=False, shares_logits=False, branches=False)
 TARGET = EngineSettings(
     model="target",
@@ -60,7 +60,7 @@ def with_engines(
     target: Mapping[str, Any] | None = None,
     draft: Mapping[str, Any] | None = None,
 ) -> LoopSettings:
-    """Return settings with changed engines. target, draft: changes of settings or capabilities."""
+    """Return changed loop settings. target, draft: changed engine settings and capabilities."""
     return replace(
         settings,
         target=_changed(settings.target, target or {}),
@@ -84,7 +84,7 @@ def text_of(tokens) -> str:
 
 
 def decoded_by(detokenizer: Detokenizer) -> Callable[[TextCall], DecodedText]:
-    """Return a function that answers text calls like `postprocessing`, with a real tokenizer."""
+    """Return a function that answers text calls like `postprocessing`, with this detokenizer."""
 
     def decode(call: TextCall) -> DecodedText:
         window, length = call.window.tolist(), call.context_length
@@ -110,10 +110,10 @@ class Language:
     """A language in which the last three tokens and the position determine the next token."""
 
     salt: int = 0
-    end_every: int = 50  # on average, end tokens are possible at one of this many positions
+    end_every: int = 50  # 1 in this number of positions allows an end token
 
     def next(self, context, banned=()) -> int:
-        # Hashes, because a random generator per token takes most of the time of the tests.
+        # Hashes, because creating a random generator per token would dominate the test time.
         place = hash((self.salt, len(context), *map(int, context[-3:])))
         possible = range(VOCAB - 2 if hash((place, -1)) % self.end_every else VOCAB)
         return min((t for t in possible if t not in banned), key=lambda t: hash((place, t)))
@@ -127,7 +127,7 @@ class Target:
     """A target that answers like a TensorRT-LLM engine.
 
     An end id ends the answer and isn't returned. A stop id ends the answer and is returned.
-    verifies: maximum draft length in tokens; further draft tokens are ignored.
+    verifies: maximum draft length in tokens; later draft tokens are ignored.
     """
 
     language: Language
@@ -147,8 +147,8 @@ def said(
 ) -> EngineAnswer:
     """Return the answer of a target to a call.
 
-    next_token: called with the context and the index in the answer. The answer ends at the first
-    rejected draft token or at an end token.
+    next_token: called with the context and the index in the answer. The answer ends after the
+    first rejected draft token or at an end token.
     """
     context, new = list(call.context), []
     for at in range(len(draft) + 1 if draft else call.max_new_tokens):
@@ -164,9 +164,10 @@ def said(
 
 @dataclass
 class Draft:
-    """A draft engine that is right, wrong or fails (None) by a script.
+    """A draft engine that follows a script.
 
-    refuses: reject every call.
+    script: for each token, right (True), wrong (False) or an engine failure (None). refuses: reject
+    every call.
     """
 
     language: Language
@@ -200,9 +201,9 @@ class Draft:
 class BranchingDraft:
     """A draft engine with branches, whose tokens depend only on the context.
 
-    agrees: how many of 8 tokens equal the target's. unsure_every: at every such position, the
-    target's token is the last guess for an outcome; elsewhere it is the first guess. keeps_lengths:
-    if False, branches are too long. The logits are 1 at the sampled token.
+    agrees: average number of tokens out of 8 that equal the target's. unsure_every: at multiples of
+    this position, the target's token is the last guess for an outcome; elsewhere it is the first
+    guess. keeps_lengths: if False, branches are too long. The logits are 1 at the sampled token.
     """
 
     language: Language
@@ -231,7 +232,7 @@ class BranchingDraft:
         return (token + 1) % (VOCAB - 2) if wrong else token
 
     def drafted(self, context, count: int, call: EngineCall) -> list[int]:
-        """Return up to `count` tokens after a context, with the call's banned and stop ids."""
+        """Return up to `count` tokens after a context, and apply the call's banned and stop ids."""
         context, new = list(context), []
         for _ in range(count):
             token = self.next(context, (END, 6) if call.ban_end_ids else ())
@@ -316,8 +317,8 @@ def play(
 ) -> list[Chunk]:
     """Run a decoding, and return its chunks with their text.
 
-    ahead_fates: the results of drafting ahead, in turn: "in time", "late", "refused", "failed", or
-    "no thread" if no thread is free to run it.
+    ahead_fates: the results of drafting ahead, repeated in order: "in time", "late", "refused",
+    "failed", or "no thread" if no thread is free to run it.
     """
     engines = {"target": target, "draft": draft}
     chunks = perform(decoding.decode(), engines, ahead_fates=ahead_fates, decode=decode)
@@ -329,7 +330,7 @@ def play(
 def perform(
     steps, engines=None, chunks_in=(), ahead_fates=("in time",), decode=decoded
 ) -> list[Chunk]:
-    """Perform the effects of steps, and return their chunks."""
+    """Perform the effects that the steps yield, and return the chunks."""
     chunks: list[Chunk] = []
     chunks_in = iter(chunks_in)
     fates = cycle(ahead_fates)
@@ -359,14 +360,14 @@ def perform(
 
 
 class AheadCall:
-    """Steps of drafting ahead, which run during a call unless no thread is free."""
+    """Steps that draft ahead during a call, unless no thread is free."""
 
     def __init__(self, steps, fate: str) -> None:
         self._steps, self._fate = steps, fate
         self._call = None if fate == "no thread" else next(steps)
 
     def settled(self, engines):
-        """Run the steps, and return their result."""
+        """Run the steps and return their result."""
         if self._fate == "refused":
             raise EngineRefused("draft", "scripted refusal")
         if self._fate == "failed":
@@ -382,7 +383,7 @@ class AheadCall:
 
 
 def expected(request: Request, language: Language) -> tuple[list[int], str, str]:
-    """Return the tokens, text and finish reason of the target alone."""
+    """Return the tokens, text and finish reason of the baseline (the target alone)."""
     context, new = list(request.prompt_ids), []
     while len(new) < request.max_tokens:
         below_min = len(new) < request.min_tokens
@@ -399,7 +400,7 @@ def expected(request: Request, language: Language) -> tuple[list[int], str, str]
 
 
 class Writes(Language):
-    """A language that repeats these tokens after a prompt of this length."""
+    """A language that repeats the given tokens after a prompt of the given length."""
 
     def __init__(self, prompt_length: int, tokens: Sequence[int]) -> None:
         super().__init__()

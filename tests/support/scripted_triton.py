@@ -1,4 +1,4 @@
-"""A fake Triton for tests of the gateway, which follows a script and records cancellations."""
+"""A fake Triton for gateway tests, which follows a script and records cancellations."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ Script: TypeAlias = Sequence["ResponseChunk | ApiError | str"]
 
 
 def statistics(*accepted: int, drafted: int = 4, cached: int | None = None) -> dict[str, Any]:
-    """Return the statistics of a request. accepted: number of accepted tokens per round."""
+    """Return the statistics of a request. accepted: number of accepted tokens in each round."""
     histogram = [accepted.count(number) for number in range(max(accepted) + 1)]
     return {
         "num_spec_steps": len(accepted),
@@ -53,7 +53,7 @@ def statistics(*accepted: int, drafted: int = 4, cached: int | None = None) -> d
 
 
 def origins(*tokens: tuple[int, str, int]) -> dict[str, list[int]]:
-    """Return the outputs with each token's origin. tokens: (round, kind, length of the text)."""
+    """Return the outputs that contain token origins. tokens: (round, kind, text length)."""
     rounds, kinds, lengths = (list(column) for column in zip(*tokens, strict=True))
     indices = [KINDS.index(kind) for kind in kinds]
     return dict(zip(ORIGINS, (rounds, indices, lengths), strict=True))
@@ -68,9 +68,9 @@ HELLO = (
 
 
 class ScriptedTriton:
-    """A fake Triton that answers every request by a script.
+    """A fake Triton that answers every request according to a script.
 
-    script: returns the script for a request's inputs. If the request doesn't stream, the chunks are
+    script: returns the script for a request's inputs. If the request isn't streamed, the chunks are
     joined.
     """
 

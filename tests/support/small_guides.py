@@ -13,8 +13,8 @@ from tandem.guides.errors import GuideError
 from tandem.guides.guide import Guide
 
 END, OTHER_END = 2, 1
-FOLDER = tempfile.TemporaryDirectory()  # contains the tokenizer, which worker processes load too
-PADDING = 13  # how much wider the target's logits are than the tokenizer's vocabulary
+FOLDER = tempfile.TemporaryDirectory()  # for workers, which load the tokenizer
+PADDING = 13  # number of target logits after the tokenizer's vocabulary
 
 
 @functools.cache
@@ -45,13 +45,13 @@ def decoded(ids) -> str:
 
 
 def allowed(mask) -> list[int]:
-    """Return the ids that a row of a mask allows, padding included."""
+    """Return the ids that a row of a mask allows, including padding."""
     return np.flatnonzero(np.unpackbits(mask.view(np.uint8), bitorder="little")).tolist()
 
 
 @functools.cache
 def _pieces() -> list[bytes]:
-    """Return the bytes of each token; empty for padding and for tokens that aren't text."""
+    """Return the bytes of each token: empty for padding and for tokens that aren't text."""
     special = tokenizer_kinds.SPECIAL
     count, words = tokenizer().get_vocab_size(), -(-vocab_size() // 32) * 32
     read = compiler()._tokenizer
@@ -74,8 +74,8 @@ def id_of(piece: bytes) -> int:
 def fits(kind: str, guide: str, text: str) -> bool:
     """Return whether a guide allows an answer with this text.
 
-    The text is also tried byte by byte, because a guide may split characters into other tokens than
-    the tokenizer.
+    The text is also checked byte by byte, because a guided answer may split a character into
+    several tokens.
     """
     it, left = matcher(kind, guide), text.encode()
     while left:

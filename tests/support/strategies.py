@@ -15,7 +15,7 @@ def requests_of(
 ) -> st.SearchStrategy[Request]:
     """Return a strategy for requests with all options that affect the output.
 
-    request_of: makes a request from these options, and sets the others.
+    request_of: creates a request from these options, with defaults for other options.
     """
     return st.builds(
         request_of,

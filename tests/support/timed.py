@@ -1,7 +1,6 @@
-"""Engines in virtual time, whose text has tokens that are easy or hard to draft.
+"""Simulates one stream in virtual time, for tests of the draft-length controller.
 
-It simulates one stream, for tests of the draft-length controller. `closed_loop`
-simulates many streams.
+Some tokens of the text are easy to draft and others are hard. `closed_loop` simulates many streams.
 """
 
 from dataclasses import dataclass, field
@@ -22,7 +21,7 @@ LENGTH = 4_000
 
 @dataclass(frozen=True)
 class Times:
-    """The timing of one pair of engines.
+    """The timing of a pair of engines.
 
     target, draft: seconds per step. verify_slope: increase of a target step per draft token.
     """
@@ -34,16 +33,17 @@ class Times:
 
 @dataclass
 class Text:
-    """A text. agrees: whether the draft guesses each token. sure: the draft's confidence."""
+    """A text. agrees: whether the draft's guess is right. sure: the draft's confidence."""
 
     agrees: np.ndarray  # [length] bool
     sure: np.ndarray  # [length]
 
     @classmethod
     def of(cls, alphas, stay, seed=0, length=LENGTH + 64):
-        """Generate a text with a Markov chain over states s.
+        """Generate a text with a Markov chain over states.
 
-        alphas[s]: probability that the draft agrees. stay[s]: probability of staying in s.
+        alphas, stay: for each state, the probability that the draft agrees, and the probability of
+        staying in the state.
         """
         random = np.random.default_rng(seed)
         states, state = np.empty(length, int), 0
@@ -57,7 +57,7 @@ class Text:
 
 @dataclass
 class World:
-    """Both engines and the clock. seconds: the virtual time. drafted: lengths of the drafts."""
+    """Both engines and the clock. seconds: virtual time. drafted: length of each draft."""
 
     text: Text
     times: Times
@@ -96,7 +96,7 @@ class World:
 
 
 def tokens_per_second(world, draft_len, *, rated=True, max_draft_len=16):
-    """Decode one long answer in virtual time; return tokens per second.
+    """Decode one long answer in virtual time, and return tokens per second.
 
     draft_len: draft tokens per round; 0 for the target alone.
     """

@@ -29,9 +29,9 @@ def _trainer(kind, **options):
 
 @functools.cache
 def byte_level():
-    """Return a byte-level tokenizer, like Llama 3's.
+    """Return a byte-level tokenizer like Llama 3's.
 
-    One of its added tokens contains characters that don't stand for any byte.
+    One of the added tokens contains characters that don't represent a byte.
     """
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -44,7 +44,7 @@ def byte_level():
 
 @functools.cache
 def byte_fallback():
-    """Return a tokenizer like Llama 2's: pieces with byte fallback, one leading space stripped."""
+    """Return a tokenizer like Llama 2's, which has byte fallback and strips one leading space."""
     pieces = json.loads(_pieces().to_str())["model"]
     names = [*SPECIAL, *(f"<0x{byte:02X}>" for byte in range(256))]
     names += [piece for piece in pieces["vocab"] if piece not in SPECIAL]
@@ -75,7 +75,7 @@ def _pieces():
 
 @functools.cache
 def metaspace():
-    """Return a unigram tokenizer like T5's, whose decoder removes the mark of the first word."""
+    """Return a unigram tokenizer like T5's, whose decoder strips the space of the first word."""
     tokenizer = Tokenizer(models.Unigram())
     tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
     tokenizer.decoder = decoders.Metaspace()
@@ -85,7 +85,7 @@ def metaspace():
 
 @functools.cache
 def words():
-    """Return a tokenizer without a decoder, so that tokens are joined by spaces."""
+    """Return a tokenizer without a decoder, which joins tokens with spaces."""
     tokenizer = Tokenizer(models.WordLevel(unk_token="<unk>"))
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
     tokenizer.train_from_iterator(LINES, _trainer(trainers.WordLevelTrainer))
@@ -93,7 +93,7 @@ def words():
 
 
 def renumbered(tokenizer):
-    """Return the same tokenizer with its ids in reverse order."""
+    """Return a tokenizer with the same tokens, but with ids in reverse order."""
     state = json.loads(tokenizer.to_str())
     last = tokenizer.get_vocab_size() - 1
     state["model"]["vocab"] = {t: last - number for t, number in state["model"]["vocab"].items()}
@@ -108,7 +108,7 @@ KINDS["words"] = words
 
 
 def write(tokenizer, folder: Path, **config):
-    """Write a tokenizer folder in Hugging Face's layout, and return it."""
+    """Write a tokenizer folder in Hugging Face's layout, and return the folder."""
     folder.mkdir(parents=True, exist_ok=True)
     tokenizer.save(str(folder / "tokenizer.json"))
     (folder / "tokenizer_config.json").write_text(json.dumps(config))

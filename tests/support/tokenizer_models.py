@@ -1,4 +1,4 @@
-"""Loads and calls a tokenizer model as Triton's Python backend does, without Triton."""
+"""Loads and calls a tokenizer model like Triton's Python backend, but without Triton."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tandem.contract.model_parameters import encode
 
 
 def load(module: str, name: str, settings: Any, repository: Any) -> Any:
-    """Return an initialized model whose tokenizer is in its version folder."""
+    """Return an initialized model, with a tokenizer in the model's version folder."""
     write(byte_level(), repository / "1" / "tokenizer")
     model = getattr(importlib.import_module(module), name)()
     parameters = {key: {"string_value": value} for key, value in encode(settings).items()}

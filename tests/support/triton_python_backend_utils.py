@@ -1,4 +1,4 @@
-"""A small replacement for Triton's module in a model process, as strict as Triton 2.51."""
+"""A small replacement for Triton's Python module of this name, as strict as Triton 2.51."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class InferenceResponse:
 
     @property
     def arrays(self) -> dict[str, Any]:
-        """The output arrays that a client gets, by name."""
+        """Return the output arrays that a client receives, by name."""
         return {tensor.name(): tensor.as_numpy() for tensor in self._tensors}
 
     def output_tensors(self) -> list[Tensor]:
@@ -60,7 +60,7 @@ class InferenceResponse:
 
 
 class InferenceRequest:
-    """A call to another model. The class attribute `answer` sets the answer."""
+    """A call to another model. `answer`, which tests set, returns the response to a request."""
 
     answer: Any = None
 
@@ -89,10 +89,10 @@ class ResponseSender:
     """Records responses, and enforces Triton's rules (python_backend, src/response_sender.cc).
 
     A model that isn't decoupled sends a single response, and no response follows a final flag. The
-    sender counts a response before it copies it, so a response that doesn't fit into shared memory
-    counts too.
+    sender counts a response before it copies the response, so a response that doesn't fit into
+    shared memory counts too.
 
-    fits: returns whether a response fits into shared memory. hold: called before a response is
+    fits: returns whether a response fits into shared memory. hold: called before each response is
     sent.
     """
 
@@ -123,7 +123,7 @@ class ResponseSender:
 
 
 class Request:
-    """A request that a model executes."""
+    """A client's request to a model."""
 
     def __init__(
         self, arrays: dict[str, Any], wanted: list[str], sender: ResponseSender, request_id: str
@@ -163,7 +163,7 @@ class Logger:
 
 
 class MetricFamily:
-    """A family of metrics. Counters must not decrease. If `full` is set, calls fail."""
+    """A family of metrics. Decreasing a counter fails. If `full` is set, all calls fail."""
 
     COUNTER, GAUGE, HISTOGRAM = "counter", "gauge", "histogram"
     metrics: dict[Any, Metric] = {}  # noqa: RUF012
@@ -203,12 +203,12 @@ class Metric:
 
 
 def owner_of(thread: threading.Thread) -> object:
-    """Return the test to which a thread belongs, or None if that wasn't recorded."""
+    """Return the test that a thread belongs to, or None if the test wasn't recorded."""
     return getattr(thread, "owner", None)
 
 
 def reset() -> None:
-    """Reset all records, and make calls from earlier threads fail."""
+    """Clear all records, and make calls from threads of earlier tests fail."""
     threading.current_thread().owner = object()  # type: ignore[attr-defined]
     Logger.lines, Logger.full = [], False
     MetricFamily.metrics, MetricFamily.full = {}, False

@@ -1,4 +1,4 @@
-"""A fake gRPC server that answers like a Triton with Tandem's models."""
+"""A fake gRPC server that answers like Triton with Tandem's models."""
 
 import asyncio
 from contextlib import asynccontextmanager
@@ -30,11 +30,11 @@ INPUTS = {entry.INPUT_IDS: [1, 2, 3], entry.MAX_TOKENS: 4, entry.STREAM: True}
 
 
 class Service(service_pb2_grpc.GRPCInferenceServiceServicer):
-    """The calls that the gateway makes to Triton."""
+    """Implements the calls that the gateway makes to Triton."""
 
     def __init__(self):
-        self.code = None  # gRPC code with which calls fail
-        self.refusal = None  # error that a stream sends before it continues
+        self.code = None  # gRPC error code of all calls; None: calls succeed
+        self.refusal = None  # error that a stream sends before continuing
         self.line = "why\nit failed"
         self.ready = True
         self.more = {}
@@ -47,7 +47,7 @@ class Service(service_pb2_grpc.GRPCInferenceServiceServicer):
         self.stops = []
         self.answers = self.heeds = True  # whether requests are answered, and stops obeyed
         self.asked_for_text = asyncio.Event()
-        self.ended = asyncio.Event()  # set when a stream whose client left has ended
+        self.ended = asyncio.Event()  # set when a stream has ended after its client left
         self.cancelled = False
 
     async def RepositoryIndex(self, request, context):  # noqa: N802
@@ -84,7 +84,7 @@ class Service(service_pb2_grpc.GRPCInferenceServiceServicer):
             yield response({entry.TEXT_OUTPUT: b"b", entry.OUTPUT_IDS: [[[9]]], **last})
 
     async def wait(self, requests, context):
-        """Send a long answer, which ends after a stop."""
+        """Send a long answer that ends after a stop."""
         try:
             self.requests.append(await anext(requests))
             self.asked_for_text.set()
@@ -96,7 +96,7 @@ class Service(service_pb2_grpc.GRPCInferenceServiceServicer):
                 self.stops.append(stop)
                 if self.heeds:
                     yield service_pb2.ModelStreamInferResponse(error_message="cancelled")
-            if not (self.heeds and self.stops):  # then only a cancellation ends it
+            if not (self.heeds and self.stops):  # then only a cancellation ends the request
                 await asyncio.sleep(60)
         except asyncio.CancelledError:
             self.cancelled = True
@@ -106,7 +106,7 @@ class Service(service_pb2_grpc.GRPCInferenceServiceServicer):
 
 
 def response(outputs):
-    """Return a chunk; outputs that aren't given are 1."""
+    """Return a chunk. Missing outputs are 1."""
     answer = service_pb2.ModelStreamInferResponse()
     length = np.array([[np.size(outputs[entry.OUTPUT_IDS])]], np.int32)
     totals = (entry.NUM_ROUNDS, entry.TOTAL_DRAFT_TOKENS, entry.TOTAL_ACCEPTED_DRAFT_TOKENS)
@@ -125,7 +125,7 @@ def response(outputs):
 
 
 async def started(service, port=0):
-    """Start a server, and return it with its port."""
+    """Start a server; return the server and its port."""
     server = grpc.aio.server()
     service_pb2_grpc.add_GRPCInferenceServiceServicer_to_server(service, server)
     port = server.add_insecure_port(f"127.0.0.1:{port}")

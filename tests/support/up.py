@@ -16,7 +16,7 @@ ANY_PORTS = [
 
 @contextmanager
 def up(*options, **environment):
-    """Yield the process, which is terminated at the end, also if the test fails."""
+    """Yield the process. It is terminated when the context ends, even if the test fails."""
     command = [sys.executable, "-m", "tandem", "up", *ANY_PORTS, *map(str, options)]
     with subprocess.Popen(
         command,
@@ -29,7 +29,7 @@ def up(*options, **environment):
         try:
             yield process
         finally:
-            process.terminate()  # no effect if it has ended
+            process.terminate()  # no effect if the process has ended
 
 
 def read_greeting(process):
@@ -48,6 +48,6 @@ def gateway_of(greeting):
 
 
 def stubs_of(process):
-    """Return the process ids of Triton and its models, which are in the session of `up`'s guard."""
+    """Return the ids of Triton's and its models' processes (in the session of `up`'s guard)."""
     children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
     return [number for child in children for number in session_processes(int(child))]

@@ -1,4 +1,4 @@
-"""A vLLM engine on a random checkpoint, for the tests of `make test-vllm`."""
+"""A vLLM engine with a random checkpoint, for the tests of `make test-vllm`."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Sends raw requests, valid or not, and reads the replies.
 
-Triton's client checks names, types and shapes, but a hostile client doesn't. So the requests are
-raw messages: a `ModelInferRequest` for gRPC, and a body for HTTP.
+Triton's client library checks names, types and shapes, but a hostile client doesn't. So the
+requests are raw messages: a `ModelInferRequest` for gRPC, and a body for HTTP.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 PATIENCE = 60.0  # seconds after which a request counts as unanswered
 UNLIMITED = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
-# With this header, errors in streams have a gRPC code, not only a message.
+# With this header, errors in streams have a gRPC code in addition to a message.
 CODES_IN_STREAMS = (("triton_grpc_error", "true"),)
 NO_ANSWER = "no answer"
 
@@ -27,7 +27,7 @@ NO_ANSWER = "no answer"
 class Reply:
     """The reply to a request.
 
-    code: the gRPC or HTTP status; "OK" for an answer. line: the error message.
+    code: the gRPC or HTTP status; "OK" for a successful request. line: the error message.
     """
 
     code: str
@@ -40,7 +40,7 @@ class Reply:
 
 @dataclass(frozen=True, repr=False)
 class Rpc:
-    """A gRPC request. streamed: use the streaming call."""
+    """A gRPC request. streamed: whether to use the streaming call."""
 
     message: Any
     streamed: bool

@@ -1,8 +1,8 @@
 """A language of independent two-token words, whose exact distribution is known.
 
-The first token of a word is drawn from one distribution, and the second from a distribution that
-depends on the first. So every word of a text is a sample of "the next two tokens", and every first
-token is a sample of "the next token", at any position of a round.
+The first token of a word is drawn from one distribution, and the second token from a distribution
+that depends on the first. So every word of a text is a sample of "the next two tokens", and every
+first token is a sample of "the next token", regardless of its position in a round.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ SHARED = with_engines(
     target={"shares_logits": True, "vocab_size": VOCAB},
     draft={"shares_logits": True, "branches": True, "vocab_size": VOCAB},
 )
-IN_TIME = ("in time", "in time", "late")  # the results of drafting ahead, in turn
+IN_TIME = ("in time", "in time", "late")  # results of drafting ahead, repeated in order
 
 
 def rows(first: int, before: list[int]) -> list[int]:
-    """Return the row of the distribution for each token from position `first` on.
+    """Return the row of the distribution for each token, starting at position `first`.
 
-    before: the token that precedes each of them.
+    before: for each token, the token that precedes it.
     """
     return [token if (first + i) % 2 else ANY for i, token in enumerate(before)]
 
@@ -115,9 +115,9 @@ class Draft:
     def _drafted(
         self, seed: int, first: int, last: int, length: int
     ) -> tuple[list[int], list[int]]:
-        """Return `length` tokens from position `first` on, and the rows they are drawn from.
+        """Return `length` tokens, starting at position `first`, and the row used for each token.
 
-        last: the token before them.
+        last: the token before the first one.
         """
         text, used = [last], []
         for position in range(first, first + length):
@@ -142,7 +142,7 @@ class Spoken:
     """The generated words.
 
     counts: [first token, second token]. acceptance: share of accepted draft tokens. hits: number of
-    rounds that used a draft made ahead.
+    rounds that used a draft from drafting ahead.
     """
 
     counts: np.ndarray
@@ -153,7 +153,7 @@ class Spoken:
 def speak(
     words: int, target: Target, draft: Draft, *, use_draft_logits: bool, ahead: bool = False
 ) -> Spoken:
-    """Generate this many words with the loop, in texts with different seeds and draft lengths."""
+    """Generate a number of words with the loop, in texts with different seeds and draft lengths."""
     counts = np.zeros((VOCAB, VOCAB))
     drafted = accepted = hits = 0
     for seed in range(TEXTS):

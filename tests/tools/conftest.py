@@ -11,7 +11,7 @@ from tandem.tools.profiles import deployment
 
 @pytest.fixture
 def folder(tmp_path):
-    """A profile's folder with a target, a draft and the tokenizer that they share."""
+    """A folder for a profile, with a target, a draft and their shared tokenizer."""
     size = write_tokenizer(tmp_path / "tokenizer")
     write_empty(tmp_path / "target", size)
     write_empty(tmp_path / "draft", size)
@@ -20,7 +20,7 @@ def folder(tmp_path):
 
 @pytest.fixture(scope="session")
 def models(tmp_path_factory):
-    """Folders of Llama checkpoints without weights."""
+    """A folder of Llama checkpoints without weights."""
     folder = tmp_path_factory.mktemp("models")
     write_llamas(folder)
     return folder
@@ -28,13 +28,13 @@ def models(tmp_path_factory):
 
 @pytest.fixture
 def shipped(models, tmp_path):
-    """Return the file of a shipped profile, over checkpoints that exist; texts may be replaced."""
+    """A function that writes a shipped profile with existing checkpoints and other changes."""
     return lambda name, changes={}: profile_over(models, name, tmp_path, changes)
 
 
 @pytest.fixture
 def changed(shipped):
-    """Return the file of a shipped profile with changed settings (dotted path -> value)."""
+    """A function that writes a shipped profile with changed settings (dotted path -> value)."""
 
     def write(name, settings):
         path = shipped(name)
@@ -45,7 +45,7 @@ def changed(shipped):
             for section in sections:
                 part[section] = dict(
                     part.get(section, {})
-                )  # a change does not affect other uses of an anchor
+                )  # so that a change doesn't affect other uses of a YAML anchor
                 part = part[section]
             part[key] = value
         path.write_text(yaml.safe_dump(profile, sort_keys=False))
@@ -56,7 +56,7 @@ def changed(shipped):
 
 @pytest.fixture
 def refusal(changed):
-    """Return the one-line error of a changed profile, without the file name."""
+    """A function that returns the one-line error of a changed profile, without the file name."""
 
     def refuse(name, settings):
         path = changed(name, settings)

@@ -1,4 +1,4 @@
-"""Addresses without a server, and addresses on which a server can't listen."""
+"""Errors name addresses without a server, and addresses on which a server can't listen."""
 
 import socket
 import threading
@@ -13,7 +13,7 @@ from tandem.tools.triton.server import Ports, claim_ports
 
 @pytest.fixture
 def http_port():
-    """An HTTP port with Triton's page of server metadata."""
+    """An HTTP port that serves Triton's server metadata."""
 
     class Metadata(BaseHTTPRequestHandler):
         def do_GET(self):

@@ -1,4 +1,4 @@
-"""`tandem bench`: statistics that are computed from given answers."""
+"""`tandem bench` computes correct statistics from given answers."""
 
 import io
 import json
@@ -35,7 +35,7 @@ def options(*arguments):
 
 
 def trace(seconds, engine_seconds, **more):
-    """Twenty tokens in ten rounds."""
+    """Return the trace of an answer with twenty tokens in ten rounds."""
     totals = {"num_rounds": 10, "num_draft_tokens": 40, "num_accepted_tokens": 10}
     given = {name: more.pop(name) for name in totals.keys() & more}
     statistics = {"draft_seconds": 0.0, "target_seconds": engine_seconds}
@@ -52,7 +52,7 @@ def cell(variant, *repetitions, streamed=(), count=1):
 
 
 def figures(ours, control):
-    """Figures of repetitions of (seconds, engine seconds)."""
+    """Return statistics. ours, control: (seconds, engine seconds) of each repetition."""
     return VariantStatistics(
         cell(DRAFTS, *(repetition(*pair) for pair in ours)),
         cell(BASELINE, *(repetition(*pair, num_rounds=20) for pair in control)),
@@ -84,7 +84,7 @@ def test_a_slow_baseline_does_not_raise_the_efficiency():
 
 
 def test_speedup_compares_runs_of_the_same_repetition():
-    """A machine that is temporarily half as fast doesn't change the speedup."""
+    """The speedup doesn't change if the machine is temporarily half as fast."""
     row = figures(ours=[(1.0, 0.8), (2.0, 1.6)], control=[(2.0, 2.0), (4.0, 4.0)])
     assert row.speedup == (2.0, 2.0, 2.0)
     assert row.spread("tokens_per_second") == pytest.approx((15.0, 11.0, 19.0))
@@ -126,7 +126,7 @@ def test_scaling_is_relative_to_one_stream_of_the_same_variant():
     ]
 
 
-def test_tokens_of_a_chunk_share_its_latency_equally():
+def test_the_latency_of_a_chunk_is_divided_equally_among_its_tokens():
     arrivals = (Arrival(0.5, 0), Arrival(1.0, 1), Arrival(1.3, 3), Arrival(1.4, 1))
     streamed = trace(1.4, 1.0, arrivals=arrivals)
     assert streamed.inter_token_seconds == pytest.approx([0.1, 0.1, 0.1, 0.1])
@@ -218,10 +218,10 @@ def test_the_table_shows_only_measured_columns():
     row = next(line for line in shown.splitlines() if line.startswith("draft_model"))
     assert row.split() == [
         *("draft_model", "4", "20.0", "2.00", "2.50", "0.800", "20.00", "25.0%", "2.00"),
-    ]  # without the spread of a single repetition
+    ]  # a single repetition has no spread
 
 
-def test_the_json_has_medians_and_every_repetition(tmp_path):
+def test_the_json_contains_medians_and_all_repetitions(tmp_path):
     write_json(tmp_path / "bench.json", report().as_json())
     written = json.loads((tmp_path / "bench.json").read_text())
     row = written["rows"][1]
@@ -268,7 +268,7 @@ def test_the_profiles_drafter_is_measured_by_default():
     assert list(map(str, chosen_variants(served, options()))) == ["none", "draft_model served"]
 
 
-def test_an_unknown_drafter_is_rejected_with_the_served_ones():
+def test_the_error_for_an_unknown_drafter_lists_the_served_drafters():
     kinds = {kind.name: kind for kind in (PROMPT_LOOKUP, drafter_registry.BASELINE)}
     served = ServedDrafters("here:1", kinds, "prompt_lookup", 16)
     assert list(map(str, chosen_variants(served, options()))) == ["none", "prompt_lookup served"]
@@ -279,7 +279,7 @@ def test_an_unknown_drafter_is_rejected_with_the_served_ones():
         chosen_variants(served, options("--drafter", "draft_model"))
 
 
-def test_list_options_are_separated_by_commas():
+def test_values_of_list_options_are_separated_by_commas():
     read = options("--concurrency", "1,16", "--num_draft_tokens", "4, auto")
     assert read.concurrency == (1, 16)
     assert read.num_draft_tokens == (4, AUTO)

@@ -1,4 +1,4 @@
-"""`tandem build`: the commands in NVIDIA's documentation, and the checks before them."""
+"""`tandem build` prints the commands in NVIDIA's documentation, and checks the settings."""
 
 import json
 import re
@@ -38,7 +38,7 @@ SMALL = {
 }
 VERIFIES = {"--speculative_decoding_mode": "draft_tokens_external", "--max_draft_len": "10"}
 LOW_LATENCY = {"--low_latency_gemm_plugin": "fp8"}
-# Flags of the documentation: profile -> engine -> tool -> flags
+# Flags in the documentation: profile -> engine -> tool -> flags
 DOCUMENTED = {
     "llama-3.1-70b": {
         "draft": (
@@ -71,7 +71,7 @@ def steps_of(path):
 
 
 def flags(step):
-    """A command's flags: name -> value, None for a switch."""
+    """Return the flags of a command: name -> value (None for a switch)."""
     return {
         name: value if equals else None
         for name, equals, value in (w.partition("=") for w in step.argv if w.startswith("--"))
@@ -121,7 +121,7 @@ def test_every_flag_exists_in_nvidias_tools(name, shipped):
 
 
 def test_every_setting_becomes_a_flag_of_nvidias_tools(changed):
-    """The settings include some that no shipped profile has."""
+    """The settings include some that no shipped profile uses."""
     path = changed(
         "llama-3.1-70b",
         {
@@ -167,10 +167,10 @@ def of_the_target(settings):
         ({"build.max_num_tokens": 131072}, 1, False),
         ({"build.max_num_tokens": 131072}, 2, True),
         ({"build.max_num_tokens": 131072, "run.enable_chunked_context": False}, 32, False),
-        ({"build.max_num_tokens": 352}, 32, True),  # 11 tokens each: one token and its draft
+        ({"build.max_num_tokens": 352}, 32, True),  # 11 tokens per request: one token and its draft
     ],
 )
-def test_a_step_size_that_may_drop_draft_tokens_is_reported(changed, settings, requests, reported):
+def test_a_step_size_that_can_drop_draft_tokens_is_reported(changed, settings, requests, reported):
     engines = engines_of(changed("llama-3.1-70b", of_the_target(settings)))
     assert len([*check_steps(engines, requests)]) == reported
 

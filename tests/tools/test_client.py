@@ -1,4 +1,4 @@
-"""The inputs that the client sends, and the answers that it joins from chunks."""
+"""The client sends the right inputs, and joins chunks to answers."""
 
 from unittest.mock import MagicMock
 
@@ -24,7 +24,7 @@ from tandem.tools.errors import TandemError
         (entry.TEXT_INPUT, "a\udcff", np.array([[b"a\xff"]], object)),
     ],
 )
-def test_a_value_is_sent_as_a_batch_of_one(tensor, value, expected):
+def test_a_value_is_sent_as_a_batch_of_size_1(tensor, value, expected):
     array = as_array(tensor, value)
     assert array.dtype == expected.dtype
     assert array.tolist() == expected.tolist()
@@ -42,7 +42,7 @@ def test_a_value_is_sent_as_a_batch_of_one(tensor, value, expected):
     ],
 )
 def test_a_local_server_is_reached_without_a_proxy(monkeypatch, url, here):
-    """gRPC would use a proxy of the environment even for the loopback."""
+    """By default, gRPC uses the environment's proxy even for loopback addresses."""
     made = []
     monkeypatch.setattr(
         client.grpc, "InferenceServerClient", lambda url, channel_args: made.append(channel_args)
@@ -52,7 +52,7 @@ def test_a_local_server_is_reached_without_a_proxy(monkeypatch, url, here):
     assert (options is not None and ("grpc.enable_http_proxy", 0) in options) is here
 
 
-def test_a_server_that_is_shutting_down_is_reported_as_such(monkeypatch):
+def test_the_error_says_if_the_server_is_shutting_down(monkeypatch):
     connection = MagicMock()
     refused = InferenceServerException("Server not ready")
     connection.start_stream = lambda callback: callback(None, refused)

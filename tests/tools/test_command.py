@@ -1,4 +1,4 @@
-"""The `tandem` command: its output and exit status."""
+"""The `tandem` command prints the right output and has the right exit status."""
 
 import os
 import signal
@@ -20,7 +20,7 @@ from tandem.tools.errors import TandemError
 from tandem.tools.triton import install
 from tandem.tools.triton.perf_analyzer import find_perf_analyzer
 
-# Ctrl-C comes while a slow package is being imported.
+# Simulates Ctrl-C during the import of a slow package.
 INTERRUPTED = """
 import os, signal, sys
 
@@ -86,7 +86,7 @@ def test_command_errors_are_one_line(arguments, message, capsys):
         ("localhost", "must be HOST:PORT, such as 127.0.0.1:8001; got 'localhost'"),
     ],
 )
-def test_an_error_for_a_wrong_url_suggests_the_right_one(given, advice, capsys):
+def test_the_error_for_a_wrong_url_suggests_the_right_url(given, advice, capsys):
     assert run("generate", "x", "--url", given) == 1
     assert f"argument --url: {advice}" in capsys.readouterr().err
 
@@ -105,7 +105,7 @@ def test_an_interrupt_during_imports_prints_no_traceback():
     assert done.returncode == -signal.SIGINT
 
 
-def test_starting_the_command_imports_no_slow_libraries():
+def test_the_command_imports_no_slow_libraries_at_startup():
     program = "import sys, tandem.tools.cli; print(*sys.modules)"
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=True
@@ -122,11 +122,11 @@ def test_a_command_restores_the_signal_handlers():
 
 @pytest.fixture
 def closed(tmp_path):
-    """A folder that this process may neither read nor search, even as root."""
+    """A folder that this process can neither read nor search, even as root."""
     folder = tmp_path / "closed"
     folder.mkdir(mode=0)
     for name in VERBS:
-        import_module(f"tandem.tools.commands.{name}")  # read the folder while it is still allowed
+        import_module(f"tandem.tools.commands.{name}")  # import before the folder is closed
     root = os.geteuid() == 0
     if root:
         os.seteuid(65534)
@@ -162,12 +162,12 @@ def test_an_unreadable_file_is_reported_in_one_line(closed, capsys):
 
 
 @pytest.mark.parametrize("name", ["embedded", "llama-3.1-70b", "llama-2-7b-13b"])
-def test_a_profile_is_found_by_its_name(name):
+def test_a_shipped_profile_is_found_by_its_name(name):
     assert named_profile(Path(name)) == PROFILES / f"{name}.yaml"
 
 
 @pytest.mark.parametrize("given", ["mine.yaml", "mine.yml", "folder/mine", "3.1-mine"])
-def test_a_profile_may_be_given_as_a_file(given, tmp_path, monkeypatch):
+def test_a_profile_can_be_given_as_a_file(given, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "3.1-mine").touch()
     assert named_profile(Path(given)) == Path(given)
@@ -237,7 +237,7 @@ def test_doctor_prints_square_brackets_literally(monkeypatch, capsys):
     assert missing.found in shown
 
 
-def test_doctor_checks_nothing_else_if_the_system_is_not_linux(monkeypatch):
+def test_doctor_skips_other_checks_if_the_system_is_not_linux(monkeypatch):
     monkeypatch.setattr(doctor.platform, "system", lambda: "Darwin")
     (only,) = doctor.examine()
     assert only.good is False

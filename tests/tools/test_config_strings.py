@@ -1,4 +1,4 @@
-"""The configuration strings in NVIDIA's documentation, and errors in invalid strings."""
+"""NVIDIA's documented configuration strings are parsed, and invalid strings are reported."""
 
 import pytest
 

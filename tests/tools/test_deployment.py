@@ -18,19 +18,19 @@ def test_defaults_are_read_from_the_checkpoints(folder):
     assert settings.draft.model == "draft"
 
 
-def test_without_a_draft_model_the_default_is_prompt_lookup(folder):
+def test_prompt_lookup_is_the_default_without_a_draft_model(folder):
     settings = load(folder, profile(engines=engines())).loop_settings()
     assert settings.drafter == "prompt_lookup"
     assert settings.drafters == ("prompt_lookup", "none")
     assert settings.draft is None
 
 
-def test_with_a_draft_model_a_request_may_choose_any_drafter(folder):
+def test_requests_can_choose_any_drafter_if_there_is_a_draft_model(folder):
     settings = load(folder, profile()).loop_settings()
     assert settings.drafters == ("draft_model", "prompt_lookup", "hybrid", "none")
 
 
-def test_a_target_with_max_draft_len_0_allows_only_none(folder):
+def test_a_target_with_max_draft_len_0_allows_only_drafter_none(folder):
     settings = load(folder, profile(engines=engines(max_draft_len=0))).loop_settings()
     assert settings.drafters == ("none",)
 
@@ -48,7 +48,7 @@ def test_drafting_ahead_is_on_by_default_only_with_two_devices(folder):
     assert load(folder, profile(engines=pair)).loop_settings().engines_share_device
 
 
-def test_the_draft_engine_may_have_a_shorter_max_seq_len(folder):
+def test_the_draft_engine_can_have_a_shorter_max_seq_len(folder):
     short = profile()
     short["engines"]["draft"]["max_seq_len"] = 512
     settings = load(folder, short).loop_settings()
@@ -76,7 +76,7 @@ def test_checkpoints_are_checked_before_weights_are_downloaded(folder):
         deployment.for_checkpoints(folder / "target", None)
 
 
-def test_draft_len_may_be_auto(folder):
+def test_draft_len_can_be_auto(folder):
     settings = load(folder, profile(decoding={"draft_len": "auto"})).loop_settings()
     assert settings.draft_len == AUTO
     assert settings.draft_stops_when_unsure

@@ -1,4 +1,4 @@
-"""Emulated profiles match the published speeds, and mistakes in them are reported."""
+"""Emulated profiles use published speeds, and errors in emulated profiles are reported."""
 
 from pathlib import Path
 
@@ -60,7 +60,7 @@ def test_target_and_draft_with_different_languages_are_rejected(tmp_path):
 
 @pytest.fixture
 def plan(tmp_path):
-    """Plan a profile of emulated engines, with some keys of its target changed."""
+    """A function that returns the deployment of emulated engines with a changed target."""
     write_tokenizer(tmp_path / "tokenizer")
 
     def load(**changes):
@@ -73,7 +73,7 @@ def plan(tmp_path):
     return load
 
 
-def test_the_vocabulary_may_be_larger_than_the_tokenizer(plan):
+def test_the_vocabulary_can_be_larger_than_the_tokenizer(plan):
     size = plan().tokenizer.size
     assert plan().target.vocab_size == size
     padded = plan(vocab_size=128_256)

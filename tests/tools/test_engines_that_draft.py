@@ -1,4 +1,4 @@
-"""Engines that draft by themselves: their sections in a profile, and the resulting settings."""
+"""Profiles support engines that draft by themselves."""
 
 import json
 
@@ -17,7 +17,7 @@ SHIPPED = "llama-3.1-8b-llmapi"
 
 @pytest.fixture
 def plan(folder):
-    """Return the deployment of a target; keywords are its section."""
+    """A function that returns a target's deployment. Its keywords are the `target` section."""
 
     def load(**target):
         path = folder / "profile.yaml"
@@ -34,7 +34,7 @@ def plan(folder):
 
 
 def told(planned):
-    """The decoded parameters of the target's model."""
+    """Return the decoded parameters of the target's model."""
     parameters = dict(planned.target.parameters)
     texts = ("engine", "checkpoint", "device", "dtype", "model")
     return {
@@ -64,7 +64,7 @@ def test_in_engine_lookup_uses_the_documented_defaults(plan):
     assert config["is_keep_all"] is config["is_use_oldest"] is True
 
 
-def test_the_loop_offers_only_drafter_engine(plan):
+def test_engine_is_the_only_drafter_that_the_loop_offers(plan):
     settings = plan(kind="llmapi", prompt_lookup={}).loop_settings()
     assert settings.drafter == "engine"
     assert settings.drafters == ("engine",)
@@ -96,12 +96,12 @@ def test_an_llmapi_target_gets_its_model_and_lookup_settings(plan, folder):
     assert planned.target.capabilities == capabilities.LLMAPI_SPECULATIVE
 
 
-def test_an_llmapi_model_may_be_outside_the_checkpoint_folder(plan, folder):
+def test_an_llmapi_model_can_be_outside_the_checkpoint_folder(plan, folder):
     (folder / "target" / "model.safetensors").unlink()
     assert told(plan(kind="llmapi", model="meta-llama/x"))["model"] == "meta-llama/x"
 
 
-def test_an_llmapi_target_may_use_a_draft_model(plan, folder):
+def test_an_llmapi_target_can_use_a_draft_model(plan, folder):
     parameters = told(plan(kind="llmapi", draft={"checkpoint": "draft", "draft_len": 5}))
     assert parameters["speculative_config"] == {
         "decoding_type": "Draft_Target",
@@ -120,7 +120,7 @@ def test_an_llmapi_target_passes_on_speculative_config_and_llm_args(plan):
     assert planned.target.capabilities == capabilities.LLMAPI_SPECULATIVE
 
 
-def test_an_llmapi_target_may_run_without_speculation(plan):
+def test_an_llmapi_target_can_run_without_speculation(plan):
     planned = plan(kind="llmapi")
     assert planned.target.capabilities == capabilities.LLMAPI
     assert planned.loop_settings().drafters == ("none",)
@@ -194,7 +194,7 @@ def test_the_shipped_llmapi_profile_speculates_as_documented(shipped):
     assert planned.loop_settings().drafter == "engine"
 
 
-def test_an_engine_that_drafts_by_itself_serves_no_baseline_entry(shipped):
+def test_an_engine_that_drafts_by_itself_has_no_baseline_entry(shipped):
     path = shipped(SHIPPED)
     control = "  - {name: ensemble, kind: forward, drafter: none}\n\nadmission"
     path.write_text(path.read_text().replace("\nadmission", control))

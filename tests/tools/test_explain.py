@@ -1,4 +1,4 @@
-"""The table with the rounds of an answer."""
+"""The table that shows the rounds of an answer."""
 
 import io
 

@@ -1,4 +1,4 @@
-"""Whether models fit into free memory, and the sizes of their KV caches."""
+"""Models must fit into free memory, and KV caches are sized to fit."""
 
 import json
 from dataclasses import replace
@@ -15,7 +15,7 @@ COUNTS = {"target": 400_000_000, "draft": 1_000_000}
 
 @pytest.fixture
 def checkpoint(tmp_path):
-    """A checkpoint's folder, in bfloat16."""
+    """A checkpoint folder with bfloat16 weights."""
     folder = tmp_path / "checkpoint"
     write_empty(folder, write_tokenizer(folder), torch_dtype="bfloat16")
     return folder
@@ -23,7 +23,7 @@ def checkpoint(tmp_path):
 
 @pytest.fixture
 def planned(checkpoint, monkeypatch):
-    """Two engines of 1024 tokens, 16 KB each; at best their caches hold 16 sequences."""
+    """Two engines with 1024-token sequences, 16 KB per token, and up to 16 cached sequences."""
     config = json.loads((checkpoint / "config.json").read_text())
     shape = {"num_hidden_layers": 8, "num_attention_heads": 4, "hidden_size": 256}
     (checkpoint / "config.json").write_text(json.dumps(config | shape))

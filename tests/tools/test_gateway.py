@@ -1,4 +1,4 @@
-"""`tandem gateway`: the errors if it can't start, and its dependencies."""
+"""`tandem gateway` reports why it can't start, and has few dependencies."""
 
 import socket
 import subprocess
@@ -38,7 +38,7 @@ def test_the_error_for_a_port_in_use_names_the_address(capsys):
     assert f"can't listen on 127.0.0.1:{number}: " in capsys.readouterr().err
 
 
-def test_up_rejects_a_port_in_use_before_it_starts_anything(capsys):
+def test_up_rejects_a_port_in_use_before_it_starts_the_server(capsys):
     with socket.create_server(("127.0.0.1", 0)) as busy:
         number = busy.getsockname()[1]
         arguments = ["up", "--profile", "emulated-zero", "--gateway-port", str(number)]

@@ -1,4 +1,4 @@
-"""`tandem generate` without a server: the options."""
+"""`tandem generate` handles its options correctly (tested without a server)."""
 
 import argparse
 import io
@@ -62,7 +62,7 @@ def test_warnings_in_a_response_are_printed(monkeypatch, capsys):
     assert "\nwarning: uniqueItems is not enforced\n" in capsys.readouterr().err
 
 
-def test_without_a_server_the_error_says_how_to_start_one(capsys):
+def test_the_error_without_a_server_says_how_to_start_one(capsys):
     assert command.main(["generate", "x", "--url", "127.0.0.1:1"]) == 1
     output = capsys.readouterr()
     assert output.out == ""

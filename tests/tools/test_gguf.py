@@ -1,4 +1,4 @@
-"""A GGUF file is converted into a checkpoint in the cache once, completely or not at all."""
+"""A GGUF file is converted to a cached checkpoint once, and either completely or not at all."""
 
 import os
 

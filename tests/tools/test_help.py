@@ -1,4 +1,4 @@
-"""The overview of all commands, and the help of each command."""
+"""The overview of all commands and the help of each command are complete."""
 
 import argparse
 import re
@@ -19,7 +19,7 @@ def parser(name):
 
 
 def told_options(name):
-    """The options in a command's help, except --help."""
+    """Return the options in a command's help, except --help."""
     return [action for action in parser(name)._actions if action.dest != "help"]
 
 
@@ -69,7 +69,7 @@ def test_every_option_is_in_a_named_group(name):
 
 
 @pytest.mark.parametrize("name", VERBS)
-def test_the_help_of_each_option_is_a_sentence(name):
+def test_the_help_text_of_each_option_is_a_sentence(name):
     for option in told_options(name):
         said = option.help
         assert said is not argparse.SUPPRESS

@@ -20,7 +20,7 @@ ENDPOINTS = ("--http-port=8000",)
 
 @pytest.fixture
 def lookup(changed):
-    """A profile of one engine on four GPUs."""
+    """A profile with one engine on four GPUs."""
     return changed(LOOKUP, {"engines.target.tp_size": 4, "engines.target.device_ids": [0, 1, 2, 3]})
 
 
@@ -29,7 +29,7 @@ def launch(path):
 
 
 def ranks(command):
-    """The tritonserver commands of an mpirun command."""
+    """Return the tritonserver commands in an mpirun command."""
     text = shlex.join(command)
     return [part.split("-n 1 ", 1)[1].split() for part in text.split(" : ")]
 
@@ -43,7 +43,7 @@ def test_launch_commands_equal_the_golden_files(name, shipped, tmp_path, capsys)
     check_golden(f"{name}/launch.txt", f"{printed}\n{script}")
 
 
-def test_other_kinds_of_engines_are_served_by_one_process(embedded_profile):
+def test_engines_of_other_kinds_are_served_by_one_process(embedded_profile):
     assert launch(embedded_profile) == SINGLE
     assert SINGLE.command(SERVER, ENDPOINTS, "p-") == [
         *SERVER,
@@ -57,7 +57,7 @@ def test_two_engines_on_one_gpu_each_need_a_single_process(changed, devices):
     assert launch(changed("llama-2-7b-13b", {"engines.draft.device_ids": devices})).mode == "single"
 
 
-def test_an_engine_on_several_gpus_gets_a_process_per_gpu(lookup):
+def test_an_engine_on_several_gpus_has_one_process_per_gpu(lookup):
     planned = launch(lookup)
     assert (planned.mode, planned.world_size, planned.environment) == ("leader", 4, {})
     first, *others = ranks(planned.command(SERVER, ENDPOINTS, "p-"))
@@ -99,7 +99,7 @@ def two_nodes(changed):
     return changed(LOOKUP, {f"engines.target.{key}": value for key, value in eight.items()})
 
 
-def test_a_profile_for_two_nodes_has_a_rank_per_gpu(two_nodes):
+def test_a_profile_for_two_nodes_has_one_rank_per_gpu(two_nodes):
     assert len(ranks(launch(two_nodes).command(SERVER, ENDPOINTS))) == 16
 
 

@@ -1,4 +1,4 @@
-"""Commands that stop reading an answer early also stop its request."""
+"""Commands that stop reading an answer early also stop the request."""
 
 import itertools
 import threading
@@ -21,12 +21,12 @@ SERVES = "service"  # name of the fake server's threads
 
 
 class Service(service_pb2_grpc.GRPCInferenceServiceServicer):
-    """A fake Triton that sends responses until it gets a `stop`."""
+    """A fake Triton that sends responses until it receives a `stop`."""
 
     def __init__(self, *, is_long=True, heeds=True, pauses=True):
         self._is_long, self._heeds, self._pauses = is_long, heeds, pauses
         self.requests, self.stops = [], []
-        self.all_came = threading.Event()  # the state of the request
+        self.all_came = threading.Event()  # set after all responses were sent
         self.ended = threading.Event()
 
     def ModelStreamInfer(self, requests, context):  # noqa: N802
@@ -39,9 +39,9 @@ class Service(service_pb2_grpc.GRPCInferenceServiceServicer):
             yield from itertools.repeat(chunk())
         for stop in requests:
             self.stops.append(stop)
-            yield from itertools.repeat(chunk(), MANY)  # they were on their way
+            yield from itertools.repeat(chunk(), MANY)  # responses that were already under way
             if self._heeds:
-                self.all_came.set()  # not reached if the client has already cancelled
+                self.all_came.set()  # not reached if the client cancels first
                 yield service_pb2.ModelStreamInferResponse(error_message="cancelled")
 
 
@@ -53,7 +53,7 @@ def chunk(*, is_last=False):
 
 @contextmanager
 def asking(service):
-    """The chunks of an answer."""
+    """Yield the chunks of an answer from a fake server."""
     server = grpc.server(ThreadPoolExecutor(thread_name_prefix=SERVES))
     service_pb2_grpc.add_GRPCInferenceServiceServicer_to_server(service, server)
     port = server.add_insecure_port("127.0.0.1:0")
@@ -87,7 +87,7 @@ def test_leaving_an_answer_sends_a_stop_and_waits_for_the_end():
     (given,) = stop.inputs
     assert given.name == entry.STOP
     assert stop.raw_input_contents == [b"\1"]
-    # A separate final response would be read as the end of the request.
+    # The client would mistake a separate final response for the end of the request.
     assert not stop.parameters["triton_enable_empty_final_response"].bool_param
 
 
@@ -103,7 +103,7 @@ def test_the_wait_for_a_server_that_ignores_stops_is_limited(monkeypatch, pauses
 
 @pytest.mark.parametrize("is_long", [True, False])
 def test_a_finished_or_stopped_answer_leaves_no_thread(is_long):
-    """tritonclient keeps a thread per cancelled stream; a benchmark has thousands of streams."""
+    """tritonclient keeps one thread per cancelled stream, and a benchmark has thousands."""
     before = threads_of_clients()
     with asking(Service(is_long=is_long)) as chunks:
         next(chunks)

@@ -1,4 +1,4 @@
-"""The requests of the load generator, their order, and the results that it records."""
+"""The load generator sends the right requests in the right order, and records the results."""
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -19,7 +19,7 @@ DRAFTS = Variant("draft_model", 4)
 
 
 class ScriptedClient:
-    """Answer at once, and record the requests."""
+    """A client that answers immediately, and records the requests."""
 
     asked: ClassVar = []
 
@@ -54,7 +54,7 @@ def measured(nums_streams, streamed=0, seen=lambda _: None, texts="ab", each=Non
         return plan, asker.cells()
 
 
-def test_a_single_stream_alternates_which_variant_goes_first(asked):
+def test_the_first_variant_alternates_in_a_single_stream(asked):
     _, cells = measured([1])
     priming, turns = asked[:4], asked[4:]
     assert len(priming) == 4
@@ -69,8 +69,8 @@ def test_a_single_stream_alternates_which_variant_goes_first(asked):
 
 
 @pytest.mark.parametrize("refused", [0, 1])
-def test_if_one_stream_is_rejected_the_others_end_early(asked, monkeypatch, refused):
-    """If they continued, the error would wait for all their remaining requests."""
+def test_other_streams_end_early_if_one_stream_is_rejected(asked, monkeypatch, refused):
+    """If they continued, the error would appear only after all remaining requests."""
     asks, waits = threading.Event(), threading.Event()
 
     class Refusing(ScriptedClient):
@@ -100,7 +100,7 @@ def test_if_one_stream_is_rejected_the_others_end_early(asked, monkeypatch, refu
     assert len(asked) == 6 + 2
 
 
-def test_streams_do_not_wait_for_one_that_cannot_start(asked, monkeypatch):
+def test_streams_do_not_wait_for_a_stream_that_cannot_start(asked, monkeypatch):
     """A container may allow fewer threads than streams."""
 
     class FewThreads(ThreadPoolExecutor):
@@ -114,7 +114,7 @@ def test_streams_do_not_wait_for_one_that_cannot_start(asked, monkeypatch):
         measured([3])
 
 
-def test_every_stream_sends_every_prompt_and_streams_the_last_repetitions(asked):
+def test_every_stream_sends_all_prompts_and_streams_the_last_repetitions(asked):
     answered = []
     plan, cells = measured([1, 3], streamed=1, seen=answered.append)
     assert len(asked) == len(answered) == plan.num_answers
@@ -129,7 +129,7 @@ def test_every_stream_sends_every_prompt_and_streams_the_last_repetitions(asked)
     [
         (3, "abcdef", "abcdef"),
         (3, "abcd", "abcdab"),  # fewer prompts than streams
-        (2, "ab", "abba"),  # each stream asks all prompts, but no two the same one at once
+        (2, "ab", "abba"),  # never the same prompt in both streams at once
         (2, "a", "aa"),
         (1, "abcdef", "abcdef"),
     ],

@@ -1,4 +1,4 @@
-"""LoRA adapters in a profile."""
+"""Profiles support LoRA adapters."""
 
 import json
 
@@ -16,7 +16,7 @@ ENTRIES = [{"name": "bls_stream", "kind": "stream"}]
 
 @pytest.fixture
 def plan(tmp_path):
-    """Return the deployment of a target with changes to its section, and adapters on disk."""
+    """A function that returns the deployment of a target with adapters and other changes."""
     size = write_tokenizer(tmp_path / "target")
     write_empty(tmp_path / "target", size, architectures=["LlamaForCausalLM"], model_type="llama")
     changes = {"sql": {}, "dora": {"use_dora": True}, "large": {"r": 513}}
@@ -50,7 +50,7 @@ def test_adapters_are_copied_into_the_rendered_model(plan, tmp_path, kind):
     assert (rendered / "adapter_config.json").exists()
 
 
-def test_the_draft_may_have_its_own_adapter_for_a_name_of_the_target(plan):
+def test_the_draft_can_have_its_own_adapter_of_the_same_name(plan):
     settings = plan(
         {"lora_adapters": {"legal": "sql"}}, lora_adapters={"sql": "sql", "legal": "sql"}
     ).loop_settings()
@@ -94,7 +94,7 @@ def test_adapters_that_cannot_be_served_are_rejected(plan, target, words):
 
 @pytest.fixture
 def adapted_tensorrt(changed, tmp_path):
-    """Return the deployment of a TensorRT target whose adapter has these arrays."""
+    """A function that returns the deployment of a TensorRT target with an adapter's arrays."""
 
     def load(plugin="auto", **arrays):
         for name, array in arrays.items():
@@ -109,7 +109,7 @@ def adapted_tensorrt(changed, tmp_path):
 WEIGHTS, CONFIG = np.float16([[[1, 2]]]), np.int32([[[1, 0, 1]]])
 
 
-def test_a_tensorrt_targets_adapters_are_copied_for_the_loop(adapted_tensorrt, tmp_path):
+def test_adapters_of_a_tensorrt_target_are_copied_for_the_loop(adapted_tensorrt, tmp_path):
     planned = adapted_tensorrt(lora_weights=WEIGHTS, lora_config=CONFIG)
     assert planned.loop_settings().target.lora_adapters == ("sql",)
     repository.render(planned, tmp_path / "models")

@@ -1,4 +1,4 @@
-"""Models by name: folders, models on a fake Hugging Face Hub, and invalid names."""
+"""Models are found by name, in folders and on a fake Hugging Face Hub."""
 
 import json
 import shutil
@@ -24,7 +24,7 @@ ID = "owner/small-model"
 
 @pytest.fixture
 def checkpoint(tmp_path):
-    """A checkpoint's folder, as a repository of the Hub has it."""
+    """A checkpoint folder with the files of a Hub repository."""
     folder = tmp_path / "repository"
     write_empty(folder, write_tokenizer(folder), torch_dtype="bfloat16")
     write_safetensors(folder / "model.safetensors", {"a": [4, 8], "b": [8]})
@@ -34,7 +34,7 @@ def checkpoint(tmp_path):
 
 @pytest.fixture
 def served(tmp_path, checkpoint, monkeypatch):
-    """The fake Hub that the library calls, and an empty cache."""
+    """A running fake Hub, which the library calls, with an empty cache."""
     from huggingface_hub import constants
 
     with hub(tmp_path) as running:
@@ -45,7 +45,7 @@ def served(tmp_path, checkpoint, monkeypatch):
 
 
 def ask(url, monkeypatch):
-    """Redirect the library, which read HF_ENDPOINT when it was imported."""
+    """Redirect the library to a URL, because it reads HF_ENDPOINT only at import."""
     from huggingface_hub import constants
 
     monkeypatch.setattr(constants, "ENDPOINT", url)
@@ -65,7 +65,7 @@ def write_safetensors(path, shapes):
 
 
 def refusal(call):
-    """Return the one-line error of a function."""
+    """Return the one-line error of a function call that must fail."""
     with pytest.raises(TandemError) as refused:
         call()
     text = str(refused.value)
@@ -86,7 +86,7 @@ def test_small_files_are_downloaded_before_the_weights(served, checkpoint):
     assert count_parameters(folder) == size // 2
 
 
-def test_chat_templates_in_a_separate_folder_are_downloaded_too(served, checkpoint):
+def test_chat_templates_in_a_separate_folder_are_also_downloaded(served, checkpoint):
     (checkpoint / "additional_chat_templates").mkdir()
     (checkpoint / "additional_chat_templates" / "tool_use.jinja").write_text("{{ tools }}")
     folder = HubModel(ID).checkpoint()
@@ -114,7 +114,7 @@ def test_all_parts_of_the_weights_are_downloaded(served, checkpoint):
     assert sorted(path.name for path in folder.glob("*.safetensors")) == parts
 
 
-def test_the_requested_revision_is_downloaded(served, tmp_path, checkpoint):
+def test_the_requested_revision_of_a_model_is_downloaded(served, tmp_path, checkpoint):
     other = tmp_path / "other"
     shutil.copytree(checkpoint, other)
     commit = served.add(ID, other, "v2")
@@ -125,7 +125,7 @@ def test_the_requested_revision_is_downloaded(served, tmp_path, checkpoint):
 
 
 def test_weights_stored_in_two_formats_are_counted_once(checkpoint):
-    """Mistral's folders hold their own format in addition to transformers'."""
+    """Mistral's folders contain weights in transformers' format and in Mistral's own format."""
     once = count_parameters(checkpoint)
     shutil.copy(checkpoint / "model.safetensors", checkpoint / "consolidated.safetensors")
     assert count_parameters(checkpoint) == once > 0
@@ -186,7 +186,7 @@ def test_cached_models_load_without_the_hub(served, tmp_path, monkeypatch, broke
 
 def test_a_partly_cached_model_is_rejected_if_the_hub_is_unreachable(served, monkeypatch):
     HubModel(ID).describe()
-    monkeypatch.setattr("huggingface_hub.utils._http.time.sleep", lambda _: None)  # between retries
+    monkeypatch.setattr("huggingface_hub.utils._http.time.sleep", lambda _: None)  # skip pauses
     ask("http://127.0.0.1:9", monkeypatch)
     assert "doesn't have all of it" in refusal(HubModel(ID).describe)
 
@@ -227,7 +227,7 @@ def test_an_existing_folder_takes_precedence_over_the_hub(tmp_path, monkeypatch)
 
 
 @pytest.mark.parametrize("text", ["absent", "./a/b", "/a/b", "a/b/c", "~/a"])
-def test_an_error_for_a_path_says_that_the_folder_is_missing(tmp_path, monkeypatch, text):
+def test_the_error_for_a_path_says_that_the_folder_is_missing(tmp_path, monkeypatch, text):
     monkeypatch.chdir(tmp_path)
     said = refusal(lambda: model_named(text))
     assert said.startswith("no folder ")
@@ -258,8 +258,8 @@ def options_of(*arguments):
     return parser.parse_args(arguments)
 
 
-def test_commands_take_a_model_by_name(served, checkpoint, tmp_path):
-    """The command runs as a process, because the library reads its variables at import."""
+def test_commands_accept_a_model_name(served, checkpoint, tmp_path):
+    """Runs the command as a process, because the library reads environment variables at import."""
     done = render(served, tmp_path, "--target", ID, "--draft", f"{ID}@main")
     assert done.returncode == 0, done.stderr
     assert done.stderr.splitlines()[0].startswith(f"downloading {ID} (1 MB) to {tmp_path}/home/hub")

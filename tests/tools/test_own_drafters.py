@@ -1,4 +1,4 @@
-"""Custom drafters in a profile: errors, commands that accept them, and their files."""
+"""Profiles and commands support custom drafters."""
 
 import json
 from pathlib import Path
@@ -25,7 +25,7 @@ TARGET = EMULATED | {"max_draft_len": 16}
 
 @pytest.fixture
 def profile(tmp_path):
-    """Write a profile with the example's drafter; return its file."""
+    """A function that writes a profile with the example's drafter and returns its path."""
 
     def write(drafters=({"module": "repeat.py"},), engines=None, **sections):
         (tmp_path / "repeat.py").write_text(EXAMPLE)
@@ -43,7 +43,7 @@ def profile(tmp_path):
 
 @pytest.fixture
 def refusal(profile):
-    """Return the one-line error of a profile."""
+    """A function that returns the one-line error of a profile."""
 
     def refuse(*drafters, **sections):
         with pytest.raises(TandemError) as refused:
@@ -55,7 +55,7 @@ def refusal(profile):
     return refuse
 
 
-def test_a_custom_drafter_can_be_requested_and_be_the_default(profile):
+def test_a_custom_drafter_can_be_requested_or_be_the_default(profile):
     planned = deployment.load(profile())
     assert planned.drafters == ("draft_model", "prompt_lookup", "hybrid", "repeat", "none")
     planned = deployment.load(profile(engines={"target": TARGET}, decoding={"drafter": "repeat"}))

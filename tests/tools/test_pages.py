@@ -1,4 +1,4 @@
-"""Reading a server's pages, including incomplete pages and servers that don't respond."""
+"""A server's pages can be read, even if they are incomplete or the server doesn't respond."""
 
 import threading
 from contextlib import contextmanager
@@ -18,7 +18,7 @@ PAGE = (
 
 @contextmanager
 def serving(page, *, more_bytes=0):
-    """Serve one page at every path except `none`; yield the port. more_bytes: never sent."""
+    """Serve a page at all paths except `none`. more_bytes: announced, but never sent."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self):

@@ -1,4 +1,4 @@
-"""`tandem perf`: its requests and command lines, and how it finds perf_analyzer."""
+"""`tandem perf` finds perf_analyzer and runs it with the right requests and options."""
 
 import json
 import zipfile
@@ -17,14 +17,14 @@ PRINTS = '#!/bin/sh\n[ "$1" = --version ] || { echo "$@, past $no_grpc_proxy"; e
 
 @pytest.fixture(autouse=True)
 def bare(tmp_path, monkeypatch):
-    """No perf_analyzer on this machine, and an empty cache."""
+    """Simulate a machine without perf_analyzer, with an empty cache."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr(perf_analyzer.shutil, "which", lambda _: None)
 
 
 @pytest.fixture
 def wheel(tmp_path, monkeypatch):
-    """Replace the downloaded program by a script; return a function that does so."""
+    """A function that replaces the program in the downloaded wheel with a script."""
     path = tmp_path / "tritonclient-2.51.0.whl"
 
     def write(program):
@@ -38,7 +38,7 @@ def wheel(tmp_path, monkeypatch):
 
 @pytest.fixture
 def printed(wheel, monkeypatch, capfd):
-    """Run `tandem perf` with a perf_analyzer that prints its arguments; return them."""
+    """A function that runs `tandem perf` and returns the arguments of perf_analyzer."""
     wheel(PRINTS)
     monkeypatch.setattr(perf, "check", lambda *_: None)
     monkeypatch.delenv("no_grpc_proxy", raising=False)
@@ -63,7 +63,7 @@ def test_perf_analyzer_runs_with_the_same_load_for_both_entries(printed, tmp_pat
     assert stream.startswith("-m bls_stream -u h:1 -i grpc --async --streaming ")
 
 
-def test_requests_contain_only_the_given_options(printed, tmp_path):
+def test_requests_contain_only_options_that_the_user_sets(printed, tmp_path):
     prompts = tmp_path / "prompts.txt"
     prompts.write_text("one\ntwo\nthree\n")
     printed(

@@ -70,6 +70,6 @@ def test_max_draft_len_is_rejected_for_a_draft_engine(folder):
 
 
 @pytest.mark.parametrize("draft_len", [0, -1])
-def test_draft_len_is_at_least_1_or_auto(folder, draft_len):
+def test_draft_len_must_be_at_least_1_or_auto(folder, draft_len):
     text = refusal(folder, profile(decoding={"draft_len": draft_len}))
     assert "decoding.draft_len: must be at least 1, or auto" in text

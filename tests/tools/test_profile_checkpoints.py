@@ -1,4 +1,4 @@
-"""The checkpoints and tokenizers of a profile must exist, be supported, and be compatible."""
+"""Checkpoints and tokenizers in a profile must exist, be supported and be compatible."""
 
 import json
 
@@ -16,7 +16,7 @@ def test_end_ids_are_read_from_the_generation_config(folder):
     assert load(folder, profile()).end_ids == (3, 5)
 
 
-def test_without_end_ids_in_the_checkpoint_the_tokenizer_provides_one(folder):
+def test_the_tokenizer_provides_the_end_id_if_the_checkpoint_has_none(folder):
     write_empty(folder / "target", 300, eos_token_id=None)
     assert load(folder, profile()).end_ids == (0,)
 
@@ -58,7 +58,7 @@ def test_a_missing_tokenizer_is_rejected(folder):
     )
 
 
-def test_drafts_of_a_model_with_another_vocabulary_are_translated(folder):
+def test_drafts_in_another_vocabulary_are_translated(folder):
     write_empty(folder / "draft", 280, eos_token_id=7)
     write_tokenizer(folder / "draft", size=280)
     planned = load(folder, profile())
@@ -103,7 +103,7 @@ def test_the_target_gets_the_draft_vocab_size_if_padding_differs(folder):
     assert load(folder, profile()).target.parameters["draft_vocab_size"] == "320"
 
 
-def test_vocabulary_padding_may_differ_as_in_qwen_models(folder):
+def test_vocabulary_padding_can_differ_as_in_qwen_models(folder):
     write_empty(folder / "target", 152_064)
     write_empty(folder / "draft", 151_936)
     planned = load(folder, profile())

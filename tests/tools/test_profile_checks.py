@@ -1,4 +1,4 @@
-"""Conflicting sections are rejected, and the error names the key to change."""
+"""Conflicting sections are rejected with an error that names the key to change."""
 
 import pytest
 from profile_files import engines, load, profile, refusal
@@ -60,7 +60,7 @@ def test_conflicting_sections_are_rejected(folder, sections, line):
     assert f": {line}" in refusal(folder, profile(**sections))
 
 
-def test_max_words_beyond_the_limit_of_a_tensor_is_rejected(folder):
+def test_max_words_above_the_limit_of_a_tensor_is_rejected(folder):
     assert load(folder, profile(limits={"max_words": 2048}))
     assert refusal(folder, profile(limits={"max_words": 2049})) == (
         "profile.yaml:8: limits.max_words: 2049 times max_batch_size 32 must be at most 65536, "

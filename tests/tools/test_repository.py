@@ -1,4 +1,4 @@
-"""A rendered repository is valid and complete, and replaces only an earlier one."""
+"""A rendered repository is valid and complete, and replaces only earlier repositories."""
 
 import json
 import os
@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def plan(folder):
-    """Plan a deployment with custom entry names and unusable weights."""
+    """Return a deployment with custom entry names and dummy weights."""
     size = write_tokenizer(folder / "target")
     write_empty(folder / "target", size, eos_token_id=[0, 7])
     write_empty(folder / "draft", size)
@@ -51,7 +51,7 @@ def plan(folder):
 
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory):
-    """A repository for tests that only read it."""
+    """A rendered repository, for tests that only read it."""
     folder = tmp_path_factory.mktemp("shared")
     repository.render(plan(folder), folder / "repository")
     return folder / "repository"
@@ -74,7 +74,7 @@ def config(folder):
 
 
 def settings(kind, folder):
-    """Read a model's settings like the model, from its configuration as JSON."""
+    """Read a model's settings from its configuration in the same way as the model."""
     written = config(folder)
     given = {name: {"string_value": p.string_value} for name, p in written.parameters.items()}
     return model_parameters.decode(kind, {"name": written.name, "parameters": given})
@@ -86,7 +86,7 @@ def files(folder):
     }
 
 
-def test_a_repository_has_every_model_under_its_name(shared):
+def test_a_repository_contains_all_models_under_their_names(shared):
     assert {path.name for path in shared.iterdir() if path.is_dir()} == {
         *("preprocessing", "postprocessing", "large", "small"),
         *("streaming", "tensorrt_llm_bls", "control"),
@@ -124,13 +124,13 @@ def test_loop_settings_are_taken_from_the_profile(planned, rendered):
     assert told.target.max_seq_len == 512
 
 
-def test_forwarding_entries_get_the_name_of_the_stream_model(shared):
+def test_forwarding_entries_know_the_name_of_the_stream_model(shared):
     told = settings(ForwarderSettings, shared / "control")
     assert (told.stream_model, told.drafter) == ("streaming", "none")
     assert settings(ForwarderSettings, shared / "tensorrt_llm_bls").drafter is None
 
 
-def test_without_a_draft_model_no_draft_is_rendered(planned):
+def test_no_draft_engine_is_rendered_without_a_draft_model(planned):
     alone = planned.profile.engines.model_copy(update={"draft": None})
     profile = planned.profile.model_copy(update={"engines": alone})
     names = {model.name for model in repository.models(deployment.check(profile))}
@@ -158,7 +158,7 @@ def test_the_repositorys_readme_says_how_to_serve_and_call_it(planned, rendered,
 
 @pytest.fixture
 def served(rendered, tmp_path):
-    """Run the repository's script with a `tritonserver` that prints its arguments and folder."""
+    """A function that runs serve.sh, and returns the folder and arguments of `tritonserver`."""
     (tmp_path / "bin").mkdir()
     script = tmp_path / "bin" / "tritonserver"
     script.write_text('#!/bin/sh\npwd; ls -A | wc -l; for word; do echo "$word"; done\n')
@@ -176,7 +176,7 @@ def served(rendered, tmp_path):
             check=True,
         )
         folder, num_files, *words = done.stdout.splitlines()
-        assert int(num_files) == 0  # models import from the working directory first
+        assert int(num_files) == 0  # because models import from the working directory first
         return Path(folder), words
 
     return run
@@ -195,7 +195,7 @@ def test_serve_sh_passes_options_to_triton(served):
 
 
 def test_a_repository_in_a_path_with_a_space_is_rejected(rendered, tmp_path):
-    """Triton starts Python models with a shell command, so they would never be ready."""
+    """Triton starts Python models by a shell command, so the models would never become ready."""
     rendered.rename(tmp_path / "any where")
     script = tmp_path / "any where" / "serve.sh"
     done = subprocess.run(["sh", script], capture_output=True, text=True, check=False)
@@ -203,8 +203,8 @@ def test_a_repository_in_a_path_with_a_space_is_rejected(rendered, tmp_path):
     assert done.stderr == f"Triton can't serve a path with a space: {script.parent}\n"
 
 
-def test_serve_sh_keeps_an_empty_working_directory(served, tmp_path):
-    """A container may have no writable folder."""
+def test_serve_sh_stays_in_an_empty_working_directory(served, tmp_path):
+    """A container might have no writable folder."""
     (tmp_path / "empty").mkdir()
     assert served(cwd=tmp_path / "empty")[0] == tmp_path / "empty"
 
@@ -226,14 +226,14 @@ def test_chat_templates_are_rendered_next_to_the_tokenizer(planned, tmp_path):
     assert (tokenizer / more.name / "tool_use.jinja").read_text() == "{{ tools }}"
 
 
-def test_rendering_again_gives_the_same_files(planned, rendered):
+def test_rerendering_gives_the_same_files(planned, rendered):
     before = files(rendered)
     repository.render(planned, rendered)
     assert files(rendered) == before
     assert list(rendered.parent.iterdir()) == [rendered]
 
 
-def test_rendering_again_removes_models_that_are_not_in_the_profile(planned, rendered):
+def test_rerendering_removes_models_that_are_not_in_the_profile(planned, rendered):
     (rendered / "stale").mkdir()
     repository.render(planned, rendered)
     assert not (rendered / "stale").exists()
@@ -283,7 +283,7 @@ def test_pytorch_weights_are_used_only_without_safetensors(planned, tmp_path):
     not (ROOT / "demo" / "target" / "config.json").is_file(), reason="the demo pair is not there"
 )
 def test_the_committed_repository_is_the_rendered_embedded_profile(tmp_path):
-    """After a change: make configs."""
+    """If this test fails, run `make configs`."""
     repository.render(deployment.load(ROOT / "profiles" / "embedded.yaml"), tmp_path / "fresh")
     committed = ROOT / "model_repository"
     names = sorted(path.name for path in committed.iterdir())
@@ -300,20 +300,20 @@ def test_the_committed_repository_is_the_rendered_embedded_profile(tmp_path):
 
 
 def test_settings_are_passed_as_json_parameters(planned):
-    """Triton passes parameters as strings, so other values are JSON."""
+    """Triton passes parameters as strings, so values of other types are encoded as JSON."""
     told = model_parameters.encode(planned.loop_settings())
     assert json.loads(told["end_ids"]) == [0, 7]
     assert json.loads(told["draft"])["model"] == "small"
 
 
 def test_nested_settings_are_written_as_readable_json(shared):
-    """People edit JSON parameters by hand too."""
+    """Users may edit JSON parameters by hand."""
     text = (shared / "streaming" / "config.pbtxt").read_text()
     assert """string_value: '{"model": "large", "vocab_size": 300, """ in text
     assert """string_value: '["draft_model", "prompt_lookup", "hybrid", "none"]'""" in text
 
 
-def test_only_the_stream_entry_has_several_instances(planned, tmp_path):
+def test_only_the_stream_entry_can_have_several_instances(planned, tmp_path):
     three = planned.profile.model_copy(update={"instances": 3})
     repository.render(deployment.check(three), tmp_path / "three")
     counts = {

@@ -1,4 +1,4 @@
-"""`tandem run` without a server: the documented command lines, and errors in others."""
+"""`tandem run` accepts documented command lines, and reports errors in others."""
 
 import json
 import shlex
@@ -32,7 +32,7 @@ ALONE = "--engine-dir target --tokenizer-dir tokenizer"
 
 @pytest.fixture(autouse=True)
 def here(tmp_path, monkeypatch):
-    """A working folder with a tokenizer, a target and a draft, on a machine without a GPU."""
+    """A working directory with a tokenizer, a target and a draft, on a machine without a GPU."""
     size = write_tokenizer(tmp_path / "tokenizer")
     write_empty(tmp_path / "target", size)
     write_empty(tmp_path / "draft", size)
@@ -60,7 +60,7 @@ def refusal(line):
 
 
 def build(folder, *, tp_size=1, max_draft_len=10, vocab_size=300, mode=2, **settings):
-    """Write the files of an engine's folder like trtllm-build."""
+    """Write an engine folder with the files that trtllm-build writes."""
     plugins = {"use_paged_context_fmha": True, "tokens_per_block": 64, "gemm_plugin": "bfloat16"}
     config = {
         "pretrained_config": {
@@ -84,7 +84,7 @@ def build(folder, *, tp_size=1, max_draft_len=10, vocab_size=300, mode=2, **sett
 
 @pytest.fixture
 def built(here):
-    """A built pair instead of the checkpoints."""
+    """A pair of built engines, instead of checkpoints."""
     build(here / "target", tp_size=2)
     build(here / "draft", max_draft_len=0, mode=1, gather_generation_logits=True)
     return here
@@ -133,12 +133,12 @@ def test_using_both_config_strings_selects_hybrid():
     )
 
 
-def test_without_a_config_string_nothing_is_drafted():
+def test_no_drafts_are_made_without_a_config_string():
     assert run_options.read_drafting(options(f"{ALONE} --input-text x")).drafter == "none"
 
 
 @pytest.mark.parametrize("tp_size", [4, 1])
-def test_device_lists_must_have_as_many_entries_as_tp_size(here, tp_size):
+def test_device_lists_must_have_tp_size_entries(here, tp_size):
     build(here / "target", tp_size=tp_size)
     build(here / "draft", tp_size=tp_size)
     assert refusal(BLOG) == (
@@ -164,7 +164,7 @@ def test_a_draft_longer_than_max_draft_len_is_rejected(strings):
     )
 
 
-def test_built_engines_are_served_as_their_config_says(built, capsys):
+def test_built_engines_are_served_with_the_settings_in_their_config(built, capsys):
     line = f'{PAIR} --draft-target-model-config "[4,[2],[0,1],True]"'
     planned = plan(f"{line} --kv-cache-free-gpu-memory-fraction 0.35")
     assert capsys.readouterr().err == ""
@@ -196,7 +196,7 @@ def test_built_engines_are_rendered_and_launched(built):
     assert launch.command(["tritonserver"], [])[0] == "mpirun"
 
 
-def test_prompt_lookup_with_a_built_engine_takes_one_process(built):
+def test_prompt_lookup_with_a_built_engine_needs_one_process(built):
     build(built / "target")
     planned = plan(f'{ALONE} --prompt-lookup-config "[10,2,[3]]"')
     assert planned.drafters == ("prompt_lookup", "none")
@@ -207,7 +207,7 @@ def test_prompt_lookup_with_a_built_engine_takes_one_process(built):
 def test_a_built_engine_that_cannot_verify_decodes_without_drafts(built):
     build(built / "target", max_draft_len=0, mode=1)
     assert plan(ALONE).drafters == ("none",)
-    for mode in (1, 4):  # none, Medusa
+    for mode in (1, 4):  # speculative decoding modes: none and Medusa
         build(built / "target", mode=mode)
         assert "target can't verify drafts; build it with --speculative_decoding_mode=" in refusal(
             f'{ALONE} --prompt-lookup-config "[10,2,[0]]"'
@@ -276,7 +276,7 @@ def test_impossible_options_are_rejected_in_one_line(more, message):
     assert message in refusal(f"{ALONE} {more}")
 
 
-def test_device_lists_are_respected_if_there_are_gpus(monkeypatch, capsys):
+def test_device_lists_are_respected_on_a_machine_with_gpus(monkeypatch, capsys):
     monkeypatch.setattr(run_options, "count_gpus", lambda: 2)
     planned = plan(f'{PAIR} --draft-target-model-config "[4,[0],[1],True]"')
     engines = planned.profile.engines
@@ -307,7 +307,7 @@ def test_the_error_names_an_invalid_option(arguments, message, capsys):
     assert message in capsys.readouterr().err
 
 
-def test_prompts_may_be_repeated_options_or_several_values():
+def test_prompts_can_be_repeated_options_or_several_values():
     assert options(f"{ALONE} --input-text a b --input_text c").input_text == ["a", "b", "c"]
 
 
@@ -338,12 +338,12 @@ def test_the_error_names_a_line_that_is_not_a_prompt(here, text, message):
         read_prompts(here / "p.jsonl")
 
 
-def test_options_may_be_spelled_with_underscores():
+def test_options_can_be_spelled_with_underscores():
     given = ["run", "--engine_dir=a_b", "--input_text", "c_d", "--", "--e_f"]
     assert dashed(given) == ["run", "--engine-dir=a_b", "--input-text", "c_d", "--", "--e_f"]
 
 
-def test_output_has_nvidias_documented_format():
+def test_the_output_has_nvidias_documented_format():
     assert run.in_the_documents_manner(0, "ask", "say") == (
         'Input [Text 0]: "ask"\nOutput [Text 0 Beam 0]: "say"'
     )

@@ -1,4 +1,4 @@
-"""Accepted tokens, forced tokens and the target's own have separate spans, for every split."""
+"""Accepted, forced and target tokens have separate spans, for any split into chunks."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,7 +9,7 @@ from tandem.tools.client.terminal import Spans
 
 
 def chunk_of(text, *tokens):
-    """A chunk with its tokens, each a kind and the length of its text."""
+    """Return a chunk with the given text. tokens: (kind, length of the text) of each token."""
     kinds = [KINDS.index(kind) for kind, _ in tokens]
     lengths = [length for _, length in tokens]
     ids = list(range(len(tokens)))
@@ -60,7 +60,7 @@ def test_a_character_belongs_to_the_token_that_completes_it():
     assert split(("€", ("accepted", 0), ("correction", 1))) == [[("€", None)]]
 
 
-def test_text_after_the_last_complete_token_is_shown():
+def test_text_after_the_last_complete_token_is_also_shown():
     assert split(("a\ufffd", ("accepted", 1), ("correction", 0))) == [
         [("a", "accepted"), ("\ufffd", None)]
     ]

@@ -1,4 +1,4 @@
-"""`tandem summarize` without a server: options, scores and exit status."""
+"""`tandem summarize` computes scores and handles options (tested without a server)."""
 
 import builtins
 import io
@@ -47,7 +47,7 @@ def compared(*texts, **figures):
 
 
 class ScriptedClient:
-    """Answer with the request's own text, and record the request."""
+    """A client that returns the request's text as the answer, and records the request."""
 
     def __init__(self):
         self.asked = []
@@ -174,12 +174,12 @@ def test_an_empty_answer_has_no_statistics():
     assert nothing.acceptance_rate is None
 
 
-def test_without_drafts_tokens_per_round_are_not_shown():
+def test_tokens_per_round_are_not_shown_without_drafts():
     control = column("none", "x", rounds=119)
     assert control.tokens_per_round is None
 
 
-def test_the_table_has_a_column_per_model():
+def test_the_table_has_one_column_per_model():
     file = io.StringIO()
     Console(file=file, width=100).print(compared("the cat sat", "the cat").table())
     rows = [line.split() for line in file.getvalue().splitlines()]
@@ -221,7 +221,7 @@ def test_shipped_items_are_valid_python_functions():
         compile(f'{item.text}{item.summary}"""\n', item.id, "exec")
 
 
-def test_items_may_lack_an_id_and_have_several_stop_strings(tmp_path):
+def test_items_can_lack_an_id_and_have_several_stop_strings(tmp_path):
     path = tmp_path / "items.jsonl"
     rows = [{"text": "a", "summary": "b", "stop": stop} for stop in (".", ["x", "y"])]
     path.write_text("\n".join(map(json.dumps, rows)))

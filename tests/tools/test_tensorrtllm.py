@@ -1,4 +1,4 @@
-"""Engines of kind `tensorrtllm`: their profiles, and the rendered models."""
+"""Profiles of kind `tensorrtllm` are checked, and rendered as NVIDIA documents."""
 
 import json
 from pathlib import Path
@@ -36,7 +36,7 @@ def parameters(config):
 
 
 def declared(tensor):
-    """A rendered tensor as the contract file writes it."""
+    """Convert a rendered tensor to the format of the contract file."""
     facts = {
         "name": tensor.name,
         "data_type": DataType.Name(tensor.data_type),
@@ -51,7 +51,7 @@ def declared(tensor):
 
 
 def contract(tensors, logits="TYPE_FP32"):
-    """NVIDIA's tensors, with this type if the deployment chooses it."""
+    """Return NVIDIA's tensors. logits: data type of tensors whose type the deployment chooses."""
     chosen = [t | ({"data_type": logits} if "note" in t else {}) for t in tensors]
     return [{k: v for k, v in t.items() if k not in ("note", "since")} for t in chosen]
 
@@ -95,7 +95,7 @@ def test_rendered_parameters_use_nvidias_names(name, shipped, tmp_path):
     assert parameters(config).keys() <= set(NVIDIA["parameters"])
     assert parameters(config)["enable_kv_cache_reuse"] == "true"
     assert parameters(config)["enable_chunked_context"] == "true"
-    # Without any of these, the backend does not load the model.
+    # The backend requires these parameters to load the model.
     needed = {"gpt_model_type", "guided_decoding_backend", "tokenizer_dir"}
     assert {*needed, "xgrammar_tokenizer_info_path"} <= parameters(config).keys()
 
@@ -105,7 +105,7 @@ def test_rendered_engine_folders_contain_no_python_code(shipped, tmp_path):
     assert list((tmp_path / "repository" / "target" / "1").iterdir()) == []
 
 
-def test_the_loop_gets_the_capabilities_of_the_engines(changed):
+def test_the_loop_knows_the_capabilities_of_the_engines(changed):
     settings = deployment.load(
         changed(LARGE, {"engines.draft.run.exclude_input_in_output": False})
     ).loop_settings()
@@ -228,14 +228,14 @@ def test_a_shipped_profile_names_the_missing_checkpoint_files():
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )
 def test_an_invalid_profile_is_rejected_in_one_line(refusal, name, settings, text):
-    """The line begins with the place of the last setting, unless it names another."""
+    """The error begins with the path of the last setting, unless it names another setting."""
     place = "" if text.startswith("engines.") else f"{[*settings][-1]}: "
     assert refusal(name, settings) == place + text
 
 
 @pytest.fixture
 def wider_draft(models):
-    """Give the draft of the pair more padding than the target has."""
+    """Add more vocabulary padding to the draft than the target has."""
     config = models / "Llama-2-7b-hf" / "config.json"
     facts = config.read_text()
     config.write_text(json.dumps(json.loads(facts) | {"vocab_size": 32064}))
@@ -265,7 +265,7 @@ def test_a_draft_with_another_vocabulary_is_rejected(shipped, models, tmp_path):
 
 
 def engine_config(folder, **settings):
-    """Write the config.json of an engine of the prompt-lookup profile."""
+    """Write the config.json of the prompt-lookup profile's engine."""
     build = {"max_batch_size": 4, "max_seq_len": 4800, "max_num_tokens": 8192, "max_draft_len": 10}
     plugins = {"use_paged_context_fmha": True, "tokens_per_block": 32}
     model = {"logits_dtype": "float32", "mapping": {"tp_size": 1, "pp_size": 1}}

@@ -1,4 +1,4 @@
-"""How answers are shown: colors, control characters, and the closing line."""
+"""Answers are shown with colors, safe control characters and a summary line."""
 
 import io
 
@@ -17,7 +17,7 @@ CHUNKS = [
 
 
 class ScriptedClient:
-    """Answer with the given chunks."""
+    """A client that answers with the given chunks."""
 
     def __init__(self, *script):
         self.script = script
@@ -63,7 +63,7 @@ def test_forced_text_has_its_own_color():
     assert text == "\x1b[35ma\x1b[0mb\n"
 
 
-def test_the_no_color_option_turns_colors_off():
+def test_the_no_color_option_disables_colors():
     assert shown(*CHUNKS, force_terminal=True, no_color=True) == "ab␛c\n"
 
 
@@ -72,7 +72,7 @@ def test_an_interrupt_cancels_the_request():
         shown(CHUNKS[0], KeyboardInterrupt())
 
 
-def test_the_closing_line_shows_the_statistics():
+def test_the_summary_line_shows_the_statistics():
     answer = Answer()
     for chunk in CHUNKS:
         answer.add(chunk)
@@ -82,7 +82,7 @@ def test_the_closing_line_shows_the_statistics():
     )
 
 
-def test_the_closing_line_of_an_empty_answer_has_no_statistics():
+def test_the_summary_line_of_an_empty_answer_has_no_statistics():
     assert terminal.closing_line(Answer()) == (
         "0 tokens, 0.0 tokens/s, no first token, nothing drafted, cancelled"
     )

@@ -1,4 +1,4 @@
-"""Finds an installed Triton, or assembles one from the wheel, once."""
+"""Tandem finds an installed Triton, or assembles Triton from the wheel once."""
 
 import pytest
 
@@ -39,13 +39,13 @@ def test_an_installed_triton_is_preferred(tmp_path, monkeypatch):
     assert found.backends == system / "backends"
 
 
-def test_without_triton_the_error_says_what_to_install(monkeypatch):
+def test_the_error_without_triton_says_what_to_install(monkeypatch):
     monkeypatch.setattr(install, "find_spec", lambda _: None)
     with pytest.raises(TandemError, match=r"with the extra 'embedded'"):
         find_triton()
 
 
-def test_an_unsupported_python_is_rejected_with_the_supported_ones(monkeypatch):
+def test_the_error_for_an_unsupported_python_lists_supported_versions(monkeypatch):
     library = find_libpython()
     monkeypatch.setattr(install, "find_libpython", lambda: library)
     monkeypatch.setattr(install, "PYTHON", "3.99")

@@ -1,4 +1,4 @@
-"""Loaded models and errors in Triton's log."""
+"""Errors are recognized in Triton's log."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The summary that `tandem up` prints."""
+"""`tandem up` prints a correct summary and handles its options."""
 
 import argparse
 import shlex
@@ -25,13 +25,13 @@ SERVER = SimpleNamespace(
 
 @pytest.fixture
 def own(tmp_path):
-    """A given checkpoint, without a draft."""
+    """The deployment of the user's own checkpoint, without a draft."""
     write_empty(tmp_path, write_tokenizer(tmp_path))
     return deployment.for_checkpoints(tmp_path, None)
 
 
 def rows(planned):
-    """The greeting's rows (name -> text) and its two examples, split like in a shell."""
+    """Return the greeting's rows (name -> text) and its two examples, split by shell rules."""
     lines = up.greeting(SERVER, planned).splitlines()
     told = {line[2:11].strip(): line[11:] for line in lines[1:-3]}
     return told, *map(shlex.split, lines[-2:])
@@ -95,7 +95,7 @@ def test_the_page_is_opened_if_there_is_a_browser(monkeypatch, variables, opens)
     assert opened == (["http://127.0.0.1:8080"] if opens else [])
 
 
-def test_options_reach_the_gateway(own, monkeypatch):
+def test_up_passes_options_to_the_gateway(own, monkeypatch):
     made = []
     server = SimpleNamespace(**vars(SERVER), wait=lambda **_: None)
     monkeypatch.setattr(up, "start", lambda *_: server)
@@ -116,7 +116,7 @@ def test_options_reach_the_gateway(own, monkeypatch):
     assert settings("--api-key", "option") == ("option", False)
 
 
-def test_ctrl_c_is_an_interruption_only_while_the_server_starts(own, monkeypatch):
+def test_ctrl_c_counts_as_an_interrupt_only_during_startup(own, monkeypatch):
     def interrupted(*_, **__):
         raise KeyboardInterrupt
 

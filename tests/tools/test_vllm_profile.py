@@ -1,4 +1,4 @@
-"""Profiles of `kind: vllm`."""
+"""Profiles support engines of `kind: vllm`."""
 
 import json
 
@@ -13,7 +13,7 @@ from tandem.tools.triton import repository
 
 @pytest.fixture
 def plan(folder):
-    """Return the deployment of a vLLM target; keywords are its section."""
+    """A function that returns a vLLM target's deployment. Its keywords are the `target` section."""
 
     def load(draft=None, decoding=None, **target):
         engines = {"target": {"kind": "vllm", "checkpoint": "target"} | target}
@@ -44,7 +44,7 @@ def test_a_vllm_draft_engine_has_max_draft_len_0(plan):
     assert plan(draft=DRAFT).draft.max_draft_len == 0
 
 
-def test_with_vllms_own_speculation_the_drafter_is_engine(plan):
+def test_the_drafter_is_engine_if_vllm_speculates_by_itself(plan):
     own = {"method": "ngram", "num_speculative_tokens": 4}
     planned = plan(speculative_config=own)
     assert json.loads(planned.target.parameters["speculative_config"]) == own

@@ -29,7 +29,7 @@ def engine(vllm_harness):
 
 @pytest.fixture(scope="module")
 def logits_after(engine):
-    """Logits [vocab_size] after a text, by transformers."""
+    """A function that returns the next-token logits [vocab_size] of transformers."""
     model = AutoModelForCausalLM.from_pretrained(engine.engine._settings.model).eval()
 
     def after(ids):
@@ -40,7 +40,7 @@ def logits_after(engine):
 
 
 def rounds(engine, ids, want, seed, **asked):
-    """Continue a text in rounds with partly correct drafts; return it and the number of rounds."""
+    """Continue a text with partly correct drafts; return the text and the number of rounds."""
     random = np.random.default_rng(seed)
     text, count = [], 0
     while len(text) < len(want):
@@ -53,7 +53,7 @@ def rounds(engine, ids, want, seed, **asked):
     return text[: len(want)], count
 
 
-def test_drafts_keep_greedy_output_and_each_round_is_one_step(engine):
+def test_drafts_do_not_change_greedy_output_and_rounds_take_one_step(engine):
     for seed in range(4):
         ids = prompt(seed, 40)
         want = engine.tokens(ids, 60)
@@ -78,13 +78,13 @@ def test_a_round_recomputes_only_the_last_block_and_the_draft(engine):
     ],
     ids=["repetition_penalty", "bad_words"],
 )
-def test_penalties_and_bans_are_the_same_with_drafts(engine, sampling):
+def test_penalties_and_bans_give_the_same_output_with_drafts(engine, sampling):
     ids = prompt(5, 30)
     want = engine.tokens(ids, 50, sampling=sampling)
     assert rounds(engine, ids, want, 5, sampling=sampling)[0] == want
 
 
-def test_a_bad_word_that_began_in_the_context_is_not_completed(engine):
+def test_a_bad_word_that_begins_in_the_context_is_not_completed(engine):
     ids = prompt(6, 30)
     word = Words.of((*ids[-2:], engine.tokens(ids, 1)[0]))
     sampling = SamplingParams(top_k=1, bad_words=word)
@@ -105,7 +105,7 @@ def test_masks_apply_at_each_position_of_a_draft(engine):
 
 
 def drawn(engine, ids, count, sampling, of):
-    """The answers to calls with many seeds; of: the arguments of a seed's call."""
+    """Return the answers to calls with many seeds. of: returns the arguments for a seed."""
     answers = []
     for start in range(0, count, AT_ONCE):
         pending = [
@@ -139,7 +139,7 @@ def test_verified_drafts_have_the_targets_distribution(engine, logits_after, war
     assert accepted == pytest.approx(expected, abs=4 / np.sqrt(DRAWS) / 2)
 
 
-def test_a_seed_makes_a_verification_repeatable(engine):
+def test_a_seed_makes_verification_reproducible(engine):
     call = {"drafts": [5, 6], "sampling": SamplingParams(temperature=1.0, seed=3)}
     assert engine.tokens(prompt(9, 20), 3, **call) == engine.tokens(prompt(9, 20), 3, **call)
 
@@ -189,7 +189,7 @@ def speculating(tmp_path_factory):
     harness.engine.close()
 
 
-def test_vllms_own_speculation_keeps_the_output_and_is_counted(engine, speculating):
+def test_vllms_own_speculation_is_counted_and_does_not_change_the_output(engine, speculating):
     ids = [*prompt(4, 12)] * 6
     want = engine.tokens(ids, 60)
     before = speculating.engine.steps
@@ -213,7 +213,7 @@ def test_masks_apply_if_vllm_drafts_by_itself(engine, speculating):
 
 @pytest.fixture(scope="module")
 def small(tmp_path_factory):
-    """An engine whose KV cache holds two of its longest sequences, in steps of few tokens."""
+    """An engine with room for two sequences of maximum length, and few tokens per step."""
     folder = tmp_path_factory.mktemp("small")
     harness = start_vllm(
         folder, kv_cache_tokens=512, max_batch_size=8, max_draft_len=4, max_batch_tokens=128
@@ -222,7 +222,7 @@ def small(tmp_path_factory):
     harness.engine.close()
 
 
-def test_preemption_and_chunked_prefill_keep_the_output(small):
+def test_preemption_and_chunked_prefill_do_not_change_the_output(small):
     prompts = [prompt(seed, 150 + seed) for seed in range(8)]
     want = [small.tokens(ids, 60) for ids in prompts]
     pending = [small.start(ids, 60) for ids in prompts]
@@ -233,17 +233,17 @@ def test_preemption_and_chunked_prefill_keep_the_output(small):
     assert [call.wait().tokens for call in verified] == [text[:5] for text in want]
 
 
-def test_50_stopped_calls_leave_the_whole_kv_cache_to_the_next_calls(small):
-    """The last two calls need all KV blocks. Without one, vLLM would preempt a call and recompute.
+def test_stopped_calls_release_the_whole_kv_cache(small):
+    """The last two calls need all KV blocks. If one is missing, vLLM preempts a call.
 
-    The engine serves 8 calls at once, so the last calls would wait forever if 8 others remained.
+    The engine serves 8 concurrent calls, so the last calls would wait forever if 8 others remained.
     """
     for first in range(0, 50, 5):
         started = [
             small.start(prompt(seed, 40), 200, request_id=str(seed), streaming=True)
             for seed in range(first, first + 5)
         ]
-        started[0].next()  # the others may still wait, or compute their prompt
+        started[0].next()  # the other calls may still wait or compute their prompts
         for seed in range(first, first + 5):
             small.engine.stop(str(seed))
         assert all(len(call.wait().tokens) < 200 for call in started)
@@ -251,7 +251,7 @@ def test_50_stopped_calls_leave_the_whole_kv_cache_to_the_next_calls(small):
     assert [call.wait().last.usage.computed_tokens for call in whole] == [156 + 99] * 2
 
 
-def test_if_vllm_dies_calls_fail_immediately_with_the_cause(small):
+def test_calls_fail_immediately_with_the_cause_if_vllm_dies(small):
     running = small.start(prompt(1, 9), 240, streaming=True)
     running.next()
     os.kill(small.engine._process.pid, signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""LoRA adapters on the vLLM engine: each output equals the merged model's."""
+"""LoRA adapters on the vLLM engine give the output of the merged models."""
 
 import pytest
 import torch
@@ -14,7 +14,7 @@ SOME = ("v_proj", "up_proj")
 
 @pytest.fixture(scope="module")
 def adapted(tmp_path_factory):
-    """An engine with two adapters, and the models: without adapter, and with each merged."""
+    """An engine with two adapters, and the models without an adapter and merged with each."""
     folder = tmp_path_factory.mktemp("adapted")
     write_checkpoint(folder)
     models = [AutoModelForCausalLM.from_pretrained(folder) for _ in range(3)]
@@ -31,7 +31,7 @@ def generate(model, ids: list[int], new: int) -> list[int]:
     return model.generate(row, attention_mask=torch.ones_like(row), **asked)[0, len(ids) :].tolist()
 
 
-def test_a_batch_may_mix_adapters_and_equals_the_merged_models(adapted):
+def test_a_batch_with_several_adapters_equals_the_merged_models(adapted):
     engine, models = adapted
     prompts = [prompt(seed, 5 + 3 * seed) for seed in range(9)]
     pending = [engine.start(ids, 16, lora_task_id=number % 3) for number, ids in enumerate(prompts)]
@@ -40,7 +40,7 @@ def test_a_batch_may_mix_adapters_and_equals_the_merged_models(adapted):
         assert_same(model, ids, call.wait().tokens, generate(model, ids, 16))
 
 
-def test_drafts_are_verified_by_the_adapted_model_in_a_mixed_batch(adapted):
+def test_drafts_in_a_mixed_batch_are_verified_by_the_adapted_model(adapted):
     engine, models = adapted
     ids = prompt(3, 12)
     texts = [generate(model, ids, 6) for model in models]

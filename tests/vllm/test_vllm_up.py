@@ -1,4 +1,4 @@
-"""`tandem up` with both engines on vLLM."""
+"""`tandem up` works with both engines on vLLM."""
 
 import os
 import re
@@ -21,8 +21,8 @@ pytestmark = pytest.mark.vllm
 PROMPTS = ["def add(", "import json\n", "x = 1\nprint(", "class Point:\n    def "]
 
 
-def test_drafts_and_adapters_keep_the_output_and_up_ends_if_vllm_dies(embedded_profile, tmp_path):
-    """All promises share a server, because a start takes half a minute."""
+def test_drafts_do_not_change_adapted_output_and_up_ends_if_vllm_dies(embedded_profile, tmp_path):
+    """A single test covers everything, because the server takes half a minute to start."""
     profile = yaml.safe_load(embedded_profile.read_text())
     engines = profile["engines"]
     engines["draft"] = engines["target"] | {"checkpoint": engines["draft"]["checkpoint"]}

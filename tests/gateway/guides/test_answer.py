@@ -1,4 +1,4 @@
-"""Guides for a chat's answer: tool calls, content, and reasoning before both."""
+"""Guides for chat answers, which consist of optional reasoning, and content or tool calls."""
 
 import json
 import shutil
@@ -33,7 +33,7 @@ LOOSE = CALL.replace(GOOD, "{}")
 
 @pytest.fixture
 def asked(tmp_path):
-    """The guide of a chat, and a function that makes its matcher."""
+    """A function that returns the guide of a chat, and a function that creates its matcher."""
 
     def made(template, *, kind=ADDED, ends="", skips=False, opens=False, **given):
         shutil.copytree(DEMO.parent, tmp_path, dirs_exist_ok=True)
@@ -54,7 +54,7 @@ def asked(tmp_path):
 
 @pytest.fixture
 def guided(asked):
-    """A matcher of the guide of a chat; None if there is none."""
+    """A function that returns a matcher for a chat's grammar, or a guide that has no grammar."""
 
     def made(template, **given):
         guide, matcher = asked(template, **given)
@@ -95,7 +95,7 @@ SAID_JSON = {"response_format": {"type": "json_schema", "json_schema": {"schema"
         (THINKS, {"guided_grammar": "start: a\nb: %json {}"}, "guided_grammar", "unknown name"),
     ],
 )
-def test_errors_name_the_field_and_the_function_at_fault(asked, template, given, field, reason):
+def test_errors_name_the_invalid_field_and_function(asked, template, given, field, reason):
     guide, _ = asked(template, kind=PLAIN, **given)
     with pytest.raises(GuideError) as caught:
         small_guides.matcher(guide.kind, guide.text)
@@ -139,12 +139,12 @@ def test_a_regex_ending_in_a_backslash_is_rejected_after_reasoning_too(asked, re
     assert (error.status, error.param, error.code) == (400, "guided_regex", "invalid_guide")
 
 
-def test_a_regex_may_end_in_an_escaped_backslash(guided):
+def test_a_regex_can_end_in_an_escaped_backslash(guided):
     assert guided(THINKS, guided_regex="a\\\\").takes("a\\")
 
 
 @pytest.mark.parametrize("kind", [PLAIN, ADDED, SPECIAL])
-def test_reasoning_begun_by_the_prompt_must_end_before_the_answer(guided, kind):
+def test_reasoning_that_begins_in_the_prompt_must_end_before_the_answer(guided, kind):
     asked = guided(THINKS, kind=kind, ends="{{ '<think>\\n' }}", **JSON)
     assert asked.takes(f"So.</think>\n\n{GOOD}")
     assert not asked.takes(GOOD)
@@ -200,7 +200,7 @@ def test_optional_calls_of_strict_functions_must_fit_their_schemas(guided):
     assert not asked.takes(LOOSE)
 
 
-def test_with_tools_and_a_schema_the_answer_is_json_or_calls(guided):
+def test_answers_with_tools_and_a_schema_are_json_or_calls(guided):
     asked = guided(HERMES, tools=[ADD], **JSON)
     assert asked.takes(GOOD)
     assert asked.takes(LOOSE)
@@ -214,7 +214,7 @@ def test_with_tools_and_a_schema_the_answer_is_json_or_calls(guided):
 
 
 @pytest.mark.parametrize("kind", [ADDED, PLAIN])
-def test_reasoning_may_precede_required_calls(guided, kind):
+def test_reasoning_can_precede_required_calls(guided, kind):
     template = THINKS + HERMES
     thoughts = (
         "<think>\nI call <tool_call>\n{}</think>\n\n" if kind == PLAIN else "<think>a</think>"

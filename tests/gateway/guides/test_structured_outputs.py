@@ -1,4 +1,4 @@
-"""Structured outputs: the fields of OpenAI and vLLM, and the guides sent to the entries."""
+"""The gateway converts OpenAI's and vLLM's fields for structured outputs into guides."""
 
 import json
 
@@ -77,7 +77,7 @@ pytestmark = pytest.mark.anyio
 
 
 def text_of(guide):
-    """The text of a guide, or its value if it is JSON."""
+    """Return the text of a guide, or the parsed value if the text is JSON."""
     kind, text = guide["guided_decoding_guide_type"], guide["guided_decoding_guide"]
     return json.loads(text) if kind in ("json_schema", "choice") else text
 
@@ -120,7 +120,7 @@ async def test_open_objects_does_not_affect_regex_guides(post, triton):
 
 
 @pytest.mark.parametrize("path", BODIES)
-async def test_a_request_without_a_guide_sends_none(post, triton, path):
+async def test_a_request_without_a_guide_sends_no_guide(post, triton, path):
     for given in ({}, {"response_format": {"type": "text"}}, {"guided_json": None}):
         await post(path, {**BODIES[path], **given})
         assert not [name for name in triton.asked[-1] if "guide" in name]
@@ -245,7 +245,7 @@ def test_literal_text_is_escaped_in_a_grammar(text):
     assert not asked.takes(text[:-1])
 
 
-def test_a_schema_may_set_its_json_whitespace():
+def test_a_schema_can_set_its_json_whitespace():
     asked = Matcher(
         tokenizer_with("plain"), f"start: content\ncontent: {lark.json_value(SCHEMA)}\n"
     )
@@ -268,13 +268,13 @@ def test_schema_options_cannot_disable_checks_in_a_grammar():
 
 
 def test_a_grammar_of_many_empty_lines_is_classified_in_linear_time():
-    # Quadratic time would be half an hour.
+    # In quadratic time, this would take half an hour.
     assert GuidedRequest(guided_grammar="\n" * 250_000).guide.kind == "lark_grammar"
     assert GuidedRequest(guided_grammar="\n" * 99 + " root ::= 'a'").guide.kind == "ebnf_grammar"
 
 
 class City(BaseModel):
-    """The answer that an application needs."""
+    """The answer that an application expects."""
 
     name: str
     people: int
@@ -282,7 +282,7 @@ class City(BaseModel):
 
 @pytest.fixture
 def openai_client(app, triton):
-    """OpenAI's client, with a model that writes one city."""
+    """OpenAI's client for a gateway whose model always returns one city."""
     text = spaced({"name": "Köln", "people": 1})
     triton.script = lambda _: [
         *(ResponseChunk(letter, [5], 1, 0, 0) for letter in text[:-1]),
@@ -297,7 +297,7 @@ def openai_client(app, triton):
 MESSAGES = [{"role": "user", "content": "Which city?"}]
 
 
-def test_openais_client_parses_answers(openai_client, triton):
+def test_openais_client_parses_structured_answers(openai_client, triton):
     asked = {"model": "bls_stream", "messages": MESSAGES, "response_format": City}
     answer = openai_client.chat.completions.parse(**asked)
     assert answer.choices[0].message.parsed == City(name="Köln", people=1)

@@ -20,7 +20,7 @@ MARKERS = {
     MISTRAL: ("[TOOL_CALLS]",),
     LLAMA: ("<|python_tag|>",),
 }
-# No Hermes model has special tokens as markers, since answers would leave them out.
+# No Hermes model uses special tokens as markers, because answers omit special tokens.
 KINDS = [
     (HERMES, PLAIN),
     (HERMES, ADDED),
@@ -47,13 +47,13 @@ SUM = {
     "$defs": {"number": {"type": "number"}},
 }
 TOOLS = (tool("weather", CITY), tool("weather2", SUM), tool("now"), tool("any", {}))
-# Texts without markers, which a tokenizer would convert to tokens, and without characters that need
+# Texts without markers (a tokenizer would convert them to tokens) and without characters that need
 # a Unicode escape.
 SAID = st.text(st.characters(exclude_categories=["Cc", "Cs"])).filter(
     lambda text: not any(m in text for ms in MARKERS.values() for m in ms)
 )
 INTEGERS = st.integers(-(2**62), 2**62)
-# Properties are in the order of their schema.
+# The properties are in the order of the schema.
 ARGUMENTS = {
     "weather": st.builds(
         lambda city, days: {"city": city} | days,
@@ -85,7 +85,7 @@ def matcher(known, kind, tools=(), *, may=False, **given):
 
 
 def written(known, *calls):
-    """Calls in the format of a family of models."""
+    """Return calls in the format of a model family."""
     objects = [f'{{"name": {spaced(n)}, "{known.arguments}": {spaced(a)}}}' for n, a in calls]
     if known is HERMES:
         return "\n".join(f"<tool_call>\n{call}\n</tool_call>" for call in objects)
@@ -166,7 +166,7 @@ def test_any_text_is_accepted_if_calls_are_optional(known, kind, one_call):
 @given(calls=st.lists(CALLS, max_size=3), data=st.data())
 @settings(max_examples=15)
 def test_an_optional_call_must_fit_its_schema(known, kind, calls, data):
-    """Calls in any text of the grammar fit the schemas of strict functions."""
+    """In any text that the grammar accepts, calls to strict functions fit their schemas."""
     asked = matcher(known, kind, may=True, bound=frozenset({"weather"}))
     text = data.draw(st.sampled_from(TEXTS)) if known is HERMES else ""
     assert asked.takes(text + (written(known, *calls) if calls else ""))
@@ -191,7 +191,7 @@ SPELLINGS = [
 @pytest.mark.parametrize(("known", "text", "kind"), SPELLINGS)
 @pytest.mark.parametrize("letters", [False, True])
 def test_a_call_cannot_bypass_its_schema(known, text, kind, letters):
-    """Text that the parser reads as a call must fit its schema, in every tokenization."""
+    """If the parser finds a call in a text, the call must fit its schema in every tokenization."""
     assert parsed(known, text)[1]
     cuts = range(len(text)) if letters else ()
     assert not matcher(known, kind, may=True).takes(text, cuts)
@@ -217,7 +217,7 @@ def test_parameters_must_be_an_object():
     check_names(TOOLS)
 
 
-def test_functions_may_have_any_name():
+def test_functions_can_have_any_name():
     odd = 'a"b\\c\x7f😀'
     asked = matcher.__wrapped__(HERMES, PLAIN, [tool(odd)])
     name = spaced(odd).replace("\\u007F", "\x7f")

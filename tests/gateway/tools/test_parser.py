@@ -1,4 +1,4 @@
-"""Tool calls are found in the output, for every split into chunks."""
+"""The parser finds tool calls in the output, no matter how it is split into chunks."""
 
 import json
 
@@ -15,7 +15,7 @@ NAMES = ("weather", "add")
 
 
 def parsed(known, *chunks):
-    """The content of an answer that arrives in chunks, and its calls as [name, arguments]."""
+    """Return the content and the calls, as [name, arguments], of an answer in chunks."""
     parser = ToolCallParser(known, NAMES)
     content, calls = "", []
     for new in [*map(parser.feed, chunks), Parsed(parser.end())]:
@@ -72,12 +72,12 @@ def mistral(name, arguments):
             [["x", '{"b": 2}']],
         ),
         (HERMES, hermes(*ADD) + " <tool", " <tool", [ADD]),
-        # Spellings of no arguments.
+        # Different spellings of empty arguments.
         *(
             (HERMES, hermes("x", nothing), "", [["x", "{}"]])
             for nothing in ("null", '""', '" "', "{}", '"{}"')
         ),
-        # Only an object is accepted as arguments.
+        # Arguments must be an object.
         *(
             (HERMES, hermes("x", other), hermes("x", other), [])
             for other in (
@@ -85,7 +85,7 @@ def mistral(name, arguments):
                 "[" * 5000 + "]" * 5000,
             )
         ),
-        # Models mix up the keys of the formats, and add keys of their own.
+        # Models confuse the keys of the formats, and add other keys.
         (HERMES, '<tool_call>{"name": "add", "parameters": {"a": 1}}', "", [["add", '{"a": 1}']]),
         (HERMES, f"<tool_call>{llama(*ADD)}</tool_call>\n{hermes(*WEATHER)}", "", [ADD, WEATHER]),
         (MISTRAL, f"[{llama(*ADD)}]", "", [ADD]),
@@ -104,7 +104,7 @@ def mistral(name, arguments):
             [],
         ),
         (LLAMA, '{"name": "add", "args": {}}', '{"name": "add", "args": {}}', []),
-        # Superfluous braces aren't text of the answer.
+        # Extra braces aren't part of the content.
         *(
             (HERMES, hermes("add", '{"a": 1}' + more) + " So", " So", [["add", '{"a": 1}']])
             for more in ("}", "}}", "}\n}")
@@ -137,7 +137,7 @@ def mistral(name, arguments):
         (HERMES, "<tool_call>" + hermes(*ADD), "<tool_call>", [ADD]),
         (HERMES, '<tool_call>{"name": "add", "arguments": {}} x', " x", [["add", "{}"]]),
         (HERMES, '<tool_call>{"name": "add", "arguments": {} x', " x", [["add", "{}"]]),
-        # A brace is missing; the markup after it isn't text of the answer.
+        # A brace is missing. The markup after it isn't part of the content.
         (
             HERMES,
             '<tool_call>\n{"name": "add", "arguments": {"a": 1}\n</tool_call> So',

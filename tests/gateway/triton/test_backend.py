@@ -1,4 +1,4 @@
-"""Triton's answers and error codes, over a real connection to a fake server."""
+"""The gateway's calls to Triton, over a real connection to a fake server."""
 
 import asyncio
 import json
@@ -34,7 +34,7 @@ async def test_models_are_read_from_tritons_configurations():
         assert await triton.ready()
 
 
-async def test_each_adapter_of_the_target_is_a_model():
+async def test_each_adapter_of_the_target_is_listed_as_a_model():
     service, loop = Service(), CONFIGS["bls_stream"]
     target = json.loads(loop["target"]) | {"lora_adapters": ["sql"]}
     service.configs = CONFIGS | {"bls_stream": loop | {"target": json.dumps(target)}}
@@ -44,7 +44,7 @@ async def test_each_adapter_of_the_target_is_a_model():
 
 
 async def test_a_model_that_is_not_loaded_is_skipped():
-    """Triton has no configuration for an unloaded model, such as a draft engine."""
+    """Triton has no configuration for a model that isn't loaded, such as a draft engine."""
     service = Service()
     service.unloaded = ("another", "draft")
     async with connected(service) as triton:
@@ -59,7 +59,7 @@ async def test_concurrent_requests_read_the_models_only_once():
         first = asyncio.create_task(triton.models())
         others = [asyncio.create_task(triton.models()) for _ in range(20)]
         await asyncio.sleep(0)
-        first.cancel()  # doesn't cancel the other answers
+        first.cancel()  # doesn't cancel the other calls
         assert len({id(models) for models in await asyncio.gather(*others)}) == 1
     assert service.asked == 1
 
@@ -99,11 +99,11 @@ async def test_response_chunks_are_decoded():
     }
     assert [output.name for output in request.outputs] == list(entry.ANSWER_OUTPUTS)
     assert is_forwarded(request.id)
-    assert "triton_grpc_error" not in service.metadata  # it crashes Triton 2.51
+    assert "triton_grpc_error" not in service.metadata  # this header crashes Triton 2.51
 
 
 async def failure(service):
-    """The error for a client."""
+    """Return the error that a client receives."""
     async with connected(service) as triton:
         await triton.models()
         with pytest.raises(ApiError) as failed:
@@ -181,7 +181,7 @@ async def test_an_unreachable_server_has_status_503():
     status, code, message = await failure(service)
     assert (status, code) == (503, "no_server")
     assert message.startswith("no Triton responds at ")
-    assert "why it failed" not in message  # gRPC's message
+    assert "why it failed" not in message  # gRPC's own message
 
 
 async def test_readiness_requires_a_ready_server():
@@ -213,7 +213,7 @@ async def test_readiness_requires_working_streams(monkeypatch):
         assert not await triton.ready()
 
 
-async def test_models_are_read_again_after_the_server_restarts():
+async def test_the_models_are_reread_after_the_server_restarts():
     service = Service()
     async with connected(service) as triton:
         await triton.models()
@@ -224,7 +224,7 @@ async def test_models_are_read_again_after_the_server_restarts():
         assert [model.name for model in (await triton.models()).models] == ["bls_stream", "bls"]
 
 
-async def test_proxy_variables_of_the_environment_are_ignored(monkeypatch):
+async def test_proxy_environment_variables_are_ignored(monkeypatch):
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
     for name in ("no_proxy", "no_grpc_proxy"):
         monkeypatch.delenv(name, raising=False)

@@ -1,4 +1,4 @@
-"""If a client leaves an answer early, its request ends and its stream stays usable."""
+"""If a client leaves an answer early, its request ends, but its stream remains usable."""
 
 import asyncio
 from contextlib import aclosing
@@ -14,7 +14,7 @@ pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("event_loop_of_all")]
 
 
 async def closed(service, how):
-    """Read the first chunk of a long answer, and leave it."""
+    """Read the first chunk of a long answer, and leave the answer."""
     service.ModelStreamInfer = service.wait
     async with connected(service) as triton:
         await how(triton.generate("bls_stream", INPUTS), service)
@@ -58,7 +58,7 @@ async def test_leaving_an_answer_stops_it_without_cancelling_the_stream(how):
 
 
 async def test_leaving_before_the_first_response_cancels_the_stream():
-    """A `stop` would wait in the same queue as its request."""
+    """A `stop` would wait in the same queue as the request that it should stop."""
     service = Service()
     service.answers = False
     await closed(service, before_the_first)
@@ -76,7 +76,7 @@ async def test_a_stream_is_cancelled_if_the_server_ignores_the_stop(monkeypatch)
 
 
 async def test_closing_the_connection_stops_open_requests():
-    """An application may end before its requests have left their streams."""
+    """An application may end while requests still use their streams."""
     service = Service()
     service.ModelStreamInfer = service.wait
     async with connected(service) as triton:
@@ -91,7 +91,7 @@ async def test_closing_the_connection_stops_open_requests():
 
 
 async def test_closing_the_connection_ends_a_request_that_is_being_read():
-    """The reader and `leave` wait for the same response, and both continue to read."""
+    """The reader and `leave` wait for the same response, and both must continue."""
     service = Service()
     service.ModelStreamInfer = service.wait
     async with connected(service) as triton:

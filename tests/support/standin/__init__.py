@@ -9,5 +9,5 @@ HERE = Path(__file__).parent
 
 
 def plant(models: Path, model: str = "target") -> None:
-    """Make the stand-in importable for a model of a rendered repository."""
+    """Copy the stand-in into a rendered repository, so that a model imports it."""
     shutil.copytree(HERE / "tensorrt_llm", models / model / "1" / "tensorrt_llm")

@@ -1,11 +1,12 @@
-"""A backend named `tensorrtllm` that answers like NVIDIA's, with a synthetic language.
+"""A stub of NVIDIA's `tensorrtllm` backend, with a synthetic language.
 
-Triton runs it as a Python-based backend with the unchanged rendered config.pbtxt. The stub is as
-strict as the real backend: clients must request `output_ids` and `sequence_length`, draft logits
-must have the declared type, and metrics are returned only with `return_perf_metrics`. It knows the
-weights of a LoRA adapter after a call that contains them; they change the language. It also
-rejects calls for which the real backend would change the output distribution (`refuse_lossy`).
-About a fifth of the draft's tokens are wrong, and the draft has more padding than the target.
+Triton runs the stub as a Python-based backend with the unchanged rendered config.pbtxt. The stub is
+as strict as the real backend: clients must request `output_ids` and `sequence_length`, draft logits
+must have the declared type, and metrics are returned only with `return_perf_metrics`. After a call
+that contains the weights of a LoRA adapter, the stub knows the adapter, which changes the language.
+The stub also rejects calls for which the real backend would change the output distribution
+(`refuse_lossy`). About a fifth of the draft's tokens are wrong, and the draft has more padding than
+the target.
 """
 
 import json
@@ -65,7 +66,7 @@ class TritonPythonModel:
         return {name: array for name, array in outputs.items() if name in wanted}
 
     def adapter(self, given):
-        """Return how much the call's adapter changes a token."""
+        """Return the value by which the call's adapter shifts each token."""
         if "lora_task_id" not in given:
             return 0
         task = given["lora_task_id"].item()
@@ -103,7 +104,7 @@ class TritonPythonModel:
             raise ValueError("draft_logits are not warped")
 
     def decode(self, given, context):
-        """Decode until the maximum length, an end id or a wrong draft token."""
+        """Decode up to the maximum length, an end id or a wrong draft token."""
         draft = given["draft_input_ids"][0].tolist() if "draft_input_ids" in given else []
         if "draft_logits" in given and given["draft_logits"].dtype != self.logits_type:
             raise ValueError("draft_logits have another type than the engine's")

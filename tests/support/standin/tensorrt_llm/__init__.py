@@ -1,8 +1,8 @@
-"""A stand-in for TensorRT-LLM 1.2.1, with its names, its argument checks, and a toy model.
+"""A stand-in for TensorRT-LLM 1.2.1 with the same names and argument checks, and a toy model.
 
-The model repeats cycles of seven ids; the next id depends only on the last one. It speculates as
-configured, so that responses have several tokens and statistics. The names are from TensorRT-LLM's
-files llmapi/llm_args.py, llmapi/llm.py, sampling_params.py and executor/result.py.
+The model repeats cycles of seven ids: the next id depends only on the last one. It speculates as
+configured, so responses contain several tokens and statistics. The names come from these files of
+TensorRT-LLM: llmapi/llm_args.py, llmapi/llm.py, sampling_params.py and executor/result.py.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ LLM_ARGUMENTS = {
 
 @dataclass(kw_only=True)
 class SamplingParams:
-    """The fields of version 1.2.1 that callers can set."""
+    """The sampling fields of version 1.2.1 that callers can set."""
 
     end_id: int | None = None
     pad_id: int | None = None
@@ -105,14 +105,14 @@ class SamplingParams:
 
     @property
     def greedy(self) -> bool:
-        """Whether these parameters mean greedy decoding."""
+        """Return whether these parameters select greedy decoding."""
         asked = (self.temperature, self.top_k, self.top_p)
         return asked == (None, None, None) or self.temperature == 0 or self.top_k == 1
 
 
 @dataclass
 class CompletionOutput:
-    """The only completion of a result, which grows with each response."""
+    """The single completion of a result, which grows with each response."""
 
     index: int = 0
     text: str = ""
@@ -183,7 +183,7 @@ class RequestOutput:
 
 
 class LLM:
-    """The documented constructor and methods. Unknown arguments raise an error."""
+    """The LLM class with its documented constructor and methods. Unknown arguments fail."""
 
     made: ClassVar[list[LLM]] = []
 
@@ -240,7 +240,7 @@ class LLM:
         self.is_shut = True
 
     def _run(self, result: RequestOutput) -> None:
-        """Decode step by step, with one response per step if streaming, otherwise one in total."""
+        """Decode step by step. Send one response per step if streaming, otherwise a single one."""
         params, row = result.sampling_params, list(result.prompt_token_ids)
         start, unsent, reason = len(row), [], None
         while reason is None:
@@ -257,7 +257,7 @@ class LLM:
             result.decoding_iter += 1
 
     def _step(self, row: list[int], result: RequestOutput, room: int) -> list[int]:
-        """Return the accepted draft tokens and one more token."""
+        """Return the accepted draft tokens, and the token after them."""
         params = result.sampling_params
         truth: list[int] = []
         for _ in range(room):
