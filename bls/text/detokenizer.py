@@ -81,7 +81,7 @@ class IncrementalDetokenizer:
     def finish(self, output: TokenIds) -> Generator[TextCall, DecodedText, str]:
         """Return the rest of the text. output: all tokens of the complete answer.
 
-        An unfinished character is shown only here, so only here can it complete a stop string.
+        Only this method shows an unfinished character, which may complete a stop string.
         """
         if self.stop_string:
             return ""
