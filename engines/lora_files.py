@@ -26,8 +26,7 @@ UNSUPPORTED = {
 def read_config(folder: Path) -> Mapping[str, Any]:
     """Return an adapter's configuration.
 
-    Raises LoadError if a file is missing, or if the adapter changes more than low-rank matrices can
-    express.
+    Raises LoadError if a file is missing, or if the adapter does more than add low-rank matrices.
     """
     try:
         config = json.loads((folder / CONFIG_FILE).read_text())

@@ -17,7 +17,7 @@ class Match(NamedTuple):
 
 
 class NgramIndex:
-    """Finds the tokens that followed an earlier occurrence of the n-gram at the end of the row.
+    """Finds the tokens after an earlier occurrence of the longest n-gram at the row's end.
 
     The n-grams form a trie over reversed tokens: the child of an n-gram's node is the n-gram with
     one more token in front. An n-gram that occurred once is a leaf. Longer n-grams that end at the
