@@ -32,7 +32,7 @@ def check(
 ) -> None:
     """Raise RequestError if the call cannot be served. The error names the input.
 
-    draft_vocab_size: another accepted width of draft logits, for a draft model with the same
+    draft_vocab_size: a second accepted width of draft logits, for a draft model with the same
     vocabulary but different padding. num_adapters: number of LoRA adapters that the engine has.
     """
     if request.lora_task_id and not num_adapters:

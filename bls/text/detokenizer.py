@@ -2,7 +2,7 @@
 
 `postprocessing` is stateless. It gets a window of ids, the first ``context_length`` of which are
 already detokenized. It returns the text that the other ids add, without an unfinished UTF-8
-sequence. The window starts at the ids that produced text last, so it is only a few tokens long. An
+sequence. The window starts at the last ids that produced text, so it is only a few tokens long. An
 unfinished character is completed by later ids, or shown at the end, when the whole answer is
 detokenized once. So the chunks always add up to the text of an answer without streaming.
 """
