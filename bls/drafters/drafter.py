@@ -58,7 +58,7 @@ class Drafter:
         return True
 
     def propose(self, sequence: Sequence, limit: int) -> Proposal:
-        """Propose at most ``limit`` tokens (>= 1). If it proposes none, the target decodes alone."""
+        """Propose at most ``limit`` tokens (>= 1). If there are none, the target decodes alone."""
         raise NotImplementedError
 
     def draft_ahead(self, sequence: Sequence, draft: Draft) -> StepsAhead | None:  # noqa: ARG002
