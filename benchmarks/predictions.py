@@ -4,7 +4,7 @@
     tandem bench --prompts predictions.jsonl --drafter prompt_lookup,hybrid
 
 The demo's target continues its prompts greedily. A right prediction is that output. In a half-right
-one, every second line comes from the output of another prompt. A useless one is another output.
+one, every second line comes from the output of another prompt. A useless one is that other output.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def _rows(kind: str, prompts: list[str]) -> Iterator[dict[str, str]]:
 
 
 def _mixed(text: str, other: str) -> str:
-    """Return the lines of a text, every second of which is replaced by the other text's."""
+    """Return a text with every second line replaced by a line of the other text."""
     lines = zip_longest(text.splitlines(True)[::2], other.splitlines(True)[1::2], fillvalue="")
     return "".join(line for pair in lines for line in pair)
 

@@ -55,7 +55,7 @@ class Draft:
     """Draft tokens of a round and their drafter. In logits mode, also the logits.
 
     plain_tokens: for an empty draft, number of tokens that the target decodes alone before the
-    drafter is asked again.
+    drafter is called again.
     """
 
     tokens: TokenIds = field(default_factory=lambda: NO_TOKENS)  # [num_draft_tokens]

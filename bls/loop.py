@@ -91,7 +91,7 @@ class Decoding:
             whole=request.kind.in_engine,
             timed=not lengths_decide_text(request, settings),
         )
-        self._plain_tokens_due = 0  # tokens to decode before the drafter is asked again
+        self._plain_tokens_due = 0  # tokens to decode before the drafter is called again
         self._reusable_tokens = 0
 
     def decode(self) -> Steps:

@@ -58,7 +58,7 @@ class Sequence:
         return self.draft_limit_after(0)
 
     def draft_limit_after(self, num_tokens: int) -> int:
-        """Return `draft_limit` as of ``num_tokens`` more tokens. Below 1, no draft is possible."""
+        """Return `draft_limit` after ``num_tokens`` more tokens. Below 1, no draft is possible."""
         limit = min(self.request.longest_draft, self.tokens_left - num_tokens - 1)
         below_min = self.min_tokens_left - num_tokens
         return min(limit, below_min - 1) if below_min > 0 else limit

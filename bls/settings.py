@@ -165,7 +165,7 @@ class LoopSettings(RequestLimits):
 
     @property
     def draft_logits_tell_all(self) -> bool:
-        """Whether the draft engine samples from exactly its logits, warped."""
+        """Whether the draft engine samples exactly from its warped logits."""
         return self.draft is None or self.draft.capabilities.logits_tell_all
 
     @property

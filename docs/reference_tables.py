@@ -62,7 +62,7 @@ def tensors(which: str) -> Iterator[Row]:
 
 
 def options(command: str, *shown: str) -> Iterator[Row]:
-    """Yield the options of a command, without options that the commands ``shown`` share.
+    """Yield the options of a command, except options that it shares with the commands ``shown``.
 
     If shown contains "inputs", options that only set the input with their name are left out too.
     """

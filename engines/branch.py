@@ -95,7 +95,7 @@ class Outcomes:
 
     @property
     def accepted_lengths(self) -> list[int]:
-        """Accepted lengths with branches. None follows a draft token that ends the answer."""
+        """Accepted lengths with branches; none after a draft token that ends the answer."""
         ends = (n for n, token in enumerate(self._drafts, 1) if token in self._ends)
         limit = next(ends, len(self._drafts) + 1)
         lengths = self._request.branch_output_len

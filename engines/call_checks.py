@@ -32,7 +32,7 @@ def check(
 ) -> None:
     """Raise RequestError if the call cannot be served. The error names the input.
 
-    draft_vocab_size: another accepted width of draft logits, for a draft model with the same
+    draft_vocab_size: a second accepted width of draft logits, for a draft model with the same
     vocabulary but different padding. num_adapters: number of LoRA adapters that the engine has.
     """
     if request.lora_task_id and not num_adapters:
@@ -127,7 +127,7 @@ def refuse(given: Mapping[str, bool], why: str) -> None:
 
 
 def _check_ids(name: str, ids: Ids, vocab_size: int) -> None:
-    if len(ids) and ids.view(np.uint32).max() >= vocab_size:  # negative ids become the largest
+    if len(ids) and ids.view(np.uint32).max() >= vocab_size:  # negative ids become huge
         wrong = ids[(ids < 0) | (ids >= vocab_size)][0]
         raise RequestError(f"{name} must have ids between 0 and {vocab_size - 1}; got {wrong}")
 

@@ -173,7 +173,7 @@ def _count(name: str, array: Array) -> int:
 def _row(dims: int) -> Read:
     """Return a reader that removes the batch dimension and requires `dims` other dimensions.
 
-    The reader raises RequestError if the tensor has another shape.
+    The reader raises RequestError if the tensor has a different shape.
     """
 
     def read(name: str, array: Array) -> Array:

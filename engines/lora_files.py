@@ -1,4 +1,4 @@
-"""The files of a LoRA adapter, as Hugging Face's peft writes them. Doesn't need PyTorch."""
+"""Read the files of a LoRA adapter in the format of Hugging Face's peft, without PyTorch."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ UNSUPPORTED = {
 def read_config(folder: Path) -> Mapping[str, Any]:
     """Return an adapter's configuration.
 
-    Raises LoadError if a file is missing, or if the adapter is more than low-rank matrices.
+    Raises LoadError if a file is missing, or if the adapter does more than add low-rank matrices.
     """
     try:
         config = json.loads((folder / CONFIG_FILE).read_text())

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from tandem.engines.request import Floats
 
 _MASK = 2**64 - 1
-STEP = 0x9E3779B97F4A7C15  # SplitMix64's own constants, from here on
+STEP = 0x9E3779B97F4A7C15  # SplitMix64's constants begin here
 FIRST_FACTOR = 0xBF58476D1CE4E5B9
 SECOND_FACTOR = 0x94D049BB133111EB
 SHIFTS = (30, 27, 31)

@@ -51,9 +51,9 @@ class EngineRequest(NamedTuple):
 
     draft_logits: [len(draft_ids), vocab_size], the draft engine's `generation_logits`, before
         temperature, top-k and top-p. They switch verification from ids to probabilities.
-    num_top_log_probs: number of alternatives per token that has log-probabilities. Tokens of the
+    num_top_log_probs: number of alternatives for each token with log-probabilities. Tokens of the
         context have log-probabilities if `return_prompt_log_probs` is set.
-    end_id: id that ends the answer; None: no token does.
+    end_id: id that ends the answer; None: no id does.
     draft_stop_probability: stop when the joint probability of the new tokens falls below this.
     token_masks: [rows, ceil(vocab_size / 32)], the tokens that are allowed at each position, as
         bits. A verification has one row per draft token and one more; a plain call has one row per
@@ -148,7 +148,7 @@ class Branches(NamedTuple):
 class EngineResponse(NamedTuple):
     """One response to a call: the new tokens if the call streams, otherwise all tokens.
 
-    error, code: a one-line error that ends the call instead, and its kind.
+    error, code: if set, the call ends with this one-line error of this kind.
     log_probs: [len(tokens)], log-softmax of the model's logits, before any processing.
     cum_log_prob: sum of log_probs since the call began.
     top_log_probs: alternatives at the positions of the tokens.

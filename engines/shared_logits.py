@@ -1,7 +1,7 @@
 """Logits that the draft engine passes to the target in shared memory.
 
-Triton's Python backend copies a tensor six times on its way from one model through a second to a
-third. Ten rows of a vocabulary of 128,256 are 5 MB per copy. A handle of 24 bytes locates the
+Triton's Python backend copies a tensor six times on its way from the draft through the loop to the
+target. Ten rows of a vocabulary of 128,256 are 5 MB per copy. A handle of 24 bytes locates the
 logits instead. TensorRT-LLM's fast logits do the same between its own processes.
 
 A page is anonymous memory (memfd_create(2)), so it disappears with the draft's process. The writer
@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from tandem.engines.errors import ResponseError
 from tandem.engines.request import Floats
 
-Handle: TypeAlias = NDArray[np.uint64]  # [3]: process id, its file descriptor of the page, number
+Handle: TypeAlias = NDArray[np.uint64]  # [3]: process id, the page's file descriptor there, number
 
 SECONDS_TO_TAKE = 60.0  # the caller that requested the logits has timed out long before
 MOST_PAGES = 128  # above this, the oldest unread page is reused early
@@ -224,7 +224,7 @@ class SharedLogitsReader:
         page = self._pages.get((process, descriptor))
         if page is not None and page.take(number):
             return page
-        # The page is new to this reader, or the descriptor belongs to another page by now. A wrong
+        # The page is new to this reader, or its descriptor now belongs to another page. A wrong
         # number in the handle has no effect.
         page = self._open(process, descriptor)
         if page is None or not page.take(number):

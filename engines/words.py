@@ -85,7 +85,7 @@ class Words:
         return self._starts[several], self._ends[several]
 
     def _told(self, text: NDArray[Any], missing: int) -> _Places:
-        """Return the indices of phrases that `text` ends with, ignoring their last `missing` ids.
+        """Return the indices of phrases that end `text`, without the phrases' last `missing` ids.
 
         All phrases are compared at once, backwards, in steps that double. So the number of
         operations barely depends on the number or the length of the words.

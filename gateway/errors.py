@@ -25,7 +25,7 @@ GatewayCode: TypeAlias = Literal[
     "method_not_allowed",
     "model_not_found",
     "no_server",  # Triton doesn't respond or isn't ready
-    "not_configured",  # Triton has no loop, or the gateway's tokenizer is another model's
+    "not_configured",  # Triton has no loop, or the gateway's tokenizer is for another model
     "not_found",
     "too_deep",
     "unknown_field",

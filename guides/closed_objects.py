@@ -127,7 +127,7 @@ class _Closer:
             part["$ref"] = self._open(part["$ref"])
 
     def _open(self, reference: str) -> str:
-        """Return a reference to an open copy of a reference's target."""
+        """Copy a reference's target, leave the copy open, and return a reference to it."""
         target = self._definitions.target(reference)
         if reference in self._references or target is None or not self._names(target).declared:
             return self._references.get(reference, reference)

@@ -140,8 +140,8 @@ class GuideMatcher:
     def take_forced(self, most: int) -> list[int]:
         """Follow up to ``most`` forced tokens, and return them. A long run is returned in parts.
 
-        The tokens are computed one at a time, as masks are: the library's tokens for an incomplete
-        character depend on the position at which it starts.
+        The tokens are computed one at a time, like masks, because the library's tokens for an
+        incomplete character depend on the position at which it starts.
         """
         taken: list[int] = []
         while len(taken) < most and not self.complete:

@@ -28,7 +28,7 @@ MAY_HAVE_NUL = re.compile(r"\[(?:\^|.*(?:\\[pPuUx]|\x00))", re.DOTALL)
 
 
 def check_patterns(schema: Any) -> None:
-    """Raise GuideError if a pattern of the schema has another meaning in Rust."""
+    """Raise GuideError if a pattern of the schema has a different meaning in Rust."""
     for part in schemas_of(schema):
         for pattern in _patterns_of(part):
             if fault := _fault_in(pattern):

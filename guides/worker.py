@@ -62,7 +62,7 @@ def read_tokenizer(read: Tokenizer, vocab_size: int, end_ids: Sequence[int]) -> 
 
 
 def main(jobs: Connection, tokenizer_dir: str, vocab_size: int, end_ids: Sequence[int]) -> None:
-    """Answer jobs until the sender closes the connection or ends."""
+    """Answer jobs until the sender closes the connection or exits."""
     LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # end with the thread that started this process
     os.nice(max(0, NICENESS - os.nice(0)))  # the parent may already have a low priority
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # if ignored, the exit status would be lost

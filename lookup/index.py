@@ -17,7 +17,7 @@ class Match(NamedTuple):
 
 
 class NgramIndex:
-    """Finds the tokens that followed the longest n-gram at the end of the row earlier.
+    """Finds the tokens after an earlier occurrence of the longest n-gram at the row's end.
 
     The n-grams form a trie over reversed tokens: the child of an n-gram's node is the n-gram with
     one more token in front. An n-gram that occurred once is a leaf. Longer n-grams that end at the
@@ -67,7 +67,7 @@ class NgramIndex:
             row.append(token)
 
     def lookup(self, limit: int, most_matching: int = 0) -> Match | None:
-        """Return at most ``limit`` tokens that followed the end of the row earlier.
+        """Return at most ``limit`` tokens that followed an earlier occurrence of the row's end.
 
         most_matching: count up to this many matching tokens, even beyond the maximum n-gram size.
         """

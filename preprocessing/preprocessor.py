@@ -103,7 +103,7 @@ class Preprocessor:
         if sum(len(text) for name in TEXTS if name in inputs for text in inputs[name].flat) > (
             LONG_TEXT_BYTES
         ):
-            trim_heap()  # reading such a text takes a hundred times its size
+            trim_heap()  # such a text takes a hundred times its size in memory
         return {name: array for name, array in outputs.items() if name in wanted}
 
     def _padded(self, inputs: Mapping[str, Array], name: str, pads: Array) -> tuple[Array, Array]:

@@ -46,9 +46,9 @@ def special_token_ids(tokenizer: Tokenizer) -> frozenset[int]:
 
 
 def longest_token_bytes(tokenizer: Tokenizer) -> int:
-    """Return an upper bound for the number of UTF-8 bytes per token of a text.
+    """Return the maximum number of UTF-8 bytes per token of an ordinary text.
 
-    Some texts exceed it, because an unknown word, or spaces next to a special token, may have any
+    Other texts exceed it, because an unknown word, or spaces next to a special token, may have any
     length.
     """
     vocabulary = tokenizer.get_vocab(with_added_tokens=True)

@@ -68,8 +68,8 @@ def _number(
 class SamplingNumbers:
     """Numeric sampling parameters. By default, tokens are sampled from the model's distribution.
 
-    A `top_k` of 1 or a `temperature` of 0 means greedy decoding. Greedy decoding
-    ignores the other parameters with ``draws``. Instances are hashable, so that calls with equal
+    A `top_k` of 1 or a `temperature` of 0 means greedy decoding. Greedy decoding ignores the other
+    parameters whose `Number` has ``draws``. Instances are hashable, so that calls with equal
     parameters can be warped together.
     """
 

@@ -1,1 +1,1 @@
-"""The `tandem` command and what it needs: profiles, rendering and the server."""
+"""The `tandem` command, with its profiles, rendering and server."""

@@ -54,7 +54,7 @@ def inflated_config(base: Any, shape: LlamaShape) -> LlamaConfig:
 
 @torch.no_grad()
 def inflate(base: Any, config: LlamaConfig, device: torch.device, dtype: torch.dtype) -> Any:
-    """Return a causal language model on a device that computes the same function as `base`.
+    """Return a causal language model that computes the same function as `base`, on a device.
 
     base: transformers' Llama. config: the result of `inflated_config` for `base`.
     """

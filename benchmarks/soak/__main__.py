@@ -4,8 +4,8 @@
     python -m benchmarks.soak --minutes 3 --streams 8
 
 Clients request streams, single answers and batches, with every drafter, sampled and greedy, with
-stop words, bad words, penalties and biases. A third of the clients disconnects early, some have
-very short timeouts, and some send invalid requests. Engines and tokenizers raise errors, hang, lose
+stop words, bad words, penalties and biases. A third of the clients disconnect early, some have very
+short timeouts, and some send invalid requests. Engines and tokenizers raise errors, hang, lose
 calls and answer late. Every answer is compared with the baseline's. At the end, the draft engine is
 killed.
 

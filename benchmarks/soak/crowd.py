@@ -23,7 +23,7 @@ SHARE_LEAVING = 1 / 3
 SHARE_BAD, SHARE_HURRIED = 0.05, 0.05
 LONGEST_STAY = 0.6  # maximum seconds after which a client disconnects early
 
-# Invalid requests, and the beginning of the error line for each.
+# Invalid requests, and the start of each one's error line.
 BAD: tuple[tuple[dict[str, Any], str], ...] = (
     ({tensors.MAX_TOKENS: 0}, "input 'max_tokens'"),
     ({tensors.TOP_P: 7.0}, "input 'top_p'"),

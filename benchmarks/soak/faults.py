@@ -112,7 +112,7 @@ class Trouble:
         self.injected[f"{step.model} {step.fault}"] += struck
 
     def _wait(self, step: FaultStep) -> bool:
-        """Wait until the step is over, and return whether it can have affected a call."""
+        """Wait until the step is over, and return whether it may have affected a call."""
         until = time.monotonic() + step.seconds
         planted = self._models / step.model / "1" / "fault"
         while time.monotonic() < until and not self._over.wait(POLL):

@@ -15,7 +15,7 @@ FEW = 8
 
 
 class Course(NamedTuple):
-    """The growth of a quantity: its first and last values, and the maximum growth."""
+    """The growth of a quantity: its first and last values, and the allowed growth."""
 
     name: str
     first: float
@@ -29,7 +29,7 @@ class Course(NamedTuple):
 
     @property
     def flat(self) -> bool:
-        """Whether the growth is within the maximum."""
+        """Whether the growth is within the limit."""
         return self.growth <= self.allowed
 
 

@@ -39,7 +39,7 @@ class LoopUsage(NamedTuple):
 
 
 class OtherLoops:
-    """The other loops of the entry. This base class has none: one process serves the entry."""
+    """The other loops of the entry. The base class is for an entry with a single loop."""
 
     def exclusively(self) -> AbstractContextManager[None]:
         """Keep other loops from admitting sequences until the context ends."""

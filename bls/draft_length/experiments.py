@@ -66,7 +66,7 @@ class Slots:
         return all(self.mode(slot) is self.mode(last) for slot in range(first, last))
 
     def seconds_to_change(self, now: float) -> float:
-        """Return for how many seconds the target may decode alone before the mode changes."""
+        """Return the time that the target may decode alone before the mode changes, in seconds."""
         slot = self.number(now)
         if self.mode(slot) is Mode.ALONE:
             settled = (slot + 1 / SLOT_ROUNDS) * self.seconds

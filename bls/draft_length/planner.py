@@ -44,7 +44,7 @@ class DraftChoice(NamedTuple):
 
     draft: plan of the best draft. rate: its expected tokens per second. pays: whether the target
     alone is slower. length_ahead: number of tokens per branch. Branches are one step longer than
-    the best draft, because drafting them takes no time from the round.
+    the best draft, because drafting ahead doesn't lengthen the round.
     """
 
     draft: DraftPlan

@@ -1,4 +1,4 @@
-"""Tries prompt lookup first, and the draft model if no long enough n-gram matches."""
+"""Tries prompt lookup first, then the draft model if the longest match is too short."""
 
 from __future__ import annotations
 

@@ -1,12 +1,12 @@
-"""Translates between the vocabularies of a target and a draft model with another tokenizer.
+"""Translates between the vocabularies of a target and a draft model with a different tokenizer.
 
 The text so far is tokenized for the draft engine, and the text that it drafts is tokenized for the
-target. The resulting draft has no probabilities, like a copy, so it can't change the output.
+target. Like a copy, the resulting draft has no probabilities and can't change the output.
 
-Wherever new text follows known ids (a seam), a token may extend across the seam. So the last
+The place where new text follows known ids is a seam. A token may extend across it, so the last
 ``WINDOW`` ids before it are tokenized again, together with the new text. In the target's
 vocabulary, the ids before the seam are final: the new ids are used only if a token begins at the
-seam. In the draft's vocabulary, the last ids are replaced if other ids fit the longer text. The
+seam. In the draft's vocabulary, the last ids are replaced if the longer text has other ids. The
 draft engine's KV cache still has the ids before them, because it finds the common prefix itself.
 
 Source: string-level exact match (SLEM) of Timor et al., arXiv:2502.05202.

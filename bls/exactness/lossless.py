@@ -54,7 +54,7 @@ def lossless(request: Request, settings: LoopSettings) -> Request:
     if request.draft_acceptance_threshold is not None:
         return request
     if request.sampling.greedy:
-        # A token is right or wrong: logits would cost time and decide nothing.
+        # A greedy token is either right or wrong, so logits would only cost time.
         return replace(request, use_draft_logits=False)
     if request.sampling.top_p < 1.0 and not settings.target.capabilities.top_p_with_drafts:
         return _without_drafts(request)
@@ -64,7 +64,7 @@ def lossless(request: Request, settings: LoopSettings) -> Request:
 def draft_sampling(request: Request, settings: LoopSettings) -> Sampling:
     """Return sampling parameters with which the draft engine samples from its logits.
 
-    A draft engine with another vocabulary gets no parameters that contain the target's ids.
+    A draft engine with a different vocabulary gets no parameters that contain the target's ids.
     """
     sampling = request.sampling
     if settings.draft_tokenizer:

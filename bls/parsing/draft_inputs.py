@@ -119,7 +119,7 @@ class DraftInputs:
         return drafter
 
     def _predicts(self, row: int) -> bool:
-        """Return whether the prompt has a prediction that isn't empty."""
+        """Return whether the prompt has a nonempty prediction."""
         has_text = any(self._inputs.values(tensors.PREDICTION, row))
         return has_text or len(self._inputs.values(tensors.PREDICTION_IDS, row)) > 0
 

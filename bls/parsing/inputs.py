@@ -100,7 +100,7 @@ class Inputs:
     def refuse_unless(
         self, possible: bool, row: int, inputs: Iterable[Tensor], reason: str
     ) -> None:
-        """Reject inputs with values other than zero, false or empty, unless ``possible``."""
+        """Unless ``possible``, reject inputs whose values aren't all zero, false or empty."""
         for tensor in () if possible else inputs:
             if any(self.values(tensor, row).tolist()):
                 raise BadRequest(f"input '{tensor}' {reason}")

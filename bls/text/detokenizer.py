@@ -2,7 +2,7 @@
 
 `postprocessing` is stateless. It gets a window of ids, the first ``context_length`` of which are
 already detokenized. It returns the text that the other ids add, without an unfinished UTF-8
-sequence. The window starts at the ids that produced text last, so it is only a few tokens long. An
+sequence. The window starts at the last ids that produced text, so it is only a few tokens long. An
 unfinished character is completed by later ids, or shown at the end, when the whole answer is
 detokenized once. So the chunks always add up to the text of an answer without streaming.
 """
@@ -81,7 +81,7 @@ class IncrementalDetokenizer:
     def finish(self, output: TokenIds) -> Generator[TextCall, DecodedText, str]:
         """Return the rest of the text. output: all tokens of the complete answer.
 
-        An unfinished character is shown only here, so only here can it complete a stop string.
+        Only this method shows an unfinished character, which may complete a stop string.
         """
         if self.stop_string:
             return ""

@@ -174,7 +174,7 @@ class EmulatedCall:
             self.open = False
 
     def _take(self, tokens: list[Token]) -> int:
-        """Add tokens to the answer. Return the number of tokens after its end."""
+        """Add tokens to the answer. Return the number of tokens after the answer's end."""
         request = self.request
         kept, ended, behind = cut(request, self._ids, [token.id for token in tokens])
         self._ids += kept
@@ -200,6 +200,6 @@ class EmulatedCall:
 
 
 def _log_probs(tokens: list[Token]) -> Floats:
-    """Return the language's log-probabilities: `FLOOR` for a token that only a mask allowed."""
+    """Return the language's log-probabilities; `FLOOR` for tokens that only a mask allowed."""
     probabilities = (token.probability for token in tokens)
     return np.array([math.log(p) if p else FLOOR for p in probabilities], np.float32)

@@ -40,7 +40,7 @@ _RANKS = np.arange(CANDIDATES, dtype=np.int32)
 
 
 class Text(NamedTuple):
-    """What determines the continuation of a text: a CRC-32 of its ids, its length and its kind."""
+    """The properties that determine how a text continues. digest: CRC-32 of its ids."""
 
     digest: int
     length: int

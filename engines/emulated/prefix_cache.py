@@ -1,4 +1,4 @@
-"""Model KV block reuse: which prefix of a text doesn't have to be computed again."""
+"""Model KV block reuse: find the prefix of a text that doesn't have to be computed again."""
 
 from __future__ import annotations
 

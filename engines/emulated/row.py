@@ -58,8 +58,8 @@ class Row:
 def read_row(logits: Floats) -> Row:
     """Return the distribution for logits [vocab_size].
 
-    It omits tokens that are never drawn at temperatures up to 1. Most logits come from an emulated
-    draft, and finding its few candidates takes a tenth of the time of a softmax.
+    Tokens that are never drawn at temperatures up to 1 are omitted. Most logits come from an
+    emulated draft, which has few candidates. Finding these takes a tenth of the time of a softmax.
     """
     best = logits.max()
     tokens = np.flatnonzero(logits > best - _NEGLIGIBLE)

@@ -16,8 +16,8 @@ class EmulatedSettings:
     """Settings of one emulated engine. All lengths are in tokens.
 
     role: `target` speaks the language; `draft` guesses it.
-    vocab_size: width of the logits. low_id, high_id: the engine emits ids from low_id up to, but
-        excluding, high_id.
+    vocab_size: width of the logits. low_id, high_id: the engine emits ids from low_id up to
+        high_id - 1.
     max_seq_len: maximum total length of a context and its answer.
     max_draft_len: maximum number of draft tokens that the engine verifies; 0: none.
     kv_cache_tokens: capacity for past text, in blocks of `kv_block_tokens` tokens.

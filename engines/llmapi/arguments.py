@@ -57,7 +57,7 @@ def decoding_config(given: Mapping[str, Any], api: Any) -> Any:
 
     The installed version's `decoding_type`s determine the class, which then checks the other keys.
     TensorRT-LLM itself turns off the overlap scheduler for the types that require that. Raises
-    LoadError for a type that this version doesn't have, and for a wrong key or value.
+    LoadError for an unknown type and for an invalid key or value.
     """
     fields = dict(given)
     asked = fields.pop("decoding_type")
@@ -96,7 +96,7 @@ def _decoding_type(kind: Any) -> Any:
 
 
 def _plain(decoding_type: str) -> str:
-    """Normalize a type name: the docs of TensorRT-LLM use DraftTarget, its classes Draft_Target."""
+    """Normalize a type name. TensorRT-LLM's docs use DraftTarget, its classes Draft_Target."""
     return decoding_type.replace("_", "").lower()
 
 
@@ -194,7 +194,7 @@ def refuse_unsupported(request: EngineRequest, *, penalties: bool) -> None:
 
 
 def _penalties(sampling: SamplingParams) -> dict[str, float]:
-    """Return the penalties that have an effect. TensorRT-LLM, too, counts prompt and output."""
+    """Return the penalties that have an effect. TensorRT-LLM also counts both prompt and output."""
     given = {
         "repetition_penalty": (sampling.repetition_penalty, 1),
         "presence_penalty": (sampling.presence_penalty, 0),

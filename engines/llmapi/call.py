@@ -47,7 +47,7 @@ class LlmapiCall:
 
     @property
     def streams(self) -> bool:
-        """Whether TensorRT-LLM must stream: the client does, or we search for stop words."""
+        """Whether TensorRT-LLM must stream, for a streaming client or our search for stop words."""
         return self.request.streaming or not stops_by_itself(self.request)
 
     @property
@@ -134,7 +134,7 @@ class LlmapiCall:
             new_blocks=blocks.num_new_allocated_blocks,
             draft_tokens=drafts.total_draft_tokens,
             # Exclude accepted tokens after the one that ended the answer. TensorRT-LLM's own count
-            # may include tokens after an end that it found itself; it doesn't return those.
+            # may include tokens that it dropped after finding the end itself.
             accepted_tokens=max(
                 0, min(drafts.total_accepted_draft_tokens, self._read - 1) - behind
             ),

@@ -23,8 +23,8 @@ class LlmApiSettings:
     max_batch_size: maximum number of sequences per step (default: TensorRT-LLM's).
     max_num_tokens: maximum number of tokens per step; longer prompts are computed in chunks.
     kv_cache_tokens: maximum size of the KV cache, in blocks of `kv_block_tokens` tokens. The cache
-        is smaller if `free_gpu_memory_fraction` of the memory that the weights leave free holds
-        less.
+        is smaller if it would exceed `free_gpu_memory_fraction` of the memory that is free after
+        loading the weights.
     speculative_config: TensorRT-LLM's own, for example {decoding_type: Eagle3, max_draft_len: 3,
         speculative_model: ...}; None: no speculation.
     llm_args: additional arguments of `LLM()`, for example {moe_expert_parallel_size: 2}.

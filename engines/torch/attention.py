@@ -58,7 +58,8 @@ class Packed(Attending, Protocol):
 class Segment:
     """The new tokens of one sequence in a forward pass.
 
-    They are tokens `start` to `start + count` of `entry`'s sequence. The last `rows` need logits.
+    They are tokens `start` to `start + count` of `entry`'s sequence. The last `rows` tokens need
+    logits.
     """
 
     __slots__ = ("_masks", "count", "entry", "rows", "start")

@@ -113,7 +113,7 @@ def require_memory(
 
 
 def check_fit(weights: int, cache: int, *, free: int, total: int, fraction: float) -> None:
-    """Raise LoadError if weights and cache exceed what is left of a fraction of a GPU's memory.
+    """Raise LoadError if weights and cache don't fit into the unused part of a GPU's memory share.
 
     All sizes are in bytes. Memory that other processes use counts against the fraction.
     """

@@ -97,7 +97,7 @@ class KVEntry:
         return np.array_equal(self.tokens[start:count], tokens[start:count])
 
     def resize(self, shape: KVShape, capacity: int, source: KVEntry | None = None) -> None:
-        """Move to new memory and copy the first `length` tokens of `source` (default: its own)."""
+        """Move to new memory. Copy the first `length` tokens of `source` (default: this entry)."""
         old = (source or self).layers
         self.layers = shape.allocate(capacity)  # if this raises, nothing has changed
         self.capacity = capacity
@@ -203,7 +203,7 @@ class KVCache:
 
     @property
     def lent_too_much(self) -> bool:
-        """Whether calls need lent blocks back. A call never waits for branches to end."""
+        """Whether calls need blocks that are lent to branches. The branches must then end."""
         return self._free_blocks < 0
 
     def release(self, entry: KVEntry) -> None:

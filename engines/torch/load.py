@@ -25,8 +25,8 @@ def load(
     This imports PyTorch only after limiting how long OpenMP threads spin: no longer than the gaps
     within a forward pass. With longer spinning, an idle engine takes cores from a busy one.
 
-    It also keeps what the imports create out of garbage collection, which would make the start a
-    tenth longer, and later pause all requests for 0.2 s at a time.
+    It also excludes imported objects from garbage collection. Otherwise, collections would make the
+    start a tenth longer, and later pause all requests for 0.2 s at a time.
     """
     os.environ.setdefault("GOMP_SPINCOUNT", "20000")
     gc.disable()

@@ -111,7 +111,7 @@ def with_adapters(base: Map, layers: Sequence[Any]) -> Map:
 
 
 def _part(layer: Any, number: int) -> LowRank:
-    """Return one layer's matrices of an adapter, of rank 0 if the adapter lacks the layer."""
+    """Return an adapter's matrices for one layer, with rank 0 if the adapter lacks the layer."""
     if isinstance(layer, LoraLinear) and number in layer.adapters:
         return layer.adapters[number]
     outputs, inputs = layer.weight.shape

@@ -89,7 +89,7 @@ class TorchSampler:
         return (self._warped(logits) / exponentials_of(keys, self.vocab_size)).argmax(-1)
 
     def send_drafts(self, drafts: Sequence[int], first: int) -> SentDrafts:
-        """Copy the inputs for verifying drafts by their logits to the device."""
+        """Copy to the device the inputs for verifying drafts by logits."""
         assert self._draft_logits is not None
         count, seed, constant = len(drafts), self.seed, self._threshold
         purposes = [Purpose.RESIDUAL] * count + [Purpose.SAMPLE]

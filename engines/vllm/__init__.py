@@ -1,1 +1,1 @@
-"""The vLLM engine, in its own process. It verifies the loop's drafts, drafts, or does both."""
+"""The vLLM engine. It drafts, verifies the loop's drafts, or speculates by itself."""

@@ -1,8 +1,8 @@
 """The process that runs vLLM: `python -m tandem.engines.vllm DESCRIPTOR`.
 
 It reads `VllmSettings`, then `Submit` and `Stop` messages from a socket. It runs vLLM's steps one
-after another and writes the results of each. It ends when the other end closes the socket, or after
-an error, which it sends first.
+after another and sends the results of each. It exits when the other end closes the socket. After an
+error, it sends the error and exits.
 """
 
 from __future__ import annotations

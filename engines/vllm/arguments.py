@@ -64,7 +64,7 @@ def environment(settings: VllmSettings) -> dict[str, str]:
         "VLLM_LOGGING_LEVEL": "WARNING",
         # Pinned threads wait for each other if the cores have other work.
         "VLLM_CPU_OMP_THREADS_BIND": "nobind",
-        "VLLM_CPU_KVCACHE_SPACE": "1",  # GiB that vLLM checks; it allocates kv_cache_tokens
+        "VLLM_CPU_KVCACHE_SPACE": "1",  # GiB; only checked: vLLM allocates kv_cache_tokens
     }
     if settings.enforce_eager:
         variables["TORCHDYNAMO_DISABLE"] = "1"  # otherwise the sampler still compiles on first use
@@ -81,7 +81,7 @@ def sampling_arguments(request: EngineRequest, vocab_size: int) -> dict[str, Any
     arguments: dict[str, Any] = {
         "max_tokens": request.max_new_tokens,
         "detokenize": False,
-        "ignore_eos": True,  # the request defines what ends it
+        "ignore_eos": True,  # each request has its own end ids
         "temperature": 0.0 if sampling.greedy else sampling.temperature,
         "repetition_penalty": sampling.repetition_penalty,
     }

@@ -21,7 +21,7 @@ IGNORED = ("rank_pattern", "alpha_pattern")
 def lora_arguments(folders: Sequence[str]) -> dict[str, Any]:
     """Return the arguments of `EngineArgs()` for these adapters. Raises LoadError.
 
-    vLLM can apply all of them in one batch.
+    One batch can then use all of these adapters.
     """
     if not folders:
         return {}
@@ -30,7 +30,7 @@ def lora_arguments(folders: Sequence[str]) -> dict[str, Any]:
 
 
 def max_rank(folder: Path) -> int:
-    """Return the least `max_lora_rank` for an adapter.
+    """Return the smallest `max_lora_rank` that an adapter fits into.
 
     Raises LoadError if vLLM can't apply the adapter exactly.
     """

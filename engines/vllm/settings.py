@@ -16,7 +16,7 @@ class VllmSettings:
     model: local path of the checkpoint, or its name on the Hugging Face Hub.
     max_seq_len: maximum total length of a context and its answer.
     max_draft_len: maximum number of draft tokens that the engine verifies; 0 for a draft engine.
-    draft_vocab_size: another accepted width of draft logits.
+    draft_vocab_size: a second accepted width of draft logits.
     kv_cache_tokens: size of the KV cache.
     max_batch_size: maximum number of sequences per step.
     max_batch_tokens: maximum number of tokens per step; longer prompts are computed in chunks.

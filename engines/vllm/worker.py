@@ -74,7 +74,7 @@ class VllmWorker:
                 connection.send(Stepped(self._scheduler.steps, answers))
 
     def _load_adapters(self) -> None:
-        """Load all adapters, so that an unusable one fails the start. Raises LoadError.
+        """Load all adapters, so that startup fails if one is unusable. Raises LoadError.
 
         vLLM ignores layers that the model doesn't have, and accepts matrices that are too small.
         """

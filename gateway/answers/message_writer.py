@@ -90,7 +90,7 @@ def _block(part: AnswerPart) -> Object:
 
 
 def _input(arguments: str) -> Object:
-    """Return the arguments of a call as an object. Incomplete JSON gives the values that are there.
+    """Return the arguments of a call as an object. Incomplete JSON is read as far as it goes.
 
     Invalid JSON is returned as text, inside the object that Anthropic recommends for it.
     """

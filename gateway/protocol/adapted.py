@@ -15,7 +15,7 @@ from tandem.gateway.protocol.fields import REFUSED, Refused, wrong
 from tandem.gateway.protocol.requests import ChatRequest
 
 _CHATS = "only /v1/chat/completions returns it"
-# Fields of a chat that other APIs name differently, or whose results their answers lack.
+# Chat fields that other APIs name differently, or whose results their answers can't contain.
 NOT_SHARED: Mapping[str, Refused] = {
     "add_generation_prompt": Refused("the template decides it", (True,)),
     "continue_final_message": Refused("send the start of the answer to /v1/chat/completions"),

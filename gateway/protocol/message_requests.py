@@ -83,7 +83,7 @@ Block = Annotated[
     ),
 ]
 Blocks = Annotated[list[Block], Field(fail_fast=True, max_length=MOST_PARTS)]
-# The only role whose messages may have a type of block.
+# For each of these types of block, the only role whose messages may have it.
 ROLES = {
     "thinking": "assistant",
     "redacted_thinking": "assistant",

@@ -48,7 +48,7 @@ class LoadPlan:
         return len(self.variants) * (sum(prompts) + turns * asked)
 
     def each_of(self, prompts: int, count: int) -> int:
-        """Return how many of the prompts each of ``count`` streams sends; one stream sends all."""
+        """Return the number of prompts that each of ``count`` streams sends (one stream: all)."""
         return prompts if count == 1 else min(prompts, self.prompts_each or prompts)
 
 

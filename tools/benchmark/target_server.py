@@ -77,7 +77,7 @@ def served_drafters(target: Deployment | TargetServer) -> ServedDrafters:
 
 @contextmanager
 def target_server(target: Deployment | TargetServer) -> Iterator[TargetServer]:
-    """Yield a running server. Serve a deployment until the context ends."""
+    """Yield the server to measure. If it is a deployment, serve it until the context ends."""
     if isinstance(target, TargetServer):
         yield target
         return

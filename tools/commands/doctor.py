@@ -39,7 +39,7 @@ MARKS = {True: "[green]ok[/]", False: "[red]missing[/]", None: "[yellow]optional
 
 @dataclass(frozen=True)
 class Finding:
-    """The result of one check. good: None if the subject is missing but optional."""
+    """The result of one check. good: whether it passed; None if something optional is missing."""
 
     subject: str
     found: str

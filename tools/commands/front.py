@@ -1,4 +1,4 @@
-"""Shared by the commands that start a gateway: its options, socket and application."""
+"""Options, socket and application of the commands that start a gateway."""
 
 from __future__ import annotations
 

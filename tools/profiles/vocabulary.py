@@ -40,7 +40,7 @@ def target_tokenizer(profile: Profile) -> TokenizerFolder:
 
 
 def draft_tokenizer(profile: Profile, target: TokenizerFolder) -> TokenizerFolder | None:
-    """Return the draft's tokenizer, or None if it has no tokenizer or the target's vocabulary."""
+    """Return the draft's tokenizer, or None if there is none or its vocabulary is the target's."""
     draft = profile.engines.draft
     if draft is None:
         return None

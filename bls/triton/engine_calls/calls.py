@@ -50,7 +50,7 @@ NO_MEMORY = (
 
 
 class Calls:
-    """Makes BLS calls, and keeps the objects alive that must outlive them."""
+    """Makes BLS calls, and keeps alive the objects that must outlive them."""
 
     def __init__(self) -> None:
         self._kept: deque[tuple[float, Any]] = deque()

@@ -46,7 +46,10 @@ class DraftHealth:
             log_warning(f"a request continues without drafts: {error}")
 
     def _probe_later(self, _: Overloaded) -> None:
-        """Resume calls, because no thread is free for a probe. The next failure tries again."""
+        """Resume calls without a probe, because no thread is free.
+
+        The next failure starts another probe.
+        """
         self.available = True
 
     def _probe_until_well(self, engine: EngineClient) -> None:

@@ -30,7 +30,7 @@ from tandem.contract import engine as tensors
 # TensorRT-LLM rejects a call that doesn't request both outputs.
 REQUIRED = [tensors.OUTPUT_IDS, tensors.SEQUENCE_LENGTH]
 # Number of context tokens that a draft engine must process within its timeout. Draft engines
-# process thousands of tokens per second; a slower one isn't worth calling.
+# process thousands of tokens per second. A slower one isn't worth calling.
 CONTEXT_TOKENS = 2048
 BRANCHES = [tensors.BRANCH_OUTCOMES, tensors.BRANCH_IDS, tensors.BRANCH_LENGTHS]
 

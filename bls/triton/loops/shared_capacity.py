@@ -165,8 +165,8 @@ def other_loops(args: dict[str, str], instances: int) -> OtherLoops:
     """Return the other loops of the entry that Triton starts with these arguments.
 
     args: arguments of the model from Triton. instances: number of loops in the settings. Raises
-    ValueError if Triton starts another number, because loops that don't share their capacity would
-    each use all of ``max_requests``.
+    ValueError if Triton starts a different number of loops, because loops that don't share their
+    capacity would each use all of ``max_requests``.
     """
     groups = json.loads(args["model_config"])["instance_group"]
     started = sum(group["count"] for group in groups)

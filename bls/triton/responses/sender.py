@@ -57,7 +57,7 @@ class Sender:
         self._deliveries = deliveries or Deliveries()
         self._lock = threading.Lock()
         self._closed = False
-        self._ending = threading.Lock()  # held for good by the thread that ends the request early
+        self._ending = threading.Lock()  # kept by the thread that ends the request early
 
     @property
     def closed(self) -> bool:

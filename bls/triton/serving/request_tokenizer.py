@@ -49,7 +49,7 @@ class RequestTokenizer:
     def prefixes(self, state: RequestState, prompts: list[Prompt]) -> list[str]:
         """Return the text to show before each answer: its prompt, or "" if prompts are excluded.
 
-        An unfinished character at the end of a prompt is left to the answer's text.
+        An unfinished character at the end of a prompt belongs to the answer's text.
         """
         if state.options.exclude_input_in_output:
             return [""] * len(prompts)

@@ -153,7 +153,7 @@ def choose(
     windows: Collection[int | None] = (None,),
     candidates: Mapping[str, Attention] = CANDIDATES,
 ) -> Attention:
-    """Return the first candidate that matches `gathered` in this pool, or else `gathered`.
+    """Return the first candidate that matches `gathered` in this pool, or `gathered` if none does.
 
     windows: sizes of the layers' attention windows in tokens; None: no window.
     """

@@ -156,5 +156,5 @@ def write(
 
 
 def places(rows: Sequence[PagedRow], width: int) -> NDArray[np.int64]:
-    """Return the indices of the new tokens in an even batch: [all rows' new tokens]."""
+    """Return the index of each new token in an even batch: [all rows' new tokens]."""
     return np.concatenate([np.arange(row.new) + i * width for i, row in enumerate(rows)])

@@ -36,7 +36,7 @@ class ProfileError(Exception):
 
 @contextmanager
 def located(*key_path: str | int) -> Iterator[None]:
-    """Raise errors of a checkpoint or an engine's settings as a ProfileError at a key path."""
+    """Convert errors of a checkpoint or an engine's settings to a ProfileError at a key path."""
     try:
         yield
     except (CheckpointError, LoadError) as error:

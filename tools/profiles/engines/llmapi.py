@@ -30,7 +30,7 @@ from tandem.tools.profiles.engines.base import (
 from tandem.tools.profiles.engines.lookup import LookupSection
 
 MAX_SEQ_LEN = 8192
-# Fields that need more than a copy into the settings.
+# Fields that aren't simply copied into the settings.
 DECIDED = (
     *("kind", "checkpoint", "model", "max_seq_len", "kv_cache_tokens"),
     *("prompt_lookup", "draft", "speculative_config"),

@@ -38,7 +38,8 @@ class AdaptedSection(OwnEngineSection):
     ) -> EnginePlan:
         """Return the plan with the adapters' names and files.
 
-        read: raises LoadError for an adapter that the engine can't apply. Raises ProfileError.
+        read: function that raises LoadError if the engine can't apply an adapter. Raises
+        ProfileError.
         """
         adapters, files = self.lora_adapters or {}, dict(planned.files)
         for subfolder, (name, folder) in zip(self.lora_folders, adapters.items(), strict=True):

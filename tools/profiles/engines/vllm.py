@@ -27,7 +27,7 @@ from tandem.tools.profiles.engines.lora import AdaptedSection
 
 MAX_SEQ_LEN = 8192
 SEQUENCES_CACHED = 16  # whole sequences in the KV cache by default
-# Fields that need more than a copy into the settings.
+# Fields that aren't simply copied into the settings.
 DECIDED = ("kind", "checkpoint", "model", "max_seq_len", "kv_cache_tokens")
 
 

@@ -21,7 +21,7 @@ import time
 import urllib.error
 import urllib.request
 
-OVERLOADED = "overloaded:"  # beginning of the loop's error if its queue is full
+OVERLOADED = "overloaded:"  # start of the loop's error if its queue is full
 IN_FLIGHT = (
     "tandem_requests_running",
     "tandem_requests_waiting",
