@@ -22,11 +22,12 @@ def check_library() -> None:
         library = import_module(LIBRARY)
     except ModuleNotFoundError as error:
         raise GuideError(
-            f"{LIBRARY} isn't installed; install {REQUIREMENT} in its Python environment"
+            f"{LIBRARY} isn't installed; install {REQUIREMENT} in the loop's Python environment"
         ) from error
     found = str(getattr(library, "__version__", "of an unknown version"))
     known = re.match(r"(\d+)\.(\d+)", found)
     if known is None or not OLDEST <= tuple(map(int, known.groups())) < FIRST_OTHER:
         raise GuideError(
-            f"{LIBRARY} {found} isn't supported; install {REQUIREMENT} in its Python environment"
+            f"{LIBRARY} {found} isn't supported; install {REQUIREMENT} in the loop's Python "
+            "environment"
         )

@@ -136,7 +136,7 @@ class GuardedDrafter(Drafter):
                 f"got {effect.max_new_tokens}"
             )
         if len(effect.context) and not 0 <= effect.context.min() <= effect.context.max() < 2**31:
-            raise self._fault("the ids of its call's context must be between 0 and 2^31-1")
+            raise self._fault("the context ids of its engine call must be between 0 and 2^31-1")
         return effect._replace(
             context=effect.context.astype(np.int32, copy=False),
             seed=int(effect.seed),

@@ -70,7 +70,8 @@ def decoding_config(given: Mapping[str, Any], api: Any) -> Any:
     kind = next((classes[name] for name in classes if _plain(name) == _plain(asked)), None)
     if kind is None:
         raise LoadError(
-            f'speculative_config.decoding_type "{asked}" isn\'t known to this TensorRT-LLM; '
+            f'speculative_config.decoding_type "{asked}" isn\'t supported by the installed '
+            "TensorRT-LLM; "
             f"choose one of: {', '.join(sorted(classes))}"
         )
     # Without this, 1.2.1 decodes every request greedily with one-model speculation.

@@ -113,7 +113,7 @@ def _content(guide: AskedGuide) -> Rules:
     elif guide.kind == "lark_grammar":
         rule = lark.grammar(guide.text)
     else:
-        raise _unsupported(guide.field, "this model reasons first; write the grammar in Lark")
+        raise _unsupported(guide.field, "a model that reasons needs the grammar in Lark")
     return Rules(CONTENT, (f"{CONTENT}: {rule}",))
 
 

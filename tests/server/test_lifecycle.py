@@ -57,7 +57,7 @@ def test_a_repository_path_with_a_space_is_rejected_immediately(tmp_path):
     """With such a path, Triton would wait for its Python models forever."""
     write_model(tmp_path / "a b", "echo")
     assert refusal(tmp_path / "a b") == (
-        f"Triton can't serve a path with a space: {tmp_path / 'a b'}; if Tandem made it, set "
+        f"Triton can't serve a path with a space: {tmp_path / 'a b'}; if Tandem created it, set "
         "TMPDIR or XDG_CACHE_HOME"
     )
 

@@ -142,9 +142,9 @@ def test_weights_stored_in_two_formats_are_counted_once(checkpoint):
         ),
         (
             HubModel("owner/absent"),
-            "owner/absent is neither a folder here nor a model at {1}; check the name, or log",
+            "owner/absent is neither a local folder nor a model at {1}; check the name, or log",
         ),
-        (HubModel("a/b--c"), "a/b--c is neither a folder here nor a valid model name"),
+        (HubModel("a/b--c"), "a/b--c is neither a local folder nor a valid model name"),
     ],
 )
 def test_an_unknown_model_name_is_reported_in_one_line(served, model, line):

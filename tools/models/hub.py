@@ -117,7 +117,7 @@ class HubModel:
             ) from error
         except errors.RepositoryNotFoundError as error:
             raise TandemError(
-                f"{self.id} is neither a folder here nor a model at {constants.ENDPOINT}; check "
+                f"{self.id} is neither a local folder nor a model at {constants.ENDPOINT}; check "
                 f"the name, or log in if it is private ({LOG_IN})"
             ) from error
         except errors.RevisionNotFoundError as error:
@@ -127,7 +127,7 @@ class HubModel:
             ) from error
         except errors.HFValidationError as error:
             raise TandemError(
-                f"{self.id} is neither a folder here nor a valid model name"
+                f"{self.id} is neither a local folder nor a valid model name"
             ) from error
         except Exception as error:  # the types depend on the library's HTTP client
             if getattr(error, "errno", None) in (

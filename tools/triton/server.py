@@ -135,7 +135,7 @@ class TritonServer:
         for path in (self.repository, install.backends):
             if any(letter.isspace() for letter in str(path)):  # Python models can't start there
                 raise TandemError(
-                    f"Triton can't serve a path with a space: {path}; if Tandem made it, set "
+                    f"Triton can't serve a path with a space: {path}; if Tandem created it, set "
                     "TMPDIR or XDG_CACHE_HOME"
                 )
         self.ports = claim_ports(self._wanted_ports, self.address)

@@ -160,7 +160,7 @@ CALLER = ROW.replace("a test'", "a test', samples_from_draft_model=True")
             PROPOSE.format(
                 "yield EngineCall('draft', sequence.context.astype('int64') + 2**40, 1, 1)"
             ),
-            "the ids of its call's context must be",
+            "the context ids of its engine call must be",
         ),
         (
             PROPOSE.format("yield EngineCall('draft', sequence.context, 1, 1, end_id='x')"),

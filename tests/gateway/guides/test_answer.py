@@ -161,9 +161,7 @@ def test_a_prompt_with_complete_reasoning_does_not_change_the_guide(guided):
 def test_ebnf_is_rejected_after_reasoning(guided):
     ebnf = {"guided_grammar": 'root ::= "a"'}
     assert guided("", **ebnf).kind == "ebnf_grammar"
-    with pytest.raises(
-        ApiError, match="this model reasons first; write the grammar in Lark"
-    ) as error:
+    with pytest.raises(ApiError, match="a model that reasons needs the grammar in Lark") as error:
         guided(THINKS, **ebnf)
     assert error.value.param == "guided_grammar"
 
