@@ -58,6 +58,9 @@ class EngineModel:
             raise pb_utils.TritonModelException(f"model '{self._name}': {error}") from error
         self._logits_writer, self._logits_reader = SharedLogitsWriter(), SharedLogitsReader()
         self._metric = _ComputedTokens(self._name, lambda: self._engine.computed_tokens)
+        # If this process pauses while it loads, Triton waits for it forever. `tandem up` notices
+        # that Triton's own line doesn't follow this one.
+        print(f"tandem: engine '{self._name}' has loaded", flush=True)  # noqa: T201 into Triton's log
 
     def execute(self, requests: Iterable[Any]) -> list[Any] | None:
         """Start each request. Return the answers that are ready, and None for the others."""

@@ -19,6 +19,7 @@ from tandem.contract.model_parameters import encode
 from tandem.engines.errors import ResponseError
 from tandem.engines.request import EngineResponse
 from tandem.engines.shared_logits import SharedLogitsWriter
+from tandem.tools.triton.log import TritonLog
 
 FINAL = stand_in.TRITONSERVER_RESPONSE_COMPLETE_FINAL
 PLAIN = ["output_ids", "sequence_length"]
@@ -82,6 +83,13 @@ def begin(triton):
     yield start
     for model in made:
         model.finalize()
+
+
+def test_tandem_up_can_read_that_an_engine_has_loaded(begin, capsys, tmp_path):
+    begin()
+    log = tmp_path / "log"
+    log.write_text(capsys.readouterr().out)
+    assert TritonLog(log).unnoticed == ["target"]
 
 
 def ask(model, *, sender=None, wanted=PLAIN, decoupled=False, **given):

@@ -31,6 +31,17 @@ print(server.shm_prefix, *server.processes, flush=True)
 time.sleep(600)
 """
 
+# Loads an engine, and pauses its process meanwhile in the first start.
+PAUSE = """exec('''
+import os, pathlib, subprocess
+first = pathlib.Path({first!r})
+if first.exists():
+    first.unlink()
+    pid = os.getpid()
+    subprocess.run(["sh", "-c", f"kill -STOP {{pid}}; sleep 2.5; kill -CONT {{pid}}"])
+print("tandem: engine 'echo' has loaded", flush=True)
+''')"""
+
 
 @pytest.fixture
 def models(tmp_path):
@@ -75,6 +86,20 @@ def ask(server):
         sent = client.InferInput("X", [1, 1], "INT32")
         sent.set_data_from_numpy(np.full((1, 1), 7, np.int32))
         return connection.infer("echo", [sent]).as_numpy("Y").item()
+
+
+@pytest.mark.heavy
+def test_a_start_is_repeated_if_an_engine_pauses_while_it_loads(tmp_path, monkeypatch):
+    monkeypatch.setattr(servers, "SECONDS_UNNOTICED", 1.0)
+    first = tmp_path / "first start"
+    first.touch()
+    write_model(tmp_path / "models", "echo", initialize=PAUSE.format(first=str(first)))
+    logs = set()
+    server = start(tmp_path / "models", on_progress=lambda _: logs.add(server.log.path))
+    with server:
+        assert ask(server) == 7
+    assert len(logs) == 2
+    assert not any(path.exists() for path in logs)
 
 
 def test_a_stopped_server_leaves_no_files_or_processes(tmp_path):

@@ -15,10 +15,18 @@ TRACEBACK = (
     [
         ("what():  boost::interprocess::lock_exception\n", True),
         ("failed to start HTTP service: Unavailable - Socket '[::1]:1' already in use \n", True),
+        ("tandem: engine 'target' has loaded\n", True),
+        (
+            (
+                "tandem: engine 'target' has loaded\n"
+                "I1120 10:20:34.5 1 model_lifecycle.cc:839] \"successfully loaded 'target'\"\n"
+            ),
+            False,
+        ),
         (TRACEBACK, False),
     ],
 )
-def test_a_port_conflict_is_distinguished_from_a_failed_model(tmp_path, text, lost):
+def test_lost_races_are_distinguished_from_failed_models(tmp_path, text, lost):
     path = tmp_path / "log"
     path.write_text(text)
     assert TritonLog(path).lost_a_race is lost

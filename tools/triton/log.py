@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 LOADED = re.compile(r"\"successfully loaded '([^']+)'\"")
+ENGINE_LOADED = re.compile(r"^tandem: engine '([^']+)' has loaded$", re.MULTILINE)
 FAILED = re.compile(r"\"failed to load '([^']+)' version \d+: (.*)\"$", re.MULTILINE)
 POLL_FAILED = re.compile(r"Poll failed for model directory '([^']+)': (.*)\"$", re.MULTILINE)
 ERROR = re.compile(
@@ -31,6 +32,12 @@ class TritonLog:
         return set(LOADED.findall(self._text))
 
     @property
+    def unnoticed(self) -> list[str]:
+        """The engines that have loaded although Triton doesn't know it, sorted by name."""
+        text = self._text
+        return sorted(set(ENGINE_LOADED.findall(text)) - set(LOADED.findall(text)))
+
+    @property
     def failure(self) -> str | None:
         """One line with the first model that failed to load and the reason, or None."""
         found = FAILED.search(self._text) or POLL_FAILED.search(self._text)
@@ -43,8 +50,8 @@ class TritonLog:
 
     @property
     def lost_a_race(self) -> bool:
-        """Whether the server failed due to its shared memory or a taken port, not a model."""
-        return LOST_RACE.search(self._text) is not None
+        """Whether shared memory, a taken port or a pause failed the start, and not a model."""
+        return LOST_RACE.search(self._text) is not None or bool(self.unnoticed)
 
     @property
     def last_error(self) -> str:

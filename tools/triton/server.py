@@ -35,6 +35,7 @@ EXIT_SECONDS = 5  # how long a stopping Triton waits for requests in flight
 STOP_SECONDS = 10.0  # then Triton is killed, because an idle gRPC stream can block its exit forever
 GUARD_SECONDS = STOP_SECONDS + 5
 MOST_STARTS = 3
+SECONDS_UNNOTICED = 10.0  # Triton notices within milliseconds that an engine has loaded
 SECONDS_BETWEEN_LOOKS = 2.0  # interval between checks of a running server
 SECONDS_UNTAKEN = 30.0  # Triton accepts responses within milliseconds unless its streams hang
 
@@ -261,12 +262,19 @@ class TritonServer:
         return self._launch.command(server, listening, self.shm_prefix)
 
     def _wait_until_ready(self) -> None:
-        began = time.monotonic()
+        began = noticed = time.monotonic()
         while not self._ready():
             if not self.running:
                 raise self._ended()
             if failure := self.log.failure:
                 raise self._failure(failure)
+            if not (unnoticed := self.log.unnoticed):
+                noticed = time.monotonic()
+            if time.monotonic() - noticed > SECONDS_UNNOTICED:
+                raise self._failure(
+                    f"Triton waits for engine '{unnoticed[0]}', which has loaded: its process "
+                    "paused for over a second; start it again"
+                )
             seconds, total = time.monotonic() - began, len(self.models)
             missing = sorted(self.models - self.log.loaded)
             waiting = f"waiting for {', '.join(missing) or 'Triton'}"
