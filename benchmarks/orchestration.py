@@ -5,8 +5,7 @@
 
 All loops run in one server with emulated engines, and alternate. The overhead of a round is its
 duration minus the time that the engines report. The second table breaks down the calls of the bare
-loops by process. If the profile emulates a published pair, the last column is the throughput that
-the pair would reach with this loop.
+loops by process.
 """
 
 from __future__ import annotations
@@ -21,12 +20,10 @@ from rich.console import Console
 from rich.table import Table
 from tritonclient import grpc
 
-from benchmarks import published_rows
 from benchmarks.rounds import (
     ASYNCIO,
     BARE_LOOPS,
     BARE_PARTS,
-    DRAFT_LEN,
     Rounds,
     add_bare,
     play,
@@ -83,29 +80,18 @@ def _measure(
 
 
 def _print(context: int, outcomes: Mapping[str, Sequence[Rounds]], profile: Path) -> None:
-    headings = ("loop", "ms a round (10-90 %)", f"of {ASYNCIO}", "projected tokens/s")
+    headings = ("loop", "ms a round (10-90 %)", f"of {ASYNCIO}")
     costs = Table(*headings, title=f"{profile.stem}, {context} tokens")
     parts = Table("ms a round, both calls", *BARE_PARTS, title="where it goes")
     for name, rounds in outcomes.items():
         own = [round_.orchestration for round_ in rounds]
         pairs = zip(own, outcomes[ASYNCIO], strict=True)
         ratio = statistics.median(ours / theirs.orchestration for ours, theirs in pairs)
-        projected = _projected(profile, statistics.median(own))
-        costs.add_row(name, spread(own), f"{ratio:.2f}", projected)
+        costs.add_row(name, spread(own), f"{ratio:.2f}")
         if name in BARE_LOOPS:
             medians = np.median([round_.parts for round_ in rounds], axis=0)
             parts.add_row(name, *(f"{part:.2f}" for part in medians))
     Console().print(costs, parts)
-
-
-def _projected(profile: Path, orchestration_ms: float) -> str:
-    """Return the throughput that a published pair would reach, and its published throughput."""
-    for row in published_rows.rows():
-        if row.profile == profile.resolve():
-            loop = published_rows.SequentialLoop(profile, orchestration_ms=orchestration_ms)
-            outcome = loop.run(published_rows.ANSWERS, draft_len=DRAFT_LEN)
-            return f"{outcome.tokens_per_second:.1f} (published: {row.published})"
-    return "-"
 
 
 if __name__ == "__main__":
