@@ -25,7 +25,7 @@ class Bans:
     def __bool__(self) -> bool:
         return len(self._words) > 0 or len(self._ends) > 0
 
-    def behind(self, text: NDArray[Any]) -> Ids:
+    def after(self, text: NDArray[Any]) -> Ids:
         """Return the ids that must not follow `text` [n], the context and the answer so far."""
         banned = [self._words.singles]
         if self._phrases:

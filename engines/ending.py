@@ -14,15 +14,15 @@ class Cut(NamedTuple):
     """New tokens, cut at the end of the answer.
 
     tokens: the part that belongs to the answer. ended: whether the answer ends here before its
-    length limit. behind: number of tokens after the one that ended the answer, or after the limit.
+    length limit. surplus: number of tokens after the one that ended the answer, or after the limit.
     In a verification, these are accepted draft tokens and the token that the target added. The
-    token that ends an answer counts as the target's own, so `behind` is subtracted from the
+    token that ends an answer counts as the target's own, so `surplus` is subtracted from the
     accepted tokens.
     """
 
     tokens: list[int]
     ended: bool
-    behind: int
+    surplus: int
 
 
 def cut(request: EngineRequest, before: Sequence[int], tokens: Sequence[int]) -> Cut:

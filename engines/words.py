@@ -56,7 +56,7 @@ class Words:
 
     def next_after(self, text: NDArray[Any]) -> _Ids:
         """Return the ids that would complete a multi-token word after `text` [n]."""
-        last: _Ids = self.ids[self._phrases[1][self._told(text, 1)] - 1]
+        last: _Ids = self.ids[self._phrases[1][self._at_end(text, 1)] - 1]
         return last
 
     def first_end(self, before: Sequence[int], new: Sequence[int], skip: int = 0) -> int | None:
@@ -71,7 +71,7 @@ class Words:
             tail = before[max(0, len(before) - self.longest + 1) :]
             text = np.array([*tail, *new], np.int64)
             for i in range(skip, last):
-                if len(self._told(text[: len(tail) + i + 1], 0)):
+                if len(self._at_end(text[: len(tail) + i + 1], 0)):
                     return i
         return last if last < len(new) else None
 
@@ -84,8 +84,8 @@ class Words:
         several = self._lengths > 1
         return self._starts[several], self._ends[several]
 
-    def _told(self, text: NDArray[Any], missing: int) -> _Places:
-        """Return the indices of phrases that end `text`, without the phrases' last `missing` ids.
+    def _at_end(self, text: NDArray[Any], missing: int) -> _Places:
+        """Return the indices of phrases that end `text` if their last `missing` ids are ignored.
 
         All phrases are compared at once, backwards, in steps that double. So the number of
         operations barely depends on the number or the length of the words.

@@ -18,8 +18,7 @@ from tandem.lookup.index import Match
 LEAST_MATCH: Final = 3  # minimum number of matching tokens; shorter matches are too common
 LONGEST_MATCH: Final = 24  # maximum number of tokens to compare
 MOST_OCCURRENCES: Final = 16  # maximum number of occurrences to compare, newest first
-# An answer counts for at least this many tokens, because its objects and its pool's need their
-# memory.
+# An answer counts as at least this many tokens, because its objects also take memory.
 LEAST_COUNTED: Final = 64
 # Maximum number of tokens in answers that are requeued per new answer, which takes about 1 ms.
 MOST_MOVED: Final = 8192

@@ -98,8 +98,8 @@ class EmulatedCall:
 
     def _verify(self) -> None:
         emitted = self._sampler.verify()
-        behind = self._take(emitted)
-        self._accepted = len(emitted) - 1 - behind
+        surplus = self._take(emitted)
+        self._accepted = len(emitted) - 1 - surplus
         self._steps = 1
         self.over = True
         self.computed_tokens += len(self.request.draft_ids)
@@ -176,7 +176,7 @@ class EmulatedCall:
     def _take(self, tokens: list[Token]) -> int:
         """Add tokens to the answer. Return the number of tokens after the answer's end."""
         request = self.request
-        kept, ended, behind = cut(request, self._ids, [token.id for token in tokens])
+        kept, ended, surplus = cut(request, self._ids, [token.id for token in tokens])
         self._ids += kept
         for token in tokens[: len(kept)]:
             self._unsent.append(token)
@@ -184,7 +184,7 @@ class EmulatedCall:
         least = request.draft_stop_probability
         unsure = least is not None and self._joint_probability < least
         self.over = ended or unsure or len(self._ids) >= request.max_new_tokens
-        return behind
+        return surplus
 
     def _wall_ns(self, timer_ns: int) -> int:
         return timer_ns + self._clocks_apart_ns

@@ -174,7 +174,7 @@ class EmulatedSampler:
     def _banned(self) -> Ids:
         if self._history is None:
             return NO_IDS
-        return self._bans.behind(self._history[: self.text.length])
+        return self._bans.after(self._history[: self.text.length])
 
     def _token(self, token: int, own: Row, allowed: Row) -> Token:
         return Token(token, own.of(token), allowed if self._wants_rows else None)

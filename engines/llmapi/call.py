@@ -67,12 +67,12 @@ class LlmapiCall:
         if output.finished and completion.finish_reason in GIVEN_UP:
             raise CancelledError(f"TensorRT-LLM ended the request: {completion.finish_reason}")
         tokens = list(completion.token_ids[self._read :])
-        kept, ended, behind = cut(self.request, self._tokens, tokens)
+        kept, ended, surplus = cut(self.request, self._tokens, tokens)
         if self.request.return_log_probs:
             self._log_probs += _log_probs(completion.logprobs, self._read, kept)
         self._read += len(tokens)
         self._tokens += kept
-        self.usage = self._usage(completion, behind)
+        self.usage = self._usage(completion, surplus)
         if ended or output.finished:
             self.answer(final=True)
         elif self.request.streaming and kept:
@@ -116,10 +116,10 @@ class LlmapiCall:
             log.exception("failed to deliver an answer")
             self.over = True
 
-    def _usage(self, completion: Any, behind: int) -> CallUsage:
+    def _usage(self, completion: Any, surplus: int) -> CallUsage:
         """Return the response's usage. A token's time is the time when it arrived.
 
-        behind: number of the response's tokens after the one that ended the answer.
+        surplus: number of the response's tokens after the one that ended the answer.
         """
         now = time.time_ns()
         first = self.usage.first_token_time_ns or now
@@ -136,7 +136,7 @@ class LlmapiCall:
             # Exclude accepted tokens after the one that ended the answer. TensorRT-LLM's own count
             # may include tokens that it dropped after finding the end itself.
             accepted_tokens=max(
-                0, min(drafts.total_accepted_draft_tokens, self._read - 1) - behind
+                0, min(drafts.total_accepted_draft_tokens, self._read - 1) - surplus
             ),
             first_scheduled_time_ns=self.request.arrival_time_ns
             + waited // timedelta(microseconds=1) * 1000,

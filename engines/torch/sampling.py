@@ -150,7 +150,7 @@ class TorchSampler:
             ids = torch.from_numpy(history).to(self._device)[None]
             scores = penalize(scores, ids, self._sampling)
         if self._bans:
-            banned = torch.from_numpy(self._bans.behind(history)).to(self._device)
+            banned = torch.from_numpy(self._bans.after(history)).to(self._device)
             scores = scores.index_fill(-1, banned.long(), -torch.inf)
         if self._masks:
             ceilings = self._ceilings(len(history))

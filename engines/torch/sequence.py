@@ -212,7 +212,7 @@ class TorchSequence:
             emitted = verify_ids(self.drafts, chosen)
         kept = cut(self.request, self._generated, emitted)
         self._drafted = len(self.drafts)
-        self._accepted = len(emitted) - 1 - kept.behind
+        self._accepted = len(emitted) - 1 - kept.surplus
         return kept[:2]
 
     def _keep(self, tokens: list[int], step: StepLogits, scores: Rows, first: int) -> None:

@@ -69,7 +69,7 @@ class ScheduledCall:
             if self.masks:
                 row[:] = self.masks.octets(length)
             if self.bans:
-                banned = self.bans.behind(whole[:length])
+                banned = self.bans.after(whole[:length])
                 np.bitwise_and.at(row, banned // 8, ~(1 << banned % 8).astype(np.uint8))
         return rows
 

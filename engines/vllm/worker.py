@@ -167,7 +167,7 @@ class VllmCall:
         self._last_token_time_ns = time.time_ns()
         self._first_token_time_ns = self._first_token_time_ns or self._last_token_time_ns
         new = list(completion.token_ids)
-        kept, ended, behind = cut(self.request, self._tokens, new)
+        kept, ended, surplus = cut(self.request, self._tokens, new)
         stop = self.request.draft_stop_probability
         rated = self.request.return_log_probs or stop is not None
         for place, token in enumerate(kept if rated else ()):
@@ -177,10 +177,10 @@ class VllmCall:
             count = self.request.num_top_log_probs
             self._top.append([(token, entry.logprob) for token, entry in best[:count]])
             if stop is not None and np.exp(sum(self._log_probs)) < stop:
-                kept, ended, behind = kept[: place + 1], True, len(new) - place - 1
+                kept, ended, surplus = kept[: place + 1], True, len(new) - place - 1
                 break
         self._tokens += kept
-        self._surplus = behind
+        self._surplus = surplus
         return ended
 
     def answer(self, *, final: bool) -> EngineResponse:

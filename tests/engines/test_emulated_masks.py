@@ -24,7 +24,7 @@ UNKNOWN = prompt(1, 12)
 DRAWS = 250  # detects a probability of 0.5 instead of 0.3 in 98% of cases
 
 
-def row_behind(ids, *, may_end=True, **given) -> Row:
+def row_after(ids, *, may_end=True, **given) -> Row:
     language = Language(settings(**given))
     return language.row(language.read(np.array(ids, np.int32)), may_end=may_end)
 
@@ -35,7 +35,7 @@ def mask(*rows) -> np.ndarray:
 
 def others(ids) -> list[int]:
     """Return all tokens that the language doesn't emit after the given ids."""
-    return sorted(set(range(2, VOCAB)) - set(row_behind(ids).tokens.tolist()))
+    return sorted(set(range(2, VOCAB)) - set(row_after(ids).tokens.tolist()))
 
 
 def counted(target, ids, legal, **sampling) -> np.ndarray:
@@ -49,7 +49,7 @@ def counted(target, ids, legal, **sampling) -> np.ndarray:
 
 @pytest.mark.parametrize("warp", [{}, {"temperature": 0.6}, {"top_k": 4}, {"top_p": 0.7}])
 def test_allowed_tokens_keep_their_relative_probabilities(warp):
-    target, row = emulated(alpha=0.3), row_behind(IDS, alpha=0.3)
+    target, row = emulated(alpha=0.3), row_after(IDS, alpha=0.3)
     ranks = [1, 2, 5, 8, 9, 12]
     legal, p = row.tokens[ranks], row.probabilities[ranks]
     warped = Row(legal, p / p.sum()).warped(SamplingParams(**{"temperature": 1.0, **warp}))
@@ -63,7 +63,7 @@ def test_tokens_outside_the_language_get_the_usual_probabilities(size):
     target, legal = emulated(alpha=0.3), others(IDS)[:size]
     counts = counted(target, IDS, legal)
     assert set(np.flatnonzero(counts)) <= set(legal)
-    shape = row_behind(IDS, alpha=0.3).probabilities[:size]
+    shape = row_after(IDS, alpha=0.3).probabilities[:size]
     p = shape / shape.sum()
     expected = np.zeros(VOCAB)
     expected[np.argsort(-counts, kind="stable")[: len(p)]] = p  # the context decides the order
@@ -75,7 +75,7 @@ def test_tokens_outside_the_language_are_chosen_uniformly():
     said = []
     for seed in range(400):
         ids = [token for token in prompt(seed, 12) if token not in legal]
-        if not set(row_behind(ids).tokens.tolist()) & set(legal):
+        if not set(row_after(ids).tokens.tolist()) & set(legal):
             said += target.tokens(ids, token_masks=mask(legal))
     assert len(said) > 100
     counts = np.bincount(said, minlength=VOCAB)
@@ -128,7 +128,7 @@ def test_the_end_of_sequence_is_emitted_only_if_the_mask_allows_it():
     assert len(ends) > 5
     for ids in ends:
         assert target.tokens(ids, end_id=END, token_masks=mask(range(VOCAB))) == []
-        rest = row_behind(ids, may_end=False).tokens
+        rest = row_after(ids, may_end=False).tokens
         assert target.tokens(ids, token_masks=mask(range(2, VOCAB))) == [rest[0]]
         assert target.tokens(ids, token_masks=mask([END])) == [END]
         owed = replace(GREEDY, min_tokens=1)
@@ -148,7 +148,7 @@ def _ends(target, ids) -> bool:
 @pytest.mark.parametrize("warp", first_of({"temperature": 0.7}, {}, {"top_k": 4}, {"top_p": 0.8}))
 def test_drafts_with_logits_keep_the_masked_targets_distribution(ids, among, warp):
     draft, target = pair(alpha=0.6)
-    row = row_behind(ids, alpha=0.6)
+    row = row_after(ids, alpha=0.6)
     legal = row.tokens[[0, 2, 5, 9]].tolist() if among == "its own" else others(ids)[:40]
     plain = counted(target, ids, legal, **warp)  # correct, as the tests above show
     verified = np.zeros(VOCAB)

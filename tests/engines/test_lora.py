@@ -7,6 +7,7 @@ import json
 import numpy as np
 import pytest
 import torch
+from adapters import SOME, generate, write_adapters
 from checkpoints import write_adapter
 from engine_harness import assert_same, prompt
 from safetensors.torch import save_file
@@ -15,25 +16,13 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from tandem.engines.errors import LoadError, RequestError
 from tandem.engines.torch.lora import read_adapter
 
-ALL = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
-SOME = ("v_proj", "up_proj")
-
 
 @pytest.fixture(scope="module", params=["llama", "qwen2"])
 def adapted(request, checkpoints, make_harness, tmp_path_factory):
     """An engine with two adapters, and three models: without an adapter, and with each merged."""
     folder = tmp_path_factory.mktemp("adapters")
-    models = [AutoModelForCausalLM.from_pretrained(checkpoints[request.param]) for _ in range(3)]
-    write_adapter(folder / "a", models[1], seed=1, targets=ALL)
-    write_adapter(folder / "b", models[2], seed=2, targets=SOME)
-    adapters = (str(folder / "a"), str(folder / "b"))
+    adapters, models = write_adapters(checkpoints[request.param], folder)
     return make_harness(request.param, lora_adapters=adapters), models
-
-
-def generate(model, ids: list[int], new: int) -> list[int]:
-    row = torch.tensor([ids])
-    asked = {"max_new_tokens": new, "do_sample": False, "eos_token_id": None, "pad_token_id": 0}
-    return model.generate(row, attention_mask=torch.ones_like(row), **asked)[0, len(ids) :].tolist()
 
 
 def test_each_adapter_gives_the_same_output_as_its_merged_model(adapted):

@@ -67,13 +67,13 @@ def test_long_words_match_from_their_first_token(text, length):
 @pytest.mark.parametrize(
     ("given", "before", "tokens", "expected"),
     [
-        ({}, [], [1, 2, 3], Cut([1, 2, 3], ended=False, behind=0)),
-        ({"limit": 4}, [9, 9], [1, 2, 3], Cut([1, 2], ended=False, behind=1)),
-        ({"end_id": 2}, [], [1, 2, 3, 4], Cut([1], ended=True, behind=2)),
-        ({"end_id": 1}, [], [1], Cut([], ended=True, behind=0)),
-        ({"end_id": 3, "limit": 2}, [], [1, 2, 3], Cut([1, 2], ended=False, behind=1)),
-        ({"stop_words": Words.of((2,))}, [], [1, 2, 3, 4], Cut([1, 2], ended=True, behind=2)),
-        ({"stop_words": Words.of((8, 1))}, [8], [1, 2], Cut([1], ended=True, behind=1)),
+        ({}, [], [1, 2, 3], Cut([1, 2, 3], ended=False, surplus=0)),
+        ({"limit": 4}, [9, 9], [1, 2, 3], Cut([1, 2], ended=False, surplus=1)),
+        ({"end_id": 2}, [], [1, 2, 3, 4], Cut([1], ended=True, surplus=2)),
+        ({"end_id": 1}, [], [1], Cut([], ended=True, surplus=0)),
+        ({"end_id": 3, "limit": 2}, [], [1, 2, 3], Cut([1, 2], ended=False, surplus=1)),
+        ({"stop_words": Words.of((2,))}, [], [1, 2, 3, 4], Cut([1, 2], ended=True, surplus=2)),
+        ({"stop_words": Words.of((8, 1))}, [8], [1, 2], Cut([1], ended=True, surplus=1)),
         ({"stop_words": Words.of((2,)), "end_id": 3}, [], [2, 3], Cut([2], True, 1)),
         ({"stop_words": Words.of((3,)), "end_id": 2}, [], [2, 3], Cut([], True, 1)),
         ({"stop_words": Words.of((2,)), "end_id": 2}, [], [1, 2], Cut([1], True, 0)),
@@ -95,10 +95,10 @@ def test_bans_include_bad_words_and_ends_before_min_tokens():
     )
     bans = Bans(asked, 50)
     assert bans
-    assert sorted(bans.behind(np.array([5, 6])).tolist()) == [1, 2, 4, 7]
-    assert sorted(bans.behind(np.array([5, 6, 8])).tolist()) == [1, 2, 4]
-    assert sorted(bans.behind(np.array([5, 6, 8, 6])).tolist()) == [4, 7]
-    assert sorted(bans.behind(np.array([5, 6, 8, 6, 8])).tolist()) == [4]
+    assert sorted(bans.after(np.array([5, 6])).tolist()) == [1, 2, 4, 7]
+    assert sorted(bans.after(np.array([5, 6, 8])).tolist()) == [1, 2, 4]
+    assert sorted(bans.after(np.array([5, 6, 8, 6])).tolist()) == [4, 7]
+    assert sorted(bans.after(np.array([5, 6, 8, 6, 8])).tolist()) == [4]
 
 
 def test_nothing_is_banned_by_default():

@@ -1,15 +1,11 @@
 """LoRA adapters on the vLLM engine give the output of the merged models."""
 
 import pytest
-import torch
-from checkpoints import write_adapter
+from adapters import generate, write_adapters
 from engine_harness import assert_same, prompt
-from transformers import AutoModelForCausalLM
 from vllm_engine import start_vllm, write_checkpoint
 
 pytestmark = pytest.mark.vllm
-ALL = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
-SOME = ("v_proj", "up_proj")
 
 
 @pytest.fixture(scope="module")
@@ -17,18 +13,10 @@ def adapted(tmp_path_factory):
     """An engine with two adapters, and the models without an adapter and merged with each."""
     folder = tmp_path_factory.mktemp("adapted")
     write_checkpoint(folder)
-    models = [AutoModelForCausalLM.from_pretrained(folder) for _ in range(3)]
-    write_adapter(folder / "a", models[1], seed=1, targets=ALL)
-    write_adapter(folder / "b", models[2], seed=2, targets=SOME)
-    harness = start_vllm(folder, lora_adapters=(str(folder / "a"), str(folder / "b")))
+    adapters, models = write_adapters(folder, folder)
+    harness = start_vllm(folder, lora_adapters=adapters)
     yield harness, models
     harness.engine.close()
-
-
-def generate(model, ids: list[int], new: int) -> list[int]:
-    row = torch.tensor([ids])
-    asked = {"max_new_tokens": new, "do_sample": False, "eos_token_id": None, "pad_token_id": 0}
-    return model.generate(row, attention_mask=torch.ones_like(row), **asked)[0, len(ids) :].tolist()
 
 
 def test_a_batch_with_several_adapters_equals_the_merged_models(adapted):

@@ -54,7 +54,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     requests = parser.add_argument_group("requests")
     add_prompts(requests)
-    add_count(requests, "--limit", "Prompts", 8)
+    add_count(requests, "--limit", "Number of prompts", 8)
     add_count(requests, "--max-tokens", "Maximum output tokens", 128)
     requests.add_argument(
         "--drafter",

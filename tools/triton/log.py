@@ -33,7 +33,7 @@ class TritonLog:
 
     @property
     def unnoticed(self) -> list[str]:
-        """The engines that have loaded although Triton doesn't know it, sorted by name."""
+        """Names of engines that have loaded without Triton noticing, sorted."""
         text = self._text
         return sorted(set(ENGINE_LOADED.findall(text)) - set(LOADED.findall(text)))
 
