@@ -1,4 +1,4 @@
-"""Measures variants in alternation, so that noise affects all equally."""
+"""Measures variants alternately, so that noise affects all of them equally."""
 
 from __future__ import annotations
 

@@ -2,16 +2,16 @@
 
 The loop does no I/O. It yields one of these effects and receives the result.
 
-=============  ======================================================  ======================
-effect         meaning                                                 the driver sends
-=============  ======================================================  ======================
-EngineCall     call `draft` or `target`                                EngineAnswer
-StartAhead     run steps while the next call blocks                    None
-AwaitAhead     wait for the result of those steps                      it, or None if late
-TextCall       detokenize ids                                          DecodedText
-Chunk          send tokens (and text) to the client                    None
-NextChunk      wait for final tokens from steps of another driver      Chunk
-=============  ======================================================  ======================
+=============  ===========================================================  ======================
+effect         meaning                                                      the driver sends
+=============  ===========================================================  ======================
+EngineCall     call `draft` or `target`                                     EngineAnswer
+StartAhead     run steps while the next call blocks                         None
+AwaitAhead     wait for the result of those steps                           it, or None if late
+TextCall       detokenize ids                                               DecodedText
+Chunk          send tokens (and text) to the client                         None
+NextChunk      wait for the next Chunk that another driver's steps produce  Chunk
+=============  ===========================================================  ======================
 
 If an engine fails, the driver throws EngineCallError into the loop. An error in the steps of
 StartAhead is thrown at AwaitAhead. After the client has left, the loop gets no more results.
@@ -216,7 +216,7 @@ class Chunk(NamedTuple):
 
 
 class NextChunk(NamedTuple):
-    """Wait for the next Chunk that steps of another driver produce."""
+    """Wait for the next Chunk that another driver's steps produce."""
 
 
 Effect: TypeAlias = EngineCall | StartAhead | AwaitAhead | TextCall | Chunk | NextChunk

@@ -63,7 +63,8 @@ RETURN_GENERATION_LOGITS = INPUTS.scalar("return_generation_logits", "BOOL")
 NUM_RETURN_SEQUENCES = INPUTS.scalar("num_return_sequences", "INT32")
 BEAM_WIDTH = INPUTS.declare("beam_width", "INT32", (1,), optional=True)
 STREAM = INPUTS.declare("stream", "BOOL", (1,), optional=True)
-"""`bls_stream` only: send the output in chunks: per round, or about every 50 ms without drafts."""
+"""`bls_stream` only: send the output in chunks, one per round, or about every 50 ms without
+drafts."""
 PROMPT_EMBEDDING_TABLE = INPUTS.declare("prompt_embedding_table", "FP16", (-1, -1), optional=True)
 PROMPT_VOCAB_SIZE = INPUTS.declare("prompt_vocab_size", "INT32", (1,), optional=True)
 PROMPT_TABLE_EXTRA_ID = INPUTS.declare("prompt_table_extra_id", "UINT64", (1,), optional=True)
@@ -173,7 +174,7 @@ TOTAL_DRAFT_TOKENS = OUTPUTS.declare("total_draft_tokens", "INT32", (1,))
 NUM_INPUT_TOKENS = OUTPUTS.declare("num_input_tokens", "INT32", (1,))
 """Length of the prompt."""
 NUM_OUTPUT_TOKENS = OUTPUTS.declare("num_output_tokens", "INT32", (1,))
-"""Number of output tokens; in a chunk, its own."""
+"""Number of output tokens; in a chunk, only the chunk's."""
 OUTPUT_IDS = OUTPUTS.declare("output_ids", "INT32", (-1, -1))
 """Token ids of the output. On request."""
 SEQUENCE_LENGTH = OUTPUTS.declare("sequence_length", "INT32", (-1,))

@@ -141,7 +141,7 @@ def _check_bias(bias: Floats | None, vocab_size: int) -> None:
             f"got {len(bias)}"
         )
     if not (bias < np.inf).all():
-        raise RequestError("embedding_bias must have values that are finite or -inf (a ban)")
+        raise RequestError("embedding_bias values must be finite, or -inf to ban a token")
 
 
 def _check_token_masks(request: EngineRequest, masks: MaskWords, vocab_size: int) -> None:

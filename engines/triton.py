@@ -310,10 +310,10 @@ def _error(model: str, message: str, code: ErrorCode) -> Any:
 def check_response_memory(num_bytes: int) -> None:
     """Raise ResponseError if a response of this size doesn't fit into shared memory.
 
-    Triton's Python backend closes a response's sender before it copies the response there. A
-    response that doesn't fit is lost, and its caller hangs. So this check must come before sending.
-    It ignores shared memory that the process has allocated but doesn't use, because that can't be
-    queried.
+    Triton's Python backend closes a response's sender before it copies the response to shared
+    memory. A response that doesn't fit is lost, and its caller hangs. So this check must come
+    before sending. It ignores shared memory that the process has allocated but doesn't use, because
+    that can't be queried.
     """
     if num_bytes <= SMALL_BYTES:
         return

@@ -27,8 +27,9 @@ class GuideAutomaton:
     The library has its own lock, but holds the GIL while it waits for that lock. So slow calls of a
     matcher belong inside ``at_work``.
 
-    Once the automaton is full, its matchers reject every byte, often without an error. So a result
-    of a matcher is valid only if ``error`` returns no error after it.
+    Once the automaton has reached its state limit (is *full*), its matchers reject every byte,
+    often without an error. So a result of a matcher is valid only if ``error`` returns no error
+    after it.
     """
 
     def __init__(self, compiled: LLMatcher, tried: Tried) -> None:

@@ -30,8 +30,8 @@ Part = dict[str, Any]
 def close_objects(schema: Part, *, by_default: bool) -> None:
     """Set the additional properties of all objects in a schema.
 
-    by_default: whether to close objects whose schema doesn't specify it. They stay open if parts of
-    the schema have an `$id`, because the targets of references are unknown in that case.
+    by_default: whether to close objects that have no setting of their own. These stay open if parts
+    of the schema have an `$id`, because the targets of references are unknown in that case.
     """
     definitions = Definitions(_copied(schema))
     closer = _Closer(definitions, rest=not by_default or definitions.has_other_roots)

@@ -77,8 +77,8 @@ class GuideCompiler:
     ) -> GuideMatcher:
         """Return a matcher at the start of an answer; raise GuideError for an invalid guide.
 
-        New guides wait in a queue. end_ids: end-of-sequence ids of the request. check: function
-        called before the guide is compiled, which raises if the matcher is no longer needed.
+        New guides wait in a queue. end_ids: end-of-sequence ids of the request. check: called
+        before the guide is compiled; raises if the matcher is no longer needed.
         """
         known = self._known(guide)
         if known is not None:
@@ -141,7 +141,10 @@ class GuideCompiler:
         return matcher
 
     def _renewed(self, guide: Guide, full: GuideAutomaton) -> GuideAutomaton:
-        """Return a replacement for a full automaton. Another answer may have made it already."""
+        """Return a replacement for an automaton that has reached its state limit.
+
+        If another answer has already replaced it, return that replacement.
+        """
         self._forget(guide, full)
         known = self._known(guide)
         if known is not None:

@@ -70,11 +70,13 @@ class LookupPools:
     """Finds the tokens that followed a text's last tokens in a pool's answers. Thread-safe.
 
     An answer is found only in its own pool, and a match comes from a single answer. All pools
-    together hold at most ``max_tokens``. The oldest answers are evicted first. But if an answer's
-    pool has been used since the answer was added, the answer moves to the end of the queue instead,
-    unless the new answer belongs to the same pool. This is the second chance of CLOCK, which
-    approximates LRU. Memory use is at most about 45 bytes per token, because names are stored as
-    digests and an answer counts for at least `LEAST_COUNTED` tokens.
+    together hold at most ``max_tokens``. Memory use is at most about 45 bytes per token, because
+    names are stored as digests and an answer counts for at least `LEAST_COUNTED` tokens.
+
+    To make room for a new answer, the oldest answers are evicted first. An old answer gets a second
+    chance, as in CLOCK, which approximates LRU: if its pool has been used since the answer was
+    added, and the new answer belongs to another pool, the old answer moves to the end of the queue
+    instead.
 
     The data structure is LZ77 as in zlib. A hash table maps the last `LEAST_MATCH` tokens to the
     newest position after them, and each position links to the previous one with the same slot. A

@@ -13,10 +13,10 @@ class Prediction:
     """Follows an output through its prediction, and proposes the tokens that come next.
 
     While the output's tokens are as predicted, the current place advances with them. After any
-    other token, the place is searched: it follows the longest n-gram at the end of the output. If
-    the prediction contains that n-gram several times, the first occurrence after the previous place
-    is used, because edits rarely change the order of a text. A search compares the whole prediction
-    with one token at a time, so it needs no index.
+    other token, a new place is searched: the one after the longest n-gram that also ends the
+    output. If the prediction contains that n-gram several times, the first occurrence after the
+    previous place is used, because edits rarely change the order of a text. A search compares the
+    whole prediction with one token at a time, so it needs no index.
 
     >>> prediction = Prediction(np.array([1, 2, 3, 4, 5, 6, 7, 8]))
     >>> prediction.lookup(np.array([1, 2, 3]), limit=2)

@@ -19,7 +19,7 @@ Fault = Literal["raise", "raise once", "leave", "hold", "lose once", "slow", "la
 
 
 def plant(models: Path) -> None:
-    """Wrap every engine and tokenizer of a rendered repository, so that it can fail."""
+    """Wrap every engine and tokenizer of a rendered repository, so that faults can be injected."""
     for name in (*ENGINES, *TOKENIZERS):
         version = models / name / "1"
         (version / "model.py").rename(version / "real_model.py")

@@ -73,7 +73,7 @@ class StepTimes:
 
 
 def way_of(draft_len: int) -> str:
-    """Return the name under which the results list a loop with this draft length."""
+    """Return the name that the results use for a loop with this draft length."""
     return f"loop, draft_len {draft_len}" if draft_len else "target alone"
 
 

@@ -79,7 +79,7 @@ class AheadPlanner:
     def timed(self, draft: Draft, seconds: StepSeconds) -> None:
         """Record the duration of a round.
 
-        Drafting ahead can use the whole round except its draft call.
+        Drafting ahead can use the whole round except the round's draft call.
         """
         answer = draft.answer
         with self._lock:

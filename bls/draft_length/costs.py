@@ -1,4 +1,7 @@
-"""Costs of steps under one load, learned from averages over slots (`experiments`)."""
+"""Costs of steps at one load, which is a number of running sequences.
+
+They are learned from averages over time slots (see `experiments`).
+"""
 
 from __future__ import annotations
 

@@ -2,7 +2,8 @@
 
     tokens per second = tokens emitted per round / (fixed + each * tokens drafted per round)
 
-`arms` estimates the tokens, and `costs` the seconds. The target alone is one of the choices.
+`arms` defines what an arm is and estimates the tokens. `costs` estimates the seconds. The target
+alone is one of the choices.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ class PromptLookup(Drafter):
     a tie, the prediction comes first and the pool last. The request's own answer is added to the
     pool.
 
-    Source: Saxena, "Prompt Lookup Decoding", 2023; TensorRT-LLM's hyperparameters.
+    Source: Saxena, "Prompt Lookup Decoding", 2023. The hyperparameters are TensorRT-LLM's.
     """
 
     def __init__(

@@ -1,8 +1,8 @@
 """Converts the distributions that draft tokens were drawn from into logits for the target.
 
-TensorRT-LLM turns `draft_logits` into probabilities without warping them. So Tandem sends the
-warped log-probabilities that the draft engine sampled from, padded or cut to the width of the
-target's logits.
+TensorRT-LLM turns `draft_logits` into probabilities without warping them, that is, without applying
+temperature, top-k and so on. So Tandem sends the warped log-probabilities that the draft engine
+sampled from, padded or cut to the width of the target's logits.
 """
 
 from __future__ import annotations

@@ -5,8 +5,8 @@ has these peculiarities (samplingTopPKernels.cu, samplingTopKKernels.cu,
 externalDraftTokensKernels.cu):
 
 - It compares ids and samples again if they differ. The second sample may be the rejected token,
-  which makes that token too likely. So Tandem sends the ids as `certain` logits, which are verified
-  exactly.
+  which makes that token too likely. So Tandem sends the ids as `certain` logits (see
+  `draft_logits`), which are verified exactly.
 - It uses draft logits without warping them, although the draft was sampled from warped logits. So
   Tandem sends warped logits.
 - If several tokens tie at the edge of top-k, it keeps an arbitrary one of them. It gives the last

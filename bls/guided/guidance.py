@@ -10,8 +10,9 @@ three methods:
   all tokens after it are dropped. The engine samples that token again, with all disallowed tokens
   masked or biased to minus infinity. An allowed token y then has the probability
   p(y) + P(disallowed) p'(y) = p'(y), where p' is p renormalized over the allowed tokens. An engine
-  with keyed randomness uses the same noise for both samples, so the output equals the output
-  without drafts: the allowed token with the largest noisy score is the same in both.
+  with keyed randomness (see `exactness.seeds`) uses the same noise for both samples, so the output
+  equals the output without drafts: the allowed token with the largest noisy score is the same in
+  both.
 - ``token_by_token``: under top-k or top-p that equation doesn't hold, because a mask changes which
   tokens are at the top. Without masks per position, the engine gets one masked or biased call per
   token, and no drafts.

@@ -43,7 +43,7 @@ AHEAD_WASTED_BRANCHES = METRICS.counter(
 )
 AHEAD_HITS = METRICS.counter(
     "tandem_draft_ahead_hits_total",
-    "Rounds whose draft was a branch, by accepted tokens",
+    "Rounds whose draft came from a branch, by number of tokens accepted in the previous round",
 )
 AHEAD_SAVED_SECONDS = METRICS.counter(
     "tandem_draft_ahead_saved_seconds_total", "Seconds of draft calls saved by drafting ahead"
@@ -57,18 +57,19 @@ UNVERIFIED_DRAFT_TOKENS = METRICS.counter(
 )
 GUIDES_REFUSED = METRICS.counter(
     "tandem_guides_refused_total",
-    "Guides that couldn't be compiled, by the JSON schema's keyword",
+    "Guides that couldn't be compiled, by unsupported JSON schema keyword",
 )
 FORCED_TOKENS = METRICS.counter(
     "tandem_forced_tokens_total",
     "Tokens that were the only ones a guide allowed",
 )
 REPAIRED_TOKENS = METRICS.counter(
-    "tandem_repaired_tokens_total", "Tokens that a target without masks drew again to fit a guide"
+    "tandem_repaired_tokens_total",
+    "Tokens that a target without masks sampled again to fit a guide",
 )
 ILLEGAL_DRAFT_TOKENS = METRICS.counter(
     "tandem_illegal_draft_tokens_total",
-    "Draft tokens dropped unverified, from the first that a guide forbids",
+    "Draft tokens dropped without verification: the first that a guide forbids, and all after it",
 )
 RECOMPUTED_TOKENS = METRICS.counter(
     "tandem_recomputed_tokens_total", "Context tokens computed again after an eviction"
@@ -80,7 +81,7 @@ REQUESTS_WAITING = METRICS.gauge(
 )
 KV_RESERVED = METRICS.gauge(
     "tandem_kv_reserved_ratio",
-    "Share of the target's KV cache reserved for running sequences; 1 makes others wait",
+    "Share of the target's KV cache reserved for running sequences; at 1, other sequences wait",
 )
 LOOKUP_POOL_TOKENS = METRICS.gauge(
     "tandem_lookup_pool_tokens", "Tokens of earlier answers in lookup pools"
@@ -91,7 +92,7 @@ OLDEST_DELIVERY = METRICS.gauge(
 )
 ABANDONED_CALLS = METRICS.gauge(
     "tandem_abandoned_calls",
-    "Unanswered engine calls past their timeout; an engine with 32 isn't called",
+    "Unanswered engine calls past their timeout; an engine with 32 of them gets no more calls",
 )
 
 # An observation is a call to the server process (50 us), so a sequence observes only its mean.
@@ -121,5 +122,5 @@ ROUND_PART_SECONDS = METRICS.histogram(
 WATCHER = MetricList()
 HEARTBEAT = WATCHER.gauge(
     "tandem_watcher_last_look_timestamp_seconds",
-    "Unix time at which the model's watcher thread last ran",
+    "Unix time at which the thread that checks the model's requests last ran",
 )

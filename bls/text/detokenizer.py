@@ -100,8 +100,8 @@ class IncrementalDetokenizer:
     ) -> Generator[TextCall, DecodedText, tuple[str, int]]:
         """Return the text up to the token that completes a stop string, and its number of tokens.
 
-        Later tokens may complete another stop string that begins earlier. It must not count,
-        because with one token per round, the answer would have ended before it.
+        Later tokens may complete another stop string that begins earlier. That string must not
+        count, because with one token per round, the answer would have ended before those tokens.
         """
         for end in range(context_length + 1, len(window)):
             shorter, _ = yield TextCall(window[:end], context_length)

@@ -8,7 +8,10 @@ from tandem.bls.errors import BadRequest
 
 
 def id_of(request: Any) -> str:
-    """Return the request's id; "" if it isn't UTF-8, because such an id can't be stopped."""
+    """Return the request's id, or "" if it isn't UTF-8.
+
+    A request with such an id can't be stopped.
+    """
     try:
         return str(request.request_id())
     except UnicodeDecodeError:

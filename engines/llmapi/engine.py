@@ -79,7 +79,7 @@ class LlmApiEngine:
         self._llm.shutdown()
 
     def _later(self, work: Callable[..., None], *arguments: Any) -> None:
-        """Run `work` on the loop's thread, in order: a stop runs after the call that it stops."""
+        """Run `work` on the event loop, in order: a stop runs after the call that it stops."""
         if self._closing:
             raise ClosingError
         self._loop.call_soon_threadsafe(work, *arguments)

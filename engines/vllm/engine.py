@@ -114,7 +114,7 @@ class VllmEngine:
             if died:
                 line = str(failure or f"vLLM's process ended with status {status}")
                 self._ended = EndedError(line)
-                log.error("%s; its own messages say why. Restart the server.", line)
+                log.error("%s; see its messages above for the reason. Restart the server.", line)
             keys, ended = list(self._calls), self._ended
         for key in keys:
             self._deliver(key, EngineResponse(error=str(ended), code="UNAVAILABLE"))
@@ -157,8 +157,9 @@ def _start(settings: VllmSettings) -> tuple[Connection, subprocess.Popen[bytes]]
         message: Ready | EngineError = ours.recv()
     except (EOFError, OSError) as error:
         raise LoadError(
-            f"vLLM's process ended with status {process.wait()} before it was ready; its own "
-            f"messages say why ({settings.python} must be Python 3.10 or later with vLLM)"
+            f"vLLM's process ended with status {process.wait()} before it was ready; see its "
+            "messages in the server's log for the reason "
+            f"({settings.python} must be Python 3.10 or later with vLLM)"
         ) from error
     if isinstance(message, EngineError):
         process.wait()

@@ -1,4 +1,4 @@
-"""Check that this vLLM has the functions that the plug-in overrides. Pure."""
+"""Checks that this vLLM has the functions that the plug-in overrides. Doesn't import vLLM."""
 
 from __future__ import annotations
 

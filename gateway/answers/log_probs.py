@@ -28,7 +28,7 @@ class LogProbRow(NamedTuple):
 
     log_prob: None for the first token of a prompt. offset: start of the token in the text, in
     characters. text, raw: the token's characters and bytes in the text. raw is None if the bytes
-    are unknown; otherwise the bytes of all rows join to the text.
+    are unknown; otherwise, all rows' bytes concatenate to the text.
     """
 
     token: int

@@ -34,7 +34,7 @@ class Echo(NamedTuple):
     """The prompt at the start of an answer.
 
     text: the prompt as the client sent it. num_received: number of leading characters of the first
-    chunk that repeat the prompt, because the loop decodes prompt and answer together.
+    chunk that repeat the prompt, because the loop detokenizes prompt and answer together.
     """
 
     text: str = ""

@@ -1,1 +1,1 @@
-"""Guides: convert a request's fields to a grammar for the entries."""
+"""Converts a request's guide fields to a grammar for the entries."""

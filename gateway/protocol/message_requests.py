@@ -229,7 +229,7 @@ class CountRequest(AdaptedRequest):
     stop_sequences: Texts = []
     """The output ends before any of these."""
     thinking: Thinking | None = None
-    """`disabled` is the chat's `reasoning_effort` `none`; budgets have no effect (default: the
+    """`disabled` works like a chat's `reasoning_effort: none`; budgets have no effect (default: the
     template's)."""
     output_config: OutputConfig | None = None
     """`format` with a JSON schema; `effort` is the chat's `reasoning_effort` (default: none)."""

@@ -54,7 +54,7 @@ class GenerationRequest(GuidedRequest):
     """The fields that chats and completions share.
 
     Fields from `top_k` on aren't OpenAI's. `prompt_logprobs` and the fields after it are vLLM's.
-    Fields without a description mean the same as the entries' inputs with their names.
+    Fields without a description mean the same as the entries' inputs of the same name.
     """
 
     prompt_field: ClassVar = "prompt"

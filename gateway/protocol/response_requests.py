@@ -1,4 +1,7 @@
-"""Bodies of /v1/responses, OpenAI's API of items. The server stores nothing."""
+"""Request bodies of /v1/responses, OpenAI's Responses API.
+
+Its input and output are lists of items. The server stores nothing.
+"""
 
 from __future__ import annotations
 

@@ -238,7 +238,7 @@ class Triton:
 def _stop_request(model: str) -> dict[str, Any]:
     """Return a request that stops the request with the same id. It gets no answer.
 
-    The id is new. For ids of this form, entries put codes before error lines.
+    The id is new. Its form tells the entries to put codes before error lines.
     """
     return {
         "model_name": model,

@@ -140,7 +140,7 @@ def test_the_gateway_image_includes_the_tokenizer_of_the_profile():
 
 
 @pytest.mark.parametrize("name", IMAGES)
-def test_the_health_check_requests_a_token(program, name):
+def test_the_health_check_generates_a_token(program, name):
     image = read(name)[-1]
     python, script, *words = health_check(image)
     assert f"{PROBE} {script}" in told(image, "COPY")

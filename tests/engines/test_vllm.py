@@ -105,7 +105,7 @@ def test_penalties_that_vllm_counts_differently_are_rejected():
         refuse_unsupported(penalized, drafts_itself=False)
 
 
-def test_an_unsupported_vllm_version_is_rejected_with_one_line():
+def test_an_unsupported_vllm_version_is_rejected_with_a_one_line_error():
     hooks = {name: eval(f"lambda self, {', '.join(HOOKS[name])}: None") for name in HOOKS}
     check_hooks("0.27.1", object, type("Scheduler", (), hooks))
     changed = hooks | {"_update_after_schedule": lambda self, output, more: None}

@@ -161,7 +161,7 @@ def test_a_second_interrupt_stops_immediately(tokenizer_folder):
 
 
 @pytest.mark.anyio
-async def test_cancellations_without_a_shutdown_are_passed_on():
+async def test_cancellations_outside_a_shutdown_are_propagated():
     under_way = UnderWay()
 
     async def work():

@@ -26,7 +26,7 @@ def test_documented_config_strings_are_parsed(config, text, parts):
     ("text", "message"),
     [
         *(
-            (text, "must be a list of draft_len, draft_devices, target_devices, use_logits; got")
+            (text, "must have the form [draft_len, draft_devices, target_devices, use_logits]; got")
             for text in (
                 "",
                 "4",
@@ -38,11 +38,11 @@ def test_documented_config_strings_are_parsed(config, text, parts):
         ),
         (
             "[x,[0],[1],True]",
-            "must be a list of draft_len, draft_devices, target_devices, use_logits; got",
+            "must have the form [draft_len, draft_devices, target_devices, use_logits]; got",
         ),
         (
             "[4,[0],[1],print()]",
-            "must be a list of draft_len, draft_devices, target_devices, use_logits; got",
+            "must have the form [draft_len, draft_devices, target_devices, use_logits]; got",
         ),
         (
             "[0,[0],[1],True]",

@@ -92,7 +92,7 @@ def test_leaving_an_answer_sends_a_stop_and_waits_for_the_end():
 
 
 @pytest.mark.parametrize("pauses", [True, False])
-def test_the_wait_for_a_server_that_ignores_stops_is_limited(monkeypatch, pauses):
+def test_waiting_for_a_server_that_ignores_stop_requests_is_limited(monkeypatch, pauses):
     monkeypatch.setattr(client, "SECONDS_TO_END", 0.3)
     service = Service(heeds=False, pauses=pauses)
     with asking(service) as chunks:

@@ -127,7 +127,7 @@ def test_adapters_of_a_tensorrt_target_are_copied_for_the_loop(adapted_tensorrt,
         ),
         (
             {"lora_weights": WEIGHTS, "lora_config": CONFIG, "plugin": "disable"},
-            "build.lora_plugin: must name a type, such as auto, because lora_adapters is set",
+            "build.lora_plugin: must be set to a type, such as auto, because lora_adapters is set",
         ),
     ],
     ids=["missing", "float32", "engine without LoRA"],

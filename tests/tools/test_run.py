@@ -266,7 +266,7 @@ def test_built_engines_need_a_tokenizer(built):
         ('--draft-target-model-config "[4,[0],[1],True]"', "needs --draft-engine-dir"),
         (
             '--prompt-lookup-config "[a,2,[0]]"',
-            "must be a list of prompt_lookup_num_tokens, max",
+            "must have the form [prompt_lookup_num_tokens, max",
         ),
         ("--engine-dir .", ". has neither a Hugging Face checkpoint nor a built engine"),
         ("--tokenizer-dir absent", "/absent has no tokenizer.json; create it with"),

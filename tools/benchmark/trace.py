@@ -51,7 +51,7 @@ class Trace(Answer):
 
     @property
     def gap_seconds(self) -> list[float]:
-        """Return the times between chunks with tokens."""
+        """Return the seconds between successive chunks that contain tokens."""
         return [after.seconds - before.seconds for before, after in pairwise(self._chunks)]
 
     @property

@@ -54,7 +54,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     server.add_argument(
         "--model",
         metavar="NAME",
-        help=f"Entry of that server to call; needs --url (default: {MODEL}).",
+        help=f"Entry to call; needs --url (default: {MODEL}).",
     )
     prompts = parser.add_argument_group("prompts")
     add_prompts(prompts, "one per line, or JSONL with one scenario per `kind`")
@@ -134,7 +134,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def several(read: Callable[[str], Item]) -> Callable[[str], tuple[Item, ...]]:
-    """Return an argparse type that reads values separated by commas."""
+    """Return an argparse type that reads comma-separated values."""
     return lambda text: tuple(read(part.strip()) for part in text.split(","))
 
 

@@ -78,8 +78,8 @@ class DraftingOptions:
 def add_drafting(parser: argparse.ArgumentParser) -> Options:
     """Add the options that take the configuration strings, and return their group.
 
-    Each option joins several values into one string, because NVIDIA's documents have commands with
-    a separate ``=`` before the string.
+    Each option accepts several arguments and joins them into one string, because some commands in
+    NVIDIA's documents put a standalone ``=`` before the string.
     """
     group = parser.add_argument_group("drafts")
     group.add_argument(
@@ -118,7 +118,8 @@ def add_engines(parser: argparse.ArgumentParser, *, required: bool) -> None:
         "--tokenizer-dir",
         type=Path,
         metavar="DIR",
-        help="Tokenizer of both (default: the target's; required for TensorRT engines).",
+        help="Tokenizer of target and draft (default: the target's; required for TensorRT "
+        "engines).",
     )
     engines.add_argument(
         "--kv-cache-free-gpu-memory-fraction",

@@ -63,7 +63,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--model",
         metavar="NAME",
         default=MODEL,
-        help="Entry of that server to call (default: %(default)s).",
+        help="Entry to call on the server at --url (default: %(default)s).",
     )
     run_options.add_engines(parser, required=False)
     run_options.add_drafting(parser).add_argument(
@@ -79,7 +79,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--hf-model-dir",
         type=Path,
         metavar="DIR",
-        help="Checkpoint for that column (default: the target's).",
+        help="Checkpoint for --test-hf (default: the target's).",
     )
     columns.add_argument(
         "--test-trt-llm",

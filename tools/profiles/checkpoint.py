@@ -31,7 +31,7 @@ class Checkpoint:
 
     vocab_size: width of the logits, padding included. max_positions: maximum sequence length in
     tokens, or None without a limit. end_ids: ids of the tokens that end an answer, may be empty;
-    engines get the first one. kv_bytes_per_token: in fp32.
+    engines get the first one. kv_bytes_per_token: bytes of one token's keys and values in fp32.
     """
 
     folder: Path

@@ -35,7 +35,7 @@ class ConfigString(BaseModel):
             parts = None
         if not isinstance(parts, list) or len(parts) != len(names):
             raise TandemError(
-                f'must be a list of {", ".join(names)}; got {text!r}; example: "{cls.example}"'
+                f'must have the form [{", ".join(names)}]; got {text!r}; example: "{cls.example}"'
             )
         try:
             return cls.model_validate(dict(zip(names, parts, strict=True)))

@@ -169,7 +169,7 @@ class LimitsSection(ConfigSection):
     max_text_bytes: PositiveInt | None = None
     """Bytes of one prompt (default: `max_seq_len` x the longest token's bytes)."""
     max_words: PositiveInt = RequestLimits.max_words
-    """Words in each of a prompt's lists of stop, bad and bias words."""
+    """Words in each list (stop, bad or bias words) of a prompt."""
     max_words_bytes: PositiveInt = RequestLimits.max_words_bytes
     """Total bytes of these words in a request."""
     max_ngram_size: PositiveInt = LoopSettings.max_ngram_size
@@ -191,13 +191,13 @@ class TimeoutsSection(ConfigSection):
     target: PositiveFloat = 60.0
     """One call to the target or a tokenizer."""
     draft: PositiveFloat = 5.0
-    """One call to the draft for up to 2,048 tokens of context; more in proportion, up to `target`.
-    """
+    """One call to the draft with up to 2,048 tokens of context. Longer contexts get proportionally
+    more, up to `target`."""
     request: PositiveFloat = LoopSettings.request_timeout
     """One request, including its time in the queue. Triton's `timeout` parameter (microseconds) can
     shorten it."""
     drafter_pause: PositiveFloat = LoopSettings.drafter_pause
-    """Pause of drafting after a failed draft call, until a probe call."""
+    """How long drafting pauses after a failed draft call, before a probe call."""
     startup: Annotated[float, Field(ge=1, le=MOST_STARTUP_SECONDS)] = STARTUP_SECONDS
     """Loading all models."""
 

@@ -108,7 +108,10 @@ class PagedBatch:
 
     @cached_property
     def ends_of_pages(self) -> torch.Tensor:
-        """Index of each row's first page if all pages formed one list: [rows + 1]."""
+        """Offsets at which each row's pages start in one list of all pages: [rows + 1].
+
+        The last element is the list's length.
+        """
         page = torch.arange(self.rows + 1, dtype=torch.int32, device=self.tables.device)
         return page * self.tables.shape[1]
 

@@ -239,7 +239,7 @@ def test_drafts_with_ids_unknown_to_the_draft_engine_get_no_branches():
     assert drafter.draft_ahead(sequence, Draft(ids(1, 6), drafter="prompt_lookup")) is None
 
 
-def test_branches_after_rejected_copies_expect_another_rejection():
+def test_after_rejected_copied_drafts_more_branches_cover_another_rejection():
     request, planner = request_of(drafter="hybrid"), AheadPlanner(AHEAD)
     hybrid = decoding_of(request, AHEAD, ahead_planner=planner)._drafter
     copied = Draft(ids(1, 2, 3), drafter="prediction")

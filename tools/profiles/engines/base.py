@@ -81,11 +81,11 @@ class EnginePlan:
     parameters: parameters of the engine's Triton model. vocab_size: width of the logits, padding
     included. kv_cache_tokens: size of the KV cache. kv_block_tokens: tokens per block of the KV
     cache. max_draft_len: the longest draft in tokens that the engine verifies. end_ids: ids of the
-    tokens that end an answer, may be empty; engines get the first one. excludes_input: the
-    engine's output omits the input. logits_dtype: Triton's name of the type. decoupled: clients
-    can stream from the engine. files: subfolder of the version folder -> the files in it.
-    lora_adapters: the names of the LoRA adapters, ordered by their numbers. loop_files: like
-    `files`, for the loop.
+    tokens that end an answer, may be empty; engines get the first one. excludes_input: the engine's
+    output omits the input. logits_dtype: Triton's name of the type. decoupled: clients can stream
+    from the engine. files: subfolder of the version folder -> the files in it. lora_adapters: the
+    names of the LoRA adapters, ordered by their numbers. loop_files: like `files`, but for the
+    loop's model.
     """
 
     capabilities: Capabilities
@@ -110,7 +110,7 @@ class EngineSection(ConfigSection):
     """A profile's section for one engine."""
 
     decoupled: bool = False
-    """Let clients stream from the engine directly. The loop is faster without."""
+    """Let clients stream from the engine directly. Slows down the loop."""
 
     @property
     @abstractmethod

@@ -35,7 +35,7 @@ class LanguageSection(ConfigSection):
     """The synthetic text, which must be the same for draft and target."""
 
     alpha: Probability
-    """Probability that a draft token is accepted; with `hard_alpha`, in easy stretches."""
+    """Probability that a draft token is accepted; with `hard_alpha`, only in easy stretches."""
     hard_alpha: Probability | None = None
     """The same probability in hard stretches (default: no hard stretches)."""
     stay_easy: Probability = EmulatedSettings.stay_easy
@@ -43,7 +43,7 @@ class LanguageSection(ConfigSection):
     stay_hard: Probability = EmulatedSettings.stay_hard
     """Probability that the token after a hard one is hard."""
     alternatives_exponent: NonNegativeFloat = EmulatedSettings.alternatives_exponent
-    """r: F further guesses include the right token with probability 1 - (F + 1)^-r."""
+    """r in 1 - (F + 1)^-r, the probability that F further guesses include the right token."""
     mean_answer_len: NonNegativeFloat = EmulatedSettings.mean_answer_len
     """Mean number of tokens until the end of sequence; 0: never."""
 
@@ -60,7 +60,7 @@ class EmulatedDraft(OwnEngineSection):
     prefill_ms_per_token: NonNegativeFloat = EmulatedSettings.prefill_ms_per_token
     """Milliseconds per context token that isn't in the KV cache."""
     batch_slope: NonNegativeFloat = EmulatedSettings.batch_slope
-    """Relative slowdown of a step per concurrent call at its start."""
+    """Relative slowdown of a call's steps per other call that is running when the call starts."""
     branch_slope: NonNegativeFloat = EmulatedSettings.branch_slope
     """Relative slowdown of all steps per branch of a call, except the first."""
     vocab_size: PositiveInt | None = None

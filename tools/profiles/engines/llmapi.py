@@ -1,4 +1,7 @@
-"""The section of a checkpoint on TensorRT-LLM's PyTorch workflow, through its Python API (V2)."""
+"""The profile section for a checkpoint that TensorRT-LLM's PyTorch workflow runs.
+
+Tandem uses TensorRT-LLM's Python API (V2).
+"""
 
 from __future__ import annotations
 
@@ -42,7 +45,7 @@ class InLlmLookupSection(LookupSection):
     """Prompt lookup inside the engine: TensorRT-LLM's `NGramDecodingConfig`."""
 
     is_public_pool: bool = False
-    """Use one pool for all requests, which finds more but leaks text through timing."""
+    """Use one pool for all requests. It finds more matches but leaks text through timing."""
 
 
 class InLlmDraftSection(ConfigSection):
@@ -81,8 +84,8 @@ class LlmApiTarget(OwnEngineSection):
     max_num_tokens: PositiveInt = LlmApiSettings.max_num_tokens
     """Tokens in one step."""
     kv_cache_tokens: PositiveInt | None = None
-    """Tokens in the KV cache; fewer if the memory fraction is too small (default: 16 whole
-    sequences)."""
+    """Tokens in the KV cache; fewer if `free_gpu_memory_fraction` doesn't allow them (default: 16
+    whole sequences)."""
     kv_block_tokens: Literal[16, 32, 64, 128] = 32
     """Tokens in a block of the KV cache."""
     free_gpu_memory_fraction: Annotated[float, Field(gt=0, lt=1)] = (
@@ -108,7 +111,7 @@ class LlmApiTarget(OwnEngineSection):
 
     @property
     def devices(self) -> frozenset[str]:
-        """Empty, because there is no draft engine with which it could share a device."""
+        """Empty, because there is no draft engine with which the target could share a device."""
         return frozenset()
 
     def plan(self, key_path: KeyPath) -> EnginePlan:
@@ -159,7 +162,7 @@ class LlmApiTarget(OwnEngineSection):
         return replace(settings, max_seq_len=length - settings.longest_draft)
 
     def _speculation(self) -> Mapping[str, Any] | None:
-        """Return TensorRT-LLM's `speculative_config`, converted from a short form if one is set."""
+        """Return TensorRT-LLM's `speculative_config`, converted from `draft` or `prompt_lookup`."""
         if self.draft:
             return {
                 "decoding_type": "Draft_Target",

@@ -21,7 +21,7 @@ class LookupSection(ConfigSection):
     max_matching_ngram_size: PositiveInt = LoopSettings.max_matching_ngram_size
     """Longest n-gram to search for; shorter n-grams are tried next, down to 1 token."""
     is_keep_all: bool = LoopSettings.lookup_keeps_all
-    """With `is_use_oldest: false`: copy from the newest occurrence that a whole draft follows."""
+    """With `is_use_oldest: false`: copy from the newest occurrence with a whole draft after it."""
     is_use_oldest: bool = LoopSettings.lookup_uses_oldest
     """Copy from the oldest occurrence of the n-gram; false: from the newest."""
 

@@ -25,8 +25,8 @@ class AdaptedSection(OwnEngineSection):
     """A profile's section for an engine that applies LoRA adapters."""
 
     lora_adapters: LoraAdapters | None = None
-    """LoRA adapters: the name and peft's folder of each; the draft's have names of the target's
-    (default: none)."""
+    """LoRA adapters: the name and PEFT folder of each. The draft's names must be names of the
+    target's (default: none)."""
 
     @property
     def lora_folders(self) -> tuple[str, ...]:

@@ -88,7 +88,7 @@ class TargetBuildSection(BuildSection):
     """Flags of trtllm-build for an engine that verifies drafts."""
 
     speculative_decoding_mode: Literal["draft_tokens_external"] | None = "draft_tokens_external"
-    """Target only: how it verifies drafts."""
+    """Target only: how the engine verifies drafts."""
     max_draft_len: NonNegativeInt = 10
     """Target only: maximum draft tokens per verification."""
     lora_plugin: Plugin | None = None
@@ -104,7 +104,7 @@ class RunSection(ConfigSection):
     """
 
     max_tokens_in_paged_kv_cache: PositiveInt
-    """Tokens in the KV cache; admission relies on it."""
+    """Tokens in the KV cache. Tandem admits requests up to this number."""
     kv_cache_free_gpu_mem_fraction: Annotated[float, Field(gt=0, lt=1)] = 0.9
     """Maximum share of free GPU memory for the KV cache."""
     enable_kv_cache_reuse: bool = True
@@ -269,7 +269,7 @@ class TensorRTLLMTarget(TensorRTLLMDraft):
         if self.lora_adapters and build.lora_plugin in {None, "disable"}:
             raise ProfileError(
                 (*key_path, "build", "lora_plugin"),
-                "must name a type, such as auto, because lora_adapters is set",
+                "must be set to a type, such as auto, because lora_adapters is set",
             )
         if build.max_draft_len and not build.speculative_decoding_mode:
             raise ProfileError(
