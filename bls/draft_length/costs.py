@@ -5,6 +5,7 @@ They are learned from averages over time slots (see `experiments`).
 
 from __future__ import annotations
 
+from tandem.bls.chunk_size import MOST_TOKENS
 from tandem.bls.draft_length.experiments import Mode, Slots
 
 SLOT_MEMORY = 0.9  # decay per full slot: about the last 10 slots count
@@ -24,6 +25,11 @@ class Line:
     def known(self) -> bool:
         """Whether at least one measurement has been recorded."""
         return self._weight > 0
+
+    @property
+    def mean(self) -> float:
+        """Average seconds per step in the current slot."""
+        return self._seconds / max(1, self.steps)
 
     def of_neighbor(self) -> Line:
         """Return a copy for another load. New slots soon outweigh the copied statistics."""
@@ -104,7 +110,8 @@ class Line:
 class LoadCosts:
     """Costs of steps under one load (number of running sequences).
 
-    near: costs under the most similar known load, which serve as initial values.
+    A new load begins with two measurements: rounds with drafts, and then steps without. Experiments
+    repeat both later. near: costs under the most similar known load, which serve as initial values.
     """
 
     def __init__(self, near: LoadCosts | None = None) -> None:
@@ -112,24 +119,42 @@ class LoadCosts:
         self.drafting: Line = near.drafting.of_neighbor() if near else Line()
         self.copying: Line = near.copying.of_neighbor() if near else Line()
         self.alone = Line()
-        self.verification = 0.0  # average seconds of a round's target call
         self.slots: Slots = Slots(near.slots.seconds) if near else Slots()
         self._counted = 0  # number of the slot whose steps are being counted
         self._measured = False  # whether rounds with drafts have been measured under this load
+        self._settled = 0.0  # steps that began earlier may overlap with steps of another mode
 
-    def mode(self, now: float) -> Mode:
-        """Return the mode at time ``now``, in seconds. A new load drafts until it is measured."""
-        return self.slots.mode(self.slots.number(now)) if self._measured else Mode.DRAFTING
+    @property
+    def known(self) -> bool:
+        """Whether both first measurements are complete."""
+        return self._measured and self.alone.known
 
     @property
     def seconds_alone(self) -> float:
-        """Seconds per token of the target alone; seconds per verification until measured."""
-        return max(1e-9, self.alone.at(0) if self.alone.known else self.verification)
+        """Seconds per token of the target alone."""
+        return max(1e-9, self.alone.at(0))
 
-    def count_verification(self, seconds: float) -> None:
-        """Record the duration of a round's target call."""
-        weight = 1 - SLOT_MEMORY if self.verification else 1.0
-        self.verification += weight * (seconds - self.verification)
+    def mode(self, now: float) -> Mode:
+        """Return the mode at time ``now``, in seconds."""
+        if not self.known:
+            return Mode.ALONE if self._measured else Mode.DRAFTING
+        return self.slots.mode(self.slots.number(now))
+
+    def plain_tokens(self, now: float) -> int:
+        """Return the number of tokens, at least 1, that the target may decode before the mode changes."""
+        if not self.known:
+            return 1
+        fitting = self.slots.seconds_to_change(now) / self.seconds_alone
+        return int(min(max(1, fitting), MOST_TOKENS))
+
+    def is_settled(self, began: float, now: float) -> bool:
+        """Return whether all sequences had the same mode while a step ran.
+
+        began, now: start and end of the step, in seconds.
+        """
+        if not self.known:
+            return began >= self._settled
+        return began >= self._settled and self.slots.is_settled(began, now)
 
     def end_slot(self, now: float, running: int) -> bool:
         """Return whether a new slot has begun. If so, learn from the previous slot."""
@@ -140,18 +165,19 @@ class LoadCosts:
         self._learn(running)
         return True
 
-    def measured_first(self, running: int) -> bool:
-        """Return whether the first rounds under a new load suffice to learn from. If so, learn."""
-        if self._measured or self.drafting.steps < max(2, running):
-            return False
-        self._learn(running)
-        return True
+    def end_first_measurement(self, now: float, running: int) -> None:
+        """End a first measurement once it has a few steps, about one per sequence."""
+        line = self.alone if self._measured else self.drafting
+        if not self.known and line.steps >= max(2, running):
+            # Steps of other sequences may end up to about one step later.
+            self._settled = now + line.mean * (running > 1)
+            self._learn(running)
 
     def _learn(self, running: int) -> None:
         """Record the averages of the counted steps."""
         capacity = running * self.slots.seconds
-        self._measured |= self.drafting.steps > 0
         if running > 1 and (self.drafting.steps or self.copying.steps):
             self.alone._forget_slot()  # other sequences were drafting
+        self._measured |= self.drafting.steps > 0
         for line in (self.drafting, self.copying, self.alone):
             line.end_slot(capacity)

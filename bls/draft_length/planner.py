@@ -17,7 +17,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tandem.bls.chunk_size import MOST_TOKENS
 from tandem.bls.draft_length.arms import (
     LENGTHS,
     MEMORY,
@@ -115,12 +114,12 @@ class DraftPlanner:
     def plan(self, level: int, limit: int) -> DraftPlan:
         """Plan the next draft of a request. limit: maximum number of draft tokens (>= 1)."""
         load, now = self.load(), self._clock()
-        if not load.choices:
+        mode = load.costs.mode(now)
+        choice = load.choices[level] if load.choices else None
+        if mode is Mode.ALONE or (mode is Mode.BEST and choice and not choice.pays):
+            return DraftPlan(0, plain_tokens=load.costs.plain_tokens(now))
+        if choice is None:
             return DraftPlan(min(limit, FIRST_TOKENS), wants_log_probs=self._rated)
-        choice, mode = load.choices[level], load.costs.mode(now)
-        if mode is Mode.ALONE or (mode is Mode.BEST and not choice.pays):
-            fitting = load.costs.slots.seconds_to_change(now) / load.costs.seconds_alone
-            return DraftPlan(0, plain_tokens=int(min(max(1, fitting), MOST_TOKENS)))
         has_turn = not next(self._turns) % (1 + self._running() // SEQUENCES_PER_LESSON)
         num_tokens = min(limit, choice.draft.num_tokens)
         return choice.draft._replace(
@@ -174,23 +173,29 @@ class DraftPlanner:
         with self._lock:
             load, now = self.load(), self._clock()
             self._end_slot(load)
-            if load.costs.slots.is_settled(now - seconds.whole, now):
-                load.costs.alone.count(0, seconds.whole, steps=num_tokens)
+            if load.costs.is_settled(now - seconds.whole, now):
+                # The first steps are short, so most of their time is overhead.
+                duration = seconds.whole if load.costs.known else seconds.target
+                load.costs.alone.count(0, duration, steps=num_tokens)
+                self._end_first(load)
 
     def _mode(self, load: LoadPlans) -> Mode:
         return load.costs.mode(self._clock()) if load.choices else Mode.DRAFTING
 
     def _count(self, load: LoadPlans, draft: Draft, seconds: StepSeconds) -> None:
         costs, now = load.costs, self._clock()
-        if costs.drafting.known and not costs.slots.is_settled(now - seconds.whole, now):
+        if not costs.is_settled(now - seconds.whole, now):
             return
-        costs.count_verification(seconds.target)
         if draft.answer is None:
             costs.copying.count(len(draft), seconds.whole)
             return
         engine_seconds = draft.answer.engine_seconds or draft.answer.seconds
         costs.drafting.count(len(draft.answer.tokens), seconds.whole, engine=engine_seconds)
-        if costs.measured_first(max(1, self._running())):
+        self._end_first(load)
+
+    def _end_first(self, load: LoadPlans) -> None:
+        if not load.costs.known:
+            load.costs.end_first_measurement(self._clock(), max(1, self._running()))
             self._plan(load)
 
     def _end_slot(self, load: LoadPlans) -> None:
@@ -200,7 +205,7 @@ class DraftPlanner:
     def _plan(self, load: LoadPlans) -> None:
         """Make a plan for each level, if costs and acceptance rates are known."""
         costs = load.costs
-        if not (costs.drafting.known and self._arms.rounds[0] and costs.verification):
+        if not (costs.known and self._arms.rounds[0]):
             return
         fixed, each = costs.drafting.fit()
         rates = self._arms.rates(fixed, each, first_is_all=True)
