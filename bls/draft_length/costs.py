@@ -110,8 +110,8 @@ class Line:
 class LoadCosts:
     """Costs of steps under one load (number of running sequences).
 
-    A new load begins with two measurements: rounds with drafts, and then steps without. Experiments
-    repeat both later. near: costs under the most similar known load, which serve as initial values.
+    Before all experiments, two first measurements are made: of rounds with drafts, then of steps
+    without. near: costs under the most similar known load, which serve as initial values.
     """
 
     def __init__(self, near: LoadCosts | None = None) -> None:
@@ -121,13 +121,13 @@ class LoadCosts:
         self.alone = Line()
         self.slots: Slots = Slots(near.slots.seconds) if near else Slots()
         self._counted = 0  # number of the slot whose steps are being counted
-        self._measured = False  # whether rounds with drafts have been measured under this load
+        self._has_drafted = False  # whether rounds with drafts have been measured under this load
         self._settled = 0.0  # steps that began earlier may overlap with steps of another mode
 
     @property
     def known(self) -> bool:
-        """Whether both first measurements are complete."""
-        return self._measured and self.alone.known
+        """Whether both first measurements have ended."""
+        return self._has_drafted and self.alone.known
 
     @property
     def seconds_alone(self) -> float:
@@ -137,47 +137,41 @@ class LoadCosts:
     def mode(self, now: float) -> Mode:
         """Return the mode at time ``now``, in seconds."""
         if not self.known:
-            return Mode.ALONE if self._measured else Mode.DRAFTING
+            return Mode.ALONE if self._has_drafted else Mode.DRAFTING
         return self.slots.mode(self.slots.number(now))
 
     def plain_tokens(self, now: float) -> int:
-        """Return the number of tokens, at least 1, that the target may decode before the mode changes."""
+        """Return how many tokens the target may decode alone in one call, at least 1."""
         if not self.known:
             return 1
         fitting = self.slots.seconds_to_change(now) / self.seconds_alone
         return int(min(max(1, fitting), MOST_TOKENS))
 
     def is_settled(self, began: float, now: float) -> bool:
-        """Return whether all sequences had the same mode while a step ran.
+        """Return whether all sequences had the same mode from a step's beginning to its end.
 
         began, now: start and end of the step, in seconds.
         """
-        if not self.known:
-            return began >= self._settled
-        return began >= self._settled and self.slots.is_settled(began, now)
+        return began >= self._settled and (not self.known or self.slots.is_settled(began, now))
 
     def end_slot(self, now: float, running: int) -> bool:
-        """Return whether a new slot has begun. If so, learn from the previous slot."""
+        """Return whether a slot or a first measurement has ended. If so, learn from its steps."""
         slot = self.slots.number(now)
-        if slot == self._counted:
+        first = self.alone if self._has_drafted else self.drafting
+        if not self.known and first.steps >= max(2, running):
+            # The steps of other sequences may end later, by about the duration of a step.
+            self._settled = now + first.mean * (running > 1)
+        elif slot == self._counted:
             return False
         self._counted = slot
         self._learn(running)
         return True
-
-    def end_first_measurement(self, now: float, running: int) -> None:
-        """End a first measurement once it has a few steps, about one per sequence."""
-        line = self.alone if self._measured else self.drafting
-        if not self.known and line.steps >= max(2, running):
-            # Steps of other sequences may end up to about one step later.
-            self._settled = now + line.mean * (running > 1)
-            self._learn(running)
 
     def _learn(self, running: int) -> None:
         """Record the averages of the counted steps."""
         capacity = running * self.slots.seconds
         if running > 1 and (self.drafting.steps or self.copying.steps):
             self.alone._forget_slot()  # other sequences were drafting
-        self._measured |= self.drafting.steps > 0
+        self._has_drafted |= self.drafting.steps > 0
         for line in (self.drafting, self.copying, self.alone):
             line.end_slot(capacity)

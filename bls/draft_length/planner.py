@@ -115,11 +115,12 @@ class DraftPlanner:
         """Plan the next draft of a request. limit: maximum number of draft tokens (>= 1)."""
         load, now = self.load(), self._clock()
         mode = load.costs.mode(now)
-        choice = load.choices[level] if load.choices else None
-        if mode is Mode.ALONE or (mode is Mode.BEST and choice and not choice.pays):
+        pays = not load.choices or load.choices[level].pays
+        if mode is Mode.ALONE or (mode is Mode.BEST and not pays):
             return DraftPlan(0, plain_tokens=load.costs.plain_tokens(now))
-        if choice is None:
+        if not load.choices:
             return DraftPlan(min(limit, FIRST_TOKENS), wants_log_probs=self._rated)
+        choice = load.choices[level]
         has_turn = not next(self._turns) % (1 + self._running() // SEQUENCES_PER_LESSON)
         num_tokens = min(limit, choice.draft.num_tokens)
         return choice.draft._replace(
@@ -134,9 +135,11 @@ class DraftPlanner:
     def copy_length(self, level: int, copied: Draft) -> int:
         """Return how many copied tokens to verify (0: call the draft model instead)."""
         load = self.load()
-        mode = self._mode(load)
-        if mode is not Mode.BEST:
-            return 0 if mode is Mode.ALONE else len(copied)
+        mode = load.costs.mode(self._clock())
+        if mode is Mode.ALONE:
+            return 0
+        if mode is Mode.DRAFTING or not load.choices:
+            return len(copied)
         fitting = bisect.bisect_left(self._lengths, len(copied)) + 1
         rates = load.copy_rates[_kind_of(copied)][:fitting]
         best = int(rates.argmax())
@@ -146,7 +149,7 @@ class DraftPlanner:
     @property
     def mode(self) -> Mode:
         """Mode of all sequences in the current slot."""
-        return self._mode(self.load())
+        return self.load().costs.mode(self._clock())
 
     def verified(
         self, draft: Draft, num_accepted: int, seconds: StepSeconds, level: int, *, timed: bool
@@ -164,7 +167,8 @@ class DraftPlanner:
                     self._arms.add(round_, 0, 1 + level)
             self._end_slot(load)
             if timed:
-                self._count(load, draft, seconds)
+                self._count(load.costs, draft, seconds)
+                self._end_slot(load)
             if self._arms.rounds[0] < FIRST_ROUNDS:
                 self._plan(load)
 
@@ -174,16 +178,13 @@ class DraftPlanner:
             load, now = self.load(), self._clock()
             self._end_slot(load)
             if load.costs.is_settled(now - seconds.whole, now):
-                # The first steps are short, so most of their time is overhead.
+                # The first calls decode one token each, so their overhead is higher than usual.
                 duration = seconds.whole if load.costs.known else seconds.target
                 load.costs.alone.count(0, duration, steps=num_tokens)
-                self._end_first(load)
+                self._end_slot(load)
 
-    def _mode(self, load: LoadPlans) -> Mode:
-        return load.costs.mode(self._clock()) if load.choices else Mode.DRAFTING
-
-    def _count(self, load: LoadPlans, draft: Draft, seconds: StepSeconds) -> None:
-        costs, now = load.costs, self._clock()
+    def _count(self, costs: LoadCosts, draft: Draft, seconds: StepSeconds) -> None:
+        now = self._clock()
         if not costs.is_settled(now - seconds.whole, now):
             return
         if draft.answer is None:
@@ -191,12 +192,6 @@ class DraftPlanner:
             return
         engine_seconds = draft.answer.engine_seconds or draft.answer.seconds
         costs.drafting.count(len(draft.answer.tokens), seconds.whole, engine=engine_seconds)
-        self._end_first(load)
-
-    def _end_first(self, load: LoadPlans) -> None:
-        if not load.costs.known:
-            load.costs.end_first_measurement(self._clock(), max(1, self._running()))
-            self._plan(load)
 
     def _end_slot(self, load: LoadPlans) -> None:
         if load.costs.end_slot(self._clock(), max(1, self._running())):

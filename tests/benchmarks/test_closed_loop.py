@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field, replace
 from functools import cache
 
+import numpy as np
 import pytest
 from closed_loop import (
     ANSWER_LEN,
@@ -28,6 +29,16 @@ EASY, HARD = AcceptanceModel((0.95,)), AcceptanceModel((0.05,))
 TWO_STATE = AcceptanceModel((0.95, 0.517), (0.92, 0.8))
 
 # Length of a simulation in target steps, by number of streams. Each has thousands of rounds.
+# Two models on two processor cores: other sequences' drafts slow down every step.
+CORES = PairTimes(
+    target=0.012,
+    draft=0.004,
+    verify_slope=0.1,
+    batch_slope=0.155,
+    token_slope=0.13,
+    hop=0.8e-3,
+    processor=0.6e-3,
+)
 STEPS = {1: 1500, 2: 1500, 16: 300, 64: 160}
 WARM_UP = {1: 0, 2: 0, 16: 200, 64: 200}
 
@@ -157,6 +168,26 @@ def test_auto_is_never_much_slower_than_the_best_fixed_length(name, offset):
 )
 def test_auto_beats_every_fixed_length_if_texts_differ(name, offset):
     assert CELLS[name].over_best(offset) > GAINS[name]
+
+
+FIRST_SECONDS = {
+    "even-1": (LARGE, 1, EVEN, (8, 10)),
+    "even-16": (replace(LARGE, batch_slope=0.01), 16, EVEN, (8, 10)),
+    "right-1": (LARGE, 1, RIGHT, (32,)),
+    "cores-1": (CORES, 1, AcceptanceModel((0.6,)), (1, 2)),
+    "cores-16": (CORES, 16, AcceptanceModel((0.6,)), (1, 2)),
+}
+
+
+@pytest.mark.parametrize("name", first_of("cores-16", "cores-1", "right-1", "even-1", "even-16"))
+def test_auto_is_nearly_as_fast_as_the_best_choice_in_its_first_ten_seconds(name):
+    pair, streams, language, lengths = FIRST_SECONDS[name]
+    phases = [Phase(streams, 10, (language,))]
+    fixed = [run_phases(pair, phases, draft_len=length)[0] for length in (0, *lengths)]
+    offsets = np.random.default_rng(0).uniform(0, 1000, 8)
+    auto = [run_phases(pair, phases, draft_len=AUTO, offset=offset)[0] for offset in offsets]
+    assert np.mean(auto) > 0.91 * max(fixed)
+    assert np.median(auto) > 0.94 * max(fixed)
 
 
 BURST = replace(LARGE, batch_slope=0.03)

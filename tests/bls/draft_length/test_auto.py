@@ -118,7 +118,8 @@ def alone_and_drafting(loops, seconds):
         for world, length in zip(worlds, lengths, strict=True):
             world.now = number / 100
             if number % 5 == 0:
-                step(length, "draft", 4, 3, 0.05, rated=False)
+                kind, tokens = ("draft", 4) if length.allows_drafts() else ("alone", 1)
+                step(length, kind, tokens, 3, 0.05, rated=False)
         times.append([not length.allows_drafts() for length in lengths])
     return times
 
