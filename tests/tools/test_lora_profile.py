@@ -111,10 +111,17 @@ WEIGHTS, CONFIG = np.float16([[[1, 2]]]), np.int32([[[1, 0, 1]]])
 
 def test_adapters_of_a_tensorrt_target_are_copied_for_the_loop(adapted_tensorrt, tmp_path):
     planned = adapted_tensorrt(lora_weights=WEIGHTS, lora_config=CONFIG)
-    assert planned.loop_settings().target.lora_adapters == ("sql",)
+    target = planned.loop_settings().target
+    assert (target.lora_adapters, target.client_adapters) == (("sql",), False)
     repository.render(planned, tmp_path / "models")
     copied = sorted(path.name for path in (tmp_path / "models/bls_stream/1/lora-1").iterdir())
     assert copied == ["model.lora_config.npy", "model.lora_weights.npy"]
+
+
+@pytest.mark.parametrize(("plugin", "allowed"), [("auto", True), ("disable", False), (None, False)])
+def test_clients_send_their_own_adapters_to_an_engine_that_has_the_plugin(changed, plugin, allowed):
+    path = changed("llama-2-7b-13b", {"engines.target.build.lora_plugin": plugin})
+    assert deployment.load(path).loop_settings().target.client_adapters == allowed
 
 
 @pytest.mark.parametrize(
