@@ -294,7 +294,7 @@ class RequestParser:
             raise BadRequest(
                 f"input '{tensors.LORA_TASK_ID}' is missing; input '{given[0]}' requires it"
             )
-        arrays = {tensor: self._inputs.copy(tensor, row) for tensor in given[1:]}
+        arrays: dict[str, NDArray[Any]] = {t: self._inputs.copy(t, row) for t in given[1:]}
         if len(arrays) == 1:
             raise BadRequest(f"send inputs '{weights}' and '{config}' together")
         if arrays and arrays[weights].shape[1] != arrays[config].shape[1]:

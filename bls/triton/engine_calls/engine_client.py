@@ -151,7 +151,7 @@ class EngineRequests:
         )
 
     def _lora_weights(self) -> Mapping[str, NDArray[Any]]:
-        """Return the adapter's weights, or nothing if the client should send them and didn't."""
+        """Return the adapter's weights; empty if the client sent only its id."""
         if self._request.lora_task is not None:
             return self._request.lora_task.arrays
         files = tensors.LORA_FILES.items()

@@ -264,8 +264,8 @@ class TensorRTLLMTarget(TensorRTLLMDraft):
             with located(*key_path, "lora_adapters", name):
                 _check_adapter(folder)
             files[f"lora-{number}"] = [folder / file for file in LORA_FILES.values()]
-        # An engine without the plugin ignores adapters. With adapters of the profile, clients could
-        # take their numbers.
+        # An engine without the plugin ignores adapters. If the profile has adapters, their numbers
+        # would be ids that clients could use, too.
         return replace(
             super().plan(key_path),
             lora_adapters=tuple(adapters),
