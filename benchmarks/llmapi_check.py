@@ -44,7 +44,7 @@ def main() -> None:
     cycles = random.integers(10, min(vocab_size, 50_000), (PROMPTS, CYCLE)).astype(np.int32)
     prompts = np.tile(cycles, 8)
 
-    def settings(speculative_config: dict[str, Any] | None) -> LlmApiSettings:
+    def settings(speculative_config: dict[str, Any] | None, *adapters: str) -> LlmApiSettings:
         return LlmApiSettings(
             model=str(options.model),
             vocab_size=vocab_size,
@@ -54,6 +54,7 @@ def main() -> None:
             tensor_parallel_size=options.tensor_parallel_size,
             speculative_config=speculative_config,
             llm_args=options.llm_args,
+            lora_adapters=adapters,
         )
 
     package = import_module("tensorrt_llm")
@@ -68,6 +69,48 @@ def main() -> None:
     llm = package.LLM(**llm_arguments(settings(options.speculative_config), api))
     _show("rejected inputs", obeyed(llm, package.SamplingParams, prompts[0].tolist()))
     llm.shutdown()
+    if options.lora_adapter is None:
+        return
+    adapted: list[EngineResponse] = []  # the baseline's
+    for title, config in (("baseline", None), ("with speculation", options.speculative_config)):
+        engine = LlmApiEngine(settings(config, str(options.lora_adapter)), package)
+        answers = [_call(engine, prompt, lora_task_id=1) for prompt in prompts]
+        adapted = adapted or answers
+        _show(f"adapter, {title}", adapter_applied(engine, prompts, expected, answers, adapted))
+        engine.close()
+
+
+def adapter_applied(
+    engine: LlmApiEngine,
+    prompts: np.ndarray[Any, Any],
+    expected: list[EngineResponse],
+    answers: list[EngineResponse],
+    adapted: list[EngineResponse],
+) -> Iterator[Row]:
+    """Yield a row for each behavior of a LoRA adapter that the loop relies on.
+
+    answers: the engine's first calls, all with the adapter. expected, adapted: the baseline's
+    answers without and with the adapter.
+    """
+
+    def different(some: list[EngineResponse], others: list[EngineResponse]) -> int:
+        return sum(a.tokens != b.tokens for a, b in zip(some, others, strict=True))
+
+    def reused(some: list[EngineResponse]) -> int:
+        return sum(answer.usage.reused_blocks for answer in some)
+
+    plain = [_call(engine, prompt) for prompt in prompts]
+    again = [_call(engine, prompt, lora_task_id=1) for prompt in prompts]
+    count = different(answers, expected)
+    yield "the adapter changes the output", count > 0, f"{count} of {PROMPTS}"
+    count = different(answers, adapted)
+    yield "greedy output equals the baseline's with it", not count, f"{count} differ"
+    count = different(plain, expected)
+    yield "calls without it have the base model's output", not count, f"{count} differ"
+    yield "calls without it reuse none of its KV blocks", not reused(plain), f"{reused(plain)}"
+    yield "calls with it reuse its KV blocks", reused(again) > 0, f"{reused(again)}"
+    count = different(again, answers)
+    yield "reused KV blocks don't change the output", not count, f"{count} differ"
 
 
 def relied_on(
@@ -160,6 +203,9 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--model", type=Path, required=True, help="folder of a checkpoint")
     parser.add_argument(
         "--speculative-config", type=json.loads, required=True, help="a JSON object"
+    )
+    parser.add_argument(
+        "--lora-adapter", type=Path, help="PEFT folder of a LoRA adapter (default: none)"
     )
     parser.add_argument("--tensor-parallel-size", type=int, default=1)
     parser.add_argument("--llm-args", type=json.loads, help="more arguments of LLM(), as JSON")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +28,13 @@ class Sampling(SamplingNumbers):
 
 
 GREEDY = Sampling(top_k=1)
+
+
+class LoraTask(NamedTuple):
+    """A LoRA adapter that the client sends to the target engine, which caches it by its id."""
+
+    id: int
+    arrays: Mapping[str, NDArray[Any]]  # weights [1, n, m] and config [1, n, 3], or empty
 
 
 @dataclass(frozen=True)
@@ -60,6 +69,7 @@ class Request:
     wants_generation_logits: bool = False
     guide: Guide | None = None  # constrains the answer's text
     lora_name: str | None = None  # LoRA adapter of the target, and of the draft if it has it
+    lora_task: LoraTask | None = None  # the client's own LoRA adapter of the target
     wants_kv_blocks: bool = False  # return the total of KV blocks; reused ones are always counted
 
     @property

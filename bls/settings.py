@@ -42,7 +42,8 @@ class EngineSettings:
     max_draft_len: maximum length of a draft that the engine verifies. kv_cache_tokens: size of the
     KV cache in tokens. kv_block_tokens: size of a KV block in tokens. timeout: limit for one call
     in seconds. excludes_input: whether answers contain new tokens only. lora_adapters: names of the
-    engine's LoRA adapters, numbered from 1.
+    engine's LoRA adapters, numbered from 1. client_adapters: whether clients may send their own
+    LoRA adapters to the engine.
     """
 
     model: str
@@ -56,6 +57,7 @@ class EngineSettings:
     excludes_input: bool = True
     logits_dtype: LogitsType = "FP32"
     lora_adapters: tuple[str, ...] = ()
+    client_adapters: bool = False
     capabilities: Capabilities
 
     @property

@@ -57,7 +57,8 @@ def tensors(which: str) -> Iterator[Row]:
     for name, meaning in documented(entry).items():
         tensor = getattr(entry, name)
         if tensor in declared:
-            shape = " `[b, n]`" if which == "INPUTS" and tensor.dims != (1,) else ""
+            sizes = {(1,): "", (-1,): " `[b, n]`"}.get(tensor.dims, " `[b, n, m]`")
+            shape = sizes if which == "INPUTS" else ""
             yield f"`{tensor}`", tensor.dtype + shape, meaning
 
 

@@ -53,3 +53,18 @@ def read_config(folder: Path) -> Mapping[str, Any]:
                 f"{error}"
             ) from error
     return config
+
+
+def uniform_rank(folder: Path, engine: str) -> int:
+    """Return an adapter's rank, for an engine that uses one rank and one scale for all layers.
+
+    engine: its name in errors. Raises LoadError.
+    """
+    config = read_config(folder)
+    for name in ("rank_pattern", "alpha_pattern"):
+        if config.get(name):
+            raise LoadError(f"LoRA adapter '{folder}': {name} isn't supported by {engine}")
+    rank = config.get("r")
+    if not isinstance(rank, int) or rank < 1:
+        raise LoadError(f"LoRA adapter '{folder}': r must be at least 1; got {rank!r}")
+    return rank

@@ -58,6 +58,10 @@ class Inputs:
         array = self._arrays.get(tensor)
         return NOTHING if array is None else array[row].reshape(-1)
 
+    def copy(self, tensor: Tensor, row: int) -> NDArray[Any]:
+        """Return a copy of a prompt's array, [1, ...]. The input must not be missing."""
+        return self._arrays[tensor][row : row + 1].copy()
+
     def flag(self, tensor: Tensor, row: int, default: bool = False) -> bool:
         return bool(self.scalar(tensor, row, default))
 

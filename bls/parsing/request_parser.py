@@ -25,7 +25,7 @@ from tandem.bls.parsing.prompt import (
     check_logits,
     check_prediction,
 )
-from tandem.bls.request import Request, Sampling, TokenIds
+from tandem.bls.request import LoraTask, Request, Sampling, TokenIds
 from tandem.bls.settings import LoopSettings
 from tandem.contract import entry as tensors
 from tandem.contract.engine import MAX_TOP_LOG_PROBS
@@ -42,9 +42,6 @@ UNSUPPORTED = (
     tensors.PROMPT_EMBEDDING_TABLE,
     tensors.PROMPT_VOCAB_SIZE,
     tensors.PROMPT_TABLE_EXTRA_ID,
-    tensors.LORA_TASK_ID,
-    tensors.LORA_WEIGHTS,
-    tensors.LORA_CONFIG,
 )
 
 MOST_NAMED = 10  # maximum number of invalid ids in an error message
@@ -190,6 +187,7 @@ class RequestParser:
             wants_kv_blocks=options.return_perf_metrics,
             guide=guide_of(self._inputs, row),
             lora_name=self._lora_name(row),
+            lora_task=self._lora_task(row),
         )
         return self._draft_inputs.apply(request, row)
 
@@ -280,6 +278,31 @@ class RequestParser:
             fix = f"choose one of: {', '.join(known)}" if known else "the deployment has none"
             raise BadRequest(f"input '{tensors.LORA_NAME}': {quoted(names[0])} isn't known; {fix}")
         return names[0]
+
+    def _lora_task(self, row: int) -> LoraTask | None:
+        weights, config = tensors.LORA_WEIGHTS, tensors.LORA_CONFIG
+        inputs = (tensors.LORA_TASK_ID, weights, config)
+        given = [tensor for tensor in inputs if self._inputs.values(tensor, row).size]
+        if not given:
+            return None
+        target = self._settings.target
+        if not target.client_adapters:
+            fix = f"; send '{tensors.LORA_NAME}'" if target.lora_adapters else ""
+            raise BadRequest(f"input '{given[0]}' isn't supported by this deployment{fix}")
+        task_id = self._inputs.integer(tensors.LORA_TASK_ID, row, 0, 2**64 - 1)
+        if task_id is None:
+            raise BadRequest(
+                f"input '{tensors.LORA_TASK_ID}' is missing; input '{given[0]}' requires it"
+            )
+        arrays: dict[str, NDArray[Any]] = {t: self._inputs.copy(t, row) for t in given[1:]}
+        if len(arrays) == 1:
+            raise BadRequest(f"send inputs '{weights}' and '{config}' together")
+        if arrays and arrays[weights].shape[1] != arrays[config].shape[1]:
+            raise BadRequest(
+                f"input '{config}' must have {arrays[weights].shape[1]} rows, one per row of "
+                f"'{weights}'; got {arrays[config].shape[1]}"
+            )
+        return LoraTask(task_id, arrays)
 
     def _refuse_beams(self, row: int) -> None:
         for tensor, instead in (

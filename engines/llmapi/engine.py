@@ -17,6 +17,7 @@ from tandem.engines.capabilities import LLMAPI, LLMAPI_SPECULATIVE
 from tandem.engines.engine import Respond
 from tandem.engines.errors import ClosingError, EngineError, LoadError, first_line
 from tandem.engines.llmapi.arguments import (
+    NO_END,
     applies_penalties,
     embedding_bias,
     llm_arguments,
@@ -45,10 +46,21 @@ class LlmApiEngine:
         api = package.llmapi.llm_args
         self._penalties = applies_penalties(settings, api)
         arguments = llm_arguments(settings, api)
+        if settings.lora_adapters:
+            # This module imports packages that are installed wherever TensorRT-LLM is.
+            from tandem.engines.llmapi.lora import lora_arguments  # noqa: PLC0415
+
+            arguments = {**lora_arguments(settings, package), **arguments}
         try:
             self._llm = package.LLM(**arguments)
         except Exception as error:
             raise LoadError(f"TensorRT-LLM failed to start: {first_line(error)}") from error
+        # TensorRT-LLM reuses KV blocks only between calls with the same number.
+        self._adapters = [
+            package.llmapi.LoRARequest(f"lora-{number}", number, folder)
+            for number, folder in enumerate(settings.lora_adapters, 1)
+        ]
+        self._load_adapters()
         self._calls: dict[LlmapiCall, asyncio.Task[None]] = {}
         self._closing = False
         self._loop = asyncio.new_event_loop()
@@ -58,7 +70,12 @@ class LlmApiEngine:
         self._thread.start()
 
     def submit(self, request: EngineRequest, respond: Respond) -> None:
-        check(request, self._settings, self._settings.vocab_size)
+        check(
+            request,
+            self._settings,
+            self._settings.vocab_size,
+            num_adapters=len(self._adapters),
+        )
         arguments = sampling_arguments(request, penalties=self._penalties)
         bias = embedding_bias(request, self._settings.vocab_size)
         if bias is not None:
@@ -78,6 +95,19 @@ class LlmApiEngine:
         self._loop.close()
         self._llm.shutdown()
 
+    def _load_adapters(self) -> None:
+        """Use each adapter once, so that startup fails if one is unusable. Raises LoadError."""
+        tokens = self._settings.longest_draft + 2  # includes a step with a draft
+        params = self._sampling_params(max_tokens=tokens, end_id=NO_END, detokenize=False)
+        for adapter in self._adapters:
+            try:
+                self._llm.generate([0], params, lora_request=adapter)
+            except Exception as error:
+                raise LoadError(
+                    f"LoRA adapter '{adapter.lora_path}': TensorRT-LLM can't apply it: "
+                    f"{first_line(error)}"
+                ) from error
+
     def _later(self, work: Callable[..., None], *arguments: Any) -> None:
         """Run `work` on the event loop, in order: a stop runs after the call that it stops."""
         if self._closing:
@@ -88,10 +118,12 @@ class LlmApiEngine:
         self._calls[call] = self._loop.create_task(self._serve(call, sampling_params))
 
     async def _serve(self, call: LlmapiCall, sampling_params: Any) -> None:
+        number = call.request.lora_task_id
         try:
             call.result = self._llm.generate_async(
                 inputs=call.request.input_ids.tolist(),
                 sampling_params=sampling_params,
+                lora_request=self._adapters[number - 1] if number else None,
                 streaming=call.streams,
             )
             async for output in call.result:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from tandem.engines.llmapi.engine import LlmApiEngine
 from tandem.engines.llmapi.settings import LlmApiSettings
 
 
-def load(model_config: dict[str, Any], _folder: Path) -> LlmApiEngine:
+def load(model_config: dict[str, Any], folder: Path) -> LlmApiEngine:
     """Load the checkpoint and start the engine. Raises LoadError or ParameterError."""
     settings = decode(LlmApiSettings, model_config)
     try:
@@ -23,4 +24,5 @@ def load(model_config: dict[str, Any], _folder: Path) -> LlmApiEngine:
             f"can't import TensorRT-LLM: {error}; use an image that has it, or run "
             "`pip install tensorrt-llm==1.2.1 --extra-index-url https://pypi.nvidia.com`"
         ) from error
-    return LlmApiEngine(settings, package)
+    adapters = tuple(str(folder / name) for name in settings.lora_adapters)
+    return LlmApiEngine(replace(settings, lora_adapters=adapters), package)

@@ -28,6 +28,8 @@ class LlmApiSettings:
     speculative_config: TensorRT-LLM's own, for example {decoding_type: Eagle3, max_draft_len: 3,
         speculative_model: ...}; None: no speculation.
     llm_args: additional arguments of `LLM()`, for example {moe_expert_parallel_size: 2}.
+    lora_adapters: folders of LoRA adapters. A call selects one by its index, counted from 1
+        (`lora_task_id`).
     """
 
     model: str
@@ -44,6 +46,7 @@ class LlmApiSettings:
     trust_remote_code: bool = False
     speculative_config: Mapping[str, Any] | None = None
     llm_args: Mapping[str, Any] | None = None
+    lora_adapters: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.speculative_config is not None:
@@ -55,6 +58,11 @@ class LlmApiSettings:
                 raise LoadError(
                     "speculative_config.max_draft_len must be at least 1; each sequence needs "
                     "room for a draft"
+                )
+            if self.lora_adapters and self.speculative_config.get("use_dynamic_tree"):
+                raise LoadError(
+                    "speculative_config.use_dynamic_tree and lora_adapters can't be combined in "
+                    "TensorRT-LLM; remove one"
                 )
         llm_args = self.llm_args or {}
         kv_cache_config = llm_args.get("kv_cache_config", {})
@@ -103,6 +111,8 @@ DECIDED_ARGUMENTS = (
     "max_batch_size",
     "enable_chunked_prefill",
     "speculative_config",
+    "enable_lora",
+    "lora_config",
 )
 DECIDED_KV_CACHE_ARGUMENTS = (
     "enable_block_reuse",

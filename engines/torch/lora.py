@@ -16,6 +16,7 @@ import torch.nn.functional as F  # noqa: N812 (the field's name for it)
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import nn
+from transformers import AutoModelForCausalLM
 
 from tandem.engines.errors import LoadError
 from tandem.engines.lora_files import WEIGHTS_FILE, read_config
@@ -116,6 +117,14 @@ def _part(layer: Any, number: int) -> LowRank:
         return layer.adapters[number]
     outputs, inputs = layer.weight.shape
     return LowRank(layer.weight.new_empty(0, inputs), layer.weight.new_empty(outputs, 0))
+
+
+def without_weights(config: Any, *, trust_remote_code: bool) -> nn.Module:
+    """Return the model of a transformers configuration, to check adapters against it."""
+    from_config: Any = AutoModelForCausalLM.from_config
+    with torch.device("meta"):
+        model: nn.Module = from_config(config, trust_remote_code=trust_remote_code)
+    return model
 
 
 def read_adapter(folder: Path, model: nn.Module) -> dict[str, LowRank]:

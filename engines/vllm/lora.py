@@ -11,11 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from tandem.engines.errors import LoadError
-from tandem.engines.lora_files import read_config
+from tandem.engines.lora_files import uniform_rank
 
 RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)  # the values of `max_lora_rank`
-# Keys of an adapter's configuration that vLLM ignores.
-IGNORED = ("rank_pattern", "alpha_pattern")
 
 
 def lora_arguments(folders: Sequence[str]) -> dict[str, Any]:
@@ -34,13 +32,7 @@ def max_rank(folder: Path) -> int:
 
     Raises LoadError if vLLM can't apply the adapter exactly.
     """
-    config = read_config(folder)
-    for name in IGNORED:
-        if config.get(name):
-            raise LoadError(f"LoRA adapter '{folder}': {name} isn't supported by vLLM")
-    rank = config.get("r")
-    if not isinstance(rank, int) or not 0 < rank <= RANKS[-1]:
-        raise LoadError(
-            f"LoRA adapter '{folder}': r must be between 1 and {RANKS[-1]}; got {rank!r}"
-        )
+    rank = uniform_rank(folder, "vLLM")
+    if rank > RANKS[-1]:
+        raise LoadError(f"LoRA adapter '{folder}': r must be at most {RANKS[-1]}; got {rank}")
     return next(most for most in RANKS if rank <= most)

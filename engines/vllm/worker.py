@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import torch
 import vllm
-from transformers import AutoModelForCausalLM
 from vllm.lora.request import LoRARequest
 from vllm.sampling_params import RequestOutputKind
 from vllm.v1.core.sched.scheduler import Scheduler
@@ -19,7 +18,7 @@ from vllm.v1.worker.gpu_model_runner import GPUModelRunner
 from tandem.engines.ending import cut
 from tandem.engines.errors import LoadError, first_line
 from tandem.engines.request import CallUsage, EngineRequest, EngineResponse, LikeliestTokens
-from tandem.engines.torch.lora import read_adapter
+from tandem.engines.torch.lora import read_adapter, without_weights
 from tandem.engines.vllm.arguments import engine_arguments, sampling_arguments, watched
 from tandem.engines.vllm.hooks import check_hooks
 from tandem.engines.vllm.messages import Stepped, Stop, Submit
@@ -80,10 +79,10 @@ class VllmWorker:
         """
         if not self._adapters:
             return
-        config = self._engine.model_config.hf_config
-        from_config: Any = AutoModelForCausalLM.from_config
-        with torch.device("meta"):
-            model = from_config(config, trust_remote_code=self._settings.trust_remote_code)
+        model = without_weights(
+            self._engine.model_config.hf_config,
+            trust_remote_code=self._settings.trust_remote_code,
+        )
         for adapter in self._adapters:
             read_adapter(Path(adapter.lora_path), model)
             try:

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import standin
-from checkpoints import write_empty
+from checkpoints import LLAMA, write_adapter_of, write_empty
 from engine_harness import GREEDY, Harness
 from live_triton import eventually
 
@@ -176,6 +176,7 @@ def test_extra_llm_args_reach_tensorrt_llm(start, package):
     ("llm_args", "name"),
     [
         ({"max_seq_len": 9}, "llm_args.max_seq_len is set from"),
+        ({"lora_config": {}}, "llm_args.lora_config is set from"),
         ({"kv_cache_config": {"max_tokens": 9}}, "llm_args.kv_cache_config.max_tokens is set from"),
         ({"kv_cache_config": 9}, "llm_args.kv_cache_config must be an object"),
     ],
@@ -183,6 +184,101 @@ def test_extra_llm_args_reach_tensorrt_llm(start, package):
 def test_llm_args_that_other_keys_set_are_rejected(llm_args, name):
     with pytest.raises(LoadError, match=name):
         LlmApiSettings(model="x", vocab_size=9, max_seq_len=9, kv_cache_tokens=9, llm_args=llm_args)
+
+
+@pytest.fixture
+def adapters(tmp_path):
+    """The parameter for two adapters."""
+    checkpoint = tmp_path / "model"
+    write_empty(checkpoint, VOCAB, **LLAMA)
+    write_adapter_of(checkpoint, tmp_path / "a", "q_proj", "up_proj")
+    write_adapter_of(checkpoint, tmp_path / "b", "o_proj", r=16)
+    return {"lora_adapters": json.dumps([str(tmp_path / "a"), str(tmp_path / "b")])}
+
+
+def every(step: int, length: int) -> list[int]:
+    """Return the stand-in's output after CYCLE with an adapter, or with none if step is 1."""
+    return [28 + (CYCLE[-1] - 28 + step * i) % 7 for i in range(1, length + 1)]
+
+
+def test_each_call_can_use_a_different_adapter(start, adapters):
+    engine = start(**adapters)
+    pending = [engine.start(CYCLE, 30, request_id=str(n), lora_task_id=n) for n in (0, 1, 2)]
+    assert [call.wait().tokens for call in pending] == [every(step, 30) for step in (1, 2, 3)]
+
+
+def test_adapters_get_memory_for_their_modules_and_ranks(start, package, adapters):
+    start(**adapters)
+    assert llm(package).arguments["lora_config"] == package.llmapi.llm_args.LoraConfig(
+        lora_target_modules=["attn_dense", "attn_q", "mlp_gate"],
+        max_lora_rank=16,
+        max_loras=2,
+        max_cpu_loras=2,
+    )
+
+
+@pytest.fixture
+def newer(package, monkeypatch):
+    """Let the stand-in pretend to be a version whose CUDA graphs and drafts work with adapters."""
+    monkeypatch.setattr(package, "__version__", "1.3.0rc15")
+
+
+def test_cuda_graphs_are_off_unless_the_profile_sets_them(start, package, adapters):
+    start(**adapters)
+    assert llm(package).arguments["cuda_graph_config"] is None
+    start(**adapters, llm_args='{"cuda_graph_config": {"max_batch_size": 8}}')
+    assert llm(package).arguments["cuda_graph_config"] == {"max_batch_size": 8}
+
+
+@pytest.mark.usefixtures("newer")
+def test_cuda_graphs_stay_on_in_versions_whose_graphs_apply_adapters(start, package, adapters):
+    start(**adapters)
+    assert "cuda_graph_config" not in llm(package).arguments
+
+
+def test_speculation_with_adapters_is_rejected_in_version_1_2_1(start, adapters):
+    reason = r"1\.2\.1 can't combine adapters with speculation; install 1\.3\.0rc15 or later"
+    with pytest.raises(LoadError, match=reason):
+        start(**adapters, **LOOKUP)
+
+
+@pytest.mark.usefixtures("newer")
+@pytest.mark.parametrize("speculation", [LOOKUP, DRAFT], ids=["prompt_lookup", "draft"])
+def test_drafts_do_not_change_an_adapters_output(start, adapters, speculation):
+    assert start(**adapters, **speculation).tokens(CYCLE, 30, lora_task_id=2) == every(3, 30)
+
+
+def test_an_adapter_of_another_model_is_rejected(start, adapters, tmp_path):
+    write_empty(tmp_path / "model", VOCAB, **LLAMA | {"intermediate_size": 64})
+    with pytest.raises(LoadError, match=r"a': .*up_proj doesn't fit the checkpoint$"):
+        start(**adapters)
+
+
+def test_an_adapter_of_a_layer_that_tensorrt_llm_cannot_adapt_is_rejected(
+    start, package, monkeypatch, adapters
+):
+    api, names = package.llmapi.llm_args, {"attn_q": "q_proj", "mlp_gate": "up_proj"}
+    monkeypatch.setattr(api, "get_default_trtllm_modules_to_hf_modules", lambda: names)
+    with pytest.raises(LoadError, match=r"b': .*o_proj isn't supported by TensorRT-LLM$"):
+        start(**adapters)
+
+
+def test_startup_fails_if_tensorrt_llm_cannot_load_an_adapter(
+    start, package, monkeypatch, adapters
+):
+    def fail(*_):
+        raise RuntimeError("no matrix\nat all")
+
+    monkeypatch.setattr(package.LLM, "_check_adapter", fail)
+    with pytest.raises(LoadError, match=r"a': TensorRT-LLM can't apply it: no matrix$"):
+        start(**adapters)
+
+
+def test_calls_with_unknown_adapters_are_rejected(start, adapters):
+    with pytest.raises(RequestError, match="lora_task_id must be between 0 and 2; got 3"):
+        start(**adapters).start(CYCLE, 3, lora_task_id=3)
+    with pytest.raises(RequestError, match="lora_task_id isn't supported by this engine"):
+        start().start(CYCLE, 3, lora_task_id=1)
 
 
 @pytest.mark.parametrize(
@@ -209,12 +305,13 @@ def test_capabilities_report_whether_the_engine_drafts_by_itself(start):
 
 
 def test_usage_equals_the_statistics_of_tensorrt_llm(looker):
+    looker.call(CYCLE, 1)  # so that the next call reuses blocks
     usage = looker.call(CYCLE, 41, return_perf_metrics=True, arrival_time_ns=10**18).last.usage
     assert usage.draft_tokens == usage.accepted_tokens == 32
     assert (usage.reused_blocks, usage.new_blocks) == (2, 3)
     assert usage.first_scheduled_time_ns == 10**18 + 5_000_000
     assert 0 < usage.first_token_time_ns <= usage.last_token_time_ns
-    assert looker.engine.computed_tokens == len(CYCLE) + 41
+    assert looker.engine.computed_tokens == 2 * len(CYCLE) + 1 + 41
 
 
 def test_statistics_are_missing_if_not_requested(looker):

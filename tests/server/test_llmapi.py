@@ -3,7 +3,7 @@
 import pytest
 import standin
 import yaml
-from checkpoints import write_empty, write_tokenizer
+from checkpoints import LLAMA, write_adapter_of, write_empty, write_tokenizer
 from entries import ask, ask_one, refusal, stream
 from metrics import Change
 
@@ -21,7 +21,8 @@ def server(tmp_path_factory):
     """A server with a single engine, which does prompt lookup by itself."""
     folder = tmp_path_factory.mktemp("llmapi")
     size = write_tokenizer(folder / "target")
-    write_empty(folder / "target", size)
+    write_empty(folder / "target", size, **LLAMA)
+    write_adapter_of(folder / "target", folder / "sql")
     profile = {
         "name": "llmapi",
         "engines": {
@@ -30,13 +31,14 @@ def server(tmp_path_factory):
                 "checkpoint": "target",
                 "max_seq_len": 512,
                 "prompt_lookup": {"max_matching_ngram_size": 3},
+                "lora_adapters": {"sql": "sql"},
             }
         },
         "entries": [{"name": "bls_stream", "kind": "stream"}, {"name": "bls", "kind": "forward"}],
     }
     (folder / "profile.yaml").write_text(yaml.safe_dump(profile))
     stopped = serving(deployment.load(folder / "profile.yaml"), folder)
-    standin.plant(stopped.repository)
+    standin.plant(stopped.repository, version="1.3.0rc15")
     with stopped as running:
         yield running
 
@@ -75,6 +77,14 @@ def test_chunks_stop_strings_and_metrics_work_as_with_other_engines(server):
     ended = ask_one(server, "bls", PROMPTS[0], **asked)
     assert (ended.ids, ended.finish_reason) == (whole.ids[:4], "stop")
     assert len(ask_one(server, "bls", PROMPTS[0], **asked, min_tokens=9).ids) >= 9
+
+
+def test_requests_name_adapters_that_the_engine_applies_with_its_drafts(server):
+    asked = {"max_tokens": LENGTH, "end_id": -1}
+    base = ask_one(server, "bls", PROMPTS[0], **asked)
+    adapted = ask_one(server, "bls", PROMPTS[0], **asked, lora_name="sql")
+    assert adapted.ids != base.ids == ask_one(server, "bls", PROMPTS[0], **asked).ids
+    assert adapted.number("total_accepted_draft_tokens") > 0
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ import pytest
 import yaml
 from checkpoints import write_empty, write_tokenizer
 from crowd import ask
+from entries import ask_one, refusal
 from live_triton import KilledServer, alive, eventually, leftovers
 from scale import first_of
 
@@ -131,6 +132,41 @@ def test_adapter_weights_are_sent_if_the_engine_lacks_them(stubbed, control):
         assert drafted.said == ask(stubbed, PROMPT, model="ensemble", **options).said
         assert said.setdefault(name, drafted.said) == drafted.said
     assert len(set(said.values())) == 3
+
+
+@pytest.fixture(scope="module")
+def plugged(tmp_path_factory):
+    """A server whose target applies adapters, but whose profile has none."""
+    folder = tmp_path_factory.mktemp("plugged")
+    profile = write_profile(folder)
+    add_adapters(profile)
+    planned = deployment.load(profile)
+    repository.render(planned, folder / "repository")
+    threads = planned.thread_pool_size
+    with (
+        stub_backend(folder),
+        TritonServer(folder / "repository", thread_pool_size=threads) as running,
+    ):
+        yield running
+
+
+def adapter(task_id, shift):
+    """The inputs of an adapter that shifts the stub's tokens by `shift`."""
+    return {"lora_task_id": task_id, "lora_weights": [[shift]], "lora_config": [[1, 0, 1]]}
+
+
+@pytest.mark.parametrize("model", ["bls", "ensemble"])
+def test_clients_send_an_adapter_once_and_then_its_id(plugged, model):
+    task_id = 2**63 + len(model)
+    base = ask_one(plugged, "ensemble", PROMPT, max_tokens=40, end_id=-1).ids
+    options = {"max_tokens": 40, "end_id": -1}
+    missing = refusal(plugged, model, PROMPT, **options, lora_task_id=task_id)
+    assert f"LoRA task {task_id} not found in cache. Please send LoRA weights" in missing
+    sent = ask_one(plugged, model, PROMPT, **options, **adapter(task_id, 7)).ids
+    named = ask_one(plugged, model, PROMPT, **options, lora_task_id=task_id)
+    assert named.ids == sent != base
+    assert (named.number("total_draft_tokens") > 0) == (model != "ensemble")
+    assert ask_one(plugged, model, PROMPT, **options).ids == base
 
 
 SAMPLED = {"temperature": 0.7, "top_k": 5, "repetition_penalty": 1.1, "bad_words": ["zzz"]}

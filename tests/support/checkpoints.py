@@ -57,6 +57,23 @@ def write_pair(folder: Path, tokenizer: Path | None = None) -> None:
     _write_llama(folder / "draft", size, layers=1)
 
 
+# Sizes of a small Llama, for its config.json.
+LLAMA = {
+    "max_position_embeddings": 4096,
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "dtype": "float32",
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "bos_token_id": None,
+    "pad_token_id": 0,
+    "tie_word_embeddings": True,
+}
+
+
 def write_empty(folder: Path, vocab_size: int, **config: object) -> None:
     """Write a checkpoint without weights, which is enough for the checks of a profile."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -68,7 +85,7 @@ def write_empty(folder: Path, vocab_size: int, **config: object) -> None:
 def _write_llama(folder: Path, vocab_size: int, *, layers: int) -> None:
     """Write a random Llama. Its first layers don't depend on the number of layers."""
     rng = np.random.default_rng(1)
-    size, heads, kv_heads, head = 64, 4, 2, 16
+    size, heads, kv_heads, head = 64, 4, 2, 16  # as in LLAMA
 
     def random(*shape: int, scale: float = 0.12) -> np.ndarray:
         return rng.normal(0, scale, shape).astype(np.float32)
@@ -90,24 +107,17 @@ def _write_llama(folder: Path, vocab_size: int, *, layers: int) -> None:
         weights |= {f"model.layers.{layer}.{name}.weight": array for name, array in made.items()}
     # Large logits, so that only a few tokens are likely.
     weights["model.norm.weight"] = np.full(size, 5, np.float32)
-    write_empty(
-        folder,
-        vocab_size,
-        max_position_embeddings=4096,
-        architectures=["LlamaForCausalLM"],
-        model_type="llama",
-        dtype="float32",
-        hidden_size=size,
-        intermediate_size=2 * size,
-        num_hidden_layers=layers,
-        num_attention_heads=heads,
-        num_key_value_heads=kv_heads,
-        bos_token_id=None,
-        pad_token_id=0,
-        tie_word_embeddings=True,
-    )
+    write_empty(folder, vocab_size, **LLAMA | {"num_hidden_layers": layers})
     save_file(weights, folder / "model.safetensors", {"format": "pt"})
     (folder / "generation_config.json").write_text('{"eos_token_id": 0, "pad_token_id": 0}')
+
+
+def write_adapter_of(checkpoint: Path, folder: Path, *targets: str, **config) -> None:
+    """Write a random LoRA adapter of a checkpoint, which may have no weights."""
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(checkpoint))
+    write_adapter(folder, model, seed=1, targets=targets or ("q_proj",), **config)
 
 
 def write_adapter(folder: Path, model, *, seed: int, targets: tuple[str, ...], **config) -> None:

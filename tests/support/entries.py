@@ -13,6 +13,7 @@ from tandem.contract import entry
 
 NUMPY = {
     "BOOL": np.bool_,
+    "FP16": np.float16,
     "FP32": np.float32,
     "INT32": np.int32,
     "UINT64": np.uint64,

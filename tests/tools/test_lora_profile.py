@@ -40,7 +40,7 @@ def plan(tmp_path):
     return load
 
 
-@pytest.mark.parametrize("kind", ["torch", "vllm"])
+@pytest.mark.parametrize("kind", ["torch", "vllm", "llmapi"])
 def test_adapters_are_copied_into_the_rendered_model(plan, tmp_path, kind):
     planned = plan(kind=kind, lora_adapters={"sql": "sql"})
     assert planned.loop_settings().target.lora_adapters == ("sql",)
@@ -72,7 +72,23 @@ def test_the_draft_can_have_its_own_adapter_of_the_same_name(plan):
         ),
         (
             {"kind": "vllm", "lora_adapters": {"x": "large"}},
-            "lora_adapters.x: .*r must be between 1 and 512; got 513",
+            "lora_adapters.x: .*r must be at most 512; got 513",
+        ),
+        (
+            {"kind": "llmapi", "lora_adapters": {"x": "ranks"}},
+            "lora_adapters.x: .*rank_pattern isn't supported by TensorRT-LLM",
+        ),
+        (
+            {
+                "kind": "llmapi",
+                "lora_adapters": {"sql": "sql"},
+                "speculative_config": {
+                    "decoding_type": "Eagle3",
+                    "max_draft_len": 3,
+                    "use_dynamic_tree": True,
+                },
+            },
+            "speculative_config.use_dynamic_tree and lora_adapters can't be combined",
         ),
         ({"lora_adapters": {"": "sql"}}, "lora_adapters.*at least 1 character"),
         ({"lora_adapters": {"x": "dora"}}, "lora_adapters.x: .*use_dora True isn't supported"),
@@ -111,10 +127,17 @@ WEIGHTS, CONFIG = np.float16([[[1, 2]]]), np.int32([[[1, 0, 1]]])
 
 def test_adapters_of_a_tensorrt_target_are_copied_for_the_loop(adapted_tensorrt, tmp_path):
     planned = adapted_tensorrt(lora_weights=WEIGHTS, lora_config=CONFIG)
-    assert planned.loop_settings().target.lora_adapters == ("sql",)
+    target = planned.loop_settings().target
+    assert (target.lora_adapters, target.client_adapters) == (("sql",), False)
     repository.render(planned, tmp_path / "models")
     copied = sorted(path.name for path in (tmp_path / "models/bls_stream/1/lora-1").iterdir())
     assert copied == ["model.lora_config.npy", "model.lora_weights.npy"]
+
+
+@pytest.mark.parametrize(("plugin", "allowed"), [("auto", True), ("disable", False), (None, False)])
+def test_clients_send_their_own_adapters_to_an_engine_that_has_the_plugin(changed, plugin, allowed):
+    path = changed("llama-2-7b-13b", {"engines.target.build.lora_plugin": plugin})
+    assert deployment.load(path).loop_settings().target.client_adapters == allowed
 
 
 @pytest.mark.parametrize(

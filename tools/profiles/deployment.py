@@ -182,6 +182,7 @@ def _engine_settings(model: str, planned: EnginePlan, timeout: float) -> EngineS
         excludes_input=planned.excludes_input,
         logits_dtype=planned.logits_dtype,
         lora_adapters=planned.lora_adapters,
+        client_adapters=planned.client_adapters,
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -114,8 +115,10 @@ class EngineRequests:
         # Without this input, TensorRT-LLM returns neither times nor KV blocks.
         self._perf_metrics = _scalar(tensors.RETURN_PERF_METRICS, True)
         adapters = engine.settings.lora_adapters
-        number = adapters.index(request.lora_name) + 1 if request.lora_name in adapters else 0
-        self._lora = [_scalar(tensors.LORA_TASK_ID, number)] if number else []
+        number = adapters.index(request.lora_name) + 1 if request.lora_name in adapters else None
+        if request.lora_task is not None and not engine.is_draft:
+            number = request.lora_task.id
+        self._lora = [] if number is None else [_scalar(tensors.LORA_TASK_ID, number)]
         self._lora_folder = engine.folder / f"lora-{number}"
         self._logits_threshold = (
             [_scalar(tensors.DRAFT_ACCEPTANCE_THRESHOLD, request.draft_acceptance_threshold)]
@@ -130,10 +133,7 @@ class EngineRequests:
         """
         lora = list(self._lora)
         if with_weights:
-            lora += [
-                pb_utils.Tensor(tensor, np.load(self._lora_folder / file))
-                for tensor, file in tensors.LORA_FILES.items()
-            ]
+            lora += [pb_utils.Tensor(*item) for item in self._lora_weights().items()]
         return pb_utils.InferenceRequest(
             model_name=self._engine.settings.model,
             request_id=request_id,
@@ -149,6 +149,13 @@ class EngineRequests:
                 *self._changing(call),
             ],
         )
+
+    def _lora_weights(self) -> Mapping[str, NDArray[Any]]:
+        """Return the adapter's weights; empty if the client sent only its id."""
+        if self._request.lora_task is not None:
+            return self._request.lora_task.arrays
+        files = tensors.LORA_FILES.items()
+        return {tensor: np.load(self._lora_folder / file) for tensor, file in files}
 
     def read(self, call: EngineCall, response: Any, seconds: float) -> EngineAnswer:
         """Return the answer in the response to ``call``. seconds: duration of the call."""

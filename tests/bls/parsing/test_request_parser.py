@@ -486,6 +486,7 @@ def test_each_row_of_a_batch_has_its_own_inputs():
         "seeded",
         "drafter",
         "stop_strings",
+        "lora_task",
     }
     assert same - flags - {"use_draft_logits"} <= every_row
 
@@ -634,6 +635,63 @@ def test_an_empty_lora_adapter_name_means_no_adapter():
     assert request_of(lora_name="legal").lora_name == "legal"
     assert request_of(lora_name="").lora_name is None
     assert request_of().lora_name is None
+
+
+TAKES_ADAPTERS = with_engines(SETTINGS, target={"lora_adapters": (), "client_adapters": True})
+WEIGHTS = [[1.0, 2.0], [3.0, 4.0]]
+CONFIG = [[1, 0, 1], [2, 0, 1]]
+
+
+def test_each_prompt_of_a_batch_has_its_own_adapter_of_the_client():
+    rows = [
+        {"lora_task_id": 2**64 - 1, "lora_weights": WEIGHTS, "lora_config": CONFIG},
+        {"lora_task_id": 0, "lora_weights": WEIGHTS[::-1], "lora_config": CONFIG},
+    ]
+    one, two = (p.request.lora_task for p in prompts_of(batch(*rows, settings=TAKES_ADAPTERS)))
+    assert (one.id, two.id) == (2**64 - 1, 0)
+    assert one.arrays["lora_weights"].tolist() == [[WEIGHTS]]
+    assert two.arrays["lora_weights"].tolist() == [[WEIGHTS[::-1]]]
+    assert one.arrays["lora_config"].tolist() == [[CONFIG]]
+
+
+def test_an_id_alone_names_an_adapter_that_the_client_sent_before():
+    assert request_of(settings=TAKES_ADAPTERS, lora_task_id=7).lora_task == (7, {})
+    assert request_of(settings=TAKES_ADAPTERS).lora_task is None
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        (
+            {"lora_weights": WEIGHTS, "lora_config": CONFIG},
+            "input 'lora_task_id' is missing; input 'lora_weights' requires it",
+        ),
+        (
+            {"lora_task_id": 7, "lora_config": CONFIG},
+            "send inputs 'lora_weights' and 'lora_config' together",
+        ),
+        (
+            {"lora_task_id": 7, "lora_weights": WEIGHTS},
+            "send inputs 'lora_weights' and 'lora_config' together",
+        ),
+        (
+            {"lora_task_id": 7, "lora_weights": WEIGHTS, "lora_config": CONFIG[:1]},
+            "input 'lora_config' must have 2 rows, one per row of 'lora_weights'; got 1",
+        ),
+        (
+            {"lora_task_id": [7, 8]},
+            "input 'lora_task_id' must have one value per prompt; got 2",
+        ),
+    ],
+)
+def test_an_incomplete_adapter_of_the_client_is_rejected(given, words):
+    assert refusal(settings=TAKES_ADAPTERS, **given) == words
+
+
+def test_clients_cannot_use_the_numbers_of_the_deployments_adapters():
+    assert refusal(lora_task_id=1) == (
+        "input 'lora_task_id' isn't supported by this deployment; send 'lora_name'"
+    )
 
 
 def test_an_unknown_lora_adapter_is_rejected():

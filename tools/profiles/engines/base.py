@@ -84,7 +84,8 @@ class EnginePlan:
     tokens that end an answer, may be empty; engines get the first one. excludes_input: the engine's
     output omits the input. logits_dtype: Triton's name of the type. decoupled: clients can stream
     from the engine. files: subfolder of the version folder -> the files in it. lora_adapters: the
-    names of the LoRA adapters, ordered by their numbers. loop_files: like `files`, but for the
+    names of the LoRA adapters, ordered by their numbers. client_adapters: clients may send their
+    own LoRA adapters. loop_files: like `files`, but for the
     loop's model.
     """
 
@@ -103,6 +104,7 @@ class EnginePlan:
     backend: str = "python"
     files: Mapping[str, list[Path]] = field(default_factory=dict)
     lora_adapters: tuple[str, ...] = ()
+    client_adapters: bool = False
     loop_files: Mapping[str, list[Path]] = field(default_factory=dict)
 
 

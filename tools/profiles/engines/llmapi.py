@@ -7,12 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, JsonValue, PositiveInt
 
 from tandem.engines import capabilities
 from tandem.engines.llmapi.settings import LlmApiSettings
+from tandem.engines.lora_files import uniform_rank
 from tandem.tools.profiles.checkpoint import (
     Checkpoint,
     has_tokenizer,
@@ -24,13 +26,13 @@ from tandem.tools.profiles.engines.base import (
     EnginePlan,
     Folder,
     KeyPath,
-    OwnEngineSection,
     ProfileError,
     check_kv_cache,
     located,
     sequence_length,
 )
 from tandem.tools.profiles.engines.lookup import LookupSection
+from tandem.tools.profiles.engines.lora import AdaptedSection
 
 MAX_SEQ_LEN = 8192
 # Fields that aren't simply copied into the settings.
@@ -59,7 +61,7 @@ class InLlmDraftSection(ConfigSection):
     """Draft tokens per step."""
 
 
-class LlmApiTarget(OwnEngineSection):
+class LlmApiTarget(AdaptedSection):
     """A target that runs as a `tensorrt_llm.LLM`.
 
     The engine speculates if one of prompt_lookup, draft and speculative_config is set; at most one
@@ -129,7 +131,7 @@ class LlmApiTarget(OwnEngineSection):
                 self.checkpoint, self.draft.checkpoint, (*key_path, "draft", "checkpoint")
             )
         settings = self._settings(checkpoint, key_path)
-        return self.plan_of(
+        planned = self.plan_of(
             self.kind,
             settings,
             capabilities=capabilities.LLMAPI_SPECULATIVE
@@ -139,6 +141,7 @@ class LlmApiTarget(OwnEngineSection):
             end_ids=checkpoint.end_ids,
             pad_id=checkpoint.pad_id,
         )
+        return self.with_adapters(planned, key_path, partial(uniform_rank, engine="TensorRT-LLM"))
 
     def _settings(self, checkpoint: Checkpoint, key_path: KeyPath) -> LlmApiSettings:
         length = sequence_length(self.max_seq_len, checkpoint, key_path, most=MAX_SEQ_LEN)
@@ -151,7 +154,8 @@ class LlmApiTarget(OwnEngineSection):
                 max_seq_len=length,
                 kv_cache_tokens=cache,
                 speculative_config=self._speculation(),
-                **self.model_dump(exclude={*OwnEngineSection.model_fields, *DECIDED}),
+                lora_adapters=self.lora_folders,
+                **self.model_dump(exclude={*AdaptedSection.model_fields, *DECIDED}),
             )
         if settings.longest_draft >= length - 1:
             raise ProfileError(

@@ -95,6 +95,10 @@ class TargetBuildSection(BuildSection):
     lora_target_modules: Annotated[tuple[str, ...], BeforeValidator(as_tuple)] | None = None
     max_lora_rank: PositiveInt | None = None
 
+    @property
+    def applies_adapters(self) -> bool:
+        return self.lora_plugin not in {None, "disable"}
+
 
 class RunSection(ConfigSection):
     """Parameters of the Triton model.
@@ -260,13 +264,20 @@ class TensorRTLLMTarget(TensorRTLLMDraft):
             with located(*key_path, "lora_adapters", name):
                 _check_adapter(folder)
             files[f"lora-{number}"] = [folder / file for file in LORA_FILES.values()]
-        return replace(super().plan(key_path), lora_adapters=tuple(adapters), loop_files=files)
+        # An engine without the plugin ignores adapters. If the profile has adapters, their numbers
+        # would be ids that clients could use, too.
+        return replace(
+            super().plan(key_path),
+            lora_adapters=tuple(adapters),
+            client_adapters=self.build.applies_adapters and not adapters,
+            loop_files=files,
+        )
 
     def check_settings(self, key_path: KeyPath) -> None:
         """Check the settings without the checkpoint; raise ProfileError."""
         super().check_settings(key_path)
         build = self.build
-        if self.lora_adapters and build.lora_plugin in {None, "disable"}:
+        if self.lora_adapters and not build.applies_adapters:
             raise ProfileError(
                 (*key_path, "build", "lora_plugin"),
                 "must be set to a type, such as auto, because lora_adapters is set",

@@ -7,7 +7,7 @@ from scripted import SETTINGS, ids, with_engines
 
 from tandem.bls.effects import EngineCall
 from tandem.bls.errors import EngineCallError
-from tandem.bls.request import Request
+from tandem.bls.request import LoraTask, Request
 from tandem.bls.triton.engine_calls.clients import EngineClients
 from tandem.bls.triton.engine_calls.engine_caller import EngineCaller
 from tandem.contract import engine as tensors
@@ -42,9 +42,9 @@ class CachingEngine:
         )
 
 
-def caller(folder, name):
-    request = Request(prompt_ids=ids(1, 2, 3), max_tokens=8, lora_name=name)
-    return EngineCaller(EngineClients(ADAPTED, folder), request)
+def caller(folder, name=None, *, settings=ADAPTED, task=None):
+    request = Request(prompt_ids=ids(1, 2, 3), max_tokens=8, lora_name=name, lora_task=task)
+    return EngineCaller(EngineClients(settings, folder), request)
 
 
 def call(engine="target"):
@@ -71,6 +71,26 @@ def test_weights_are_sent_only_if_the_engine_lacks_them(pb, tmp_path):
     weights = {"lora_weights": [[[0.5]]], "lora_config": [[[1, 0, 1]]]}
     number = {"lora_task_id": [[1]]}
     assert engine.calls == [number, number | weights, number]
+
+
+def test_a_clients_own_adapter_goes_to_the_target_only(pb, tmp_path):
+    weights = {"lora_weights": [[[0.5]]], "lora_config": [[[1, 0, 1]]]}
+    arrays = {
+        name: np.array(value, np.float16 if name == "lora_weights" else np.int32)
+        for name, value in weights.items()
+    }
+    engine = pb.InferenceRequest.answer = CachingEngine(cached=False)
+    own = caller(tmp_path, settings=SETTINGS, task=LoraTask(2**64 - 1, arrays))
+    for role in ("draft", "target", "draft", "target"):
+        own.answer(call(role))
+    number = {"lora_task_id": [[2**64 - 1]]}
+    assert engine.calls == [{}, number, number | weights, {}, number]
+
+
+def test_a_client_learns_that_the_engine_needs_the_weights(pb, tmp_path):
+    pb.InferenceRequest.answer = CachingEngine(cached=False)
+    with pytest.raises(EngineCallError, match="Please send LoRA weights with request"):
+        caller(tmp_path, settings=SETTINGS, task=LoraTask(7, {})).answer(call())
 
 
 def test_calls_with_other_errors_are_not_retried_with_weights(pb, tmp_path):

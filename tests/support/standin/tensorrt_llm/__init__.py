@@ -1,7 +1,8 @@
 """A stand-in for TensorRT-LLM 1.2.1 with the same names and argument checks, and a toy model.
 
-The model repeats cycles of seven ids: the next id depends only on the last one. It speculates as
-configured, so responses contain several tokens and statistics. The names come from these files of
+The model repeats cycles of seven ids: the next id depends only on the last one and on the LoRA
+adapter. It speculates as configured, so responses contain several tokens and statistics. The names
+come from these files of
 TensorRT-LLM: llmapi/llm_args.py, llmapi/llm.py, sampling_params.py and executor/result.py.
 """
 
@@ -21,6 +22,7 @@ from typing import Any, ClassVar
 
 from tensorrt_llm.llmapi import llm_args
 
+__version__ = "1.2.1"
 STEP_SECONDS = 0.002
 CYCLE = 7
 LLM_ARGUMENTS = {
@@ -133,7 +135,8 @@ class RequestOutput:
         self.finished = False
         self.cached_tokens = 0
         self.decoding_iter = 0
-        self.drafted = self.accepted = 0
+        self.drafted = self.accepted = self.reused_blocks = 0
+        self.adapter = 0
         self._streaming = streaming
         self._loop = asyncio.get_running_loop()
         self._responses: asyncio.Queue[Any] = asyncio.Queue()
@@ -175,7 +178,9 @@ class RequestOutput:
             speculative_decoding=SimpleNamespace(
                 total_draft_tokens=self.drafted, total_accepted_draft_tokens=self.accepted
             ),
-            kv_cache_metrics=SimpleNamespace(num_reused_blocks=2, num_new_allocated_blocks=3),
+            kv_cache_metrics=SimpleNamespace(
+                num_reused_blocks=self.reused_blocks, num_new_allocated_blocks=3
+            ),
             timing_metrics=SimpleNamespace(
                 arrival_time=start, first_scheduled_time=start + timedelta(milliseconds=5)
             ),
@@ -198,6 +203,7 @@ class LLM:
         self._vocab_size = config["vocab_size"]
         speculation = kwargs.get("speculative_config")
         self._speculation = speculation
+        self._cached: set[tuple[int, ...]] = set()  # (number of the adapter, *prompt)
         self._global_generator = random.Random(0)  # the seeds of requests are ignored
         LLM.made.append(self)
 
@@ -222,19 +228,34 @@ class LLM:
         if sampling_params.end_id is None:
             raise ValueError("tokenizer is required to reset end_id if it is None")
         result = RequestOutput(inputs, sampling_params, streaming=streaming)
+        if lora_request is not None:
+            self._check_adapter(lora_request)
+            result.adapter = lora_request.lora_int_id
+        key = (result.adapter, *inputs)
+        result.reused_blocks = 2 if key in self._cached else 0
+        self._cached.add(key)
         self.results.append(result)
         threading.Thread(target=self._run, args=(result,), daemon=True).start()
         return result
 
-    def generate(self, inputs: list[int], sampling_params: SamplingParams) -> RequestOutput:
+    def generate(
+        self, inputs: list[int], sampling_params: SamplingParams, *, lora_request: Any = None
+    ) -> RequestOutput:
         """Generate one output and wait for it."""
 
         async def whole() -> RequestOutput:
-            async for output in (result := self.generate_async(inputs, sampling_params)):
+            result = self.generate_async(inputs, sampling_params, lora_request=lora_request)
+            async for output in result:
                 assert output is result
             return result
 
         return asyncio.run(whole())
+
+    def _check_adapter(self, lora_request: Any) -> None:
+        rank = json.loads((Path(lora_request.lora_path) / "adapter_config.json").read_text())["r"]
+        most = self.arguments["lora_config"].max_lora_rank
+        if rank > most:
+            raise RuntimeError(f"Invalid low_rank ({rank}). low_rank must be smaller than {most}")
 
     def shutdown(self) -> None:
         self.is_shut = True
@@ -262,9 +283,9 @@ class LLM:
         truth: list[int] = []
         for _ in range(room):
             said = len(row) + len(truth) - len(result.prompt_token_ids)
-            token = self._next((row + truth)[-1], params)
+            token = self._next((row + truth)[-1], params, result.adapter)
             while self._banned(token, said, params):
-                token = self._next(token, params)
+                token = self._next(token, params, result.adapter)
             truth.append(token)
         drafts = self._drafts(row)[: room - 1]
         right = 0
@@ -280,10 +301,10 @@ class LLM:
             return True
         return token == params.end_id and said < (params.min_tokens or 0)
 
-    def _next(self, token: int, params: SamplingParams) -> int:
+    def _next(self, token: int, params: SamplingParams, adapter: int = 0) -> int:
         first = token - token % CYCLE
         size = min(CYCLE, self._vocab_size - first)
-        step = 1 if params.greedy else self._global_generator.randint(1, size)
+        step = 1 + adapter if params.greedy else self._global_generator.randint(1, size)
         return first + (token - first + step) % size
 
     def _drafts(self, row: list[int]) -> list[int]:

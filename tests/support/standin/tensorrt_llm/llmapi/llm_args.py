@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict
@@ -21,6 +21,31 @@ class KvCacheConfig:
     copy_on_partial_reuse: bool = True
     dtype: str = "auto"
     tokens_per_block: int = 32
+
+
+@dataclass
+class LoraConfig:
+    lora_dir: list[str] = field(default_factory=list)
+    lora_ckpt_source: str = "hf"
+    max_lora_rank: int = 64
+    lora_target_modules: list[str] = field(default_factory=list)
+    trtllm_modules_to_hf_modules: dict[str, str] = field(default_factory=dict)
+    max_loras: int | None = None
+    max_cpu_loras: int | None = None
+    swap_gate_up_proj_lora_b_weight: bool = True
+
+
+def get_default_trtllm_modules_to_hf_modules() -> dict[str, str]:
+    return {
+        "attn_q": "q_proj",
+        "attn_k": "k_proj",
+        "attn_v": "v_proj",
+        "attn_dense": "o_proj",
+        "mlp_h_to_4h": "gate_proj",
+        "mlp_4h_to_h": "down_proj",
+        "mlp_gate": "up_proj",
+        "shared_expert_gate": "shared_expert.up_proj",
+    }
 
 
 class DecodingBaseConfig(BaseModel):
