@@ -82,10 +82,6 @@ class Arms:
         rates: Floats = sums[:, 1] / (rounds * fixed + each * sums[:, 0])
         return rates
 
-    def drafted(self, group: int, arm: int) -> float:
-        """Return the average number of tokens that an arm drafts per round."""
-        return float(self._sums[group, 0].ravel()[arm] / self.rounds[group])
-
     def as_every_arm(self, draft: Draft, num_accepted: int, rate: float) -> Floats:
         """Return the tokens each arm would have drafted and emitted, [2, num_stops, num_lengths].
 

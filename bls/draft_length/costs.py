@@ -27,9 +27,9 @@ class Line:
         return self._weight > 0
 
     @property
-    def mean(self) -> float:
-        """Average seconds per step in the current slot."""
-        return self._seconds / max(1, self.steps)
+    def average(self) -> float:
+        """Average seconds per step."""
+        return self._y
 
     def of_neighbor(self) -> Line:
         """Return a copy for another load. New slots soon outweigh the copied statistics."""
@@ -158,13 +158,13 @@ class LoadCosts:
         """Return whether a slot or a first measurement has ended. If so, learn from its steps."""
         slot = self.slots.number(now)
         first = self.alone if self._has_drafted else self.drafting
-        if not self.known and first.steps >= max(2, running):
-            # The steps of other sequences may end later, by about the duration of a step.
-            self._settled = now + first.mean * (running > 1)
-        elif slot == self._counted:
+        first_ends = not self.known and first.steps >= max(2, running)
+        if slot == self._counted and not first_ends:
             return False
         self._counted = slot
         self._learn(running)
+        if first_ends and running > 1:
+            self._settled = now + first.average  # steps of other sequences end a little later
         return True
 
     def _learn(self, running: int) -> None:

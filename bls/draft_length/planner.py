@@ -32,8 +32,6 @@ from tandem.bls.effects import Draft, DraftPlan, StepSeconds
 
 FIRST_TOKENS = 8  # draft length before anything is known
 LEVELS = 5  # levels of requests: about 1, 2, 4, 8 or 16 draft tokens are right in a row
-OWN_ADVANTAGE = 1.04  # factor by which a level's own best arm must beat the best arm of all levels
-FIRST_ROUNDS = 64  # plan after each of the first rounds; later only after slots
 SEQUENCES_PER_LESSON = 16  # with n sequences, one in 1 + n // 16 drafts requests probabilities
 # Initial acceptance rates of copies after n-grams of 1, 2, 3, and 4 or more tokens.
 COPY_ACCEPTANCE = (0.3, 0.6, 0.7, 0.8)
@@ -169,8 +167,6 @@ class DraftPlanner:
             if timed:
                 self._count(load.costs, draft, seconds)
                 self._end_slot(load)
-            if self._arms.rounds[0] < FIRST_ROUNDS:
-                self._plan(load)
 
     def observe_plain_step(self, num_tokens: int, seconds: StepSeconds) -> None:
         """Record the duration of ``num_tokens`` tokens that the target decoded alone."""
@@ -205,11 +201,10 @@ class DraftPlanner:
         fixed, each = costs.drafting.fit()
         rates = self._arms.rates(fixed, each, first_is_all=True)
         by_arm = rates.reshape(len(rates), -1)
-        common, alone = int(by_arm[0].argmax()), 1 / costs.seconds_alone
+        alone = 1 / costs.seconds_alone
         choices = []
         for level in range(1, 1 + LEVELS):
-            own = int(by_arm[level].argmax())
-            arm = own if by_arm[level, own] > OWN_ADVANTAGE * by_arm[level, common] else common
+            arm = int(by_arm[level].argmax())
             rate = float(by_arm[level, arm])
             longer = min(int(rates[level, 0].argmax()) + 1, len(self._lengths) - 1)
             length_ahead = self._lengths[longer]
@@ -219,8 +214,7 @@ class DraftPlanner:
         load.copy_rates = self._copies.rates(*copy_costs)[:, 0]
         promised = [choice.rate for choice in choices]
         most = max(*promised, float(load.copy_rates.max()) if costs.copying.known else 0.0)
-        round_seconds = fixed + each * self._arms.drafted(0, common)
-        costs.slots.schedule(round_seconds, 1 - alone / most, 1 - min(promised) / alone)
+        costs.slots.schedule(costs.drafting.average, 1 - alone / most, 1 - min(promised) / alone)
 
 
 def _kind_of(copied: Draft) -> int:

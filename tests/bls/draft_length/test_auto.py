@@ -135,7 +135,8 @@ def test_experiments_without_drafts_take_less_than_5_percent_of_the_time():
     assert 0 < sum(now[0] for now in times) < 0.05 * len(times)
 
 
-def test_drafting_continues_after_the_machine_was_paused():
+@pytest.mark.parametrize("pause", [1.0, 3.0, 10.0])  # seconds
+def test_drafting_continues_after_the_machine_was_paused(pause):
     world = World(rated=False)
     length = AutoLength(world.statistics)
 
@@ -151,7 +152,7 @@ def test_drafting_continues_after_the_machine_was_paused():
         return with_drafts
 
     decode(300, 0.1)
-    decode(1, 10.0)
+    decode(1, pause)
     assert decode(40, 0.1) > 30
 
 

@@ -287,6 +287,9 @@ def drafting_in_vain():
         time.now += 0.1
         drafted = effects.Draft(ids(1, 2), drafter="draft_model", answer=EngineAnswer(ids(1, 2)))
         drafter.verified(drafted, 0, StepSeconds(0.1, 0.02))
+    for _ in range(3):
+        time.now += 0.02
+        drafter.observe_plain_step(1, StepSeconds(0.02, 0.02))
     return drafter, time
 
 
