@@ -231,6 +231,18 @@ def test_auto_recovers_from_a_draft_engine_that_gets_ten_times_slower():
     assert run_phases(LARGE, phases, draft_len=AUTO)[-1] > 0.85 * max(fixed)
 
 
+@pytest.mark.parametrize("pause", [0.3, 1.0])  # seconds
+def test_auto_keeps_drafting_on_a_machine_that_pauses(pause):
+    def tokens(draft_len):
+        world = World(LARGE, draft_len)
+        world.pause_every(5 * pause, pause)
+        world.enter(Phase(1, 20, (EVEN,)))
+        world.pass_time(20)
+        return world.tokens
+
+    assert tokens(AUTO) > 0.95 * tokens(8)
+
+
 def test_streams_with_easy_text_do_not_starve_hard_text():
     pair = replace(LARGE, batch_slope=0.01)
     world = World(pair, AUTO)

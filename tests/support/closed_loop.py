@@ -362,6 +362,15 @@ class World:
                 self._running += 1
                 self._perform(self._paused.pop(number, None) or self._answers(number), None)
 
+    def pause_every(self, period: float, seconds: float) -> None:
+        """Pause the loop's processor for ``seconds`` in every period, as a busy host does."""
+
+        def pause() -> None:
+            self._processor.work(seconds, lambda: None)
+            self.clock.after(period, pause)
+
+        self.clock.after(period, pause)
+
     def pass_time(self, seconds: float) -> None:
         end = self.clock.now + seconds
         while self.clock.now < end:
