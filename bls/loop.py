@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tandem.bls.chunk_size import ChunkSize
-from tandem.bls.drafters.drafter import Drafter, Proposal, StepsAhead
+from tandem.bls.drafters.drafter import Drafter, Proposal
 from tandem.bls.effects import (
     NO_DRAFT,
     NO_TOKENS,
@@ -31,6 +31,7 @@ from tandem.bls.effects import (
     KvBlocks,
     PromptLogProbs,
     StartAhead,
+    StepsAhead,
     StepSeconds,
 )
 from tandem.bls.errors import EngineCallError

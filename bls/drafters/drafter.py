@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from tandem.bls.draft_ahead.ahead_planner import AheadPlanner
 from tandem.bls.draft_length.planner import DraftPlanner
-from tandem.bls.effects import AwaitAhead, Draft, EngineAnswer, EngineCall, StepSeconds
+from tandem.bls.effects import AwaitAhead, Draft, EngineCall, StepsAhead, StepSeconds
 from tandem.bls.errors import EngineCallError, EngineRefused
 from tandem.bls.sequence import Sequence
 from tandem.bls.settings import LoopSettings
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from tandem.bls.drafters.translation import Translator  # imports a large library
 
 Proposal = Generator[EngineCall | AwaitAhead, Any, Draft]
-StepsAhead = Generator[EngineCall, EngineAnswer, Any]
 
 
 class DrafterHealth(Protocol):

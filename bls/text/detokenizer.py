@@ -9,12 +9,12 @@ detokenized once. So the chunks always add up to the text of an answer without s
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from tandem.bls.effects import NO_TOKENS, Chunk, DecodedText, NextChunk, TextCall
+from tandem.bls.effects import NO_TOKENS, Chunk, DecodedText, TextCall
 from tandem.bls.request import Request, TokenIds
 from tandem.bls.text.stop_strings import StopStrings
 from tandem.bls.text.token_details import NO_COUNTS, Counts
@@ -110,22 +110,22 @@ class IncrementalDetokenizer:
         return text, len(window) - context_length
 
 
-def detokenize_stream(request: Request) -> Generator[NextChunk | TextCall | Chunk, Any, None]:
-    """Detokenize a streamed answer off the critical path.
+def detokenize_stream(
+    request: Request, chunks: Iterable[Chunk]
+) -> Generator[TextCall | Chunk, Any, None]:
+    """Yield the chunks of a streamed answer with their text.
 
-    Yields NextChunk to receive a chunk, and then the chunk with its text. No round waits for the
-    text, because no stop string can end the answer.
+    No round waits for the text, because no stop string can end the answer.
     """
     text_so_far = IncrementalDetokenizer(
         each_round=True, tells_lengths=request.wants_text_lengths, prompt=request.echoed_ids
     )
     output: list[TokenIds] = []
-    ended = False
-    while not ended:
-        chunk = yield NextChunk()
+    for chunk in chunks:
         text, _, lengths = yield from text_so_far.extend(chunk.tokens)
         output.append(chunk.tokens)
-        ended = chunk.finish_reason is not None
-        if ended:
+        if chunk.finish_reason is not None:
             text += yield from text_so_far.finish(np.concatenate(output))
         yield chunk._replace(text=text, details=chunk.details._replace(text_lengths=lengths))
+        if chunk.finish_reason is not None:
+            return

@@ -341,7 +341,7 @@ def test_rounds_do_not_wait_for_detokenization_of_a_stream():
     decoding = decoding_of(request)
     chunks = perform(decoding.decode(), {"target": Notes(ENDLESS), "draft": Draft(ENDLESS)})
     assert [chunk.text for chunk in chunks] == [""] * len(effects)
-    detokenized = perform(detokenize_stream(request), chunks_in=chunks)
+    detokenized = perform(detokenize_stream(request, chunks))
     assert "".join(chunk.text for chunk in detokenized) == expected(request, ENDLESS)[1]
     assert [chunk.totals for chunk in detokenized] == [chunk.totals for chunk in chunks]
 

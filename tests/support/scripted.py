@@ -17,7 +17,6 @@ from tandem.bls.effects import (
     DecodedText,
     EngineAnswer,
     EngineCall,
-    NextChunk,
     StartAhead,
     TextCall,
 )
@@ -323,16 +322,13 @@ def play(
     engines = {"target": target, "draft": draft}
     chunks = perform(decoding.decode(), engines, ahead_fates=ahead_fates, decode=decode)
     if decoding.request.detokenizes_off_path:
-        return perform(detokenize_stream(decoding.request), chunks_in=chunks, decode=decode)
+        return perform(detokenize_stream(decoding.request, chunks), decode=decode)
     return chunks
 
 
-def perform(
-    steps, engines=None, chunks_in=(), ahead_fates=("in time",), decode=decoded
-) -> list[Chunk]:
+def perform(steps, engines=None, ahead_fates=("in time",), decode=decoded) -> list[Chunk]:
     """Perform the effects that the steps yield, and return the chunks."""
     chunks: list[Chunk] = []
-    chunks_in = iter(chunks_in)
     fates = cycle(ahead_fates)
     resume = lambda: next(steps)  # noqa: E731
     while True:
@@ -349,8 +345,6 @@ def perform(
                 answer = ahead.settled(engines)
             elif isinstance(effect, TextCall):
                 answer = decode(effect)
-            elif isinstance(effect, NextChunk):
-                answer = next(chunks_in)
             else:
                 answer = chunks.append(effect)
         except EngineCallError as error:

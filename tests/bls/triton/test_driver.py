@@ -9,7 +9,7 @@ import pytest
 import triton_python_backend_utils as triton
 from scripted import SETTINGS, ids
 
-from tandem.bls.effects import AwaitAhead, EngineCall, NextChunk, StartAhead
+from tandem.bls.effects import AwaitAhead, EngineCall, StartAhead
 from tandem.bls.errors import Cancelled, EngineCallError, EngineTimeout
 from tandem.bls.request import Request
 from tandem.bls.triton.driver import Driver
@@ -137,27 +137,6 @@ def test_a_call_is_not_stopped_before_it_is_interrupted(engine):
     driver.interrupt(Cancelled())
     assert engine.stopped.wait(PATIENCE)
     assert engine.num_stops == 1
-
-
-def test_an_interruption_ends_the_wait_for_a_chunk(pb):
-    waits, woken, receiver = threading.Event(), threading.Event(), Receiver()
-
-    def steps():
-        yield NextChunk()
-        raise AssertionError("there is no chunk")
-
-    def next_chunk():
-        waits.set()
-        assert woken.wait(PATIENCE)
-
-    driver = Driver(EngineClients(SETTINGS), steps(), REQUEST, receiver, next_chunk)
-    driver.start()
-    assert waits.wait(PATIENCE)
-    driver.interrupt(Cancelled())
-    woken.set()
-    assert receiver.end.wait(PATIENCE)
-    assert isinstance(receiver.error, Cancelled)
-    assert pb.Logger.lines == []
 
 
 class Panic(BaseException):
