@@ -112,7 +112,7 @@ class Decoding:
         if self._plain_tokens_due or not self._drafter.can_draft(self.sequence):
             return NO_DRAFT
         draft = NO_DRAFT
-        limit = self.sequence.draft_limit
+        limit = self.sequence.draft_limit()
         if limit >= 1:
             draft = self._guidance.forced_draft(limit)
             try:

@@ -105,7 +105,7 @@ def lengths_of(
     lengths = []
     for num_accepted in range(len(draft) + 1):
         new = num_accepted + 1
-        length = min(longest, sequence.draft_limit_after(new), room - new)
+        length = min(longest, sequence.draft_limit(new), room - new)
         beyond_ban = 0 < banned <= new
         beyond_end = end is not None and num_accepted > end
         lengths.append(0 if beyond_ban or beyond_end else max(0, length))
