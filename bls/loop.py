@@ -84,11 +84,11 @@ class Decoding:
         self._text = IncrementalDetokenizer(
             request.stop_strings,
             each_round=request.needs_text_each_round,
-            tells_lengths=request.wants_text_lengths and request.needs_text_each_round,
+            tells_lengths=request.return_text_lengths and request.needs_text_each_round,
             prompt=request.echoed_ids,
         )
         self._chunk_size = ChunkSize(
-            steady=request.streams_text or request.needs_text_each_round,
+            steady=request.stream or request.needs_text_each_round,
             whole=request.kind.in_engine,
             timed=not lengths_decide_text(request, settings),
         )
@@ -253,7 +253,7 @@ class Decoding:
             end_id=ends[0] if ends else None,
             stop_ids=() if below_min else ends[1:],
             ban_end_ids=below_min,
-            wants_logits=self.request.wants_generation_logits,
+            wants_logits=self.request.return_generation_logits,
             whole=self.request.kind.in_engine,
         )
 
@@ -283,7 +283,7 @@ class Decoding:
         text, cut, lengths = yield from self._text.extend(tokens)
         tokens = tokens[:cut]
         details = details.first(len(tokens))._replace(text_lengths=lengths)
-        if self.request.wants_log_probs:
+        if self.request.return_log_probs:
             details = details.with_log_probs(answer.log_probs, answer.top)
         self._keep_extras(answer, len(tokens))
         self.sequence.append(tokens)
@@ -303,7 +303,7 @@ class Decoding:
         """
         if answer.prompt_log_probs is not None:
             self.prompt_log_probs = answer.prompt_log_probs
-        if self.request.wants_generation_logits and answer.logits is not None:
+        if self.request.return_generation_logits and answer.logits is not None:
             self.generation_logits.append(answer.logits[:count].copy())
         if answer.context_logits is not None:
             self.context_logits = answer.context_logits.copy()

@@ -35,7 +35,8 @@ class GuardedDrafter(Drafter):
         self._vocab_size = context.settings.target.vocab_size
         self._health = context.health
         alone = context._replace(ahead_planner=None)  # a custom drafter doesn't draft ahead
-        self._drafter: Drafter = self._try(lambda: kind.make(request, alone), NoDrafter())
+        instead: Drafter = NoDrafter()
+        self._drafter = self._try(lambda: kind.make(request, alone), instead)
 
     def can_draft(self, sequence: Sequence) -> bool:
         return self._try(lambda: bool(self._drafter.can_draft(sequence)), instead=False)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from tandem.bls.errors import BadRequest
 from tandem.bls.exactness.lossless import lossless
-from tandem.bls.request import Request, TokenIds
+from tandem.bls.request import Options, Request, TokenIds
 from tandem.bls.settings import EngineSettings, LoopSettings
 from tandem.contract import entry as tensors
 from tandem.contract.tensor import Tensor
@@ -62,25 +62,6 @@ class Prompt(NamedTuple):
     input_ids: TokenIds | None  # used instead of text
     request: Request
     logit_bias: LogitBias | None = None
-
-
-class Options(NamedTuple):
-    """The options of all prompts of a request.
-
-    tells_text_lengths: whether the client requested the output for text lengths.
-    """
-
-    stream: bool = False
-    tells_text_lengths: bool = False
-    exclude_input_in_output: bool = True
-    return_log_probs: bool = False
-    return_prompt_log_probs: bool = False
-    num_top_log_probs: int = 0
-    return_context_logits: bool = False
-    return_generation_logits: bool = False
-    return_perf_metrics: bool = False
-    return_num_input_tokens: bool = False
-    return_num_output_tokens: bool = False
 
 
 def request_of(prompt: Prompt, tokens: Tokens, settings: LoopSettings) -> Request:

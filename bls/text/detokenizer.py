@@ -118,7 +118,7 @@ def detokenize_stream(
     No round waits for the text, because no stop string can end the answer.
     """
     text_so_far = IncrementalDetokenizer(
-        each_round=True, tells_lengths=request.wants_text_lengths, prompt=request.echoed_ids
+        each_round=True, tells_lengths=request.return_text_lengths, prompt=request.echoed_ids
     )
     output: list[TokenIds] = []
     for chunk in chunks:

@@ -6,6 +6,7 @@ import json
 import sys
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,7 +34,7 @@ from tandem.bls.triton.loops.shared_capacity import index_of_loop, other_loops
 from tandem.bls.triton.metrics import Heartbeat, Metrics
 from tandem.bls.triton.raw_request import id_of, parameters_of
 from tandem.bls.triton.responses.deliveries import Deliveries
-from tandem.bls.triton.responses.response_builder import ResponseBuilder, tells_text_lengths
+from tandem.bls.triton.responses.response_builder import ResponseBuilder, returns_text_lengths
 from tandem.bls.triton.responses.sender import Sender
 from tandem.bls.triton.serving.request_guides import RequestGuides
 from tandem.bls.triton.serving.request_state import RequestState, ending, give_up
@@ -135,7 +136,9 @@ class StreamEntry:
             self._stop(id_of(request), sender)
             return
         outputs = request.requested_output_names()
-        options = request_parser.options()._replace(tells_text_lengths=tells_text_lengths(outputs))
+        options = replace(
+            request_parser.options(), return_text_lengths=returns_text_lengths(outputs)
+        )
         prompts = request_parser.prompts(options)
         self._guides.check([prompt.request for prompt in prompts])
         timeout = self._settings.request_timeout

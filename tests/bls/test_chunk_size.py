@@ -90,13 +90,13 @@ DEAR_DRAFTS = Times(target=0.030, verify_slope=0.3, draft=0.030)
 
 
 def test_streams_keep_their_pace_while_drafts_are_paused():
-    world = play_auto(DEAR_DRAFTS, streams_text=True)
+    world = play_auto(DEAR_DRAFTS, stream=True)
     assert sum(tokens for tokens, _ in world.plain) > 400  # drafts are paused most of the time
     assert max(seconds for _, seconds in world.plain) < 0.1
 
 
 def test_streaming_does_not_cause_extra_drafts_while_drafting_is_paused():
-    streamed, whole = (play_auto(DEAR_DRAFTS, streams_text=s) for s in (True, False))
+    streamed, whole = (play_auto(DEAR_DRAFTS, stream=s) for s in (True, False))
     assert len(streamed.drafted) < 30
     assert len(streamed.drafted) <= len(whole.drafted) + 8
     assert max(tokens for tokens, _ in whole.plain) == MOST_TOKENS
@@ -114,7 +114,7 @@ def test_seeded_streams_of_an_unkeyed_engine_use_a_fixed_chunk_size():
         max_tokens=20,
         sampling=Sampling(top_k=0, seed=3),
         seeded=True,
-        streams_text=True,
+        stream=True,
     )
     planner = DraftPlanner(16, clock=lambda: world.seconds, rated=True)
     drafter = drafter_of(request, settings, Health(), planner)

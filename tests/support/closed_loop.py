@@ -327,7 +327,7 @@ class World:
             max_draft_len=MAX_DRAFT_LEN,
             prompt_lookup_num_tokens=MAX_COPY_LEN,
             max_matching_ngram_size=3,
-            streams_text=streams_text,
+            stream=streams_text,
         )
         self._languages: tuple[AcceptanceModel, ...] = ()
         self._counts: dict[int, TokenCount] = {}  # by stream

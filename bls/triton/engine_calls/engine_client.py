@@ -115,7 +115,7 @@ class EngineRequests:
         self._always = [*REQUIRED, tensors.ARRIVAL_TIME_NS, tensors.LAST_TOKEN_TIME_NS]
         if not engine.is_draft:
             self._always.append(tensors.KV_CACHE_REUSED_BLOCKS)
-            if request.wants_kv_blocks:
+            if request.return_perf_metrics:
                 self._always.append(tensors.KV_CACHE_ALLOC_TOTAL_BLOCKS)
         if request.kind.in_engine:
             self._always += [tensors.TOTAL_DRAFT_TOKENS, tensors.TOTAL_ACCEPTED_DRAFT_TOKENS]
@@ -194,17 +194,17 @@ class EngineRequests:
             inputs.append(_row(tensors.TOKEN_MASKS, call.token_masks))
         if request.num_top_log_probs:
             inputs.append(_scalar(tensors.NUM_TOP_LOG_PROBS, request.num_top_log_probs))
-        if request.wants_log_probs:
+        if request.return_log_probs:
             inputs.append(self._scalar(tensors.RETURN_LOG_PROBS, True))
             outputs.append(tensors.OUTPUT_LOG_PROBS)
             if request.num_top_log_probs:
                 outputs += [tensors.OUTPUT_TOP_IDS, tensors.OUTPUT_TOP_LOG_PROBS]
         if len(call.context) > len(request.prompt_ids):
             return  # in later calls, data about the prompt would force a prefill
-        if request.wants_context_logits:
+        if request.return_context_logits:
             inputs.append(_scalar(tensors.RETURN_CONTEXT_LOGITS, True))
             outputs.append(tensors.CONTEXT_LOGITS)
-        if request.wants_prompt_log_probs:
+        if request.return_prompt_log_probs:
             inputs.append(_scalar(tensors.RETURN_PROMPT_LOG_PROBS, True))
             outputs.append(tensors.PROMPT_LOG_PROBS)
             if request.num_top_log_probs:

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from tandem.bls.admission.admission import ReservedSlots
 from tandem.bls.admission.concurrency_limiter import Permit
 from tandem.bls.errors import Cancelled, DeadlineExceeded, EngineTimeout, Failure, ServingError
-from tandem.bls.parsing.prompt import Options
+from tandem.bls.request import Options
 from tandem.bls.triton.background import log_exception
 from tandem.bls.triton.engine_calls.pending_call import Abandoned, CallSlot
 from tandem.bls.triton.responses.response_builder import ResponseBuilder, SequenceOutput

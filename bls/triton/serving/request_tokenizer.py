@@ -6,8 +6,8 @@ from typing import Any
 
 from tandem.bls.effects import TextCall
 from tandem.bls.errors import EngineCallError
-from tandem.bls.parsing.prompt import Options, Prompt, Tokens
-from tandem.bls.request import TokenIds
+from tandem.bls.parsing.prompt import Prompt, Tokens
+from tandem.bls.request import Options, TokenIds
 from tandem.bls.settings import LoopSettings
 from tandem.bls.triton.engine_calls.calls import Calls
 from tandem.bls.triton.serving.request_state import RequestState

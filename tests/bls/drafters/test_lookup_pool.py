@@ -105,7 +105,7 @@ def test_an_answer_joins_its_pool_up_to_its_end_of_sequence(pools):
 
 
 def test_an_answer_joins_its_pool_before_the_last_chunk_is_sent(pools):
-    steps = decoding_of(request_of(streams_text=True), pools=pools).decode()
+    steps = decoding_of(request_of(stream=True), pools=pools).decode()
     target, heard, effect = Target(Counts()), [], next(steps)
     while not heard or heard[-1][0] is None:
         if isinstance(effect, effects.Chunk):
@@ -118,7 +118,7 @@ def test_an_answer_joins_its_pool_before_the_last_chunk_is_sent(pools):
 
 
 def test_a_cancelled_answer_does_not_join_its_pool(pools):
-    steps = decoding_of(request_of(streams_text=True), pools=pools).decode()
+    steps = decoding_of(request_of(stream=True), pools=pools).decode()
     target, answer = Target(Counts()), None
     for _ in range(15):
         effect = steps.send(answer)
