@@ -37,16 +37,17 @@ class DrafterContext(NamedTuple):
     """The arguments, besides the request, from which a drafter is created.
 
     health, draft_planner, ahead_planner: state of the draft model, shared by all requests. own: the
-    drafter's own settings (the defaults in its registry row with the profile's changes).
+    drafter's own settings (the defaults in its registry row with the profile's changes), set by
+    `drafter_of`.
     """
 
     settings: LoopSettings
     health: DrafterHealth
     draft_planner: DraftPlanner
-    own: Any = None
     ahead_planner: AheadPlanner | None = None  # None: drafting ahead is off
     pools: LookupPools | None = None  # None: requests share no answers
     translator: Translator | None = None  # None: the engines share a vocabulary
+    own: Any = None
 
 
 class Drafter:

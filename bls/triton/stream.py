@@ -16,6 +16,7 @@ from tandem.bls.admission.admission import Admission, DraftKvAvailability, Reser
 from tandem.bls.admission.concurrency_limiter import ConcurrencyLimiter, Permit
 from tandem.bls.draft_ahead.ahead_planner import AheadPlanner
 from tandem.bls.draft_length.planner import DraftPlanner
+from tandem.bls.drafters.drafter import DrafterContext
 from tandem.bls.drafters.factory import drafter_of
 from tandem.bls.drafters.module import FOLDER, read_kind, with_settings
 from tandem.bls.drafters.prompt_lookup import pools_of
@@ -92,7 +93,7 @@ class StreamEntry:
             clock=time.monotonic,
             rated=settings.draft_stops_when_unsure,
         )
-        self._ahead_statistics = AheadPlanner(settings, running)
+        self._ahead_planner = AheadPlanner(settings, running)
         self._tokenizer = RequestTokenizer(settings, self._clients.calls)
         self._tokenizer_limiter = ConcurrencyLimiter(
             TOKENIZER_CALLS, settings.max_queue_bytes_each, "text"
@@ -197,46 +198,41 @@ class StreamEntry:
                 for prompt, its_tokens in zip(prompts, tokens, strict=True)
             ]
             matchers = self._guides.matchers(requests, state.raise_failure)
-            sequences, reservations = self._sequences(state, requests, matchers, prefixes)
+            sequences = [
+                self._sequence(state, index, *parts)
+                for index, parts in enumerate(zip(requests, matchers, prefixes, strict=True))
+            ]
             state.open(sequences)
-            state.slots.enter(reservations)
+            state.slots.enter([sequence.reservation for sequence in sequences])
 
-    def _sequences(
+    def _sequence(
         self,
         state: RequestState,
-        requests: list[Request],
-        matchers: list[GuideMatcher | None],
-        prefixes: list[str],
-    ) -> tuple[list[SequenceState], list[Reservation]]:
-        """Return the sequences and reservations of all prompts."""
-        settings, sequences, reservations = self._settings, [], []
-        for index, request in enumerate(requests):
-            reservation = Reservation(*blocks_of(request, settings))
-            availability = DraftKvAvailability(reservation, self._health)
-            drafter = drafter_of(
-                request,
-                settings,
-                availability,
-                self._draft_planner,
-                self._ahead_statistics,
-                pools=self._pools,
-                translator=self._translator,
-            )
-            decoding = Decoding(request, settings, drafter, matchers[index])
-            sequences.append(
-                SequenceState(
-                    index,
-                    decoding,
-                    prefixes[index],
-                    state,
-                    metrics=self._metrics,
-                    admission=self._admission,
-                    reservation=reservation,
-                    clients=self._clients,
-                )
-            )
-            reservations.append(reservation)
-        return sequences, reservations
+        index: int,
+        request: Request,
+        matcher: GuideMatcher | None,
+        prefix: str,
+    ) -> SequenceState:
+        reservation = Reservation(*blocks_of(request, self._settings))
+        context = DrafterContext(
+            self._settings,
+            DraftKvAvailability(reservation, self._health),
+            self._draft_planner,
+            self._ahead_planner,
+            self._pools,
+            self._translator,
+        )
+        decoding = Decoding(request, self._settings, drafter_of(request, context), matcher)
+        return SequenceState(
+            index,
+            decoding,
+            prefix,
+            state,
+            metrics=self._metrics,
+            admission=self._admission,
+            reservation=reservation,
+            clients=self._clients,
+        )
 
     def _remember(self, request_id: str, state: RequestState) -> None:
         """Remember a request so that a later ``stop`` can find it."""

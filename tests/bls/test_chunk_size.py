@@ -6,6 +6,7 @@ from timed import Text, Times, World
 
 from tandem.bls.chunk_size import FIXED_CHUNK, MOST_TOKENS, WHOLE_ANSWER, ChunkSize
 from tandem.bls.draft_length.planner import DraftPlanner
+from tandem.bls.drafters.drafter import DrafterContext
 from tandem.bls.drafters.factory import drafter_of
 from tandem.bls.loop import Decoding
 from tandem.bls.request import Request, Sampling
@@ -81,7 +82,7 @@ def play_auto(times, **changes):
         **changes,
     )
     planner = DraftPlanner(16, clock=lambda: world.seconds, rated=True)
-    drafter = drafter_of(request, settings, Health(), planner)
+    drafter = drafter_of(request, DrafterContext(settings, Health(), planner))
     play(Decoding(request, settings, drafter, clock=lambda: world.seconds), world, world)
     return world
 
@@ -117,6 +118,6 @@ def test_seeded_streams_of_an_unkeyed_engine_use_a_fixed_chunk_size():
         stream=True,
     )
     planner = DraftPlanner(16, clock=lambda: world.seconds, rated=True)
-    drafter = drafter_of(request, settings, Health(), planner)
+    drafter = drafter_of(request, DrafterContext(settings, Health(), planner))
     play(Decoding(request, settings, drafter, clock=lambda: world.seconds), world, world)
     assert [tokens for tokens, _ in world.plain] == [FIXED_CHUNK] * 5

@@ -9,6 +9,7 @@ import numpy as np
 
 from tandem.bls.draft_ahead.ahead_planner import AheadPlanner
 from tandem.bls.draft_length.planner import DraftPlanner
+from tandem.bls.drafters.drafter import DrafterContext
 from tandem.bls.drafters.factory import drafter_of
 from tandem.bls.effects import (
     AwaitAhead,
@@ -295,16 +296,10 @@ def decoding_of(
         rated=settings.draft_stops_when_unsure,
     )
     ahead_planner = ahead_planner or AheadPlanner(settings)
-    drafter = drafter_of(
-        request,
-        settings,
-        health or Health(),
-        draft_planner,
-        ahead_planner,
-        pools=pools,
-        translator=translator,
+    context = DrafterContext(
+        settings, health or Health(), draft_planner, ahead_planner, pools, translator
     )
-    return Decoding(request, settings, drafter)
+    return Decoding(request, settings, drafter_of(request, context))
 
 
 def play(

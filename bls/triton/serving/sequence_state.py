@@ -57,7 +57,7 @@ class SequenceState:
         self._metrics = metrics
         self._driver: Driver | None = None
         self._admission = admission
-        self._reservation = reservation
+        self.reservation = reservation
         reservation.start = lambda: self._start(clients)
         self._interruption: Failure | None = None
         self._ended = False
@@ -87,7 +87,7 @@ class SequenceState:
             if self._detokenizer is not None:
                 self._detokenizer.interrupt(reason)
         else:
-            self._admission.withdraw(self._reservation)
+            self._admission.withdraw(self.reservation)
 
     def deliver(self, chunk: Chunk) -> None:
         """Emit a chunk, or queue it for detokenization so that the next round needn't wait."""
@@ -119,7 +119,7 @@ class SequenceState:
         decoding = self._decoding
         self._metrics.count(decoding.request.drafter, decoding.statistics, self._timeline)
         self._ended = True  # only after the metrics: the watcher may drop the request from now on
-        self._admission.leave(self._reservation)
+        self._admission.leave(self.reservation)
         if error is not None:
             self._request.fail(error)
 
