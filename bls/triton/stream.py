@@ -103,9 +103,9 @@ class StreamEntry:
         self._states: list[tuple[str, RequestState]] = []  # (id, state) of stoppable requests
         self._states_lock = threading.Lock()
         heartbeat = Heartbeat(model=model, loop=loop)
-        due = (heartbeat.beat, self._publish, self._admission.look)
+        due = (heartbeat.beat, self._publish, self._admission.start_waiting)
         self._watcher = Watcher(*due, watchers=settings.instances)
-        self._other_loops.open(stop=self._cancel, look=self._admission.look)
+        self._other_loops.open(stop=self._cancel, released=self._admission.start_waiting)
 
     def execute(self, requests: list[Any]) -> None:
         """Accept requests and return immediately. Other threads answer them."""
