@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from tandem.bls.drafters.registry import BASELINE, DRAFTERS, DrafterKind, DrafterName
 from tandem.bls.settings import AUTO
-from tandem.guides.guide import Guide
+from tandem.contract.guide import Guide
 from tandem.sampling.params import SamplingNumbers
 
 TokenIds = NDArray[np.int32]

@@ -16,10 +16,10 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 from llguidance import LLExecutor, LLMatcher, LLTokenizer
 
+from tandem.contract.guide import Guide
 from tandem.contract.heap import trim_heap
 from tandem.guides.automaton import GuideAutomaton
 from tandem.guides.errors import EndsExcluded, GuideError, GuideTakesLong, GuideUndecided
-from tandem.guides.guide import Guide
 from tandem.guides.matcher import WORD_BITS, GuideMatcher, Vocabulary, reason_of
 from tandem.guides.trial import Tried, Worker
 from tandem.guides.worker import LIMITS, NICENESS, SILENT, read_tokenizer

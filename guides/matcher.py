@@ -179,7 +179,7 @@ class GuideMatcher:
                 "constants"
             )
         self._in_long_run = len(run) > LONG_RUN
-        if run and self._is_special(run[0]):
+        if run and _has(self._vocabulary.special, run[0]):
             return self._spelled([], run[0])
         return run[0] if run else None
 
@@ -190,21 +190,18 @@ class GuideMatcher:
         tokens after a complete answer are dropped. Raises GuideError if no token is allowed.
         """
         before_end = self._known(takewhile(lambda token: token not in self._end_ids, tokens))
-        masks, num_legal = self._masks_and_legal(tokens, before_end, may_end=may_end)
+        masks = self._masks(before_end, rows=len(tokens) + 1)
+        self._set_ends(masks, may_end=may_end)
+        num_legal = 0
+        for token in self._known(tokens):
+            if not _has(masks[num_legal], token):
+                break
+            num_legal += 1
         if self._is_dead_end(masks, num_legal, before_end):
             raise EndsExcluded(DEAD_END)
         if num_legal > len(before_end) or not masks[num_legal].any():
             masks[num_legal] = ANYTHING
         return Walk(masks, num_legal)
-
-    def _masks_and_legal(
-        self, tokens: Sequence[int], before_end: list[int], *, may_end: bool
-    ) -> tuple[TokenMasks, int]:
-        """Return masks [n + 1, words] for n tokens, and the number of allowed tokens."""
-        masks = self._masks(before_end, rows=len(tokens) + 1)
-        self._set_ends(masks, may_end=may_end)
-        illegal = (i for i, token in enumerate(tokens) if not self._may(masks[i], token))
-        return masks, next(illegal, len(tokens))
 
     def _known(self, tokens: Iterable[int]) -> list[int]:
         """Return the tokens before the first unknown id, which would invalidate the matcher."""
@@ -226,15 +223,10 @@ class GuideMatcher:
             word, bit = _place(token)
             masks[place].view(np.uint32)[word] = bit
             if tokens[place : place + 1] == [token]:
-                masks[place + 1 :] = self._masks_after(tokens, place + 1, rows)
+                taken = self._take(tokens[: place + 1])
+                masks[place + 1 :] = self._masks(tokens[place + 1 :], rows - place - 1)
+                self._go_back(taken)
             break
-        return masks
-
-    def _masks_after(self, tokens: list[int], count: int, rows: int) -> TokenMasks:
-        """Return the masks after the first ``count`` tokens, [rows, words]."""
-        taken = self._take(tokens[:count])
-        masks = self._masks(tokens[count:], rows - count)
-        self._go_back(taken)
         return masks
 
     def _spelled(self, before: list[int], special: int) -> int:
@@ -257,10 +249,6 @@ class GuideMatcher:
         has_special = (masks[:, words] & self._vocabulary.special[words]).any(axis=1)
         rows: list[int] = np.flatnonzero(has_special).tolist()
         return [row for row in rows if np.count_nonzero(masks[row]) == 1]
-
-    def _is_special(self, token: int) -> bool:
-        word, bit = _place(token)
-        return bool(self._vocabulary.special.view(np.uint32)[word] & bit)
 
     def _library_masks(self, tokens: list[int], rows: int) -> TokenMasks:
         """Return the library's masks, [rows, words]; zeros after a disallowed token."""
@@ -292,12 +280,6 @@ class GuideMatcher:
             bits[:, word] &= ~bit
             if may_end:
                 bits[accepting, word] |= bit
-
-    def _may(self, mask: NDArray[np.int32], token: int) -> bool:
-        if not 0 <= token < self._vocabulary.size:
-            return False
-        word, bit = _place(token)
-        return bool(mask.view(np.uint32)[word] & bit)
 
     def _is_dead_end(self, masks: TokenMasks, num_legal: int, before_end: list[int]) -> bool:
         """Return whether no token may follow the allowed ones although the answer is incomplete."""
@@ -366,3 +348,9 @@ def _ids(mask: NDArray[np.int32]) -> NDArray[np.intp]:
 def _place(token: int) -> tuple[int, np.uint32]:
     """Return the index of a token's word in a mask, and its bit."""
     return token // WORD_BITS, np.uint32(1 << token % WORD_BITS)
+
+
+def _has(mask: NDArray[np.int32], token: int) -> bool:
+    """Return whether a mask [words] has a token of the vocabulary."""
+    word, bit = _place(token)
+    return bool(mask.view(np.uint32)[word] & bit)

@@ -5,9 +5,9 @@ import threading
 import pytest
 from small_guides import END, compiler, encoded
 
+from tandem.contract.guide import Guide
 from tandem.guides.automaton import GuideAutomaton
 from tandem.guides.grammar import grammar_of
-from tandem.guides.guide import Guide
 from tandem.guides.matcher import GuideMatcher
 from tandem.guides.trial import Tried
 

@@ -10,9 +10,9 @@ import tokenizer_kinds
 from llguidance import LLParserLimits
 from small_guides import END, allowed, encoded
 
+from tandem.contract.guide import Guide
 from tandem.guides.compiler import GuideCompiler
 from tandem.guides.errors import GuideError, GuideUndecided
-from tandem.guides.guide import Guide
 from tandem.guides.refusals import OTHER, keywords_of
 from tandem.guides.trial import Worker
 

@@ -32,8 +32,8 @@ from tandem.bls.guided.guidance import GRAMMAR, joined_answers, masked_bias, met
 from tandem.bls.request import GREEDY, Request, Sampling
 from tandem.bls.text.token_details import TopLogProbs, joined
 from tandem.contract.entry import KINDS
+from tandem.contract.guide import Guide
 from tandem.guides.errors import GuideError
-from tandem.guides.guide import Guide
 
 SCHEMA = """{"type": "object", "properties": {"name": {"type": "string", "maxLength": 6},
  "kind": {"enum": ["fox", "dog", "lazy"]}, "n": {"type": "integer"}},
