@@ -138,7 +138,7 @@ class Decoding:
         call = self._target_call(len(draft) + 1, ends=(), draft=draft)
         answer = yield from self._guidance.ask(call)
         end = self.sequence.first_end(answer.tokens)
-        accepted = self._accept(draft, answer, end)
+        accepted = self._count_round(draft, answer, end)
         rounds, count = self.statistics.num_rounds, len(answer.tokens)
         yield from self._emit(answer, of_round(rounds, count, accepted, len(proposed)), end)
         if proposed.drafter != GRAMMAR:
@@ -149,7 +149,7 @@ class Decoding:
         self.statistics.ahead.num_calls += 1
         return (yield from ahead)
 
-    def _accept(self, draft: Draft, answer: EngineAnswer, end: int | None) -> int:
+    def _count_round(self, draft: Draft, answer: EngineAnswer, end: int | None) -> int:
         """Count a round; return the number of accepted tokens, which precede the answer's last one.
 
         end: index of the first end of sequence in the answer, or None.
@@ -184,7 +184,6 @@ class Decoding:
         exact = self.request.draft_acceptance_threshold is None
         if exact and last < len(draft) and answer.tokens[last] == draft.tokens[last]:
             self.statistics.num_unverified_draft_tokens += len(draft) - last
-        self._count_blocks(answer)
         return accepted
 
     def _plain_step(self, began: float) -> Steps:
@@ -205,7 +204,6 @@ class Decoding:
         count = len(answer.tokens)
         self._plain_tokens_due = max(0, self._plain_tokens_due - count)
         self._chunk_size.adapt(count, answer.seconds)
-        self._count_blocks(answer)
         end = self.sequence.first_end(answer.tokens)
         ended = count < wanted and not self._guidance.cuts_answers
         details = self._count_plain_tokens(answer, end, ended=ended)
@@ -297,7 +295,7 @@ class Decoding:
         yield Chunk(tokens, text, self.finish_reason, self.statistics.totals, details)
 
     def _keep_extras(self, answer: EngineAnswer, count: int) -> None:
-        """Store the logits of the first ``count`` tokens, and the answer's data about the prompt.
+        """Store what an answer has besides its tokens. count: number of tokens that are kept.
 
         Logits are copied, because a view would keep the whole answer's memory alive.
         """
@@ -307,20 +305,16 @@ class Decoding:
             self.generation_logits.append(answer.logits[:count].copy())
         if answer.context_logits is not None:
             self.context_logits = answer.context_logits.copy()
-
-    def _count_blocks(self, answer: EngineAnswer) -> None:
-        """Count the tokens that were computed again although the last call had computed them.
-
-        The last call computed all tokens up to its answer's last token, and filled KV blocks with
-        them. This call should reuse these blocks.
-        """
-        if answer.kv_blocks is not None:
-            block = self._settings.target.kv_block_tokens
-            if self.prompt_kv_blocks is None:
-                self.prompt_kv_blocks = answer.kv_blocks
-                cached = min(answer.kv_blocks.reused * block, len(self.request.prompt_ids))
-                self.statistics.num_cached_prompt_tokens = cached
-            self.kv_blocks = answer.kv_blocks
-            missing = self._reusable_tokens // block - answer.kv_blocks.reused
-            self.statistics.num_recomputed_tokens += max(0, missing) * block
+        if answer.kv_blocks is None:
+            return
+        # The last call computed all tokens up to its answer's last token and filled KV blocks with
+        # them. Blocks that this call didn't reuse were evicted and computed again.
+        block = self._settings.target.kv_block_tokens
+        if self.prompt_kv_blocks is None:
+            self.prompt_kv_blocks = answer.kv_blocks
+            cached = min(answer.kv_blocks.reused * block, len(self.request.prompt_ids))
+            self.statistics.num_cached_prompt_tokens = cached
+        self.kv_blocks = answer.kv_blocks
+        missing = self._reusable_tokens // block - answer.kv_blocks.reused
+        self.statistics.num_recomputed_tokens += max(0, missing) * block
         self._reusable_tokens = len(self.sequence) - 1

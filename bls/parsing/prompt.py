@@ -76,12 +76,15 @@ def request_of(prompt: Prompt, tokens: Tokens, settings: LoopSettings) -> Reques
         bad_words=tokens.bad_words,
         embedding_bias=_bias(prompt, tokens, settings),
     )
+    words = prompt.words.stop_words
+    stops = [*zip(words, tokens.special_stops or (None,) * len(words), strict=True)]
+    special = [token_id for _, token_id in stops if token_id is not None]
     complete = replace(
         request,
         prompt_ids=tokens.prompt_ids,
         sampling=sampling,
-        end_ids=_end_ids(request, tokens),
-        stop_strings=_stop_strings(prompt, tokens),
+        end_ids=tuple(dict.fromkeys([*request.end_ids, *special])),
+        stop_strings=tuple(word for word, token_id in stops if token_id is None),
     )
     return lossless(complete, settings)
 
@@ -129,18 +132,6 @@ def _bias(prompt: Prompt, tokens: Tokens, settings: LoopSettings) -> NDArray[np.
         bias[: len(tokens.embedding_bias)] = tokens.embedding_bias
     np.add.at(bias, list(prompt.logit_bias.ids), prompt.logit_bias.values)
     return bias
-
-
-def _end_ids(request: Request, tokens: Tokens) -> tuple[int, ...]:
-    """Return the request's end ids and the special tokens among its stop words."""
-    special = [token_id for token_id in tokens.special_stops if token_id is not None]
-    return tuple(dict.fromkeys([*request.end_ids, *special]))
-
-
-def _stop_strings(prompt: Prompt, tokens: Tokens) -> tuple[str, ...]:
-    words = prompt.words.stop_words
-    special = tokens.special_stops or (None,) * len(words)
-    return tuple(w for w, token_id in zip(words, special, strict=True) if token_id is None)
 
 
 def check_prediction(tensor: Tensor, length: int, target: EngineSettings) -> None:

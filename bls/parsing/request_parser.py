@@ -247,18 +247,15 @@ class RequestParser:
     def _input_ids(self, row: int) -> TokenIds | None:
         if tensors.INPUT_IDS not in self._inputs:
             return None
-        values, longest = (
-            self._inputs.values(tensors.INPUT_IDS, row),
-            self._settings.target.max_seq_len,
-        )
-        if not len(values):
+        ids: TokenIds = self._inputs.values(tensors.INPUT_IDS, row).astype(np.int32)
+        longest = self._settings.target.max_seq_len
+        if not len(ids):
             raise BadRequest(f"input '{tensors.INPUT_IDS}' must not be empty")
-        if len(values) > longest:
+        if len(ids) > longest:
             raise BadRequest(
-                f"input '{tensors.INPUT_IDS}' has {len(values)} ids per prompt; the limit is "
+                f"input '{tensors.INPUT_IDS}' has {len(ids)} ids per prompt; the limit is "
                 f"{longest} (max_seq_len)"
             )
-        ids: TokenIds = values.astype(np.int32)
         self._check_ids(tensors.INPUT_IDS, ids)
         return ids
 

@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -38,7 +39,7 @@ from tandem.bls.triton.responses.deliveries import Deliveries
 from tandem.bls.triton.responses.response_builder import ResponseBuilder, returns_text_lengths
 from tandem.bls.triton.responses.sender import Sender
 from tandem.bls.triton.serving.request_guides import RequestGuides
-from tandem.bls.triton.serving.request_state import RequestState, ending, give_up
+from tandem.bls.triton.serving.request_state import RequestState, ending
 from tandem.bls.triton.serving.request_tokenizer import RequestTokenizer, needs_tokenizer
 from tandem.bls.triton.serving.sequence_state import SequenceState
 from tandem.bls.triton.watcher import Watcher
@@ -162,10 +163,12 @@ class StreamEntry:
         """Start a request. If it needs the tokenizer, wait for a permit first without blocking."""
 
         def begin(permit: Permit | None = None) -> None:
-            in_background(
-                lambda: self._begin(state, prompts, permit),
-                lambda error: give_up(state, permit, error),
-            )
+            def give_up(error: ServingError) -> None:
+                if permit is not None:
+                    permit.give_back()
+                state.fail(error)
+
+            in_background(partial(self._begin, state, prompts, permit), give_up)
 
         try:
             if any(needs_tokenizer(prompt, state.options) for prompt in prompts):

@@ -60,13 +60,8 @@ class CallSlot:
 
     def __init__(self, abandoned: AbandonedCalls) -> None:
         self._abandoned = abandoned
-        self._call: PendingCall | None = None
+        self.call: PendingCall | None = None
         self._lock = threading.Lock()
-
-    @property
-    def call(self) -> PendingCall | None:
-        """The pending call, or None."""
-        return self._call
 
     def begin(self, model: str, request_id: str, timeout: float) -> PendingCall:
         """Register a call that is about to be made.
@@ -76,15 +71,15 @@ class CallSlot:
         self._abandoned.refuse_if_too_many(model)
         call = PendingCall(model, request_id, timeout)
         with self._lock:
-            self._call = call
+            self.call = call
         return call
 
     def end(self, call: PendingCall) -> None:
         """Record that the call has returned; raise Abandoned if another thread abandoned it."""
         with self._lock:
-            is_current = self._call is call
+            is_current = self.call is call
             if is_current:
-                self._call = None
+                self.call = None
         if not is_current:
             self._abandoned.add(call.model, -1)
             raise Abandoned
@@ -92,9 +87,9 @@ class CallSlot:
     def abandon_if_overdue(self, now: float) -> PendingCall | None:
         """Abandon the call if its deadline has passed. Return that call, or None."""
         with self._lock:
-            call = self._call
+            call = self.call
             if call is None or now < call.deadline:
                 return None
-            self._call = None
+            self.call = None
         self._abandoned.add(call.model, +1)
         return call

@@ -120,10 +120,3 @@ def ending(state: RequestState) -> Iterator[None]:
     except BaseException as error:  # noqa: BLE001  the client must get an answer
         log_exception("failed to start a request", error)
         state.fail(ServingError("internal error while starting the request; see the server's log"))
-
-
-def give_up(state: RequestState, permit: Permit | None, error: ServingError) -> None:
-    """End a request that can't start."""
-    if permit is not None:
-        permit.give_back()
-    state.fail(error)
