@@ -84,7 +84,7 @@ class Decoding:
         self._text = IncrementalDetokenizer(
             request.stop_strings,
             each_round=request.needs_text_each_round,
-            tells_lengths=request.return_text_lengths and request.needs_text_each_round,
+            wants_lengths=request.return_text_lengths and request.needs_text_each_round,
             prompt=request.echoed_ids,
         )
         self._chunk_size = ChunkSize(
@@ -194,11 +194,14 @@ class Decoding:
         A single streaming call for the whole answer would be cheaper. But Triton's Python backend
         deadlocks a model that receives two streams (see ``bls.triton.engine_calls.calls``).
         """
-        wanted = min(
-            self.sequence.tokens_left, self._chunk_size.tokens, self._guidance.most_plain_tokens
+        bounds = (
+            self.sequence.tokens_left,
+            self._chunk_size.tokens,
+            self._guidance.most_plain_tokens,
+            self._plain_tokens_due,
+            self.sequence.min_tokens_left,
         )
-        for bound in (self._plain_tokens_due, self.sequence.min_tokens_left):
-            wanted = min(wanted, bound) if bound else wanted
+        wanted = min(filter(None, bounds))  # 0: no bound
         call = self._target_call(wanted, ends=self.request.end_ids)
         answer = yield from self._guidance.ask(call)
         count = len(answer.tokens)

@@ -36,7 +36,7 @@ class NewText(NamedTuple):
 class IncrementalDetokenizer:
     """Turns the tokens of each round into text that may be shown.
 
-    each_round: whether to return text before the end of the answer. tells_lengths: whether to
+    each_round: whether to return text before the end of the answer. wants_lengths: whether to
     return the number of characters that each token completes. prompt: ids whose text precedes the
     answer, because a character may begin in the prompt.
     """
@@ -46,12 +46,12 @@ class IncrementalDetokenizer:
         stop_strings: tuple[str, ...] = (),
         *,
         each_round: bool,
-        tells_lengths: bool = False,
+        wants_lengths: bool = False,
         prompt: TokenIds = NO_TOKENS,
     ) -> None:
         self._prompt = prompt
         self._each_round = each_round
-        self._tells_lengths = tells_lengths
+        self._wants_lengths = wants_lengths
         self._stops = StopStrings(stop_strings)
         self._window = prompt  # tokens that may share a character with the next ones
         self._length = 0  # number of characters received
@@ -67,9 +67,9 @@ class IncrementalDetokenizer:
         The token that completes a stop string is the last one kept.
         """
         if not self._each_round or len(tokens) == 0:
-            return NewText("", len(tokens), NO_COUNTS if self._tells_lengths else None)
+            return NewText("", len(tokens), NO_COUNTS if self._wants_lengths else None)
         window, context_length = np.concatenate([self._window, tokens]), len(self._window)
-        text, lengths = yield TextCall(window, context_length, self._tells_lengths)
+        text, lengths = yield TextCall(window, context_length, self._wants_lengths)
         if self._stops.would_find(text):
             text, kept = yield from self._until_stop(window, context_length, text)
             kept_lengths = None if lengths is None else lengths[:kept]
@@ -118,7 +118,7 @@ def detokenize_stream(
     No round waits for the text, because no stop string can end the answer.
     """
     text_so_far = IncrementalDetokenizer(
-        each_round=True, tells_lengths=request.return_text_lengths, prompt=request.echoed_ids
+        each_round=True, wants_lengths=request.return_text_lengths, prompt=request.echoed_ids
     )
     output: list[TokenIds] = []
     for chunk in chunks:

@@ -43,6 +43,7 @@ class RequestState:
         self._timeout = timeout
         self._sequences: Sequence[SequenceState] = ()
         self._unfinished = 0
+        self._unsent: list[SequenceOutput] = []
         self._failure: Failure | None = None
         self._lock = threading.Lock()  # never block while holding it, because the watcher needs it
         self._sending = threading.Lock()  # keeps outputs in order
@@ -97,15 +98,15 @@ class RequestState:
         self._sender.refuse(error.line, error.code)
 
     def sequence_advanced(self, output: SequenceOutput) -> None:
-        """Send a sequence's chunk or, without streaming, the answer of all completed sequences."""
+        """Send a sequence's chunk or, without streaming, the answers to all prompts together."""
         with self._sending:
             self._unfinished -= output.finish_reason is not None
             last = self._unfinished == 0
-            if self.options.stream:
-                self._sender.send(self._response_builder.response([output]), final=last)
-            elif last:
-                outputs = [sequence.whole() for sequence in self._sequences]
-                self._sender.send(self._response_builder.response(outputs), final=True)
+            self._unsent.append(output)
+            if last or self.options.stream:
+                outputs = sorted(self._unsent, key=lambda unsent: unsent.index)
+                self._unsent = []
+                self._sender.send(self._response_builder.response(outputs), final=last)
 
 
 @contextmanager
