@@ -81,12 +81,7 @@ class Decoding:
         )
         self.statistics.guide = self._guidance.statistics
         self._clock = clock  # seconds
-        self._text = IncrementalDetokenizer(
-            request.stop_strings,
-            each_round=request.needs_text_each_round,
-            wants_lengths=request.return_text_lengths and request.needs_text_each_round,
-            prompt=request.echoed_ids,
-        )
+        self._text = IncrementalDetokenizer(request, each_round=request.needs_text_each_round)
         self._chunk_size = ChunkSize(
             steady=request.stream or request.needs_text_each_round,
             whole=request.kind.in_engine,

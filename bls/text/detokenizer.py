@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tandem.bls.effects import NO_TOKENS, Chunk, DecodedText, TextCall
+from tandem.bls.effects import Chunk, DecodedText, TextCall
 from tandem.bls.request import Request, TokenIds
 from tandem.bls.text.stop_strings import StopStrings
 from tandem.bls.text.token_details import NO_COUNTS, Counts
@@ -36,24 +36,15 @@ class NewText(NamedTuple):
 class IncrementalDetokenizer:
     """Turns the tokens of each round into text that may be shown.
 
-    each_round: whether to return text before the end of the answer. wants_lengths: whether to
-    return the number of characters that each token completes. prompt: ids whose text precedes the
-    answer, because a character may begin in the prompt.
+    each_round: whether to return text before the end of the answer.
     """
 
-    def __init__(
-        self,
-        stop_strings: tuple[str, ...] = (),
-        *,
-        each_round: bool,
-        wants_lengths: bool = False,
-        prompt: TokenIds = NO_TOKENS,
-    ) -> None:
-        self._prompt = prompt
+    def __init__(self, request: Request, *, each_round: bool) -> None:
+        self._prompt = request.echoed_ids  # a character may begin in the prompt
         self._each_round = each_round
-        self._wants_lengths = wants_lengths
-        self._stops = StopStrings(stop_strings)
-        self._window = prompt  # tokens that may share a character with the next ones
+        self._wants_lengths = each_round and request.return_text_lengths
+        self._stops = StopStrings(request.stop_strings)
+        self._window = self._prompt  # tokens that may share a character with the next ones
         self._length = 0  # number of characters received
 
     @property
@@ -117,9 +108,7 @@ def detokenize_stream(
 
     No round waits for the text, because no stop string can end the answer.
     """
-    text_so_far = IncrementalDetokenizer(
-        each_round=True, wants_lengths=request.return_text_lengths, prompt=request.echoed_ids
-    )
+    text_so_far = IncrementalDetokenizer(request, each_round=True)
     output: list[TokenIds] = []
     for chunk in chunks:
         text, _, lengths = yield from text_so_far.extend(chunk.tokens)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -106,8 +107,13 @@ class EngineRequests:
         ends = known(one_token_words(request.end_ids if gets_bans else ()), vocab_size)
         self._bad_words = _optional_row(tensors.BAD_WORDS_LIST, bad_words)
         self._bad_words_and_ends = _optional_row(tensors.BAD_WORDS_LIST, joined(ends, bad_words))
-        self._scalars: dict[tuple[Any, float], Any] = {}
-        self._stop_words: dict[tuple[int, ...], list[Any]] = {}
+        # Cached, because values recur and reusing a tensor is cheaper.
+        self._scalar = cache(_scalar)
+        self._stop_words = cache(
+            lambda ids: _optional_row(
+                tensors.STOP_WORDS_LIST, known(one_token_words(ids), vocab_size)
+            )
+        )
         shares_logits = engine.is_draft and engine.loop.shared_logits
         self._logits_output = (
             tensors.SHARED_LOGITS_HANDLE if shares_logits else tensors.GENERATION_LOGITS
@@ -157,7 +163,7 @@ class EngineRequests:
         if call.end_id is not None:
             inputs.append(self._scalar(tensors.END_ID, call.end_id))
         if call.stop_ids:
-            inputs += self._stop_words_of(call)
+            inputs += self._stop_words(call.stop_ids)
         if call.wants_logits:
             inputs.append(self._scalar(tensors.RETURN_GENERATION_LOGITS, True))
             outputs.append(self._logits_output)
@@ -275,19 +281,6 @@ class EngineRequests:
         if logits is not None and self._logits_output == tensors.SHARED_LOGITS_HANDLE:
             return logits.as_numpy().copy()
         return logits if self._engine.is_draft else _rows(logits)
-
-    def _stop_words_of(self, call: EngineCall) -> list[Any]:
-        """Return the tensor of a call's stop ids. Cached, because reusing a tensor is cheaper."""
-        if call.stop_ids not in self._stop_words:
-            words = known(one_token_words(call.stop_ids), self._engine.settings.vocab_size)
-            self._stop_words[call.stop_ids] = _optional_row(tensors.STOP_WORDS_LIST, words)
-        return self._stop_words[call.stop_ids]
-
-    def _scalar(self, tensor: Any, value: float) -> Any:
-        """Return a scalar tensor. Cached, because values recur and reusing a tensor is cheaper."""
-        if (tensor, value) not in self._scalars:
-            self._scalars[tensor, value] = _scalar(tensor, value)
-        return self._scalars[tensor, value]
 
     def _draft_inputs(self, draft: Draft) -> list[Any]:
         """Return the tensors of a draft to verify: its ids and, unless ids are compared, logits."""

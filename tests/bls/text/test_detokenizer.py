@@ -15,7 +15,8 @@ TOTALS = Statistics().totals
 
 def fed(tokens, *, stops=(), each_round=True, rounds=None):
     """Decode rounds of tokens; return each round's text, kept tokens and detokenizer call."""
-    so_far, windows, texts, kept = IncrementalDetokenizer(stops, each_round=each_round), [], [], []
+    so_far = IncrementalDetokenizer(request_of(stop_strings=stops), each_round=each_round)
+    windows, texts, kept = [], [], []
 
     def run(steps):
         answer = None
