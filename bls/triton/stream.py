@@ -21,7 +21,7 @@ from tandem.bls.drafters.drafter import DrafterContext
 from tandem.bls.drafters.factory import drafter_of
 from tandem.bls.drafters.module import FOLDER, read_kind, with_settings
 from tandem.bls.drafters.prompt_lookup import pools_of
-from tandem.bls.drafters.registry import join
+from tandem.bls.drafters.registry import register
 from tandem.bls.errors import Cancelled, ServingError
 from tandem.bls.loop import Decoding
 from tandem.bls.parsing.prompt import Prompt, check_logits, request_of
@@ -67,7 +67,7 @@ class StreamEntry:
         self._settings = settings
         version_folder = Path(args["model_repository"], args["model_version"])
         for own in settings.drafter_modules:
-            join(with_settings(read_kind(version_folder / FOLDER / own.file), own.settings))
+            register(with_settings(read_kind(version_folder / FOLDER / own.file), own.settings))
         self._clients = EngineClients(settings, version_folder)
         draft = self._clients.engines.get("draft")
         self._health = DraftHealth(draft, self._clients.calls, settings.drafter_pause)
