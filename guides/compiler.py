@@ -121,20 +121,14 @@ class GuideCompiler:
         self, guide: Guide, automaton: GuideAutomaton, end_ids: Sequence[int]
     ) -> GuideMatcher:
         """Return a matcher, after testing the first mask, at which some guides fail."""
-        used: GuideAutomaton | None = None
-
-        def fresh() -> GuideAutomaton:
-            nonlocal used
-            used = automaton if used is None else self._renewed(guide, used)
-            return used
-
-        matcher = GuideMatcher(fresh, self._executor, self._vocabulary, end_ids)
+        renew = partial(self._renewed, guide)
+        matcher = GuideMatcher(automaton, renew, self._executor, self._vocabulary, end_ids)
         try:
             matcher.check_start()
         except (GuideUndecided, EndsExcluded):  # other requests may succeed
             raise
         except GuideError as error:
-            self._forget(guide, used or automaton)
+            self._forget(guide, matcher.automaton)
             self._refuse(guide, str(error))
             raise
         self._make_room()  # the first mask may have enlarged it

@@ -74,9 +74,9 @@ class Walk(NamedTuple):
 class GuideMatcher:
     """Follows one answer through its guide, without end-of-sequence tokens.
 
-    fresh: function that returns the guide's automaton. If the automaton becomes full, the function
-    is called again, and the tokens so far are replayed. end_ids: end-of-sequence ids of the
-    request, which are allowed only after a complete answer.
+    renew: function that returns a replacement for an automaton that has become full. The tokens so
+    far are then replayed. end_ids: end-of-sequence ids of the request, which are allowed only after
+    a complete answer.
 
     Source: https://github.com/guidance-ai/llguidance, `LLMatcher`. That class never gets a
     disallowed token here, because such a token would end it permanently.
@@ -84,14 +84,15 @@ class GuideMatcher:
 
     def __init__(
         self,
-        fresh: Callable[[], GuideAutomaton],
+        automaton: GuideAutomaton,
+        renew: Callable[[GuideAutomaton], GuideAutomaton],
         executor: LLExecutor,
         vocabulary: Vocabulary,
         end_ids: Sequence[int],
     ) -> None:
-        self._fresh = fresh
-        self._automaton = fresh()
-        self._matcher = self._automaton.new_matcher()
+        self.automaton = automaton
+        self._renew = renew
+        self._matcher = self.automaton.new_matcher()
         self._followed: list[int] = []
         self._renewals_left = MOST_RENEWALS
         self._in_long_run = False
@@ -112,7 +113,7 @@ class GuideMatcher:
     @property
     def warnings(self) -> tuple[str, ...]:
         """Warnings about parts of the guide that aren't enforced, one line each."""
-        return self._automaton.tried.warnings
+        return self.automaton.tried.warnings
 
     @property
     def complete(self) -> bool:
@@ -302,8 +303,8 @@ class GuideMatcher:
             if alone or not self._renewals_left:
                 raise GuideError(reason_of(full))
             self._renewals_left -= 1
-            self._automaton = self._fresh()
-            self._matcher = self._automaton.new_matcher()
+            self.automaton = self._renew(self.automaton)
+            self._matcher = self.automaton.new_matcher()
             done, full, alone = self._do(act, follow=self._followed)
         if self._matcher.is_error():
             raise GuideError(reason_of(self._matcher.get_error()))
@@ -315,11 +316,11 @@ class GuideMatcher:
         The error is "" unless the automaton is full. The flag is whether this answer alone has
         filled the automaton.
         """
-        with self._automaton.at_work():
-            alone = self._automaton.untouched
+        with self.automaton.at_work():
+            alone = self.automaton.untouched
             followed = self._matcher.try_consume_tokens(follow) if follow else 0
             done = act()
-            errors = self._automaton.error(), self._matcher.get_error()
+            errors = self.automaton.error(), self._matcher.get_error()
         full = next((error for error in errors if error.startswith(FULL)), "")
         if follow and followed < len(follow) and not full:
             raise GuideError(reason_of(errors[1]) if errors[1] else TOO_COMPLEX)

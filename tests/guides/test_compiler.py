@@ -249,7 +249,7 @@ def test_an_answer_continues_after_other_answers_filled_its_automaton(fresh):
     fresh._limits = LLParserLimits(max_lexer_states=120)
     it, got = fresh.matcher(MANY_STATES, [END]), []
     for at in range(len(answer)):
-        fill(it._automaton)
+        fill(it.automaton)
         got += seen(it, answer[at : at + 1])
         it._renewals_left = 1
     assert got == expected
