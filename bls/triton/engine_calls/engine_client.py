@@ -125,8 +125,6 @@ class EngineRequests:
                 self._always.append(tensors.KV_CACHE_ALLOC_TOTAL_BLOCKS)
         if request.kind.in_engine:
             self._always += [tensors.TOTAL_DRAFT_TOKENS, tensors.TOTAL_ACCEPTED_DRAFT_TOKENS]
-        # Without this input, TensorRT-LLM returns neither times nor KV blocks.
-        self._perf_metrics = _scalar(tensors.RETURN_PERF_METRICS, True)
         adapters = engine.settings.lora_adapters
         number = adapters.index(request.lora_name) + 1 if request.lora_name in adapters else 0
         self._lora = [_scalar(tensors.LORA_TASK_ID, number)] if number else []
@@ -146,7 +144,8 @@ class EngineRequests:
             _row(tensors.INPUT_IDS, call.context),
             _scalar(tensors.INPUT_LENGTHS, len(call.context)),
             self._scalar(tensors.REQUEST_OUTPUT_LEN, call.max_new_tokens),
-            self._perf_metrics,
+            # Without this input, TensorRT-LLM returns neither times nor KV blocks.
+            self._scalar(tensors.RETURN_PERF_METRICS, True),
             *self._sampling,
             *self._lora,
             *self._bias(call),
