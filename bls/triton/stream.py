@@ -152,7 +152,7 @@ class StreamEntry:
             options,
             deadline=time.monotonic() + timeout,
             timeout=timeout,
-            wait=CallSlot(self._clients.abandoned),
+            call_slot=CallSlot(self._clients.abandoned),
             slots=self._admission.reserve(len(prompts)),
         )
         self._queue(state, prompts)

@@ -29,11 +29,11 @@ class RequestState:
         *,
         deadline: float,
         timeout: float,
-        wait: CallSlot,
+        call_slot: CallSlot,
         slots: ReservedSlots,
     ) -> None:
         self.options = options
-        self.wait = wait  # holds the call of the tokenizer before the sequences exist
+        self.call_slot = call_slot  # holds the call of the tokenizer before the sequences exist
         self.slots = slots  # queue slots of the sequences
         self.permit: Permit | None = None  # permit to call the tokenizer
         self.arrival_ns = time.time_ns()
@@ -51,7 +51,9 @@ class RequestState:
     @property
     def closed(self) -> bool:
         """Whether the last response has been sent and no model works for the request any more."""
-        busy = self.wait.call is not None or any(sequence.decodes for sequence in self._sequences)
+        busy = self.call_slot.call is not None or any(
+            sequence.decodes for sequence in self._sequences
+        )
         return self._sender.closed and not busy
 
     def open(self, sequences: Sequence[SequenceState]) -> None:
@@ -75,7 +77,7 @@ class RequestState:
             self.fail(Cancelled())
         elif now > self._deadline:
             self.fail(DeadlineExceeded(f"the request exceeded its timeout of {self._timeout:g} s"))
-        overdue = self.wait.abandon_if_overdue(now)
+        overdue = self.call_slot.abandon_if_overdue(now)
         if overdue is not None:
             if self.permit is not None:
                 self.permit.end()

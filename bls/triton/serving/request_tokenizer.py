@@ -65,11 +65,8 @@ class RequestTokenizer:
 
     def _await(self, state: RequestState, model: str, request: Any) -> Any:
         """Make a call that ``state`` may abandon."""
-        call = state.wait.begin(model, "", self._settings.target.timeout)
-        try:
+        with state.call_slot.pending(model, "", self._settings.target.timeout):
             return self._calls.infer(model, request)
-        finally:
-            state.wait.end(call)
 
 
 def needs_tokenizer(prompt: Prompt, options: Options) -> bool:

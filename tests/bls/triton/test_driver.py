@@ -122,9 +122,8 @@ def test_every_interrupted_call_gets_its_own_stop():
     clients.stop = lambda *call: stops.append(call)
     caller = EngineCaller(clients, REQUEST)
     for name in ("1", "2"):
-        call = caller._slot.begin("draft", name, PATIENCE)
-        caller.interrupt(Cancelled())
-        caller._slot.end(call)
+        with caller._call_slot.pending("draft", name, PATIENCE):
+            caller.interrupt(Cancelled())
         caller.interruption = None
     assert stops == [("draft", "1"), ("draft", "2")]
 
