@@ -15,8 +15,8 @@ arXiv:2408.11850.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Generator, Mapping
+from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
 
@@ -112,34 +112,6 @@ def lengths_of(
     return tuple(lengths)
 
 
-class BranchLogits:
-    """Logits of one call's branches. They stay in the draft engine's shared memory until read.
-
-    unread: queue of handles that will not be read, shared by all requests. Each draft call returns
-    one of them to the engine. The call's thread calls ``add``; the sequence's thread calls
-    ``give_up``.
-    """
-
-    def __init__(self, unread: deque[Any]) -> None:
-        self._unread = unread
-        self._handle: Any = None
-        self._given_up = False
-
-    def add(self, handle: Any) -> None:
-        """Store the handle of the answer (None: no logits)."""
-        self._handle = handle
-        self._return_if_unread()
-
-    def give_up(self) -> None:
-        """Return the logits to the engine unread."""
-        self._given_up = True
-        self._return_if_unread()
-
-    def _return_if_unread(self) -> None:
-        if self._given_up and self._handle is not None:
-            self._unread.append(self._handle)
-
-
 class DraftAhead:
     """Drafting ahead for one request.
 
@@ -154,7 +126,7 @@ class DraftAhead:
         self._most = most
         self._always = always
         self._rounds = 0
-        self._logits: BranchLogits | None = None  # of the branches that are being drafted
+        self._logits: Future[Any] | None = None  # of the branches that are being drafted
 
     def plan(self, longest: int) -> AheadPlan | None:
         """Return a plan for branches of at most ``longest`` tokens (>= 1), or None.
@@ -177,7 +149,7 @@ class DraftAhead:
         branching = branching_of(sequence, draft.tokens, plan, room, acceptance)
         if branching is None:
             return None
-        self._logits = logits = BranchLogits(self.planner.unread_logits)
+        self._logits = logits = Future[Any]()
         longest = max(branching.lengths)
 
         def steps() -> StepsAhead:
@@ -187,7 +159,7 @@ class DraftAhead:
                 branching=branching,
                 unread_logits=self.planner.next_unread_logits(),
             )
-            logits.add(answer.logits)
+            logits.set_result(answer.logits)
             self.planner.timed_branches(answer, longest, sum(branching.counts))
             return branches_of(len(call.context), draft.tokens, answer)
 
@@ -201,15 +173,15 @@ class DraftAhead:
         Returns the branch for exactly this sequence, or an empty draft. verifiable: function that
         cuts drafted tokens to those that the target can verify in this round.
         """
-        logits, self._logits = self._logits, None
-        if logits is None or self.on_miss is None:
+        if self._logits is None or self.on_miss is None:
             return NO_DRAFT
         branches: BranchesAhead | None = yield AwaitAhead(self.planner.seconds(self.on_miss))
         branch = None if branches is None else branches.after(sequence)
         tokens = NO_TOKENS if branch is None else verifiable(branch.tokens)
         if branches is None or branch is None or not len(tokens):
-            logits.give_up()
+            self.give_up()
             return Draft(num_branches=len(branches or ()))
+        self._logits = None
         return Draft(
             tokens,
             branches.logits,
@@ -221,9 +193,17 @@ class DraftAhead:
         )
 
     def give_up(self) -> None:
-        """Drop the branches that are being drafted, and return their logits to the engine."""
+        """Drop the branches that are being drafted.
+
+        Their logits stay in the draft engine's shared memory until a draft call returns the handle.
+        """
+
+        def return_unread(logits: Future[Any]) -> None:
+            if logits.result() is not None:
+                self.planner.unread_logits.append(logits.result())
+
         if self._logits is not None:
-            self._logits.give_up()
+            self._logits.add_done_callback(return_unread)
             self._logits = None
 
     def verified(self, draft: Draft, num_accepted: int, seconds: StepSeconds) -> None:
