@@ -2,16 +2,15 @@
 
 The loop does no I/O. It yields one of these effects and receives the result.
 
-=============  ===========================================================  ======================
-effect         meaning                                                      the driver sends
-=============  ===========================================================  ======================
-EngineCall     call `draft` or `target`                                     EngineAnswer
-StartAhead     run steps while the next call blocks                         None
-AwaitAhead     wait for the result of those steps                           it, or None if late
-TextCall       detokenize ids                                               DecodedText
-Chunk          send tokens (and text) to the client                         None
-NextChunk      wait for the next Chunk that another driver's steps produce  Chunk
-=============  ===========================================================  ======================
+===========  ====================================  ===================
+effect       meaning                               the driver sends
+===========  ====================================  ===================
+EngineCall   call `draft` or `target`              EngineAnswer
+StartAhead   run steps while the next call blocks  None
+AwaitAhead   wait for the result of those steps    it, or None if late
+TextCall     detokenize ids                        DecodedText
+Chunk        send tokens (and text) to the client  None
+===========  ====================================  ===================
 
 If an engine fails, the driver throws EngineCallError into the loop. An error in the steps of
 StartAhead is thrown at AwaitAhead. After the client has left, the loop gets no more results.
@@ -155,6 +154,9 @@ class EngineAnswer(NamedTuple):
     branches: tuple[BranchDraft, ...] = ()
 
 
+StepsAhead: TypeAlias = Generator[EngineCall, EngineAnswer, Any]
+
+
 class StartAhead(NamedTuple):
     """Run these steps while the next EngineCall blocks. AwaitAhead returns their result.
 
@@ -163,7 +165,7 @@ class StartAhead(NamedTuple):
     None.
     """
 
-    steps: Generator[EngineCall, EngineAnswer, Any]
+    steps: StepsAhead
 
 
 class AwaitAhead(NamedTuple):
@@ -215,8 +217,4 @@ class Chunk(NamedTuple):
     details: TokenDetails
 
 
-class NextChunk(NamedTuple):
-    """Wait for the next Chunk that another driver's steps produce."""
-
-
-Effect: TypeAlias = EngineCall | StartAhead | AwaitAhead | TextCall | Chunk | NextChunk
+Effect: TypeAlias = EngineCall | StartAhead | AwaitAhead | TextCall | Chunk

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tandem.bls.chunk_size import ChunkSize
-from tandem.bls.drafters.drafter import Drafter, Proposal, StepsAhead
+from tandem.bls.drafters.drafter import Drafter, Proposal
 from tandem.bls.effects import (
     NO_DRAFT,
     NO_TOKENS,
@@ -31,6 +31,7 @@ from tandem.bls.effects import (
     KvBlocks,
     PromptLogProbs,
     StartAhead,
+    StepsAhead,
     StepSeconds,
 )
 from tandem.bls.errors import EngineCallError
@@ -80,14 +81,9 @@ class Decoding:
         )
         self.statistics.guide = self._guidance.statistics
         self._clock = clock  # seconds
-        self._text = IncrementalDetokenizer(
-            request.stop_strings,
-            each_round=request.needs_text_each_round,
-            tells_lengths=request.wants_text_lengths and request.needs_text_each_round,
-            prompt=request.echoed_ids,
-        )
+        self._text = IncrementalDetokenizer(request, each_round=request.needs_text_each_round)
         self._chunk_size = ChunkSize(
-            steady=request.streams_text or request.needs_text_each_round,
+            steady=request.stream or request.needs_text_each_round,
             whole=request.kind.in_engine,
             timed=not lengths_decide_text(request, settings),
         )
@@ -111,7 +107,7 @@ class Decoding:
         if self._plain_tokens_due or not self._drafter.can_draft(self.sequence):
             return NO_DRAFT
         draft = NO_DRAFT
-        limit = self.sequence.draft_limit
+        limit = self.sequence.draft_limit()
         if limit >= 1:
             draft = self._guidance.forced_draft(limit)
             try:
@@ -137,7 +133,7 @@ class Decoding:
         call = self._target_call(len(draft) + 1, ends=(), draft=draft)
         answer = yield from self._guidance.ask(call)
         end = self.sequence.first_end(answer.tokens)
-        accepted = self._accept(draft, answer, end)
+        accepted = self._count_round(draft, answer, end)
         rounds, count = self.statistics.num_rounds, len(answer.tokens)
         yield from self._emit(answer, of_round(rounds, count, accepted, len(proposed)), end)
         if proposed.drafter != GRAMMAR:
@@ -148,7 +144,7 @@ class Decoding:
         self.statistics.ahead.num_calls += 1
         return (yield from ahead)
 
-    def _accept(self, draft: Draft, answer: EngineAnswer, end: int | None) -> int:
+    def _count_round(self, draft: Draft, answer: EngineAnswer, end: int | None) -> int:
         """Count a round; return the number of accepted tokens, which precede the answer's last one.
 
         end: index of the first end of sequence in the answer, or None.
@@ -183,7 +179,6 @@ class Decoding:
         exact = self.request.draft_acceptance_threshold is None
         if exact and last < len(draft) and answer.tokens[last] == draft.tokens[last]:
             self.statistics.num_unverified_draft_tokens += len(draft) - last
-        self._count_blocks(answer)
         return accepted
 
     def _plain_step(self, began: float) -> Steps:
@@ -194,17 +189,19 @@ class Decoding:
         A single streaming call for the whole answer would be cheaper. But Triton's Python backend
         deadlocks a model that receives two streams (see ``bls.triton.engine_calls.calls``).
         """
-        wanted = min(
-            self.sequence.tokens_left, self._chunk_size.tokens, self._guidance.most_plain_tokens
+        bounds = (
+            self.sequence.tokens_left,
+            self._chunk_size.tokens,
+            self._guidance.most_plain_tokens,
+            self._plain_tokens_due,
+            self.sequence.min_tokens_left,
         )
-        for bound in (self._plain_tokens_due, self.sequence.min_tokens_left):
-            wanted = min(wanted, bound) if bound else wanted
+        wanted = min(filter(None, bounds))  # 0: no bound
         call = self._target_call(wanted, ends=self.request.end_ids)
         answer = yield from self._guidance.ask(call)
         count = len(answer.tokens)
         self._plain_tokens_due = max(0, self._plain_tokens_due - count)
         self._chunk_size.adapt(count, answer.seconds)
-        self._count_blocks(answer)
         end = self.sequence.first_end(answer.tokens)
         ended = count < wanted and not self._guidance.cuts_answers
         details = self._count_plain_tokens(answer, end, ended=ended)
@@ -252,7 +249,7 @@ class Decoding:
             end_id=ends[0] if ends else None,
             stop_ids=() if below_min else ends[1:],
             ban_end_ids=below_min,
-            wants_logits=self.request.wants_generation_logits,
+            wants_logits=self.request.return_generation_logits,
             whole=self.request.kind.in_engine,
         )
 
@@ -282,7 +279,7 @@ class Decoding:
         text, cut, lengths = yield from self._text.extend(tokens)
         tokens = tokens[:cut]
         details = details.first(len(tokens))._replace(text_lengths=lengths)
-        if self.request.wants_log_probs:
+        if self.request.return_log_probs:
             details = details.with_log_probs(answer.log_probs, answer.top)
         self._keep_extras(answer, len(tokens))
         self.sequence.append(tokens)
@@ -296,30 +293,26 @@ class Decoding:
         yield Chunk(tokens, text, self.finish_reason, self.statistics.totals, details)
 
     def _keep_extras(self, answer: EngineAnswer, count: int) -> None:
-        """Store the logits of the first ``count`` tokens, and the answer's data about the prompt.
+        """Store what an answer has besides its tokens. count: number of tokens that are kept.
 
         Logits are copied, because a view would keep the whole answer's memory alive.
         """
         if answer.prompt_log_probs is not None:
             self.prompt_log_probs = answer.prompt_log_probs
-        if self.request.wants_generation_logits and answer.logits is not None:
+        if self.request.return_generation_logits and answer.logits is not None:
             self.generation_logits.append(answer.logits[:count].copy())
         if answer.context_logits is not None:
             self.context_logits = answer.context_logits.copy()
-
-    def _count_blocks(self, answer: EngineAnswer) -> None:
-        """Count the tokens that were computed again although the last call had computed them.
-
-        The last call computed all tokens up to its answer's last token, and filled KV blocks with
-        them. This call should reuse these blocks.
-        """
-        if answer.kv_blocks is not None:
-            block = self._settings.target.kv_block_tokens
-            if self.prompt_kv_blocks is None:
-                self.prompt_kv_blocks = answer.kv_blocks
-                cached = min(answer.kv_blocks.reused * block, len(self.request.prompt_ids))
-                self.statistics.num_cached_prompt_tokens = cached
-            self.kv_blocks = answer.kv_blocks
-            missing = self._reusable_tokens // block - answer.kv_blocks.reused
-            self.statistics.num_recomputed_tokens += max(0, missing) * block
+        if answer.kv_blocks is None:
+            return
+        # The last call computed all tokens up to its answer's last token and filled KV blocks with
+        # them. Blocks that this call didn't reuse were evicted and computed again.
+        block = self._settings.target.kv_block_tokens
+        if self.prompt_kv_blocks is None:
+            self.prompt_kv_blocks = answer.kv_blocks
+            cached = min(answer.kv_blocks.reused * block, len(self.request.prompt_ids))
+            self.statistics.num_cached_prompt_tokens = cached
+        self.kv_blocks = answer.kv_blocks
+        missing = self._reusable_tokens // block - answer.kv_blocks.reused
+        self.statistics.num_recomputed_tokens += max(0, missing) * block
         self._reusable_tokens = len(self.sequence) - 1

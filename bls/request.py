@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from tandem.bls.drafters.registry import BASELINE, DRAFTERS, DrafterKind, DrafterName
 from tandem.bls.settings import AUTO
-from tandem.guides.guide import Guide
+from tandem.contract.guide import Guide
 from tandem.sampling.params import SamplingNumbers
 
 TokenIds = NDArray[np.int32]
@@ -37,8 +37,29 @@ class LoraTask(NamedTuple):
     arrays: Mapping[str, NDArray[Any]]  # weights [1, n, m] and config [1, n, 3], or empty
 
 
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """The options of a client's request, which apply to all of its prompts. Names are the inputs'.
+
+    return_text_lengths: whether the client requested the output for text lengths.
+    return_perf_metrics: whether to return times and KV blocks. Reused blocks are always counted.
+    """
+
+    stream: bool = False  # return text after each round, not only at the end
+    exclude_input_in_output: bool = True
+    return_text_lengths: bool = False
+    return_log_probs: bool = False
+    return_prompt_log_probs: bool = False
+    num_top_log_probs: int = 0  # number of alternatives per token
+    return_context_logits: bool = False
+    return_generation_logits: bool = False
+    return_perf_metrics: bool = False
+    return_num_input_tokens: bool = False
+    return_num_output_tokens: bool = False
+
+
 @dataclass(frozen=True)
-class Request:
+class Request(Options):
     """One prompt and all parameters of its answer. Lengths are in tokens."""
 
     prompt_ids: TokenIds  # [num_input_tokens]
@@ -59,18 +80,9 @@ class Request:
     use_draft_logits: bool = False
     draft_acceptance_threshold: float | None = None
     seeded: bool = False  # the client chose the seed, so the output must be reproducible
-    echoes_prompt: bool = False  # the prompt's text precedes the answer's text
-    streams_text: bool = False  # return text after each round, not only at the end
-    wants_text_lengths: bool = False  # return the number of characters that each token completes
-    wants_log_probs: bool = False
-    wants_prompt_log_probs: bool = False
-    num_top_log_probs: int = 0  # number of alternatives per token
-    wants_context_logits: bool = False
-    wants_generation_logits: bool = False
     guide: Guide | None = None  # constrains the answer's text
     lora_name: str | None = None  # LoRA adapter of the target, and of the draft if it has it
     lora_task: LoraTask | None = None  # the client's own LoRA adapter of the target
-    wants_kv_blocks: bool = False  # return the total of KV blocks; reused ones are always counted
 
     @property
     def kind(self) -> DrafterKind:
@@ -80,7 +92,7 @@ class Request:
     @property
     def echoed_ids(self) -> TokenIds:
         """The prompt's ids if their text precedes the answer, else no ids."""
-        return self.prompt_ids if self.echoes_prompt else self.prompt_ids[:0]
+        return self.prompt_ids[:0] if self.exclude_input_in_output else self.prompt_ids
 
     @cached_property
     def longest_draft(self) -> int:
@@ -105,4 +117,4 @@ class Request:
     @cached_property
     def detokenizes_off_path(self) -> bool:
         """Whether the client wants text per round, and rounds needn't wait for it."""
-        return (self.streams_text or self.wants_text_lengths) and not self.needs_text_each_round
+        return (self.stream or self.return_text_lengths) and not self.needs_text_each_round

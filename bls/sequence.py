@@ -47,20 +47,15 @@ class Sequence:
         """Number of tokens to generate before an end of sequence is allowed."""
         return max(0, self.request.min_tokens - self.num_output_tokens)
 
-    @property
-    def draft_limit(self) -> int:
-        """Maximum number of draft tokens in this round; 0: the target decodes alone.
+    def draft_limit(self, new_tokens: int = 0) -> int:
+        """Return the maximum number of draft tokens after ``new_tokens`` more tokens.
 
-        A round emits one token more than it accepts, so the last token needs no draft. The target
-        bans the end of sequence in a whole call or not at all. So a round that begins before
-        ``min_tokens`` must not extend beyond it.
+        Below 1, the target decodes alone. A round emits one token more than it accepts, so the last
+        token needs no draft. The target bans the end of sequence in a whole call or not at all. So
+        a round that begins before ``min_tokens`` must not extend beyond it.
         """
-        return self.draft_limit_after(0)
-
-    def draft_limit_after(self, num_tokens: int) -> int:
-        """Return `draft_limit` after ``num_tokens`` more tokens. Below 1, no draft is possible."""
-        limit = min(self.request.longest_draft, self.tokens_left - num_tokens - 1)
-        below_min = self.min_tokens_left - num_tokens
+        limit = min(self.request.longest_draft, self.tokens_left - new_tokens - 1)
+        below_min = self.min_tokens_left - new_tokens
         return min(limit, below_min - 1) if below_min > 0 else limit
 
     def append(self, tokens: TokenIds) -> None:

@@ -1,14 +1,15 @@
-"""The kinds, options and layout of guides, for the loop and the gateway."""
+"""Guides: their kinds, options and layout, for the loop and the gateway."""
 
 import re
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any, Final, Literal, TypeAlias
+from typing import Any, Final, Literal, NamedTuple, TypeAlias, get_args
 
 # NVIDIA's names where they exist: `json`, `json_schema`, `regex`, `ebnf_grammar`.
 GuideKind: TypeAlias = Literal[
     "json", "json_schema", "regex", "choice", "lark_grammar", "ebnf_grammar"
 ]
+KINDS: Final[tuple[GuideKind, ...]] = get_args(GuideKind)
 # Key of options in a JSON schema, such as {"whitespace_flexible": true}. They override the default
 # layout.
 LAYOUT_KEY: Final = "x-guidance"
@@ -24,6 +25,13 @@ EXACT: Final[Mapping[str, bool]] = MappingProxyType({"lenient": False, "coerce_o
 # reject keywords that can't be enforced.
 OWN_OPTIONS: Final = ("additional_properties", "strict")
 ESCAPED_OR_SLASH = re.compile(r"\\.|/", re.DOTALL)
+
+
+class Guide(NamedTuple):
+    """A request's guide. kind: one of ``KINDS``. text: schema, expression, grammar or choices."""
+
+    kind: str
+    text: str = ""
 
 
 def layout_of(schema: Mapping[str, Any]) -> Mapping[str, str | bool]:

@@ -16,10 +16,10 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 from llguidance import LLExecutor, LLMatcher, LLTokenizer
 
+from tandem.contract.guide import Guide
 from tandem.contract.heap import trim_heap
 from tandem.guides.automaton import GuideAutomaton
 from tandem.guides.errors import EndsExcluded, GuideError, GuideTakesLong, GuideUndecided
-from tandem.guides.guide import Guide
 from tandem.guides.matcher import WORD_BITS, GuideMatcher, Vocabulary, reason_of
 from tandem.guides.trial import Tried, Worker
 from tandem.guides.worker import LIMITS, NICENESS, SILENT, read_tokenizer
@@ -121,20 +121,14 @@ class GuideCompiler:
         self, guide: Guide, automaton: GuideAutomaton, end_ids: Sequence[int]
     ) -> GuideMatcher:
         """Return a matcher, after testing the first mask, at which some guides fail."""
-        used: GuideAutomaton | None = None
-
-        def fresh() -> GuideAutomaton:
-            nonlocal used
-            used = automaton if used is None else self._renewed(guide, used)
-            return used
-
-        matcher = GuideMatcher(fresh, self._executor, self._vocabulary, end_ids)
+        renew = partial(self._renewed, guide)
+        matcher = GuideMatcher(automaton, renew, self._executor, self._vocabulary, end_ids)
         try:
             matcher.check_start()
         except (GuideUndecided, EndsExcluded):  # other requests may succeed
             raise
         except GuideError as error:
-            self._forget(guide, used or automaton)
+            self._forget(guide, matcher.automaton)
             self._refuse(guide, str(error))
             raise
         self._make_room()  # the first mask may have enlarged it

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, Final
 
 from llguidance import LLMatcher
 from llguidance.gbnf_to_lark import gbnf_to_lark
 
-from tandem.contract.guide import EXACT, LAYOUT_KEY, lark_regex, layout_of
+from tandem.contract.guide import EXACT, LAYOUT_KEY, Guide, lark_regex, layout_of
 from tandem.guides.errors import GuideError, shortened
-from tandem.guides.guide import Guide
 from tandem.guides.schemas import exact, exact_options
 
 # A schema (``json``), and the tokens that may contain `%json` without a schema: comments, strings,
@@ -87,19 +86,15 @@ def _schema_in_lark(text: str, at: int) -> tuple[str, int]:
 
 
 def _exact_in_lark(schema: dict[str, Any]) -> dict[str, Any]:
+    """Prepare a schema; raise GuideError if its own options would weaken it."""
     compiled = exact(schema)
     own = compiled.get(LAYOUT_KEY, {})
     if isinstance(own, dict):
-        _check_exact(own)
+        inexact = [name for name in EXACT if own.get(name)]
+        if inexact:
+            raise GuideError(f"'{inexact[0]}' isn't supported in '{LAYOUT_KEY}'; remove it")
         compiled[LAYOUT_KEY] = {**own, **exact_options(compiled)}
     return compiled
-
-
-def _check_exact(own: Mapping[str, Any]) -> None:
-    """Reject options that would weaken a schema."""
-    inexact = [name for name in EXACT if own.get(name)]
-    if inexact:
-        raise GuideError(f"'{inexact[0]}' isn't supported in '{LAYOUT_KEY}'; remove it")
 
 
 def _ebnf(text: str) -> str:

@@ -74,9 +74,9 @@ class Walk(NamedTuple):
 class GuideMatcher:
     """Follows one answer through its guide, without end-of-sequence tokens.
 
-    fresh: function that returns the guide's automaton. If the automaton becomes full, the function
-    is called again, and the tokens so far are replayed. end_ids: end-of-sequence ids of the
-    request, which are allowed only after a complete answer.
+    renew: function that returns a replacement for an automaton that has become full. The tokens so
+    far are then replayed. end_ids: end-of-sequence ids of the request, which are allowed only after
+    a complete answer.
 
     Source: https://github.com/guidance-ai/llguidance, `LLMatcher`. That class never gets a
     disallowed token here, because such a token would end it permanently.
@@ -84,14 +84,15 @@ class GuideMatcher:
 
     def __init__(
         self,
-        fresh: Callable[[], GuideAutomaton],
+        automaton: GuideAutomaton,
+        renew: Callable[[GuideAutomaton], GuideAutomaton],
         executor: LLExecutor,
         vocabulary: Vocabulary,
         end_ids: Sequence[int],
     ) -> None:
-        self._fresh = fresh
-        self._automaton = fresh()
-        self._matcher = self._automaton.new_matcher()
+        self.automaton = automaton
+        self._renew = renew
+        self._matcher = self.automaton.new_matcher()
         self._followed: list[int] = []
         self._renewals_left = MOST_RENEWALS
         self._in_long_run = False
@@ -112,7 +113,7 @@ class GuideMatcher:
     @property
     def warnings(self) -> tuple[str, ...]:
         """Warnings about parts of the guide that aren't enforced, one line each."""
-        return self._automaton.tried.warnings
+        return self.automaton.tried.warnings
 
     @property
     def complete(self) -> bool:
@@ -179,7 +180,7 @@ class GuideMatcher:
                 "constants"
             )
         self._in_long_run = len(run) > LONG_RUN
-        if run and self._is_special(run[0]):
+        if run and _has(self._vocabulary.special, run[0]):
             return self._spelled([], run[0])
         return run[0] if run else None
 
@@ -190,21 +191,18 @@ class GuideMatcher:
         tokens after a complete answer are dropped. Raises GuideError if no token is allowed.
         """
         before_end = self._known(takewhile(lambda token: token not in self._end_ids, tokens))
-        masks, num_legal = self._masks_and_legal(tokens, before_end, may_end=may_end)
+        masks = self._masks(before_end, rows=len(tokens) + 1)
+        self._set_ends(masks, may_end=may_end)
+        num_legal = 0
+        for token in self._known(tokens):
+            if not _has(masks[num_legal], token):
+                break
+            num_legal += 1
         if self._is_dead_end(masks, num_legal, before_end):
             raise EndsExcluded(DEAD_END)
         if num_legal > len(before_end) or not masks[num_legal].any():
             masks[num_legal] = ANYTHING
         return Walk(masks, num_legal)
-
-    def _masks_and_legal(
-        self, tokens: Sequence[int], before_end: list[int], *, may_end: bool
-    ) -> tuple[TokenMasks, int]:
-        """Return masks [n + 1, words] for n tokens, and the number of allowed tokens."""
-        masks = self._masks(before_end, rows=len(tokens) + 1)
-        self._set_ends(masks, may_end=may_end)
-        illegal = (i for i, token in enumerate(tokens) if not self._may(masks[i], token))
-        return masks, next(illegal, len(tokens))
 
     def _known(self, tokens: Iterable[int]) -> list[int]:
         """Return the tokens before the first unknown id, which would invalidate the matcher."""
@@ -226,15 +224,10 @@ class GuideMatcher:
             word, bit = _place(token)
             masks[place].view(np.uint32)[word] = bit
             if tokens[place : place + 1] == [token]:
-                masks[place + 1 :] = self._masks_after(tokens, place + 1, rows)
+                taken = self._take(tokens[: place + 1])
+                masks[place + 1 :] = self._masks(tokens[place + 1 :], rows - place - 1)
+                self._go_back(taken)
             break
-        return masks
-
-    def _masks_after(self, tokens: list[int], count: int, rows: int) -> TokenMasks:
-        """Return the masks after the first ``count`` tokens, [rows, words]."""
-        taken = self._take(tokens[:count])
-        masks = self._masks(tokens[count:], rows - count)
-        self._go_back(taken)
         return masks
 
     def _spelled(self, before: list[int], special: int) -> int:
@@ -257,10 +250,6 @@ class GuideMatcher:
         has_special = (masks[:, words] & self._vocabulary.special[words]).any(axis=1)
         rows: list[int] = np.flatnonzero(has_special).tolist()
         return [row for row in rows if np.count_nonzero(masks[row]) == 1]
-
-    def _is_special(self, token: int) -> bool:
-        word, bit = _place(token)
-        return bool(self._vocabulary.special.view(np.uint32)[word] & bit)
 
     def _library_masks(self, tokens: list[int], rows: int) -> TokenMasks:
         """Return the library's masks, [rows, words]; zeros after a disallowed token."""
@@ -293,12 +282,6 @@ class GuideMatcher:
             if may_end:
                 bits[accepting, word] |= bit
 
-    def _may(self, mask: NDArray[np.int32], token: int) -> bool:
-        if not 0 <= token < self._vocabulary.size:
-            return False
-        word, bit = _place(token)
-        return bool(mask.view(np.uint32)[word] & bit)
-
     def _is_dead_end(self, masks: TokenMasks, num_legal: int, before_end: list[int]) -> bool:
         """Return whether no token may follow the allowed ones although the answer is incomplete."""
         if num_legal > len(before_end) or masks[num_legal].any():
@@ -320,8 +303,8 @@ class GuideMatcher:
             if alone or not self._renewals_left:
                 raise GuideError(reason_of(full))
             self._renewals_left -= 1
-            self._automaton = self._fresh()
-            self._matcher = self._automaton.new_matcher()
+            self.automaton = self._renew(self.automaton)
+            self._matcher = self.automaton.new_matcher()
             done, full, alone = self._do(act, follow=self._followed)
         if self._matcher.is_error():
             raise GuideError(reason_of(self._matcher.get_error()))
@@ -333,11 +316,11 @@ class GuideMatcher:
         The error is "" unless the automaton is full. The flag is whether this answer alone has
         filled the automaton.
         """
-        with self._automaton.at_work():
-            alone = self._automaton.untouched
+        with self.automaton.at_work():
+            alone = self.automaton.untouched
             followed = self._matcher.try_consume_tokens(follow) if follow else 0
             done = act()
-            errors = self._automaton.error(), self._matcher.get_error()
+            errors = self.automaton.error(), self._matcher.get_error()
         full = next((error for error in errors if error.startswith(FULL)), "")
         if follow and followed < len(follow) and not full:
             raise GuideError(reason_of(errors[1]) if errors[1] else TOO_COMPLEX)
@@ -366,3 +349,9 @@ def _ids(mask: NDArray[np.int32]) -> NDArray[np.intp]:
 def _place(token: int) -> tuple[int, np.uint32]:
     """Return the index of a token's word in a mask, and its bit."""
     return token // WORD_BITS, np.uint32(1 << token % WORD_BITS)
+
+
+def _has(mask: NDArray[np.int32], token: int) -> bool:
+    """Return whether a mask [words] has a token of the vocabulary."""
+    word, bit = _place(token)
+    return bool(mask.view(np.uint32)[word] & bit)

@@ -125,7 +125,8 @@ def _check_least_properties(schema: Any) -> None:
     """
     for part in schemas_of(schema):
         least, required = part.get("minProperties"), part.get("required")
-        if not isinstance(least, int | float) or _is_closed(part):
+        closed = part.get("additionalProperties") is False and not part.get("patternProperties")
+        if closed or not isinstance(least, int | float):
             continue
         names = {n for n in required if isinstance(n, str)} if isinstance(required, list) else ()
         if least > len(names) + 1:
@@ -133,10 +134,6 @@ def _check_least_properties(schema: Any) -> None:
                 f"minProperties must be at most {len(names) + 1} (the required names plus one) if "
                 f"names outside 'properties' are allowed; got {least}"
             )
-
-
-def _is_closed(part: Mapping[str, Any]) -> bool:
-    return part.get("additionalProperties") is False and not part.get("patternProperties")
 
 
 def _check_first_items(schema: Any) -> None:

@@ -12,8 +12,8 @@ from multiprocessing import Pipe
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+from tandem.contract.guide import Guide
 from tandem.guides.errors import GuideError, GuideTakesLong, GuideUndecided
-from tandem.guides.guide import Guide
 from tandem.guides.matcher import reason_of
 from tandem.guides.worker import SECONDS, TOO_LARGE
 

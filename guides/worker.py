@@ -30,11 +30,11 @@ from typing import Any, Final, NoReturn
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 from tokenizers import Tokenizer
 
+from tandem.contract.guide import Guide
 from tandem.contract.heap import trim_heap
 from tandem.guides.automaton import MOST_STATES
 from tandem.guides.errors import GuideError, GuideWarning
 from tandem.guides.grammar import grammar_of
-from tandem.guides.guide import Guide
 from tandem.preprocessing.tokenizer import load_tokenizer
 
 NICENESS: Final = 10  # the process gets about a tenth of a core if the machine is busy
@@ -79,12 +79,8 @@ def main(jobs: Connection, tokenizer_dir: str, vocab_size: int, end_ids: Sequenc
         _, status = os.waitpid(copy, 0)
         if not status:
             return
-        jobs.send_bytes(json.dumps({"number": _number(begun), "status": status}).encode())
-
-
-def _number(begun: mmap.mmap) -> int:
-    [number] = struct.unpack("q", begun)
-    return int(number)
+        [number] = struct.unpack("q", begun)
+        jobs.send_bytes(json.dumps({"number": number, "status": status}).encode())
 
 
 def _serve(jobs: Connection, tokenizer: LLTokenizer, begun: mmap.mmap) -> NoReturn:

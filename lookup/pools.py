@@ -33,13 +33,13 @@ WORD: Final = 2**64 - 1
 class PooledAnswer(NamedTuple):
     """One answer in a pool. It never changes.
 
-    pool: key of its pool. joined: number of uses of all pools when the answer was added. earlier:
+    pool: key of its pool. added: number of uses of all pools when the answer was added. earlier:
     for each position after at least `LEAST_MATCH` tokens, the previous position with the same slot;
     0: none.
     """
 
     pool: bytes
-    joined: int
+    added: int
     tokens: array[int]  # [n]
     earlier: array[int]  # [n - LEAST_MATCH]
 
@@ -88,7 +88,7 @@ class LookupPools:
     arXiv:2411.04975, for looking up finished answers by their longest suffix.
 
     >>> pools = LookupPools(max_tokens=1000)
-    >>> pools.join("ours", [1, 2, 3, 4, 5, 6])
+    >>> pools.add("ours", [1, 2, 3, 4, 5, 6])
     >>> pools.lookup("ours", [9, 2, 3, 4], limit=2)
     Match(tokens=[5, 6], ngram_size=3)
     >>> pools.lookup("theirs", [9, 2, 3, 4], limit=2)
@@ -109,7 +109,7 @@ class LookupPools:
         self._secret = secrets.token_bytes(16)  # clients can't choose which tokens share a slot
         self._lock = threading.Lock()
 
-    def join(self, name: str, answer: Sequence[int] | NDArray[np.int32]) -> None:
+    def add(self, name: str, answer: Sequence[int] | NDArray[np.int32]) -> None:
         """Add an answer to the pool with this name. Answers of unsuitable length are ignored.
 
         name: valid UTF-8. answer: token ids, [n]; ignored if n is at most `LEAST_MATCH` or too
@@ -175,7 +175,7 @@ class LookupPools:
             _, answer = self._answers.popitem(last=False)
             pool = self._pools[answer.pool]
             cost = MOVE + len(answer.tokens)
-            if pool.last > answer.joined and answer.pool != key and cost <= left:
+            if pool.last > answer.added and answer.pool != key and cost <= left:
                 left -= cost
                 row = np.frombuffer(answer.tokens, np.int32)
                 self._append(answer.pool, answer.tokens, self._links(answer.pool, row))

@@ -11,11 +11,11 @@ from pydantic import BaseModel
 
 from tandem.bls.metrics import names as metric_names
 from tandem.contract import entry
+from tandem.contract.guide import KINDS
 from tandem.engines import metric_names as engine_metric_names
 from tandem.gateway.metrics import GatewayMetrics
 from tandem.gateway.protocol.requests import DetokenizeRequest, TokenizeRequest
 from tandem.gateway.tools.formats import FORMATS
-from tandem.guides.guide import KINDS
 from tandem.tools.commands.front import KEY_VARIABLE
 from tandem.tools.commands.options import parser_of
 from tandem.tools.commands.verbs import VERBS

@@ -105,7 +105,7 @@ class Admission:
         """
         most = self._max_running + self._max_waiting
         if count > most:
-            raise self._never(count, most)
+            raise self._too_many(count, most)
         with self._exclusively():
             waiting = len(self._waiting) + self._others.waiting
             arriving = self._arriving + self._others.arriving + count
@@ -118,55 +118,47 @@ class Admission:
 
     def leave(self, reservation: Reservation) -> None:
         """Release the blocks of a running sequence."""
-        with self._exclusively():
+        with self._admitting():
             del self._running[reservation]
             self._blocks -= reservation.blocks
             if reservation.drafts:
                 reservation.drafts = False
                 self._draft_blocks -= reservation.draft_blocks
-            started = self._take_those_that_fit()
-        _start(started)
-        self._call_others()
+        self._notify_others()
 
     def withdraw(self, reservation: Reservation) -> bool:
         """Remove a reservation from the queue. Return False if its sequence isn't waiting."""
-        with self._exclusively():
+        with self._admitting():
             if reservation not in self._waiting:
                 return False
             self._waiting.remove(reservation)
-            started = self._take_those_that_fit()
-        _start(started)
-        self._call_others()
+        self._notify_others()
         return True
 
-    def look(self) -> None:
+    def start_waiting(self) -> None:
         """Start the waiting sequences that fit. Call it after another loop released capacity."""
-        with self._exclusively():
-            started = self._take_those_that_fit()
-        _start(started)
+        with self._admitting() as started:
+            pass
         if started:  # the next sequence in order of arrival may belong to another loop
-            self._call_others()
+            self._notify_others()
 
     def _enter(self, reservations: Sequence[Reservation]) -> None:
         """Start or queue each sequence; raise Overloaded if the queue is full."""
         for reservation in reservations:
             reservation.blocks = min(reservation.blocks, self._kv_blocks)
-        with self._exclusively():
+        with self._admitting():
             self._arriving -= len(reservations)
-            most = self._max_waiting + _number_that_fit(
-                reservations, self._max_running, self._kv_blocks
-            )
+            fitting = _number_that_fit(reservations, self._max_running, self._kv_blocks)
+            most = self._max_waiting + fitting
             if len(reservations) > most:
-                raise self._never(len(reservations), most)
+                raise self._too_many(len(reservations), most)
             for reservation in reservations:
                 reservation.entered = time.monotonic_ns()
             queue = [*self._waiting, *reservations]
-            waiting = len(queue) - self._number_that_fit(queue) + self._others.waiting
+            waiting = len(queue) - self._number_to_start(queue) + self._others.waiting
             if waiting > self._max_waiting:
                 raise self._overloaded()
             self._waiting.extend(reservations)
-            started = self._take_those_that_fit()
-        _start(started)
 
     def _give_back(self, count: int) -> None:
         with self._exclusively():
@@ -180,7 +172,27 @@ class Admission:
             try:
                 yield
             finally:
-                self._other_loops.note(self._usage)
+                self._other_loops.publish(self._usage)
+
+    @contextmanager
+    def _admitting(self) -> Iterator[list[Reservation]]:
+        """After a change in the context, start the waiting sequences that fit, and return them.
+
+        They start after the lock is released.
+        """
+        started: list[Reservation] = []
+        with self._exclusively():
+            yield started
+            for running in self._running:
+                self._let_draft(running)
+            for _ in range(self._number_to_start(self._waiting)):
+                reservation = self._waiting.popleft()
+                self._running[reservation] = None
+                self._blocks += reservation.blocks
+                self._let_draft(reservation)
+                started.append(reservation)
+        for reservation in started:
+            reservation.start()
 
     @property
     def _usage(self) -> LoopUsage:
@@ -197,28 +209,17 @@ class Admission:
     def _free_slots(self) -> int:
         return self._max_running - len(self._running) - self._others.running
 
-    def _call_others(self) -> None:
+    def _notify_others(self) -> None:
         """Ask the other loops to check whether their sequences fit into the released capacity."""
         if self._others.waiting or self._others.running:  # running sequences may want draft blocks
-            self._other_loops.call()
+            self._other_loops.notify()
 
-    def _number_that_fit(self, queue: Iterable[Reservation]) -> int:
+    def _number_to_start(self, queue: Iterable[Reservation]) -> int:
         """Return how many queued sequences may start now without overtaking other loops' queues."""
         first = self._others.first
         in_turn = [*takewhile(lambda waiting: not first or waiting.entered < first, queue)]
         free_blocks = self._kv_blocks - self._blocks - self._others.blocks
         return _number_that_fit(in_turn, max(0, self._free_slots), free_blocks)
-
-    def _take_those_that_fit(self) -> list[Reservation]:
-        """Move the sequences that fit from the queue to the running set. The caller starts them."""
-        for running in self._running:
-            self._let_draft(running)
-        taken = [self._waiting.popleft() for _ in range(self._number_that_fit(self._waiting))]
-        for reservation in taken:
-            self._running[reservation] = None
-            self._blocks += reservation.blocks
-            self._let_draft(reservation)
-        return taken
 
     def _let_draft(self, reservation: Reservation) -> None:
         """Reserve a running sequence's blocks in the draft's cache if enough are free."""
@@ -236,7 +237,7 @@ class Admission:
         )
 
     @staticmethod
-    def _never(count: int, most: int) -> BadRequest:
+    def _too_many(count: int, most: int) -> BadRequest:
         return BadRequest(
             f"the request has {count} prompts; the limit is {most}; send fewer per request"
         )
@@ -306,8 +307,3 @@ def _number_that_fit(queue: Sequence[Reservation], slots: int, blocks: int) -> i
     """
     needed = accumulate(reservation.blocks for reservation in queue[:slots])
     return sum(so_far <= blocks for so_far in needed)
-
-
-def _start(reservations: Iterable[Reservation]) -> None:
-    for reservation in reservations:
-        reservation.start()

@@ -9,30 +9,6 @@ from collections.abc import Callable
 from tandem.bls.errors import Overloaded
 
 
-class Permit:
-    """A request's permit to use the resource, from the time it is queued until it ends."""
-
-    def __init__(
-        self, limiter: ConcurrencyLimiter, work: Callable[[Permit], None], size: int
-    ) -> None:
-        self.work = work
-        self.size = size
-        self.over = False
-        self._limiter = limiter
-
-    def withdraw(self) -> None:
-        """Leave the queue. Does nothing after the work has begun."""
-        self._limiter.withdraw(self)
-
-    def end(self) -> None:
-        """Free the permit and start the next waiting request. A second call does nothing."""
-        self._limiter.end(self)
-
-    def give_back(self) -> None:
-        """Free the permit from inside ``work`` if the work can't begin. Starts no other request."""
-        self._limiter.give_back(self)
-
-
 class ConcurrencyLimiter:
     """Issues a limited number of permits in order of arrival. Thread-safe.
 
@@ -68,21 +44,6 @@ class ConcurrencyLimiter:
         self._work()
         return permit
 
-    def withdraw(self, permit: Permit) -> None:
-        with self._lock:
-            if permit in self._waiting:
-                self._waiting.remove(permit)
-                self._waiting_bytes -= permit.size
-
-    def end(self, permit: Permit) -> None:
-        self.give_back(permit)
-        self._work()
-
-    def give_back(self, permit: Permit) -> None:
-        with self._lock:
-            self._free += not permit.over
-            permit.over = True
-
     def _work(self) -> None:
         while (permit := self._next()) is not None:
             permit.work(permit)
@@ -95,3 +56,34 @@ class ConcurrencyLimiter:
             permit = self._waiting.popleft()
             self._waiting_bytes -= permit.size
             return permit
+
+
+class Permit:
+    """A request's permit to use the resource, from the time it is queued until it ends."""
+
+    def __init__(
+        self, limiter: ConcurrencyLimiter, work: Callable[[Permit], None], size: int
+    ) -> None:
+        self.work = work
+        self.size = size
+        self._limiter = limiter
+        self._over = False
+
+    def withdraw(self) -> None:
+        """Leave the queue. Does nothing after the work has begun."""
+        limiter = self._limiter
+        with limiter._lock:
+            if self in limiter._waiting:
+                limiter._waiting.remove(self)
+                limiter._waiting_bytes -= self.size
+
+    def end(self) -> None:
+        """Free the permit and start the next waiting request. A second call does nothing."""
+        self.give_back()
+        self._limiter._work()
+
+    def give_back(self) -> None:
+        """Free the permit from inside ``work`` if the work can't begin. Starts no other request."""
+        with self._limiter._lock:
+            self._limiter._free += not self._over
+            self._over = True

@@ -49,18 +49,18 @@ class OtherLoops:
         """Return the total usage of the other live loops."""
         return LoopUsage()
 
-    def note(self, own: LoopUsage) -> None:
+    def publish(self, own: LoopUsage) -> None:
         """Publish this loop's usage. Call it inside ``exclusively``."""
 
-    def call(self) -> None:
-        """Ask the other loops to check whether their sequences may start now."""
+    def notify(self) -> None:
+        """Notify the other loops that capacity was released, which their sequences may need."""
 
-    def open(self, *, stop: Callable[[str], object], look: Callable[[], None]) -> None:
+    def open(self, *, stop: Callable[[str], object], released: Callable[[], None]) -> None:
         """Start receiving messages from other loops.
 
         stop: called with a request id if another loop was asked to stop that request and doesn't
-        have it. look: called after another loop has released capacity. Both are called on the same
-        thread.
+        have it. released: called after another loop has released capacity. Both are called on the
+        same thread.
         """
 
     def stop(self, request_id: str) -> None:

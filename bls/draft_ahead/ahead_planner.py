@@ -44,7 +44,7 @@ class AheadPlanner:
         # (longest, most) -> (number of rounds when the plan was made, plan, its speedup).
         self._plans: dict[tuple[int, int], tuple[int, AheadPlan, float]] = {}
         self._rounds = 0
-        # Handles to logits of branches that will not be read; see `branches.BranchLogits`.
+        # Handles to logits of branches that will not be read; see `DraftAhead.give_up`.
         self.unread_logits: deque[Any] = deque(maxlen=MOST_UNREAD)
 
     def acceptance(self, drafter: str) -> float:

@@ -15,8 +15,8 @@ arXiv:2408.11850.
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Generator, Mapping
+from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,7 +24,19 @@ import numpy as np
 
 from tandem.bls.draft_ahead.ahead_planner import AheadPlanner
 from tandem.bls.draft_ahead.cost_model import MOST_TOKENS, AheadPlan, split
-from tandem.bls.effects import BranchDraft, Branching, Draft, EngineAnswer, StepSeconds
+from tandem.bls.drafters.registry import DRAFT_MODEL
+from tandem.bls.effects import (
+    NO_DRAFT,
+    NO_TOKENS,
+    AwaitAhead,
+    BranchDraft,
+    Branching,
+    Draft,
+    EngineAnswer,
+    EngineCall,
+    StepsAhead,
+    StepSeconds,
+)
 from tandem.bls.exactness.seeds import lengths_decide_text
 from tandem.bls.request import Request, TokenIds
 from tandem.bls.sequence import Sequence
@@ -93,60 +105,106 @@ def lengths_of(
     lengths = []
     for num_accepted in range(len(draft) + 1):
         new = num_accepted + 1
-        length = min(longest, sequence.draft_limit_after(new), room - new)
+        length = min(longest, sequence.draft_limit(new), room - new)
         beyond_ban = 0 < banned <= new
         beyond_end = end is not None and num_accepted > end
         lengths.append(0 if beyond_ban or beyond_end else max(0, length))
     return tuple(lengths)
 
 
-class BranchLogits:
-    """Logits of one call's branches. They stay in the draft engine's shared memory until read.
-
-    unread: queue of handles that will not be read, shared by all requests. Each draft call returns
-    one of them to the engine. The call's thread calls ``add``; the sequence's thread calls
-    ``give_up``.
-    """
-
-    def __init__(self, unread: deque[Any]) -> None:
-        self._unread = unread
-        self._handle: Any = None
-        self._given_up = False
-
-    def add(self, handle: Any) -> None:
-        """Store the handle of the answer (None: no logits)."""
-        self._handle = handle
-        self._return_if_unread()
-
-    def give_up(self) -> None:
-        """Return the logits to the engine unread."""
-        self._given_up = True
-        self._return_if_unread()
-
-    def _return_if_unread(self) -> None:
-        if self._given_up and self._handle is not None:
-            self._unread.append(self._handle)
-
-
 class DraftAhead:
     """Drafting ahead for one request.
 
     most: maximum number of tokens in all branches of one call. always: draft ahead even if it
-    doesn't pay.
+    doesn't pay. on_miss: number of tokens to draft if the last verification's outcome has no
+    branch; None: no plan for branches.
     """
 
     def __init__(self, planner: AheadPlanner, *, most: int = MOST_TOKENS, always: bool) -> None:
         self.planner = planner
-        self.refused = False  # the draft engine rejected a call, so the request makes no others
+        self.on_miss: int | None = None
         self._most = most
         self._always = always
         self._rounds = 0
+        self._logits: Future[Any] | None = None  # of the branches that are being drafted
 
     def plan(self, longest: int) -> AheadPlan | None:
-        """Return a plan for branches of at most ``longest`` tokens (>= 1), or None."""
-        if self.refused:
+        """Return a plan for branches of at most ``longest`` tokens (>= 1), or None.
+
+        Call it at the start of each verification.
+        """
+        self.give_up()
+        plan = self.planner.plan(longest, self._most, always=self._always)
+        self.on_miss = None if plan is None else plan.on_miss
+        return plan
+
+    def start(
+        self, sequence: Sequence, draft: Draft, plan: AheadPlan, call: EngineCall, room: int
+    ) -> StepsAhead | None:
+        """Return steps that draft branches during the verification of ``draft``, or None.
+
+        call: draft engine call for the context before the draft. room: see `branching_of`.
+        """
+        acceptance = self.planner.acceptance(draft.drafter)
+        branching = branching_of(sequence, draft.tokens, plan, room, acceptance)
+        if branching is None:
             return None
-        return self.planner.plan(longest, self._most, always=self._always)
+        self._logits = logits = Future[Any]()
+        longest = max(branching.lengths)
+
+        def steps() -> StepsAhead:
+            answer = yield call._replace(
+                max_new_tokens=longest,
+                draft=draft,
+                branching=branching,
+                unread_logits=self.planner.next_unread_logits(),
+            )
+            logits.set_result(answer.logits)
+            self.planner.timed_branches(answer, longest, sum(branching.counts))
+            return branches_of(len(call.context), draft.tokens, answer)
+
+        return steps()
+
+    def branch(
+        self, sequence: Sequence, verifiable: Callable[[TokenIds], TokenIds]
+    ) -> Generator[AwaitAhead, Any, Draft]:
+        """Wait for the branches, at most as long as a new draft would take.
+
+        Returns the branch for exactly this sequence, or an empty draft. verifiable: function that
+        cuts drafted tokens to those that the target can verify in this round.
+        """
+        if self._logits is None or self.on_miss is None:
+            return NO_DRAFT
+        branches: BranchesAhead | None = yield AwaitAhead(self.planner.seconds(self.on_miss))
+        branch = None if branches is None else branches.after(sequence)
+        tokens = NO_TOKENS if branch is None else verifiable(branch.tokens)
+        if branches is None or branch is None or not len(tokens):
+            self.give_up()
+            return Draft(num_branches=len(branches or ()))
+        self._logits = None
+        return Draft(
+            tokens,
+            branches.logits,
+            branch.logits_row,
+            drafter=DRAFT_MODEL.name,
+            num_branches=len(branches),
+            drafted_ahead=True,
+            seconds_saved=self.planner.seconds(len(tokens)),
+        )
+
+    def give_up(self) -> None:
+        """Drop the branches that are being drafted.
+
+        Their logits stay in the draft engine's shared memory until a draft call returns the handle.
+        """
+
+        def return_unread(logits: Future[Any]) -> None:
+            if logits.result() is not None:
+                self.planner.unread_logits.append(logits.result())
+
+        if self._logits is not None:
+            self._logits.add_done_callback(return_unread)
+            self._logits = None
 
     def verified(self, draft: Draft, num_accepted: int, seconds: StepSeconds) -> None:
         """Record a round. The duration of the first one is ignored: it includes the prefill."""

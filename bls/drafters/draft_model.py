@@ -5,26 +5,20 @@ from __future__ import annotations
 from collections.abc import Generator
 from typing import Any, Protocol
 
-from tandem.bls.draft_ahead.branches import (
-    BranchesAhead,
-    BranchLogits,
-    DraftAhead,
-    branches_of,
-    branching_of,
-    draft_ahead_of,
-)
-from tandem.bls.draft_ahead.cost_model import AheadPlan
+from tandem.bls.draft_ahead.branches import DraftAhead, draft_ahead_of
 from tandem.bls.draft_length.auto import AutoLength
 from tandem.bls.draft_length.fixed import SEEDED_LENGTH, FixedLength
-from tandem.bls.drafters.drafter import (
-    Drafter,
-    DrafterContext,
-    DrafterHealth,
-    Proposal,
-    StepsAhead,
-)
+from tandem.bls.drafters.drafter import Drafter, DrafterContext, DrafterHealth, Proposal
 from tandem.bls.drafters.registry import DRAFT_MODEL
-from tandem.bls.effects import NO_TOKENS, AwaitAhead, Draft, EngineCall, StepSeconds
+from tandem.bls.effects import (
+    NO_DRAFT,
+    NO_TOKENS,
+    AwaitAhead,
+    Draft,
+    EngineCall,
+    StepsAhead,
+    StepSeconds,
+)
 from tandem.bls.errors import EngineCallError, EngineRefused
 from tandem.bls.exactness.seeds import lengths_decide_text, proposal_seed
 from tandem.bls.request import Request, TokenIds
@@ -95,9 +89,6 @@ class DraftModel(Drafter):
         self._health = health
         self._length = length
         self._ahead = ahead
-        self._asked_ahead = False  # whether `draft_ahead` has been called
-        self._drafts_ahead = False  # whether `_awaited` must wait for branches
-        self._branch_logits: BranchLogits | None = None  # until they are read or given up
         self._can_serve = True  # False after the draft engine rejected a call of this request
 
     def can_draft(self, sequence: Sequence) -> bool:
@@ -120,29 +111,23 @@ class DraftModel(Drafter):
         The call has stop ids instead of an end id. Engines keep a stop id in the answer but drop an
         end id, and the target couldn't verify a dropped token.
         """
-        request = sequence.request
         longest = min(limit, self._engine.max_seq_len - len(self._vocabulary.context(sequence)))
-        branches = yield from self._awaited()
-        branch = self._branch(branches, sequence, longest)
-        if branch is not None:
-            self._branch_logits = None
+        branch = yield from self._branch(sequence, longest)
+        if len(branch):
             return branch
-        self._give_up_logits()
-        plan_ahead = self._plan_ahead() if self._asked_ahead else None
-        if plan_ahead is None:
+        if self._ahead is None or self._ahead.on_miss is None:
             plan = self._length.plan(longest)
         else:
-            plan = self._length.plan(min(longest, plan_ahead.on_miss), ahead=True)
+            plan = self._length.plan(min(longest, self._ahead.on_miss), ahead=True)
         if not plan.num_tokens:
             return Draft(plain_tokens=plan.plain_tokens)
         answer = yield self._call(sequence)._replace(
             max_new_tokens=plan.num_tokens,
-            wants_logits=request.use_draft_logits,
             wants_log_probs=plan.wants_log_probs,
             stop_probability=plan.stop_probability,
             unread_logits=self._ahead.planner.next_unread_logits() if self._ahead else None,
         )
-        if request.use_draft_logits and answer.logits is None:
+        if sequence.request.use_draft_logits and answer.logits is None:
             raise EngineRefused(self._engine.model, "generation_logits are missing from its answer")
         return Draft(
             self._vocabulary.verifiable(sequence, answer.tokens, limit),
@@ -151,35 +136,38 @@ class DraftModel(Drafter):
             plain_tokens=plan.num_tokens,  # used if no drafted token is verifiable
             plan=plan,
             answer=answer,
-            num_branches=len(branches or ()),
+            num_branches=branch.num_branches,
         )
+
+    def _branch(self, sequence: Sequence, limit: int) -> Generator[AwaitAhead, Any, Draft]:
+        """Return the branch for this context, or an empty draft."""
+        if self._ahead is None:
+            return NO_DRAFT
+        try:
+            return (
+                yield from self._ahead.branch(
+                    sequence, lambda drafted: self._vocabulary.verifiable(sequence, drafted, limit)
+                )
+            )
+        except EngineRefused as error:
+            self._health.refused(error)
+            self._ahead = None  # the engine would reject further calls too
+            return NO_DRAFT
 
     def draft_ahead(self, sequence: Sequence, draft: Draft) -> StepsAhead | None:
         """Return steps that draft branches for the likely outcomes of verifying ``draft``.
 
         Any drafter may have proposed it, such as prompt lookup.
         """
-        self._asked_ahead, self._drafts_ahead = True, False
-        self._give_up_logits()
-        plan = self._plan_ahead()
-        if self._ahead is None or plan is None or not self.can_draft(sequence):
+        if self._ahead is None:
             return None
-        if not self.allows_drafts() or (draft.tokens >= self._engine.vocab_size).any():
+        plan = self._ahead.plan(self._length.length_ahead)
+        if plan is None or not self.can_draft(sequence) or not self.allows_drafts():
+            return None
+        if (draft.tokens >= self._engine.vocab_size).any():
             return None
         room = self._engine.max_seq_len - len(sequence)
-        acceptance = self._ahead.planner.acceptance(draft.drafter)
-        branching = branching_of(sequence, draft.tokens, plan, room, acceptance)
-        if branching is None:
-            return None
-        self._drafts_ahead = True
-        self._branch_logits = BranchLogits(self._ahead.planner.unread_logits)
-        call = self._call(sequence)._replace(
-            max_new_tokens=max(branching.lengths),
-            wants_logits=sequence.request.use_draft_logits,
-            draft=draft,
-            branching=branching,
-        )
-        return self._steps_ahead(self._ahead, call, sum(branching.counts), self._branch_logits)
+        return self._ahead.start(sequence, draft, plan, self._call(sequence), room)
 
     def allows_drafts(self) -> bool:
         """Return whether drafts of any kind, including copies, are worthwhile now."""
@@ -198,8 +186,8 @@ class DraftModel(Drafter):
         self._length.observe_plain_step(num_tokens, seconds)
 
     def completed(self, sequence: Sequence) -> None:  # noqa: ARG002
-        """Return unread branch logits to the draft engine."""
-        self._give_up_logits()
+        if self._ahead is not None:
+            self._ahead.give_up()
 
     def _call(self, sequence: Sequence) -> EngineCall:
         """Return a draft engine call whose ``max_new_tokens`` isn't set yet.
@@ -220,61 +208,8 @@ class DraftModel(Drafter):
             ),
             stop_ids=() if request.use_draft_logits else self._vocabulary.stop_ids(sequence),
             ban_end_ids=sequence.min_tokens_left > 0,
+            wants_logits=request.use_draft_logits,
         )
-
-    def _give_up_logits(self) -> None:
-        if self._branch_logits is not None:
-            self._branch_logits.give_up()
-        self._branch_logits = None
-
-    @staticmethod
-    def _steps_ahead(
-        ahead: DraftAhead, call: EngineCall, num_branches: int, logits: BranchLogits
-    ) -> StepsAhead:
-        """Call the draft engine for branches, record the duration, and return the branches."""
-        answer = yield call._replace(unread_logits=ahead.planner.next_unread_logits())
-        logits.add(answer.logits)
-        ahead.planner.timed_branches(answer, call.max_new_tokens, num_branches)
-        return branches_of(len(call.context), call.draft.tokens, answer)
-
-    def _awaited(self) -> Generator[AwaitAhead, Any, BranchesAhead | None]:
-        """Return the branches for this round. Waits at most as long as a new draft would take."""
-        if self._ahead is None or not self._drafts_ahead:
-            return None
-        self._drafts_ahead = False
-        plan = self._plan_ahead()
-        timeout = 0.0 if plan is None else self._ahead.planner.seconds(plan.on_miss)
-        try:
-            branches: BranchesAhead | None = yield AwaitAhead(timeout)
-        except EngineRefused as error:
-            self._ahead.refused = True
-            self._health.refused(error)
-            return None
-        return branches
-
-    def _branch(
-        self, branches: BranchesAhead | None, sequence: Sequence, limit: int
-    ) -> Draft | None:
-        """Return the branch for exactly this context, cut to ``limit`` tokens, or None."""
-        branch = None if branches is None else branches.after(sequence)
-        if self._ahead is None or branches is None or branch is None:
-            return None
-        tokens = self._vocabulary.verifiable(sequence, branch.tokens, limit)
-        if not len(tokens):
-            return None
-        return Draft(
-            tokens,
-            branches.logits,
-            branch.logits_row,
-            drafter=DRAFT_MODEL.name,
-            num_branches=len(branches),
-            drafted_ahead=True,
-            seconds_saved=self._ahead.planner.seconds(len(tokens)),
-        )
-
-    def _plan_ahead(self) -> AheadPlan | None:
-        """Return the plan for drafting ahead in this round, or None."""
-        return None if self._ahead is None else self._ahead.plan(self._length.length_ahead)
 
 
 def make(request: Request, context: DrafterContext) -> DraftModel:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from tandem.bls.draft_ahead.ahead_planner import AheadPlanner
 from tandem.bls.draft_length.planner import DraftPlanner
-from tandem.bls.effects import AwaitAhead, Draft, EngineAnswer, EngineCall, StepSeconds
+from tandem.bls.effects import AwaitAhead, Draft, EngineCall, StepsAhead, StepSeconds
 from tandem.bls.errors import EngineCallError, EngineRefused
 from tandem.bls.sequence import Sequence
 from tandem.bls.settings import LoopSettings
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from tandem.bls.drafters.translation import Translator  # imports a large library
 
 Proposal = Generator[EngineCall | AwaitAhead, Any, Draft]
-StepsAhead = Generator[EngineCall, EngineAnswer, Any]
 
 
 class DrafterHealth(Protocol):
@@ -38,16 +37,17 @@ class DrafterContext(NamedTuple):
     """The arguments, besides the request, from which a drafter is created.
 
     health, draft_planner, ahead_planner: state of the draft model, shared by all requests. own: the
-    drafter's own settings (the defaults in its registry row with the profile's changes).
+    drafter's own settings (the defaults in its registry row with the profile's changes), set by
+    `drafter_of`.
     """
 
     settings: LoopSettings
     health: DrafterHealth
     draft_planner: DraftPlanner
-    own: Any = None
     ahead_planner: AheadPlanner | None = None  # None: drafting ahead is off
     pools: LookupPools | None = None  # None: requests share no answers
     translator: Translator | None = None  # None: the engines share a vocabulary
+    own: Any = None
 
 
 class Drafter:

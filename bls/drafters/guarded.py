@@ -45,10 +45,7 @@ class GuardedDrafter(Drafter):
         """Return the drafter's proposal; raise DrafterFailed if the target can't verify it."""
         with self._naming_it():
             steps = self._drafter.propose(sequence, limit)
-            if self._kind.samples_from_draft_model:
-                draft = yield from self._calls_alone(steps)
-            else:
-                draft = self._without_calls(steps)
+            draft = yield from self._calls_alone(steps)
             return self._checked(draft, sequence, limit)
 
     def verified(self, draft: Draft, num_accepted: int, seconds: StepSeconds) -> None:
@@ -90,18 +87,6 @@ class GuardedDrafter(Drafter):
         except (Exception, SystemExit) as error:
             raise self._fault(described(error)) from error
 
-    def _without_calls(self, steps: Proposal) -> Draft:
-        """Run a drafter's steps and return its draft.
-
-        Raises DrafterFailed if a step calls an engine.
-        """
-        try:
-            next(steps)
-        except StopIteration as returned:
-            draft: Draft = returned.value
-            return draft
-        raise self._fault("it calls an engine; set samples_from_draft_model in its DRAFTER")
-
     def _calls_alone(self, steps: Proposal) -> Proposal:
         """Forward the calls of the draft model that steps yield. Reject all other effects."""
         resume: Callable[[], Any] = partial(next, steps)
@@ -119,6 +104,8 @@ class GuardedDrafter(Drafter):
 
     def _checked_effect(self, effect: Any) -> EngineCall:
         """Return a valid draft engine call; raise DrafterFailed for anything else."""
+        if not self._kind.samples_from_draft_model:
+            raise self._fault("it calls an engine; set samples_from_draft_model in its DRAFTER")
         if not isinstance(effect, EngineCall):
             what = type(effect).__name__
             raise self._fault(f"it may only yield calls of the draft model; got {what}")

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 from tandem.bls.drafters import draft_model, prompt_lookup
 from tandem.bls.drafters.draft_model import DraftModel
-from tandem.bls.drafters.drafter import Drafter, DrafterContext, Proposal, StepsAhead
+from tandem.bls.drafters.drafter import Drafter, DrafterContext, Proposal
 from tandem.bls.drafters.prompt_lookup import PromptLookup
-from tandem.bls.effects import Draft, StepSeconds
+from tandem.bls.effects import Draft, StepsAhead, StepSeconds
 from tandem.bls.errors import EngineCallError
 from tandem.bls.request import Request
 from tandem.bls.sequence import Sequence

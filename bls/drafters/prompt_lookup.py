@@ -74,7 +74,7 @@ class PromptLookup(Drafter):
 
     def completed(self, sequence: Sequence) -> None:
         if self._pools is not None and self._pool is not None:
-            self._pools.join(self._pool, sequence.output)
+            self._pools.add(self._pool, sequence.output)
 
     def _longest_match(self, sequence: Sequence, limit: int) -> tuple[Match | None, DrafterName]:
         """Return the longest match in the prediction, the request's own text and the pool.

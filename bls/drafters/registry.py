@@ -116,7 +116,7 @@ PREDICTION: DrafterName = "prediction"
 COPIED_FROM = frozenset({LOOKUP_POOL, PREDICTION})
 
 
-def join(kind: DrafterKind) -> None:
+def register(kind: DrafterKind) -> None:
     """Add a custom drafter; raise DrafterExists if its name is taken."""
     refuse_taken(kind, DRAFTERS)
     DRAFTERS[kind.name] = kind

@@ -48,8 +48,8 @@ def lossless(request: Request, settings: LoopSettings) -> Request:
     guided_by_token = request.guide and method_of(request, settings) == "token_by_token"
     # Only a prefill returns the prompt's logits. Some engines don't compute log-probabilities when
     # they verify a draft.
-    log_probs = not request.wants_log_probs or settings.target.capabilities.log_probs_with_drafts
-    if guided_by_token or request.wants_context_logits or not log_probs:
+    log_probs = not request.return_log_probs or settings.target.capabilities.log_probs_with_drafts
+    if guided_by_token or request.return_context_logits or not log_probs:
         return _without_drafts(request)
     if request.draft_acceptance_threshold is not None:
         return request

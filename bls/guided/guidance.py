@@ -248,10 +248,10 @@ def _commits_forced(request: Request) -> bool:
     """
     sampling = request.sampling
     asks = (
-        request.wants_log_probs,
-        request.wants_prompt_log_probs,
-        request.wants_context_logits,
-        request.wants_generation_logits,
+        request.return_log_probs,
+        request.return_prompt_log_probs,
+        request.return_context_logits,
+        request.return_generation_logits,
         sampling.bad_words is not None,
         sampling.embedding_bias is not None,
     )

@@ -67,6 +67,9 @@ class DraftInputs:
             f"requires '{tensors.DRAFTER}' to be {_those(lambda kind: kind.looks_up)}",
         )
         use_logits = self._uses_logits(row, drafter)
+        predicted = 0
+        if drafter.looks_up and self._predicts(row):
+            predicted = looked_up or (longest if asked in (None, AUTO) else asked)
         return replace(
             request,
             drafter=drafter.name,
@@ -74,11 +77,7 @@ class DraftInputs:
             prompt_lookup_num_tokens=self._lookup_length(looked_up, asked, drafter),
             max_matching_ngram_size=ngram or settings.max_matching_ngram_size,
             lookup_pool=pool,
-            prediction_num_tokens=(
-                looked_up or (longest if asked in (None, AUTO) else asked)
-                if drafter.looks_up and self._predicts(row)
-                else 0
-            ),
+            prediction_num_tokens=predicted,
             use_draft_logits=use_logits,
             draft_acceptance_threshold=threshold if use_logits else None,
             draft_ahead=ahead,

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from tandem.bls.errors import BadRequest, GuideRefused
 from tandem.bls.parsing.inputs import Inputs, quoted
 from tandem.contract import entry as tensors
+from tandem.contract.guide import KINDS, Guide
 from tandem.contract.tensor import Tensor
-from tandem.guides.guide import KINDS, Guide
 
 TYPE, TEXT = tensors.GUIDED_DECODING_GUIDE_TYPE, tensors.GUIDED_DECODING_GUIDE
 WITHOUT_TEXT = "json"  # the guide type without a text: any JSON

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from tandem.bls.errors import BadRequest
 from tandem.bls.exactness.lossless import lossless
-from tandem.bls.request import Request, TokenIds
+from tandem.bls.request import Options, Request, TokenIds
 from tandem.bls.settings import EngineSettings, LoopSettings
 from tandem.contract import entry as tensors
 from tandem.contract.tensor import Tensor
@@ -64,25 +64,6 @@ class Prompt(NamedTuple):
     logit_bias: LogitBias | None = None
 
 
-class Options(NamedTuple):
-    """The options of all prompts of a request.
-
-    tells_text_lengths: whether the client requested the output for text lengths.
-    """
-
-    stream: bool = False
-    tells_text_lengths: bool = False
-    exclude_input_in_output: bool = True
-    return_log_probs: bool = False
-    return_prompt_log_probs: bool = False
-    num_top_log_probs: int = 0
-    return_context_logits: bool = False
-    return_generation_logits: bool = False
-    return_perf_metrics: bool = False
-    return_num_input_tokens: bool = False
-    return_num_output_tokens: bool = False
-
-
 def request_of(prompt: Prompt, tokens: Tokens, settings: LoopSettings) -> Request:
     """Return the complete request; raise BadRequest if it doesn't fit the engine."""
     request = prompt.request
@@ -95,12 +76,15 @@ def request_of(prompt: Prompt, tokens: Tokens, settings: LoopSettings) -> Reques
         bad_words=tokens.bad_words,
         embedding_bias=_bias(prompt, tokens, settings),
     )
+    words = prompt.words.stop_words
+    stops = [*zip(words, tokens.special_stops or (None,) * len(words), strict=True)]
+    special = [token_id for _, token_id in stops if token_id is not None]
     complete = replace(
         request,
         prompt_ids=tokens.prompt_ids,
         sampling=sampling,
-        end_ids=_end_ids(request, tokens),
-        stop_strings=_stop_strings(prompt, tokens),
+        end_ids=tuple(dict.fromkeys([*request.end_ids, *special])),
+        stop_strings=tuple(word for word, token_id in stops if token_id is None),
     )
     return lossless(complete, settings)
 
@@ -148,18 +132,6 @@ def _bias(prompt: Prompt, tokens: Tokens, settings: LoopSettings) -> NDArray[np.
         bias[: len(tokens.embedding_bias)] = tokens.embedding_bias
     np.add.at(bias, list(prompt.logit_bias.ids), prompt.logit_bias.values)
     return bias
-
-
-def _end_ids(request: Request, tokens: Tokens) -> tuple[int, ...]:
-    """Return the request's end ids and the special tokens among its stop words."""
-    special = [token_id for token_id in tokens.special_stops if token_id is not None]
-    return tuple(dict.fromkeys([*request.end_ids, *special]))
-
-
-def _stop_strings(prompt: Prompt, tokens: Tokens) -> tuple[str, ...]:
-    words = prompt.words.stop_words
-    special = tokens.special_stops or (None,) * len(words)
-    return tuple(w for w, token_id in zip(words, special, strict=True) if token_id is None)
 
 
 def check_prediction(tensor: Tensor, length: int, target: EngineSettings) -> None:

@@ -19,13 +19,12 @@ from tandem.bls.parsing.guide_inputs import check_guides, guide_of
 from tandem.bls.parsing.inputs import Inputs, check_sizes, quoted, refuse_unknown
 from tandem.bls.parsing.prompt import (
     LogitBias,
-    Options,
     Prompt,
     TokenizerInputs,
     check_logits,
     check_prediction,
 )
-from tandem.bls.request import LoraTask, Request, Sampling, TokenIds
+from tandem.bls.request import LoraTask, Options, Request, Sampling, TokenIds
 from tandem.bls.settings import LoopSettings
 from tandem.contract import entry as tensors
 from tandem.contract.engine import MAX_TOP_LOG_PROBS
@@ -176,18 +175,10 @@ class RequestParser:
             seeded=seed is not None,
             end_ids=self._end_ids(row),
             max_draft_len=self._settings.target.max_draft_len,
-            echoes_prompt=not options.exclude_input_in_output,
-            streams_text=options.stream,
-            wants_text_lengths=options.tells_text_lengths,
-            wants_log_probs=options.return_log_probs,
-            wants_prompt_log_probs=options.return_prompt_log_probs,
-            num_top_log_probs=options.num_top_log_probs,
-            wants_context_logits=options.return_context_logits,
-            wants_generation_logits=options.return_generation_logits,
-            wants_kv_blocks=options.return_perf_metrics,
             guide=guide_of(self._inputs, row),
             lora_name=self._lora_name(row),
             lora_task=self._lora_task(row),
+            **vars(options),
         )
         return self._draft_inputs.apply(request, row)
 
@@ -254,18 +245,15 @@ class RequestParser:
     def _input_ids(self, row: int) -> TokenIds | None:
         if tensors.INPUT_IDS not in self._inputs:
             return None
-        values, longest = (
-            self._inputs.values(tensors.INPUT_IDS, row),
-            self._settings.target.max_seq_len,
-        )
-        if not len(values):
+        ids: TokenIds = self._inputs.values(tensors.INPUT_IDS, row).astype(np.int32)
+        longest = self._settings.target.max_seq_len
+        if not len(ids):
             raise BadRequest(f"input '{tensors.INPUT_IDS}' must not be empty")
-        if len(values) > longest:
+        if len(ids) > longest:
             raise BadRequest(
-                f"input '{tensors.INPUT_IDS}' has {len(values)} ids per prompt; the limit is "
+                f"input '{tensors.INPUT_IDS}' has {len(ids)} ids per prompt; the limit is "
                 f"{longest} (max_seq_len)"
             )
-        ids: TokenIds = values.astype(np.int32)
         self._check_ids(tensors.INPUT_IDS, ids)
         return ids
 

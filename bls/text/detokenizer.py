@@ -9,12 +9,12 @@ detokenized once. So the chunks always add up to the text of an answer without s
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from tandem.bls.effects import NO_TOKENS, Chunk, DecodedText, NextChunk, TextCall
+from tandem.bls.effects import Chunk, DecodedText, TextCall
 from tandem.bls.request import Request, TokenIds
 from tandem.bls.text.stop_strings import StopStrings
 from tandem.bls.text.token_details import NO_COUNTS, Counts
@@ -36,24 +36,15 @@ class NewText(NamedTuple):
 class IncrementalDetokenizer:
     """Turns the tokens of each round into text that may be shown.
 
-    each_round: whether to return text before the end of the answer. tells_lengths: whether to
-    return the number of characters that each token completes. prompt: ids whose text precedes the
-    answer, because a character may begin in the prompt.
+    each_round: whether to return text before the end of the answer.
     """
 
-    def __init__(
-        self,
-        stop_strings: tuple[str, ...] = (),
-        *,
-        each_round: bool,
-        tells_lengths: bool = False,
-        prompt: TokenIds = NO_TOKENS,
-    ) -> None:
-        self._prompt = prompt
+    def __init__(self, request: Request, *, each_round: bool) -> None:
+        self._prompt = request.echoed_ids  # a character may begin in the prompt
         self._each_round = each_round
-        self._tells_lengths = tells_lengths
-        self._stops = StopStrings(stop_strings)
-        self._window = prompt  # tokens that may share a character with the next ones
+        self._wants_lengths = each_round and request.return_text_lengths
+        self._stops = StopStrings(request.stop_strings)
+        self._window = self._prompt  # tokens that may share a character with the next ones
         self._length = 0  # number of characters received
 
     @property
@@ -67,9 +58,9 @@ class IncrementalDetokenizer:
         The token that completes a stop string is the last one kept.
         """
         if not self._each_round or len(tokens) == 0:
-            return NewText("", len(tokens), NO_COUNTS if self._tells_lengths else None)
+            return NewText("", len(tokens), NO_COUNTS if self._wants_lengths else None)
         window, context_length = np.concatenate([self._window, tokens]), len(self._window)
-        text, lengths = yield TextCall(window, context_length, self._tells_lengths)
+        text, lengths = yield TextCall(window, context_length, self._wants_lengths)
         if self._stops.would_find(text):
             text, kept = yield from self._until_stop(window, context_length, text)
             kept_lengths = None if lengths is None else lengths[:kept]
@@ -110,22 +101,20 @@ class IncrementalDetokenizer:
         return text, len(window) - context_length
 
 
-def detokenize_stream(request: Request) -> Generator[NextChunk | TextCall | Chunk, Any, None]:
-    """Detokenize a streamed answer off the critical path.
+def detokenize_stream(
+    request: Request, chunks: Iterable[Chunk]
+) -> Generator[TextCall | Chunk, Any, None]:
+    """Yield the chunks of a streamed answer with their text.
 
-    Yields NextChunk to receive a chunk, and then the chunk with its text. No round waits for the
-    text, because no stop string can end the answer.
+    No round waits for the text, because no stop string can end the answer.
     """
-    text_so_far = IncrementalDetokenizer(
-        each_round=True, tells_lengths=request.wants_text_lengths, prompt=request.echoed_ids
-    )
+    text_so_far = IncrementalDetokenizer(request, each_round=True)
     output: list[TokenIds] = []
-    ended = False
-    while not ended:
-        chunk = yield NextChunk()
+    for chunk in chunks:
         text, _, lengths = yield from text_so_far.extend(chunk.tokens)
         output.append(chunk.tokens)
-        ended = chunk.finish_reason is not None
-        if ended:
+        if chunk.finish_reason is not None:
             text += yield from text_so_far.finish(np.concatenate(output))
         yield chunk._replace(text=text, details=chunk.details._replace(text_lengths=lengths))
+        if chunk.finish_reason is not None:
+            return

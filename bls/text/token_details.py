@@ -66,11 +66,11 @@ def joined(parts: Sequence[TokenDetails]) -> TokenDetails:
     """Concatenate details. A field that is None in any part is None in the result."""
     if len(parts) == 1:
         return parts[0]
-    return TokenDetails(*map(_joined, zip(*parts, strict=True)))
-
-
-def _joined(columns: tuple[Any, ...]) -> Any:
-    return None if any(rows is None for rows in columns) else np.concatenate(columns)
+    columns: list[Any] = [
+        None if any(rows is None for rows in column) else np.concatenate(column)
+        for column in zip(*parts, strict=True)
+    ]
+    return TokenDetails(*columns)
 
 
 def of_round(number: int, count: int, num_accepted: int, num_draft_tokens: int) -> TokenDetails:

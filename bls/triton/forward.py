@@ -74,7 +74,7 @@ class _Forwarded:
         self._settings = settings
         self._calls = calls
         self._id = fresh_forwarded()
-        self._wait = CallSlot(abandoned)
+        self._call_slot = CallSlot(abandoned)
         self._next_stop = 0.0
         self._stopping = False
 
@@ -112,7 +112,7 @@ class _Forwarded:
             self._next_stop = now + SECONDS_BETWEEN_STOPS
             self._stopping = True
             in_background(self._stop, self._stop_later)
-        call = self._wait.abandon_if_overdue(now)
+        call = self._call_slot.abandon_if_overdue(now)
         if call is not None:
             self.refuse(EngineTimeout(call.model, call.timeout))
 
@@ -127,12 +127,9 @@ class _Forwarded:
             timeout=self._request.timeout(),
         )
         timeout = self._settings.request_timeout + SECONDS_OF_GRACE
-        call = self._wait.begin(model, self._id, timeout)
-        try:
+        with self._call_slot.pending(model, self._id, timeout):
             # If a client requests only outputs that aren't produced, the answer has no tensors.
             return self._calls.infer(model, request, decoupled=True, may_be_empty=True)
-        finally:
-            self._wait.end(call)
 
     def _inputs(self) -> list[Any]:
         """Return the client's inputs, with this entry's default drafter if none is given."""

@@ -6,6 +6,8 @@ import json
 import sys
 import threading
 import time
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,10 +17,11 @@ from tandem.bls.admission.admission import Admission, DraftKvAvailability, Reser
 from tandem.bls.admission.concurrency_limiter import ConcurrencyLimiter, Permit
 from tandem.bls.draft_ahead.ahead_planner import AheadPlanner
 from tandem.bls.draft_length.planner import DraftPlanner
+from tandem.bls.drafters.drafter import DrafterContext
 from tandem.bls.drafters.factory import drafter_of
 from tandem.bls.drafters.module import FOLDER, read_kind, with_settings
 from tandem.bls.drafters.prompt_lookup import pools_of
-from tandem.bls.drafters.registry import join
+from tandem.bls.drafters.registry import register
 from tandem.bls.errors import Cancelled, ServingError
 from tandem.bls.loop import Decoding
 from tandem.bls.parsing.prompt import Prompt, check_logits, request_of
@@ -33,10 +36,10 @@ from tandem.bls.triton.loops.shared_capacity import index_of_loop, other_loops
 from tandem.bls.triton.metrics import Heartbeat, Metrics
 from tandem.bls.triton.raw_request import id_of, parameters_of
 from tandem.bls.triton.responses.deliveries import Deliveries
-from tandem.bls.triton.responses.response_builder import ResponseBuilder, tells_text_lengths
+from tandem.bls.triton.responses.response_builder import ResponseBuilder, returns_text_lengths
 from tandem.bls.triton.responses.sender import Sender
 from tandem.bls.triton.serving.request_guides import RequestGuides
-from tandem.bls.triton.serving.request_state import RequestState, ending, give_up
+from tandem.bls.triton.serving.request_state import RequestState, ending
 from tandem.bls.triton.serving.request_tokenizer import RequestTokenizer, needs_tokenizer
 from tandem.bls.triton.serving.sequence_state import SequenceState
 from tandem.bls.triton.watcher import Watcher
@@ -64,7 +67,7 @@ class StreamEntry:
         self._settings = settings
         version_folder = Path(args["model_repository"], args["model_version"])
         for own in settings.drafter_modules:
-            join(with_settings(read_kind(version_folder / FOLDER / own.file), own.settings))
+            register(with_settings(read_kind(version_folder / FOLDER / own.file), own.settings))
         self._clients = EngineClients(settings, version_folder)
         draft = self._clients.engines.get("draft")
         self._health = DraftHealth(draft, self._clients.calls, settings.drafter_pause)
@@ -91,7 +94,7 @@ class StreamEntry:
             clock=time.monotonic,
             rated=settings.draft_stops_when_unsure,
         )
-        self._ahead_statistics = AheadPlanner(settings, running)
+        self._ahead_planner = AheadPlanner(settings, running)
         self._tokenizer = RequestTokenizer(settings, self._clients.calls)
         self._tokenizer_limiter = ConcurrencyLimiter(
             TOKENIZER_CALLS, settings.max_queue_bytes_each, "text"
@@ -101,9 +104,9 @@ class StreamEntry:
         self._states: list[tuple[str, RequestState]] = []  # (id, state) of stoppable requests
         self._states_lock = threading.Lock()
         heartbeat = Heartbeat(model=model, loop=loop)
-        due = (heartbeat.beat, self._publish, self._admission.look)
+        due = (heartbeat.beat, self._publish, self._admission.start_waiting)
         self._watcher = Watcher(*due, watchers=settings.instances)
-        self._other_loops.open(stop=self._cancel, look=self._admission.look)
+        self._other_loops.open(stop=self._cancel, released=self._admission.start_waiting)
 
     def execute(self, requests: list[Any]) -> None:
         """Accept requests and return immediately. Other threads answer them."""
@@ -135,7 +138,9 @@ class StreamEntry:
             self._stop(id_of(request), sender)
             return
         outputs = request.requested_output_names()
-        options = request_parser.options()._replace(tells_text_lengths=tells_text_lengths(outputs))
+        options = replace(
+            request_parser.options(), return_text_lengths=returns_text_lengths(outputs)
+        )
         prompts = request_parser.prompts(options)
         self._guides.check([prompt.request for prompt in prompts])
         timeout = self._settings.request_timeout
@@ -147,7 +152,7 @@ class StreamEntry:
             options,
             deadline=time.monotonic() + timeout,
             timeout=timeout,
-            wait=CallSlot(self._clients.abandoned),
+            call_slot=CallSlot(self._clients.abandoned),
             slots=self._admission.reserve(len(prompts)),
         )
         self._queue(state, prompts)
@@ -158,10 +163,12 @@ class StreamEntry:
         """Start a request. If it needs the tokenizer, wait for a permit first without blocking."""
 
         def begin(permit: Permit | None = None) -> None:
-            in_background(
-                lambda: self._begin(state, prompts, permit),
-                lambda error: give_up(state, permit, error),
-            )
+            def give_up(error: ServingError) -> None:
+                if permit is not None:
+                    permit.give_back()
+                state.fail(error)
+
+            in_background(partial(self._begin, state, prompts, permit), give_up)
 
         try:
             if any(needs_tokenizer(prompt, state.options) for prompt in prompts):
@@ -194,46 +201,41 @@ class StreamEntry:
                 for prompt, its_tokens in zip(prompts, tokens, strict=True)
             ]
             matchers = self._guides.matchers(requests, state.raise_failure)
-            sequences, reservations = self._sequences(state, requests, matchers, prefixes)
+            sequences = [
+                self._sequence(state, index, *parts)
+                for index, parts in enumerate(zip(requests, matchers, prefixes, strict=True))
+            ]
             state.open(sequences)
-            state.slots.enter(reservations)
+            state.slots.enter([sequence.reservation for sequence in sequences])
 
-    def _sequences(
+    def _sequence(
         self,
         state: RequestState,
-        requests: list[Request],
-        matchers: list[GuideMatcher | None],
-        prefixes: list[str],
-    ) -> tuple[list[SequenceState], list[Reservation]]:
-        """Return the sequences and reservations of all prompts."""
-        settings, sequences, reservations = self._settings, [], []
-        for index, request in enumerate(requests):
-            reservation = Reservation(*blocks_of(request, settings))
-            availability = DraftKvAvailability(reservation, self._health)
-            drafter = drafter_of(
-                request,
-                settings,
-                availability,
-                self._draft_planner,
-                self._ahead_statistics,
-                pools=self._pools,
-                translator=self._translator,
-            )
-            decoding = Decoding(request, settings, drafter, matchers[index])
-            sequences.append(
-                SequenceState(
-                    index,
-                    decoding,
-                    prefixes[index],
-                    state,
-                    metrics=self._metrics,
-                    admission=self._admission,
-                    reservation=reservation,
-                    clients=self._clients,
-                )
-            )
-            reservations.append(reservation)
-        return sequences, reservations
+        index: int,
+        request: Request,
+        matcher: GuideMatcher | None,
+        prefix: str,
+    ) -> SequenceState:
+        reservation = Reservation(*blocks_of(request, self._settings))
+        context = DrafterContext(
+            self._settings,
+            DraftKvAvailability(reservation, self._health),
+            self._draft_planner,
+            self._ahead_planner,
+            self._pools,
+            self._translator,
+        )
+        decoding = Decoding(request, self._settings, drafter_of(request, context), matcher)
+        return SequenceState(
+            index,
+            decoding,
+            prefix,
+            state,
+            metrics=self._metrics,
+            admission=self._admission,
+            reservation=reservation,
+            clients=self._clients,
+        )
 
     def _remember(self, request_id: str, state: RequestState) -> None:
         """Remember a request so that a later ``stop`` can find it."""

@@ -6,6 +6,7 @@ from timed import Text, Times, World
 
 from tandem.bls.chunk_size import FIXED_CHUNK, MOST_TOKENS, WHOLE_ANSWER, ChunkSize
 from tandem.bls.draft_length.planner import DraftPlanner
+from tandem.bls.drafters.drafter import DrafterContext
 from tandem.bls.drafters.factory import drafter_of
 from tandem.bls.loop import Decoding
 from tandem.bls.request import Request, Sampling
@@ -81,7 +82,7 @@ def play_auto(times, **changes):
         **changes,
     )
     planner = DraftPlanner(16, clock=lambda: world.seconds, rated=True)
-    drafter = drafter_of(request, settings, Health(), planner)
+    drafter = drafter_of(request, DrafterContext(settings, Health(), planner))
     play(Decoding(request, settings, drafter, clock=lambda: world.seconds), world, world)
     return world
 
@@ -90,13 +91,13 @@ DEAR_DRAFTS = Times(target=0.030, verify_slope=0.3, draft=0.030)
 
 
 def test_streams_keep_their_pace_while_drafts_are_paused():
-    world = play_auto(DEAR_DRAFTS, streams_text=True)
+    world = play_auto(DEAR_DRAFTS, stream=True)
     assert sum(tokens for tokens, _ in world.plain) > 400  # drafts are paused most of the time
     assert max(seconds for _, seconds in world.plain) < 0.1
 
 
 def test_streaming_does_not_cause_extra_drafts_while_drafting_is_paused():
-    streamed, whole = (play_auto(DEAR_DRAFTS, streams_text=s) for s in (True, False))
+    streamed, whole = (play_auto(DEAR_DRAFTS, stream=s) for s in (True, False))
     assert len(streamed.drafted) < 30
     assert len(streamed.drafted) <= len(whole.drafted) + 8
     assert max(tokens for tokens, _ in whole.plain) == MOST_TOKENS
@@ -114,9 +115,9 @@ def test_seeded_streams_of_an_unkeyed_engine_use_a_fixed_chunk_size():
         max_tokens=20,
         sampling=Sampling(top_k=0, seed=3),
         seeded=True,
-        streams_text=True,
+        stream=True,
     )
     planner = DraftPlanner(16, clock=lambda: world.seconds, rated=True)
-    drafter = drafter_of(request, settings, Health(), planner)
+    drafter = drafter_of(request, DrafterContext(settings, Health(), planner))
     play(Decoding(request, settings, drafter, clock=lambda: world.seconds), world, world)
     assert [tokens for tokens, _ in world.plain] == [FIXED_CHUNK] * 5

@@ -92,7 +92,7 @@ def details_of(chunks):
 
 @given(requests, languages, scripts)
 def test_each_token_reports_its_round_and_kind(request, language, script):
-    decoding = decoding_of(replace(request, wants_text_lengths=True))
+    decoding = decoding_of(replace(request, return_text_lengths=True))
     chunks = play(decoding, Target(language, request.end_ids), Draft(language, script))
     tokens, *_ = expected(request, language)
     rounds, kinds = details_of(chunks)
@@ -242,7 +242,7 @@ def test_without_a_drafter_stream_chunks_take_equal_time():
             yield answer._replace(seconds=0.01 * len(answer.tokens))
 
     target = Takes(ENDLESS)
-    play(decoding_of(request_of(drafter="none", max_tokens=20, streams_text=True)), target)
+    play(decoding_of(request_of(drafter="none", max_tokens=20, stream=True)), target)
     assert [call.max_new_tokens for call in target.calls] == [1, 2, 4, 5, 5, 3]
 
 
@@ -322,7 +322,7 @@ def test_a_stream_withholds_the_start_of_a_stop_string():
         def next(self, context, banned=()):
             return [0, 1, 2, 4, 0, 3][len(context) - 3]
 
-    decoding = decoding_of(request_of(max_tokens=6, stop_strings=(" aba",), streams_text=True))
+    decoding = decoding_of(request_of(max_tokens=6, stop_strings=(" aba",), stream=True))
     chunks = play(decoding, Target(Recites()), Draft(Recites(), (False,)))
     assert text_of([0, 1, 2, 4, 0, 3]) == "abab aba"
     assert "".join(chunk.text for chunk in chunks) == "abab"
@@ -330,7 +330,7 @@ def test_a_stream_withholds_the_start_of_a_stop_string():
 
 
 def test_rounds_do_not_wait_for_detokenization_of_a_stream():
-    request = request_of(streams_text=True, max_tokens=20)
+    request = request_of(stream=True, max_tokens=20)
     effects = []
 
     class Notes(Target):
@@ -341,7 +341,7 @@ def test_rounds_do_not_wait_for_detokenization_of_a_stream():
     decoding = decoding_of(request)
     chunks = perform(decoding.decode(), {"target": Notes(ENDLESS), "draft": Draft(ENDLESS)})
     assert [chunk.text for chunk in chunks] == [""] * len(effects)
-    detokenized = perform(detokenize_stream(request), chunks_in=chunks)
+    detokenized = perform(detokenize_stream(request, chunks))
     assert "".join(chunk.text for chunk in detokenized) == expected(request, ENDLESS)[1]
     assert [chunk.totals for chunk in detokenized] == [chunk.totals for chunk in chunks]
 

@@ -27,7 +27,7 @@ def test_returned_logits_do_not_share_memory_with_the_engines_tensors():
                 sent.extend([logits, context])
                 yield answer._replace(logits=logits, context_logits=context)
 
-    decoding = decoding_of(request_of(wants_generation_logits=True, max_tokens=30))
+    decoding = decoding_of(request_of(return_generation_logits=True, max_tokens=30))
     play(decoding, SendsLogits(Says(at=17)), Draft(Says(at=17), (True, False)))
     kept = decoding.generation_logits
     assert np.concatenate(kept)[:, 0].tolist() == decoding.sequence.output.tolist()
@@ -46,7 +46,7 @@ def test_log_probs_line_up_with_the_tokens():
                 yield answer._replace(log_probs=-rated, top=top)
 
     language = Language(end_every=20)
-    decoding = decoding_of(request_of(wants_log_probs=True, max_tokens=60))
+    decoding = decoding_of(request_of(return_log_probs=True, max_tokens=60))
     chunks = play(decoding, Rated(language), Draft(language, (True, False, True)))
     for chunk in chunks:
         tokens, details = chunk.tokens.tolist(), chunk.details
@@ -63,6 +63,6 @@ def test_prompt_log_probs_come_from_the_first_call():
                 prompt = PromptLogProbs(np.float32([0, -1, -2])) if first else None
                 yield answer._replace(prompt_log_probs=prompt)
 
-    decoding = decoding_of(request_of(wants_prompt_log_probs=True, max_tokens=20))
+    decoding = decoding_of(request_of(return_prompt_log_probs=True, max_tokens=20))
     play(decoding, Rated(ENDLESS), Draft(ENDLESS))
     assert decoding.prompt_log_probs.values.tolist() == [0, -1, -2]

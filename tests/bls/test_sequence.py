@@ -55,7 +55,7 @@ def test_draft_limit_respects_tokens_left_and_min_tokens(
     num_output, min_tokens, tokens_left, limit
 ):
     sequence = sequence_of(range(num_output), min_tokens=min_tokens)
-    assert (sequence.min_tokens_left, sequence.draft_limit) == (tokens_left, limit)
+    assert (sequence.min_tokens_left, sequence.draft_limit()) == (tokens_left, limit)
 
 
 @pytest.mark.parametrize(

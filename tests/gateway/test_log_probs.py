@@ -247,12 +247,12 @@ def written(tokens, stops, accepted, prompt=()):
     """
     request = request_of(
         prompt_ids=ids(*prompt or (5,)),
-        echoes_prompt=bool(prompt),
+        exclude_input_in_output=not prompt,
         max_tokens=len(tokens),
         end_ids=(),
         stop_strings=stops,
-        streams_text=True,
-        wants_text_lengths=True,
+        stream=True,
+        return_text_lengths=True,
     )
     language = Writes(len(request.prompt_ids), tokens)
     made = play(

@@ -5,9 +5,9 @@ import threading
 import pytest
 from small_guides import END, compiler, encoded
 
+from tandem.contract.guide import Guide
 from tandem.guides.automaton import GuideAutomaton
 from tandem.guides.grammar import grammar_of
-from tandem.guides.guide import Guide
 from tandem.guides.matcher import GuideMatcher
 from tandem.guides.trial import Tried
 
@@ -60,7 +60,7 @@ def automaton(kind=GuideAutomaton):
 
 def test_every_slow_library_call_locks_the_automaton():
     made = automaton(Recording)
-    it = GuideMatcher(lambda: made, Executor(), compiler()._vocabulary, [END])
+    it = GuideMatcher(made, lambda _: made, Executor(), compiler()._vocabulary, [END])
     it.check_start()
     assert it.take_forced(9) == encoded("fox")
     for tokens in (encoded(" a"), encoded(" b"), encoded(" jumps.")):
@@ -75,7 +75,7 @@ def test_every_slow_library_call_locks_the_automaton():
 
 def test_waiting_for_an_automaton_does_not_block_other_threads():
     made, done, waits = automaton(), threading.Event(), threading.Event()
-    it = GuideMatcher(lambda: made, compiler()._executor, compiler()._vocabulary, [END])
+    it = GuideMatcher(made, lambda _: made, compiler()._executor, compiler()._vocabulary, [END])
 
     def wait():
         waits.set()

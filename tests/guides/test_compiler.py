@@ -10,9 +10,9 @@ import tokenizer_kinds
 from llguidance import LLParserLimits
 from small_guides import END, allowed, encoded
 
+from tandem.contract.guide import Guide
 from tandem.guides.compiler import GuideCompiler
 from tandem.guides.errors import GuideError, GuideUndecided
-from tandem.guides.guide import Guide
 from tandem.guides.refusals import OTHER, keywords_of
 from tandem.guides.trial import Worker
 
@@ -249,7 +249,7 @@ def test_an_answer_continues_after_other_answers_filled_its_automaton(fresh):
     fresh._limits = LLParserLimits(max_lexer_states=120)
     it, got = fresh.matcher(MANY_STATES, [END]), []
     for at in range(len(answer)):
-        fill(it._automaton)
+        fill(it.automaton)
         got += seen(it, answer[at : at + 1])
         it._renewals_left = 1
     assert got == expected

@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from small_guides import fits, matcher, refusal
 
+from tandem.contract.guide import KINDS, Guide
 from tandem.guides.errors import GuideError
 from tandem.guides.grammar import GRAMMARS, MAX_CHOICES, grammar_of
-from tandem.guides.guide import KINDS, Guide
 
 OBJECT = {
     "type": "object",

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from small_guides import END, OTHER_END, allowed, compiler, decoded, encoded, matcher, vocab_size
 from tokenizer_kinds import SPECIAL
 
+from tandem.contract.guide import Guide
 from tandem.guides.automaton import GuideAutomaton
 from tandem.guides.errors import GuideError, TokenForbidden
-from tandem.guides.guide import Guide
 from tandem.guides.matcher import GuideMatcher
 from tandem.guides.trial import Tried
 
@@ -238,6 +238,6 @@ def test_errors_do_not_quote_the_answer():
             }.get(name)
 
     failed = GuideAutomaton(Failed(), Tried("", 0))
-    it = GuideMatcher(lambda: failed, None, compiler()._vocabulary, [END])
+    it = GuideMatcher(failed, lambda _: failed, None, compiler()._vocabulary, [END])
     with pytest.raises(GuideError, match=r"^ParserTooComplex$"):
         it.walk([])

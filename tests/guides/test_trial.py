@@ -14,10 +14,10 @@ import tokenizer_kinds
 from hostile_guides import CRASHING, ENDLESS, large
 from small_guides import END, matcher
 
+from tandem.contract.guide import Guide
 from tandem.guides import compiler as compiler_module
 from tandem.guides.compiler import GuideCompiler
 from tandem.guides.errors import GuideError, GuideUndecided
-from tandem.guides.guide import Guide
 from tandem.guides.trial import Worker
 
 SECONDS = 30
@@ -207,7 +207,7 @@ import json, signal, sys
 from pathlib import Path
 from tandem.guides.compiler import GuideCompiler
 from tandem.guides.errors import GuideError
-from tandem.guides.guide import Guide
+from tandem.contract.guide import Guide
 
 signal.signal(signal.SIGCHLD, signal.SIG_IGN)
 compiler = GuideCompiler(Path(sys.argv[1]), int(sys.argv[2]), [2])
@@ -253,7 +253,7 @@ MEMORY = r"""
 import sys
 from pathlib import Path
 from tandem.guides import compiler as module
-from tandem.guides.guide import Guide
+from tandem.contract.guide import Guide
 
 def resident():
     return int(Path("/proc/self/status").read_text().split("RssAnon:")[1].split()[0]) / 1024

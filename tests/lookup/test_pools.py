@@ -26,7 +26,7 @@ from tandem.lookup.pools import (
 def pools_of(*answers, name="ours", max_tokens=100_000):
     pools = LookupPools(max_tokens)
     for answer in answers:
-        pools.join(name, answer)
+        pools.add(name, answer)
     return pools
 
 
@@ -109,7 +109,7 @@ def test_a_pool_name_can_be_any_text():
     pools = LookupPools(100_000)
     names = ["", " ", "é", "e\u0301", "\0", "名", "\U0001f600" * 64, "x" * 100_000]
     for at, name in enumerate(names):
-        pools.join(name, [1, 2, 3, at])
+        pools.add(name, [1, 2, 3, at])
     for at, name in enumerate(names):
         assert pools.lookup(name, [1, 2, 3], 1) == ([at], 3)
 
@@ -147,7 +147,7 @@ class Model:
     def has(self, name):
         return name in {other for other, _, _ in self.line}
 
-    def join(self, name, answer):
+    def add(self, name, answer):
         size = max(len(answer), LEAST_COUNTED)
         if len(answer) <= LEAST_MATCH or size > self.max_tokens:
             return
@@ -197,8 +197,8 @@ def test_pools_equal_a_simple_model_after_any_operations(max_tokens, crowded, op
     with patch.object(module, "MOST_OCCURRENCES", 10**6):
         for what, name, tokens in operations:
             if what == "join":
-                pools.join(name, tokens)
-                model.join(name, tokens)
+                pools.add(name, tokens)
+                model.add(name, tokens)
             else:
                 found = pools.lookup(name, tokens, limit)
                 assert found == model.best(name, tokens, limit)
@@ -216,7 +216,7 @@ def test_a_copy_always_comes_from_its_own_pool(max_tokens, crowded, operations, 
     pools, joined = made(max_tokens, crowded), {name: [] for name in NAMES}
     for what, name, tokens in operations:
         if what == "join":
-            pools.join(name, tokens)
+            pools.add(name, tokens)
             joined[name].append(tokens)
         elif match := pools.lookup(name, tokens, limit):
             size = match.ngram_size
@@ -233,9 +233,9 @@ def test_a_copy_always_comes_from_its_own_pool(max_tokens, crowded, operations, 
 def test_the_least_recently_used_pool_is_evicted():
     pools = LookupPools(3 * LEAST_COUNTED)
     for name in ("a", "b", "c"):
-        pools.join(name, [1, 2, 3, 4])
+        pools.add(name, [1, 2, 3, 4])
     assert pools.lookup("a", [1, 2, 3], 1)  # counts as a use of the pool
-    pools.join("d", [1, 2, 3, 4])
+    pools.add("d", [1, 2, 3, 4])
     found = {name for name in "abcd" if pools.lookup(name, [1, 2, 3], 1)}
     assert found == {"a", "c", "d"}
 
@@ -243,16 +243,16 @@ def test_the_least_recently_used_pool_is_evicted():
 def test_a_pool_in_use_loses_its_oldest_answers():
     pools = LookupPools(2 * LEAST_COUNTED)
     for at in range(5):
-        pools.join("a", [at, at, at, 9])
+        pools.add("a", [at, at, at, 9])
     assert [bool(pools.lookup("a", [at] * 3, 1)) for at in range(5)] == [False] * 3 + [True] * 2
 
 
 def test_a_pool_in_use_is_not_evicted():
     pools = LookupPools(20 * LEAST_COUNTED)
-    pools.join("ours", ANSWER)
+    pools.add("ours", ANSWER)
     for at in range(1000):
         assert pools.lookup("ours", ANSWER[:3], 1) == ([13], 3)
-        pools.join(f"theirs {at}", ANSWER)
+        pools.add(f"theirs {at}", ANSWER)
     assert pools.num_tokens == 20 * LEAST_COUNTED
 
 
@@ -261,10 +261,10 @@ def test_joining_moves_a_limited_number_of_tokens():
     most = MOST_MOVED // (MOVE + len(ANSWER))
     pools = LookupPools(2 * most * LEAST_COUNTED)
     for at in range(2 * most):
-        pools.join(str(at), ANSWER)
+        pools.add(str(at), ANSWER)
     for at in range(2 * most):
         assert pools.lookup(str(at), ANSWER[:3], 1)
-    pools.join("theirs", ANSWER)
+    pools.add("theirs", ANSWER)
     found = [at for at in range(2 * most) if pools.lookup(str(at), ANSWER[:3], 1)]
     assert found == [at for at in range(2 * most) if at != most]
 
@@ -273,18 +273,18 @@ def test_joining_moves_a_limited_number_of_tokens():
 def test_an_answer_too_long_to_move_is_dropped(more):
     long = range(MOST_MOVED - MOVE + more)
     pools = pools_of(long, max_tokens=len(long) + LEAST_COUNTED)
-    pools.join("theirs", ANSWER)
+    pools.add("theirs", ANSWER)
     assert pools.lookup("ours", [0, 1, 2], 1)
-    pools.join("others", ANSWER)
+    pools.add("others", ANSWER)
     assert bool(pools.lookup("ours", [0, 1, 2], 1)) == (not more)
 
 
 def test_an_answer_larger_than_the_limit_is_not_stored():
     pools = pools_of(ANSWER, max_tokens=100)
-    pools.join("theirs", range(101))
+    pools.add("theirs", range(101))
     assert pools.num_tokens == LEAST_COUNTED
     assert pools.lookup("ours", ANSWER[:3], 1)
-    pools.join("theirs", range(100))
+    pools.add("theirs", range(100))
     assert pools.num_tokens == 100
     assert pools.lookup("ours", ANSWER[:3], 1) is None
 
@@ -301,7 +301,7 @@ def test_memory_of_pools_is_limited(length, names):
     try:
         pools = LookupPools(max_tokens)
         for at in range(3 * max_tokens // max(length, LEAST_COUNTED)):
-            pools.join(f"{at % names} " + "\U0001f600" * 63, tokens + at * 1000)
+            pools.add(f"{at % names} " + "\U0001f600" * 63, tokens + at * 1000)
         size, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
@@ -338,7 +338,7 @@ def test_pools_are_thread_safe():
         own = [number * 1000 + at for at in range(80)]
         for at in range(300):
             name = names[(number + at) % len(names)]
-            pools.join(name, own)
+            pools.add(name, own)
             match = pools.lookup(name, own[at % 70 : at % 70 + 5], 4)
             if match and match.tokens != own[at % 70 + 5 : at % 70 + 9]:
                 wrong.append(match)

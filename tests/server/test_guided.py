@@ -17,8 +17,8 @@ from schemas import REFUSED, complaint, schema_of
 from tritonclient.utils import InferenceServerException
 
 from tandem.contract import entry
+from tandem.contract.guide import Guide
 from tandem.guides.grammar import grammar_of
-from tandem.guides.guide import Guide
 
 REFUSED_GUIDES = "tandem_guides_refused_total"
 DRAFTERS = ("none", "draft_model", "prompt_lookup", "hybrid")

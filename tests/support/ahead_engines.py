@@ -19,7 +19,7 @@ REQUEST = Request(
     drafter="draft_model",
     draft_len=4,
     draft_ahead=True,
-    streams_text=True,  # another thread detokenizes the answer
+    stream=True,  # another thread detokenizes the answer
 )
 
 

@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 
 from tandem.bls.draft_ahead.ahead_planner import AheadPlanner
 from tandem.bls.draft_length.planner import DraftPlanner
+from tandem.bls.drafters.drafter import DrafterContext
 from tandem.bls.drafters.factory import drafter_of
 from tandem.bls.effects import (
     AwaitAhead,
@@ -327,7 +328,7 @@ class World:
             max_draft_len=MAX_DRAFT_LEN,
             prompt_lookup_num_tokens=MAX_COPY_LEN,
             max_matching_ngram_size=3,
-            streams_text=streams_text,
+            stream=streams_text,
         )
         self._languages: tuple[AcceptanceModel, ...] = ()
         self._counts: dict[int, TokenCount] = {}  # by stream
@@ -404,7 +405,9 @@ class World:
                 yield Paused(number)
             text = text_of(self._languages[number % len(self._languages)], number + 1000 * answer)
             request = replace(self._request, prompt_ids=text.prompt)
-            drafter = drafter_of(request, self._settings, Healthy(), planner, ahead_statistics)
+            drafter = drafter_of(
+                request, DrafterContext(self._settings, Healthy(), planner, ahead_statistics)
+            )
             decoding = Decoding(request, self._settings, drafter, clock=lambda: self.clock.now)
             yield from self._effects(decoding, text, count)
             self.rounds += decoding.statistics.num_rounds

@@ -9,6 +9,7 @@ from scripted import SETTINGS, Health, ids, said, with_engines
 from small_guides import END, OTHER_END, matcher, vocab_size
 
 from tandem.bls.draft_length.planner import DraftPlanner
+from tandem.bls.drafters.drafter import DrafterContext
 from tandem.bls.drafters.factory import drafter_of
 from tandem.bls.effects import EngineAnswer, EngineCall
 from tandem.bls.errors import EngineCallError
@@ -110,7 +111,7 @@ class Guesser:
 
 def decoding_of(request, settings):
     statistics = DraftPlanner(settings.target.max_draft_len, clock=lambda: 0.0, rated=False)
-    drafter = drafter_of(request, settings, Health(), statistics, None)
+    drafter = drafter_of(request, DrafterContext(settings, Health(), statistics))
     guide = matcher(*request.guide, ends=request.end_ids)
     return Decoding(request, settings, drafter, guide)
 

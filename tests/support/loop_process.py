@@ -10,10 +10,10 @@ def say(*words):
     print(*words, flush=True)
 
 
-def note(loop, *numbers):
+def publish(loop, *numbers):
     with loop.exclusively():
-        loop.note(LoopUsage(*map(int, numbers)))
-    say("noted")
+        loop.publish(LoopUsage(*map(int, numbers)))
+    say("published")
 
 
 def usage(loop):
@@ -24,7 +24,7 @@ def usage(loop):
 def hold(loop):
     with loop.exclusively():
         say("held")
-        loop.note(LoopUsage(*map(int, next(sys.stdin).split())))
+        loop.publish(LoopUsage(*map(int, next(sys.stdin).split())))
     say("released")
 
 
@@ -33,8 +33,8 @@ def stop(loop, *request_ids):
         loop.stop(request_id)
 
 
-def call(loop):
-    loop.call()
+def notify(loop):
+    loop.notify()
 
 
 def close(loop):
@@ -42,12 +42,12 @@ def close(loop):
     say("closed")
 
 
-VERBS = {verb.__name__: verb for verb in (note, usage, hold, stop, call, close)}
+VERBS = {verb.__name__: verb for verb in (publish, usage, hold, stop, notify, close)}
 
 
 def main():
     loop = SharedCapacity(sys.argv[1])
-    loop.open(stop=lambda request_id: say("stop", request_id), look=lambda: say("look"))
+    loop.open(stop=lambda request_id: say("stop", request_id), released=lambda: say("notified"))
     say("ready")
     for line in sys.stdin:
         verb, *words = line.split()

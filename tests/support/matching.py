@@ -9,8 +9,8 @@ from pathlib import Path
 from llguidance import LLMatcher, LLTokenizer
 from tokenizers import AddedToken, Tokenizer
 
+from tandem.contract.guide import Guide
 from tandem.guides.grammar import grammar_of
-from tandem.guides.guide import Guide
 
 DEMO = Path(__file__).resolve().parents[2] / "demo" / "tokenizer" / "tokenizer.json"
 END = 0  # <|endoftext|>

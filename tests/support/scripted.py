@@ -9,6 +9,7 @@ import numpy as np
 
 from tandem.bls.draft_ahead.ahead_planner import AheadPlanner
 from tandem.bls.draft_length.planner import DraftPlanner
+from tandem.bls.drafters.drafter import DrafterContext
 from tandem.bls.drafters.factory import drafter_of
 from tandem.bls.effects import (
     AwaitAhead,
@@ -17,7 +18,6 @@ from tandem.bls.effects import (
     DecodedText,
     EngineAnswer,
     EngineCall,
-    NextChunk,
     StartAhead,
     TextCall,
 )
@@ -296,16 +296,10 @@ def decoding_of(
         rated=settings.draft_stops_when_unsure,
     )
     ahead_planner = ahead_planner or AheadPlanner(settings)
-    drafter = drafter_of(
-        request,
-        settings,
-        health or Health(),
-        draft_planner,
-        ahead_planner,
-        pools=pools,
-        translator=translator,
+    context = DrafterContext(
+        settings, health or Health(), draft_planner, ahead_planner, pools, translator
     )
-    return Decoding(request, settings, drafter)
+    return Decoding(request, settings, drafter_of(request, context))
 
 
 def play(
@@ -323,16 +317,13 @@ def play(
     engines = {"target": target, "draft": draft}
     chunks = perform(decoding.decode(), engines, ahead_fates=ahead_fates, decode=decode)
     if decoding.request.detokenizes_off_path:
-        return perform(detokenize_stream(decoding.request), chunks_in=chunks, decode=decode)
+        return perform(detokenize_stream(decoding.request, chunks), decode=decode)
     return chunks
 
 
-def perform(
-    steps, engines=None, chunks_in=(), ahead_fates=("in time",), decode=decoded
-) -> list[Chunk]:
+def perform(steps, engines=None, ahead_fates=("in time",), decode=decoded) -> list[Chunk]:
     """Perform the effects that the steps yield, and return the chunks."""
     chunks: list[Chunk] = []
-    chunks_in = iter(chunks_in)
     fates = cycle(ahead_fates)
     resume = lambda: next(steps)  # noqa: E731
     while True:
@@ -349,8 +340,6 @@ def perform(
                 answer = ahead.settled(engines)
             elif isinstance(effect, TextCall):
                 answer = decode(effect)
-            elif isinstance(effect, NextChunk):
-                answer = next(chunks_in)
             else:
                 answer = chunks.append(effect)
         except EngineCallError as error:

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import tokenizer_kinds
 
+from tandem.contract.guide import Guide
 from tandem.guides.compiler import GuideCompiler
 from tandem.guides.errors import GuideError
-from tandem.guides.guide import Guide
 
 END, OTHER_END = 2, 1
 FOLDER = tempfile.TemporaryDirectory()  # for workers, which load the tokenizer

@@ -28,5 +28,5 @@ def requests_of(
         drafter=st.sampled_from(drafters),
         stop_strings=st.lists(st.text("ab é", min_size=1, max_size=4), max_size=2).map(tuple),
         end_ids=st.sampled_from([(END, 6), (END,), ()]),
-        streams_text=st.booleans(),
+        stream=st.booleans(),
     )

@@ -9,6 +9,7 @@ import numpy as np
 from scripted import SETTINGS, Health, ids, play, with_engines
 
 from tandem.bls.draft_length.planner import DraftPlanner
+from tandem.bls.drafters.drafter import DrafterContext
 from tandem.bls.drafters.factory import drafter_of
 from tandem.bls.effects import EngineAnswer
 from tandem.bls.loop import Decoding
@@ -109,7 +110,7 @@ def tokens_per_second(world, draft_len, *, rated=True, max_draft_len=16):
         max_draft_len=max_draft_len,
     )
     draft_planner = DraftPlanner(max_draft_len, clock=lambda: world.seconds, rated=rated)
-    drafter = drafter_of(request, settings, Health(), draft_planner)
+    drafter = drafter_of(request, DrafterContext(settings, Health(), draft_planner))
     decoding = Decoding(request, settings, drafter, clock=lambda: world.seconds)
     play(decoding, world, world)
     assert decoding.sequence.output.tolist() == [1] * LENGTH

@@ -5,9 +5,10 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Callable
+from concurrent.futures import Future
 from typing import Any
 
-from tandem.bls.drafters.drafter import StepsAhead
+from tandem.bls.effects import StepsAhead
 from tandem.bls.errors import Cancelled, EngineTimeout, Failure, Overloaded, ServingError
 from tandem.bls.request import Request
 from tandem.bls.triton.background import in_background, log_exception
@@ -16,43 +17,18 @@ from tandem.bls.triton.engine_calls.engine_caller import EngineCaller
 from tandem.bls.triton.engine_calls.pending_call import Abandoned
 
 
-class Task:
-    """Steps that draft ahead, and their result or error."""
-
-    def __init__(self, steps: StepsAhead) -> None:
-        self.steps = steps
-        self._result: Any = None
-        self._error: Failure | None = None
-        self._done = threading.Event()
-
-    def end(self, result: Any = None, error: Failure | None = None) -> None:
-        self._result, self._error = result, error
-        self._done.set()
-
-    def done_within(self, seconds: float) -> bool:
-        """Wait for the end of the steps. Return False if it takes longer than ``seconds``."""
-        return self._done.wait(seconds)
-
-    @property
-    def result(self) -> Any:
-        """The steps' return value. Raises the error if an error ended them."""
-        if self._error is not None:
-            raise self._error
-        return self._result
-
-
 class AheadThread:
-    """Runs tasks on a thread, one at a time.
+    """Runs steps that draft ahead on a thread, one generator at a time.
 
-    If a call is overdue, the thread becomes ``lost``: it is abandoned and takes no more tasks.
+    If a call is overdue, the thread becomes ``lost``: it is abandoned and takes no more steps.
     """
 
     def __init__(self, clients: EngineClients, request: Request) -> None:
         self.lost = False
         self._clients = clients
         self._caller = EngineCaller(clients, request)
-        self._tasks: queue.SimpleQueue[Task | None] = queue.SimpleQueue()
-        self._task: Task | None = None
+        self._steps: queue.SimpleQueue[StepsAhead | None] = queue.SimpleQueue()
+        self._result: Future[Any] | None = None  # of the current steps
         self._then: Callable[[], None] | None = None
         self._left = False
         self._lock = threading.Lock()
@@ -70,18 +46,18 @@ class AheadThread:
             return None
         return thread
 
-    def begin(self, steps: StepsAhead) -> Task | None:
-        """Start the steps and return their task, or None if the last task hasn't ended."""
+    def begin(self, steps: StepsAhead) -> Future[Any] | None:
+        """Start the steps and return their future result; None if the last steps haven't ended."""
         with self._lock:
-            if self._task is not None or self.lost:
+            if self._result is not None or self.lost:
                 return None
-            self._caller.interruption = None  # an interruption applies to the last task only
-            task = self._task = Task(steps)
-        self._tasks.put(task)
-        return task
+            self._caller.interruption = None  # an interruption applies to the last steps only
+            result = self._result = Future()
+        self._steps.put(steps)
+        return result
 
     def stop(self) -> None:
-        """Stop the task. Interrupts its current call, and prevents further calls."""
+        """Stop the steps. Interrupts their current call, and prevents further calls."""
         self._caller.interrupt(Cancelled())
 
     def check(self, now: float) -> None:
@@ -95,9 +71,9 @@ class AheadThread:
     def close(self, then: Callable[[], None]) -> None:
         """End the thread. Calls ``then`` after its last call has ended."""
         with self._lock:
-            busy = self._task is not None
+            busy = self._result is not None
             self._then = then
-        self._tasks.put(None)
+        self._steps.put(None)
         if busy:
             self.stop()
         else:
@@ -105,9 +81,9 @@ class AheadThread:
             then()
 
     def _work(self) -> None:
-        while (task := self._tasks.get()) is not None:
+        while (steps := self._steps.get()) is not None:
             try:
-                self._ended(self._carry_out(task.steps))
+                self._ended(self._carry_out(steps))
             except (ServingError, Cancelled) as error:
                 self._ended(error=error)
             except Abandoned:
@@ -133,12 +109,14 @@ class AheadThread:
             return ended.value
 
     def _ended(self, result: Any = None, error: Failure | None = None) -> None:
-        """Record the end of the task. If the thread is lost or closed, release it."""
+        """Record the end of the steps. If the thread is lost or closed, release it."""
         with self._lock:
-            task, self._task = self._task, None
+            future, self._result = self._result, None
             then, self._then = self._then, None
-        if task is not None:
-            task.end(result, error)
+        if future is not None and error is None:
+            future.set_result(result)
+        elif future is not None:
+            future.set_exception(error)
         if self.lost or then is not None:
             self._leave()
         if then is not None:

@@ -32,7 +32,7 @@ class EngineCaller:
         # the same id.
         self._name = f"tandem-{uuid.uuid4().hex}"
         self._calls_made = 0
-        self._slot = CallSlot(clients.abandoned)
+        self._call_slot = CallSlot(clients.abandoned)
         self._next_stop = 0.0
 
     def answer(
@@ -79,14 +79,14 @@ class EngineCaller:
 
     def stop_again(self, now: float) -> None:
         """Repeat the `stop` of an interrupted call. The engine may have received it too early."""
-        call = self._slot.call
+        call = self._call_slot.call
         if call is not None and self.interruption is not None and now >= self._next_stop:
             self._next_stop = now + SECONDS_BETWEEN_STOPS
             self._clients.stop(call.model, call.request_id)
 
     def abandon_if_overdue(self, now: float) -> PendingCall | None:
         """Abandon and stop the current call if it is overdue. Return that call, or None."""
-        call = self._slot.abandon_if_overdue(now)
+        call = self._call_slot.abandon_if_overdue(now)
         if call is not None:
             self._clients.stop(call.model, call.request_id)
         return call
@@ -95,10 +95,7 @@ class EngineCaller:
         self, model: str, request_id: str, timeout: float, request: Any, *, decoupled: bool = False
     ) -> Any:
         """Make a call that other threads may stop or abandon while it blocks."""
-        call = self._slot.begin(model, request_id, timeout)
-        try:
+        with self._call_slot.pending(model, request_id, timeout):
             if self.interruption is not None:
                 raise self.interruption
             return self._clients.calls.infer(model, request, decoupled=decoupled)
-        finally:
-            self._slot.end(call)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from numpy.typing import NDArray
 
 from tandem.bls.effects import (
     BranchDraft,
-    Branching,
+    Draft,
     EngineAnswer,
     EngineCall,
     EngineRole,
@@ -52,13 +53,20 @@ class EngineClient:
         self.is_draft = role == "draft"
 
     def timeout_of(self, call: EngineCall) -> float:
-        """Return the timeout of a call in seconds."""
+        """Return the timeout of a call in seconds.
+
+        A draft call gets its timeout once per 2,048 context tokens. Most calls process only a few
+        new tokens. But the first call of an answer and a call after an eviction process the whole
+        context, so a slow call doesn't mean that the engine is unhealthy. A draft that takes longer
+        than the target's timeout is useless.
+        """
         if call.whole:
             return self.loop.request_timeout
+        timeout = self.settings.timeout
         if not self.is_draft:
-            return self.settings.timeout
-        at_most = self.loop.target.timeout
-        return draft_timeout(len(call.context), self.settings.timeout, at_most=at_most)
+            return timeout
+        whole_context = timeout * len(call.context) / CONTEXT_TOKENS
+        return max(timeout, min(self.loop.target.timeout, whole_context))
 
     def stop_request(self, request_id: str) -> Any:
         """Return a request that stops the call ``request_id``. Its other inputs are dummies."""
@@ -88,19 +96,25 @@ class EngineRequests:
     def __init__(self, engine: EngineClient, request: Request) -> None:
         self._engine = engine
         self._request = request
-        sampling, self._gets_bans = request.sampling, True
+        sampling, gets_bans = request.sampling, True
         if engine.is_draft:
             sampling = draft_sampling(request, engine.loop)
-            self._gets_bans = draft_gets_bans(request, engine.loop)
+            gets_bans = draft_gets_bans(request, engine.loop)
         self._sampling = [_scalar(name, value) for name, value in sampling.engine_inputs().items()]
-        self._sampling_bias = _widened(sampling.embedding_bias, engine.settings.vocab_size)
+        vocab_size = engine.settings.vocab_size
+        self._sampling_bias = _widened(sampling.embedding_bias, vocab_size)
         self._request_bias = _optional_row(tensors.EMBEDDING_BIAS, self._sampling_bias)
-        bad_words = known(sampling.bad_words, engine.settings.vocab_size)
-        ends = self._one_token_words(request.end_ids if self._gets_bans else ())
+        bad_words = known(sampling.bad_words, vocab_size)
+        ends = known(one_token_words(request.end_ids if gets_bans else ()), vocab_size)
         self._bad_words = _optional_row(tensors.BAD_WORDS_LIST, bad_words)
         self._bad_words_and_ends = _optional_row(tensors.BAD_WORDS_LIST, joined(ends, bad_words))
-        self._scalars: dict[tuple[Any, float], Any] = {}
-        self._stop_words: dict[tuple[int, ...], list[Any]] = {}
+        # Cached, because values recur and reusing a tensor is cheaper.
+        self._scalar = cache(_scalar)
+        self._stop_words = cache(
+            lambda ids: _optional_row(
+                tensors.STOP_WORDS_LIST, known(one_token_words(ids), vocab_size)
+            )
+        )
         shares_logits = engine.is_draft and engine.loop.shared_logits
         self._logits_output = (
             tensors.SHARED_LOGITS_HANDLE if shares_logits else tensors.GENERATION_LOGITS
@@ -108,12 +122,10 @@ class EngineRequests:
         self._always = [*REQUIRED, tensors.ARRIVAL_TIME_NS, tensors.LAST_TOKEN_TIME_NS]
         if not engine.is_draft:
             self._always.append(tensors.KV_CACHE_REUSED_BLOCKS)
-            if request.wants_kv_blocks:
+            if request.return_perf_metrics:
                 self._always.append(tensors.KV_CACHE_ALLOC_TOTAL_BLOCKS)
         if request.kind.in_engine:
             self._always += [tensors.TOTAL_DRAFT_TOKENS, tensors.TOTAL_ACCEPTED_DRAFT_TOKENS]
-        # Without this input, TensorRT-LLM returns neither times nor KV blocks.
-        self._perf_metrics = _scalar(tensors.RETURN_PERF_METRICS, True)
         adapters = engine.settings.lora_adapters
         number = adapters.index(request.lora_name) + 1 if request.lora_name in adapters else None
         if request.lora_task is not None and not engine.is_draft:
@@ -131,23 +143,36 @@ class EngineRequests:
 
         with_weights: include the weights of the LoRA adapter.
         """
-        lora = list(self._lora)
+        inputs = [
+            _row(tensors.INPUT_IDS, call.context),
+            _scalar(tensors.INPUT_LENGTHS, len(call.context)),
+            self._scalar(tensors.REQUEST_OUTPUT_LEN, call.max_new_tokens),
+            # Without this input, TensorRT-LLM returns neither times nor KV blocks.
+            self._scalar(tensors.RETURN_PERF_METRICS, True),
+            *self._sampling,
+            *self._lora,
+            *self._bias(call),
+            *(self._bad_words_and_ends if call.ban_end_ids else self._bad_words),
+        ]
+        outputs: list[str] = [*self._always]
         if with_weights:
-            lora += [pb_utils.Tensor(*item) for item in self._lora_weights().items()]
+            inputs += [pb_utils.Tensor(*item) for item in self._lora_weights().items()]
+        if not self._request.sampling.greedy:
+            inputs.append(_scalar(tensors.SEED, call.seed))
+        if call.end_id is not None:
+            inputs.append(self._scalar(tensors.END_ID, call.end_id))
+        if call.stop_ids:
+            inputs += self._stop_words(call.stop_ids)
+        if call.wants_logits:
+            inputs.append(self._scalar(tensors.RETURN_GENERATION_LOGITS, True))
+            outputs.append(self._logits_output)
+        add = self._add_draft_options if self._engine.is_draft else self._add_target_options
+        add(call, inputs, outputs)
         return pb_utils.InferenceRequest(
             model_name=self._engine.settings.model,
             request_id=request_id,
-            requested_output_names=self._outputs(call),
-            inputs=[
-                _row(tensors.INPUT_IDS, call.context),
-                _scalar(tensors.INPUT_LENGTHS, len(call.context)),
-                self._scalar(tensors.REQUEST_OUTPUT_LEN, call.max_new_tokens),
-                self._perf_metrics,
-                *self._sampling,
-                *lora,
-                *self._bias(call),
-                *self._changing(call),
-            ],
+            requested_output_names=outputs,
+            inputs=inputs,
         )
 
     def _lora_weights(self) -> Mapping[str, NDArray[Any]]:
@@ -156,6 +181,46 @@ class EngineRequests:
             return self._request.lora_task.arrays
         files = tensors.LORA_FILES.items()
         return {tensor: np.load(self._lora_folder / file) for tensor, file in files}
+
+    def _add_draft_options(self, call: EngineCall, inputs: list[Any], outputs: list[str]) -> None:
+        if call.wants_log_probs:
+            inputs.append(self._scalar(tensors.RETURN_LOG_PROBS, True))
+            outputs.append(tensors.OUTPUT_LOG_PROBS)
+        if call.stop_probability:
+            inputs.append(self._scalar(tensors.DRAFT_STOP_PROBABILITY, call.stop_probability))
+        if call.unread_logits is not None:
+            inputs.append(pb_utils.Tensor(tensors.UNREAD_LOGITS_HANDLE, call.unread_logits))
+        if call.branching is not None:
+            counts, lengths = (np.array(row, np.int32) for row in call.branching)
+            inputs.append(_row(tensors.BRANCH_COUNTS, counts))
+            inputs.append(_row(tensors.BRANCH_OUTPUT_LEN, lengths))
+            if len(call.draft):
+                inputs.append(_row(tensors.DRAFT_INPUT_IDS, call.draft.tokens))
+            outputs += BRANCHES
+
+    def _add_target_options(self, call: EngineCall, inputs: list[Any], outputs: list[str]) -> None:
+        request = self._request
+        if len(call.draft):
+            inputs += self._draft_inputs(call.draft)
+        if call.token_masks is not None and self._engine.settings.capabilities.masks_tokens:
+            inputs.append(_row(tensors.TOKEN_MASKS, call.token_masks))
+        if request.num_top_log_probs:
+            inputs.append(_scalar(tensors.NUM_TOP_LOG_PROBS, request.num_top_log_probs))
+        if request.return_log_probs:
+            inputs.append(self._scalar(tensors.RETURN_LOG_PROBS, True))
+            outputs.append(tensors.OUTPUT_LOG_PROBS)
+            if request.num_top_log_probs:
+                outputs += [tensors.OUTPUT_TOP_IDS, tensors.OUTPUT_TOP_LOG_PROBS]
+        if len(call.context) > len(request.prompt_ids):
+            return  # in later calls, data about the prompt would force a prefill
+        if request.return_context_logits:
+            inputs.append(_scalar(tensors.RETURN_CONTEXT_LOGITS, True))
+            outputs.append(tensors.CONTEXT_LOGITS)
+        if request.return_prompt_log_probs:
+            inputs.append(_scalar(tensors.RETURN_PROMPT_LOG_PROBS, True))
+            outputs.append(tensors.PROMPT_LOG_PROBS)
+            if request.num_top_log_probs:
+                outputs += [tensors.PROMPT_TOP_IDS, tensors.PROMPT_TOP_LOG_PROBS]
 
     def read(self, call: EngineCall, response: Any, seconds: float) -> EngineAnswer:
         """Return the answer in the response to ``call``. seconds: duration of the call."""
@@ -223,135 +288,25 @@ class EngineRequests:
             return logits.as_numpy().copy()
         return logits if self._engine.is_draft else _rows(logits)
 
-    def _one_token_words(self, token_ids: tuple[int, ...]) -> TokenIds | None:
-        """Return a word table of the given ids, without ids that the engine doesn't have."""
-        return known(one_token_words(token_ids), self._engine.settings.vocab_size)
-
-    def _stop_words_of(self, call: EngineCall) -> list[Any]:
-        """Return the tensor of a call's stop ids. Cached, because reusing a tensor is cheaper."""
-        if call.stop_ids not in self._stop_words:
-            words = self._one_token_words(call.stop_ids)
-            self._stop_words[call.stop_ids] = _optional_row(tensors.STOP_WORDS_LIST, words)
-        return self._stop_words[call.stop_ids]
-
-    def _scalar(self, tensor: Any, value: float) -> Any:
-        """Return a scalar tensor. Cached, because values recur and reusing a tensor is cheaper."""
-        if (tensor, value) not in self._scalars:
-            self._scalars[tensor, value] = _scalar(tensor, value)
-        return self._scalars[tensor, value]
-
-    def _outputs(self, call: EngineCall) -> list[str]:
-        outputs: list[str] = [*self._always]
-        if self._wants_log_probs(call):
-            outputs.append(tensors.OUTPUT_LOG_PROBS)
-            if self._num_top(call):
-                outputs += [tensors.OUTPUT_TOP_IDS, tensors.OUTPUT_TOP_LOG_PROBS]
-        if call.engine == "target" and self._wants_context_logits(call):
-            outputs.append(tensors.CONTEXT_LOGITS)
-        if self._wants_prompt_log_probs(call):
-            outputs.append(tensors.PROMPT_LOG_PROBS)
-            if self._num_top(call):
-                outputs += [tensors.PROMPT_TOP_IDS, tensors.PROMPT_TOP_LOG_PROBS]
-        if call.wants_logits:
-            outputs.append(self._logits_output)
-        if call.branching is not None:
-            outputs += BRANCHES
-        return outputs
-
-    def _changing(self, call: EngineCall) -> list[Any]:
-        """Return the input tensors that depend on the round."""
-        inputs = []
-        if not self._request.sampling.greedy:
-            inputs.append(_scalar(tensors.SEED, call.seed))
-        if call.end_id is not None:
-            inputs.append(self._scalar(tensors.END_ID, call.end_id))
-        if call.stop_ids:
-            inputs += self._stop_words_of(call)
-        if call.wants_logits:
-            inputs.append(self._scalar(tensors.RETURN_GENERATION_LOGITS, True))
-        if self._wants_log_probs(call):
-            inputs.append(self._scalar(tensors.RETURN_LOG_PROBS, True))
-        if call.stop_probability:
-            stop = self._scalar(tensors.DRAFT_STOP_PROBABILITY, call.stop_probability)
-            inputs.append(stop)
-        if call.engine == "target":
-            inputs += self._of_target(call)
-        if call.unread_logits is not None:
-            inputs.append(pb_utils.Tensor(tensors.UNREAD_LOGITS_HANDLE, call.unread_logits))
-        if call.branching is not None:
-            inputs += _branching(call.draft.tokens, call.branching)
-        return inputs + (self._bad_words_and_ends if call.ban_end_ids else self._bad_words)
-
-    def _of_target(self, call: EngineCall) -> list[Any]:
-        inputs = []
-        if len(call.draft):
-            inputs.append(_row(tensors.DRAFT_INPUT_IDS, call.draft.tokens))
-            logits = self._draft_logits(call)
-            if logits is not None:
-                inputs += [logits, *self._logits_threshold]
-            if call.draft.logits_row:
-                inputs.append(_scalar(tensors.SHARED_LOGITS_ROW, call.draft.logits_row))
-        if call.token_masks is not None and self._engine.settings.capabilities.masks_tokens:
-            inputs.append(_row(tensors.TOKEN_MASKS, call.token_masks))
-        if self._wants_context_logits(call):
-            inputs.append(_scalar(tensors.RETURN_CONTEXT_LOGITS, True))
-        if self._wants_prompt_log_probs(call):
-            inputs.append(_scalar(tensors.RETURN_PROMPT_LOG_PROBS, True))
-        if self._request.num_top_log_probs:
-            inputs.append(_scalar(tensors.NUM_TOP_LOG_PROBS, self._request.num_top_log_probs))
-        return inputs
-
-    def _draft_logits(self, call: EngineCall) -> Any:
-        """Return the tensor of draft logits for verification, or None to compare ids only."""
+    def _draft_inputs(self, draft: Draft) -> list[Any]:
+        """Return the tensors of a draft to verify: its ids and, unless ids are compared, logits."""
+        inputs = [_row(tensors.DRAFT_INPUT_IDS, draft.tokens)]
         settings = self._engine.loop
         if settings.shared_logits:
-            handle = call.draft.logits
-            if handle is None:
-                return None
-            return pb_utils.Tensor(tensors.SHARED_LOGITS_HANDLE, handle)
+            if draft.logits is not None:
+                inputs.append(pb_utils.Tensor(tensors.SHARED_LOGITS_HANDLE, draft.logits))
+                inputs.append(_scalar(tensors.SHARED_LOGITS_ROW, draft.logits_row))
+                inputs += self._logits_threshold
+            return inputs
         drawn_from: NDArray[Any] | None = None  # [1, n, width]
-        if call.draft.logits is not None:
-            array = call.draft.logits.as_numpy()
+        if draft.logits is not None:
+            array = draft.logits.as_numpy()
             drawn_from = array.reshape(1, *array.shape[-2:])
-        logits = verification_logits(call.draft, drawn_from, self._request, settings)
-        return None if logits is None else pb_utils.Tensor(tensors.DRAFT_LOGITS, logits)
-
-    def _wants_log_probs(self, call: EngineCall) -> bool:
-        return call.wants_log_probs or (call.engine == "target" and self._request.wants_log_probs)
-
-    def _num_top(self, call: EngineCall) -> int:
-        """Return the number of alternatives per token that a call requests."""
-        return self._request.num_top_log_probs if call.engine == "target" else 0
-
-    def _wants_context_logits(self, call: EngineCall) -> bool:
-        """Return whether to request context logits. In later calls they would force a prefill."""
-        return self._request.wants_context_logits and self._is_first(call)
-
-    def _wants_prompt_log_probs(self, call: EngineCall) -> bool:
-        wanted = self._request.wants_prompt_log_probs and call.engine == "target"
-        return wanted and self._is_first(call)
-
-    def _is_first(self, call: EngineCall) -> bool:
-        return len(call.context) == len(self._request.prompt_ids)
-
-
-def draft_timeout(context_length: int, timeout: float, *, at_most: float) -> float:
-    """Return the timeout of a draft call in seconds: ``timeout`` per 2,048 context tokens.
-
-    Most calls process only a few new tokens. But the first call of an answer and a call after an
-    eviction process the whole context, so a slow call doesn't mean that the engine is unhealthy.
-    at_most: timeout of the target, because a slower draft is useless.
-    """
-    return max(timeout, min(at_most, timeout * context_length / CONTEXT_TOKENS))
-
-
-def _branching(draft: TokenIds, branching: Branching) -> list[Any]:
-    """Return the input tensors that request branches from a draft engine."""
-    return [
-        *([_row(tensors.DRAFT_INPUT_IDS, draft)] if len(draft) else []),
-        _row(tensors.BRANCH_COUNTS, np.array(branching.counts, np.int32)),
-        _row(tensors.BRANCH_OUTPUT_LEN, np.array(branching.lengths, np.int32)),
-    ]
+        logits = verification_logits(draft, drawn_from, self._request, settings)
+        if logits is not None:
+            inputs.append(pb_utils.Tensor(tensors.DRAFT_LOGITS, logits))
+            inputs += self._logits_threshold
+        return inputs
 
 
 def _optional_row(tensor: Any, values: NDArray[Any] | None) -> list[Any]:

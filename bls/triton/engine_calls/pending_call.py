@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from tandem.bls.errors import EngineUnavailable
 
@@ -60,41 +62,37 @@ class CallSlot:
 
     def __init__(self, abandoned: AbandonedCalls) -> None:
         self._abandoned = abandoned
-        self._call: PendingCall | None = None
+        self.call: PendingCall | None = None
         self._lock = threading.Lock()
 
-    @property
-    def call(self) -> PendingCall | None:
-        """The pending call, or None."""
-        return self._call
+    @contextmanager
+    def pending(self, model: str, request_id: str, timeout: float) -> Iterator[PendingCall]:
+        """Register a call that is made in the context.
 
-    def begin(self, model: str, request_id: str, timeout: float) -> PendingCall:
-        """Register a call that is about to be made.
-
-        timeout: seconds. Raises EngineUnavailable if too many calls of the model were abandoned.
+        timeout: seconds. Raises EngineUnavailable if too many calls of the model were abandoned,
+        and Abandoned after the context if another thread abandoned this call.
         """
         self._abandoned.refuse_if_too_many(model)
         call = PendingCall(model, request_id, timeout)
         with self._lock:
-            self._call = call
-        return call
-
-    def end(self, call: PendingCall) -> None:
-        """Record that the call has returned; raise Abandoned if another thread abandoned it."""
-        with self._lock:
-            is_current = self._call is call
-            if is_current:
-                self._call = None
-        if not is_current:
-            self._abandoned.add(call.model, -1)
-            raise Abandoned
+            self.call = call
+        try:
+            yield call
+        finally:
+            with self._lock:
+                is_current = self.call is call
+                if is_current:
+                    self.call = None
+            if not is_current:
+                self._abandoned.add(call.model, -1)
+                raise Abandoned
 
     def abandon_if_overdue(self, now: float) -> PendingCall | None:
         """Abandon the call if its deadline has passed. Return that call, or None."""
         with self._lock:
-            call = self._call
+            call = self.call
             if call is None or now < call.deadline:
                 return None
-            self._call = None
+            self.call = None
         self._abandoned.add(call.model, +1)
         return call

@@ -31,7 +31,7 @@ WORD = struct.calcsize("q")
 STATE, USAGE = 0, 1  # offsets in a row, in words: state of the loop, LoopUsage
 ROW = USAGE + len(LoopUsage._fields)  # words
 OPEN, CLOSED = 1, 2  # states of a row; 0: free
-LOOK = "look"  # message: capacity was released; any other message is the id of a request to stop
+RELEASED = "released"  # message: capacity was released. Others: id of a request to stop
 
 
 class SharedCapacity(OtherLoops):
@@ -51,15 +51,15 @@ class SharedCapacity(OtherLoops):
             self._words = memoryview(mmap.mmap(self._file, ROWS * ROW * WORD)).cast("q")
             self._own, self._mailbox = self._take_row()
             self._enter(OPEN)
-            self.note(LoopUsage())
+            self.publish(LoopUsage())
         finally:
             _unlock(self._file, ROWS)
 
-    def open(self, *, stop: Callable[[str], object], look: Callable[[], None]) -> None:
+    def open(self, *, stop: Callable[[str], object], released: Callable[[], None]) -> None:
         def receive(lines: list[str]) -> None:
             for line in lines:
-                if line == LOOK:
-                    look()
+                if line == RELEASED:
+                    released()
                 else:
                     stop(line)
 
@@ -79,12 +79,12 @@ class SharedCapacity(OtherLoops):
     def usage(self) -> LoopUsage:
         return LoopUsage.of_all(usage for _, _, usage in self._others())
 
-    def note(self, own: LoopUsage) -> None:
+    def publish(self, own: LoopUsage) -> None:
         for field, number in enumerate(own, self._own * ROW + USAGE):
             self._words[field] = number
 
-    def call(self) -> None:
-        self._mailbox.put(LOOK)
+    def notify(self) -> None:
+        self._mailbox.put(RELEASED)
 
     def stop(self, request_id: str) -> None:
         self._mailbox.put(request_id)

@@ -29,6 +29,6 @@ class Deliveries:
 
     @property
     def seconds(self) -> int:
-        """Return for how many whole seconds the oldest response has waited; 0 if there is none."""
+        """Whole seconds that the oldest response has waited; 0 if there is none."""
         begun = list(self._begun.values())
         return int(time.monotonic() - min(begun)) if begun else 0

@@ -15,8 +15,7 @@ from tandem.bls.effects import FinishReason, PromptLogProbs
 from tandem.bls.loop import Decoding
 from tandem.bls.metrics.request_statistics import Totals
 from tandem.bls.metrics.timeline import Timeline
-from tandem.bls.parsing.prompt import Options
-from tandem.bls.request import TokenIds
+from tandem.bls.request import Options, TokenIds
 from tandem.bls.text.token_details import TokenDetails, TopLogProbs
 from tandem.contract import entry as tensors
 from tandem.contract.tensor import Tensor
@@ -102,7 +101,7 @@ class ResponseBuilder:
         )
 
 
-def tells_text_lengths(requested: Collection[str]) -> bool:
+def returns_text_lengths(requested: Collection[str]) -> bool:
     """Return whether the client requested OUTPUT_TEXT_LENGTHS by name."""
     return tensors.OUTPUT_TEXT_LENGTHS in requested and not _named_nothing(requested)
 

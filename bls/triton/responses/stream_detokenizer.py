@@ -31,9 +31,8 @@ class StreamDetokenizer:
         self._driver: Driver | None = None
 
     def start(self, clients: EngineClients, request: Request) -> None:
-        self._driver = Driver(
-            clients, detokenize_stream(request), request, self, next_chunk=self._take
-        )
+        chunks = iter(self._take, None)
+        self._driver = Driver(clients, detokenize_stream(request, chunks), request, self)
         self._driver.start()
 
     def put(self, chunk: Chunk) -> None:

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from tandem.bls.admission.admission import ReservedSlots
 from tandem.bls.admission.concurrency_limiter import Permit
 from tandem.bls.errors import Cancelled, DeadlineExceeded, EngineTimeout, Failure, ServingError
-from tandem.bls.parsing.prompt import Options
+from tandem.bls.request import Options
 from tandem.bls.triton.background import log_exception
 from tandem.bls.triton.engine_calls.pending_call import Abandoned, CallSlot
 from tandem.bls.triton.responses.response_builder import ResponseBuilder, SequenceOutput
@@ -29,11 +29,11 @@ class RequestState:
         *,
         deadline: float,
         timeout: float,
-        wait: CallSlot,
+        call_slot: CallSlot,
         slots: ReservedSlots,
     ) -> None:
         self.options = options
-        self.wait = wait  # holds the call of the tokenizer before the sequences exist
+        self.call_slot = call_slot  # holds the call of the tokenizer before the sequences exist
         self.slots = slots  # queue slots of the sequences
         self.permit: Permit | None = None  # permit to call the tokenizer
         self.arrival_ns = time.time_ns()
@@ -43,6 +43,7 @@ class RequestState:
         self._timeout = timeout
         self._sequences: Sequence[SequenceState] = ()
         self._unfinished = 0
+        self._unsent: list[SequenceOutput] = []
         self._failure: Failure | None = None
         self._lock = threading.Lock()  # never block while holding it, because the watcher needs it
         self._sending = threading.Lock()  # keeps outputs in order
@@ -50,7 +51,9 @@ class RequestState:
     @property
     def closed(self) -> bool:
         """Whether the last response has been sent and no model works for the request any more."""
-        busy = self.wait.call is not None or any(sequence.decodes for sequence in self._sequences)
+        busy = self.call_slot.call is not None or any(
+            sequence.decodes for sequence in self._sequences
+        )
         return self._sender.closed and not busy
 
     def open(self, sequences: Sequence[SequenceState]) -> None:
@@ -74,7 +77,7 @@ class RequestState:
             self.fail(Cancelled())
         elif now > self._deadline:
             self.fail(DeadlineExceeded(f"the request exceeded its timeout of {self._timeout:g} s"))
-        overdue = self.wait.abandon_if_overdue(now)
+        overdue = self.call_slot.abandon_if_overdue(now)
         if overdue is not None:
             if self.permit is not None:
                 self.permit.end()
@@ -97,15 +100,15 @@ class RequestState:
         self._sender.refuse(error.line, error.code)
 
     def sequence_advanced(self, output: SequenceOutput) -> None:
-        """Send a sequence's chunk or, without streaming, the answer of all completed sequences."""
+        """Send a sequence's chunk or, without streaming, the answers to all prompts together."""
         with self._sending:
             self._unfinished -= output.finish_reason is not None
             last = self._unfinished == 0
-            if self.options.stream:
-                self._sender.send(self._response_builder.response([output]), final=last)
-            elif last:
-                outputs = [sequence.whole() for sequence in self._sequences]
-                self._sender.send(self._response_builder.response(outputs), final=True)
+            self._unsent.append(output)
+            if last or self.options.stream:
+                outputs = sorted(self._unsent, key=lambda unsent: unsent.index)
+                self._unsent = []
+                self._sender.send(self._response_builder.response(outputs), final=last)
 
 
 @contextmanager
@@ -120,10 +123,3 @@ def ending(state: RequestState) -> Iterator[None]:
     except BaseException as error:  # noqa: BLE001  the client must get an answer
         log_exception("failed to start a request", error)
         state.fail(ServingError("internal error while starting the request; see the server's log"))
-
-
-def give_up(state: RequestState, permit: Permit | None, error: ServingError) -> None:
-    """End a request that can't start."""
-    if permit is not None:
-        permit.give_back()
-    state.fail(error)

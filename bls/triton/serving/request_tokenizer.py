@@ -6,8 +6,8 @@ from typing import Any
 
 from tandem.bls.effects import TextCall
 from tandem.bls.errors import EngineCallError
-from tandem.bls.parsing.prompt import Options, Prompt, Tokens
-from tandem.bls.request import TokenIds
+from tandem.bls.parsing.prompt import Prompt, Tokens
+from tandem.bls.request import Options, TokenIds
 from tandem.bls.settings import LoopSettings
 from tandem.bls.triton.engine_calls.calls import Calls
 from tandem.bls.triton.serving.request_state import RequestState
@@ -65,11 +65,8 @@ class RequestTokenizer:
 
     def _await(self, state: RequestState, model: str, request: Any) -> Any:
         """Make a call that ``state`` may abandon."""
-        call = state.wait.begin(model, "", self._settings.target.timeout)
-        try:
+        with state.call_slot.pending(model, "", self._settings.target.timeout):
             return self._calls.infer(model, request)
-        finally:
-            state.wait.end(call)
 
 
 def needs_tokenizer(prompt: Prompt, options: Options) -> bool:

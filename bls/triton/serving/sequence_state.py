@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from tandem.bls.admission.admission import Admission, Reservation
-from tandem.bls.effects import Chunk, FinishReason
+from tandem.bls.effects import Chunk
 from tandem.bls.errors import Failure
 from tandem.bls.loop import Decoding
-from tandem.bls.metrics.request_statistics import Totals
 from tandem.bls.metrics.timeline import Timeline
-from tandem.bls.text.token_details import TokenDetails, joined
+from tandem.bls.text.token_details import joined
 from tandem.bls.triton.driver import Driver
 from tandem.bls.triton.engine_calls.clients import EngineClients
 from tandem.bls.triton.metrics import Metrics
@@ -41,13 +40,10 @@ class SequenceState:
     ) -> None:
         self._index = index
         self._decoding = decoding
-        self._text = [prefix] if prefix else []
-        self._unsent_text = prefix
+        self._unsent_text = [prefix]
         self._unsent: list[Chunk] = []
-        self._details: list[TokenDetails] = []
         self._cum_log_prob = 0.0
         self._is_first = True  # whether no output has been sent yet
-        self._finish_reason: FinishReason | None = None
         self._detokenizer = (
             StreamDetokenizer(self.emit, request.fail)
             if decoding.request.detokenizes_off_path
@@ -57,7 +53,7 @@ class SequenceState:
         self._metrics = metrics
         self._driver: Driver | None = None
         self._admission = admission
-        self._reservation = reservation
+        self.reservation = reservation
         reservation.start = lambda: self._start(clients)
         self._interruption: Failure | None = None
         self._ended = False
@@ -87,7 +83,7 @@ class SequenceState:
             if self._detokenizer is not None:
                 self._detokenizer.interrupt(reason)
         else:
-            self._admission.withdraw(self._reservation)
+            self._admission.withdraw(self.reservation)
 
     def deliver(self, chunk: Chunk) -> None:
         """Emit a chunk, or queue it for detokenization so that the next round needn't wait."""
@@ -98,41 +94,40 @@ class SequenceState:
             self.emit(chunk)
 
     def emit(self, chunk: Chunk) -> None:
-        """Append a chunk with its text to the answer, and send all output that is ready."""
-        self._finish_reason = chunk.finish_reason
-        self._unsent_text += chunk.text
+        """Append a chunk with its text to the output, and send the output if it is ready.
+
+        In a stream, output with text is ready; otherwise only the complete answer is.
+        """
+        self._unsent_text.append(chunk.text)
         self._unsent.append(chunk)
-        self._text.append(chunk.text)
-        self._details.append(chunk.details)
         if chunk.details.log_probs is not None:
             self._cum_log_prob += float(chunk.details.log_probs.sum())
-        if self._unsent_text or chunk.finish_reason is not None:
-            tokens = np.concatenate([unsent.tokens for unsent in self._unsent])
-            details = joined([unsent.details for unsent in self._unsent])
-            output = self._output(self._unsent_text, tokens, chunk.totals, details)
-            self._unsent_text, self._unsent = "", []
-            self._is_first = False
-            self._request.sequence_advanced(output)
+        streams_now = self._decoding.request.stream and any(self._unsent_text)
+        if chunk.finish_reason is None and not streams_now:
+            return
+        output = SequenceOutput(
+            self._index,
+            "".join(self._unsent_text),
+            np.concatenate([unsent.tokens for unsent in self._unsent]),
+            chunk.finish_reason,
+            chunk.totals,
+            joined([unsent.details for unsent in self._unsent]),
+            self._decoding,
+            self._timeline,
+            cum_log_prob=self._cum_log_prob,
+            prompt_log_probs=self._decoding.prompt_log_probs if self._is_first else None,
+        )
+        self._unsent_text, self._unsent, self._is_first = [], [], False
+        self._request.sequence_advanced(output)
 
     def ended(self, error: Failure | None) -> None:
         """Count the sequence and release its reservation. An error ends the whole request."""
         decoding = self._decoding
         self._metrics.count(decoding.request.drafter, decoding.statistics, self._timeline)
         self._ended = True  # only after the metrics: the watcher may drop the request from now on
-        self._admission.leave(self._reservation)
+        self._admission.leave(self.reservation)
         if error is not None:
             self._request.fail(error)
-
-    def whole(self) -> SequenceOutput:
-        """Return the complete answer to this prompt."""
-        decoding = self._decoding
-        self._is_first = True
-        return self._output(
-            "".join(self._text),
-            decoding.sequence.output,
-            decoding.statistics.totals,
-            joined(self._details),
-        )
 
     def _start(self, clients: EngineClients) -> None:
         with self._lock:
@@ -145,20 +140,3 @@ class SequenceState:
                 self._driver.start()
                 return
         self.ended(self._interruption)
-
-    def _output(
-        self, text: str, tokens: Any, totals: Totals, details: TokenDetails
-    ) -> SequenceOutput:
-        decoding, timeline = self._decoding, self._timeline
-        return SequenceOutput(
-            self._index,
-            text,
-            tokens,
-            self._finish_reason,
-            totals,
-            details,
-            decoding,
-            timeline,
-            cum_log_prob=self._cum_log_prob,
-            prompt_log_probs=decoding.prompt_log_probs if self._is_first else None,
-        )

@@ -43,13 +43,13 @@ class Others(OtherLoops):
         usages = self._loops._usages
         return LoopUsage.of_all(usage for n, usage in enumerate(usages) if n != self._own)
 
-    def note(self, own):
+    def publish(self, own):
         self._loops._usages[self._own] = own
 
-    def call(self):
+    def notify(self):
         for number, admission in enumerate(self._loops.admissions):
             if number != self._own:
-                admission.look()
+                admission.start_waiting()
 
 
 def test_a_slot_freed_in_one_loop_starts_a_sequence_in_another():
@@ -111,7 +111,7 @@ def test_running_sequences_of_other_loops_are_counted():
     loops.add(0, "a")
     loops.add(1, "b")
     assert [admission.running for admission in loops.admissions] == [1, 1]
-    loops.admissions[0].look()
+    loops.admissions[0].start_waiting()
     assert [admission.running_in_all_loops for admission in loops.admissions] == [2, 2]
 
 

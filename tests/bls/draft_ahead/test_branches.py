@@ -66,7 +66,7 @@ def assert_is_a_plain_call_would_draft(call, request, draft):
     sequence.append(call.context[len(request.prompt_ids) :])
     plain = draft.drafted(call.context, 16, drafts._call(sequence))
     assert call.draft.tokens.tolist() == plain[: len(call.draft)]
-    assert len(call.draft) <= sequence.draft_limit
+    assert len(call.draft) <= sequence.draft_limit()
 
 
 @settings(max_examples=100)

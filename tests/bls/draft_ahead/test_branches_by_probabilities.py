@@ -1,6 +1,5 @@
 """When drafting ahead with logits, each branch has the logits that it was sampled from."""
 
-from collections import deque
 from dataclasses import replace
 
 import pytest
@@ -15,13 +14,16 @@ from scripted import (
     Target,
     decoding_of,
     expected,
+    ids,
     play,
     with_engines,
 )
 from strategies import languages
 
 from tandem.bls.draft_ahead.ahead_planner import AheadPlanner
-from tandem.bls.draft_ahead.branches import BranchLogits, draft_ahead_of
+from tandem.bls.draft_ahead.branches import draft_ahead_of
+from tandem.bls.effects import Draft, EngineAnswer, EngineCall
+from tandem.bls.sequence import Sequence
 
 
 def drawn_from(draft):
@@ -77,15 +79,18 @@ def test_unread_logits_are_released_by_a_later_draft_call(ahead_fates):
     assert len(statistics.unread_logits) <= 2
 
 
-def test_logits_that_arrive_too_late_are_returned():
-    unread = deque()
-    logits = BranchLogits(unread)
-    logits.give_up()
-    assert not unread
-    logits.add(None)
-    assert not unread
-    logits.add("handle")
-    assert list(unread) == ["handle"]
+@pytest.mark.parametrize("logits", ["handle", None])
+def test_logits_that_arrive_too_late_are_returned(logits):
+    request, planner = request_of(**BY_PROBABILITIES), AheadPlanner(SHARED)
+    ahead, sequence = draft_ahead_of(request, SHARED, planner), Sequence(request)
+    call = EngineCall("draft", sequence.context, 0, seed=0)
+    steps = ahead.start(sequence, Draft(ids(1, 2)), ahead.plan(4), call, room=100)
+    next(steps)
+    ahead.give_up()
+    assert not planner.unread_logits
+    with pytest.raises(StopIteration):
+        steps.send(EngineAnswer(ids(), logits=logits))
+    assert list(planner.unread_logits) == ([logits] if logits else [])
 
 
 def test_drafts_with_logits_may_continue_past_an_end_of_sequence():

@@ -10,6 +10,7 @@ from timed import LENGTH, Text, Times, World, auto, best_fixed, tokens_per_secon
 
 from tandem.bls.draft_length.planner import DraftPlanner
 from tandem.bls.drafters.draft_model import DraftModel, SharedVocabulary
+from tandem.bls.drafters.drafter import DrafterContext
 from tandem.bls.drafters.factory import drafter_of
 from tandem.bls.effects import DraftPlan
 from tandem.bls.errors import EngineCallError
@@ -95,7 +96,7 @@ def test_each_round_records_its_planned_draft_length():
     decoding = Decoding(
         request,
         settings,
-        drafter_of(request, settings, Health(), draft_planner),
+        drafter_of(request, DrafterContext(settings, Health(), draft_planner)),
         clock=lambda: world.seconds,
     )
     play(decoding, world, world)
@@ -126,7 +127,7 @@ def test_hybrid_resumes_drafting_after_an_experiment_without_drafts():
         prompt_lookup_num_tokens=4,
     )
     draft_planner = DraftPlanner(16, clock=lambda: world.seconds, rated=True)
-    drafter = drafter_of(request, settings, Health(), draft_planner)
+    drafter = drafter_of(request, DrafterContext(settings, Health(), draft_planner))
     play(Decoding(request, settings, drafter, clock=lambda: world.seconds), world, world)
     assert len(world.drafted) > LENGTH / 17
 

@@ -22,6 +22,7 @@ from tandem.bls import effects
 from tandem.bls.draft_length.fixed import SEEDED_LENGTH, FixedLength
 from tandem.bls.draft_length.planner import DraftPlanner
 from tandem.bls.drafters.draft_model import DraftModel, SharedVocabulary
+from tandem.bls.drafters.drafter import DrafterContext
 from tandem.bls.drafters.factory import drafter_of
 from tandem.bls.drafters.prompt_lookup import PromptLookup
 from tandem.bls.effects import EngineAnswer, StepSeconds
@@ -282,7 +283,7 @@ def drafting_in_vain():
     time = Time()
     request = request_of("hybrid", draft_len=AUTO, max_draft_len=16)
     statistics = DraftPlanner(16, clock=time, rated=False)
-    drafter = drafter_of(request, SETTINGS, Health(), statistics)
+    drafter = drafter_of(request, DrafterContext(SETTINGS, Health(), statistics))
     for _ in range(40):
         time.now += 0.1
         drafted = effects.Draft(ids(1, 2), drafter="draft_model", answer=EngineAnswer(ids(1, 2)))
@@ -324,7 +325,7 @@ def test_auto_uses_a_fixed_length_for_seeded_output_that_depends_on_it(
         use_draft_logits=use_draft_logits,
     )
     planner = DraftPlanner(16, clock=lambda: 0.0, rated=True)
-    drafter = drafter_of(request, SETTINGS, Health(), planner)
+    drafter = drafter_of(request, DrafterContext(SETTINGS, Health(), planner))
     first = next(drafter.propose(Sequence(request), 16)).max_new_tokens
     is_seeded = seeded and use_draft_logits
     assert (first == SEEDED_LENGTH) == (draft_len == AUTO and is_seeded)

@@ -105,7 +105,7 @@ def test_an_answer_joins_its_pool_up_to_its_end_of_sequence(pools):
 
 
 def test_an_answer_joins_its_pool_before_the_last_chunk_is_sent(pools):
-    steps = decoding_of(request_of(streams_text=True), pools=pools).decode()
+    steps = decoding_of(request_of(stream=True), pools=pools).decode()
     target, heard, effect = Target(Counts()), [], next(steps)
     while not heard or heard[-1][0] is None:
         if isinstance(effect, effects.Chunk):
@@ -118,7 +118,7 @@ def test_an_answer_joins_its_pool_before_the_last_chunk_is_sent(pools):
 
 
 def test_a_cancelled_answer_does_not_join_its_pool(pools):
-    steps = decoding_of(request_of(streams_text=True), pools=pools).decode()
+    steps = decoding_of(request_of(stream=True), pools=pools).decode()
     target, answer = Target(Counts()), None
     for _ in range(15):
         effect = steps.send(answer)
@@ -153,7 +153,7 @@ def found(request, pools, settings=SETTINGS, limit=4):
 @pytest.mark.parametrize("ngram", [1, 2, 3, 8])
 def test_the_longest_match_wins_and_the_requests_own_context_wins_ties(pools, ngram):
     """A match may extend to tokens before the n-gram."""
-    pools.join("ours", [1, 2, 3, 4, 50, 51, 52, 53, 54])
+    pools.add("ours", [1, 2, 3, 4, 50, 51, 52, 53, 54])
     own = [9, 2, 3, 4, 60, 61, 62, 63]
     for tail, source, tokens, size in (
         ([2, 3, 4], "prompt_lookup", [60, 61, 62, 63], 3),
@@ -172,14 +172,14 @@ def test_a_request_copies_its_own_context_if_the_pool_has_no_match(pools):
 
 
 def test_copies_have_at_most_prompt_lookup_num_tokens(pools):
-    pools.join("ours", range(20))
+    pools.add("ours", range(20))
     for num_tokens, limit, length in ((4, 9, 4), (9, 3, 3), (9, 9, 9)):
         request = request_of(prompt_ids=ids(0, 1, 2), prompt_lookup_num_tokens=num_tokens)
         assert found(request, pools, limit=limit).tokens.tolist() == [*range(3, 3 + length)]
 
 
 def test_copies_from_a_pool_end_at_an_end_of_sequence(pools):
-    pools.join("ours", [1, 2, 3, 4, 7, 5, 6])
+    pools.add("ours", [1, 2, 3, 4, 7, 5, 6])
     draft = found(request_of(prompt_ids=ids(1, 2, 3), end_ids=(7,)), pools)
     assert draft.tokens.tolist() == [4, 7]
 
@@ -199,7 +199,7 @@ def test_copies_from_a_pool_end_at_an_end_of_sequence(pools):
 def test_pools_are_not_used_if_drafts_would_change_the_output(
     pools, sampling, changes, keyed, copies
 ):
-    pools.join("ours", [1, 2, 3, 4])
+    pools.add("ours", [1, 2, 3, 4])
     settings = with_engines(SETTINGS, target={"keyed_randomness": keyed})
     request = request_of(prompt_ids=ids(1, 2, 3), drafter="hybrid", sampling=sampling, **changes)
     assert bool(len(found(request, pools, settings))) == copies

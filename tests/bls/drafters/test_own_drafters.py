@@ -14,7 +14,7 @@ from tandem.bls.drafters.registry import (
     DRAFTERS,
     DrafterExists,
     DrafterKind,
-    join,
+    register,
 )
 from tandem.bls.request import Request
 
@@ -284,7 +284,7 @@ def test_a_drafter_name_that_already_exists_is_rejected(name):
     with pytest.raises(
         DrafterExists, match=f"drafter '{name}' already exists; choose a name other than"
     ):
-        join(DrafterKind(name=name, description="again", module="nowhere"))
+        register(DrafterKind(name=name, description="again", module="nowhere"))
     assert before == DRAFTERS
 
 

@@ -76,7 +76,7 @@ def decode(kinds, translator, written, draft, **changes):
         drafter="draft_model",
         draft_len=4,
         max_draft_len=8,
-        streams_text=True,
+        stream=True,
     )
     request = replace(request, **changes)
     engines = with_engines(

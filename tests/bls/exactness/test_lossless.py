@@ -147,11 +147,11 @@ def test_greedy_requests_need_no_draft_logits():
     assert lossless(lossy, SETTINGS) is lossy
 
 
-@pytest.mark.parametrize("wanted", ["wants_log_probs", "wants_context_logits"])
+@pytest.mark.parametrize("wanted", ["return_log_probs", "return_context_logits"])
 def test_drafting_is_off_if_verification_cannot_return_requested_outputs(wanted):
     request = request_of(sampling=GREEDY, **{wanted: True})
     assert lossless(request, RAW).drafter == "none"
-    only_logits = wanted == "wants_context_logits"
+    only_logits = wanted == "return_context_logits"
     assert lossless(request, SETTINGS).drafter == ("none" if only_logits else "draft_model")
     itself = replace(request, drafter="engine")
     assert lossless(itself, RAW) is itself

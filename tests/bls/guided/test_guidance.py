@@ -32,8 +32,8 @@ from tandem.bls.guided.guidance import GRAMMAR, joined_answers, masked_bias, met
 from tandem.bls.request import GREEDY, Request, Sampling
 from tandem.bls.text.token_details import TopLogProbs, joined
 from tandem.contract.entry import KINDS
+from tandem.contract.guide import Guide
 from tandem.guides.errors import GuideError
-from tandem.guides.guide import Guide
 
 SCHEMA = """{"type": "object", "properties": {"name": {"type": "string", "maxLength": 6},
  "kind": {"enum": ["fox", "dog", "lazy"]}, "n": {"type": "integer"}},
@@ -61,8 +61,8 @@ requests = st.builds(
     max_draft_len=st.just(16),
     prompt_lookup_num_tokens=st.integers(1, 6),
     max_matching_ngram_size=st.just(2),
-    streams_text=st.booleans(),
-    wants_log_probs=st.just(False),
+    stream=st.booleans(),
+    return_log_probs=st.just(False),
     guide=st.sampled_from(GUIDES),
 ).map(lambda request: replace(request, min_tokens=min(request.min_tokens, request.max_tokens)))
 rows = st.builds(Rows, salt=st.integers(0, 999), favours=st.sampled_from([FAVOURED, ()]))
@@ -129,9 +129,9 @@ def test_statistics_warn_about_guide_parts_that_are_not_enforced():
 @pytest.mark.parametrize(
     "asks",
     [
-        {"wants_log_probs": True},
-        {"wants_prompt_log_probs": True},
-        {"wants_generation_logits": True},
+        {"return_log_probs": True},
+        {"return_prompt_log_probs": True},
+        {"return_generation_logits": True},
         {"sampling": Sampling(bad_words=np.array([[5], [1]], np.int32))},
         {"sampling": Sampling(embedding_bias=np.zeros(WIDTH, np.float32))},
     ],
@@ -149,7 +149,7 @@ def test_forced_tokens_are_verified_if_log_probs_or_logits_are_requested(asks):
 
 
 def test_a_guided_request_gets_context_logits_from_its_first_call():
-    request = request_for(GUIDES[0], wants_context_logits=True)
+    request = request_for(GUIDES[0], return_context_logits=True)
     _, target, _ = played(request)
     assert target.calls[0].context.tolist() == [5]
 

@@ -20,7 +20,7 @@ from small_guides import encoded, matcher
 
 from tandem.bls.guided.guidance import ByGuide
 from tandem.bls.request import Request, Sampling
-from tandem.guides.guide import Guide
+from tandem.contract.guide import Guide
 
 A, B, X = (encoded(letter)[0] for letter in "abx")
 P = {A: 0.2, B: 0.3, X: 0.5}

@@ -6,7 +6,7 @@ import pytest
 from client_inputs import SETTINGS, refusal, request_of
 from scripted import with_engines
 
-from tandem.guides.guide import KINDS, Guide
+from tandem.contract.guide import KINDS, Guide
 
 TYPE, TEXT = "guided_decoding_guide_type", "guided_decoding_guide"
 

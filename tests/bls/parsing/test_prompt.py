@@ -9,14 +9,13 @@ from scripted import SETTINGS, ids, with_engines
 from tandem.bls.errors import BadRequest
 from tandem.bls.parsing.prompt import (
     LogitBias,
-    Options,
     Prompt,
     TokenizerInputs,
     Tokens,
     check_logits,
     request_of,
 )
-from tandem.bls.request import Request, Sampling
+from tandem.bls.request import Options, Request, Sampling
 
 LIMITED = with_engines(
     replace(SETTINGS, end_ids=(7, 6), max_logits_bytes=320),
@@ -36,8 +35,8 @@ REQUEST = Request(
     max_matching_ngram_size=2,
     use_draft_logits=True,
     draft_acceptance_threshold=0.5,
-    streams_text=True,
-    wants_log_probs=True,
+    stream=True,
+    return_log_probs=True,
 )
 PROMPT = Prompt(TokenizerInputs("hello", ("END", "<|eot|>", "stop")), None, REQUEST)
 TOKENS = Tokens(ids(1, 2, 3, 4, 5))

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scripted import decoded, ids, perform, request_of, text_of
 
-from tandem.bls.effects import Chunk, TextCall
+from tandem.bls.effects import Chunk
 from tandem.bls.metrics.request_statistics import Statistics
 from tandem.bls.text import detokenizer as text
 from tandem.bls.text.detokenizer import IncrementalDetokenizer, detokenize_stream
@@ -15,7 +15,8 @@ TOTALS = Statistics().totals
 
 def fed(tokens, *, stops=(), each_round=True, rounds=None):
     """Decode rounds of tokens; return each round's text, kept tokens and detokenizer call."""
-    so_far, windows, texts, kept = IncrementalDetokenizer(stops, each_round=each_round), [], [], []
+    so_far = IncrementalDetokenizer(request_of(stop_strings=stops), each_round=each_round)
+    windows, texts, kept = [], [], []
 
     def run(steps):
         answer = None
@@ -111,26 +112,18 @@ def test_detokenizing_takes_linear_time(monkeypatch, count):
 
     monkeypatch.setattr(text, "np", type("numpy", (), {"concatenate": staticmethod(counting)}))
     chunks = chunks_of(count)
-    heard = perform(detokenize_stream(request_of()), chunks_in=chunks)
+    heard = perform(detokenize_stream(request_of(), chunks))
     tokens = [token for chunk in chunks for token in chunk.tokens.tolist()]
     assert "".join(chunk.text for chunk in heard) == text_of(tokens)
     assert sum(copied) <= 4 * len(tokens)
 
 
 def test_a_stream_decodes_the_whole_text_only_at_the_end():
-    steps, wholes = detokenize_stream(request_of()), []
-    heard, effect = iter(chunks_of(3)), None
-    effect = next(steps)
-    while True:
-        if isinstance(effect, TextCall):
-            wholes.append(effect.context_length is None)
-            answer = decoded(effect)
-        elif isinstance(effect, Chunk):
-            answer = None
-        else:
-            answer = next(heard)
-        try:
-            effect = steps.send(answer)
-        except StopIteration:
-            break
+    wholes = []
+
+    def noted(call):
+        wholes.append(call.context_length is None)
+        return decoded(call)
+
+    perform(detokenize_stream(request_of(), chunks_of(3)), decode=noted)
     assert wholes == [False, False, False, True]

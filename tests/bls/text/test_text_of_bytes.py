@@ -14,7 +14,7 @@ KINDS = {
 }
 kinds = pytest.mark.parametrize("kind", KINDS)
 each_way = pytest.mark.parametrize(
-    "asked", [{}, {"streams_text": True}, {"stop_strings": ("zzz",)}, {"wants_text_lengths": True}]
+    "asked", [{}, {"stream": True}, {"stop_strings": ("zzz",)}, {"return_text_lengths": True}]
 )
 
 
@@ -36,7 +36,7 @@ def test_a_stop_string_matches_an_unfinished_character_at_the_end(kind, streams)
     tokenizer, text = KINDS[kind]
     half = tokenizer.encode(text.removesuffix(" b"), add_special_tokens=False).ids[:-1]
     shown = make_detokenizer(tokenizer, skip_special_tokens=True).whole(half).partition("\ufffd")[0]
-    asked = {"streams_text": streams, "stop_strings": ("\ufffd",)}
+    asked = {"stream": streams, "stop_strings": ("\ufffd",)}
     assert answered(kind, [5], half, **asked) == (shown, "stop")
 
 
@@ -48,5 +48,5 @@ def test_an_echoed_prompt_and_its_answer_are_decoded_together(kind, asked, data)
     tokens = tokenizer.encode(text, add_special_tokens=False).ids
     cut = data.draw(st.integers(1, len(tokens) - 1))
     detokenizer = make_detokenizer(tokenizer, skip_special_tokens=True)
-    shown, _ = answered(kind, tokens[:cut], tokens[cut:], echoes_prompt=True, **asked)
+    shown, _ = answered(kind, tokens[:cut], tokens[cut:], exclude_input_in_output=False, **asked)
     assert detokenizer.complete(tokens[:cut]) + shown == text

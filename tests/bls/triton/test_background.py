@@ -17,7 +17,6 @@ from tandem.bls.triton.engine_calls.draft_health import DraftHealth
 from tandem.bls.triton.engine_calls.pending_call import AbandonedCalls
 from tandem.bls.triton.forward import ForwardEntry
 from tandem.bls.triton.responses.sender import Sender
-from tandem.bls.triton.serving.request_state import give_up
 
 
 @pytest.fixture
@@ -115,14 +114,14 @@ def test_an_error_is_sent_even_if_no_thread_can_start(threads, pb):
 
 def test_a_permit_passes_to_the_next_request_if_no_thread_can_start(threads):
     failures, served, limiter = [], [], ConcurrencyLimiter(1, 100, "texts")
-
-    class State:
-        fail = staticmethod(failures.append)
-
     first = limiter.acquire(lambda permit: None, 1)
 
     def unlucky(permit):
-        in_background(lambda: None, lambda error: give_up(State, permit, error))
+        def give_up(error):
+            permit.give_back()
+            failures.append(error)
+
+        in_background(lambda: None, give_up)
 
     for _ in range(2000):  # exceeds the recursion limit
         limiter.acquire(unlucky, 0)

@@ -9,7 +9,7 @@ import pytest
 import triton_python_backend_utils as triton
 from scripted import SETTINGS, ids
 
-from tandem.bls.effects import AwaitAhead, EngineCall, NextChunk, StartAhead
+from tandem.bls.effects import AwaitAhead, EngineCall, StartAhead
 from tandem.bls.errors import Cancelled, EngineCallError, EngineTimeout
 from tandem.bls.request import Request
 from tandem.bls.triton.driver import Driver
@@ -122,9 +122,8 @@ def test_every_interrupted_call_gets_its_own_stop():
     clients.stop = lambda *call: stops.append(call)
     caller = EngineCaller(clients, REQUEST)
     for name in ("1", "2"):
-        call = caller._slot.begin("draft", name, PATIENCE)
-        caller.interrupt(Cancelled())
-        caller._slot.end(call)
+        with caller._call_slot.pending("draft", name, PATIENCE):
+            caller.interrupt(Cancelled())
         caller.interruption = None
     assert stops == [("draft", "1"), ("draft", "2")]
 
@@ -137,27 +136,6 @@ def test_a_call_is_not_stopped_before_it_is_interrupted(engine):
     driver.interrupt(Cancelled())
     assert engine.stopped.wait(PATIENCE)
     assert engine.num_stops == 1
-
-
-def test_an_interruption_ends_the_wait_for_a_chunk(pb):
-    waits, woken, receiver = threading.Event(), threading.Event(), Receiver()
-
-    def steps():
-        yield NextChunk()
-        raise AssertionError("there is no chunk")
-
-    def next_chunk():
-        waits.set()
-        assert woken.wait(PATIENCE)
-
-    driver = Driver(EngineClients(SETTINGS), steps(), REQUEST, receiver, next_chunk)
-    driver.start()
-    assert waits.wait(PATIENCE)
-    driver.interrupt(Cancelled())
-    woken.set()
-    assert receiver.end.wait(PATIENCE)
-    assert isinstance(receiver.error, Cancelled)
-    assert pb.Logger.lines == []
 
 
 class Panic(BaseException):

@@ -1,4 +1,4 @@
-"""The thread runs one task at a time and always frees its slot."""
+"""The thread runs one generator at a time and always frees its slot."""
 
 import threading
 import time
@@ -35,15 +35,13 @@ def test_stopping_drafting_ahead_before_its_start_prevents_all_calls(pb, monkeyp
     monkeypatch.setattr(module, "in_background", threads.append)
     pb.InferenceRequest.answer = Engines()
     thread = AheadThread.if_free(EngineClients(AHEAD), REQUEST)
-    task = thread.begin(given_up())
+    result = thread.begin(given_up())
     thread.stop()
-    assert thread.begin(wanted()) is None  # the first task is still pending
+    assert thread.begin(wanted()) is None  # the first steps are still pending
     threading.Thread(target=threads[0], daemon=True).start()
-    assert task.done_within(PATIENCE)
+    assert isinstance(result.exception(PATIENCE), Cancelled)
     assert given_up.made == 0
-    task = thread.begin(wanted())
-    assert task.done_within(PATIENCE)
-    assert task.result == wanted.made == 1
+    assert thread.begin(wanted()).result(PATIENCE) == wanted.made == 1
     thread.close(lambda: None)
 
 
@@ -60,13 +58,13 @@ class HeldDraft:
 
 @pytest.fixture
 def working(pb):
-    """Yield a thread in the first of two calls, with its clients, steps, task and hold."""
+    """Yield a thread in the first of two calls, with its clients, steps, result and hold."""
     hold, steps, clients = HeldDraft(), Steps(2), EngineClients(AHEAD)
     pb.InferenceRequest.answer = Engines(hold=hold)
     thread = AheadThread.if_free(clients, REQUEST)
-    task = thread.begin(steps())
+    result = thread.begin(steps())
     assert hold.arrived.wait(PATIENCE)
-    yield thread, clients, steps, task, hold
+    yield thread, clients, steps, result, hold
     hold.let_go.set()
 
 
@@ -79,14 +77,12 @@ def all_are_free(clients):
 
 
 def test_stopping_drafting_ahead_prevents_further_calls(pb, working):
-    thread, _, steps, task, hold = working
+    thread, _, steps, result, hold = working
     thread.stop()
     eventually(lambda: len(pb.InferenceRequest.answer.stops) == 1)
     hold.let_go.set()
-    assert task.done_within(PATIENCE)
+    assert isinstance(result.exception(PATIENCE), Cancelled)
     assert steps.made == 1
-    with pytest.raises(Cancelled):
-        _ = task.result
     thread.close(lambda: None)
 
 
@@ -112,24 +108,22 @@ def test_branches_of_a_stopped_draft_ahead_call_are_dropped(pb, stopped):
         came.append(len(answer.branches))
 
     came = []
-    task = thread.begin(steps())
+    result = thread.begin(steps())
     assert hold.arrived.wait(PATIENCE)
     if stopped:
         thread.stop()
     hold.let_go.set()
-    assert task.done_within(PATIENCE)
+    result.result(PATIENCE)
     assert came == [0 if stopped else 1]
     thread.close(lambda: None)
 
 
 def test_a_draft_ahead_call_that_exceeds_its_timeout_frees_its_slot(working):
-    thread, clients, _, task, _ = working
+    thread, clients, _, result, _ = working
     thread.check(time.monotonic())
     assert not thread.lost
     thread.check(time.monotonic() + AHEAD.draft.timeout + 1)
-    assert task.done_within(0)
-    with pytest.raises(EngineTimeout):
-        _ = task.result
+    assert isinstance(result.exception(0), EngineTimeout)
     assert thread.lost
     assert thread.begin(Steps(1)()) is None
     assert all_are_free(clients)

@@ -97,8 +97,8 @@ def begin(name):
 
 def test_each_loop_knows_the_usage_of_the_others(begin):
     first, second, third = begin(3)
-    assert first.ask("note 1 2 3 4 5 60") == "noted"
-    assert second.ask("note 10 20 30 40 50 6") == "noted"
+    assert first.ask("publish 1 2 3 4 5 60") == "published"
+    assert second.ask("publish 10 20 30 40 50 6") == "published"
     assert third.ask("usage") == "usage 11 22 33 44 55 6"
     assert second.ask("usage") == "usage 1 2 3 4 5 60"
 
@@ -113,7 +113,7 @@ def test_only_one_loop_admits_requests_at_a_time(begin):
 
 def test_capacity_of_a_dead_loop_is_freed(begin):
     first, second = begin(2)
-    assert first.ask("note 1 1 1 1 1 1") == "noted"
+    assert first.ask("publish 1 1 1 1 1 1") == "published"
     assert second.ask("usage") == "usage 1 1 1 1 1 1"
     first.kill()
     assert second.ask("usage") == NOTHING
@@ -129,7 +129,7 @@ def test_a_loop_that_dies_while_admitting_does_not_block_others(begin):
 
 def test_a_new_loop_gets_the_slot_of_a_dead_one(begin):
     first, second = begin(2)
-    assert first.ask("note 1 1 1 1 1 1") == "noted"
+    assert first.ask("publish 1 1 1 1 1 1") == "published"
     first.kill()
     [third] = begin(1)
     assert third.ask("usage") == second.ask("usage") == NOTHING
@@ -154,8 +154,8 @@ def test_a_stop_is_sent_to_every_other_loop(begin):
 
 def test_other_loops_are_notified_of_changes(begin):
     first, second = begin(2)
-    first.tell("call")
-    assert second.hear() == "look"
+    first.tell("notify")
+    assert second.hear() == "notified"
 
 
 def test_a_hanging_loop_does_not_block_messages_to_others(begin):
@@ -190,7 +190,7 @@ def test_closing_all_loops_removes_the_shared_file(name, begin):
 
 def test_a_new_loop_finds_the_loops_that_are_still_running(name, begin):
     leaving, staying = begin(2)
-    assert staying.ask("note 1 2 3 4 5 6") == "noted"
+    assert staying.ask("publish 1 2 3 4 5 6") == "published"
     assert leaving.ask("close") == "closed"
     [newcomer] = begin(1)
     assert newcomer.ask("usage") == "usage 1 2 3 4 5 6"
@@ -269,7 +269,7 @@ def test_a_wrong_number_of_instances_is_rejected(counts, settings):
 
 def test_the_shared_file_is_named_after_the_process_namespace():
     loops = other_loops(started_as(2), 2)
-    loops.open(stop=lambda request_id: None, look=lambda: None)
+    loops.open(stop=lambda request_id: None, released=lambda: None)
     namespace = re.fullmatch(r"pid:\[(\d+)\]", os.readlink("/proc/self/ns/pid"))[1]
     made = SHARED_MEMORY / f"{PREFIX}{namespace}-{os.getppid()}-bls_stream-1"
     assert made.exists()

@@ -12,8 +12,8 @@ from small_guides import END, tokenizer, vocab_size
 from tandem.bls.errors import Cancelled, GuideRefused, Overloaded
 from tandem.bls.request import Request
 from tandem.bls.triton.serving.request_guides import RequestGuides
+from tandem.contract.guide import Guide
 from tandem.guides.errors import GuideUndecided
-from tandem.guides.guide import Guide
 from tandem.guides.library import check_library
 
 SMALL = replace(
