@@ -8,12 +8,12 @@ from collections.abc import Mapping
 from functools import cached_property
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
-from pydantic import AfterValidator, Field, ValidationInfo, model_validator
+from pydantic import AfterValidator, Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from tandem.contract.guide import LAYOUT_KEY, OWN_OPTIONS, GuideKind
 from tandem.gateway.protocol.body import Body, BodyObject
-from tandem.gateway.protocol.fields import Refused, check_plain, quoted, wrong
+from tandem.gateway.protocol.fields import Refused, quoted, unreadable, wrong
 
 ANY_OBJECT = {"type": "object"}
 FREE_WHITE_SPACE = "whitespace_flexible"  # an option of llguidance
@@ -80,10 +80,7 @@ def asked_guide(field: str, kind: GuideKind, value: Any) -> AskedGuide:
     return AskedGuide(kind, value, field)
 
 
-PLACES = {"json_": "structured_outputs.json"}  # fields whose path differs from their name
-
-
-def _schema(value: dict[str, Any] | str, info: ValidationInfo) -> dict[str, Any]:
+def _schema(value: dict[str, Any] | str) -> dict[str, Any]:
     """Return a JSON schema, which may be given as text."""
     if isinstance(value, dict):
         return value
@@ -93,8 +90,8 @@ def _schema(value: dict[str, Any] | str, info: ValidationInfo) -> dict[str, Any]
         schema = None
     if not isinstance(schema, dict):
         raise PydanticCustomError("schema", "must be a JSON schema, as an object or as text")
-    name = info.field_name or ""
-    check_plain(PLACES.get(name, name), schema)
+    if fault := unreadable(schema):
+        raise wrong("", *fault)
     return schema
 
 
@@ -109,7 +106,6 @@ class NamedSchema(BodyObject):
     strict: reject schemas with a part that can't be enforced.
     """
 
-    place: ClassVar = "response_format.json_schema"
     name: str | None = None
     description: str | None = None
     strict: bool | None = None
@@ -119,7 +115,6 @@ class NamedSchema(BodyObject):
 class ResponseFormat(BodyObject):
     """The format of an answer."""
 
-    place: ClassVar = "response_format"
     type: Literal["text", "json_object", "json_schema"]
     json_schema: NamedSchema | None = None
 
@@ -127,11 +122,9 @@ class ResponseFormat(BodyObject):
     def _schema_belongs_to_its_type(self) -> ResponseFormat:
         if (self.type == "json_schema") != (self.json_schema is not None):
             fault = (
-                "is missing"
-                if self.json_schema is None
-                else "needs response_format.type to be json_schema"
+                "is missing" if self.json_schema is None else "needs {path}.type to be json_schema"
             )
-            raise wrong("response_format", f"response_format.json_schema {fault}")
+            raise wrong("", f"{{path}}.json_schema {fault}")
         return self
 
     @property
@@ -152,7 +145,6 @@ class StructuredOutputs(BodyObject):
     declares, unless the schema has its own setting; None: the gateway's default.
     """
 
-    place: ClassVar = "structured_outputs"
     refused: ClassVar = {
         "structural_tag": Refused("use tools or a grammar"),
         "whitespace_pattern": Refused("use disable_any_whitespace"),
@@ -166,32 +158,30 @@ class StructuredOutputs(BodyObject):
     disable_additional_properties: bool | None = None
 
     @model_validator(mode="after")
-    def _one_guide(self) -> StructuredOutputs:
-        if len(self._guides) != 1:
-            which = "json, regex, choice, grammar and json_object"
-            raise wrong(self.place, f"{self.place} must have exactly one of {which}")
+    def _has_one_guide(self) -> StructuredOutputs:
+        _ = self.guide
         return self
 
-    @property
-    def guide(self) -> AskedGuide:
-        return self._guides[0]
-
     @cached_property
-    def _guides(self) -> list[AskedGuide]:
-        given: list[tuple[GuideKind, Any]] = [
-            ("json_schema", self._with_options(self.json_)),
+    def guide(self) -> AskedGuide:
+        every: list[tuple[GuideKind, Any]] = [
+            ("json_schema", self.json_),
             ("regex", self.regex),
             ("choice", self.choice),
             ("lark_grammar", self.grammar),
-            ("json_schema", self._with_options(ANY_OBJECT if self.json_object else None)),
+            ("json_schema", ANY_OBJECT if self.json_object else None),
         ]
-        return [asked_guide(self.place, kind, value) for kind, value in given if value is not None]
-
-    def _with_options(self, schema: Any) -> Any:
+        given = [one for one in every if one[1] is not None]
+        if len(given) != 1:
+            which = "json, regex, choice, grammar and json_object"
+            raise wrong("", f"{{path}} must have exactly one of {which}")
+        [(kind, value)] = given
         options = {} if self.disable_any_whitespace else {FREE_WHITE_SPACE: True}
         if self.disable_additional_properties is not None:
             options[ADDITIONAL] = not self.disable_additional_properties
-        return with_options(schema, **options) if schema is not None and options else schema
+        if kind == "json_schema" and options:
+            value = with_options(value, **options)
+        return asked_guide("structured_outputs", kind, value)
 
 
 class GuidedRequest(Body):
@@ -215,20 +205,14 @@ class GuidedRequest(Body):
     """Grammar, as llama.cpp's clients send it."""
 
     @model_validator(mode="after")
-    def _one_guide(self) -> GuidedRequest:
-        if len(self._guides) > 1:
-            one, other = (guide.field for guide in self._guides[:2])
-            raise wrong(other, f"set {one} or {other}, not both")
+    def _has_at_most_one_guide(self) -> GuidedRequest:
+        _ = self.guide
         return self
 
-    @property
-    def guide(self) -> AskedGuide | None:
-        return self._guides[0] if self._guides else None
-
     @cached_property
-    def _guides(self) -> list[AskedGuide]:
+    def guide(self) -> AskedGuide | None:
         formatted = self.response_format and self.response_format.schema_
-        given: list[tuple[str, GuideKind, Any]] = [
+        every: list[tuple[str, GuideKind, Any]] = [
             ("response_format", "json_schema", formatted),
             ("guided_json", "json_schema", self.guided_json),
             ("guided_regex", "regex", self.guided_regex),
@@ -237,5 +221,10 @@ class GuidedRequest(Body):
             ("json_schema", "json_schema", self.json_schema),
             ("grammar", "lark_grammar", self.grammar or None),
         ]
-        guides = [asked_guide(*one) for one in given if one[2] is not None]
-        return [*guides, self.structured_outputs.guide] if self.structured_outputs else guides
+        guides = [asked_guide(*one) for one in every if one[2] is not None]
+        if self.structured_outputs:
+            guides.append(self.structured_outputs.guide)
+        if len(guides) > 1:
+            one, other = (guide.field for guide in guides[:2])
+            raise wrong(other, f"set {one} or {other}, not both")
+        return guides[0] if guides else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import email.message
 import json
 import re
@@ -20,9 +21,9 @@ from tandem.gateway.protocol.fields import (
     MOST_LEVELS,
     REFUSED,
     Refused,
-    check_plain,
     quoted,
-    taken,
+    unreadable,
+    wrong,
 )
 from tandem.gateway.tasks import aside
 
@@ -49,10 +50,9 @@ class Strict(BaseModel):
 class BodyObject(Strict):
     """An object in a body. Unknown fields are rejected; null means that a field is missing.
 
-    place: the object's path in the body. refused: known fields that are rejected.
+    refused: known fields that are rejected.
     """
 
-    place: ClassVar[str] = ""
     refused: ClassVar[Mapping[str, Refused]] = {}
 
     @model_validator(mode="before")
@@ -60,7 +60,22 @@ class BodyObject(Strict):
     def _only_known_fields(cls, data: Any) -> Any:
         if not isinstance(data, dict):
             return data
-        return taken(data, cls.known_fields(), cls.refused, cls.place)
+        known = cls.known_fields()
+        given = {name: value for name, value in data.items() if value is not None}
+        for name, value in given.items():
+            if name in known:
+                continue
+            if name not in cls.refused:
+                near = difflib.get_close_matches(quoted(name), sorted(known), n=1)
+                hint = f"; did you mean '{near[0]}'?" if near else ""
+                raise wrong(quoted(name), f"unknown field '{{path}}'{hint}", "unknown_field")
+            why, neutral = cls.refused[name]
+            # In Python, but not in JSON, True equals 1.
+            if not any(
+                value == one and isinstance(value, bool) == isinstance(one, bool) for one in neutral
+            ):
+                raise wrong(name, f"{{path}} isn't supported: {why}", "unsupported_field")
+        return {name: value for name, value in given.items() if name in known}
 
     @classmethod
     def known_fields(cls) -> set[str]:
@@ -79,7 +94,9 @@ class Body(BodyObject):
         if not isinstance(data, dict):
             return data
         for name, value in data.items():
-            check_plain(name, [name, value])
+            if fault := unreadable([name, value]):
+                shown = quoted(name.encode(errors="replace").decode())
+                raise wrong(shown, *fault)
         return {name: value for name, value in data.items() if name not in cls.ignored}
 
 
@@ -137,15 +154,15 @@ def invalid(error: ValidationError) -> ApiError:
     lines: dict[str, str] = {}  # by path
     given: dict[str, str] = {}  # quoted values by path; they follow the line
     for fault in faults:
-        field = fault.get("ctx", {}).get("field")  # if set, the message is a complete line
-        path = field or _path(fault["loc"])
+        context = fault.get("ctx", {})
+        path = ".".join(filter(None, [_path(fault["loc"]), context.get("field")]))
         kind = EXPECTED.get(fault["type"])
-        text = f"must be {kind}" if kind else _after_name(fault["msg"])
+        text = f"must be {kind}" if kind else _after_name(fault["msg"].replace("{path}", path))
         if path in lines:  # the field accepts several types
             lines[path] += f" or {text.removeprefix('must be ')}"
         elif fault["type"] == "missing":
             lines[path] = f"{path or 'the body'} is missing"
-        elif field:
+        elif "field" in context:
             lines[path] = text
         else:
             colon = "" if text.startswith("must ") else ":"

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import difflib
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable
 from itertools import islice
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, NamedTuple, TypeAlias
 
 from pydantic import (
     BeforeValidator,
@@ -85,42 +84,29 @@ IGNORED: dict[str, str] = {
 }
 
 
-def taken(
-    given: Mapping[str, Any],
-    known: Collection[str],
-    refused: Mapping[str, Refused],
-    place: str = "",
-) -> dict[str, Any]:
-    """Return the known fields of an object. Raises PydanticCustomError for other fields.
-
-    place: the object's path in the body.
-    """
-    for name, value in given.items():
-        if name not in known and value is not None:
-            _refuse(f"{place}.{name}" if place else name, value, known, refused.get(name))
-    return {k: v for k, v in given.items() if k in known and v is not None}
+# A message for `wrong`, and its code.
+Fault: TypeAlias = tuple[str, ApiCode]
+TOO_DEEP: Fault = f"{{path}} is nested more than {MOST_LEVELS} levels deep", "too_deep"
+HALF_A_PAIR: Fault = (
+    "{path} contains half of a surrogate pair, which isn't a character",
+    "invalid_text",
+)
 
 
-def check_plain(field: str, value: Any, level: int = 0) -> None:
-    """Reject lone surrogates, which aren't text, and values that are nested too deeply."""
+def unreadable(value: Any, level: int = 0) -> Fault | None:
+    """Return what is wrong with a JSON value: lone surrogates, which aren't text, or its depth."""
     if isinstance(value, str):
         try:
             value.encode()
         except UnicodeEncodeError:
-            message = "contains half of a surrogate pair, which isn't a character"
-            raise _unreadable(field, message, "invalid_text") from None
+            return HALF_A_PAIR
     elif isinstance(value, dict | list):
         if level > MOST_LEVELS:
-            message = f"is nested more than {MOST_LEVELS} levels deep"
-            raise _unreadable(field, message, "too_deep")
+            return TOO_DEEP
         for item in [*value, *value.values()] if isinstance(value, dict) else value:
-            if isinstance(item, str | dict | list):
-                check_plain(field, item, level + 1)
-
-
-def _unreadable(field: str, why: str, code: ApiCode) -> PydanticCustomError:
-    shown = quoted(field.encode(errors="replace").decode())
-    return wrong(shown, f"{shown} {why}", code)
+            if isinstance(item, str | dict | list) and (fault := unreadable(item, level + 1)):
+                return fault
+    return None
 
 
 def quoted(text: str) -> str:
@@ -132,23 +118,12 @@ def quoted(text: str) -> str:
     return shown if len(text) <= LONGEST_QUOTE else f"{shown}..."
 
 
-def _refuse(path: str, value: Any, known: Collection[str], refused: Refused | None) -> None:
-    if refused is None:
-        shown = quoted(path)
-        near = difflib.get_close_matches(shown.rpartition(".")[2], sorted(known), n=1)
-        hint = f"; did you mean '{near[0]}'?" if near else ""
-        raise wrong(shown, f"unknown field '{shown}'{hint}", "unknown_field")
-    if not any(_same(value, neutral) for neutral in refused.neutral):
-        message = f"{path} isn't supported: {refused.why}"
-        raise wrong(path, message, "unsupported_field")
-
-
-def _same(value: Any, neutral: Any) -> bool:
-    return bool(value == neutral) and isinstance(value, bool) == isinstance(neutral, bool)
-
-
 def wrong(field: str, message: str, code: ApiCode | None = None) -> PydanticCustomError:
-    """Return an error that names a field. message: the complete line for the client."""
+    """Return a validator's error about a field.
+
+    field: its path in the validated object; "": the object itself. message: the complete line for
+    the client, in which "{path}" stands for the field's path in the body.
+    """
     return PydanticCustomError(
         "field", "{message}", {"message": message, "field": field, "code": code}
     )

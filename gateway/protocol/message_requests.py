@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from itertools import chain, groupby
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, Field, Tag, model_validator
 from pydantic_core import PydanticCustomError
@@ -152,7 +152,6 @@ class AnthropicTool(Strict):
 class ToolChoice(BodyObject):
     """Whether the model must or may call tools, and which ones."""
 
-    place: ClassVar = "tool_choice"
     type: Literal["auto", "any", "tool", "none"]
     name: str | None = None
     disable_parallel_tool_use: bool = False
@@ -167,7 +166,6 @@ class ToolChoice(BodyObject):
 class OutputFormat(BodyObject):
     """A JSON schema that the answer must fit."""
 
-    place: ClassVar = "output_config.format"
     type: Literal["json_schema"]
     given: Annotated[dict[str, Any], Field(alias="schema")]
 
@@ -175,7 +173,6 @@ class OutputFormat(BodyObject):
 class OutputConfig(BodyObject):
     """Options for the answer."""
 
-    place: ClassVar = "output_config"
     effort: str | None = None
     format: OutputFormat | None = None
 

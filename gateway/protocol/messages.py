@@ -10,7 +10,7 @@ from pydantic_core import PydanticCustomError
 
 from tandem.gateway.errors import bad_request
 from tandem.gateway.protocol.body import Strict
-from tandem.gateway.protocol.fields import MOST_LEVELS, TEXT_OR_LIST, check_plain
+from tandem.gateway.protocol.fields import TEXT_OR_LIST, TOO_DEEP, unreadable
 from tandem.gateway.protocol.tools import MOST_TOOLS
 
 MOST_MESSAGES = 10_000
@@ -62,24 +62,18 @@ class ToolCalled(Strict):
         Raises ApiError if the arguments contain invalid text or too many levels.
         """
         plain = self.model_dump(exclude_none=True)
-        plain["function"]["arguments"] = _parsed(self.function.arguments)
+        try:
+            arguments = json.loads(self.function.arguments)
+            fault = unreadable(arguments)
+        except RecursionError:
+            fault = TOO_DEEP
+        except ValueError:  # not JSON
+            return plain
+        if fault is not None:
+            message, code = fault
+            raise bad_request(message.format(path="messages"), param="messages", code=code)
+        plain["function"]["arguments"] = arguments
         return plain
-
-
-def _parsed(arguments: str) -> Any:
-    """Return the value of a JSON text, or the text itself if it isn't JSON."""
-    try:
-        read = json.loads(arguments)
-        check_plain("messages", read)
-    except PydanticCustomError as error:
-        code = (error.context or {}).get("code")
-        raise bad_request(error.message(), param="messages", code=code) from error
-    except RecursionError as error:
-        message = f"messages is nested more than {MOST_LEVELS} levels deep"
-        raise bad_request(message, param="messages", code="too_deep") from error
-    except ValueError:
-        return arguments
-    return read
 
 
 ToolsCalled = Annotated[list[ToolCalled], Field(fail_fast=True, max_length=MOST_TOOLS)]

@@ -29,8 +29,6 @@ from tandem.gateway.protocol.tools import Tool, ToolChoice, ToolNamed, Tools, To
 class StreamOptions(BodyObject):
     """Options of a stream."""
 
-    place = "stream_options"
-
     include_usage: bool = False
     """Send the `usage` in a last chunk; it is null in all others."""
     continuous_usage_stats: bool = False
@@ -41,8 +39,6 @@ class StreamOptions(BodyObject):
 
 class PredictedOutput(BodyObject):
     """The output that a client expects."""
-
-    place = "prediction"
 
     type: Literal["content"]
     """Must be `content`."""

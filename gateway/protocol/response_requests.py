@@ -5,7 +5,7 @@ Its input and output are lists of items. The server stores nothing.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, Field, Tag, field_validator, model_validator
 
@@ -119,7 +119,6 @@ class FunctionTool(Function):
 class FunctionChoice(BodyObject):
     """The function that the model must call."""
 
-    place: ClassVar = "tool_choice"
     type: Literal["function"]
     name: str
 
@@ -131,7 +130,6 @@ class FunctionChoice(BodyObject):
 class AllowedChoice(BodyObject):
     """The functions that the model may call, and whether it must call one."""
 
-    place: ClassVar = "tool_choice"
     type: Literal["allowed_tools"]
     mode: Literal["auto", "required"]
     tools: Annotated[list[FunctionChoice], Field(fail_fast=True, max_length=MOST_TOOLS)]
@@ -151,7 +149,6 @@ def _type_of_choice(value: Any) -> str:
 class TextFormat(BodyObject):
     """The format of the answer."""
 
-    place: ClassVar = "text.format"
     type: Literal["text", "json_object", "json_schema"]
     name: str | None = None
     description: str | None = None
@@ -162,7 +159,7 @@ class TextFormat(BodyObject):
     def _schema_has_a_name(self) -> TextFormat:
         for name, value in (("name", self.name), ("schema", self.given)):
             if self.type == "json_schema" and value is None:
-                raise wrong(f"text.format.{name}", f"text.format.{name} is missing")
+                raise wrong(name, "{path} is missing")
         return self
 
     @property
@@ -176,7 +173,6 @@ class TextFormat(BodyObject):
 class TextOptions(BodyObject):
     """Options for the answer's text."""
 
-    place: ClassVar = "text"
     format: TextFormat | None = None
     verbosity: str | None = None
 

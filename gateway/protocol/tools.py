@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, Field, Tag
 
@@ -41,7 +41,6 @@ Tools = Annotated[list[Tool], Field(fail_fast=True, max_length=MOST_TOOLS)]
 class AllowedTools(BodyObject):
     """The names of the tools that the model may call, and whether it must call one."""
 
-    place: ClassVar = "tool_choice.allowed_tools"
     mode: Literal["auto", "required"]
     tools: Annotated[Tools, Field(min_length=1)]
 
@@ -49,7 +48,6 @@ class AllowedTools(BodyObject):
 class ToolsAllowed(BodyObject):
     """A tool choice that allows only some of the tools."""
 
-    place: ClassVar = "tool_choice"
     type: Literal["allowed_tools"]
     allowed_tools: AllowedTools
 
@@ -57,14 +55,12 @@ class ToolsAllowed(BodyObject):
 class FunctionNamed(BodyObject):
     """The name of the function that the model must call."""
 
-    place: ClassVar = "tool_choice.function"
     name: str
 
 
 class ToolNamed(BodyObject):
     """A tool choice of the one tool that the model must call."""
 
-    place: ClassVar = "tool_choice"
     type: Literal["function"]
     function: FunctionNamed
 
