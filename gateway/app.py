@@ -146,8 +146,9 @@ async def messages(request: Request) -> Response:
 @router.post(f"{MESSAGES_PATH}/count_tokens")
 async def count_tokens(request: Request) -> dict[str, int]:
     body = await read_body(CountRequest, request)
-    tokenized = await _serving(request).tokenize(body.tokenized, request)
-    return {"input_tokens": tokenized["count"]}
+    serving = _serving(request)
+    ids = await serving.chat_ids(body.chat, await serving.models(), request)
+    return {"input_tokens": len(ids)}
 
 
 async def _adapted(

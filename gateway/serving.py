@@ -12,7 +12,7 @@ from starlette.responses import Response
 
 from tandem.gateway.answers.generation import Exchange, generate, in_client_terms
 from tandem.gateway.answers.reasoning import ReasoningSplitter
-from tandem.gateway.answers.state import NO_ECHO, AnswerState, Echo
+from tandem.gateway.answers.state import AnswerState, Echo
 from tandem.gateway.answers.tokens import TokenTexts
 from tandem.gateway.answers.writer import ChatWriter, CompletionWriter, Writer
 from tandem.gateway.chat_template import ChatTemplateError
@@ -71,7 +71,7 @@ class Serving:
     ) -> Response:
         """Answer a chat. writer: class that makes the response; other APIs pass their own."""
         models = await self.models()
-        if body.offered and self.tokenizer.template and self.tokenizer.tool_calls is None:
+        if body.tools and self.tokenizer.template and self.tokenizer.tool_calls is None:
             known = ", ".join(known.name for known in FORMATS)
             raise bad_request(
                 "tools isn't supported: the model's chat template has none of the known formats "
@@ -79,10 +79,9 @@ class Serving:
                 param="tools",
                 code="unsupported_field",
             )
-        size = len(await http.body())
-        ids = await self._chat_ids(body, models, size)
+        ids = await self.chat_ids(body, models, http)
         guide = await aside(
-            size,
+            len(await http.body()),
             partial(
                 answer_guide,
                 body,
@@ -107,8 +106,9 @@ class Serving:
             if isinstance(prompt, str):
                 models.check_text(prompt, "prompt")
         length = sum(map(len, body.prompts))
+        encode = partial(self.tokenizer.encode, add_special_tokens=models.add_special_tokens)
         prompts = await aside(
-            length, lambda: self._prompt_ids(body.prompts, models.add_special_tokens)
+            length, lambda: [encode(p) if isinstance(p, str) else p for p in body.prompts]
         )
         for ids in prompts:
             if not ids:
@@ -121,24 +121,16 @@ class Serving:
                 f"prompt must have token ids between 0 and {vocab_size - 1}; got {largest}",
                 param="prompt",
             )
-        skips = models.skip_special_tokens
-        echoes = await aside(length, lambda: self._echoes(body, prompts, skips))
+        echoes = [Echo()] * len(prompts)
+        if body.echo:
+            skips = models.skip_special_tokens
+            echoes = await aside(length, lambda: self._echoes(body, prompts, skips))
         guide = body.guide
         if guide is not None and self._open_objects:
             guide = await aside(len(guide.text), guide.opened)
         return await self._answer(
             CompletionWriter, body, prompts, models, http, guide=guide, echoes=echoes
         )
-
-    def _prompt_ids(
-        self, prompts: Sequence[str | list[int]], add_special_tokens: bool
-    ) -> list[list[int]]:
-        return [
-            self.tokenizer.encode(prompt, add_special_tokens=add_special_tokens)
-            if isinstance(prompt, str)
-            else prompt
-            for prompt in prompts
-        ]
 
     def _echoes(
         self, body: CompletionRequest, prompts: Sequence[list[int]], skips: bool
@@ -147,8 +139,6 @@ class Serving:
 
         An incomplete character at the end of a prompt belongs to the answer, if there is one.
         """
-        if not body.echo:
-            return [NO_ECHO] * len(prompts)
         text_of = self.tokenizer.decode if body.limit == 0 else self.tokenizer.complete
         return [
             Echo(
@@ -162,10 +152,10 @@ class Serving:
         models = await self.models()
         if body.prompt is not None:
             models.check_text(body.prompt, "prompt")
-            prompts, special = [body.prompt], body.add_special_tokens
-            [ids] = await aside(len(body.prompt), lambda: self._prompt_ids(prompts, special))
+            encode = partial(self.tokenizer.encode, add_special_tokens=body.add_special_tokens)
+            ids = await aside(len(body.prompt), partial(encode, body.prompt))
         else:
-            ids = await self._chat_ids(body, models, len(await http.body()))
+            ids = await self.chat_ids(body, models, http)
         tokenized = {"count": len(ids), "max_model_len": models.room, "tokens": ids}
         if body.return_token_strs:
             tokenized["token_strs"] = await aside(
@@ -185,13 +175,10 @@ class Serving:
 
         return {"prompt": await aside(len(ids), decoded)}
 
-    async def _chat_ids(
-        self, body: ChatRequest | TokenizeRequest, models: ServedModels, size: int
+    async def chat_ids(
+        self, body: ChatRequest | TokenizeRequest, models: ServedModels, http: Request
     ) -> list[int]:
-        """Return the prompt ids of a chat. Raises ApiError if the template can't render it.
-
-        size: size of the request's body, in bytes.
-        """
+        """Return the prompt ids of a chat. Raises ApiError if the template can't render it."""
 
         def encoded() -> list[int]:
             return self.tokenizer.encode_chat(
@@ -202,7 +189,7 @@ class Serving:
             )
 
         try:
-            return await aside(size, encoded)
+            return await aside(len(await http.body()), encoded)
         except ChatTemplateError as error:
             raise bad_request(str(error), param="messages", code="chat_template") from error
 
@@ -256,8 +243,8 @@ class Serving:
         if isinstance(body, ChatRequest) and self.tokenizer.reasons:
             begun = self.tokenizer.has_begun_to_reason(ids)
             answer.splitter = ReasoningSplitter(begun=begun)
-        if isinstance(body, ChatRequest) and body.offered and self.tokenizer.tool_calls:
-            names = [tool.function.name for tool in body.offered]
+        if isinstance(body, ChatRequest) and body.tools and self.tokenizer.tool_calls:
+            names = [tool.function.name for tool in body.tools]
             answer.parser = ToolCallParser(self.tokenizer.tool_calls, names)
             answer.one_call, answer.only_calls = body.one_call, body.must_call
         return answer

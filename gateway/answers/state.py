@@ -41,9 +41,6 @@ class Echo(NamedTuple):
     num_received: int = 0
 
 
-NO_ECHO = Echo()
-
-
 @dataclass
 class AnswerState:
     """One answer while it grows.
@@ -59,7 +56,7 @@ class AnswerState:
     """
 
     prompt: Sequence[int]
-    echo: Echo = NO_ECHO
+    echo: Echo
     texts: TokenTexts | None = None
     splitter: ReasoningSplitter | None = None
     parser: ToolCallParser | None = None

@@ -22,7 +22,7 @@ from tandem.gateway.answers.log_probs import (
 )
 from tandem.gateway.answers.state import Addition, AnswerState
 from tandem.gateway.errors import ApiError
-from tandem.gateway.protocol.requests import GenerationRequest
+from tandem.gateway.protocol.requests import GenerationRequest, StreamOptions
 from tandem.gateway.protocol.responses import (
     ChatLogProbs,
     ChatMessage,
@@ -69,6 +69,7 @@ class Writer(ABC):
         fingerprint: str,
     ) -> None:
         self._body = body
+        self._stream_options = body.stream_options or StreamOptions()
         self._answers = answers
         self._tokenizer = tokenizer
         self._fields: dict[str, Any] = {
@@ -125,13 +126,13 @@ class Writer(ABC):
         """Return the events for an addition to answer `number`."""
         made = Completion(object=self.chunk_object, choices=[], **self._fields)
         self._add(made, number, addition, whole=False)
-        if self._body.streams_usage:
-            made.usage = self.usage if self._body.streams_usage_always else None
+        if self._stream_options.include_usage:
+            made.usage = self.usage if self._stream_options.continuous_usage_stats else None
         return event(made.json_bytes())
 
     def end(self) -> bytes:
         """Return the final events of a stream."""
-        if not self._body.streams_usage:
+        if not self._stream_options.include_usage:
             return DONE
         return event(self._with_statistics(self.chunk_object).json_bytes()) + DONE
 

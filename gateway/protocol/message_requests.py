@@ -14,7 +14,6 @@ from tandem.gateway.protocol.adapted import AdaptedRequest, refused_fields
 from tandem.gateway.protocol.body import BodyObject, Strict
 from tandem.gateway.protocol.fields import IGNORED, TEXT_OR_LIST, Count, Refused, Texts
 from tandem.gateway.protocol.messages import MOST_MESSAGES, MOST_PARTS
-from tandem.gateway.protocol.requests import TemplateRequest, TokenizeRequest
 from tandem.gateway.protocol.tools import MOST_TOOLS
 
 
@@ -254,14 +253,6 @@ class CountRequest(AdaptedRequest):
             "response_format": guide and {"type": "json_schema", "json_schema": guide},
             "reasoning_effort": "none" if without else output.effort,
         }
-
-    @property
-    def tokenized(self) -> TokenizeRequest:
-        """The same prompt as a body of /tokenize."""
-        chat = self.chat
-        given = {name: getattr(chat, name) for name in TemplateRequest.model_fields}
-        given |= {"messages": chat.messages, "tools": chat.offered}
-        return TokenizeRequest.model_validate(given)
 
 
 class MessageRequest(CountRequest):

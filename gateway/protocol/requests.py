@@ -22,7 +22,7 @@ from tandem.gateway.protocol.fields import (
     quoted,
     wrong,
 )
-from tandem.gateway.protocol.messages import Content, Messages, text_of
+from tandem.gateway.protocol.messages import Content, Messages
 from tandem.gateway.protocol.tools import Tool, ToolChoice, ToolNamed, Tools, ToolsAllowed
 
 
@@ -139,10 +139,6 @@ class GenerationRequest(GuidedRequest):
         return [string for string in strings if string]
 
     @property
-    def predicted(self) -> str:
-        return text_of(self.prediction.content) if self.prediction else ""
-
-    @property
     def limit(self) -> int | None:
         return self.max_tokens
 
@@ -158,16 +154,6 @@ class GenerationRequest(GuidedRequest):
     @property
     def echoes(self) -> bool:
         return False
-
-    @property
-    def streams_usage(self) -> bool:
-        return self.stream_options is not None and self.stream_options.include_usage
-
-    @property
-    def streams_usage_always(self) -> bool:
-        return self.streams_usage and bool(
-            self.stream_options and self.stream_options.continuous_usage_stats
-        )
 
 
 class CompletionRequest(GenerationRequest):
@@ -244,10 +230,6 @@ class TemplateRequest(Body):
         return self
 
     @property
-    def offered(self) -> list[Tool]:
-        return self.tools
-
-    @property
     def template_variables(self) -> dict[str, Any]:
         """Variables for the chat template.
 
@@ -258,7 +240,7 @@ class TemplateRequest(Body):
             "add_generation_prompt": self.add_generation_prompt,
             "reasoning_effort": effort,
             "verbosity": self.verbosity,
-            "tools": [tool.plain for tool in self.offered] or None,
+            "tools": [tool.plain for tool in self.tools] or None,
         }
         return {
             **({} if effort is None else {"enable_thinking": effort != "none"}),
@@ -294,14 +276,10 @@ class ChatRequest(GenerationRequest, TemplateRequest):
         return last.text if self.echo and continued else ""
 
     @property
-    def offered(self) -> list[Tool]:
-        return [] if self.tool_choice == "none" else self.tools
-
-    @property
     def callable(self) -> list[Tool]:
-        """The tools that the model may call: all offered tools, or the one that is named."""
+        """The tools that the model may call: all tools, or the one that is named."""
         if not isinstance(self.tool_choice, ToolNamed):
-            return self.offered
+            return self.tools
         name = self.tool_choice.function.name
         return [tool for tool in self.tools if tool.function.name == name]
 
@@ -315,7 +293,9 @@ class ChatRequest(GenerationRequest, TemplateRequest):
 
     @model_validator(mode="after")
     def _only_allowed_tools(self) -> ChatRequest:
-        if isinstance(self.tool_choice, ToolsAllowed):
+        if self.tool_choice == "none":
+            self.tools = []
+        elif isinstance(self.tool_choice, ToolsAllowed):
             allowed = self.tool_choice.allowed_tools
             names = {tool.function.name for tool in allowed.tools}
             if missing := names - {tool.function.name for tool in self.tools}:

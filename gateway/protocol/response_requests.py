@@ -19,7 +19,7 @@ from tandem.gateway.protocol.fields import (
     wrong,
 )
 from tandem.gateway.protocol.messages import MOST_MESSAGES, MOST_PARTS
-from tandem.gateway.protocol.tools import MOST_TOOLS, Function
+from tandem.gateway.protocol.tools import MOST_TOOLS, Function, kind_of_choice
 
 _STATELESS = "nothing is stored; send the whole conversation as input"
 
@@ -140,12 +140,6 @@ class AllowedChoice(BodyObject):
         return {"type": "allowed_tools", "allowed_tools": {"mode": self.mode, "tools": tools}}
 
 
-def _type_of_choice(value: Any) -> str:
-    if not isinstance(value, dict):
-        return "str"
-    return "dict[allowed]" if value.get("type") == "allowed_tools" else "dict[]"
-
-
 class TextFormat(BodyObject):
     """The format of the answer."""
 
@@ -229,7 +223,7 @@ class ResponseRequest(AdaptedRequest):
         Annotated[Literal["auto", "none", "required"], Tag("str")]
         | Annotated[AllowedChoice, Tag("dict[allowed]")]
         | Annotated[FunctionChoice, Tag("dict[]")],
-        Discriminator(_type_of_choice),
+        Discriminator(kind_of_choice),
     ] = "auto"
     """As in a chat, with OpenAI's flat objects."""
     parallel_tool_calls: bool = True

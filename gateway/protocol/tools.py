@@ -65,7 +65,7 @@ class ToolNamed(BodyObject):
     function: FunctionNamed
 
 
-def _kind_of_choice(value: Any) -> str:
+def kind_of_choice(value: Any) -> str:
     if not isinstance(value, dict):
         return "str"
     return "dict[allowed]" if value.get("type") == "allowed_tools" else "dict[]"
@@ -75,5 +75,5 @@ ToolChoice = Annotated[
     Annotated[Literal["auto", "none", "required"], Tag("str")]
     | Annotated[ToolsAllowed, Tag("dict[allowed]")]
     | Annotated[ToolNamed, Tag("dict[]")],
-    Discriminator(_kind_of_choice),
+    Discriminator(kind_of_choice),
 ]

@@ -14,6 +14,7 @@ from tandem.gateway.answers.tokens import ORIGINS
 from tandem.gateway.errors import ApiError
 from tandem.gateway.guides.structured_outputs import AskedGuide
 from tandem.gateway.models import CONTEXT_LENGTH, ServedModel
+from tandem.gateway.protocol.messages import text_of
 from tandem.gateway.protocol.requests import ChatRequest, GenerationRequest
 from tandem.gateway.triton.backend import Inputs, Value
 
@@ -39,6 +40,7 @@ def inputs_for(
     """
     length = request.num_draft_tokens
     ahead = request.draft_ahead
+    prediction = request.prediction
     inputs: dict[Tensor, Value | None] = {
         tensors.INPUT_IDS: ids,
         tensors.MAX_TOKENS: check_room(request, len(ids), room),
@@ -64,7 +66,7 @@ def inputs_for(
         tensors.PROMPT_LOOKUP_NUM_TOKENS: request.prompt_lookup_num_tokens,
         tensors.MAX_MATCHING_NGRAM_SIZE: request.max_matching_ngram_size,
         tensors.LOOKUP_POOL: request.lookup_pool,
-        tensors.PREDICTION: request.predicted or None,
+        tensors.PREDICTION: text_of(prediction.content) or None if prediction else None,
         tensors.USE_DRAFT_LOGITS: request.use_draft_logits,
         tensors.DRAFT_ACCEPTANCE_THRESHOLD: request.draft_acceptance_threshold,
         tensors.TEMPERATURE: 0.0,
