@@ -219,7 +219,6 @@ class Serving:
         fingerprint = models.fingerprint
         exchange = Exchange(
             body,
-            answers,
             writer(body, answers, self.tokenizer, model=model.name, fingerprint=fingerprint),
             self.metrics,
             explain=partial(in_client_terms, fields=field_names(body, guide), guide=guide),

@@ -17,7 +17,6 @@ from starlette.responses import Response
 
 from tandem.contract.errors import ErrorClass
 from tandem.contract.tensor import Tensor
-from tandem.gateway.answers.state import Addition, AnswerState
 from tandem.gateway.answers.writer import Writer
 from tandem.gateway.errors import ApiError, api_error, bad_request
 from tandem.gateway.guides.structured_outputs import AskedGuide
@@ -122,27 +121,21 @@ class Exchange:
     def __init__(
         self,
         body: GenerationRequest,
-        answers: Sequence[AnswerState],
         writer: Writer,
         metrics: GatewayMetrics,
         explain: Callable[[ApiError], ApiError],
     ) -> None:
         self._body = body
-        self._answers = answers
         self._writer = writer
         self._metrics = metrics
         self._explain = explain
         self._began = time.perf_counter()
 
     async def whole(self, chunks: AsyncGenerator[Numbered, None]) -> Response:
-        additions: dict[int, Addition] = {}
-        size = 0
         async with aclosing(self._counted(chunks)) as counted:
-            async for number, chunk in counted:
-                size += chunk.size
-                addition = partial(self._answers[number].addition, chunk)
-                additions[number] = await aside(chunk.size, addition)
-        ordered = [additions[number] for number in sorted(additions)]
+            answers = {number: chunk async for number, chunk in counted}
+        ordered = [answers[number] for number in sorted(answers)]
+        size = sum(answer.size for answer in ordered)
         written = await aside(size, partial(self._writer.whole, ordered))
         return Response(written, media_type="application/json")
 
@@ -162,11 +155,8 @@ class Exchange:
     async def _events(self, chunks: AsyncGenerator[Numbered, None]) -> AsyncGenerator[bytes, None]:
         async with aclosing(self._counted(chunks)) as counted:
             async for number, chunk in counted:
-                yield await aside(chunk.size, partial(self._written, number, chunk))
+                yield await aside(chunk.size, partial(self._writer.chunk, number, chunk))
         yield self._writer.end()
-
-    def _written(self, number: int, chunk: ResponseChunk) -> bytes:
-        return self._writer.chunk(number, self._answers[number].addition(chunk))
 
     async def _counted(
         self, chunks: AsyncGenerator[Numbered, None]
@@ -179,7 +169,7 @@ class Exchange:
             async with aclosing(chunks) as closing:
                 async for number, given in closing:
                     chunk = without_tokens(given) if self._body.limit == 0 else given
-                    self._answers[number].add(chunk)
+                    self._writer.answers[number].count(chunk)
                     if first and self._body.stream:
                         metrics.first_token.observe(time.perf_counter() - self._began)
                     first = False

@@ -236,7 +236,7 @@ def rows_of(tokenizer, chunks, prompt=(), echo="", stop=()):
     return [
         row
         for chunk in chunks
-        for row in log_prob_rows(tokenizer, body, answer, answer.addition(chunk))
+        for row in log_prob_rows(tokenizer, body, answer, answer.delta(chunk))
     ]
 
 
