@@ -5,11 +5,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from http import HTTPStatus
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Any, Literal, TypeAlias
 
 from starlette.responses import JSONResponse
 
-from tandem.contract.errors import CLASSES, ErrorClass, ErrorCode
+from tandem.contract.errors import ErrorClass, ErrorCode
 
 LOG = logging.getLogger("gateway")
 CLIENT_CLOSED_REQUEST = 499  # nginx's code; it appears only in metrics, because the client has gone
@@ -33,7 +33,6 @@ GatewayCode: TypeAlias = Literal[
 ]
 # Codes that programs can act on: the class of an entry's error, or a code of the gateway's own.
 ApiCode: TypeAlias = ErrorClass | GatewayCode
-API_CODES: tuple[ApiCode, ...] = (*CLASSES, *get_args(GatewayCode))
 # HTTP statuses of the entries' errors, by error class, or by code if there is no class.
 STATUS_OF_CLASS: dict[ErrorClass, HTTPStatus] = {
     "overloaded": HTTPStatus.TOO_MANY_REQUESTS,
@@ -106,8 +105,8 @@ class ApiError(Exception):
 
     @property
     def body(self) -> dict[str, Any]:
-        names = ("message", "type", "param", "code")
-        return {"error": {name: getattr(self, name) for name in names}}
+        error = {"message": self.message, "type": self.type, "param": self.param, "code": self.code}
+        return {"error": error}
 
     @property
     def anthropic_body(self) -> dict[str, Any]:

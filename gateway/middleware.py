@@ -95,13 +95,7 @@ class BodyLimit(Middleware):
                 raise self._error
             return message
 
-        async def sending(message: Message) -> None:
-            if received <= self._max_bytes:
-                await send(message)
-
-        await self._app(scope, receiving, sending)
-        if received > self._max_bytes:
-            await self._error.response(scope["path"])(scope, receive, send)
+        await self._app(scope, receiving, send)
 
     @property
     def _error(self) -> ApiError:

@@ -10,7 +10,7 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from tandem.gateway.answers.generation import Exchange, generate, in_client_terms
+from tandem.gateway.answers.generation import Exchange, generate
 from tandem.gateway.answers.reasoning import ReasoningSplitter
 from tandem.gateway.answers.state import AnswerState, Echo
 from tandem.gateway.answers.tokens import TokenTexts
@@ -34,7 +34,7 @@ from tandem.gateway.tokenizer import ChatTokenizer
 from tandem.gateway.tools.formats import FORMATS
 from tandem.gateway.tools.parser import ToolCallParser
 from tandem.gateway.triton.backend import Triton
-from tandem.gateway.triton.inputs import check_room, extras_for, field_names, inputs_for
+from tandem.gateway.triton.inputs import client_error, extras_for, inputs_for
 
 
 class Serving:
@@ -113,7 +113,7 @@ class Serving:
         for ids in prompts:
             if not ids:
                 raise bad_request("prompt has no tokens; send at least one", param="prompt")
-            check_room(body, len(ids), models.room)
+            models.max_tokens(body, len(ids))
         largest = max(map(max, prompts))
         vocab_size = models.loop.target.vocab_size
         if largest >= vocab_size:
@@ -156,7 +156,7 @@ class Serving:
             ids = await aside(len(body.prompt), partial(encode, body.prompt))
         else:
             ids = await self.chat_ids(body, models, http)
-        tokenized = {"count": len(ids), "max_model_len": models.room, "tokens": ids}
+        tokenized = {"count": len(ids), "max_model_len": models.max_model_len, "tokens": ids}
         if body.return_token_strs:
             tokenized["token_strs"] = await aside(
                 len(ids), lambda: [self.tokenizer.token(token) for token in ids]
@@ -211,17 +211,17 @@ class Serving:
         model = models.named(body.model)
         models.check_draft_length(body.num_draft_tokens)
         wanted = [pair for pair in zip(prompts, echoes, strict=True) for _ in range(body.n)]
-        requests = [
-            inputs_for(body, model, ids, models.room, number=number, guide=guide)
-            for number, (ids, _) in enumerate(wanted)
-        ]
+        requests = []
+        for number, (ids, _) in enumerate(wanted):
+            max_tokens = models.max_tokens(body, len(ids))
+            requests.append(inputs_for(body, model, ids, max_tokens, number=number, guide=guide))
         answers = [self._new_answer(body, ids, echo) for ids, echo in wanted]
         fingerprint = models.fingerprint
         exchange = Exchange(
             body,
             writer(body, answers, self.tokenizer, model=model.name, fingerprint=fingerprint),
             self.metrics,
-            explain=partial(in_client_terms, fields=field_names(body, guide), guide=guide),
+            explain=partial(client_error, request=body, guide=guide),
         )
         chunks = generate(
             self.engine,

@@ -3,30 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-import re
 import time
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from functools import partial
-from http import HTTPStatus
 from typing import TypeAlias
 
 from sse_starlette import EventSourceResponse
 from sse_starlette.sse import AppStatus
 from starlette.responses import Response
 
-from tandem.contract.errors import ErrorClass
 from tandem.contract.tensor import Tensor
 from tandem.gateway.answers.writer import Writer
-from tandem.gateway.errors import ApiError, api_error, bad_request
-from tandem.gateway.guides.structured_outputs import AskedGuide
+from tandem.gateway.errors import ApiError, api_error
 from tandem.gateway.metrics import GatewayMetrics
 from tandem.gateway.protocol.requests import GenerationRequest
 from tandem.gateway.tasks import UnderWay, aside
 from tandem.gateway.triton.backend import Inputs, ResponseChunk, Triton, without_tokens
 
 Numbered: TypeAlias = tuple[int, ResponseChunk]
-INVALID_GUIDE: ErrorClass = "invalid_guide"
 # sse-starlette ends streams without an event as soon as the process is asked to stop. UnderWay
 # gives them time to finish, then sends an error.
 AppStatus.enable_automatic_graceful_drain = False
@@ -82,37 +77,6 @@ async def generate(
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-
-
-def in_client_terms(
-    error: ApiError, fields: Mapping[str, str], guide: AskedGuide | None
-) -> ApiError:
-    """Return an entry's error with the names of the fields that the client sent.
-
-    fields: the client's field for each input of the entry.
-    """
-    if error.status != HTTPStatus.BAD_REQUEST:
-        return error
-    field, message = _named(error.message, fields)
-    if guide is not None and error.code == INVALID_GUIDE:
-        field, reason = guide.blamed(message.removeprefix(f"{guide.field}: "))
-        message = f"{field}: {reason}"
-    return bad_request(message, param=field, code=error.code)
-
-
-def _named(message: str, fields: Mapping[str, str]) -> tuple[str | None, str]:
-    """Return the field that an entry's error is about, and the message with the client's names.
-
-    >>> _named("input 'stop_words' has 300 words; the limit is 256", {"stop_words": "stop"})
-    ('stop', 'stop has 300 words; the limit is 256')
-    """
-
-    def named(found: re.Match[str]) -> str:
-        return fields.get(found[1], found[0])
-
-    suspects = re.findall(r"(?:^|: )(?:send )?(?:inputs? ')?(\w+)", message)
-    field = next((fields[name] for name in suspects if name in fields), None)
-    return field, re.sub(r"(?:\binputs? )?'(\w+)'", named, message)
 
 
 class Exchange:

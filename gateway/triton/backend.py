@@ -63,7 +63,6 @@ EXTRAS = {
         tensors.PROMPT_TOP_LOG_PROBS,
     )
 }
-READY = "READY"  # Triton's state for a loaded model
 OF_THE_PROMPT = frozenset(name for name in EXTRAS if name.startswith("prompt_"))
 
 
@@ -86,12 +85,10 @@ class ResponseChunk(NamedTuple):
     @property
     def size(self) -> int:
         """The cost of reading and writing the chunk, in characters of text."""
-        return len(self.text) + VALUE * sum(map(_num_values, self.extras.values()))
-
-
-def _num_values(rows: Sequence[Any]) -> int:
-    """Return the number of values in a list, or in a list of lists of equal length."""
-    return len(rows) * len(rows[0]) if rows and isinstance(rows[0], list) else len(rows)
+        values = 0
+        for rows in self.extras.values():  # numbers, or lists of equal length
+            values += len(rows) * (len(rows[0]) if rows and isinstance(rows[0], list) else 1)
+        return len(self.text) + VALUE * values
 
 
 def without_tokens(chunk: ResponseChunk) -> ResponseChunk:
@@ -160,7 +157,11 @@ class Triton:
         except InferenceServerException as error:
             raise await self._refusal(model, error.message()) from error
         except grpc.RpcError as error:
-            raise self._failure(error) from error
+            code, details = error.code(), error.details() or ""
+            if code is grpc.StatusCode.UNAVAILABLE:
+                raise self._no_server(details) from error
+            status = GRPC_CODES.get(code, HTTPStatus.INTERNAL_SERVER_ERROR)
+            raise ApiError(status, _line(details)) from error
         finally:
             self._leave(stream)
 
@@ -179,26 +180,22 @@ class Triton:
 
     async def _served(self) -> ServedModels:
         try:
-            return served_models(await self._configs())
+            index = await self._connection.get_model_repository_index(
+                as_json=True, client_timeout=SECONDS_TO_ANSWER
+            )
+            loaded = {m["name"] for m in index.get("models", []) if m.get("state") == "READY"}
+            answers = [
+                await self._connection.get_model_config(
+                    name, as_json=True, client_timeout=SECONDS_TO_ANSWER
+                )
+                for name in sorted(loaded)
+            ]
+            return served_models(answer["config"] for answer in answers)
         except InferenceServerException as error:
             raise self._no_server(error.message() or "") from error
         except BaseException:  # let the next call try again
             self._models = None
             raise
-
-    async def _configs(self) -> list[Mapping[str, Any]]:
-        index = await self._connection.get_model_repository_index(
-            as_json=True, client_timeout=SECONDS_TO_ANSWER
-        )
-        models = index.get("models", [])
-        loaded = {model["name"] for model in models if model.get("state") == READY}
-        answers = [
-            await self._connection.get_model_config(
-                name, as_json=True, client_timeout=SECONDS_TO_ANSWER
-            )
-            for name in sorted(loaded)
-        ]
-        return [answer["config"] for answer in answers]
 
     async def _refusal(self, model: str, line: str) -> ApiError:
         """Convert an entry's error line to the client's error, using the line's class or code.
@@ -218,12 +215,6 @@ class Triton:
         return ApiError(
             STATUS_OF_CODE.get(code or "INTERNAL", HTTPStatus.INTERNAL_SERVER_ERROR), message
         )
-
-    def _failure(self, error: grpc.RpcError) -> ApiError:
-        code, message = error.code(), _line(error.details() or "")
-        if code is grpc.StatusCode.UNAVAILABLE:
-            return self._no_server(message)
-        return ApiError(GRPC_CODES.get(code, HTTPStatus.INTERNAL_SERVER_ERROR), message)
 
     def _no_server(self, message: str) -> ApiError:
         self._models = None

@@ -28,7 +28,7 @@ async def test_models_are_read_from_tritons_configurations():
             ("bls", "bls_stream", None),
             ("ensemble", "bls_stream", "none"),
         ]
-        assert models.room == 1008
+        assert models.max_model_len == 1008
         assert not models.add_special_tokens
         assert not models.skip_special_tokens
         assert await triton.ready()
@@ -72,7 +72,7 @@ async def test_concurrent_requests_get_the_same_failure_and_can_retry():
         assert {error.status for error in got} == {503}
         assert service.asked == 1
         service.configs = CONFIGS
-        assert (await triton.models()).room == 1008
+        assert (await triton.models()).max_model_len == 1008
 
 
 async def test_failures_are_not_cached(monkeypatch):
@@ -82,7 +82,7 @@ async def test_failures_are_not_cached(monkeypatch):
             broken.setattr("tandem.gateway.triton.backend.served_models", [].index)
             with pytest.raises(ValueError, match="is not in list"):
                 await triton.models()
-        assert (await triton.models()).room == 1008
+        assert (await triton.models()).max_model_len == 1008
 
 
 async def test_response_chunks_are_decoded():
