@@ -13,7 +13,6 @@ from tandem.gateway.guides import lark
 from tandem.gateway.guides.structured_outputs import AskedGuide, Part
 from tandem.gateway.protocol.requests import ChatRequest
 from tandem.gateway.tokenizer import ChatTokenizer
-from tandem.gateway.tools.formats import ToolCallFormat
 from tandem.gateway.tools.grammar import CallGrammar, Rules, check_names
 
 # The names of the rule for content and of the rules for each function's calls.
@@ -46,9 +45,9 @@ def answer_guide(
     if skips_special_tokens:
         known = tokenizer.tool_calls if body.callable else None
         markers = [*([BEGIN, END] if thinks else ()), *([known.begin, known.end] if known else ())]
-        hidden = next(filter(tokenizer.hides, markers), None)
-        if hidden is not None:
-            raise _unsupported(field, f"this model's answers omit the special token {hidden}")
+        for marker in markers:
+            if marker in tokenizer.special_tokens:
+                raise _unsupported(field, f"this model's answers omit the special token {marker}")
     if thinks:
         begun = tokenizer.has_begun_to_reason(prompt)
         if guide is None and not (body.must_call or begun or BEGIN in tokenizer.tokens_apart):
@@ -80,23 +79,19 @@ def _with_calls(
     check_names(tools)
     bound = {tool.function.name for tool in tools} if body.must_call else strict
     grammar = CallGrammar(known, tools, bound, tokenizer.tokens_apart, body.one_call, open_objects)
-    if guide:
-        _check_with_calls(guide, known, body)
+    if guide and guide.kind != "json_schema":
+        raise _unsupported(guide.field, "with tools, only a JSON schema can guide the answer")
     if body.must_call:
         return grammar.calls()
-    return grammar.calls_or(_content(guide)) if guide else grammar.text_or_calls()
-
-
-def _check_with_calls(guide: AskedGuide, known: ToolCallFormat, body: ChatRequest) -> None:
-    """Reject a guide whose output can't be distinguished from a call."""
-    if guide.kind != "json_schema":
-        raise _unsupported(guide.field, "with tools, only a JSON schema can guide the answer")
-    if known.begins_as_json and not body.must_call:
+    if not guide:
+        return grammar.text_or_calls()
+    if "{" in known.openings:
         why = (
             "this model writes tool calls as plain JSON, so tools can't be combined with a guide; "
             "remove one of them"
         )
         raise _unsupported(guide.field, why)
+    return grammar.calls_or(_content(guide))
 
 
 def _content(guide: AskedGuide) -> Rules:

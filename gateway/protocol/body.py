@@ -130,14 +130,9 @@ def _is_json(content_type: str) -> bool:
 
 def _read(kind: type[Kind], raw: bytes) -> Kind:
     try:
-        return kind.model_validate(_parsed(raw))
+        return kind.model_validate(json.loads(raw))
     except ValidationError as error:
         raise invalid(error) from None
-
-
-def _parsed(raw: bytes) -> Any:
-    try:
-        return json.loads(raw)
     except json.JSONDecodeError as error:
         raise bad_request(f"the body isn't JSON: {error.msg}", code="invalid_json") from None
     except RecursionError:

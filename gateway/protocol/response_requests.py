@@ -115,6 +115,11 @@ class FunctionTool(Function):
 
     type: Literal["function"]
 
+    @property
+    def in_chat(self) -> dict[str, Any]:
+        function = self.model_dump(exclude={"type"}, exclude_none=True)
+        return {"type": "function", "function": function}
+
 
 class FunctionChoice(BodyObject):
     """The function that the model must call."""
@@ -251,7 +256,7 @@ class ResponseRequest(AdaptedRequest):
         return {
             "messages": self._messages(),
             "max_tokens": self.max_output_tokens,
-            "tools": [chat_tool(tool) for tool in self.tools],
+            "tools": [tool.in_chat for tool in self.tools],
             "tool_choice": choice if isinstance(choice, str) else choice.in_chat,
             "parallel_tool_calls": self.parallel_tool_calls,
             "response_format": text.format and text.format.in_chat,
@@ -294,8 +299,3 @@ def _add_to_turn(
         turn.setdefault("tool_calls", []).append({"id": item.call_id, "function": function})
     else:
         turn["reasoning_content"] = "\n".join(part.text for part in item.content or ())
-
-
-def chat_tool(function: Function) -> dict[str, Any]:
-    given = function.model_dump(exclude={"type"}, exclude_none=True)
-    return {"type": "function", "function": given}

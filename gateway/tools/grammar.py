@@ -68,8 +68,16 @@ class CallGrammar(NamedTuple):
             )
             text = lark.text_without(f"({begins}){lark.ANYTHING}")
             return self.calls_or(Rules("TEXT", (f"TEXT: {text}",)))
+        begin = self.format.begin
+        if begin in self.tokens:
+            text = lark.text_without(f"{lark.ANYTHING}{re.escape(begin)}{lark.ANYTHING}")
+            lead = f"lead: TEXT {self._marker(begin)}"
+        else:
+            text = f"/{lark.ANYTHING}/"
+            lead = f"lead[lazy]: TEXT {lark.literal(begin)}"
         start = "(TEXT | part)" if self.one_call else "(part* TEXT)"
-        return Rules(start, (*self._lead, f"part: lead {self._inside}", *self._call))
+        part = f"part: lead {self._inside}"
+        return Rules(start, (f"TEXT: {text}", lead, part, *self._call))
 
     @property
     def _all(self) -> str:
@@ -86,15 +94,6 @@ class CallGrammar(NamedTuple):
         """The rule for a call after its start mark."""
         line_end = lark.literal("\n")
         return f"{line_end} call {line_end} {self._marker(self.format.end)}"
-
-    @property
-    def _lead(self) -> tuple[str, ...]:
-        """The rules for the text up to the start mark of a call."""
-        begin = self.format.begin
-        if begin in self.tokens:
-            text = lark.text_without(f"{lark.ANYTHING}{re.escape(begin)}{lark.ANYTHING}")
-            return f"TEXT: {text}", f"lead: TEXT {self._marker(begin)}"
-        return f"TEXT: /{lark.ANYTHING}/", f"lead[lazy]: TEXT {lark.literal(begin)}"
 
     @property
     def _call(self) -> tuple[str, ...]:

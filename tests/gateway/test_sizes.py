@@ -1,6 +1,5 @@
 """Large or invalid bodies are rejected cheaply."""
 
-import json
 import threading
 from dataclasses import replace
 
@@ -117,13 +116,13 @@ async def test_an_error_quotes_only_the_start_of_a_long_path(client):
 @pytest.mark.anyio
 @pytest.mark.parametrize(("number", "aside"), [(10, False), (LONG, True)])
 async def test_a_large_body_is_parsed_on_another_thread(post, monkeypatch, number, aside):
-    threads = []
+    threads, validated = [], CompletionRequest.model_validate
 
-    def parsed(raw):
+    def parsed(body):
         threads.append(threading.current_thread())
-        return json.loads(raw)
+        return validated(body)
 
-    monkeypatch.setattr("tandem.gateway.protocol.body._parsed", parsed)
+    monkeypatch.setattr(CompletionRequest, "model_validate", parsed)
     await post("/v1/completions", {"prompt": [1] * number})
     assert [thread is not threading.current_thread() for thread in threads] == [aside]
 
