@@ -122,14 +122,14 @@ async def model(name: str, request: Request) -> dict[str, Any]:
 @router.post("/v1/chat/completions")
 async def chat(request: Request) -> Response:
     serving = _serving(request)
-    with serving.under_way.one():
+    with serving.running_requests.track():
         return await serving.chat(await read_body(ChatRequest, request), request)
 
 
 @router.post("/v1/completions")
 async def completions(request: Request) -> Response:
     serving = _serving(request)
-    with serving.under_way.one():
+    with serving.running_requests.track():
         return await serving.completion(await read_body(CompletionRequest, request), request)
 
 
@@ -156,7 +156,7 @@ async def _adapted(
 ) -> Response:
     """Answer a request of another API as a chat, using that API's names and objects."""
     serving = _serving(request)
-    with serving.under_way.one():
+    with serving.running_requests.track():
         body = await read_body(kind, request)
         try:
             return await serving.chat(body.chat, request, writer=partial(writer, body))

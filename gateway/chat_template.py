@@ -10,7 +10,6 @@ import json
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, NoReturn
 
 from jinja2 import Template, TemplateError, nodes
@@ -28,8 +27,6 @@ NAMED_TOKENS = (
 )
 # transformers' names for templates
 DEFAULT, WITH_TOOLS = "default", "tool_use"
-
-NO_VARIABLES: Mapping[str, Any] = MappingProxyType({})
 
 
 class ChatTemplateError(ValueError):
@@ -55,7 +52,7 @@ class ChatTemplate:
     def render(
         self,
         messages: Sequence[dict[str, Any]],
-        variables: Mapping[str, Any] = NO_VARIABLES,
+        variables: Mapping[str, Any] = {},
     ) -> str:
         """Return the prompt. Raises ChatTemplateError if the template fails or rejects the chat.
 

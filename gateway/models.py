@@ -21,7 +21,7 @@ from tandem.gateway.protocol.requests import GenerationRequest
 # prompt.
 CONTEXT_LENGTH = "this model's maximum context length is"
 
-LEAST_TOKENS = 1  # entries reject 0; the gateway drops the token if the client asked for 0
+MIN_TOKENS = 1  # entries reject 0; the gateway drops the token if the client asked for 0
 
 VERSION = metadata.version("tandem-triton")
 
@@ -143,7 +143,7 @@ class ServedModels:
             )
         if limit is None:
             return min(left, request.default_max_tokens or left)
-        return max(limit, LEAST_TOKENS)
+        return max(limit, MIN_TOKENS)
 
     def check_draft_length(self, length: int | Literal["auto"] | None) -> None:
         """Reject a draft length that the entries would reject. "auto" is sent to them as -1."""

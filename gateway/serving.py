@@ -18,10 +18,10 @@ from tandem.gateway.answers.writer import ChatWriter, CompletionWriter, Writer
 from tandem.gateway.chat_template import ChatTemplateError
 from tandem.gateway.errors import ApiError, bad_request
 from tandem.gateway.guides.answer import answer_guide
-from tandem.gateway.guides.structured_outputs import AskedGuide
+from tandem.gateway.guides.structured_outputs import RequestedGuide
 from tandem.gateway.metrics import GatewayMetrics
 from tandem.gateway.models import ServedModels
-from tandem.gateway.protocol.fields import MOST_CHOICES
+from tandem.gateway.protocol.fields import MAX_CHOICES
 from tandem.gateway.protocol.requests import (
     ChatRequest,
     CompletionRequest,
@@ -29,7 +29,7 @@ from tandem.gateway.protocol.requests import (
     GenerationRequest,
     TokenizeRequest,
 )
-from tandem.gateway.tasks import UnderWay, aside, while_connected
+from tandem.gateway.tasks import RunningRequests, offload, while_connected
 from tandem.gateway.tokenizer import ChatTokenizer
 from tandem.gateway.tools.formats import FORMATS
 from tandem.gateway.tools.parser import ToolCallParser
@@ -46,12 +46,12 @@ class Serving:
         tokenizer: ChatTokenizer,
         metrics: GatewayMetrics,
         *,
-        open_objects: bool = False,
+        open_objects: bool,
     ) -> None:
         self.engine = engine
         self.tokenizer = tokenizer
         self.metrics = metrics
-        self.under_way = UnderWay()
+        self.running_requests = RunningRequests()
         self._open_objects = open_objects
 
     async def models(self) -> ServedModels:
@@ -80,7 +80,7 @@ class Serving:
                 code="unsupported_field",
             )
         ids = await self.chat_ids(body, models, http)
-        guide = await aside(
+        guide = await offload(
             len(await http.body()),
             partial(
                 answer_guide,
@@ -96,10 +96,10 @@ class Serving:
 
     async def completion(self, body: CompletionRequest, http: Request) -> Response:
         models = await self.models()
-        if len(body.prompts) * body.n > MOST_CHOICES:
+        if len(body.prompts) * body.n > MAX_CHOICES:
             raise bad_request(
                 f"prompt has {len(body.prompts)} items and n is {body.n}; the limit of both "
-                f"multiplied is {MOST_CHOICES}",
+                f"multiplied is {MAX_CHOICES}",
                 param="prompt",
             )
         for prompt in body.prompts:
@@ -107,7 +107,7 @@ class Serving:
                 models.check_text(prompt, "prompt")
         length = sum(map(len, body.prompts))
         encode = partial(self.tokenizer.encode, add_special_tokens=models.add_special_tokens)
-        prompts = await aside(
+        prompts = await offload(
             length, lambda: [encode(p) if isinstance(p, str) else p for p in body.prompts]
         )
         for ids in prompts:
@@ -124,10 +124,10 @@ class Serving:
         echoes = [Echo()] * len(prompts)
         if body.echo:
             skips = models.skip_special_tokens
-            echoes = await aside(length, lambda: self._echoes(body, prompts, skips))
+            echoes = await offload(length, lambda: self._echoes(body, prompts, skips))
         guide = body.guide
         if guide is not None and self._open_objects:
-            guide = await aside(len(guide.text), guide.opened)
+            guide = await offload(len(guide.text), guide.with_open_objects)
         return await self._answer(
             CompletionWriter, body, prompts, models, http, guide=guide, echoes=echoes
         )
@@ -153,12 +153,12 @@ class Serving:
         if body.prompt is not None:
             models.check_text(body.prompt, "prompt")
             encode = partial(self.tokenizer.encode, add_special_tokens=body.add_special_tokens)
-            ids = await aside(len(body.prompt), partial(encode, body.prompt))
+            ids = await offload(len(body.prompt), partial(encode, body.prompt))
         else:
             ids = await self.chat_ids(body, models, http)
         tokenized = {"count": len(ids), "max_model_len": models.max_model_len, "tokens": ids}
         if body.return_token_strs:
-            tokenized["token_strs"] = await aside(
+            tokenized["token_strs"] = await offload(
                 len(ids), lambda: [self.tokenizer.token(token) for token in ids]
             )
         return tokenized
@@ -173,7 +173,7 @@ class Serving:
                 raise bad_request(message, param="tokens")
             return self.tokenizer.decode(ids)
 
-        return {"prompt": await aside(len(ids), decoded)}
+        return {"prompt": await offload(len(ids), decoded)}
 
     async def chat_ids(
         self, body: ChatRequest | TokenizeRequest, models: ServedModels, http: Request
@@ -182,14 +182,14 @@ class Serving:
 
         def encoded() -> list[int]:
             return self.tokenizer.encode_chat(
-                [message.plain for message in body.messages or ()],
+                [message.for_template for message in body.messages or ()],
                 body.template_variables,
                 continue_final_message=body.continue_final_message,
                 check=partial(models.check_text, field="messages"),
             )
 
         try:
-            return await aside(len(await http.body()), encoded)
+            return await offload(len(await http.body()), encoded)
         except ChatTemplateError as error:
             raise bad_request(str(error), param="messages", code="chat_template") from error
 
@@ -201,7 +201,7 @@ class Serving:
         models: ServedModels,
         http: Request,
         *,
-        guide: AskedGuide | None,
+        guide: RequestedGuide | None,
         echoes: Sequence[Echo],
     ) -> Response:
         """Return `body.n` answers to each prompt.
@@ -228,10 +228,12 @@ class Serving:
             model.stream_model,
             requests,
             extras_for(body),
-            most_at_once=models.loop.max_requests,
+            max_concurrency=models.loop.max_requests,
         )
         answering = (
-            exchange.stream(chunks, self.under_way) if body.stream else exchange.whole(chunks)
+            exchange.stream(chunks, self.running_requests)
+            if body.stream
+            else exchange.whole(chunks)
         )
         return await while_connected(http.receive, answering)
 

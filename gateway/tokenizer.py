@@ -14,7 +14,6 @@ from tokenizers import Tokenizer
 from tandem.gateway.answers.reasoning import BEGIN as BEGIN_OF_THOUGHTS
 from tandem.gateway.answers.reasoning import END as END_OF_THOUGHTS
 from tandem.gateway.chat_template import (
-    NO_VARIABLES,
     ChatTemplateError,
     load_chat_template,
     special_tokens,
@@ -100,7 +99,7 @@ class ChatTokenizer:
     def encode_chat(
         self,
         messages: Sequence[Mapping[str, Any]],
-        variables: Mapping[str, Any] = NO_VARIABLES,
+        variables: Mapping[str, Any] = {},
         *,
         continue_final_message: bool = False,
         check: Callable[[str], None] = lambda _: None,

@@ -18,12 +18,12 @@ from tandem.gateway.answers.writer import Writer
 from tandem.gateway.errors import ApiError, api_error
 from tandem.gateway.metrics import GatewayMetrics
 from tandem.gateway.protocol.requests import GenerationRequest
-from tandem.gateway.tasks import UnderWay, aside
+from tandem.gateway.tasks import RunningRequests, offload
 from tandem.gateway.triton.backend import Inputs, ResponseChunk, Triton, without_tokens
 
 Numbered: TypeAlias = tuple[int, ResponseChunk]
-# sse-starlette ends streams without an event as soon as the process is asked to stop. UnderWay
-# gives them time to finish, then sends an error.
+# sse-starlette ends streams without an event as soon as the process is asked to stop. With
+# RunningRequests, they get time to finish, then an error.
 AppStatus.enable_automatic_graceful_drain = False
 
 SECONDS_BETWEEN_PINGS = 15
@@ -34,9 +34,9 @@ async def generate(
     engine: Triton,
     model: str,
     requests: Sequence[Inputs],
-    extras: Sequence[Tensor] = (),
+    extras: Sequence[Tensor],
     *,
-    most_at_once: int,
+    max_concurrency: int,
 ) -> AsyncGenerator[Numbered, None]:
     """Yield the chunks of all answers as they arrive, as (answer number, chunk).
 
@@ -50,12 +50,12 @@ async def generate(
                 yield 0, chunk
         return
     arrived: asyncio.Queue[Numbered | Exception | None] = asyncio.Queue(maxsize=1)
-    room = asyncio.Semaphore(most_at_once)
+    slots = asyncio.Semaphore(max_concurrency)
 
     async def answer(number: int) -> None:
         try:
             stream = engine.generate(model, requests[number], extras)
-            async with room, aclosing(stream) as chunks:
+            async with slots, aclosing(stream) as chunks:
                 async for chunk in chunks:
                     await arrived.put((number, chunk))
             await arrived.put(None)
@@ -100,17 +100,17 @@ class Exchange:
             answers = {number: chunk async for number, chunk in counted}
         ordered = [answers[number] for number in sorted(answers)]
         size = sum(answer.size for answer in ordered)
-        written = await aside(size, partial(self._writer.whole, ordered))
+        written = await offload(size, partial(self._writer.whole, ordered))
         return Response(written, media_type="application/json")
 
     async def stream(
-        self, chunks: AsyncGenerator[Numbered, None], under_way: UnderWay
+        self, chunks: AsyncGenerator[Numbered, None], running_requests: RunningRequests
     ) -> EventSourceResponse:
         """Return the stream after its first event. An earlier error gets its own status."""
         events = self._events(chunks)
         first = await anext(events)
         return EventSourceResponse(
-            with_last_words(first, events, under_way, self._writer.failure),
+            with_error_event(first, events, running_requests, self._writer.failure),
             ping=SECONDS_BETWEEN_PINGS,
             sep="\n",
             send_timeout=SECONDS_TO_SEND,
@@ -119,7 +119,7 @@ class Exchange:
     async def _events(self, chunks: AsyncGenerator[Numbered, None]) -> AsyncGenerator[bytes, None]:
         async with aclosing(self._counted(chunks)) as counted:
             async for number, chunk in counted:
-                yield await aside(chunk.size, partial(self._writer.chunk, number, chunk))
+                yield await offload(chunk.size, partial(self._writer.chunk, number, chunk))
         yield self._writer.end()
 
     async def _counted(
@@ -150,17 +150,18 @@ class Exchange:
                 metrics.count(self._writer.speculation)
 
 
-async def with_last_words(
+async def with_error_event(
     first: bytes,
     events: AsyncGenerator[bytes, None],
-    under_way: UnderWay,
+    running_requests: RunningRequests,
     failure: Callable[[ApiError], bytes],
 ) -> AsyncGenerator[bytes, None]:
     """Yield all events. After an error, or when the gateway stops, yield the event of a failure."""
     try:
         yield first
         while True:
-            with under_way.one():  # not around a yield: cancellation would hit sse-starlette
+            # Not around a yield, where a cancellation would hit sse-starlette.
+            with running_requests.track():
                 more = await anext(events, None)
             if more is None:
                 return

@@ -13,7 +13,7 @@ from pydantic_core import PydanticCustomError
 
 from tandem.contract.guide import LAYOUT_KEY, OWN_OPTIONS, GuideKind
 from tandem.gateway.protocol.body import Body, BodyObject
-from tandem.gateway.protocol.fields import Refused, quoted, unreadable, wrong
+from tandem.gateway.protocol.fields import Unsupported, field_error, quoted, unreadable
 
 ANY_OBJECT = {"type": "object"}
 FREE_WHITE_SPACE = "whitespace_flexible"  # an option of llguidance
@@ -25,7 +25,7 @@ RULE_OF_EBNF = re.compile(r"^[^\S\n]*[\w.-]+\s*::=", re.MULTILINE)
 PLACE = re.compile(r"at (\d+)\(\d+\): (?:failed to compile JSON schema: )?")
 
 
-class Part(NamedTuple):
+class GrammarPart(NamedTuple):
     """A part of a grammar. line: its first line. field: its source. function: a tool's name."""
 
     line: int
@@ -33,7 +33,7 @@ class Part(NamedTuple):
     function: str = ""
 
 
-class AskedGuide(NamedTuple):
+class RequestedGuide(NamedTuple):
     """A guide for the entries. field: the client's field that contains it.
 
     parts: the parts of a grammar that the gateway generated, in order of their lines.
@@ -42,9 +42,9 @@ class AskedGuide(NamedTuple):
     kind: GuideKind
     text: str
     field: str
-    parts: tuple[Part, ...] = ()
+    parts: tuple[GrammarPart, ...] = ()
 
-    def blamed(self, reason: str) -> tuple[str, str]:
+    def located(self, reason: str) -> tuple[str, str]:
         """Return the invalid field and the error message."""
         found = PLACE.match(reason)
         line = int(found[1]) if found else 0
@@ -54,7 +54,7 @@ class AskedGuide(NamedTuple):
         function = f"parameters of '{quoted(part.function)}': " if part.function else ""
         return part.field, function + reason[found.end() :]
 
-    def opened(self) -> AskedGuide:
+    def with_open_objects(self) -> RequestedGuide:
         """Return the guide with open objects in its JSON schema, unless it has its own setting."""
         if self.kind != "json_schema":
             return self
@@ -68,7 +68,7 @@ def with_options(schema: Mapping[str, Any], **options: bool) -> Mapping[str, Any
     return {**schema, LAYOUT_KEY: {**options, **own}} if isinstance(own, dict) else schema
 
 
-def asked_guide(field: str, kind: GuideKind, value: Any) -> AskedGuide:
+def requested_guide(field: str, kind: GuideKind, value: Any) -> RequestedGuide:
     """Return the guide that a field's value describes.
 
     A grammar that has a rule with `::=` is llama.cpp's EBNF; any other grammar is Lark.
@@ -77,7 +77,7 @@ def asked_guide(field: str, kind: GuideKind, value: Any) -> AskedGuide:
         kind = "ebnf_grammar"
     if not isinstance(value, str):
         value = json.dumps(value, ensure_ascii=False)
-    return AskedGuide(kind, value, field)
+    return RequestedGuide(kind, value, field)
 
 
 def _schema(value: dict[str, Any] | str) -> dict[str, Any]:
@@ -91,7 +91,7 @@ def _schema(value: dict[str, Any] | str) -> dict[str, Any]:
     if not isinstance(schema, dict):
         raise PydanticCustomError("schema", "must be a JSON schema, as an object or as text")
     if fault := unreadable(schema):
-        raise wrong("", *fault)
+        raise field_error("", *fault)
     return schema
 
 
@@ -124,7 +124,7 @@ class ResponseFormat(BodyObject):
             fault = (
                 "is missing" if self.json_schema is None else "needs {path}.type to be json_schema"
             )
-            raise wrong("", f"{{path}}.json_schema {fault}")
+            raise field_error("", f"{{path}}.json_schema {fault}")
         return self
 
     @property
@@ -145,9 +145,9 @@ class StructuredOutputs(BodyObject):
     declares, unless the schema has its own setting; None: the gateway's default.
     """
 
-    refused: ClassVar = {
-        "structural_tag": Refused("use tools or a grammar"),
-        "whitespace_pattern": Refused("use disable_any_whitespace"),
+    unsupported: ClassVar = {
+        "structural_tag": Unsupported("use tools or a grammar"),
+        "whitespace_pattern": Unsupported("use disable_any_whitespace"),
     }
     json_: Annotated[Schema | None, Field(alias="json")] = None
     regex: Text | None = None
@@ -163,7 +163,7 @@ class StructuredOutputs(BodyObject):
         return self
 
     @cached_property
-    def guide(self) -> AskedGuide:
+    def guide(self) -> RequestedGuide:
         every: list[tuple[GuideKind, Any]] = [
             ("json_schema", self.json_),
             ("regex", self.regex),
@@ -174,14 +174,14 @@ class StructuredOutputs(BodyObject):
         given = [one for one in every if one[1] is not None]
         if len(given) != 1:
             which = "json, regex, choice, grammar and json_object"
-            raise wrong("", f"{{path}} must have exactly one of {which}")
+            raise field_error("", f"{{path}} must have exactly one of {which}")
         [(kind, value)] = given
         options = {} if self.disable_any_whitespace else {FREE_WHITE_SPACE: True}
         if self.disable_additional_properties is not None:
             options[ADDITIONAL] = not self.disable_additional_properties
         if kind == "json_schema" and options:
             value = with_options(value, **options)
-        return asked_guide("structured_outputs", kind, value)
+        return requested_guide("structured_outputs", kind, value)
 
 
 class GuidedRequest(Body):
@@ -210,7 +210,7 @@ class GuidedRequest(Body):
         return self
 
     @cached_property
-    def guide(self) -> AskedGuide | None:
+    def guide(self) -> RequestedGuide | None:
         formatted = self.response_format and self.response_format.schema_
         every: list[tuple[str, GuideKind, Any]] = [
             ("response_format", "json_schema", formatted),
@@ -221,10 +221,10 @@ class GuidedRequest(Body):
             ("json_schema", "json_schema", self.json_schema),
             ("grammar", "lark_grammar", self.grammar or None),
         ]
-        guides = [asked_guide(*one) for one in every if one[2] is not None]
+        guides = [requested_guide(*one) for one in every if one[2] is not None]
         if self.structured_outputs:
             guides.append(self.structured_outputs.guide)
         if len(guides) > 1:
             one, other = (guide.field for guide in guides[:2])
-            raise wrong(other, f"set {one} or {other}, not both")
+            raise field_error(other, f"set {one} or {other}, not both")
         return guides[0] if guides else None

@@ -18,18 +18,18 @@ from starlette.requests import ClientDisconnect, Request
 from tandem.gateway.errors import ApiError, ClientGone, bad_request
 from tandem.gateway.protocol.fields import (
     IGNORED,
-    MOST_LEVELS,
-    REFUSED,
-    Refused,
+    MAX_LEVELS,
+    UNSUPPORTED,
+    Unsupported,
+    field_error,
     quoted,
     unreadable,
-    wrong,
 )
-from tandem.gateway.tasks import aside
+from tandem.gateway.tasks import offload
 
 Kind = TypeVar("Kind", bound=BaseModel)
 
-MOST_NAMED = 10  # maximum number of errors in one line
+MAX_ERRORS = 10  # maximum number of errors in one line
 BY_KEY = "logit_bias"  # a field whose keys the client chooses
 # JSON's name for the type that pydantic expected, by pydantic's error type.
 EXPECTED = {
@@ -50,10 +50,10 @@ class Strict(BaseModel):
 class BodyObject(Strict):
     """An object in a body. Unknown fields are rejected; null means that a field is missing.
 
-    refused: known fields that are rejected.
+    unsupported: known fields that are rejected.
     """
 
-    refused: ClassVar[Mapping[str, Refused]] = {}
+    unsupported: ClassVar[Mapping[str, Unsupported]] = {}
 
     @model_validator(mode="before")
     @classmethod
@@ -65,16 +65,16 @@ class BodyObject(Strict):
         for name, value in given.items():
             if name in known:
                 continue
-            if name not in cls.refused:
+            if name not in cls.unsupported:
                 near = difflib.get_close_matches(quoted(name), sorted(known), n=1)
                 hint = f"; did you mean '{near[0]}'?" if near else ""
-                raise wrong(quoted(name), f"unknown field '{{path}}'{hint}", "unknown_field")
-            why, neutral = cls.refused[name]
+                raise field_error(quoted(name), f"unknown field '{{path}}'{hint}", "unknown_field")
+            why, neutral = cls.unsupported[name]
             # In Python, but not in JSON, True equals 1.
             if not any(
                 value == one and isinstance(value, bool) == isinstance(one, bool) for one in neutral
             ):
-                raise wrong(name, f"{{path}} isn't supported: {why}", "unsupported_field")
+                raise field_error(name, f"{{path}} isn't supported: {why}", "unsupported_field")
         return {name: value for name, value in given.items() if name in known}
 
     @classmethod
@@ -85,7 +85,7 @@ class BodyObject(Strict):
 class Body(BodyObject):
     """A request's body. ignored: fields that have no effect."""
 
-    refused = REFUSED
+    unsupported = UNSUPPORTED
     ignored: ClassVar[Mapping[str, str]] = IGNORED
 
     @model_validator(mode="before")
@@ -96,7 +96,7 @@ class Body(BodyObject):
         for name, value in data.items():
             if fault := unreadable([name, value]):
                 shown = quoted(name.encode(errors="replace").decode())
-                raise wrong(shown, *fault)
+                raise field_error(shown, *fault)
         return {name: value for name, value in data.items() if name not in cls.ignored}
 
 
@@ -116,7 +116,7 @@ async def read_body(kind: type[Kind], request: Request) -> Kind:
         raise bad_request("the body is missing")
     if not _is_json(request.headers.get("content-type", "")):
         raise bad_request("the body must be JSON; set content-type: application/json")
-    return await aside(len(raw), partial(_read, kind, raw))
+    return await offload(len(raw), partial(_read, kind, raw))
 
 
 def _is_json(content_type: str) -> bool:
@@ -136,7 +136,7 @@ def _read(kind: type[Kind], raw: bytes) -> Kind:
     except json.JSONDecodeError as error:
         raise bad_request(f"the body isn't JSON: {error.msg}", code="invalid_json") from None
     except RecursionError:
-        message = f"the body is nested more than {MOST_LEVELS} levels deep"
+        message = f"the body is nested more than {MAX_LEVELS} levels deep"
         raise bad_request(message, code="too_deep") from None
     except ValueError:
         message = "the body isn't JSON: it isn't UTF-8, or an integer has too many digits"
@@ -163,9 +163,9 @@ def invalid(error: ValidationError) -> ApiError:
             colon = "" if text.startswith("must ") else ":"
             lines[path] = f"{path or 'the body'}{colon} {text}"
             given[path] = "" if colon else _given(fault["input"])
-    named = [line + given.get(path, "") for path, line in lines.items()][:MOST_NAMED]
-    if len(lines) > MOST_NAMED:
-        named.append(f"and {len(lines) - MOST_NAMED} more")
+    named = [line + given.get(path, "") for path, line in lines.items()][:MAX_ERRORS]
+    if len(lines) > MAX_ERRORS:
+        named.append(f"and {len(lines) - MAX_ERRORS} more")
     code = faults[0].get("ctx", {}).get("code")
     return bad_request("; ".join(named), param=next(iter(lines)) or None, code=code)
 

@@ -20,11 +20,11 @@ from pydantic_core import PydanticCustomError
 from tandem.contract.engine import MAX_TOP_LOG_PROBS
 from tandem.gateway.errors import ApiCode
 
-MOST_LEVELS = 64  # maximum nesting of lists and objects, which are read recursively
-LONGEST_QUOTE = 40  # maximum characters of a client's text in an error
+MAX_LEVELS = 64  # maximum nesting of lists and objects, which are read recursively
+MAX_QUOTE = 40  # maximum characters of a client's text in an error
 
 
-class Refused(NamedTuple):
+class Unsupported(NamedTuple):
     """Why a field is rejected, and the values that are accepted because they have no effect."""
 
     why: str
@@ -37,39 +37,41 @@ _CHATS = "it is only for chats; use /v1/chat/completions"
 
 _LAYOUT = "for free whitespace, set structured_outputs.disable_any_whitespace to false"
 
-REFUSED: dict[str, Refused] = {
-    "add_generation_prompt": Refused(_CHATS, (True,)),
-    "allowed_token_ids": Refused("use guided_choice or guided_regex"),
-    "audio": Refused("the output is always text"),
-    "best_of": Refused("use n, and choose among the outputs", (1,)),
-    "cache_salt": Refused("all prompts share one KV cache"),
-    "continue_final_message": Refused(_CHATS, (False,)),
-    "function_call": Refused("deprecated; use tool_choice", ("none", "auto")),
-    "ebnf": Refused("use guided_grammar"),
-    "functions": Refused("deprecated; use tools", ([],)),
-    "guided_whitespace_pattern": Refused(_LAYOUT),
-    "include_reasoning": Refused(
+UNSUPPORTED: dict[str, Unsupported] = {
+    "add_generation_prompt": Unsupported(_CHATS, (True,)),
+    "allowed_token_ids": Unsupported("use guided_choice or guided_regex"),
+    "audio": Unsupported("the output is always text"),
+    "best_of": Unsupported("use n, and choose among the outputs", (1,)),
+    "cache_salt": Unsupported("all prompts share one KV cache"),
+    "continue_final_message": Unsupported(_CHATS, (False,)),
+    "function_call": Unsupported("deprecated; use tool_choice", ("none", "auto")),
+    "ebnf": Unsupported("use guided_grammar"),
+    "functions": Unsupported("deprecated; use tools", ([],)),
+    "guided_whitespace_pattern": Unsupported(_LAYOUT),
+    "include_reasoning": Unsupported(
         "reasoning is always returned, separate from the content", (True,)
     ),
-    "include_stop_str_in_output": Refused("the output never includes the stop string", (False,)),
-    "length_penalty": Refused("it is only for beam search", (1, 0)),
-    "messages": Refused(_CHATS),
-    "modalities": Refused("the output is always text", (["text"],)),
-    "priority": Refused("requests start in order of arrival", (0,)),
-    "reasoning_effort": Refused(_CHATS, ("none",)),
-    "regex": Refused("use guided_regex"),
-    "skip_special_tokens": Refused("the deployment's profile sets it", (True,)),
-    "stop_token_ids": Refused("use stop", ([],)),
-    "structural_tag": Refused("use tools or guided_grammar"),
-    "suffix": Refused("text is only generated after the prompt", ("",)),
-    "parallel_tool_calls": Refused(_TOOLS, (True, False)),
-    "tool_choice": Refused(_TOOLS, ("none", "auto")),
-    "tools": Refused(_TOOLS, ([],)),
-    "top_logprobs": Refused("set logprobs to the number of alternatives", (0,)),
-    "truncate_prompt_tokens": Refused("prompts that are too long are rejected, not truncated"),
-    "use_beam_search": Refused("speculative decoding verifies a single continuation", (False,)),
-    "verbosity": Refused(_CHATS),
-    "web_search_options": Refused("web search isn't available"),
+    "include_stop_str_in_output": Unsupported(
+        "the output never includes the stop string", (False,)
+    ),
+    "length_penalty": Unsupported("it is only for beam search", (1, 0)),
+    "messages": Unsupported(_CHATS),
+    "modalities": Unsupported("the output is always text", (["text"],)),
+    "priority": Unsupported("requests start in order of arrival", (0,)),
+    "reasoning_effort": Unsupported(_CHATS, ("none",)),
+    "regex": Unsupported("use guided_regex"),
+    "skip_special_tokens": Unsupported("the deployment's profile sets it", (True,)),
+    "stop_token_ids": Unsupported("use stop", ([],)),
+    "structural_tag": Unsupported("use tools or guided_grammar"),
+    "suffix": Unsupported("text is only generated after the prompt", ("",)),
+    "parallel_tool_calls": Unsupported(_TOOLS, (True, False)),
+    "tool_choice": Unsupported(_TOOLS, ("none", "auto")),
+    "tools": Unsupported(_TOOLS, ([],)),
+    "top_logprobs": Unsupported("set logprobs to the number of alternatives", (0,)),
+    "truncate_prompt_tokens": Unsupported("prompts that are too long are rejected, not truncated"),
+    "use_beam_search": Unsupported("speculative decoding verifies a single continuation", (False,)),
+    "verbosity": Unsupported(_CHATS),
+    "web_search_options": Unsupported("web search isn't available"),
 }
 
 IGNORED: dict[str, str] = {
@@ -84,9 +86,9 @@ IGNORED: dict[str, str] = {
 }
 
 
-# A message for `wrong`, and its code.
+# A message for `field_error`, and its code.
 Fault: TypeAlias = tuple[str, ApiCode]
-TOO_DEEP: Fault = f"{{path}} is nested more than {MOST_LEVELS} levels deep", "too_deep"
+TOO_DEEP: Fault = f"{{path}} is nested more than {MAX_LEVELS} levels deep", "too_deep"
 HALF_A_PAIR: Fault = (
     "{path} contains half of a surrogate pair, which isn't a character",
     "invalid_text",
@@ -101,7 +103,7 @@ def unreadable(value: Any, level: int = 0) -> Fault | None:
         except UnicodeEncodeError:
             return HALF_A_PAIR
     elif isinstance(value, dict | list):
-        if level > MOST_LEVELS:
+        if level > MAX_LEVELS:
             return TOO_DEEP
         for item in [*value, *value.values()] if isinstance(value, dict) else value:
             if isinstance(item, str | dict | list) and (fault := unreadable(item, level + 1)):
@@ -113,12 +115,12 @@ def quoted(text: str) -> str:
     """Return a client's text, shortened and escaped for an error line."""
     shown = "".join(
         letter if letter.isprintable() else letter.encode("unicode_escape").decode()
-        for letter in text[:LONGEST_QUOTE]
+        for letter in text[:MAX_QUOTE]
     )
-    return shown if len(text) <= LONGEST_QUOTE else f"{shown}..."
+    return shown if len(text) <= MAX_QUOTE else f"{shown}..."
 
 
-def wrong(field: str, message: str, code: ApiCode | None = None) -> PydanticCustomError:
+def field_error(field: str, message: str, code: ApiCode | None = None) -> PydanticCustomError:
     """Return a validator's error about a field.
 
     field: its path in the validated object; "": the object itself. message: the complete line for
@@ -129,7 +131,7 @@ def wrong(field: str, message: str, code: ApiCode | None = None) -> PydanticCust
     )
 
 
-MOST_CHOICES = 128
+MAX_CHOICES = 128
 ENTRIES_AT_ONCE = 1000
 INT32 = 2**31 - 1
 # Otherwise pydantic would keep an error for each of millions of items.
@@ -194,10 +196,10 @@ TEXT_OR_LIST = _by_kind(_text_or_list)
 TextOrTexts = Annotated[Annotated[str, Tag("str")] | Annotated[Texts, Tag("list[]")], TEXT_OR_LIST]
 Prompts = Annotated[
     Annotated[str, Tag("str")]
-    | Annotated[list[str], Field(fail_fast=True, max_length=MOST_CHOICES), Tag("list[str]")]
+    | Annotated[list[str], Field(fail_fast=True, max_length=MAX_CHOICES), Tag("list[str]")]
     | Annotated[TokenIds, Tag("list[int]")]
     | Annotated[
-        list[TokenIds], Field(fail_fast=True, max_length=MOST_CHOICES), Tag("list[list[int]]")
+        list[TokenIds], Field(fail_fast=True, max_length=MAX_CHOICES), Tag("list[list[int]]")
     ],
     _by_kind(_kind_of_prompt),
 ]

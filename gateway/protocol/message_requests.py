@@ -10,11 +10,11 @@ from typing import Annotated, Any, Literal
 from pydantic import Discriminator, Field, Tag, model_validator
 from pydantic_core import PydanticCustomError
 
-from tandem.gateway.protocol.adapted import AdaptedRequest, refused_fields
+from tandem.gateway.protocol.adapted import AdaptedRequest, unsupported_fields
 from tandem.gateway.protocol.body import BodyObject, Strict
-from tandem.gateway.protocol.fields import IGNORED, TEXT_OR_LIST, Count, Refused, Texts
-from tandem.gateway.protocol.messages import MOST_MESSAGES, MOST_PARTS
-from tandem.gateway.protocol.tools import MOST_TOOLS
+from tandem.gateway.protocol.fields import IGNORED, TEXT_OR_LIST, Count, Texts, Unsupported
+from tandem.gateway.protocol.messages import MAX_MESSAGES, MAX_PARTS
+from tandem.gateway.protocol.tools import MAX_TOOLS
 
 
 class TextBlock(Strict):
@@ -31,7 +31,7 @@ class ThinkingBlock(Strict):
     thinking: str
 
 
-class HiddenBlock(Strict):
+class RedactedThinkingBlock(Strict):
     """Encrypted reasoning from another server, which is ignored."""
 
     type: Literal["redacted_thinking"]
@@ -46,7 +46,7 @@ class ToolUseBlock(Strict):
     input: dict[str, Any]
 
 
-TextBlocks = Annotated[list[TextBlock], Field(fail_fast=True, max_length=MOST_PARTS)]
+TextBlocks = Annotated[list[TextBlock], Field(fail_fast=True, max_length=MAX_PARTS)]
 TextOrBlocks = Annotated[
     Annotated[str, Tag("str")] | Annotated[TextBlocks, Tag("list[]")], TEXT_OR_LIST
 ]
@@ -69,7 +69,7 @@ def _type_of_block(block: Any) -> str | None:
 Block = Annotated[
     Annotated[TextBlock, Tag("dict[text]")]
     | Annotated[ThinkingBlock, Tag("dict[thinking]")]
-    | Annotated[HiddenBlock, Tag("dict[redacted_thinking]")]
+    | Annotated[RedactedThinkingBlock, Tag("dict[redacted_thinking]")]
     | Annotated[ToolUseBlock, Tag("dict[tool_use]")]
     | Annotated[ToolResultBlock, Tag("dict[tool_result]")],
     Discriminator(
@@ -81,7 +81,7 @@ Block = Annotated[
         ),
     ),
 ]
-Blocks = Annotated[list[Block], Field(fail_fast=True, max_length=MOST_PARTS)]
+Blocks = Annotated[list[Block], Field(fail_fast=True, max_length=MAX_PARTS)]
 # For each of these types of block, the only role whose messages may have it.
 ROLES = {
     "thinking": "assistant",
@@ -148,7 +148,7 @@ class AnthropicTool(Strict):
         return {"type": "function", "function": function | {"parameters": self.input_schema}}
 
 
-class ToolChoice(BodyObject):
+class AnthropicToolChoice(BodyObject):
     """Whether the model must or may call tools, and which ones."""
 
     type: Literal["auto", "any", "tool", "none"]
@@ -197,11 +197,11 @@ class CountRequest(AdaptedRequest):
     """A body of /v1/messages/count_tokens."""
 
     own_names = OWN_NAMES
-    refused = refused_fields(
+    unsupported = unsupported_fields(
         OWN_NAMES,
-        container=Refused("there are no containers"),
-        mcp_servers=Refused("there are none; send tools"),
-        stream_options=Refused("message_delta has the usage"),
+        container=Unsupported("there are no containers"),
+        mcp_servers=Unsupported("there are none; send tools"),
+        stream_options=Unsupported("message_delta has the usage"),
     )
     ignored = {
         **IGNORED,
@@ -213,14 +213,14 @@ class CountRequest(AdaptedRequest):
         "user_profile_id": "users aren't distinguished",
     }
 
-    messages: Annotated[list[AnthropicMessage], Field(min_length=1, max_length=MOST_MESSAGES)]
+    messages: Annotated[list[AnthropicMessage], Field(min_length=1, max_length=MAX_MESSAGES)]
     """The conversation; an assistant's message at its end is continued."""
     max_tokens: Count | None = None
     system: TextOrBlocks | None = None
     """System message, a string or `text` blocks (default: none)."""
-    tools: Annotated[list[AnthropicTool], Field(fail_fast=True, max_length=MOST_TOOLS)] = []
+    tools: Annotated[list[AnthropicTool], Field(fail_fast=True, max_length=MAX_TOOLS)] = []
     """Functions that the model may call; Anthropic's own tools are rejected."""
-    tool_choice: ToolChoice | None = None
+    tool_choice: AnthropicToolChoice | None = None
     """`auto`, `any`, `tool` or `none`, and `disable_parallel_tool_use` (default: `auto`)."""
     stop_sequences: Texts = []
     """The output ends before any of these."""

@@ -9,17 +9,17 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, Field, Tag, field_validator, model_validator
 
-from tandem.gateway.protocol.adapted import AdaptedRequest, refused_fields
+from tandem.gateway.protocol.adapted import AdaptedRequest, unsupported_fields
 from tandem.gateway.protocol.body import BodyObject, Strict
 from tandem.gateway.protocol.fields import (
     IGNORED,
     TEXT_OR_LIST,
     Count,
-    Refused,
-    wrong,
+    Unsupported,
+    field_error,
 )
-from tandem.gateway.protocol.messages import MOST_MESSAGES, MOST_PARTS
-from tandem.gateway.protocol.tools import MOST_TOOLS, Function, kind_of_choice
+from tandem.gateway.protocol.messages import MAX_MESSAGES, MAX_PARTS
+from tandem.gateway.protocol.tools import MAX_TOOLS, Function, kind_of_choice
 
 _STATELESS = "nothing is stored; send the whole conversation as input"
 
@@ -33,7 +33,7 @@ class InputText(Strict):
 
 Text = Annotated[
     Annotated[str, Tag("str")]
-    | Annotated[list[InputText], Field(fail_fast=True, max_length=MOST_PARTS), Tag("list[]")],
+    | Annotated[list[InputText], Field(fail_fast=True, max_length=MAX_PARTS), Tag("list[]")],
     TEXT_OR_LIST,
 ]
 
@@ -104,7 +104,7 @@ Item = Annotated[
 Input = Annotated[
     Annotated[str, Tag("str")]
     | Annotated[
-        list[Item], Field(fail_fast=True, min_length=1, max_length=MOST_MESSAGES), Tag("list[]")
+        list[Item], Field(fail_fast=True, min_length=1, max_length=MAX_MESSAGES), Tag("list[]")
     ],
     TEXT_OR_LIST,
 ]
@@ -121,7 +121,7 @@ class FunctionTool(Function):
         return {"type": "function", "function": function}
 
 
-class FunctionChoice(BodyObject):
+class ToolChoiceFunction(BodyObject):
     """The function that the model must call."""
 
     type: Literal["function"]
@@ -132,12 +132,12 @@ class FunctionChoice(BodyObject):
         return {"type": "function", "function": {"name": self.name}}
 
 
-class AllowedChoice(BodyObject):
+class ToolChoiceAllowed(BodyObject):
     """The functions that the model may call, and whether it must call one."""
 
     type: Literal["allowed_tools"]
     mode: Literal["auto", "required"]
-    tools: Annotated[list[FunctionChoice], Field(fail_fast=True, max_length=MOST_TOOLS)]
+    tools: Annotated[list[ToolChoiceFunction], Field(fail_fast=True, max_length=MAX_TOOLS)]
 
     @property
     def in_chat(self) -> dict[str, Any]:
@@ -158,7 +158,7 @@ class TextFormat(BodyObject):
     def _schema_has_a_name(self) -> TextFormat:
         for name, value in (("name", self.name), ("schema", self.given)):
             if self.type == "json_schema" and value is None:
-                raise wrong(name, "{path} is missing")
+                raise field_error(name, "{path} is missing")
         return self
 
     @property
@@ -198,15 +198,15 @@ class ResponseRequest(AdaptedRequest):
     """A body of /v1/responses."""
 
     own_names = OWN_NAMES
-    refused = refused_fields(
+    unsupported = unsupported_fields(
         OWN_NAMES,
-        background=Refused("answers are sent while the client waits", (False,)),
-        context_management=Refused("the input is used as it is"),
-        conversation=Refused(_STATELESS),
-        previous_response_id=Refused(_STATELESS),
-        prompt=Refused("nothing is stored; send instructions and input"),
-        store=Refused("nothing is stored; send false", (False,)),
-        truncation=Refused("a prompt that is too long gets an error", ("disabled",)),
+        background=Unsupported("answers are sent while the client waits", (False,)),
+        context_management=Unsupported("the input is used as it is"),
+        conversation=Unsupported(_STATELESS),
+        previous_response_id=Unsupported(_STATELESS),
+        prompt=Unsupported("nothing is stored; send instructions and input"),
+        store=Unsupported("nothing is stored; send false", (False,)),
+        truncation=Unsupported("a prompt that is too long gets an error", ("disabled",)),
     )
     ignored = {
         **{name: why for name, why in IGNORED.items() if name not in ("metadata", "store")},
@@ -222,12 +222,12 @@ class ResponseRequest(AdaptedRequest):
     """A system message before the input (default: none)."""
     max_output_tokens: Count | None = None
     """Maximum length of the output, reasoning included (default: as many as fit)."""
-    tools: Annotated[list[FunctionTool], Field(fail_fast=True, max_length=MOST_TOOLS)] = []
+    tools: Annotated[list[FunctionTool], Field(fail_fast=True, max_length=MAX_TOOLS)] = []
     """Functions that the model may call; OpenAI's own tools are rejected."""
     tool_choice: Annotated[
         Annotated[Literal["auto", "none", "required"], Tag("str")]
-        | Annotated[AllowedChoice, Tag("dict[allowed]")]
-        | Annotated[FunctionChoice, Tag("dict[]")],
+        | Annotated[ToolChoiceAllowed, Tag("dict[allowed]")]
+        | Annotated[ToolChoiceFunction, Tag("dict[]")],
         Discriminator(kind_of_choice),
     ] = "auto"
     """As in a chat, with OpenAI's flat objects."""
@@ -247,7 +247,7 @@ class ResponseRequest(AdaptedRequest):
         if "message.output_text.logprobs" in names:
             why = "send logprobs to /v1/chat/completions"
             message = f"field 'include' is not supported for log-probabilities: {why}"
-            raise wrong("include", message, "unsupported_field")
+            raise field_error("include", message, "unsupported_field")
         return names
 
     def translated(self) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from pydantic import Discriminator, Field, Tag
 
 from tandem.gateway.protocol.body import BodyObject, Strict
 
-MOST_TOOLS = 128
+MAX_TOOLS = 128
 
 
 class Function(Strict):
@@ -31,11 +31,11 @@ class Tool(Strict):
     function: Function
 
     @property
-    def plain(self) -> dict[str, Any]:
+    def for_template(self) -> dict[str, Any]:
         return self.model_dump(exclude_none=True, exclude={"function": {"strict"}})
 
 
-Tools = Annotated[list[Tool], Field(fail_fast=True, max_length=MOST_TOOLS)]
+Tools = Annotated[list[Tool], Field(fail_fast=True, max_length=MAX_TOOLS)]
 
 
 class AllowedTools(BodyObject):
@@ -45,24 +45,24 @@ class AllowedTools(BodyObject):
     tools: Annotated[Tools, Field(min_length=1)]
 
 
-class ToolsAllowed(BodyObject):
+class AllowedToolChoice(BodyObject):
     """A tool choice that allows only some of the tools."""
 
     type: Literal["allowed_tools"]
     allowed_tools: AllowedTools
 
 
-class FunctionNamed(BodyObject):
+class NamedFunction(BodyObject):
     """The name of the function that the model must call."""
 
     name: str
 
 
-class ToolNamed(BodyObject):
+class NamedToolChoice(BodyObject):
     """A tool choice of the one tool that the model must call."""
 
     type: Literal["function"]
-    function: FunctionNamed
+    function: NamedFunction
 
 
 def kind_of_choice(value: Any) -> str:
@@ -73,7 +73,7 @@ def kind_of_choice(value: Any) -> str:
 
 ToolChoice = Annotated[
     Annotated[Literal["auto", "none", "required"], Tag("str")]
-    | Annotated[ToolsAllowed, Tag("dict[allowed]")]
-    | Annotated[ToolNamed, Tag("dict[]")],
+    | Annotated[AllowedToolChoice, Tag("dict[allowed]")]
+    | Annotated[NamedToolChoice, Tag("dict[]")],
     Discriminator(kind_of_choice),
 ]

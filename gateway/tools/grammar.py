@@ -6,7 +6,6 @@ import json
 import re
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from tandem.gateway.errors import bad_request
@@ -16,9 +15,6 @@ from tandem.gateway.protocol.fields import quoted
 from tandem.gateway.protocol.tools import Function, Tool
 from tandem.gateway.tools.formats import ToolCallFormat
 
-NO_PARAMETERS: Mapping[str, Any] = MappingProxyType(
-    {"type": "object", "properties": {}, "additionalProperties": False}
-)
 SPACES = r"[ \t\r\n]*"
 
 
@@ -115,7 +111,7 @@ class CallGrammar(NamedTuple):
 def parameters_of(function: Function) -> Mapping[str, Any]:
     """Return the schema of a function's arguments. Raises ApiError if it allows no objects."""
     if function.parameters is None:
-        return NO_PARAMETERS
+        return {"type": "object", "properties": {}, "additionalProperties": False}
     kinds = function.parameters.get("type", "object")
     if "object" not in (kinds if isinstance(kinds, list) else [kinds]):
         raise bad_request(

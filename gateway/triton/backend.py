@@ -23,7 +23,7 @@ from tandem.contract.tensor import Tensor
 from tandem.gateway.errors import LOG, STATUS_OF_CLASS, STATUS_OF_CODE, ApiError
 from tandem.gateway.models import ServedModels, served_models
 from tandem.gateway.protocol.responses import FinishReason
-from tandem.gateway.tasks import aside
+from tandem.gateway.tasks import offload
 from tandem.gateway.triton.infer_stream import InferStream
 
 Value: TypeAlias = str | int | float | bool | Sequence[str] | Sequence[int] | Sequence[float]
@@ -45,7 +45,7 @@ CHANNEL = [
 ]
 # The loop's finish reasons in OpenAI's terms. Unknown ones become "stop".
 FINISH_REASONS: Mapping[str, FinishReason] = {"stop": "stop", "length": "length"}
-VALUE = 10  # cost of writing a number, in characters of text
+PER_NUMBER = 10  # cost of writing a number, in characters of text
 SECONDS_TO_ANSWER = 5.0  # for requests about the server itself
 SECONDS_TO_CLOSE = 3.0  # for running requests to end when the gateway closes
 # Optional outputs, [1, 1, n, ...], and their types.
@@ -63,7 +63,7 @@ EXTRAS = {
         tensors.PROMPT_TOP_LOG_PROBS,
     )
 }
-OF_THE_PROMPT = frozenset(name for name in EXTRAS if name.startswith("prompt_"))
+PROMPT_EXTRAS = frozenset(name for name in EXTRAS if name.startswith("prompt_"))
 
 
 class ResponseChunk(NamedTuple):
@@ -88,12 +88,12 @@ class ResponseChunk(NamedTuple):
         values = 0
         for rows in self.extras.values():  # numbers, or lists of equal length
             values += len(rows) * (len(rows[0]) if rows and isinstance(rows[0], list) else 1)
-        return len(self.text) + VALUE * values
+        return len(self.text) + PER_NUMBER * values
 
 
 def without_tokens(chunk: ResponseChunk) -> ResponseChunk:
     """Return the chunk with only the data about the prompt."""
-    extras = {name: rows if name in OF_THE_PROMPT else [] for name, rows in chunk.extras.items()}
+    extras = {name: rows if name in PROMPT_EXTRAS else [] for name, rows in chunk.extras.items()}
     reason: FinishReason | None = None if chunk.finish_reason is None else "length"
     return chunk._replace(text="", tokens=[], extras=extras, finish_reason=reason)
 
@@ -153,7 +153,7 @@ class Triton:
         self._open[stream] = None
         try:
             while (response := await stream.next()) is not None:
-                yield await aside(response.ByteSize(), partial(_chunk, response))
+                yield await offload(response.ByteSize(), partial(_chunk, response))
         except InferenceServerException as error:
             raise await self._refusal(model, error.message()) from error
         except grpc.RpcError as error:

@@ -10,11 +10,10 @@ from http import HTTPStatus
 import numpy as np
 
 from tandem.contract import entry as tensors
-from tandem.contract.errors import ErrorClass
 from tandem.contract.tensor import Tensor
 from tandem.gateway.answers.tokens import ORIGINS
 from tandem.gateway.errors import ApiError, bad_request
-from tandem.gateway.guides.structured_outputs import AskedGuide
+from tandem.gateway.guides.structured_outputs import RequestedGuide
 from tandem.gateway.models import ServedModel
 from tandem.gateway.protocol.messages import text_of
 from tandem.gateway.protocol.requests import ChatRequest, GenerationRequest
@@ -22,7 +21,6 @@ from tandem.gateway.triton.backend import Inputs, Value
 
 AUTO = -1  # the entries' value for `num_draft_tokens: "auto"`
 NO_END = -1
-INVALID_GUIDE: ErrorClass = "invalid_guide"
 
 
 def inputs_for(
@@ -32,7 +30,7 @@ def inputs_for(
     max_tokens: int,
     *,
     number: int,
-    guide: AskedGuide | None,
+    guide: RequestedGuide | None,
 ) -> Inputs:
     """Return the inputs for one answer.
 
@@ -91,7 +89,7 @@ def inputs_for(
 
 
 def client_error(
-    error: ApiError, *, request: GenerationRequest, guide: AskedGuide | None
+    error: ApiError, *, request: GenerationRequest, guide: RequestedGuide | None
 ) -> ApiError:
     """Return an entry's error with the names of the fields that the client sent.
 
@@ -120,8 +118,8 @@ def client_error(
     message = re.sub(
         r"(?:\binputs? )?'(\w+)'", lambda found: names.get(found[1], found[0]), error.message
     )
-    if guide is not None and error.code == INVALID_GUIDE:
-        field, reason = guide.blamed(message.removeprefix(f"{guide.field}: "))
+    if guide is not None and error.code == "invalid_guide":
+        field, reason = guide.located(message.removeprefix(f"{guide.field}: "))
         message = f"{field}: {reason}"
     return bad_request(message, param=field, code=error.code)
 
