@@ -77,8 +77,7 @@ class ServedModel:
     """
 
     name: str
-    stream_model: str
-    drafter: str | None
+    drafter: str | None = None
     lora_name: str | None = None
 
 
@@ -99,6 +98,11 @@ class ServedModels:
         return (
             f"tandem-{VERSION}-{hashlib.blake2b(repr(facts).encode(), digest_size=4).hexdigest()}"
         )
+
+    @property
+    def stream_model(self) -> str:
+        """The name of the entry with the loop."""
+        return self.models[0].name
 
     @property
     def max_model_len(self) -> int:
@@ -164,7 +168,7 @@ class ServedModels:
             "drafters": list(self.loop.drafters),
         }
         if model.lora_name:
-            described["parent"] = model.stream_model
+            described["parent"] = self.stream_model
         return described
 
     def named(self, name: str | None) -> ServedModel:
@@ -209,16 +213,13 @@ def served_models(configs: Iterable[Mapping[str, Any]]) -> ServedModels:
     text = decode(TextFacts, {"parameters": parameters}, ignore_unknown=True)
     return ServedModels(
         models=(
-            ServedModel(stream, stream, None),
+            ServedModel(stream),
             *(
-                ServedModel(name, stream, facts.drafter)
+                ServedModel(name, facts.drafter)
                 for name, facts in forwarders.items()
                 if facts.stream_model == stream
             ),
-            *(
-                ServedModel(name, stream, None, lora_name=name)
-                for name in loop.target.lora_adapters
-            ),
+            *(ServedModel(name, lora_name=name) for name in loop.target.lora_adapters),
         ),
         loop=loop,
         add_special_tokens=text.add_special_tokens,

@@ -12,7 +12,7 @@ from starlette.responses import Response
 
 from tandem.gateway.answers.generation import Exchange, generate
 from tandem.gateway.answers.reasoning import ReasoningSplitter
-from tandem.gateway.answers.state import AnswerState, Echo
+from tandem.gateway.answers.state import AnswerState, Prompt
 from tandem.gateway.answers.tokens import TokenTexts
 from tandem.gateway.answers.writer import ChatWriter, CompletionWriter, Writer
 from tandem.gateway.chat_template import ChatTemplateError
@@ -91,8 +91,8 @@ class Serving:
                 open_objects=self._open_objects,
             ),
         )
-        echo = Echo(body.echoed)
-        return await self._answer(writer, body, [ids], models, http, guide=guide, echoes=[echo])
+        prompt = Prompt(ids, body.echoed)
+        return await self._answer(writer, body, [prompt], models, http, guide=guide)
 
     async def completion(self, body: CompletionRequest, http: Request) -> Response:
         models = await self.models()
@@ -107,53 +107,53 @@ class Serving:
                 models.check_text(prompt, "prompt")
         length = sum(map(len, body.prompts))
         encode = partial(self.tokenizer.encode, add_special_tokens=models.add_special_tokens)
-        prompts = await offload(
+        every = await offload(
             length, lambda: [encode(p) if isinstance(p, str) else p for p in body.prompts]
         )
-        for ids in prompts:
+        for ids in every:
             if not ids:
                 raise bad_request("prompt has no tokens; send at least one", param="prompt")
             models.max_tokens(body, len(ids))
-        largest = max(map(max, prompts))
+        largest = max(map(max, every))
         vocab_size = models.loop.target.vocab_size
         if largest >= vocab_size:
             raise bad_request(
                 f"prompt must have token ids between 0 and {vocab_size - 1}; got {largest}",
                 param="prompt",
             )
-        echoes = [Echo()] * len(prompts)
+        prompts = [Prompt(ids) for ids in every]
         if body.echo:
             skips = models.skip_special_tokens
-            echoes = await offload(length, lambda: self._echoes(body, prompts, skips))
+            prompts = await offload(length, lambda: self._echoed(body, every, skips))
         guide = body.guide
         if guide is not None and self._open_objects:
             guide = await offload(len(guide.text), guide.with_open_objects)
-        return await self._answer(
-            CompletionWriter, body, prompts, models, http, guide=guide, echoes=echoes
-        )
+        return await self._answer(CompletionWriter, body, prompts, models, http, guide=guide)
 
-    def _echoes(
-        self, body: CompletionRequest, prompts: Sequence[list[int]], skips: bool
-    ) -> list[Echo]:
-        """Return the text that the answers to each prompt start with.
+    def _echoed(
+        self, body: CompletionRequest, every: Sequence[list[int]], skips: bool
+    ) -> list[Prompt]:
+        """Return the prompts, whose text the answers repeat.
 
         An incomplete character at the end of a prompt belongs to the answer, if there is one.
         """
         text_of = self.tokenizer.decode if body.limit == 0 else self.tokenizer.complete
         return [
-            Echo(
+            Prompt(
+                ids,
                 given if isinstance(given, str) else text_of(ids),
                 len(self.tokenizer.complete(ids, skip_special_tokens=skips)),
             )
-            for given, ids in zip(body.prompts, prompts, strict=True)
+            for given, ids in zip(body.prompts, every, strict=True)
         ]
 
     async def tokenize(self, body: TokenizeRequest, http: Request) -> dict[str, Any]:
         models = await self.models()
         if body.prompt is not None:
             models.check_text(body.prompt, "prompt")
-            encode = partial(self.tokenizer.encode, add_special_tokens=body.add_special_tokens)
-            ids = await offload(len(body.prompt), partial(encode, body.prompt))
+            special = body.add_special_tokens
+            encode = partial(self.tokenizer.encode, body.prompt, add_special_tokens=special)
+            ids = await offload(len(body.prompt), encode)
         else:
             ids = await self.chat_ids(body, models, http)
         tokenized = {"count": len(ids), "max_model_len": models.max_model_len, "tokens": ids}
@@ -197,25 +197,21 @@ class Serving:
         self,
         writer: Callable[..., Writer],
         body: GenerationRequest,
-        prompts: Sequence[list[int]],
+        prompts: Sequence[Prompt],
         models: ServedModels,
         http: Request,
         *,
         guide: RequestedGuide | None,
-        echoes: Sequence[Echo],
     ) -> Response:
-        """Return `body.n` answers to each prompt.
-
-        echoes: the text that each prompt's answers start with.
-        """
+        """Return `body.n` answers to each prompt."""
         model = models.named(body.model)
         models.check_draft_length(body.num_draft_tokens)
-        wanted = [pair for pair in zip(prompts, echoes, strict=True) for _ in range(body.n)]
+        answers = [self._new_answer(body, prompt) for prompt in prompts for _ in range(body.n)]
         requests = []
-        for number, (ids, _) in enumerate(wanted):
+        for number, answer in enumerate(answers):
+            ids = answer.prompt.ids
             max_tokens = models.max_tokens(body, len(ids))
             requests.append(inputs_for(body, model, ids, max_tokens, number=number, guide=guide))
-        answers = [self._new_answer(body, ids, echo) for ids, echo in wanted]
         fingerprint = models.fingerprint
         exchange = Exchange(
             body,
@@ -225,7 +221,7 @@ class Serving:
         )
         chunks = generate(
             self.engine,
-            model.stream_model,
+            models.stream_model,
             requests,
             extras_for(body),
             max_concurrency=models.loop.max_requests,
@@ -237,12 +233,12 @@ class Serving:
         )
         return await while_connected(http.receive, answering)
 
-    def _new_answer(self, body: GenerationRequest, ids: Sequence[int], echo: Echo) -> AnswerState:
-        answer = AnswerState(ids, echo)
+    def _new_answer(self, body: GenerationRequest, prompt: Prompt) -> AnswerState:
+        answer = AnswerState(prompt)
         if body.return_token_details or body.num_alternatives is not None:
-            answer.texts = TokenTexts(len(echo.text))
+            answer.texts = TokenTexts(len(prompt.echo))
         if isinstance(body, ChatRequest) and self.tokenizer.reasons:
-            begun = self.tokenizer.has_begun_to_reason(ids)
+            begun = self.tokenizer.has_begun_to_reason(prompt.ids)
             answer.splitter = ReasoningSplitter(begun=begun)
         if isinstance(body, ChatRequest) and body.tools and self.tokenizer.tool_calls:
             names = [tool.function.name for tool in body.tools]

@@ -46,9 +46,9 @@ def log_prob_rows(
     count = body.num_alternatives or 0
     rows: list[LogProbRow] = []
     if delta.first and body.echoes:
-        echo, offset = answer.echo.text, 0
-        lengths = tokenizer.text_lengths(answer.prompt, echo)
-        rated = _rated(answer.prompt, delta.chunk)
+        (ids, echo, _), offset = answer.prompt, 0
+        lengths = tokenizer.text_lengths(ids, echo)
+        rated = _rated(ids, delta.chunk)
         for (token, log_prob, top), length in zip(rated, lengths, strict=True):
             shown = _shown(tokenizer, token, echo[offset : offset + length], length)
             rows.append(LogProbRow(token, log_prob, top[:count], offset, *shown))

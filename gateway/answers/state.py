@@ -30,23 +30,23 @@ class AnswerDelta(NamedTuple):
     rest: str
 
 
-class Echo(NamedTuple):
-    """The prompt at the start of an answer.
+class Prompt(NamedTuple):
+    """A prompt, and what its answers repeat of it.
 
-    text: the prompt as the client sent it. num_received: number of leading characters of the first
-    chunk that repeat the prompt, because the loop detokenizes prompt and answer together.
+    ids: its token ids. echo: the text that the answers start with. num_repeated: number of leading
+    characters of the first chunk that repeat the prompt, because the loop detokenizes prompt and
+    answer together.
     """
 
-    text: str = ""
-    num_received: int = 0
+    ids: Sequence[int]
+    echo: str = ""
+    num_repeated: int = 0
 
 
 @dataclass
 class AnswerState:
     """One answer while it grows.
 
-    prompt: its token ids.
-    echo: the prompt that the answer starts with, if requested.
     texts: assigns text to tokens, if the request asks for token details.
     splitter: separates reasoning from the answer, if the model may reason.
     parser: separates tool calls from text, if there are tools.
@@ -55,8 +55,7 @@ class AnswerState:
         call.
     """
 
-    prompt: Sequence[int]
-    echo: Echo
+    prompt: Prompt
     texts: TokenTexts | None = None
     splitter: ReasoningSplitter | None = None
     parser: ToolCallParser | None = None
@@ -81,7 +80,7 @@ class AnswerState:
         first, self.begun = not self.begun, True
         ended = chunk.finish_reason is not None
         if first:
-            chunk = chunk._replace(text=chunk.text[self.echo.num_received :])
+            chunk = chunk._replace(text=chunk.text[self.prompt.num_repeated :])
         reasoning, content = "", chunk.text
         if self.splitter is not None:
             reasoning, content = self.splitter.feed(chunk.text)
@@ -103,7 +102,7 @@ class AnswerState:
         tokens = list(self.texts.completed(chunk)) if self.texts else []
         return AnswerDelta(
             chunk,
-            text=(self.echo.text if first else "") + content,
+            text=(self.prompt.echo if first else "") + content,
             reasoning=reasoning,
             calls=calls,
             finish_reason=self.finish_reason,

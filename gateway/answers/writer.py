@@ -79,7 +79,7 @@ class Writer(ABC):
     def usage(self) -> Usage:
         """Token counts so far. A prompt with several choices counts once."""
         firsts = self.answers[:: self._body.n]
-        prompts = sum(len(answer.prompt) for answer in firsts)
+        prompts = sum(len(answer.prompt.ids) for answer in firsts)
         new = sum(answer.num_tokens for answer in self.answers)
         usage = Usage(prompt_tokens=prompts, completion_tokens=new, total_tokens=prompts + new)
         cached = [answer.num_cached_prompt_tokens for answer in firsts]
@@ -202,10 +202,10 @@ class ChoicesWriter(Writer):
             return
         place = choice if self.prompt_in_choice else made
         if body.return_token_ids:
-            place.prompt_token_ids = list(answer.prompt)
+            place.prompt_token_ids = list(answer.prompt.ids)
         if body.prompt_logprobs is not None:
             place.prompt_logprobs = prompt_log_probs(
-                tokenizer, answer.prompt, chunk, body.prompt_logprobs
+                tokenizer, answer.prompt.ids, chunk, body.prompt_logprobs
             )
 
 

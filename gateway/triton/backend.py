@@ -118,7 +118,7 @@ class Triton:
             yield _stop_request(model)
 
         try:
-            model = (await self.models()).models[0].stream_model
+            model = (await self.models()).stream_model
             async for _, error in self._connection.stream_infer(
                 requests(model), stream_timeout=SECONDS_TO_ANSWER
             ):
