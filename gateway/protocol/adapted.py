@@ -51,12 +51,9 @@ class AdaptedRequest(Body):
     _chat: ChatRequest = PrivateAttr()
 
     @classmethod
-    def shared_fields(cls) -> set[str]:
-        return {*ChatRequest.model_fields} - {*cls.own_names, *cls.unsupported, *cls.model_fields}
-
-    @classmethod
     def known_fields(cls) -> set[str]:
-        return super().known_fields() | cls.shared_fields()
+        shared = {*ChatRequest.model_fields} - {*cls.own_names, *cls.unsupported}
+        return super().known_fields() | shared
 
     @abstractmethod
     def translated(self) -> dict[str, Any]:

@@ -86,7 +86,7 @@ class Body(BodyObject):
     """A request's body. ignored: fields that have no effect."""
 
     unsupported = UNSUPPORTED
-    ignored: ClassVar[Mapping[str, str]] = IGNORED
+    ignored: ClassVar[frozenset[str]] = IGNORED
 
     @model_validator(mode="before")
     @classmethod

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from itertools import islice
 from typing import Annotated, Any, NamedTuple, TypeAlias
 
@@ -22,6 +22,9 @@ from tandem.gateway.errors import ApiCode
 
 MAX_LEVELS = 64  # maximum nesting of lists and objects, which are read recursively
 MAX_QUOTE = 40  # maximum characters of a client's text in an error
+MAX_CHOICES = 128
+ENTRIES_AT_ONCE = 1000
+INT32 = 2**31 - 1
 
 
 class Unsupported(NamedTuple):
@@ -74,17 +77,18 @@ UNSUPPORTED: dict[str, Unsupported] = {
     "web_search_options": Unsupported("web search isn't available"),
 }
 
-IGNORED: dict[str, str] = {
-    "guided_decoding_backend": "there is only one backend",
-    "metadata": "nothing is stored",
-    "prompt_cache_key": "the KV cache is matched by the prompt's tokens",
-    "prompt_cache_retention": "the KV cache is kept as long as there is space",
-    "safety_identifier": "users aren't distinguished",
-    "service_tier": "there is only one tier",
-    "store": "nothing is stored",
-    "user": "users aren't distinguished",
-}
-
+IGNORED = frozenset(
+    {
+        "guided_decoding_backend",  # there is only one backend
+        "metadata",  # nothing is stored
+        "prompt_cache_key",  # the KV cache is matched by the prompt's tokens
+        "prompt_cache_retention",  # the KV cache is kept as long as there is space
+        "safety_identifier",  # users aren't distinguished
+        "service_tier",  # there is only one tier
+        "store",  # nothing is stored
+        "user",  # users aren't distinguished
+    }
+)
 
 # A message for `field_error`, and its code.
 Fault: TypeAlias = tuple[str, ApiCode]
@@ -131,9 +135,6 @@ def field_error(field: str, message: str, code: ApiCode | None = None) -> Pydant
     )
 
 
-MAX_CHOICES = 128
-ENTRIES_AT_ONCE = 1000
-INT32 = 2**31 - 1
 # Otherwise pydantic would keep an error for each of millions of items.
 FIRST_FAULT = Field(fail_fast=True)
 
@@ -203,3 +204,16 @@ Prompts = Annotated[
     ],
     _by_kind(_kind_of_prompt),
 ]
+
+
+def by_type(types: Collection[str], message: str, *, default: str = "") -> Discriminator:
+    """Choose the model of an object by its `type`, for a union of models with tags `dict[TYPE]`.
+
+    message: the error for other types. default: the type of an object without one.
+    """
+
+    def tag(value: Any) -> str | None:
+        kind = (value.get("type") or default) if isinstance(value, dict) else None
+        return f"dict[{kind}]" if kind in types else None
+
+    return Discriminator(tag, custom_error_type="type", custom_error_message=message)

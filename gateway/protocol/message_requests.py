@@ -7,12 +7,19 @@ from collections.abc import Iterable
 from itertools import chain, groupby
 from typing import Annotated, Any, Literal
 
-from pydantic import Discriminator, Field, Tag, model_validator
+from pydantic import Field, Tag, model_validator
 from pydantic_core import PydanticCustomError
 
 from tandem.gateway.protocol.adapted import AdaptedRequest, unsupported_fields
 from tandem.gateway.protocol.body import BodyObject, Strict
-from tandem.gateway.protocol.fields import IGNORED, TEXT_OR_LIST, Count, Texts, Unsupported
+from tandem.gateway.protocol.fields import (
+    IGNORED,
+    TEXT_OR_LIST,
+    Count,
+    Texts,
+    Unsupported,
+    by_type,
+)
 from tandem.gateway.protocol.messages import MAX_MESSAGES, MAX_PARTS
 from tandem.gateway.protocol.tools import MAX_TOOLS
 
@@ -60,25 +67,16 @@ class ToolResultBlock(Strict):
     content: TextOrBlocks = ""
 
 
-def _type_of_block(block: Any) -> str | None:
-    kind = block.get("type") if isinstance(block, dict) else None
-    known = ("text", "thinking", "redacted_thinking", "tool_use", "tool_result")
-    return f"dict[{kind}]" if kind in known else None
-
-
 Block = Annotated[
     Annotated[TextBlock, Tag("dict[text]")]
     | Annotated[ThinkingBlock, Tag("dict[thinking]")]
     | Annotated[RedactedThinkingBlock, Tag("dict[redacted_thinking]")]
     | Annotated[ToolUseBlock, Tag("dict[tool_use]")]
     | Annotated[ToolResultBlock, Tag("dict[tool_result]")],
-    Discriminator(
-        _type_of_block,
-        custom_error_type="block",
-        custom_error_message=(
-            "must be a block of type text, tool_use, tool_result or thinking; "
-            "images and documents aren't supported"
-        ),
+    by_type(
+        ("text", "thinking", "redacted_thinking", "tool_use", "tool_result"),
+        "must be a block of type text, tool_use, tool_result or thinking; "
+        "images and documents aren't supported",
     ),
 ]
 Blocks = Annotated[list[Block], Field(fail_fast=True, max_length=MAX_PARTS)]
@@ -203,14 +201,13 @@ class CountRequest(AdaptedRequest):
         mcp_servers=Unsupported("there are none; send tools"),
         stream_options=Unsupported("message_delta has the usage"),
     )
-    ignored = {
-        **IGNORED,
-        "cache_control": "a prompt's KV cache is reused by its content",
-        "context_management": "the messages are used as they are",
-        "diagnostics": "nothing is stored",
-        "inference_geo": "there is only one server",
-        "speed": "there is only one",
-        "user_profile_id": "users aren't distinguished",
+    ignored = IGNORED | {
+        "cache_control",  # a prompt's KV cache is reused by its content
+        "context_management",  # the messages are used as they are
+        "diagnostics",  # nothing is stored
+        "inference_geo",  # there is only one server
+        "speed",  # there is only one
+        "user_profile_id",  # users aren't distinguished
     }
 
     messages: Annotated[list[AnthropicMessage], Field(min_length=1, max_length=MAX_MESSAGES)]

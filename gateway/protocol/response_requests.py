@@ -16,6 +16,7 @@ from tandem.gateway.protocol.fields import (
     TEXT_OR_LIST,
     Count,
     Unsupported,
+    by_type,
     field_error,
 )
 from tandem.gateway.protocol.messages import MAX_MESSAGES, MAX_PARTS
@@ -82,23 +83,15 @@ class ReasoningItem(Strict):
     content: Annotated[list[ReasoningText], Field(fail_fast=True)] | None = None
 
 
-def _type_of_item(item: Any) -> str | None:
-    kind = item.get("type") or "message" if isinstance(item, dict) else None
-    known = ("message", "function_call", "function_call_output", "reasoning")
-    return f"dict[{kind}]" if kind in known else None
-
-
 Item = Annotated[
     Annotated[MessageItem, Tag("dict[message]")]
     | Annotated[CallItem, Tag("dict[function_call]")]
     | Annotated[OutputItem, Tag("dict[function_call_output]")]
     | Annotated[ReasoningItem, Tag("dict[reasoning]")],
-    Discriminator(
-        _type_of_item,
-        custom_error_type="item",
-        custom_error_message=(
-            "must be an item of type message, function_call, function_call_output or reasoning"
-        ),
+    by_type(
+        ("message", "function_call", "function_call_output", "reasoning"),
+        "must be an item of type message, function_call, function_call_output or reasoning",
+        default="message",
     ),
 ]
 Input = Annotated[
@@ -208,12 +201,11 @@ class ResponseRequest(AdaptedRequest):
         store=Unsupported("nothing is stored; send false", (False,)),
         truncation=Unsupported("a prompt that is too long gets an error", ("disabled",)),
     )
-    ignored = {
-        **{name: why for name, why in IGNORED.items() if name not in ("metadata", "store")},
-        "client_metadata": "nothing is stored",
-        "max_tool_calls": "it limits OpenAI's own tools",
-        "prompt_cache_options": "a prompt's KV cache is reused by its content",
-        "stream_options": "the last event always has the usage, and events aren't padded",
+    ignored = IGNORED - {"metadata", "store"} | {
+        "client_metadata",  # nothing is stored
+        "max_tool_calls",  # it limits OpenAI's own tools
+        "prompt_cache_options",  # a prompt's KV cache is reused by its content
+        "stream_options",  # the last event always has the usage, and events aren't padded
     }
 
     input: Input
