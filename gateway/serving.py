@@ -12,7 +12,7 @@ from starlette.responses import Response
 
 from tandem.gateway.answers.generation import Exchange, generate
 from tandem.gateway.answers.reasoning import ReasoningSplitter
-from tandem.gateway.answers.state import AnswerState, Prompt
+from tandem.gateway.answers.state import AnswerState, EncodedPrompt
 from tandem.gateway.answers.tokens import TokenTexts
 from tandem.gateway.answers.writer import ChatWriter, CompletionWriter, Writer
 from tandem.gateway.chat_template import ChatTemplateError
@@ -91,7 +91,7 @@ class Serving:
                 open_objects=self._open_objects,
             ),
         )
-        prompt = Prompt(ids, body.echoed)
+        prompt = EncodedPrompt(ids, body.echoed)
         return await self._answer(writer, body, [prompt], models, http, guide=guide)
 
     async def completion(self, body: CompletionRequest, http: Request) -> Response:
@@ -121,7 +121,7 @@ class Serving:
                 f"prompt must have token ids between 0 and {vocab_size - 1}; got {largest}",
                 param="prompt",
             )
-        prompts = [Prompt(ids) for ids in every]
+        prompts = [EncodedPrompt(ids) for ids in every]
         if body.echo:
             skips = models.skip_special_tokens
             prompts = await offload(length, lambda: self._echoed(body, every, skips))
@@ -132,14 +132,14 @@ class Serving:
 
     def _echoed(
         self, body: CompletionRequest, every: Sequence[list[int]], skips: bool
-    ) -> list[Prompt]:
+    ) -> list[EncodedPrompt]:
         """Return the prompts, whose text the answers repeat.
 
         An incomplete character at the end of a prompt belongs to the answer, if there is one.
         """
         text_of = self.tokenizer.decode if body.limit == 0 else self.tokenizer.complete
         return [
-            Prompt(
+            EncodedPrompt(
                 ids,
                 given if isinstance(given, str) else text_of(ids),
                 len(self.tokenizer.complete(ids, skip_special_tokens=skips)),
@@ -197,7 +197,7 @@ class Serving:
         self,
         writer: Callable[..., Writer],
         body: GenerationRequest,
-        prompts: Sequence[Prompt],
+        prompts: Sequence[EncodedPrompt],
         models: ServedModels,
         http: Request,
         *,
@@ -233,7 +233,7 @@ class Serving:
         )
         return await while_connected(http.receive, answering)
 
-    def _new_answer(self, body: GenerationRequest, prompt: Prompt) -> AnswerState:
+    def _new_answer(self, body: GenerationRequest, prompt: EncodedPrompt) -> AnswerState:
         answer = AnswerState(prompt)
         if body.return_token_details or body.num_alternatives is not None:
             answer.texts = TokenTexts(len(prompt.echo))

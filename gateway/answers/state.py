@@ -30,7 +30,7 @@ class AnswerDelta(NamedTuple):
     rest: str
 
 
-class Prompt(NamedTuple):
+class EncodedPrompt(NamedTuple):
     """A prompt, and what its answers repeat of it.
 
     ids: its token ids. echo: the text that the answers start with. num_repeated: number of leading
@@ -55,7 +55,7 @@ class AnswerState:
         call.
     """
 
-    prompt: Prompt
+    prompt: EncodedPrompt
     texts: TokenTexts | None = None
     splitter: ReasoningSplitter | None = None
     parser: ToolCallParser | None = None
