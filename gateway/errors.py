@@ -123,7 +123,7 @@ def bad_request(message: str, *, param: str | None = None, code: ApiCode | None 
     return ApiError(HTTPStatus.BAD_REQUEST, message, param=param, code=code)
 
 
-def api_error(error: Exception) -> ApiError:
+def as_api_error(error: Exception) -> ApiError:
     """Convert an exception to an error response. Details of unexpected errors are only logged."""
     if isinstance(error, ApiError):
         return error

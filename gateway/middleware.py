@@ -12,7 +12,7 @@ from sse_starlette.sse import SendTimeoutError
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from tandem.gateway.errors import CLIENT_CLOSED_REQUEST, LOG, ApiError, api_error
+from tandem.gateway.errors import CLIENT_CLOSED_REQUEST, LOG, ApiError, as_api_error
 from tandem.gateway.metrics import GatewayMetrics
 
 REQUEST_ID = re.compile(r"[\x21-\x7e]{1,128}")
@@ -124,7 +124,7 @@ class Failures(Middleware):
         except Exception as error:
             if answered:
                 raise
-            await api_error(error).response(scope["path"])(scope, receive, send)
+            await as_api_error(error).response(scope["path"])(scope, receive, send)
 
 
 class RequestCounts(Middleware):

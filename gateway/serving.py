@@ -34,7 +34,7 @@ from tandem.gateway.tokenizer import ChatTokenizer
 from tandem.gateway.tools.formats import FORMATS
 from tandem.gateway.tools.parser import ToolCallParser
 from tandem.gateway.triton.backend import Triton
-from tandem.gateway.triton.inputs import client_error, extras_for, inputs_for
+from tandem.gateway.triton.inputs import extras_for, inputs_for
 
 
 class Serving:
@@ -217,7 +217,7 @@ class Serving:
             body,
             writer(body, answers, self.tokenizer, model=model.name, fingerprint=fingerprint),
             self.metrics,
-            explain=partial(client_error, request=body, guide=guide),
+            guide,
         )
         chunks = generate(
             self.engine,

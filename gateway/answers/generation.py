@@ -15,11 +15,13 @@ from starlette.responses import Response
 
 from tandem.contract.tensor import Tensor
 from tandem.gateway.answers.writer import Writer
-from tandem.gateway.errors import ApiError, api_error
+from tandem.gateway.errors import ApiError, as_api_error
+from tandem.gateway.guides.structured_outputs import RequestedGuide
 from tandem.gateway.metrics import GatewayMetrics
 from tandem.gateway.protocol.requests import GenerationRequest
 from tandem.gateway.tasks import RunningRequests, offload
 from tandem.gateway.triton.backend import Inputs, ResponseChunk, Triton, without_tokens
+from tandem.gateway.triton.inputs import client_error
 
 Numbered: TypeAlias = tuple[int, ResponseChunk]
 # sse-starlette ends streams without an event as soon as the process is asked to stop. With
@@ -80,19 +82,19 @@ async def generate(
 
 
 class Exchange:
-    """One request and its answers. explain: converts an entry's error to the client's error."""
+    """One request and its answers."""
 
     def __init__(
         self,
         body: GenerationRequest,
         writer: Writer,
         metrics: GatewayMetrics,
-        explain: Callable[[ApiError], ApiError],
+        guide: RequestedGuide | None,
     ) -> None:
         self._body = body
+        self._guide = guide
         self._writer = writer
         self._metrics = metrics
-        self._explain = explain
         self._began = time.perf_counter()
 
     async def whole(self, chunks: AsyncGenerator[Numbered, None]) -> Response:
@@ -140,7 +142,7 @@ class Exchange:
                     yield number, chunk
             metrics.latency.observe(time.perf_counter() - self._began)
         except ApiError as error:
-            raise self._explain(error) from error
+            raise client_error(error, request=self._body, guide=self._guide) from error
         finally:
             metrics.running.dec()
             if not first:  # a rejected request has no usage
@@ -167,6 +169,6 @@ async def with_error_event(
                 return
             yield more
     except Exception as error:  # noqa: BLE001 the status has been sent already
-        yield failure(api_error(error))
+        yield failure(as_api_error(error))
     finally:
         await events.aclose()
