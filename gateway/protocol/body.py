@@ -130,9 +130,7 @@ def _is_json(content_type: str) -> bool:
 
 def _read(kind: type[Kind], raw: bytes) -> Kind:
     try:
-        return kind.model_validate(json.loads(raw))
-    except ValidationError as error:
-        raise invalid(error) from None
+        body = json.loads(raw)
     except json.JSONDecodeError as error:
         raise bad_request(f"the body isn't JSON: {error.msg}", code="invalid_json") from None
     except RecursionError:
@@ -141,6 +139,10 @@ def _read(kind: type[Kind], raw: bytes) -> Kind:
     except ValueError:
         message = "the body isn't JSON: it isn't UTF-8, or an integer has too many digits"
         raise bad_request(message, code="invalid_json") from None
+    try:
+        return kind.model_validate(body)
+    except ValidationError as error:
+        raise invalid(error) from None
 
 
 def invalid(error: ValidationError) -> ApiError:
