@@ -26,7 +26,7 @@ from tandem.gateway.errors import (
     ClientGone,
 )
 from tandem.gateway.metrics import CONTENT_TYPE, GatewayMetrics
-from tandem.gateway.middleware import BodyLimit, Failures, Keys, RequestCounts, RequestIds
+from tandem.gateway.middleware import BodyLimit, Keys, Requests
 from tandem.gateway.models import VERSION
 from tandem.gateway.protocol.adapted import AdaptedRequest
 from tandem.gateway.protocol.body import read_body
@@ -83,13 +83,11 @@ def create_app(settings: GatewaySettings, connect: Callable[[str], Triton] = Tri
     app.include_router(router)
     app.mount("/page", StaticFiles(directory=PAGE))
     # The middleware added last handles a request first.
-    app.add_middleware(Failures)
     app.add_middleware(BodyLimit, max_bytes=settings.max_body_bytes)
     if settings.api_key is not None:
         app.add_middleware(Keys, key=settings.api_key)
     endpoints = frozenset(route.path for route in router.routes)  # type: ignore[attr-defined]
-    app.add_middleware(RequestCounts, metrics=metrics, endpoints=endpoints)
-    app.add_middleware(RequestIds)
+    app.add_middleware(Requests, metrics=metrics, endpoints=endpoints)
     if settings.allowed_origins:
         app.add_middleware(
             CORSMiddleware,
