@@ -108,13 +108,13 @@ def _serving(request: Request) -> Serving:
 @router.api_route("/v1/models/", methods=GET)
 async def models(request: Request) -> dict[str, Any]:
     served = await _serving(request).models()
-    return {"object": "list", "data": [served.described(model) for model in served.models]}
+    return {"object": "list", "data": [served.describe(model) for model in served.models]}
 
 
 @router.api_route("/v1/models/{name:path}", methods=GET)
 async def model(name: str, request: Request) -> dict[str, Any]:
     served = await _serving(request).models()
-    return served.described(served.named(name))
+    return served.describe(served.find(name))
 
 
 @router.post("/v1/chat/completions")
@@ -174,7 +174,7 @@ async def detokenize(request: Request) -> dict[str, Any]:
 
 @router.api_route("/tokenizer_info", methods=GET)
 async def tokenizer_info(request: Request) -> dict[str, Any]:
-    return _serving(request).tokenizer.described
+    return _serving(request).tokenizer.info
 
 
 @router.api_route("/", methods=GET)

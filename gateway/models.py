@@ -158,7 +158,8 @@ class ServedModels:
                 param="num_draft_tokens",
             )
 
-    def described(self, model: ServedModel) -> dict[str, Any]:
+    def describe(self, model: ServedModel) -> dict[str, Any]:
+        """Return an item of /v1/models."""
         described = {
             "id": model.name,
             "object": "model",
@@ -171,7 +172,7 @@ class ServedModels:
             described["parent"] = self.stream_model
         return described
 
-    def named(self, name: str | None) -> ServedModel:
+    def find(self, name: str | None) -> ServedModel:
         """Return the entry with this name (None: the first). Raises ApiError if there is none."""
         if name is None:
             return self.models[0]

@@ -204,7 +204,7 @@ class Serving:
         guide: RequestedGuide | None,
     ) -> Response:
         """Return `body.n` answers to each prompt."""
-        model = models.named(body.model)
+        model = models.find(body.model)
         models.check_draft_length(body.num_draft_tokens)
         answers = [self._new_answer(body, prompt) for prompt in prompts for _ in range(body.n)]
         requests = []

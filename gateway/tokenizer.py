@@ -138,7 +138,8 @@ class ChatTokenizer:
         return ids
 
     @property
-    def described(self) -> dict[str, Any]:
+    def info(self) -> dict[str, Any]:
+        """The answer of /tokenizer_info."""
         return {
             **self._named_tokens,
             "vocab_size": self.size,

@@ -11,13 +11,11 @@ from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 from pydantic import AfterValidator, Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from tandem.contract.guide import LAYOUT_KEY, OWN_OPTIONS, GuideKind
+from tandem.contract.guide import LAYOUT_KEY, GuideKind
 from tandem.gateway.protocol.body import Body, BodyObject
 from tandem.gateway.protocol.fields import Unsupported, field_error, quoted, unreadable
 
 ANY_OBJECT = {"type": "object"}
-FREE_WHITE_SPACE = "whitespace_flexible"  # an option of llguidance
-ADDITIONAL, STRICT = OWN_OPTIONS
 # The white space excludes line ends, which would make many empty lines take quadratic time.
 RULE_OF_EBNF = re.compile(r"^[^\S\n]*[\w.-]+\s*::=", re.MULTILINE)
 
@@ -58,12 +56,15 @@ class RequestedGuide(NamedTuple):
         """Return the guide with open objects in its JSON schema, unless it has its own setting."""
         if self.kind != "json_schema":
             return self
-        schema = with_options(json.loads(self.text), **{ADDITIONAL: True})
+        schema = with_options(json.loads(self.text), additional_properties=True)
         return self._replace(text=json.dumps(schema, ensure_ascii=False))
 
 
 def with_options(schema: Mapping[str, Any], **options: bool) -> Mapping[str, Any]:
-    """Return a schema with options for its guide. Options that the schema already has are kept."""
+    """Return a schema with options for its guide. Options that the schema already has are kept.
+
+    options: llguidance's, or `contract.guide.OWN_OPTIONS`.
+    """
     own = schema.get(LAYOUT_KEY, {})
     return {**schema, LAYOUT_KEY: {**options, **own}} if isinstance(own, dict) else schema
 
@@ -134,7 +135,7 @@ class ResponseFormat(BodyObject):
         if self.json_schema is None:
             return ANY_OBJECT
         given = self.json_schema.given
-        return with_options(given, **{STRICT: True}) if self.json_schema.strict else given
+        return with_options(given, strict=True) if self.json_schema.strict else given
 
 
 class StructuredOutputs(BodyObject):
@@ -176,9 +177,9 @@ class StructuredOutputs(BodyObject):
             which = "json, regex, choice, grammar and json_object"
             raise field_error("", f"{{path}} must have exactly one of {which}")
         [(kind, value)] = given
-        options = {} if self.disable_any_whitespace else {FREE_WHITE_SPACE: True}
+        options = {} if self.disable_any_whitespace else {"whitespace_flexible": True}
         if self.disable_additional_properties is not None:
-            options[ADDITIONAL] = not self.disable_additional_properties
+            options["additional_properties"] = not self.disable_additional_properties
         if kind == "json_schema" and options:
             value = with_options(value, **options)
         return requested_guide("structured_outputs", kind, value)

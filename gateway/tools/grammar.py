@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from tandem.gateway.errors import bad_request
 from tandem.gateway.guides import lark
-from tandem.gateway.guides.structured_outputs import ADDITIONAL, ANY_OBJECT, STRICT, with_options
+from tandem.gateway.guides.structured_outputs import ANY_OBJECT, with_options
 from tandem.gateway.protocol.fields import quoted
 from tandem.gateway.protocol.tools import Function, Tool
 from tandem.gateway.tools.formats import ToolCallFormat
@@ -97,7 +97,7 @@ class CallGrammar(NamedTuple):
         for number, function in enumerate(tool.function for tool in self.tools):
             schema = parameters_of(function) if function.name in self.bound else ANY_OBJECT
             if self.open_objects:
-                schema = with_options(schema, **{ADDITIONAL: True})
+                schema = with_options(schema, additional_properties=True)
             name = json.dumps(function.name, ensure_ascii=False)
             begin = lark.literal(f'{{"name": {name}, "{self.format.arguments}": ')
             rules.append(f'call_{number}: {begin} {lark.json_value(schema)} "}}"')
@@ -119,7 +119,7 @@ def parameters_of(function: Function) -> Mapping[str, Any]:
             param="tools",
         )
     schema = {**function.parameters, "type": "object"}
-    return with_options(schema, **{STRICT: True}) if function.strict else schema
+    return with_options(schema, strict=True) if function.strict else schema
 
 
 def check_names(tools: Sequence[Tool]) -> None:

@@ -41,7 +41,7 @@ async def test_each_adapter_of_the_target_is_listed_as_a_model():
     service.configs = CONFIGS | {"bls_stream": loop | {"target": json.dumps(target)}}
     async with connected(service) as triton:
         models = await triton.models()
-        assert models.named("sql").lora_name == "sql"
+        assert models.find("sql").lora_name == "sql"
         assert models.stream_model == "bls_stream"
 
 
