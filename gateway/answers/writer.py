@@ -8,6 +8,7 @@ import time
 import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from itertools import zip_longest
 from typing import Any, ClassVar
 
@@ -166,7 +167,7 @@ class ChoicesWriter(Writer):
     def choice(self, number: int, delta: AnswerDelta, *, whole: bool) -> Choice:
         """Return answer `number`, or the part of it that a delta adds."""
 
-    @property
+    @cached_property
     def _stream_options(self) -> StreamOptions:
         return self._body.stream_options or StreamOptions()
 
