@@ -137,7 +137,7 @@ def gateway_metrics() -> str:
 
 
 def refused() -> str:
-    return _names(set(body_fields.REFUSED) - set(requests.ChatRequest.model_fields))
+    return _names(set(body_fields.UNSUPPORTED) - set(requests.ChatRequest.model_fields))
 
 
 def ignored() -> str:
@@ -147,8 +147,8 @@ def ignored() -> str:
 def others(name: str) -> str:
     """Return the fields that only one API rejects or ignores. name: its pydantic model."""
     kind = {kind.__name__: kind for kind in _descendants(BaseModel)}[name]
-    known = {*body_fields.REFUSED, *body_fields.IGNORED} - {"store"} | {*kind.own_names}
-    refused, ignored = {*kind.refused} - known, {*kind.ignored} - known - {*kind.refused}
+    known = {*body_fields.UNSUPPORTED, *body_fields.IGNORED} - {"store"} | {*kind.own_names}
+    refused, ignored = {*kind.unsupported} - known, {*kind.ignored} - known - {*kind.unsupported}
     return _names(refused, "- rejected: ") + _names(ignored, "- ignored: ")
 
 
