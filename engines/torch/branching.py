@@ -112,7 +112,7 @@ class BranchingSequence(TorchSequence):
         ]
         assert self.entry is not None
         longest = max((branch.limit for branch in wanted), default=0)
-        room = self._cache.lend(self.entry, len(wanted), longest)
+        room = self._cache.branch_room(len(wanted), longest)
         room = logits_room(self.request, self._branch_sampler.vocab_size, room)
         self._branches = self._live = fitting(wanted, self._max_branches, room)
         if self._live:
