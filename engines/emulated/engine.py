@@ -73,7 +73,6 @@ class EmulatedEngine:
                 with call.lock:
                     if call.open:
                         call.stop(self._timer.now_ns())
-                        call.compose()
                         self._answer(call)
 
     def close(self) -> None:
@@ -122,7 +121,6 @@ class EmulatedEngine:
         """Prepare the next answer. Its steps begin at `begin_ns`."""
         call.prepare()
         call.schedule(begin_ns, self._step_ns(call))
-        call.compose()
 
     def _step_ns(self, call: EmulatedCall) -> int:
         settings = self._settings
@@ -154,7 +152,7 @@ class EmulatedEngine:
         return call.open and call.due_ns > self._timer.now_ns()
 
     def _answer(self, call: EmulatedCall) -> None:
-        """Send the composed answer last, because its receiver may send the next call at once."""
+        """Send the prepared answer last, because its receiver may send the next call at once."""
         if call.over:
             self._cache.remember(call.known)
             self._forget(call)
