@@ -73,35 +73,34 @@ class EngineModel:
         self._metric.close()
 
     def _start(self, request: Any) -> _Call:
-        arrival_ns = time.time_ns()
         call = _Call(self._name, request, self._logits_writer, decoupled=self._decoupled)
         try:
-            arrays = {tensor.name(): tensor.as_numpy() for tensor in request.inputs()}
-            if flag(arrays, tensors.STOP):
-                if not call.request.request_id:
-                    raise RequestError(
-                        f"{tensors.STOP} requires the request id of the call to stop"
-                    )
-                self._engine.stop(call.request.request_id)
-                call.respond(EngineResponse())
-                return call
-            if tensors.UNREAD_LOGITS_HANDLE in arrays:
-                self._logits_writer.take_back(arrays.pop(tensors.UNREAD_LOGITS_HANDLE))
-            call.draft_logits = self._take_shared_logits(arrays)
-            call.request = decode(
-                arrays, call.request.request_id, arrival_ns, exclude_input=self._excludes_input
-            )
-            if call.request.streaming and not self._decoupled:
-                raise UnsupportedError(
-                    f"{tensors.STREAMING} requires `decoupled: true` in the engine's profile"
-                )
-            self._engine.submit(call.request, call.respond)
+            self._submit(request, call)
         except RequestError as error:
             call.fail(str(error), error.code)
         except Exception as error:
             log.exception("failed to start a call")
             call.fail(f"the call failed: {type(error).__name__}", "INTERNAL")
         return call
+
+    def _submit(self, request: Any, call: _Call) -> None:
+        arrival_ns, request_id = time.time_ns(), request.request_id()
+        arrays = {tensor.name(): tensor.as_numpy() for tensor in request.inputs()}
+        if flag(arrays, tensors.STOP):
+            if not request_id:
+                raise RequestError(f"{tensors.STOP} requires the request id of the call to stop")
+            self._engine.stop(request_id)
+            call.respond(EngineResponse())
+            return
+        if tensors.UNREAD_LOGITS_HANDLE in arrays:
+            self._logits_writer.take_back(arrays.pop(tensors.UNREAD_LOGITS_HANDLE))
+        call.draft_logits = self._take_shared_logits(arrays)
+        call.request = decode(arrays, request_id, arrival_ns, exclude_input=self._excludes_input)
+        if call.request.streaming and not self._decoupled:
+            raise UnsupportedError(
+                f"{tensors.STREAMING} requires `decoupled: true` in the engine's profile"
+            )
+        self._engine.submit(call.request, call.respond)
 
     def _take_shared_logits(self, arrays: dict[str, NDArray[Any]]) -> SharedLogits | None:
         """Replace a handle with the logits of the draft tokens, starting at the handle's row.
@@ -137,7 +136,7 @@ class _Call:
     def __init__(
         self, model: str, request: Any, writer: SharedLogitsWriter, *, decoupled: bool
     ) -> None:
-        self.request = EngineRequest(request.request_id(), NO_IDS, max_new_tokens=0)
+        self.request = EngineRequest("", NO_IDS, max_new_tokens=0)
         self.draft_logits: SharedLogits | None = None
         self._model = model
         self._wanted: list[str] = request.requested_output_names()

@@ -233,7 +233,7 @@ class KVCache:
         return best, longest
 
     def _copy_prefix(self, source: KVEntry | None, shared: int, max_length: int) -> KVEntry | None:
-        """Return a new entry with the first `shared` tokens of `source`; None: not enough blocks."""
+        """Return a new entry that starts with `shared` tokens of `source`; None: too few blocks."""
         if not self._free_up(self.blocks_for(max_length), keep=source):
             return None
         entry = KVEntry(length=shared)
@@ -242,7 +242,7 @@ class KVCache:
         return entry
 
     def _take_over(self, entry: KVEntry, shared: int, max_length: int) -> KVEntry | None:
-        """Continue an idle entry after its first `shared` tokens; None: not enough blocks."""
+        """Continue an idle entry after its first `shared` tokens; None: too few blocks."""
         if not self._free_up(self.blocks_for(max_length) - entry.blocks, keep=entry):
             return None
         entry.length = shared
