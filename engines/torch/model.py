@@ -14,11 +14,11 @@ from tandem.engines.errors import LoadError, first_line
 from tandem.engines.torch import attention
 from tandem.engines.torch.attention import Packed, Segment
 from tandem.engines.torch.checkpoint import Loader, load_checkpoint
+from tandem.engines.torch.choosing import TokenChoice
 from tandem.engines.torch.contiguous_kv_cache import KVCache, KVEntry, KVShape
 from tandem.engines.torch.fused_llama import FusedLlama, supports
 from tandem.engines.torch.linear import pack_linears
 from tandem.engines.torch.lora import Adapters
-from tandem.engines.torch.paged.choosing import TokenChoice
 from tandem.engines.torch.paged.paged_kv_cache import PagedKVCache
 from tandem.engines.torch.paged.runner import PagedRunner
 from tandem.engines.torch.scores import StepLogits

@@ -13,7 +13,7 @@ from tandem.engines.constraints import Bans, TokenMasks
 from tandem.engines.errors import RequestError
 from tandem.engines.noise import Purpose, key_of, uniform
 from tandem.engines.request import EngineRequest
-from tandem.engines.torch.paged.noise import exponentials_of, keys_on
+from tandem.engines.torch.noise import exponentials_of, keys_on
 from tandem.engines.torch.processors import penalize, penalizes, warp
 from tandem.engines.torch.scores import LazyRows, Row, Rows
 from tandem.engines.torch.verification import (

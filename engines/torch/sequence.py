@@ -15,9 +15,9 @@ from tandem.engines.ending import cut
 from tandem.engines.engine import Respond
 from tandem.engines.request import CallUsage, EngineRequest, EngineResponse, Floats
 from tandem.engines.torch.attention import Packed, Segment
+from tandem.engines.torch.choosing import TokenChoice
 from tandem.engines.torch.contiguous_kv_cache import KVEntry
 from tandem.engines.torch.log_probs import LogProbRecorder
-from tandem.engines.torch.paged.choosing import TokenChoice
 from tandem.engines.torch.sampling import TorchSampler
 from tandem.engines.torch.scores import Rows, StepLogits, first_rows
 from tandem.engines.torch.verification import verify_ids

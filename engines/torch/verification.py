@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812 (the field's name for it)
 
 from tandem.engines.noise import Purpose, exponentials, exponentials_at, uniform
-from tandem.engines.torch.paged.noise import exponentials_of
+from tandem.engines.torch.noise import exponentials_of
 from tandem.engines.torch.scores import Row, Rows
 from tandem.sampling.acceptance import accepts
 

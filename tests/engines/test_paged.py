@@ -13,7 +13,7 @@ from tandem.engines.errors import LoadError
 from tandem.engines.torch.attention import Segment
 from tandem.engines.torch.contiguous_kv_cache import KVShape
 from tandem.engines.torch.paged.attention import PagedStep, choose, gathered
-from tandem.engines.torch.paged.batch import PagedBatch, PagedRow, write
+from tandem.engines.torch.paged.batch import PagedRow, unpadded
 from tandem.engines.torch.paged.page_pool import PADDING, PagePool
 from tandem.engines.torch.paged.paged_kv_cache import PagedKVCache
 
@@ -148,9 +148,7 @@ def test_each_row_attends_only_to_its_own_pages(rows, window):
     generator = torch.Generator().manual_seed(1)
     pool.memory.normal_(generator=generator)
     tokens = sum(row.new for row in rows)
-    sizes = (tokens, len(rows), 3, max(row.new for row in rows))
-    batch = PagedBatch(torch.empty(PagedBatch.size_of(*sizes[:3]), dtype=torch.int32), *sizes)
-    write(batch, np.arange(tokens), rows, PAGE)
+    batch = unpadded(np.arange(tokens), rows, PAGE, torch.device("cpu"))
     query = torch.randn(tokens, 4, 4, generator=generator)
     got = gathered(query, *pool.layer(0), PagedStep(batch, pool, gathered), window)
     torch.testing.assert_close(got, naive(query, *pool.layer(0), rows, window))

@@ -13,7 +13,7 @@ from torch.overrides import TorchFunctionMode
 
 from tandem.engines.noise import Purpose, exponentials, key_of, uniform
 from tandem.engines.request import SamplingParams
-from tandem.engines.torch.paged.noise import exponentials_of, keys_on
+from tandem.engines.torch.noise import exponentials_of, keys_on
 from tandem.engines.torch.verification import SentDrafts, verify_at_once, verify_probabilities
 from tandem.engines.words import Words
 

@@ -17,7 +17,7 @@ import torch.nn.functional as F  # noqa: N812 (the field's name for it)
 
 from tandem.engines.errors import first_line
 from tandem.engines.torch.attention import QKV
-from tandem.engines.torch.paged.batch import PagedBatch, PagedRow, write
+from tandem.engines.torch.paged.batch import PagedBatch, PagedRow, unpadded
 from tandem.engines.torch.paged.page_pool import PagePool
 
 log = logging.getLogger(__name__)
@@ -55,7 +55,7 @@ class PagedStep:
 
     def gather(self, pages: torch.Tensor) -> torch.Tensor:
         """Copy each row's pages together: [pages, page_tokens, ...] to [rows, keys, ...]."""
-        return pages.index_select(0, self._pages).view(self.batch.rows, -1, *pages.shape[2:])
+        return pages.index_select(0, self._pages).view(self.batch.size.rows, -1, *pages.shape[2:])
 
     def mask(self, window: int | None, keys: int, groups: int) -> torch.Tensor:
         """Return a mask of the keys that each token sees: [rows, 1, groups * width, keys]."""
@@ -71,22 +71,22 @@ class PagedStep:
 
     def rectangle(self, tokens: torch.Tensor) -> torch.Tensor:
         """Arrange tokens [tokens, ...] by row, padded with arbitrary tokens: [rows, width, ...]."""
-        batch = self.batch
-        if batch.is_even:
-            return tokens.view(batch.rows, batch.width, *tokens.shape[1:])
-        first = batch.ends[:-1, None] + torch.arange(batch.width, device=tokens.device)
+        size = self.batch.size
+        if size.is_even:
+            return tokens.view(size.rows, size.width, *tokens.shape[1:])
+        first = self.batch.ends[:-1, None] + torch.arange(size.width, device=tokens.device)
         return tokens[first.clamp_(max=len(tokens) - 1)]
 
     def packed(self, rectangle: torch.Tensor) -> torch.Tensor:
         """Undo `rectangle`: [rows, width, ...] to [tokens, ...]."""
+        size, ends = self.batch.size, self.batch.ends
         flat = rectangle.flatten(0, 1)
-        if self.batch.is_even:
+        if size.is_even:
             return flat
         if self._index is None:
-            counts = self.batch.ends.diff()
-            rows = torch.arange(self.batch.rows, device=flat.device).repeat_interleave(counts)
-            inside = torch.arange(len(self.batch.ids), device=flat.device) - self.batch.ends[rows]
-            self._index = rows * self.batch.width + inside
+            rows = torch.arange(size.rows, device=flat.device).repeat_interleave(ends.diff())
+            inside = torch.arange(size.tokens, device=flat.device) - ends[rows]
+            self._index = rows * size.width + inside
         return flat[self._index]
 
 
@@ -99,7 +99,7 @@ def gathered(
 ) -> torch.Tensor:
     """Copy each row's pages together, then attend. Return [tokens, heads, size]."""
     heads, kv_heads, size = query.shape[1], keys.shape[2], query.shape[2]
-    rows, width = step.batch.rows, step.batch.width
+    rows, width = step.batch.size.rows, step.batch.size.width
     groups = heads // kv_heads
     own_keys, own_values = (step.gather(part).transpose(1, 2) for part in (keys, values))
     parts = step.rectangle(query).view(rows, width, kv_heads, groups, size).permute(0, 2, 3, 1, 4)
@@ -133,8 +133,8 @@ def varlen(
         values,
         batch.ends,
         batch.ends_of_pages * keys.shape[1],
-        batch.width,
-        batch.tables.shape[1] * keys.shape[1],
+        batch.size.width,
+        batch.size.pages * keys.shape[1],
         window_size=(-1 if window is None else window - 1, 0),
         enable_gqa=True,
         seqused_k=batch.lengths,
@@ -193,10 +193,8 @@ def _fault(
     tried = {None if window is None else min(window, page) for window in windows}
     for rows, window in product((ragged, even), tried):
         tokens = sum(row.new for row in rows)
-        memory = torch.empty(PagedBatch.size_of(tokens, len(rows), 3), dtype=torch.int32)
-        sizes = (tokens, len(rows), 3, max(row.new for row in rows))
-        write(PagedBatch(memory, *sizes), torch.arange(tokens).numpy(), rows, page)
-        step = PagedStep(PagedBatch(memory.to(device), *sizes), trial, gathered)
+        batch = unpadded(torch.arange(tokens).numpy(), rows, page, device)
+        step = PagedStep(batch, trial, gathered)
         query = torch.randn(
             tokens, heads, size, generator=generator, device=device, dtype=keys.dtype
         )

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from tandem.engines.noise import Purpose, key_of
-from tandem.engines.torch.paged.noise import keys_on
+from tandem.engines.torch.noise import keys_on
 from tandem.engines.torch.sampling import TorchSampler
 
 
