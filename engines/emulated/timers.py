@@ -36,7 +36,7 @@ class WallTimer:
     action. Spinning would be more exact, but would take cores from other processes.
     """
 
-    _ACTION_NS = 60_000
+    _ACTION_NS = 100_000
     _MOST_NS = 300_000  # longer delays are stalls of the machine; waking earlier wouldn't help
     _STEP_NS = 5_000
 

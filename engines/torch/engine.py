@@ -141,7 +141,7 @@ class TorchEngine:
             stops, self._stops = self._stops, set()
             closing = self._closing
         for sequence in arrived:
-            self._scheduler.add(sequence)
+            self._scheduler.waiting.append(sequence)
         for sequence in self._scheduler.calls if stops else ():
             if sequence.request.request_id in stops:
                 sequence.stopped = True
@@ -157,11 +157,9 @@ class TorchEngine:
             return
         segments = [sequence.segment(count) for sequence, count in chosen]
         ids = np.concatenate([sequence.next_tokens(count) for sequence, count in chosen])
-        choices = []
-        if self._model.chooses:
-            choices = [
-                sequence.choice if count == sequence.pending else None for sequence, count in chosen
-            ]
+        choices = [
+            sequence.choice if count == sequence.pending else None for sequence, count in chosen
+        ]
         try:
             step = self._model.step(ids, segments, choices)
         except Exception as error:

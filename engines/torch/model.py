@@ -34,7 +34,6 @@ class PackedModel:
 
     Attributes:
         vocab_size: width of the model's logits.
-        kv_shape: shape of one token's keys and values.
         cache: keys and values of past tokens.
 
     """
@@ -55,10 +54,9 @@ class PackedModel:
         self.device: torch.device = self._model.device
         self._selects_rows = "logits_to_keep" in inspect.signature(self._model.forward).parameters
         try:
-            self.kv_shape = self._kv_shape()
-            kind = PagedKVCache if settings.paged_kv_cache else KVCache
-            self.cache = kind(
-                self.kv_shape,
+            cache = PagedKVCache if settings.paged_kv_cache else KVCache
+            self.cache = cache(
+                self._kv_shape(),
                 settings.kv_cache_tokens,
                 settings.kv_block_tokens,
                 settings.max_seq_len,
@@ -72,20 +70,15 @@ class PackedModel:
         if self._paged:
             self._paged.capture()
 
-    @property
-    def chooses(self) -> bool:
-        """Whether the model chooses tokens on the device."""
-        return self._paged is not None
-
     def step(
         self,
         ids: NDArray[np.int64],
         segments: Sequence[Packed],
-        choices: Sequence[TokenChoice | None] = (),
+        choices: Sequence[TokenChoice | None],
     ) -> StepLogits:
         """Run the segments' tokens, ids [all tokens]. Return the logits of all requested rows.
 
-        choices: one per segment, if the model `chooses`.
+        choices: one per segment. Only a model with a paged KV cache chooses tokens on the device.
         """
         if self._paged:
             return self._paged.step(ids, segments, choices)
@@ -181,23 +174,26 @@ class PackedModel:
         size = len(ids)
         one, other = self._new_entry(ids), self._new_entry(ids)
         cut = size // 2
-        parts = [self.step(ids[:cut], [Segment(one, cut, cut)]).logits]
+        parts = [self._logits(ids[:cut], [Segment(one, cut, cut)])]
         one.length = cut
         tail = size - cut - 1
         mixed = np.concatenate((ids[cut:-1], ids[::-1][:cut]))
         segments = [Segment(one, tail, tail), Segment(other, cut, 0)]
-        parts.append(self.step(mixed, segments).logits)
+        parts.append(self._logits(mixed, segments))
         one.length = size - 1
-        parts.append(self.step(ids[-1:], [Segment(one, 1, 1)]).logits)
+        parts.append(self._logits(ids[-1:], [Segment(one, 1, 1)]))
         for entry in (one, other) if self._paged else ():
             self.cache.drop(entry)
         return torch.cat(parts)
+
+    def _logits(self, ids: NDArray[np.int64], segments: Sequence[Packed]) -> torch.Tensor:
+        return self.step(ids, segments, [None] * len(segments)).logits
 
     def _new_entry(self, ids: NDArray[np.int64]) -> KVEntry:
         """Return an entry for these tokens, standalone or in the paged cache."""
         if not self._paged:
             entry = KVEntry()
-            entry.resize(self.kv_shape, len(ids))
+            entry.resize(self.cache.shape, len(ids))
             return entry
         found = self.cache.acquire(ids, 0, len(ids))
         if found is None:

@@ -35,9 +35,6 @@ class Scheduler:
     def calls(self) -> list[TorchSequence]:
         return [*self.running, *self.waiting]
 
-    def add(self, sequence: TorchSequence) -> None:
-        self.waiting.append(sequence)
-
     def admit(self) -> None:
         while self.waiting:
             sequence = self.waiting[0]

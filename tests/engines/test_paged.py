@@ -201,7 +201,7 @@ def test_padded_steps_equal_unpadded_steps(make_harness):
         for seed, (length, new) in enumerate(zip(lengths, news, strict=True)):
             tokens = np.array(prompt(seed, length + new), np.int64)
             entry = cache.acquire(tokens, 0, length + new)
-            model.step(tokens[:length], [Segment(entry, length, 0)])
+            model.step(tokens[:length], [Segment(entry, length, 0)], [None])
             entry.length = length
             entries.append(entry)
             ids.append(tokens[length:])

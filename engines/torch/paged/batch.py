@@ -91,7 +91,7 @@ class PagedBatch:
     ends: [rows + 1], index of each row's first token in the step, then the number of tokens.
     lengths: [rows], number of tokens of each text, including new ones.
     tables: [rows, pages], pages of each text.
-    wanted: [tokens], indices of the tokens whose logits are needed, padded with zeros.
+    wanted: [tokens], starts with the indices of the tokens whose logits are needed.
     """
 
     def __init__(self, memory: torch.Tensor, size: StepSize) -> None:

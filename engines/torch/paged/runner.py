@@ -101,7 +101,7 @@ class PagedRunner:
         self,
         ids: NDArray[np.int64],
         segments: Sequence[Packed],
-        choices: Sequence[TokenChoice | None] = (),
+        choices: Sequence[TokenChoice | None],
     ) -> StepLogits:
         """Run the segments' tokens, ids [all tokens], and choose tokens from their logits.
 
