@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tandem.engines.errors import LoadError
 from tandem.engines.torch.attention import Segment
 from tandem.engines.torch.contiguous_kv_cache import KVShape
-from tandem.engines.torch.paged.attention import PagedStep, choose, gathered
+from tandem.engines.torch.paged.attention import PagedStep, fault_of, gathered
 from tandem.engines.torch.paged.batch import PagedRow, unpadded
 from tandem.engines.torch.paged.page_pool import PADDING, PagePool
 from tandem.engines.torch.paged.paged_kv_cache import PagedKVCache
@@ -154,41 +154,42 @@ def test_each_row_attends_only_to_its_own_pages(rows, window):
     torch.testing.assert_close(got, naive(query, *pool.layer(0), rows, window))
 
 
-def test_an_attention_implementation_that_fails_or_is_wrong_is_skipped(caplog):
-    pool = PagePool(SHAPE, 8, PAGE)
-
-    def missing(*_):
-        raise ImportError("no such attention\nmore about it")
-
-    def loses_rows(*given):
-        out = gathered(*given)
-        out[1:] = 0
-        return out
-
-    def right(*given):
-        return gathered(*given) + 1e-4
-
-    assert choose(pool, 4) is gathered
-    assert choose(pool, 4, candidates={"right": right}) is right
-    assert choose(pool, 4, candidates={"missing": missing, "loses_rows": loses_rows}) is gathered
-    assert "can't use missing: no such attention" in caplog.text
-    assert "can't use loses_rows: its output differs by" in caplog.text
-    assert choose(pool, 4, candidates={"missing": missing, "right": right}) is right
+def missing(*_):
+    raise ImportError("no such attention\nmore about it")
 
 
-def test_windowed_layers_need_an_attention_implementation_with_windows(caplog):
-    """Without windows, as in Llama, any attention implementation can be chosen."""
-    pool = PagePool(SHAPE, 8, PAGE)
+def loses_rows(*given):
+    out = gathered(*given)
+    out[1:] = 0
+    return out
 
-    def sees_all(query, keys, values, step, window):
-        return gathered(query, keys, values, step, None)
 
-    candidates = {"sees_all": sees_all}
-    assert choose(pool, 4, {None}, candidates) is sees_all
-    for windows in ({4096}, {None, 2}):
-        assert choose(pool, 4, windows, candidates) is gathered
-    assert "can't use sees_all: its output differs by" in caplog.text
-    assert choose(pool, 4, {4096}, {"right": gathered}) is gathered
+def sees_all(query, keys, values, step, _window):
+    return gathered(query, keys, values, step, None)
+
+
+def nearly_right(*given):
+    return gathered(*given) + 1e-4
+
+
+WRONG = "its output differs by"
+
+
+@pytest.mark.parametrize(
+    ("attention", "windows", "fault"),
+    [
+        (nearly_right, {None}, None),
+        (missing, {None}, "no such attention"),
+        (loses_rows, {None}, WRONG),
+        (sees_all, {None}, None),
+        (sees_all, {4096}, WRONG),
+        (sees_all, {None, 2}, WRONG),
+        (gathered, {4096}, None),
+    ],
+)
+def test_an_attention_implementation_that_fails_or_is_wrong_is_detected(attention, windows, fault):
+    found = fault_of(attention, PagePool(SHAPE, 8, PAGE), 4, windows)
+    assert found == fault or ((found or "").startswith(WRONG) and fault == WRONG)
 
 
 def test_padded_steps_equal_unpadded_steps(make_harness):

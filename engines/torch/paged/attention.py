@@ -8,7 +8,7 @@ version and on the GPU, and some versions return wrong rows, so `choose` tests i
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from itertools import product
 from typing import Any, TypeAlias, cast
 
@@ -17,6 +17,7 @@ import torch.nn.functional as F  # noqa: N812 (the field's name for it)
 
 from tandem.engines.errors import first_line
 from tandem.engines.torch.attention import QKV
+from tandem.engines.torch.contiguous_kv_cache import KVShape
 from tandem.engines.torch.paged.batch import PagedBatch, PagedRow, unpadded
 from tandem.engines.torch.paged.page_pool import PagePool
 
@@ -144,44 +145,34 @@ def varlen(
     return cast("torch.Tensor", seen)
 
 
-CANDIDATES: Mapping[str, Attention] = {"varlen": varlen}  # in order of preference
-
-
-def choose(
-    pool: PagePool,
-    heads: int,
-    windows: Collection[int | None] = (None,),
-    candidates: Mapping[str, Attention] = CANDIDATES,
-) -> Attention:
-    """Return the first candidate that matches `gathered` in this pool, or `gathered` if none does.
+def choose(pool: PagePool, heads: int, windows: Collection[int | None]) -> Attention:
+    """Return `varlen` if it works on this device, or `gathered`.
 
     windows: sizes of the layers' attention windows in tokens; None: no window.
     """
-    if pool.memory.device.type != "cuda" and candidates is CANDIDATES:
+    if pool.memory.device.type != "cuda":
         return gathered
-    for name, attention in candidates.items():
-        try:
-            fault = _fault(attention, pool, heads, windows)
-        except Exception as error:  # noqa: BLE001 (any error of a PyTorch that lacks it)
-            fault = first_line(error)
-        if fault is None:
-            log.info("paged attention uses %s", name)
-            return attention
-        log.warning("paged attention can't use %s: %s", name, fault)
+    fault = fault_of(varlen, pool, heads, windows)
+    if fault is None:
+        log.info("paged attention reads the pages in place")
+        return varlen
+    log.warning("paged attention copies pages, because varlen_attn fails: %s", fault)
     return gathered
 
 
-def _fault(
+def fault_of(
     attention: Attention, pool: PagePool, heads: int, windows: Collection[int | None]
 ) -> str | None:
-    """Test an attention on random data, in a ragged and an even step. Return the fault, or None.
+    """Compare an attention with `gathered` on random data. Return the difference, or None.
 
-    Windows are shortened to a page, because the test has few tokens.
+    Tests a ragged and an even step. Windows are shortened to a page, because the test has few
+    tokens.
     """
     keys, _ = pool.layer(0)
     kv_heads, size = keys.shape[2:]
     device, page = keys.device, pool.page_tokens
-    trial = PagePool.like(pool, pages=12)
+    shape = KVShape(((kv_heads, size, size),), keys.dtype, device)
+    trial = PagePool(shape, pages=12, page_tokens=page)
     generator = torch.Generator(device).manual_seed(0)
     trial.memory.normal_(generator=generator)
     ragged = [
@@ -198,7 +189,11 @@ def _fault(
         query = torch.randn(
             tokens, heads, size, generator=generator, device=device, dtype=keys.dtype
         )
-        want, got = (way(query, *trial.layer(0), step, window) for way in (gathered, attention))
+        want = gathered(query, *trial.layer(0), step, window)
+        try:
+            got = attention(query, *trial.layer(0), step, window)
+        except Exception as error:  # noqa: BLE001 (any error of a PyTorch that lacks it)
+            return first_line(error)
         gap = float((want.float() - got.float()).abs().max())
         if not gap <= _TOLERANCE:
             return f"its output differs by {gap:.3g} ({kv_heads} heads of size {size})"
