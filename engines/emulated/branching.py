@@ -46,7 +46,7 @@ class EmulatedBranchingCall(EmulatedCall):
         return max(len(self.request.draft_ids) + 1, len(self._branches))
 
     @property
-    def known(self) -> Ids:
+    def cached_text(self) -> Ids:
         """The text whose KV cache the engine keeps: [context + draft tokens]."""
         return np.concatenate((self.request.input_ids, self.request.draft_ids))
 
@@ -110,4 +110,4 @@ class EmulatedBranchingCall(EmulatedCall):
         except RequestError:
             return []
         guesses = self._language.alternatives(self._sampler.text, first, truth)
-        return list(islice(filter(self._sampler.may_say, guesses), count))
+        return list(islice(filter(self._sampler.allows, guesses), count))

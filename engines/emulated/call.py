@@ -76,7 +76,7 @@ class EmulatedCall:
         return 1
 
     @property
-    def known(self) -> Ids:
+    def cached_text(self) -> Ids:
         """The text whose KV cache the engine keeps: [context + answer - 1].
 
         The last token of the answer isn't computed yet.

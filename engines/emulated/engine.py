@@ -154,7 +154,7 @@ class EmulatedEngine:
     def _answer(self, call: EmulatedCall) -> None:
         """Send the prepared answer last, because its receiver may send the next call at once."""
         if call.over:
-            self._cache.remember(call.known)
+            self._cache.remember(call.cached_text)
             self._forget(call)
         call.answer(self._timer.now_ns())
         if not call.open:

@@ -69,7 +69,7 @@ class EmulatedSampler:
             return self._choose().id
         return int(self._rows()[1].tokens[0])
 
-    def may_say(self, token: int) -> bool:
+    def allows(self, token: int) -> bool:
         return not (self._banned() == token).any()
 
     def fork(self, seed: int | None = None) -> EmulatedSampler:

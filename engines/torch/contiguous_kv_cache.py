@@ -176,7 +176,7 @@ class KVCache:
         return entry
 
     @property
-    def lent_too_much(self) -> bool:
+    def needs_lent_blocks(self) -> bool:
         """Whether a call waits for blocks that branches hold. The branches must then end."""
         lent = any(entry.lent_blocks for entry in self._entries)
         return lent and self._waiting_for > self._available(keep=None)

@@ -114,7 +114,7 @@ class TorchEngine:
                 ready.set_exception(error)
                 return
             ready.set_result(None)
-            while self._take_news():
+            while self._receive():
                 try:
                     self._step()
                 except Exception as error:
@@ -132,7 +132,7 @@ class TorchEngine:
         self._scheduler = Scheduler(self._cache, settings.max_batch_tokens)
         trim_heap()  # loading has freed about as much memory as the model needs
 
-    def _take_news(self) -> bool:
+    def _receive(self) -> bool:
         """Wait for work, then take new calls and stops. Return False if the engine is closing."""
         with self._wake:
             while not (self._arrived or self._stops or self._closing or len(self._scheduler)):
@@ -150,7 +150,7 @@ class TorchEngine:
 
     def _step(self) -> None:
         self._admit()
-        for sequence in self._scheduler.in_the_way():
+        for sequence in self._scheduler.preempted():
             self._finish(sequence)
         chosen = self._scheduler.schedule()
         if not chosen:

@@ -17,11 +17,11 @@ from tandem.engines.torch.noise import exponentials_of, keys_on
 from tandem.engines.torch.processors import penalize, penalizes, warp
 from tandem.engines.torch.scores import LazyRows, Row, Rows
 from tandem.engines.torch.verification import (
-    SentDrafts,
+    DeviceDrafts,
     draw,
-    verify_at_once,
     verify_ids,
     verify_probabilities,
+    verify_probabilities_on_device,
 )
 from tandem.sampling.params import SamplingNumbers
 
@@ -81,15 +81,15 @@ class TorchSampler:
             return tokens
         return [self._token(scores[i], first + i) for i in range(len(scores))]
 
-    def draw_each(self, logits: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
+    def choose_on_device(self, logits: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
         """Return a token per row of logits [rows, vocab_size], drawn with the noise keys [rows].
 
         Equals `choose` if no processor depends on the text. Copies nothing to the host.
         """
         return (self._warped(logits) / exponentials_of(keys, self.vocab_size)).argmax(-1)
 
-    def send_drafts(self, drafts: Sequence[int], first: int) -> SentDrafts:
-        """Copy to the device the inputs for verifying drafts by logits."""
+    def drafts_on_device(self, drafts: Sequence[int], first: int) -> DeviceDrafts:
+        """Return the inputs of `verify_on_device`, which this copies to the device."""
         assert self._draft_logits is not None
         count, seed, constant = len(drafts), self.seed, self._threshold
         purposes = [Purpose.RESIDUAL] * count + [Purpose.SAMPLE]
@@ -98,24 +98,25 @@ class TorchSampler:
             uniform(seed, first + i, Purpose.ACCEPT) if constant is None else constant
             for i in range(count)
         ]
-        return SentDrafts(
+        return DeviceDrafts(
             torch.tensor(drafts, device=self._device),
             self._proposed(torch.from_numpy(self._draft_logits)),
             torch.tensor(u, dtype=torch.float64, device=self._device),
             keys_on(self._device, keys),
         )
 
-    def verify_by_logits(self, logits: torch.Tensor, sent: SentDrafts) -> torch.Tensor:
-        """Run `verify` on the device. Return the emitted tokens [drafts + 1], padded with -1."""
-        return verify_at_once(self._warped(logits), sent)
+    def verify_on_device(self, logits: torch.Tensor, drafts: DeviceDrafts) -> torch.Tensor:
+        """Equals `verify` by logits. Return the emitted tokens [drafts + 1], padded with -1."""
+        return verify_probabilities_on_device(self._warped(logits), drafts)
 
     def verify(self, scores: Rows, drafts: Sequence[int], first: int) -> list[int]:
         """Return the tokens that a verification emits. scores: [len(drafts) + 1, vocab_size]."""
-        if self._greedy and isinstance(scores, torch.Tensor):
-            return verify_ids(drafts, self.choose(scores, first))
-        if self._greedy or self._draft_logits is None:
+        if not self.verifies_by_logits:
+            if self._greedy and isinstance(scores, torch.Tensor):
+                return verify_ids(drafts, self.choose(scores, first))
             own = (self._token(scores[i], first + i) for i in range(len(scores)))
             return verify_ids(drafts, own)
+        assert self._draft_logits is not None
         draft_logits = torch.from_numpy(self._draft_logits)
         return verify_probabilities(
             drafts,

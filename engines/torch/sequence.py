@@ -60,7 +60,7 @@ class TorchSequence:
         self._answered = 0
         self._first_answer = True
         self._computed = 0
-        self._sureness = 1.0  # product of the probabilities of the generated tokens
+        self._joint_probability = 1.0  # product of the probabilities of the generated tokens
         self._drafted = 0
         self._accepted = 0
         self._first_scheduled_ns = 0
@@ -109,9 +109,11 @@ class TorchSequence:
         request = self.request
         if request.branches or self.sampler.looks_at_text:
             return None
-        rated = request.return_log_probs and not request.num_top_log_probs
-        rates = rated or request.draft_stop_probability is not None
-        return TokenChoice(self.sampler, self.length - len(self.drafts), self.drafts, rates)
+        wants_log_probs = request.draft_stop_probability is not None or (
+            request.return_log_probs and not request.num_top_log_probs
+        )
+        first = self.length - len(self.drafts)
+        return TokenChoice(self.sampler, first, self.drafts, wants_log_probs)
 
     def next_tokens(self, count: int) -> NDArray[np.int64]:
         return self.tokens[self.computed : self.computed + count]
@@ -244,10 +246,10 @@ class TorchSequence:
             return False
         if step.log_probs is None:
             rows = first_rows(scores, len(tokens)).float().softmax(-1)
-            self._sureness *= float(rows[range(len(tokens)), tokens].prod())
+            self._joint_probability *= float(rows[range(len(tokens)), tokens].prod())
         else:
-            self._sureness *= math.exp(sum(step.log_probs[: len(tokens)]))
-        return self._sureness < limit
+            self._joint_probability *= math.exp(sum(step.log_probs[: len(tokens)]))
+        return self._joint_probability < limit
 
     def _usage(self) -> CallUsage:
         entry = self.entry

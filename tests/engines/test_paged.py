@@ -70,7 +70,7 @@ def test_pages_are_never_leaked_or_written_by_two_sequences(steps):
         entry = cache.acquire(tokens, length - 1, length + extra)
         check(cache)
         if entry is None:
-            for call in list(cache._entries) if cache.lent_too_much else ():
+            for call in list(cache._entries) if cache.needs_lent_blocks else ():
                 if call.lent_pages:
                     running.remove(call)
                     cache.release(call)

@@ -117,8 +117,11 @@ class PagedRunner:
         if log_probs is not None:
             parts.append(log_probs.view(torch.int32))
         host = torch.stack(parts).cpu().numpy()
-        rated = None if log_probs is None else host[1].view(np.float32).tolist()
-        return StepLogits(logits, host[0].tolist(), rated)
+        return StepLogits(
+            logits,
+            tokens=host[0].tolist(),
+            log_probs=None if log_probs is None else host[1].view(np.float32).tolist(),
+        )
 
     def logits(
         self, ids: NDArray[np.int64], segments: Sequence[Packed]
