@@ -164,7 +164,6 @@ def _options() -> argparse.Namespace:
     parser.add_argument(
         "--slower", type=float, default=1.0, help="times as long, emulated engines' steps"
     )
-    parser.add_argument("--instances", type=int, help="loops (default: as served)")
     parser.add_argument("--prompts", type=int, default=2, help="of each request at once, a turn")
     parser.add_argument("--max-tokens", type=int, default=160, help="of each answer")
     parser.add_argument("--turns", type=int, default=3, help="of all variants")
@@ -200,7 +199,6 @@ def _outcomes(options: argparse.Namespace) -> Iterator[CellRates]:
     for name in options.text:
         text = TEXTS[name]
         profile, _ = read_profile(text.profile)
-        profile = profile.model_copy(update={"instances": options.instances or profile.instances})
         emulated = isinstance(profile.engines.target, EmulatedTarget)
         lengths = options.lengths or text.lengths
         variants = _variants(options.drafter, lengths, options.draft_ahead)

@@ -77,8 +77,8 @@ def _measure(
     def tandem(_: int) -> Rounds:
         return play(client, entry_of(1), ids, TOKENS_PER_ROUND * options.rounds)
 
-    ways = {loop: bare(loop) for loop in BARE_LOOPS} | {"Tandem": tandem}
-    return in_turns(ways, options.turns, f"{context} tokens")
+    variants = {loop: bare(loop) for loop in BARE_LOOPS} | {"Tandem": tandem}
+    return in_turns(variants, options.turns, f"{context} tokens")
 
 
 def _play_bare(

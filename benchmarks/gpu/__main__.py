@@ -145,11 +145,11 @@ def _measure_alone(
             steps = engine_alone.StepTimes(figures, role, engine, texts[0], options.turns)
             budget.run("steps", f"{role} steps", partial(steps.measure, read_ms))
         for length in engine_alone.DRAFT_LENGTHS:
-            way = partial(
+            loop = partial(
                 engine_alone.measure_texts, figures, engines, settings["target"], texts, length
             )
-            budget.run("texts", engine_alone.way_of(length), way)
-    del engines, engine, steps, way
+            budget.run("texts", engine_alone.loop_name(length), loop)
+    del engines, engine, steps, loop
     _give_back(device)
     if not options.no_transformers:
         plain = partial(engine_alone.measure_transformers, figures, settings, texts)
