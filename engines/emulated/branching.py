@@ -33,7 +33,7 @@ class EmulatedBranchingCall(EmulatedCall):
         """languages: the draft's and the target's. max_tokens: limit for all branches together."""
         own, target = languages
         sampler = EmulatedSampler(request, own)
-        super().__init__(request, respond, sampler, usage, own.vocab_size, begin_ns=begin_ns)
+        super().__init__(request, respond, sampler, usage, begin_ns=begin_ns)
         self._language = own
         self._target = EmulatedSampler(request, target)
         self._max_tokens = logits_room(request, own.vocab_size, max_tokens)
@@ -52,13 +52,15 @@ class EmulatedBranchingCall(EmulatedCall):
 
     def prepare(self) -> None:
         outcomes, drafts = Outcomes(self.request), self.request.draft_ids.tolist()
-        wanted = set(outcomes.accepted_lengths)
+        wanted, seeds = set(outcomes.accepted_lengths), self.request.branch_seeds
         samplers: dict[Branch, EmulatedSampler] = {}
         for accepted in range(len(drafts) + 1):
             if accepted in wanted:
                 candidates = self._candidates(outcomes.num_candidates(accepted))
                 for branch in outcomes.branches(accepted, candidates):
-                    samplers[branch] = self._sampler_of(branch)
+                    seed = None if seeds is None else int(seeds[accepted])
+                    samplers[branch] = self._sampler.fork(seed)
+                    samplers[branch].append(branch.token)
             if accepted < len(drafts):
                 self._sampler.append(drafts[accepted])
                 self._target.append(drafts[accepted])
@@ -72,7 +74,7 @@ class EmulatedBranchingCall(EmulatedCall):
                 else:
                     branch.take(token.id, token.probability, math.log(token.probability), token.row)
         rows = [row for branch in answered(self._branches) for row in branch.logits]
-        self._logits = dense(rows, self._vocab_size) if rows else None
+        self._logits = dense(rows, self._sampler.vocab_size) if rows else None
         self._steps = 1 + max((branch.steps for branch in self._branches), default=0)
         self.computed_tokens += len(drafts) + sum(branch.steps for branch in self._branches)
 
@@ -93,13 +95,6 @@ class EmulatedBranchingCall(EmulatedCall):
                 generation_logits=self._logits,
             )
         )
-
-    def _sampler_of(self, branch: Branch) -> EmulatedSampler:
-        """Return a sampler for a branch that starts after this call's text so far."""
-        seeds = self.request.branch_seeds
-        sampler = self._sampler.fork(None if seeds is None else int(seeds[branch.accepted]))
-        sampler.append(branch.token)
-        return sampler
 
     def _candidates(self, count: int) -> list[int]:
         """Return up to `count` guesses for the next token, or none if every token is banned."""

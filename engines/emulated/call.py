@@ -38,7 +38,6 @@ class EmulatedCall:
         respond: Respond,
         sampler: EmulatedSampler,
         usage: CallUsage,
-        vocab_size: int,
         *,
         begin_ns: int,
     ) -> None:
@@ -56,7 +55,6 @@ class EmulatedCall:
         self._respond = respond
         self._sampler = sampler
         self._usage = usage
-        self._vocab_size = vocab_size
         self._ids: list[int] = []
         self._joint_probability = 1.0  # product of the probabilities of the generated tokens
         self._unsent: list[Token] = []
@@ -100,7 +98,7 @@ class EmulatedCall:
                 self._steps += 1
             self.computed_tokens += self._steps - first  # the first step includes the context's end
         rows = [token.row for token in self._unsent if token.row]
-        self._logits = dense(rows, self._vocab_size) if rows else None
+        self._logits = dense(rows, self._sampler.vocab_size) if rows else None
 
     def schedule(self, begin_ns: int, step_ns: int) -> None:
         self._begin_ns, self._step_ns = begin_ns, step_ns

@@ -40,7 +40,7 @@ class EmulatedEngine:
         self._language = Language(settings)
         self._target_language = Language(replace(settings, role="target"))
         self._cache = PrefixCache(settings.kv_cache_tokens, settings.kv_block_tokens)
-        self._calls: dict[int, EmulatedCall] = {}
+        self._calls: set[EmulatedCall] = set()
         self._lock = threading.Lock()
         self._closing = False
         self.computed_tokens = 0
@@ -55,7 +55,7 @@ class EmulatedEngine:
         with self._lock:
             if self._closing:
                 raise ClosingError
-            self._calls[id(call)] = call
+            self._calls.add(call)
         prefill_ns = round(missing * self._settings.prefill_ms_per_token * MS)
         try:
             self._prepare(call, begin_ns + prefill_ns)
@@ -113,8 +113,8 @@ class EmulatedEngine:
                 request, respond, languages, usage, max_tokens=room, begin_ns=begin_ns
             )
         else:
-            sampler, size = EmulatedSampler(request, self._language), self._settings.vocab_size
-            call = EmulatedCall(request, respond, sampler, usage, size, begin_ns=begin_ns)
+            sampler = EmulatedSampler(request, self._language)
+            call = EmulatedCall(request, respond, sampler, usage, begin_ns=begin_ns)
         return call, missing
 
     def _prepare(self, call: EmulatedCall, begin_ns: int) -> None:
@@ -125,8 +125,7 @@ class EmulatedEngine:
     def _step_ns(self, call: EmulatedCall) -> int:
         settings = self._settings
         step_ms = settings.step_ms * (1 + settings.verify_slope * len(call.request.draft_ids))
-        with self._lock:
-            calls = list(self._calls.values())
+        calls = self._open_calls()
         others, more_rows = len(calls) - 1, sum(call.rows - 1 for call in calls)
         step_ms *= 1 + settings.batch_slope * others + settings.branch_slope * more_rows
         return round(step_ms * MS)
@@ -168,12 +167,13 @@ class EmulatedEngine:
 
     def _forget(self, call: EmulatedCall) -> None:
         with self._lock:
-            if self._calls.pop(id(call), None):
+            if call in self._calls:
+                self._calls.remove(call)
                 self.computed_tokens += call.computed_tokens
 
     def _open_calls(self) -> list[EmulatedCall]:
         with self._lock:
-            return list(self._calls.values())
+            return list(self._calls)
 
 
 def _check_emulated(request: EngineRequest) -> None:

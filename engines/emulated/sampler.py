@@ -41,6 +41,7 @@ class EmulatedSampler:
         self._request = request
         self._sampling = sampling
         self._language = language
+        self.vocab_size = language.vocab_size
         self._seed = sampling.seed
         self.text: Text = language.read(request.input_ids)
         self._bans = Bans(request, language.vocab_size)
@@ -138,7 +139,7 @@ class EmulatedSampler:
 
     def _rows(self) -> tuple[Row, Row]:
         """Return the language's row, and the part of it that the request allows."""
-        if not (self._bans or self._masks):
+        if self._simple:
             own = self._language.row(self.text, may_end=True)
             return own, own
         banned = self._banned()

@@ -157,7 +157,7 @@ class TorchSequence:
         self._keep(tokens, step, scores, first)
         over = ended or len(self._generated) >= self.request.max_new_tokens
         over = over or self._unsure(scores, tokens, step) or len(self.request.draft_ids) > 0
-        self._truncate(first)
+        self._drop_rejected(first)
         if over or self.request.streaming:
             self.answer(final=over)
         return over or self.abandoned
@@ -234,7 +234,8 @@ class TorchSequence:
         if self.request.return_generation_logits:
             self._generation_logits.append(first_rows(scores, len(tokens)))
 
-    def _truncate(self, first: int) -> None:
+    def _drop_rejected(self, first: int) -> None:
+        """Remove rejected drafts from the text and from the cache."""
         assert self.entry is not None
         self.drafts = []
         self.length = self.prompt_length + len(self._generated)
