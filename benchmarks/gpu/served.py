@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import statistics
 import tempfile
 import time
@@ -10,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -177,37 +179,34 @@ class ServedPair:
         return sum(text.tokens != self._baseline[i % count] for i, text in enumerate(outputs))
 
 
-def measure_served(  # noqa: PLR0917
-    figures: FigureLog,
+def measure_served(
     budget: TimeBudget,
     settings: dict[str, TorchSettings],
     texts: Sequence[Expected],
-    concurrencies: Sequence[int],
-    instances: Sequence[int],
-    turns: int,
+    options: argparse.Namespace,
 ) -> None:
     """Serve the pair on free ports, and measure every drafter, then concurrent requests."""
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
         path = Path(folder, "inflated.yaml")
-        path.write_text(yaml.safe_dump(_profile(settings, max(concurrencies))))
+        path.write_text(yaml.safe_dump(_profile(settings, max(options.at_once))))
         profile, _ = read_profile(path)
         began = time.perf_counter()
-        server = stack.enter_context(serving_loops(profile, instances, plant))
-        figures.add("Triton has started", seconds=time.perf_counter() - began)
-        pair = ServedPair(figures, server, texts, entry_of(instances[0]), settings["target"])
+        server = stack.enter_context(serving_loops(profile, options.instances, plant))
+        budget.figures.add("Triton has started", seconds=time.perf_counter() - began)
+        model = entry_of(options.instances[0])
+        pair = ServedPair(budget.figures, server, texts, model, settings["target"])
         for name in VARIANTS:
             budget.run("variant", f"Triton {name}", partial(pair.measure_variant, name))
         vocab_size = _vocab_size(settings["target"])
-        logits = partial(pair.measure_logits, turns, vocab_size)
+        logits = partial(pair.measure_logits, options.turns, vocab_size)
         budget.run("logits", "Triton draft logits", logits)
-        for concurrency in concurrencies:
-            for number in instances:
-                for name in CONCURRENT_VARIANTS:
-                    budget.run(
-                        f"{concurrency} at once",
-                        f"Triton {name}, {concurrency} at once, {number} loops",
-                        partial(pair.measure_concurrent, number, name, concurrency),
-                    )
+        for concurrency, number in product(options.at_once, options.instances):
+            for name in CONCURRENT_VARIANTS:
+                budget.run(
+                    f"{concurrency} at once",
+                    f"Triton {name}, {concurrency} at once, {number} loops",
+                    partial(pair.measure_concurrent, number, name, concurrency),
+                )
 
 
 def _profile(settings: dict[str, TorchSettings], at_once: int) -> dict[str, Any]:
