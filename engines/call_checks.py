@@ -60,6 +60,17 @@ def check(
     _check_draft_logits(request, (vocab_size, *filter(None, [draft_vocab_size])))
 
 
+def check_kv_blocks(request: EngineRequest, kv_cache_tokens: int, block_tokens: int) -> None:
+    """Raise RequestError if the call doesn't fit into an empty KV cache."""
+    needed, total = -(-request.max_length // block_tokens), kv_cache_tokens // block_tokens
+    if needed > total:
+        raise RequestError(
+            f"input_ids ({len(request.input_ids)} tokens) and request_output_len "
+            f"({request.max_new_tokens}) need {needed} KV blocks; "
+            f"the limit is {total} (kv_cache_tokens)"
+        )
+
+
 def _check_lengths(request: EngineRequest, limits: Limits) -> None:
     drafts = len(request.draft_ids)
     if drafts > limits.max_draft_len:

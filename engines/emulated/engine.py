@@ -7,7 +7,7 @@ import threading
 from dataclasses import replace
 from functools import partial
 
-from tandem.engines.call_checks import check, refuse
+from tandem.engines.call_checks import check, check_kv_blocks, refuse
 from tandem.engines.capabilities import EMULATED
 from tandem.engines.emulated.branching import EmulatedBranchingCall
 from tandem.engines.emulated.call import EmulatedCall
@@ -51,6 +51,7 @@ class EmulatedEngine:
         begin_ns = now_ns - age_ns
         check(request, self._settings, self._settings.vocab_size)
         _check_emulated(request)
+        check_kv_blocks(request, self._settings.kv_cache_tokens, self._settings.kv_block_tokens)
         call, missing = self._admit(request, respond, begin_ns, wall_ns - age_ns)
         with self._lock:
             if self._closing:
@@ -89,26 +90,19 @@ class EmulatedEngine:
 
         begin_ns: start of the call in timer time. begin_wall_ns: the same instant in system time.
         """
-        cache, length = self._cache, len(request.input_ids)
-        max_length = length + max(request.max_new_tokens, len(request.draft_ids) + 1) - 1
-        if cache.blocks_for(max_length) > cache.total_blocks:
-            raise RequestError(
-                f"input_ids ({length} tokens) and request_output_len ({request.max_new_tokens}) "
-                f"need {cache.blocks_for(max_length)} KV blocks; the limit is "
-                f"{cache.total_blocks} (kv_cache_tokens)"
-            )
-        reused = cache.reuse(request.input_ids, length - 1)
-        whole = reused // self._settings.kv_block_tokens
+        settings, length = self._settings, len(request.input_ids)
+        reused = self._cache.reuse(request.input_ids, length - 1)
+        whole = reused // settings.kv_block_tokens
         usage = CallUsage(
             reused_blocks=whole,
-            new_blocks=cache.blocks_for(max_length) - whole,
+            new_blocks=-(-request.max_length // settings.kv_block_tokens) - whole,
             computed_tokens=length - reused,
             first_scheduled_time_ns=begin_wall_ns,
         )
         missing = length - reused - 1  # the first step computes the last token
         if request.branches:
             languages = self._language, self._target_language
-            room = self._settings.kv_cache_tokens
+            room = settings.kv_cache_tokens
             call: EmulatedCall = EmulatedBranchingCall(
                 request, respond, languages, usage, max_tokens=room, begin_ns=begin_ns
             )

@@ -48,8 +48,7 @@ class EmulatedSampler:
         self._masks = TokenMasks(request, language.vocab_size)
         self._history: Ids | None = None  # the ids of `text`, with space for the answer
         if self._bans:
-            most = max(request.max_new_tokens, len(request.draft_ids) + 1)
-            most += int(request.branch_output_len.max(initial=0))
+            most = request.max_new + int(request.branch_output_len.max(initial=0))
             self._history = np.concatenate((request.input_ids, np.zeros(most, np.int32)))
         self._simple = not (self._bans or self._masks)
         self._wants_rows = request.return_generation_logits

@@ -48,11 +48,6 @@ class BranchingSequence(TorchSequence):
         super().__init__(request, respond, sampler)
 
     @property
-    def max_new(self) -> int:
-        """Number of draft tokens plus one."""
-        return len(self.request.draft_ids) + 1
-
-    @property
     def pending(self) -> int:
         return self._unseen if self._kv else super().pending
 

@@ -12,7 +12,7 @@ import torch
 
 from tandem.contract.errors import ErrorCode
 from tandem.contract.heap import trim_heap
-from tandem.engines.call_checks import check
+from tandem.engines.call_checks import check, check_kv_blocks
 from tandem.engines.capabilities import TORCH
 from tandem.engines.engine import Respond
 from tandem.engines.errors import ClosingError, RequestError, first_line
@@ -63,14 +63,8 @@ class TorchEngine:
             settings.draft_vocab_size,
             len(settings.lora_adapters),
         )
+        check_kv_blocks(request, settings.kv_cache_tokens, settings.kv_block_tokens)
         sequence = self._sequence_of(request, respond)
-        needed = self._cache.blocks_for(sequence.max_length)
-        if needed > self._cache.total_blocks:
-            raise RequestError(
-                f"input_ids ({len(request.input_ids)} tokens) and request_output_len "
-                f"({request.max_new_tokens}) need {needed} KV blocks; "
-                f"the limit is {self._cache.total_blocks} (kv_cache_tokens)"
-            )
         with self._wake:
             if self._closing:
                 raise ClosingError

@@ -41,7 +41,7 @@ class Scheduler:
             entry = self._cache.acquire(
                 sequence.tokens,
                 sequence.reusable,
-                sequence.max_length,
+                sequence.request.max_length,
                 sequence.request.lora_task_id,
             )
             if entry is None:

@@ -46,7 +46,7 @@ class TorchSequence:
         self.prompt_length = len(context)
         self.drafts: list[int] = drafts.tolist()
         self.length = len(context) + len(drafts)
-        self.tokens = np.empty(len(context) + self.max_new, np.int64)
+        self.tokens = np.empty(len(context) + request.max_new, np.int64)
         self.tokens[: self.length] = np.concatenate((context, drafts))
         self.entry: KVEntry | None = None
         self.abandoned = self.stopped = False
@@ -66,16 +66,6 @@ class TorchSequence:
         self._first_scheduled_ns = 0
         self._first_token_ns = 0
         self._last_token_ns = 0
-
-    @property
-    def max_new(self) -> int:
-        """Maximum number of tokens after the context, including unverified drafts."""
-        return max(self.request.max_new_tokens, len(self.request.draft_ids) + 1)
-
-    @property
-    def max_length(self) -> int:
-        """Maximum number of the call's tokens in the KV cache, which excludes the last token."""
-        return self.prompt_length + self.max_new - 1
 
     @property
     def reusable(self) -> int:
