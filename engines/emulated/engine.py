@@ -52,12 +52,13 @@ class EmulatedEngine:
         check(request, self._settings, self._settings.vocab_size)
         _check_emulated(request)
         check_kv_blocks(request, self._settings.kv_cache_tokens, self._settings.kv_block_tokens)
-        call, missing = self._admit(request, respond, begin_ns, wall_ns - age_ns)
+        call = self._admit(request, respond, begin_ns, wall_ns - age_ns)
         with self._lock:
             if self._closing:
                 raise ClosingError
             self._calls.add(call)
-        prefill_ns = round(missing * self._settings.prefill_ms_per_token * MS)
+        prefill_tokens = call.computed_tokens - 1  # the first step computes the last token
+        prefill_ns = round(prefill_tokens * self._settings.prefill_ms_per_token * MS)
         try:
             self._prepare(call, begin_ns + prefill_ns)
         except Exception:
@@ -85,8 +86,8 @@ class EmulatedEngine:
 
     def _admit(
         self, request: EngineRequest, respond: Respond, begin_ns: int, begin_wall_ns: int
-    ) -> tuple[EmulatedCall, int]:
-        """Return a new call and the number of its context tokens that must be computed.
+    ) -> EmulatedCall:
+        """Return a new call.
 
         begin_ns: start of the call in timer time. begin_wall_ns: the same instant in system time.
         """
@@ -99,17 +100,14 @@ class EmulatedEngine:
             computed_tokens=length - reused,
             first_scheduled_time_ns=begin_wall_ns,
         )
-        missing = length - reused - 1  # the first step computes the last token
-        if request.branches:
-            languages = self._language, self._target_language
-            room = settings.kv_cache_tokens
-            call: EmulatedCall = EmulatedBranchingCall(
-                request, respond, languages, usage, max_tokens=room, begin_ns=begin_ns
-            )
-        else:
+        if not request.branches:
             sampler = EmulatedSampler(request, self._language)
-            call = EmulatedCall(request, respond, sampler, usage, begin_ns=begin_ns)
-        return call, missing
+            return EmulatedCall(request, respond, sampler, usage, begin_ns=begin_ns)
+        languages = self._language, self._target_language
+        room = settings.kv_cache_tokens
+        return EmulatedBranchingCall(
+            request, respond, languages, usage, max_tokens=room, begin_ns=begin_ns
+        )
 
     def _prepare(self, call: EmulatedCall, begin_ns: int) -> None:
         """Prepare the next answer. Its steps begin at `begin_ns`."""
