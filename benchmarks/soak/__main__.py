@@ -30,7 +30,7 @@ from rich.console import Console
 
 from benchmarks import faulty
 from benchmarks.soak.asking import STREAM, SoakRequest, ask
-from benchmarks.soak.clients import Clients, Outcomes
+from benchmarks.soak.clients import Clients, SoakOutcomes
 from benchmarks.soak.faults import FaultInjector
 from benchmarks.soak.growth import Growth, growths_of, threads_at_rest
 from benchmarks.soak.processes import Sample, is_at_rest, process_of, sample
@@ -83,7 +83,7 @@ def _soak(
     server: TritonServer, questions: list[Question], options: argparse.Namespace
 ) -> list[str]:
     """Run the clients while faults occur, and return the problems found."""
-    outcomes, samples = Outcomes(), []
+    outcomes, samples = SoakOutcomes(), []
     if not _eventually(lambda: is_at_rest(server)):
         return ["requests run or wait before the first one is sent"]
     before = sample(server)
@@ -121,7 +121,7 @@ def _kill(server: TritonServer, questions: list[Question], streams: int) -> list
         if not server.running:
             server.stop()
             server.start()
-        outcomes = Outcomes()
+        outcomes = SoakOutcomes()
         clients = Clients(server.grpc_url, questions, outcomes, lambda *_: False)
         asking = threading.Thread(target=clients.run, args=(streams, SECONDS_KILLED), daemon=True)
         asking.start()
@@ -138,7 +138,7 @@ def _kill(server: TritonServer, questions: list[Question], streams: int) -> list
     return [f"Triton ended itself {MOST_DEATHS} times when the draft was killed"]
 
 
-def _bad_outcomes(outcomes: Outcomes) -> list[str]:
+def _bad_outcomes(outcomes: SoakOutcomes) -> list[str]:
     counted = [f"{outcomes.counts[kind]} {kind}" for kind in BAD_OUTCOMES if outcomes.counts[kind]]
     return [*counted, *outcomes.examples]
 
@@ -178,7 +178,7 @@ def _faults_of_growths(measured: Iterable[Growth]) -> list[str]:
     return faults
 
 
-def _show(samples: list[Sample], outcomes: Outcomes) -> None:
+def _show(samples: list[Sample], outcomes: SoakOutcomes) -> None:
     now, counts = samples[-1], outcomes.counts
     _table_row(
         (
@@ -198,7 +198,7 @@ def _table_row(cells: tuple[str, ...]) -> None:
     out.print("| " + " | ".join(cells) + " |", soft_wrap=True, markup=False)
 
 
-def _summarize(outcomes: Outcomes, injector: FaultInjector) -> None:
+def _summarize(outcomes: SoakOutcomes, injector: FaultInjector) -> None:
     out.print("| requests | |\n|---|---|")
     for kind, count in outcomes.counts.most_common():
         out.print(f"| {kind} | {count} |")

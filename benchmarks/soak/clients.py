@@ -38,7 +38,7 @@ MOST_EXAMPLES = 10
 Explains = Callable[[str, float, float], bool]
 
 
-class Outcomes:
+class SoakOutcomes:
     """Counts of outcomes, with the first few bad outcomes as examples. Thread-safe."""
 
     def __init__(self) -> None:
@@ -61,7 +61,7 @@ class Clients:
     """
 
     def __init__(
-        self, url: str, questions: Sequence[Question], outcomes: Outcomes, explains: Explains
+        self, url: str, questions: Sequence[Question], outcomes: SoakOutcomes, explains: Explains
     ) -> None:
         self._url = url
         self._questions = questions
