@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import Protocol, TypeAlias
 
@@ -9,6 +10,17 @@ from tandem.contract.capabilities import Capabilities
 from tandem.engines.request import EngineRequest, EngineResponse
 
 Respond: TypeAlias = Callable[[EngineResponse], None]
+log = logging.getLogger(__name__)
+
+
+def deliver(respond: Respond, answer: EngineResponse) -> bool:
+    """Deliver an answer. Return whether that succeeded; log the error if not."""
+    try:
+        respond(answer)
+    except Exception:
+        log.exception("failed to deliver an answer")
+        return False
+    return True
 
 
 class Engine(Protocol):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import math
 import threading
 
@@ -11,11 +10,9 @@ import numpy as np
 from tandem.engines.emulated.row import FLOOR, dense
 from tandem.engines.emulated.sampler import EmulatedSampler, Token
 from tandem.engines.ending import cut
-from tandem.engines.engine import Respond
+from tandem.engines.engine import Respond, deliver
 from tandem.engines.errors import EngineError
 from tandem.engines.request import CallUsage, EngineRequest, EngineResponse, Floats, Ids
-
-log = logging.getLogger(__name__)
 
 
 class EmulatedCall:
@@ -153,10 +150,7 @@ class EmulatedCall:
     def _deliver(self, answer: EngineResponse) -> None:
         """Send an answer. If sending fails, the call is over."""
         self.open = not answer.final
-        try:
-            self._respond(answer)
-        except Exception:
-            log.exception("failed to deliver an answer")
+        if not deliver(self._respond, answer):
             self.open = False
 
     def _take(self, tokens: list[Token]) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import math
 import time
 
@@ -12,7 +11,7 @@ from numpy.typing import NDArray
 
 from tandem.contract.errors import ErrorCode
 from tandem.engines.ending import cut
-from tandem.engines.engine import Respond
+from tandem.engines.engine import Respond, deliver
 from tandem.engines.request import CallUsage, EngineRequest, EngineResponse, Floats
 from tandem.engines.torch.attention import Packed, Segment
 from tandem.engines.torch.choosing import TokenChoice
@@ -21,8 +20,6 @@ from tandem.engines.torch.log_probs import LogProbRecorder
 from tandem.engines.torch.sampling import TorchSampler
 from tandem.engines.torch.scores import Rows, StepLogits, first_rows
 from tandem.engines.torch.verification import verify_ids
-
-log = logging.getLogger(__name__)
 
 
 class TorchSequence:
@@ -181,12 +178,7 @@ class TorchSequence:
         self._send(EngineResponse(error=message, code=code, usage=self._usage()))
 
     def _send(self, answer: EngineResponse) -> None:
-        """Deliver an answer, or record that it couldn't be delivered."""
-        try:
-            self._respond(answer)
-        except Exception:
-            log.exception("failed to deliver an answer")
-            self.abandoned = True
+        self.abandoned |= not deliver(self._respond, answer)
 
     def _choose(self, scores: Rows, first: int, chosen: list[int] | None) -> tuple[list[int], bool]:
         """Return the accepted drafts and the model's own token, and whether the answer ends.
