@@ -202,7 +202,7 @@ class BranchSampler(TorchSampler):
         scores: [vocab_size]. If draft and target share their noise, it is applied before ranking,
         so that the target's own token is among the best.
         """
-        if self._greedy:
+        if self.greedy:
             weights, least = scores, -torch.inf
         else:
             weights, least = self._probabilities(scores), 0.0
@@ -215,7 +215,7 @@ class BranchSampler(TorchSampler):
         self, scores: torch.Tensor, accepted: Sequence[int], positions: Sequence[int]
     ) -> list[int]:
         """Return one token per branch. scores: [rows, vocab_size]; positions: one per row."""
-        if not self._greedy:
+        if not self.greedy:
             seeds = self._seeds or [self.seed] * (max(accepted) + 1)
             keys = [(seeds[j], position) for j, position in zip(accepted, positions, strict=True)]
             self._forget_before(keys)

@@ -11,6 +11,7 @@ import torch
 from tandem.engines.noise import Purpose, key_of
 from tandem.engines.torch.noise import keys_on
 from tandem.engines.torch.sampling import TorchSampler
+from tandem.sampling.params import SamplingNumbers
 
 
 class TokenChoice(NamedTuple):
@@ -91,11 +92,11 @@ class TokenChooser:
         return tokens, rows.gather(1, tokens.clamp(min=0)[:, None])[:, 0]
 
     def _grouped(self, num_rows: int, device: torch.device) -> list[_Draw]:
-        groups: dict[object, list[tuple[TorchSampler, int, int]]] = {}
+        groups: dict[SamplingNumbers, list[tuple[TorchSampler, int, int]]] = {}
         for choice, start in self._placed:
             sampler = choice.sampler
-            if sampler.warping is not None and not sampler.verifies_by_logits:
-                members = groups.setdefault(sampler.warping, [])
+            if not (sampler.greedy or sampler.verifies_by_logits):
+                members = groups.setdefault(sampler.numbers, [])
                 members += [(sampler, start + i, choice.first + i) for i in range(choice.rows)]
         draws = []
         for members in groups.values():

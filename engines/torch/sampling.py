@@ -48,9 +48,8 @@ class TorchSampler:
         self._masks = TokenMasks(request, vocab_size)
         bias = sampling.embedding_bias
         self._bias = None if bias is None else torch.from_numpy(bias).to(device)
-        self._greedy = sampling.greedy
-        # Parameters that shape the sampling distribution; None: greedy.
-        self.warping: SamplingNumbers | None = None if self._greedy else sampling.numbers
+        self.greedy = sampling.greedy
+        self.numbers: SamplingNumbers = sampling.numbers  # hashable, unlike `sampling`
         self.seed = secrets.randbits(64) if sampling.seed is None else sampling.seed
         self._draft_logits = request.draft_logits
         self._threshold = request.draft_acceptance_threshold
@@ -62,7 +61,7 @@ class TorchSampler:
     @property
     def verifies_by_logits(self) -> bool:
         logits = self._draft_logits
-        return logits is not None and len(logits) > 0 and not self._greedy
+        return logits is not None and len(logits) > 0 and not self.greedy
 
     def process(self, logits: torch.Tensor, tokens: NDArray[np.int64], first: int) -> Rows:
         """Return logits [rows, vocab_size] after bias, penalties, bans and masks.
@@ -76,7 +75,7 @@ class TorchSampler:
 
     def choose(self, scores: Rows, first: int) -> list[int]:
         """Return a token per row of scores [rows, vocab_size]. first: position of row 0's token."""
-        if self._greedy and isinstance(scores, torch.Tensor):
+        if self.greedy and isinstance(scores, torch.Tensor):
             tokens: list[int] = scores.argmax(-1).tolist()
             return tokens
         return [self._token(scores[i], first + i) for i in range(len(scores))]
@@ -112,7 +111,7 @@ class TorchSampler:
     def verify(self, scores: Rows, drafts: Sequence[int], first: int) -> list[int]:
         """Return the tokens that a verification emits. scores: [len(drafts) + 1, vocab_size]."""
         if not self.verifies_by_logits:
-            if self._greedy and isinstance(scores, torch.Tensor):
+            if self.greedy and isinstance(scores, torch.Tensor):
                 return verify_ids(drafts, self.choose(scores, first))
             own = (self._token(scores[i], first + i) for i in range(len(scores)))
             return verify_ids(drafts, own)
@@ -128,7 +127,7 @@ class TorchSampler:
         )
 
     def _token(self, row: Row, position: int) -> int:
-        if self._greedy:
+        if self.greedy:
             return int(row.argmax())
         return draw(self._probabilities(row), self.seed, position, Purpose.SAMPLE)
 
@@ -141,8 +140,7 @@ class TorchSampler:
 
     def _warped(self, scores: torch.Tensor) -> torch.Tensor:
         """Return the probabilities [rows, vocab_size] that tokens are drawn from."""
-        scores = scores.float()
-        return (scores if self.warping is None else warp(scores, self.warping)).softmax(-1)
+        return warp(scores.float(), self.numbers).softmax(-1)
 
     def _processed(self, row: Row, history: NDArray[np.int64]) -> Row:
         """Return the processed logits [vocab_size] for the token after `history`."""
