@@ -89,7 +89,16 @@ def _check_lengths(request: EngineRequest, limits: Limits) -> None:
 def _check_branches(request: EngineRequest, limits: Limits) -> None:
     counts, lengths = request.branch_counts, request.branch_output_len
     assert counts is not None
-    _check_branches_alone(request)
+    refused = {
+        "draft_logits": request.draft_logits is not None,
+        "draft_acceptance_threshold": request.draft_acceptance_threshold is not None,
+        "token_masks": request.token_masks is not None,
+        "return_context_logits": request.return_context_logits,
+        "return_prompt_log_probs": request.return_prompt_log_probs,
+        "num_top_log_probs": request.num_top_log_probs > 0,
+        "streaming": request.streaming,
+    }
+    refuse(refused, "with branch_counts; omit it")
     seeds = counts if request.branch_seeds is None else request.branch_seeds
     wanted = len(request.draft_ids) + 1
     for name, array in (
@@ -115,19 +124,6 @@ def _check_branches(request: EngineRequest, limits: Limits) -> None:
             f"branch_output_len need {len(request.input_ids) + reach} tokens; the limit is "
             f"{limits.max_seq_len} (max_seq_len)"
         )
-
-
-def _check_branches_alone(request: EngineRequest) -> None:
-    refused = {
-        "draft_logits": request.draft_logits is not None,
-        "draft_acceptance_threshold": request.draft_acceptance_threshold is not None,
-        "token_masks": request.token_masks is not None,
-        "return_context_logits": request.return_context_logits,
-        "return_prompt_log_probs": request.return_prompt_log_probs,
-        "num_top_log_probs": request.num_top_log_probs > 0,
-        "streaming": request.streaming,
-    }
-    refuse(refused, "with branch_counts; omit it")
 
 
 def refuse(given: Mapping[str, bool], why: str) -> None:
