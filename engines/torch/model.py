@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from tandem.engines.errors import LoadError, first_line
 from tandem.engines.torch import attention
 from tandem.engines.torch.attention import Packed, Segment
-from tandem.engines.torch.checkpoint import Loader, load_checkpoint
+from tandem.engines.torch.checkpoint import Loader
 from tandem.engines.torch.choosing import TokenChoice
 from tandem.engines.torch.contiguous_kv_cache import KVCache, KVEntry, KVShape
 from tandem.engines.torch.fused_llama import FusedLlama, supports
@@ -38,9 +38,7 @@ class PackedModel:
 
     """
 
-    def __init__(
-        self, settings: TorchSettings, folder: Path, load: Loader = load_checkpoint
-    ) -> None:
+    def __init__(self, settings: TorchSettings, folder: Path, load: Loader) -> None:
         """Load and check the checkpoint. Raises LoadError. folder: the model's version folder."""
         path = folder / settings.checkpoint
         self._model = load(settings, path)
