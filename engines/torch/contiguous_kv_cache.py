@@ -189,7 +189,7 @@ class KVCache:
         """
         wanted = self.blocks_for(branches * tokens)
         self._evict_stale(wanted)
-        return max(0, min(wanted, self._free_blocks)) * self._block
+        return min(wanted, self._free_blocks) * self._block
 
     def branch_kv(self, entry: KVEntry, leaves: NDArray[np.int64], tokens: int) -> BranchKV:
         """Lend blocks to a call for branches of `tokens` tokens each, until the call ends.
