@@ -19,9 +19,9 @@ from tandem.tools.benchmark.target_server import ServedDrafters, served_drafters
 from tandem.tools.benchmark.trace import Arrival, Repetition, Trace
 from tandem.tools.benchmark.variant import BASELINE, Variant, variants_of
 from tandem.tools.client.client import AnswerTotals
-from tandem.tools.commands import bench
 from tandem.tools.commands.bench import chosen_variants
-from tandem.tools.commands.options import named_profile, parser_of, write_json
+from tandem.tools.commands.command_line import parser_of
+from tandem.tools.commands.options import named_profile, write_json
 from tandem.tools.errors import TandemError
 from tandem.tools.profiles import deployment
 
@@ -29,9 +29,7 @@ DRAFTS = Variant("draft_model", 4)
 
 
 def options(*arguments):
-    parser = parser_of("bench")
-    bench.add_options(parser)
-    return parser.read(arguments)
+    return parser_of("bench").read(arguments)
 
 
 def trace(seconds, engine_seconds, **more):

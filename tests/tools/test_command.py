@@ -13,9 +13,9 @@ from checkpoints import write_empty, write_tokenizer
 
 from tandem.tools import cli as command
 from tandem.tools.commands import doctor
+from tandem.tools.commands.command_help import COMMANDS
 from tandem.tools.commands.doctor import Finding
 from tandem.tools.commands.options import PROFILES, grpc_url, named_profile
-from tandem.tools.commands.verbs import VERBS
 from tandem.tools.errors import TandemError
 from tandem.tools.triton import install
 from tandem.tools.triton.perf_analyzer import find_perf_analyzer
@@ -125,7 +125,7 @@ def closed(tmp_path):
     """A folder that this process can neither read nor search, even as root."""
     folder = tmp_path / "closed"
     folder.mkdir(mode=0)
-    for name in VERBS:
+    for name in COMMANDS:
         import_module(f"tandem.tools.commands.{name}")  # import before the folder is closed
     root = os.geteuid() == 0
     if root:

@@ -1,6 +1,5 @@
 """`tandem generate` handles its options correctly (tested without a server)."""
 
-import argparse
 import io
 from unittest.mock import MagicMock
 
@@ -9,12 +8,11 @@ import pytest
 from tandem.contract import entry
 from tandem.tools import cli as command
 from tandem.tools.commands import generate
+from tandem.tools.commands.command_line import parser_of
 
 
 def parse(*arguments):
-    parser = argparse.ArgumentParser()
-    generate.add_options(parser)
-    return parser.parse_args(arguments)
+    return parser_of("generate").read(arguments)
 
 
 def test_only_options_that_are_set_are_sent():

@@ -10,7 +10,7 @@ from tandem.contract import entry
 from tandem.tools import cli as command
 from tandem.tools.client.dataset import read_prompts
 from tandem.tools.commands import run, run_options
-from tandem.tools.commands.options import dashed, parser_of
+from tandem.tools.commands.command_line import parser_of
 from tandem.tools.errors import TandemError
 from tandem.tools.triton import repository
 from tandem.tools.triton.launch import prepared_launch
@@ -42,9 +42,7 @@ def here(tmp_path, monkeypatch):
 
 
 def options(line):
-    parser = parser_of("run")
-    run.add_options(parser)
-    return parser.parse_args(dashed(shlex.split(line)))
+    return parser_of("run").read(shlex.split(line))
 
 
 def plan(line):
@@ -339,8 +337,10 @@ def test_the_error_names_a_line_that_is_not_a_prompt(here, text, message):
 
 
 def test_options_can_be_spelled_with_underscores():
-    given = ["run", "--engine_dir=a_b", "--input_text", "c_d", "--", "--e_f"]
-    assert dashed(given) == ["run", "--engine-dir=a_b", "--input-text", "c_d", "--", "--e_f"]
+    given = options("--engine_dir=a_b --input_text c_d")
+    assert (str(given.engine_dir), given.input_text) == ("a_b", ["c_d"])
+    given = parser_of("perf").read(["--max_tokens=5", "--", "--e_f"])
+    assert (given.max_tokens, given.more) == (5, ["--e_f"])
 
 
 def test_the_output_has_nvidias_documented_format():

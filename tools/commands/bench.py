@@ -29,7 +29,7 @@ from tandem.tools.benchmark.target_server import (
 from tandem.tools.benchmark.variant import BASELINE, Variant, variants_of
 from tandem.tools.client.client import MODEL, Value
 from tandem.tools.client.terminal import console_of_width
-from tandem.tools.commands.chosen import add_deployment, planned_of
+from tandem.tools.commands.deployment_options import add_deployment, planned_of
 from tandem.tools.commands.options import (
     add_count,
     add_prompts,

@@ -16,7 +16,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from tandem.tools import extras
-from tandem.tools.commands.front import PORT
+from tandem.tools.commands.gateway_options import PORT
 from tandem.tools.errors import TandemError
 from tandem.tools.profiles.machine import count_gpus, free_memory
 from tandem.tools.triton.install import PYTHON, WHEEL, find_libpython, find_triton

@@ -8,14 +8,15 @@ from contextlib import suppress
 from pathlib import Path
 
 from tandem.gateway.settings import MEGABYTE, GatewaySettings
-from tandem.tools.commands.front import PORT, add_access, application, listening, url_of
+from tandem.tools.client.client import URL
+from tandem.tools.commands.gateway_options import PORT, add_access, application, listening, url_of
 from tandem.tools.commands.options import add_url, at_least, port
 from tandem.tools.triton.server import LOOPBACK
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     serves = parser.add_argument_group("what to serve")
-    add_url(serves, "HOST:PORT of Triton's gRPC endpoint (default: %(default)s).", "127.0.0.1:8001")
+    add_url(serves, URL)
     serves.add_argument(
         "--tokenizer",
         type=Path,

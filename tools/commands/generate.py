@@ -59,7 +59,7 @@ STANDARD_INPUT = "-"
 def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("prompt", help="Prompt; - reads standard input.")
     server = parser.add_argument_group("server")
-    add_url(server, "HOST:PORT of Triton's gRPC endpoint (default: %(default)s).", URL)
+    add_url(server, URL)
     server.add_argument(
         "--model", metavar="NAME", default=MODEL, help="Entry to call (default: %(default)s)."
     )

@@ -24,7 +24,7 @@ from tandem.tools.client.client import (
     is_on_this_machine,
 )
 from tandem.tools.client.dataset import read_prompts
-from tandem.tools.commands.chosen import add_deployment, planned_of
+from tandem.tools.commands.deployment_options import add_deployment, planned_of
 from tandem.tools.commands.options import (
     add_count,
     add_prompts,
@@ -53,7 +53,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="Entry to call; can be repeated (default: bls, then bls_stream).",
     )
     requests = parser.add_argument_group("requests")
-    add_prompts(requests)
+    add_prompts(requests, "one per line, or JSONL")
     add_count(requests, "--limit", "Number of prompts", 8)
     add_count(requests, "--max-tokens", "Maximum output tokens", 128)
     requests.add_argument(
@@ -184,4 +184,4 @@ def write_requests(requests: Sequence[Inputs], path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise TandemError(f"can't create {path.parent}: {error.strerror}") from error
-    write_json(path, {"data": rows}, indent=1)
+    write_json(path, {"data": rows})

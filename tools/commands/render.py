@@ -6,7 +6,7 @@ import argparse
 import shlex
 from pathlib import Path
 
-from tandem.tools.commands.chosen import add_deployment, chosen_deployment
+from tandem.tools.commands.deployment_options import add_deployment, chosen_deployment
 from tandem.tools.triton import repository
 from tandem.tools.triton.rendered_readme import SCRIPT
 

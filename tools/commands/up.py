@@ -16,8 +16,8 @@ from pathlib import Path
 from tandem.bls.settings import AUTO
 from tandem.gateway.settings import GatewaySettings
 from tandem.tools.client.client import MODEL
-from tandem.tools.commands.chosen import add_deployment, chosen_deployment
-from tandem.tools.commands.front import (
+from tandem.tools.commands.deployment_options import add_deployment, chosen_deployment
+from tandem.tools.commands.gateway_options import (
     KEY_VARIABLE,
     PORT,
     add_access,
