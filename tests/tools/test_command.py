@@ -115,9 +115,20 @@ def test_the_command_imports_no_slow_libraries_at_startup():
 
 
 def test_a_command_restores_the_signal_handlers():
-    before = signal.getsignal(signal.SIGINT)
+    signals = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = [*map(signal.getsignal, signals)]
     assert run("--version") == 0
-    assert signal.getsignal(signal.SIGINT) is before
+    assert [*map(signal.getsignal, signals)] == before
+
+
+@pytest.mark.parametrize("ignored", [False, True])
+def test_a_hangup_ends_a_command_unless_nohup_ignores_it(monkeypatch, ignored):
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN if ignored else signal.SIG_DFL)
+    monkeypatch.setattr(doctor, "examine", lambda: os.kill(os.getpid(), signal.SIGHUP) or [])
+    try:
+        assert run("doctor") == (0 if ignored else 130)
+    finally:
+        signal.signal(signal.SIGHUP, before)
 
 
 @pytest.fixture

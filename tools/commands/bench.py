@@ -29,7 +29,7 @@ from tandem.tools.benchmark.target_server import (
 from tandem.tools.benchmark.variant import BASELINE, Variant, variants_of
 from tandem.tools.client.client import MODEL, Value
 from tandem.tools.client.terminal import console_of_width
-from tandem.tools.commands.deployment_options import add_deployment, planned_of
+from tandem.tools.commands.deployment_options import add_deployment, deployment_to_serve
 from tandem.tools.commands.options import (
     add_count,
     add_prompts,
@@ -148,7 +148,7 @@ def run(options: argparse.Namespace) -> int:
     folder = options.json.absolute().parent if options.json else None
     if folder is not None and not folder.is_dir():
         raise TandemError(f"can't write {options.json}: no folder {folder}")
-    target = planned_of(options) or TargetServer(options.url, options.model or MODEL)
+    target = deployment_to_serve(options) or TargetServer(options.url, options.model or MODEL)
     scenarios = scenarios_of_lengths(options.input_tokens, options.limit)
     if options.prompts or not scenarios:
         scenarios += scenarios_of_file(prompts_file(options.prompts), options.limit)

@@ -11,8 +11,7 @@ from tandem.tools.errors import TandemError
 from tandem.tools.models.fit import JOBS, Job, fit_of
 from tandem.tools.models.named import ModelSource, model_named
 from tandem.tools.models.weights import Description
-from tandem.tools.profiles import deployment
-from tandem.tools.profiles.deployment import Deployment
+from tandem.tools.profiles.deployment import Deployment, for_checkpoints, load
 
 
 def add_deployment(group: Options) -> None:
@@ -38,7 +37,7 @@ def chosen_deployment(options: argparse.Namespace, *, here: bool = True) -> Depl
     if options.target is None:
         if options.draft is not None:
             raise TandemError("--draft needs --target; set both")
-        return deployment.load(chosen_profile(options))
+        return load(chosen_profile(options))
     if options.profile is not None:
         raise TandemError("set --profile or --target, not both")
     sources: dict[Job, ModelSource] = {}
@@ -50,18 +49,18 @@ def chosen_deployment(options: argparse.Namespace, *, here: bool = True) -> Depl
                 described[job] = sources[job].describe()
     # Check the small files before fetching the weights.
     folders = {job: found.folder for job, found in described.items()}
-    planned = deployment.for_checkpoints(
+    deployment = for_checkpoints(
         folders["target"], folders.get("draft"), name=sources["target"].name, with_weights=False
     )
     kv_cache_tokens: dict[str, int] = {}
     if here:
-        fit = fit_of(planned, {job: found.num_parameters for job, found in described.items()})
+        fit = fit_of(deployment, {job: found.num_parameters for job, found in described.items()})
         fit.check()
         kv_cache_tokens = fit.kv_cache_tokens()
     for job, source in sources.items():
         with about(job):
             folders[job] = source.checkpoint()
-    return deployment.for_checkpoints(
+    return for_checkpoints(
         folders["target"],
         folders.get("draft"),
         name=sources["target"].name,
@@ -78,7 +77,7 @@ def about(job: Job) -> Iterator[None]:
         raise TandemError(f"--{job}: {error}") from error
 
 
-def planned_of(options: argparse.Namespace) -> Deployment | None:
+def deployment_to_serve(options: argparse.Namespace) -> Deployment | None:
     """Return the deployment to serve, or None if --url names a running server."""
     for name in ("profile", "target"):
         if options.url and getattr(options, name):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import signal
 from contextlib import suppress
 from pathlib import Path
 
@@ -69,8 +68,6 @@ def run(options: argparse.Namespace) -> int:
         allowed_origins=tuple(options.allow_origin),
         open_objects=options.open_objects,
     )
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.default_int_handler)
     with (
         listening(options.address, options.port, "--port") as bound,
         suppress(KeyboardInterrupt),  # uvicorn raises the signal again after shutdown

@@ -24,7 +24,7 @@ from tandem.tools.client.client import (
     is_on_this_machine,
 )
 from tandem.tools.client.dataset import read_prompts
-from tandem.tools.commands.deployment_options import add_deployment, planned_of
+from tandem.tools.commands.deployment_options import add_deployment, deployment_to_serve
 from tandem.tools.commands.options import (
     add_count,
     add_prompts,
@@ -92,10 +92,10 @@ def concurrency(text: str) -> str:
 
 def run(options: argparse.Namespace) -> int:
     """Run perf_analyzer against each entry; return the last nonzero exit status, or 0."""
-    planned = planned_of(options)
+    deployment = deployment_to_serve(options)
     prompts = [p.text for p in read_prompts(prompts_file(options.prompts))[: options.limit]]
-    entries = chosen_entries(options.entry, planned)
-    check(options, planned, entries)
+    entries = chosen_entries(options.entry, deployment)
+    check(options, deployment, entries)
     drafts: dict[Tensor, Value | None] = {
         tensors.DRAFTER: options.drafter,
         tensors.NUM_DRAFT_TOKENS: options.num_draft_tokens,
@@ -110,7 +110,7 @@ def run(options: argparse.Namespace) -> int:
             requests = [inputs_for(p, options.max_tokens, more, stream=stream) for p in prompts]
             write_requests(requests, folder / f"{name}.json")
         program = find_perf_analyzer()
-        url = stack.enter_context(serving(planned)).grpc_url if planned else options.url
+        url = stack.enter_context(serving(deployment)).grpc_url if deployment else options.url
         near = {"no_grpc_proxy": url.rpartition(":")[0]} if is_on_this_machine(url) else {}
         for name, stream in entries.items():
             command = perf_command(program, name, url, folder, options, stream=stream)
@@ -120,25 +120,25 @@ def run(options: argparse.Namespace) -> int:
     return status
 
 
-def chosen_entries(wanted: Sequence[str] | None, planned: Deployment | None) -> dict[str, bool]:
+def chosen_entries(wanted: Sequence[str] | None, deployment: Deployment | None) -> dict[str, bool]:
     """Map the name of each entry to test to whether it streams."""
     streams = {FORWARDER: False, MODEL: True}
-    if planned:
-        own = [e for e in planned.profile.entries if e.kind == "stream" or e.drafter is None]
+    if deployment:
+        own = [e for e in deployment.profile.entries if e.kind == "stream" or e.drafter is None]
         own.sort(key=lambda entry: entry.kind)  # forward comes before stream
         streams = {entry.name: entry.kind == "stream" for entry in own}
     for name in wanted or ():
-        if planned and name not in streams:
+        if deployment and name not in streams:
             raise TandemError(f"entry '{name}' isn't known; choose one of: {', '.join(streams)}")
     return {name: streams.get(name, False) for name in wanted or streams}
 
 
 def check(
-    options: argparse.Namespace, planned: Deployment | None, entries: dict[str, bool]
+    options: argparse.Namespace, deployment: Deployment | None, entries: dict[str, bool]
 ) -> None:
     """Raise TandemError if the server doesn't respond, or has no such entry or drafter."""
-    targets: list[Deployment | TargetServer] = [planned] if planned else []
-    if not planned:
+    targets: list[Deployment | TargetServer] = [deployment] if deployment else []
+    if not deployment:
         with Client(options.url) as client:
             streams = [name for name in entries if client.entry(name).streams]
         targets += [TargetServer(options.url, name) for name in streams]

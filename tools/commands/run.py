@@ -56,12 +56,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     prompts = options.input_text or [p.text for p in read_prompts(options.input_file)]
     drafting = run_options.read_drafting(options)
-    planned = run_options.plan(options, drafting)
+    deployment = run_options.plan(options, drafting)
     sampling = {tensor: getattr(options, tensor) for tensor, *_ in SAMPLING}
     given = {tensor: value for tensor, value in sampling.items() if value is not None}
     more = {**drafting.inputs, **given}
-    with serving(planned) as server, Client(server.grpc_url) as client:
-        entry = planned.stream_entry.name
+    with serving(deployment) as server, Client(server.grpc_url) as client:
+        entry = deployment.stream_entry.name
         for number, prompt in enumerate(prompts):
             asked = inputs_for(prompt, options.max_output_len, more, stream=False)
             answer = client.answer(entry, asked)

@@ -17,9 +17,8 @@ from tandem.contract.tensor import Tensor
 from tandem.tools.client.client import Inputs, Value
 from tandem.tools.commands.options import Options
 from tandem.tools.errors import TandemError
-from tandem.tools.profiles import deployment
 from tandem.tools.profiles.config_strings import Devices, DraftTargetConfig, PromptLookupConfig
-from tandem.tools.profiles.deployment import Deployment
+from tandem.tools.profiles.deployment import Deployment, check
 from tandem.tools.profiles.engine_dir import EngineDir, read_engine_dir
 from tandem.tools.profiles.engines.base import KeyPath, ProfileError
 from tandem.tools.profiles.machine import count_gpus
@@ -173,7 +172,7 @@ def plan(options: argparse.Namespace, drafting: DraftingOptions) -> Deployment:
     given, lookup, folder = drafting.draft_target, drafting.prompt_lookup, options.tokenizer_dir
     usual = DecodingSection().prompt_lookup.prompt_lookup_num_tokens
     longest = lookup.prompt_lookup_num_tokens if lookup else min(usual, most or usual)
-    planned = _deployment(
+    deployment = _deployment(
         {
             "name": target.folder.absolute().name,
             "engines": engines,
@@ -195,7 +194,7 @@ def plan(options: argparse.Namespace, drafting: DraftingOptions) -> Deployment:
             "kv_cache_tokens in a profile instead",
             file=sys.stderr,
         )
-    return planned
+    return deployment
 
 
 def _parse(config: type[Config], values: list[str] | None, option: str) -> Config | None:
@@ -290,7 +289,7 @@ def _section(
 
 def _deployment(profile: dict[str, Any]) -> Deployment:
     try:
-        return deployment.check(Profile.model_validate(profile))
+        return check(Profile.model_validate(profile))
     except ValidationError as error:
         key_path, text = explain(error)
     except ProfileError as error:

@@ -31,8 +31,7 @@ from tandem.tools.commands.run_options import DraftingOptions
 from tandem.tools.errors import TandemError
 from tandem.tools.evaluation.accuracy import AccuracyComparison, AnswerColumn
 from tandem.tools.evaluation.rouge import Rouge
-from tandem.tools.profiles import deployment
-from tandem.tools.profiles.deployment import Deployment
+from tandem.tools.profiles.deployment import Deployment, load
 from tandem.tools.profiles.engines.torch import TorchTarget
 
 if TYPE_CHECKING:
@@ -121,10 +120,10 @@ def run(options: argparse.Namespace) -> int:
     drafting = _read_drafting(options)
     rouge = Rouge()
     items = read_items(options.dataset)[: options.limit]
-    planned = _plan(options, drafting)
-    speculation = speculation_of(options.drafter, drafting, planned)
-    hugging_face = _hugging_face(options, planned)
-    target = planned or TargetServer(options.url, options.model)
+    deployment = _plan(options, drafting)
+    speculation = speculation_of(options.drafter, drafting, deployment)
+    hugging_face = _hugging_face(options, deployment)
+    target = deployment or TargetServer(options.url, options.model)
     with target_server(target) as server, Client(server.url) as client:
         client.entry(server.entry)  # raises TandemError if the entry doesn't exist
         columns = [*answer_in_turns(client, server.entry, items, speculation, options)]
@@ -150,24 +149,24 @@ def run(options: argparse.Namespace) -> int:
 
 
 def speculation_of(
-    drafter: str | None, drafting: DraftingOptions, planned: Deployment | None
+    drafter: str | None, drafting: DraftingOptions, deployment: Deployment | None
 ) -> Inputs:
     """Return the inputs that select the speculation to compare with the baseline.
 
     Raises TandemError if there is no baseline or nothing to compare with it.
     """
     inputs: dict[Tensor, Value] = dict(drafting.inputs) if drafting.given else {}
-    if drafter is None and not inputs and planned:
-        drafter = planned.loop_settings().drafter
+    if drafter is None and not inputs and deployment:
+        drafter = deployment.loop_settings().drafter
     if drafter is not None:
         inputs[tensors.DRAFTER] = drafter
-    if planned and BASELINE not in planned.drafters:
+    if deployment and BASELINE not in deployment.drafters:
         raise TandemError(
             "the target drafts inside the engine, so there is no baseline to compare with; serve "
             "a second target without it, and run summarize with each --url"
         )
-    if planned and drafter is not None:
-        served_drafters(planned).check(drafter)
+    if deployment and drafter is not None:
+        served_drafters(deployment).check(drafter)
     if inputs.get(tensors.DRAFTER) == BASELINE:
         raise TandemError(
             f"nothing to compare with drafter '{BASELINE}'; set --drafter to {drafter_names()}"
@@ -222,10 +221,10 @@ def _plan(options: argparse.Namespace, drafting: DraftingOptions) -> Deployment 
             "tandem: device lists have no effect; the profile sets the devices",
             file=sys.stderr,
         )
-    return None if options.url else deployment.load(chosen_profile(options))
+    return None if options.url else load(chosen_profile(options))
 
 
-def _hugging_face(options: argparse.Namespace, planned: Deployment | None) -> HuggingFace | None:
+def _hugging_face(options: argparse.Namespace, deployment: Deployment | None) -> HuggingFace | None:
     if not options.test_hf:
         return None
     try:
@@ -234,12 +233,12 @@ def _hugging_face(options: argparse.Namespace, planned: Deployment | None) -> Hu
         raise TandemError(
             f"can't import {error.name}, which --test-hf needs; pip install torch transformers"
         ) from error
-    target = planned.profile.engines.target if planned else None
+    target = deployment.profile.engines.target if deployment else None
     own = target.checkpoint if isinstance(target, TorchTarget) else None
     folder = options.hf_model_dir or own
     if folder is None:
         raise TandemError("--test-hf needs --hf-model-dir, the target's checkpoint")
-    if planned is None:
+    if deployment is None:
         return HuggingFace(folder, options.tokenizer_dir or folder)
-    special = planned.profile.tokenizer.add_special_tokens
-    return HuggingFace(folder, planned.tokenizer.folder, add_special_tokens=special)
+    special = deployment.profile.tokenizer.add_special_tokens
+    return HuggingFace(folder, deployment.tokenizer.folder, add_special_tokens=special)

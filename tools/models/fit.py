@@ -82,19 +82,19 @@ class Fit:
         }
 
 
-def fit_of(planned: Deployment, num_parameters: Mapping[Job, int]) -> Fit:
+def fit_of(deployment: Deployment, num_parameters: Mapping[Job, int]) -> Fit:
     """Estimate the memory that a deployment of checkpoints needs.
 
     num_parameters: each engine's number of weights, which may not be downloaded yet.
     """
-    engines = planned.profile.engines
+    engines = deployment.profile.engines
     sections: dict[Job, TorchDraft] = {job: getattr(engines, job) for job in num_parameters}
     gpu = free_gpu_memory(min(section.gpu_memory_fraction for section in sections.values()))
     needs = {}
     for job, section in sections.items():
         # A CPU computes in float32, a GPU in the checkpoint's type. An unpaged KV cache on a GPU
         # takes more memory than its tokens.
-        folder, plan = section.checkpoint, getattr(planned, job)
+        folder, plan = section.checkpoint, getattr(deployment, job)
         size = FLOAT32 if gpu is None else item_bytes(read_config(folder))
         cached = read_checkpoint(folder, with_weights=False).kv_bytes_per_token * size // FLOAT32
         if gpu is not None and not section.paged_kv_cache:
