@@ -13,7 +13,7 @@ from tandem.tools.commands.build import check_steps
 from tandem.tools.errors import TandemError
 from tandem.tools.profiles import deployment
 from tandem.tools.trtllm.engines import trt_engines
-from tandem.tools.trtllm.steps import engine_steps
+from tandem.tools.trtllm.steps import EXAMPLES, engine_steps
 
 FACTS = json.loads((Path(__file__).parents[1] / "data" / "trtllm-1.2.1-flags.json").read_text())[
     "flags"
@@ -67,7 +67,11 @@ def engines_of(path):
 
 
 def steps_of(path):
-    return [s for name, engine in engines_of(path).items() for s in engine_steps(name, engine)]
+    return [
+        step
+        for name, engine in engines_of(path).items()
+        for step in engine_steps(name, engine, EXAMPLES)
+    ]
 
 
 def flags(step):

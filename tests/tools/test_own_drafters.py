@@ -100,7 +100,7 @@ class ScriptedServer:
 
 
 def test_up_lists_a_custom_drafter(profile):
-    shown = greeting(ScriptedServer(), deployment.load(profile()))
+    shown = greeting(ScriptedServer(), deployment.load(profile()), None)
     assert "(a request may use prompt_lookup, hybrid, repeat, none)" in shown
 
 

@@ -11,8 +11,9 @@ from tandem.lookup.pools import LEAST_COUNTED
 from tandem.tools.profiles.drafters import OwnDrafter, all_kinds
 from tandem.tools.profiles.engines.base import EnginePlan, KeyPath, ProfileError
 from tandem.tools.profiles.engines.emulated import EmulatedDraft, EmulatedTarget
+from tandem.tools.profiles.engines.tensorrtllm import TensorRTLLMDraft, TensorRTLLMTarget
 from tandem.tools.profiles.engines.vllm import VllmDraft
-from tandem.tools.profiles.profile import DRAFT, Profile
+from tandem.tools.profiles.profile import DRAFT, TARGET, Profile
 
 
 def check_names(profile: Profile) -> None:
@@ -58,6 +59,30 @@ def check_gpu_memory(profile: Profile) -> None:
             f"with engines.target's, must be at most 1 on a shared GPU; got {total:g}; set both, "
             "for example 0.8 and 0.15",
         )
+
+
+def check_tensorrt_pair(profile: Profile) -> None:
+    """Reject two TensorRT engines that are incompatible or don't support the decoding settings."""
+    target, draft = profile.engines.target, profile.engines.draft
+    if not (isinstance(target, TensorRTLLMTarget) and isinstance(draft, TensorRTLLMDraft)):
+        return
+    if profile.decoding.use_draft_logits and not draft.build.gather_generation_logits:
+        raise ProfileError(
+            (*DRAFT, "build", "gather_generation_logits"),
+            "must be true, because decoding.use_draft_logits needs the draft's logits",
+        )
+    # Two engines need orchestrator mode, which spawns all workers on one node. In leader mode each
+    # engine takes every rank, and ranks above 0 never return from the first engine's constructor.
+    for key_path, engine in ((TARGET, target), (DRAFT, draft)):
+        if engine.num_nodes > 1:
+            raise ProfileError(
+                (*key_path, "num_nodes"),
+                "must be 1 in both engines, because several nodes need leader mode, which loads "
+                f"one engine; got {engine.num_nodes}; set 1, or use prompt_lookup without "
+                "engines.draft",
+            )
+    if draft.engine_dir == target.engine_dir:
+        raise ProfileError((*DRAFT, "engine_dir"), "must be different from the target's")
 
 
 def check_drafters(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
@@ -25,7 +25,8 @@ from tandem.tools.profiles import checks, vocabulary
 from tandem.tools.profiles.checkpoint import TokenizerFolder
 from tandem.tools.profiles.drafters import OwnDrafter, allowed_kinds, own_drafters
 from tandem.tools.profiles.engines.base import EnginePlan, ProfileError
-from tandem.tools.profiles.pair import check_pair
+from tandem.tools.profiles.engines.torch import TorchTarget
+from tandem.tools.profiles.engines.vllm import VllmTarget
 from tandem.tools.profiles.profile import (
     DRAFT,
     TARGET,
@@ -50,8 +51,8 @@ class Deployment:
     pad_id: int
     target: EnginePlan
     draft: EnginePlan | None
-    own_drafters: tuple[OwnDrafter, ...] = ()
-    draft_tokenizer: TokenizerFolder | None = None  # None if the engines share a vocabulary
+    own_drafters: tuple[OwnDrafter, ...]
+    draft_tokenizer: TokenizerFolder | None  # None if the engines share a vocabulary
 
     @property
     def thread_pool_size(self) -> int:
@@ -167,21 +168,21 @@ class Deployment:
         }
 
 
-def _engine_settings(model: str, planned: EnginePlan, timeout: float) -> EngineSettings:
+def _engine_settings(model: str, plan: EnginePlan, timeout: float) -> EngineSettings:
     """Return an engine's settings for the loop. timeout: maximum seconds per call."""
     return EngineSettings(
         model=model,
-        capabilities=planned.capabilities,
-        vocab_size=planned.vocab_size,
-        max_seq_len=planned.max_seq_len,
-        max_draft_len=planned.max_draft_len,
-        kv_cache_tokens=planned.kv_cache_tokens,
-        kv_block_tokens=planned.kv_block_tokens,
+        capabilities=plan.capabilities,
+        vocab_size=plan.vocab_size,
+        max_seq_len=plan.max_seq_len,
+        max_draft_len=plan.max_draft_len,
+        kv_cache_tokens=plan.kv_cache_tokens,
+        kv_block_tokens=plan.kv_block_tokens,
         timeout=timeout,
-        decoupled=planned.decoupled,
-        excludes_input=planned.excludes_input,
-        logits_dtype=planned.logits_dtype,
-        lora_adapters=planned.lora_adapters,
+        decoupled=plan.decoupled,
+        excludes_input=plan.excludes_input,
+        logits_dtype=plan.logits_dtype,
+        lora_adapters=plan.lora_adapters,
     )
 
 
@@ -245,17 +246,18 @@ def check(profile: Profile, *, with_weights: bool = True) -> Deployment:
         vocabulary.check_width(draft, profile.engines.draft, draft_tokenizer or tokenizer, DRAFT)
     if draft and draft_tokenizer:
         draft = vocabulary.translated(draft)
-    elif draft:
-        target = profile.engines.target.adjusted_to_draft(draft, target)
+    elif (
+        draft
+        and draft.vocab_size != target.vocab_size
+        and isinstance(profile.engines.target, TorchTarget | VllmTarget)
+    ):  # the same vocabulary with other padding; these engines accept logits of both widths
+        width = {"draft_vocab_size": str(draft.vocab_size)}
+        target = replace(target, parameters={**target.parameters, **width})
     if target.capabilities.drafts_itself and "entries" not in profile.model_fields_set:
         # A baseline would need a second engine, so omit its entry.
         entries = tuple(entry for entry in profile.entries if entry.drafter != BASELINE.name)
         profile = profile.model_copy(update={"entries": entries})
-    check_pair(
-        profile.engines.target,
-        profile.engines.draft,
-        use_draft_logits=profile.decoding.use_draft_logits,
-    )
+    checks.check_tensorrt_pair(profile)
     own = own_drafters(profile.drafters)
     known = allowed_kinds(target, draft, own)
     checks.check_drafters(profile, known, own)

@@ -132,9 +132,6 @@ class EngineSection(ConfigSection):
     def check_weights(self, key_path: KeyPath) -> None:
         """Raise ProfileError if weights are missing. By default, an engine has no weights."""
 
-    def adjusted_to_draft(self, draft: EnginePlan, planned: EnginePlan) -> EnginePlan:  # noqa: ARG002
-        return planned
-
 
 class OwnEngineSection(EngineSection):
     """A profile's section for an engine that Tandem implements."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -115,10 +114,3 @@ class VllmTarget(VllmDraft):
 
     max_draft_len: NonNegativeInt = 16
     speculative_config: Mapping[str, JsonValue] | None = None
-
-    def adjusted_to_draft(self, draft: EnginePlan, planned: EnginePlan) -> EnginePlan:
-        """Return the plan with the width of the draft's logits, if it isn't the target's."""
-        if draft.vocab_size == planned.vocab_size:
-            return planned
-        width = {"draft_vocab_size": str(draft.vocab_size)}
-        return replace(planned, parameters={**planned.parameters, **width})
