@@ -2,6 +2,7 @@
 
 import json
 import zipfile
+from pathlib import Path
 
 import pytest
 
@@ -9,7 +10,7 @@ from tandem.tools import cli as command
 from tandem.tools.commands import perf
 from tandem.tools.errors import TandemError
 from tandem.tools.triton import perf_analyzer
-from tandem.tools.triton.perf_analyzer import MEMBER, PerfAnalyzer, find_perf_analyzer
+from tandem.tools.triton.perf_analyzer import MEMBER, find_perf_analyzer
 
 RUNS = "#!/bin/sh\nexit 0\n"
 PRINTS = '#!/bin/sh\n[ "$1" = --version ] || { echo "$@, past $no_grpc_proxy"; exit 3; }\n'
@@ -117,11 +118,14 @@ def test_perf_errors_are_one_line(arguments, message, capsys):
 
 @pytest.mark.usefixtures("wheel")
 def test_perf_analyzer_is_unpacked_once_with_its_libraries(tmp_path, monkeypatch):
+    monkeypatch.delenv("LD_LIBRARY_PATH", raising=False)
     ours = find_perf_analyzer()
-    assert ours.binary.is_relative_to(tmp_path / "cache" / "tandem")
-    assert {path.name for path in ours.libraries.iterdir()} == {"libb64.so.0d", "libcudart.so.12"}
-    assert all(path.is_file() for path in ours.libraries.iterdir())
-    assert ours.command[:2] == ["env", f"LD_LIBRARY_PATH={ours.libraries}"]
+    program = Path(ours[-1])
+    assert program.is_relative_to(tmp_path / "cache" / "tandem")
+    libraries = program.parent / "lib"
+    assert {path.name for path in libraries.iterdir()} == {"libb64.so.0d", "libcudart.so.12"}
+    assert all(path.is_file() for path in libraries.iterdir())
+    assert ours[:2] == ["env", f"LD_LIBRARY_PATH={libraries}"]
     monkeypatch.setattr(perf_analyzer, "_download", None)
     assert find_perf_analyzer() == ours
 
@@ -132,9 +136,9 @@ def test_a_working_perf_analyzer_on_the_path_is_preferred(tmp_path, monkeypatch)
     program.write_text(RUNS)
     program.chmod(0o755)
     monkeypatch.setattr(perf_analyzer.shutil, "which", lambda _: str(program))
-    assert find_perf_analyzer() == PerfAnalyzer(program)
+    assert find_perf_analyzer() == [str(program)]
     program.write_text("#!/bin/sh\nexit 1\n")
-    assert find_perf_analyzer().binary != program
+    assert find_perf_analyzer() != [str(program)]
 
 
 def test_a_failed_download_is_reported_in_one_line(monkeypatch):

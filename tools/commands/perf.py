@@ -35,7 +35,7 @@ from tandem.tools.commands.options import (
 )
 from tandem.tools.errors import TandemError
 from tandem.tools.profiles.deployment import Deployment
-from tandem.tools.triton.perf_analyzer import PerfAnalyzer, find_perf_analyzer
+from tandem.tools.triton.perf_analyzer import find_perf_analyzer
 from tandem.tools.triton.serving import serving
 
 FORWARDER = "bls"
@@ -113,7 +113,20 @@ def run(options: argparse.Namespace) -> int:
         url = stack.enter_context(serving(deployment)).grpc_url if deployment else options.url
         near = {"no_grpc_proxy": url.rpartition(":")[0]} if is_on_this_machine(url) else {}
         for name, stream in entries.items():
-            command = perf_command(program, name, url, folder, options, stream=stream)
+            # Measure a number of requests instead of a time window: each answer takes seconds, so a
+            # window would take minutes to become stable.
+            command = [
+                *program,
+                *("-m", name),
+                *("-u", url),
+                *("-i", "grpc"),
+                *(("--async", "--streaming") if stream else ()),
+                *("--input-data", str(folder / f"{name}.json")),
+                *("--concurrency-range", options.concurrency),
+                *("--request-count", str(options.requests)),
+                *("-f", str(folder / f"{name}.csv")),
+                *options.more,
+            ]
             print(f"$ {shlex.join(command)}", flush=True)
             ended = subprocess.run(command, check=False, env=os.environ | near)
             status = ended.returncode or status
@@ -144,34 +157,6 @@ def check(
         targets += [TargetServer(options.url, name) for name in streams]
     for target in targets if options.drafter is not None else ():
         served_drafters(target).check(options.drafter)
-
-
-def perf_command(
-    program: PerfAnalyzer,
-    entry: str,
-    url: str,
-    folder: Path,
-    options: argparse.Namespace,
-    *,
-    stream: bool,
-) -> list[str]:
-    """Return the command line of perf_analyzer for an entry.
-
-    perf_analyzer measures a number of requests, not a time window: each answer takes seconds, so a
-    window would take minutes to become stable.
-    """
-    return [
-        *program.command,
-        *("-m", entry),
-        *("-u", url),
-        *("-i", "grpc"),
-        *(("--async", "--streaming") if stream else ()),
-        *("--input-data", str(folder / f"{entry}.json")),
-        *("--concurrency-range", options.concurrency),
-        *("--request-count", str(options.requests)),
-        *("-f", str(folder / f"{entry}.csv")),
-        *options.more,
-    ]
 
 
 def write_requests(requests: Sequence[Inputs], path: Path) -> None:

@@ -6,7 +6,6 @@ with TritonServer(repository, thread_pool_size=128) as server:
 
 from __future__ import annotations
 
-import math
 import os
 import secrets
 import shutil
@@ -25,13 +24,13 @@ from tandem.tools.errors import TandemError
 from tandem.tools.profiles.profile import STARTUP_SECONDS
 from tandem.tools.triton import pages, supervisor
 from tandem.tools.triton.install import TritonInstall, find_triton
-from tandem.tools.triton.launch import PREFIX, SINGLE, Launch
+from tandem.tools.triton.launch import PREFIX, SINGLE, Launch, server_command
 from tandem.tools.triton.log import TritonLog
 
 POLL_SECONDS = 0.05
 LOOPBACK = "127.0.0.1"
 EVERY_ADDRESS = ("0.0.0.0", "::")
-EXIT_SECONDS = 5  # how long a stopping Triton waits for requests in flight
+EXIT_SECONDS = 5
 STOP_SECONDS = 10.0  # then Triton is killed, because an idle gRPC stream can block its exit forever
 GUARD_SECONDS = STOP_SECONDS + 5
 MOST_STARTS = 3
@@ -234,16 +233,6 @@ class TritonServer:
         return f"[{host}]" if ":" in host else host
 
     def _command(self, install: TritonInstall) -> list[str]:
-        python = {
-            "thread-pool-size": self._thread_pool_size,
-            "stub-timeout-seconds": math.ceil(self._startup_timeout),
-        }
-        options = {
-            "model-repository": self.repository,
-            "backend-directory": install.backends,
-            "model-load-thread-count": len(self.models),
-            "exit-timeout-secs": EXIT_SECONDS,
-        }
         # A random key keeps clients from shared memory. In Triton 2.51, a client that may register
         # regions may also read and write the Python models' regions (CVE-2025-23319 and others).
         restricted = f"shared-memory:tandem-key={secrets.token_hex(16)}"
@@ -254,9 +243,15 @@ class TritonServer:
             "grpc-restricted-protocol": restricted,
         }
         server = [
-            *(str(install.binary), "--disable-auto-complete-config"),
-            *(f"--{name}={value}" for name, value in options.items()),
-            *(f"--backend-config=python,{name}={value}" for name, value in python.items()),
+            *server_command(
+                install.binary,
+                self.repository,
+                exit_seconds=EXIT_SECONDS,
+                startup_seconds=self._startup_timeout,
+                thread_pool_size=self._thread_pool_size,
+            ),
+            f"--backend-directory={install.backends}",
+            f"--model-load-thread-count={len(self.models)}",
         ]
         listening = [f"--{name}={value}" for name, value in endpoints.items()]
         return self._launch.command(server, listening, self.shm_prefix)

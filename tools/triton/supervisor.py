@@ -27,10 +27,17 @@ def main() -> int:
         preexec_fn=_die_with_guard,  # noqa: PLW1509  this process has one thread
     )
     try:
-        while server.poll() is None and not _asked_to_stop():
+        # The parent closes standard input to stop the server.
+        while server.poll() is None and not select.select([0], [], [], POLL_SECONDS)[0]:
             pass
     finally:
-        _stop(server, float(patience))
+        if server.poll() is None:
+            server.send_signal(signal.SIGINT)
+        try:
+            server.wait(float(patience))
+        except subprocess.TimeoutExpired:
+            server.kill()
+            server.wait()
         kill_session(os.getpid())
         unlink_regions(prefix)
         with suppress(OSError):
@@ -82,21 +89,6 @@ def unlink_regions(prefix: str) -> None:
     """Remove the shared-memory regions of one server, whose processes must have ended."""
     for region in SHARED_MEMORY.glob(f"{prefix}*"):
         region.unlink(missing_ok=True)
-
-
-def _asked_to_stop() -> bool:
-    """Wait up to POLL_SECONDS, and return whether standard input was closed."""
-    return bool(select.select([0], [], [], POLL_SECONDS)[0])
-
-
-def _stop(server: subprocess.Popen[bytes], patience: float) -> None:
-    if server.poll() is None:
-        server.send_signal(signal.SIGINT)
-    try:
-        server.wait(patience)
-    except subprocess.TimeoutExpired:
-        server.kill()
-        server.wait()
 
 
 def _die_with_guard() -> None:
