@@ -142,22 +142,23 @@ def test_outputs_that_differ_from_the_baseline_are_counted():
 
 
 def test_only_meaningful_combinations_are_measured():
-    variants = variants_of([DRAFT_MODEL, PROMPT_LOOKUP, HYBRID], [4, AUTO], [2])
+    kinds = [DRAFT_MODEL, PROMPT_LOOKUP, HYBRID]
+    variants = variants_of(kinds, [4, AUTO], [None], use_draft_logits=False)
     assert list(map(str, variants)) == [
         "none",
         "draft_model 4",
         "draft_model auto",
-        "prompt_lookup 4 n-gram 2",
-        "hybrid 4 n-gram 2",
-        "hybrid auto n-gram 2",
+        "prompt_lookup 4",
+        "hybrid 4",
+        "hybrid auto",
     ]
     with pytest.raises(TandemError, match="nothing to compare with drafter 'none'"):
-        variants_of([PROMPT_LOOKUP], [AUTO], [2])
+        variants_of([PROMPT_LOOKUP], [AUTO], [None], use_draft_logits=False)
 
 
 def test_drafting_ahead_is_measured_only_for_draft_models():
     variants = variants_of(
-        [DRAFT_MODEL, PROMPT_LOOKUP], [4], [None], draft_aheads=["true", "false"]
+        [DRAFT_MODEL, PROMPT_LOOKUP], [4], ["true", "false"], use_draft_logits=False
     )
     assert list(map(str, variants)) == [
         "none",
@@ -169,10 +170,9 @@ def test_drafting_ahead_is_measured_only_for_draft_models():
 
 
 def test_a_variant_sends_its_settings():
-    assert Variant("hybrid", AUTO, 3, use_draft_logits=True).inputs == {
+    assert Variant("hybrid", AUTO, use_draft_logits=True).inputs == {
         entry.DRAFTER: "hybrid",
         entry.NUM_DRAFT_TOKENS: -1,
-        entry.MAX_MATCHING_NGRAM_SIZE: 3,
         entry.USE_DRAFT_LOGITS: True,
     }
     assert BASELINE.inputs == {entry.DRAFTER: "none"}
@@ -211,7 +211,7 @@ def test_the_table_shows_only_measured_columns():
         Console(file=file, width=132).print(table)
     shown = file.getvalue()
     assert "here: code" in shown
-    assert "n-gram" not in shown
+    assert "ahead" not in shown
     assert "first token" not in shown
     row = next(line for line in shown.splitlines() if line.startswith("draft_model"))
     assert row.split() == [

@@ -69,7 +69,7 @@ def test_requests_contain_only_options_that_the_user_sets(printed, tmp_path):
     prompts.write_text("one\ntwo\nthree\n")
     printed(
         *("--url", "h:1", "--prompts", str(prompts), "--limit", "2", "--max-tokens", "5"),
-        *("--drafter", "none", "--num-draft-tokens", "auto", "--entry", "bls_stream"),
+        *("--drafter", "none", "--num-draft-tokens", "auto", "--model", "bls_stream"),
         *("--folder", str(tmp_path)),
     )
     assert json.loads((tmp_path / "bls_stream.json").read_text())["data"] == [
@@ -106,7 +106,7 @@ def test_no_proxy_is_used_for_a_server_on_this_machine(printed):
         (["--prompts", "absent.jsonl"], "--prompts absent.jsonl: no such file"),
         (["--url", "127.0.0.1:1"], "no server responds at 127.0.0.1:1; start one with: tandem up"),
         (
-            ["--profile", "embedded", "--entry", "x"],
+            ["--profile", "embedded", "--model", "x"],
             "entry 'x' isn't known; choose one of: bls, bls_stream",
         ),
     ],

@@ -112,7 +112,6 @@ WAY = (
     TableColumn("drafter", lambda row: row.cell.variant.drafter, left=True),
     TableColumn("draft\ntokens", lambda row: row.cell.variant.length),
     TableColumn("ahead", lambda row: row.cell.variant.draft_ahead or ""),
-    TableColumn("n-gram", lambda row: str(row.cell.variant.ngram_size or "")),
 )
 SPEEDS = (
     *WAY,

@@ -71,12 +71,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     sampling.add_argument(
         "--temperature", type=float, metavar="X", help="Temperature (default: greedy)."
     )
-    add_count(
-        sampling,
-        "--seed",
-        "Seed for sampling (default: 1, or none with --use-draft-logits).",
-        least=0,
-    )
     sampling.add_argument(
         "--use-draft-logits",
         action="store_true",
@@ -110,13 +104,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="Draft lengths, in tokens or auto (default: as served).",
     )
     variants.add_argument(
-        "--max-matching-ngram-size",
-        type=several(at_least(1)),
-        default=(None,),
-        metavar="N,N",
-        help="Longest n-grams for prompt lookup to match (default: as served).",
-    )
-    variants.add_argument(
         "--draft-ahead",
         type=several(draft_ahead),
         default=(None,),
@@ -148,6 +135,8 @@ def run(options: argparse.Namespace) -> int:
     folder = options.json.absolute().parent if options.json else None
     if folder is not None and not folder.is_dir():
         raise TandemError(f"can't write {options.json}: no folder {folder}")
+    if options.model and not options.url:
+        raise TandemError("--model needs --url; set both")
     target = deployment_to_serve(options) or TargetServer(options.url, options.model or MODEL)
     scenarios = scenarios_of_lengths(options.input_tokens, options.limit)
     if options.prompts or not scenarios:
@@ -158,8 +147,8 @@ def run(options: argparse.Namespace) -> int:
         # A temperature of 1 alone doesn't turn on sampling, because NVIDIA's clients always send
         # it. So top_p is set too.
         more = {tensors.TEMPERATURE: options.temperature, tensors.TOP_P: 1.0}
-        if options.seed is not None or not options.use_draft_logits:
-            more[tensors.SEED] = 1 if options.seed is None else options.seed
+        if not options.use_draft_logits:
+            more[tensors.SEED] = 1  # so that the outputs can be compared with the baseline's
     plan = LoadPlan(
         scenarios=scenarios,
         variants=variants,
@@ -209,9 +198,8 @@ def chosen_variants(served: ServedDrafters, options: argparse.Namespace) -> list
     return variants_of(
         [served.kinds[name] for name in options.drafter or drafting[:1]],
         options.num_draft_tokens,
-        options.max_matching_ngram_size,
+        options.draft_ahead,
         use_draft_logits=options.use_draft_logits,
-        draft_aheads=options.draft_ahead,
     )
 
 

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 from tandem.tools.commands.options import Options, add_profile, chosen_profile
 from tandem.tools.errors import TandemError
-from tandem.tools.models.fit import JOBS, Job, fit_of
+from tandem.tools.models.fit import JOBS, Job, fitting_kv_caches
 from tandem.tools.models.named import ModelSource, model_named
 from tandem.tools.models.weights import Description
 from tandem.tools.profiles.deployment import Deployment, for_checkpoints, load
@@ -54,9 +54,8 @@ def chosen_deployment(options: argparse.Namespace, *, here: bool = True) -> Depl
     )
     kv_cache_tokens: dict[str, int] = {}
     if here:
-        fit = fit_of(deployment, {job: found.num_parameters for job, found in described.items()})
-        fit.check()
-        kv_cache_tokens = fit.kv_cache_tokens()
+        counts = {job: found.num_parameters for job, found in described.items()}
+        kv_cache_tokens = fitting_kv_caches(deployment, counts)
     for job, source in sources.items():
         with about(job):
             folders[job] = source.checkpoint()
@@ -82,6 +81,4 @@ def deployment_to_serve(options: argparse.Namespace) -> Deployment | None:
     for name in ("profile", "target"):
         if options.url and getattr(options, name):
             raise TandemError(f"set --url or --{name}, not both")
-    if getattr(options, "model", None) and not options.url:
-        raise TandemError("--model needs --url; set both")
     return None if options.url else chosen_deployment(options)

@@ -47,7 +47,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add_deployment(server)
     add_url(server)
     server.add_argument(
-        "--entry",
+        "--model",
         action="append",
         metavar="NAME",
         help="Entry to call; can be repeated (default: bls, then bls_stream).",
@@ -94,7 +94,7 @@ def run(options: argparse.Namespace) -> int:
     """Run perf_analyzer against each entry; return the last nonzero exit status, or 0."""
     deployment = deployment_to_serve(options)
     prompts = [p.text for p in read_prompts(prompts_file(options.prompts))[: options.limit]]
-    entries = chosen_entries(options.entry, deployment)
+    entries = chosen_entries(options.model, deployment)
     check(options, deployment, entries)
     drafts: dict[Tensor, Value | None] = {
         tensors.DRAFTER: options.drafter,

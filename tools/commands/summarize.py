@@ -99,14 +99,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         metavar="PERCENT",
         help="Minimum ROUGE-1 of every output against the reference (default: %(default)g).",
     )
-    accuracy.add_argument(
-        "--baseline-threshold",
-        type=float,
-        default=95.0,  # greedy outputs differ only after two tokens with equal logits
-        metavar="PERCENT",
-        help=f"Minimum ROUGE-1 of the drafter's outputs against '{BASELINE}' (default: "
-        "%(default)g).",
-    )
     parser.add_argument_group("output").add_argument(
         "--json", type=Path, metavar="FILE", help="Write statistics and outputs to this JSON file."
     )
@@ -142,7 +134,7 @@ def run(options: argparse.Namespace) -> int:
         write_json(options.json, comparison.as_json())
     if not options.check_accuracy:
         return 0
-    shortfalls = comparison.shortfalls(options.rouge1_threshold, options.baseline_threshold)
+    shortfalls = comparison.shortfalls(options.rouge1_threshold)
     for shortfall in shortfalls:
         console.print(f"tandem: {shortfall}", style="red", markup=False, highlight=False)
     return int(bool(shortfalls))
