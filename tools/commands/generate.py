@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -101,7 +100,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     prompt = _prompt(options)
-    more = {**given(options), **guide(options), **prediction(options)}
+    more = inputs_of(options)
     answer, status = Answer(), 0
     with Client(options.url) as client:
         streams = client.entry(options.model).streams
@@ -124,43 +123,31 @@ def run(options: argparse.Namespace) -> int:
     return status
 
 
-def given(options: argparse.Namespace) -> Inputs:
-    values = {t: getattr(options, t) for inputs in GROUPS.values() for t in inputs}
-    return {tensor: value for tensor, value in values.items() if value is not None}
-
-
-def guide(options: argparse.Namespace) -> Inputs:
-    kind, text = "regex", options.regex
+def inputs_of(options: argparse.Namespace) -> Inputs:
+    """Return the inputs that the options set, except the prompt's."""
+    values = {tensor: getattr(options, tensor) for inputs in GROUPS.values() for tensor in inputs}
+    inputs = {tensor: value for tensor, value in values.items() if value is not None}
+    guide: tuple[str, str] | None = None
+    if options.regex is not None:
+        guide = "regex", options.regex
     if options.json_schema is not None:
-        kind, text = "json_schema", _schema(options.json_schema)
-    if text is None:
-        return {}
-    return {tensors.GUIDED_DECODING_GUIDE_TYPE: kind, tensors.GUIDED_DECODING_GUIDE: text}
+        guide = "json_schema", _content("--json-schema", options.json_schema)
+    if guide:
+        inputs[tensors.GUIDED_DECODING_GUIDE_TYPE], inputs[tensors.GUIDED_DECODING_GUIDE] = guide
+    if options.prediction is not None:
+        inputs[tensors.PREDICTION] = _content("--prediction", options.prediction)
+    return inputs
 
 
-def prediction(options: argparse.Namespace) -> Inputs:
-    if options.prediction is None:
-        return {}
-    try:
-        return {tensors.PREDICTION: options.prediction.read_text(encoding="utf-8")}
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it isn't UTF-8"
-        raise TandemError(f"--prediction: can't read {options.prediction}: {reason}") from error
-
-
-def _schema(path: str) -> str:
-    where = "standard input" if path == STANDARD_INPUT else path
+def _content(option: str, path: str | Path) -> str:
+    """Return the text of the file that an option names."""
     try:
         raw = sys.stdin.buffer.read() if path == STANDARD_INPUT else Path(path).read_bytes()
-        text = raw.decode()
-        json.loads(text)
-    except OSError as error:
-        raise TandemError(f"--json-schema: can't read {where}: {error.strerror}") from error
-    except RecursionError as error:
-        raise TandemError(f"--json-schema: {where} is nested too deep") from error
-    except ValueError as error:
-        raise TandemError(f"--json-schema: {where} isn't JSON: {error}") from error
-    return text
+        return raw.decode()
+    except (OSError, UnicodeDecodeError) as error:
+        where = "standard input" if path == STANDARD_INPUT else path
+        reason = error.strerror if isinstance(error, OSError) else "it isn't UTF-8"
+        raise TandemError(f"{option}: can't read {where}: {reason}") from error
 
 
 def _prompt(options: argparse.Namespace) -> str:
