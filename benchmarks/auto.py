@@ -32,7 +32,7 @@ from tandem.tools.benchmark.scenario import Scenario, scenarios_of_file, scenari
 from tandem.tools.benchmark.statistics import Spread
 from tandem.tools.benchmark.trace import Repetition
 from tandem.tools.benchmark.variant import BASELINE, Variant
-from tandem.tools.client.terminal import console_of_width
+from tandem.tools.client.terminal import table_console
 from tandem.tools.profiles import deployment
 from tandem.tools.profiles.deployment import Deployment
 from tandem.tools.profiles.engines.emulated import EmulatedDraft, EmulatedTarget
@@ -41,7 +41,6 @@ from tandem.tools.triton.serving import serving
 
 HERE = Path(__file__).resolve().parent
 PROFILES, PROMPTS = HERE.parent / "profiles", HERE.parent / "demo" / "prompts.jsonl"
-WIDTH = 110
 PROMPT_TOKENS = 64
 TURNS_WARMING_UP = 1
 Item = TypeVar("Item")
@@ -123,7 +122,7 @@ def main() -> None:
         *("auto", "of none", "auto / best", "10-90 %"),
         title="draft_len: auto",
     )
-    console = console_of_width(WIDTH)
+    console = table_console()
     for outcome in _outcomes(options):
         for row in _rows(outcome):
             table.add_row(*row)

@@ -3,6 +3,7 @@
 import json
 import zipfile
 from pathlib import Path
+from unittest.mock import MagicMock
 
 import pytest
 
@@ -12,6 +13,7 @@ from tandem.tools.errors import TandemError
 from tandem.tools.triton import perf_analyzer
 from tandem.tools.triton.perf_analyzer import MEMBER, find_perf_analyzer
 
+ENTRIES, STREAMS = ("bls", "bls_stream"), ("bls_stream",)
 RUNS = "#!/bin/sh\nexit 0\n"
 PRINTS = '#!/bin/sh\n[ "$1" = --version ] || { echo "$@, past $no_grpc_proxy"; exit 3; }\n'
 
@@ -41,7 +43,10 @@ def wheel(tmp_path, monkeypatch):
 def printed(wheel, monkeypatch, capfd):
     """A function that runs `tandem perf` and returns the arguments of perf_analyzer."""
     wheel(PRINTS)
-    monkeypatch.setattr(perf, "check", lambda *_: None)
+    monkeypatch.setattr(
+        perf, "entries_to_call", lambda names, *_: {n: n in STREAMS for n in names or ENTRIES}
+    )
+    monkeypatch.setattr(perf, "served_drafters", MagicMock())
     monkeypatch.delenv("no_grpc_proxy", raising=False)
 
     def run(*arguments):

@@ -47,7 +47,7 @@ def options(line):
 
 def plan(line):
     given = options(line if "--input" in line else f"{line} --input-text x")
-    return run_options.plan(given, run_options.read_drafting(given))
+    return run_options.deployment_of(given, run_options.read_drafting(given))
 
 
 def refusal(line):
@@ -98,7 +98,7 @@ def test_nvidias_documented_draft_target_command_works(capsys):
     }
     assert given.max_output_len == 256
     assert given.input_text == ["How does Draft-Sampling work?"]
-    planned = run_options.plan(given, drafting)
+    planned = run_options.deployment_of(given, drafting)
     assert planned.drafters[0] == "draft_model"
     note = capsys.readouterr().err.splitlines()[0]
     assert note == "tandem: PyTorch sees no GPU; using the CPU for [0, 1]"
@@ -112,7 +112,7 @@ def test_nvidias_documented_prompt_lookup_command_works():
         entry.PROMPT_LOOKUP_NUM_TOKENS: 10,
         entry.MAX_MATCHING_NGRAM_SIZE: 2,
     }
-    assert run_options.plan(given, drafting).draft is None
+    assert run_options.deployment_of(given, drafting).draft is None
 
 
 def test_using_both_config_strings_selects_hybrid():

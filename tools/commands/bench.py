@@ -28,7 +28,7 @@ from tandem.tools.benchmark.target_server import (
 )
 from tandem.tools.benchmark.variant import BASELINE, Variant, variants_of
 from tandem.tools.client.client import MODEL, Value
-from tandem.tools.client.terminal import console_of_width
+from tandem.tools.client.terminal import table_console
 from tandem.tools.commands.deployment_options import add_deployment, deployment_to_serve
 from tandem.tools.commands.options import (
     add_count,
@@ -43,7 +43,6 @@ from tandem.tools.commands.options import (
 from tandem.tools.errors import TandemError
 from tandem.tools.profiles.deployment import Deployment
 
-WIDTH = 132  # if the output is not a terminal
 Item = TypeVar("Item")
 
 
@@ -159,7 +158,7 @@ def run(options: argparse.Namespace) -> int:
         more=more,
     )
     report = measure(target, plan)
-    console = console_of_width(WIDTH)
+    console = table_console()
     for table in report.tables():
         console.print(table, highlight=False)
         console.print()

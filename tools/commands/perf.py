@@ -94,8 +94,10 @@ def run(options: argparse.Namespace) -> int:
     """Run perf_analyzer against each entry; return the last nonzero exit status, or 0."""
     deployment = deployment_to_serve(options)
     prompts = [p.text for p in read_prompts(prompts_file(options.prompts))[: options.limit]]
-    entries = chosen_entries(options.model, deployment)
-    check(options, deployment, entries)
+    entries = entries_to_call(options.model, options.url, deployment)
+    if options.drafter is not None:
+        target = deployment or TargetServer(options.url, next(iter(entries)))
+        served_drafters(target).check(options.drafter)
     drafts: dict[Tensor, Value | None] = {
         tensors.DRAFTER: options.drafter,
         tensors.NUM_DRAFT_TOKENS: options.num_draft_tokens,
@@ -133,30 +135,25 @@ def run(options: argparse.Namespace) -> int:
     return status
 
 
-def chosen_entries(wanted: Sequence[str] | None, deployment: Deployment | None) -> dict[str, bool]:
-    """Map the name of each entry to test to whether it streams."""
-    streams = {FORWARDER: False, MODEL: True}
-    if deployment:
-        own = [e for e in deployment.profile.entries if e.kind == "stream" or e.drafter is None]
-        own.sort(key=lambda entry: entry.kind)  # forward comes before stream
-        streams = {entry.name: entry.kind == "stream" for entry in own}
-    for name in wanted or ():
-        if deployment and name not in streams:
-            raise TandemError(f"entry '{name}' isn't known; choose one of: {', '.join(streams)}")
-    return {name: streams.get(name, False) for name in wanted or streams}
+def entries_to_call(
+    names: Sequence[str] | None, url: str, deployment: Deployment | None
+) -> dict[str, bool]:
+    """Map the name of each entry to whether it streams.
 
-
-def check(
-    options: argparse.Namespace, deployment: Deployment | None, entries: dict[str, bool]
-) -> None:
-    """Raise TandemError if the server doesn't respond, or has no such entry or drafter."""
-    targets: list[Deployment | TargetServer] = [deployment] if deployment else []
-    if not deployment:
-        with Client(options.url) as client:
-            streams = [name for name in entries if client.entry(name).streams]
-        targets += [TargetServer(options.url, name) for name in streams]
-    for target in targets if options.drafter is not None else ():
-        served_drafters(target).check(options.drafter)
+    names: the user's choice. Raises TandemError if the server doesn't respond or lacks an entry.
+    """
+    if deployment is None:
+        with Client(url) as client:
+            return {name: client.entry(name).streams for name in names or (FORWARDER, MODEL)}
+    own = {
+        entry.name: entry.kind == "stream"
+        for entry in sorted(deployment.profile.entries, key=lambda entry: entry.kind)
+        if entry.kind == "stream" or entry.drafter is None
+    }
+    for name in names or ():
+        if name not in own:
+            raise TandemError(f"entry '{name}' isn't known; choose one of: {', '.join(own)}")
+    return {name: own[name] for name in names or own}
 
 
 def write_requests(requests: Sequence[Inputs], path: Path) -> None:

@@ -56,7 +56,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     prompts = options.input_text or [p.text for p in read_prompts(options.input_file)]
     drafting = run_options.read_drafting(options)
-    deployment = run_options.plan(options, drafting)
+    deployment = run_options.deployment_of(options, drafting)
     sampling = {tensor: getattr(options, tensor) for tensor, *_ in SAMPLING}
     given = {tensor: value for tensor, value in sampling.items() if value is not None}
     more = {**drafting.inputs, **given}

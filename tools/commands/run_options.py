@@ -10,8 +10,7 @@ from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
-from tandem.bls.drafters import registry as drafter_registry
-from tandem.bls.drafters.registry import BASELINE, DRAFT_MODEL, HYBRID
+from tandem.bls.drafters.registry import BASELINE, DRAFT_MODEL, HYBRID, PROMPT_LOOKUP
 from tandem.contract import entry as tensors
 from tandem.contract.tensor import Tensor
 from tandem.tools.client.client import Inputs, Value
@@ -24,8 +23,8 @@ from tandem.tools.profiles.engines.base import KeyPath, ProfileError
 from tandem.tools.profiles.machine import count_gpus
 from tandem.tools.profiles.profile import DecodingSection, Profile, explain
 
-DRAFT_TARGET = "--draft-target-model-config"
-PROMPT_LOOKUP = "--prompt-lookup-config"
+DRAFT_TARGET_OPTION = "--draft-target-model-config"
+PROMPT_LOOKUP_OPTION = "--prompt-lookup-config"
 OPTIONS: dict[KeyPath, str] = {  # part of a profile -> the option that sets it
     ("engines", "target"): "--engine-dir",
     ("engines", "draft"): "--draft-engine-dir",
@@ -52,7 +51,7 @@ class DraftingOptions:
     def drafter(self) -> str:
         if self.prompt_lookup is None:
             return (DRAFT_MODEL if self.draft_target else BASELINE).name
-        return (HYBRID if self.draft_target else drafter_registry.PROMPT_LOOKUP).name
+        return (HYBRID if self.draft_target else PROMPT_LOOKUP).name
 
     @property
     def inputs(self) -> Inputs:
@@ -82,14 +81,14 @@ def add_drafting(parser: argparse.ArgumentParser) -> Options:
     """
     group = parser.add_argument_group("drafts")
     group.add_argument(
-        DRAFT_TARGET,
+        DRAFT_TARGET_OPTION,
         nargs="+",
         metavar="LIST",
         help='Draft model\'s "[draft_len,[draft devices],[target devices],use_logits]", such '
         'as "[4,[0],[1],True]".',
     )
     group.add_argument(
-        PROMPT_LOOKUP,
+        PROMPT_LOOKUP_OPTION,
         nargs="+",
         metavar="LIST",
         help='Prompt lookup\'s "[prompt_lookup_num_tokens,max_matching_ngram_size,[devices]]", '
@@ -144,12 +143,12 @@ def add_engines(parser: argparse.ArgumentParser, *, required: bool) -> None:
 
 def read_drafting(options: argparse.Namespace) -> DraftingOptions:
     return DraftingOptions(
-        _parse(DraftTargetConfig, options.draft_target_model_config, DRAFT_TARGET),
-        _parse(PromptLookupConfig, options.prompt_lookup_config, PROMPT_LOOKUP),
+        _parse(DraftTargetConfig, options.draft_target_model_config, DRAFT_TARGET_OPTION),
+        _parse(PromptLookupConfig, options.prompt_lookup_config, PROMPT_LOOKUP_OPTION),
     )
 
 
-def plan(options: argparse.Namespace, drafting: DraftingOptions) -> Deployment:
+def deployment_of(options: argparse.Namespace, drafting: DraftingOptions) -> Deployment:
     """Return the deployment; raise TandemError if engines and strings are incompatible.
 
     Prints a line on standard error for each option that has no effect on this machine.
@@ -220,27 +219,29 @@ def _check(drafting: DraftingOptions, target: EngineDir, draft: EngineDir | None
     """Raise TandemError if the strings contradict the engines or each other."""
     given, lookup = drafting.draft_target, drafting.prompt_lookup
     if given and not draft:
-        raise TandemError(f"{DRAFT_TARGET} needs --draft-engine-dir, the draft model")
+        raise TandemError(f"{DRAFT_TARGET_OPTION} needs --draft-engine-dir, the draft model")
     if draft and not given:
-        raise TandemError(f'--draft-engine-dir needs {DRAFT_TARGET}, as in "[4,[0],[0],False]"')
+        raise TandemError(
+            f'--draft-engine-dir needs {DRAFT_TARGET_OPTION}, as in "[4,[0],[0],False]"'
+        )
     if target.max_draft_len == 0 and drafting.drafter != BASELINE.name:
         raise TandemError(
             f"{target.folder} can't verify drafts; build it with "
             "--speculative_decoding_mode=draft_tokens_external --max_draft_len=10"
         )
     if given and draft:
-        _check_list(DRAFT_TARGET, given.draft_len, given.target_devices, target)
-        _check_list(DRAFT_TARGET, 0, given.draft_devices, draft)
+        _check_list(DRAFT_TARGET_OPTION, given.draft_len, given.target_devices, target)
+        _check_list(DRAFT_TARGET_OPTION, 0, given.draft_devices, draft)
         if given.use_logits and not draft.gathers_logits:
             raise TandemError(
-                f"{DRAFT_TARGET}: {draft.folder} doesn't return logits, which use_logits needs; "
-                "build it with --gather_generation_logits, or set use_logits to False"
+                f"{DRAFT_TARGET_OPTION}: {draft.folder} doesn't return logits, which use_logits "
+                "needs; build it with --gather_generation_logits, or set use_logits to False"
             )
     if lookup:
-        _check_list(PROMPT_LOOKUP, lookup.prompt_lookup_num_tokens, lookup.devices, target)
+        _check_list(PROMPT_LOOKUP_OPTION, lookup.prompt_lookup_num_tokens, lookup.devices, target)
         if lookup.devices != drafting.devices["target"]:
             raise TandemError(
-                f"{PROMPT_LOOKUP} must have the target devices of {DRAFT_TARGET}, "
+                f"{PROMPT_LOOKUP_OPTION} must have the target devices of {DRAFT_TARGET_OPTION}, "
                 f"{drafting.devices['target']}; got {lookup.devices}"
             )
 

@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from tandem.bls.drafters import registry as drafter_registry
+from tandem.bls.drafters.registry import BASELINE
 from tandem.contract import entry as tensors
 from tandem.contract.tensor import Tensor
+from tandem.tools.benchmark.load_generator import PRIMING_TOKENS
 from tandem.tools.benchmark.target_server import TargetServer, served_drafters, target_server
 from tandem.tools.client.client import MODEL, Answer, Client, Inputs, Value, inputs_for
 from tandem.tools.client.dataset import Item, read_items
-from tandem.tools.client.terminal import console_of_width
+from tandem.tools.client.terminal import table_console
 from tandem.tools.commands import run_options
 from tandem.tools.commands.options import (
     DEMO,
@@ -37,10 +38,7 @@ from tandem.tools.profiles.engines.torch import TorchTarget
 if TYPE_CHECKING:
     from tandem.tools.evaluation.hugging_face import HuggingFace
 
-BASELINE = drafter_registry.BASELINE.name
 DATASET = DEMO / "summaries.jsonl"
-WIDTH = 100  # if the output is not a terminal
-PRIMING_TOKENS = 2  # the fewest output tokens for which the draft model reads the prompt
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -68,7 +66,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     run_options.add_drafting(parser).add_argument(
         "--drafter",
         metavar="NAME",
-        help=f"Drafter to compare with '{BASELINE}' (default: as served).",
+        help=f"Drafter to compare with '{BASELINE.name}' (default: as served).",
     )
     columns = parser.add_argument_group("further columns")
     columns.add_argument(
@@ -109,10 +107,10 @@ def run(options: argparse.Namespace) -> int:
 
     Returns 1 if `--check-accuracy` is set and a score is below its threshold.
     """
-    drafting = _read_drafting(options)
+    drafting = run_options.read_drafting(options)
     rouge = Rouge()
     items = read_items(options.dataset)[: options.limit]
-    deployment = _plan(options, drafting)
+    deployment = _chosen_deployment(options, drafting)
     speculation = speculation_of(options.drafter, drafting, deployment)
     hugging_face = _hugging_face(options, deployment)
     target = deployment or TargetServer(options.url, options.model)
@@ -128,7 +126,7 @@ def run(options: argparse.Namespace) -> int:
                 answers.append(hugging_face.answer(item.text, options.max_output_len, item.stop))
         columns.append(AnswerColumn(answers, "hugging_face"))
     comparison = AccuracyComparison(items, columns, rouge)
-    console = console_of_width(WIDTH)
+    console = table_console()
     console.print(comparison.table(), highlight=False)
     if options.json:
         write_json(options.json, comparison.as_json())
@@ -152,16 +150,16 @@ def speculation_of(
         drafter = deployment.loop_settings().drafter
     if drafter is not None:
         inputs[tensors.DRAFTER] = drafter
-    if deployment and BASELINE not in deployment.drafters:
+    if deployment and BASELINE.name not in deployment.drafters:
         raise TandemError(
             "the target drafts inside the engine, so there is no baseline to compare with; serve "
             "a second target without it, and run summarize with each --url"
         )
     if deployment and drafter is not None:
         served_drafters(deployment).check(drafter)
-    if inputs.get(tensors.DRAFTER) == BASELINE:
+    if inputs.get(tensors.DRAFTER) == BASELINE.name:
         raise TandemError(
-            f"nothing to compare with drafter '{BASELINE}'; set --drafter to {drafter_names()}"
+            f"nothing to compare with drafter '{BASELINE.name}'; set --drafter to {drafter_names()}"
         )
     return inputs
 
@@ -184,7 +182,7 @@ def answer_in_turns(
         return client.answer(entry, asked)
 
     most, baseline, speculative = options.max_output_len, list[Answer](), list[Answer]()
-    turns = [({tensors.DRAFTER: BASELINE}, baseline), (speculation, speculative)]
+    turns = [({tensors.DRAFTER: BASELINE.name}, baseline), (speculation, speculative)]
     with Console(stderr=True).status("asking") as status:
         for number, item in enumerate(items, start=1):
             status.update(f"item {number} of {len(items)}: {item.id}")
@@ -192,22 +190,19 @@ def answer_in_turns(
             for inputs, answers in turns if number % 2 else reversed(turns):
                 answers.append(answer(item, inputs, most))
     name = str(speculation.get(tensors.DRAFTER, "default"))
-    return AnswerColumn(baseline, BASELINE), AnswerColumn(speculative, name)
+    return AnswerColumn(baseline, BASELINE.name), AnswerColumn(speculative, name)
 
 
-def _read_drafting(options: argparse.Namespace) -> DraftingOptions:
+def _chosen_deployment(options: argparse.Namespace, drafting: DraftingOptions) -> Deployment | None:
+    """Return the deployment to serve, or None if --url names a running server."""
     servers = [name for name in ("url", "profile", "engine_dir") if getattr(options, name)]
     if len(servers) > 1:
         named = " and ".join(f"--{name.replace('_', '-')}" for name in servers)
         raise TandemError(f"set only one of {named}")
-    if options.draft_engine_dir and not options.engine_dir:
-        raise TandemError("--draft-engine-dir needs --engine-dir; set both")
-    return run_options.read_drafting(options)
-
-
-def _plan(options: argparse.Namespace, drafting: DraftingOptions) -> Deployment | None:
     if options.engine_dir:
-        return run_options.plan(options, drafting)
+        return run_options.deployment_of(options, drafting)
+    if options.draft_engine_dir:
+        raise TandemError("--draft-engine-dir needs --engine-dir; set both")
     if drafting.given:
         print(
             "tandem: device lists have no effect; the profile sets the devices",
