@@ -226,7 +226,7 @@ def _measured(
     plan = LoadPlan(
         scenarios=[],
         variants=variants,
-        nums_streams=[],
+        concurrencies=[],
         max_tokens=options.max_tokens,
         repetitions=1,
         streamed=0,
@@ -259,7 +259,7 @@ def _turn(plan: LoadPlan, scenario: Scenario, at_once: int, number: int) -> Load
     """Return the plan of one turn. The first variant rotates with the turn's number."""
     first = number % len(plan.variants)
     variants = [*plan.variants[first:], *plan.variants[:first]]
-    return replace(plan, scenarios=[scenario], variants=variants, nums_streams=[at_once])
+    return replace(plan, scenarios=[scenario], variants=variants, concurrencies=[at_once])
 
 
 def _scenario(text: ProfileText, at_once: int, num_each: int) -> Scenario:

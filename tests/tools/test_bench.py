@@ -13,9 +13,9 @@ from tandem.bls.settings import AUTO
 from tandem.contract import entry
 from tandem.tools import cli as command
 from tandem.tools.benchmark.report import Report
+from tandem.tools.benchmark.running_server import ServedDrafters, served_drafters
 from tandem.tools.benchmark.scenario import Scenario, scenarios_of_file, scenarios_of_lengths
 from tandem.tools.benchmark.statistics import Cell, Spread, VariantStatistics, statistics_of
-from tandem.tools.benchmark.target_server import ServedDrafters, served_drafters
 from tandem.tools.benchmark.trace import Arrival, Repetition, Trace
 from tandem.tools.benchmark.variant import BASELINE, Variant, variants_of
 from tandem.tools.client.client import AnswerTotals

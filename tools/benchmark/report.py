@@ -52,7 +52,7 @@ class Report:
 
     def differences(self) -> list[str]:
         return [
-            f"{row.cell.scenario}, concurrency {row.cell.num_streams}, {row.cell.variant}: "
+            f"{row.cell.scenario}, concurrency {row.cell.concurrency}, {row.cell.variant}: "
             f"{row.num_different} outputs differ from the baseline's first"
             for row in self.rows
             if row.num_different
@@ -77,7 +77,7 @@ def _table(title: str, columns: Sequence[TableColumn], rows: Sequence[VariantSta
         padding=(0, 2, 0, 0),
     )
     shown = [c for c in columns if any(c.cell(row) not in ("", NOTHING) for row in rows)]
-    if all(row.cell.num_streams == 1 for row in rows):
+    if all(row.cell.concurrency == 1 for row in rows):
         shown.remove(AT_ONCE)
     for column in shown:
         table.add_column(
@@ -106,7 +106,7 @@ def _of_drafts(show: Callable[[VariantStatistics], str]) -> Callable[[VariantSta
     return lambda row: "" if row.cell.variant.is_baseline else show(row)
 
 
-AT_ONCE = TableColumn("at\nonce", lambda row: str(row.cell.num_streams))
+AT_ONCE = TableColumn("at\nonce", lambda row: str(row.cell.concurrency))
 WAY = (
     AT_ONCE,
     TableColumn("drafter", lambda row: row.cell.variant.drafter, left=True),
@@ -149,7 +149,7 @@ def _row(statistics: VariantStatistics) -> dict[str, Any]:
     cell = statistics.cell
     return {
         "scenario": cell.scenario,
-        "num_streams": cell.num_streams,
+        "num_streams": cell.concurrency,
         **asdict(cell.variant),
         "num_draft_tokens": cell.variant.length,
         **{name: _named(statistics.spread(name), SPREAD_KEYS) for name in OF_REPETITIONS},

@@ -45,7 +45,7 @@ class Cell:
     """
 
     scenario: str
-    num_streams: int
+    concurrency: int
     variant: Variant
     whole: list[Repetition]
     streamed: list[Repetition]
@@ -95,17 +95,17 @@ class VariantStatistics:
 
     @property
     def seconds_to_first_token(self) -> Spread | None:
-        return Spread.of(trace.seconds_to_first_token for trace in self._streams)
+        return Spread.of(trace.seconds_to_first_token for trace in self._streamed)
 
     @property
     def inter_token_seconds(self) -> tuple[float, float] | None:
         """Median and 99th percentile of the time per token, over all streamed answers."""
-        return _p50_p99([s for trace in self._streams for s in trace.inter_token_seconds])
+        return _p50_p99([s for trace in self._streamed for s in trace.inter_token_seconds])
 
     @property
     def gap_seconds(self) -> tuple[float, float] | None:
         """Median and 99th percentile of the time between chunks, over all streamed answers."""
-        return _p50_p99([s for trace in self._streams for s in trace.gap_seconds])
+        return _p50_p99([s for trace in self._streamed for s in trace.gap_seconds])
 
     @property
     def num_different(self) -> int:
@@ -113,7 +113,7 @@ class VariantStatistics:
         wanted: dict[int, str] = {}
         for trace in _traces(self.baseline.whole):
             wanted.setdefault(trace.prompt, trace.text)
-        found = [*_traces(self.cell.whole), *self._streams]
+        found = [*_traces(self.cell.whole), *self._streamed]
         return sum(trace.text != wanted.get(trace.prompt) for trace in found)
 
     @property
@@ -124,19 +124,19 @@ class VariantStatistics:
         ]
 
     @property
-    def _streams(self) -> list[Trace]:
+    def _streamed(self) -> list[Trace]:
         return _traces(self.cell.streamed)
 
 
 def statistics_of(cells: Sequence[Cell]) -> list[VariantStatistics]:
     """Pair each cell with its baseline and, if measured, with the same variant in one stream."""
-    by_place = {(cell.scenario, cell.num_streams, cell.variant): cell for cell in cells}
-    baselines = {(c.scenario, c.num_streams): c for c in cells if c.variant.is_baseline}
+    by_place = {(cell.scenario, cell.concurrency, cell.variant): cell for cell in cells}
+    baselines = {(c.scenario, c.concurrency): c for c in cells if c.variant.is_baseline}
     return [
         VariantStatistics(
             cell,
-            baselines[cell.scenario, cell.num_streams],
-            by_place.get((cell.scenario, 1, cell.variant)) if cell.num_streams > 1 else None,
+            baselines[cell.scenario, cell.concurrency],
+            by_place.get((cell.scenario, 1, cell.variant)) if cell.concurrency > 1 else None,
         )
         for cell in cells
     ]

@@ -17,15 +17,15 @@ from tandem.contract import entry as tensors
 from tandem.contract.tensor import Tensor
 from tandem.tools.benchmark.load_generator import LoadGenerator, LoadPlan
 from tandem.tools.benchmark.report import Report
+from tandem.tools.benchmark.running_server import (
+    RunningServer,
+    ServedDrafters,
+    name_of,
+    running_server,
+    served_drafters,
+)
 from tandem.tools.benchmark.scenario import scenarios_of_file, scenarios_of_lengths
 from tandem.tools.benchmark.statistics import statistics_of
-from tandem.tools.benchmark.target_server import (
-    ServedDrafters,
-    TargetServer,
-    name_of,
-    served_drafters,
-    target_server,
-)
 from tandem.tools.benchmark.variant import BASELINE, Variant, variants_of
 from tandem.tools.client.client import MODEL, Value
 from tandem.tools.client.terminal import table_console
@@ -43,7 +43,7 @@ from tandem.tools.commands.options import (
 from tandem.tools.errors import TandemError
 from tandem.tools.profiles.deployment import Deployment
 
-Item = TypeVar("Item")
+T = TypeVar("T")
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -119,7 +119,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def several(read: Callable[[str], Item]) -> Callable[[str], tuple[Item, ...]]:
+def several(read: Callable[[str], T]) -> Callable[[str], tuple[T, ...]]:
     """Return an argparse type that reads comma-separated values."""
     return lambda text: tuple(read(part.strip()) for part in text.split(","))
 
@@ -136,11 +136,11 @@ def run(options: argparse.Namespace) -> int:
         raise TandemError(f"can't write {options.json}: no folder {folder}")
     if options.model and not options.url:
         raise TandemError("--model needs --url; set both")
-    target = deployment_to_serve(options) or TargetServer(options.url, options.model or MODEL)
+    measured = deployment_to_serve(options) or RunningServer(options.url, options.model or MODEL)
     scenarios = scenarios_of_lengths(options.input_tokens, options.limit)
     if options.prompts or not scenarios:
         scenarios += scenarios_of_file(prompts_file(options.prompts), options.limit)
-    variants = chosen_variants(served_drafters(target), options)
+    variants = chosen_variants(served_drafters(measured), options)
     more: dict[Tensor, Value] = {}
     if options.temperature is not None:
         # A temperature of 1 alone doesn't turn on sampling, because NVIDIA's clients always send
@@ -151,13 +151,13 @@ def run(options: argparse.Namespace) -> int:
     plan = LoadPlan(
         scenarios=scenarios,
         variants=variants,
-        nums_streams=sorted(set(options.concurrency)),
+        concurrencies=sorted(set(options.concurrency)),
         max_tokens=options.max_tokens,
         repetitions=options.repetitions,
         streamed=options.streamed,
         more=more,
     )
-    report = measure(target, plan)
+    report = measure(measured, plan)
     console = table_console()
     for table in report.tables():
         console.print(table, highlight=False)
@@ -202,8 +202,8 @@ def chosen_variants(served: ServedDrafters, options: argparse.Namespace) -> list
     )
 
 
-def measure(target: Deployment | TargetServer, plan: LoadPlan) -> Report:
-    with target_server(target) as server:
+def measure(measured: Deployment | RunningServer, plan: LoadPlan) -> Report:
+    with running_server(measured) as server:
         if plan.streamed and not server.streams:
             print(f"tandem: no latencies: '{server.entry}' doesn't stream", file=sys.stderr)
             plan = replace(plan, streamed=0)
@@ -229,4 +229,4 @@ def measure(target: Deployment | TargetServer, plan: LoadPlan) -> Report:
         "streamed": plan.streamed,
         "inputs": {str(tensor): value for tensor, value in plan.more.items()},
     }
-    return Report(name_of(target), settings, statistics_of(cells))
+    return Report(name_of(measured), settings, statistics_of(cells))

@@ -40,13 +40,13 @@ def run(options: argparse.Namespace) -> int:
     ]
     for name, folder in absent.items():
         print(f"{name}: no folder {folder} here; assuming a {UNSEEN} model", file=sys.stderr)
-    for line in check_steps(engines, profile.admission.max_requests):
+    for line in check_num_tokens(engines, profile.admission.max_requests):
         print(line, file=sys.stderr)
     print(script(steps), end="")
     return 0
 
 
-def check_steps(engines: Mapping[str, TensorRTLLMDraft], max_requests: int) -> Iterator[str]:
+def check_num_tokens(engines: Mapping[str, TensorRTLLMDraft], max_requests: int) -> Iterator[str]:
     """Yield a warning for each target that would sometimes drop draft tokens silently.
 
     Raises TandemError if a target would always drop them.

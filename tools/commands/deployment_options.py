@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 from tandem.tools.commands.options import Options, add_profile, chosen_profile
 from tandem.tools.errors import TandemError
-from tandem.tools.models.fit import JOBS, Job, fitting_kv_caches
+from tandem.tools.models.fit import ROLES, Role, fitting_kv_caches
 from tandem.tools.models.named import ModelSource, model_named
 from tandem.tools.models.weights import Description
 from tandem.tools.profiles.deployment import Deployment, for_checkpoints, load
@@ -40,25 +40,25 @@ def chosen_deployment(options: argparse.Namespace, *, here: bool = True) -> Depl
         return load(chosen_profile(options))
     if options.profile is not None:
         raise TandemError("set --profile or --target, not both")
-    sources: dict[Job, ModelSource] = {}
-    described: dict[Job, Description] = {}
-    for job in JOBS:
-        if (name := getattr(options, job)) is not None:
-            with about(job):
-                sources[job] = model_named(name)
-                described[job] = sources[job].describe()
+    sources: dict[Role, ModelSource] = {}
+    described: dict[Role, Description] = {}
+    for role in ROLES:
+        if (name := getattr(options, role)) is not None:
+            with about(role):
+                sources[role] = model_named(name)
+                described[role] = sources[role].describe()
     # Check the small files before fetching the weights.
-    folders = {job: found.folder for job, found in described.items()}
+    folders = {role: found.folder for role, found in described.items()}
     deployment = for_checkpoints(
         folders["target"], folders.get("draft"), name=sources["target"].name, with_weights=False
     )
     kv_cache_tokens: dict[str, int] = {}
     if here:
-        counts = {job: found.num_parameters for job, found in described.items()}
+        counts = {role: found.num_parameters for role, found in described.items()}
         kv_cache_tokens = fitting_kv_caches(deployment, counts)
-    for job, source in sources.items():
-        with about(job):
-            folders[job] = source.checkpoint()
+    for role, source in sources.items():
+        with about(role):
+            folders[role] = source.checkpoint()
     return for_checkpoints(
         folders["target"],
         folders.get("draft"),
@@ -68,12 +68,12 @@ def chosen_deployment(options: argparse.Namespace, *, here: bool = True) -> Depl
 
 
 @contextmanager
-def about(job: Job) -> Iterator[None]:
+def about(role: Role) -> Iterator[None]:
     """Prefix errors with the option that names the model."""
     try:
         yield
     except TandemError as error:
-        raise TandemError(f"--{job}: {error}") from error
+        raise TandemError(f"--{role}: {error}") from error
 
 
 def deployment_to_serve(options: argparse.Namespace) -> Deployment | None:

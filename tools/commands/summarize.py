@@ -14,7 +14,7 @@ from tandem.bls.drafters.registry import BASELINE
 from tandem.contract import entry as tensors
 from tandem.contract.tensor import Tensor
 from tandem.tools.benchmark.load_generator import PRIMING_TOKENS
-from tandem.tools.benchmark.target_server import TargetServer, served_drafters, target_server
+from tandem.tools.benchmark.running_server import RunningServer, running_server, served_drafters
 from tandem.tools.client.client import MODEL, Answer, Client, Inputs, Value, inputs_for
 from tandem.tools.client.dataset import Item, read_items
 from tandem.tools.client.terminal import table_console
@@ -113,8 +113,8 @@ def run(options: argparse.Namespace) -> int:
     deployment = _chosen_deployment(options, drafting)
     speculation = speculation_of(options.drafter, drafting, deployment)
     hugging_face = _hugging_face(options, deployment)
-    target = deployment or TargetServer(options.url, options.model)
-    with target_server(target) as server, Client(server.url) as client:
+    measured = deployment or RunningServer(options.url, options.model)
+    with running_server(measured) as server, Client(server.url) as client:
         client.entry(server.entry)  # raises TandemError if the entry doesn't exist
         columns = [*answer_in_turns(client, server.entry, items, speculation, options)]
     if hugging_face:

@@ -16,8 +16,8 @@ from tandem.tools.profiles.machine import free_gpu_memory, free_memory
 
 ENGINE_BYTES = 500_000_000  # used by a process with PyTorch before it loads a model
 FLOAT32 = 4
-Job = Literal["target", "draft"]
-JOBS: tuple[Job, ...] = ("target", "draft")
+Role = Literal["target", "draft"]
+ROLES: tuple[Role, ...] = ("target", "draft")
 
 
 class Need(NamedTuple):
@@ -33,14 +33,14 @@ class Need(NamedTuple):
     max_seq_len: int
 
 
-def fitting_kv_caches(deployment: Deployment, num_parameters: Mapping[Job, int]) -> dict[str, int]:
+def fitting_kv_caches(deployment: Deployment, num_parameters: Mapping[Role, int]) -> dict[str, int]:
     """Return each engine's KV-cache size in tokens: the plan's, or less if memory is short.
 
     num_parameters: each engine's number of weights, which may not be downloaded yet. Raises
     TandemError if the models don't fit even with KV caches of one whole sequence.
     """
     engines = deployment.profile.engines
-    fractions = [getattr(engines, job).gpu_memory_fraction for job in num_parameters]
+    fractions = [getattr(engines, role).gpu_memory_fraction for role in num_parameters]
     gpu = free_gpu_memory(min(fractions))
     free = free_memory() if gpu is None else gpu
     needs = needs_of(deployment, num_parameters, on_gpu=gpu is not None)
@@ -50,8 +50,8 @@ def fitting_kv_caches(deployment: Deployment, num_parameters: Mapping[Job, int])
         parts = [
             f"{gigabytes(need.weights)} of weights and "
             f"{gigabytes(need.token_bytes * need.max_seq_len)} for {need.max_seq_len} tokens in "
-            f"{job}"
-            for job, need in needs.items()
+            f"{role}"
+            for role, need in needs.items()
         ]
         memory = "memory" if gpu is None else "GPU memory"
         raise TandemError(
@@ -60,17 +60,19 @@ def fitting_kv_caches(deployment: Deployment, num_parameters: Mapping[Job, int])
         )
     wanted = sum(need.token_bytes * need.kv_tokens for need in needs.values())
     share = min(1.0, (free - fixed) / max(wanted, 1))
-    return {job: max(need.max_seq_len, int(need.kv_tokens * share)) for job, need in needs.items()}
+    return {
+        role: max(need.max_seq_len, int(need.kv_tokens * share)) for role, need in needs.items()
+    }
 
 
 def needs_of(
-    deployment: Deployment, num_parameters: Mapping[Job, int], *, on_gpu: bool
-) -> dict[Job, Need]:
+    deployment: Deployment, num_parameters: Mapping[Role, int], *, on_gpu: bool
+) -> dict[Role, Need]:
     """Estimate the memory that each engine of a deployment of checkpoints needs."""
     needs = {}
-    for job, count in num_parameters.items():
-        section: TorchDraft = getattr(deployment.profile.engines, job)
-        plan: EnginePlan = getattr(deployment, job)
+    for role, count in num_parameters.items():
+        section: TorchDraft = getattr(deployment.profile.engines, role)
+        plan: EnginePlan = getattr(deployment, role)
         # A CPU computes in float32, a GPU in the checkpoint's type. An unpaged KV cache on a GPU
         # takes more memory than its tokens.
         folder = section.checkpoint
@@ -78,5 +80,5 @@ def needs_of(
         cached = read_checkpoint(folder, with_weights=False).kv_bytes_per_token * size // FLOAT32
         if on_gpu and not section.paged_kv_cache:
             cached *= UNPAGED_GROWTH
-        needs[job] = Need(count * size, cached, plan.kv_cache_tokens, plan.max_seq_len)
+        needs[role] = Need(count * size, cached, plan.kv_cache_tokens, plan.max_seq_len)
     return needs

@@ -16,12 +16,22 @@ from tandem.tools.profiles.engines.vllm import VllmDraft
 from tandem.tools.profiles.profile import DRAFT, TARGET, Profile
 
 
-def check_names(profile: Profile) -> None:
+def check_profile(profile: Profile) -> None:
+    """Check everything that doesn't depend on files; raise ProfileError."""
+    _check_names(profile)
+    _check_languages(profile)
+    _check_gpu_memory(profile)
+    _check_tensorrt_pair(profile)
+    _check_limits(profile)
+    _check_instances(profile)
+
+
+def _check_names(profile: Profile) -> None:
     """Reject two models with the same name, and profiles without exactly one stream entry."""
     models = profile.models.model_dump()
     if profile.engines.draft is None:
         del models["draft"]
-    key_paths: dict[KeyPath, str] = {("models", job): name for job, name in models.items()}
+    key_paths: dict[KeyPath, str] = {("models", role): name for role, name in models.items()}
     key_paths |= {("entries", i, "name"): entry.name for i, entry in enumerate(profile.entries)}
     adapters = getattr(profile.engines.target, "lora_adapters", None) or {}  # model names too
     key_paths |= {("engines", "target", "lora_adapters", name): name for name in adapters}
@@ -38,7 +48,7 @@ def check_names(profile: Profile) -> None:
         )
 
 
-def check_languages(profile: Profile) -> None:
+def _check_languages(profile: Profile) -> None:
     """Reject emulated engines with different languages: the target would accept no draft."""
     target, draft = profile.engines.target, profile.engines.draft
     if not (isinstance(target, EmulatedTarget) and isinstance(draft, EmulatedDraft)):
@@ -47,7 +57,7 @@ def check_languages(profile: Profile) -> None:
         raise ProfileError((*DRAFT, "language"), "must be the same as the target's")
 
 
-def check_gpu_memory(profile: Profile) -> None:
+def _check_gpu_memory(profile: Profile) -> None:
     """Reject two vLLM engines that together request more than the memory of a GPU."""
     target, draft = profile.engines.target, profile.engines.draft
     if not (isinstance(target, VllmDraft) and isinstance(draft, VllmDraft)):
@@ -61,7 +71,7 @@ def check_gpu_memory(profile: Profile) -> None:
         )
 
 
-def check_tensorrt_pair(profile: Profile) -> None:
+def _check_tensorrt_pair(profile: Profile) -> None:
     """Reject two TensorRT engines that are incompatible or don't support the decoding settings."""
     target, draft = profile.engines.target, profile.engines.draft
     if not (isinstance(target, TensorRTLLMTarget) and isinstance(draft, TensorRTLLMDraft)):
@@ -151,7 +161,7 @@ def check_draft_ahead(profile: Profile, draft: EnginePlan | None) -> None:
         )
 
 
-def check_limits(profile: Profile) -> None:
+def _check_limits(profile: Profile) -> None:
     """Reject limits that exceed the maximum size of a tensor, and defaults that exceed a limit."""
     limits, lookup = profile.limits, profile.decoding.prompt_lookup
     if limits.max_words * profile.max_batch_size > MOST_STRINGS:
@@ -168,22 +178,18 @@ def check_limits(profile: Profile) -> None:
         )
 
 
-def check_pools(profile: Profile) -> None:
-    """Reject lookup pools that are too small for one answer."""
-    most, loops = profile.decoding.prompt_lookup.max_pool_tokens, profile.instances
-    if most and most // loops < LEAST_COUNTED:
+def _check_instances(profile: Profile) -> None:
+    """Reject more loop processes than concurrent requests or lookup pools can share."""
+    loops, most = profile.instances, profile.admission.max_requests
+    if loops > most:
+        raise ProfileError(
+            ("instances",),
+            f"must be at most {most}, which is admission.max_requests; got {loops}",
+        )
+    pool_tokens = profile.decoding.prompt_lookup.max_pool_tokens
+    if pool_tokens and pool_tokens // loops < LEAST_COUNTED:
         raise ProfileError(
             ("decoding", "prompt_lookup", "max_pool_tokens"),
             f"must be 0, or at least {loops * LEAST_COUNTED} with {loops} loop{'s' * (loops > 1)}; "
-            f"got {most}",
-        )
-
-
-def check_instances(profile: Profile) -> None:
-    """Reject more loop processes than concurrent requests."""
-    most = profile.admission.max_requests
-    if profile.instances > most:
-        raise ProfileError(
-            ("instances",),
-            f"must be at most {most}, which is admission.max_requests; got {profile.instances}",
+            f"got {pool_tokens}",
         )

@@ -214,12 +214,12 @@ def for_checkpoints(
     """
     folders = {"target": target, "draft": draft} if draft else {"target": target}
     engines = {
-        job: {
+        role: {
             "kind": "torch",
             "checkpoint": str(folder.absolute()),
-            "kv_cache_tokens": kv_cache_tokens.get(job),
+            "kv_cache_tokens": kv_cache_tokens.get(role),
         }
-        for job, folder in folders.items()
+        for role, folder in folders.items()
     }
     profile = Profile.model_validate({"name": name or target.name, "engines": engines})
     try:
@@ -231,13 +231,11 @@ def for_checkpoints(
 
 def check(profile: Profile, *, with_weights: bool = True) -> Deployment:
     """Return the deployment of a profile; raise ProfileError if it can't be served."""
-    checks.check_names(profile)
     engines = {key_path: section.plan(key_path) for key_path, section in sections_of(profile)}
     if with_weights:
         for key_path, section in sections_of(profile):
             section.check_weights(key_path)
-    checks.check_languages(profile)
-    checks.check_gpu_memory(profile)
+    checks.check_profile(profile)
     target, draft = engines[TARGET], engines.get(DRAFT)
     tokenizer = vocabulary.target_tokenizer(profile)
     draft_tokenizer = vocabulary.draft_tokenizer(profile, tokenizer)
@@ -257,16 +255,12 @@ def check(profile: Profile, *, with_weights: bool = True) -> Deployment:
         # A baseline would need a second engine, so omit its entry.
         entries = tuple(entry for entry in profile.entries if entry.drafter != BASELINE.name)
         profile = profile.model_copy(update={"entries": entries})
-    checks.check_tensorrt_pair(profile)
     own = own_drafters(profile.drafters)
     known = allowed_kinds(target, draft, own)
     checks.check_drafters(profile, known, own)
     checks.check_draft_lengths(profile, known, target)
     checks.check_adapters(target, draft)
     checks.check_draft_ahead(profile, draft)
-    checks.check_limits(profile)
-    checks.check_pools(profile)
-    checks.check_instances(profile)
     end_ids = vocabulary.end_ids_of(profile, target, tokenizer)
     return Deployment(
         profile=profile,

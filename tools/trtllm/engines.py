@@ -8,7 +8,7 @@ from typing import Any
 
 from tandem.tools.errors import TandemError
 from tandem.tools.profiles.checkpoint import read_json
-from tandem.tools.profiles.checks import check_tensorrt_pair
+from tandem.tools.profiles.checks import check_profile
 from tandem.tools.profiles.engines.base import ProfileError
 from tandem.tools.profiles.engines.tensorrtllm import TensorRTLLMDraft
 from tandem.tools.profiles.profile import Profile, read_profile
@@ -34,7 +34,7 @@ def engines_to_build(path: Path) -> tuple[Profile, dict[str, TensorRTLLMDraft]]:
     try:
         for name, engine in engines.items():
             engine.check_settings(("engines", name))
-        check_tensorrt_pair(profile)
+        check_profile(profile)
     except ProfileError as error:
         raise source.error(error.key_path, str(error)) from error
     return profile, engines
