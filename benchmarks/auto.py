@@ -288,7 +288,7 @@ def _rows(outcome: CellRates) -> Iterator[tuple[str, ...]]:
             str(auto),
             f"{outcome.over(auto, BASELINE).median:.2f}",
             f"{ratio.median:.3f}",
-            f"{ratio.low:.3f}-{ratio.high:.3f}",
+            f"{ratio.p10:.3f}-{ratio.p90:.3f}",
         )
 
 

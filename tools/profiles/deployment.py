@@ -117,7 +117,7 @@ class Deployment:
 
     def loop_settings(self) -> LoopSettings:
         profile, models, timeouts = self.profile, self.profile.models, self.profile.timeouts
-        decoding, limits = profile.decoding, profile.limits
+        decoding, lookup, limits = profile.decoding, profile.decoding.prompt_lookup, profile.limits
         draft = self.draft
         return LoopSettings(
             target=_engine_settings(models.target, self.target, timeouts.target),
@@ -133,9 +133,12 @@ class Deployment:
             ),
             drafter=self.stream_entry.drafter or decoding.drafter or self.drafters[0],
             **decoding.model_dump(exclude={"drafter", "prompt_lookup"}),
-            **decoding.prompt_lookup.settings,
-            hybrid_min_ngram_size=decoding.prompt_lookup.hybrid_min_ngram_size,
-            max_pool_tokens=decoding.prompt_lookup.max_pool_tokens,
+            prompt_lookup_num_tokens=lookup.prompt_lookup_num_tokens,
+            max_matching_ngram_size=lookup.max_matching_ngram_size,
+            lookup_keeps_all=lookup.is_keep_all,
+            lookup_uses_oldest=lookup.is_use_oldest,
+            hybrid_min_ngram_size=lookup.hybrid_min_ngram_size,
+            max_pool_tokens=lookup.max_pool_tokens,
             instances=profile.instances,
             **profile.admission.model_dump(),
             **self._request_limits,

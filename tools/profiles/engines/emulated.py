@@ -104,21 +104,16 @@ class EmulatedDraft(OwnEngineSection):
                 f"must be at least {tokenizer.size}, the tokens of {tokenizer.folder}; got {width}",
             )
         low, high = _words(tokenizer)
-        given = self.model_dump(
-            exclude={*OwnEngineSection.model_fields, "kind", "tokenizer", "language"}
-        )
-        filled = {
-            "vocab_size": width,
-            "kv_cache_tokens": self.kv_cache_tokens or SEQUENCES_CACHED * self.max_seq_len,
-        }
         with located(*key_path):
-            return EmulatedSettings(
+            return self.settings_of(
+                EmulatedSettings,
                 role=self.role,
+                vocab_size=width,
                 low_id=low,
                 high_id=high,
                 end_id=tokenizer.special_id("eos_token"),
+                kv_cache_tokens=self.kv_cache_tokens or SEQUENCES_CACHED * self.max_seq_len,
                 **self.language.model_dump(),
-                **(given | filled),
             )
 
 

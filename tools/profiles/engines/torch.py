@@ -109,20 +109,13 @@ class TorchDraft(AdaptedSection):
         default = max(length, min(SEQUENCES_CACHED * length, affordable))
         cache = self.kv_cache_tokens or default
         check_kv_cache(cache, length, *key_path, "kv_cache_tokens")
-        decided = {
-            "kind",
-            *AdaptedSection.model_fields,
-            "checkpoint",
-            "max_seq_len",
-            "kv_cache_tokens",
-        }
         with located(*key_path):
-            return TorchSettings(
+            return self.settings_of(
+                TorchSettings,
                 checkpoint=CHECKPOINT,
                 max_seq_len=length,
                 kv_cache_tokens=cache,
                 lora_adapters=self.lora_folders,
-                **self.model_dump(exclude=decided),
             )
 
 
