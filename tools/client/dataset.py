@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, TypeVar
 
 from pydantic import AliasChoices, BeforeValidator, Field, TypeAdapter, ValidationError
 
@@ -14,10 +14,6 @@ from tandem.tools.profiles.profile import explain
 PROMPT_KEYS = ("prompt", "text_input", "text")
 Row = TypeVar("Row")
 Id = Annotated[str, BeforeValidator(str)]
-
-
-def _as_list(value: Any) -> Any:
-    return [value] if isinstance(value, str) else value
 
 
 @dataclass(frozen=True)
@@ -45,7 +41,10 @@ class Item:
     text: str
     summary: str
     id: Id = ""
-    stop: Annotated[tuple[Annotated[str, Field(min_length=1)], ...], BeforeValidator(_as_list)] = ()
+    stop: Annotated[
+        tuple[Annotated[str, Field(min_length=1)], ...],
+        BeforeValidator(lambda stop: [stop] if isinstance(stop, str) else stop),
+    ] = ()
 
 
 def read_prompts(path: Path) -> list[DatasetPrompt]:
