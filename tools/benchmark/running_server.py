@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from tandem.bls.drafters.registry import DRAFTERS, DrafterKind, DrafterName
 from tandem.tools.client.client import Client
@@ -14,18 +15,11 @@ from tandem.tools.profiles.deployment import Deployment
 from tandem.tools.triton.serving import serving
 
 
-@dataclass(frozen=True)
-class RunningServer:
+class RunningServer(NamedTuple):
     """A running server. url: HOST:PORT of its gRPC endpoint. entry: the entry to call."""
 
     url: str
     entry: str
-
-    @property
-    def streams(self) -> bool:
-        """Ask the server whether the entry streams; raise TandemError."""
-        with Client(self.url) as client:
-            return client.entry(self.entry).streams
 
 
 @dataclass(frozen=True)

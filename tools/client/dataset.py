@@ -13,7 +13,6 @@ from tandem.tools.profiles.profile import explain
 
 PROMPT_KEYS = ("prompt", "text_input", "text")
 Row = TypeVar("Row")
-Id = Annotated[str, BeforeValidator(str)]
 
 
 @dataclass(frozen=True)
@@ -26,7 +25,6 @@ class DatasetPrompt:
 
     text: Annotated[str, Field(validation_alias=AliasChoices(*PROMPT_KEYS))]
     kind: str = ""
-    id: Id = ""
     prediction: str = ""
 
 
@@ -40,7 +38,7 @@ class Item:
 
     text: str
     summary: str
-    id: Id = ""
+    id: Annotated[str, BeforeValidator(str)] = ""
     stop: Annotated[
         tuple[Annotated[str, Field(min_length=1)], ...],
         BeforeValidator(lambda stop: [stop] if isinstance(stop, str) else stop),

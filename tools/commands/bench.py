@@ -27,7 +27,7 @@ from tandem.tools.benchmark.running_server import (
 from tandem.tools.benchmark.scenario import scenarios_of_file, scenarios_of_lengths
 from tandem.tools.benchmark.statistics import statistics_of
 from tandem.tools.benchmark.variant import BASELINE, Variant, variants_of
-from tandem.tools.client.client import MODEL, Value
+from tandem.tools.client.client import MODEL, Client, Value
 from tandem.tools.client.terminal import table_console
 from tandem.tools.commands.deployment_options import add_deployment, deployment_to_serve
 from tandem.tools.commands.options import (
@@ -204,9 +204,10 @@ def chosen_variants(served: ServedDrafters, options: argparse.Namespace) -> list
 
 def measure(measured: Deployment | RunningServer, plan: LoadPlan) -> Report:
     with running_server(measured) as server:
-        if plan.streamed and not server.streams:
-            print(f"tandem: no latencies: '{server.entry}' doesn't stream", file=sys.stderr)
-            plan = replace(plan, streamed=0)
+        with Client(server.url) as client:
+            if plan.streamed and not client.entry(server.entry).streams:
+                print(f"tandem: no latencies: '{server.entry}' doesn't stream", file=sys.stderr)
+                plan = replace(plan, streamed=0)
         with Progress(
             TextColumn("{task.description}"),
             BarColumn(),

@@ -27,7 +27,6 @@ from tandem.tools.triton.rendered_readme import SCRIPT, readme, serve_script
 PACKAGE = Path(tandem.__file__).parent  # its packages are links in a checkout
 MARKER = ".rendered-by-tandem"
 README = "README.md"
-QUOTE, ESCAPED_QUOTE = '"', '\\"'
 ESCAPED_JSON = re.compile(
     r"""(?<=string_value: )"([\[{](?:[^\\"']|\\")*\\"(?:[^\\"']|\\")*)"$""", re.MULTILINE
 )
@@ -93,7 +92,7 @@ class Model:
             config.parameters[name].string_value = value
         # JSON is easier to read and edit in single quotes, which need no escapes.
         return HEADER + ESCAPED_JSON.sub(
-            lambda found: f"'{found[1].replace(ESCAPED_QUOTE, QUOTE)}'",
+            lambda found: "'" + found[1].replace('\\"', '"') + "'",
             text_format.MessageToString(config),
         )
 
