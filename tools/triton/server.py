@@ -16,7 +16,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Collection
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -302,33 +302,23 @@ class TritonServer:
 
 def claim_ports(ports: Ports, address: str) -> Ports:
     """Return the ports, with a free one for each 0; raise TandemError if a port is taken."""
-    sockets, reasons = [], {}
-    try:
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    numbers, reasons = [], {}
+    with ExitStack() as stack:
         for name, port in vars(ports).items():
+            bound = stack.enter_context(socket.socket(family))
+            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
-                sockets.append(_bind(port, address))
+                bound.bind((address, port))
             except OSError as error:
                 reasons[name, port] = error
-        if reasons:
-            taken = ", ".join(f"{address}:{port} ({name})" for name, port in reasons)
-            texts = [error.strerror or str(error) for error in reasons.values()]
-            options = " ".join(f"--{name}-port 0" for name, _ in reasons)
-            raise TandemError(
-                f"can't listen on {taken}: {'; '.join(dict.fromkeys(texts))}; "
-                f"use {options}, or another --address"
-            )
-        return Ports(*(s.getsockname()[1] for s in sockets))
-    finally:
-        for bound in sockets:
-            bound.close()
-
-
-def _bind(port: int, address: str) -> socket.socket:
-    bound = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET)
-    bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        bound.bind((address, port))
-    except OSError:
-        bound.close()
-        raise
-    return bound
+            numbers.append(bound.getsockname()[1])
+    if reasons:
+        taken = ", ".join(f"{address}:{port} ({name})" for name, port in reasons)
+        texts = [error.strerror or str(error) for error in reasons.values()]
+        options = " ".join(f"--{name}-port 0" for name, _ in reasons)
+        raise TandemError(
+            f"can't listen on {taken}: {'; '.join(dict.fromkeys(texts))}; "
+            f"use {options}, or another --address"
+        )
+    return Ports(*numbers)
