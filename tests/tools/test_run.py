@@ -344,6 +344,6 @@ def test_options_can_be_spelled_with_underscores():
 
 
 def test_the_output_has_nvidias_documented_format():
-    assert run.in_the_documents_manner(0, "ask", "say") == (
+    assert run.as_run_py_prints(0, "ask", "say") == (
         'Input [Text 0]: "ask"\nOutput [Text 0 Beam 0]: "say"'
     )

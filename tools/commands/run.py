@@ -52,12 +52,12 @@ def run(options: argparse.Namespace) -> int:
         for number, prompt in enumerate(prompts):
             asked = inputs_for(prompt, options.max_output_len, more, stream=False)
             answer = client.answer(entry, asked)
-            print(in_the_documents_manner(number, prompt, answer.text), flush=True)
+            print(as_run_py_prints(number, prompt, answer.text), flush=True)
             print(closing_line(answer), file=sys.stderr)
     return 0
 
 
-def in_the_documents_manner(number: int, prompt: str, text: str) -> str:
+def as_run_py_prints(number: int, prompt: str, text: str) -> str:
     """Format a prompt and its answer as `run.py` prints them."""
     shown = f'Input [Text {number}]: "{prompt}"\nOutput [Text {number} Beam 0]: "{text}"'
     # Generated control characters must not reach a terminal.

@@ -24,7 +24,7 @@ def main() -> int:
     server = subprocess.Popen(
         command,
         stdin=subprocess.DEVNULL,
-        preexec_fn=_die_with_guard,  # noqa: PLW1509  this process has one thread
+        preexec_fn=_die_with_supervisor,  # noqa: PLW1509  this process has one thread
     )
     try:
         # The parent closes standard input to stop the server.
@@ -91,7 +91,7 @@ def unlink_regions(prefix: str) -> None:
         region.unlink(missing_ok=True)
 
 
-def _die_with_guard() -> None:
+def _die_with_supervisor() -> None:
     """Make the kernel kill this process, the server, if the supervisor dies."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
