@@ -204,7 +204,7 @@ def test_waiting_for_the_server_ends_with_the_reason_when_it_dies(models):
 
 
 @pytest.mark.heavy
-def test_waiting_for_the_server_ends_if_its_guard_is_killed(models):
+def test_waiting_for_the_server_ends_if_its_supervisor_is_killed(models):
     with start(models) as server:
         processes = server.processes
         for stub in processes:
