@@ -44,7 +44,7 @@ class DraftingOptions:
     prompt_lookup: PromptLookupConfig | None = None
 
     @property
-    def given(self) -> bool:
+    def is_set(self) -> bool:
         return bool(self.draft_target or self.prompt_lookup)
 
     @property
@@ -67,9 +67,8 @@ class DraftingOptions:
     @property
     def devices(self) -> dict[str, Devices]:
         """Return the devices in the strings, by engine (`target` or `draft`)."""
-        if self.draft_target:
-            given = self.draft_target
-            return {"target": given.target_devices, "draft": given.draft_devices}
+        if pair := self.draft_target:
+            return {"target": pair.target_devices, "draft": pair.draft_devices}
         return {"target": self.prompt_lookup.devices} if self.prompt_lookup else {}
 
 
@@ -168,7 +167,7 @@ def deployment_of(options: argparse.Namespace, drafting: DraftingOptions) -> Dep
         }
     if draft:
         engines["draft"] = _section(draft, devices.get("draft"), gpus, fraction)
-    given, lookup, folder = drafting.draft_target, drafting.prompt_lookup, options.tokenizer_dir
+    pair, lookup, folder = drafting.draft_target, drafting.prompt_lookup, options.tokenizer_dir
     usual = DecodingSection().prompt_lookup.prompt_lookup_num_tokens
     longest = lookup.prompt_lookup_num_tokens if lookup else min(usual, most or usual)
     deployment = _deployment(
@@ -176,8 +175,8 @@ def deployment_of(options: argparse.Namespace, drafting: DraftingOptions) -> Dep
             "name": target.folder.absolute().name,
             "engines": engines,
             "decoding": {
-                "draft_len": given.draft_len if given else "auto",
-                "use_draft_logits": given is not None and given.use_logits,
+                "draft_len": pair.draft_len if pair else "auto",
+                "use_draft_logits": pair is not None and pair.use_logits,
                 "prompt_lookup": {"prompt_lookup_num_tokens": longest},
             },
             "tokenizer": {"folder": str(folder.absolute()) if folder else None},
@@ -217,10 +216,10 @@ def _fraction(text: str) -> float:
 
 def _check(drafting: DraftingOptions, target: EngineDir, draft: EngineDir | None) -> None:
     """Raise TandemError if the strings contradict the engines or each other."""
-    given, lookup = drafting.draft_target, drafting.prompt_lookup
-    if given and not draft:
+    pair, lookup = drafting.draft_target, drafting.prompt_lookup
+    if pair and not draft:
         raise TandemError(f"{DRAFT_TARGET_OPTION} needs --draft-engine-dir, the draft model")
-    if draft and not given:
+    if draft and not pair:
         raise TandemError(
             f'--draft-engine-dir needs {DRAFT_TARGET_OPTION}, as in "[4,[0],[0],False]"'
         )
@@ -229,10 +228,10 @@ def _check(drafting: DraftingOptions, target: EngineDir, draft: EngineDir | None
             f"{target.folder} can't verify drafts; build it with "
             "--speculative_decoding_mode=draft_tokens_external --max_draft_len=10"
         )
-    if given and draft:
-        _check_list(DRAFT_TARGET_OPTION, given.draft_len, given.target_devices, target)
-        _check_list(DRAFT_TARGET_OPTION, 0, given.draft_devices, draft)
-        if given.use_logits and not draft.gathers_logits:
+    if pair and draft:
+        _check_list(DRAFT_TARGET_OPTION, pair.draft_len, pair.target_devices, target)
+        _check_list(DRAFT_TARGET_OPTION, 0, pair.draft_devices, draft)
+        if pair.use_logits and not draft.gathers_logits:
             raise TandemError(
                 f"{DRAFT_TARGET_OPTION}: {draft.folder} doesn't return logits, which use_logits "
                 "needs; build it with --gather_generation_logits, or set use_logits to False"

@@ -145,7 +145,7 @@ def speculation_of(
 
     Raises TandemError if there is no baseline or nothing to compare with it.
     """
-    inputs: dict[Tensor, Value] = dict(drafting.inputs) if drafting.given else {}
+    inputs: dict[Tensor, Value] = dict(drafting.inputs) if drafting.is_set else {}
     if drafter is None and not inputs and deployment:
         drafter = deployment.loop_settings().drafter
     if drafter is not None:
@@ -203,7 +203,7 @@ def _chosen_deployment(options: argparse.Namespace, drafting: DraftingOptions) -
         return run_options.deployment_of(options, drafting)
     if options.draft_engine_dir:
         raise TandemError("--draft-engine-dir needs --engine-dir; set both")
-    if drafting.given:
+    if drafting.is_set:
         print(
             "tandem: device lists have no effect; the profile sets the devices",
             file=sys.stderr,
