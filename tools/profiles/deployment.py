@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
@@ -173,20 +173,9 @@ class Deployment:
 
 def _engine_settings(model: str, plan: EnginePlan, timeout: float) -> EngineSettings:
     """Return an engine's settings for the loop. timeout: maximum seconds per call."""
-    return EngineSettings(
-        model=model,
-        capabilities=plan.capabilities,
-        vocab_size=plan.vocab_size,
-        max_seq_len=plan.max_seq_len,
-        max_draft_len=plan.max_draft_len,
-        kv_cache_tokens=plan.kv_cache_tokens,
-        kv_block_tokens=plan.kv_block_tokens,
-        timeout=timeout,
-        decoupled=plan.decoupled,
-        excludes_input=plan.excludes_input,
-        logits_dtype=plan.logits_dtype,
-        lora_adapters=plan.lora_adapters,
-    )
+    copied = {field.name for field in fields(EngineSettings)} - {"model", "timeout"}
+    facts = {name: getattr(plan, name) for name in copied}
+    return EngineSettings(model=model, timeout=timeout, **facts)
 
 
 def load(path: Path) -> Deployment:
