@@ -30,7 +30,7 @@ from tandem.tools.benchmark.load_generator import LoadGenerator, LoadPlan
 from tandem.tools.benchmark.scenario import Scenario, scenarios_of_file, scenarios_of_lengths
 from tandem.tools.benchmark.statistics import Spread
 from tandem.tools.benchmark.variant import BASELINE, Variant
-from tandem.tools.client.terminal import console_of_width
+from tandem.tools.client.terminal import table_console
 from tandem.tools.profiles import deployment
 from tandem.tools.profiles.deployment import Deployment
 from tandem.tools.profiles.engines.emulated import EmulatedDraft, EmulatedTarget
@@ -39,7 +39,6 @@ from tandem.tools.triton.serving import serving
 
 HERE = Path(__file__).resolve().parent
 PROFILES, PROMPTS = HERE.parent / "profiles", HERE.parent / "demo" / "prompts.jsonl"
-WIDTH = 110
 PROMPT_TOKENS = 64
 TURNS_WARMING_UP = 1
 Item = TypeVar("Item")
@@ -121,7 +120,7 @@ def main() -> None:
         *("auto", "of none", "auto / best", "10-90 %"),
         title="draft_len: auto",
     )
-    console = console_of_width(WIDTH)
+    console = table_console()
     for outcome in _outcomes(options):
         for row in _rows(outcome):
             table.add_row(*row)
@@ -227,7 +226,7 @@ def _measured(
                 plan = LoadPlan(
                     scenarios=[scenario],
                     variants=[*variants[first:], *variants[:first]],
-                    nums_streams=[at_once],
+                    concurrencies=[at_once],
                     max_tokens=options.max_tokens,
                     repetitions=1,
                     streamed=0,
@@ -268,7 +267,7 @@ def _rows(outcome: CellRates) -> Iterator[tuple[str, ...]]:
             str(auto),
             f"{outcome.over(auto, BASELINE).median:.2f}",
             f"{ratio.median:.3f}",
-            f"{ratio.low:.3f}-{ratio.high:.3f}",
+            f"{ratio.p10:.3f}-{ratio.p90:.3f}",
         )
 
 

@@ -30,6 +30,6 @@ def spread(values: Iterable[float], digits: int = 2) -> str:
     """Format the median, with the 10th and 90th percentiles in parentheses."""
     found = Spread.of(values)
     assert found is not None
-    if found.is_one:
+    if found.p10 == found.p90:
         return f"{found.median:.{digits}f}"
-    return f"{found.median:.{digits}f} ({found.low:.{digits}f}-{found.high:.{digits}f})"
+    return f"{found.median:.{digits}f} ({found.p10:.{digits}f}-{found.p90:.{digits}f})"
