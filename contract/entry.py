@@ -81,7 +81,7 @@ NUM_DRAFT_TOKENS = INPUTS.declare("num_draft_tokens", "INT32", (1,), optional=Tr
 USE_DRAFT_LOGITS = INPUTS.scalar("use_draft_logits", "BOOL")
 """Accept draft tokens by probability instead of comparing ids."""
 LORA_TASK_ID = INPUTS.scalar("lora_task_id", "UINT64")
-"""Id of the client's own LoRA adapter. Some `tensorrtllm` targets only."""
+"""Id of the client's own LoRA adapter; see LoRA. `tensorrtllm` targets only."""
 LORA_WEIGHTS = INPUTS.ragged("lora_weights", "FP16", (-1, -1))
 """Weights of that adapter, from hf_lora_convert.py; needed until the engine has them."""
 LORA_CONFIG = INPUTS.ragged("lora_config", "INT32", (-1, 3))

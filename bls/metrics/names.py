@@ -27,7 +27,7 @@ ACCEPTED_TOKENS_PER_POS = METRICS.counter(
 ROUNDS = METRICS.counter(
     "tandem_rounds_total", "Rounds; a token decoded without a draft counts as one"
 )
-OUTPUT_TOKENS = METRICS.counter("tandem_output_tokens_total", "Tokens of all answers")
+OUTPUT_TOKENS = METRICS.counter("tandem_output_tokens_total", "Output tokens of all requests")
 ROUND_PART_SECONDS_TOTAL = METRICS.counter(
     "tandem_round_part_seconds_total",
     "Seconds of decoding by part: draft and target as the engines report them, and orchestration",
@@ -53,7 +53,7 @@ DRAFTER_FAILURES = METRICS.counter(
 )
 UNVERIFIED_DRAFT_TOKENS = METRICS.counter(
     "tandem_unverified_draft_tokens_total",
-    "Draft tokens that the target dropped without verifying them; a lower bound",
+    "Draft tokens that the target dropped without verifying them (a lower bound)",
 )
 GUIDES_REFUSED = METRICS.counter(
     "tandem_guides_refused_total",
@@ -61,7 +61,7 @@ GUIDES_REFUSED = METRICS.counter(
 )
 FORCED_TOKENS = METRICS.counter(
     "tandem_forced_tokens_total",
-    "Tokens that were the only ones a guide allowed",
+    "Output tokens for which the guide allowed no alternative",
 )
 REPAIRED_TOKENS = METRICS.counter(
     "tandem_repaired_tokens_total",
@@ -81,7 +81,7 @@ REQUESTS_WAITING = METRICS.gauge(
 )
 KV_RESERVED = METRICS.gauge(
     "tandem_kv_reserved_ratio",
-    "Share of the target's KV cache reserved for running sequences; at 1, other sequences wait",
+    "Share of the target's KV cache that running sequences reserve. At 1, other sequences wait",
 )
 LOOKUP_POOL_TOKENS = METRICS.gauge(
     "tandem_lookup_pool_tokens", "Tokens of earlier answers in lookup pools"
@@ -98,7 +98,7 @@ ABANDONED_CALLS = METRICS.gauge(
 # An observation is a call to the server process (50 us), so a sequence observes only its mean.
 TIME_TO_FIRST_TOKEN = METRICS.histogram(
     "tandem_time_to_first_token_seconds",
-    "From a request's arrival to a sequence's first token, queueing included",
+    "Seconds from a request's arrival to a sequence's first token, including queueing",
     _decades(-3, 1, FINE),
 )
 INTER_TOKEN_LATENCY = METRICS.histogram(

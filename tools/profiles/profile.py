@@ -115,7 +115,7 @@ class DecodingSection(ConfigSection):
     """Default drafter (default: `draft_model` with a draft, else `prompt_lookup`; `engine` if the
     target drafts itself)."""
     draft_len: DraftLen = AUTO
-    """Draft tokens per round of the draft model (default: `auto`)."""
+    """Draft tokens per round (default: `auto`)."""
     draft_ahead: DraftAhead = None
     """Draft the next round during verification: `true` or `false` (default: `auto`)."""
     use_draft_logits: bool = LoopSettings.use_draft_logits

@@ -43,7 +43,7 @@ class LanguageSection(ConfigSection):
     stay_hard: Probability = EmulatedSettings.stay_hard
     """Probability that the token after a hard one is hard."""
     alternatives_exponent: NonNegativeFloat = EmulatedSettings.alternatives_exponent
-    """r in 1 - (F + 1)^-r, the probability that F further guesses include the right token."""
+    """r in 1 - (F + 1)^-r, the probability that the draft's next F guesses have the right token."""
     mean_answer_len: NonNegativeFloat = EmulatedSettings.mean_answer_len
     """Mean number of tokens until the end of sequence; 0: never."""
 
@@ -61,7 +61,7 @@ class EmulatedDraft(OwnEngineSection):
     prefill_ms_per_token: NonNegativeFloat = EmulatedSettings.prefill_ms_per_token
     """Milliseconds per context token that isn't in the KV cache."""
     batch_slope: NonNegativeFloat = EmulatedSettings.batch_slope
-    """Relative slowdown of a call's steps per other call that is running when the call starts."""
+    """Relative slowdown of a call per other call that is running when it starts."""
     branch_slope: NonNegativeFloat = EmulatedSettings.branch_slope
     """Relative slowdown of all steps per branch of a call, except the first."""
     vocab_size: PositiveInt | None = None

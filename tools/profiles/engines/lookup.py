@@ -19,6 +19,6 @@ class LookupSection(ConfigSection):
     max_matching_ngram_size: PositiveInt = LoopSettings.max_matching_ngram_size
     """Longest n-gram to search for; shorter n-grams are tried next, down to 1 token."""
     is_keep_all: bool = LoopSettings.lookup_keeps_all
-    """With `is_use_oldest: false`: copy from the newest occurrence with a whole draft after it."""
+    """If the newest is used: skip occurrences that are too recent for a whole draft after them."""
     is_use_oldest: bool = LoopSettings.lookup_uses_oldest
-    """Copy from the oldest occurrence of the n-gram; false: from the newest."""
+    """Copy what follows the n-gram's oldest occurrence; false: its newest occurrence."""
