@@ -44,7 +44,7 @@ class AdaptedWriter(ChatWriter, Generic[Asked]):
     def whole(self, additions: Sequence[Addition]) -> bytes:
         for _ in self._added(additions[0]):
             pass
-        return to_json(self.answer())
+        return _json(self.answer())
 
     def chunk(self, number: int, addition: Addition) -> bytes:  # noqa: ARG002 there is one answer
         events = [*self.begun()] if addition.first else []
@@ -53,7 +53,7 @@ class AdaptedWriter(ChatWriter, Generic[Asked]):
         return b"".join(map(self.event, events))
 
     def event(self, data: Mapping[str, Any]) -> bytes:
-        return f"event: {data['type']}\n".encode() + event(to_json(data))
+        return f"event: {data['type']}\n".encode() + event(_json(data))
 
     def _added(self, addition: Addition) -> Iterator[Step]:
         self._ids += addition.chunk.tokens
@@ -82,3 +82,8 @@ class AdaptedWriter(ChatWriter, Generic[Asked]):
             return END in self._tokenizer.decode(self._ids[:count])
 
         return bisect_left(range(len(self._ids)), True, key=has_reasoned)
+
+
+def _json(data: Mapping[str, Any]) -> bytes:
+    # A client's schema or a model's arguments may have 1e999 or NaN, which JSON can't represent.
+    return to_json(data, inf_nan_mode="null")

@@ -87,7 +87,7 @@ class Parts:
 def parsed(arguments: str) -> dict[str, object] | None:
     """Return the arguments of a call, or None if they are incomplete or aren't an object."""
     try:
-        value = from_json(arguments)
+        value = from_json(arguments, allow_inf_nan=False)
     except ValueError:
         return None
     return value if isinstance(value, dict) else None
