@@ -45,15 +45,14 @@ class Parts:
 
         An answer without any part gets an empty text.
         """
-        calls = addition.calls
-        if calls and calls[0].name is None:  # the rest of a call precedes new text
-            yield from self._grow("call", calls[0].arguments)
-            calls = calls[1:]
         yield from self._grow("reasoning", addition.reasoning)
-        yield from self._grow("text", addition.text)
-        for call in calls:
-            yield from self._begin("call", call.name or "")
-            yield from self._grow("call", call.arguments)
+        for piece in addition.pieces:
+            if isinstance(piece, str):
+                yield from self._grow("text", piece)
+                continue
+            if piece.name is not None:
+                yield from self._begin("call", piece.name)
+            yield from self._grow("call", piece.arguments)
         if addition.finish_reason is not None:
             if not self.all:
                 yield from self._begin("text")

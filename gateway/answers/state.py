@@ -9,25 +9,33 @@ from typing import Any, NamedTuple
 from tandem.gateway.answers.reasoning import ReasoningSplitter, Split
 from tandem.gateway.answers.tokens import AnswerToken, TokenTexts
 from tandem.gateway.protocol.responses import FinishReason
-from tandem.gateway.tools.parser import CallDelta, Parsed, ToolCallParser
+from tandem.gateway.tools.parser import CallDelta, Piece, ToolCallParser
 from tandem.gateway.triton.backend import ResponseChunk
 
 
 class Addition(NamedTuple):
     """The part of an answer that one chunk adds. A non-streamed answer has one chunk.
 
-    first: whether the chunk is the first one. tokens: the tokens whose text is complete, if the
-    request asks for token details. rest: text at the end of the answer that belongs to no token.
+    pieces: text and parts of calls, in order. first: whether the chunk is the first one. tokens:
+    the tokens whose text is complete, if the request asks for token details. rest: text at the end
+    of the answer that belongs to no token.
     """
 
     chunk: ResponseChunk
-    text: str
     reasoning: str
-    calls: list[CallDelta]
+    pieces: list[Piece]
     finish_reason: FinishReason | None
     first: bool
     tokens: list[AnswerToken]
     rest: str
+
+    @property
+    def text(self) -> str:
+        return "".join(piece for piece in self.pieces if isinstance(piece, str))
+
+    @property
+    def calls(self) -> list[CallDelta]:
+        return [piece for piece in self.pieces if isinstance(piece, CallDelta)]
 
 
 class Echo(NamedTuple):
@@ -84,13 +92,12 @@ class AnswerState:
         if first:
             chunk = chunk._replace(text=chunk.text[self.echo.num_received :])
         split = self._split(chunk)
-        parsed = self._parsed(chunk, split.content)
+        pieces = self._parsed(chunk, split.content)
         tokens = list(self.texts.completed(chunk)) if self.texts else []
         return Addition(
             chunk,
-            text=(self.echo.text if first else "") + parsed.content,
-            reasoning=split.reasoning,
-            calls=parsed.calls,
+            split.reasoning,
+            [self.echo.text, *pieces] if first else pieces,
             finish_reason=self.finish_reason,
             first=first,
             tokens=tokens,
@@ -106,20 +113,20 @@ class AnswerState:
             reasoning, content = reasoning + rest.reasoning, content + rest.content
         return Split(reasoning, content)
 
-    def _parsed(self, chunk: ResponseChunk, text: str) -> Parsed:
+    def _parsed(self, chunk: ResponseChunk, text: str) -> list[Piece]:
         if self.parser is None:
-            return Parsed(text)
-        parsed = self.parser.feed(text)
+            return [text]
+        pieces = self.parser.feed(text)
         if chunk.finish_reason is not None:
-            parsed.content += self.parser.end()
+            pieces.append(self.parser.end())
             ended = chunk.finish_reason == "stop" and not self.parser.in_call
             if self.parser.has_calls and ended:
                 self.finish_reason = "tool_calls"
         if self.only_calls:
-            parsed.content = ""
+            pieces = [piece for piece in pieces if isinstance(piece, CallDelta)]
         if self.one_call:
-            parsed.calls = [call for call in parsed.calls if call.index == 0]
-        return parsed
+            pieces = [piece for piece in pieces if isinstance(piece, str) or piece.index == 0]
+        return pieces
 
     @property
     def num_cached_prompt_tokens(self) -> int | None:

@@ -78,6 +78,7 @@ async def test_without_streaming_the_response_is_one_message(post):
         (("Hel", "lo"), {"stop_string": "END"}, "stop_sequence"),
         (("", ""), {}, "end_turn"),
         (CALL, {}, "tool_use"),
+        ((*CALL, " So ", "be it."), {}, "tool_use"),
         (CALL[:3], {"reason": "length"}, "max_tokens"),
         (THOUGHTS, {"template": TEMPLATES / "thinking.jinja", "tools": []}, "end_turn"),
     ],
