@@ -134,19 +134,13 @@ def check_sizes(inputs: Mapping[str, NDArray[Any]], limits: RequestLimits) -> No
 
     inputs: arrays by name, with one row per prompt; strings as bytes.
     """
-    texts = inputs.get(tensors.TEXT_INPUT, np.empty((0, 1), object))
-    longest = max((len(text) for text in texts.flat), default=0)
-    if limits.max_text_bytes and longest > limits.max_text_bytes:
-        raise BadRequest(
-            f"input '{tensors.TEXT_INPUT}' has {longest} bytes; the limit is "
-            f"{limits.max_text_bytes}; shorten the prompt"
-        )
-    predictions = inputs.get(tensors.PREDICTION, np.empty((0, 1), object))
-    longest = max((len(text) for text in predictions.flat), default=0)
-    if limits.max_text_bytes and longest > limits.max_text_bytes:
-        raise BadRequest(
-            f"{tensors.PREDICTION} has {longest} bytes; the limit is {limits.max_text_bytes}"
-        )
+    for tensor, text in ((tensors.TEXT_INPUT, "prompt"), (tensors.PREDICTION, "prediction")):
+        longest = max(map(len, inputs.get(tensor, NOTHING).flat), default=0)
+        if limits.max_text_bytes and longest > limits.max_text_bytes:
+            raise BadRequest(
+                f"input '{tensor}' has {longest} bytes; the limit is {limits.max_text_bytes}; "
+                f"shorten the {text}"
+            )
     lists = {tensor: inputs[tensor] for tensor in WORD_LISTS if tensor in inputs}
     for tensor, words in lists.items():
         if words.size > len(words) * limits.max_words:

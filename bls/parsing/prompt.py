@@ -137,7 +137,10 @@ def _bias(prompt: Prompt, tokens: Tokens, settings: LoopSettings) -> NDArray[np.
 def check_prediction(tensor: Tensor, length: int, target: EngineSettings) -> None:
     """Reject a prediction that is longer than ``max_seq_len``. length: number of tokens."""
     if length > target.max_seq_len:
-        raise BadRequest(f"{tensor} has {length} tokens; the limit is {target.max_seq_len}")
+        raise BadRequest(
+            f"input '{tensor}' has {length} tokens; the limit is {target.max_seq_len} "
+            "(max_seq_len); shorten the prediction"
+        )
 
 
 def _check_length(prompt_length: int, max_tokens: int, target: EngineSettings) -> None:

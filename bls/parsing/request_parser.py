@@ -152,7 +152,9 @@ class RequestParser:
         if not len(ids):
             return words._replace(prediction=texts[0]), request
         if any(texts):
-            raise BadRequest(f"set {tensors.PREDICTION} or {tensors.PREDICTION_IDS}, not both")
+            raise BadRequest(
+                f"send input '{tensors.PREDICTION}' or input '{tensors.PREDICTION_IDS}', not both"
+            )
         check_prediction(tensors.PREDICTION_IDS, len(ids), self._settings.target)
         self._check_ids(tensors.PREDICTION_IDS, ids)
         return words, replace(request, prediction=ids)

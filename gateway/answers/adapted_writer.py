@@ -43,7 +43,7 @@ class AdaptedWriter(Writer, Generic[Asked]):
 
     def whole(self, chunks: Sequence[ResponseChunk]) -> bytes:
         self.chunk(0, chunks[0])  # its events aren't sent
-        return to_json(self.response())
+        return _json(self.response())
 
     def chunk(self, number: int, chunk: ResponseChunk) -> bytes:  # noqa: ARG002 there is one answer
         delta = self._answer.delta(chunk)
@@ -54,7 +54,7 @@ class AdaptedWriter(Writer, Generic[Asked]):
         return b"".join(map(self.event, events))
 
     def event(self, data: Mapping[str, Any]) -> bytes:
-        return f"event: {data['type']}\n".encode() + sse(to_json(data))
+        return f"event: {data['type']}\n".encode() + sse(_json(data))
 
     @property
     def statistics(self) -> Object:
@@ -79,3 +79,8 @@ class AdaptedWriter(Writer, Generic[Asked]):
             return END in self._tokenizer.decode(self._ids[:count])
 
         return bisect_left(range(len(self._ids)), True, key=has_reasoned)
+
+
+def _json(data: Mapping[str, Any]) -> bytes:
+    # A client's schema or a model's arguments may have 1e999 or NaN, which JSON can't represent.
+    return to_json(data, inf_nan_mode="null")

@@ -97,6 +97,6 @@ def _input(arguments: str) -> Object:
     if not arguments:
         return {}
     try:
-        return parsed(arguments) or from_json(arguments, allow_partial=True)
+        return parsed(arguments) or from_json(arguments, allow_inf_nan=False, allow_partial=True)
     except ValueError:
         return {"INVALID_JSON": arguments}

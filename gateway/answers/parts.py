@@ -45,15 +45,14 @@ class Parts:
 
         An answer without any part gets an empty text.
         """
-        calls = delta.calls
-        if calls and calls[0].name is None:  # the rest of a call precedes new text
-            yield from self._grow("call", calls[0].arguments)
-            calls = calls[1:]
         yield from self._grow("reasoning", delta.reasoning)
-        yield from self._grow("text", delta.text)
-        for call in calls:
-            yield from self._begin("call", call.name or "")
-            yield from self._grow("call", call.arguments)
+        for piece in delta.pieces:
+            if isinstance(piece, str):
+                yield from self._grow("text", piece)
+                continue
+            if piece.name is not None:
+                yield from self._begin("call", piece.name)
+            yield from self._grow("call", piece.arguments)
         if delta.finish_reason is not None:
             if not self.all:
                 yield from self._begin("text")
@@ -87,7 +86,7 @@ class Parts:
 def parsed(arguments: str) -> dict[str, object] | None:
     """Return the arguments of a call, or None if they are incomplete or aren't an object."""
     try:
-        value = from_json(arguments)
+        value = from_json(arguments, allow_inf_nan=False)
     except ValueError:
         return None
     return value if isinstance(value, dict) else None

@@ -9,25 +9,33 @@ from typing import Any, NamedTuple
 from tandem.gateway.answers.reasoning import ReasoningSplitter
 from tandem.gateway.answers.tokens import AnswerToken, TokenTexts
 from tandem.gateway.protocol.responses import FinishReason
-from tandem.gateway.tools.parser import CallDelta, ToolCallParser
+from tandem.gateway.tools.parser import CallDelta, Piece, ToolCallParser
 from tandem.gateway.triton.backend import ResponseChunk
 
 
 class AnswerDelta(NamedTuple):
     """The part of an answer that one chunk adds. A non-streamed answer has one chunk.
 
-    first: whether the chunk is the first one. tokens: the tokens whose text is complete, if the
-    request asks for token details. rest: text at the end of the answer that belongs to no token.
+    pieces: text and parts of calls, in order. first: whether the chunk is the first one. tokens:
+    the tokens whose text is complete, if the request asks for token details. rest: text at the end
+    of the answer that belongs to no token.
     """
 
     chunk: ResponseChunk
-    text: str
     reasoning: str
-    calls: list[CallDelta]
+    pieces: list[Piece]
     finish_reason: FinishReason | None
     first: bool
     tokens: list[AnswerToken]
     rest: str
+
+    @property
+    def text(self) -> str:
+        return "".join(piece for piece in self.pieces if isinstance(piece, str))
+
+    @property
+    def calls(self) -> list[CallDelta]:
+        return [piece for piece in self.pieces if isinstance(piece, CallDelta)]
 
 
 class EncodedPrompt(NamedTuple):
@@ -87,24 +95,24 @@ class AnswerState:
             if ended:
                 rest = self.splitter.end()
                 reasoning, content = reasoning + rest.reasoning, content + rest.content
-        calls: list[CallDelta] = []
+        pieces: list[Piece] = [content]
         if self.parser is not None:
-            parsed = self.parser.feed(content)
-            content, calls = parsed.content, parsed.calls
+            pieces = self.parser.feed(content)
             if ended:
-                content += self.parser.end()
+                pieces.append(self.parser.end())
             if chunk.finish_reason == "stop" and self.parser.has_calls and not self.parser.in_call:
                 self.finish_reason = "tool_calls"
             if self.only_calls:
-                content = ""
+                pieces = [piece for piece in pieces if isinstance(piece, CallDelta)]
             if self.one_call:
-                calls = [call for call in calls if call.index == 0]
+                pieces = [piece for piece in pieces if isinstance(piece, str) or piece.index == 0]
+        if first:
+            pieces = [self.prompt.echo, *pieces]
         tokens = list(self.texts.completed(chunk)) if self.texts else []
         return AnswerDelta(
             chunk,
-            text=(self.prompt.echo if first else "") + content,
             reasoning=reasoning,
-            calls=calls,
+            pieces=pieces,
             finish_reason=self.finish_reason,
             first=first,
             tokens=tokens,

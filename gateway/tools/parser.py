@@ -9,7 +9,8 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import TypeAlias
 
 from pydantic_core import from_json
 
@@ -37,12 +38,7 @@ class CallDelta:
     arguments: str = ""
 
 
-@dataclass
-class Parsed:
-    """The next part of an answer: text, and parts of calls in order."""
-
-    content: str = ""
-    calls: list[CallDelta] = field(default_factory=list)
+Piece: TypeAlias = str | CallDelta  # text, or part of a call
 
 
 class ObjectEnd:
@@ -96,7 +92,7 @@ class ToolCallParser:
         self._held = ""  # consumed; becomes content unless a call follows
         self._object = ObjectEnd()
         self._num_calls = 0
-        self._new = Parsed()
+        self._new: list[Piece] = []
 
     @property
     def has_calls(self) -> bool:
@@ -109,8 +105,9 @@ class ToolCallParser:
             return bool(self._format.begin or self._text.strip(SPACE))
         return self._state == self._in_arguments
 
-    def feed(self, text: str) -> Parsed:
-        self._new = Parsed()
+    def feed(self, text: str) -> list[Piece]:
+        """Return the next pieces of the answer, in order."""
+        self._new = []
         self._text += text
         while self._state():
             pass
@@ -139,7 +136,7 @@ class ToolCallParser:
             text = text[: len(text) - part]
         self._take(len(text))
         if content := text.rstrip(SPACE):
-            self._new.content += self._held + content
+            self._new.append(self._held + content)
             self._held = ""
         self._held += text[len(content) :]
         if found:
@@ -147,7 +144,7 @@ class ToolCallParser:
         return bool(found)
 
     def _in_last_text(self) -> bool:
-        self._new.content += self._held + self._take(len(self._text))
+        self._new.append(self._held + self._take(len(self._text)))
         self._held = ""
         return False
 
@@ -185,7 +182,7 @@ class ToolCallParser:
                 self._take(self._object.at)
                 self._state = self._after_call
         except ValueError:  # not a call
-            self._new.content += self._held
+            self._new.append(self._held)
             self._state = self._outside
         self._held = ""
         return True
@@ -208,15 +205,17 @@ class ToolCallParser:
     def _add_call(self, name: str, arguments: str = "") -> None:
         if not self._format.begin and name not in self._names:
             raise ValueError
-        self._new.calls.append(CallDelta(self._num_calls, name, arguments))
+        self._new.append(CallDelta(self._num_calls, name, arguments))
         self._num_calls += 1
 
     def _in_arguments(self) -> bool:
         over = self._object.found(self._text)
         if new := self._take(self._object.at):
-            if not self._new.calls:
-                self._new.calls.append(CallDelta(self._num_calls - 1))
-            self._new.calls[-1].arguments += new
+            if not self._new:  # the call began in an earlier text
+                self._new.append(CallDelta(self._num_calls - 1))
+            call = self._new[-1]
+            assert isinstance(call, CallDelta)
+            call.arguments += new
         self._object.at = 0
         if over:
             self._object, self._state = ObjectEnd(depth=1), self._after_arguments

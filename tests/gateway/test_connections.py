@@ -6,10 +6,13 @@ import json
 import socket
 import time
 
+import httpx2
+import openai
 import pytest
 from live_triton import eventually
 from scripted_triton import FOREVER, HELLO
 
+from tandem.gateway import server
 from tandem.gateway.server import Connection, listen, serving
 from tandem.gateway.triton.backend import ResponseChunk
 
@@ -119,3 +122,10 @@ def test_only_clients_with_incomplete_requests_are_disconnected(port, triton, mo
             other.sendall(sent)
             assert other.recv(1) == b""
         assert triton.running == 1
+
+
+def test_clients_close_idle_connections_before_the_gateway_does(app):
+    """A request that arrives while the gateway closes its connection would be lost."""
+    config = server._server(app()).config
+    assert config.timeout_keep_alive > httpx2.Limits().keepalive_expiry
+    assert config.timeout_keep_alive > openai.DEFAULT_CONNECTION_LIMITS.keepalive_expiry

@@ -79,6 +79,7 @@ async def test_without_streaming_the_response_is_one_message(post):
         (("Hel", "lo"), {"stop_string": "END"}, "stop_sequence"),
         (("", ""), {}, "end_turn"),
         (CALL, {}, "tool_use"),
+        ((*CALL, " So ", "be it."), {}, "tool_use"),
         (CALL[:3], {"reason": "length"}, "max_tokens"),
         (THOUGHTS, {"template": TEMPLATES / "thinking.jinja", "tools": []}, "end_turn"),
     ],
@@ -199,6 +200,8 @@ async def test_tool_choice_and_disable_parallel_tool_use_are_respected(ask, choi
         ('{"a": 1, "b": [2, {"c"', {"a": 1, "b": [2, {}]}),
         ("", {}),
         ('{"a" 1}', {"INVALID_JSON": '{"a" 1}'}),
+        ('{"a": NaN}', {"INVALID_JSON": '{"a": NaN}'}),
+        ('{"a": 1e999}', {"a": None}),
     ],
 )
 async def test_incomplete_or_invalid_tool_arguments_become_an_object(ask, arguments, given):

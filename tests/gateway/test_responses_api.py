@@ -80,6 +80,7 @@ async def test_without_streaming_the_response_has_one_message(post):
         (("Hel", "lo"), "tools", "length", "incomplete"),
         (("", ""), "tools", "stop", "completed"),
         (CALL, "tools", "stop", "completed"),
+        ((*CALL, " So ", "be it."), "tools", "stop", "completed"),
         (CALL[:3], "tools", "length", "incomplete"),
         (THOUGHTS, "thinking", "stop", "completed"),
         (THOUGHTS[:1], "thinking", "length", "incomplete"),

@@ -130,6 +130,13 @@ def test_context_and_generation_logits_are_returned_on_request(connection, embed
     assert result.as_numpy("generation_logits").shape == (1, 1, 6, width)
 
 
+def test_logits_of_banned_tokens_are_valid_json(server):
+    body = {"text_input": "x", "max_tokens": 2, "min_tokens": 2, "return_generation_logits": True}
+    [line] = post(server, "bls/generate", body)
+    answer = json.loads(line, parse_constant=pytest.fail)
+    assert min(answer["generation_logits"]) < -1e38  # the end of sequence
+
+
 def test_an_empty_answer_does_not_affect_logits_of_other_prompts(connection):
     prompts = ["import os", "def main():"]
     asked = client.InferRequestedOutput("output_ids")

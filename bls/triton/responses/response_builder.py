@@ -21,6 +21,7 @@ from tandem.contract import entry as tensors
 from tandem.contract.tensor import Tensor
 
 # Outputs only for clients that request them by name, because most clients need text, not ids.
+LOWEST = np.finfo(np.float32).min
 ON_REQUEST = frozenset(
     {
         tensors.OUTPUT_IDS,
@@ -183,7 +184,9 @@ def _logits(parts: Sequence[SequenceOutput]) -> dict[Tensor, NDArray[Any]]:
     if widths and all(p.decoding.generation_logits or not len(p.tokens) for p in parts):
         nothing = np.empty((0, *widths), np.float32)  # an answer may have no tokens
         rows = [np.concatenate((nothing, *logits)) for logits in generation]
-        outputs[tensors.GENERATION_LOGITS] = _padded(rows, np.float32)
+        logits = _padded(rows, np.float32)
+        # Banned tokens have -inf, which JSON can't represent.
+        outputs[tensors.GENERATION_LOGITS] = np.maximum(logits, LOWEST, out=logits)
     return outputs
 
 

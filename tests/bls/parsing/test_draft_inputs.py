@@ -211,9 +211,18 @@ def test_an_empty_prediction_changes_nothing():
 @pytest.mark.parametrize(
     ("values", "line"),
     [
-        (TEXT | IDS, "set prediction or prediction_ids, not both"),
-        ({"prediction": "x" * 51}, "prediction has 51 bytes; the limit is 50"),
-        ({"prediction_ids": [1] * 65}, "prediction_ids has 65 tokens; the limit is 64"),
+        (TEXT | IDS, "send input 'prediction' or input 'prediction_ids', not both"),
+        (
+            {"prediction": "x" * 51},
+            "input 'prediction' has 51 bytes; the limit is 50; shorten the prediction",
+        ),
+        (
+            {"prediction_ids": [1] * 65},
+            (
+                "input 'prediction_ids' has 65 tokens; the limit is 64 (max_seq_len); "
+                "shorten the prediction"
+            ),
+        ),
         ({"prediction_ids": [1, 100]}, "input 'prediction_ids' must have ids"),
         ({"prediction": b"\xff"}, "'prediction' must be UTF-8"),
     ],

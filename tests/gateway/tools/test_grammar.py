@@ -94,9 +94,9 @@ def written(known, *calls):
 
 def parsed(known, text, tools=TOOLS):
     parser = ToolCallParser(known, [tool.function.name for tool in tools])
-    first, last = parser.feed(text), parser.end()
-    calls = [(call.name, call.arguments) for call in first.calls]
-    return first.content + last, calls
+    pieces = [*parser.feed(text), parser.end()]
+    content = "".join(piece for piece in pieces if isinstance(piece, str))
+    return content, [(p.name, p.arguments) for p in pieces if not isinstance(p, str)]
 
 
 @pytest.mark.parametrize(("known", "kind"), KINDS)

@@ -1,13 +1,14 @@
 """The parser finds tool calls in the output, no matter how it is split into chunks."""
 
 import json
+from itertools import chain
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tandem.gateway.tools.formats import FORMATS, format_of
-from tandem.gateway.tools.parser import Parsed, ToolCallParser
+from tandem.gateway.tools.parser import CallDelta, ToolCallParser
 
 BY_NAME = {known.name: known for known in FORMATS}
 HERMES, MISTRAL, LLAMA = (BY_NAME[name] for name in ("hermes", "mistral", "llama3"))
@@ -18,14 +19,15 @@ def parsed(known, *chunks):
     """Return the content and the calls, as [name, arguments], of an answer in chunks."""
     parser = ToolCallParser(known, NAMES)
     content, calls = "", []
-    for new in [*map(parser.feed, chunks), Parsed(parser.end())]:
-        content += new.content
-        for delta in new.calls:
-            if delta.name is not None:
-                assert delta.index == len(calls)
-                calls.append([delta.name, ""])
-            assert delta.index == len(calls) - 1
-            calls[-1][1] += delta.arguments
+    for piece in [*chain.from_iterable(map(parser.feed, chunks)), parser.end()]:
+        if isinstance(piece, str):
+            content += piece
+            continue
+        if piece.name is not None:
+            assert piece.index == len(calls)
+            calls.append([piece.name, ""])
+        assert piece.index == len(calls) - 1
+        calls[-1][1] += piece.arguments
     assert parser.has_calls == bool(calls)
     return content, calls
 
@@ -244,18 +246,15 @@ def test_arguments_of_any_json_type_are_returned(known, calls, ascii_only):
 
 def test_arguments_are_streamed_as_they_arrive():
     parser = ToolCallParser(HERMES, NAMES)
-    assert parser.feed('<tool_call>{"name": "add", "arguments"') == Parsed()
-    first = parser.feed(': {"a"')
-    assert [(d.index, d.name, d.arguments) for d in first.calls] == [(0, "add", '{"a"')]
-    second = parser.feed(": 1}}</tool_call>")
-    assert [(d.index, d.name, d.arguments) for d in second.calls] == [(0, None, ": 1}")]
+    assert parser.feed('<tool_call>{"name": "add", "arguments"') == []
+    assert parser.feed(': {"a"') == [CallDelta(0, "add", '{"a"')]
+    assert parser.feed(": 1}}</tool_call>") == [CallDelta(0, None, ": 1}")]
 
 
 def test_text_outside_calls_is_streamed_immediately():
     parser = ToolCallParser(HERMES, NAMES)
-    assert [parser.feed(text).content for text in ("Hel", "lo", " a <", "b")] == [
-        *("Hel", "lo", " a"),
-        " <b",
+    assert [parser.feed(text) for text in ("Hel", "lo", " a <", "b")] == [
+        *(["Hel"], ["lo"], [" a"], [" <b"]),
     ]
 
 
