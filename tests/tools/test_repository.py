@@ -260,6 +260,17 @@ def test_the_error_names_an_output_folder_that_is_not_writable(planned, tmp_path
         repository.render(planned, tmp_path / "file" / "repository")
 
 
+@pytest.mark.parametrize("existing", [True, False])
+def test_a_link_to_the_output_folder_is_kept(planned, tmp_path, existing):
+    link, folder = tmp_path / "link", tmp_path / "folder"
+    link.symlink_to("folder")
+    if existing:
+        folder.mkdir()
+    repository.render(planned, link)
+    assert link.is_symlink()
+    assert (folder / "README.md").is_file()
+
+
 def test_rendering_with_links_copies_no_weights_and_no_packages(planned, tmp_path):
     repository.render(planned, tmp_path / "linked", link=True)
     version = tmp_path / "linked" / "large" / "1"

@@ -2,6 +2,8 @@
 
 import argparse
 import shlex
+import shutil
+import signal
 from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,6 +16,7 @@ from tandem.tools import cli as command
 from tandem.tools.commands import up
 from tandem.tools.commands.options import named_profile
 from tandem.tools.profiles import deployment
+from tandem.tools.triton.serving import linked_repository
 
 SERVER = SimpleNamespace(
     http_url="127.0.0.1:1",
@@ -131,6 +134,19 @@ def test_ctrl_c_counts_as_an_interrupt_only_during_startup(own, monkeypatch):
     monkeypatch.setattr(up, "start", lambda *_: server)
     up._serve(own, Path("/tmp"), options)
     assert stopped == [server]
+
+
+def test_a_second_ctrl_c_does_not_interrupt_the_cleanup(own, monkeypatch):
+    remove = shutil.rmtree
+
+    def interrupted(folder, **options):
+        signal.raise_signal(signal.SIGINT)
+        remove(folder, **options)
+
+    with pytest.raises(KeyboardInterrupt), linked_repository(own) as models:
+        monkeypatch.setattr(shutil, "rmtree", interrupted)
+        raise KeyboardInterrupt
+    assert not models.parent.exists()
 
 
 def test_opening_the_page_requires_the_gateway(capsys):

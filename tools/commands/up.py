@@ -7,7 +7,6 @@ import json
 import os
 import shlex
 import signal
-import tempfile
 import webbrowser
 from contextlib import ExitStack, suppress
 from itertools import combinations
@@ -25,13 +24,12 @@ from tandem.tools.commands.front import (
     listening,
     url_of,
 )
-from tandem.tools.commands.options import DEMO, port
+from tandem.tools.commands.options import DEMO, address, port
 from tandem.tools.errors import TandemError
 from tandem.tools.profiles.deployment import Deployment
 from tandem.tools.profiles.engines.base import EngineSection
-from tandem.tools.triton import repository
 from tandem.tools.triton.server import LOOPBACK, Ports, TritonServer
-from tandem.tools.triton.serving import start, stop
+from tandem.tools.triton.serving import linked_repository, start, stop
 
 SCREENS = ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER")  # one is set if a browser can open a window
 
@@ -40,7 +38,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add_deployment(parser.add_argument_group("what to serve"))
     listening = parser.add_argument_group("addresses (port 0 picks a free one)")
     listening.add_argument(
-        "--address", default=LOOPBACK, help="Address to listen on (default: %(default)s)."
+        "--address",
+        type=address,
+        default=LOOPBACK,
+        help="Address to listen on (default: %(default)s).",
     )
     for name, number in vars(Ports()).items():
         listening.add_argument(
@@ -73,9 +74,7 @@ def run(options: argparse.Namespace) -> int:
         raise TandemError("set --api-key or --no-gateway, not both; the key is the gateway's")
     _check_ports(options)
     planned = chosen_deployment(options)
-    with tempfile.TemporaryDirectory(prefix="tandem-up-") as folder:
-        models = Path(folder, "repository")
-        repository.render(planned, models, link=True)
+    with linked_repository(planned) as models:
         _serve(planned, models, options)
     return 0
 

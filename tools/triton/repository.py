@@ -133,7 +133,7 @@ def render(deployment: Deployment, output: Path, *, link: bool = False) -> None:
     link: create symbolic links to packages, checkpoints and tokenizers instead of copies. Writes a
     temporary folder, and renames it when it is complete. Raises TandemError.
     """
-    output = output.absolute()
+    output = Path(os.path.realpath(output))  # don't replace a link to the folder
     try:
         replaceable = not output.exists() or (
             output.is_dir() and ((output / MARKER).is_file() or not any(output.iterdir()))

@@ -10,14 +10,16 @@ import math
 import os
 import secrets
 import shutil
+import signal
 import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Collection
-from contextlib import suppress
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -37,6 +39,7 @@ GUARD_SECONDS = STOP_SECONDS + 5
 MOST_STARTS = 3
 SECONDS_UNNOTICED = 10.0  # Triton notices within milliseconds that an engine has loaded
 SECONDS_BETWEEN_LOOKS = 2.0  # interval between checks of a running server
+ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # the signals that end a command
 SECONDS_UNTAKEN = 30.0  # Triton accepts responses within milliseconds unless its streams hang
 
 
@@ -209,19 +212,20 @@ class TritonServer:
         """Kill all of the server's processes immediately, if it is running, and clean up."""
         if self._guard is None:
             return
-        if self._guard.poll() is None:
-            supervisor.kill_session(self._guard.pid)
-            self._guard.kill()
-            self._guard.wait()
-        if self._guard.returncode < 0:  # the guard was killed before it could clean up
-            supervisor.kill_session(self._guard.pid)
-            supervisor.unlink_regions(self.shm_prefix)
-        if self._guard.stdin is not None:
-            self._guard.stdin.close()
-        self._guard = None
-        shutil.rmtree(self._empty_folder, ignore_errors=True)
-        if not (self._failed or self.log.has_tracebacks):
-            self.log.path.unlink(missing_ok=True)
+        with uninterrupted():
+            if self._guard.poll() is None:
+                supervisor.kill_session(self._guard.pid)
+                self._guard.kill()
+                self._guard.wait()
+            if self._guard.returncode < 0:  # the guard was killed before it could clean up
+                supervisor.kill_session(self._guard.pid)
+                supervisor.unlink_regions(self.shm_prefix)
+            if self._guard.stdin is not None:
+                self._guard.stdin.close()
+            self._guard = None
+            shutil.rmtree(self._empty_folder, ignore_errors=True)
+            if not (self._failed or self.log.has_tracebacks):
+                self.log.path.unlink(missing_ok=True)
 
     @property
     def _names(self) -> list[str]:
@@ -303,6 +307,20 @@ class TritonServer:
         """Return the error to raise, and keep the log."""
         self._failed = True
         return TandemError(f"{reason}; log: {self.log.path}")
+
+
+@contextmanager
+def uninterrupted() -> Iterator[None]:
+    """Ignore the signals that end a command, so that a second one doesn't interrupt the cleanup."""
+    if threading.current_thread() is not threading.main_thread():  # others aren't interrupted
+        yield
+        return
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in ENDING}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler or signal.SIG_DFL)
 
 
 def claim_ports(ports: Ports, address: str) -> Ports:

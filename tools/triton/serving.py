@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import signal
 import tempfile
 from collections.abc import Callable, Iterator
@@ -13,7 +14,7 @@ from rich.console import Console
 from tandem.tools.profiles.deployment import Deployment
 from tandem.tools.triton import repository
 from tandem.tools.triton.launch import prepared_launch
-from tandem.tools.triton.server import ANY_PORTS, LOOPBACK, Ports, TritonServer
+from tandem.tools.triton.server import ANY_PORTS, LOOPBACK, Ports, TritonServer, uninterrupted
 
 
 def start(planned: Deployment, models: Path, ports: Ports, address: str) -> TritonServer:
@@ -46,17 +47,25 @@ def stop(server: TritonServer) -> None:
 def serving(planned: Deployment) -> Iterator[TritonServer]:
     """Serve a deployment on free ports within the context."""
     # Handle signals before anything starts, so that no signal leaves a server running.
-    with (
-        _interrupted_by(signal.SIGTERM, signal.SIGHUP),
-        tempfile.TemporaryDirectory(prefix="tandem-serving-") as folder,
-    ):
-        models = Path(folder, "repository")
-        repository.render(planned, models, link=True)
+    with _interrupted_by(signal.SIGTERM, signal.SIGHUP), linked_repository(planned) as models:
         server = start(planned, models, ANY_PORTS, LOOPBACK)
         try:
             yield server
         finally:
             stop(server)
+
+
+@contextmanager
+def linked_repository(planned: Deployment) -> Iterator[Path]:
+    """Render a deployment, with links, into a temporary folder for the duration of the context."""
+    folder = tempfile.mkdtemp(prefix="tandem-repository-")
+    try:
+        models = Path(folder, "repository")
+        repository.render(planned, models, link=True)
+        yield models
+    finally:
+        with uninterrupted():
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 @contextmanager
