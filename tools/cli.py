@@ -12,6 +12,7 @@ from tandem.tools.errors import TandemError
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit status. arguments: default `sys.argv[1:]`."""
+    sys.stdin = sys.stdin or open(os.devnull)  # noqa: SIM115  None if the shell closed it
     try:
         return _loaded(sys.argv[1:] if arguments is None else arguments)()
     except TandemError as error:

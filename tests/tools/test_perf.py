@@ -102,7 +102,7 @@ def test_no_proxy_is_used_for_a_server_on_this_machine(printed):
             ["--drafter", "magic"],
             "--drafter must be one of draft_model, prompt_lookup, hybrid, none for embedded",
         ),
-        (["--prompts", "absent.jsonl"], "--prompts absent.jsonl: no such file"),
+        (["--prompts", "absent.jsonl"], "absent.jsonl: No such file or directory"),
         (["--url", "127.0.0.1:1"], "no server responds at 127.0.0.1:1; start one with: tandem up"),
         (
             ["--profile", "embedded", "--entry", "x"],

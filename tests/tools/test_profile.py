@@ -73,3 +73,16 @@ def test_max_draft_len_is_rejected_for_a_draft_engine(folder):
 def test_draft_len_must_be_at_least_1_or_auto(folder, draft_len):
     text = refusal(folder, profile(decoding={"draft_len": draft_len}))
     assert "decoding.draft_len: must be at least 1, or auto" in text
+
+
+def test_the_error_for_a_value_that_does_not_match_a_pattern_quotes_it(folder):
+    text = refusal(folder, profile(models={"draft": "a/b"}))
+    assert "models.draft: must match pattern" in text
+    assert text.endswith("got 'a/b'")
+
+
+def test_a_profile_that_is_nested_too_deep_is_rejected(tmp_path):
+    path = tmp_path / "deep.yaml"
+    path.write_text("[" * 9999)
+    with pytest.raises(TandemError, match=r"deep\.yaml isn't YAML"):
+        deployment.load(path)

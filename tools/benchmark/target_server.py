@@ -30,12 +30,16 @@ class TargetServer:
 
 @dataclass(frozen=True)
 class ServedDrafters:
-    """The drafters that requests to a server can choose. server: its name, for errors."""
+    """The drafters that requests to a server can choose, and its limits, in tokens.
+
+    server: its name, for errors.
+    """
 
     server: str
     kinds: Mapping[DrafterName, DrafterKind]
     default: DrafterName
     max_draft_len: int
+    max_seq_len: int
 
     def check(self, name: DrafterName) -> None:
         """Raise TandemError if requests can't choose this drafter."""
@@ -52,11 +56,17 @@ def served_drafters(target: Deployment | TargetServer) -> ServedDrafters:
     """
     if isinstance(target, Deployment):
         default = target.loop_settings().drafter
-        longest = target.target.max_draft_len
-        return ServedDrafters(target.profile.name, target.drafter_kinds, default, longest)
+        return ServedDrafters(
+            server=target.profile.name,
+            kinds=target.drafter_kinds,
+            default=default,
+            max_draft_len=target.target.max_draft_len,
+            max_seq_len=target.target.max_seq_len,
+        )
     with Client(target.url) as client:
         entry = client.entry(target.entry)
     try:
+        limits = json.loads(entry.parameters["target"])
         return ServedDrafters(
             server=target.url,
             kinds={
@@ -66,7 +76,8 @@ def served_drafters(target: Deployment | TargetServer) -> ServedDrafters:
                 for name in json.loads(entry.parameters["drafters"])
             },
             default=entry.parameters["drafter"],
-            max_draft_len=json.loads(entry.parameters["target"])["max_draft_len"],
+            max_draft_len=limits["max_draft_len"],
+            max_seq_len=limits["max_seq_len"],
         )
     except KeyError as error:
         raise TandemError(

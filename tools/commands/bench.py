@@ -6,7 +6,6 @@ import argparse
 import sys
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import TypeVar
 
 from rich.console import Console
@@ -37,6 +36,7 @@ from tandem.tools.commands.options import (
     at_least,
     draft_length,
     drafter_names,
+    output_file,
     prompts_file,
     write_json,
 )
@@ -92,7 +92,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         least=0,
     )
     parser.add_argument_group("output").add_argument(
-        "--json", type=Path, metavar="FILE", help="Write all statistics to this JSON file."
+        "--json", type=output_file, metavar="FILE", help="Write all statistics to this JSON file."
     )
     variants = parser.add_argument_group("what to compare")
     variants.add_argument(
@@ -145,14 +145,17 @@ def draft_ahead(text: str) -> str:
 
 
 def run(options: argparse.Namespace) -> int:
-    folder = options.json.absolute().parent if options.json else None
-    if folder is not None and not folder.is_dir():
-        raise TandemError(f"can't write {options.json}: no folder {folder}")
     target = planned_of(options) or TargetServer(options.url, options.model or MODEL)
+    served = served_drafters(target)
+    variants = chosen_variants(served, options)
+    if options.input_tokens and max(options.input_tokens) >= served.max_seq_len:
+        raise TandemError(
+            f"--input-tokens must be less than {served.max_seq_len}, the context of "
+            f"{served.server}; got {max(options.input_tokens)}"
+        )
     scenarios = scenarios_of_lengths(options.input_tokens, options.limit)
     if options.prompts or not scenarios:
         scenarios += scenarios_of_file(prompts_file(options.prompts), options.limit)
-    variants = chosen_variants(served_drafters(target), options)
     more: dict[Tensor, Value] = {}
     if options.temperature is not None:
         # A temperature of 1 alone doesn't turn on sampling, because NVIDIA's clients always send

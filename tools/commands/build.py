@@ -38,9 +38,10 @@ def run(options: argparse.Namespace) -> int:
     steps = [
         step for name, e in engines.items() for step in engine_steps(name, e, options.examples)
     ]
-    for name in engines.keys() - here.keys():
-        folder = engines[name].checkpoint
-        print(f"{name}: no folder {folder} here; assuming a {UNSEEN} model", file=sys.stderr)
+    for name, engine in engines.items():
+        if name not in here:
+            folder = engine.checkpoint
+            print(f"{name}: no folder {folder} here; assuming a {UNSEEN} model", file=sys.stderr)
     for line in check_steps(engines, profile.admission.max_requests):
         print(line, file=sys.stderr)
     print(script(steps), end="")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import difflib
 import json
+import os
 import re
 from collections.abc import Callable, Sequence
 from itertools import takewhile
@@ -86,6 +87,16 @@ def dashed(arguments: Sequence[str]) -> list[str]:
     return [*spelt, *arguments[len(options) :]]
 
 
+def output_file(text: str) -> Path:
+    """Read the path of a file to write, and check it before the work whose result it gets."""
+    path = Path(text)
+    place = path if path.exists() else path.absolute().parent
+    if path.is_dir() or not place.exists() or not os.access(place, os.W_OK):
+        reason = "it is a folder" if path.is_dir() else f"can't write to {place}"
+        raise argparse.ArgumentTypeError(f"can't write {text}: {reason}")
+    return path
+
+
 def write_json(path: Path, content: object, *, indent: int = 2) -> None:
     try:
         path.write_text(json.dumps(content, indent=indent) + "\n")
@@ -119,6 +130,12 @@ def port(text: str) -> int:
     return int(text)
 
 
+def address(text: str) -> str:
+    if not text:  # Python and Triton would listen on different addresses
+        raise argparse.ArgumentTypeError("must be an address, such as 127.0.0.1; got ''")
+    return text
+
+
 def draft_length(text: str) -> int:
     return AUTO if text == "auto" else at_least(1)(text)
 
@@ -141,9 +158,7 @@ def add_prompts(group: Options, text: str = "one per line, or JSONL") -> None:
 
 
 def prompts_file(given: Path | None) -> Path:
-    if given is not None and not given.is_file():
-        raise TandemError(f"can't read --prompts {given}: no such file")
-    if not (given or PROMPTS).is_file():
+    if given is None and not PROMPTS.is_file():
         raise TandemError(f"no prompts in {PROMPTS}; set --prompts to a file")
     return given or PROMPTS
 

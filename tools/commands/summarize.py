@@ -25,6 +25,7 @@ from tandem.tools.commands.options import (
     add_url,
     chosen_profile,
     drafter_names,
+    output_file,
     write_json,
 )
 from tandem.tools.commands.run_options import DraftingOptions
@@ -62,8 +63,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     server.add_argument(
         "--model",
         metavar="NAME",
-        default=MODEL,
-        help="Entry to call on the server at --url (default: %(default)s).",
+        help=f"Entry to call; needs --url (default: {MODEL}).",
     )
     run_options.add_engines(parser, required=False)
     run_options.add_drafting(parser).add_argument(
@@ -109,7 +109,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "%(default)g).",
     )
     parser.add_argument_group("output").add_argument(
-        "--json", type=Path, metavar="FILE", help="Write statistics and outputs to this JSON file."
+        "--json",
+        type=output_file,
+        metavar="FILE",
+        help="Write statistics and outputs to this JSON file.",
     )
 
 
@@ -124,7 +127,7 @@ def run(options: argparse.Namespace) -> int:
     planned = _plan(options, drafting)
     speculation = speculation_of(options.drafter, drafting, planned)
     hugging_face = _hugging_face(options, planned)
-    target = planned or TargetServer(options.url, options.model)
+    target = planned or TargetServer(options.url, options.model or MODEL)
     with target_server(target) as server, Client(server.url) as client:
         client.entry(server.entry)  # raises TandemError if the entry doesn't exist
         columns = [*answer_in_turns(client, server.entry, items, speculation, options)]
@@ -209,6 +212,8 @@ def _read_drafting(options: argparse.Namespace) -> DraftingOptions:
     if len(servers) > 1:
         named = " and ".join(f"--{name.replace('_', '-')}" for name in servers)
         raise TandemError(f"set only one of {named}")
+    if options.model and not options.url:
+        raise TandemError("--model needs --url; set both")
     if options.draft_engine_dir and not options.engine_dir:
         raise TandemError("--draft-engine-dir needs --engine-dir; set both")
     return run_options.read_drafting(options)

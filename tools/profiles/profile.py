@@ -280,7 +280,7 @@ def read_profile(path: Path) -> tuple[Profile, ProfileSource]:
         raise TandemError(f"can't read {path}: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise TandemError(f"can't read {path}: it isn't UTF-8") from error
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, RecursionError) as error:
         line, said = "", str(error)
         if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark:
             line = f":{error.problem_mark.line + 1}"
@@ -307,10 +307,10 @@ def explain(error: ValidationError) -> tuple[KeyPath, str]:
     if first["type"] == "union_tag_invalid":
         known = first["ctx"]["expected_tags"].replace("'", "")
         return (*key_path, "kind"), f"must be one of {known}; got '{first['ctx']['tag']}'"
-    text = re.sub(r"^\w+ should (be|have)", r"must \1", text)
+    text = re.sub(r"^\w+ should (be|have|match)", r"must \1", text)
     text = text.replace("greater than or equal to", "at least")
     text = text.replace("less than or equal to", "at most")
-    return key_path, f"{text}; got {first['input']!r}" if "must be" in text else text
+    return key_path, f"{text}; got {first['input']!r}" if text.startswith("must") else text
 
 
 def _children(node: yaml.Node | None) -> Iterator[tuple[str | int, tuple[yaml.Node, yaml.Node]]]:
