@@ -4,7 +4,7 @@ import argparse
 import shlex
 import shutil
 import signal
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -143,7 +143,7 @@ def test_a_second_ctrl_c_does_not_interrupt_the_cleanup(own, monkeypatch):
         signal.raise_signal(signal.SIGINT)
         remove(folder, **options)
 
-    with pytest.raises(KeyboardInterrupt), linked_repository(own) as models:
+    with suppress(KeyboardInterrupt), linked_repository(own) as models:
         monkeypatch.setattr(shutil, "rmtree", interrupted)
         raise KeyboardInterrupt
     assert not models.parent.exists()
