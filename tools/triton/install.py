@@ -19,7 +19,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from tandem.tools import extras
-from tandem.tools.errors import TandemError
+from tandem.tools.errors import TandemError, copy_failure
 
 SYSTEM_TRITON = Path("/opt/tritonserver")
 WHEEL = "nvidia-pytriton"
@@ -161,7 +161,7 @@ def _assemble(source: Path, version: str) -> Path:
             _rename_unless_there(Path(temporary, "triton"), home)
     except OSError as error:
         raise TandemError(
-            f"can't set up Triton in {home}: {error.strerror}; set XDG_CACHE_HOME to a writable "
+            f"can't set up Triton in {home}: {copy_failure(error)[1]}; set XDG_CACHE_HOME to a writable "
             "folder with 40 MB of free space"
         ) from error
     return home
