@@ -160,9 +160,10 @@ def _assemble(source: Path, version: str) -> Path:
             shutil.copy2(stub, Path(temporary, "triton", "backends", "python"))
             _rename_unless_there(Path(temporary, "triton"), home)
     except OSError as error:
+        _, reason = copy_failure(error)
         raise TandemError(
-            f"can't set up Triton in {home}: {copy_failure(error)[1]}; set XDG_CACHE_HOME to a writable "
-            "folder with 40 MB of free space"
+            f"can't set up Triton in {home}: {reason}; set XDG_CACHE_HOME to a writable folder with "
+            "40 MB of free space"
         ) from error
     return home
 
