@@ -162,8 +162,8 @@ def _assemble(source: Path, version: str) -> Path:
     except OSError as error:
         _, reason = copy_failure(error)
         raise TandemError(
-            f"can't set up Triton in {home}: {reason}; set XDG_CACHE_HOME to a writable folder with "
-            "40 MB of free space"
+            f"can't set up Triton in {home}: {reason}; set XDG_CACHE_HOME to a writable folder "
+            "with 40 MB of free space"
         ) from error
     return home
 
