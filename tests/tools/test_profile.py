@@ -38,6 +38,12 @@ def test_invalid_yaml_is_rejected_with_its_line(folder):
     )
 
 
+def test_a_repeated_key_is_rejected_with_its_line(folder):
+    assert refusal(folder, "name: test\nadmission: {}\nname: again\n") == (
+        "profile.yaml:3 isn't YAML: key 'name' is repeated"
+    )
+
+
 def test_the_error_for_an_unknown_kind_lists_the_known_kinds(folder):
     assert refusal(folder, profile(engines=engines(kind="pytorch"))) == (
         "profile.yaml:4: engines.target.kind: must be one of torch, emulated, "

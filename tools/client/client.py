@@ -346,7 +346,7 @@ def as_array(tensor: Tensor, value: Value) -> NDArray[Any]:
         texts = [str(text).encode(errors="surrogateescape") for text in values]
         return np.array([texts], dtype=object)
     kind = np.dtype(triton_to_np_dtype(tensor.dtype))
-    if kind.kind in "iu" and (largest := max(values, default=0)) > (most := np.iinfo(kind).max):
+    if kind.kind in "iu" and (most := np.iinfo(kind).max) < (largest := max(map(int, values))):
         raise TandemError(f"input '{tensor}' must be at most {most}; got {largest}")
     return np.array([values], dtype=kind)
 

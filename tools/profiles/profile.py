@@ -235,6 +235,19 @@ def sections_of(profile: Profile) -> Iterator[tuple[KeyPath, EngineSection]]:
         yield DRAFT, profile.engines.draft
 
 
+class _Loader(yaml.SafeLoader):
+    """Rejects a repeated key; PyYAML would ignore all but the last one."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> Any:
+        keys: set[str] = set()
+        for key, _ in node.value:
+            if str(key.value) in keys:
+                reason = f"key '{key.value}' is repeated"
+                raise yaml.constructor.ConstructorError(problem=reason, problem_mark=key.start_mark)
+            keys.add(str(key.value))
+        return super().construct_mapping(node, deep)
+
+
 @dataclass(frozen=True)
 class ProfileSource:
     """The parsed text of a profile, which provides line numbers for errors."""
@@ -275,7 +288,7 @@ def read_profile(path: Path) -> tuple[Profile, ProfileSource]:
     """Read a profile; raise TandemError with the file, line, key path and fix if it is invalid."""
     try:
         text = path.read_text()
-        data, root = yaml.safe_load(text), yaml.compose(text, Loader=yaml.SafeLoader)
+        data, root = yaml.load(text, _Loader), yaml.compose(text, _Loader)
     except OSError as error:
         raise TandemError(f"can't read {path}: {error.strerror}") from error
     except UnicodeDecodeError as error:
