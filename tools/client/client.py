@@ -346,7 +346,8 @@ def as_array(tensor: Tensor, value: Value) -> NDArray[Any]:
         texts = [str(text).encode(errors="surrogateescape") for text in values]
         return np.array([texts], dtype=object)
     kind = np.dtype(triton_to_np_dtype(tensor.dtype))
-    if kind.kind in "iu" and (most := np.iinfo(kind).max) < (largest := max(map(int, values))):
+    largest = max(map(int, values), default=0) if kind.kind in "iu" else 0
+    if largest and largest > (most := np.iinfo(kind).max):
         raise TandemError(f"input '{tensor}' must be at most {most}; got {largest}")
     return np.array([values], dtype=kind)
 
