@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import signal
 import sys
@@ -12,6 +13,8 @@ from tandem.tools.errors import TandemError
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit status. arguments: default `sys.argv[1:]`."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # not every terminal can show every character
     sys.stdin = sys.stdin or open(os.devnull)  # noqa: SIM115  None if the shell closed it
     try:
         return _loaded(sys.argv[1:] if arguments is None else arguments)()

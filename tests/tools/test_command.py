@@ -137,6 +137,15 @@ def closed(tmp_path):
     folder.chmod(0o700)
 
 
+def test_output_that_the_terminal_cannot_show_is_replaced():
+    code = "import sys; from tandem.tools import cli; cli.main([]); print('\u2713')"
+    environment = os.environ | {"PYTHONIOENCODING": "ascii"}
+    shown = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, env=environment, check=True
+    )
+    assert shown.stdout.endswith(b"\n?\n")
+
+
 def test_a_closed_standard_input_is_empty():
     shell = f"{sys.executable} -m tandem generate - --url 127.0.0.1:1 <&-"
     ended = subprocess.run(shell, shell=True, capture_output=True, text=True, check=False)

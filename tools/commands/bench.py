@@ -223,13 +223,15 @@ def measure(target: Deployment | TargetServer, plan: LoadPlan) -> Report:
         if plan.streamed and not server.streams:
             print(f"tandem: no latencies: '{server.entry}' doesn't stream", file=sys.stderr)
             plan = replace(plan, streamed=0)
+        console = Console(stderr=True)
         with Progress(
             TextColumn("{task.description}"),
             BarColumn(),
             MofNCompleteColumn(),
             TimeRemainingColumn(),
-            console=Console(stderr=True),
+            console=console,
             transient=True,
+            disable=not console.is_terminal,
         ) as progress:
             task = progress.add_task("", total=plan.num_answers)
 

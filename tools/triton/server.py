@@ -299,8 +299,11 @@ class TritonServer:
         ) and pages.are_found(self._host, self.ports.metrics, "/metrics")
 
     def _ended(self) -> TandemError:
-        if self._guard is not None and (self._guard.returncode or 0) < 0:
-            return self._failure(f"Triton's guard was killed by signal {-self._guard.returncode}")
+        status = self._guard.returncode if self._guard else 0
+        if status < 0:
+            return self._failure(f"Triton's guard was killed by signal {-status}")
+        if status > 128 and not self.log.failure:
+            return self._failure(f"Triton was killed by signal {status - 128}")
         return self._failure(self.log.failure or f"Triton ended: {self.log.last_error}")
 
     def _failure(self, reason: str) -> TandemError:
