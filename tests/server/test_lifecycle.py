@@ -197,7 +197,7 @@ def test_another_port_is_used_if_one_was_taken_during_startup(models, monkeypatc
 def test_waiting_for_the_server_ends_with_the_reason_when_it_dies(models):
     with start(models) as server:
         os.kill(min(server.processes), signal.SIGKILL)
-        with pytest.raises(TandemError, match="^Triton was killed by signal 9; log: "):
+        with pytest.raises(TandemError, match=r"^Triton was killed by signal 9; log: "):
             server.wait()
     assert server.log.path.exists()
     server.log.path.unlink()
