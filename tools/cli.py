@@ -13,9 +13,7 @@ from tandem.tools.errors import TandemError
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit status. arguments: default `sys.argv[1:]`."""
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="replace")  # not every terminal can show every character
-    sys.stdin = sys.stdin or open(os.devnull)  # noqa: SIM115  None if the shell closed it
+    _prepare_streams()
     try:
         return _loaded(sys.argv[1:] if arguments is None else arguments)()
     except TandemError as error:
@@ -28,6 +26,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except OSError as error:
         place = f"{error.filename}: " if error.filename else ""
         return _failed(f"{place}{error.strerror or error}")
+
+
+def _prepare_streams() -> None:
+    """Replace the streams that the shell closed, which are None, and allow for any encoding."""
+    sys.stdin = sys.stdin or open(os.devnull)  # noqa: SIM115
+    sys.stdout = sys.stdout or open(os.devnull, "w")  # noqa: SIM115
+    sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # of characters that the encoding lacks
 
 
 def _failed(reason: str) -> int:

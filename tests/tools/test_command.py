@@ -146,6 +146,13 @@ def test_output_that_the_terminal_cannot_show_is_replaced():
     assert shown.stdout.endswith(b"\n?\n")
 
 
+@pytest.mark.parametrize("stream", ["stdin <&-", "stdout >&-", "stderr 2>&-"])
+def test_a_closed_stream_can_be_used(stream):
+    name, closing = stream.split()
+    code = f"import sys; from tandem.tools import cli; cli.main([]); sys.{name}.isatty()"
+    subprocess.run(f"{sys.executable} -c '{code}' {closing}", shell=True, check=True)
+
+
 def test_a_closed_standard_input_is_empty():
     shell = f"{sys.executable} -m tandem generate - --url 127.0.0.1:1 <&-"
     ended = subprocess.run(shell, shell=True, capture_output=True, text=True, check=False)
