@@ -88,11 +88,11 @@ def dashed(arguments: Sequence[str]) -> list[str]:
 
 
 def output_file(text: str) -> Path:
-    """Read the path of a file to write, and check it before the work whose result it gets."""
+    """Read the path of a file to write, and check it before a long measurement."""
     path = Path(text)
     place = path if path.exists() else path.absolute().parent
     if path.is_dir() or not place.exists() or not os.access(place, os.W_OK):
-        reason = "it is a folder" if path.is_dir() else f"can't write to {place}"
+        reason = "it is a folder" if path.is_dir() else f"{place} doesn't exist or isn't writable"
         raise argparse.ArgumentTypeError(f"can't write {text}: {reason}")
     return path
 
@@ -131,7 +131,7 @@ def port(text: str) -> int:
 
 
 def address(text: str) -> str:
-    if not text:  # Python and Triton would listen on different addresses
+    if not text:  # Python would listen on every address
         raise argparse.ArgumentTypeError("must be an address, such as 127.0.0.1; got ''")
     return text
 
