@@ -4,6 +4,8 @@ import argparse
 import shlex
 import shutil
 import signal
+import subprocess
+import sys
 from contextlib import nullcontext, suppress
 from pathlib import Path
 from types import SimpleNamespace
@@ -147,6 +149,13 @@ def test_a_second_ctrl_c_does_not_interrupt_the_cleanup(own, monkeypatch):
         monkeypatch.setattr(shutil, "rmtree", interrupted)
         raise KeyboardInterrupt
     assert not models.parent.exists()
+
+
+def test_up_keeps_a_signal_ignored_that_nohup_ignores():
+    code = "from tandem.tools import cli; cli.main(['up', '--draft', 'd'])"
+    code += "; import signal; print(signal.getsignal(signal.SIGHUP).name)"
+    nohup = ["nohup", sys.executable, "-c", code]
+    assert subprocess.run(nohup, capture_output=True, check=True).stdout == b"SIG_IGN\n"
 
 
 def test_opening_the_page_requires_the_gateway(capsys):

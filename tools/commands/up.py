@@ -65,9 +65,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     # Set the handlers before anything starts, so that no signal leaves a server running. SIGINT
-    # needs one too, because shells start background processes with SIGINT ignored.
+    # needs one too, because shells start background processes with SIGINT ignored. An ignored SIGHUP
+    # stays ignored, for nohup.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.default_int_handler)
+        if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:
+            signal.signal(number, signal.default_int_handler)
     if options.open and options.no_gateway:
         raise TandemError("set --open or --no-gateway, not both")
     if options.no_gateway and options.api_key not in (None, os.environ.get(KEY_VARIABLE)):

@@ -70,8 +70,12 @@ def linked_repository(planned: Deployment) -> Iterator[Path]:
 
 @contextmanager
 def _interrupted_by(*numbers: signal.Signals) -> Iterator[None]:
-    """Make signals raise KeyboardInterrupt within the context, as Ctrl-C does."""
-    before = {number: signal.signal(number, signal.default_int_handler) for number in numbers}
+    """Make signals raise KeyboardInterrupt within the context, as Ctrl-C does, unless ignored."""
+    before = {
+        number: signal.signal(number, signal.default_int_handler)
+        for number in numbers
+        if signal.getsignal(number) != signal.SIG_IGN
+    }
     try:
         yield
     finally:
