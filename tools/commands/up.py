@@ -65,8 +65,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     # Set the handlers before anything starts, so that no signal leaves a server running. SIGINT
-    # needs one too, because shells start background processes with SIGINT ignored. An ignored SIGHUP
-    # stays ignored, for nohup.
+    # needs one too, because shells start background processes with SIGINT ignored. SIGHUP stays
+    # ignored if nohup ignores it.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:
             signal.signal(number, signal.default_int_handler)
