@@ -1,6 +1,8 @@
 """`tandem perf` finds perf_analyzer and runs it with the right requests and options."""
 
 import json
+import os
+import signal
 import zipfile
 
 import pytest
@@ -83,6 +85,16 @@ def test_requests_contain_only_options_that_the_user_sets(printed, tmp_path):
         for text in ("one", "two")
     ]
     assert not (tmp_path / "bls.json").exists()
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # isn't reaped
+def test_perf_analyzer_ends_with_a_terminated_command(wheel, monkeypatch, tmp_path):
+    script = f"echo $$ > {tmp_path}/id; kill $PPID; exec sleep 60"
+    wheel(f'#!/bin/sh\n[ "$1" = --version ] || {{ {script}; }}\n')
+    monkeypatch.setattr(perf, "check", lambda *_: None)
+    assert command.main(["perf", "--url", "here:1"]) == 130
+    _, status = os.waitpid(int((tmp_path / "id").read_text()), 0)
+    assert status == signal.SIGKILL
 
 
 def test_no_proxy_is_used_for_a_server_on_this_machine(printed):

@@ -36,7 +36,7 @@ from tandem.tools.commands.options import (
 from tandem.tools.errors import TandemError
 from tandem.tools.profiles.deployment import Deployment
 from tandem.tools.triton.perf_analyzer import PerfAnalyzer, find_perf_analyzer
-from tandem.tools.triton.serving import serving
+from tandem.tools.triton.serving import interruptible, serving
 
 FORWARDER = "bls"
 RANGE = re.compile(r"[1-9]\d*(:[1-9]\d*){0,2}")
@@ -103,6 +103,7 @@ def run(options: argparse.Namespace) -> int:
     more = {tensor: value for tensor, value in drafts.items() if value is not None}
     status = 0
     with ExitStack() as stack:
+        stack.enter_context(interruptible())  # so that perf_analyzer ends too
         folder = options.folder
         if folder is None:
             folder = Path(stack.enter_context(TemporaryDirectory(prefix="tandem-perf-")))

@@ -47,7 +47,7 @@ def stop(server: TritonServer) -> None:
 def serving(planned: Deployment) -> Iterator[TritonServer]:
     """Serve a deployment on free ports within the context."""
     # Handle signals before anything starts, so that no signal leaves a server running.
-    with _interrupted_by(signal.SIGTERM, signal.SIGHUP), linked_repository(planned) as models:
+    with interruptible(), linked_repository(planned) as models:
         server = start(planned, models, ANY_PORTS, LOOPBACK)
         try:
             yield server
@@ -69,11 +69,11 @@ def linked_repository(planned: Deployment) -> Iterator[Path]:
 
 
 @contextmanager
-def _interrupted_by(*numbers: signal.Signals) -> Iterator[None]:
-    """Make signals raise KeyboardInterrupt within the context, as Ctrl-C does, unless ignored."""
+def interruptible() -> Iterator[None]:
+    """Make SIGTERM and SIGHUP raise KeyboardInterrupt, as Ctrl-C does, unless they are ignored."""
     before = {
         number: signal.signal(number, signal.default_int_handler)
-        for number in numbers
+        for number in (signal.SIGTERM, signal.SIGHUP)
         if signal.getsignal(number) != signal.SIG_IGN
     }
     try:
