@@ -251,8 +251,12 @@ class TritonServer:
         # A random key keeps clients from shared memory. In Triton 2.51, a client that may register
         # regions may also read and write the Python models' regions (CVE-2025-23319 and others).
         restricted = f"shared-memory:tandem-key={secrets.token_hex(16)}"
+        ipv6 = ":" in self.address
+        http = f"ipv6:{self.address}" if ipv6 else self.address
         endpoints = {
-            **{f"{name}-address": self.address for name in vars(self.ports)},
+            "http-address": http,
+            "grpc-address": f"[{self.address}]" if ipv6 else self.address,
+            "metrics-address": http,
             **{f"{name}-port": port for name, port in vars(self.ports).items()},
             "http-restricted-api": restricted,
             "grpc-restricted-protocol": restricted,
