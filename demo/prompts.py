@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import re
 from collections.abc import Iterator
@@ -66,6 +67,7 @@ def edits() -> list[str]:
 
 def main() -> None:
     """Write the prompts; excerpts come from one file each, in the corpus's shuffled order."""
+    argparse.ArgumentParser(description=__doc__).parse_args()
     tokenizer = load_tokenizer()
     rows = [
         {"id": f"show-{i}", "kind": "completion", "prompt": text} for i, text in enumerate(SHOWN)

@@ -103,17 +103,24 @@ def load_chat_template(folder: Path, file: Path | None = None) -> ChatTemplate |
 
     Raises ChatTemplateError, or OSError if a file can't be read.
     """
-    sources = {DEFAULT: file.read_text(encoding="utf-8")} if file else _sources(folder)
+    sources = {DEFAULT: _text(file)} if file else _sources(folder)
     if DEFAULT not in sources:
         return None
     return ChatTemplate(sources[DEFAULT], special_tokens(folder), sources.get(WITH_TOOLS))
+
+
+def _text(file: Path) -> str:
+    try:
+        return file.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise ChatTemplateError(f"can't read {file}: it isn't UTF-8") from error
 
 
 def _sources(folder: Path) -> dict[str, str]:
     """Return a folder's templates by name. Files take precedence over the configuration."""
     named = sorted((folder / "additional_chat_templates").glob("*.jinja"))
     files = {file.stem: file for file in named} | {DEFAULT: folder / "chat_template.jinja"}
-    found = {n: file.read_text(encoding="utf-8") for n, file in files.items() if file.is_file()}
+    found = {n: _text(file) for n, file in files.items() if file.is_file()}
     if DEFAULT in found:
         return found
     configured = read_json(folder / "tokenizer_config.json").get("chat_template")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import signal
 import sys
@@ -17,6 +18,7 @@ Handler: TypeAlias = Callable[[int, "FrameType | None"], object] | signal.Handle
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit status. arguments: default `sys.argv[1:]`."""
+    _prepare_streams()
     try:
         # Importing a command takes up to a second, and some packages turn a KeyboardInterrupt into
         # other errors. There is nothing to clean up yet, so a signal simply ends the process.
@@ -37,6 +39,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except OSError as error:
         place = f"{error.filename}: " if error.filename else ""
         return _failed(f"{place}{error.strerror or error}")
+
+
+def _prepare_streams() -> None:
+    """Replace the streams that the shell closed, which are None, and allow for any encoding."""
+    sys.stdin = sys.stdin or open(os.devnull)  # noqa: SIM115
+    sys.stdout = sys.stdout or open(os.devnull, "w")  # noqa: SIM115
+    sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # of characters that the encoding lacks
 
 
 def _failed(reason: str) -> int:

@@ -194,10 +194,16 @@ def test_another_port_is_used_if_one_was_taken_during_startup(models, monkeypatc
             server.kill()  # a regular stop is slower
 
 
+def test_a_server_listens_on_an_ipv6_address(models):
+    with start(models, address="::1") as server:
+        assert ask(server) == 7
+        server.kill()  # a regular stop is slower
+
+
 def test_waiting_for_the_server_ends_with_the_reason_when_it_dies(models):
     with start(models) as server:
         os.kill(min(server.processes), signal.SIGKILL)
-        with pytest.raises(TandemError, match=r"Triton ended: .*; log: "):
+        with pytest.raises(TandemError, match=r"^Triton was killed by signal 9; log: "):
             server.wait()
     assert server.log.path.exists()
     server.log.path.unlink()

@@ -240,7 +240,9 @@ def test_the_json_contains_medians_and_all_repetitions(tmp_path):
             ["--num-draft-tokens", "4,x"],
             "argument --num-draft-tokens: must be a whole number of at least 1; got 'x'",
         ),
-        (["--json", "absent/x.json"], "can't write absent/x.json: no folder"),
+        (["--json", "absent/x.json"], "argument --json: can't write absent/x.json"),
+        (["--json", "/"], "argument --json: can't write /: it is a folder"),
+        (["--input-tokens", "9,9999999999"], "--input-tokens must be less than 1024"),
         (["--url", "h:1", "--profile", "embedded"], "set --url or --profile, not both"),
         (["--model", "bls"], "--model needs --url"),
         (
@@ -251,7 +253,7 @@ def test_the_json_contains_medians_and_all_repetitions(tmp_path):
         (["--url", "h:1", "--target", "folder"], "set --url or --target, not both"),
         (["--draft", "folder"], "--draft needs --target; set both"),
         (["--target", "absent"], "--target: no folder"),
-        (["--prompts", "/nope"], "--prompts /nope: no such file"),
+        (["--prompts", "absent.txt"], "absent.txt: No such file or directory"),
     ],
 )
 def test_bench_errors_are_one_line(arguments, message, capsys):
@@ -268,7 +270,7 @@ def test_the_profiles_drafter_is_measured_by_default():
 
 def test_the_error_for_an_unknown_drafter_lists_the_served_drafters():
     kinds = {kind.name: kind for kind in (PROMPT_LOOKUP, drafter_registry.BASELINE)}
-    served = ServedDrafters("here:1", kinds, "prompt_lookup", 16)
+    served = ServedDrafters("here:1", kinds, "prompt_lookup", 16, 1024)
     assert list(map(str, chosen_variants(served, options()))) == ["none", "prompt_lookup served"]
     with pytest.raises(
         TandemError,

@@ -30,6 +30,12 @@ def test_a_value_is_sent_as_a_batch_of_size_1(tensor, value, expected):
     assert array.tolist() == expected.tolist()
 
 
+@pytest.mark.parametrize("number", [2**31, 10**20])
+def test_a_number_that_its_input_cannot_hold_is_rejected(number):
+    with pytest.raises(TandemError, match=f"'max_tokens' must be at most 2147483647; got {number}"):
+        as_array(entry.MAX_TOKENS, number)
+
+
 @pytest.mark.parametrize(
     ("url", "here"),
     [

@@ -63,6 +63,7 @@ def run(*arguments):
             ["up", "--http-port", "70000"],
             "argument --http-port: must be a port number, or 0 for a free one; got 70000",
         ),
+        (["up", "--address", ""], "argument --address: must be an address, such as 127.0.0.1"),
         (["up", "--draft", "d"], "--draft needs --target; set both"),
         (["up", "--target", "t", "--profile", "p"], "set --profile or --target, not both"),
         (["up", "--target", "absent"], "--target: no folder"),
@@ -145,6 +146,28 @@ def closed(tmp_path):
     if root:
         os.seteuid(0)
     folder.chmod(0o700)
+
+
+def test_output_that_the_terminal_cannot_show_is_replaced():
+    code = "import sys; from tandem.tools import cli; cli.main([]); print('\u2713')"
+    environment = os.environ | {"PYTHONIOENCODING": "ascii"}
+    shown = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, env=environment, check=True
+    )
+    assert shown.stdout.endswith(b"\n?\n")
+
+
+@pytest.mark.parametrize("stream", ["stdin <&-", "stdout >&-", "stderr 2>&-"])
+def test_a_closed_stream_can_be_used(stream):
+    name, closing = stream.split()
+    code = f"import sys; from tandem.tools import cli; cli.main([]); sys.{name}.isatty()"
+    subprocess.run(f"{sys.executable} -c '{code}' {closing}", shell=True, check=True)
+
+
+def test_a_closed_standard_input_is_empty():
+    shell = f"{sys.executable} -m tandem generate - --url 127.0.0.1:1 <&-"
+    ended = subprocess.run(shell, shell=True, capture_output=True, text=True, check=False)
+    assert ended.stderr.startswith("tandem: no server responds at 127.0.0.1:1")
 
 
 def test_rendering_into_a_read_only_folder_fails_with_one_line(closed, capsys):

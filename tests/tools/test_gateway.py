@@ -17,7 +17,8 @@ TOKENIZER = Path(__file__).resolve().parents[2] / "demo" / "tokenizer"
     [
         ([], "the following arguments are required: --tokenizer"),
         (["--tokenizer", "absent"], "tokenizer folder 'absent' doesn't exist"),
-        (["--tokenizer", TOKENIZER, "--chat-template", "absent"], "No such file or directory"),
+        (["--tokenizer", TOKENIZER, "--chat-template", "absent"], "absent: No such file or direct"),
+        (["--tokenizer", TOKENIZER, "--chat-template", "/bin/sh"], "can't read /bin/sh: it isn't"),
         (
             ["--tokenizer", TOKENIZER, "--max-body-mb", "0"],
             "argument --max-body-mb: must be a whole number of at least 1; got '0'",

@@ -1,6 +1,8 @@
 """`tandem perf` finds perf_analyzer and runs it with the right requests and options."""
 
 import json
+import os
+import signal
 import zipfile
 from pathlib import Path
 from unittest.mock import MagicMock
@@ -91,6 +93,16 @@ def test_requests_contain_only_options_that_the_user_sets(printed, tmp_path):
     assert not (tmp_path / "bls.json").exists()
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # isn't reaped
+def test_perf_analyzer_ends_with_a_terminated_command(wheel, monkeypatch, tmp_path):
+    script = f"echo $$ > {tmp_path}/id; kill $PPID; exec sleep 60"
+    wheel(f'#!/bin/sh\n[ "$1" = --version ] || {{ {script}; }}\n')
+    monkeypatch.setattr(perf, "entries_to_call", lambda *_: {"bls_stream": True})
+    assert command.main(["perf", "--url", "here:1"]) == 130
+    _, status = os.waitpid(int((tmp_path / "id").read_text()), 0)
+    assert status == signal.SIGKILL
+
+
 def test_no_proxy_is_used_for_a_server_on_this_machine(printed):
     assert [line.rpartition(" past ")[2] for line in printed("--url", "127.0.0.1:1")] == [
         *["127.0.0.1"] * 2
@@ -108,7 +120,7 @@ def test_no_proxy_is_used_for_a_server_on_this_machine(printed):
             ["--drafter", "magic"],
             "--drafter must be one of draft_model, prompt_lookup, hybrid, none for embedded",
         ),
-        (["--prompts", "absent.jsonl"], "--prompts absent.jsonl: no such file"),
+        (["--prompts", "absent.jsonl"], "absent.jsonl: No such file or directory"),
         (["--url", "127.0.0.1:1"], "no server responds at 127.0.0.1:1; start one with: tandem up"),
         (
             ["--profile", "embedded", "--model", "x"],

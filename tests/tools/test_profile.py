@@ -38,6 +38,12 @@ def test_invalid_yaml_is_rejected_with_its_line(folder):
     )
 
 
+def test_a_repeated_key_is_rejected_with_its_line(folder):
+    assert refusal(folder, "name: test\nadmission: {}\nname: again\n") == (
+        "profile.yaml:3 isn't YAML: key 'name' is repeated"
+    )
+
+
 def test_the_error_for_an_unknown_kind_lists_the_known_kinds(folder):
     assert refusal(folder, profile(engines=engines(kind="pytorch"))) == (
         "profile.yaml:4: engines.target.kind: must be one of torch, emulated, "
@@ -73,3 +79,16 @@ def test_max_draft_len_is_rejected_for_a_draft_engine(folder):
 def test_draft_len_must_be_at_least_1_or_auto(folder, draft_len):
     text = refusal(folder, profile(decoding={"draft_len": draft_len}))
     assert "decoding.draft_len: must be at least 1, or auto" in text
+
+
+def test_the_error_for_a_value_that_does_not_match_a_pattern_quotes_it(folder):
+    text = refusal(folder, profile(models={"draft": "a/b"}))
+    assert "models.draft: must match pattern" in text
+    assert text.endswith("got 'a/b'")
+
+
+def test_a_profile_that_is_nested_too_deep_is_rejected(tmp_path):
+    path = tmp_path / "deep.yaml"
+    path.write_text("[" * 9999)
+    with pytest.raises(TandemError, match=r"deep\.yaml isn't YAML"):
+        deployment.load(path)

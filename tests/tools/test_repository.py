@@ -1,7 +1,9 @@
 """A rendered repository is valid and complete, and replaces only earlier repositories."""
 
+import errno
 import json
 import os
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -258,6 +260,35 @@ def test_the_error_names_an_output_folder_that_is_not_writable(planned, tmp_path
     (tmp_path / "file").touch()
     with pytest.raises(TandemError, match=r"can't write .*file: "):
         repository.render(planned, tmp_path / "file" / "repository")
+
+
+@pytest.mark.parametrize("existing", [True, False])
+def test_a_link_to_the_output_folder_is_kept(planned, tmp_path, existing):
+    link, folder = tmp_path / "link", tmp_path / "folder"
+    link.symlink_to("folder")
+    if existing:
+        folder.mkdir()
+    repository.render(planned, link)
+    assert link.is_symlink()
+    assert (folder / "README.md").is_file()
+
+
+@pytest.mark.parametrize("name", ["model.py", "loop.py"])
+def test_the_error_for_a_full_disk_names_the_file_that_was_not_written(
+    planned, tmp_path, monkeypatch, name
+):
+    copy = shutil.copyfile
+
+    def full(source, target, **options):
+        if Path(source).name == name:
+            raise OSError(errno.ENOSPC, "No space left on device", str(source), None, str(target))
+        return copy(source, target, **options)
+
+    monkeypatch.setattr(shutil, "copyfile", full)
+    with pytest.raises(
+        TandemError, match=f"can't write {tmp_path}/.*/{name}: No space left on device; choose"
+    ):
+        repository.render(planned, tmp_path / "repository")
 
 
 def test_rendering_with_links_copies_no_weights_and_no_packages(planned, tmp_path):

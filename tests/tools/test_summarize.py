@@ -71,6 +71,8 @@ def test_nvidias_documented_command_works():
         ("--url h:1 --profile p", "set only one of --url and --profile"),
         ("--engine-dir e --profile p", "set only one of --profile and --engine-dir"),
         ("--draft-engine-dir d", "--draft-engine-dir needs --engine-dir; set both"),
+        ("--model x", "--model needs --url; set both"),
+        ("--json /", "argument --json: can't write /: it is a folder"),
         ("--dataset absent.jsonl", "absent.jsonl: No such file or directory"),
         ("--drafter none", "nothing to compare with drafter 'none'; set --drafter to draft_model"),
         ("--url h:1 --test-hf", "--test-hf needs --hf-model-dir, the target's checkpoint"),

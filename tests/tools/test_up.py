@@ -1,7 +1,11 @@
 """`tandem up` prints a correct summary and handles its options."""
 
 import shlex
-from contextlib import nullcontext
+import shutil
+import signal
+import subprocess
+import sys
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -13,6 +17,7 @@ from tandem.tools import cli as command
 from tandem.tools.commands import up
 from tandem.tools.commands.options import named_profile
 from tandem.tools.profiles import deployment
+from tandem.tools.triton.serving import linked_repository
 
 SERVER = SimpleNamespace(
     http_url="127.0.0.1:1",
@@ -123,6 +128,26 @@ def test_ctrl_c_counts_as_an_interrupt_only_during_startup(own, monkeypatch):
     server = SimpleNamespace(**vars(SERVER), wait=interrupted)
     monkeypatch.setattr(up, "serving", lambda *_: nullcontext(server))
     assert command.main(["up", "--no-gateway"]) == 0
+
+
+def test_a_second_ctrl_c_does_not_interrupt_the_cleanup(own, monkeypatch):
+    remove = shutil.rmtree
+
+    def interrupted(folder, **options):
+        signal.raise_signal(signal.SIGINT)
+        remove(folder, **options)
+
+    with suppress(KeyboardInterrupt), linked_repository(own) as models:
+        monkeypatch.setattr(shutil, "rmtree", interrupted)
+        raise KeyboardInterrupt
+    assert not models.parent.exists()
+
+
+def test_up_keeps_a_signal_ignored_that_nohup_ignores():
+    code = "from tandem.tools import cli; cli.main(['up', '--draft', 'd'])"
+    code += "; import signal; print(signal.getsignal(signal.SIGHUP).name)"
+    nohup = ["nohup", sys.executable, "-c", code]
+    assert subprocess.run(nohup, capture_output=True, check=True).stdout == b"SIG_IGN\n"
 
 
 def test_opening_the_page_requires_the_gateway(capsys):

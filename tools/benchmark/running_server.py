@@ -24,12 +24,16 @@ class RunningServer(NamedTuple):
 
 @dataclass(frozen=True)
 class ServedDrafters:
-    """The drafters that requests to a server can choose. server: its name, for errors."""
+    """The drafters that requests to a server can choose, and its limits, in tokens.
+
+    server: its name, for errors.
+    """
 
     server: str
     kinds: Mapping[DrafterName, DrafterKind]
     default: DrafterName
     max_draft_len: int
+    max_seq_len: int
 
     def check(self, name: DrafterName) -> None:
         """Raise TandemError if requests can't choose this drafter."""
@@ -45,12 +49,17 @@ def served_drafters(measured: Deployment | RunningServer) -> ServedDrafters:
     Asks the server if it is running. Raises TandemError.
     """
     if isinstance(measured, Deployment):
-        default = measured.loop_settings().drafter
-        longest = measured.target.max_draft_len
-        return ServedDrafters(measured.profile.name, measured.drafter_kinds, default, longest)
+        return ServedDrafters(
+            server=measured.profile.name,
+            kinds=measured.drafter_kinds,
+            default=measured.loop_settings().drafter,
+            max_draft_len=measured.target.max_draft_len,
+            max_seq_len=measured.target.max_seq_len,
+        )
     with Client(measured.url) as client:
         entry = client.entry(measured.entry)
     try:
+        limits = json.loads(entry.parameters["target"])
         return ServedDrafters(
             server=measured.url,
             kinds={
@@ -60,7 +69,8 @@ def served_drafters(measured: Deployment | RunningServer) -> ServedDrafters:
                 for name in json.loads(entry.parameters["drafters"])
             },
             default=entry.parameters["drafter"],
-            max_draft_len=json.loads(entry.parameters["target"])["max_draft_len"],
+            max_draft_len=limits["max_draft_len"],
+            max_seq_len=limits["max_seq_len"],
         )
     except KeyError as error:
         raise TandemError(

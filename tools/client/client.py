@@ -345,7 +345,11 @@ def as_array(tensor: Tensor, value: Value) -> NDArray[Any]:
         # Command-line bytes that aren't UTF-8 are sent unchanged, and the server rejects them.
         texts = [str(text).encode(errors="surrogateescape") for text in values]
         return np.array([texts], dtype=object)
-    return np.array([values], dtype=triton_to_np_dtype(tensor.dtype))
+    kind = np.dtype(triton_to_np_dtype(tensor.dtype))
+    largest = max(map(int, values), default=0) if kind.kind in "iu" else 0
+    if largest and largest > (most := np.iinfo(kind).max):
+        raise TandemError(f"input '{tensor}' must be at most {most}; got {largest}")
+    return np.array([values], dtype=kind)
 
 
 def _tensor(tensor: Tensor, array: NDArray[Any]) -> grpc.InferInput:

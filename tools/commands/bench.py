@@ -6,7 +6,6 @@ import argparse
 import sys
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import TypeVar
 
 from rich.console import Console
@@ -37,6 +36,7 @@ from tandem.tools.commands.options import (
     at_least,
     draft_length,
     drafter_names,
+    output_file,
     prompts_file,
     write_json,
 )
@@ -85,7 +85,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         least=0,
     )
     parser.add_argument_group("output").add_argument(
-        "--json", type=Path, metavar="FILE", help="Write all statistics to this JSON file."
+        "--json", type=output_file, metavar="FILE", help="Write all statistics to this JSON file."
     )
     variants = parser.add_argument_group("what to compare")
     variants.add_argument(
@@ -131,16 +131,19 @@ def draft_ahead(text: str) -> str:
 
 
 def run(options: argparse.Namespace) -> int:
-    folder = options.json.absolute().parent if options.json else None
-    if folder is not None and not folder.is_dir():
-        raise TandemError(f"can't write {options.json}: no folder {folder}")
     if options.model and not options.url:
         raise TandemError("--model needs --url; set both")
     measured = deployment_to_serve(options) or RunningServer(options.url, options.model or MODEL)
+    served = served_drafters(measured)
+    variants = chosen_variants(served, options)
+    if options.input_tokens and max(options.input_tokens) >= served.max_seq_len:
+        raise TandemError(
+            f"--input-tokens must be less than {served.max_seq_len}, the context of "
+            f"{served.server}; got {max(options.input_tokens)}"
+        )
     scenarios = scenarios_of_lengths(options.input_tokens, options.limit)
     if options.prompts or not scenarios:
         scenarios += scenarios_of_file(prompts_file(options.prompts), options.limit)
-    variants = chosen_variants(served_drafters(measured), options)
     more: dict[Tensor, Value] = {}
     if options.temperature is not None:
         # A temperature of 1 alone doesn't turn on sampling, because NVIDIA's clients always send
@@ -208,13 +211,15 @@ def measure(measured: Deployment | RunningServer, plan: LoadPlan) -> Report:
             if plan.streamed and not client.entry(server.entry).streams:
                 print(f"tandem: no latencies: '{server.entry}' doesn't stream", file=sys.stderr)
                 plan = replace(plan, streamed=0)
+        console = Console(stderr=True)
         with Progress(
             TextColumn("{task.description}"),
             BarColumn(),
             MofNCompleteColumn(),
             TimeRemainingColumn(),
-            console=Console(stderr=True),
+            console=console,
             transient=True,
+            disable=not console.is_terminal,
         ) as progress:
             task = progress.add_task("", total=plan.num_answers)
 

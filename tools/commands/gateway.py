@@ -9,7 +9,7 @@ from pathlib import Path
 from tandem.gateway.settings import MEGABYTE, GatewaySettings
 from tandem.tools.client.client import URL
 from tandem.tools.commands.gateway_options import PORT, add_access, application, listening, url_of
-from tandem.tools.commands.options import add_url, at_least, port
+from tandem.tools.commands.options import add_url, address, at_least, port
 from tandem.tools.triton.server import LOOPBACK
 
 
@@ -31,7 +31,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     listens = parser.add_argument_group("addresses (port 0 picks a free one)")
     listens.add_argument(
-        "--address", default=LOOPBACK, help="Address to listen on (default: %(default)s)."
+        "--address",
+        type=address,
+        default=LOOPBACK,
+        help="Address to listen on (default: %(default)s).",
     )
     listens.add_argument(
         "--port",

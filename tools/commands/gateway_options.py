@@ -37,13 +37,13 @@ def add_access(parser: Options) -> None:
 
 
 def application(settings: GatewaySettings) -> FastAPI:
-    """Return the gateway; raise TandemError if its tokenizer or chat template can't be loaded."""
+    """Return the gateway; raise TandemError or OSError if it can't load tokenizer or template."""
     from tandem.gateway.app import create_app  # noqa: PLC0415  an extra
     from tandem.gateway.chat_template import ChatTemplateError  # noqa: PLC0415  an extra
 
     try:
         return create_app(settings)
-    except (TokenizerError, ChatTemplateError, OSError, UnicodeDecodeError) as error:
+    except (TokenizerError, ChatTemplateError) as error:
         raise TandemError(" ".join(str(error).split())) from error
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import TypeAlias
@@ -33,6 +34,16 @@ def grpc_url(text: str) -> str:
     if not host or not number.isdecimal() or "/" in text:
         raise argparse.ArgumentTypeError(f"must be HOST:PORT, such as 127.0.0.1:8001; got {text!r}")
     return text
+
+
+def output_file(text: str) -> Path:
+    """Read the path of a file to write, and check it before a long measurement."""
+    path = Path(text)
+    place = path if path.exists() else path.absolute().parent
+    if path.is_dir() or not place.exists() or not os.access(place, os.W_OK):
+        reason = "it is a folder" if path.is_dir() else f"{place} doesn't exist or isn't writable"
+        raise argparse.ArgumentTypeError(f"can't write {text}: {reason}")
+    return path
 
 
 def write_json(path: Path, content: object) -> None:
@@ -68,6 +79,12 @@ def port(text: str) -> int:
     return int(text)
 
 
+def address(text: str) -> str:
+    if not text:  # Python would listen on every address
+        raise argparse.ArgumentTypeError("must be an address, such as 127.0.0.1; got ''")
+    return text
+
+
 def draft_length(text: str) -> int:
     return AUTO if text == "auto" else at_least(1)(text)
 
@@ -87,9 +104,7 @@ def add_prompts(group: Options, form: str) -> None:
 
 
 def prompts_file(given: Path | None) -> Path:
-    if given is not None and not given.is_file():
-        raise TandemError(f"can't read --prompts {given}: no such file")
-    if not (given or PROMPTS).is_file():
+    if given is None and not PROMPTS.is_file():
         raise TandemError(f"no prompts in {PROMPTS}; set --prompts to a file")
     return given or PROMPTS
 

@@ -26,6 +26,7 @@ from tandem.tools.commands.options import (
     add_url,
     chosen_profile,
     drafter_names,
+    output_file,
     write_json,
 )
 from tandem.tools.commands.run_options import DraftingOptions
@@ -59,8 +60,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     server.add_argument(
         "--model",
         metavar="NAME",
-        default=MODEL,
-        help="Entry to call on the server at --url (default: %(default)s).",
+        help=f"Entry to call; needs --url (default: {MODEL}).",
     )
     run_options.add_engines(parser, required=False)
     run_options.add_drafting(parser).add_argument(
@@ -98,7 +98,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="Minimum ROUGE-1 of every output against the reference (default: %(default)g).",
     )
     parser.add_argument_group("output").add_argument(
-        "--json", type=Path, metavar="FILE", help="Write statistics and outputs to this JSON file."
+        "--json",
+        type=output_file,
+        metavar="FILE",
+        help="Write statistics and outputs to this JSON file.",
     )
 
 
@@ -110,10 +113,12 @@ def run(options: argparse.Namespace) -> int:
     drafting = run_options.read_drafting(options)
     rouge = Rouge()
     items = read_items(options.dataset)[: options.limit]
+    if options.model and not options.url:
+        raise TandemError("--model needs --url; set both")
     deployment = _chosen_deployment(options, drafting)
     speculation = speculation_of(options.drafter, drafting, deployment)
     hugging_face = _hugging_face(options, deployment)
-    measured = deployment or RunningServer(options.url, options.model)
+    measured = deployment or RunningServer(options.url, options.model or MODEL)
     with running_server(measured) as server, Client(server.url) as client:
         client.entry(server.entry)  # raises TandemError if the entry doesn't exist
         columns = [*answer_in_turns(client, server.entry, items, speculation, options)]

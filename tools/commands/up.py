@@ -23,7 +23,7 @@ from tandem.tools.commands.gateway_options import (
     listening,
     url_of,
 )
-from tandem.tools.commands.options import DEMO, port
+from tandem.tools.commands.options import DEMO, address, port
 from tandem.tools.errors import TandemError
 from tandem.tools.profiles.deployment import Deployment
 from tandem.tools.profiles.engines.base import EngineSection
@@ -37,7 +37,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add_deployment(parser.add_argument_group("what to serve"))
     listening = parser.add_argument_group("addresses (port 0 picks a free one)")
     listening.add_argument(
-        "--address", default=LOOPBACK, help="Address to listen on (default: %(default)s)."
+        "--address",
+        type=address,
+        default=LOOPBACK,
+        help="Address to listen on (default: %(default)s).",
     )
     for name, number in vars(Ports()).items():
         listening.add_argument(

@@ -235,6 +235,19 @@ def sections_of(profile: Profile) -> Iterator[tuple[KeyPath, EngineSection]]:
         yield DRAFT, profile.engines.draft
 
 
+class _Loader(yaml.SafeLoader):
+    """Rejects a repeated key; PyYAML would ignore all but the last one."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> Any:
+        keys: set[str] = set()
+        for key, _ in node.value:
+            if str(key.value) in keys:
+                reason = f"key '{key.value}' is repeated"
+                raise yaml.constructor.ConstructorError(problem=reason, problem_mark=key.start_mark)
+            keys.add(str(key.value))
+        return super().construct_mapping(node, deep)
+
+
 @dataclass(frozen=True)
 class ProfileSource:
     """The parsed text of a profile, which provides line numbers for errors."""
@@ -275,12 +288,12 @@ def read_profile(path: Path) -> tuple[Profile, ProfileSource]:
     """Read a profile; raise TandemError with the file, line, key path and fix if it is invalid."""
     try:
         text = path.read_text()
-        data, root = yaml.safe_load(text), yaml.compose(text, Loader=yaml.SafeLoader)
+        data, root = yaml.load(text, _Loader), yaml.compose(text, _Loader)
     except OSError as error:
         raise TandemError(f"can't read {path}: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise TandemError(f"can't read {path}: it isn't UTF-8") from error
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, RecursionError) as error:
         line, said = "", str(error)
         if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark:
             line = f":{error.problem_mark.line + 1}"
@@ -307,10 +320,10 @@ def explain(error: ValidationError) -> tuple[KeyPath, str]:
     if first["type"] == "union_tag_invalid":
         known = first["ctx"]["expected_tags"].replace("'", "")
         return (*key_path, "kind"), f"must be one of {known}; got '{first['ctx']['tag']}'"
-    text = re.sub(r"^\w+ should (be|have)", r"must \1", text)
+    text = re.sub(r"^\w+ should (be|have|match)", r"must \1", text)
     text = text.replace("greater than or equal to", "at least")
     text = text.replace("less than or equal to", "at most")
-    return key_path, f"{text}; got {first['input']!r}" if "must be" in text else text
+    return key_path, f"{text}; got {first['input']!r}" if text.startswith("must") else text
 
 
 def _children(node: yaml.Node | None) -> Iterator[tuple[str | int, tuple[yaml.Node, yaml.Node]]]:

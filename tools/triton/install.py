@@ -19,7 +19,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from tandem.tools import extras
-from tandem.tools.errors import TandemError
+from tandem.tools.errors import TandemError, copy_failure
 
 SYSTEM_TRITON = Path("/opt/tritonserver")
 WHEEL = "nvidia-pytriton"
@@ -158,8 +158,9 @@ def _assemble(source: Path, version: str) -> Path:
                 if not home.is_dir():  # another process can have created it in the meantime
                     raise
     except OSError as error:
+        _, reason = copy_failure(error)
         raise TandemError(
-            f"can't set up Triton in {home}: {error.strerror}; set XDG_CACHE_HOME to a writable "
-            "folder with 40 MB of free space"
+            f"can't set up Triton in {home}: {reason}; set XDG_CACHE_HOME to a writable folder "
+            "with 40 MB of free space"
         ) from error
     return home

@@ -19,7 +19,7 @@ from tandem.bls.drafters.registry import BASELINE
 from tandem.contract import engine, entry, postprocessing, preprocessing
 from tandem.contract.model_parameters import encode
 from tandem.contract.tensor import Tensor
-from tandem.tools.errors import TandemError
+from tandem.tools.errors import TandemError, copy_failure
 from tandem.tools.profiles.deployment import DRAFT_TOKENIZER, TOKENIZER, Deployment
 from tandem.tools.profiles.engines.base import EnginePlan
 from tandem.tools.triton.rendered_readme import SCRIPT, readme, serve_script
@@ -132,7 +132,7 @@ def render(deployment: Deployment, output: Path, *, link: bool = False) -> None:
     link: create symbolic links to packages, checkpoints and tokenizers instead of copies. Writes a
     temporary folder, and renames it when it is complete. Raises TandemError.
     """
-    output = output.absolute()
+    output = Path(os.path.realpath(output))  # don't replace a link to the folder
     try:
         replaceable = not output.exists() or (
             output.is_dir() and ((output / MARKER).is_file() or not any(output.iterdir()))
@@ -153,8 +153,9 @@ def render(deployment: Deployment, output: Path, *, link: bool = False) -> None:
                 output.rename(Path(temporary, "old"))
             fresh.rename(output)
     except OSError as error:
+        path, reason = copy_failure(error)
         raise TandemError(
-            f"can't write {error.filename or output}: {error.strerror}; choose a writable folder"
+            f"can't write {path or output}: {reason}; choose a writable folder"
         ) from error
 
 

@@ -9,14 +9,16 @@ from __future__ import annotations
 import os
 import secrets
 import shutil
+import signal
 import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Collection
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Collection, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -36,6 +38,7 @@ SUPERVISOR_SECONDS = STOP_SECONDS + 5
 MOST_STARTS = 3
 SECONDS_UNNOTICED = 10.0  # Triton notices within milliseconds that an engine has loaded
 SECONDS_BETWEEN_LOOKS = 2.0  # interval between checks of a running server
+ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # the signals that end a command
 SECONDS_UNTAKEN = 30.0  # Triton accepts responses within milliseconds unless its streams hang
 
 
@@ -208,19 +211,20 @@ class TritonServer:
         """Kill all of the server's processes immediately, if it is running, and clean up."""
         if self._supervisor is None:
             return
-        if self._supervisor.poll() is None:
-            supervisor.kill_session(self._supervisor.pid)
-            self._supervisor.kill()
-            self._supervisor.wait()
-        if self._supervisor.returncode < 0:  # it was killed before it could clean up
-            supervisor.kill_session(self._supervisor.pid)
-            supervisor.unlink_regions(self.shm_prefix)
-        if self._supervisor.stdin is not None:
-            self._supervisor.stdin.close()
-        self._supervisor = None
-        shutil.rmtree(self._empty_folder, ignore_errors=True)
-        if not (self._failed or self.log.has_tracebacks):
-            self.log.path.unlink(missing_ok=True)
+        with uninterrupted():
+            if self._supervisor.poll() is None:
+                supervisor.kill_session(self._supervisor.pid)
+                self._supervisor.kill()
+                self._supervisor.wait()
+            if self._supervisor.returncode < 0:  # it was killed before it could clean up
+                supervisor.kill_session(self._supervisor.pid)
+                supervisor.unlink_regions(self.shm_prefix)
+            if self._supervisor.stdin is not None:
+                self._supervisor.stdin.close()
+            self._supervisor = None
+            shutil.rmtree(self._empty_folder, ignore_errors=True)
+            if not (self._failed or self.log.has_tracebacks):
+                self.log.path.unlink(missing_ok=True)
 
     @property
     def _names(self) -> list[str]:
@@ -236,8 +240,12 @@ class TritonServer:
         # A random key keeps clients from shared memory. In Triton 2.51, a client that may register
         # regions may also read and write the Python models' regions (CVE-2025-23319 and others).
         restricted = f"shared-memory:tandem-key={secrets.token_hex(16)}"
+        ipv6 = ":" in self.address
+        http = f"ipv6:{self.address}" if ipv6 else self.address
         endpoints = {
-            **{f"{name}-address": self.address for name in vars(self.ports)},
+            "http-address": http,
+            "grpc-address": f"[{self.address}]" if ipv6 else self.address,
+            "metrics-address": http,
             **{f"{name}-port": port for name, port in vars(self.ports).items()},
             "http-restricted-api": restricted,
             "grpc-restricted-protocol": restricted,
@@ -290,16 +298,31 @@ class TritonServer:
         ) and pages.are_found(self._host, self.ports.metrics, "/metrics")
 
     def _ended(self) -> TandemError:
-        if self._supervisor is not None and (self._supervisor.returncode or 0) < 0:
-            return self._failure(
-                f"Triton's supervisor was killed by signal {-self._supervisor.returncode}"
-            )
+        status = self._supervisor.returncode if self._supervisor else 0
+        if status < 0:
+            return self._failure(f"Triton's supervisor was killed by signal {-status}")
+        if status > 128 and not self.log.failure:
+            return self._failure(f"Triton was killed by signal {status - 128}")
         return self._failure(self.log.failure or f"Triton ended: {self.log.last_error}")
 
     def _failure(self, reason: str) -> TandemError:
         """Return the error to raise, and keep the log."""
         self._failed = True
         return TandemError(f"{reason}; log: {self.log.path}")
+
+
+@contextmanager
+def uninterrupted() -> Iterator[None]:
+    """Ignore the signals that end a command, so that a second one doesn't interrupt the cleanup."""
+    if threading.current_thread() is not threading.main_thread():  # others aren't interrupted
+        yield
+        return
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in ENDING}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler or signal.SIG_DFL)
 
 
 def claim_ports(ports: Ports, address: str) -> Ports:

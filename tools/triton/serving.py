@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -13,7 +14,7 @@ from rich.markup import escape
 from tandem.tools.profiles.deployment import Deployment
 from tandem.tools.triton import repository
 from tandem.tools.triton.launch import prepared_launch
-from tandem.tools.triton.server import ANY_PORTS, LOOPBACK, Ports, TritonServer
+from tandem.tools.triton.server import ANY_PORTS, LOOPBACK, Ports, TritonServer, uninterrupted
 
 
 @contextmanager
@@ -25,9 +26,7 @@ def serving(
     A second Ctrl-C while the server stops kills it.
     """
     launch = prepared_launch(deployment.profile)
-    with tempfile.TemporaryDirectory(prefix="tandem-serving-") as folder:
-        models = Path(folder, "repository")
-        repository.render(deployment, models, link=True)
+    with linked_repository(deployment) as models:
         with status_line("starting Triton") as show:
             server = TritonServer(
                 models,
@@ -47,6 +46,19 @@ def serving(
                     server.stop(show)
             finally:
                 server.kill()
+
+
+@contextmanager
+def linked_repository(deployment: Deployment) -> Iterator[Path]:
+    """Render a deployment, with links, into a temporary folder for the duration of the context."""
+    folder = tempfile.mkdtemp(prefix="tandem-repository-")
+    try:
+        models = Path(folder, "repository")
+        repository.render(deployment, models, link=True)
+        yield models
+    finally:
+        with uninterrupted():
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 @contextmanager
