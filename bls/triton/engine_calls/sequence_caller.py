@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
-from typing import Any
 
 from tandem.bls.effects import DecodedText, EngineAnswer, EngineCall, EngineRole, TextCall
 from tandem.bls.errors import EngineCallError, Failure
@@ -50,27 +50,29 @@ class SequenceCaller:
         builder = self._builders[call.engine]
         self._calls_made += 1
         request_id = f"{self._name}.{self._calls_made}"
-        timeout = engine.timeout_of(call)
-        wait = partial(self._wait, engine.infer, engine.settings.model, request_id, timeout)
+        pending = partial(self._pending, engine.settings.model, request_id, engine.timeout_of(call))
         began = time.monotonic()
         request = builder.build(call, request_id)
         about_to_block()
         try:
-            response = wait(request)
+            with pending():
+                response = engine.infer(request)
         except EngineCallError as error:
             if NOT_CACHED not in error.what:
                 raise
             request = builder.build(call, request_id, with_weights=True)
-            response = wait(request)
+            with pending():
+                response = engine.infer(request)
         return read_answer(response, call, time.monotonic() - began, engine.settings)
 
     def text(self, call: TextCall) -> DecodedText:
         """Detokenize ids."""
         settings = self._clients.settings
         model = settings.postprocessing_model
-        infer = partial(self._clients.calls.infer, model)
         request = text_request(model, call)
-        return text_of(model, self._wait(infer, model, "", settings.target.timeout, request))
+        with self._pending(model, "", settings.target.timeout):
+            response = self._clients.calls.infer(model, request)
+        return text_of(model, response)
 
     def interrupt(self, reason: Failure) -> None:
         """Stop the current call. The calling thread still waits for its end.
@@ -94,16 +96,10 @@ class SequenceCaller:
             self._clients.stop(call.model, call.request_id)
         return call
 
-    def _wait(
-        self,
-        infer: Callable[[Any], Any],
-        model: str,
-        request_id: str,
-        timeout: float,
-        request: Any,
-    ) -> Any:
-        """Send a request and return its response. Other threads may stop or abandon the call."""
+    @contextmanager
+    def _pending(self, model: str, request_id: str, timeout: float) -> Iterator[None]:
+        """Register a call that other threads may stop or abandon while it blocks."""
         with self._call_slot.pending(model, request_id, timeout):
             if self.interruption is not None:
                 raise self.interruption
-            return infer(request)
+            yield
