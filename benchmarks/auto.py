@@ -19,20 +19,18 @@ import argparse
 import statistics
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 from rich.table import Table
 
-from tandem.bls.settings import AUTO, DrafterName
+from tandem.bls.settings import AUTO
 from tandem.tools.benchmark.load_generator import LoadGenerator, LoadPlan
 from tandem.tools.benchmark.scenario import Scenario, scenarios_of_file, scenarios_of_lengths
 from tandem.tools.benchmark.statistics import Spread
-from tandem.tools.benchmark.trace import Repetition
 from tandem.tools.benchmark.variant import BASELINE, Variant
-from tandem.tools.client.terminal import console_of_width
+from tandem.tools.client.terminal import table_console
 from tandem.tools.profiles import deployment
 from tandem.tools.profiles.deployment import Deployment
 from tandem.tools.profiles.engines.emulated import EmulatedDraft, EmulatedTarget
@@ -41,7 +39,6 @@ from tandem.tools.triton.serving import serving
 
 HERE = Path(__file__).resolve().parent
 PROFILES, PROMPTS = HERE.parent / "profiles", HERE.parent / "demo" / "prompts.jsonl"
-WIDTH = 110
 PROMPT_TOKENS = 64
 TURNS_WARMING_UP = 1
 Item = TypeVar("Item")
@@ -123,7 +120,7 @@ def main() -> None:
         *("auto", "of none", "auto / best", "10-90 %"),
         title="draft_len: auto",
     )
-    console = console_of_width(WIDTH)
+    console = table_console()
     for outcome in _outcomes(options):
         for row in _rows(outcome):
             table.add_row(*row)
@@ -164,7 +161,6 @@ def _options() -> argparse.Namespace:
     parser.add_argument(
         "--slower", type=float, default=1.0, help="times as long, emulated engines' steps"
     )
-    parser.add_argument("--instances", type=int, help="loops (default: as served)")
     parser.add_argument("--prompts", type=int, default=2, help="of each request at once, a turn")
     parser.add_argument("--max-tokens", type=int, default=160, help="of each answer")
     parser.add_argument("--turns", type=int, default=3, help="of all variants")
@@ -200,20 +196,13 @@ def _outcomes(options: argparse.Namespace) -> Iterator[CellRates]:
     for name in options.text:
         text = TEXTS[name]
         profile, _ = read_profile(text.profile)
-        profile = profile.model_copy(update={"instances": options.instances or profile.instances})
         emulated = isinstance(profile.engines.target, EmulatedTarget)
-        lengths = options.lengths or text.lengths
-        variants = _variants(options.drafter, lengths, options.draft_ahead)
+        lengths = (*(options.lengths or text.lengths), AUTO)
+        drafting = product(options.drafter, lengths, options.draft_ahead)
+        variants = [BASELINE, *(Variant(drafter, n, draft_ahead=a) for drafter, n, a in drafting)]
         for slope in options.batch_slope if emulated else (0.0,):
             slower = slowed(profile, times=options.slower, batch_slope=slope)
             yield from _measured(name, deployment.check(slower), variants, slope, options)
-
-
-def _variants(
-    drafters: Sequence[DrafterName], lengths: Sequence[int], aheads: Sequence[str | None]
-) -> list[Variant]:
-    ways = product(drafters, (*lengths, AUTO), aheads)
-    return [BASELINE, *(Variant(name, n, draft_ahead=ahead) for name, n, ahead in ways)]
 
 
 def _measured(
@@ -223,44 +212,33 @@ def _measured(
     slope: float,
     options: argparse.Namespace,
 ) -> Iterator[CellRates]:
-    """Measure the cells of one server, one cell per number of concurrent requests."""
-    plan = LoadPlan(
-        scenarios=[],
-        variants=variants,
-        nums_streams=[],
-        max_tokens=options.max_tokens,
-        repetitions=1,
-        streamed=0,
-        more={},
-        prompts_each=options.prompts,
-    )
+    """Measure the cells of one server, one cell per number of concurrent requests.
+
+    A variant's rate is the total tokens per second while all streams decode. The rate over the
+    elapsed time would depend on the longest answers, because few streams are left at the end.
+    """
     with serving(planned) as server:
         for at_once in options.at_once:
             rates = defaultdict[Variant, list[float]](list)
             scenario = _scenario(TEXTS[name], at_once, options.prompts)
-            for number in range(TURNS_WARMING_UP + options.turns):
-                turn = _turn(plan, scenario, at_once, number)
-                with LoadGenerator(server.grpc_url, planned.stream_entry.name, turn) as load:
+            for turn in range(TURNS_WARMING_UP + options.turns):
+                first = turn % len(variants)
+                plan = LoadPlan(
+                    scenarios=[scenario],
+                    variants=[*variants[first:], *variants[:first]],
+                    concurrencies=[at_once],
+                    max_tokens=options.max_tokens,
+                    repetitions=1,
+                    streamed=0,
+                    more={},
+                    prompts_each=options.prompts,
+                )
+                with LoadGenerator(server.grpc_url, planned.stream_entry.name, plan) as load:
                     for cell in load.cells():
-                        rates[cell.variant].append(_rate(cell.whole[0], at_once))
+                        answers = cell.whole[0]
+                        rates[cell.variant].append(answers.num_tokens * at_once / answers.seconds)
             measured = {variant: r[TURNS_WARMING_UP:] for variant, r in rates.items()}
             yield CellRates(name, at_once, slope, measured)
-
-
-def _rate(answers: Repetition, at_once: int) -> float:
-    """Return the total tokens per second while all streams decode.
-
-    The rate over the elapsed time would depend on the longest answers, because few streams are
-    left at the end.
-    """
-    return answers.num_tokens / (answers.seconds / at_once)
-
-
-def _turn(plan: LoadPlan, scenario: Scenario, at_once: int, number: int) -> LoadPlan:
-    """Return the plan of one turn. The first variant rotates with the turn's number."""
-    first = number % len(plan.variants)
-    variants = [*plan.variants[first:], *plan.variants[:first]]
-    return replace(plan, scenarios=[scenario], variants=variants, nums_streams=[at_once])
 
 
 def _scenario(text: ProfileText, at_once: int, num_each: int) -> Scenario:
@@ -289,7 +267,7 @@ def _rows(outcome: CellRates) -> Iterator[tuple[str, ...]]:
             str(auto),
             f"{outcome.over(auto, BASELINE).median:.2f}",
             f"{ratio.median:.3f}",
-            f"{ratio.low:.3f}-{ratio.high:.3f}",
+            f"{ratio.p10:.3f}-{ratio.p90:.3f}",
         )
 
 

@@ -11,24 +11,18 @@ loops by process.
 from __future__ import annotations
 
 import argparse
+import shutil
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
 from tritonclient import grpc
 
-from benchmarks.rounds import (
-    ASYNCIO,
-    BARE_LOOPS,
-    BARE_PARTS,
-    Rounds,
-    add_bare,
-    play,
-    play_bare,
-)
+from benchmarks.rounds import MS, Rounds, play
 from benchmarks.servers import entry_of, serving_loops
 from benchmarks.turns import in_turns, spread
 from tandem.tools.client.client import Client
@@ -36,6 +30,9 @@ from tandem.tools.profiles.profile import AdmissionSection, read_profile
 
 PROFILE = Path(__file__).resolve().parents[1] / "profiles" / "emulated-zero.yaml"
 CONTEXTS, TOKENS_PER_ROUND = (64, 2048), 5
+SOURCES = Path(__file__).resolve().parent / "bare_loops"
+BARE_LOOPS = ("asyncio_loop", "thread_loop")
+BARE_PARTS = ("build", "way in", "engine", "way out", "read")
 FEW = AdmissionSection(max_requests=4, max_queue=4)  # few, because idle server threads add overhead
 
 
@@ -48,17 +45,22 @@ def main() -> None:
     options = parser.parse_args()
     profile, _ = read_profile(options.profile)
     profile = profile.model_copy(update={"admission": FEW})
-
-    def add_all(models: Path) -> None:
-        for loop in BARE_LOOPS:
-            add_bare(models, loop)
-
-    with serving_loops(profile, change=add_all, threads=options.threads) as server:
+    with serving_loops(profile, change=_add_bare_loops, threads=options.threads) as server:
         url = server.grpc_url
         with Client(url) as client, grpc.InferenceServerClient(url) as connection:
             for context in CONTEXTS:
                 outcomes = _measure(client, connection, context, options)
                 _print(context, outcomes, options.profile)
+
+
+def _add_bare_loops(models: Path) -> None:
+    """Add the bare loops to a rendered repository as models."""
+    for loop in BARE_LOOPS:
+        version = models / loop / "1"
+        version.mkdir(parents=True)
+        shutil.copy(SOURCES / "in_turns.pbtxt", models / loop / "config.pbtxt")
+        shutil.copy(SOURCES / "hops.py", version)
+        shutil.copy(SOURCES / f"{loop}.py", version / "model.py")
 
 
 def _measure(
@@ -70,22 +72,35 @@ def _measure(
     ids = np.random.default_rng(0).integers(2, 3000, context, np.int32)
 
     def bare(loop: str) -> Callable[[int], Rounds]:
-        return lambda _: play_bare(connection, loop, ids, options.rounds)
+        return lambda _: _play_bare(connection, loop, ids, options.rounds)
 
     def tandem(_: int) -> Rounds:
         return play(client, entry_of(1), ids, TOKENS_PER_ROUND * options.rounds)
 
-    ways = {loop: bare(loop) for loop in BARE_LOOPS} | {"Tandem": tandem}
-    return in_turns(ways, options.turns, f"{context} tokens")
+    variants = {loop: bare(loop) for loop in BARE_LOOPS} | {"Tandem": tandem}
+    return in_turns(variants, options.turns, f"{context} tokens")
+
+
+def _play_bare(
+    connection: grpc.InferenceServerClient, loop: str, ids: NDArray[np.int32], rounds: int
+) -> Rounds:
+    """Run rounds after ids [n] with a bare loop."""
+    inputs = []
+    for name, values in (("input_ids", ids), ("rounds", np.array([rounds], np.int32))):
+        inputs.append(grpc.InferInput(name, (1, len(values)), "INT32"))
+        inputs[-1].set_data_from_numpy(values[np.newaxis].astype(np.int32))
+    seconds = connection.infer(loop, inputs).as_numpy("seconds")[0]
+    whole, *parts = (MS * seconds / rounds).tolist()
+    return Rounds(rounds, whole, whole - parts[BARE_PARTS.index("engine")], tuple(parts))
 
 
 def _print(context: int, outcomes: Mapping[str, Sequence[Rounds]], profile: Path) -> None:
-    headings = ("loop", "ms a round (10-90 %)", f"of {ASYNCIO}")
+    headings = ("loop", "ms a round (10-90 %)", f"of {BARE_LOOPS[0]}")
     costs = Table(*headings, title=f"{profile.stem}, {context} tokens")
     parts = Table("ms a round, both calls", *BARE_PARTS, title="where it goes")
     for name, rounds in outcomes.items():
         own = [round_.orchestration for round_ in rounds]
-        pairs = zip(own, outcomes[ASYNCIO], strict=True)
+        pairs = zip(own, outcomes[BARE_LOOPS[0]], strict=True)
         ratio = statistics.median(ours / theirs.orchestration for ours, theirs in pairs)
         costs.add_row(name, spread(own), f"{ratio:.2f}")
         if name in BARE_LOOPS:

@@ -71,11 +71,6 @@ def processor_seconds(server: TritonServer) -> Counter[str]:
     """Return the processor time in seconds that each model has used so far."""
     spent = Counter[str]()
     for pid in server.processes:
-        spent[name_of(pid)] += processor_seconds_of(pid)  # type: ignore[assignment]
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        spent[name_of(pid)] += (int(fields[11]) + int(fields[12])) / TICKS  # type: ignore[assignment]
     return spent
-
-
-def processor_seconds_of(pid: int) -> float:
-    """Return the processor time in seconds that a process has used so far."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / TICKS

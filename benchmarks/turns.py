@@ -9,20 +9,20 @@ from rich.progress import track
 
 from tandem.tools.benchmark.statistics import Spread
 
-Way = TypeVar("Way")
+Variant = TypeVar("Variant")
 Outcome = TypeVar("Outcome")
 
 
 def in_turns(
-    ways: Mapping[Way, Callable[[int], Outcome]], turns: int, title: str = "turns"
-) -> dict[Way, list[Outcome]]:
+    variants: Mapping[Variant, Callable[[int], Outcome]], turns: int, title: str = "turns"
+) -> dict[Variant, list[Outcome]]:
     """Measure each variant once per turn, after a warm-up turn; return the outcomes by variant."""
-    outcomes: dict[Way, list[Outcome]] = {way: [] for way in ways}
+    outcomes: dict[Variant, list[Outcome]] = {variant: [] for variant in variants}
     for turn in track(range(turns + 1), title, transient=True):
-        for way in list(ways)[:: 1 if turn % 2 else -1]:
-            outcome = ways[way](turn)
+        for variant in list(variants)[:: 1 if turn % 2 else -1]:
+            outcome = variants[variant](turn)
             if turn:
-                outcomes[way].append(outcome)
+                outcomes[variant].append(outcome)
     return outcomes
 
 
@@ -30,6 +30,6 @@ def spread(values: Iterable[float], digits: int = 2) -> str:
     """Format the median, with the 10th and 90th percentiles in parentheses."""
     found = Spread.of(values)
     assert found is not None
-    if found.is_one:
+    if found.p10 == found.p90:
         return f"{found.median:.{digits}f}"
-    return f"{found.median:.{digits}f} ({found.low:.{digits}f}-{found.high:.{digits}f})"
+    return f"{found.median:.{digits}f} ({found.p10:.{digits}f}-{found.p90:.{digits}f})"

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import queue
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -27,9 +26,10 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.calls import GreedyCall, speculate
 from benchmarks.turns import in_turns
 from tandem.engines.engine import Engine
-from tandem.engines.request import NO_IDS, EngineRequest, EngineResponse, Ids
+from tandem.engines.request import Ids
 from tandem.engines.vllm.engine import VllmEngine
 from tandem.engines.vllm.settings import VllmSettings
 
@@ -103,12 +103,14 @@ def main() -> None:
             torch(options.target, max_draft_len=options.draft_len),
             torch(options.draft),
         )
-    ways: dict[str, Callable[[Ids], Generated]] = {}
+    variants: dict[str, Callable[[Ids], Generated]] = {}
     for kind, pair in pairs.items():
-        ways[f"{kind}, alone"] = partial(_alone, pair[0], options.tokens)
-        ways[f"{kind}, in rounds"] = partial(_in_rounds, *pair, options.tokens, options.draft_len)
+        variants[f"{kind}, alone"] = partial(_alone, pair[0], options.tokens)
+        variants[f"{kind}, in rounds"] = partial(
+            _in_rounds, *pair, options.tokens, options.draft_len
+        )
     want = [_alone(target, options.tokens, prompt).tokens for prompt in prompts]
-    _table(ways, prompts, want, options.requests)
+    _table(variants, prompts, want, options.requests)
     for pair in pairs.values():
         for engine in pair:
             engine.close()
@@ -123,7 +125,7 @@ def main() -> None:
 
 
 def _table(
-    ways: dict[str, Callable[[Ids], Generated]],
+    variants: dict[str, Callable[[Ids], Generated]],
     prompts: Ids,
     want: list[list[int]],
     at_once: list[int],
@@ -134,7 +136,9 @@ def _table(
     )
     table = Table("engines", *columns, box=None)
     for count in at_once:
-        measure = {name: partial(_measure, way, prompts[:count]) for name, way in ways.items()}
+        measure = {
+            name: partial(_measure, variant, prompts[:count]) for name, variant in variants.items()
+        }
         for name, turns in in_turns(measure, TURNS).items():
             seconds = median(turn.seconds for turn in turns)
             made = turns[-1].answers
@@ -159,7 +163,7 @@ def _measure(generate: Callable[[Ids], Generated], prompts: Ids, _turn: int) -> 
 
 def _alone(engine: Engine, length: int, prompt: Ids) -> Generated:
     began = time.perf_counter()
-    answer = _call(engine, prompt, length)
+    answer = GreedyCall(engine, prompt.tolist(), length).answer()
     milliseconds = (time.perf_counter() - began) * 1e3
     usage = answer.usage
     rounds = length - usage.accepted_tokens
@@ -170,31 +174,10 @@ def _alone(engine: Engine, length: int, prompt: Ids) -> Generated:
 def _in_rounds(
     target: Engine, draft: Engine, length: int, draft_len: int, prompt: Ids
 ) -> Generated:
-    tokens: list[int] = []
-    seconds, computed = [], []
-    while len(tokens) < length:
-        context = np.append(prompt, np.array(tokens, np.int32))
-        proposed = NO_IDS
-        if count := min(draft_len, length - len(tokens) - 1):
-            proposed = np.array(_call(draft, context, count).tokens, np.int32)
-        began = time.perf_counter()
-        answer = _call(target, context, len(proposed) + 1, proposed)
-        seconds.append(time.perf_counter() - began)
-        computed.append(answer.usage.computed_tokens)
-        tokens += answer.tokens
-    target_ms, computed_tokens = float(np.mean(seconds)) * 1e3, float(np.mean(computed))
-    return Generated(tokens, len(computed), target_ms, computed_tokens)
-
-
-def _call(engine: Engine, context: Ids, length: int, draft: Ids = NO_IDS) -> EngineResponse:
-    answers: queue.Queue[EngineResponse] = queue.Queue()
-    engine.submit(
-        EngineRequest("", context, length, draft_ids=draft, return_perf_metrics=True), answers.put
-    )
-    answer = answers.get()
-    if answer.error:
-        raise RuntimeError(answer.error)
-    return answer
+    output = speculate(target, draft, prompt.tolist(), length, draft_len)
+    target_ms = float(np.mean(output.target_seconds)) * 1e3
+    computed = float(np.mean(output.computed_tokens))
+    return Generated(output.tokens, len(output.target_seconds), target_ms, computed)
 
 
 def _options() -> argparse.Namespace:

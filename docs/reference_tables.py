@@ -13,7 +13,6 @@ import inspect
 import re
 import textwrap
 from collections.abc import Iterable, Iterator, Sequence
-from importlib import import_module
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -29,7 +28,7 @@ from tandem.gateway.protocol import fields as body_fields
 from tandem.gateway.protocol import message_requests as _messages  # noqa: F401 for its models
 from tandem.gateway.protocol import requests
 from tandem.gateway.protocol import response_requests as _responses  # noqa: F401 for its models
-from tandem.tools.commands.options import parser_of
+from tandem.tools.commands.command_line import parser_of
 from tandem.tools.profiles import profile as _profile  # noqa: F401 for its models
 
 PAGES = Path(__file__).parent
@@ -69,9 +68,8 @@ def options(command: str, *shown: str) -> Iterator[Row]:
     """
     known = {row for other in {*shown} - {"inputs"} for row in options(other)}
     yield "option", "meaning"
-    parser = parser_of(command)
-    expand = parser._get_formatter()._expand_help
-    for action in _actions(command, parser):
+    expand = parser_of(command)._get_formatter()._expand_help
+    for action in _actions(command):
         if "inputs" not in shown or not _sets_an_input(action):
             row = ", ".join(f"`{name}`" for name in _spelt(action)), expand(action)
             if row not in known:
@@ -80,17 +78,13 @@ def options(command: str, *shown: str) -> Iterator[Row]:
 
 def input_options(command: str) -> str:
     return _names(
-        name
-        for action in _actions(command, parser_of(command))
-        if _sets_an_input(action)
-        for name in _spelt(action)
+        name for action in _actions(command) if _sets_an_input(action) for name in _spelt(action)
     )
 
 
-def _actions(command: str, parser: argparse.ArgumentParser) -> list[argparse.Action]:
-    """Return the options of a command, except --help. parser: its empty parser."""
-    import_module(f"tandem.tools.commands.{command}").add_options(parser)
-    return [action for action in parser._actions if action.dest != "help"]
+def _actions(command: str) -> list[argparse.Action]:
+    """Return the options of a command, except --help."""
+    return [action for action in parser_of(command)._actions if action.dest != "help"]
 
 
 def _sets_an_input(action: argparse.Action) -> bool:
@@ -137,7 +131,7 @@ def gateway_metrics() -> str:
 
 
 def refused() -> str:
-    return _names(set(body_fields.REFUSED) - set(requests.ChatRequest.model_fields))
+    return _names(set(body_fields.UNSUPPORTED) - set(requests.ChatRequest.model_fields))
 
 
 def ignored() -> str:
@@ -147,8 +141,8 @@ def ignored() -> str:
 def others(name: str) -> str:
     """Return the fields that only one API rejects or ignores. name: its pydantic model."""
     kind = {kind.__name__: kind for kind in _descendants(BaseModel)}[name]
-    known = {*body_fields.REFUSED, *body_fields.IGNORED} - {"store"} | {*kind.own_names}
-    refused, ignored = {*kind.refused} - known, {*kind.ignored} - known - {*kind.refused}
+    known = {*body_fields.UNSUPPORTED, *body_fields.IGNORED} - {"store"} | {*kind.own_names}
+    refused, ignored = {*kind.unsupported} - known, {*kind.ignored} - known - {*kind.unsupported}
     return _names(refused, "- rejected: ") + _names(ignored, "- ignored: ")
 
 

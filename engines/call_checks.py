@@ -60,6 +60,17 @@ def check(
     _check_draft_logits(request, (vocab_size, *filter(None, [draft_vocab_size])))
 
 
+def check_kv_blocks(request: EngineRequest, kv_cache_tokens: int, block_tokens: int) -> None:
+    """Raise RequestError if the call doesn't fit into an empty KV cache."""
+    needed, total = -(-request.max_length // block_tokens), kv_cache_tokens // block_tokens
+    if needed > total:
+        raise RequestError(
+            f"input_ids ({len(request.input_ids)} tokens) and request_output_len "
+            f"({request.max_new_tokens}) need {needed} KV blocks; "
+            f"the limit is {total} (kv_cache_tokens)"
+        )
+
+
 def _check_lengths(request: EngineRequest, limits: Limits) -> None:
     drafts = len(request.draft_ids)
     if drafts > limits.max_draft_len:
@@ -78,7 +89,16 @@ def _check_lengths(request: EngineRequest, limits: Limits) -> None:
 def _check_branches(request: EngineRequest, limits: Limits) -> None:
     counts, lengths = request.branch_counts, request.branch_output_len
     assert counts is not None
-    _check_branches_alone(request)
+    refused = {
+        "draft_logits": request.draft_logits is not None,
+        "draft_acceptance_threshold": request.draft_acceptance_threshold is not None,
+        "token_masks": request.token_masks is not None,
+        "return_context_logits": request.return_context_logits,
+        "return_prompt_log_probs": request.return_prompt_log_probs,
+        "num_top_log_probs": request.num_top_log_probs > 0,
+        "streaming": request.streaming,
+    }
+    refuse(refused, "with branch_counts; omit it")
     seeds = counts if request.branch_seeds is None else request.branch_seeds
     wanted = len(request.draft_ids) + 1
     for name, array in (
@@ -104,19 +124,6 @@ def _check_branches(request: EngineRequest, limits: Limits) -> None:
             f"branch_output_len need {len(request.input_ids) + reach} tokens; the limit is "
             f"{limits.max_seq_len} (max_seq_len)"
         )
-
-
-def _check_branches_alone(request: EngineRequest) -> None:
-    refused = {
-        "draft_logits": request.draft_logits is not None,
-        "draft_acceptance_threshold": request.draft_acceptance_threshold is not None,
-        "token_masks": request.token_masks is not None,
-        "return_context_logits": request.return_context_logits,
-        "return_prompt_log_probs": request.return_prompt_log_probs,
-        "num_top_log_probs": request.num_top_log_probs > 0,
-        "streaming": request.streaming,
-    }
-    refuse(refused, "with branch_counts; omit it")
 
 
 def refuse(given: Mapping[str, bool], why: str) -> None:

@@ -10,12 +10,7 @@ from numpy.typing import NDArray
 
 from tandem.contract import engine as tensors
 from tandem.engines.errors import RequestError, UnsupportedError
-from tandem.engines.request import (
-    NO_IDS,
-    EngineRequest,
-    Ids,
-    SamplingParams,
-)
+from tandem.engines.request import NO_IDS, EngineRequest, Ids, SamplingParams
 from tandem.engines.words import Words
 from tandem.sampling.params import NUMBERS, Bounds, chosen
 
@@ -97,7 +92,7 @@ def flag(arrays: Arrays, name: str) -> bool:
 
 def count(arrays: Arrays, name: str) -> int:
     """Return an INT32 scalar of at least 0, or 0 if the tensor is absent. Raises RequestError."""
-    return _count(name, arrays[name]) if name in arrays and arrays[name].size else 0
+    return int(_count(name, arrays[name])) if name in arrays and arrays[name].size else 0
 
 
 def _check_unread(name: str, array: Array, pad_id: Array | None) -> None:
@@ -139,23 +134,6 @@ def _end_id(name: str, array: Array) -> int | None:
     return value if value >= 0 else None
 
 
-def _positive(name: str, array: Array) -> int:
-    value = int(_scalar(name, array))
-    if value < 1:
-        raise RequestError(f"{name} must be at least 1; got {value}")
-    return value
-
-
-def _few(most: int) -> Callable[[str, Array], int]:
-    def read(name: str, array: Array) -> int:
-        value = int(_scalar(name, array))
-        if not 0 <= value <= most:
-            raise RequestError(f"{name} must be between 0 and {most}; got {value}")
-        return value
-
-    return read
-
-
 def _number(bounds: Bounds) -> Read:
     def read(name: str, array: Array) -> Any:
         value = _scalar(name, array)
@@ -164,10 +142,6 @@ def _number(bounds: Bounds) -> Read:
         return value
 
     return read
-
-
-def _count(name: str, array: Array) -> int:
-    return int(_number(Bounds(least=0))(name, array))
 
 
 def _row(dims: int) -> Read:
@@ -199,10 +173,11 @@ def _words(name: str, array: Array) -> Words:
 
 
 _share = _number(Bounds(0, 1))
+_count = _number(Bounds(least=0))
 
 _FIELDS: dict[str, tuple[str, Read]] = {
     tensors.INPUT_IDS: ("input_ids", _row(1)),
-    tensors.REQUEST_OUTPUT_LEN: ("max_new_tokens", _positive),
+    tensors.REQUEST_OUTPUT_LEN: ("max_new_tokens", _number(Bounds(least=1))),
     tensors.DRAFT_INPUT_IDS: ("draft_ids", _row(1)),
     tensors.DRAFT_LOGITS: ("draft_logits", _row(2)),
     tensors.DRAFT_ACCEPTANCE_THRESHOLD: ("draft_acceptance_threshold", _share),
@@ -212,7 +187,10 @@ _FIELDS: dict[str, tuple[str, Read]] = {
     tensors.DRAFT_STOP_PROBABILITY: ("draft_stop_probability", _share),
     tensors.RETURN_LOG_PROBS: ("return_log_probs", _flag),
     tensors.RETURN_PROMPT_LOG_PROBS: ("return_prompt_log_probs", _flag),
-    tensors.NUM_TOP_LOG_PROBS: ("num_top_log_probs", _few(tensors.MAX_TOP_LOG_PROBS)),
+    tensors.NUM_TOP_LOG_PROBS: (
+        "num_top_log_probs",
+        _number(Bounds(0, tensors.MAX_TOP_LOG_PROBS)),
+    ),
     tensors.RETURN_CONTEXT_LOGITS: ("return_context_logits", _flag),
     tensors.RETURN_GENERATION_LOGITS: ("return_generation_logits", _flag),
     tensors.RETURN_PERF_METRICS: ("return_perf_metrics", _flag),

@@ -31,14 +31,6 @@ def encode(
             yield tensor, array.reshape((1,) * missing + array.shape)
 
 
-def nothing(wanted: Collection[str]) -> Iterator[tuple[str, Array]]:
-    """Yield the tensors of an answer without tokens, the response to a `stop` call."""
-    if tensors.OUTPUT_IDS in wanted:
-        yield tensors.OUTPUT_IDS, np.empty((1, 1, 0), np.int32)
-    if tensors.SEQUENCE_LENGTH in wanted:
-        yield tensors.SEQUENCE_LENGTH, np.zeros((1, 1), np.int32)
-
-
 def _shown_context(request: EngineRequest, answer: EngineResponse) -> Ids:
     return request.input_ids if answer.first and not request.exclude_input else NO_IDS
 

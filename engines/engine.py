@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+import logging
 from collections.abc import Callable
 from typing import Protocol, TypeAlias
 
@@ -10,27 +10,17 @@ from tandem.contract.capabilities import Capabilities
 from tandem.engines.request import EngineRequest, EngineResponse
 
 Respond: TypeAlias = Callable[[EngineResponse], None]
-Send: TypeAlias = Callable[[int], None]  # argument: system time of the last token, in ns
+log = logging.getLogger(__name__)
 
 
-class Preparing(ABC):
-    """A `Respond` that can prepare an answer in advance, so that only sending is left."""
-
-    @abstractmethod
-    def __call__(self, answer: EngineResponse) -> None: ...
-
-    @abstractmethod
-    def prepare(self, answer: EngineResponse) -> Send: ...
-
-
-def prepared(respond: Respond, answer: EngineResponse) -> Send:
-    if isinstance(respond, Preparing):
-        return respond.prepare(answer)
-
-    def send(last_token_ns: int) -> None:
-        respond(answer._replace(usage=answer.usage._replace(last_token_time_ns=last_token_ns)))
-
-    return send
+def deliver(respond: Respond, answer: EngineResponse) -> bool:
+    """Deliver an answer. Return whether that succeeded; log the error if not."""
+    try:
+        respond(answer)
+    except Exception:
+        log.exception("failed to deliver an answer")
+        return False
+    return True
 
 
 class Engine(Protocol):

@@ -100,6 +100,20 @@ class EngineRequest(NamedTuple):
         """
         return self.branch_counts is not None
 
+    @property
+    def max_new(self) -> int:
+        """Maximum number of tokens after the context, including unverified drafts.
+
+        The tokens of branches don't count.
+        """
+        verified = len(self.draft_ids) + 1
+        return verified if self.branches else max(self.max_new_tokens, verified)
+
+    @property
+    def max_length(self) -> int:
+        """Maximum number of the call's tokens in the KV cache, which excludes the last token."""
+        return len(self.input_ids) + self.max_new - 1
+
     def plain(self, accepted: int) -> EngineRequest:
         """Return the plain call that matches a branch after `accepted` tokens, except its text."""
         seeds, sampling = self.branch_seeds, self.sampling

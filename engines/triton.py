@@ -18,13 +18,13 @@ from numpy.typing import NDArray
 from tandem.contract import engine as tensors
 from tandem.contract.errors import ErrorCode, coded
 from tandem.engines.decoding import count, decode, flag
-from tandem.engines.encoding import encode, nothing
-from tandem.engines.engine import Engine, Preparing, Send
+from tandem.engines.encoding import encode
+from tandem.engines.engine import Engine
 from tandem.engines.errors import EngineError, RequestError, ResponseError, UnsupportedError
 from tandem.engines.load import excludes_input, load_engine
 from tandem.engines.metric_names import COMPUTED_TOKENS
 from tandem.engines.request import NO_IDS, EngineRequest, EngineResponse
-from tandem.engines.shared_logits import SharedLogitsReader, SharedLogitsWriter
+from tandem.engines.shared_logits import SharedLogits, SharedLogitsReader, SharedLogitsWriter
 
 SHARED_MEMORY = Path("/dev/shm")
 SMALL_BYTES = 2**20  # a process always has this much memory
@@ -64,40 +64,45 @@ class EngineModel:
 
     def execute(self, requests: Iterable[Any]) -> list[Any] | None:
         """Start each request. Return the answers that are ready, and None for the others."""
-        ways = [self._start(request) for request in requests]
-        return None if self._decoupled else [way.leave_execute() for way in ways]
+        calls = [self._start(request) for request in requests]
+        return None if self._decoupled else [call.leave_execute() for call in calls]
 
     def finalize(self) -> None:
         self._engine.close()
         self._logits_writer.close()
         self._metric.close()
 
-    def _start(self, request: Any) -> _WayBack:
-        now = time.time_ns()
-        way = _WayBack(self._name, request.get_response_sender(), decoupled=self._decoupled)
+    def _start(self, request: Any) -> _Call:
+        call = _Call(self._name, request, self._logits_writer, decoupled=self._decoupled)
         try:
-            arrays = {tensor.name(): tensor.as_numpy() for tensor in request.inputs()}
-            wanted = request.requested_output_names()
-            if flag(arrays, tensors.STOP):
-                self._stop(request.request_id())
-                way.send(_response(nothing(wanted)), final=True)
-                return way
-            if tensors.UNREAD_LOGITS_HANDLE in arrays:
-                self._logits_writer.take_back(arrays.pop(tensors.UNREAD_LOGITS_HANDLE))
-            self._take_shared_logits(arrays, way)
-            call = decode(arrays, request.request_id(), now, exclude_input=self._excludes_input)
-            self._check_streaming(call)
-            respond = _Responder(self._name, call, way, wanted, self._logits_writer)
-            self._engine.submit(call, respond)
+            self._submit(request, call)
         except RequestError as error:
-            way.send(_error(self._name, str(error), error.code), final=True)
+            call.fail(str(error), error.code)
         except Exception as error:
             log.exception("failed to start a call")
-            message = f"the call failed: {type(error).__name__}"
-            way.send(_error(self._name, message, "INTERNAL"), final=True)
-        return way
+            call.fail(f"the call failed: {type(error).__name__}", "INTERNAL")
+        return call
 
-    def _take_shared_logits(self, arrays: dict[str, NDArray[Any]], way: _WayBack) -> None:
+    def _submit(self, request: Any, call: _Call) -> None:
+        arrival_ns, request_id = time.time_ns(), request.request_id()
+        arrays = {tensor.name(): tensor.as_numpy() for tensor in request.inputs()}
+        if flag(arrays, tensors.STOP):
+            if not request_id:
+                raise RequestError(f"{tensors.STOP} requires the request id of the call to stop")
+            self._engine.stop(request_id)
+            call.respond(EngineResponse())
+            return
+        if tensors.UNREAD_LOGITS_HANDLE in arrays:
+            self._logits_writer.take_back(arrays.pop(tensors.UNREAD_LOGITS_HANDLE))
+        call.draft_logits = self._take_shared_logits(arrays)
+        call.request = decode(arrays, request_id, arrival_ns, exclude_input=self._excludes_input)
+        if call.request.streaming and not self._decoupled:
+            raise UnsupportedError(
+                f"{tensors.STREAMING} requires `decoupled: true` in the engine's profile"
+            )
+        self._engine.submit(call.request, call.respond)
+
+    def _take_shared_logits(self, arrays: dict[str, NDArray[Any]]) -> SharedLogits | None:
         """Replace a handle with the logits of the draft tokens, starting at the handle's row.
 
         If the logits are gone, the draft is verified by ids, which is equally exact.
@@ -105,117 +110,81 @@ class EngineModel:
         row = count(arrays, tensors.SHARED_LOGITS_ROW)
         arrays.pop(tensors.SHARED_LOGITS_ROW, None)
         if tensors.SHARED_LOGITS_HANDLE not in arrays:
-            return
+            return None
         shared = self._logits_reader.read(arrays.pop(tensors.SHARED_LOGITS_HANDLE))
         if shared is None:
             arrays.pop(tensors.DRAFT_ACCEPTANCE_THRESHOLD, None)
-            return
-        way.on_final(shared.give_back)
+            return None
         length = arrays.get(tensors.DRAFT_INPUT_IDS, NO_IDS).shape[-1]
         arrays[tensors.DRAFT_LOGITS] = shared.logits[np.newaxis, row : row + length]
-
-    def _stop(self, request_id: str) -> None:
-        if not request_id:
-            raise RequestError(f"{tensors.STOP} requires the request id of the call to stop")
-        self._engine.stop(request_id)
-
-    def _check_streaming(self, call: EngineRequest) -> None:
-        if call.streaming and not self._decoupled:
-            raise UnsupportedError(
-                f"{tensors.STREAMING} requires `decoupled: true` in the engine's profile"
-            )
+        return shared
 
 
-class _Responder(Preparing):
-    """Converts a call's answers to Triton responses."""
-
-    def __init__(
-        self,
-        model: str,
-        call: EngineRequest,
-        way: _WayBack,
-        wanted: list[str],
-        writer: SharedLogitsWriter,
-    ) -> None:
-        self._model = model
-        self._call = call
-        self._way = way
-        self._wanted = wanted
-        self._logits_writer = writer
-        self._handle: NDArray[Any] | None = None  # handle of unsent logits
-
-    def __call__(self, answer: EngineResponse) -> None:
-        self.prepare(answer)(answer.usage.last_token_time_ns)
-
-    def prepare(self, answer: EngineResponse) -> Send:
-        """Build the response. Sending it fills in the time of its last token.
-
-        If the response can't be built, an error replaces it and ends the call. Sending that error
-        raises ResponseError unless the answer was the final one.
-        """
-        if answer.error is not None:
-            return self._sends_error(answer.error, answer.code, final=answer.final)
-        try:
-            arrays = self._arrays(answer)
-            check_response_memory(sum(array.nbytes for array in arrays.values()))
-            response = _response(arrays.items())
-        except ResponseError as error:
-            return self._sends_error(str(error), error.code, final=answer.final)
-        except Exception as error:
-            log.exception("failed to build a response")
-            message = f"failed to build its response: {type(error).__name__}"
-            return self._sends_error(message, "INTERNAL", final=answer.final)
-        last_token = arrays.get(tensors.LAST_TOKEN_TIME_NS)
-
-        def send(last_token_ns: int) -> None:
-            if last_token is not None:
-                last_token[...] = last_token_ns  # a tensor shares its array's memory until sent
-            self._handle = None
-            self._way.send(response, final=answer.final)
-
-        return send
-
-    def _arrays(self, answer: EngineResponse) -> dict[str, NDArray[Any]]:
-        arrays = dict(encode(self._call, answer, self._wanted))
-        logits = answer.generation_logits
-        if self._handle is not None:  # the call was stopped: this answer replaces the unsent one
-            self._logits_writer.take_back(self._handle)
-            self._handle = None
-        if tensors.SHARED_LOGITS_HANDLE in self._wanted and logits is not None and len(logits):
-            self._handle = self._logits_writer.write(logits)
-            arrays[tensors.SHARED_LOGITS_HANDLE] = self._handle[None]
-        return arrays
-
-    def _sends_error(self, message: str, code: ErrorCode, *, final: bool) -> Send:
-        def send(_last_token_ns: int) -> None:
-            self._way.send(_error(self._model, message, code), final=True)
-            if not final:
-                raise ResponseError(message)
-
-        return send
-
-
-class _WayBack:
-    """Delivers a call's responses, either as the result of execute() or by sending them.
+class _Call:
+    """Converts a call's answers to Triton responses, and returns them from execute() or sends them.
 
     Sending blocks until the server has taken the response, which costs a round trip between the
     processes. A response that is ready before execute() returns avoids that. Decoupled models can't
     return responses.
+
+    Attributes:
+        request: the decoded request; empty until it is decoded.
+        draft_logits: the logits that the engine reads, until the final response.
+
     """
 
-    def __init__(self, model: str, sender: Any, *, decoupled: bool) -> None:
-        self._sender = sender
+    def __init__(
+        self, model: str, request: Any, writer: SharedLogitsWriter, *, decoupled: bool
+    ) -> None:
+        self.request = EngineRequest("", NO_IDS, max_new_tokens=0)
+        self.draft_logits: SharedLogits | None = None
         self._model = model
+        self._wanted: list[str] = request.requested_output_names()
+        self._sender = request.get_response_sender()
+        self._logits_writer = writer
         self._returns = not decoupled
         self._response: Any = None
-        self._ended: Callable[[], None] | None = None
         self._lock = threading.Lock()
 
-    def on_final(self, ended: Callable[[], None]) -> None:
-        """Run `ended` with the final response, when the engine is done with the call."""
-        self._ended = ended
+    def respond(self, answer: EngineResponse) -> None:
+        """Return or send an answer.
 
-    def send(self, response: Any, *, final: bool) -> None:
+        If the response can't be built, an error replaces it and ends the call. Then raises
+        ResponseError unless the answer was the final one.
+        """
+        if answer.error is not None:
+            self.fail(answer.error, answer.code)
+            return
+        try:
+            arrays = dict(encode(self.request, answer, self._wanted))
+            logits = answer.generation_logits
+            if tensors.SHARED_LOGITS_HANDLE in self._wanted and logits is not None and len(logits):
+                arrays[tensors.SHARED_LOGITS_HANDLE] = self._logits_writer.write(logits)[None]
+            check_response_memory(sum(array.nbytes for array in arrays.values()))
+            outputs = [pb_utils.Tensor(name, array) for name, array in arrays.items()]
+            response = pb_utils.InferenceResponse(output_tensors=outputs)
+        except Exception as error:
+            message = str(error)
+            if not isinstance(error, ResponseError):
+                log.exception("failed to build a response")
+                message = f"failed to build its response: {type(error).__name__}"
+            self.fail(message, "INTERNAL")
+            if not answer.final:
+                raise ResponseError(message) from error
+            return
+        self._deliver(response, final=answer.final)
+
+    def fail(self, message: str, code: ErrorCode) -> None:
+        """End the call with an error."""
+        self._deliver(self._error(message, code), final=True)
+
+    def leave_execute(self) -> Any:
+        """Return the response if it is ready. A later one will be sent."""
+        with self._lock:
+            self._returns = False
+            return self._response
+
+    def _deliver(self, response: Any, *, final: bool) -> None:
         """Send a response, or keep it for execute() to return.
 
         Raises the sender's errors. If a response before the final one fails, a final error is sent
@@ -223,7 +192,7 @@ class _WayBack:
         sender. Therefore, `check_response_memory` runs before sending.
         """
         if final:
-            self._end()
+            self._release_logits()
         with self._lock:
             if self._returns:
                 self._response = response
@@ -232,22 +201,21 @@ class _WayBack:
             self._sender.send(response, flags=FINAL if final else 0)
         except Exception:
             if not final:
-                self._end()
-                message = "failed to send its response; see the server's log"
-                self._sender.send(_error(self._model, message, "INTERNAL"), flags=FINAL)
+                self._release_logits()
+                error = self._error("failed to send its response; see the server's log", "INTERNAL")
+                self._sender.send(error, flags=FINAL)
             raise
 
-    def _end(self) -> None:
-        """Release the logits that the engine has read. Later calls have no effect."""
-        ended, self._ended = self._ended, None
-        if ended:
-            ended()
+    def _release_logits(self) -> None:
+        """Give back the logits that the engine has read. Later calls have no effect."""
+        shared, self.draft_logits = self.draft_logits, None
+        if shared is not None:
+            shared.give_back()
 
-    def leave_execute(self) -> Any:
-        """Return the response if it is ready. A later one will be sent."""
-        with self._lock:
-            self._returns = False
-            return self._response
+    def _error(self, message: str, code: ErrorCode) -> Any:
+        number = getattr(pb_utils.TritonError, code)  # undefined while modules are imported
+        error = pb_utils.TritonError(coded(code, f"model '{self._model}': {message}"), number)
+        return pb_utils.InferenceResponse(error=error)
 
 
 class _ComputedTokens:
@@ -294,17 +262,6 @@ class _TritonLog(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         level = pb_utils.Logger.ERROR if record.levelno >= logging.ERROR else pb_utils.Logger.INFO
         pb_utils.Logger.log(self.format(record), level)
-
-
-def _response(arrays: Iterable[tuple[str, NDArray[Any]]]) -> Any:
-    outputs = [pb_utils.Tensor(name, array) for name, array in arrays]
-    return pb_utils.InferenceResponse(output_tensors=outputs)
-
-
-def _error(model: str, message: str, code: ErrorCode) -> Any:
-    number = getattr(pb_utils.TritonError, code)  # undefined while modules are imported
-    error = pb_utils.TritonError(coded(code, f"model '{model}': {message}"), number)
-    return pb_utils.InferenceResponse(error=error)
 
 
 def check_response_memory(num_bytes: int) -> None:

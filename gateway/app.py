@@ -26,7 +26,7 @@ from tandem.gateway.errors import (
     ClientGone,
 )
 from tandem.gateway.metrics import CONTENT_TYPE, GatewayMetrics
-from tandem.gateway.middleware import BodyLimit, Failures, Keys, RequestCounts, RequestIds
+from tandem.gateway.middleware import BodyLimit, Keys, Requests
 from tandem.gateway.models import VERSION
 from tandem.gateway.protocol.adapted import AdaptedRequest
 from tandem.gateway.protocol.body import read_body
@@ -83,13 +83,11 @@ def create_app(settings: GatewaySettings, connect: Callable[[str], Triton] = Tri
     app.include_router(router)
     app.mount("/page", StaticFiles(directory=PAGE))
     # The middleware added last handles a request first.
-    app.add_middleware(Failures)
     app.add_middleware(BodyLimit, max_bytes=settings.max_body_bytes)
     if settings.api_key is not None:
         app.add_middleware(Keys, key=settings.api_key)
     endpoints = frozenset(route.path for route in router.routes)  # type: ignore[attr-defined]
-    app.add_middleware(RequestCounts, metrics=metrics, endpoints=endpoints)
-    app.add_middleware(RequestIds)
+    app.add_middleware(Requests, metrics=metrics, endpoints=endpoints)
     if settings.allowed_origins:
         app.add_middleware(
             CORSMiddleware,
@@ -110,26 +108,26 @@ def _serving(request: Request) -> Serving:
 @router.api_route("/v1/models/", methods=GET)
 async def models(request: Request) -> dict[str, Any]:
     served = await _serving(request).models()
-    return {"object": "list", "data": [served.described(model) for model in served.models]}
+    return {"object": "list", "data": [served.describe(model) for model in served.models]}
 
 
 @router.api_route("/v1/models/{name:path}", methods=GET)
 async def model(name: str, request: Request) -> dict[str, Any]:
     served = await _serving(request).models()
-    return served.described(served.named(name))
+    return served.describe(served.find(name))
 
 
 @router.post("/v1/chat/completions")
 async def chat(request: Request) -> Response:
     serving = _serving(request)
-    with serving.under_way.one():
+    with serving.running_requests.track():
         return await serving.chat(await read_body(ChatRequest, request), request)
 
 
 @router.post("/v1/completions")
 async def completions(request: Request) -> Response:
     serving = _serving(request)
-    with serving.under_way.one():
+    with serving.running_requests.track():
         return await serving.completion(await read_body(CompletionRequest, request), request)
 
 
@@ -146,8 +144,9 @@ async def messages(request: Request) -> Response:
 @router.post(f"{MESSAGES_PATH}/count_tokens")
 async def count_tokens(request: Request) -> dict[str, int]:
     body = await read_body(CountRequest, request)
-    tokenized = await _serving(request).tokenize(body.tokenized, request)
-    return {"input_tokens": tokenized["count"]}
+    serving = _serving(request)
+    ids = await serving.chat_ids(body.chat, await serving.models(), request)
+    return {"input_tokens": len(ids)}
 
 
 async def _adapted(
@@ -155,7 +154,7 @@ async def _adapted(
 ) -> Response:
     """Answer a request of another API as a chat, using that API's names and objects."""
     serving = _serving(request)
-    with serving.under_way.one():
+    with serving.running_requests.track():
         body = await read_body(kind, request)
         try:
             return await serving.chat(body.chat, request, writer=partial(writer, body))
@@ -175,7 +174,7 @@ async def detokenize(request: Request) -> dict[str, Any]:
 
 @router.api_route("/tokenizer_info", methods=GET)
 async def tokenizer_info(request: Request) -> dict[str, Any]:
-    return _serving(request).tokenizer.described
+    return _serving(request).tokenizer.info
 
 
 @router.api_route("/", methods=GET)

@@ -10,7 +10,6 @@ import json
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, NoReturn
 
 from jinja2 import Template, TemplateError, nodes
@@ -28,8 +27,6 @@ NAMED_TOKENS = (
 )
 # transformers' names for templates
 DEFAULT, WITH_TOOLS = "default", "tool_use"
-
-NO_VARIABLES: Mapping[str, Any] = MappingProxyType({})
 
 
 class ChatTemplateError(ValueError):
@@ -54,8 +51,8 @@ class ChatTemplate:
 
     def render(
         self,
-        messages: Sequence[Mapping[str, Any]],
-        variables: Mapping[str, Any] = NO_VARIABLES,
+        messages: Sequence[dict[str, Any]],
+        variables: Mapping[str, Any] = {},
     ) -> str:
         """Return the prompt. Raises ChatTemplateError if the template fails or rejects the chat.
 
@@ -65,6 +62,9 @@ class ChatTemplate:
         tools = variables.get("tools") is not None
         template = self._template_with_tools if tools else self._template
         source = self.source_with_tools if tools else self.source
+        if "developer" not in source:  # a role that older models don't know
+            system = {"role": "system"}
+            messages = [m | system if m.get("role") == "developer" else m for m in messages]
         try:
             return template.render(
                 {
@@ -73,7 +73,7 @@ class ChatTemplate:
                     "documents": None,
                     "add_generation_prompt": True,
                     **variables,
-                    "messages": _understood(messages, source),
+                    "messages": messages,
                 }
             )
         except Exception as error:  # a template can raise anything
@@ -82,21 +82,20 @@ class ChatTemplate:
 
 
 def _compiled(source: str) -> Template:
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols]
+    )
+    environment.filters["tojson"] = _tojson
+    environment.globals.update(
+        raise_exception=_raise_exception,
+        strftime_now=_strftime_now,
+        dict=_Dict(),
+        namespace=_Namespace,
+    )
     try:
-        return _environment().from_string(source)
+        return environment.from_string(source)
     except TemplateError as error:
         raise ChatTemplateError(f"can't read the chat template: {error}") from error
-
-
-def _understood(messages: Sequence[Mapping[str, Any]], source: str) -> list[dict[str, Any]]:
-    """Rename the role `developer` to `system` for templates that don't know it."""
-    knows_developers = "developer" in source
-    return [
-        {**message, "role": "system"}
-        if message.get("role") == "developer" and not knows_developers
-        else dict(message)
-        for message in messages
-    ]
 
 
 def load_chat_template(folder: Path, file: Path | None = None) -> ChatTemplate | None:
@@ -117,7 +116,7 @@ def _sources(folder: Path) -> dict[str, str]:
     found = {n: file.read_text(encoding="utf-8") for n, file in files.items() if file.is_file()}
     if DEFAULT in found:
         return found
-    configured = _configuration(folder).get("chat_template")
+    configured = read_json(folder / "tokenizer_config.json").get("chat_template")
     if isinstance(configured, list):
         return {entry["name"]: entry["template"] for entry in configured} | found
     return found if configured is None else {DEFAULT: configured} | found
@@ -125,7 +124,10 @@ def _sources(folder: Path) -> dict[str, str]:
 
 def special_tokens(folder: Path) -> dict[str, str]:
     """Return the texts of a tokenizer's special tokens by name, such as `bos_token`."""
-    given = {**read_json(folder / "special_tokens_map.json"), **_configuration(folder)}
+    given = {
+        **read_json(folder / "special_tokens_map.json"),
+        **read_json(folder / "tokenizer_config.json"),
+    }
     contents = {name: _content(given.get(name)) for name in NAMED_TOKENS}
     extra = given.get("extra_special_tokens")
     if isinstance(extra, dict):
@@ -133,28 +135,10 @@ def special_tokens(folder: Path) -> dict[str, str]:
     return {name: content for name, content in contents.items() if content is not None}
 
 
-def _configuration(folder: Path) -> dict[str, Any]:
-    return read_json(folder / "tokenizer_config.json")
-
-
 def _content(token: Any) -> str | None:
     """Return the text of a token, which the configuration stores as a string or an object."""
     content = token.get("content") if isinstance(token, dict) else token
     return content if isinstance(content, str) else None
-
-
-def _environment() -> ImmutableSandboxedEnvironment:
-    environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols]
-    )
-    environment.filters["tojson"] = _tojson
-    environment.globals.update(
-        raise_exception=_raise_exception,
-        strftime_now=_strftime_now,
-        dict=_Dict(),
-        namespace=_Namespace,
-    )
-    return environment
 
 
 class _Generation(Extension):

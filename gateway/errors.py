@@ -5,11 +5,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from http import HTTPStatus
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Any, Literal, TypeAlias
 
 from starlette.responses import JSONResponse
 
-from tandem.contract.errors import CLASSES, ErrorClass, ErrorCode
+from tandem.contract.errors import ErrorClass, ErrorCode
 
 LOG = logging.getLogger("gateway")
 CLIENT_CLOSED_REQUEST = 499  # nginx's code; it appears only in metrics, because the client has gone
@@ -33,7 +33,6 @@ GatewayCode: TypeAlias = Literal[
 ]
 # Codes that programs can act on: the class of an entry's error, or a code of the gateway's own.
 ApiCode: TypeAlias = ErrorClass | GatewayCode
-API_CODES: tuple[ApiCode, ...] = (*CLASSES, *get_args(GatewayCode))
 # HTTP statuses of the entries' errors, by error class, or by code if there is no class.
 STATUS_OF_CLASS: dict[ErrorClass, HTTPStatus] = {
     "overloaded": HTTPStatus.TOO_MANY_REQUESTS,
@@ -52,18 +51,16 @@ HTTP_CODES: Mapping[int, ApiCode] = {
     HTTPStatus.NOT_FOUND: "not_found",
     HTTPStatus.METHOD_NOT_ALLOWED: "method_not_allowed",
 }
-_TYPES = {
-    HTTPStatus.UNAUTHORIZED: "authentication_error",
-    HTTPStatus.NOT_FOUND: "not_found_error",
-    HTTPStatus.TOO_MANY_REQUESTS: "rate_limit_error",
+# The types of errors in OpenAI's and Anthropic's APIs, by HTTP status.
+TYPES: Mapping[int, tuple[str, str]] = {
+    HTTPStatus.UNAUTHORIZED: ("authentication_error", "authentication_error"),
+    HTTPStatus.NOT_FOUND: ("not_found_error", "not_found_error"),
+    HTTPStatus.REQUEST_ENTITY_TOO_LARGE: ("invalid_request_error", "request_too_large"),
+    HTTPStatus.TOO_MANY_REQUESTS: ("rate_limit_error", "rate_limit_error"),
+    HTTPStatus.GATEWAY_TIMEOUT: ("server_error", "timeout_error"),
 }
-_ANTHROPIC_TYPES: Mapping[int, str] = {
-    HTTPStatus.UNAUTHORIZED: "authentication_error",
-    HTTPStatus.NOT_FOUND: "not_found_error",
-    HTTPStatus.REQUEST_ENTITY_TOO_LARGE: "request_too_large",
-    HTTPStatus.TOO_MANY_REQUESTS: "rate_limit_error",
-    HTTPStatus.GATEWAY_TIMEOUT: "timeout_error",
-}
+OTHER_CLIENT_ERROR = ("invalid_request_error", "invalid_request_error")
+OTHER_SERVER_ERROR = ("server_error", "api_error")
 MESSAGES_PATH = "/v1/messages"  # Anthropic's API
 
 
@@ -90,11 +87,9 @@ class ApiError(Exception):
         self.code = code
         self.anthropic = anthropic
 
-    @property
-    def type(self) -> str:
-        if self.status >= HTTPStatus.INTERNAL_SERVER_ERROR:
-            return "server_error"
-        return _TYPES.get(HTTPStatus(self.status), "invalid_request_error")
+        is_server_error = status >= HTTPStatus.INTERNAL_SERVER_ERROR
+        other = OTHER_SERVER_ERROR if is_server_error else OTHER_CLIENT_ERROR
+        self.type, self.anthropic_type = TYPES.get(status, other)
 
     @property
     def headers(self) -> dict[str, str]:
@@ -106,17 +101,13 @@ class ApiError(Exception):
 
     @property
     def body(self) -> dict[str, Any]:
-        names = ("message", "type", "param", "code")
-        return {"error": {name: getattr(self, name) for name in names}}
+        error = {"message": self.message, "type": self.type, "param": self.param, "code": self.code}
+        return {"error": error}
 
     @property
     def anthropic_body(self) -> dict[str, Any]:
-        kind = _ANTHROPIC_TYPES.get(self.status)
-        if kind is None:
-            is_server = self.status >= HTTPStatus.INTERNAL_SERVER_ERROR
-            kind = "api_error" if is_server else "invalid_request_error"
         message = self.anthropic or self.message
-        return {"type": "error", "error": {"type": kind, "message": message}}
+        return {"type": "error", "error": {"type": self.anthropic_type, "message": message}}
 
     def response(self, path: str) -> JSONResponse:
         """Return the response in the format of the API that serves `path`."""
@@ -132,7 +123,7 @@ def bad_request(message: str, *, param: str | None = None, code: ApiCode | None 
     return ApiError(HTTPStatus.BAD_REQUEST, message, param=param, code=code)
 
 
-def api_error(error: Exception) -> ApiError:
+def as_api_error(error: Exception) -> ApiError:
     """Convert an exception to an error response. Details of unexpected errors are only logged."""
     if isinstance(error, ApiError):
         return error

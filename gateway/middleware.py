@@ -1,4 +1,4 @@
-"""Middleware for all requests: ids, keys, size limits, failures and counters."""
+"""Middleware for all requests: ids, counters, failures, keys and size limits."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sse_starlette.sse import SendTimeoutError
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from tandem.gateway.errors import CLIENT_CLOSED_REQUEST, LOG, ApiError, api_error
+from tandem.gateway.errors import CLIENT_CLOSED_REQUEST, LOG, ApiError, as_api_error
 from tandem.gateway.metrics import GatewayMetrics
 
 REQUEST_ID = re.compile(r"[\x21-\x7e]{1,128}")
@@ -34,19 +34,40 @@ class Middleware(ABC):
         """Handle a request."""
 
 
-class RequestIds(Middleware):
-    """Returns the request's `x-request-id`, or a new one."""
+class Requests(Middleware):
+    """Returns the request's `x-request-id` or a new one, counts requests, and reports failures.
+
+    endpoints: the paths that are counted by name. Status 499: the client disconnected.
+    """
+
+    def __init__(self, app: ASGIApp, metrics: GatewayMetrics, endpoints: frozenset[str]) -> None:
+        super().__init__(app)
+        self._metrics = metrics
+        self._endpoints = endpoints
 
     async def _handle(self, scope: Scope, receive: Receive, send: Send) -> None:
+        path, status = scope["path"], None
         given = Headers(scope=scope).get("x-request-id", "")
         request_id = given if REQUEST_ID.fullmatch(given) else uuid.uuid4().hex
 
         async def sending(message: Message) -> None:
+            nonlocal status
             if message["type"] == "http.response.start":
+                status = message["status"]
                 MutableHeaders(scope=message)["x-request-id"] = request_id
             await send(message)
 
-        await self._app(scope, receive, sending)
+        try:
+            await self._app(scope, receive, sending)
+        except SendTimeoutError:
+            LOG.warning("closed the connection of a client that stopped reading")
+        except Exception as error:
+            if status is not None:
+                raise
+            await as_api_error(error).response(path)(scope, receive, sending)
+        finally:
+            endpoint = path if path in self._endpoints else "other"
+            self._metrics.requests.labels(endpoint, status or CLIENT_CLOSED_REQUEST).inc()
 
 
 class Keys(Middleware):
@@ -95,13 +116,7 @@ class BodyLimit(Middleware):
                 raise self._error
             return message
 
-        async def sending(message: Message) -> None:
-            if received <= self._max_bytes:
-                await send(message)
-
-        await self._app(scope, receiving, sending)
-        if received > self._max_bytes:
-            await self._error.response(scope["path"])(scope, receive, send)
+        await self._app(scope, receiving, send)
 
     @property
     def _error(self) -> ApiError:
@@ -110,49 +125,3 @@ class BodyLimit(Middleware):
             f"the body is too large; the limit is {self._max_bytes} bytes",
             code="body_too_large",
         )
-
-
-class Failures(Middleware):
-    """Returns an error response if a request fails unexpectedly."""
-
-    async def _handle(self, scope: Scope, receive: Receive, send: Send) -> None:
-        answered = False
-
-        async def sending(message: Message) -> None:
-            nonlocal answered
-            answered = True
-            await send(message)
-
-        try:
-            await self._app(scope, receive, sending)
-        except SendTimeoutError:
-            LOG.warning("closed the connection of a client that stopped reading")
-        except Exception as error:
-            if answered:
-                raise
-            await api_error(error).response(scope["path"])(scope, receive, send)
-
-
-class RequestCounts(Middleware):
-    """Counts requests by endpoint and status. Status 499: the client disconnected."""
-
-    def __init__(self, app: ASGIApp, metrics: GatewayMetrics, endpoints: frozenset[str]) -> None:
-        super().__init__(app)
-        self._metrics = metrics
-        self._endpoints = endpoints
-
-    async def _handle(self, scope: Scope, receive: Receive, send: Send) -> None:
-        status = CLIENT_CLOSED_REQUEST
-
-        async def sending(message: Message) -> None:
-            nonlocal status
-            if message["type"] == "http.response.start":
-                status = message["status"]
-            await send(message)
-
-        try:
-            await self._app(scope, receive, sending)
-        finally:
-            path = scope["path"]
-            endpoint = path if path in self._endpoints else "other"
-            self._metrics.requests.labels(endpoint, status).inc()

@@ -4,24 +4,26 @@ from __future__ import annotations
 
 import hashlib
 import time
+from collections import ChainMap
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from http import HTTPStatus
 from importlib import metadata
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 from tandem.contract.model_parameters import decode
 from tandem.gateway.errors import ApiError, bad_request
 from tandem.gateway.protocol.fields import quoted
+from tandem.gateway.protocol.requests import GenerationRequest
 
 # OpenAI's errors begin with these words, which clients use to detect that they must shorten a
 # prompt.
 CONTEXT_LENGTH = "this model's maximum context length is"
 
-VERSION = metadata.version("tandem-triton")
+MIN_TOKENS = 1  # entries reject 0; the gateway drops the token if the client asked for 0
 
-Kind = TypeVar("Kind")
+VERSION = metadata.version("tandem-triton")
 
 
 @dataclass(frozen=True)
@@ -59,16 +61,10 @@ class ForwarderFacts:
 
 
 @dataclass(frozen=True)
-class PreprocessingFacts:
-    """Whether the tokenizer adds special tokens to prompts."""
+class TextFacts:
+    """Whether the tokenizer adds special tokens to prompts, and whether answers omit them."""
 
     add_special_tokens: bool = True
-
-
-@dataclass(frozen=True)
-class PostprocessingFacts:
-    """Whether answers omit special tokens."""
-
     skip_special_tokens: bool = True
 
 
@@ -81,8 +77,7 @@ class ServedModel:
     """
 
     name: str
-    stream_model: str
-    drafter: str | None
+    drafter: str | None = None
     lora_name: str | None = None
 
 
@@ -105,7 +100,12 @@ class ServedModels:
         )
 
     @property
-    def room(self) -> int:
+    def stream_model(self) -> str:
+        """The name of the entry with the loop."""
+        return self.models[0].name
+
+    @property
+    def max_model_len(self) -> int:
         """The maximum number of tokens in a prompt and its answer together."""
         return self.loop.target.max_seq_len - self.loop.target.max_draft_len
 
@@ -115,12 +115,39 @@ class ServedModels:
         if 0 < most < size:
             raise ApiError(
                 HTTPStatus.BAD_REQUEST,
-                f"{CONTEXT_LENGTH} {self.room} tokens; the prompt has {size} bytes, "
+                f"{CONTEXT_LENGTH} {self.max_model_len} tokens; the prompt has {size} bytes, "
                 f"and the limit is {most}",
                 param=field,
                 code="context_length_exceeded",
                 anthropic=f"prompt is too long: {size} bytes > {most} maximum",
             )
+
+    def max_tokens(self, request: GenerationRequest, length: int) -> int:
+        """Return the maximum number of tokens in an answer. Raises ApiError if no answer fits.
+
+        length: number of tokens in the prompt.
+        """
+        limit, left = request.limit, self.max_model_len - length
+        if left < 1 or (limit or 0) > left:
+            needed = f"the prompt has {length}, which leaves no room for an answer"
+            if limit:
+                total = length + limit
+                needed = f"the request needs {total}: {length} for the prompt, {limit} new"
+            # Claude Code looks for these words, and then retries with fewer tokens or compacts.
+            words = f"prompt is too long: {length} tokens > {self.max_model_len} maximum"
+            if left > 0:
+                sizes = f"{length} + {limit} > {self.max_model_len}"
+                words = f"input length and `max_tokens` exceed context limit: {sizes}"
+            raise ApiError(
+                HTTPStatus.BAD_REQUEST,
+                f"{CONTEXT_LENGTH} {self.max_model_len} tokens; {needed}",
+                param=request.limit_field if left > 0 else request.prompt_field,
+                code="context_length_exceeded",
+                anthropic=words,
+            )
+        if limit is None:
+            return min(left, request.default_max_tokens or left)
+        return max(limit, MIN_TOKENS)
 
     def check_draft_length(self, length: int | Literal["auto"] | None) -> None:
         """Reject a draft length that the entries would reject. "auto" is sent to them as -1."""
@@ -131,20 +158,21 @@ class ServedModels:
                 param="num_draft_tokens",
             )
 
-    def described(self, model: ServedModel) -> dict[str, Any]:
+    def describe(self, model: ServedModel) -> dict[str, Any]:
+        """Return an item of /v1/models."""
         described = {
             "id": model.name,
             "object": "model",
             "created": self.created,
             "owned_by": "tandem",
-            "max_model_len": self.room,
+            "max_model_len": self.max_model_len,
             "drafters": list(self.loop.drafters),
         }
         if model.lora_name:
-            described["parent"] = model.stream_model
+            described["parent"] = self.stream_model
         return described
 
-    def named(self, name: str | None) -> ServedModel:
+    def find(self, name: str | None) -> ServedModel:
         """Return the entry with this name (None: the first). Raises ApiError if there is none."""
         if name is None:
             return self.models[0]
@@ -163,7 +191,11 @@ class ServedModels:
 def served_models(configs: Iterable[Mapping[str, Any]]) -> ServedModels:
     """Read the configurations of all models of a server. Raises ApiError if none has a loop."""
     by_name = {config["name"]: config for config in configs}
-    loops = [name for name, config in by_name.items() if _has(config, "preprocessing_model")]
+    loops = [
+        name
+        for name, config in by_name.items()
+        if "preprocessing_model" in config.get("parameters", {})
+    ]
     if len(loops) != 1:
         raise ApiError(
             HTTPStatus.SERVICE_UNAVAILABLE,
@@ -171,36 +203,26 @@ def served_models(configs: Iterable[Mapping[str, Any]]) -> ServedModels:
             code="not_configured",
         )
     stream = loops[0]
-    loop = _read(LoopFacts, by_name[stream])
+    loop = decode(LoopFacts, by_name[stream], ignore_unknown=True)
     forwarders = {
-        name: _read(ForwarderFacts, config)
+        name: decode(ForwarderFacts, config, ignore_unknown=True)
         for name, config in sorted(by_name.items())
-        if _has(config, "stream_model")
+        if "stream_model" in config.get("parameters", {})
     }
-    preprocessing = _read(PreprocessingFacts, by_name.get(loop.preprocessing_model, {}))
-    postprocessing = _read(PostprocessingFacts, by_name.get(loop.postprocessing_model, {}))
+    text_models = [loop.preprocessing_model, loop.postprocessing_model]
+    parameters = ChainMap(*(by_name.get(name, {}).get("parameters", {}) for name in text_models))
+    text = decode(TextFacts, {"parameters": parameters}, ignore_unknown=True)
     return ServedModels(
         models=(
-            ServedModel(stream, stream, None),
+            ServedModel(stream),
             *(
-                ServedModel(name, stream, facts.drafter)
+                ServedModel(name, facts.drafter)
                 for name, facts in forwarders.items()
                 if facts.stream_model == stream
             ),
-            *(
-                ServedModel(name, stream, None, lora_name=name)
-                for name in loop.target.lora_adapters
-            ),
+            *(ServedModel(name, lora_name=name) for name in loop.target.lora_adapters),
         ),
         loop=loop,
-        add_special_tokens=preprocessing.add_special_tokens,
-        skip_special_tokens=postprocessing.skip_special_tokens,
+        add_special_tokens=text.add_special_tokens,
+        skip_special_tokens=text.skip_special_tokens,
     )
-
-
-def _has(config: Mapping[str, Any], parameter: str) -> bool:
-    return parameter in config.get("parameters", {})
-
-
-def _read(kind: type[Kind], config: Mapping[str, Any]) -> Kind:
-    return decode(kind, config, ignore_unknown=True)

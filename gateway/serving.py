@@ -10,18 +10,18 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from tandem.gateway.answers.generation import Exchange, generate, in_client_terms
+from tandem.gateway.answers.generation import Exchange, generate
 from tandem.gateway.answers.reasoning import ReasoningSplitter
-from tandem.gateway.answers.state import NO_ECHO, AnswerState, Echo
+from tandem.gateway.answers.state import AnswerState, EncodedPrompt
 from tandem.gateway.answers.tokens import TokenTexts
 from tandem.gateway.answers.writer import ChatWriter, CompletionWriter, Writer
 from tandem.gateway.chat_template import ChatTemplateError
 from tandem.gateway.errors import ApiError, bad_request
 from tandem.gateway.guides.answer import answer_guide
-from tandem.gateway.guides.structured_outputs import AskedGuide
+from tandem.gateway.guides.structured_outputs import RequestedGuide
 from tandem.gateway.metrics import GatewayMetrics
 from tandem.gateway.models import ServedModels
-from tandem.gateway.protocol.fields import MOST_CHOICES
+from tandem.gateway.protocol.fields import MAX_CHOICES
 from tandem.gateway.protocol.requests import (
     ChatRequest,
     CompletionRequest,
@@ -29,12 +29,12 @@ from tandem.gateway.protocol.requests import (
     GenerationRequest,
     TokenizeRequest,
 )
-from tandem.gateway.tasks import UnderWay, aside, while_connected
+from tandem.gateway.tasks import RunningRequests, offload, while_connected
 from tandem.gateway.tokenizer import ChatTokenizer
 from tandem.gateway.tools.formats import FORMATS
 from tandem.gateway.tools.parser import ToolCallParser
 from tandem.gateway.triton.backend import Triton
-from tandem.gateway.triton.inputs import check_room, extras_for, field_names, inputs_for
+from tandem.gateway.triton.inputs import extras_for, inputs_for
 
 
 class Serving:
@@ -46,12 +46,12 @@ class Serving:
         tokenizer: ChatTokenizer,
         metrics: GatewayMetrics,
         *,
-        open_objects: bool = False,
+        open_objects: bool,
     ) -> None:
         self.engine = engine
         self.tokenizer = tokenizer
         self.metrics = metrics
-        self.under_way = UnderWay()
+        self.running_requests = RunningRequests()
         self._open_objects = open_objects
 
     async def models(self) -> ServedModels:
@@ -71,7 +71,7 @@ class Serving:
     ) -> Response:
         """Answer a chat. writer: class that makes the response; other APIs pass their own."""
         models = await self.models()
-        if body.offered and self.tokenizer.template and self.tokenizer.tool_calls is None:
+        if body.tools and self.tokenizer.template and self.tokenizer.tool_calls is None:
             known = ", ".join(known.name for known in FORMATS)
             raise bad_request(
                 "tools isn't supported: the model's chat template has none of the known formats "
@@ -79,10 +79,9 @@ class Serving:
                 param="tools",
                 code="unsupported_field",
             )
-        size = len(await http.body())
-        ids = await self._chat_ids(body, models, size)
-        guide = await aside(
-            size,
+        ids = await self.chat_ids(body, models, http)
+        guide = await offload(
+            len(await http.body()),
             partial(
                 answer_guide,
                 body,
@@ -92,83 +91,74 @@ class Serving:
                 open_objects=self._open_objects,
             ),
         )
-        echo = Echo(body.echoed)
-        return await self._answer(writer, body, [ids], models, http, guide=guide, echoes=[echo])
+        prompt = EncodedPrompt(ids, body.echoed)
+        return await self._answer(writer, body, [prompt], models, http, guide=guide)
 
     async def completion(self, body: CompletionRequest, http: Request) -> Response:
         models = await self.models()
-        if len(body.prompts) * body.n > MOST_CHOICES:
+        if len(body.prompts) * body.n > MAX_CHOICES:
             raise bad_request(
                 f"prompt has {len(body.prompts)} items and n is {body.n}; the limit of both "
-                f"multiplied is {MOST_CHOICES}",
+                f"multiplied is {MAX_CHOICES}",
                 param="prompt",
             )
         for prompt in body.prompts:
             if isinstance(prompt, str):
                 models.check_text(prompt, "prompt")
         length = sum(map(len, body.prompts))
-        prompts = await aside(
-            length, lambda: self._prompt_ids(body.prompts, models.add_special_tokens)
+        encode = partial(self.tokenizer.encode, add_special_tokens=models.add_special_tokens)
+        every = await offload(
+            length, lambda: [encode(p) if isinstance(p, str) else p for p in body.prompts]
         )
-        for ids in prompts:
+        for ids in every:
             if not ids:
                 raise bad_request("prompt has no tokens; send at least one", param="prompt")
-            check_room(body, len(ids), models.room)
-        largest = max(map(max, prompts))
+            models.max_tokens(body, len(ids))
+        largest = max(map(max, every))
         vocab_size = models.loop.target.vocab_size
         if largest >= vocab_size:
             raise bad_request(
                 f"prompt must have token ids between 0 and {vocab_size - 1}; got {largest}",
                 param="prompt",
             )
-        skips = models.skip_special_tokens
-        echoes = await aside(length, lambda: self._echoes(body, prompts, skips))
+        prompts = [EncodedPrompt(ids) for ids in every]
+        if body.echo:
+            skips = models.skip_special_tokens
+            prompts = await offload(length, lambda: self._echoed(body, every, skips))
         guide = body.guide
         if guide is not None and self._open_objects:
-            guide = await aside(len(guide.text), guide.opened)
-        return await self._answer(
-            CompletionWriter, body, prompts, models, http, guide=guide, echoes=echoes
-        )
+            guide = await offload(len(guide.text), guide.with_open_objects)
+        return await self._answer(CompletionWriter, body, prompts, models, http, guide=guide)
 
-    def _prompt_ids(
-        self, prompts: Sequence[str | list[int]], add_special_tokens: bool
-    ) -> list[list[int]]:
-        return [
-            self.tokenizer.encode(prompt, add_special_tokens=add_special_tokens)
-            if isinstance(prompt, str)
-            else prompt
-            for prompt in prompts
-        ]
-
-    def _echoes(
-        self, body: CompletionRequest, prompts: Sequence[list[int]], skips: bool
-    ) -> list[Echo]:
-        """Return the text that the answers to each prompt start with.
+    def _echoed(
+        self, body: CompletionRequest, every: Sequence[list[int]], skips: bool
+    ) -> list[EncodedPrompt]:
+        """Return the prompts, whose text the answers repeat.
 
         An incomplete character at the end of a prompt belongs to the answer, if there is one.
         """
-        if not body.echo:
-            return [NO_ECHO] * len(prompts)
         text_of = self.tokenizer.decode if body.limit == 0 else self.tokenizer.complete
         return [
-            Echo(
+            EncodedPrompt(
+                ids,
                 given if isinstance(given, str) else text_of(ids),
                 len(self.tokenizer.complete(ids, skip_special_tokens=skips)),
             )
-            for given, ids in zip(body.prompts, prompts, strict=True)
+            for given, ids in zip(body.prompts, every, strict=True)
         ]
 
     async def tokenize(self, body: TokenizeRequest, http: Request) -> dict[str, Any]:
         models = await self.models()
         if body.prompt is not None:
             models.check_text(body.prompt, "prompt")
-            prompts, special = [body.prompt], body.add_special_tokens
-            [ids] = await aside(len(body.prompt), lambda: self._prompt_ids(prompts, special))
+            special = body.add_special_tokens
+            encode = partial(self.tokenizer.encode, body.prompt, add_special_tokens=special)
+            ids = await offload(len(body.prompt), encode)
         else:
-            ids = await self._chat_ids(body, models, len(await http.body()))
-        tokenized = {"count": len(ids), "max_model_len": models.room, "tokens": ids}
+            ids = await self.chat_ids(body, models, http)
+        tokenized = {"count": len(ids), "max_model_len": models.max_model_len, "tokens": ids}
         if body.return_token_strs:
-            tokenized["token_strs"] = await aside(
+            tokenized["token_strs"] = await offload(
                 len(ids), lambda: [self.tokenizer.token(token) for token in ids]
             )
         return tokenized
@@ -183,26 +173,23 @@ class Serving:
                 raise bad_request(message, param="tokens")
             return self.tokenizer.decode(ids)
 
-        return {"prompt": await aside(len(ids), decoded)}
+        return {"prompt": await offload(len(ids), decoded)}
 
-    async def _chat_ids(
-        self, body: ChatRequest | TokenizeRequest, models: ServedModels, size: int
+    async def chat_ids(
+        self, body: ChatRequest | TokenizeRequest, models: ServedModels, http: Request
     ) -> list[int]:
-        """Return the prompt ids of a chat. Raises ApiError if the template can't render it.
-
-        size: size of the request's body, in bytes.
-        """
+        """Return the prompt ids of a chat. Raises ApiError if the template can't render it."""
 
         def encoded() -> list[int]:
             return self.tokenizer.encode_chat(
-                [message.plain for message in body.messages or ()],
+                [message.for_template for message in body.messages or ()],
                 body.template_variables,
                 continue_final_message=body.continue_final_message,
                 check=partial(models.check_text, field="messages"),
             )
 
         try:
-            return await aside(size, encoded)
+            return await offload(len(await http.body()), encoded)
         except ChatTemplateError as error:
             raise bad_request(str(error), param="messages", code="chat_template") from error
 
@@ -210,54 +197,51 @@ class Serving:
         self,
         writer: Callable[..., Writer],
         body: GenerationRequest,
-        prompts: Sequence[list[int]],
+        prompts: Sequence[EncodedPrompt],
         models: ServedModels,
         http: Request,
         *,
-        guide: AskedGuide | None,
-        echoes: Sequence[Echo],
+        guide: RequestedGuide | None,
     ) -> Response:
-        """Return `body.n` answers to each prompt.
-
-        echoes: the text that each prompt's answers start with.
-        """
-        model = models.named(body.model)
+        """Return `body.n` answers to each prompt."""
+        model = models.find(body.model)
         models.check_draft_length(body.num_draft_tokens)
-        wanted = [pair for pair in zip(prompts, echoes, strict=True) for _ in range(body.n)]
-        requests = [
-            inputs_for(body, model, ids, models.room, number=number, guide=guide)
-            for number, (ids, _) in enumerate(wanted)
-        ]
-        answers = [self._new_answer(body, ids, echo) for ids, echo in wanted]
+        answers = [self._new_answer(body, prompt) for prompt in prompts for _ in range(body.n)]
+        requests = []
+        for number, answer in enumerate(answers):
+            ids = answer.prompt.ids
+            max_tokens = models.max_tokens(body, len(ids))
+            requests.append(inputs_for(body, model, ids, max_tokens, number=number, guide=guide))
         fingerprint = models.fingerprint
         exchange = Exchange(
             body,
-            answers,
             writer(body, answers, self.tokenizer, model=model.name, fingerprint=fingerprint),
             self.metrics,
-            explain=partial(in_client_terms, fields=field_names(body, guide), guide=guide),
+            guide,
         )
         chunks = generate(
             self.engine,
-            model.stream_model,
+            models.stream_model,
             requests,
             extras_for(body),
-            most_at_once=models.loop.max_requests,
+            max_concurrency=models.loop.max_requests,
         )
         answering = (
-            exchange.stream(chunks, self.under_way) if body.stream else exchange.whole(chunks)
+            exchange.stream(chunks, self.running_requests)
+            if body.stream
+            else exchange.whole(chunks)
         )
         return await while_connected(http.receive, answering)
 
-    def _new_answer(self, body: GenerationRequest, ids: Sequence[int], echo: Echo) -> AnswerState:
-        answer = AnswerState(ids, echo)
+    def _new_answer(self, body: GenerationRequest, prompt: EncodedPrompt) -> AnswerState:
+        answer = AnswerState(prompt)
         if body.return_token_details or body.num_alternatives is not None:
-            answer.texts = TokenTexts(len(echo.text))
+            answer.texts = TokenTexts(len(prompt.echo))
         if isinstance(body, ChatRequest) and self.tokenizer.reasons:
-            begun = self.tokenizer.has_begun_to_reason(ids)
+            begun = self.tokenizer.has_begun_to_reason(prompt.ids)
             answer.splitter = ReasoningSplitter(begun=begun)
-        if isinstance(body, ChatRequest) and body.offered and self.tokenizer.tool_calls:
-            names = [tool.function.name for tool in body.offered]
+        if isinstance(body, ChatRequest) and body.tools and self.tokenizer.tool_calls:
+            names = [tool.function.name for tool in body.tools]
             answer.parser = ToolCallParser(self.tokenizer.tool_calls, names)
             answer.one_call, answer.only_calls = body.one_call, body.must_call
         return answer

@@ -18,7 +18,7 @@ Result = TypeVar("Result")
 LONG = 20_000  # characters of text, or work that takes equally long
 
 
-async def aside(length: int, work: Callable[[], Result]) -> Result:
+async def offload(length: int, work: Callable[[], Result]) -> Result:
     """Run `work` here, or on a thread if it is long, because all streams share the event loop."""
     return await asyncio.to_thread(work) if length > LONG else work()
 
@@ -46,7 +46,7 @@ async def _gone(receive: Receive) -> None:
         pass
 
 
-class UnderWay:
+class RunningRequests:
     """Tasks that work for requests. When the gateway stops, they end with an error.
 
     All tasks run in one event loop.
@@ -57,8 +57,8 @@ class UnderWay:
         self._over = False
 
     @contextmanager
-    def one(self) -> Iterator[None]:
-        """Register the calling task during the context. Raises ApiError after `end`."""
+    def track(self) -> Iterator[None]:
+        """Register the calling task during the context. Raises ApiError after `cancel_all`."""
         if self._over:
             raise _stopped()
         task = asyncio.current_task()
@@ -75,7 +75,7 @@ class UnderWay:
         finally:
             self._tasks.discard(task)
 
-    def end(self) -> None:
+    def cancel_all(self) -> None:
         self._over = True
         for task in self._tasks:
             task.cancel()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import secrets
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache, cached_property
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -14,14 +14,12 @@ from tokenizers import Tokenizer
 from tandem.gateway.answers.reasoning import BEGIN as BEGIN_OF_THOUGHTS
 from tandem.gateway.answers.reasoning import END as END_OF_THOUGHTS
 from tandem.gateway.chat_template import (
-    NO_VARIABLES,
     ChatTemplateError,
     load_chat_template,
     special_tokens,
 )
 from tandem.gateway.tools.formats import format_of
 from tandem.postprocessing.detokenizer import (
-    Detokenizer,
     make_detokenizer,
     piece_bytes,
     text_lengths,
@@ -66,6 +64,7 @@ class ChatTokenizer:
     size: the largest token id plus 1.
     tool_calls: the model's format of tool calls, if known.
     reasons: whether the model may reason before it answers.
+    special_tokens: ids by text.
     tokens_apart: tokens that llguidance doesn't treat as text, which are special tokens and added
     tokens in angle brackets.
     """
@@ -77,14 +76,15 @@ class ChatTokenizer:
         self.tool_calls = format_of(sources[0]) if sources else None
         self.reasons = any(BEGIN_OF_THOUGHTS in source for source in sources)
         self._tokenizer = load_tokenizer(folder)
+        self._detokenizer = cache(partial(make_detokenizer, self._tokenizer))
         self._as_text = load_tokenizer(folder)
         self._as_text.encode_special_tokens = True
         added = self._tokenizer.get_added_tokens_decoder().items()
-        self._special_tokens = {t.content: i for i, t in added if t.special and t.content}
+        self.special_tokens = {t.content: i for i, t in added if t.special and t.content}
         self.tokens_apart = {
             t.content: i for i, t in added if t.special or re.fullmatch("<.*>", t.content)
         }
-        longest_first = sorted(self._special_tokens, key=len, reverse=True)
+        longest_first = sorted(self.special_tokens, key=len, reverse=True)
         self._special = re.compile("|".join(map(re.escape, longest_first)) or "(?!)")
         self._named_tokens = special_tokens(folder)
         self._token_texts: dict[int, str] = {}
@@ -99,7 +99,7 @@ class ChatTokenizer:
     def encode_chat(
         self,
         messages: Sequence[Mapping[str, Any]],
-        variables: Mapping[str, Any] = NO_VARIABLES,
+        variables: Mapping[str, Any] = {},
         *,
         continue_final_message: bool = False,
         check: Callable[[str], None] = lambda _: None,
@@ -138,18 +138,18 @@ class ChatTokenizer:
         return ids
 
     @property
-    def described(self) -> dict[str, Any]:
+    def info(self) -> dict[str, Any]:
+        """The answer of /tokenizer_info."""
         return {
             **self._named_tokens,
             "vocab_size": self.size,
-            "special_tokens": self._special_tokens,
+            "special_tokens": self.special_tokens,
             "chat_template": self.template.source if self.template else None,
         }
 
     def complete(self, ids: Sequence[int], *, skip_special_tokens: bool = False) -> str:
         """Return the text of ids without an incomplete character at the end."""
-        detokenizer = self._without_special if skip_special_tokens else self._detokenizer
-        return detokenizer.complete(ids)
+        return self._detokenizer(skip_special_tokens=skip_special_tokens).complete(ids)
 
     def decode(self, ids: Sequence[int]) -> str:
         """Return the text of ids, including special tokens."""
@@ -161,10 +161,6 @@ class ChatTokenizer:
 
     def has_reasoned(self, ids: Sequence[int]) -> bool:
         return self._ends_with(ids, END_OF_THOUGHTS)
-
-    def hides(self, text: str) -> bool:
-        """Return whether a text is a special token, which answers don't show."""
-        return text in self._special_tokens
 
     def first_unknown(self, ids: Sequence[int]) -> int | None:
         return next((i for i in ids if self._tokenizer.id_to_token(i) is None), None)
@@ -193,22 +189,14 @@ class ChatTokenizer:
 
         Special tokens that the tokenizer added around the text complete no characters.
         """
-        lengths = text_lengths(self._detokenizer, ids, 0)
-        special = set(self._special_tokens.values())
+        lengths = text_lengths(self._detokenizer(skip_special_tokens=False), ids, 0)
+        special = set(self.special_tokens.values())
         too_many = sum(lengths) - len(text)
         for number, token in enumerate(ids):
             if token in special and lengths[number] <= too_many:
                 too_many -= lengths[number]
                 lengths[number] = 0
         return lengths
-
-    @cached_property
-    def _detokenizer(self) -> Detokenizer:
-        return make_detokenizer(self._tokenizer, skip_special_tokens=False)
-
-    @cached_property
-    def _without_special(self) -> Detokenizer:
-        return make_detokenizer(self._tokenizer, skip_special_tokens=True)
 
     def _marked(self, value: Value, marks: Marks) -> Value:
         """Mark the special tokens in all strings of a value."""

@@ -74,13 +74,15 @@ class Preprocessor:
         # Compute only requested outputs, because a bias is as wide as the vocabulary.
         given = tensors.PROMPT_TABLE_EXTRA_ID in inputs
         extra_ids = given and tensors.OUT_PROMPT_TABLE_EXTRA_IDS in wanted
+        special = settings.add_special_tokens
         if extra_ids or not set(PROMPTS).isdisjoint(wanted):
-            outputs |= zip(PROMPTS, self._padded(inputs, tensors.QUERY, pads), strict=True)
+            ids = self._ids(inputs, tensors.QUERY, special=special)
+            outputs |= zip(PROMPTS, _padded(ids, pads), strict=True)
         if not set(DECODER_PROMPTS).isdisjoint(wanted):
-            prompts = pads, np.ones_like(pads)  # without a DECODER_QUERY: start from the pad id
+            ids = pads.tolist()  # without a DECODER_QUERY: start from the pad id
             if tensors.DECODER_QUERY in inputs:
-                prompts = self._padded(inputs, tensors.DECODER_QUERY, pads)
-            outputs |= zip(DECODER_PROMPTS, prompts, strict=True)
+                ids = self._ids(inputs, tensors.DECODER_QUERY, special=special)
+            outputs |= zip(DECODER_PROMPTS, _padded(ids, pads), strict=True)
         make: dict[str, Callable[[], Array]] = {
             tensors.BAD_WORDS_IDS: lambda: self._word_lists(
                 inputs, tensors.BAD_WORDS_DICT, bad_word_lists
@@ -106,44 +108,33 @@ class Preprocessor:
             trim_heap()  # such a text takes a hundred times its size in memory
         return {name: array for name, array in outputs.items() if name in wanted}
 
-    def _padded(self, inputs: Mapping[str, Array], name: str, pads: Array) -> tuple[Array, Array]:
-        """Return the ids [b, longest] of an input's texts, and their lengths [b, 1]."""
-        special = self._settings.add_special_tokens
-        ids = [self._ids(name, text, special) for (text,) in _texts(inputs, name)]
-        lengths = np.array([[len(row)] for row in ids], np.int32)
-        padded = np.repeat(pads, lengths.max(), axis=1)
-        for row, given in zip(padded, ids, strict=True):
-            row[: len(given)] = given
-        return padded, lengths
+    def _ids(self, inputs: Mapping[str, Array], name: str, *, special: bool) -> list[list[int]]:
+        """Return the ids of an input's texts: [b][tokens].
+
+        special: whether to add the tokens that mark a text's start and end. Raises InputError for a
+        text that is far too long, without encoding all of it.
+        """
+        rows, most = [], self._settings.max_seq_len
+        for (text,) in _texts(inputs, name):
+            beginning = text[: most * CHARACTERS_OF_A_TOKEN]
+            if 0 < len(beginning) < len(text):
+                count = len(self._encode(beginning, special))
+                if count > 2 * most:  # the cut changes a token or two, not half of them
+                    raise InputError(
+                        f"{name} has {count} tokens in the first {len(beginning)} of its "
+                        f"{len(text)} characters; the limit is {most}"
+                    )
+            rows.append(self._encode(text, special))
+        return rows
 
     def _prediction(self, inputs: Mapping[str, Array]) -> Array:
         if tensors.PREDICTION not in inputs:
             return np.empty((_batch(inputs), 0), np.int32)
-        name = tensors.PREDICTION
-        ids = [self._ids(name, text, special=False) for (text,) in _texts(inputs, name)]
-        padded = np.full((len(ids), max(map(len, ids))), -1, np.int32)
-        for row, given in zip(padded, ids, strict=True):
-            row[: len(given)] = given
-        return padded
-
-    def _ids(self, name: str, text: str, special: bool) -> list[int]:
-        """Return a text's ids. Reject a text that is far too long without encoding all of it."""
-        most = self._settings.max_seq_len
-        beginning = text[: most * CHARACTERS_OF_A_TOKEN]
-        if 0 < len(beginning) < len(text):
-            count = len(self._encode(beginning, special))
-            if count > 2 * most:  # the cut changes a token or two, not half of them
-                raise InputError(
-                    f"{name} has {count} tokens in the first {len(beginning)} of its {len(text)} "
-                    f"characters; the limit is {most}"
-                )
-        return self._encode(text, special)
+        ids = self._ids(inputs, tensors.PREDICTION, special=False)
+        return _padded(ids, np.full((len(ids), 1), -1, np.int32))[0]
 
     def _encode(self, text: str, special: bool) -> list[int]:
-        """Encode a text without offsets, which would take most of the time for a long text.
-
-        special: whether to add the tokens that mark a text's start and end.
-        """
+        """Encode a text without offsets, which would take most of the time for a long text."""
         [encoding] = self._tokenizer.encode_batch_fast([text], add_special_tokens=special)
         ids: list[int] = encoding.ids
         return ids
@@ -221,6 +212,15 @@ def _check_sizes(inputs: Mapping[str, Array], settings: TokenizerSettings) -> No
 
 def _batch(inputs: Mapping[str, Array]) -> int:
     return int(inputs[tensors.QUERY].shape[0])
+
+
+def _padded(ids: Sequence[Sequence[int]], pads: Array) -> tuple[Array, Array]:
+    """Return ids [b, longest], padded with pads [b, 1], and their lengths [b, 1]."""
+    lengths = np.array([[len(row)] for row in ids], np.int32)
+    padded = np.repeat(pads, lengths.max(), axis=1)
+    for row, given in zip(padded, ids, strict=True):
+        row[: len(given)] = given
+    return padded, lengths
 
 
 def _texts(inputs: Mapping[str, Array], name: str) -> list[list[str]]:

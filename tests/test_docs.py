@@ -3,7 +3,6 @@
 import builtins
 import re
 import typing
-from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -16,9 +15,9 @@ from tandem.engines import metric_names as engine_metric_names
 from tandem.gateway.metrics import GatewayMetrics
 from tandem.gateway.protocol.requests import DetokenizeRequest, TokenizeRequest
 from tandem.gateway.tools.formats import FORMATS
-from tandem.tools.commands.front import KEY_VARIABLE
-from tandem.tools.commands.options import parser_of
-from tandem.tools.commands.verbs import VERBS
+from tandem.tools.commands.command_help import COMMANDS
+from tandem.tools.commands.command_line import parser_of
+from tandem.tools.commands.gateway_options import KEY_VARIABLE
 from tandem.tools.profiles.engines.torch import TorchTarget
 from tandem.tools.profiles.profile import Profile
 
@@ -91,13 +90,11 @@ def test_every_tensor_of_bls_is_documented(page, tensors):
 
 
 def options(name):
-    parser = parser_of(name)
-    import_module(f"tandem.tools.commands.{name}").add_options(parser)
-    actions = [action for action in parser._actions if action.dest != "help"]
+    actions = [action for action in parser_of(name)._actions if action.dest != "help"]
     return {option for action in actions for option in action.option_strings}
 
 
-@pytest.mark.parametrize("name", [name for name in VERBS if name != "doctor"])
+@pytest.mark.parametrize("name", [name for name in COMMANDS if name != "doctor"])
 def test_documented_options_equal_the_real_options(name):
     own = section("command-line", f"`tandem {name}`")
     # A section links to the commands whose options it shares.

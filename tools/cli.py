@@ -5,15 +5,28 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from types import FrameType
+from typing import TypeAlias
 
 from tandem.tools.errors import TandemError
+
+Handler: TypeAlias = Callable[[int, "FrameType | None"], object] | signal.Handlers
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit status. arguments: default `sys.argv[1:]`."""
     try:
-        return _loaded(sys.argv[1:] if arguments is None else arguments)()
+        # Importing a command takes up to a second, and some packages turn a KeyboardInterrupt into
+        # other errors. There is nothing to clean up yet, so a signal simply ends the process.
+        with _handled_by(signal.SIG_DFL):
+            from tandem.tools.commands.command_line import read  # noqa: PLC0415
+
+            command = read(sys.argv[1:] if arguments is None else arguments)
+        # From here on, each signal raises KeyboardInterrupt, so that none leaves a server running.
+        with _handled_by(signal.default_int_handler):
+            return command()
     except TandemError as error:
         return _failed(str(error))
     except KeyboardInterrupt:
@@ -31,18 +44,19 @@ def _failed(reason: str) -> int:
     return 1
 
 
-def _loaded(arguments: Sequence[str]) -> Callable[[], int]:
-    """Read the command line and return a callable that runs the command.
+@contextmanager
+def _handled_by(handler: Handler) -> Iterator[None]:
+    """Handle the signals that end a command within the context.
 
-    Importing a command takes up to a second, and some packages turn a KeyboardInterrupt into other
-    errors. There is nothing to clean up yet, so Ctrl-C simply ends the process.
+    Shells start background processes with SIGINT ignored, so it is handled even then. SIGHUP stays
+    ignored under `nohup`.
     """
-    handler = signal.getsignal(signal.SIGINT)
-    if handler is signal.default_int_handler:
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
+    numbers = [signal.SIGINT, signal.SIGTERM]
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+        numbers.append(signal.SIGHUP)
+    before = {number: signal.signal(number, handler) for number in numbers}
     try:
-        from tandem.tools.commands.command_line import read  # noqa: PLC0415  see above
-
-        return read(arguments)
+        yield
     finally:
-        signal.signal(signal.SIGINT, handler)
+        for number, previous in before.items():
+            signal.signal(number, previous or signal.SIG_DFL)

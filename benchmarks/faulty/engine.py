@@ -42,9 +42,13 @@ class FaultyEngine:
         if kind == "lose":
             return
         if kind == "hold":
-            _in_background(lambda: self._submit_when_over(request, respond))
+            held = (request, respond)
+            threading.Thread(target=self._submit_when_over, args=held, daemon=True).start()
         elif kind in DELAYS:
-            self._engine.submit(request, _delayed(respond, DELAYS[kind]))
+            delay = DELAYS[kind]
+            self._engine.submit(
+                request, lambda answer: threading.Timer(delay, respond, (answer,)).start()
+            )
         else:
             self._engine.submit(request, respond)
 
@@ -55,19 +59,11 @@ class FaultyEngine:
         self._engine.submit(request, respond)
 
 
-def _delayed(respond: Any, seconds: float) -> Any:
-    return lambda answer: threading.Timer(seconds, respond, (answer,)).start()
-
-
 def _read(fault: Path) -> str:
     try:
         return fault.read_text()
     except FileNotFoundError:
         return ""
-
-
-def _in_background(work: Any) -> None:
-    threading.Thread(target=work, daemon=True).start()
 
 
 class TritonPythonModel(RealModel):

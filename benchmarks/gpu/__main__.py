@@ -54,16 +54,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for i, shape in enumerate(options.like):
         part = budget.part(1 / (len(options.like) - i))
         figures.add("pair", target=shape, draft=options.draft)
-        part.run("pair", shape, partial(_measure_pair, figures, part, shape, texts, options))
+        part.run("pair", shape, partial(_measure_pair, part, shape, texts, options))
     return int(figures.num_failed > 0)
 
 
 def _measure_pair(
-    figures: FigureLog,
-    budget: TimeBudget,
-    shape: str,
-    texts: list[Expected],
-    options: argparse.Namespace,
+    budget: TimeBudget, shape: str, texts: list[Expected], options: argparse.Namespace
 ) -> None:
     """Measure the draft and a target of this shape: the engines alone, then served by Triton."""
     with tempfile.TemporaryDirectory() as folder:
@@ -72,22 +68,10 @@ def _measure_pair(
             for role, own in (("target", shape), ("draft", options.draft))
         }
         alone = budget if options.engine_only else budget.part(0.4)
-        alone.run(
-            "engines", "engines", partial(_measure_alone, figures, alone, settings, texts, options)
-        )
+        alone.run("engines", "engines", lambda: _measure_alone(alone, settings, texts, options))
         _give_back(device_of(options.device))
         if not options.engine_only:
-            served = partial(
-                measure_served,
-                figures,
-                budget,
-                settings,
-                texts,
-                options.at_once,
-                options.instances,
-                options.turns,
-            )
-            budget.run("served", "Triton", served)
+            budget.run("served", "Triton", lambda: measure_served(budget, settings, texts, options))
 
 
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -125,14 +109,13 @@ def _settings(role: str, shape: str, folder: Path, options: argparse.Namespace) 
 
 
 def _measure_alone(
-    figures: FigureLog,
     budget: TimeBudget,
     settings: dict[str, TorchSettings],
     texts: list[Expected],
     options: argparse.Namespace,
 ) -> None:
     """Measure the engines in this process, then free their memory."""
-    device = device_of(options.device)
+    figures, device = budget.figures, device_of(options.device)
     rate = engine_alone.copy_bytes_a_second(device)
     figures.add("copy within the device", gigabytes_a_second=rate / 1e9)
     with ExitStack() as stack:
@@ -145,11 +128,11 @@ def _measure_alone(
             steps = engine_alone.StepTimes(figures, role, engine, texts[0], options.turns)
             budget.run("steps", f"{role} steps", partial(steps.measure, read_ms))
         for length in engine_alone.DRAFT_LENGTHS:
-            way = partial(
+            loop = partial(
                 engine_alone.measure_texts, figures, engines, settings["target"], texts, length
             )
-            budget.run("texts", engine_alone.way_of(length), way)
-    del engines, engine, steps, way
+            budget.run("texts", engine_alone.loop_name(length), loop)
+    del engines, engine, steps, loop
     _give_back(device)
     if not options.no_transformers:
         plain = partial(engine_alone.measure_transformers, figures, settings, texts)

@@ -11,8 +11,8 @@ from typing import Any
 
 import torch
 
+from benchmarks.calls import GreedyCall, generate, speculate
 from benchmarks.gpu.figures import FigureLog
-from benchmarks.inflated.calls import GreedyCall, say, speculate
 from benchmarks.inflated.checkpoint import load_inflated
 from benchmarks.inflated.texts import Expected, compared
 from tandem.engines.torch.engine import TorchEngine
@@ -50,11 +50,11 @@ class StepTimes:
 
         read_ms: milliseconds to read the weights once.
         """
-        say(self._engine, self._prompt, STEPS)
-        step = self._ms(lambda: say(self._engine, self._prompt, STEPS)) / STEPS
+        generate(self._engine, self._prompt, STEPS)
+        step = self._ms(lambda: generate(self._engine, self._prompt, STEPS)) / STEPS
         self._add("step", ms=step, reading_ms=read_ms, of_reading=step / read_ms)
         for length in filter(None, DRAFT_LENGTHS):
-            draft = self._ms(partial(say, self._engine, self._prompt, length))
+            draft = self._ms(partial(generate, self._engine, self._prompt, length))
             self._add(f"drafts {length}", ms=draft, of_its_steps=draft / step / length)
         drafts = [(token + 1) % 3000 for token in self._text.text[1 : DRAFT_LEN + 1]]
         call = partial(GreedyCall, self._engine, self._prompt, len(drafts) + 1, drafts)
@@ -72,7 +72,7 @@ class StepTimes:
         self._figures.add(f"{self._name} {what}", **figures)
 
 
-def way_of(draft_len: int) -> str:
+def loop_name(draft_len: int) -> str:
     """Return the name that the results use for a loop with this draft length."""
     return f"loop, draft_len {draft_len}" if draft_len else "target alone"
 
@@ -90,15 +90,21 @@ def measure_texts(
     """
     target, draft = engines["target"], engines["draft"]
     began = time.perf_counter()
-    said = [speculate(target, draft, text.prompt, len(text.text), draft_len) for text in texts]
+    outputs, rounds = [], 0
+    for text in texts:
+        if draft_len:
+            output = speculate(target, draft, text.prompt, len(text.text), draft_len)
+            rounds += len(output.target_seconds)
+            outputs.append(output.tokens)
+        else:
+            outputs.append(generate(target, text.prompt, len(text.text)))
     seconds = time.perf_counter() - began
-    rounds = sum(text.rounds for text in said)
-    tokens = sum(len(text.tokens) for text in said)
+    tokens = sum(map(len, outputs))
     figures.add(
-        way_of(draft_len),
+        loop_name(draft_len),
         tokens_a_second=tokens / seconds,
         tokens_a_round=tokens / rounds if rounds else 1.0,
-        **compared(texts, [text.tokens for text in said], settings),
+        **compared(texts, outputs, settings),
     )
 
 
@@ -111,17 +117,17 @@ def measure_transformers(
     assistant.generation_config.num_assistant_tokens = 4
     assistant.generation_config.num_assistant_tokens_schedule = "constant"
     assistant.generation_config.assistant_confidence_threshold = 0.0
-    ways: dict[str, dict[str, Any]] = {"plain": {}, "assisted": {"assistant_model": assistant}}
-    for name, options in ways.items():
+    variants: dict[str, dict[str, Any]] = {"plain": {}, "assisted": {"assistant_model": assistant}}
+    for name, options in variants.items():
         _generate(models["target"], texts[0], options)
         began = time.perf_counter()
-        said = [_generate(models["target"], text, options) for text in texts]
+        outputs = [_generate(models["target"], text, options) for text in texts]
         seconds = time.perf_counter() - began
-        tokens = sum(len(text) for text in said)
+        tokens = sum(len(text) for text in outputs)
         figures.add(
             f"transformers {name}",
             tokens_a_second=tokens / seconds,
-            **compared(texts, said, settings["target"]),
+            **compared(texts, outputs, settings["target"]),
         )
 
 

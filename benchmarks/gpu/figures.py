@@ -64,7 +64,7 @@ class TimeBudget:
     def __init__(
         self, figures: FigureLog, seconds: float, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        self._figures = figures
+        self.figures = figures
         self._clock = clock
         self._end = clock() + seconds
         self._longest: dict[str, float] = {}
@@ -76,17 +76,17 @@ class TimeBudget:
 
     def part(self, fraction: float) -> TimeBudget:
         """Return a new budget with a fraction of the time left in this one."""
-        return TimeBudget(self._figures, fraction * self.left, self._clock)
+        return TimeBudget(self.figures, fraction * self.left, self._clock)
 
     def run(self, kind: str, name: str, measure: Callable[[], object]) -> None:
         """Run a measurement if it is expected to fit into the budget."""
         if self.left <= self._longest.get(kind, 0.0):
-            self._figures.add(f"left out: {name}", seconds_left=self.left)
+            self.figures.add(f"left out: {name}", seconds_left=self.left)
             return
         began = self._clock()
         try:
             measure()
         except Exception as error:
             log.exception("%s failed", name)
-            self._figures.fail(name, error)
+            self.figures.fail(name, error)
         self._longest[kind] = max(self._longest.get(kind, 0.0), self._clock() - began)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import statistics
 import tempfile
 import time
@@ -10,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +33,7 @@ from tandem.tools.profiles.profile import read_profile
 from tandem.tools.triton.server import TritonServer
 
 NONE = "none"
-WAYS: dict[str, dict[Tensor, Value]] = {
+VARIANTS: dict[str, dict[Tensor, Value]] = {
     NONE: {tensors.DRAFTER: "none"},
     "draft_model 4": {tensors.DRAFTER: "draft_model", tensors.NUM_DRAFT_TOKENS: 4},
     "draft_model 8": {tensors.DRAFTER: "draft_model", tensors.NUM_DRAFT_TOKENS: 8},
@@ -39,7 +41,7 @@ WAYS: dict[str, dict[Tensor, Value]] = {
     "prompt_lookup": {tensors.DRAFTER: "prompt_lookup"},
     "hybrid": {tensors.DRAFTER: "hybrid"},
 }
-CROWD_WAYS = (NONE, "draft_model 4", "draft_model auto")
+CONCURRENT_VARIANTS = (NONE, "draft_model 4", "draft_model auto")
 SAMPLED: dict[Tensor, Value] = {
     tensors.TEMPERATURE: 0.8,
     tensors.NUM_DRAFT_TOKENS: 4,
@@ -102,25 +104,25 @@ class ServedPair:
         self._baseline: list[list[int]] = []
         self._alone: dict[tuple[str, str], float] = {}  # tokens/s by entry and drafter
 
-    def measure_way(self, name: str) -> None:
+    def measure_variant(self, name: str) -> None:
         """Decode the prompts one after the other with a drafter."""
         with Client(self._server.grpc_url) as client:
-            ask = partial(_ask, client, model=self._model, inputs=WAYS[name])
+            ask = partial(_ask, client, model=self._model, inputs=VARIANTS[name])
             ask(self._texts[0])
-            said = [ask(text) for text in self._texts]
+            outputs = [ask(text) for text in self._texts]
         if name == NONE:
-            self._baseline = [text.tokens for text in said]
-        rate = statistics.median(len(text.tokens) / text.seconds for text in said)
+            self._baseline = [text.tokens for text in outputs]
+        rate = statistics.median(len(text.tokens) / text.seconds for text in outputs)
         self._alone.setdefault((self._model, NONE), rate)
-        rounds = [text for text in said if text.rounds]
+        rounds = [text for text in outputs if text.rounds]
         self._figures.add(
             f"Triton {name}",
             tokens_a_second=rate,
             of_none=rate / self._alone[self._model, NONE],
             tokens_a_round=_median([len(text.tokens) / text.rounds for text in rounds], 1.0),
             orchestration_ms=_median([text.orchestration_ms for text in rounds], 0.0),
-            **compared(self._texts, [text.tokens for text in said], self._settings),
-            differ_from_none=self._differ(said),
+            **compared(self._texts, [text.tokens for text in outputs], self._settings),
+            differ_from_none=self._differ(outputs),
         )
 
     def measure_logits(self, turns: int, vocab_size: int) -> None:
@@ -135,78 +137,76 @@ class ServedPair:
                 more = {tensors.SEED: turn, tensors.USE_DRAFT_LOGITS: by_logits}
                 return play(client, self._model, ids, len(self._texts[0].text), SAMPLED | more)
 
-            ways = {"ids": partial(sample, False), "logits": partial(sample, True)}
+            variants = {"ids": partial(sample, False), "logits": partial(sample, True)}
             figures: dict[str, float] = {}
-            for way, rounds in in_turns(ways, turns).items():
-                figures[f"ms_a_round_by_{way}"] = statistics.median(r.whole for r in rounds)
+            for variant, rounds in in_turns(variants, turns).items():
+                figures[f"ms_a_round_by_{variant}"] = statistics.median(r.whole for r in rounds)
                 own = statistics.median(r.orchestration for r in rounds)
-                figures[f"orchestration_ms_by_{way}"] = own
+                figures[f"orchestration_ms_by_{variant}"] = own
         self._figures.add("Triton draft logits", vocab_size=vocab_size, **figures)
 
-    def measure_crowd(self, instances: int, name: str, crowd: int) -> None:
-        """Send ``crowd`` concurrent requests to the entry with ``instances`` loop processes."""
+    def measure_concurrent(self, instances: int, name: str, concurrency: int) -> None:
+        """Send concurrent requests to the entry with ``instances`` loop processes."""
         model = entry_of(instances)
-        asked = [self._texts[i % len(self._texts)] for i in range(crowd)]
+        asked = [self._texts[i % len(self._texts)] for i in range(concurrency)]
         with ExitStack() as stack:
             url = self._server.grpc_url
             clients = [stack.enter_context(Client(url)) for _ in asked]  # a client has one stream
-            pool = stack.enter_context(ThreadPoolExecutor(crowd))
+            pool = stack.enter_context(ThreadPoolExecutor(concurrency))
             spent, began = processor_seconds(self._server)[model], time.perf_counter()
-            said = list(pool.map(partial(_ask, model=model, inputs=WAYS[name]), clients, asked))
+            ask = partial(_ask, model=model, inputs=VARIANTS[name])
+            outputs = list(pool.map(ask, clients, asked))
             seconds = time.perf_counter() - began
             spent = processor_seconds(self._server)[model] - spent
-        rounds = sum(text.rounds for text in said)
-        rate = sum(len(text.tokens) for text in said) / seconds
-        alone = self._alone.setdefault((model, f"crowd, {name}"), rate / crowd)
+        rounds = sum(text.rounds for text in outputs)
+        rate = sum(len(text.tokens) for text in outputs) / seconds
+        alone = self._alone.setdefault((model, f"concurrent {name}"), rate / concurrency)
         self._figures.add(
-            f"Triton {name}, {crowd} at once, {instances} loops",
+            f"Triton {name}, {concurrency} at once, {instances} loops",
             tokens_a_second=rate,
             scaling=rate / alone,
             rounds_a_second=rounds / seconds,
             loop_processor_ms_a_round=MS * spent / rounds if rounds else 0.0,
-            texts=len(said),
-            differ_from_none=self._differ(said),
+            texts=len(outputs),
+            differ_from_none=self._differ(outputs),
         )
 
-    def _differ(self, said: Sequence[ServedText]) -> int | None:
+    def _differ(self, outputs: Sequence[ServedText]) -> int | None:
         """Return how many outputs differ from the baseline's, or None if those aren't known yet."""
         if not self._baseline:
             return None
         count = len(self._baseline)
-        return sum(text.tokens != self._baseline[i % count] for i, text in enumerate(said))
+        return sum(text.tokens != self._baseline[i % count] for i, text in enumerate(outputs))
 
 
-def measure_served(  # noqa: PLR0917
-    figures: FigureLog,
+def measure_served(
     budget: TimeBudget,
     settings: dict[str, TorchSettings],
     texts: Sequence[Expected],
-    crowds: Sequence[int],
-    instances: Sequence[int],
-    turns: int,
+    options: argparse.Namespace,
 ) -> None:
     """Serve the pair on free ports, and measure every drafter, then concurrent requests."""
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
         path = Path(folder, "inflated.yaml")
-        path.write_text(yaml.safe_dump(_profile(settings, max(crowds))))
+        path.write_text(yaml.safe_dump(_profile(settings, max(options.at_once))))
         profile, _ = read_profile(path)
         began = time.perf_counter()
-        server = stack.enter_context(serving_loops(profile, instances, plant))
-        figures.add("Triton has started", seconds=time.perf_counter() - began)
-        pair = ServedPair(figures, server, texts, entry_of(instances[0]), settings["target"])
-        for name in WAYS:
-            budget.run("way", f"Triton {name}", partial(pair.measure_way, name))
+        server = stack.enter_context(serving_loops(profile, options.instances, plant))
+        budget.figures.add("Triton has started", seconds=time.perf_counter() - began)
+        model = entry_of(options.instances[0])
+        pair = ServedPair(budget.figures, server, texts, model, settings["target"])
+        for name in VARIANTS:
+            budget.run("variant", f"Triton {name}", partial(pair.measure_variant, name))
         vocab_size = _vocab_size(settings["target"])
-        logits = partial(pair.measure_logits, turns, vocab_size)
+        logits = partial(pair.measure_logits, options.turns, vocab_size)
         budget.run("logits", "Triton draft logits", logits)
-        for crowd in crowds:
-            for number in instances:
-                for name in CROWD_WAYS:
-                    budget.run(
-                        f"{crowd} at once",
-                        f"Triton {name}, {crowd} at once, {number} loops",
-                        partial(pair.measure_crowd, number, name, crowd),
-                    )
+        for concurrency, number in product(options.at_once, options.instances):
+            for name in CONCURRENT_VARIANTS:
+                budget.run(
+                    f"{concurrency} at once",
+                    f"Triton {name}, {concurrency} at once, {number} loops",
+                    partial(pair.measure_concurrent, number, name, concurrency),
+                )
 
 
 def _profile(settings: dict[str, TorchSettings], at_once: int) -> dict[str, Any]:
@@ -236,12 +236,12 @@ def _ask(client: Client, text: Expected, *, model: str, inputs: dict[Tensor, Val
         tensors.END_ID: -1,  # disables the end of sequence; min_tokens would add work per step
         **inputs,
     }
-    said = ServedText()
+    output = ServedText()
     for chunk in client.stream(model, given):
-        said.tokens += chunk.tokens
-        said.seconds = chunk.seconds
-        said.statistics = dict(chunk.statistics or said.statistics)
-    return said
+        output.tokens += chunk.tokens
+        output.seconds = chunk.seconds
+        output.statistics = dict(chunk.statistics or output.statistics)
+    return output
 
 
 def _median(values: Sequence[float], none: float) -> float:

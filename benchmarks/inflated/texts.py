@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.inflated.calls import say
+from benchmarks.calls import generate
 from benchmarks.inflated.checkpoint import dtype_kept
 from tandem.demo.checkpoint import load_checkpoint
 from tandem.demo.evaluate import load_prompts
@@ -33,23 +33,12 @@ class Expected:
     text: tuple[int, ...]
 
 
-@dataclass(frozen=True)
-class Mismatch:
-    """The first difference in an output.
-
-    position: index of the token. gap: logit of the expected token minus logit of the actual token.
-    """
-
-    position: int
-    gap: float
-
-
 def expected_texts(prompts: int, tokens: int) -> list[Expected]:
     """Return the outputs of the demo's target in float32 on the CPU, for the first prompts."""
     tokenizer = load_tokenizer()
     asked = [tokenizer.encode(row["prompt"]).ids for row in load_prompts()[:prompts]]
     with closing(TorchEngine(demo_settings("target", device="cpu"), Path())) as engine:
-        return [Expected(tuple(ids), tuple(say(engine, ids, tokens))) for ids in asked]
+        return [Expected(tuple(ids), tuple(generate(engine, ids, tokens))) for ids in asked]
 
 
 def demo_settings(role: str, **settings: Any) -> TorchSettings:
@@ -62,26 +51,28 @@ def demo_settings(role: str, **settings: Any) -> TorchSettings:
 
 
 def compared(
-    texts: Sequence[Expected], said: Sequence[Sequence[int]], settings: TorchSettings
+    texts: Sequence[Expected], outputs: Sequence[Sequence[int]], settings: TorchSettings
 ) -> dict[str, object]:
     """Count the outputs that differ, and the outputs whose difference rounding can't explain."""
-    found = [first_mismatch(text, tokens) for text, tokens in zip(texts, said, strict=True)]
-    gaps = [mismatch.gap for mismatch in found if mismatch]
+    gaps = [
+        gap
+        for text, tokens in zip(texts, outputs, strict=True)
+        if (gap := _first_gap(text, tokens)) is not None
+    ]
     wrong = sum(gap > TIES[dtype_kept(settings)] for gap in gaps)
     widest = max(gaps, default=0.0)
     return {"texts": len(texts), "differ": len(gaps), "wrong": wrong, "widest_gap": widest}
 
 
-def first_mismatch(expected: Expected, said: Sequence[int]) -> Mismatch | None:
-    """Return the first difference from the expected tokens; `said` may be shorter."""
-    for i, (want, got) in enumerate(zip(expected.text, said, strict=False)):
+def _first_gap(expected: Expected, output: Sequence[int]) -> float | None:
+    """Return the gap at the first wrong token, or None if there is none. `output` may be shorter.
+
+    The gap is the expected token's logit minus the actual token's, in float32.
+    """
+    for i, (want, got) in enumerate(zip(expected.text, output, strict=False)):
         if want != got:
-            return Mismatch(i, _gap([*expected.prompt, *expected.text[:i]], want, got))
+            ids = [*expected.prompt, *expected.text[:i]]
+            with torch.inference_mode():
+                row = load_checkpoint("target")(torch.tensor([ids])).logits[0, -1]
+            return float(row[want] - row[got]) if got < len(row) else float("inf")
     return None
-
-
-def _gap(ids: list[int], want: int, got: int) -> float:
-    """Return logit of ``want`` - logit of ``got`` for the next token after ids, in float32."""
-    with torch.inference_mode():
-        row = load_checkpoint("target")(torch.tensor([ids])).logits[0, -1]
-    return float(row[want] - row[got]) if got < len(row) else float("inf")

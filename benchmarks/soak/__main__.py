@@ -30,9 +30,9 @@ from rich.console import Console
 
 from benchmarks import faulty
 from benchmarks.soak.asking import STREAM, SoakRequest, ask
-from benchmarks.soak.crowd import Crowd, Ledger
-from benchmarks.soak.faults import Trouble
-from benchmarks.soak.flatness import Course, courses, threads_at_rest
+from benchmarks.soak.clients import Clients, SoakOutcomes
+from benchmarks.soak.faults import FaultInjector
+from benchmarks.soak.growth import Growth, growths_of, threads_at_rest
 from benchmarks.soak.processes import Sample, is_at_rest, process_of, sample
 from benchmarks.soak.questions import Question, answered
 from tandem.tools.profiles import deployment
@@ -83,14 +83,14 @@ def _soak(
     server: TritonServer, questions: list[Question], options: argparse.Namespace
 ) -> list[str]:
     """Run the clients while faults occur, and return the problems found."""
-    ledger, samples = Ledger(), []
+    outcomes, samples = SoakOutcomes(), []
     if not _eventually(lambda: is_at_rest(server)):
         return ["requests run or wait before the first one is sent"]
     before = sample(server)
-    with Trouble(server.repository) as trouble:
-        crowd = Crowd(server.grpc_url, questions, ledger, trouble.explains)
+    with FaultInjector(server.repository) as injector:
+        clients = Clients(server.grpc_url, questions, outcomes, injector.explains)
         asked = options.streams, 60 * options.minutes
-        asking = threading.Thread(target=crowd.run, args=asked, daemon=True)
+        asking = threading.Thread(target=clients.run, args=asked, daemon=True)
         asking.start()
         _table_row(COLUMNS)
         while asking.is_alive() and server.running:
@@ -98,88 +98,88 @@ def _soak(
             with suppress(OSError):  # Triton has ended, so the loop ends too
                 samples.append(sample(server))
                 if len(samples) % SAMPLES_A_MINUTE == 0:
-                    _show(samples, ledger)
+                    _show(samples, outcomes)
     if not server.running:
         return [f"Triton ended: {server.log.last_error}"]
-    faults = _of_ledger(ledger)
-    faults += _of_rest(server, trouble)
+    faults = _bad_outcomes(outcomes)
+    faults += _faults_at_rest(server, injector)
     out.print("\n| what is held | at first | growth | allowed |\n|---|---|---|---|")
-    faults += _of_courses(courses(samples))
-    faults += _of_courses(_threads_left(server, before))
+    faults += _faults_of_growths(growths_of(samples))
+    faults += _faults_of_growths(_threads_left(server, before))
     unwatched = max((s.heartbeat for s in samples if s.heartbeat is not None), default=0.0)
     if unwatched > SECONDS_UNWATCHED:
         faults.append(f"a watcher did not look for {unwatched:.0f} s")
     minutes = (samples[-1].moment - samples[0].moment) / 60
     out.print(f"\n{minutes:.0f} minutes, {options.streams} clients at once\n")
-    _summarize(ledger, trouble)
+    _summarize(outcomes, injector)
     return faults
 
 
-def _kill(server: TritonServer, questions: list[Question], clients: int) -> list[str]:
+def _kill(server: TritonServer, questions: list[Question], streams: int) -> list[str]:
     """Kill the draft engine under load, which must not affect any answer."""
     for _ in range(MOST_DEATHS):
         if not server.running:
             server.stop()
             server.start()
-        ledger = Ledger()
-        crowd = Crowd(server.grpc_url, questions, ledger, lambda *_: False)
-        asking = threading.Thread(target=crowd.run, args=(clients, SECONDS_KILLED), daemon=True)
+        outcomes = SoakOutcomes()
+        clients = Clients(server.grpc_url, questions, outcomes, lambda *_: False)
+        asking = threading.Thread(target=clients.run, args=(streams, SECONDS_KILLED), daemon=True)
         asking.start()
         time.sleep(SECONDS_KILLED / 2)
         os.kill(process_of(server, "draft"), signal.SIGKILL)
         asking.join()
         if server.running:
-            out.print(f"the draft was killed: {dict(ledger.counts)}")
+            out.print(f"the draft was killed: {dict(outcomes.counts)}")
             rests = _eventually(lambda: is_at_rest(server))
             return [
-                *(f"after the draft was killed: {fault}" for fault in _of_ledger(ledger)),
+                *(f"after the draft was killed: {fault}" for fault in _bad_outcomes(outcomes)),
                 *([] if rests else ["requests still run after the draft was killed"]),
             ]
     return [f"Triton ended itself {MOST_DEATHS} times when the draft was killed"]
 
 
-def _of_ledger(ledger: Ledger) -> list[str]:
-    counted = [f"{ledger.counts[kind]} {kind}" for kind in BAD_OUTCOMES if ledger.counts[kind]]
-    return [*counted, *ledger.examples]
+def _bad_outcomes(outcomes: SoakOutcomes) -> list[str]:
+    counted = [f"{outcomes.counts[kind]} {kind}" for kind in BAD_OUTCOMES if outcomes.counts[kind]]
+    return [*counted, *outcomes.examples]
 
 
-def _of_rest(server: TritonServer, trouble: Trouble) -> list[str]:
+def _faults_at_rest(server: TritonServer, injector: FaultInjector) -> list[str]:
     """Return the problems that remain after all clients have left and all faults have ended."""
     faults = []
     if not _eventually(lambda: is_at_rest(server)):
         faults.append("requests still run or wait after all clients have gone")
-    if not _eventually(lambda: sum(sample(server).lost.values()) <= trouble.lost):
-        faults.append(f"lost calls: {sample(server).lost}, the faults took {trouble.lost}")
+    if not _eventually(lambda: sum(sample(server).lost.values()) <= injector.lost):
+        faults.append(f"lost calls: {sample(server).lost}, the faults took {injector.lost}")
     late = ask(server.grpc_url, SoakRequest(STREAM, ("x = 1",), {"max_tokens": 400}, timeout=1000))
     if "exceeded its timeout" not in late.error:
         faults.append(f"a request with a time-out of 1 ms got: {late.error or late.texts}")
     return faults
 
 
-def _threads_left(server: TritonServer, before: Sample) -> list[Course]:
+def _threads_left(server: TritonServer, before: Sample) -> list[Growth]:
     """Return the growth of each model's threads, after the clients' threads have ended."""
-    courses_at_rest: list[Course] = []
+    growths: list[Growth] = []
 
     def ended() -> bool:
-        courses_at_rest[:] = threads_at_rest(before, sample(server))
-        return all(course.flat for course in courses_at_rest)
+        growths[:] = threads_at_rest(before, sample(server))
+        return all(one.flat for one in growths)
 
     _eventually(ended)
-    return courses_at_rest
+    return growths
 
 
-def _of_courses(measured: Iterable[Course]) -> list[str]:
+def _faults_of_growths(measured: Iterable[Growth]) -> list[str]:
     faults = []
-    for course in measured:
-        row = f"{course.first:.1f} | {course.growth:+.1f} | {course.allowed:+.1f}"
-        out.print(f"| {course.name} | {row} |")
-        if not course.flat:
-            faults.append(f"{course.name} grew by {course.growth:.1f} from {course.first:.1f}")
+    for one in measured:
+        row = f"{one.first:.1f} | {one.growth:+.1f} | {one.allowed:+.1f}"
+        out.print(f"| {one.name} | {row} |")
+        if not one.flat:
+            faults.append(f"{one.name} grew by {one.growth:.1f} from {one.first:.1f}")
     return faults
 
 
-def _show(samples: list[Sample], ledger: Ledger) -> None:
-    now, counts = samples[-1], ledger.counts
+def _show(samples: list[Sample], outcomes: SoakOutcomes) -> None:
+    now, counts = samples[-1], outcomes.counts
     _table_row(
         (
             str(len(samples) // SAMPLES_A_MINUTE),
@@ -198,11 +198,11 @@ def _table_row(cells: tuple[str, ...]) -> None:
     out.print("| " + " | ".join(cells) + " |", soft_wrap=True, markup=False)
 
 
-def _summarize(ledger: Ledger, trouble: Trouble) -> None:
+def _summarize(outcomes: SoakOutcomes, injector: FaultInjector) -> None:
     out.print("| requests | |\n|---|---|")
-    for kind, count in ledger.counts.most_common():
+    for kind, count in outcomes.counts.most_common():
         out.print(f"| {kind} | {count} |")
-    for fault, times in trouble.injected.items():
+    for fault, times in injector.injected.items():
         out.print(f"| fault: {fault} | {times} |")
 
 

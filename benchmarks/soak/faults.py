@@ -47,7 +47,7 @@ STEPS = (
 )
 
 
-class Struck(NamedTuple):
+class PastFault(NamedTuple):
     """A fault that was active from ``begin`` to ``end`` (monotonic seconds)."""
 
     model: str
@@ -55,18 +55,18 @@ class Struck(NamedTuple):
     end: float
 
 
-class Trouble:
+class FaultInjector:
     """Context manager that repeats the fault steps in a thread."""
 
     def __init__(self, models: Path) -> None:
         self.injected: Counter[str] = Counter()
         self._models = models
         self._faults = Faults(models)
-        self._struck: list[Struck] = []
+        self._past: list[PastFault] = []
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run)
 
-    def __enter__(self) -> Trouble:
+    def __enter__(self) -> FaultInjector:
         self._thread.start()
         return self
 
@@ -90,7 +90,7 @@ class Trouble:
         _, line = class_of(error)
         return any(
             line.startswith(f"model '{fault.model}' failed: ")
-            for fault in list(self._struck)
+            for fault in list(self._past)
             if fault.model != "draft" and fault.begin <= ended and began <= fault.end + SECONDS_FELT
         )
 
@@ -99,16 +99,16 @@ class Trouble:
             if self._over.wait(step.rest):
                 return
             if step.fault != "lose once" or self.lost < MOST_LOST:
-                self._strike(step)
+                self._inject(step)
 
-    def _strike(self, step: FaultStep) -> None:
+    def _inject(self, step: FaultStep) -> None:
         begin = time.monotonic()
-        at = len(self._struck)
-        self._struck.append(Struck(step.model, begin, begin + step.seconds))
+        at = len(self._past)
+        self._past.append(PastFault(step.model, begin, begin + step.seconds))
         self._faults.begin(step.model, step.fault)
         struck = self._wait(step)
         self._faults.end(step.model)
-        self._struck[at] = Struck(step.model, begin, time.monotonic())
+        self._past[at] = PastFault(step.model, begin, time.monotonic())
         self.injected[f"{step.model} {step.fault}"] += struck
 
     def _wait(self, step: FaultStep) -> bool:

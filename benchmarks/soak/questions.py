@@ -16,7 +16,7 @@ BATCH = 3
 WORDS = ("self", "return", " = ")
 
 # All inputs that affect the answer. Sampled requests have a seed, so that they can be repeated.
-MANNERS: tuple[Mapping[str, Any], ...] = (
+INPUTS: tuple[Mapping[str, Any], ...] = (
     {},
     {tensors.TEMPERATURE: 0.9, tensors.SEED: 7},
     {tensors.TOP_K: 20, tensors.TEMPERATURE: 1.2, tensors.SEED: 2**40},
@@ -35,18 +35,18 @@ class Question:
     """Prompts and sampling inputs. answers: the baseline's answers, one per prompt."""
 
     prompts: tuple[str, ...]
-    manner: Mapping[str, Any]
+    inputs: Mapping[str, Any]
     answers: tuple[str, ...] = field(default=())
 
     @property
     def greedy(self) -> bool:
         """Whether the prompts are decoded greedily."""
-        return not self.manner
+        return not self.inputs
 
     @property
     def values(self) -> dict[str, Any]:
         """The inputs except the prompts."""
-        return {tensors.MAX_TOKENS: MOST_TOKENS, **self.manner}
+        return {tensors.MAX_TOKENS: MOST_TOKENS, **self.inputs}
 
 
 def answered(url: str) -> list[Question]:
@@ -57,14 +57,14 @@ def answered(url: str) -> list[Question]:
 
 def _questions() -> Iterator[Question]:
     for number, prompt in enumerate(SHOWN):
-        for manner in MANNERS:
-            yield Question((prompt,), manner)
+        for inputs in INPUTS:
+            yield Question((prompt,), inputs)
         batch = tuple(SHOWN[(number + at) % len(SHOWN)] for at in range(BATCH))
-        yield Question(batch, MANNERS[number % len(MANNERS)])
+        yield Question(batch, INPUTS[number % len(INPUTS)])
 
 
 def _answered(url: str, question: Question) -> Question:
     outcome = ask(url, SoakRequest(BASELINE, question.prompts, question.values))
     if outcome.error:
         raise RuntimeError(f"the baseline does not answer: {outcome.error}")
-    return Question(question.prompts, question.manner, outcome.texts)
+    return Question(question.prompts, question.inputs, outcome.texts)

@@ -12,7 +12,7 @@ from tandem.engines.emulated.call import EmulatedCall
 from tandem.engines.emulated.language import Language
 from tandem.engines.emulated.row import dense
 from tandem.engines.emulated.sampler import EmulatedSampler
-from tandem.engines.engine import Respond, prepared
+from tandem.engines.engine import Respond
 from tandem.engines.errors import RequestError
 from tandem.engines.request import MAX_BRANCHES, CallUsage, EngineRequest, EngineResponse, Ids
 
@@ -33,12 +33,11 @@ class EmulatedBranchingCall(EmulatedCall):
         """languages: the draft's and the target's. max_tokens: limit for all branches together."""
         own, target = languages
         sampler = EmulatedSampler(request, own)
-        super().__init__(request, respond, sampler, usage, own.vocab_size, begin_ns=begin_ns)
+        super().__init__(request, respond, sampler, usage, begin_ns=begin_ns)
         self._language = own
         self._target = EmulatedSampler(request, target)
         self._max_tokens = logits_room(request, own.vocab_size, max_tokens)
         self._branches: list[Branch] = []
-        self._stopped = False
         self.over = True
 
     @property
@@ -47,19 +46,21 @@ class EmulatedBranchingCall(EmulatedCall):
         return max(len(self.request.draft_ids) + 1, len(self._branches))
 
     @property
-    def known(self) -> Ids:
+    def cached_text(self) -> Ids:
         """The text whose KV cache the engine keeps: [context + draft tokens]."""
         return np.concatenate((self.request.input_ids, self.request.draft_ids))
 
     def prepare(self) -> None:
         outcomes, drafts = Outcomes(self.request), self.request.draft_ids.tolist()
-        wanted = set(outcomes.accepted_lengths)
+        wanted, seeds = set(outcomes.accepted_lengths), self.request.branch_seeds
         samplers: dict[Branch, EmulatedSampler] = {}
         for accepted in range(len(drafts) + 1):
             if accepted in wanted:
                 candidates = self._candidates(outcomes.num_candidates(accepted))
                 for branch in outcomes.branches(accepted, candidates):
-                    samplers[branch] = self._sampler_of(branch)
+                    seed = None if seeds is None else int(seeds[accepted])
+                    samplers[branch] = self._sampler.fork(seed)
+                    samplers[branch].append(branch.token)
             if accepted < len(drafts):
                 self._sampler.append(drafts[accepted])
                 self._target.append(drafts[accepted])
@@ -72,38 +73,28 @@ class EmulatedBranchingCall(EmulatedCall):
                     branch.over = True
                 else:
                     branch.take(token.id, token.probability, math.log(token.probability), token.row)
+        rows = [row for branch in answered(self._branches) for row in branch.logits]
+        self._logits = dense(rows, self._sampler.vocab_size) if rows else None
         self._steps = 1 + max((branch.steps for branch in self._branches), default=0)
         self.computed_tokens += len(drafts) + sum(branch.steps for branch in self._branches)
 
     def stop(self, now_ns: int) -> None:
         """Keep only the tokens that the branches have at `now_ns`."""
-        self._stopped = True
+        self._logits = None  # the caller wouldn't read them
         if self._end_steps(now_ns):
             self._branches = [branch.early(self._steps - 1) for branch in self._branches]
 
-    def compose(self) -> None:
-        rows = answered(self._branches)
-        branches = joined(rows, with_log_probs=self.request.return_log_probs)
-        logits = [] if self._stopped else [row for branch in rows for row in branch.logits]
-        first_token_ns = self._wall_ns(self._begin_ns + min(self._steps, 2) * self._step_ns)
-        usage = self._used(first_token_ns)._replace(draft_tokens=0)  # the call verifies no drafts
-        self._composed = EngineResponse(
-            usage=usage,
-            branches=branches,
-            generation_logits=dense(logits, self._vocab_size) if logits else None,
-        )
-        self._send = prepared(self._respond, self._composed)
-
     def answer(self, now_ns: int) -> None:
         self._last_token_ns = self._wall_ns(max(now_ns, self.due_ns))
-        super().answer(now_ns)
-
-    def _sampler_of(self, branch: Branch) -> EmulatedSampler:
-        """Return a sampler for a branch that starts after this call's text so far."""
-        seeds = self.request.branch_seeds
-        sampler = self._sampler.fork(None if seeds is None else int(seeds[branch.accepted]))
-        sampler.append(branch.token)
-        return sampler
+        self._first_token_ns = self._wall_ns(self._begin_ns + min(self._steps, 2) * self._step_ns)
+        branches = answered(self._branches)
+        self._deliver(
+            EngineResponse(
+                usage=self._used()._replace(draft_tokens=0),  # the call verifies no drafts
+                branches=joined(branches, with_log_probs=self.request.return_log_probs),
+                generation_logits=self._logits,
+            )
+        )
 
     def _candidates(self, count: int) -> list[int]:
         """Return up to `count` guesses for the next token, or none if every token is banned."""
@@ -114,4 +105,4 @@ class EmulatedBranchingCall(EmulatedCall):
         except RequestError:
             return []
         guesses = self._language.alternatives(self._sampler.text, first, truth)
-        return list(islice(filter(self._sampler.may_say, guesses), count))
+        return list(islice(filter(self._sampler.allows, guesses), count))

@@ -2,29 +2,24 @@
 
 from __future__ import annotations
 
-import logging
 import math
 import threading
-from collections.abc import Callable
-from functools import partial
 
 import numpy as np
 
 from tandem.engines.emulated.row import FLOOR, dense
 from tandem.engines.emulated.sampler import EmulatedSampler, Token
 from tandem.engines.ending import cut
-from tandem.engines.engine import Respond, Send, prepared
+from tandem.engines.engine import Respond, deliver
 from tandem.engines.errors import EngineError
 from tandem.engines.request import CallUsage, EngineRequest, EngineResponse, Floats, Ids
-
-log = logging.getLogger(__name__)
 
 
 class EmulatedCall:
     """A call's tokens, their times, and the answers prepared so far.
 
-    An answer is prepared and composed before it is due, so that only sending is left. The owner
-    must hold `lock` from reading `open` until the answer is sent.
+    An answer is prepared before it is due. The owner must hold `lock` from reading `open` until the
+    answer is sent.
 
     Attributes:
         open: whether the final answer hasn't been sent yet.
@@ -40,7 +35,6 @@ class EmulatedCall:
         respond: Respond,
         sampler: EmulatedSampler,
         usage: CallUsage,
-        vocab_size: int,
         *,
         begin_ns: int,
     ) -> None:
@@ -58,14 +52,11 @@ class EmulatedCall:
         self._respond = respond
         self._sampler = sampler
         self._usage = usage
-        self._vocab_size = vocab_size
         self._ids: list[int] = []
         self._joint_probability = 1.0  # product of the probabilities of the generated tokens
         self._unsent: list[Token] = []
-        self._log_prob = 0.0
+        self._cum_log_prob = 0.0
         self._logits: Floats | None = None
-        self._composed = EngineResponse()
-        self._send: Send
         self._clocks_apart_ns = usage.first_scheduled_time_ns - begin_ns
         self._begin_ns = begin_ns
         self._steps = 0
@@ -80,7 +71,7 @@ class EmulatedCall:
         return 1
 
     @property
-    def known(self) -> Ids:
+    def cached_text(self) -> Ids:
         """The text whose KV cache the engine keeps: [context + answer - 1].
 
         The last token of the answer isn't computed yet.
@@ -90,27 +81,21 @@ class EmulatedCall:
     def prepare(self) -> None:
         """Choose the tokens of the next answer. Raises RequestError."""
         if len(self.request.draft_ids):
-            self._verify()
+            emitted = self._sampler.verify()
+            surplus = self._take(emitted)
+            self._accepted = len(emitted) - 1 - surplus
+            self._steps = 1
+            self.over = True
+            self.computed_tokens += len(self.request.draft_ids)
         else:
-            self._continue()
+            first = not self._ids
+            self._steps = 0
+            while not self._steps or not (self.over or self.request.streaming):
+                self._take([self._sampler.next()])
+                self._steps += 1
+            self.computed_tokens += self._steps - first  # the first step includes the context's end
         rows = [token.row for token in self._unsent if token.row]
-        self._logits = dense(rows, self._vocab_size) if rows else None
-
-    def _verify(self) -> None:
-        emitted = self._sampler.verify()
-        surplus = self._take(emitted)
-        self._accepted = len(emitted) - 1 - surplus
-        self._steps = 1
-        self.over = True
-        self.computed_tokens += len(self.request.draft_ids)
-
-    def _continue(self) -> None:
-        first = not self._ids
-        self._steps = 0
-        while not self._steps or not (self.over or self.request.streaming):
-            self._take([self._sampler.next()])
-            self._steps += 1
-        self.computed_tokens += self._steps - first  # the first step includes the context's end
+        self._logits = dense(rows, self._sampler.vocab_size) if rows else None
 
     def schedule(self, begin_ns: int, step_ns: int) -> None:
         self._begin_ns, self._step_ns = begin_ns, step_ns
@@ -132,45 +117,40 @@ class EmulatedCall:
         self.due_ns = min(self.due_ns, now_ns)
         return missing > 0
 
-    def compose(self) -> None:
-        tokens = self._unsent
-        first_token_ns = self._first_token_ns
-        if tokens and not first_token_ns:
-            first_token_ns = self._wall_ns(self._begin_ns + self._step_ns)
-        log_probs = _log_probs(tokens) if self.request.return_log_probs else None
-        self._composed = EngineResponse(
-            tokens=tuple(token.id for token in tokens),
-            final=self.over,
-            first=len(self._ids) == len(tokens),
-            log_probs=log_probs,
-            cum_log_prob=self._log_prob + (0.0 if log_probs is None else float(log_probs.sum())),
-            generation_logits=None if self._logits is None else self._logits[: len(tokens)],
-            num_output_tokens=len(self._ids),
-            usage=self._used(first_token_ns),
-        )
-        self._send = prepared(self._respond, self._composed)
-
     def answer(self, now_ns: int) -> None:
-        """Send the composed answer. Its last token's time is `now_ns` or `due_ns`, if later."""
+        """Send the prepared answer. Its last token's time is `now_ns` or `due_ns`, if later."""
         if self._unsent:
             self._last_token_ns = self._wall_ns(max(now_ns, self.due_ns))
-        self._unsent = []
-        self._log_prob = self._composed.cum_log_prob
-        self._first_token_ns = self._composed.usage.first_token_time_ns
-        self._deliver(partial(self._send, self._last_token_ns), final=self.over)
+            self._first_token_ns = self._first_token_ns or self._wall_ns(
+                self._begin_ns + self._step_ns
+            )
+        tokens, self._unsent = self._unsent, []
+        log_probs = None
+        if self.request.return_log_probs:
+            # `FLOOR` for tokens that only a mask allowed
+            values = [math.log(t.probability) if t.probability else FLOOR for t in tokens]
+            log_probs = np.array(values, np.float32)
+            self._cum_log_prob += float(log_probs.sum())
+        self._deliver(
+            EngineResponse(
+                tokens=tuple(token.id for token in tokens),
+                final=self.over,
+                first=len(self._ids) == len(tokens),
+                log_probs=log_probs,
+                cum_log_prob=self._cum_log_prob,
+                generation_logits=None if self._logits is None else self._logits[: len(tokens)],
+                num_output_tokens=len(self._ids),
+                usage=self._used(),
+            )
+        )
 
     def fail(self, error: EngineError) -> None:
-        usage = self._used(self._first_token_ns)
-        answer = EngineResponse(error=str(error), code=error.code, usage=usage)
-        self._deliver(partial(self._respond, answer), final=True)
+        self._deliver(EngineResponse(error=str(error), code=error.code, usage=self._used()))
 
-    def _deliver(self, send: Callable[[], None], *, final: bool) -> None:
+    def _deliver(self, answer: EngineResponse) -> None:
         """Send an answer. If sending fails, the call is over."""
-        self.open = not final
-        try:
-            send()
-        except Exception:
-            log.exception("failed to deliver an answer")
+        self.open = not answer.final
+        if not deliver(self._respond, answer):
             self.open = False
 
     def _take(self, tokens: list[Token]) -> int:
@@ -189,17 +169,11 @@ class EmulatedCall:
     def _wall_ns(self, timer_ns: int) -> int:
         return timer_ns + self._clocks_apart_ns
 
-    def _used(self, first_token_ns: int) -> CallUsage:
+    def _used(self) -> CallUsage:
         return self._usage._replace(
             computed_tokens=self.computed_tokens,
             draft_tokens=len(self.request.draft_ids),
             accepted_tokens=self._accepted,
-            first_token_time_ns=first_token_ns,
+            first_token_time_ns=self._first_token_ns,
             last_token_time_ns=self._last_token_ns,
         )
-
-
-def _log_probs(tokens: list[Token]) -> Floats:
-    """Return the language's log-probabilities; `FLOOR` for tokens that only a mask allowed."""
-    probabilities = (token.probability for token in tokens)
-    return np.array([math.log(p) if p else FLOOR for p in probabilities], np.float32)

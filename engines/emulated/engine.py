@@ -7,7 +7,7 @@ import threading
 from dataclasses import replace
 from functools import partial
 
-from tandem.engines.call_checks import check, refuse
+from tandem.engines.call_checks import check, check_kv_blocks, refuse
 from tandem.engines.capabilities import EMULATED
 from tandem.engines.emulated.branching import EmulatedBranchingCall
 from tandem.engines.emulated.call import EmulatedCall
@@ -40,7 +40,7 @@ class EmulatedEngine:
         self._language = Language(settings)
         self._target_language = Language(replace(settings, role="target"))
         self._cache = PrefixCache(settings.kv_cache_tokens, settings.kv_block_tokens)
-        self._calls: dict[int, EmulatedCall] = {}
+        self._calls: set[EmulatedCall] = set()
         self._lock = threading.Lock()
         self._closing = False
         self.computed_tokens = 0
@@ -51,12 +51,14 @@ class EmulatedEngine:
         begin_ns = now_ns - age_ns
         check(request, self._settings, self._settings.vocab_size)
         _check_emulated(request)
-        call, missing = self._admit(request, respond, begin_ns, wall_ns - age_ns)
+        check_kv_blocks(request, self._settings.kv_cache_tokens, self._settings.kv_block_tokens)
+        call = self._admit(request, respond, begin_ns, wall_ns - age_ns)
         with self._lock:
             if self._closing:
                 raise ClosingError
-            self._calls[id(call)] = call
-        prefill_ns = round(missing * self._settings.prefill_ms_per_token * MS)
+            self._calls.add(call)
+        prefill_tokens = call.computed_tokens - 1  # the first step computes the last token
+        prefill_ns = round(prefill_tokens * self._settings.prefill_ms_per_token * MS)
         try:
             self._prepare(call, begin_ns + prefill_ns)
         except Exception:
@@ -73,7 +75,6 @@ class EmulatedEngine:
                 with call.lock:
                     if call.open:
                         call.stop(self._timer.now_ns())
-                        call.compose()
                         self._answer(call)
 
     def close(self) -> None:
@@ -85,50 +86,38 @@ class EmulatedEngine:
 
     def _admit(
         self, request: EngineRequest, respond: Respond, begin_ns: int, begin_wall_ns: int
-    ) -> tuple[EmulatedCall, int]:
-        """Return a new call and the number of its context tokens that must be computed.
+    ) -> EmulatedCall:
+        """Return a new call.
 
         begin_ns: start of the call in timer time. begin_wall_ns: the same instant in system time.
         """
-        cache, length = self._cache, len(request.input_ids)
-        max_length = length + max(request.max_new_tokens, len(request.draft_ids) + 1) - 1
-        if cache.blocks_for(max_length) > cache.total_blocks:
-            raise RequestError(
-                f"input_ids ({length} tokens) and request_output_len ({request.max_new_tokens}) "
-                f"need {cache.blocks_for(max_length)} KV blocks; the limit is "
-                f"{cache.total_blocks} (kv_cache_tokens)"
-            )
-        reused = cache.reuse(request.input_ids, length - 1)
-        whole = reused // self._settings.kv_block_tokens
+        settings, length = self._settings, len(request.input_ids)
+        reused = self._cache.reuse(request.input_ids, length - 1)
+        whole = reused // settings.kv_block_tokens
         usage = CallUsage(
             reused_blocks=whole,
-            new_blocks=cache.blocks_for(max_length) - whole,
+            new_blocks=-(-request.max_length // settings.kv_block_tokens) - whole,
             computed_tokens=length - reused,
             first_scheduled_time_ns=begin_wall_ns,
         )
-        missing = length - reused - 1  # the first step computes the last token
-        if request.branches:
-            languages = self._language, self._target_language
-            room = self._settings.kv_cache_tokens
-            call: EmulatedCall = EmulatedBranchingCall(
-                request, respond, languages, usage, max_tokens=room, begin_ns=begin_ns
-            )
-        else:
-            sampler, size = EmulatedSampler(request, self._language), self._settings.vocab_size
-            call = EmulatedCall(request, respond, sampler, usage, size, begin_ns=begin_ns)
-        return call, missing
+        if not request.branches:
+            sampler = EmulatedSampler(request, self._language)
+            return EmulatedCall(request, respond, sampler, usage, begin_ns=begin_ns)
+        languages = self._language, self._target_language
+        room = settings.kv_cache_tokens
+        return EmulatedBranchingCall(
+            request, respond, languages, usage, max_tokens=room, begin_ns=begin_ns
+        )
 
     def _prepare(self, call: EmulatedCall, begin_ns: int) -> None:
         """Prepare the next answer. Its steps begin at `begin_ns`."""
         call.prepare()
         call.schedule(begin_ns, self._step_ns(call))
-        call.compose()
 
     def _step_ns(self, call: EmulatedCall) -> int:
         settings = self._settings
         step_ms = settings.step_ms * (1 + settings.verify_slope * len(call.request.draft_ids))
-        with self._lock:
-            calls = list(self._calls.values())
+        calls = self._open_calls()
         others, more_rows = len(calls) - 1, sum(call.rows - 1 for call in calls)
         step_ms *= 1 + settings.batch_slope * others + settings.branch_slope * more_rows
         return round(step_ms * MS)
@@ -154,9 +143,9 @@ class EmulatedEngine:
         return call.open and call.due_ns > self._timer.now_ns()
 
     def _answer(self, call: EmulatedCall) -> None:
-        """Send the composed answer last, because its receiver may send the next call at once."""
+        """Send the prepared answer last, because its receiver may send the next call at once."""
         if call.over:
-            self._cache.remember(call.known)
+            self._cache.remember(call.cached_text)
             self._forget(call)
         call.answer(self._timer.now_ns())
         if not call.open:
@@ -170,12 +159,13 @@ class EmulatedEngine:
 
     def _forget(self, call: EmulatedCall) -> None:
         with self._lock:
-            if self._calls.pop(id(call), None):
+            if call in self._calls:
+                self._calls.remove(call)
                 self.computed_tokens += call.computed_tokens
 
     def _open_calls(self) -> list[EmulatedCall]:
         with self._lock:
-            return list(self._calls.values())
+            return list(self._calls)
 
 
 def _check_emulated(request: EngineRequest) -> None:

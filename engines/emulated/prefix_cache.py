@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import threading
 from bisect import bisect_left, insort
 
@@ -21,15 +20,12 @@ class PrefixCache:
 
     def __init__(self, max_tokens: int, block_tokens: int) -> None:
         self._block = block_tokens
-        self.total_blocks = max_tokens // block_tokens
+        self._total_blocks = max_tokens // block_tokens
         # Sorted as bytes: the text with the longest common prefix is always a neighbor.
         self._in_order: list[bytes] = []
         self._copies: dict[bytes, int] = {}  # count of each text, least recently used first
         self._used_blocks = 0
         self._lock = threading.Lock()
-
-    def blocks_for(self, tokens: int) -> int:
-        return math.ceil(tokens / self._block)
 
     def reuse(self, ids: Ids, reusable: int) -> int:
         """Return how many of the first `reusable` tokens of ids [n] are cached.
@@ -56,7 +52,7 @@ class PrefixCache:
                 insort(self._in_order, text)
             self._copies[text] = copies + 1
             self._used_blocks += self._blocks_of(text)
-            while self._used_blocks > self.total_blocks:
+            while self._used_blocks > self._total_blocks:
                 self._forget_one(next(iter(self._copies)))
 
     def _forget_one(self, text: bytes) -> None:
@@ -67,7 +63,7 @@ class PrefixCache:
         self._used_blocks -= self._blocks_of(text)
 
     def _blocks_of(self, text: bytes) -> int:
-        return self.blocks_for(len(text) // _BYTES)
+        return -(-len(text) // (_BYTES * self._block))
 
 
 def _shared_tokens(one: bytes, other: bytes) -> int:

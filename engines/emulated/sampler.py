@@ -41,14 +41,14 @@ class EmulatedSampler:
         self._request = request
         self._sampling = sampling
         self._language = language
+        self.vocab_size = language.vocab_size
         self._seed = sampling.seed
         self.text: Text = language.read(request.input_ids)
         self._bans = Bans(request, language.vocab_size)
         self._masks = TokenMasks(request, language.vocab_size)
         self._history: Ids | None = None  # the ids of `text`, with space for the answer
         if self._bans:
-            most = max(request.max_new_tokens, len(request.draft_ids) + 1)
-            most += int(request.branch_output_len.max(initial=0))
+            most = request.max_new + int(request.branch_output_len.max(initial=0))
             self._history = np.concatenate((request.input_ids, np.zeros(most, np.int32)))
         self._simple = not (self._bans or self._masks)
         self._wants_rows = request.return_generation_logits
@@ -69,7 +69,7 @@ class EmulatedSampler:
             return self._choose().id
         return int(self._rows()[1].tokens[0])
 
-    def may_say(self, token: int) -> bool:
+    def allows(self, token: int) -> bool:
         return not (self._banned() == token).any()
 
     def fork(self, seed: int | None = None) -> EmulatedSampler:
@@ -138,7 +138,7 @@ class EmulatedSampler:
 
     def _rows(self) -> tuple[Row, Row]:
         """Return the language's row, and the part of it that the request allows."""
-        if not (self._bans or self._masks):
+        if self._simple:
             own = self._language.row(self.text, may_end=True)
             return own, own
         banned = self._banned()

@@ -36,12 +36,12 @@ class WallTimer:
     action. Spinning would be more exact, but would take cores from other processes.
     """
 
-    _ACTION_NS = 60_000
+    _ACTION_NS = 100_000
     _MOST_NS = 300_000  # longer delays are stalls of the machine; waking earlier wouldn't help
     _STEP_NS = 5_000
 
     def __init__(self) -> None:
-        self._news = threading.Condition()
+        self._changed = threading.Condition()
         self._events: list[tuple[int, int, Action]] = []
         self._order = itertools.count()  # orders events with equal times
         self._late_ns = 100_000
@@ -58,22 +58,22 @@ class WallTimer:
         return time.time_ns()
 
     def at(self, due_ns: int, action: Action) -> None:
-        with self._news:
+        with self._changed:
             heapq.heappush(self._events, (due_ns, next(self._order), action))
             if self._events[0][2] is action:
-                self._news.notify()
+                self._changed.notify()
 
     def close(self) -> None:
-        with self._news:
+        with self._changed:
             self._closing = True
-            self._news.notify()
+            self._changed.notify()
         if self._thread is not threading.current_thread():
             self._thread.join()
 
     def _run(self) -> None:
         _sleep_precisely()
         while True:
-            with self._news:
+            with self._changed:
                 while not self._closing and not self._near():
                     self._sleep()
                 if self._closing:
@@ -90,11 +90,11 @@ class WallTimer:
         After a full sleep, update the estimate of how late a sleeping thread wakes up.
         """
         if not self._events:
-            self._news.wait()
+            self._changed.wait()
             return
         wake_ns = self._events[0][0] - self._ACTION_NS
         sleep_ns = wake_ns - self._late_ns - self.now_ns()
-        if not self._news.wait(max(0, sleep_ns) / 1e9) and sleep_ns > 0:
+        if not self._changed.wait(max(0, sleep_ns) / 1e9) and sleep_ns > 0:
             # Fixed-size steps up or down converge to the median.
             step_ns = self._STEP_NS if self.now_ns() > wake_ns else -self._STEP_NS
             self._late_ns = min(self._MOST_NS, max(0, self._late_ns + step_ns))

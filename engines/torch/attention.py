@@ -40,26 +40,15 @@ class Attending(Protocol):
         """
 
 
-class Packed(Attending, Protocol):
-    """New tokens of one call in a forward pass. The last `rows` of them need logits."""
-
-    @property
-    def rows(self) -> int: ...
-
-    @property
-    def positions(self) -> NDArray[np.int64]:
-        """Positions of the tokens in their sequences: [count]."""
-
-    @property
-    def adapter(self) -> int:
-        """The call's LoRA adapter, counted from 1; 0: none."""
-
-
 class Segment:
     """The new tokens of one sequence in a forward pass.
 
-    They are tokens `start` to `start + count` of `entry`'s sequence. The last `rows` tokens need
-    logits.
+    Attributes:
+        start, count: they are tokens `start` to `start + count` of `entry`'s sequence.
+        rows: number of tokens at the end that need logits.
+        positions: positions of the tokens in the sequence: [count].
+        adapter: the LoRA adapter, counted from 1; 0: none.
+
     """
 
     __slots__ = ("_masks", "count", "entry", "rows", "start")
@@ -209,6 +198,9 @@ class BranchSegment:
             past = mine < (own - window if window is not None else 0)
             self._hidden[window] = torch.cat((beyond, past.expand(len(leaves), own)), 1)
         return self._hidden[window]
+
+
+Packed: TypeAlias = Segment | BranchSegment
 
 
 def wanted_rows(segments: Sequence[Packed]) -> NDArray[np.int64]:

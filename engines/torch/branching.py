@@ -48,11 +48,6 @@ class BranchingSequence(TorchSequence):
         super().__init__(request, respond, sampler)
 
     @property
-    def max_new(self) -> int:
-        """Number of draft tokens plus one."""
-        return len(self.request.draft_ids) + 1
-
-    @property
     def pending(self) -> int:
         return self._unseen if self._kv else super().pending
 
@@ -112,7 +107,7 @@ class BranchingSequence(TorchSequence):
         ]
         assert self.entry is not None
         longest = max((branch.limit for branch in wanted), default=0)
-        room = self._cache.lend(self.entry, len(wanted), longest)
+        room = self._cache.branch_room(len(wanted), longest)
         room = logits_room(self.request, self._branch_sampler.vocab_size, room)
         self._branches = self._live = fitting(wanted, self._max_branches, room)
         if self._live:
@@ -207,7 +202,7 @@ class BranchSampler(TorchSampler):
         scores: [vocab_size]. If draft and target share their noise, it is applied before ranking,
         so that the target's own token is among the best.
         """
-        if self._greedy:
+        if self.greedy:
             weights, least = scores, -torch.inf
         else:
             weights, least = self._probabilities(scores), 0.0
@@ -220,7 +215,7 @@ class BranchSampler(TorchSampler):
         self, scores: torch.Tensor, accepted: Sequence[int], positions: Sequence[int]
     ) -> list[int]:
         """Return one token per branch. scores: [rows, vocab_size]; positions: one per row."""
-        if not self._greedy:
+        if not self.greedy:
             seeds = self._seeds or [self.seed] * (max(accepted) + 1)
             keys = [(seeds[j], position) for j, position in zip(accepted, positions, strict=True)]
             self._forget_before(keys)

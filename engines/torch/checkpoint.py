@@ -28,11 +28,12 @@ def load_checkpoint(settings: TorchSettings, path: Path) -> Any:
         raise LoadError(f"checkpoint '{path}' has no config.json")
     device = device_of(settings.device)
     dtype = dtype_of(settings.dtype, device)
-    if device.type == "cuda":
-        config = AutoConfig.from_pretrained(path, local_files_only=True)
-        require_memory(config, settings, device, _loaded_dtype(dtype, config))
     logging.disable_progress_bar()  # type: ignore[no-untyped-call]  # it would go to the log
     try:
+        config = AutoConfig.from_pretrained(path, local_files_only=True)
+        # For `auto`, transformers uses the checkpoint's own dtype.
+        known = dtype if isinstance(dtype, torch.dtype) else config.dtype or torch.float32
+        require_memory(config, settings, device, known)
         model: Any = AutoModelForCausalLM.from_pretrained(
             path, dtype=dtype, attn_implementation=attention.NAME, local_files_only=True
         )
@@ -47,12 +48,9 @@ def load_checkpoint(settings: TorchSettings, path: Path) -> Any:
     return model.to(device).eval().requires_grad_(False)
 
 
-def device_of(name: str, gpus: int | None = None) -> torch.device:
-    """Return the device that a setting names. Raises LoadError.
-
-    gpus: number of GPUs; None: as many as PyTorch finds.
-    """
-    found = torch.cuda.device_count() if gpus is None else gpus
+def device_of(name: str) -> torch.device:
+    """Return the device that a setting names. Raises LoadError."""
+    found = torch.cuda.device_count()
     if name == "auto":
         name = "cuda" if found else "cpu"
     try:
@@ -83,40 +81,19 @@ def dtype_of(name: str, device: torch.device) -> torch.dtype | str:
     return known[name]
 
 
-def _loaded_dtype(dtype: torch.dtype | str, config: Any) -> torch.dtype:
-    """Return the dtype that transformers chooses for `auto`."""
-    if isinstance(dtype, torch.dtype):
-        return dtype
-    own = config.dtype
-    return own if isinstance(own, torch.dtype) else torch.float32
-
-
 def require_memory(
-    config: Any,
-    settings: TorchSettings,
-    device: torch.device,
-    dtype: torch.dtype,
-    read: Callable[[torch.device], tuple[int, int]] = torch.cuda.mem_get_info,
+    config: Any, settings: TorchSettings, device: torch.device, dtype: torch.dtype
 ) -> None:
     """Raise LoadError if the checkpoint of this config doesn't fit. A CPU has no limit.
 
-    Counts weights and KV cache. The rest of the GPU's memory, beyond `gpu_memory_fraction`, is for
-    the steps themselves.
-
-    read: returns the free bytes and the total bytes of a device.
+    Weights and KV cache must fit into `gpu_memory_fraction` of the GPU's memory. Memory that other
+    processes use counts against the fraction. The rest is for the steps themselves.
     """
     if device.type != "cuda":
         return
     weights, cache = weight_bytes(config, dtype), cache_bytes(config, settings, dtype)
-    free, total = read(device)
-    check_fit(weights, cache, free=free, total=total, fraction=settings.gpu_memory_fraction)
-
-
-def check_fit(weights: int, cache: int, *, free: int, total: int, fraction: float) -> None:
-    """Raise LoadError if weights and cache don't fit into the unused part of a GPU's memory share.
-
-    All sizes are in bytes. Memory that other processes use counts against the fraction.
-    """
+    free, total = torch.cuda.mem_get_info(device)
+    fraction = settings.gpu_memory_fraction
     room = max(0, int(fraction * total) - (total - free))
     if weights + cache > room:
         raise LoadError(

@@ -15,6 +15,7 @@ import contextlib
 import math
 import mmap
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -140,17 +141,10 @@ class KVCache:
         self._max_seq_len = max_seq_len
         self.total_blocks = max_tokens // block_tokens
         self._entries: list[KVEntry] = []  # least recently used first
+        self._waiting_for = 0  # blocks that the first waiting call could not get
 
     def blocks_for(self, tokens: int) -> int:
         return math.ceil(tokens / self._block)
-
-    @property
-    def used_blocks(self) -> int:
-        return sum(entry.blocks for entry in self._entries)
-
-    @property
-    def _free_blocks(self) -> int:
-        return self.total_blocks - sum(e.blocks + e.lent_blocks for e in self._entries)
 
     def acquire(
         self, tokens: Tokens, reusable: int, max_length: int, adapter: int = 0
@@ -163,48 +157,47 @@ class KVCache:
         adapter: the call's LoRA adapter. Keys and values of other adapters aren't reused.
         """
         source, shared = self._longest_prefix(tokens[:reusable], adapter)
-        if source is not None and not source.busy and source.length - shared <= self._block:
-            return self._take_over(source, tokens, shared, max_length)
-        wanted = self.blocks_for(max_length)
-        if self._free_up(wanted, keep=source):
-            entry = KVEntry(length=shared, adapter=adapter)
-            entry.resize(self.shape, self._capacity(max_length), source)
-            self._entries.append(entry)
-            return self._start(entry, tokens, shared, max_length)
-        if source is not None and not source.busy:
-            return self._take_over(source, tokens, shared, max_length)
-        return None
+        idle = source if source is not None and not source.busy else None
+        entry = None
+        if idle is None or idle.length - shared > self._block:
+            entry = self._copy_prefix(source, shared, max_length)
+        if entry is None and idle is not None:
+            entry = self._take_over(idle, shared, max_length)
+        needed = self.blocks_for(max_length)
+        self._waiting_for = 0 if entry else needed
+        if entry is None:
+            return None
+        entry.tokens = tokens
+        entry.length = shared
+        entry.adapter = adapter
+        entry.busy = True
+        entry.blocks = needed
+        entry.reused_blocks = shared // self._block  # whole blocks
+        return entry
 
-    def lend(self, entry: KVEntry, branches: int, tokens: int) -> int:
-        """Lend blocks for branches of `tokens` tokens each. Return the lent capacity in tokens.
+    @property
+    def needs_lent_blocks(self) -> bool:
+        """Whether a call waits for blocks that branches hold. The branches must then end."""
+        lent = any(entry.lent_blocks for entry in self._entries)
+        return lent and self._waiting_for > self._available(keep=None)
 
-        Only free blocks and blocks of stale texts are lent. Branches are speculative, so they don't
-        evict a text that another call is likely to continue.
+    def branch_room(self, branches: int, tokens: int) -> int:
+        """Return the number of tokens that fit in branches: at most `branches` of `tokens` tokens.
+
+        Evicts stale texts if necessary, but no text that another call is likely to continue,
+        because branches are speculative.
         """
         wanted = self.blocks_for(branches * tokens)
-        for old in self._stale():
-            if self._free_blocks >= wanted:
-                break
-            self._entries.remove(old)
-        entry.lent_blocks = max(0, min(wanted, self._free_blocks))
-        return entry.lent_blocks * self._block
+        self._evict_stale(wanted)
+        return min(wanted, self._free_blocks) * self._block
 
-    def branch_kv(
-        self,
-        entry: KVEntry,  # noqa: ARG002 (with pages, branches share the entry's)
-        leaves: NDArray[np.int64],
-        tokens: int,
-    ) -> BranchKV:
-        """Allocate branches of `tokens` tokens each.
+    def branch_kv(self, entry: KVEntry, leaves: NDArray[np.int64], tokens: int) -> BranchKV:
+        """Lend blocks to a call for branches of `tokens` tokens each, until the call ends.
 
         leaves: [branches], number of the entry's tokens that each branch continues.
         """
+        entry.lent_blocks = self.blocks_for(len(leaves) * tokens)
         return BranchKV(self.shape, len(leaves), tokens)
-
-    @property
-    def lent_too_much(self) -> bool:
-        """Whether calls need blocks that are lent to branches. The branches must then end."""
-        return self._free_blocks < 0
 
     def release(self, entry: KVEntry) -> None:
         self._entries.remove(entry)
@@ -220,12 +213,8 @@ class KVCache:
                 entry.resize(self.shape, self._capacity(entry.length))
 
     def drop(self, entry: KVEntry) -> None:
-        """Forget the entry of a failed call."""
+        """Forget an entry and its blocks."""
         self._entries.remove(entry)
-
-    def _stale(self) -> list[KVEntry]:
-        before = time.monotonic() - STALE_SECONDS
-        return [e for e in self._entries if not e.busy and e.idle_since < before]
 
     def _longest_prefix(self, tokens: Tokens, adapter: int = 0) -> tuple[KVEntry | None, int]:
         """Return the entry with the longest common prefix, preferably an idle one, and its length.
@@ -243,21 +232,22 @@ class KVCache:
                     best, longest = entry, shared
         return best, longest
 
-    def _take_over(
-        self, entry: KVEntry, tokens: Tokens, shared: int, max_length: int
-    ) -> KVEntry | None:
+    def _copy_prefix(self, source: KVEntry | None, shared: int, max_length: int) -> KVEntry | None:
+        """Return a new entry that starts with `shared` tokens of `source`; None: too few blocks."""
+        if not self._free_up(self.blocks_for(max_length), keep=source):
+            return None
+        entry = KVEntry(length=shared)
+        entry.resize(self.shape, self._capacity(max_length), source)
+        self._entries.append(entry)
+        return entry
+
+    def _take_over(self, entry: KVEntry, shared: int, max_length: int) -> KVEntry | None:
+        """Continue an idle entry after its first `shared` tokens; None: too few blocks."""
         if not self._free_up(self.blocks_for(max_length) - entry.blocks, keep=entry):
             return None
         entry.length = shared
         if entry.capacity < max_length:
             entry.resize(self.shape, self._capacity(max_length))
-        return self._start(entry, tokens, shared, max_length)
-
-    def _start(self, entry: KVEntry, tokens: Tokens, shared: int, max_length: int) -> KVEntry:
-        entry.tokens = tokens
-        entry.busy = True
-        entry.blocks = self.blocks_for(max_length)
-        entry.reused_blocks = shared // self._block  # whole blocks
         return entry
 
     def _capacity(self, max_length: int) -> int:
@@ -274,16 +264,31 @@ class KVCache:
 
         If that isn't possible, evict none and return False. `keep` is never evicted.
         """
-        missing = blocks - (self.total_blocks - self.used_blocks)
-        victims: list[KVEntry] = []
-        for entry in self._entries:
-            if missing <= 0:
+        if self._available(keep) < blocks:
+            return False
+        for entry in list(self._entries):
+            if self._free_blocks >= blocks:
                 break
             if not entry.busy and entry is not keep:
-                victims.append(entry)
-                missing -= entry.blocks
-        if missing > 0:
-            return False
-        for entry in victims:
-            self._entries.remove(entry)
+                self.drop(entry)
         return True
+
+    def _evict_stale(self, blocks: int) -> None:
+        """Evict idle entries that no call is likely to continue, until `blocks` are free."""
+        before = time.monotonic() - STALE_SECONDS
+        for entry in [e for e in self._entries if not e.busy and e.idle_since < before]:
+            if self._free_blocks >= blocks:
+                break
+            self.drop(entry)
+
+    def _available(self, keep: KVEntry | None) -> int:
+        """Return the number of blocks that are free or held by idle entries other than `keep`."""
+        idle = [e for e in self._entries if not e.busy and e is not keep]
+        return self._free_blocks + self._blocks_held_only_by(idle)
+
+    def _blocks_held_only_by(self, entries: Sequence[KVEntry]) -> int:
+        return sum(entry.blocks for entry in entries)
+
+    @property
+    def _free_blocks(self) -> int:
+        return self.total_blocks - sum(e.blocks + e.lent_blocks for e in self._entries)

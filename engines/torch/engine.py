@@ -12,7 +12,7 @@ import torch
 
 from tandem.contract.errors import ErrorCode
 from tandem.contract.heap import trim_heap
-from tandem.engines.call_checks import check
+from tandem.engines.call_checks import check, check_kv_blocks
 from tandem.engines.capabilities import TORCH
 from tandem.engines.engine import Respond
 from tandem.engines.errors import ClosingError, RequestError, first_line
@@ -63,14 +63,8 @@ class TorchEngine:
             settings.draft_vocab_size,
             len(settings.lora_adapters),
         )
+        check_kv_blocks(request, settings.kv_cache_tokens, settings.kv_block_tokens)
         sequence = self._sequence_of(request, respond)
-        needed = self._cache.blocks_for(sequence.max_length)
-        if needed > self._cache.total_blocks:
-            raise RequestError(
-                f"input_ids ({len(request.input_ids)} tokens) and request_output_len "
-                f"({request.max_new_tokens}) need {needed} KV blocks; "
-                f"the limit is {self._cache.total_blocks} (kv_cache_tokens)"
-            )
         with self._wake:
             if self._closing:
                 raise ClosingError
@@ -114,7 +108,7 @@ class TorchEngine:
                 ready.set_exception(error)
                 return
             ready.set_result(None)
-            while self._take_news():
+            while self._receive():
                 try:
                     self._step()
                 except Exception as error:
@@ -132,7 +126,7 @@ class TorchEngine:
         self._scheduler = Scheduler(self._cache, settings.max_batch_tokens)
         trim_heap()  # loading has freed about as much memory as the model needs
 
-    def _take_news(self) -> bool:
+    def _receive(self) -> bool:
         """Wait for work, then take new calls and stops. Return False if the engine is closing."""
         with self._wake:
             while not (self._arrived or self._stops or self._closing or len(self._scheduler)):
@@ -141,7 +135,7 @@ class TorchEngine:
             stops, self._stops = self._stops, set()
             closing = self._closing
         for sequence in arrived:
-            self._scheduler.add(sequence)
+            self._scheduler.waiting.append(sequence)
         for sequence in self._scheduler.calls if stops else ():
             if sequence.request.request_id in stops:
                 sequence.stopped = True
@@ -150,18 +144,16 @@ class TorchEngine:
 
     def _step(self) -> None:
         self._admit()
-        for sequence in self._scheduler.in_the_way():
+        for sequence in self._scheduler.preempted():
             self._finish(sequence)
         chosen = self._scheduler.schedule()
         if not chosen:
             return
         segments = [sequence.segment(count) for sequence, count in chosen]
         ids = np.concatenate([sequence.next_tokens(count) for sequence, count in chosen])
-        choices = []
-        if self._model.chooses:
-            choices = [
-                sequence.choice if count == sequence.pending else None for sequence, count in chosen
-            ]
+        choices = [
+            sequence.choice if count == sequence.pending else None for sequence, count in chosen
+        ]
         try:
             step = self._model.step(ids, segments, choices)
         except Exception as error:

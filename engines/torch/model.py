@@ -13,12 +13,12 @@ from numpy.typing import NDArray
 from tandem.engines.errors import LoadError, first_line
 from tandem.engines.torch import attention
 from tandem.engines.torch.attention import Packed, Segment
-from tandem.engines.torch.checkpoint import Loader, load_checkpoint
+from tandem.engines.torch.checkpoint import Loader
+from tandem.engines.torch.choosing import TokenChoice
 from tandem.engines.torch.contiguous_kv_cache import KVCache, KVEntry, KVShape
 from tandem.engines.torch.fused_llama import FusedLlama, supports
 from tandem.engines.torch.linear import pack_linears
 from tandem.engines.torch.lora import Adapters
-from tandem.engines.torch.paged.choosing import TokenChoice
 from tandem.engines.torch.paged.paged_kv_cache import PagedKVCache
 from tandem.engines.torch.paged.runner import PagedRunner
 from tandem.engines.torch.scores import StepLogits
@@ -34,14 +34,11 @@ class PackedModel:
 
     Attributes:
         vocab_size: width of the model's logits.
-        kv_shape: shape of one token's keys and values.
         cache: keys and values of past tokens.
 
     """
 
-    def __init__(
-        self, settings: TorchSettings, folder: Path, load: Loader = load_checkpoint
-    ) -> None:
+    def __init__(self, settings: TorchSettings, folder: Path, load: Loader) -> None:
         """Load and check the checkpoint. Raises LoadError. folder: the model's version folder."""
         path = folder / settings.checkpoint
         self._model = load(settings, path)
@@ -55,10 +52,9 @@ class PackedModel:
         self.device: torch.device = self._model.device
         self._selects_rows = "logits_to_keep" in inspect.signature(self._model.forward).parameters
         try:
-            self.kv_shape = self._kv_shape()
-            kind = PagedKVCache if settings.paged_kv_cache else KVCache
-            self.cache = kind(
-                self.kv_shape,
+            cache = PagedKVCache if settings.paged_kv_cache else KVCache
+            self.cache = cache(
+                self._kv_shape(),
                 settings.kv_cache_tokens,
                 settings.kv_block_tokens,
                 settings.max_seq_len,
@@ -72,20 +68,15 @@ class PackedModel:
         if self._paged:
             self._paged.capture()
 
-    @property
-    def chooses(self) -> bool:
-        """Whether the model chooses tokens on the device."""
-        return self._paged is not None
-
     def step(
         self,
         ids: NDArray[np.int64],
         segments: Sequence[Packed],
-        choices: Sequence[TokenChoice | None] = (),
+        choices: Sequence[TokenChoice | None],
     ) -> StepLogits:
         """Run the segments' tokens, ids [all tokens]. Return the logits of all requested rows.
 
-        choices: one per segment, if the model `chooses`.
+        choices: one per segment. Only a model with a paged KV cache chooses tokens on the device.
         """
         if self._paged:
             return self._paged.step(ids, segments, choices)
@@ -181,23 +172,26 @@ class PackedModel:
         size = len(ids)
         one, other = self._new_entry(ids), self._new_entry(ids)
         cut = size // 2
-        parts = [self.step(ids[:cut], [Segment(one, cut, cut)]).logits]
+        parts = [self._logits(ids[:cut], [Segment(one, cut, cut)])]
         one.length = cut
         tail = size - cut - 1
         mixed = np.concatenate((ids[cut:-1], ids[::-1][:cut]))
         segments = [Segment(one, tail, tail), Segment(other, cut, 0)]
-        parts.append(self.step(mixed, segments).logits)
+        parts.append(self._logits(mixed, segments))
         one.length = size - 1
-        parts.append(self.step(ids[-1:], [Segment(one, 1, 1)]).logits)
+        parts.append(self._logits(ids[-1:], [Segment(one, 1, 1)]))
         for entry in (one, other) if self._paged else ():
             self.cache.drop(entry)
         return torch.cat(parts)
+
+    def _logits(self, ids: NDArray[np.int64], segments: Sequence[Packed]) -> torch.Tensor:
+        return self.step(ids, segments, [None] * len(segments)).logits
 
     def _new_entry(self, ids: NDArray[np.int64]) -> KVEntry:
         """Return an entry for these tokens, standalone or in the paged cache."""
         if not self._paged:
             entry = KVEntry()
-            entry.resize(self.kv_shape, len(ids))
+            entry.resize(self.cache.shape, len(ids))
             return entry
         found = self.cache.acquire(ids, 0, len(ids))
         if found is None:

@@ -13,15 +13,15 @@ from tandem.engines.constraints import Bans, TokenMasks
 from tandem.engines.errors import RequestError
 from tandem.engines.noise import Purpose, key_of, uniform
 from tandem.engines.request import EngineRequest
-from tandem.engines.torch.paged.noise import exponentials_of, keys_on
+from tandem.engines.torch.noise import exponentials_of, keys_on
 from tandem.engines.torch.processors import penalize, penalizes, warp
 from tandem.engines.torch.scores import LazyRows, Row, Rows
 from tandem.engines.torch.verification import (
-    SentDrafts,
+    DeviceDrafts,
     draw,
-    verify_at_once,
     verify_ids,
     verify_probabilities,
+    verify_probabilities_on_device,
 )
 from tandem.sampling.params import SamplingNumbers
 
@@ -48,9 +48,8 @@ class TorchSampler:
         self._masks = TokenMasks(request, vocab_size)
         bias = sampling.embedding_bias
         self._bias = None if bias is None else torch.from_numpy(bias).to(device)
-        self._greedy = sampling.greedy
-        # Parameters that shape the sampling distribution; None: greedy.
-        self.warping: SamplingNumbers | None = None if self._greedy else sampling.numbers
+        self.greedy = sampling.greedy
+        self.numbers: SamplingNumbers = sampling.numbers  # hashable, unlike `sampling`
         self.seed = secrets.randbits(64) if sampling.seed is None else sampling.seed
         self._draft_logits = request.draft_logits
         self._threshold = request.draft_acceptance_threshold
@@ -62,7 +61,7 @@ class TorchSampler:
     @property
     def verifies_by_logits(self) -> bool:
         logits = self._draft_logits
-        return logits is not None and len(logits) > 0 and not self._greedy
+        return logits is not None and len(logits) > 0 and not self.greedy
 
     def process(self, logits: torch.Tensor, tokens: NDArray[np.int64], first: int) -> Rows:
         """Return logits [rows, vocab_size] after bias, penalties, bans and masks.
@@ -76,20 +75,20 @@ class TorchSampler:
 
     def choose(self, scores: Rows, first: int) -> list[int]:
         """Return a token per row of scores [rows, vocab_size]. first: position of row 0's token."""
-        if self._greedy and isinstance(scores, torch.Tensor):
+        if self.greedy and isinstance(scores, torch.Tensor):
             tokens: list[int] = scores.argmax(-1).tolist()
             return tokens
         return [self._token(scores[i], first + i) for i in range(len(scores))]
 
-    def draw_each(self, logits: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
+    def choose_on_device(self, logits: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
         """Return a token per row of logits [rows, vocab_size], drawn with the noise keys [rows].
 
         Equals `choose` if no processor depends on the text. Copies nothing to the host.
         """
         return (self._warped(logits) / exponentials_of(keys, self.vocab_size)).argmax(-1)
 
-    def send_drafts(self, drafts: Sequence[int], first: int) -> SentDrafts:
-        """Copy to the device the inputs for verifying drafts by logits."""
+    def drafts_on_device(self, drafts: Sequence[int], first: int) -> DeviceDrafts:
+        """Return the inputs of `verify_on_device`, which this copies to the device."""
         assert self._draft_logits is not None
         count, seed, constant = len(drafts), self.seed, self._threshold
         purposes = [Purpose.RESIDUAL] * count + [Purpose.SAMPLE]
@@ -98,24 +97,25 @@ class TorchSampler:
             uniform(seed, first + i, Purpose.ACCEPT) if constant is None else constant
             for i in range(count)
         ]
-        return SentDrafts(
+        return DeviceDrafts(
             torch.tensor(drafts, device=self._device),
             self._proposed(torch.from_numpy(self._draft_logits)),
             torch.tensor(u, dtype=torch.float64, device=self._device),
             keys_on(self._device, keys),
         )
 
-    def verify_by_logits(self, logits: torch.Tensor, sent: SentDrafts) -> torch.Tensor:
-        """Run `verify` on the device. Return the emitted tokens [drafts + 1], padded with -1."""
-        return verify_at_once(self._warped(logits), sent)
+    def verify_on_device(self, logits: torch.Tensor, drafts: DeviceDrafts) -> torch.Tensor:
+        """Equals `verify` by logits. Return the emitted tokens [drafts + 1], padded with -1."""
+        return verify_probabilities_on_device(self._warped(logits), drafts)
 
     def verify(self, scores: Rows, drafts: Sequence[int], first: int) -> list[int]:
         """Return the tokens that a verification emits. scores: [len(drafts) + 1, vocab_size]."""
-        if self._greedy and isinstance(scores, torch.Tensor):
-            return verify_ids(drafts, self.choose(scores, first))
-        if self._greedy or self._draft_logits is None:
+        if not self.verifies_by_logits:
+            if self.greedy and isinstance(scores, torch.Tensor):
+                return verify_ids(drafts, self.choose(scores, first))
             own = (self._token(scores[i], first + i) for i in range(len(scores)))
             return verify_ids(drafts, own)
+        assert self._draft_logits is not None
         draft_logits = torch.from_numpy(self._draft_logits)
         return verify_probabilities(
             drafts,
@@ -127,7 +127,7 @@ class TorchSampler:
         )
 
     def _token(self, row: Row, position: int) -> int:
-        if self._greedy:
+        if self.greedy:
             return int(row.argmax())
         return draw(self._probabilities(row), self.seed, position, Purpose.SAMPLE)
 
@@ -140,8 +140,7 @@ class TorchSampler:
 
     def _warped(self, scores: torch.Tensor) -> torch.Tensor:
         """Return the probabilities [rows, vocab_size] that tokens are drawn from."""
-        scores = scores.float()
-        return (scores if self.warping is None else warp(scores, self.warping)).softmax(-1)
+        return warp(scores.float(), self.numbers).softmax(-1)
 
     def _processed(self, row: Row, history: NDArray[np.int64]) -> Row:
         """Return the processed logits [vocab_size] for the token after `history`."""

@@ -35,16 +35,13 @@ class Scheduler:
     def calls(self) -> list[TorchSequence]:
         return [*self.running, *self.waiting]
 
-    def add(self, sequence: TorchSequence) -> None:
-        self.waiting.append(sequence)
-
     def admit(self) -> None:
         while self.waiting:
             sequence = self.waiting[0]
             entry = self._cache.acquire(
                 sequence.tokens,
                 sequence.reusable,
-                sequence.max_length,
+                sequence.request.max_length,
                 sequence.request.lora_task_id,
             )
             if entry is None:
@@ -52,10 +49,10 @@ class Scheduler:
             sequence.entry = entry
             self.running.append(self.waiting.popleft())
 
-    def in_the_way(self) -> Iterator[TorchSequence]:
+    def preempted(self) -> Iterator[TorchSequence]:
         """Yield calls to end now, latest first, because others need their branches' blocks."""
         for call in reversed(self.calls):
-            if not self._cache.lent_too_much:
+            if not self._cache.needs_lent_blocks:
                 return
             if call.entry and call.entry.lent_blocks:
                 yield call

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import math
 import time
 
@@ -12,17 +11,15 @@ from numpy.typing import NDArray
 
 from tandem.contract.errors import ErrorCode
 from tandem.engines.ending import cut
-from tandem.engines.engine import Respond
+from tandem.engines.engine import Respond, deliver
 from tandem.engines.request import CallUsage, EngineRequest, EngineResponse, Floats
 from tandem.engines.torch.attention import Packed, Segment
+from tandem.engines.torch.choosing import TokenChoice
 from tandem.engines.torch.contiguous_kv_cache import KVEntry
 from tandem.engines.torch.log_probs import LogProbRecorder
-from tandem.engines.torch.paged.choosing import TokenChoice
 from tandem.engines.torch.sampling import TorchSampler
 from tandem.engines.torch.scores import Rows, StepLogits, first_rows
 from tandem.engines.torch.verification import verify_ids
-
-log = logging.getLogger(__name__)
 
 
 class TorchSequence:
@@ -46,7 +43,7 @@ class TorchSequence:
         self.prompt_length = len(context)
         self.drafts: list[int] = drafts.tolist()
         self.length = len(context) + len(drafts)
-        self.tokens = np.empty(len(context) + self.max_new, np.int64)
+        self.tokens = np.empty(len(context) + request.max_new, np.int64)
         self.tokens[: self.length] = np.concatenate((context, drafts))
         self.entry: KVEntry | None = None
         self.abandoned = self.stopped = False
@@ -60,22 +57,12 @@ class TorchSequence:
         self._answered = 0
         self._first_answer = True
         self._computed = 0
-        self._sureness = 1.0  # product of the probabilities of the generated tokens
+        self._joint_probability = 1.0  # product of the probabilities of the generated tokens
         self._drafted = 0
         self._accepted = 0
         self._first_scheduled_ns = 0
         self._first_token_ns = 0
         self._last_token_ns = 0
-
-    @property
-    def max_new(self) -> int:
-        """Maximum number of tokens after the context, including unverified drafts."""
-        return max(self.request.max_new_tokens, len(self.request.draft_ids) + 1)
-
-    @property
-    def max_length(self) -> int:
-        """Maximum number of the call's tokens in the KV cache, which excludes the last token."""
-        return self.prompt_length + self.max_new - 1
 
     @property
     def reusable(self) -> int:
@@ -109,9 +96,11 @@ class TorchSequence:
         request = self.request
         if request.branches or self.sampler.looks_at_text:
             return None
-        rated = request.return_log_probs and not request.num_top_log_probs
-        rates = rated or request.draft_stop_probability is not None
-        return TokenChoice(self.sampler, self.length - len(self.drafts), self.drafts, rates)
+        wants_log_probs = request.draft_stop_probability is not None or (
+            request.return_log_probs and not request.num_top_log_probs
+        )
+        first = self.length - len(self.drafts)
+        return TokenChoice(self.sampler, first, self.drafts, wants_log_probs)
 
     def next_tokens(self, count: int) -> NDArray[np.int64]:
         return self.tokens[self.computed : self.computed + count]
@@ -155,7 +144,7 @@ class TorchSequence:
         self._keep(tokens, step, scores, first)
         over = ended or len(self._generated) >= self.request.max_new_tokens
         over = over or self._unsure(scores, tokens, step) or len(self.request.draft_ids) > 0
-        self._truncate(first)
+        self._drop_rejected(first)
         if over or self.request.streaming:
             self.answer(final=over)
         return over or self.abandoned
@@ -189,12 +178,7 @@ class TorchSequence:
         self._send(EngineResponse(error=message, code=code, usage=self._usage()))
 
     def _send(self, answer: EngineResponse) -> None:
-        """Deliver an answer, or record that it couldn't be delivered."""
-        try:
-            self._respond(answer)
-        except Exception:
-            log.exception("failed to deliver an answer")
-            self.abandoned = True
+        self.abandoned |= not deliver(self._respond, answer)
 
     def _choose(self, scores: Rows, first: int, chosen: list[int] | None) -> tuple[list[int], bool]:
         """Return the accepted drafts and the model's own token, and whether the answer ends.
@@ -232,7 +216,8 @@ class TorchSequence:
         if self.request.return_generation_logits:
             self._generation_logits.append(first_rows(scores, len(tokens)))
 
-    def _truncate(self, first: int) -> None:
+    def _drop_rejected(self, first: int) -> None:
+        """Remove rejected drafts from the text and from the cache."""
         assert self.entry is not None
         self.drafts = []
         self.length = self.prompt_length + len(self._generated)
@@ -244,10 +229,10 @@ class TorchSequence:
             return False
         if step.log_probs is None:
             rows = first_rows(scores, len(tokens)).float().softmax(-1)
-            self._sureness *= float(rows[range(len(tokens)), tokens].prod())
+            self._joint_probability *= float(rows[range(len(tokens)), tokens].prod())
         else:
-            self._sureness *= math.exp(sum(step.log_probs[: len(tokens)]))
-        return self._sureness < limit
+            self._joint_probability *= math.exp(sum(step.log_probs[: len(tokens)]))
+        return self._joint_probability < limit
 
     def _usage(self) -> CallUsage:
         entry = self.entry

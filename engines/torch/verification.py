@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812 (the field's name for it)
 
 from tandem.engines.noise import Purpose, exponentials, exponentials_at, uniform
-from tandem.engines.torch.paged.noise import exponentials_of
+from tandem.engines.torch.noise import exponentials_of
 from tandem.engines.torch.scores import Row, Rows
 from tandem.sampling.acceptance import accepts
 
@@ -55,8 +55,8 @@ def verify_probabilities(
     return [*drafts, draw(p[len(drafts)], seed, position + len(drafts), Purpose.SAMPLE)]
 
 
-class SentDrafts(NamedTuple):
-    """The inputs of a verification, on the device.
+class DeviceDrafts(NamedTuple):
+    """The inputs of a verification by probabilities, on the device.
 
     drafts: [k], the draft tokens.
     q: [k, vocab_size], the probabilities that the drafts were drawn from.
@@ -70,12 +70,12 @@ class SentDrafts(NamedTuple):
     keys: torch.Tensor
 
 
-def verify_at_once(p: torch.Tensor, sent: SentDrafts) -> torch.Tensor:
+def verify_probabilities_on_device(p: torch.Tensor, inputs: DeviceDrafts) -> torch.Tensor:
     """Run `verify_probabilities` on the device. Return the tokens [k + 1], padded with -1.
 
     p: [k + 1, vocab_size].
     """
-    drafts, q, u, keys = sent
+    drafts, q, u, keys = inputs
     place = torch.arange(len(p), device=p.device)
     p_of, q_of = (part[place[:-1], drafts].double() for part in (p[:-1], q))
     accepted = accepts(p_of, q_of, u).long().cumprod(0).sum()[None]

@@ -96,7 +96,7 @@ def sampling_arguments(request: EngineRequest, vocab_size: int) -> dict[str, Any
     return arguments
 
 
-def watched(request: EngineRequest) -> bool:
+def needs_each_step(request: EngineRequest) -> bool:
     """Whether we must check each step's tokens, because vLLM can't end the call correctly."""
     return (
         request.streaming

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from tandem.engines.call_checks import check
 from tandem.engines.capabilities import VLLM, VLLM_SPECULATIVE
-from tandem.engines.engine import Respond
+from tandem.engines.engine import Respond, deliver
 from tandem.engines.errors import ClosingError, EndedError, EngineError, LoadError
 from tandem.engines.request import EngineRequest, EngineResponse
 from tandem.engines.vllm.arguments import environment, refuse_unsupported
@@ -127,10 +127,7 @@ class VllmEngine:
         if answer.final:
             self.computed_tokens += answer.usage.computed_tokens
         if call is not None:
-            try:
-                call[1](answer)
-            except Exception:
-                log.exception("failed to deliver an answer")
+            deliver(call[1], answer)
 
 
 def _start(settings: VllmSettings) -> tuple[Connection, subprocess.Popen[bytes]]:

@@ -19,7 +19,7 @@ from tandem.engines.ending import cut
 from tandem.engines.errors import LoadError, first_line
 from tandem.engines.request import CallUsage, EngineRequest, EngineResponse, LikeliestTokens
 from tandem.engines.torch.lora import read_adapter, without_weights
-from tandem.engines.vllm.arguments import engine_arguments, sampling_arguments, watched
+from tandem.engines.vllm.arguments import engine_arguments, needs_each_step, sampling_arguments
 from tandem.engines.vllm.hooks import check_hooks
 from tandem.engines.vllm.messages import Stepped, Stop, Submit
 from tandem.engines.vllm.plug_in import DRAFT_PROBS, DraftScheduler, ScheduledCall, draft_probs
@@ -94,7 +94,7 @@ class VllmWorker:
 
     def _submit(self, message: Submit) -> list[tuple[int, EngineResponse]]:
         request, name = message.request, str(message.key)
-        kind = RequestOutputKind.DELTA if watched(request) else RequestOutputKind.FINAL_ONLY
+        kind = RequestOutputKind.DELTA if needs_each_step(request) else RequestOutputKind.FINAL_ONLY
         probs = draft_probs(request)
         try:
             params = vllm.SamplingParams(
@@ -168,8 +168,8 @@ class VllmCall:
         new = list(completion.token_ids)
         kept, ended, surplus = cut(self.request, self._tokens, new)
         stop = self.request.draft_stop_probability
-        rated = self.request.return_log_probs or stop is not None
-        for place, token in enumerate(kept if rated else ()):
+        wants_log_probs = self.request.return_log_probs or stop is not None
+        for place, token in enumerate(kept if wants_log_probs else ()):
             row = completion.logprobs[place]
             self._log_probs.append(row[token].logprob)
             best = sorted(row.items(), key=lambda item: -item[1].logprob)
@@ -185,16 +185,16 @@ class VllmCall:
     def answer(self, *, final: bool) -> EngineResponse:
         request, start = self.request, self._answered
         self._answered = len(self._tokens)
-        rated = request.return_log_probs
+        wants_log_probs = request.return_log_probs
         top = None
-        if rated and request.num_top_log_probs:
+        if wants_log_probs and request.num_top_log_probs:
             rows = np.array(self._top[start:], np.float32).reshape(-1, request.num_top_log_probs, 2)
             top = LikeliestTokens(rows[..., 0].astype(np.int32), rows[..., 1])
         return EngineResponse(
             tokens=tuple(self._tokens[start:]),
             final=final,
             first=start == 0,
-            log_probs=np.array(self._log_probs[start:], np.float32) if rated else None,
+            log_probs=np.array(self._log_probs[start:], np.float32) if wants_log_probs else None,
             cum_log_prob=sum(self._log_probs),
             top_log_probs=top,
             num_output_tokens=len(self._tokens),

@@ -11,53 +11,50 @@ from pydantic_core import to_json
 
 from tandem.gateway.answers.parts import Parts, Step
 from tandem.gateway.answers.reasoning import END
-from tandem.gateway.answers.state import Addition
-from tandem.gateway.answers.writer import ChatWriter, event
+from tandem.gateway.answers.writer import Writer, sse
 from tandem.gateway.protocol.adapted import AdaptedRequest
+from tandem.gateway.triton.backend import ResponseChunk
 
 Asked = TypeVar("Asked", bound=AdaptedRequest)
 Object = dict[str, Any]
 
 
-class AdaptedWriter(ChatWriter, Generic[Asked]):
+class AdaptedWriter(Writer, Generic[Asked]):
     """Writes the only answer to a request. asked: the request before its conversion to a chat."""
 
     def __init__(self, asked: Asked, *given: Any, **named: Any) -> None:
         super().__init__(*given, **named)
         self._asked = asked
-        self._answer = self._answers[0]
+        [self._answer] = self.answers
         self._parts = Parts()
         self._ids: list[int] = []
 
     @abstractmethod
-    def answer(self) -> Object:
-        """Return the answer so far."""
+    def response(self) -> Object:
+        """Return the response so far."""
 
     @abstractmethod
-    def begun(self) -> Iterator[Object]:
+    def first_events(self) -> Iterator[Object]:
         """Yield the events that precede the first part."""
 
     @abstractmethod
-    def changed(self, step: Step) -> Iterator[Object]:
+    def events(self, step: Step) -> Iterator[Object]:
         """Yield the events for a step."""
 
-    def whole(self, additions: Sequence[Addition]) -> bytes:
-        for _ in self._added(additions[0]):
-            pass
-        return to_json(self.answer())
+    def whole(self, chunks: Sequence[ResponseChunk]) -> bytes:
+        self.chunk(0, chunks[0])  # its events aren't sent
+        return to_json(self.response())
 
-    def chunk(self, number: int, addition: Addition) -> bytes:  # noqa: ARG002 there is one answer
-        events = [*self.begun()] if addition.first else []
-        for step in self._added(addition):
-            events += self.changed(step)
+    def chunk(self, number: int, chunk: ResponseChunk) -> bytes:  # noqa: ARG002 there is one answer
+        delta = self._answer.delta(chunk)
+        events = [*self.first_events()] if delta.first else []
+        self._ids += chunk.tokens
+        for step in self._parts.add(delta):
+            events += self.events(step)
         return b"".join(map(self.event, events))
 
     def event(self, data: Mapping[str, Any]) -> bytes:
-        return f"event: {data['type']}\n".encode() + event(to_json(data))
-
-    def _added(self, addition: Addition) -> Iterator[Step]:
-        self._ids += addition.chunk.tokens
-        return self._parts.add(addition)
+        return f"event: {data['type']}\n".encode() + sse(to_json(data))
 
     @property
     def statistics(self) -> Object:

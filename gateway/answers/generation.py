@@ -3,33 +3,29 @@
 from __future__ import annotations
 
 import asyncio
-import re
 import time
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from functools import partial
-from http import HTTPStatus
 from typing import TypeAlias
 
 from sse_starlette import EventSourceResponse
 from sse_starlette.sse import AppStatus
 from starlette.responses import Response
 
-from tandem.contract.errors import ErrorClass
 from tandem.contract.tensor import Tensor
-from tandem.gateway.answers.state import Addition, AnswerState
 from tandem.gateway.answers.writer import Writer
-from tandem.gateway.errors import ApiError, api_error, bad_request
-from tandem.gateway.guides.structured_outputs import AskedGuide
+from tandem.gateway.errors import ApiError, as_api_error
+from tandem.gateway.guides.structured_outputs import RequestedGuide
 from tandem.gateway.metrics import GatewayMetrics
 from tandem.gateway.protocol.requests import GenerationRequest
-from tandem.gateway.tasks import UnderWay, aside
+from tandem.gateway.tasks import RunningRequests, offload
 from tandem.gateway.triton.backend import Inputs, ResponseChunk, Triton, without_tokens
+from tandem.gateway.triton.inputs import client_error
 
 Numbered: TypeAlias = tuple[int, ResponseChunk]
-INVALID_GUIDE: ErrorClass = "invalid_guide"
-# sse-starlette ends streams without an event as soon as the process is asked to stop. UnderWay
-# gives them time to finish, then sends an error.
+# sse-starlette ends streams without an event as soon as the process is asked to stop. With
+# RunningRequests, they get time to finish, then an error.
 AppStatus.enable_automatic_graceful_drain = False
 
 SECONDS_BETWEEN_PINGS = 15
@@ -40,9 +36,9 @@ async def generate(
     engine: Triton,
     model: str,
     requests: Sequence[Inputs],
-    extras: Sequence[Tensor] = (),
+    extras: Sequence[Tensor],
     *,
-    most_at_once: int,
+    max_concurrency: int,
 ) -> AsyncGenerator[Numbered, None]:
     """Yield the chunks of all answers as they arrive, as (answer number, chunk).
 
@@ -56,12 +52,12 @@ async def generate(
                 yield 0, chunk
         return
     arrived: asyncio.Queue[Numbered | Exception | None] = asyncio.Queue(maxsize=1)
-    room = asyncio.Semaphore(most_at_once)
+    slots = asyncio.Semaphore(max_concurrency)
 
     async def answer(number: int) -> None:
         try:
             stream = engine.generate(model, requests[number], extras)
-            async with room, aclosing(stream) as chunks:
+            async with slots, aclosing(stream) as chunks:
                 async for chunk in chunks:
                     await arrived.put((number, chunk))
             await arrived.put(None)
@@ -85,75 +81,38 @@ async def generate(
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def in_client_terms(
-    error: ApiError, fields: Mapping[str, str], guide: AskedGuide | None
-) -> ApiError:
-    """Return an entry's error with the names of the fields that the client sent.
-
-    fields: the client's field for each input of the entry.
-    """
-    if error.status != HTTPStatus.BAD_REQUEST:
-        return error
-    field, message = _named(error.message, fields)
-    if guide is not None and error.code == INVALID_GUIDE:
-        field, reason = guide.blamed(message.removeprefix(f"{guide.field}: "))
-        message = f"{field}: {reason}"
-    return bad_request(message, param=field, code=error.code)
-
-
-def _named(message: str, fields: Mapping[str, str]) -> tuple[str | None, str]:
-    """Return the field that an entry's error is about, and the message with the client's names.
-
-    >>> _named("input 'stop_words' has 300 words; the limit is 256", {"stop_words": "stop"})
-    ('stop', 'stop has 300 words; the limit is 256')
-    """
-
-    def named(found: re.Match[str]) -> str:
-        return fields.get(found[1], found[0])
-
-    suspects = re.findall(r"(?:^|: )(?:send )?(?:inputs? ')?(\w+)", message)
-    field = next((fields[name] for name in suspects if name in fields), None)
-    return field, re.sub(r"(?:\binputs? )?'(\w+)'", named, message)
-
-
 class Exchange:
-    """One request and its answers. explain: converts an entry's error to the client's error."""
+    """One request and its answers."""
 
     def __init__(
         self,
         body: GenerationRequest,
-        answers: Sequence[AnswerState],
         writer: Writer,
         metrics: GatewayMetrics,
-        explain: Callable[[ApiError], ApiError],
+        guide: RequestedGuide | None,
     ) -> None:
         self._body = body
-        self._answers = answers
+        self._guide = guide
         self._writer = writer
         self._metrics = metrics
-        self._explain = explain
         self._began = time.perf_counter()
 
     async def whole(self, chunks: AsyncGenerator[Numbered, None]) -> Response:
-        additions: dict[int, Addition] = {}
-        size = 0
         async with aclosing(self._counted(chunks)) as counted:
-            async for number, chunk in counted:
-                size += chunk.size
-                addition = partial(self._answers[number].addition, chunk)
-                additions[number] = await aside(chunk.size, addition)
-        ordered = [additions[number] for number in sorted(additions)]
-        written = await aside(size, partial(self._writer.whole, ordered))
+            answers = {number: chunk async for number, chunk in counted}
+        ordered = [answers[number] for number in sorted(answers)]
+        size = sum(answer.size for answer in ordered)
+        written = await offload(size, partial(self._writer.whole, ordered))
         return Response(written, media_type="application/json")
 
     async def stream(
-        self, chunks: AsyncGenerator[Numbered, None], under_way: UnderWay
+        self, chunks: AsyncGenerator[Numbered, None], running_requests: RunningRequests
     ) -> EventSourceResponse:
         """Return the stream after its first event. An earlier error gets its own status."""
         events = self._events(chunks)
         first = await anext(events)
         return EventSourceResponse(
-            with_last_words(first, events, under_way, self._writer.failure),
+            with_error_event(first, events, running_requests, self._writer.failure),
             ping=SECONDS_BETWEEN_PINGS,
             sep="\n",
             send_timeout=SECONDS_TO_SEND,
@@ -162,11 +121,8 @@ class Exchange:
     async def _events(self, chunks: AsyncGenerator[Numbered, None]) -> AsyncGenerator[bytes, None]:
         async with aclosing(self._counted(chunks)) as counted:
             async for number, chunk in counted:
-                yield await aside(chunk.size, partial(self._written, number, chunk))
+                yield await offload(chunk.size, partial(self._writer.chunk, number, chunk))
         yield self._writer.end()
-
-    def _written(self, number: int, chunk: ResponseChunk) -> bytes:
-        return self._writer.chunk(number, self._answers[number].addition(chunk))
 
     async def _counted(
         self, chunks: AsyncGenerator[Numbered, None]
@@ -179,14 +135,14 @@ class Exchange:
             async with aclosing(chunks) as closing:
                 async for number, given in closing:
                     chunk = without_tokens(given) if self._body.limit == 0 else given
-                    self._answers[number].add(chunk)
+                    self._writer.answers[number].count(chunk)
                     if first and self._body.stream:
                         metrics.first_token.observe(time.perf_counter() - self._began)
                     first = False
                     yield number, chunk
             metrics.latency.observe(time.perf_counter() - self._began)
         except ApiError as error:
-            raise self._explain(error) from error
+            raise client_error(error, request=self._body, guide=self._guide) from error
         finally:
             metrics.running.dec()
             if not first:  # a rejected request has no usage
@@ -196,22 +152,23 @@ class Exchange:
                 metrics.count(self._writer.speculation)
 
 
-async def with_last_words(
+async def with_error_event(
     first: bytes,
     events: AsyncGenerator[bytes, None],
-    under_way: UnderWay,
+    running_requests: RunningRequests,
     failure: Callable[[ApiError], bytes],
 ) -> AsyncGenerator[bytes, None]:
     """Yield all events. After an error, or when the gateway stops, yield the event of a failure."""
     try:
         yield first
         while True:
-            with under_way.one():  # not around a yield: cancellation would hit sse-starlette
+            # Not around a yield, where a cancellation would hit sse-starlette.
+            with running_requests.track():
                 more = await anext(events, None)
             if more is None:
                 return
             yield more
     except Exception as error:  # noqa: BLE001 the status has been sent already
-        yield failure(api_error(error))
+        yield failure(as_api_error(error))
     finally:
         await events.aclose()

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from tandem.contract import entry as tensors
-from tandem.gateway.answers.state import Addition, AnswerState
+from tandem.gateway.answers.state import AnswerDelta, AnswerState
 from tandem.gateway.answers.tokens import top_tokens
 from tandem.gateway.protocol.requests import GenerationRequest
 from tandem.gateway.protocol.responses import (
@@ -40,36 +40,26 @@ class LogProbRow(NamedTuple):
 
 
 def log_prob_rows(
-    tokenizer: ChatTokenizer, body: GenerationRequest, answer: AnswerState, addition: Addition
+    tokenizer: ChatTokenizer, body: GenerationRequest, answer: AnswerState, delta: AnswerDelta
 ) -> list[LogProbRow]:
     """Return rows for an echoed prompt's tokens, then for the tokens that a chunk completes."""
     count = body.num_alternatives or 0
     rows: list[LogProbRow] = []
-    if addition.first and body.echoes:
-        rows += _echo_rows(tokenizer, answer.prompt, answer.echo.text, addition.chunk, count)
-    may_be_cut = bool(body.stop_strings) and addition.chunk.finish_reason == "stop"
-    for token in addition.tokens:
-        if may_be_cut and answer.texts and token.offset >= answer.texts.end:
+    if delta.first and body.echoes:
+        (ids, echo, _), offset = answer.prompt, 0
+        lengths = tokenizer.text_lengths(ids, echo)
+        rated = _rated(ids, delta.chunk)
+        for (token, log_prob, top), length in zip(rated, lengths, strict=True):
+            shown = _shown(tokenizer, token, echo[offset : offset + length], length)
+            rows.append(LogProbRow(token, log_prob, top[:count], offset, *shown))
+            offset += length
+    may_be_cut = bool(body.stop_strings) and delta.chunk.finish_reason == "stop"
+    for new in delta.tokens:
+        if may_be_cut and answer.texts and new.offset >= answer.texts.end:
             break
-        shown = _shown(tokenizer, token.id, token.text, token.length)
-        rows.append(LogProbRow(token.id, token.log_prob, token.top[:count], token.offset, *shown))
+        shown = _shown(tokenizer, new.id, new.text, new.length)
+        rows.append(LogProbRow(new.id, new.log_prob, new.top[:count], new.offset, *shown))
     return rows
-
-
-def _echo_rows(
-    tokenizer: ChatTokenizer, prompt: Sequence[int], echo: str, chunk: ResponseChunk, count: int
-) -> Iterator[LogProbRow]:
-    """Yield rows for an echoed prompt.
-
-    prompt: its token ids. echo: its text. chunk: first chunk of the answer. count: number of
-    alternatives per token.
-    """
-    lengths = tokenizer.text_lengths(prompt, echo)
-    offset = 0
-    for (token, log_prob, top), length in zip(_rated(prompt, chunk), lengths, strict=True):
-        shown = _shown(tokenizer, token, echo[offset : offset + length], length)
-        yield LogProbRow(token, log_prob, top[:count], offset, *shown)
-        offset += length
 
 
 def _rated(
@@ -110,41 +100,42 @@ def prompt_log_probs(
 
     prompt: its token ids. chunk: first chunk of an answer.
     """
-    rated: PromptLogProbs = []
+
+    def rated(token: int, log_prob: float, rank: int | None) -> PromptLogProb:
+        text = tokenizer.token_text(token)
+        return PromptLogProb(logprob=log_prob, rank=rank, decoded_token=text)
+
+    rows: PromptLogProbs = []
     for token, log_prob, top in _rated(prompt, chunk):
         if log_prob is None:
-            rated.append(None)
+            rows.append(None)
             continue
-        ranked: dict[int, tuple[float, int | None]] = {token: (log_prob, None)}
+        row = {token: rated(token, log_prob, None)}
         for rank, (likely, value) in enumerate(top[:num_alternatives], start=1):
-            ranked[likely] = value, rank
-        rated.append(
-            {
-                token: PromptLogProb(
-                    logprob=log_prob, rank=rank, decoded_token=tokenizer.token_text(token)
-                )
-                for token, (log_prob, rank) in ranked.items()
-            }
-        )
-    return rated
+            row[likely] = rated(likely, value, rank)
+        rows.append(row)
+    return rows
 
 
 def chat_log_probs(
     tokenizer: ChatTokenizer, rows: Sequence[LogProbRow], *, as_ids: bool
 ) -> ChatLogProbs:
-    def alternative(token: int, log_prob: float) -> Alternative:
-        return Alternative(
-            token=_id_as_name(token) if as_ids else tokenizer.token_text(token),
-            logprob=log_prob,
-            bytes=_as_list(tokenizer.token_bytes(token)),
-        )
+    """Return rows in the format of chats. as_ids: name tokens by id instead of by text."""
+
+    def rated(token: int, text: str, raw: bytes | None, log_prob: float) -> Alternative:
+        name = f"token_id:{token}" if as_ids else text
+        return Alternative(token=name, logprob=log_prob, bytes=None if raw is None else list(raw))
+
+    def alternatives(row: LogProbRow) -> list[Alternative]:
+        return [
+            rated(token, tokenizer.token_text(token), tokenizer.token_bytes(token), log_prob)
+            for token, log_prob in row.top
+        ]
 
     content = [
         ChatLogProb(
-            token=_id_as_name(row.token) if as_ids else row.text,
-            logprob=row.log_prob or 0.0,
-            bytes=_as_list(row.raw),
-            top_logprobs=[alternative(*likely) for likely in row.top],
+            **dict(rated(row.token, row.text, row.raw, row.log_prob or 0.0)),
+            top_logprobs=alternatives(row),
         )
         for row in rows
     ]
@@ -154,39 +145,30 @@ def chat_log_probs(
 def completion_log_probs(
     tokenizer: ChatTokenizer, rows: Sequence[LogProbRow], *, as_ids: bool
 ) -> CompletionLogProbs:
-    def name(token: int) -> str:
-        if as_ids:
-            return _id_as_name(token)
-        return _name(tokenizer.token_text(token), tokenizer.token_bytes(token))
+    """Return rows in the format of completions. as_ids: name tokens by id instead of by text."""
 
+    def name(token: int, text: str, raw: bytes | None) -> str:
+        """Return OpenAI's name: the text, or the bytes if they aren't whole characters."""
+        if as_ids:
+            return f"token_id:{token}"
+        if raw is None or raw == text.encode():
+            return text
+        return "bytes:" + "".join(f"\\x{byte:02x}" for byte in raw)
+
+    names = [name(row.token, row.text, row.raw) for row in rows]
+    tops: list[dict[str, float] | None] = []
+    for row in rows:
+        if row.log_prob is None:
+            tops.append(None)
+            continue
+        top: dict[str, float] = {}
+        for token, log_prob in [*row.top, (row.token, row.log_prob)]:
+            known_as = name(token, tokenizer.token_text(token), tokenizer.token_bytes(token))
+            top.setdefault(known_as, log_prob)
+        tops.append(top)
     return CompletionLogProbs(
-        tokens=[_id_as_name(row.token) if as_ids else _name(row.text, row.raw) for row in rows],
+        tokens=names,
         token_logprobs=[row.log_prob for row in rows],
-        top_logprobs=[_by_name(name, row) for row in rows],
+        top_logprobs=tops,
         text_offset=[row.offset for row in rows],
     )
-
-
-def _by_name(name: Callable[[int], str], row: LogProbRow) -> dict[str, float] | None:
-    """Return the log-probabilities of the token and its alternatives, by name."""
-    if row.log_prob is None:
-        return None
-    named: dict[str, float] = {}
-    for token, log_prob in [*row.top, (row.token, row.log_prob)]:
-        named.setdefault(name(token), log_prob)
-    return named
-
-
-def _id_as_name(token: int) -> str:
-    return f"token_id:{token}"
-
-
-def _name(text: str, raw: bytes | None) -> str:
-    """Return OpenAI's name for a token: its text, or its bytes if they aren't whole characters."""
-    if raw is None or raw == text.encode():
-        return text
-    return "bytes:" + "".join(f"\\x{byte:02x}" for byte in raw)
-
-
-def _as_list(raw: bytes | None) -> list[int] | None:
-    return None if raw is None else list(raw)

@@ -19,7 +19,7 @@ class MessageWriter(AdaptedWriter[MessageRequest]):
 
     prefix = "msg_"
 
-    def answer(self) -> Object:
+    def response(self) -> Object:
         return {
             "id": self._fields["id"],
             "type": "message",
@@ -52,12 +52,12 @@ class MessageWriter(AdaptedWriter[MessageRequest]):
             "output_tokens_details": {"thinking_tokens": self.num_reasoning_tokens},
         }
 
-    def begun(self) -> Iterator[Object]:
+    def first_events(self) -> Iterator[Object]:
         nothing = {"stop_reason": None, "stop_sequence": None}
         usage = {"input_tokens": self.usage.prompt_tokens, "output_tokens": 0}
-        yield {"type": "message_start", "message": self.answer() | nothing | {"usage": usage}}
+        yield {"type": "message_start", "message": self.response() | nothing | {"usage": usage}}
 
-    def changed(self, step: Step) -> Iterator[Object]:
+    def events(self, step: Step) -> Iterator[Object]:
         what, part, text = step
         if what == "begins":
             block = _block(part)

@@ -8,7 +8,7 @@ from typing import Literal, NamedTuple
 
 from pydantic_core import from_json
 
-from tandem.gateway.answers.state import Addition
+from tandem.gateway.answers.state import AnswerDelta
 from tandem.gateway.answers.writer import new_call_id
 
 PartKind = Literal["reasoning", "text", "call"]
@@ -40,24 +40,24 @@ class Parts:
     def __init__(self) -> None:
         self.all: list[AnswerPart] = []
 
-    def add(self, addition: Addition) -> Iterator[Step]:
-        """Yield the steps that an addition causes. Each part ends before the next one begins.
+    def add(self, delta: AnswerDelta) -> Iterator[Step]:
+        """Yield the steps that a delta causes. Each part ends before the next one begins.
 
         An answer without any part gets an empty text.
         """
-        calls = addition.calls
+        calls = delta.calls
         if calls and calls[0].name is None:  # the rest of a call precedes new text
             yield from self._grow("call", calls[0].arguments)
             calls = calls[1:]
-        yield from self._grow("reasoning", addition.reasoning)
-        yield from self._grow("text", addition.text)
+        yield from self._grow("reasoning", delta.reasoning)
+        yield from self._grow("text", delta.text)
         for call in calls:
             yield from self._begin("call", call.name or "")
             yield from self._grow("call", call.arguments)
-        if addition.finish_reason is not None:
+        if delta.finish_reason is not None:
             if not self.all:
                 yield from self._begin("text")
-            yield from self._end(cut=addition.finish_reason == "length")
+            yield from self._end(cut=delta.finish_reason == "length")
 
     def _grow(self, kind: PartKind, text: str) -> Iterator[Step]:
         if not text:

@@ -30,12 +30,12 @@ class ResponseWriter(AdaptedWriter[ResponseRequest]):
         super().__init__(*given, **named)
         self._numbers = count()
 
-    def answer(self) -> Object:
+    def response(self) -> Object:
         asked, chat, reason = self._asked, self._asked.chat, self._answer.finish_reason
         status = STATUSES.get(reason, "completed")
         incomplete = {"reason": "max_output_tokens"} if status == "incomplete" else None
         text, choice = asked.text or TextOptions(), asked.tool_choice
-        answer: Object = {
+        response: Object = {
             "id": self._fields["id"],
             "object": "response",
             "created_at": self._fields["created"],
@@ -66,27 +66,31 @@ class ResponseWriter(AdaptedWriter[ResponseRequest]):
             "usage": None,
         }
         if reason is None:
-            return answer
+            return response
         usage = self.usage
-        answer["usage"] = {
+        response["usage"] = {
             "input_tokens": usage.prompt_tokens,
             "input_tokens_details": {"cached_tokens": self.cached, "cache_write_tokens": 0},
             "output_tokens": usage.completion_tokens,
             "output_tokens_details": {"reasoning_tokens": self.num_reasoning_tokens},
             "total_tokens": usage.total_tokens,
         }
-        return answer | self.statistics
+        return response | self.statistics
 
     def event(self, data: Any) -> bytes:
         return super().event({**data, "sequence_number": next(self._numbers)})
 
-    def begun(self) -> Iterator[Object]:
+    def first_events(self) -> Iterator[Object]:
         # If this chunk is the only one, the answer already has a finish reason.
-        begun = self.answer() | {"status": "in_progress", "incomplete_details": None, "usage": None}
+        begun = self.response() | {
+            "status": "in_progress",
+            "incomplete_details": None,
+            "usage": None,
+        }
         yield {"type": "response.created", "response": begun}
         yield {"type": "response.in_progress", "response": begun}
 
-    def changed(self, step: Step) -> Iterator[Object]:
+    def events(self, step: Step) -> Iterator[Object]:
         what, part, text = step
         item, name = _item(part), NAMES[part.kind]
         place: Object = {"item_id": item["id"], "output_index": part.index}
@@ -109,8 +113,8 @@ class ResponseWriter(AdaptedWriter[ResponseRequest]):
             yield {"type": "response.output_item.done", **added}
 
     def end(self) -> bytes:
-        answer = self.answer()
-        return self.event({"type": f"response.{answer['status']}", "response": answer})
+        response = self.response()
+        return self.event({"type": f"response.{response['status']}", "response": response})
 
     def failure(self, error: ApiError) -> bytes:
         error = self._asked.renamed(error)
@@ -120,8 +124,8 @@ class ResponseWriter(AdaptedWriter[ResponseRequest]):
         elif error.status >= HTTPStatus.INTERNAL_SERVER_ERROR:
             code = "server_error"
         why = {"code": code, "message": error.message}
-        answer = self.answer() | {"status": "failed", "error": why}
-        return self.event({"type": "response.failed", "response": answer})
+        response = self.response() | {"status": "failed", "error": why}
+        return self.event({"type": "response.failed", "response": response})
 
 
 def _item(part: AnswerPart) -> Object:

@@ -6,14 +6,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from tandem.gateway.answers.reasoning import ReasoningSplitter, Split
+from tandem.gateway.answers.reasoning import ReasoningSplitter
 from tandem.gateway.answers.tokens import AnswerToken, TokenTexts
 from tandem.gateway.protocol.responses import FinishReason
-from tandem.gateway.tools.parser import CallDelta, Parsed, ToolCallParser
+from tandem.gateway.tools.parser import CallDelta, ToolCallParser
 from tandem.gateway.triton.backend import ResponseChunk
 
 
-class Addition(NamedTuple):
+class AnswerDelta(NamedTuple):
     """The part of an answer that one chunk adds. A non-streamed answer has one chunk.
 
     first: whether the chunk is the first one. tokens: the tokens whose text is complete, if the
@@ -30,26 +30,23 @@ class Addition(NamedTuple):
     rest: str
 
 
-class Echo(NamedTuple):
-    """The prompt at the start of an answer.
+class EncodedPrompt(NamedTuple):
+    """A prompt, and what its answers repeat of it.
 
-    text: the prompt as the client sent it. num_received: number of leading characters of the first
-    chunk that repeat the prompt, because the loop detokenizes prompt and answer together.
+    ids: its token ids. echo: the text that the answers start with. num_repeated: number of leading
+    characters of the first chunk that repeat the prompt, because the loop detokenizes prompt and
+    answer together.
     """
 
-    text: str = ""
-    num_received: int = 0
-
-
-NO_ECHO = Echo()
+    ids: Sequence[int]
+    echo: str = ""
+    num_repeated: int = 0
 
 
 @dataclass
 class AnswerState:
     """One answer while it grows.
 
-    prompt: its token ids.
-    echo: the prompt that the answer starts with, if requested.
     texts: assigns text to tokens, if the request asks for token details.
     splitter: separates reasoning from the answer, if the model may reason.
     parser: separates tool calls from text, if there are tools.
@@ -58,8 +55,7 @@ class AnswerState:
         call.
     """
 
-    prompt: Sequence[int]
-    echo: Echo = NO_ECHO
+    prompt: EncodedPrompt
     texts: TokenTexts | None = None
     splitter: ReasoningSplitter | None = None
     parser: ToolCallParser | None = None
@@ -72,54 +68,48 @@ class AnswerState:
     num_accepted_tokens: int = 0
     begun: bool = False
 
-    def add(self, chunk: ResponseChunk) -> None:
+    def count(self, chunk: ResponseChunk) -> None:
         self.num_tokens += len(chunk.tokens)
         self.finish_reason = chunk.finish_reason
         self.statistics = chunk.statistics
         self.num_draft_tokens = chunk.num_draft_tokens
         self.num_accepted_tokens = chunk.num_accepted_tokens
 
-    def addition(self, chunk: ResponseChunk) -> Addition:
+    def delta(self, chunk: ResponseChunk) -> AnswerDelta:
+        """Return what a chunk adds to the answer. The chunk must have been counted."""
         first, self.begun = not self.begun, True
+        ended = chunk.finish_reason is not None
         if first:
-            chunk = chunk._replace(text=chunk.text[self.echo.num_received :])
-        split = self._split(chunk)
-        parsed = self._parsed(chunk, split.content)
+            chunk = chunk._replace(text=chunk.text[self.prompt.num_repeated :])
+        reasoning, content = "", chunk.text
+        if self.splitter is not None:
+            reasoning, content = self.splitter.feed(chunk.text)
+            if ended:
+                rest = self.splitter.end()
+                reasoning, content = reasoning + rest.reasoning, content + rest.content
+        calls: list[CallDelta] = []
+        if self.parser is not None:
+            parsed = self.parser.feed(content)
+            content, calls = parsed.content, parsed.calls
+            if ended:
+                content += self.parser.end()
+            if chunk.finish_reason == "stop" and self.parser.has_calls and not self.parser.in_call:
+                self.finish_reason = "tool_calls"
+            if self.only_calls:
+                content = ""
+            if self.one_call:
+                calls = [call for call in calls if call.index == 0]
         tokens = list(self.texts.completed(chunk)) if self.texts else []
-        return Addition(
+        return AnswerDelta(
             chunk,
-            text=(self.echo.text if first else "") + parsed.content,
-            reasoning=split.reasoning,
-            calls=parsed.calls,
+            text=(self.prompt.echo if first else "") + content,
+            reasoning=reasoning,
+            calls=calls,
             finish_reason=self.finish_reason,
             first=first,
             tokens=tokens,
-            rest=self.texts.rest if self.texts and chunk.finish_reason else "",
+            rest=self.texts.rest if self.texts and ended else "",
         )
-
-    def _split(self, chunk: ResponseChunk) -> Split:
-        if self.splitter is None:
-            return Split(content=chunk.text)
-        reasoning, content = self.splitter.feed(chunk.text)
-        if chunk.finish_reason is not None:
-            rest = self.splitter.end()
-            reasoning, content = reasoning + rest.reasoning, content + rest.content
-        return Split(reasoning, content)
-
-    def _parsed(self, chunk: ResponseChunk, text: str) -> Parsed:
-        if self.parser is None:
-            return Parsed(text)
-        parsed = self.parser.feed(text)
-        if chunk.finish_reason is not None:
-            parsed.content += self.parser.end()
-            ended = chunk.finish_reason == "stop" and not self.parser.in_call
-            if self.parser.has_calls and ended:
-                self.finish_reason = "tool_calls"
-        if self.only_calls:
-            parsed.content = ""
-        if self.one_call:
-            parsed.calls = [call for call in parsed.calls if call.index == 0]
-        return parsed
 
     @property
     def num_cached_prompt_tokens(self) -> int | None:

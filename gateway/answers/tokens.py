@@ -41,7 +41,7 @@ class TokenTexts:
     rest: text that doesn't belong to a complete token. end: number of characters received so far.
     """
 
-    def __init__(self, offset: int = 0) -> None:
+    def __init__(self, offset: int) -> None:
         self._held: deque[tuple[Any, ...]] = deque()
         self._offset = offset  # start of the first held token, in characters
         self.rest = ""

@@ -2,27 +2,28 @@
 
 from __future__ import annotations
 
-import json
 import secrets
 import string
 import time
 import uuid
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import cached_property
 from itertools import zip_longest
 from typing import Any, ClassVar
 
+from pydantic_core import to_json
+
 from tandem.contract.entry import KINDS
 from tandem.gateway.answers.log_probs import (
-    LogProbRow,
     chat_log_probs,
     completion_log_probs,
     log_prob_rows,
     prompt_log_probs,
 )
-from tandem.gateway.answers.state import Addition, AnswerState
+from tandem.gateway.answers.state import AnswerDelta, AnswerState
 from tandem.gateway.errors import ApiError
-from tandem.gateway.protocol.requests import GenerationRequest
+from tandem.gateway.protocol.requests import GenerationRequest, StreamOptions
 from tandem.gateway.protocol.responses import (
     ChatLogProbs,
     ChatMessage,
@@ -41,6 +42,7 @@ from tandem.gateway.protocol.responses import (
 )
 from tandem.gateway.tokenizer import ChatTokenizer
 from tandem.gateway.tools.parser import CallDelta
+from tandem.gateway.triton.backend import ResponseChunk
 
 # Mistral's templates accept only call ids of 9 letters and digits.
 ID_LETTERS, ID_LENGTH = string.ascii_letters + string.digits, 9
@@ -50,14 +52,10 @@ DONE = b"data: [DONE]\n\n"
 class Writer(ABC):
     """Writes the response to one request: one object, or the events of a stream.
 
-    An API with other objects overrides `whole`, `chunk`, `end` and `failure`. answers: all choices
-    of the first prompt, then all choices of the second, and so on.
+    answers: all choices of the first prompt, then all choices of the second, and so on.
     """
 
     prefix: ClassVar[str]  # prefix of the response's id
-    whole_object: ClassVar[str]
-    chunk_object: ClassVar[str]
-    prompt_in_choice: ClassVar[bool]  # whether choices contain prompt details
 
     def __init__(
         self,
@@ -69,7 +67,7 @@ class Writer(ABC):
         fingerprint: str,
     ) -> None:
         self._body = body
-        self._answers = answers
+        self.answers = answers
         self._tokenizer = tokenizer
         self._fields: dict[str, Any] = {
             "id": self.prefix + uuid.uuid4().hex,
@@ -81,16 +79,16 @@ class Writer(ABC):
     @property
     def usage(self) -> Usage:
         """Token counts so far. A prompt with several choices counts once."""
-        firsts = self._answers[:: self._body.n]
-        prompts = sum(len(answer.prompt) for answer in firsts)
-        new = sum(answer.num_tokens for answer in self._answers)
+        firsts = self.answers[:: self._body.n]
+        prompts = sum(len(answer.prompt.ids) for answer in firsts)
+        new = sum(answer.num_tokens for answer in self.answers)
         usage = Usage(prompt_tokens=prompts, completion_tokens=new, total_tokens=prompts + new)
         cached = [answer.num_cached_prompt_tokens for answer in firsts]
         known = [count for count in cached if count is not None]
         if len(known) == len(cached):
             usage.prompt_tokens_details = PromptTokensDetails(cached_tokens=sum(known))
         if self._body.prediction is not None:
-            counts = [answer.prediction_tokens for answer in self._answers]
+            counts = [answer.prediction_tokens for answer in self.answers]
             accepted, rejected = (sum(column) for column in zip(*counts, strict=True))
             usage.completion_tokens_details = CompletionTokensDetails(
                 accepted_prediction_tokens=accepted, rejected_prediction_tokens=rejected
@@ -99,7 +97,7 @@ class Writer(ABC):
 
     @property
     def speculation(self) -> SpeculativeDecoding:
-        statistics = [answer.speculation for answer in self._answers]
+        statistics = [answer.speculation for answer in self.answers]
         steps, drafted, accepted = (
             sum(one[name] for one in statistics)
             for name in ("num_spec_steps", "num_draft_tokens", "num_accepted_draft_tokens")
@@ -114,40 +112,64 @@ class Writer(ABC):
             acceptance_histogram=[sum(counts) for counts in zip_longest(*histograms, fillvalue=0)],
         )
 
-    def whole(self, additions: Sequence[Addition]) -> bytes:
-        """Return the complete answers. additions: one per answer."""
-        made = self._with_statistics(self.whole_object)
-        for number, addition in enumerate(additions):
-            self._add(made, number, addition, whole=True)
-        return made.json_bytes()
+    @abstractmethod
+    def whole(self, chunks: Sequence[ResponseChunk]) -> bytes:
+        """Return the complete response. chunks: one per answer."""
 
-    def chunk(self, number: int, addition: Addition) -> bytes:
-        """Return the events for an addition to answer `number`."""
-        made = Completion(object=self.chunk_object, choices=[], **self._fields)
-        self._add(made, number, addition, whole=False)
-        if self._body.streams_usage:
-            made.usage = self.usage if self._body.streams_usage_always else None
-        return event(made.json_bytes())
+    @abstractmethod
+    def chunk(self, number: int, chunk: ResponseChunk) -> bytes:
+        """Return the events for a chunk of answer `number`."""
 
+    @abstractmethod
     def end(self) -> bytes:
         """Return the final events of a stream."""
-        if not self._body.streams_usage:
-            return DONE
-        return event(self._with_statistics(self.chunk_object).json_bytes()) + DONE
 
+    @abstractmethod
     def failure(self, error: ApiError) -> bytes:
         """Return the final events of a stream that ends with an error."""
-        return event(json.dumps(error.body).encode()) + DONE
+
+
+class ChoicesWriter(Writer):
+    """Writes answers as the choices of a completion.
+
+    prompt_in_choice: whether choices contain prompt details. log_probs: converts rows to the API's
+    format.
+    """
+
+    whole_object: ClassVar[str]
+    chunk_object: ClassVar[str]
+    prompt_in_choice: ClassVar[bool]
+    log_probs: ClassVar[Callable[..., ChatLogProbs | CompletionLogProbs]]
+
+    def whole(self, chunks: Sequence[ResponseChunk]) -> bytes:
+        made = self._with_statistics(self.whole_object)
+        for number, chunk in enumerate(chunks):
+            self._add(made, number, chunk, whole=True)
+        return made.json_bytes()
+
+    def chunk(self, number: int, chunk: ResponseChunk) -> bytes:
+        made = Completion(object=self.chunk_object, choices=[], **self._fields)
+        self._add(made, number, chunk, whole=False)
+        options = self._stream_options
+        if options.include_usage:
+            made.usage = self.usage if options.continuous_usage_stats else None
+        return sse(made.json_bytes())
+
+    def end(self) -> bytes:
+        if not self._stream_options.include_usage:
+            return DONE
+        return sse(self._with_statistics(self.chunk_object).json_bytes()) + DONE
+
+    def failure(self, error: ApiError) -> bytes:
+        return sse(to_json(error.body)) + DONE
 
     @abstractmethod
-    def choice(self, number: int, addition: Addition, *, whole: bool) -> Choice:
-        """Return answer `number`, or the part that an addition adds to it."""
+    def choice(self, number: int, delta: AnswerDelta, *, whole: bool) -> Choice:
+        """Return answer `number`, or the part of it that a delta adds."""
 
-    @abstractmethod
-    def log_probs(
-        self, rows: Sequence[LogProbRow], *, as_ids: bool
-    ) -> ChatLogProbs | CompletionLogProbs:
-        """Return rows in this API's format. as_ids: name tokens by id instead of by text."""
+    @cached_property
+    def _stream_options(self) -> StreamOptions:
+        return self._body.stream_options or StreamOptions()
 
     def _with_statistics(self, name: str) -> Completion:
         metrics = RequestMetrics(speculative_decoding=self.speculation)
@@ -155,13 +177,14 @@ class Writer(ABC):
             object=name, choices=[], usage=self.usage, metrics=metrics, **self._fields
         )
 
-    def _add(self, made: Completion, number: int, addition: Addition, *, whole: bool) -> None:
+    def _add(self, made: Completion, number: int, chunk: ResponseChunk, *, whole: bool) -> None:
         """Add a choice, with the token and prompt details that the request asks for."""
-        body, chunk, answer = self._body, addition.chunk, self._answers[number]
-        choice = self.choice(number, addition, whole=whole)
+        body, answer, tokenizer = self._body, self.answers[number], self._tokenizer
+        delta = answer.delta(chunk)
+        choice = self.choice(number, delta, whole=whole)
         made.choices.append(choice)
         if body.return_token_details:
-            choice.token_details = _token_details(addition)
+            choice.token_details = _token_details(delta)
             if not whole:
                 choice.speculation = SpeculationSoFar(
                     num_rounds=chunk.num_rounds,
@@ -169,82 +192,79 @@ class Writer(ABC):
                     num_accepted_draft_tokens=chunk.num_accepted_tokens,
                 )
         if body.num_alternatives is not None:
-            rows = log_prob_rows(self._tokenizer, body, answer, addition)
-            choice.logprobs = self.log_probs(rows, as_ids=body.return_tokens_as_token_ids)
+            rows = log_prob_rows(tokenizer, body, answer, delta)
+            as_ids = body.return_tokens_as_token_ids
+            choice.logprobs = self.log_probs(tokenizer, rows, as_ids=as_ids)
         if body.return_token_ids:
             choice.token_ids = list(chunk.tokens)
         if warnings := answer.warnings:
             made.warnings = warnings
-        if not addition.first:
+        if not delta.first:
             return
         place = choice if self.prompt_in_choice else made
         if body.return_token_ids:
-            place.prompt_token_ids = list(answer.prompt)
+            place.prompt_token_ids = list(answer.prompt.ids)
         if body.prompt_logprobs is not None:
             place.prompt_logprobs = prompt_log_probs(
-                self._tokenizer, answer.prompt, chunk, body.prompt_logprobs
+                tokenizer, answer.prompt.ids, chunk, body.prompt_logprobs
             )
 
 
-class ChatWriter(Writer):
+class ChatWriter(ChoicesWriter):
     """Writes the answers of /v1/chat/completions."""
 
     prefix = "chatcmpl-"
     whole_object = "chat.completion"
     chunk_object = "chat.completion.chunk"
     prompt_in_choice = False
+    log_probs = staticmethod(chat_log_probs)
 
-    def choice(self, number: int, addition: Addition, *, whole: bool) -> Choice:
-        message = ChatMessage(content=addition.text)
-        if addition.first:
+    def choice(self, number: int, delta: AnswerDelta, *, whole: bool) -> Choice:
+        message = ChatMessage(content=delta.text)
+        if delta.first:
             message.role = "assistant"
         if whole:
             message.refusal = None
-        if addition.reasoning or (whole and addition.calls):
-            message.content = addition.text or None
-        if addition.reasoning:
-            message.reasoning = message.reasoning_content = addition.reasoning
-        if addition.calls:
-            message.tool_calls = [_tool_call(call, whole=whole) for call in addition.calls]
-        choice = Choice(index=number, logprobs=None, finish_reason=addition.finish_reason)
+        if delta.reasoning or (whole and delta.calls):
+            message.content = delta.text or None
+        if delta.reasoning:
+            message.reasoning = message.reasoning_content = delta.reasoning
+        if delta.calls:
+            message.tool_calls = [_tool_call(call, whole=whole) for call in delta.calls]
+        choice = Choice(index=number, logprobs=None, finish_reason=delta.finish_reason)
         if whole:
             choice.message = message
         else:
             choice.delta = message
         return choice
 
-    def log_probs(self, rows: Sequence[LogProbRow], *, as_ids: bool) -> ChatLogProbs:
-        return chat_log_probs(self._tokenizer, rows, as_ids=as_ids)
 
-
-class CompletionWriter(Writer):
+class CompletionWriter(ChoicesWriter):
     """Writes the answers of /v1/completions."""
 
     prefix = "cmpl-"
     whole_object = chunk_object = "text_completion"
     prompt_in_choice = True
+    log_probs = staticmethod(completion_log_probs)
 
-    def choice(self, number: int, addition: Addition, *, whole: bool) -> Choice:  # noqa: ARG002
+    def choice(self, number: int, delta: AnswerDelta, *, whole: bool) -> Choice:  # noqa: ARG002
         return Choice(
-            index=number, text=addition.text, logprobs=None, finish_reason=addition.finish_reason
+            index=number, text=delta.text, logprobs=None, finish_reason=delta.finish_reason
         )
 
-    def log_probs(self, rows: Sequence[LogProbRow], *, as_ids: bool) -> CompletionLogProbs:
-        return completion_log_probs(self._tokenizer, rows, as_ids=as_ids)
 
-
-def event(data: bytes) -> bytes:
+def sse(data: bytes) -> bytes:
     return b"data: " + data + b"\n\n"
 
 
-def _token_details(addition: Addition) -> list[TokenDetail]:
+def _token_details(delta: AnswerDelta) -> list[TokenDetail]:
     details = [
         TokenDetail(id=token.id, text=token.text, round=token.round, kind=KINDS[token.kind])
-        for token in addition.tokens
+        for token in delta.tokens
         if token.round is not None and token.kind is not None
     ]
     if details:
-        details[-1].text += addition.rest  # an incomplete character at the end of the answer
+        details[-1].text += delta.rest  # an incomplete character at the end of the answer
     return details
 
 

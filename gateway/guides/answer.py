@@ -10,10 +10,9 @@ from tandem.contract.guide import lark_regex
 from tandem.gateway.answers.reasoning import BEGIN, END
 from tandem.gateway.errors import ApiError, bad_request
 from tandem.gateway.guides import lark
-from tandem.gateway.guides.structured_outputs import AskedGuide, Part
+from tandem.gateway.guides.structured_outputs import GrammarPart, RequestedGuide
 from tandem.gateway.protocol.requests import ChatRequest
 from tandem.gateway.tokenizer import ChatTokenizer
-from tandem.gateway.tools.formats import ToolCallFormat
 from tandem.gateway.tools.grammar import CallGrammar, Rules, check_names
 
 # The names of the rule for content and of the rules for each function's calls.
@@ -27,8 +26,8 @@ def answer_guide(
     prompt: Sequence[int],
     *,
     skips_special_tokens: bool,
-    open_objects: bool = False,
-) -> AskedGuide | None:
+    open_objects: bool,
+) -> RequestedGuide | None:
     """Return the guide for an answer, or None if the answer is unconstrained.
 
     prompt: its token ids, which show whether the model reasons first. skips_special_tokens: whether
@@ -36,7 +35,7 @@ def answer_guide(
     Raises ApiError if no grammar can express the request.
     """
     thinks = tokenizer.reasons and not tokenizer.has_reasoned(prompt)
-    guide = body.guide.opened() if body.guide and open_objects else body.guide
+    guide = body.guide.with_open_objects() if body.guide and open_objects else body.guide
     rules = _with_calls(body, guide, tokenizer, open_objects=open_objects)
     if rules is None:
         if guide is None or not thinks:
@@ -44,62 +43,58 @@ def answer_guide(
         rules = _content(guide)
     field = guide.field if guide and not body.must_call else "tools"
     if skips_special_tokens:
-        known = tokenizer.tool_calls if body.callable else None
+        known = tokenizer.tool_calls if body.callable_tools else None
         markers = [*([BEGIN, END] if thinks else ()), *([known.begin, known.end] if known else ())]
-        hidden = next(filter(tokenizer.hides, markers), None)
-        if hidden is not None:
-            raise _unsupported(field, f"this model's answers omit the special token {hidden}")
+        for marker in markers:
+            if marker in tokenizer.special_tokens:
+                raise _unsupported(field, f"this model's answers omit the special token {marker}")
     if thinks:
         begun = tokenizer.has_begun_to_reason(prompt)
         if guide is None and not (body.must_call or begun or BEGIN in tokenizer.tokens_apart):
             raise _unsupported("tools", f"strict needs {BEGIN} to be one token of the model")
         rules = _after_reasoning(rules, tokenizer.tokens_apart, begun=begun)
-    return AskedGuide("lark_grammar", rules.grammar, field, tuple(_parts(rules, body)))
+    return RequestedGuide("lark_grammar", rules.grammar, field, tuple(_parts(rules, body)))
 
 
-def _parts(rules: Rules, body: ChatRequest) -> Iterator[Part]:
+def _parts(rules: Rules, body: ChatRequest) -> Iterator[GrammarPart]:
     """Yield the locations of the client's schemas and texts in a grammar."""
     line = 2  # the first line is the start rule
     for rule in rules.others:
         name = rule.partition(":")[0]
         if name == CONTENT and body.guide:
-            yield Part(line, body.guide.field)
+            yield GrammarPart(line, body.guide.field)
         elif number := CALL.fullmatch(name):
-            yield Part(line, "tools", body.callable[int(number[1])].function.name)
+            yield GrammarPart(line, "tools", body.callable_tools[int(number[1])].function.name)
         line += 1 + rule.count("\n")
 
 
 def _with_calls(
-    body: ChatRequest, guide: AskedGuide | None, tokenizer: ChatTokenizer, *, open_objects: bool
+    body: ChatRequest, guide: RequestedGuide | None, tokenizer: ChatTokenizer, *, open_objects: bool
 ) -> Rules | None:
     """Return the grammar of an answer with calls, or None if no grammar is needed."""
-    known, tools = tokenizer.tool_calls, body.callable
+    known, tools = tokenizer.tool_calls, body.callable_tools
     strict = {tool.function.name for tool in tools if tool.function.strict}
     if known is None or not tools or not (body.must_call or guide or strict):
         return None
     check_names(tools)
     bound = {tool.function.name for tool in tools} if body.must_call else strict
     grammar = CallGrammar(known, tools, bound, tokenizer.tokens_apart, body.one_call, open_objects)
-    if guide:
-        _check_with_calls(guide, known, body)
+    if guide and guide.kind != "json_schema":
+        raise _unsupported(guide.field, "with tools, only a JSON schema can guide the answer")
     if body.must_call:
         return grammar.calls()
-    return grammar.calls_or(_content(guide)) if guide else grammar.text_or_calls()
-
-
-def _check_with_calls(guide: AskedGuide, known: ToolCallFormat, body: ChatRequest) -> None:
-    """Reject a guide whose output can't be distinguished from a call."""
-    if guide.kind != "json_schema":
-        raise _unsupported(guide.field, "with tools, only a JSON schema can guide the answer")
-    if known.begins_as_json and not body.must_call:
+    if not guide:
+        return grammar.text_or_calls()
+    if "{" in known.openings:
         why = (
             "this model writes tool calls as plain JSON, so tools can't be combined with a guide; "
             "remove one of them"
         )
         raise _unsupported(guide.field, why)
+    return grammar.calls_or(_content(guide))
 
 
-def _content(guide: AskedGuide) -> Rules:
+def _content(guide: RequestedGuide) -> Rules:
     if guide.kind == "json_schema":
         rule = lark.json_value(json.loads(guide.text))
     elif guide.kind == "regex":

@@ -8,16 +8,14 @@ from collections.abc import Mapping
 from functools import cached_property
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
-from pydantic import AfterValidator, Field, ValidationInfo, model_validator
+from pydantic import AfterValidator, Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from tandem.contract.guide import LAYOUT_KEY, OWN_OPTIONS, GuideKind
+from tandem.contract.guide import LAYOUT_KEY, GuideKind
 from tandem.gateway.protocol.body import Body, BodyObject
-from tandem.gateway.protocol.fields import Refused, check_plain, quoted, wrong
+from tandem.gateway.protocol.fields import Unsupported, field_error, quoted, unreadable
 
 ANY_OBJECT = {"type": "object"}
-FREE_WHITE_SPACE = "whitespace_flexible"  # an option of llguidance
-ADDITIONAL, STRICT = OWN_OPTIONS
 # The white space excludes line ends, which would make many empty lines take quadratic time.
 RULE_OF_EBNF = re.compile(r"^[^\S\n]*[\w.-]+\s*::=", re.MULTILINE)
 
@@ -25,7 +23,7 @@ RULE_OF_EBNF = re.compile(r"^[^\S\n]*[\w.-]+\s*::=", re.MULTILINE)
 PLACE = re.compile(r"at (\d+)\(\d+\): (?:failed to compile JSON schema: )?")
 
 
-class Part(NamedTuple):
+class GrammarPart(NamedTuple):
     """A part of a grammar. line: its first line. field: its source. function: a tool's name."""
 
     line: int
@@ -33,7 +31,7 @@ class Part(NamedTuple):
     function: str = ""
 
 
-class AskedGuide(NamedTuple):
+class RequestedGuide(NamedTuple):
     """A guide for the entries. field: the client's field that contains it.
 
     parts: the parts of a grammar that the gateway generated, in order of their lines.
@@ -42,9 +40,9 @@ class AskedGuide(NamedTuple):
     kind: GuideKind
     text: str
     field: str
-    parts: tuple[Part, ...] = ()
+    parts: tuple[GrammarPart, ...] = ()
 
-    def blamed(self, reason: str) -> tuple[str, str]:
+    def located(self, reason: str) -> tuple[str, str]:
         """Return the invalid field and the error message."""
         found = PLACE.match(reason)
         line = int(found[1]) if found else 0
@@ -54,21 +52,24 @@ class AskedGuide(NamedTuple):
         function = f"parameters of '{quoted(part.function)}': " if part.function else ""
         return part.field, function + reason[found.end() :]
 
-    def opened(self) -> AskedGuide:
+    def with_open_objects(self) -> RequestedGuide:
         """Return the guide with open objects in its JSON schema, unless it has its own setting."""
         if self.kind != "json_schema":
             return self
-        schema = with_options(json.loads(self.text), **{ADDITIONAL: True})
+        schema = with_options(json.loads(self.text), additional_properties=True)
         return self._replace(text=json.dumps(schema, ensure_ascii=False))
 
 
 def with_options(schema: Mapping[str, Any], **options: bool) -> Mapping[str, Any]:
-    """Return a schema with options for its guide. Options that the schema already has are kept."""
+    """Return a schema with options for its guide. Options that the schema already has are kept.
+
+    options: llguidance's, or `contract.guide.OWN_OPTIONS`.
+    """
     own = schema.get(LAYOUT_KEY, {})
     return {**schema, LAYOUT_KEY: {**options, **own}} if isinstance(own, dict) else schema
 
 
-def asked_guide(field: str, kind: GuideKind, value: Any) -> AskedGuide:
+def requested_guide(field: str, kind: GuideKind, value: Any) -> RequestedGuide:
     """Return the guide that a field's value describes.
 
     A grammar that has a rule with `::=` is llama.cpp's EBNF; any other grammar is Lark.
@@ -77,13 +78,10 @@ def asked_guide(field: str, kind: GuideKind, value: Any) -> AskedGuide:
         kind = "ebnf_grammar"
     if not isinstance(value, str):
         value = json.dumps(value, ensure_ascii=False)
-    return AskedGuide(kind, value, field)
+    return RequestedGuide(kind, value, field)
 
 
-PLACES = {"json_": "structured_outputs.json"}  # fields whose path differs from their name
-
-
-def _schema(value: dict[str, Any] | str, info: ValidationInfo) -> dict[str, Any]:
+def _schema(value: dict[str, Any] | str) -> dict[str, Any]:
     """Return a JSON schema, which may be given as text."""
     if isinstance(value, dict):
         return value
@@ -93,8 +91,8 @@ def _schema(value: dict[str, Any] | str, info: ValidationInfo) -> dict[str, Any]
         schema = None
     if not isinstance(schema, dict):
         raise PydanticCustomError("schema", "must be a JSON schema, as an object or as text")
-    name = info.field_name or ""
-    check_plain(PLACES.get(name, name), schema)
+    if fault := unreadable(schema):
+        raise field_error("", *fault)
     return schema
 
 
@@ -109,7 +107,6 @@ class NamedSchema(BodyObject):
     strict: reject schemas with a part that can't be enforced.
     """
 
-    place: ClassVar = "response_format.json_schema"
     name: str | None = None
     description: str | None = None
     strict: bool | None = None
@@ -119,7 +116,6 @@ class NamedSchema(BodyObject):
 class ResponseFormat(BodyObject):
     """The format of an answer."""
 
-    place: ClassVar = "response_format"
     type: Literal["text", "json_object", "json_schema"]
     json_schema: NamedSchema | None = None
 
@@ -127,11 +123,9 @@ class ResponseFormat(BodyObject):
     def _schema_belongs_to_its_type(self) -> ResponseFormat:
         if (self.type == "json_schema") != (self.json_schema is not None):
             fault = (
-                "is missing"
-                if self.json_schema is None
-                else "needs response_format.type to be json_schema"
+                "is missing" if self.json_schema is None else "needs {path}.type to be json_schema"
             )
-            raise wrong("response_format", f"response_format.json_schema {fault}")
+            raise field_error("", f"{{path}}.json_schema {fault}")
         return self
 
     @property
@@ -141,7 +135,7 @@ class ResponseFormat(BodyObject):
         if self.json_schema is None:
             return ANY_OBJECT
         given = self.json_schema.given
-        return with_options(given, **{STRICT: True}) if self.json_schema.strict else given
+        return with_options(given, strict=True) if self.json_schema.strict else given
 
 
 class StructuredOutputs(BodyObject):
@@ -152,10 +146,9 @@ class StructuredOutputs(BodyObject):
     declares, unless the schema has its own setting; None: the gateway's default.
     """
 
-    place: ClassVar = "structured_outputs"
-    refused: ClassVar = {
-        "structural_tag": Refused("use tools or a grammar"),
-        "whitespace_pattern": Refused("use disable_any_whitespace"),
+    unsupported: ClassVar = {
+        "structural_tag": Unsupported("use tools or a grammar"),
+        "whitespace_pattern": Unsupported("use disable_any_whitespace"),
     }
     json_: Annotated[Schema | None, Field(alias="json")] = None
     regex: Text | None = None
@@ -166,32 +159,30 @@ class StructuredOutputs(BodyObject):
     disable_additional_properties: bool | None = None
 
     @model_validator(mode="after")
-    def _one_guide(self) -> StructuredOutputs:
-        if len(self._guides) != 1:
-            which = "json, regex, choice, grammar and json_object"
-            raise wrong(self.place, f"{self.place} must have exactly one of {which}")
+    def _has_one_guide(self) -> StructuredOutputs:
+        _ = self.guide
         return self
 
-    @property
-    def guide(self) -> AskedGuide:
-        return self._guides[0]
-
     @cached_property
-    def _guides(self) -> list[AskedGuide]:
-        given: list[tuple[GuideKind, Any]] = [
-            ("json_schema", self._with_options(self.json_)),
+    def guide(self) -> RequestedGuide:
+        every: list[tuple[GuideKind, Any]] = [
+            ("json_schema", self.json_),
             ("regex", self.regex),
             ("choice", self.choice),
             ("lark_grammar", self.grammar),
-            ("json_schema", self._with_options(ANY_OBJECT if self.json_object else None)),
+            ("json_schema", ANY_OBJECT if self.json_object else None),
         ]
-        return [asked_guide(self.place, kind, value) for kind, value in given if value is not None]
-
-    def _with_options(self, schema: Any) -> Any:
-        options = {} if self.disable_any_whitespace else {FREE_WHITE_SPACE: True}
+        given = [one for one in every if one[1] is not None]
+        if len(given) != 1:
+            which = "json, regex, choice, grammar and json_object"
+            raise field_error("", f"{{path}} must have exactly one of {which}")
+        [(kind, value)] = given
+        options = {} if self.disable_any_whitespace else {"whitespace_flexible": True}
         if self.disable_additional_properties is not None:
-            options[ADDITIONAL] = not self.disable_additional_properties
-        return with_options(schema, **options) if schema is not None and options else schema
+            options["additional_properties"] = not self.disable_additional_properties
+        if kind == "json_schema" and options:
+            value = with_options(value, **options)
+        return requested_guide("structured_outputs", kind, value)
 
 
 class GuidedRequest(Body):
@@ -215,20 +206,14 @@ class GuidedRequest(Body):
     """Grammar, as llama.cpp's clients send it."""
 
     @model_validator(mode="after")
-    def _one_guide(self) -> GuidedRequest:
-        if len(self._guides) > 1:
-            one, other = (guide.field for guide in self._guides[:2])
-            raise wrong(other, f"set {one} or {other}, not both")
+    def _has_at_most_one_guide(self) -> GuidedRequest:
+        _ = self.guide
         return self
 
-    @property
-    def guide(self) -> AskedGuide | None:
-        return self._guides[0] if self._guides else None
-
     @cached_property
-    def _guides(self) -> list[AskedGuide]:
+    def guide(self) -> RequestedGuide | None:
         formatted = self.response_format and self.response_format.schema_
-        given: list[tuple[str, GuideKind, Any]] = [
+        every: list[tuple[str, GuideKind, Any]] = [
             ("response_format", "json_schema", formatted),
             ("guided_json", "json_schema", self.guided_json),
             ("guided_regex", "regex", self.guided_regex),
@@ -237,5 +222,10 @@ class GuidedRequest(Body):
             ("json_schema", "json_schema", self.json_schema),
             ("grammar", "lark_grammar", self.grammar or None),
         ]
-        guides = [asked_guide(*one) for one in given if one[2] is not None]
-        return [*guides, self.structured_outputs.guide] if self.structured_outputs else guides
+        guides = [requested_guide(*one) for one in every if one[2] is not None]
+        if self.structured_outputs:
+            guides.append(self.structured_outputs.guide)
+        if len(guides) > 1:
+            one, other = (guide.field for guide in guides[:2])
+            raise field_error(other, f"set {one} or {other}, not both")
+        return guides[0] if guides else None

@@ -11,29 +11,31 @@ from pydantic import ConfigDict, PrivateAttr, ValidationError, model_validator
 
 from tandem.gateway.errors import ApiError
 from tandem.gateway.protocol.body import Body, invalid
-from tandem.gateway.protocol.fields import REFUSED, Refused, wrong
+from tandem.gateway.protocol.fields import UNSUPPORTED, Unsupported, field_error
 from tandem.gateway.protocol.requests import ChatRequest
 
 _CHATS = "only /v1/chat/completions returns it"
 # Chat fields that other APIs name differently, or whose results their answers can't contain.
-NOT_SHARED: Mapping[str, Refused] = {
-    "add_generation_prompt": Refused("the template decides it", (True,)),
-    "continue_final_message": Refused("send the start of the answer to /v1/chat/completions"),
-    "echo": Refused(_CHATS, (False,)),
-    "logprobs": Refused(_CHATS, (False,)),
-    "n": Refused("there is one answer per request", (1,)),
-    "prompt_logprobs": Refused(_CHATS),
-    "return_token_details": Refused(_CHATS, (False,)),
-    "return_token_ids": Refused(_CHATS, (False,)),
-    "return_tokens_as_token_ids": Refused(_CHATS, (False,)),
-    "top_logprobs": Refused(_CHATS, (0,)),
+NOT_SHARED: Mapping[str, Unsupported] = {
+    "add_generation_prompt": Unsupported("the template decides it", (True,)),
+    "continue_final_message": Unsupported("send the start of the answer to /v1/chat/completions"),
+    "echo": Unsupported(_CHATS, (False,)),
+    "logprobs": Unsupported(_CHATS, (False,)),
+    "n": Unsupported("there is one answer per request", (1,)),
+    "prompt_logprobs": Unsupported(_CHATS),
+    "return_token_details": Unsupported(_CHATS, (False,)),
+    "return_token_ids": Unsupported(_CHATS, (False,)),
+    "return_tokens_as_token_ids": Unsupported(_CHATS, (False,)),
+    "top_logprobs": Unsupported(_CHATS, (0,)),
 }
 
 
-def refused_fields(own_names: Mapping[str, str], **more: Refused) -> dict[str, Refused]:
+def unsupported_fields(own_names: Mapping[str, str], **more: Unsupported) -> dict[str, Unsupported]:
     """Return the fields that an API rejects. own_names: see `AdaptedRequest`."""
-    renamed = {name: Refused(f"send {own}") for name, own in own_names.items() if "." not in name}
-    return {**REFUSED, **NOT_SHARED, **renamed, **more}
+    renamed = {
+        name: Unsupported(f"send {own}") for name, own in own_names.items() if "." not in name
+    }
+    return {**UNSUPPORTED, **NOT_SHARED, **renamed, **more}
 
 
 class AdaptedRequest(Body):
@@ -49,12 +51,9 @@ class AdaptedRequest(Body):
     _chat: ChatRequest = PrivateAttr()
 
     @classmethod
-    def shared_fields(cls) -> set[str]:
-        return {*ChatRequest.model_fields} - {*cls.own_names, *cls.refused, *cls.model_fields}
-
-    @classmethod
     def known_fields(cls) -> set[str]:
-        return super().known_fields() | cls.shared_fields()
+        shared = {*ChatRequest.model_fields} - {*cls.own_names, *cls.unsupported}
+        return super().known_fields() | shared
 
     @abstractmethod
     def translated(self) -> dict[str, Any]:
@@ -67,7 +66,7 @@ class AdaptedRequest(Body):
             self._chat = ChatRequest.model_validate(given)
         except ValidationError as error:
             found = self.renamed(invalid(error))
-            raise wrong(found.param or "", found.message, found.code) from None
+            raise field_error(found.param or "", found.message, found.code) from None
         return self
 
     @property

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import email.message
 import json
 import re
@@ -17,18 +18,18 @@ from starlette.requests import ClientDisconnect, Request
 from tandem.gateway.errors import ApiError, ClientGone, bad_request
 from tandem.gateway.protocol.fields import (
     IGNORED,
-    MOST_LEVELS,
-    REFUSED,
-    Refused,
-    check_plain,
+    MAX_LEVELS,
+    UNSUPPORTED,
+    Unsupported,
+    field_error,
     quoted,
-    taken,
+    unreadable,
 )
-from tandem.gateway.tasks import aside
+from tandem.gateway.tasks import offload
 
 Kind = TypeVar("Kind", bound=BaseModel)
 
-MOST_NAMED = 10  # maximum number of errors in one line
+MAX_ERRORS = 10  # maximum number of errors in one line
 BY_KEY = "logit_bias"  # a field whose keys the client chooses
 # JSON's name for the type that pydantic expected, by pydantic's error type.
 EXPECTED = {
@@ -49,18 +50,32 @@ class Strict(BaseModel):
 class BodyObject(Strict):
     """An object in a body. Unknown fields are rejected; null means that a field is missing.
 
-    place: the object's path in the body. refused: known fields that are rejected.
+    unsupported: known fields that are rejected.
     """
 
-    place: ClassVar[str] = ""
-    refused: ClassVar[Mapping[str, Refused]] = {}
+    unsupported: ClassVar[Mapping[str, Unsupported]] = {}
 
     @model_validator(mode="before")
     @classmethod
     def _only_known_fields(cls, data: Any) -> Any:
         if not isinstance(data, dict):
             return data
-        return taken(data, cls.known_fields(), cls.refused, cls.place)
+        known = cls.known_fields()
+        given = {name: value for name, value in data.items() if value is not None}
+        for name, value in given.items():
+            if name in known:
+                continue
+            if name not in cls.unsupported:
+                near = difflib.get_close_matches(quoted(name), sorted(known), n=1)
+                hint = f"; did you mean '{near[0]}'?" if near else ""
+                raise field_error(quoted(name), f"unknown field '{{path}}'{hint}", "unknown_field")
+            why, neutral = cls.unsupported[name]
+            # In Python, but not in JSON, True equals 1.
+            if not any(
+                value == one and isinstance(value, bool) == isinstance(one, bool) for one in neutral
+            ):
+                raise field_error(name, f"{{path}} isn't supported: {why}", "unsupported_field")
+        return {name: value for name, value in given.items() if name in known}
 
     @classmethod
     def known_fields(cls) -> set[str]:
@@ -70,8 +85,8 @@ class BodyObject(Strict):
 class Body(BodyObject):
     """A request's body. ignored: fields that have no effect."""
 
-    refused = REFUSED
-    ignored: ClassVar[Mapping[str, str]] = IGNORED
+    unsupported = UNSUPPORTED
+    ignored: ClassVar[frozenset[str]] = IGNORED
 
     @model_validator(mode="before")
     @classmethod
@@ -79,7 +94,9 @@ class Body(BodyObject):
         if not isinstance(data, dict):
             return data
         for name, value in data.items():
-            check_plain(name, [name, value])
+            if fault := unreadable([name, value]):
+                shown = quoted(name.encode(errors="replace").decode())
+                raise field_error(shown, *fault)
         return {name: value for name, value in data.items() if name not in cls.ignored}
 
 
@@ -99,7 +116,7 @@ async def read_body(kind: type[Kind], request: Request) -> Kind:
         raise bad_request("the body is missing")
     if not _is_json(request.headers.get("content-type", "")):
         raise bad_request("the body must be JSON; set content-type: application/json")
-    return await aside(len(raw), partial(_read, kind, raw))
+    return await offload(len(raw), partial(_read, kind, raw))
 
 
 def _is_json(content_type: str) -> bool:
@@ -113,22 +130,19 @@ def _is_json(content_type: str) -> bool:
 
 def _read(kind: type[Kind], raw: bytes) -> Kind:
     try:
-        return kind.model_validate(_parsed(raw))
-    except ValidationError as error:
-        raise invalid(error) from None
-
-
-def _parsed(raw: bytes) -> Any:
-    try:
-        return json.loads(raw)
+        body = json.loads(raw)
     except json.JSONDecodeError as error:
         raise bad_request(f"the body isn't JSON: {error.msg}", code="invalid_json") from None
     except RecursionError:
-        message = f"the body is nested more than {MOST_LEVELS} levels deep"
+        message = f"the body is nested more than {MAX_LEVELS} levels deep"
         raise bad_request(message, code="too_deep") from None
     except ValueError:
         message = "the body isn't JSON: it isn't UTF-8, or an integer has too many digits"
         raise bad_request(message, code="invalid_json") from None
+    try:
+        return kind.model_validate(body)
+    except ValidationError as error:
+        raise invalid(error) from None
 
 
 def invalid(error: ValidationError) -> ApiError:
@@ -137,23 +151,23 @@ def invalid(error: ValidationError) -> ApiError:
     lines: dict[str, str] = {}  # by path
     given: dict[str, str] = {}  # quoted values by path; they follow the line
     for fault in faults:
-        field = fault.get("ctx", {}).get("field")  # if set, the message is a complete line
-        path = field or _path(fault["loc"])
+        context = fault.get("ctx", {})
+        path = ".".join(filter(None, [_path(fault["loc"]), context.get("field")]))
         kind = EXPECTED.get(fault["type"])
-        text = f"must be {kind}" if kind else _after_name(fault["msg"])
+        text = f"must be {kind}" if kind else _after_name(fault["msg"].replace("{path}", path))
         if path in lines:  # the field accepts several types
             lines[path] += f" or {text.removeprefix('must be ')}"
         elif fault["type"] == "missing":
             lines[path] = f"{path or 'the body'} is missing"
-        elif field:
+        elif "field" in context:
             lines[path] = text
         else:
             colon = "" if text.startswith("must ") else ":"
             lines[path] = f"{path or 'the body'}{colon} {text}"
             given[path] = "" if colon else _given(fault["input"])
-    named = [line + given.get(path, "") for path, line in lines.items()][:MOST_NAMED]
-    if len(lines) > MOST_NAMED:
-        named.append(f"and {len(lines) - MOST_NAMED} more")
+    named = [line + given.get(path, "") for path, line in lines.items()][:MAX_ERRORS]
+    if len(lines) > MAX_ERRORS:
+        named.append(f"and {len(lines) - MAX_ERRORS} more")
     code = faults[0].get("ctx", {}).get("code")
     return bad_request("; ".join(named), param=next(iter(lines)) or None, code=code)
 

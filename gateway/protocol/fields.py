@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import difflib
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from itertools import islice
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, NamedTuple, TypeAlias
 
 from pydantic import (
     BeforeValidator,
@@ -21,11 +20,14 @@ from pydantic_core import PydanticCustomError
 from tandem.contract.engine import MAX_TOP_LOG_PROBS
 from tandem.gateway.errors import ApiCode
 
-MOST_LEVELS = 64  # maximum nesting of lists and objects, which are read recursively
-LONGEST_QUOTE = 40  # maximum characters of a client's text in an error
+MAX_LEVELS = 64  # maximum nesting of lists and objects, which are read recursively
+MAX_QUOTE = 40  # maximum characters of a client's text in an error
+MAX_CHOICES = 128
+ENTRIES_AT_ONCE = 1000
+INT32 = 2**31 - 1
 
 
-class Refused(NamedTuple):
+class Unsupported(NamedTuple):
     """Why a field is rejected, and the values that are accepted because they have no effect."""
 
     why: str
@@ -38,125 +40,101 @@ _CHATS = "it is only for chats; use /v1/chat/completions"
 
 _LAYOUT = "for free whitespace, set structured_outputs.disable_any_whitespace to false"
 
-REFUSED: dict[str, Refused] = {
-    "add_generation_prompt": Refused(_CHATS, (True,)),
-    "allowed_token_ids": Refused("use guided_choice or guided_regex"),
-    "audio": Refused("the output is always text"),
-    "best_of": Refused("use n, and choose among the outputs", (1,)),
-    "cache_salt": Refused("all prompts share one KV cache"),
-    "continue_final_message": Refused(_CHATS, (False,)),
-    "function_call": Refused("deprecated; use tool_choice", ("none", "auto")),
-    "ebnf": Refused("use guided_grammar"),
-    "functions": Refused("deprecated; use tools", ([],)),
-    "guided_whitespace_pattern": Refused(_LAYOUT),
-    "include_reasoning": Refused(
+UNSUPPORTED: dict[str, Unsupported] = {
+    "add_generation_prompt": Unsupported(_CHATS, (True,)),
+    "allowed_token_ids": Unsupported("use guided_choice or guided_regex"),
+    "audio": Unsupported("the output is always text"),
+    "best_of": Unsupported("use n, and choose among the outputs", (1,)),
+    "cache_salt": Unsupported("all prompts share one KV cache"),
+    "continue_final_message": Unsupported(_CHATS, (False,)),
+    "function_call": Unsupported("deprecated; use tool_choice", ("none", "auto")),
+    "ebnf": Unsupported("use guided_grammar"),
+    "functions": Unsupported("deprecated; use tools", ([],)),
+    "guided_whitespace_pattern": Unsupported(_LAYOUT),
+    "include_reasoning": Unsupported(
         "reasoning is always returned, separate from the content", (True,)
     ),
-    "include_stop_str_in_output": Refused("the output never includes the stop string", (False,)),
-    "length_penalty": Refused("it is only for beam search", (1, 0)),
-    "messages": Refused(_CHATS),
-    "modalities": Refused("the output is always text", (["text"],)),
-    "priority": Refused("requests start in order of arrival", (0,)),
-    "reasoning_effort": Refused(_CHATS, ("none",)),
-    "regex": Refused("use guided_regex"),
-    "skip_special_tokens": Refused("the deployment's profile sets it", (True,)),
-    "stop_token_ids": Refused("use stop", ([],)),
-    "structural_tag": Refused("use tools or guided_grammar"),
-    "suffix": Refused("text is only generated after the prompt", ("",)),
-    "parallel_tool_calls": Refused(_TOOLS, (True, False)),
-    "tool_choice": Refused(_TOOLS, ("none", "auto")),
-    "tools": Refused(_TOOLS, ([],)),
-    "top_logprobs": Refused("set logprobs to the number of alternatives", (0,)),
-    "truncate_prompt_tokens": Refused("prompts that are too long are rejected, not truncated"),
-    "use_beam_search": Refused("speculative decoding verifies a single continuation", (False,)),
-    "verbosity": Refused(_CHATS),
-    "web_search_options": Refused("web search isn't available"),
+    "include_stop_str_in_output": Unsupported(
+        "the output never includes the stop string", (False,)
+    ),
+    "length_penalty": Unsupported("it is only for beam search", (1, 0)),
+    "messages": Unsupported(_CHATS),
+    "modalities": Unsupported("the output is always text", (["text"],)),
+    "priority": Unsupported("requests start in order of arrival", (0,)),
+    "reasoning_effort": Unsupported(_CHATS, ("none",)),
+    "regex": Unsupported("use guided_regex"),
+    "skip_special_tokens": Unsupported("the deployment's profile sets it", (True,)),
+    "stop_token_ids": Unsupported("use stop", ([],)),
+    "structural_tag": Unsupported("use tools or guided_grammar"),
+    "suffix": Unsupported("text is only generated after the prompt", ("",)),
+    "parallel_tool_calls": Unsupported(_TOOLS, (True, False)),
+    "tool_choice": Unsupported(_TOOLS, ("none", "auto")),
+    "tools": Unsupported(_TOOLS, ([],)),
+    "top_logprobs": Unsupported("set logprobs to the number of alternatives", (0,)),
+    "truncate_prompt_tokens": Unsupported("prompts that are too long are rejected, not truncated"),
+    "use_beam_search": Unsupported("speculative decoding verifies a single continuation", (False,)),
+    "verbosity": Unsupported(_CHATS),
+    "web_search_options": Unsupported("web search isn't available"),
 }
 
-IGNORED: dict[str, str] = {
-    "guided_decoding_backend": "there is only one backend",
-    "metadata": "nothing is stored",
-    "prompt_cache_key": "the KV cache is matched by the prompt's tokens",
-    "prompt_cache_retention": "the KV cache is kept as long as there is space",
-    "safety_identifier": "users aren't distinguished",
-    "service_tier": "there is only one tier",
-    "store": "nothing is stored",
-    "user": "users aren't distinguished",
-}
+IGNORED = frozenset(
+    {
+        "guided_decoding_backend",  # there is only one backend
+        "metadata",  # nothing is stored
+        "prompt_cache_key",  # the KV cache is matched by the prompt's tokens
+        "prompt_cache_retention",  # the KV cache is kept as long as there is space
+        "safety_identifier",  # users aren't distinguished
+        "service_tier",  # there is only one tier
+        "store",  # nothing is stored
+        "user",  # users aren't distinguished
+    }
+)
+
+# A message for `field_error`, and its code.
+Fault: TypeAlias = tuple[str, ApiCode]
+TOO_DEEP: Fault = f"{{path}} is nested more than {MAX_LEVELS} levels deep", "too_deep"
+HALF_A_PAIR: Fault = (
+    "{path} contains half of a surrogate pair, which isn't a character",
+    "invalid_text",
+)
 
 
-def taken(
-    given: Mapping[str, Any],
-    known: Collection[str],
-    refused: Mapping[str, Refused],
-    place: str = "",
-) -> dict[str, Any]:
-    """Return the known fields of an object. Raises PydanticCustomError for other fields.
-
-    place: the object's path in the body.
-    """
-    for name, value in given.items():
-        if name not in known and value is not None:
-            _refuse(f"{place}.{name}" if place else name, value, known, refused.get(name))
-    return {k: v for k, v in given.items() if k in known and v is not None}
-
-
-def check_plain(field: str, value: Any, level: int = 0) -> None:
-    """Reject lone surrogates, which aren't text, and values that are nested too deeply."""
+def unreadable(value: Any, level: int = 0) -> Fault | None:
+    """Return what is wrong with a JSON value: lone surrogates, which aren't text, or its depth."""
     if isinstance(value, str):
         try:
             value.encode()
         except UnicodeEncodeError:
-            message = "contains half of a surrogate pair, which isn't a character"
-            raise _unreadable(field, message, "invalid_text") from None
+            return HALF_A_PAIR
     elif isinstance(value, dict | list):
-        if level > MOST_LEVELS:
-            message = f"is nested more than {MOST_LEVELS} levels deep"
-            raise _unreadable(field, message, "too_deep")
+        if level > MAX_LEVELS:
+            return TOO_DEEP
         for item in [*value, *value.values()] if isinstance(value, dict) else value:
-            if isinstance(item, str | dict | list):
-                check_plain(field, item, level + 1)
-
-
-def _unreadable(field: str, why: str, code: ApiCode) -> PydanticCustomError:
-    shown = quoted(field.encode(errors="replace").decode())
-    return wrong(shown, f"{shown} {why}", code)
+            if isinstance(item, str | dict | list) and (fault := unreadable(item, level + 1)):
+                return fault
+    return None
 
 
 def quoted(text: str) -> str:
     """Return a client's text, shortened and escaped for an error line."""
     shown = "".join(
         letter if letter.isprintable() else letter.encode("unicode_escape").decode()
-        for letter in text[:LONGEST_QUOTE]
+        for letter in text[:MAX_QUOTE]
     )
-    return shown if len(text) <= LONGEST_QUOTE else f"{shown}..."
+    return shown if len(text) <= MAX_QUOTE else f"{shown}..."
 
 
-def _refuse(path: str, value: Any, known: Collection[str], refused: Refused | None) -> None:
-    if refused is None:
-        shown = quoted(path)
-        near = difflib.get_close_matches(shown.rpartition(".")[2], sorted(known), n=1)
-        hint = f"; did you mean '{near[0]}'?" if near else ""
-        raise wrong(shown, f"unknown field '{shown}'{hint}", "unknown_field")
-    if not any(_same(value, neutral) for neutral in refused.neutral):
-        message = f"{path} isn't supported: {refused.why}"
-        raise wrong(path, message, "unsupported_field")
+def field_error(field: str, message: str, code: ApiCode | None = None) -> PydanticCustomError:
+    """Return a validator's error about a field.
 
-
-def _same(value: Any, neutral: Any) -> bool:
-    return bool(value == neutral) and isinstance(value, bool) == isinstance(neutral, bool)
-
-
-def wrong(field: str, message: str, code: ApiCode | None = None) -> PydanticCustomError:
-    """Return an error that names a field. message: the complete line for the client."""
+    field: its path in the validated object; "": the object itself. message: the complete line for
+    the client, in which "{path}" stands for the field's path in the body.
+    """
     return PydanticCustomError(
         "field", "{message}", {"message": message, "field": field, "code": code}
     )
 
 
-MOST_CHOICES = 128
-ENTRIES_AT_ONCE = 1000
-INT32 = 2**31 - 1
 # Otherwise pydantic would keep an error for each of millions of items.
 FIRST_FAULT = Field(fail_fast=True)
 
@@ -219,10 +197,23 @@ TEXT_OR_LIST = _by_kind(_text_or_list)
 TextOrTexts = Annotated[Annotated[str, Tag("str")] | Annotated[Texts, Tag("list[]")], TEXT_OR_LIST]
 Prompts = Annotated[
     Annotated[str, Tag("str")]
-    | Annotated[list[str], Field(fail_fast=True, max_length=MOST_CHOICES), Tag("list[str]")]
+    | Annotated[list[str], Field(fail_fast=True, max_length=MAX_CHOICES), Tag("list[str]")]
     | Annotated[TokenIds, Tag("list[int]")]
     | Annotated[
-        list[TokenIds], Field(fail_fast=True, max_length=MOST_CHOICES), Tag("list[list[int]]")
+        list[TokenIds], Field(fail_fast=True, max_length=MAX_CHOICES), Tag("list[list[int]]")
     ],
     _by_kind(_kind_of_prompt),
 ]
+
+
+def by_type(types: Collection[str], message: str, *, default: str = "") -> Discriminator:
+    """Choose the model of an object by its `type`, for a union of models with tags `dict[TYPE]`.
+
+    message: the error for other types. default: the type of an object without one.
+    """
+
+    def tag(value: Any) -> str | None:
+        kind = (value.get("type") or default) if isinstance(value, dict) else None
+        return f"dict[{kind}]" if kind in types else None
+
+    return Discriminator(tag, custom_error_type="type", custom_error_message=message)

@@ -5,17 +5,23 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from itertools import chain, groupby
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Discriminator, Field, Tag, model_validator
+from pydantic import Field, Tag, model_validator
 from pydantic_core import PydanticCustomError
 
-from tandem.gateway.protocol.adapted import AdaptedRequest, refused_fields
+from tandem.gateway.protocol.adapted import AdaptedRequest, unsupported_fields
 from tandem.gateway.protocol.body import BodyObject, Strict
-from tandem.gateway.protocol.fields import IGNORED, TEXT_OR_LIST, Count, Refused, Texts
-from tandem.gateway.protocol.messages import MOST_MESSAGES, MOST_PARTS
-from tandem.gateway.protocol.requests import TemplateRequest, TokenizeRequest
-from tandem.gateway.protocol.tools import MOST_TOOLS
+from tandem.gateway.protocol.fields import (
+    IGNORED,
+    TEXT_OR_LIST,
+    Count,
+    Texts,
+    Unsupported,
+    by_type,
+)
+from tandem.gateway.protocol.messages import MAX_MESSAGES, MAX_PARTS
+from tandem.gateway.protocol.tools import MAX_TOOLS
 
 
 class TextBlock(Strict):
@@ -32,7 +38,7 @@ class ThinkingBlock(Strict):
     thinking: str
 
 
-class HiddenBlock(Strict):
+class RedactedThinkingBlock(Strict):
     """Encrypted reasoning from another server, which is ignored."""
 
     type: Literal["redacted_thinking"]
@@ -47,7 +53,7 @@ class ToolUseBlock(Strict):
     input: dict[str, Any]
 
 
-TextBlocks = Annotated[list[TextBlock], Field(fail_fast=True, max_length=MOST_PARTS)]
+TextBlocks = Annotated[list[TextBlock], Field(fail_fast=True, max_length=MAX_PARTS)]
 TextOrBlocks = Annotated[
     Annotated[str, Tag("str")] | Annotated[TextBlocks, Tag("list[]")], TEXT_OR_LIST
 ]
@@ -61,28 +67,19 @@ class ToolResultBlock(Strict):
     content: TextOrBlocks = ""
 
 
-def _type_of_block(block: Any) -> str | None:
-    kind = block.get("type") if isinstance(block, dict) else None
-    known = ("text", "thinking", "redacted_thinking", "tool_use", "tool_result")
-    return f"dict[{kind}]" if kind in known else None
-
-
 Block = Annotated[
     Annotated[TextBlock, Tag("dict[text]")]
     | Annotated[ThinkingBlock, Tag("dict[thinking]")]
-    | Annotated[HiddenBlock, Tag("dict[redacted_thinking]")]
+    | Annotated[RedactedThinkingBlock, Tag("dict[redacted_thinking]")]
     | Annotated[ToolUseBlock, Tag("dict[tool_use]")]
     | Annotated[ToolResultBlock, Tag("dict[tool_result]")],
-    Discriminator(
-        _type_of_block,
-        custom_error_type="block",
-        custom_error_message=(
-            "must be a block of type text, tool_use, tool_result or thinking; "
-            "images and documents aren't supported"
-        ),
+    by_type(
+        ("text", "thinking", "redacted_thinking", "tool_use", "tool_result"),
+        "must be a block of type text, tool_use, tool_result or thinking; "
+        "images and documents aren't supported",
     ),
 ]
-Blocks = Annotated[list[Block], Field(fail_fast=True, max_length=MOST_PARTS)]
+Blocks = Annotated[list[Block], Field(fail_fast=True, max_length=MAX_PARTS)]
 # For each of these types of block, the only role whose messages may have it.
 ROLES = {
     "thinking": "assistant",
@@ -149,10 +146,9 @@ class AnthropicTool(Strict):
         return {"type": "function", "function": function | {"parameters": self.input_schema}}
 
 
-class ToolChoice(BodyObject):
+class AnthropicToolChoice(BodyObject):
     """Whether the model must or may call tools, and which ones."""
 
-    place: ClassVar = "tool_choice"
     type: Literal["auto", "any", "tool", "none"]
     name: str | None = None
     disable_parallel_tool_use: bool = False
@@ -167,7 +163,6 @@ class ToolChoice(BodyObject):
 class OutputFormat(BodyObject):
     """A JSON schema that the answer must fit."""
 
-    place: ClassVar = "output_config.format"
     type: Literal["json_schema"]
     given: Annotated[dict[str, Any], Field(alias="schema")]
 
@@ -175,7 +170,6 @@ class OutputFormat(BodyObject):
 class OutputConfig(BodyObject):
     """Options for the answer."""
 
-    place: ClassVar = "output_config"
     effort: str | None = None
     format: OutputFormat | None = None
 
@@ -201,30 +195,29 @@ class CountRequest(AdaptedRequest):
     """A body of /v1/messages/count_tokens."""
 
     own_names = OWN_NAMES
-    refused = refused_fields(
+    unsupported = unsupported_fields(
         OWN_NAMES,
-        container=Refused("there are no containers"),
-        mcp_servers=Refused("there are none; send tools"),
-        stream_options=Refused("message_delta has the usage"),
+        container=Unsupported("there are no containers"),
+        mcp_servers=Unsupported("there are none; send tools"),
+        stream_options=Unsupported("message_delta has the usage"),
     )
-    ignored = {
-        **IGNORED,
-        "cache_control": "a prompt's KV cache is reused by its content",
-        "context_management": "the messages are used as they are",
-        "diagnostics": "nothing is stored",
-        "inference_geo": "there is only one server",
-        "speed": "there is only one",
-        "user_profile_id": "users aren't distinguished",
+    ignored = IGNORED | {
+        "cache_control",  # a prompt's KV cache is reused by its content
+        "context_management",  # the messages are used as they are
+        "diagnostics",  # nothing is stored
+        "inference_geo",  # there is only one server
+        "speed",  # there is only one
+        "user_profile_id",  # users aren't distinguished
     }
 
-    messages: Annotated[list[AnthropicMessage], Field(min_length=1, max_length=MOST_MESSAGES)]
+    messages: Annotated[list[AnthropicMessage], Field(min_length=1, max_length=MAX_MESSAGES)]
     """The conversation; an assistant's message at its end is continued."""
     max_tokens: Count | None = None
     system: TextOrBlocks | None = None
     """System message, a string or `text` blocks (default: none)."""
-    tools: Annotated[list[AnthropicTool], Field(fail_fast=True, max_length=MOST_TOOLS)] = []
+    tools: Annotated[list[AnthropicTool], Field(fail_fast=True, max_length=MAX_TOOLS)] = []
     """Functions that the model may call; Anthropic's own tools are rejected."""
-    tool_choice: ToolChoice | None = None
+    tool_choice: AnthropicToolChoice | None = None
     """`auto`, `any`, `tool` or `none`, and `disable_parallel_tool_use` (default: `auto`)."""
     stop_sequences: Texts = []
     """The output ends before any of these."""
@@ -257,14 +250,6 @@ class CountRequest(AdaptedRequest):
             "response_format": guide and {"type": "json_schema", "json_schema": guide},
             "reasoning_effort": "none" if without else output.effort,
         }
-
-    @property
-    def tokenized(self) -> TokenizeRequest:
-        """The same prompt as a body of /tokenize."""
-        chat = self.chat
-        given = {name: getattr(chat, name) for name in TemplateRequest.model_fields}
-        given |= {"messages": chat.messages, "tools": chat.offered}
-        return TokenizeRequest.model_validate(given)
 
 
 class MessageRequest(CountRequest):

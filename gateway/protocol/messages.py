@@ -10,12 +10,11 @@ from pydantic_core import PydanticCustomError
 
 from tandem.gateway.errors import bad_request
 from tandem.gateway.protocol.body import Strict
-from tandem.gateway.protocol.fields import MOST_LEVELS, TEXT_OR_LIST, check_plain
-from tandem.gateway.protocol.tools import MOST_TOOLS
+from tandem.gateway.protocol.fields import TEXT_OR_LIST, TOO_DEEP, unreadable
+from tandem.gateway.protocol.tools import MAX_TOOLS
 
-MOST_MESSAGES = 10_000
-MOST_PARTS = 10_000  # per message
-REFUSED = ("function_call", "audio")  # fields of a message
+MAX_MESSAGES = 10_000
+MAX_PARTS = 10_000  # per message
 # A message with one of these fields may have no content, like this gateway's own answers.
 INSTEAD_OF_TEXT = ("tool_calls", "reasoning", "reasoning_content")
 
@@ -27,7 +26,7 @@ class TextPart(Strict):
     text: str
 
 
-Parts = Annotated[list[TextPart], Field(fail_fast=True, max_length=MOST_PARTS)]
+Parts = Annotated[list[TextPart], Field(fail_fast=True, max_length=MAX_PARTS)]
 
 
 Content = Annotated[
@@ -41,48 +40,42 @@ def text_of(content: str | list[TextPart]) -> str:
     return content if isinstance(content, str) else "\n".join(part.text for part in content)
 
 
-class FunctionCalled(Strict):
+class FunctionCallParam(Strict):
     """A function and its arguments, as JSON."""
 
     name: str
     arguments: str = "{}"
 
 
-class ToolCalled(Strict):
+class ToolCallParam(Strict):
     """A call that an assistant made."""
 
     id: str | None = None
     type: Literal["function"] = "function"
-    function: FunctionCalled
+    function: FunctionCallParam
 
     @property
-    def plain(self) -> dict[str, Any]:
+    def for_template(self) -> dict[str, Any]:
         """The call as templates need it: the arguments are an object instead of JSON text.
 
         Raises ApiError if the arguments contain invalid text or too many levels.
         """
         plain = self.model_dump(exclude_none=True)
-        plain["function"]["arguments"] = _parsed(self.function.arguments)
+        try:
+            arguments = json.loads(self.function.arguments)
+            fault = unreadable(arguments)
+        except RecursionError:
+            fault = TOO_DEEP
+        except ValueError:  # not JSON
+            return plain
+        if fault is not None:
+            message, code = fault
+            raise bad_request(message.format(path="messages"), param="messages", code=code)
+        plain["function"]["arguments"] = arguments
         return plain
 
 
-def _parsed(arguments: str) -> Any:
-    """Return the value of a JSON text, or the text itself if it isn't JSON."""
-    try:
-        read = json.loads(arguments)
-        check_plain("messages", read)
-    except PydanticCustomError as error:
-        code = (error.context or {}).get("code")
-        raise bad_request(error.message(), param="messages", code=code) from error
-    except RecursionError as error:
-        message = f"messages is nested more than {MOST_LEVELS} levels deep"
-        raise bad_request(message, param="messages", code="too_deep") from error
-    except ValueError:
-        return arguments
-    return read
-
-
-ToolsCalled = Annotated[list[ToolCalled], Field(fail_fast=True, max_length=MOST_TOOLS)]
+ToolCallParams = Annotated[list[ToolCallParam], Field(fail_fast=True, max_length=MAX_TOOLS)]
 
 
 class Message(Strict):
@@ -97,7 +90,7 @@ class Message(Strict):
     reasoning_content: Annotated[
         str | None, Field(validation_alias=AliasChoices("reasoning_content", "reasoning"))
     ] = None
-    tool_calls: ToolsCalled | None = None
+    tool_calls: ToolCallParams | None = None
     tool_call_id: str | None = None
 
     @model_validator(mode="before")
@@ -105,9 +98,9 @@ class Message(Strict):
     def _of_text_or_calls(cls, data: Any) -> Any:
         if not isinstance(data, dict):
             return data
-        for name in REFUSED:
+        for name in ("function_call", "audio"):
             if data.get(name):
-                raise PydanticCustomError("refused", f"{name} isn't supported; send text")
+                raise PydanticCustomError("unsupported", f"{name} isn't supported; send text")
         if data.get("content") is None and any(map(data.get, INSTEAD_OF_TEXT)):
             return data | {"content": ""}
         return data
@@ -117,10 +110,10 @@ class Message(Strict):
         return text_of(self.content)
 
     @property
-    def plain(self) -> dict[str, Any]:
+    def for_template(self) -> dict[str, Any]:
         plain = self.model_dump(exclude={"content", "tool_calls"}, exclude_none=True)
         if self.tool_calls:
-            plain["tool_calls"] = [call.plain for call in self.tool_calls]
+            plain["tool_calls"] = [call.for_template for call in self.tool_calls]
         return plain | {"content": self.text}
 
 
@@ -139,5 +132,5 @@ def _in_order_of_calls(messages: list[Message]) -> list[Message]:
 
 
 Messages = Annotated[
-    list[Message], Field(max_length=MOST_MESSAGES), AfterValidator(_in_order_of_calls)
+    list[Message], Field(max_length=MAX_MESSAGES), AfterValidator(_in_order_of_calls)
 ]

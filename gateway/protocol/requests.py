@@ -10,7 +10,7 @@ from tandem.gateway.guides.structured_outputs import GuidedRequest
 from tandem.gateway.protocol.body import Body, BodyObject
 from tandem.gateway.protocol.fields import (
     INT32,
-    MOST_CHOICES,
+    MAX_CHOICES,
     Alternatives,
     Count,
     LogitBias,
@@ -19,17 +19,21 @@ from tandem.gateway.protocol.fields import (
     TextOrTexts,
     Texts,
     TokenIds,
+    field_error,
     quoted,
-    wrong,
 )
-from tandem.gateway.protocol.messages import Content, Messages, text_of
-from tandem.gateway.protocol.tools import Tool, ToolChoice, ToolNamed, Tools, ToolsAllowed
+from tandem.gateway.protocol.messages import Content, Messages
+from tandem.gateway.protocol.tools import (
+    AllowedToolChoice,
+    NamedToolChoice,
+    Tool,
+    ToolChoice,
+    Tools,
+)
 
 
 class StreamOptions(BodyObject):
     """Options of a stream."""
-
-    place = "stream_options"
 
     include_usage: bool = False
     """Send the `usage` in a last chunk; it is null in all others."""
@@ -41,8 +45,6 @@ class StreamOptions(BodyObject):
 
 class PredictedOutput(BodyObject):
     """The output that a client expects."""
-
-    place = "prediction"
 
     type: Literal["content"]
     """Must be `content`."""
@@ -68,7 +70,7 @@ class GenerationRequest(GuidedRequest):
     """0 to 1000; 0 is greedy."""
     top_p: Annotated[float, Field(ge=0, le=1)] = 1.0
     """0 to 1; 0 is greedy."""
-    n: Annotated[int, Field(ge=1, le=MOST_CHOICES)] = 1
+    n: Annotated[int, Field(ge=1, le=MAX_CHOICES)] = 1
     """Outputs per prompt; prompts x `n` is at most 128."""
     stop: TextOrTexts = []
     """A string or a list; the output ends before it."""
@@ -128,23 +130,19 @@ class GenerationRequest(GuidedRequest):
     @model_validator(mode="after")
     def _prompt_is_not_rated_in_a_stream(self) -> GenerationRequest:
         if self.prompt_logprobs is not None and self.stream:
-            raise wrong("prompt_logprobs", "prompt_logprobs needs stream to be false")
+            raise field_error("prompt_logprobs", "prompt_logprobs needs stream to be false")
         return self
 
     @model_validator(mode="after")
     def _options_need_a_stream(self) -> GenerationRequest:
         if self.stream_options is not None and not self.stream:
-            raise wrong("stream_options", "stream_options needs stream to be true")
+            raise field_error("stream_options", "stream_options needs stream to be true")
         return self
 
     @property
     def stop_strings(self) -> list[str]:
         strings = [self.stop] if isinstance(self.stop, str) else self.stop
         return [string for string in strings if string]
-
-    @property
-    def predicted(self) -> str:
-        return text_of(self.prediction.content) if self.prediction else ""
 
     @property
     def limit(self) -> int | None:
@@ -162,16 +160,6 @@ class GenerationRequest(GuidedRequest):
     @property
     def echoes(self) -> bool:
         return False
-
-    @property
-    def streams_usage(self) -> bool:
-        return self.stream_options is not None and self.stream_options.include_usage
-
-    @property
-    def streams_usage_always(self) -> bool:
-        return self.streams_usage and bool(
-            self.stream_options and self.stream_options.continuous_usage_stats
-        )
 
 
 class CompletionRequest(GenerationRequest):
@@ -196,13 +184,15 @@ class CompletionRequest(GenerationRequest):
     @model_validator(mode="after")
     def _something_is_asked_for(self) -> CompletionRequest:
         if self.max_tokens == 0 and not self.echo:
-            raise wrong("max_tokens", "max_tokens must be at least 1 unless echo is true; got 0")
+            raise field_error(
+                "max_tokens", "max_tokens must be at least 1 unless echo is true; got 0"
+            )
         return self
 
     @model_validator(mode="after")
     def _prompt_is_there(self) -> CompletionRequest:
         if not self.prompt or not all(self.prompts):
-            raise wrong("prompt", "prompt is empty; send at least one character or token")
+            raise field_error("prompt", "prompt is empty; send at least one character or token")
         return self
 
     @property
@@ -242,14 +232,10 @@ class TemplateRequest(Body):
     def _prompt_ends_in_one_way(self) -> TemplateRequest:
         if self.continue_final_message and self.add_generation_prompt:
             message = "set add_generation_prompt or continue_final_message, not both"
-            raise wrong("add_generation_prompt", message)
+            raise field_error("add_generation_prompt", message)
         if self.continue_final_message:
             self.add_generation_prompt = False
         return self
-
-    @property
-    def offered(self) -> list[Tool]:
-        return self.tools
 
     @property
     def template_variables(self) -> dict[str, Any]:
@@ -262,7 +248,7 @@ class TemplateRequest(Body):
             "add_generation_prompt": self.add_generation_prompt,
             "reasoning_effort": effort,
             "verbosity": self.verbosity,
-            "tools": [tool.plain for tool in self.offered] or None,
+            "tools": [tool.for_template for tool in self.tools] or None,
         }
         return {
             **({} if effort is None else {"enable_thinking": effort != "none"}),
@@ -298,14 +284,10 @@ class ChatRequest(GenerationRequest, TemplateRequest):
         return last.text if self.echo and continued else ""
 
     @property
-    def offered(self) -> list[Tool]:
-        return [] if self.tool_choice == "none" else self.tools
-
-    @property
-    def callable(self) -> list[Tool]:
-        """The tools that the model may call: all offered tools, or the one that is named."""
-        if not isinstance(self.tool_choice, ToolNamed):
-            return self.offered
+    def callable_tools(self) -> list[Tool]:
+        """The tools that the model may call: all tools, or the one that is named."""
+        if not isinstance(self.tool_choice, NamedToolChoice):
+            return self.tools
         name = self.tool_choice.function.name
         return [tool for tool in self.tools if tool.function.name == name]
 
@@ -315,34 +297,38 @@ class ChatRequest(GenerationRequest, TemplateRequest):
 
     @property
     def one_call(self) -> bool:
-        return not self.parallel_tool_calls or isinstance(self.tool_choice, ToolNamed)
+        return not self.parallel_tool_calls or isinstance(self.tool_choice, NamedToolChoice)
 
     @model_validator(mode="after")
     def _only_allowed_tools(self) -> ChatRequest:
-        if isinstance(self.tool_choice, ToolsAllowed):
+        if self.tool_choice == "none":
+            self.tools = []
+        elif isinstance(self.tool_choice, AllowedToolChoice):
             allowed = self.tool_choice.allowed_tools
             names = {tool.function.name for tool in allowed.tools}
             if missing := names - {tool.function.name for tool in self.tools}:
                 name = quoted(min(missing))
-                raise wrong("tool_choice", f"tool_choice names '{name}', which isn't in tools")
+                raise field_error(
+                    "tool_choice", f"tool_choice names '{name}', which isn't in tools"
+                )
             self.tools = [tool for tool in self.tools if tool.function.name in names]
             self.tool_choice = allowed.mode
         return self
 
     @model_validator(mode="after")
     def _chosen_tool_is_there(self) -> ChatRequest:
-        if self.must_call and not self.callable:
+        if self.must_call and not self.callable_tools:
             missing = "tool_choice needs tools"
-            if isinstance(self.tool_choice, ToolNamed):
+            if isinstance(self.tool_choice, NamedToolChoice):
                 name = quoted(self.tool_choice.function.name)
                 missing = f"tool_choice names '{name}', which isn't in tools"
-            raise wrong("tool_choice", missing)
+            raise field_error("tool_choice", missing)
         return self
 
     @model_validator(mode="after")
     def _alternatives_need_log_probs(self) -> ChatRequest:
         if self.top_logprobs and not self.logprobs:
-            raise wrong("top_logprobs", "top_logprobs needs logprobs to be true")
+            raise field_error("top_logprobs", "top_logprobs needs logprobs to be true")
         return self
 
     @property
@@ -370,7 +356,7 @@ class TokenizeRequest(TemplateRequest):
     @model_validator(mode="after")
     def _one_text(self) -> TokenizeRequest:
         if (self.prompt is None) == (not self.messages):
-            raise wrong("prompt", "set either prompt or messages")
+            raise field_error("prompt", "set either prompt or messages")
         return self
 
 

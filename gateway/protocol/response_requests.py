@@ -5,21 +5,22 @@ Its input and output are lists of items. The server stores nothing.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, Field, Tag, field_validator, model_validator
 
-from tandem.gateway.protocol.adapted import AdaptedRequest, refused_fields
+from tandem.gateway.protocol.adapted import AdaptedRequest, unsupported_fields
 from tandem.gateway.protocol.body import BodyObject, Strict
 from tandem.gateway.protocol.fields import (
     IGNORED,
     TEXT_OR_LIST,
     Count,
-    Refused,
-    wrong,
+    Unsupported,
+    by_type,
+    field_error,
 )
-from tandem.gateway.protocol.messages import MOST_MESSAGES, MOST_PARTS
-from tandem.gateway.protocol.tools import MOST_TOOLS, Function
+from tandem.gateway.protocol.messages import MAX_MESSAGES, MAX_PARTS
+from tandem.gateway.protocol.tools import MAX_TOOLS, Function, kind_of_choice
 
 _STATELESS = "nothing is stored; send the whole conversation as input"
 
@@ -33,7 +34,7 @@ class InputText(Strict):
 
 Text = Annotated[
     Annotated[str, Tag("str")]
-    | Annotated[list[InputText], Field(fail_fast=True, max_length=MOST_PARTS), Tag("list[]")],
+    | Annotated[list[InputText], Field(fail_fast=True, max_length=MAX_PARTS), Tag("list[]")],
     TEXT_OR_LIST,
 ]
 
@@ -82,29 +83,21 @@ class ReasoningItem(Strict):
     content: Annotated[list[ReasoningText], Field(fail_fast=True)] | None = None
 
 
-def _type_of_item(item: Any) -> str | None:
-    kind = item.get("type") or "message" if isinstance(item, dict) else None
-    known = ("message", "function_call", "function_call_output", "reasoning")
-    return f"dict[{kind}]" if kind in known else None
-
-
 Item = Annotated[
     Annotated[MessageItem, Tag("dict[message]")]
     | Annotated[CallItem, Tag("dict[function_call]")]
     | Annotated[OutputItem, Tag("dict[function_call_output]")]
     | Annotated[ReasoningItem, Tag("dict[reasoning]")],
-    Discriminator(
-        _type_of_item,
-        custom_error_type="item",
-        custom_error_message=(
-            "must be an item of type message, function_call, function_call_output or reasoning"
-        ),
+    by_type(
+        ("message", "function_call", "function_call_output", "reasoning"),
+        "must be an item of type message, function_call, function_call_output or reasoning",
+        default="message",
     ),
 ]
 Input = Annotated[
     Annotated[str, Tag("str")]
     | Annotated[
-        list[Item], Field(fail_fast=True, min_length=1, max_length=MOST_MESSAGES), Tag("list[]")
+        list[Item], Field(fail_fast=True, min_length=1, max_length=MAX_MESSAGES), Tag("list[]")
     ],
     TEXT_OR_LIST,
 ]
@@ -115,11 +108,15 @@ class FunctionTool(Function):
 
     type: Literal["function"]
 
+    @property
+    def in_chat(self) -> dict[str, Any]:
+        function = self.model_dump(exclude={"type"}, exclude_none=True)
+        return {"type": "function", "function": function}
 
-class FunctionChoice(BodyObject):
+
+class ToolChoiceFunction(BodyObject):
     """The function that the model must call."""
 
-    place: ClassVar = "tool_choice"
     type: Literal["function"]
     name: str
 
@@ -128,13 +125,12 @@ class FunctionChoice(BodyObject):
         return {"type": "function", "function": {"name": self.name}}
 
 
-class AllowedChoice(BodyObject):
+class ToolChoiceAllowed(BodyObject):
     """The functions that the model may call, and whether it must call one."""
 
-    place: ClassVar = "tool_choice"
     type: Literal["allowed_tools"]
     mode: Literal["auto", "required"]
-    tools: Annotated[list[FunctionChoice], Field(fail_fast=True, max_length=MOST_TOOLS)]
+    tools: Annotated[list[ToolChoiceFunction], Field(fail_fast=True, max_length=MAX_TOOLS)]
 
     @property
     def in_chat(self) -> dict[str, Any]:
@@ -142,16 +138,9 @@ class AllowedChoice(BodyObject):
         return {"type": "allowed_tools", "allowed_tools": {"mode": self.mode, "tools": tools}}
 
 
-def _type_of_choice(value: Any) -> str:
-    if not isinstance(value, dict):
-        return "str"
-    return "dict[allowed]" if value.get("type") == "allowed_tools" else "dict[]"
-
-
 class TextFormat(BodyObject):
     """The format of the answer."""
 
-    place: ClassVar = "text.format"
     type: Literal["text", "json_object", "json_schema"]
     name: str | None = None
     description: str | None = None
@@ -162,7 +151,7 @@ class TextFormat(BodyObject):
     def _schema_has_a_name(self) -> TextFormat:
         for name, value in (("name", self.name), ("schema", self.given)):
             if self.type == "json_schema" and value is None:
-                raise wrong(f"text.format.{name}", f"text.format.{name} is missing")
+                raise field_error(name, "{path} is missing")
         return self
 
     @property
@@ -176,7 +165,6 @@ class TextFormat(BodyObject):
 class TextOptions(BodyObject):
     """Options for the answer's text."""
 
-    place: ClassVar = "text"
     format: TextFormat | None = None
     verbosity: str | None = None
 
@@ -203,22 +191,21 @@ class ResponseRequest(AdaptedRequest):
     """A body of /v1/responses."""
 
     own_names = OWN_NAMES
-    refused = refused_fields(
+    unsupported = unsupported_fields(
         OWN_NAMES,
-        background=Refused("answers are sent while the client waits", (False,)),
-        context_management=Refused("the input is used as it is"),
-        conversation=Refused(_STATELESS),
-        previous_response_id=Refused(_STATELESS),
-        prompt=Refused("nothing is stored; send instructions and input"),
-        store=Refused("nothing is stored; send false", (False,)),
-        truncation=Refused("a prompt that is too long gets an error", ("disabled",)),
+        background=Unsupported("answers are sent while the client waits", (False,)),
+        context_management=Unsupported("the input is used as it is"),
+        conversation=Unsupported(_STATELESS),
+        previous_response_id=Unsupported(_STATELESS),
+        prompt=Unsupported("nothing is stored; send instructions and input"),
+        store=Unsupported("nothing is stored; send false", (False,)),
+        truncation=Unsupported("a prompt that is too long gets an error", ("disabled",)),
     )
-    ignored = {
-        **{name: why for name, why in IGNORED.items() if name not in ("metadata", "store")},
-        "client_metadata": "nothing is stored",
-        "max_tool_calls": "it limits OpenAI's own tools",
-        "prompt_cache_options": "a prompt's KV cache is reused by its content",
-        "stream_options": "the last event always has the usage, and events aren't padded",
+    ignored = IGNORED - {"metadata", "store"} | {
+        "client_metadata",  # nothing is stored
+        "max_tool_calls",  # it limits OpenAI's own tools
+        "prompt_cache_options",  # a prompt's KV cache is reused by its content
+        "stream_options",  # the last event always has the usage, and events aren't padded
     }
 
     input: Input
@@ -227,13 +214,13 @@ class ResponseRequest(AdaptedRequest):
     """A system message before the input (default: none)."""
     max_output_tokens: Count | None = None
     """Maximum length of the output, reasoning included (default: as many as fit)."""
-    tools: Annotated[list[FunctionTool], Field(fail_fast=True, max_length=MOST_TOOLS)] = []
+    tools: Annotated[list[FunctionTool], Field(fail_fast=True, max_length=MAX_TOOLS)] = []
     """Functions that the model may call; OpenAI's own tools are rejected."""
     tool_choice: Annotated[
         Annotated[Literal["auto", "none", "required"], Tag("str")]
-        | Annotated[AllowedChoice, Tag("dict[allowed]")]
-        | Annotated[FunctionChoice, Tag("dict[]")],
-        Discriminator(_type_of_choice),
+        | Annotated[ToolChoiceAllowed, Tag("dict[allowed]")]
+        | Annotated[ToolChoiceFunction, Tag("dict[]")],
+        Discriminator(kind_of_choice),
     ] = "auto"
     """As in a chat, with OpenAI's flat objects."""
     parallel_tool_calls: bool = True
@@ -252,7 +239,7 @@ class ResponseRequest(AdaptedRequest):
         if "message.output_text.logprobs" in names:
             why = "send logprobs to /v1/chat/completions"
             message = f"field 'include' is not supported for log-probabilities: {why}"
-            raise wrong("include", message, "unsupported_field")
+            raise field_error("include", message, "unsupported_field")
         return names
 
     def translated(self) -> dict[str, Any]:
@@ -261,7 +248,7 @@ class ResponseRequest(AdaptedRequest):
         return {
             "messages": self._messages(),
             "max_tokens": self.max_output_tokens,
-            "tools": [chat_tool(tool) for tool in self.tools],
+            "tools": [tool.in_chat for tool in self.tools],
             "tool_choice": choice if isinstance(choice, str) else choice.in_chat,
             "parallel_tool_calls": self.parallel_tool_calls,
             "response_format": text.format and text.format.in_chat,
@@ -304,8 +291,3 @@ def _add_to_turn(
         turn.setdefault("tool_calls", []).append({"id": item.call_id, "function": function})
     else:
         turn["reasoning_content"] = "\n".join(part.text for part in item.content or ())
-
-
-def chat_tool(function: Function) -> dict[str, Any]:
-    given = function.model_dump(exclude={"type"}, exclude_none=True)
-    return {"type": "function", "function": given}

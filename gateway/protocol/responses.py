@@ -11,7 +11,7 @@ from tandem.contract.entry import Kind
 FinishReason = Literal["stop", "length", "tool_calls"]
 
 
-class Answered(BaseModel):
+class ResponseObject(BaseModel):
     """An object of a response. Fields that weren't set are omitted."""
 
     model_config = ConfigDict(extra="forbid")
@@ -20,20 +20,20 @@ class Answered(BaseModel):
         return self.model_dump_json(exclude_unset=True).encode()
 
 
-class PromptTokensDetails(Answered):
+class PromptTokensDetails(ResponseObject):
     """Number of tokens of all prompts that were in the target's KV cache, in whole blocks."""
 
     cached_tokens: int
 
 
-class CompletionTokensDetails(Answered):
+class CompletionTokensDetails(ResponseObject):
     """Draft tokens from the request's prediction. A token that is proposed again counts again."""
 
     accepted_prediction_tokens: int
     rejected_prediction_tokens: int
 
 
-class Usage(Answered):
+class Usage(ResponseObject):
     """Token counts of a request. `completion_tokens` doesn't include the end-of-sequence token."""
 
     prompt_tokens: int
@@ -43,7 +43,7 @@ class Usage(Answered):
     completion_tokens_details: CompletionTokensDetails | None = None
 
 
-class SpeculativeDecoding(Answered):
+class SpeculativeDecoding(ResponseObject):
     """A request's statistics of speculation, with vLLM's names."""
 
     num_spec_steps: int
@@ -54,13 +54,13 @@ class SpeculativeDecoding(Answered):
     acceptance_histogram: list[int]
 
 
-class RequestMetrics(Answered):
+class RequestMetrics(ResponseObject):
     """Statistics of a request."""
 
     speculative_decoding: SpeculativeDecoding
 
 
-class TokenDetail(Answered):
+class TokenDetail(ResponseObject):
     """The origin of a token of an answer.
 
     text: the text that the token adds; empty if a later token completes the character. round:
@@ -74,7 +74,7 @@ class TokenDetail(Answered):
     kind: Kind
 
 
-class SpeculationSoFar(Answered):
+class SpeculationSoFar(ResponseObject):
     """Statistics of speculation for one answer so far."""
 
     num_rounds: int
@@ -82,14 +82,14 @@ class SpeculationSoFar(Answered):
     num_accepted_draft_tokens: int
 
 
-class FunctionCall(Answered):
+class FunctionCall(ResponseObject):
     """A function's name and arguments (JSON text as the model wrote it), or a chunk of them."""
 
     name: str | None = None
     arguments: str
 
 
-class ToolCall(Answered):
+class ToolCall(ResponseObject):
     """A tool call, or a chunk of the call with this index."""
 
     index: int | None = None
@@ -98,7 +98,7 @@ class ToolCall(Answered):
     function: FunctionCall
 
 
-class ChatMessage(Answered):
+class ChatMessage(ResponseObject):
     """The message of a choice, or a chunk of it.
 
     reasoning, reasoning_content: the same text. vLLM's clients read the first. Clients of DeepSeek,
@@ -113,7 +113,7 @@ class ChatMessage(Answered):
     tool_calls: list[ToolCall] | None = None
 
 
-class Alternative(Answered):
+class Alternative(ResponseObject):
     """A token and its log-probability. bytes: its UTF-8, possibly only part of a character."""
 
     token: str
@@ -127,14 +127,14 @@ class ChatLogProb(Alternative):
     top_logprobs: list[Alternative]
 
 
-class ChatLogProbs(Answered):
+class ChatLogProbs(ResponseObject):
     """Log-probabilities of a chat's answer."""
 
     content: list[ChatLogProb]
     refusal: None = None
 
 
-class CompletionLogProbs(Answered):
+class CompletionLogProbs(ResponseObject):
     """Log-probabilities of a completion; None for the first token of an echoed prompt.
 
     text_offset: start of each token in the text, in characters.
@@ -146,7 +146,7 @@ class CompletionLogProbs(Answered):
     text_offset: list[int]
 
 
-class PromptLogProb(Answered):
+class PromptLogProb(ResponseObject):
     """A token of a prompt. rank: 1 for the most likely token; None if the rank is unknown."""
 
     logprob: float
@@ -157,7 +157,7 @@ class PromptLogProb(Answered):
 PromptLogProbs: TypeAlias = list[dict[int, PromptLogProb] | None]
 
 
-class Choice(Answered):
+class Choice(ResponseObject):
     """One answer or a chunk of it: a message in a chat, a text in a completion.
 
     prompt_token_ids, prompt_logprobs: only for completions; chats have them in `Completion`.
@@ -176,7 +176,7 @@ class Choice(Answered):
     prompt_logprobs: PromptLogProbs | None = None
 
 
-class Completion(Answered):
+class Completion(ResponseObject):
     """A complete response, or a chunk of a stream. warnings: unenforced parts of the guide."""
 
     id: str

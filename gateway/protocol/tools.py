@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, Field, Tag
 
 from tandem.gateway.protocol.body import BodyObject, Strict
 
-MOST_TOOLS = 128
+MAX_TOOLS = 128
 
 
 class Function(Strict):
@@ -31,45 +31,41 @@ class Tool(Strict):
     function: Function
 
     @property
-    def plain(self) -> dict[str, Any]:
+    def for_template(self) -> dict[str, Any]:
         return self.model_dump(exclude_none=True, exclude={"function": {"strict"}})
 
 
-Tools = Annotated[list[Tool], Field(fail_fast=True, max_length=MOST_TOOLS)]
+Tools = Annotated[list[Tool], Field(fail_fast=True, max_length=MAX_TOOLS)]
 
 
 class AllowedTools(BodyObject):
     """The names of the tools that the model may call, and whether it must call one."""
 
-    place: ClassVar = "tool_choice.allowed_tools"
     mode: Literal["auto", "required"]
     tools: Annotated[Tools, Field(min_length=1)]
 
 
-class ToolsAllowed(BodyObject):
+class AllowedToolChoice(BodyObject):
     """A tool choice that allows only some of the tools."""
 
-    place: ClassVar = "tool_choice"
     type: Literal["allowed_tools"]
     allowed_tools: AllowedTools
 
 
-class FunctionNamed(BodyObject):
+class NamedFunction(BodyObject):
     """The name of the function that the model must call."""
 
-    place: ClassVar = "tool_choice.function"
     name: str
 
 
-class ToolNamed(BodyObject):
+class NamedToolChoice(BodyObject):
     """A tool choice of the one tool that the model must call."""
 
-    place: ClassVar = "tool_choice"
     type: Literal["function"]
-    function: FunctionNamed
+    function: NamedFunction
 
 
-def _kind_of_choice(value: Any) -> str:
+def kind_of_choice(value: Any) -> str:
     if not isinstance(value, dict):
         return "str"
     return "dict[allowed]" if value.get("type") == "allowed_tools" else "dict[]"
@@ -77,7 +73,7 @@ def _kind_of_choice(value: Any) -> str:
 
 ToolChoice = Annotated[
     Annotated[Literal["auto", "none", "required"], Tag("str")]
-    | Annotated[ToolsAllowed, Tag("dict[allowed]")]
-    | Annotated[ToolNamed, Tag("dict[]")],
-    Discriminator(_kind_of_choice),
+    | Annotated[AllowedToolChoice, Tag("dict[allowed]")]
+    | Annotated[NamedToolChoice, Tag("dict[]")],
+    Discriminator(kind_of_choice),
 ]

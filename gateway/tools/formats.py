@@ -31,11 +31,6 @@ class ToolCallFormat(NamedTuple):
     joint: str = ""
     words: str = ""
 
-    @property
-    def begins_as_json(self) -> bool:
-        """Whether the start of a call may look like any other JSON object."""
-        return "{" in self.openings
-
 
 FORMATS = (
     # Nous Hermes 2 Pro, Qwen 2.5 and 3

@@ -6,19 +6,15 @@ import json
 import re
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from tandem.gateway.errors import bad_request
 from tandem.gateway.guides import lark
-from tandem.gateway.guides.structured_outputs import ADDITIONAL, ANY_OBJECT, STRICT, with_options
+from tandem.gateway.guides.structured_outputs import ANY_OBJECT, with_options
 from tandem.gateway.protocol.fields import quoted
 from tandem.gateway.protocol.tools import Function, Tool
 from tandem.gateway.tools.formats import ToolCallFormat
 
-NO_PARAMETERS: Mapping[str, Any] = MappingProxyType(
-    {"type": "object", "properties": {}, "additionalProperties": False}
-)
 SPACES = r"[ \t\r\n]*"
 
 
@@ -68,8 +64,16 @@ class CallGrammar(NamedTuple):
             )
             text = lark.text_without(f"({begins}){lark.ANYTHING}")
             return self.calls_or(Rules("TEXT", (f"TEXT: {text}",)))
+        begin = self.format.begin
+        if begin in self.tokens:
+            text = lark.text_without(f"{lark.ANYTHING}{re.escape(begin)}{lark.ANYTHING}")
+            lead = f"lead: TEXT {self._marker(begin)}"
+        else:
+            text = f"/{lark.ANYTHING}/"
+            lead = f"lead[lazy]: TEXT {lark.literal(begin)}"
         start = "(TEXT | part)" if self.one_call else "(part* TEXT)"
-        return Rules(start, (*self._lead, f"part: lead {self._inside}", *self._call))
+        part = f"part: lead {self._inside}"
+        return Rules(start, (f"TEXT: {text}", lead, part, *self._call))
 
     @property
     def _all(self) -> str:
@@ -88,21 +92,12 @@ class CallGrammar(NamedTuple):
         return f"{line_end} call {line_end} {self._marker(self.format.end)}"
 
     @property
-    def _lead(self) -> tuple[str, ...]:
-        """The rules for the text up to the start mark of a call."""
-        begin = self.format.begin
-        if begin in self.tokens:
-            text = lark.text_without(f"{lark.ANYTHING}{re.escape(begin)}{lark.ANYTHING}")
-            return f"TEXT: {text}", f"lead: TEXT {self._marker(begin)}"
-        return f"TEXT: /{lark.ANYTHING}/", f"lead[lazy]: TEXT {lark.literal(begin)}"
-
-    @property
     def _call(self) -> tuple[str, ...]:
         rules = []
         for number, function in enumerate(tool.function for tool in self.tools):
             schema = parameters_of(function) if function.name in self.bound else ANY_OBJECT
             if self.open_objects:
-                schema = with_options(schema, **{ADDITIONAL: True})
+                schema = with_options(schema, additional_properties=True)
             name = json.dumps(function.name, ensure_ascii=False)
             begin = lark.literal(f'{{"name": {name}, "{self.format.arguments}": ')
             rules.append(f'call_{number}: {begin} {lark.json_value(schema)} "}}"')
@@ -116,7 +111,7 @@ class CallGrammar(NamedTuple):
 def parameters_of(function: Function) -> Mapping[str, Any]:
     """Return the schema of a function's arguments. Raises ApiError if it allows no objects."""
     if function.parameters is None:
-        return NO_PARAMETERS
+        return {"type": "object", "properties": {}, "additionalProperties": False}
     kinds = function.parameters.get("type", "object")
     if "object" not in (kinds if isinstance(kinds, list) else [kinds]):
         raise bad_request(
@@ -124,7 +119,7 @@ def parameters_of(function: Function) -> Mapping[str, Any]:
             param="tools",
         )
     schema = {**function.parameters, "type": "object"}
-    return with_options(schema, **{STRICT: True}) if function.strict else schema
+    return with_options(schema, strict=True) if function.strict else schema
 
 
 def check_names(tools: Sequence[Tool]) -> None:

@@ -23,7 +23,7 @@ from tandem.contract.tensor import Tensor
 from tandem.gateway.errors import LOG, STATUS_OF_CLASS, STATUS_OF_CODE, ApiError
 from tandem.gateway.models import ServedModels, served_models
 from tandem.gateway.protocol.responses import FinishReason
-from tandem.gateway.tasks import aside
+from tandem.gateway.tasks import offload
 from tandem.gateway.triton.infer_stream import InferStream
 
 Value: TypeAlias = str | int | float | bool | Sequence[str] | Sequence[int] | Sequence[float]
@@ -45,7 +45,7 @@ CHANNEL = [
 ]
 # The loop's finish reasons in OpenAI's terms. Unknown ones become "stop".
 FINISH_REASONS: Mapping[str, FinishReason] = {"stop": "stop", "length": "length"}
-VALUE = 10  # cost of writing a number, in characters of text
+PER_NUMBER = 10  # cost of writing a number, in characters of text
 SECONDS_TO_ANSWER = 5.0  # for requests about the server itself
 SECONDS_TO_CLOSE = 3.0  # for running requests to end when the gateway closes
 # Optional outputs, [1, 1, n, ...], and their types.
@@ -63,8 +63,7 @@ EXTRAS = {
         tensors.PROMPT_TOP_LOG_PROBS,
     )
 }
-READY = "READY"  # Triton's state for a loaded model
-OF_THE_PROMPT = frozenset(name for name in EXTRAS if name.startswith("prompt_"))
+PROMPT_EXTRAS = frozenset(name for name in EXTRAS if name.startswith("prompt_"))
 
 
 class ResponseChunk(NamedTuple):
@@ -86,17 +85,15 @@ class ResponseChunk(NamedTuple):
     @property
     def size(self) -> int:
         """The cost of reading and writing the chunk, in characters of text."""
-        return len(self.text) + VALUE * sum(map(_num_values, self.extras.values()))
-
-
-def _num_values(rows: Sequence[Any]) -> int:
-    """Return the number of values in a list, or in a list of lists of equal length."""
-    return len(rows) * len(rows[0]) if rows and isinstance(rows[0], list) else len(rows)
+        values = 0
+        for rows in self.extras.values():  # numbers, or lists of equal length
+            values += len(rows) * (len(rows[0]) if rows and isinstance(rows[0], list) else 1)
+        return len(self.text) + PER_NUMBER * values
 
 
 def without_tokens(chunk: ResponseChunk) -> ResponseChunk:
     """Return the chunk with only the data about the prompt."""
-    extras = {name: rows if name in OF_THE_PROMPT else [] for name, rows in chunk.extras.items()}
+    extras = {name: rows if name in PROMPT_EXTRAS else [] for name, rows in chunk.extras.items()}
     reason: FinishReason | None = None if chunk.finish_reason is None else "length"
     return chunk._replace(text="", tokens=[], extras=extras, finish_reason=reason)
 
@@ -121,7 +118,7 @@ class Triton:
             yield _stop_request(model)
 
         try:
-            model = (await self.models()).models[0].stream_model
+            model = (await self.models()).stream_model
             async for _, error in self._connection.stream_infer(
                 requests(model), stream_timeout=SECONDS_TO_ANSWER
             ):
@@ -156,11 +153,15 @@ class Triton:
         self._open[stream] = None
         try:
             while (response := await stream.next()) is not None:
-                yield await aside(response.ByteSize(), partial(_chunk, response))
+                yield await offload(response.ByteSize(), partial(_chunk, response))
         except InferenceServerException as error:
             raise await self._refusal(model, error.message()) from error
         except grpc.RpcError as error:
-            raise self._failure(error) from error
+            code, details = error.code(), error.details() or ""
+            if code is grpc.StatusCode.UNAVAILABLE:
+                raise self._no_server(details) from error
+            status = GRPC_CODES.get(code, HTTPStatus.INTERNAL_SERVER_ERROR)
+            raise ApiError(status, _line(details)) from error
         finally:
             self._leave(stream)
 
@@ -179,26 +180,22 @@ class Triton:
 
     async def _served(self) -> ServedModels:
         try:
-            return served_models(await self._configs())
+            index = await self._connection.get_model_repository_index(
+                as_json=True, client_timeout=SECONDS_TO_ANSWER
+            )
+            loaded = {m["name"] for m in index.get("models", []) if m.get("state") == "READY"}
+            answers = [
+                await self._connection.get_model_config(
+                    name, as_json=True, client_timeout=SECONDS_TO_ANSWER
+                )
+                for name in sorted(loaded)
+            ]
+            return served_models(answer["config"] for answer in answers)
         except InferenceServerException as error:
             raise self._no_server(error.message() or "") from error
         except BaseException:  # let the next call try again
             self._models = None
             raise
-
-    async def _configs(self) -> list[Mapping[str, Any]]:
-        index = await self._connection.get_model_repository_index(
-            as_json=True, client_timeout=SECONDS_TO_ANSWER
-        )
-        models = index.get("models", [])
-        loaded = {model["name"] for model in models if model.get("state") == READY}
-        answers = [
-            await self._connection.get_model_config(
-                name, as_json=True, client_timeout=SECONDS_TO_ANSWER
-            )
-            for name in sorted(loaded)
-        ]
-        return [answer["config"] for answer in answers]
 
     async def _refusal(self, model: str, line: str) -> ApiError:
         """Convert an entry's error line to the client's error, using the line's class or code.
@@ -218,12 +215,6 @@ class Triton:
         return ApiError(
             STATUS_OF_CODE.get(code or "INTERNAL", HTTPStatus.INTERNAL_SERVER_ERROR), message
         )
-
-    def _failure(self, error: grpc.RpcError) -> ApiError:
-        code, message = error.code(), _line(error.details() or "")
-        if code is grpc.StatusCode.UNAVAILABLE:
-            return self._no_server(message)
-        return ApiError(GRPC_CODES.get(code, HTTPStatus.INTERNAL_SERVER_ERROR), message)
 
     def _no_server(self, message: str) -> ApiError:
         self._models = None

@@ -78,9 +78,8 @@ class InferStream:
         try:
             return await asyncio.shield(reading)
         finally:
-            if (
-                reading.done() and self._reading is reading
-            ):  # another waiting call may have started the next read already
+            # Another waiting call may have started the next read already.
+            if reading.done() and self._reading is reading:
                 self._reading = None
 
     async def _read(self) -> Read | None:
@@ -90,23 +89,19 @@ class InferStream:
             result, error = await anext(self._results)
             read = result.get_response() if error is None else error
         except StopAsyncIteration:
-            return None
-        else:
-            return read
+            pass
         finally:
             self._begun = True
-            if not self._complete and (read is None or _is_last(read)):
+            goes_on = isinstance(read, ModelInferResponse) and not any(
+                output.name == tensors.FINISH_REASON for output in read.outputs
+            )
+            if not (goes_on or self._complete):
                 self._complete = True
                 self._outbox.put_nowait(None)
+        return read
 
     async def _drop(self) -> None:
         """Read to the end of the stream."""
         with suppress(grpc.RpcError, asyncio.CancelledError):
             while await self._next() is not None:
                 pass
-
-
-def _is_last(read: Read) -> bool:
-    if isinstance(read, InferenceServerException):
-        return True
-    return any(output.name == tensors.FINISH_REASON for output in read.outputs)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Sequence
 from http import HTTPStatus
 
@@ -11,37 +12,38 @@ import numpy as np
 from tandem.contract import entry as tensors
 from tandem.contract.tensor import Tensor
 from tandem.gateway.answers.tokens import ORIGINS
-from tandem.gateway.errors import ApiError
-from tandem.gateway.guides.structured_outputs import AskedGuide
-from tandem.gateway.models import CONTEXT_LENGTH, ServedModel
+from tandem.gateway.errors import ApiError, bad_request
+from tandem.gateway.guides.structured_outputs import RequestedGuide
+from tandem.gateway.models import ServedModel
+from tandem.gateway.protocol.messages import text_of
 from tandem.gateway.protocol.requests import ChatRequest, GenerationRequest
 from tandem.gateway.triton.backend import Inputs, Value
 
 AUTO = -1  # the entries' value for `num_draft_tokens: "auto"`
 NO_END = -1
-LEAST_TOKENS = 1  # entries reject 0; the gateway drops the token if the client asked for 0
 
 
 def inputs_for(
     request: GenerationRequest,
     model: ServedModel,
     ids: Sequence[int],
-    room: int,
+    max_tokens: int,
     *,
     number: int,
-    guide: AskedGuide | None,
+    guide: RequestedGuide | None,
 ) -> Inputs:
-    """Return the inputs for one answer. Raises ApiError if prompt and answer don't fit.
+    """Return the inputs for one answer.
 
     ids: the prompt, [num_input_tokens].
-    room: maximum number of tokens in prompt and answer together.
+    max_tokens: maximum length of the answer.
     number: index of the answer among all answers to the request.
     """
     length = request.num_draft_tokens
     ahead = request.draft_ahead
+    prediction = request.prediction
     inputs: dict[Tensor, Value | None] = {
         tensors.INPUT_IDS: ids,
-        tensors.MAX_TOKENS: check_room(request, len(ids), room),
+        tensors.MAX_TOKENS: max_tokens,
         tensors.MIN_TOKENS: request.min_tokens or None,
         tensors.STREAM: request.stream,
         tensors.EXCLUDE_INPUT_IN_OUTPUT: not request.echoes,
@@ -64,7 +66,7 @@ def inputs_for(
         tensors.PROMPT_LOOKUP_NUM_TOKENS: request.prompt_lookup_num_tokens,
         tensors.MAX_MATCHING_NGRAM_SIZE: request.max_matching_ngram_size,
         tensors.LOOKUP_POOL: request.lookup_pool,
-        tensors.PREDICTION: request.predicted or None,
+        tensors.PREDICTION: text_of(prediction.content) or None if prediction else None,
         tensors.USE_DRAFT_LOGITS: request.use_draft_logits,
         tensors.DRAFT_ACCEPTANCE_THRESHOLD: request.draft_acceptance_threshold,
         tensors.TEMPERATURE: 0.0,
@@ -86,10 +88,17 @@ def inputs_for(
     return {tensor: value for tensor, value in inputs.items() if value is not None}
 
 
-def field_names(request: GenerationRequest, guide: AskedGuide | None) -> dict[str, str]:
-    """Return the client's field for each input of the entries, keyed by the input's name."""
+def client_error(
+    error: ApiError, *, request: GenerationRequest, guide: RequestedGuide | None
+) -> ApiError:
+    """Return an entry's error with the names of the fields that the client sent.
+
+    For example, "input 'stop_words' has 300 words" becomes "stop has 300 words".
+    """
+    if error.status != HTTPStatus.BAD_REQUEST:
+        return error
     chat = isinstance(request, ChatRequest)
-    names: dict[str, str] = {name: name for name in tensors.INPUTS}
+    names: dict[str, str] = {name: name for name in tensors.INPUTS}  # by input
     names |= {
         tensors.INPUT_IDS: request.prompt_field,
         tensors.MAX_TOKENS: request.limit_field,
@@ -104,7 +113,15 @@ def field_names(request: GenerationRequest, guide: AskedGuide | None) -> dict[st
     if guide is not None:
         names[tensors.GUIDED_DECODING_GUIDE] = guide.field
         names[tensors.GUIDED_DECODING_GUIDE_TYPE] = guide.field
-    return names
+    suspects = re.findall(r"(?:^|: )(?:send )?(?:inputs? ')?(\w+)", error.message)
+    field = next((names[name] for name in suspects if name in names), None)
+    message = re.sub(
+        r"(?:\binputs? )?'(\w+)'", lambda found: names.get(found[1], found[0]), error.message
+    )
+    if guide is not None and error.code == "invalid_guide":
+        field, reason = guide.located(message.removeprefix(f"{guide.field}: "))
+        message = f"{field}: {reason}"
+    return bad_request(message, param=field, code=error.code)
 
 
 def extras_for(request: GenerationRequest) -> list[Tensor]:
@@ -137,30 +154,3 @@ def derived_seed(seed: int, number: int) -> int:
         return seed % 2**64
     digest = hashlib.blake2b(f"{seed}:{number}".encode(), digest_size=8).digest()
     return int.from_bytes(digest, "big")
-
-
-def check_room(request: GenerationRequest, length: int, room: int) -> int:
-    """Return the maximum number of tokens in an answer. Raises ApiError if no answer fits.
-
-    length: number of tokens in the prompt. room: see `inputs_for`.
-    """
-    limit, left = request.limit, room - length
-    if left < 1 or (limit or 0) > left:
-        needed = f"the prompt has {length}, which leaves no room for an answer"
-        if limit:
-            needed = f"the request needs {length + limit}: {length} for the prompt, {limit} new"
-        # Claude Code looks for these words, and then retries with fewer tokens or compacts.
-        words = f"prompt is too long: {length} tokens > {room} maximum"
-        if left > 0:
-            sizes = f"{length} + {limit} > {room}"
-            words = f"input length and `max_tokens` exceed context limit: {sizes}"
-        raise ApiError(
-            HTTPStatus.BAD_REQUEST,
-            f"{CONTEXT_LENGTH} {room} tokens; {needed}",
-            param=request.limit_field if left > 0 else request.prompt_field,
-            code="context_length_exceeded",
-            anthropic=words,
-        )
-    if limit is None:
-        return min(left, request.default_max_tokens or left)
-    return max(limit, LEAST_TOKENS)

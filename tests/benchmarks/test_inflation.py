@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from benchmarks.inflated.calls import say, speculate
+from benchmarks.calls import generate, speculate
 from benchmarks.inflated.checkpoint import load_inflated, write_folder
 from benchmarks.inflated.inflation import ShapeError, inflate, inflated_config
 from benchmarks.inflated.shapes import SHAPES, LlamaShape
@@ -131,11 +131,11 @@ def test_an_inflated_model_generates_the_same_output_as_the_small_model(base, tm
         closing(TorchEngine(TorchSettings(str(large), **limits), Path(), load_inflated)) as engine,
     ):
         for prompt in ([5, 6, 7], [60, 1], list(range(20))):
-            want = say(small, prompt, 30)
-            assert say(engine, prompt, 30) == want
-            said = speculate(engine, small, prompt, 30, 4)
-            assert said.tokens == want
-            assert said.accepted == said.drafted
+            want = generate(small, prompt, 30)
+            assert generate(engine, prompt, 30) == want
+            output = speculate(engine, small, prompt, 30, 4)
+            assert output.tokens == want
+            assert len(output.target_seconds) == 6  # every draft token is accepted
 
 
 def test_the_config_in_the_folder_describes_the_large_checkpoint(base, tmp_path):

@@ -2,9 +2,9 @@
 
 import pytest
 from benchmarks.soak.asking import SoakOutcome
-from benchmarks.soak.crowd import _right
-from benchmarks.soak.faults import SECONDS_FELT, Struck, Trouble
-from benchmarks.soak.flatness import FEW, MEMORY_MB, courses, threads_at_rest
+from benchmarks.soak.clients import _right
+from benchmarks.soak.faults import SECONDS_FELT, FaultInjector, PastFault
+from benchmarks.soak.growth import FEW, MEMORY_MB, growths_of, threads_at_rest
 from benchmarks.soak.processes import Sample, _by_model
 from benchmarks.soak.questions import Question
 
@@ -28,11 +28,11 @@ def samples(memory=lambda n: 100.0, descriptors=lambda n: 5):
 
 
 def grown(measured):
-    return [course.name for course in courses(measured) if not course.flat]
+    return [one.name for one in growths_of(measured) if not one.flat]
 
 
 def left_behind(before, after):
-    return [course.name for course in threads_at_rest(before, after) if not course.flat]
+    return [one.name for one in threads_at_rest(before, after) if not one.flat]
 
 
 def test_constant_use_is_not_a_leak():
@@ -94,12 +94,12 @@ def test_a_cancelled_response_must_be_a_prefix_of_the_baseline(outcome, right):
 
 
 def test_a_fault_explains_only_errors_of_its_model_while_it_lasts(tmp_path):
-    trouble = Trouble(tmp_path)
-    trouble._struck += [Struck("target", 10.0, 12.0), Struck("draft", 50.0, 52.0)]
+    injector = FaultInjector(tmp_path)
+    injector._past += [PastFault("target", 10.0, 12.0), PastFault("draft", 50.0, 52.0)]
     line = "model_timeout: model 'target' failed: no response within 5 s"
-    assert trouble.explains(line, 11.0, 17.0)
-    assert trouble.explains(line, 12.0 + SECONDS_FELT, 60.0)
-    assert not trouble.explains(line, 1.0, 9.0)
-    assert not trouble.explains(line, 12.5 + SECONDS_FELT, 60.0)
-    assert not trouble.explains("model 'preprocessing' failed: x", 11.0, 17.0)
-    assert not trouble.explains("model 'draft' failed: x", 50.0, 51.0)  # only drafts fail
+    assert injector.explains(line, 11.0, 17.0)
+    assert injector.explains(line, 12.0 + SECONDS_FELT, 60.0)
+    assert not injector.explains(line, 1.0, 9.0)
+    assert not injector.explains(line, 12.5 + SECONDS_FELT, 60.0)
+    assert not injector.explains("model 'preprocessing' failed: x", 11.0, 17.0)
+    assert not injector.explains("model 'draft' failed: x", 50.0, 51.0)  # only drafts fail

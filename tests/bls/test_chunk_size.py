@@ -98,7 +98,7 @@ def test_streams_keep_their_pace_while_drafts_are_paused():
 
 def test_streaming_does_not_cause_extra_drafts_while_drafting_is_paused():
     streamed, whole = (play_auto(DEAR_DRAFTS, stream=s) for s in (True, False))
-    assert len(streamed.drafted) < 30
+    assert len(streamed.drafted) < 40  # of more than 400 rounds
     assert len(streamed.drafted) <= len(whole.drafted) + 8
     assert max(tokens for tokens, _ in whole.plain) == MOST_TOKENS
 

@@ -16,7 +16,6 @@ from virtual_timer import VirtualTimer
 
 from tandem.engines.emulated.engine import MS, EmulatedEngine
 from tandem.engines.emulated.timers import WallTimer
-from tandem.engines.engine import Preparing
 from tandem.engines.request import EngineRequest
 
 IDS = np.array(prompt(1, 9), np.int32)
@@ -39,41 +38,6 @@ def test_each_token_and_each_verification_takes_one_step():
     target = emulated(timer, step_ms=20.0, verify_slope=0.005)
     assert finish(timer, target.start(prompt(1, 9), 3)) == [60.0]
     assert finish(timer, target.start(prompt(1, 9), 11, drafts=prompt(2, 10))) == [60.0 + 21.0]
-
-
-class Responder(Preparing):
-    """Record when responses are built, and the last token's time when responses are sent."""
-
-    def __init__(self, timer):
-        self._timer = timer
-        self.made, self.sent = [], []
-
-    def __call__(self, answer):
-        raise AssertionError("what can be prepared is not made when it is due")
-
-    def prepare(self, answer):
-        self.made.append((self._timer.now_ns() / MS, len(answer.tokens)))
-        return lambda last_token_ns: self.sent.append(last_token_ns / MS)
-
-
-def test_responses_are_built_early_and_sent_on_time():
-    timer = VirtualTimer()
-    responder = Responder(timer)
-    target = emulated(timer, step_ms=10.0).engine
-    target.submit(EngineRequest("", IDS, 3, sampling=GREEDY), responder)
-    assert (responder.made, responder.sent) == ([(0.0, 3)], [])
-    timer.advance()
-    assert responder.sent == [30.0]
-
-
-def test_a_stopped_call_returns_only_the_tokens_due_so_far():
-    timer = VirtualTimer()
-    responder = Responder(timer)
-    target = emulated(timer, step_ms=10.0).engine
-    target.submit(EngineRequest("x", IDS, 3, sampling=GREEDY), responder)
-    timer.pass_ns(25 * MS)
-    target.stop("x")
-    assert (responder.made, responder.sent) == ([(0.0, 3), (25.0, 2)], [25.0])
 
 
 class BusyTimer(VirtualTimer):

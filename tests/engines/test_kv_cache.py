@@ -103,7 +103,7 @@ def test_the_cache_stays_within_its_limit_and_keeps_correct_values(steps):
     for seed, length, extra, finish in steps:
         tokens = np.array(prompt(seed, length + extra), np.int64)
         entry = cache.acquire(tokens, length - 1, length + extra)
-        assert cache.used_blocks <= cache.total_blocks
+        assert sum(held.blocks for held in cache._entries) <= cache.total_blocks
         if entry is not None:
             assert entry.length <= length - 1
             fill(entry, length + extra)

@@ -9,10 +9,10 @@ from engine_harness import VOCAB
 from transformers import LlamaConfig
 
 from tandem.engines.errors import LoadError
+from tandem.engines.torch import checkpoint
 from tandem.engines.torch.checkpoint import (
     GIB,
     cache_bytes,
-    check_fit,
     device_of,
     require_memory,
     weight_bytes,
@@ -61,16 +61,22 @@ def test_an_unpaged_cache_stays_within_its_estimated_memory():
     assert twice == UNPAGED_GROWTH * once
 
 
-def test_memory_used_by_other_processes_is_not_available():
-    check_fit(60 * GIB, 9 * GIB, free=80 * GIB, total=80 * GIB, fraction=0.9)
-    check_fit(50 * GIB, 2 * GIB, free=60 * GIB, total=80 * GIB, fraction=0.9)
+def test_memory_used_by_other_processes_is_not_available(monkeypatch):
+    def check(weights, cache, free):
+        monkeypatch.setattr(checkpoint, "weight_bytes", lambda *_: weights * GIB)
+        monkeypatch.setattr(checkpoint, "cache_bytes", lambda *_: cache * GIB)
+        monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (free * GIB, 80 * GIB))
+        require_memory(CONFIG, SETTINGS, torch.device("cuda"), torch.bfloat16)
+
+    check(60, 9, free=80)
+    check(50, 2, free=60)
     with pytest.raises(LoadError, match=r"60\.0 GiB.*\(9\.0 GiB.*the 62\.0 GiB .*0\.9.* 80\.0 GiB"):
-        check_fit(60 * GIB, 9 * GIB, free=70 * GIB, total=80 * GIB, fraction=0.9)
+        check(60, 9, free=70)
     with pytest.raises(LoadError, match=r"the 0\.0 GiB"):
-        check_fit(1, 1, free=0, total=80 * GIB, fraction=0.9)
+        check(1, 1, free=0)
 
 
-def test_each_engine_is_checked_against_the_memory_of_its_own_gpu():
+def test_each_engine_is_checked_against_the_memory_of_its_own_gpu(monkeypatch):
     weights, cache = (
         weight_bytes(CONFIG, torch.bfloat16),
         cache_bytes(CONFIG, SETTINGS, torch.bfloat16),
@@ -83,12 +89,13 @@ def test_each_engine_is_checked_against_the_memory_of_its_own_gpu():
         asked.append(device.index)
         return free[device.index], needed
 
+    monkeypatch.setattr(torch.cuda, "mem_get_info", read)
     whole = TorchSettings("x", max_seq_len=100, kv_cache_tokens=1000, gpu_memory_fraction=1.0)
-    require_memory(CONFIG, whole, torch.device("cuda:1"), torch.bfloat16, read)
+    require_memory(CONFIG, whole, torch.device("cuda:1"), torch.bfloat16)
     with pytest.raises(LoadError, match="exceed the "):
-        require_memory(CONFIG, whole, torch.device("cuda:0"), torch.bfloat16, read)
+        require_memory(CONFIG, whole, torch.device("cuda:0"), torch.bfloat16)
     with pytest.raises(LoadError, match=r"gpu_memory_fraction 0\.9 of"):
-        require_memory(CONFIG, SETTINGS, torch.device("cuda:1"), torch.bfloat16, read)
+        require_memory(CONFIG, SETTINGS, torch.device("cuda:1"), torch.bfloat16)
     assert asked == [1, 0, 1]
 
 
@@ -103,8 +110,9 @@ def test_each_engine_is_checked_against_the_memory_of_its_own_gpu():
         ("cuda:1", 2, "cuda:1"),
     ],
 )
-def test_device_names_are_resolved(name, gpus, found):
-    assert device_of(name, gpus) == torch.device(found)
+def test_device_names_are_resolved(monkeypatch, name, gpus, found):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
+    assert device_of(name) == torch.device(found)
 
 
 @pytest.mark.parametrize(
@@ -118,9 +126,10 @@ def test_device_names_are_resolved(name, gpus, found):
         ("meta", 2, "must be cpu, cuda, cuda:N or auto; got 'meta'"),
     ],
 )
-def test_a_missing_device_is_rejected(name, gpus, message):
+def test_a_missing_device_is_rejected(monkeypatch, name, gpus, message):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
     with pytest.raises(LoadError, match=message):
-        device_of(name, gpus)
+        device_of(name)
 
 
 def test_a_cpu_has_no_memory_limit():

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from tandem.engines.errors import LoadError
 from tandem.engines.torch.attention import Segment
 from tandem.engines.torch.contiguous_kv_cache import KVShape
-from tandem.engines.torch.paged.attention import PagedStep, choose, gathered
-from tandem.engines.torch.paged.batch import PagedBatch, PagedRow, write
+from tandem.engines.torch.paged.attention import PagedStep, fault_of, gathered
+from tandem.engines.torch.paged.batch import PagedRow, unpadded
 from tandem.engines.torch.paged.page_pool import PADDING, PagePool
 from tandem.engines.torch.paged.paged_kv_cache import PagedKVCache
 
@@ -70,7 +70,7 @@ def test_pages_are_never_leaked_or_written_by_two_sequences(steps):
         entry = cache.acquire(tokens, length - 1, length + extra)
         check(cache)
         if entry is None:
-            for call in list(cache._entries) if cache.lent_too_much else ():
+            for call in list(cache._entries) if cache.needs_lent_blocks else ():
                 if call.lent_pages:
                     running.remove(call)
                     cache.release(call)
@@ -81,7 +81,7 @@ def test_pages_are_never_leaked_or_written_by_two_sequences(steps):
         fill(cache, entry, length + extra)
         running.append(entry)
         leaves = np.array([length, length + extra], np.int64)
-        if what == 1 and cache.lend(entry, 2, 3) >= 6:
+        if what == 1 and cache.branch_room(2, 3) >= 6:
             branches = cache.branch_kv(entry, leaves, 3)
             for leaf, table in zip(leaves, branches.tables, strict=True):
                 assert held(cache, table, leaf) == tokens[:leaf].tolist()
@@ -102,7 +102,7 @@ def test_texts_with_a_common_prefix_share_pages():
     assert second.length == 30
     assert second.pages[:3] == first.pages[:3]
     assert not set(second.pages[3:]) & set(first.pages)
-    assert cache.used_blocks == 5 + 2
+    assert cache.pool.num_free == BLOCKS - (5 + 2)
     fill(cache, second, 40)
     check(cache)
 
@@ -148,49 +148,48 @@ def test_each_row_attends_only_to_its_own_pages(rows, window):
     generator = torch.Generator().manual_seed(1)
     pool.memory.normal_(generator=generator)
     tokens = sum(row.new for row in rows)
-    sizes = (tokens, len(rows), 3, max(row.new for row in rows))
-    batch = PagedBatch(torch.empty(PagedBatch.size_of(*sizes[:3]), dtype=torch.int32), *sizes)
-    write(batch, np.arange(tokens), rows, PAGE)
+    batch = unpadded(np.arange(tokens), rows, PAGE, torch.device("cpu"))
     query = torch.randn(tokens, 4, 4, generator=generator)
     got = gathered(query, *pool.layer(0), PagedStep(batch, pool, gathered), window)
     torch.testing.assert_close(got, naive(query, *pool.layer(0), rows, window))
 
 
-def test_an_attention_implementation_that_fails_or_is_wrong_is_skipped(caplog):
-    pool = PagePool(SHAPE, 8, PAGE)
-
-    def missing(*_):
-        raise ImportError("no such attention\nmore about it")
-
-    def loses_rows(*given):
-        out = gathered(*given)
-        out[1:] = 0
-        return out
-
-    def right(*given):
-        return gathered(*given) + 1e-4
-
-    assert choose(pool, 4) is gathered
-    assert choose(pool, 4, candidates={"right": right}) is right
-    assert choose(pool, 4, candidates={"missing": missing, "loses_rows": loses_rows}) is gathered
-    assert "can't use missing: no such attention" in caplog.text
-    assert "can't use loses_rows: its output differs by" in caplog.text
-    assert choose(pool, 4, candidates={"missing": missing, "right": right}) is right
+def missing(*_):
+    raise ImportError("no such attention\nmore about it")
 
 
-def test_windowed_layers_need_an_attention_implementation_with_windows(caplog):
-    """Without windows, as in Llama, any attention implementation can be chosen."""
-    pool = PagePool(SHAPE, 8, PAGE)
+def loses_rows(*given):
+    out = gathered(*given)
+    out[1:] = 0
+    return out
 
-    def sees_all(query, keys, values, step, window):
-        return gathered(query, keys, values, step, None)
 
-    candidates = {"sees_all": sees_all}
-    assert choose(pool, 4, {None}, candidates) is sees_all
-    for windows in ({4096}, {None, 2}):
-        assert choose(pool, 4, windows, candidates) is gathered
-    assert "can't use sees_all: its output differs by" in caplog.text
-    assert choose(pool, 4, {4096}, {"right": gathered}) is gathered
+def sees_all(query, keys, values, step, _window):
+    return gathered(query, keys, values, step, None)
+
+
+def nearly_right(*given):
+    return gathered(*given) + 1e-4
+
+
+WRONG = "its output differs by"
+
+
+@pytest.mark.parametrize(
+    ("attention", "windows", "fault"),
+    [
+        (nearly_right, {None}, None),
+        (missing, {None}, "no such attention"),
+        (loses_rows, {None}, WRONG),
+        (sees_all, {None}, None),
+        (sees_all, {4096}, WRONG),
+        (sees_all, {None, 2}, WRONG),
+        (gathered, {4096}, None),
+    ],
+)
+def test_an_attention_implementation_that_fails_or_is_wrong_is_detected(attention, windows, fault):
+    found = fault_of(attention, PagePool(SHAPE, 8, PAGE), 4, windows)
+    assert found == fault or ((found or "").startswith(WRONG) and fault == WRONG)
 
 
 def test_padded_steps_equal_unpadded_steps(make_harness):
@@ -203,7 +202,7 @@ def test_padded_steps_equal_unpadded_steps(make_harness):
         for seed, (length, new) in enumerate(zip(lengths, news, strict=True)):
             tokens = np.array(prompt(seed, length + new), np.int64)
             entry = cache.acquire(tokens, 0, length + new)
-            model.step(tokens[:length], [Segment(entry, length, 0)])
+            model.step(tokens[:length], [Segment(entry, length, 0)], [None])
             entry.length = length
             entries.append(entry)
             ids.append(tokens[length:])

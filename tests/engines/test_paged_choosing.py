@@ -13,8 +13,12 @@ from torch.overrides import TorchFunctionMode
 
 from tandem.engines.noise import Purpose, exponentials, key_of, uniform
 from tandem.engines.request import SamplingParams
-from tandem.engines.torch.paged.noise import exponentials_of, keys_on
-from tandem.engines.torch.verification import SentDrafts, verify_at_once, verify_probabilities
+from tandem.engines.torch.noise import exponentials_of, keys_on
+from tandem.engines.torch.verification import (
+    DeviceDrafts,
+    verify_probabilities,
+    verify_probabilities_on_device,
+)
 from tandem.engines.words import Words
 
 SAMPLED = SamplingParams(temperature=1.0, seed=11)
@@ -246,7 +250,9 @@ def test_verifying_all_draft_tokens_at_once_equals_one_by_one(threshold):
         keys = [key_of(seed, 20 + i, purpose) for i, purpose in enumerate(purposes)]
         u = [uniform(seed, 20 + i, Purpose.ACCEPT) for i in range(3)]
         u = torch.tensor([threshold] * 3 if threshold else u, dtype=torch.float64)
-        found = verify_at_once(p, SentDrafts(drafts, q, u, keys_on(p.device, keys))).tolist()
+        found = verify_probabilities_on_device(
+            p, DeviceDrafts(drafts, q, u, keys_on(p.device, keys))
+        ).tolist()
         want = verify_probabilities(
             drafts.tolist(), p, q, seed=seed, position=20, threshold=threshold
         )
@@ -260,6 +266,6 @@ def test_without_a_residual_the_correction_is_sampled_from_the_target():
     q = torch.tensor([[0.5, 0.5, 0.5]])  # q is at least p everywhere, as after rounding errors
     keys = keys_on(p.device, [key_of(5, i, Purpose.RESIDUAL) for i in range(2)])
     u = torch.tensor([0.5], dtype=torch.float64)
-    found = verify_at_once(p, SentDrafts(torch.tensor([0]), q, u, keys)).tolist()
+    found = verify_probabilities_on_device(p, DeviceDrafts(torch.tensor([0]), q, u, keys)).tolist()
     assert found[0] in {1, 2}
     assert found[1] == -1

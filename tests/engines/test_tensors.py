@@ -7,7 +7,7 @@ import pytest
 
 from tandem.contract import engine as tensors
 from tandem.engines.decoding import decode
-from tandem.engines.encoding import encode, nothing
+from tandem.engines.encoding import encode
 from tandem.engines.errors import RequestError, UnsupportedError
 from tandem.engines.load import excludes_input
 from tandem.engines.request import (
@@ -353,9 +353,3 @@ def test_the_context_is_prepended_to_the_first_response_if_not_excluded():
     assert dict(encode(call, first, wanted))["sequence_length"].tolist() == [[4]]
     later = first._replace(first=False)
     assert dict(encode(call, later, wanted))["output_ids"].tolist() == [[[8]]]
-
-
-def test_a_stop_request_gets_an_empty_response():
-    got = dict(nothing(["output_ids", "sequence_length"]))
-    assert got["output_ids"].shape == (1, 1, 0)
-    assert got["sequence_length"].tolist() == [[0]]

@@ -169,6 +169,12 @@ def test_a_rejected_call_has_the_right_error_code(begin, given, code, words):
         assert words in message
 
 
+def test_a_stop_request_gets_an_empty_response(begin):
+    response, _ = ask(begin(), stop=[True])
+    assert response.arrays["output_ids"].shape == (1, 1, 0)
+    assert response.arrays["sequence_length"].tolist() == [[0]]
+
+
 def test_a_crash_has_code_internal_and_shows_only_the_error_type(begin):
     class Broken(Scripted):
         def submit(self, request, respond):

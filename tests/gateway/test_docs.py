@@ -2,8 +2,10 @@
 
 import re
 from pathlib import Path
+from typing import get_args
 
-from tandem.gateway.errors import API_CODES, STATUS_OF_CLASS
+from tandem.contract.errors import CLASSES
+from tandem.gateway.errors import STATUS_OF_CLASS, GatewayCode
 from tandem.gateway.protocol.requests import ChatRequest, CompletionRequest
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "openai-api.md"
@@ -17,5 +19,5 @@ def test_every_accepted_field_is_documented():
 
 def test_the_error_table_lists_every_code_with_its_status():
     rows = re.findall(r"^\| (\d{3}) \| `(\w+)` \|", PAGE.read_text(), re.MULTILINE)
-    assert sorted(code for _, code in rows) == sorted(API_CODES)
+    assert sorted(code for _, code in rows) == sorted([*CLASSES, *get_args(GatewayCode)])
     assert {(str(status.value), name) for name, status in STATUS_OF_CLASS.items()} <= set(rows)

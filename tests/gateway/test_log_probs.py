@@ -13,7 +13,7 @@ from tokenizers import Tokenizer, processors
 
 from tandem.contract import entry
 from tandem.gateway.answers.log_probs import log_prob_rows
-from tandem.gateway.answers.state import AnswerState, Echo
+from tandem.gateway.answers.state import AnswerState, EncodedPrompt
 from tandem.gateway.answers.tokens import TokenTexts
 from tandem.gateway.protocol.requests import CompletionRequest
 from tandem.gateway.protocol.responses import Completion
@@ -232,11 +232,11 @@ def test_joined_tokens_of_an_echo_and_its_answer_equal_the_text(text, stops, cut
 def rows_of(tokenizer, chunks, prompt=(), echo="", stop=()):
     """Return the log-probabilities of an answer that arrives in the given chunks."""
     body = CompletionRequest(prompt="hi", logprobs=5, stop=stop, echo=bool(prompt))
-    answer = AnswerState(prompt, Echo(echo), texts=TokenTexts(len(echo)))
+    answer = AnswerState(EncodedPrompt(prompt, echo), texts=TokenTexts(len(echo)))
     return [
         row
         for chunk in chunks
-        for row in log_prob_rows(tokenizer, body, answer, answer.addition(chunk))
+        for row in log_prob_rows(tokenizer, body, answer, answer.delta(chunk))
     ]
 
 

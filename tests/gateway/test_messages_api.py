@@ -30,7 +30,8 @@ THOUGHTS = ("<think>Let me ", "see.</th", "ink>\n\nYes")
 @pytest.fixture
 def ask(post, triton, monkeypatch):
     """A function that sends a request and returns the response. The model writes given chunks."""
-    monkeypatch.setattr("tandem.gateway.models.ServedModels.room", property(lambda _: 10**6))
+    large = property(lambda _: 10**6)
+    monkeypatch.setattr("tandem.gateway.models.ServedModels.max_model_len", large)
 
     async def asked(*chunks, template=TOOLS, reason="stop", stop_string=None, **given):
         *first, last = chunks or ("",)

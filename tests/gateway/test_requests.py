@@ -143,7 +143,7 @@ async def test_a_prompt_that_does_not_fit_is_rejected_with_openais_code(post):
 
 async def test_unsupported_fields_are_rejected(client):
     async with client() as opened:
-        for name, field in fields.REFUSED.items():
+        for name, field in fields.UNSUPPORTED.items():
             path, body = "/v1/completions", {"prompt": "hi"}
             if name in CompletionRequest.model_fields:
                 path, body = "/v1/chat/completions", CHAT
@@ -158,8 +158,8 @@ async def test_unsupported_fields_are_rejected(client):
 
 async def test_unsupported_fields_are_accepted_with_neutral_values(client):
     values = [
-        *((name, None) for name in fields.REFUSED),
-        *((name, value) for name, field in fields.REFUSED.items() for value in field.neutral),
+        *((name, None) for name in fields.UNSUPPORTED),
+        *((name, value) for name, field in fields.UNSUPPORTED.items() for value in field.neutral),
         *((name, "anything") for name in fields.IGNORED),
     ]
     async with client() as opened:

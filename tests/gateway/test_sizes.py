@@ -1,6 +1,5 @@
 """Large or invalid bodies are rejected cheaply."""
 
-import json
 import threading
 from dataclasses import replace
 
@@ -8,8 +7,8 @@ import pytest
 from pydantic import ValidationError
 
 from tandem.gateway.protocol.body import invalid
-from tandem.gateway.protocol.fields import MOST_CHOICES, MOST_LEVELS
-from tandem.gateway.protocol.messages import MOST_MESSAGES, MOST_PARTS
+from tandem.gateway.protocol.fields import MAX_CHOICES, MAX_LEVELS
+from tandem.gateway.protocol.messages import MAX_MESSAGES, MAX_PARTS
 from tandem.gateway.protocol.requests import (
     ChatRequest,
     CompletionRequest,
@@ -33,13 +32,13 @@ PART = {"type": "text", "text": "x"}
         (CompletionRequest, {"prompt": ["x", *[1] * MANY]}),
         (CompletionRequest, {"prompt": [[-1] * MANY] * MANY}),
         (CompletionRequest, {"prompt": [[1], *["x"] * MANY]}),
-        (CompletionRequest, {"prompt": ["x"] * (MOST_CHOICES + 1)}),
-        (CompletionRequest, {"prompt": [[1]] * (MOST_CHOICES + 1)}),
+        (CompletionRequest, {"prompt": ["x"] * (MAX_CHOICES + 1)}),
+        (CompletionRequest, {"prompt": [[1]] * (MAX_CHOICES + 1)}),
         (CompletionRequest, {"prompt": "x", "stop": [1] * MANY}),
         (CompletionRequest, {"prompt": "x", "bad_words": [1] * MANY}),
-        (ChatRequest, {"messages": [HELLO] * (MOST_MESSAGES + 1)}),
+        (ChatRequest, {"messages": [HELLO] * (MAX_MESSAGES + 1)}),
         (ChatRequest, {"messages": [{"role": "user", "content": [1] * MANY}]}),
-        (ChatRequest, {"messages": [{"role": "user", "content": [PART] * (MOST_PARTS + 1)}]}),
+        (ChatRequest, {"messages": [{"role": "user", "content": [PART] * (MAX_PARTS + 1)}]}),
         (DetokenizeRequest, {"tokens": [-1] * MANY}),
     ],
 )
@@ -61,13 +60,13 @@ def test_validation_of_a_list_stops_at_its_first_error(kind, body):
 def test_errors_for_large_bodies_are_short(kind, body):
     with pytest.raises(ValidationError) as refused:
         kind.model_validate(body)
-    assert refused.value.error_count() <= MOST_MESSAGES
+    assert refused.value.error_count() <= MAX_MESSAGES
     assert len(invalid(refused.value).message) < 1000
 
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("field", ["stop", "unknown", "chat_template_kwargs"])
-@pytest.mark.parametrize("levels", [MOST_LEVELS + 1, 400, 480, 700, 900])
+@pytest.mark.parametrize("levels", [MAX_LEVELS + 1, 400, 480, 700, 900])
 @pytest.mark.parametrize(("begin", "end"), [("[", "]"), ('{"a": ', "}")])
 async def test_deeply_nested_bodies_are_rejected(client, field, levels, begin, end):
     value = begin * levels + "1" + end * levels
@@ -77,7 +76,7 @@ async def test_deeply_nested_bodies_are_rejected(client, field, levels, begin, e
         response = await opened.post("/v1/chat/completions", content=content, headers=headers)
     assert response.status_code == 400
     error = response.json()["error"]
-    assert error["message"] == f"{field} is nested more than {MOST_LEVELS} levels deep"
+    assert error["message"] == f"{field} is nested more than {MAX_LEVELS} levels deep"
     assert error["code"] == "too_deep"
 
 
@@ -117,13 +116,13 @@ async def test_an_error_quotes_only_the_start_of_a_long_path(client):
 @pytest.mark.anyio
 @pytest.mark.parametrize(("number", "aside"), [(10, False), (LONG, True)])
 async def test_a_large_body_is_parsed_on_another_thread(post, monkeypatch, number, aside):
-    threads = []
+    threads, validated = [], CompletionRequest.model_validate
 
-    def parsed(raw):
+    def parsed(body):
         threads.append(threading.current_thread())
-        return json.loads(raw)
+        return validated(body)
 
-    monkeypatch.setattr("tandem.gateway.protocol.body._parsed", parsed)
+    monkeypatch.setattr(CompletionRequest, "model_validate", parsed)
     await post("/v1/completions", {"prompt": [1] * number})
     assert [thread is not threading.current_thread() for thread in threads] == [aside]
 

@@ -16,10 +16,10 @@ from live_triton import eventually
 from scripted_triton import FOREVER, HELLO, ScriptedTriton, joined
 
 from tandem.gateway import server
-from tandem.gateway.answers.generation import with_last_words
+from tandem.gateway.answers.generation import with_error_event
 from tandem.gateway.app import create_app
 from tandem.gateway.server import listen, serving
-from tandem.gateway.tasks import UnderWay
+from tandem.gateway.tasks import RunningRequests
 
 SECONDS = 30
 SUPPORT = Path(__file__).parents[1] / "support"
@@ -74,7 +74,7 @@ def test_a_request_during_shutdown_is_rejected(app, triton, capfd):
     with listen("127.0.0.1", 0) as bound, serving(made, bound):
         with request(bound.getsockname()[1]) as asked:
             assert asked.getresponse().status == 200
-        made.state.serving.under_way.end()
+        made.state.serving.running_requests.cancel_all()
         with request(bound.getsockname()[1]) as asked:
             response = asked.getresponse()
             assert json.loads(response.read())["error"]["code"] == "gateway_stopped"
@@ -85,16 +85,18 @@ def test_a_request_during_shutdown_is_rejected(app, triton, capfd):
 @pytest.mark.anyio
 async def test_a_slow_client_gets_the_shutdown_error_after_pending_events():
     """The error comes after the events that the client hasn't read yet."""
-    under_way = UnderWay()
+    running_requests = RunningRequests()
 
     async def events():
         for _ in range(3):
             yield b"more"
 
     sent = []
-    async for one in with_last_words(b"first", events(), under_way, lambda error: error.code):
+    async for one in with_error_event(
+        b"first", events(), running_requests, lambda error: error.code
+    ):
         sent.append(one)
-        under_way.end()  # while the client reads the event
+        running_requests.cancel_all()  # while the client reads the event
     assert sent == [b"first", "gateway_stopped"]
 
 
@@ -162,10 +164,10 @@ def test_a_second_interrupt_stops_immediately(tokenizer_folder):
 
 @pytest.mark.anyio
 async def test_cancellations_outside_a_shutdown_are_propagated():
-    under_way = UnderWay()
+    running_requests = RunningRequests()
 
     async def work():
-        with under_way.one():
+        with running_requests.track():
             await asyncio.Event().wait()
 
     working = asyncio.create_task(work())

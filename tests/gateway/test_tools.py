@@ -35,7 +35,7 @@ def named(name):
 def writes(triton, monkeypatch):
     """A function that sets the chunks that the model writes. Long prompts are allowed."""
     room = property(lambda _: ROOM)
-    monkeypatch.setattr("tandem.gateway.models.ServedModels.room", room)
+    monkeypatch.setattr("tandem.gateway.models.ServedModels.max_model_len", room)
 
     def script(*chunks, finish_reason="stop"):
         *first, last = chunks or ("",)

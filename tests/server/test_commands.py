@@ -217,14 +217,13 @@ def test_bench_rejects_drafters_and_lengths_that_the_server_lacks(without_draft,
 @pytest.mark.parametrize("verb", ["generate", "bench", "summarize", "perf"])
 def test_the_error_for_an_unknown_entry_lists_the_served_entries(without_draft, capsys, verb):
     url = without_draft.grpc_url
-    option = "--entry" if verb == "perf" else "--model"
     prompt = ["x"] if verb == "generate" else []
     entries = f"{url} has bls, bls_stream, ensemble"
-    assert refused(capsys, verb, *prompt, "--url", url, option, "blss") == (
+    assert refused(capsys, verb, *prompt, "--url", url, "--model", "blss") == (
         f"no entry 'blss'; {entries}"
     )
     if prompt:
-        assert refused(capsys, verb, *prompt, "--url", url, option, "target") == (
+        assert refused(capsys, verb, *prompt, "--url", url, "--model", "target") == (
             f"'target' isn't an entry: it has no text input; {entries}"
         )
 

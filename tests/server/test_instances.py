@@ -23,7 +23,7 @@ from .conftest import emulated_zero, serving
 PROMPTS = prompts_of(8)
 LONG = 1500
 ENDLESS = 8000
-TRITONS_OWN_END = ("Triton ended", "guard")  # after a SIGKILL, as in test_faults
+TRITONS_OWN_END = ("Triton ended", "supervisor")  # after a SIGKILL, as in test_faults
 
 
 @pytest.fixture(scope="module")

@@ -146,18 +146,18 @@ def test_a_server_can_stop_after_a_stub_was_killed(models):
     assert not leftovers(server.shm_prefix)
 
 
-@pytest.mark.parametrize("victim", first_of("starter", "guard"))
+@pytest.mark.parametrize("victim", first_of("starter", "supervisor"))
 def test_a_killed_starter_or_guard_leaves_no_processes_or_files(models, victim):
     command = [sys.executable, "-c", START_AND_TELL, str(models)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as starter:
         prefix, *told = starter.stdout.readline().split()
         processes = [int(pid) for pid in told]
-        guard = os.getsid(processes[0])
-        os.kill(starter.pid if victim == "starter" else guard, signal.SIGKILL)
+        supervisor = os.getsid(processes[0])
+        os.kill(starter.pid if victim == "starter" else supervisor, signal.SIGKILL)
         assert eventually(lambda: not any(map(alive, processes)))
         starter.kill()
     if victim == "starter":
-        assert eventually(lambda: not alive(guard) and not leftovers(prefix))
+        assert eventually(lambda: not alive(supervisor) and not leftovers(prefix))
 
 
 @pytest.mark.parametrize(
@@ -204,14 +204,16 @@ def test_waiting_for_the_server_ends_with_the_reason_when_it_dies(models):
 
 
 @pytest.mark.heavy
-def test_waiting_for_the_server_ends_if_its_guard_is_killed(models):
+def test_waiting_for_the_server_ends_if_its_supervisor_is_killed(models):
     with start(models) as server:
         processes = server.processes
         for stub in processes:
             if stub != min(processes):
                 os.kill(stub, signal.SIGSTOP)  # so that it can't end by itself
         os.kill(os.getsid(processes[0]), signal.SIGKILL)
-        with pytest.raises(TandemError, match=r"^Triton's guard was killed by signal 9; log: "):
+        with pytest.raises(
+            TandemError, match=r"^Triton's supervisor was killed by signal 9; log: "
+        ):
             server.wait()
     assert not any(map(alive, processes))
     assert not leftovers(server.shm_prefix)

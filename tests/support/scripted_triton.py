@@ -27,9 +27,9 @@ FACTS = LoopFacts(
 )
 MODELS = ServedModels(
     models=(
-        ServedModel("bls_stream", "bls_stream", None),
-        ServedModel("bls", "bls_stream", None),
-        ServedModel("ensemble", "bls_stream", "none"),
+        ServedModel("bls_stream"),
+        ServedModel("bls"),
+        ServedModel("ensemble", "none"),
     ),
     loop=FACTS,
     add_special_tokens=True,

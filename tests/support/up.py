@@ -48,6 +48,6 @@ def gateway_of(greeting):
 
 
 def stubs_of(process):
-    """Return the ids of Triton's and its models' processes (in the session of `up`'s guard)."""
+    """Return the ids of Triton's and its models' processes (the session of `up`'s supervisor)."""
     children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
     return [number for child in children for number in session_processes(int(child))]

@@ -13,15 +13,15 @@ from tandem.bls.settings import AUTO
 from tandem.contract import entry
 from tandem.tools import cli as command
 from tandem.tools.benchmark.report import Report
+from tandem.tools.benchmark.running_server import ServedDrafters, served_drafters
 from tandem.tools.benchmark.scenario import Scenario, scenarios_of_file, scenarios_of_lengths
 from tandem.tools.benchmark.statistics import Cell, Spread, VariantStatistics, statistics_of
-from tandem.tools.benchmark.target_server import ServedDrafters, served_drafters
 from tandem.tools.benchmark.trace import Arrival, Repetition, Trace
 from tandem.tools.benchmark.variant import BASELINE, Variant, variants_of
 from tandem.tools.client.client import AnswerTotals
-from tandem.tools.commands import bench
 from tandem.tools.commands.bench import chosen_variants
-from tandem.tools.commands.options import named_profile, parser_of, write_json
+from tandem.tools.commands.command_line import parser_of
+from tandem.tools.commands.options import named_profile, write_json
 from tandem.tools.errors import TandemError
 from tandem.tools.profiles import deployment
 
@@ -29,9 +29,7 @@ DRAFTS = Variant("draft_model", 4)
 
 
 def options(*arguments):
-    parser = parser_of("bench")
-    bench.add_options(parser)
-    return parser.read(arguments)
+    return parser_of("bench").read(arguments)
 
 
 def trace(seconds, engine_seconds, **more):
@@ -144,22 +142,23 @@ def test_outputs_that_differ_from_the_baseline_are_counted():
 
 
 def test_only_meaningful_combinations_are_measured():
-    variants = variants_of([DRAFT_MODEL, PROMPT_LOOKUP, HYBRID], [4, AUTO], [2])
+    kinds = [DRAFT_MODEL, PROMPT_LOOKUP, HYBRID]
+    variants = variants_of(kinds, [4, AUTO], [None], use_draft_logits=False)
     assert list(map(str, variants)) == [
         "none",
         "draft_model 4",
         "draft_model auto",
-        "prompt_lookup 4 n-gram 2",
-        "hybrid 4 n-gram 2",
-        "hybrid auto n-gram 2",
+        "prompt_lookup 4",
+        "hybrid 4",
+        "hybrid auto",
     ]
     with pytest.raises(TandemError, match="nothing to compare with drafter 'none'"):
-        variants_of([PROMPT_LOOKUP], [AUTO], [2])
+        variants_of([PROMPT_LOOKUP], [AUTO], [None], use_draft_logits=False)
 
 
 def test_drafting_ahead_is_measured_only_for_draft_models():
     variants = variants_of(
-        [DRAFT_MODEL, PROMPT_LOOKUP], [4], [None], draft_aheads=["true", "false"]
+        [DRAFT_MODEL, PROMPT_LOOKUP], [4], ["true", "false"], use_draft_logits=False
     )
     assert list(map(str, variants)) == [
         "none",
@@ -171,10 +170,9 @@ def test_drafting_ahead_is_measured_only_for_draft_models():
 
 
 def test_a_variant_sends_its_settings():
-    assert Variant("hybrid", AUTO, 3, use_draft_logits=True).inputs == {
+    assert Variant("hybrid", AUTO, use_draft_logits=True).inputs == {
         entry.DRAFTER: "hybrid",
         entry.NUM_DRAFT_TOKENS: -1,
-        entry.MAX_MATCHING_NGRAM_SIZE: 3,
         entry.USE_DRAFT_LOGITS: True,
     }
     assert BASELINE.inputs == {entry.DRAFTER: "none"}
@@ -213,7 +211,7 @@ def test_the_table_shows_only_measured_columns():
         Console(file=file, width=132).print(table)
     shown = file.getvalue()
     assert "here: code" in shown
-    assert "n-gram" not in shown
+    assert "ahead" not in shown
     assert "first token" not in shown
     row = next(line for line in shown.splitlines() if line.startswith("draft_model"))
     assert row.split() == [

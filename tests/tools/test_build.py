@@ -9,11 +9,11 @@ from golden import check_golden
 from llamas import TENSORRT_PROFILES
 
 from tandem.tools.cli import main
-from tandem.tools.commands.build import check_steps
+from tandem.tools.commands.build import check_num_tokens
 from tandem.tools.errors import TandemError
 from tandem.tools.profiles import deployment
 from tandem.tools.trtllm.engines import trt_engines
-from tandem.tools.trtllm.steps import engine_steps
+from tandem.tools.trtllm.steps import EXAMPLES, engine_steps
 
 FACTS = json.loads((Path(__file__).parents[1] / "data" / "trtllm-1.2.1-flags.json").read_text())[
     "flags"
@@ -67,7 +67,11 @@ def engines_of(path):
 
 
 def steps_of(path):
-    return [s for name, engine in engines_of(path).items() for s in engine_steps(name, engine)]
+    return [
+        step
+        for name, engine in engines_of(path).items()
+        for step in engine_steps(name, engine, EXAMPLES)
+    ]
 
 
 def flags(step):
@@ -172,7 +176,7 @@ def of_the_target(settings):
 )
 def test_a_step_size_that_can_drop_draft_tokens_is_reported(changed, settings, requests, reported):
     engines = engines_of(changed("llama-3.1-70b", of_the_target(settings)))
-    assert len([*check_steps(engines, requests)]) == reported
+    assert len([*check_num_tokens(engines, requests)]) == reported
 
 
 def test_a_step_too_small_for_a_draft_is_rejected(changed):
@@ -181,7 +185,7 @@ def test_a_step_too_small_for_a_draft_is_rejected(changed):
         TandemError,
         match="target: max_num_tokens 351 leaves 10 tokens per step for each of 32 requests",
     ):
-        [*check_steps(engines, 32)]
+        [*check_num_tokens(engines, 32)]
 
 
 def test_a_profile_without_tensorrt_engines_has_nothing_to_build(embedded_profile, capsys):

@@ -13,9 +13,9 @@ from checkpoints import write_empty, write_tokenizer
 
 from tandem.tools import cli as command
 from tandem.tools.commands import doctor
+from tandem.tools.commands.command_help import COMMANDS
 from tandem.tools.commands.doctor import Finding
 from tandem.tools.commands.options import PROFILES, grpc_url, named_profile
-from tandem.tools.commands.verbs import VERBS
 from tandem.tools.errors import TandemError
 from tandem.tools.triton import install
 from tandem.tools.triton.perf_analyzer import find_perf_analyzer
@@ -115,9 +115,20 @@ def test_the_command_imports_no_slow_libraries_at_startup():
 
 
 def test_a_command_restores_the_signal_handlers():
-    before = signal.getsignal(signal.SIGINT)
+    signals = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = [*map(signal.getsignal, signals)]
     assert run("--version") == 0
-    assert signal.getsignal(signal.SIGINT) is before
+    assert [*map(signal.getsignal, signals)] == before
+
+
+@pytest.mark.parametrize("ignored", [False, True])
+def test_a_hangup_ends_a_command_unless_nohup_ignores_it(monkeypatch, ignored):
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN if ignored else signal.SIG_DFL)
+    monkeypatch.setattr(doctor, "examine", lambda: os.kill(os.getpid(), signal.SIGHUP) or [])
+    try:
+        assert run("doctor") == (0 if ignored else 130)
+    finally:
+        signal.signal(signal.SIGHUP, before)
 
 
 @pytest.fixture
@@ -125,7 +136,7 @@ def closed(tmp_path):
     """A folder that this process can neither read nor search, even as root."""
     folder = tmp_path / "closed"
     folder.mkdir(mode=0)
-    for name in VERBS:
+    for name in COMMANDS:
         import_module(f"tandem.tools.commands.{name}")  # import before the folder is closed
     root = os.geteuid() == 0
     if root:

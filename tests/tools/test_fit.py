@@ -34,7 +34,7 @@ def planned(checkpoint, monkeypatch):
 def test_models_larger_than_memory_are_rejected_with_their_sizes(planned, monkeypatch):
     monkeypatch.setattr(fit, "free_memory", lambda: 2_000_000_000)
     with pytest.raises(TandemError) as refused:
-        fit.fit_of(planned, COUNTS).check()
+        fit.fitting_kv_caches(planned, COUNTS)
     assert str(refused.value) == (
         "the models need about 2.6 GB of memory (1.6 GB of weights and 17 MB for 1024 tokens in "
         "target, 4 MB of weights and 17 MB for 1024 tokens in draft), and 2.0 GB are free; use "
@@ -47,32 +47,32 @@ def test_models_larger_than_memory_are_rejected_with_their_sizes(planned, monkey
 )
 def test_kv_caches_are_sized_to_fill_the_free_memory(planned, monkeypatch, free, tokens):
     monkeypatch.setattr(fit, "free_memory", lambda: free)
-    found = fit.fit_of(planned, COUNTS)
-    found.check()
-    assert found.kv_cache_tokens() == pytest.approx({"target": tokens, "draft": tokens}, rel=0.01)
+    found = fit.fitting_kv_caches(planned, COUNTS)
+    assert found == pytest.approx({"target": tokens, "draft": tokens}, rel=0.01)
     served = deployment.for_checkpoints(
-        planned.profile.engines.target.checkpoint, None, kv_cache_tokens=found.kv_cache_tokens()
+        planned.profile.engines.target.checkpoint, None, kv_cache_tokens=found
     )
-    assert served.target.kv_cache_tokens == found.kv_cache_tokens()["target"]
+    assert served.target.kv_cache_tokens == found["target"]
 
 
 def test_weights_on_a_gpu_keep_their_stored_type(checkpoint, monkeypatch):
     planned = deployment.for_checkpoints(checkpoint, None)
     monkeypatch.setattr(fit, "free_gpu_memory", lambda _: 2_000_000_000)
-    found = fit.fit_of(planned, {"target": 400_000_000})
-    assert found.needs["target"].weights == 800_000_000
-    assert (found.fits, found.on_gpu) == (True, True)
+    count = {"target": 400_000_000}
+    assert fit.needs_of(planned, count, on_gpu=True)["target"].weights == 800_000_000
+    assert fit.fitting_kv_caches(planned, count)  # 1.6 GB in float32 wouldn't fit
 
 
-def test_an_unpaged_cache_takes_twice_the_memory_on_a_gpu(planned, monkeypatch):
-    on_cpu = fit.fit_of(planned, COUNTS).needs["target"].token_bytes
-    monkeypatch.setattr(fit, "free_gpu_memory", lambda _: 2_000_000_000)
-    assert fit.fit_of(planned, COUNTS).needs["target"].token_bytes == on_cpu // 2 * 2
+def test_an_unpaged_cache_takes_twice_the_memory_on_a_gpu(planned):
+    def token_bytes(deployment, *, on_gpu):
+        return fit.needs_of(deployment, COUNTS, on_gpu=on_gpu)["target"].token_bytes
+
+    on_cpu = token_bytes(planned, on_gpu=False)
+    assert token_bytes(planned, on_gpu=True) == on_cpu // 2 * 2
     target = planned.profile.engines.target.model_copy(update={"paged_kv_cache": True})
     engines = planned.profile.engines.model_copy(update={"target": target})
     profile = planned.profile.model_copy(update={"engines": engines})
-    paged = fit.fit_of(replace(planned, profile=profile), COUNTS).needs["target"].token_bytes
-    assert paged == on_cpu // 2
+    assert token_bytes(replace(planned, profile=profile), on_gpu=True) == on_cpu // 2
 
 
 def test_part_of_the_gpu_memory_is_left_free(monkeypatch):

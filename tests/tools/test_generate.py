@@ -1,6 +1,5 @@
 """`tandem generate` handles its options correctly (tested without a server)."""
 
-import argparse
 import io
 from unittest.mock import MagicMock
 
@@ -9,12 +8,11 @@ import pytest
 from tandem.contract import entry
 from tandem.tools import cli as command
 from tandem.tools.commands import generate
+from tandem.tools.commands.command_line import parser_of
 
 
 def parse(*arguments):
-    parser = argparse.ArgumentParser()
-    generate.add_options(parser)
-    return parser.parse_args(arguments)
+    return parser_of("generate").read(arguments)
 
 
 def test_only_options_that_are_set_are_sent():
@@ -22,7 +20,7 @@ def test_only_options_that_are_set_are_sent():
         *("x", "--drafter", "none", "--top-k", "3", "--temperature", "0.5", "--seed", "9"),
         *("--stop", "a", "--stop", "b", "--no-use-draft-logits"),
     )
-    assert generate.given(options) == {
+    assert generate.inputs_of(options) == {
         entry.DRAFTER: "none",
         entry.TOP_K: 3,
         entry.TEMPERATURE: 0.5,
@@ -30,7 +28,7 @@ def test_only_options_that_are_set_are_sent():
         entry.STOP_WORDS: ["a", "b"],
         entry.USE_DRAFT_LOGITS: False,
     }
-    assert generate.given(parse("x")) == {}
+    assert generate.inputs_of(parse("x")) == {}
 
 
 @pytest.mark.parametrize(
@@ -76,26 +74,24 @@ def test_a_schema_file_is_sent_unchanged(tmp_path, monkeypatch):
         entry.GUIDED_DECODING_GUIDE_TYPE: "json_schema",
         entry.GUIDED_DECODING_GUIDE: schema,
     }
-    assert generate.guide(parse("x", "--json-schema", str(tmp_path / "a.json"))) == sent
+    assert generate.inputs_of(parse("x", "--json-schema", str(tmp_path / "a.json"))) == sent
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(schema.encode())))
-    assert generate.guide(parse("x", "--json-schema", "-")) == sent
-    assert generate.guide(parse("x", "--regex", "a*")) == {
+    assert generate.inputs_of(parse("x", "--json-schema", "-")) == sent
+    assert generate.inputs_of(parse("x", "--regex", "a*")) == {
         entry.GUIDED_DECODING_GUIDE_TYPE: "regex",
         entry.GUIDED_DECODING_GUIDE: "a*",
     }
-    assert generate.guide(parse("x")) == {}
+    assert generate.inputs_of(parse("x")) == {}
 
 
 @pytest.mark.parametrize(
     ("content", "line"),
     [
         (None, "can't read {}: No such file or directory"),
-        (b"{", "{} isn't JSON: Expecting property name"),
-        (b"\xff", "{} isn't JSON: 'utf-8' codec"),
-        (b"[" * 100_000, "{} is nested too deep"),
+        (b"\xff", "can't read {}: it isn't UTF-8"),
     ],
 )
-def test_a_file_without_a_valid_schema_is_reported_in_one_line(tmp_path, content, line, capsys):
+def test_an_unreadable_schema_is_reported_in_one_line(tmp_path, content, line, capsys):
     path = tmp_path / "a.json"
     if content is not None:
         path.write_bytes(content)

@@ -45,10 +45,10 @@ def asked(monkeypatch):
     return ScriptedClient.asked
 
 
-def measured(nums_streams, streamed=0, seen=lambda _: None, texts="ab", each=None):
+def measured(concurrencies, streamed=0, seen=lambda _: None, texts="ab", each=None):
     prompts = [{entry.TEXT_INPUT: text} for text in texts]
     plan = LoadPlan(
-        [Scenario("code", prompts)], [BASELINE, DRAFTS], nums_streams, 8, 2, streamed, {}, each
+        [Scenario("code", prompts)], [BASELINE, DRAFTS], concurrencies, 8, 2, streamed, {}, each
     )
     with LoadGenerator("url", "bls_stream", plan, seen) as asker:
         return plan, asker.cells()

@@ -10,8 +10,8 @@ import pytest
 from checkpoints import write_empty, write_tokenizer
 from hub import hub
 
-from tandem.tools.commands.chosen import add_deployment, chosen_deployment
-from tandem.tools.commands.options import parser_of
+from tandem.tools.commands.command_line import parser_of
+from tandem.tools.commands.deployment_options import chosen_deployment
 from tandem.tools.errors import TandemError
 from tandem.tools.models import fit
 from tandem.tools.models import hub as hub_module
@@ -253,9 +253,7 @@ def test_models_too_large_for_memory_are_rejected_before_the_download(served, mo
 
 
 def options_of(*arguments):
-    parser = parser_of("render")
-    add_deployment(parser.add_argument_group("models"))
-    return parser.parse_args(arguments)
+    return parser_of("render").read([*arguments, "--output", "o"])
 
 
 def test_commands_accept_a_model_name(served, checkpoint, tmp_path):

@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from tandem.tools import cli as command
-from tandem.tools.benchmark.target_server import served_drafters
+from tandem.tools.benchmark.running_server import served_drafters
 from tandem.tools.commands.up import greeting
 from tandem.tools.errors import TandemError
 from tandem.tools.profiles import deployment
@@ -100,7 +100,7 @@ class ScriptedServer:
 
 
 def test_up_lists_a_custom_drafter(profile):
-    shown = greeting(ScriptedServer(), deployment.load(profile()))
+    shown = greeting(ScriptedServer(), deployment.load(profile()), None)
     assert "(a request may use prompt_lookup, hybrid, repeat, none)" in shown
 
 

@@ -2,6 +2,8 @@
 
 import json
 import zipfile
+from pathlib import Path
+from unittest.mock import MagicMock
 
 import pytest
 
@@ -9,8 +11,9 @@ from tandem.tools import cli as command
 from tandem.tools.commands import perf
 from tandem.tools.errors import TandemError
 from tandem.tools.triton import perf_analyzer
-from tandem.tools.triton.perf_analyzer import MEMBER, PerfAnalyzer, find_perf_analyzer
+from tandem.tools.triton.perf_analyzer import MEMBER, find_perf_analyzer
 
+ENTRIES, STREAMS = ("bls", "bls_stream"), ("bls_stream",)
 RUNS = "#!/bin/sh\nexit 0\n"
 PRINTS = '#!/bin/sh\n[ "$1" = --version ] || { echo "$@, past $no_grpc_proxy"; exit 3; }\n'
 
@@ -40,7 +43,10 @@ def wheel(tmp_path, monkeypatch):
 def printed(wheel, monkeypatch, capfd):
     """A function that runs `tandem perf` and returns the arguments of perf_analyzer."""
     wheel(PRINTS)
-    monkeypatch.setattr(perf, "check", lambda *_: None)
+    monkeypatch.setattr(
+        perf, "entries_to_call", lambda names, *_: {n: n in STREAMS for n in names or ENTRIES}
+    )
+    monkeypatch.setattr(perf, "served_drafters", MagicMock())
     monkeypatch.delenv("no_grpc_proxy", raising=False)
 
     def run(*arguments):
@@ -68,7 +74,7 @@ def test_requests_contain_only_options_that_the_user_sets(printed, tmp_path):
     prompts.write_text("one\ntwo\nthree\n")
     printed(
         *("--url", "h:1", "--prompts", str(prompts), "--limit", "2", "--max-tokens", "5"),
-        *("--drafter", "none", "--num-draft-tokens", "auto", "--entry", "bls_stream"),
+        *("--drafter", "none", "--num-draft-tokens", "auto", "--model", "bls_stream"),
         *("--folder", str(tmp_path)),
     )
     assert json.loads((tmp_path / "bls_stream.json").read_text())["data"] == [
@@ -105,7 +111,7 @@ def test_no_proxy_is_used_for_a_server_on_this_machine(printed):
         (["--prompts", "absent.jsonl"], "--prompts absent.jsonl: no such file"),
         (["--url", "127.0.0.1:1"], "no server responds at 127.0.0.1:1; start one with: tandem up"),
         (
-            ["--profile", "embedded", "--entry", "x"],
+            ["--profile", "embedded", "--model", "x"],
             "entry 'x' isn't known; choose one of: bls, bls_stream",
         ),
     ],
@@ -117,11 +123,14 @@ def test_perf_errors_are_one_line(arguments, message, capsys):
 
 @pytest.mark.usefixtures("wheel")
 def test_perf_analyzer_is_unpacked_once_with_its_libraries(tmp_path, monkeypatch):
+    monkeypatch.delenv("LD_LIBRARY_PATH", raising=False)
     ours = find_perf_analyzer()
-    assert ours.binary.is_relative_to(tmp_path / "cache" / "tandem")
-    assert {path.name for path in ours.libraries.iterdir()} == {"libb64.so.0d", "libcudart.so.12"}
-    assert all(path.is_file() for path in ours.libraries.iterdir())
-    assert ours.command[:2] == ["env", f"LD_LIBRARY_PATH={ours.libraries}"]
+    program = Path(ours[-1])
+    assert program.is_relative_to(tmp_path / "cache" / "tandem")
+    libraries = program.parent / "lib"
+    assert {path.name for path in libraries.iterdir()} == {"libb64.so.0d", "libcudart.so.12"}
+    assert all(path.is_file() for path in libraries.iterdir())
+    assert ours[:2] == ["env", f"LD_LIBRARY_PATH={libraries}"]
     monkeypatch.setattr(perf_analyzer, "_download", None)
     assert find_perf_analyzer() == ours
 
@@ -132,9 +141,9 @@ def test_a_working_perf_analyzer_on_the_path_is_preferred(tmp_path, monkeypatch)
     program.write_text(RUNS)
     program.chmod(0o755)
     monkeypatch.setattr(perf_analyzer.shutil, "which", lambda _: str(program))
-    assert find_perf_analyzer() == PerfAnalyzer(program)
+    assert find_perf_analyzer() == [str(program)]
     program.write_text("#!/bin/sh\nexit 1\n")
-    assert find_perf_analyzer().binary != program
+    assert find_perf_analyzer() != [str(program)]
 
 
 def test_a_failed_download_is_reported_in_one_line(monkeypatch):

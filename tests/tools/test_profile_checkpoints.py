@@ -49,7 +49,9 @@ def test_a_target_that_cannot_be_served_is_rejected(folder, target, line):
 
 def test_a_checkpoint_without_weights_is_rejected(folder):
     (folder / "target" / "model.safetensors").unlink()
-    assert "target has no weights (*.safetensors or *.bin)" in refusal(folder, profile())
+    assert "target has no weights (*.safetensors or pytorch_model*.bin)" in refusal(
+        folder, profile()
+    )
 
 
 def test_a_missing_tokenizer_is_rejected(folder):

@@ -1,6 +1,5 @@
 """`tandem up` prints a correct summary and handles its options."""
 
-import argparse
 import shlex
 from contextlib import nullcontext
 from pathlib import Path
@@ -32,7 +31,7 @@ def own(tmp_path):
 
 def rows(planned):
     """Return the greeting's rows (name -> text) and its two examples, split by shell rules."""
-    lines = up.greeting(SERVER, planned).splitlines()
+    lines = up.greeting(SERVER, planned, None).splitlines()
     told = {line[2:11].strip(): line[11:] for line in lines[1:-3]}
     return told, *map(shlex.split, lines[-2:])
 
@@ -98,15 +97,13 @@ def test_the_page_is_opened_if_there_is_a_browser(monkeypatch, variables, opens)
 def test_up_passes_options_to_the_gateway(own, monkeypatch):
     made = []
     server = SimpleNamespace(**vars(SERVER), wait=lambda **_: None)
-    monkeypatch.setattr(up, "start", lambda *_: server)
-    monkeypatch.setattr(up, "stop", lambda _: None)
+    monkeypatch.setattr(up, "chosen_deployment", lambda _: own)
+    monkeypatch.setattr(up, "serving", lambda *_: nullcontext(server))
     monkeypatch.setattr(up, "application", made.append)
     monkeypatch.setattr(gateway_server, "serving", lambda *_: nullcontext())
 
     def settings(*words):
-        parser = argparse.ArgumentParser()
-        up.add_options(parser)
-        up._serve(own, Path("/tmp"), parser.parse_args(["--gateway-port", "0", *words]))
+        assert command.main(["up", "--gateway-port", "0", *words]) == 0
         return made[-1].api_key, made[-1].open_objects
 
     monkeypatch.delenv("TANDEM_API_KEY", raising=False)
@@ -120,17 +117,12 @@ def test_ctrl_c_counts_as_an_interrupt_only_during_startup(own, monkeypatch):
     def interrupted(*_, **__):
         raise KeyboardInterrupt
 
-    parser, stopped = argparse.ArgumentParser(), []
-    up.add_options(parser)
-    options = parser.parse_args(["--no-gateway"])
-    monkeypatch.setattr(up, "stop", stopped.append)
-    monkeypatch.setattr(up, "start", interrupted)
-    with pytest.raises(KeyboardInterrupt):  # the exit status is 130
-        up._serve(own, Path("/tmp"), options)
+    monkeypatch.setattr(up, "chosen_deployment", lambda _: own)
+    monkeypatch.setattr(up, "serving", interrupted)
+    assert command.main(["up", "--no-gateway"]) == 130
     server = SimpleNamespace(**vars(SERVER), wait=interrupted)
-    monkeypatch.setattr(up, "start", lambda *_: server)
-    up._serve(own, Path("/tmp"), options)
-    assert stopped == [server]
+    monkeypatch.setattr(up, "serving", lambda *_: nullcontext(server))
+    assert command.main(["up", "--no-gateway"]) == 0
 
 
 def test_opening_the_page_requires_the_gateway(capsys):

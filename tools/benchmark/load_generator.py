@@ -19,21 +19,21 @@ from tandem.tools.client.client import Client, Inputs, inputs_for
 from tandem.tools.errors import TandemError
 
 PRIMING_TOKENS = 2  # the fewest output tokens for which the draft model reads the prompt
-Item = TypeVar("Item")
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class LoadPlan:
     """The plan of a benchmark run.
 
-    nums_streams: the concurrencies to measure. repetitions: measured requests per prompt.
+    concurrencies: numbers of concurrent streams. repetitions: measured requests per prompt.
     streamed: streamed requests per prompt. more: inputs of every request. prompts_each: the
     maximum number of prompts that each of several concurrent streams sends (None: all).
     """
 
     scenarios: Sequence[Scenario]
     variants: Sequence[Variant]
-    nums_streams: Sequence[int]
+    concurrencies: Sequence[int]
     max_tokens: int
     repetitions: int
     streamed: int
@@ -44,12 +44,12 @@ class LoadPlan:
     def num_answers(self) -> int:
         prompts = [len(scenario.prompts) for scenario in self.scenarios]
         turns = self.repetitions + self.streamed
-        asked = sum(count * self.each_of(n, count) for n in prompts for count in self.nums_streams)
+        asked = sum(c * self.each_of(n, c) for n in prompts for c in self.concurrencies)
         return len(self.variants) * (sum(prompts) + turns * asked)
 
-    def each_of(self, prompts: int, count: int) -> int:
-        """Return the number of prompts that each of ``count`` streams sends (one stream: all)."""
-        return prompts if count == 1 else min(prompts, self.prompts_each or prompts)
+    def each_of(self, prompts: int, concurrency: int) -> int:
+        """Return how many of the prompts each stream sends; a single stream sends all."""
+        return prompts if concurrency == 1 else min(prompts, self.prompts_each or prompts)
 
 
 class LoadGenerator(AbstractContextManager["LoadGenerator"]):
@@ -70,7 +70,7 @@ class LoadGenerator(AbstractContextManager["LoadGenerator"]):
         self._on_answer = on_answer
         self._open = ExitStack()
         self._ending = threading.Event()  # if set, threads send no further prompts
-        most = max(plan.nums_streams)
+        most = max(plan.concurrencies)
         self._clients = [self._open.enter_context(Client(url)) for _ in range(most)]
         self._threads = self._open.enter_context(ThreadPoolExecutor(most))
 
@@ -86,15 +86,17 @@ class LoadGenerator(AbstractContextManager["LoadGenerator"]):
         plan = self._plan
         self._prime(scenario)
         cells = {
-            (count, variant): Cell(scenario.name, count, variant, [], [])
-            for count in plan.nums_streams
+            (concurrency, variant): Cell(scenario.name, concurrency, variant, [], [])
+            for concurrency in plan.concurrencies
             for variant in plan.variants
         }
         for number in range(plan.repetitions + plan.streamed):
             stream = number >= plan.repetitions
-            for count in plan.nums_streams:
-                for variant, repetition in self._repetition(scenario, count, number, stream=stream):
-                    cell = cells[count, variant]
+            for concurrency in plan.concurrencies:
+                for variant, repetition in self._repetition(
+                    scenario, concurrency, number, stream=stream
+                ):
+                    cell = cells[concurrency, variant]
                     (cell.streamed if stream else cell.whole).append(repetition)
         return [*cells.values()]
 
@@ -110,7 +112,7 @@ class LoadGenerator(AbstractContextManager["LoadGenerator"]):
         list(self._threads.map(prime, range(most)))
 
     def _repetition(
-        self, scenario: Scenario, count: int, number: int, *, stream: bool
+        self, scenario: Scenario, concurrency: int, number: int, *, stream: bool
     ) -> Iterator[tuple[Variant, Repetition]]:
         """Send all prompts once with every variant.
 
@@ -119,9 +121,9 @@ class LoadGenerator(AbstractContextManager["LoadGenerator"]):
         after each prompt, all streams would wait for its longest answer.
         """
         variants = self._plan.variants
-        if count > 1:
+        if concurrency > 1:
             for variant in _rotated(variants, number):
-                yield variant, self._together(scenario, variant, count, stream=stream)
+                yield variant, self._together(scenario, variant, concurrency, stream=stream)
             return
         traces: dict[Variant, list[Trace]] = {variant: [] for variant in variants}
         for prompt in range(len(scenario.prompts)):
@@ -131,13 +133,13 @@ class LoadGenerator(AbstractContextManager["LoadGenerator"]):
             yield variant, Repetition.of_one_stream(traces[variant])
 
     def _together(
-        self, scenario: Scenario, variant: Variant, count: int, *, stream: bool
+        self, scenario: Scenario, variant: Variant, concurrency: int, *, stream: bool
     ) -> Repetition:
         """Run concurrent streams, each of which starts at a different prompt."""
         prompts = range(len(scenario.prompts))
-        each = self._plan.each_of(len(prompts), count)
+        each = self._plan.each_of(len(prompts), concurrency)
         apart = 1 if each == len(prompts) else each
-        barrier = threading.Barrier(count)
+        barrier = threading.Barrier(concurrency)
         self._open.callback(barrier.abort)  # so that no thread waits for a thread that can't start
 
         def ask(number: int) -> tuple[list[Trace], float, float]:
@@ -147,7 +149,7 @@ class LoadGenerator(AbstractContextManager["LoadGenerator"]):
             traces = self._one_by_one(number, scenario, variant, own, stream=stream)
             return traces, began, time.perf_counter()
 
-        done = [*self._threads.map(ask, range(count))]
+        done = [*self._threads.map(ask, range(concurrency))]
         began, ended = min(began for _, began, _ in done), max(ended for *_, ended in done)
         return Repetition([trace for traces, *_ in done for trace in traces], ended - began)
 
@@ -183,7 +185,7 @@ class LoadGenerator(AbstractContextManager["LoadGenerator"]):
         return trace
 
 
-def _rotated(items: Sequence[Item], by: int) -> list[Item]:
+def _rotated(items: Sequence[T], by: int) -> list[T]:
     """Return the items in the same cyclic order, starting at index ``by`` modulo the length."""
     start = by % len(items)
     return [*items[start:], *items[:start]]

@@ -10,14 +10,14 @@ import subprocess
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from rich.table import Table
 
-from tandem.tools.benchmark.statistics import HIGH, LOW, Spread, VariantStatistics
+from tandem.tools.benchmark.statistics import Latency, Spread, VariantStatistics
 from tandem.tools.benchmark.trace import Repetition
 
-SPREAD = f"{LOW}-{HIGH}%"
+SPREAD = "10-90%"
 NOTHING = "-"
 
 
@@ -52,7 +52,7 @@ class Report:
 
     def differences(self) -> list[str]:
         return [
-            f"{row.cell.scenario}, concurrency {row.cell.num_streams}, {row.cell.variant}: "
+            f"{row.cell.scenario}, concurrency {row.cell.concurrency}, {row.cell.variant}: "
             f"{row.num_different} outputs differ from the baseline's first"
             for row in self.rows
             if row.num_different
@@ -77,7 +77,7 @@ def _table(title: str, columns: Sequence[TableColumn], rows: Sequence[VariantSta
         padding=(0, 2, 0, 0),
     )
     shown = [c for c in columns if any(c.cell(row) not in ("", NOTHING) for row in rows)]
-    if all(row.cell.num_streams == 1 for row in rows):
+    if all(row.cell.concurrency == 1 for row in rows):
         shown.remove(AT_ONCE)
     for column in shown:
         table.add_column(
@@ -93,26 +93,25 @@ def _median(spread: Spread | None, style: str, scale: float = 1.0) -> str:
 
 
 def _range(spread: Spread | None, style: str, scale: float = 1.0) -> str:
-    if spread is None or spread.is_one:
+    if spread is None or spread.p10 == spread.p90:  # for example a single measurement
         return NOTHING
-    return f"{spread.low * scale:{style}}-{spread.high * scale:{style}}"
+    return f"{spread.p10 * scale:{style}}-{spread.p90 * scale:{style}}"
 
 
-def _milliseconds(statistics: tuple[float, float] | None, which: int) -> str:
-    return NOTHING if statistics is None else f"{1000 * statistics[which]:.1f}"
+def _milliseconds(latency: Latency | None, percentile: Literal["p50", "p99"]) -> str:
+    return NOTHING if latency is None else f"{1000 * getattr(latency, percentile):.1f}"
 
 
 def _of_drafts(show: Callable[[VariantStatistics], str]) -> Callable[[VariantStatistics], str]:
     return lambda row: "" if row.cell.variant.is_baseline else show(row)
 
 
-AT_ONCE = TableColumn("at\nonce", lambda row: str(row.cell.num_streams))
+AT_ONCE = TableColumn("at\nonce", lambda row: str(row.cell.concurrency))
 WAY = (
     AT_ONCE,
     TableColumn("drafter", lambda row: row.cell.variant.drafter, left=True),
     TableColumn("draft\ntokens", lambda row: row.cell.variant.length),
     TableColumn("ahead", lambda row: row.cell.variant.draft_ahead or ""),
-    TableColumn("n-gram", lambda row: str(row.cell.variant.ngram_size or "")),
 )
 SPEEDS = (
     *WAY,
@@ -134,40 +133,38 @@ LATENCIES = (
     *WAY,
     TableColumn("first token\nms", lambda row: _median(row.seconds_to_first_token, ".1f", 1e3)),
     TableColumn(SPREAD, lambda row: _range(row.seconds_to_first_token, ".1f", 1e3)),
-    TableColumn("inter-token\nms p50", lambda row: _milliseconds(row.inter_token_seconds, 0)),
-    TableColumn("p99", lambda row: _milliseconds(row.inter_token_seconds, 1)),
-    TableColumn("between chunks\nms p50", lambda row: _milliseconds(row.gap_seconds, 0)),
-    TableColumn("p99", lambda row: _milliseconds(row.gap_seconds, 1)),
+    TableColumn("inter-token\nms p50", lambda row: _milliseconds(row.inter_token_seconds, "p50")),
+    TableColumn("p99", lambda row: _milliseconds(row.inter_token_seconds, "p99")),
+    TableColumn("between chunks\nms p50", lambda row: _milliseconds(row.gap_seconds, "p50")),
+    TableColumn("p99", lambda row: _milliseconds(row.gap_seconds, "p99")),
 )
-
-
-OF_REPETITIONS = ("tokens_per_second", "efficiency", "acceptance_rate", "tokens_per_round")
-OF_ROWS = ("speedup", "ideal_speedup", "scaling", "seconds_to_first_token")
-SPREAD_KEYS = ("median", f"p{LOW}", f"p{HIGH}")
 
 
 def _row(statistics: VariantStatistics) -> dict[str, Any]:
     cell = statistics.cell
+    measured: dict[str, Spread | Latency | None] = {
+        **{
+            name: statistics.spread(name)
+            for name in ("tokens_per_second", "efficiency", "acceptance_rate", "tokens_per_round")
+        },
+        "speedup": statistics.speedup,
+        "ideal_speedup": statistics.ideal_speedup,
+        "scaling": statistics.scaling,
+        "seconds_to_first_token": statistics.seconds_to_first_token,
+        "orchestration_seconds_per_round": statistics.spread("orchestration_seconds"),
+        "inter_token_seconds": statistics.inter_token_seconds,
+        "gap_seconds": statistics.gap_seconds,
+    }
     return {
         "scenario": cell.scenario,
-        "num_streams": cell.num_streams,
+        "num_streams": cell.concurrency,
         **asdict(cell.variant),
         "num_draft_tokens": cell.variant.length,
-        **{name: _named(statistics.spread(name), SPREAD_KEYS) for name in OF_REPETITIONS},
-        **{name: _named(getattr(statistics, name), SPREAD_KEYS) for name in OF_ROWS},
-        "orchestration_seconds_per_round": _named(
-            statistics.spread("orchestration_seconds"), SPREAD_KEYS
-        ),
-        "inter_token_seconds": _named(statistics.inter_token_seconds, ("p50", "p99")),
-        "gap_seconds": _named(statistics.gap_seconds, ("p50", "p99")),
+        **{name: value and value._asdict() for name, value in measured.items()},
         "num_different": statistics.num_different,
         "repetitions": [_repetition(repetition) for repetition in cell.whole],
         "streamed_repetitions": [_repetition(repetition) for repetition in cell.streamed],
     }
-
-
-def _named(values: Sequence[float] | None, names: Sequence[str]) -> dict[str, float] | None:
-    return None if values is None else dict(zip(names, values, strict=True))
 
 
 def _repetition(repetition: Repetition) -> dict[str, Any]:

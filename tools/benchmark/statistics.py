@@ -11,28 +11,32 @@ import numpy as np
 from tandem.tools.benchmark.trace import Repetition, Trace
 from tandem.tools.benchmark.variant import Variant
 
-LOW, HIGH = 10, 90  # percentiles of the spread
-
 
 class Spread(NamedTuple):
     """The median of repeated measurements, and their 10th and 90th percentiles."""
 
     median: float
-    low: float
-    high: float
-
-    @property
-    def is_one(self) -> bool:
-        """Whether both percentiles are equal, for example with a single measurement."""
-        return self.low == self.high
+    p10: float
+    p90: float
 
     @classmethod
     def of(cls, values: Iterable[float | None]) -> Spread | None:
         found = [value for value in values if value is not None]
         if not found:
             return None
-        low, median, high = np.percentile(found, [LOW, 50, HIGH])
-        return cls(float(median), float(low), float(high))
+        median, p10, p90 = np.percentile(found, [50, 10, 90])
+        return cls(float(median), float(p10), float(p90))
+
+
+class Latency(NamedTuple):
+    """The median and the 99th percentile of a latency in seconds."""
+
+    p50: float
+    p99: float
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Latency | None:
+        return cls(*map(float, np.percentile(values, [50, 99]))) if values else None
 
 
 @dataclass
@@ -45,7 +49,7 @@ class Cell:
     """
 
     scenario: str
-    num_streams: int
+    concurrency: int
     variant: Variant
     whole: list[Repetition]
     streamed: list[Repetition]
@@ -95,17 +99,17 @@ class VariantStatistics:
 
     @property
     def seconds_to_first_token(self) -> Spread | None:
-        return Spread.of(trace.seconds_to_first_token for trace in self._streams)
+        return Spread.of(trace.seconds_to_first_token for trace in self._streamed)
 
     @property
-    def inter_token_seconds(self) -> tuple[float, float] | None:
-        """Median and 99th percentile of the time per token, over all streamed answers."""
-        return _p50_p99([s for trace in self._streams for s in trace.inter_token_seconds])
+    def inter_token_seconds(self) -> Latency | None:
+        """The time per token, over all streamed answers."""
+        return Latency.of([s for trace in self._streamed for s in trace.inter_token_seconds])
 
     @property
-    def gap_seconds(self) -> tuple[float, float] | None:
-        """Median and 99th percentile of the time between chunks, over all streamed answers."""
-        return _p50_p99([s for trace in self._streams for s in trace.gap_seconds])
+    def gap_seconds(self) -> Latency | None:
+        """The time between chunks, over all streamed answers."""
+        return Latency.of([s for trace in self._streamed for s in trace.gap_seconds])
 
     @property
     def num_different(self) -> int:
@@ -113,7 +117,7 @@ class VariantStatistics:
         wanted: dict[int, str] = {}
         for trace in _traces(self.baseline.whole):
             wanted.setdefault(trace.prompt, trace.text)
-        found = [*_traces(self.cell.whole), *self._streams]
+        found = [*_traces(self.cell.whole), *self._streamed]
         return sum(trace.text != wanted.get(trace.prompt) for trace in found)
 
     @property
@@ -124,19 +128,19 @@ class VariantStatistics:
         ]
 
     @property
-    def _streams(self) -> list[Trace]:
+    def _streamed(self) -> list[Trace]:
         return _traces(self.cell.streamed)
 
 
 def statistics_of(cells: Sequence[Cell]) -> list[VariantStatistics]:
     """Pair each cell with its baseline and, if measured, with the same variant in one stream."""
-    by_place = {(cell.scenario, cell.num_streams, cell.variant): cell for cell in cells}
-    baselines = {(c.scenario, c.num_streams): c for c in cells if c.variant.is_baseline}
+    by_place = {(cell.scenario, cell.concurrency, cell.variant): cell for cell in cells}
+    baselines = {(c.scenario, c.concurrency): c for c in cells if c.variant.is_baseline}
     return [
         VariantStatistics(
             cell,
-            baselines[cell.scenario, cell.num_streams],
-            by_place.get((cell.scenario, 1, cell.variant)) if cell.num_streams > 1 else None,
+            baselines[cell.scenario, cell.concurrency],
+            by_place.get((cell.scenario, 1, cell.variant)) if cell.concurrency > 1 else None,
         )
         for cell in cells
     ]
@@ -144,10 +148,3 @@ def statistics_of(cells: Sequence[Cell]) -> list[VariantStatistics]:
 
 def _traces(repetitions: Iterable[Repetition]) -> list[Trace]:
     return [trace for repetition in repetitions for trace in repetition.answers]
-
-
-def _p50_p99(values: Sequence[float]) -> tuple[float, float] | None:
-    if not values:
-        return None
-    median, late = np.percentile(values, [50, 99])
-    return float(median), float(late)

@@ -19,14 +19,12 @@ from tandem.tools.errors import TandemError
 class Variant:
     """The draft settings of a request. None means the server's default.
 
-    draft_len: tokens, or AUTO. ngram_size: the longest n-gram for prompt lookup to match; None for
-    drafters that don't look up. use_draft_logits, draft_ahead ("auto", "true" or "false"): for
-    draft models only.
+    draft_len: tokens, or AUTO. use_draft_logits, draft_ahead ("auto", "true" or "false"): for draft
+    models only.
     """
 
     drafter: DrafterName
     draft_len: int | None = None
-    ngram_size: int | None = None
     use_draft_logits: bool = False
     draft_ahead: str | None = None
 
@@ -47,8 +45,6 @@ class Variant:
         given: dict[Tensor, Value] = {tensors.DRAFTER: self.drafter}
         if self.draft_len is not None:
             given[tensors.NUM_DRAFT_TOKENS] = self.draft_len
-        if self.ngram_size is not None:
-            given[tensors.MAX_MATCHING_NGRAM_SIZE] = self.ngram_size
         if self.use_draft_logits:
             given[tensors.USE_DRAFT_LOGITS] = True
         if self.draft_ahead is not None:
@@ -57,8 +53,6 @@ class Variant:
 
     def __str__(self) -> str:
         parts = [self.drafter, self.length]
-        if self.ngram_size is not None:
-            parts.append(f"n-gram {self.ngram_size}")
         if self.draft_ahead is not None:
             parts.append(f"ahead {self.draft_ahead}")
         return " ".join(part for part in parts if part)
@@ -70,21 +64,17 @@ BASELINE = Variant(drafter_registry.BASELINE.name)
 def variants_of(
     drafters: Sequence[DrafterKind],
     draft_lens: Sequence[int | None],
-    ngram_sizes: Sequence[int | None],
+    draft_aheads: Sequence[str | None],
     *,
-    use_draft_logits: bool = False,
-    draft_aheads: Sequence[str | None] = (None,),
+    use_draft_logits: bool,
 ) -> list[Variant]:
     """Return the baseline and every meaningful combination of the settings, each once.
 
-    The draft length `auto` and drafting ahead apply only to draft models, and n-gram sizes only to
-    prompt lookup.
-    Raises TandemError if nothing is left to compare with the baseline.
+    The draft length `auto` and drafting ahead apply only to draft models. Raises TandemError if
+    nothing is left to compare with the baseline.
     """
     variants = {BASELINE: None}
-    for drafter, draft_len, ngram_size, ahead in product(
-        drafters, draft_lens, ngram_sizes, draft_aheads
-    ):
+    for drafter, draft_len, ahead in product(drafters, draft_lens, draft_aheads):
         if not drafter.drafts_in_loop:
             continue
         if draft_len == AUTO and not drafter.samples_from_draft_model:
@@ -92,7 +82,6 @@ def variants_of(
         variant = Variant(
             drafter.name,
             draft_len,
-            ngram_size if drafter.looks_up else None,
             use_draft_logits and drafter.samples_from_draft_model,
             ahead if drafter.drafts_ahead else None,
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, TypeVar
 
 from pydantic import AliasChoices, BeforeValidator, Field, TypeAdapter, ValidationError
 
@@ -13,11 +13,6 @@ from tandem.tools.profiles.profile import explain
 
 PROMPT_KEYS = ("prompt", "text_input", "text")
 Row = TypeVar("Row")
-Id = Annotated[str, BeforeValidator(str)]
-
-
-def _as_list(value: Any) -> Any:
-    return [value] if isinstance(value, str) else value
 
 
 @dataclass(frozen=True)
@@ -30,7 +25,6 @@ class DatasetPrompt:
 
     text: Annotated[str, Field(validation_alias=AliasChoices(*PROMPT_KEYS))]
     kind: str = ""
-    id: Id = ""
     prediction: str = ""
 
 
@@ -44,8 +38,11 @@ class Item:
 
     text: str
     summary: str
-    id: Id = ""
-    stop: Annotated[tuple[Annotated[str, Field(min_length=1)], ...], BeforeValidator(_as_list)] = ()
+    id: Annotated[str, BeforeValidator(str)] = ""
+    stop: Annotated[
+        tuple[Annotated[str, Field(min_length=1)], ...],
+        BeforeValidator(lambda stop: [stop] if isinstance(stop, str) else stop),
+    ] = ()
 
 
 def read_prompts(path: Path) -> list[DatasetPrompt]:

@@ -19,9 +19,9 @@ PICTURES = {code: 0x2400 + code for code in range(32) if chr(code) not in "\n\t"
 PICTURES |= {0x7F: 0x2421} | dict.fromkeys(range(0x80, 0xA0), 0xFFFD)
 
 
-def console_of_width(width: int) -> Console:
-    """Return a console as wide as the terminal, or ``width`` columns without a terminal."""
-    return Console(width=None if Console().is_terminal else width)
+def table_console() -> Console:
+    """Return a console as wide as the terminal, or wide enough for all tables without one."""
+    return Console(width=None if Console().is_terminal else 132)
 
 
 class Span(NamedTuple):
@@ -70,7 +70,7 @@ def show(client: Client, model: str, inputs: Inputs, answer: Answer, console: Co
 
     On a color terminal, accepted draft tokens and forced tokens are colored.
     """
-    tells_origins = coloured(console)
+    tells_origins = shows_colors(console)
     chunks = client.stream(model, inputs, tells_origins=tells_origins)
     spans = Spans()
     try:
@@ -86,7 +86,7 @@ def show(client: Client, model: str, inputs: Inputs, answer: Answer, console: Co
             console.out("", highlight=False)
 
 
-def coloured(console: Console) -> bool:
+def shows_colors(console: Console) -> bool:
     return console.is_terminal and not console.no_color and console.color_system is not None
 
 

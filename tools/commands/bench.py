@@ -17,19 +17,19 @@ from tandem.contract import entry as tensors
 from tandem.contract.tensor import Tensor
 from tandem.tools.benchmark.load_generator import LoadGenerator, LoadPlan
 from tandem.tools.benchmark.report import Report
+from tandem.tools.benchmark.running_server import (
+    RunningServer,
+    ServedDrafters,
+    name_of,
+    running_server,
+    served_drafters,
+)
 from tandem.tools.benchmark.scenario import scenarios_of_file, scenarios_of_lengths
 from tandem.tools.benchmark.statistics import statistics_of
-from tandem.tools.benchmark.target_server import (
-    ServedDrafters,
-    TargetServer,
-    name_of,
-    served_drafters,
-    target_server,
-)
 from tandem.tools.benchmark.variant import BASELINE, Variant, variants_of
-from tandem.tools.client.client import MODEL, Value
-from tandem.tools.client.terminal import console_of_width
-from tandem.tools.commands.chosen import add_deployment, planned_of
+from tandem.tools.client.client import MODEL, Client, Value
+from tandem.tools.client.terminal import table_console
+from tandem.tools.commands.deployment_options import add_deployment, deployment_to_serve
 from tandem.tools.commands.options import (
     add_count,
     add_prompts,
@@ -43,8 +43,7 @@ from tandem.tools.commands.options import (
 from tandem.tools.errors import TandemError
 from tandem.tools.profiles.deployment import Deployment
 
-WIDTH = 132  # if the output is not a terminal
-Item = TypeVar("Item")
+T = TypeVar("T")
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -70,12 +69,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     sampling = parser.add_argument_group("sampling")
     sampling.add_argument(
         "--temperature", type=float, metavar="X", help="Temperature (default: greedy)."
-    )
-    add_count(
-        sampling,
-        "--seed",
-        "Seed for sampling (default: 1, or none with --use-draft-logits).",
-        least=0,
     )
     sampling.add_argument(
         "--use-draft-logits",
@@ -110,13 +103,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="Draft lengths, in tokens or auto (default: as served).",
     )
     variants.add_argument(
-        "--max-matching-ngram-size",
-        type=several(at_least(1)),
-        default=(None,),
-        metavar="N,N",
-        help="Longest n-grams for prompt lookup to match (default: as served).",
-    )
-    variants.add_argument(
         "--draft-ahead",
         type=several(draft_ahead),
         default=(None,),
@@ -133,7 +119,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def several(read: Callable[[str], Item]) -> Callable[[str], tuple[Item, ...]]:
+def several(read: Callable[[str], T]) -> Callable[[str], tuple[T, ...]]:
     """Return an argparse type that reads comma-separated values."""
     return lambda text: tuple(read(part.strip()) for part in text.split(","))
 
@@ -148,29 +134,31 @@ def run(options: argparse.Namespace) -> int:
     folder = options.json.absolute().parent if options.json else None
     if folder is not None and not folder.is_dir():
         raise TandemError(f"can't write {options.json}: no folder {folder}")
-    target = planned_of(options) or TargetServer(options.url, options.model or MODEL)
+    if options.model and not options.url:
+        raise TandemError("--model needs --url; set both")
+    measured = deployment_to_serve(options) or RunningServer(options.url, options.model or MODEL)
     scenarios = scenarios_of_lengths(options.input_tokens, options.limit)
     if options.prompts or not scenarios:
         scenarios += scenarios_of_file(prompts_file(options.prompts), options.limit)
-    variants = chosen_variants(served_drafters(target), options)
+    variants = chosen_variants(served_drafters(measured), options)
     more: dict[Tensor, Value] = {}
     if options.temperature is not None:
         # A temperature of 1 alone doesn't turn on sampling, because NVIDIA's clients always send
         # it. So top_p is set too.
         more = {tensors.TEMPERATURE: options.temperature, tensors.TOP_P: 1.0}
-        if options.seed is not None or not options.use_draft_logits:
-            more[tensors.SEED] = 1 if options.seed is None else options.seed
+        if not options.use_draft_logits:
+            more[tensors.SEED] = 1  # so that the outputs can be compared with the baseline's
     plan = LoadPlan(
         scenarios=scenarios,
         variants=variants,
-        nums_streams=sorted(set(options.concurrency)),
+        concurrencies=sorted(set(options.concurrency)),
         max_tokens=options.max_tokens,
         repetitions=options.repetitions,
         streamed=options.streamed,
         more=more,
     )
-    report = measure(target, plan)
-    console = console_of_width(WIDTH)
+    report = measure(measured, plan)
+    console = table_console()
     for table in report.tables():
         console.print(table, highlight=False)
         console.print()
@@ -209,17 +197,17 @@ def chosen_variants(served: ServedDrafters, options: argparse.Namespace) -> list
     return variants_of(
         [served.kinds[name] for name in options.drafter or drafting[:1]],
         options.num_draft_tokens,
-        options.max_matching_ngram_size,
+        options.draft_ahead,
         use_draft_logits=options.use_draft_logits,
-        draft_aheads=options.draft_ahead,
     )
 
 
-def measure(target: Deployment | TargetServer, plan: LoadPlan) -> Report:
-    with target_server(target) as server:
-        if plan.streamed and not server.streams:
-            print(f"tandem: no latencies: '{server.entry}' doesn't stream", file=sys.stderr)
-            plan = replace(plan, streamed=0)
+def measure(measured: Deployment | RunningServer, plan: LoadPlan) -> Report:
+    with running_server(measured) as server:
+        with Client(server.url) as client:
+            if plan.streamed and not client.entry(server.entry).streams:
+                print(f"tandem: no latencies: '{server.entry}' doesn't stream", file=sys.stderr)
+                plan = replace(plan, streamed=0)
         with Progress(
             TextColumn("{task.description}"),
             BarColumn(),
@@ -242,4 +230,4 @@ def measure(target: Deployment | TargetServer, plan: LoadPlan) -> Report:
         "streamed": plan.streamed,
         "inputs": {str(tensor): value for tensor, value in plan.more.items()},
     }
-    return Report(name_of(target), settings, statistics_of(cells))
+    return Report(name_of(measured), settings, statistics_of(cells))

@@ -9,9 +9,9 @@ from pathlib import Path
 
 from tandem.tools.commands.options import add_profile, chosen_profile
 from tandem.tools.errors import TandemError
-from tandem.tools.profiles import deployment
+from tandem.tools.profiles.deployment import load
 from tandem.tools.profiles.engines.tensorrtllm import TensorRTLLMDraft
-from tandem.tools.trtllm.engines import engines_to_plan, trt_engines
+from tandem.tools.trtllm.engines import engines_to_build
 from tandem.tools.trtllm.steps import EXAMPLES, UNSEEN, engine_steps, script
 
 
@@ -29,25 +29,24 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     path = chosen_profile(options)
-    profile, engines = engines_to_plan(path)
+    profile, engines = engines_to_build(path)
     if not engines:
         raise TandemError(f"{path} has no engine of kind 'tensorrtllm' to build")
-    here = {name: engine for name, engine in engines.items() if engine.checkpoint.is_dir()}
-    if here == engines:
-        engines = here = trt_engines(deployment.load(path).profile)
+    absent = {name: e.checkpoint for name, e in engines.items() if not e.checkpoint.is_dir()}
+    if not absent:
+        load(path)  # checks the checkpoints too
     steps = [
         step for name, e in engines.items() for step in engine_steps(name, e, options.examples)
     ]
-    for name in engines.keys() - here.keys():
-        folder = engines[name].checkpoint
+    for name, folder in absent.items():
         print(f"{name}: no folder {folder} here; assuming a {UNSEEN} model", file=sys.stderr)
-    for line in check_steps(engines, profile.admission.max_requests):
+    for line in check_num_tokens(engines, profile.admission.max_requests):
         print(line, file=sys.stderr)
     print(script(steps), end="")
     return 0
 
 
-def check_steps(engines: Mapping[str, TensorRTLLMDraft], max_requests: int) -> Iterator[str]:
+def check_num_tokens(engines: Mapping[str, TensorRTLLMDraft], max_requests: int) -> Iterator[str]:
     """Yield a warning for each target that would sometimes drop draft tokens silently.
 
     Raises TandemError if a target would always drop them.

@@ -16,7 +16,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from tandem.tools import extras
-from tandem.tools.commands.front import PORT
+from tandem.tools.commands.gateway_options import PORT
 from tandem.tools.errors import TandemError
 from tandem.tools.profiles.machine import count_gpus, free_memory
 from tandem.tools.triton.install import PYTHON, WHEEL, find_libpython, find_triton
@@ -26,9 +26,8 @@ from tandem.tools.triton.supervisor import SHARED_MEMORY
 GLIBC = (2, 35)
 MEMORY_MB = 1536  # the most that the embedded profile needs
 SHARED_MEMORY_MB = 64  # one megabyte per model, plus space for tensors
-INSTALL = extras.install("embedded")
 GGUF = f"only for GGUF files: {extras.install('gguf')}"
-FIXES = {
+OPTIONAL = {  # package -> when it is needed
     "gguf": GGUF,
     "accelerate": GGUF,
     "tensorrt-llm": "use NVIDIA's image: docs/deploy/tensorrt-llm.md",
@@ -69,36 +68,27 @@ def examine() -> Iterator[Finding]:
     yield Finding("system", system, good, "use a Linux x86-64 machine or VM")
     if not good:
         return  # the other checks need Linux
-    yield _glibc()
-    yield _libpython()
+    glibc = platform.libc_ver()[1]
+    numbers = tuple(int(part) for part in re.findall(r"\d+", glibc)[:2])
+    fix = f"needs {'.'.join(map(str, GLIBC))}: Debian 12, Ubuntu 22.04 or later"
+    yield Finding("glibc", glibc or "none", numbers >= GLIBC, fix)
+    library = find_libpython()
+    found = f"{PYTHON}, {'shared' if library else 'without a shared libpython'}"
+    fix = "use a Python built with --enable-shared (the distribution's, conda's)"
+    yield Finding("Python", found, library is not None, fix)
     yield _triton()
     for package in ("torch", "transformers"):
-        yield _package(package)
+        yield _package(package, extras.install("embedded"))
     size = free_memory() // 2**20
     yield Finding("memory", f"{size} MB free", size >= MEMORY_MB, f"needs {MEMORY_MB} MB")
-    yield _shared_memory()
+    size = shutil.disk_usage(SHARED_MEMORY).free // 2**20 if SHARED_MEMORY.is_dir() else 0
+    fix = f"needs {SHARED_MEMORY_MB} MB; in Docker: --shm-size=1g"
+    yield Finding(str(SHARED_MEMORY), f"{size} MB free", size >= SHARED_MEMORY_MB, fix)
     for name, port in {**vars(Ports()), "gateway": PORT}.items():
         yield examine_port(name, port)
     yield _gpu()
-    for package in ("gguf", "accelerate"):
-        yield _package(package, optional=True)
-    for package in ("tensorrt-llm", "vllm"):
-        yield _package(package, optional=True)
-
-
-def _glibc() -> Finding:
-    version = platform.libc_ver()[1]
-    numbers = tuple(int(part) for part in re.findall(r"\d+", version)[:2])
-    needed = ".".join(map(str, GLIBC))
-    fix = f"needs {needed}: Debian 12, Ubuntu 22.04 or later"
-    return Finding("glibc", version or "none", numbers >= GLIBC, fix)
-
-
-def _libpython() -> Finding:
-    library = find_libpython()
-    fix = "use a Python built with --enable-shared (the distribution's, conda's)"
-    found = f"{PYTHON}, {'shared' if library else 'without a shared libpython'}"
-    return Finding("Python", found, library is not None, fix)
+    for package, fix in OPTIONAL.items():
+        yield _package(package, fix, missing=None)
 
 
 def _triton() -> Finding:
@@ -113,21 +103,12 @@ def _triton() -> Finding:
     return Finding("Triton", found, linked == PYTHON, fix)
 
 
-def _package(name: str, *, optional: bool = False) -> Finding:
+def _package(name: str, fix: str, *, missing: bool | None = False) -> Finding:
+    """missing: how good it is if the package is missing; see `Finding`."""
     try:
         return Finding(name, metadata.version(name), good=True)
     except metadata.PackageNotFoundError:
-        fix = FIXES.get(name, f"pip install {name}") if optional else INSTALL
-        return Finding(name, "not installed", good=None if optional else False, fix=fix)
-
-
-def _shared_memory() -> Finding:
-    try:
-        size = shutil.disk_usage(SHARED_MEMORY).free // 2**20
-    except OSError:
-        size = 0
-    fix = f"needs {SHARED_MEMORY_MB} MB; in Docker: --shm-size=1g"
-    return Finding(str(SHARED_MEMORY), f"{size} MB free", size >= SHARED_MEMORY_MB, fix)
+        return Finding(name, "not installed", missing, fix)
 
 
 def examine_port(name: str, port: int) -> Finding:

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import argparse
-import signal
 from contextlib import suppress
 from pathlib import Path
 
 from tandem.gateway.settings import MEGABYTE, GatewaySettings
-from tandem.tools.commands.front import PORT, add_access, application, listening, url_of
+from tandem.tools.client.client import URL
+from tandem.tools.commands.gateway_options import PORT, add_access, application, listening, url_of
 from tandem.tools.commands.options import add_url, at_least, port
 from tandem.tools.triton.server import LOOPBACK
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     serves = parser.add_argument_group("what to serve")
-    add_url(serves, "HOST:PORT of Triton's gRPC endpoint (default: %(default)s).", "127.0.0.1:8001")
+    add_url(serves, URL)
     serves.add_argument(
         "--tokenizer",
         type=Path,
@@ -68,8 +68,6 @@ def run(options: argparse.Namespace) -> int:
         allowed_origins=tuple(options.allow_origin),
         open_objects=options.open_objects,
     )
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.default_int_handler)
     with (
         listening(options.address, options.port, "--port") as bound,
         suppress(KeyboardInterrupt),  # uvicorn raises the signal again after shutdown

@@ -1,20 +1,16 @@
-"""Options that several commands share, and the parser that reports wrong ones."""
+"""Options that several commands share."""
 
 from __future__ import annotations
 
 import argparse
-import difflib
 import json
-import re
-from collections.abc import Callable, Sequence
-from itertools import takewhile
+from collections.abc import Callable
 from pathlib import Path
-from typing import NoReturn, TypeAlias
+from typing import TypeAlias
 
 import tandem
 from tandem.bls.drafters.registry import BASELINE, DRAFTERS
 from tandem.bls.settings import AUTO
-from tandem.tools.commands.verbs import VERBS
 from tandem.tools.errors import TandemError, suggestion
 
 Options: TypeAlias = "argparse.ArgumentParser | argparse._ArgumentGroup"
@@ -24,46 +20,6 @@ DEMO = PROFILES.parent / "demo"
 PROMPTS = DEMO / "prompts.jsonl"
 # Extensions of a profile file. Names can contain dots too, such as llama-3.1-70b.
 ENDINGS = (".yaml", ".yml")
-
-
-class Parser(argparse.ArgumentParser):
-    """A parser that reports errors in one line, without the usage."""
-
-    def error(self, message: str) -> NoReturn:
-        raise TandemError(f"{message}; see {self.prog} --help")
-
-    def read(self, arguments: Sequence[str]) -> argparse.Namespace:
-        """Return the options; raise TandemError, which suggests an option for an unknown one.
-
-        Options may be written with underscores, as in NVIDIA's documents: ``--max_output_len``.
-        """
-        options, unknown = self.parse_known_args(dashed(arguments))
-        known = [name.removeprefix("--") for name in self._option_string_actions]
-        for word in unknown:
-            name = word.partition("=")[0].removeprefix("--")
-            if near := difflib.get_close_matches(name, known, n=1):
-                raise TandemError(f"option '--{name}' isn't known; did you mean '--{near[0]}'?")
-        if unknown:
-            self.error(f"unrecognized arguments: {' '.join(unknown)}")
-        return options
-
-
-def parser_of(name: str) -> Parser:
-    verb = VERBS[name]
-    return Parser(
-        prog=f"tandem {name}",
-        description=verb.description,
-        epilog="\n".join(["examples:", *(f"  {example}" for example in verb.examples)]),
-        formatter_class=_Help,
-        allow_abbrev=False,  # a new option could make an abbreviation ambiguous
-    )
-
-
-class _Help(argparse.HelpFormatter):
-    """Wraps the description, but keeps the line breaks of the examples."""
-
-    def _fill_text(self, text: str, width: int, indent: str) -> str:
-        return text if "\n" in text else super()._fill_text(text, width, indent)
 
 
 def grpc_url(text: str) -> str:
@@ -79,16 +35,9 @@ def grpc_url(text: str) -> str:
     return text
 
 
-def dashed(arguments: Sequence[str]) -> list[str]:
-    """Replace underscores in option names, but not in values or in arguments after ``--``."""
-    options = [*takewhile(lambda argument: argument != "--", arguments)]
-    spelt = [re.sub("^--[^=]*", lambda name: name[0].replace("_", "-"), word) for word in options]
-    return [*spelt, *arguments[len(options) :]]
-
-
-def write_json(path: Path, content: object, *, indent: int = 2) -> None:
+def write_json(path: Path, content: object) -> None:
     try:
-        path.write_text(json.dumps(content, indent=indent) + "\n")
+        path.write_text(json.dumps(content, indent=2) + "\n")
     except OSError as error:
         raise TandemError(f"can't write {path}: {error.strerror}") from error
 
@@ -131,12 +80,9 @@ def add_count(
     group.add_argument(name, type=at_least(least), default=default, metavar="N", help=text)
 
 
-def add_prompts(group: Options, text: str = "one per line, or JSONL") -> None:
+def add_prompts(group: Options, form: str) -> None:
     group.add_argument(
-        "--prompts",
-        type=Path,
-        metavar="FILE",
-        help=f"Prompts: {text} (default: the demo's).",
+        "--prompts", type=Path, metavar="FILE", help=f"Prompts: {form} (default: the demo's)."
     )
 
 
@@ -148,18 +94,26 @@ def prompts_file(given: Path | None) -> Path:
     return given or PROMPTS
 
 
-PROFILE_HELP = "Profile to deploy: a file, or a name in profiles/ (default: embedded)."
+def add_profile(group: Options) -> None:
+    group.add_argument(
+        "--profile",
+        type=Path,
+        metavar="FILE|NAME",
+        help="Profile to deploy: a file, or a name in profiles/ (default: embedded).",
+    )
 
 
-def add_profile(parser: Options, text: str = PROFILE_HELP) -> None:
-    parser.add_argument("--profile", type=Path, metavar="FILE|NAME", help=text)
-
-
-ASKS = "HOST:PORT of a running server's gRPC endpoint, instead of starting a server."
-
-
-def add_url(parser: Options, text: str = ASKS, default: str | None = None) -> None:
-    parser.add_argument("--url", type=grpc_url, metavar="HOST:PORT", default=default, help=text)
+def add_url(group: Options, default: str | None = None) -> None:
+    """Add an option for a running server. default: None if the command can start a server."""
+    group.add_argument(
+        "--url",
+        type=grpc_url,
+        metavar="HOST:PORT",
+        default=default,
+        help="HOST:PORT of Triton's gRPC endpoint (default: %(default)s)."
+        if default
+        else "HOST:PORT of a running server's gRPC endpoint, instead of starting a server.",
+    )
 
 
 def chosen_profile(options: argparse.Namespace) -> Path:

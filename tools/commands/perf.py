@@ -14,7 +14,7 @@ from tempfile import TemporaryDirectory
 
 from tandem.contract import entry as tensors
 from tandem.contract.tensor import Tensor
-from tandem.tools.benchmark.target_server import TargetServer, served_drafters
+from tandem.tools.benchmark.running_server import RunningServer, served_drafters
 from tandem.tools.client.client import (
     MODEL,
     Client,
@@ -24,7 +24,7 @@ from tandem.tools.client.client import (
     is_on_this_machine,
 )
 from tandem.tools.client.dataset import read_prompts
-from tandem.tools.commands.chosen import add_deployment, planned_of
+from tandem.tools.commands.deployment_options import add_deployment, deployment_to_serve
 from tandem.tools.commands.options import (
     add_count,
     add_prompts,
@@ -35,7 +35,7 @@ from tandem.tools.commands.options import (
 )
 from tandem.tools.errors import TandemError
 from tandem.tools.profiles.deployment import Deployment
-from tandem.tools.triton.perf_analyzer import PerfAnalyzer, find_perf_analyzer
+from tandem.tools.triton.perf_analyzer import find_perf_analyzer
 from tandem.tools.triton.serving import serving
 
 FORWARDER = "bls"
@@ -47,13 +47,13 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add_deployment(server)
     add_url(server)
     server.add_argument(
-        "--entry",
+        "--model",
         action="append",
         metavar="NAME",
         help="Entry to call; can be repeated (default: bls, then bls_stream).",
     )
     requests = parser.add_argument_group("requests")
-    add_prompts(requests)
+    add_prompts(requests, "one per line, or JSONL")
     add_count(requests, "--limit", "Number of prompts", 8)
     add_count(requests, "--max-tokens", "Maximum output tokens", 128)
     requests.add_argument(
@@ -92,10 +92,12 @@ def concurrency(text: str) -> str:
 
 def run(options: argparse.Namespace) -> int:
     """Run perf_analyzer against each entry; return the last nonzero exit status, or 0."""
-    planned = planned_of(options)
+    deployment = deployment_to_serve(options)
     prompts = [p.text for p in read_prompts(prompts_file(options.prompts))[: options.limit]]
-    entries = chosen_entries(options.entry, planned)
-    check(options, planned, entries)
+    entries = entries_to_call(options.model, options.url, deployment)
+    if options.drafter is not None:
+        measured = deployment or RunningServer(options.url, next(iter(entries)))
+        served_drafters(measured).check(options.drafter)
     drafts: dict[Tensor, Value | None] = {
         tensors.DRAFTER: options.drafter,
         tensors.NUM_DRAFT_TOKENS: options.num_draft_tokens,
@@ -110,68 +112,48 @@ def run(options: argparse.Namespace) -> int:
             requests = [inputs_for(p, options.max_tokens, more, stream=stream) for p in prompts]
             write_requests(requests, folder / f"{name}.json")
         program = find_perf_analyzer()
-        url = stack.enter_context(serving(planned)).grpc_url if planned else options.url
+        url = stack.enter_context(serving(deployment)).grpc_url if deployment else options.url
         near = {"no_grpc_proxy": url.rpartition(":")[0]} if is_on_this_machine(url) else {}
         for name, stream in entries.items():
-            command = perf_command(program, name, url, folder, options, stream=stream)
+            # Measure a number of requests instead of a time window: each answer takes seconds, so a
+            # window would take minutes to become stable.
+            command = [
+                *program,
+                *("-m", name),
+                *("-u", url),
+                *("-i", "grpc"),
+                *(("--async", "--streaming") if stream else ()),
+                *("--input-data", str(folder / f"{name}.json")),
+                *("--concurrency-range", options.concurrency),
+                *("--request-count", str(options.requests)),
+                *("-f", str(folder / f"{name}.csv")),
+                *options.more,
+            ]
             print(f"$ {shlex.join(command)}", flush=True)
             ended = subprocess.run(command, check=False, env=os.environ | near)
             status = ended.returncode or status
     return status
 
 
-def chosen_entries(wanted: Sequence[str] | None, planned: Deployment | None) -> dict[str, bool]:
-    """Map the name of each entry to test to whether it streams."""
-    streams = {FORWARDER: False, MODEL: True}
-    if planned:
-        own = [e for e in planned.profile.entries if e.kind == "stream" or e.drafter is None]
-        own.sort(key=lambda entry: entry.kind)  # forward comes before stream
-        streams = {entry.name: entry.kind == "stream" for entry in own}
-    for name in wanted or ():
-        if planned and name not in streams:
-            raise TandemError(f"entry '{name}' isn't known; choose one of: {', '.join(streams)}")
-    return {name: streams.get(name, False) for name in wanted or streams}
+def entries_to_call(
+    names: Sequence[str] | None, url: str, deployment: Deployment | None
+) -> dict[str, bool]:
+    """Map the name of each entry to whether it streams.
 
-
-def check(
-    options: argparse.Namespace, planned: Deployment | None, entries: dict[str, bool]
-) -> None:
-    """Raise TandemError if the server doesn't respond, or has no such entry or drafter."""
-    targets: list[Deployment | TargetServer] = [planned] if planned else []
-    if not planned:
-        with Client(options.url) as client:
-            streams = [name for name in entries if client.entry(name).streams]
-        targets += [TargetServer(options.url, name) for name in streams]
-    for target in targets if options.drafter is not None else ():
-        served_drafters(target).check(options.drafter)
-
-
-def perf_command(
-    program: PerfAnalyzer,
-    entry: str,
-    url: str,
-    folder: Path,
-    options: argparse.Namespace,
-    *,
-    stream: bool,
-) -> list[str]:
-    """Return the command line of perf_analyzer for an entry.
-
-    perf_analyzer measures a number of requests, not a time window: each answer takes seconds, so a
-    window would take minutes to become stable.
+    names: the user's choice. Raises TandemError if the server doesn't respond or lacks an entry.
     """
-    return [
-        *program.command,
-        *("-m", entry),
-        *("-u", url),
-        *("-i", "grpc"),
-        *(("--async", "--streaming") if stream else ()),
-        *("--input-data", str(folder / f"{entry}.json")),
-        *("--concurrency-range", options.concurrency),
-        *("--request-count", str(options.requests)),
-        *("-f", str(folder / f"{entry}.csv")),
-        *options.more,
-    ]
+    if deployment is None:
+        with Client(url) as client:
+            return {name: client.entry(name).streams for name in names or (FORWARDER, MODEL)}
+    own = {
+        entry.name: entry.kind == "stream"
+        for entry in sorted(deployment.profile.entries, key=lambda entry: entry.kind)
+        if entry.kind == "stream" or entry.drafter is None
+    }
+    for name in names or ():
+        if name not in own:
+            raise TandemError(f"entry '{name}' isn't known; choose one of: {', '.join(own)}")
+    return {name: own[name] for name in names or own}
 
 
 def write_requests(requests: Sequence[Inputs], path: Path) -> None:
@@ -184,4 +166,4 @@ def write_requests(requests: Sequence[Inputs], path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise TandemError(f"can't create {path.parent}: {error.strerror}") from error
-    write_json(path, {"data": rows}, indent=1)
+    write_json(path, {"data": rows})

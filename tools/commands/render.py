@@ -6,7 +6,7 @@ import argparse
 import shlex
 from pathlib import Path
 
-from tandem.tools.commands.chosen import add_deployment, chosen_deployment
+from tandem.tools.commands.deployment_options import add_deployment, chosen_deployment
 from tandem.tools.triton import repository
 from tandem.tools.triton.rendered_readme import SCRIPT
 
@@ -24,11 +24,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    planned = chosen_deployment(options, here=False)
-    repository.render(planned, options.output)
-    names = [model.name for model in repository.models(planned)]
+    deployment = chosen_deployment(options, here=False)
+    repository.render(deployment, options.output)
+    names = [model.name for model in repository.models(deployment)]
     print(f"{options.output}: {', '.join(names)}")
-    if planned.draft_tokenizer:
+    if deployment.draft_tokenizer:
         print("Drafts are translated through the text, because the vocabularies differ.")
     print("To serve it on a machine with Triton, run:")
     print(shlex.join(["sh", str(options.output.absolute() / SCRIPT)]))

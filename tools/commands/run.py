@@ -13,19 +13,11 @@ from tandem.tools.client.client import Client, inputs_for
 from tandem.tools.client.dataset import PROMPT_KEYS, read_prompts
 from tandem.tools.client.terminal import PICTURES, closing_line
 from tandem.tools.commands import run_options
+from tandem.tools.commands.input_options import add_inputs, read_inputs
 from tandem.tools.commands.options import add_count
 from tandem.tools.triton.serving import serving
 
-SAMPLING = (
-    (tensors.TEMPERATURE, float, "Temperature; 0 is greedy."),
-    (tensors.TOP_K, int, "Sample from the k most likely tokens."),
-    (
-        tensors.TOP_P,
-        float,
-        "Sample from the most likely tokens that together reach this probability.",
-    ),
-    (tensors.RANDOM_SEED, int, "Seed for sampling; the same seed gives the same output."),
-)
+SAMPLING = (tensors.TEMPERATURE, tensors.TOP_K, tensors.TOP_P, tensors.RANDOM_SEED)
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -47,30 +39,25 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help=f"File of prompts, one per line, or JSONL with {' or '.join(PROMPT_KEYS)}.",
     )
     add_count(answers, "--max-output-len", "Maximum output tokens", 128)
-    sampling = parser.add_argument_group("sampling")
-    for tensor, kind, text in SAMPLING:
-        name = f"--{tensor.replace('_', '-')}"
-        sampling.add_argument(name, type=kind, metavar="X", help=text)
+    add_inputs(parser.add_argument_group("sampling"), SAMPLING)
 
 
 def run(options: argparse.Namespace) -> int:
     prompts = options.input_text or [p.text for p in read_prompts(options.input_file)]
     drafting = run_options.read_drafting(options)
-    planned = run_options.plan(options, drafting)
-    sampling = {tensor: getattr(options, tensor) for tensor, *_ in SAMPLING}
-    given = {tensor: value for tensor, value in sampling.items() if value is not None}
-    more = {**drafting.inputs, **given}
-    with serving(planned) as server, Client(server.grpc_url) as client:
-        entry = planned.stream_entry.name
+    deployment = run_options.deployment_of(options, drafting)
+    more = {**drafting.inputs, **read_inputs(options, SAMPLING)}
+    with serving(deployment) as server, Client(server.grpc_url) as client:
+        entry = deployment.stream_entry.name
         for number, prompt in enumerate(prompts):
             asked = inputs_for(prompt, options.max_output_len, more, stream=False)
             answer = client.answer(entry, asked)
-            print(in_the_documents_manner(number, prompt, answer.text), flush=True)
+            print(as_run_py_prints(number, prompt, answer.text), flush=True)
             print(closing_line(answer), file=sys.stderr)
     return 0
 
 
-def in_the_documents_manner(number: int, prompt: str, text: str) -> str:
+def as_run_py_prints(number: int, prompt: str, text: str) -> str:
     """Format a prompt and its answer as `run.py` prints them."""
     shown = f'Input [Text {number}]: "{prompt}"\nOutput [Text {number} Beam 0]: "{text}"'
     # Generated control characters must not reach a terminal.

@@ -10,23 +10,21 @@ from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
-from tandem.bls.drafters import registry as drafter_registry
-from tandem.bls.drafters.registry import BASELINE, DRAFT_MODEL, HYBRID
+from tandem.bls.drafters.registry import BASELINE, DRAFT_MODEL, HYBRID, PROMPT_LOOKUP
 from tandem.contract import entry as tensors
 from tandem.contract.tensor import Tensor
 from tandem.tools.client.client import Inputs, Value
 from tandem.tools.commands.options import Options
 from tandem.tools.errors import TandemError
-from tandem.tools.profiles import deployment
 from tandem.tools.profiles.config_strings import Devices, DraftTargetConfig, PromptLookupConfig
-from tandem.tools.profiles.deployment import Deployment
+from tandem.tools.profiles.deployment import Deployment, check
 from tandem.tools.profiles.engine_dir import EngineDir, read_engine_dir
 from tandem.tools.profiles.engines.base import KeyPath, ProfileError
 from tandem.tools.profiles.machine import count_gpus
 from tandem.tools.profiles.profile import DecodingSection, Profile, explain
 
-DRAFT_TARGET = "--draft-target-model-config"
-PROMPT_LOOKUP = "--prompt-lookup-config"
+DRAFT_TARGET_OPTION = "--draft-target-model-config"
+PROMPT_LOOKUP_OPTION = "--prompt-lookup-config"
 OPTIONS: dict[KeyPath, str] = {  # part of a profile -> the option that sets it
     ("engines", "target"): "--engine-dir",
     ("engines", "draft"): "--draft-engine-dir",
@@ -46,14 +44,14 @@ class DraftingOptions:
     prompt_lookup: PromptLookupConfig | None = None
 
     @property
-    def given(self) -> bool:
+    def is_set(self) -> bool:
         return bool(self.draft_target or self.prompt_lookup)
 
     @property
     def drafter(self) -> str:
         if self.prompt_lookup is None:
             return (DRAFT_MODEL if self.draft_target else BASELINE).name
-        return (HYBRID if self.draft_target else drafter_registry.PROMPT_LOOKUP).name
+        return (HYBRID if self.draft_target else PROMPT_LOOKUP).name
 
     @property
     def inputs(self) -> Inputs:
@@ -69,9 +67,8 @@ class DraftingOptions:
     @property
     def devices(self) -> dict[str, Devices]:
         """Return the devices in the strings, by engine (`target` or `draft`)."""
-        if self.draft_target:
-            given = self.draft_target
-            return {"target": given.target_devices, "draft": given.draft_devices}
+        if pair := self.draft_target:
+            return {"target": pair.target_devices, "draft": pair.draft_devices}
         return {"target": self.prompt_lookup.devices} if self.prompt_lookup else {}
 
 
@@ -83,14 +80,14 @@ def add_drafting(parser: argparse.ArgumentParser) -> Options:
     """
     group = parser.add_argument_group("drafts")
     group.add_argument(
-        DRAFT_TARGET,
+        DRAFT_TARGET_OPTION,
         nargs="+",
         metavar="LIST",
         help='Draft model\'s "[draft_len,[draft devices],[target devices],use_logits]", such '
         'as "[4,[0],[1],True]".',
     )
     group.add_argument(
-        PROMPT_LOOKUP,
+        PROMPT_LOOKUP_OPTION,
         nargs="+",
         metavar="LIST",
         help='Prompt lookup\'s "[prompt_lookup_num_tokens,max_matching_ngram_size,[devices]]", '
@@ -145,12 +142,12 @@ def add_engines(parser: argparse.ArgumentParser, *, required: bool) -> None:
 
 def read_drafting(options: argparse.Namespace) -> DraftingOptions:
     return DraftingOptions(
-        _parse(DraftTargetConfig, options.draft_target_model_config, DRAFT_TARGET),
-        _parse(PromptLookupConfig, options.prompt_lookup_config, PROMPT_LOOKUP),
+        _parse(DraftTargetConfig, options.draft_target_model_config, DRAFT_TARGET_OPTION),
+        _parse(PromptLookupConfig, options.prompt_lookup_config, PROMPT_LOOKUP_OPTION),
     )
 
 
-def plan(options: argparse.Namespace, drafting: DraftingOptions) -> Deployment:
+def deployment_of(options: argparse.Namespace, drafting: DraftingOptions) -> Deployment:
     """Return the deployment; raise TandemError if engines and strings are incompatible.
 
     Prints a line on standard error for each option that has no effect on this machine.
@@ -170,16 +167,16 @@ def plan(options: argparse.Namespace, drafting: DraftingOptions) -> Deployment:
         }
     if draft:
         engines["draft"] = _section(draft, devices.get("draft"), gpus, fraction)
-    given, lookup, folder = drafting.draft_target, drafting.prompt_lookup, options.tokenizer_dir
+    pair, lookup, folder = drafting.draft_target, drafting.prompt_lookup, options.tokenizer_dir
     usual = DecodingSection().prompt_lookup.prompt_lookup_num_tokens
     longest = lookup.prompt_lookup_num_tokens if lookup else min(usual, most or usual)
-    planned = _deployment(
+    deployment = _deployment(
         {
             "name": target.folder.absolute().name,
             "engines": engines,
             "decoding": {
-                "draft_len": given.draft_len if given else "auto",
-                "use_draft_logits": given is not None and given.use_logits,
+                "draft_len": pair.draft_len if pair else "auto",
+                "use_draft_logits": pair is not None and pair.use_logits,
                 "prompt_lookup": {"prompt_lookup_num_tokens": longest},
             },
             "tokenizer": {"folder": str(folder.absolute()) if folder else None},
@@ -195,7 +192,7 @@ def plan(options: argparse.Namespace, drafting: DraftingOptions) -> Deployment:
             "kv_cache_tokens in a profile instead",
             file=sys.stderr,
         )
-    return planned
+    return deployment
 
 
 def _parse(config: type[Config], values: list[str] | None, option: str) -> Config | None:
@@ -219,29 +216,31 @@ def _fraction(text: str) -> float:
 
 def _check(drafting: DraftingOptions, target: EngineDir, draft: EngineDir | None) -> None:
     """Raise TandemError if the strings contradict the engines or each other."""
-    given, lookup = drafting.draft_target, drafting.prompt_lookup
-    if given and not draft:
-        raise TandemError(f"{DRAFT_TARGET} needs --draft-engine-dir, the draft model")
-    if draft and not given:
-        raise TandemError(f'--draft-engine-dir needs {DRAFT_TARGET}, as in "[4,[0],[0],False]"')
+    pair, lookup = drafting.draft_target, drafting.prompt_lookup
+    if pair and not draft:
+        raise TandemError(f"{DRAFT_TARGET_OPTION} needs --draft-engine-dir, the draft model")
+    if draft and not pair:
+        raise TandemError(
+            f'--draft-engine-dir needs {DRAFT_TARGET_OPTION}, as in "[4,[0],[0],False]"'
+        )
     if target.max_draft_len == 0 and drafting.drafter != BASELINE.name:
         raise TandemError(
             f"{target.folder} can't verify drafts; build it with "
             "--speculative_decoding_mode=draft_tokens_external --max_draft_len=10"
         )
-    if given and draft:
-        _check_list(DRAFT_TARGET, given.draft_len, given.target_devices, target)
-        _check_list(DRAFT_TARGET, 0, given.draft_devices, draft)
-        if given.use_logits and not draft.gathers_logits:
+    if pair and draft:
+        _check_list(DRAFT_TARGET_OPTION, pair.draft_len, pair.target_devices, target)
+        _check_list(DRAFT_TARGET_OPTION, 0, pair.draft_devices, draft)
+        if pair.use_logits and not draft.gathers_logits:
             raise TandemError(
-                f"{DRAFT_TARGET}: {draft.folder} doesn't return logits, which use_logits needs; "
-                "build it with --gather_generation_logits, or set use_logits to False"
+                f"{DRAFT_TARGET_OPTION}: {draft.folder} doesn't return logits, which use_logits "
+                "needs; build it with --gather_generation_logits, or set use_logits to False"
             )
     if lookup:
-        _check_list(PROMPT_LOOKUP, lookup.prompt_lookup_num_tokens, lookup.devices, target)
+        _check_list(PROMPT_LOOKUP_OPTION, lookup.prompt_lookup_num_tokens, lookup.devices, target)
         if lookup.devices != drafting.devices["target"]:
             raise TandemError(
-                f"{PROMPT_LOOKUP} must have the target devices of {DRAFT_TARGET}, "
+                f"{PROMPT_LOOKUP_OPTION} must have the target devices of {DRAFT_TARGET_OPTION}, "
                 f"{drafting.devices['target']}; got {lookup.devices}"
             )
 
@@ -290,7 +289,7 @@ def _section(
 
 def _deployment(profile: dict[str, Any]) -> Deployment:
     try:
-        return deployment.check(Profile.model_validate(profile))
+        return check(Profile.model_validate(profile))
     except ValidationError as error:
         key_path, text = explain(error)
     except ProfileError as error:

@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from tandem.bls.drafters import registry as drafter_registry
+from tandem.bls.drafters.registry import BASELINE
 from tandem.contract import entry as tensors
 from tandem.contract.tensor import Tensor
-from tandem.tools.benchmark.target_server import TargetServer, served_drafters, target_server
+from tandem.tools.benchmark.load_generator import PRIMING_TOKENS
+from tandem.tools.benchmark.running_server import RunningServer, running_server, served_drafters
 from tandem.tools.client.client import MODEL, Answer, Client, Inputs, Value, inputs_for
 from tandem.tools.client.dataset import Item, read_items
-from tandem.tools.client.terminal import console_of_width
+from tandem.tools.client.terminal import table_console
 from tandem.tools.commands import run_options
 from tandem.tools.commands.options import (
     DEMO,
@@ -31,17 +32,13 @@ from tandem.tools.commands.run_options import DraftingOptions
 from tandem.tools.errors import TandemError
 from tandem.tools.evaluation.accuracy import AccuracyComparison, AnswerColumn
 from tandem.tools.evaluation.rouge import Rouge
-from tandem.tools.profiles import deployment
-from tandem.tools.profiles.deployment import Deployment
+from tandem.tools.profiles.deployment import Deployment, load
 from tandem.tools.profiles.engines.torch import TorchTarget
 
 if TYPE_CHECKING:
     from tandem.tools.evaluation.hugging_face import HuggingFace
 
-BASELINE = drafter_registry.BASELINE.name
 DATASET = DEMO / "summaries.jsonl"
-WIDTH = 100  # if the output is not a terminal
-PRIMING_TOKENS = 2  # the fewest output tokens for which the draft model reads the prompt
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -69,7 +66,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     run_options.add_drafting(parser).add_argument(
         "--drafter",
         metavar="NAME",
-        help=f"Drafter to compare with '{BASELINE}' (default: as served).",
+        help=f"Drafter to compare with '{BASELINE.name}' (default: as served).",
     )
     columns = parser.add_argument_group("further columns")
     columns.add_argument(
@@ -100,14 +97,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         metavar="PERCENT",
         help="Minimum ROUGE-1 of every output against the reference (default: %(default)g).",
     )
-    accuracy.add_argument(
-        "--baseline-threshold",
-        type=float,
-        default=95.0,  # greedy outputs differ only after two tokens with equal logits
-        metavar="PERCENT",
-        help=f"Minimum ROUGE-1 of the drafter's outputs against '{BASELINE}' (default: "
-        "%(default)g).",
-    )
     parser.add_argument_group("output").add_argument(
         "--json", type=Path, metavar="FILE", help="Write statistics and outputs to this JSON file."
     )
@@ -118,14 +107,14 @@ def run(options: argparse.Namespace) -> int:
 
     Returns 1 if `--check-accuracy` is set and a score is below its threshold.
     """
-    drafting = _read_drafting(options)
+    drafting = run_options.read_drafting(options)
     rouge = Rouge()
     items = read_items(options.dataset)[: options.limit]
-    planned = _plan(options, drafting)
-    speculation = speculation_of(options.drafter, drafting, planned)
-    hugging_face = _hugging_face(options, planned)
-    target = planned or TargetServer(options.url, options.model)
-    with target_server(target) as server, Client(server.url) as client:
+    deployment = _chosen_deployment(options, drafting)
+    speculation = speculation_of(options.drafter, drafting, deployment)
+    hugging_face = _hugging_face(options, deployment)
+    measured = deployment or RunningServer(options.url, options.model)
+    with running_server(measured) as server, Client(server.url) as client:
         client.entry(server.entry)  # raises TandemError if the entry doesn't exist
         columns = [*answer_in_turns(client, server.entry, items, speculation, options)]
     if hugging_face:
@@ -137,40 +126,40 @@ def run(options: argparse.Namespace) -> int:
                 answers.append(hugging_face.answer(item.text, options.max_output_len, item.stop))
         columns.append(AnswerColumn(answers, "hugging_face"))
     comparison = AccuracyComparison(items, columns, rouge)
-    console = console_of_width(WIDTH)
+    console = table_console()
     console.print(comparison.table(), highlight=False)
     if options.json:
         write_json(options.json, comparison.as_json())
     if not options.check_accuracy:
         return 0
-    shortfalls = comparison.shortfalls(options.rouge1_threshold, options.baseline_threshold)
+    shortfalls = comparison.shortfalls(options.rouge1_threshold)
     for shortfall in shortfalls:
         console.print(f"tandem: {shortfall}", style="red", markup=False, highlight=False)
     return int(bool(shortfalls))
 
 
 def speculation_of(
-    drafter: str | None, drafting: DraftingOptions, planned: Deployment | None
+    drafter: str | None, drafting: DraftingOptions, deployment: Deployment | None
 ) -> Inputs:
     """Return the inputs that select the speculation to compare with the baseline.
 
     Raises TandemError if there is no baseline or nothing to compare with it.
     """
-    inputs: dict[Tensor, Value] = dict(drafting.inputs) if drafting.given else {}
-    if drafter is None and not inputs and planned:
-        drafter = planned.loop_settings().drafter
+    inputs: dict[Tensor, Value] = dict(drafting.inputs) if drafting.is_set else {}
+    if drafter is None and not inputs and deployment:
+        drafter = deployment.loop_settings().drafter
     if drafter is not None:
         inputs[tensors.DRAFTER] = drafter
-    if planned and BASELINE not in planned.drafters:
+    if deployment and BASELINE.name not in deployment.drafters:
         raise TandemError(
             "the target drafts inside the engine, so there is no baseline to compare with; serve "
             "a second target without it, and run summarize with each --url"
         )
-    if planned and drafter is not None:
-        served_drafters(planned).check(drafter)
-    if inputs.get(tensors.DRAFTER) == BASELINE:
+    if deployment and drafter is not None:
+        served_drafters(deployment).check(drafter)
+    if inputs.get(tensors.DRAFTER) == BASELINE.name:
         raise TandemError(
-            f"nothing to compare with drafter '{BASELINE}'; set --drafter to {drafter_names()}"
+            f"nothing to compare with drafter '{BASELINE.name}'; set --drafter to {drafter_names()}"
         )
     return inputs
 
@@ -193,7 +182,7 @@ def answer_in_turns(
         return client.answer(entry, asked)
 
     most, baseline, speculative = options.max_output_len, list[Answer](), list[Answer]()
-    turns = [({tensors.DRAFTER: BASELINE}, baseline), (speculation, speculative)]
+    turns = [({tensors.DRAFTER: BASELINE.name}, baseline), (speculation, speculative)]
     with Console(stderr=True).status("asking") as status:
         for number, item in enumerate(items, start=1):
             status.update(f"item {number} of {len(items)}: {item.id}")
@@ -201,31 +190,28 @@ def answer_in_turns(
             for inputs, answers in turns if number % 2 else reversed(turns):
                 answers.append(answer(item, inputs, most))
     name = str(speculation.get(tensors.DRAFTER, "default"))
-    return AnswerColumn(baseline, BASELINE), AnswerColumn(speculative, name)
+    return AnswerColumn(baseline, BASELINE.name), AnswerColumn(speculative, name)
 
 
-def _read_drafting(options: argparse.Namespace) -> DraftingOptions:
+def _chosen_deployment(options: argparse.Namespace, drafting: DraftingOptions) -> Deployment | None:
+    """Return the deployment to serve, or None if --url names a running server."""
     servers = [name for name in ("url", "profile", "engine_dir") if getattr(options, name)]
     if len(servers) > 1:
         named = " and ".join(f"--{name.replace('_', '-')}" for name in servers)
         raise TandemError(f"set only one of {named}")
-    if options.draft_engine_dir and not options.engine_dir:
-        raise TandemError("--draft-engine-dir needs --engine-dir; set both")
-    return run_options.read_drafting(options)
-
-
-def _plan(options: argparse.Namespace, drafting: DraftingOptions) -> Deployment | None:
     if options.engine_dir:
-        return run_options.plan(options, drafting)
-    if drafting.given:
+        return run_options.deployment_of(options, drafting)
+    if options.draft_engine_dir:
+        raise TandemError("--draft-engine-dir needs --engine-dir; set both")
+    if drafting.is_set:
         print(
             "tandem: device lists have no effect; the profile sets the devices",
             file=sys.stderr,
         )
-    return None if options.url else deployment.load(chosen_profile(options))
+    return None if options.url else load(chosen_profile(options))
 
 
-def _hugging_face(options: argparse.Namespace, planned: Deployment | None) -> HuggingFace | None:
+def _hugging_face(options: argparse.Namespace, deployment: Deployment | None) -> HuggingFace | None:
     if not options.test_hf:
         return None
     try:
@@ -234,12 +220,12 @@ def _hugging_face(options: argparse.Namespace, planned: Deployment | None) -> Hu
         raise TandemError(
             f"can't import {error.name}, which --test-hf needs; pip install torch transformers"
         ) from error
-    target = planned.profile.engines.target if planned else None
+    target = deployment.profile.engines.target if deployment else None
     own = target.checkpoint if isinstance(target, TorchTarget) else None
     folder = options.hf_model_dir or own
     if folder is None:
         raise TandemError("--test-hf needs --hf-model-dir, the target's checkpoint")
-    if planned is None:
+    if deployment is None:
         return HuggingFace(folder, options.tokenizer_dir or folder)
-    special = planned.profile.tokenizer.add_special_tokens
-    return HuggingFace(folder, planned.tokenizer.folder, add_special_tokens=special)
+    special = deployment.profile.tokenizer.add_special_tokens
+    return HuggingFace(folder, deployment.tokenizer.folder, add_special_tokens=special)

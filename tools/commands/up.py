@@ -6,18 +6,16 @@ import argparse
 import json
 import os
 import shlex
-import signal
-import tempfile
+import socket
 import webbrowser
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from itertools import combinations
-from pathlib import Path
 
 from tandem.bls.settings import AUTO
 from tandem.gateway.settings import GatewaySettings
 from tandem.tools.client.client import MODEL
-from tandem.tools.commands.chosen import add_deployment, chosen_deployment
-from tandem.tools.commands.front import (
+from tandem.tools.commands.deployment_options import add_deployment, chosen_deployment
+from tandem.tools.commands.gateway_options import (
     KEY_VARIABLE,
     PORT,
     add_access,
@@ -29,9 +27,8 @@ from tandem.tools.commands.options import DEMO, port
 from tandem.tools.errors import TandemError
 from tandem.tools.profiles.deployment import Deployment
 from tandem.tools.profiles.engines.base import EngineSection
-from tandem.tools.triton import repository
 from tandem.tools.triton.server import LOOPBACK, Ports, TritonServer
-from tandem.tools.triton.serving import start, stop
+from tandem.tools.triton.serving import serving
 
 SCREENS = ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER")  # one is set if a browser can open a window
 
@@ -63,51 +60,55 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    # Set the handlers before anything starts, so that no signal leaves a server running. SIGINT
-    # needs one too, because shells start background processes with SIGINT ignored.
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.default_int_handler)
     if options.open and options.no_gateway:
         raise TandemError("set --open or --no-gateway, not both")
     if options.no_gateway and options.api_key not in (None, os.environ.get(KEY_VARIABLE)):
         raise TandemError("set --api-key or --no-gateway, not both; the key is the gateway's")
     _check_ports(options)
-    planned = chosen_deployment(options)
-    with tempfile.TemporaryDirectory(prefix="tandem-up-") as folder:
-        models = Path(folder, "repository")
-        repository.render(planned, models, link=True)
-        _serve(planned, models, options)
-    return 0
-
-
-def _serve(planned: Deployment, models: Path, options: argparse.Namespace) -> None:
+    deployment = chosen_deployment(options)
     ports = Ports(options.http_port, options.grpc_port, options.metrics_port)
+    ready = False
     with ExitStack() as stack:
         bound = None
         if not options.no_gateway:  # before the server starts, so that a busy port fails at once
             bound = stack.enter_context(
                 listening(options.address, options.gateway_port, "--gateway-port")
             )
-        server = start(planned, models, ports, options.address)
-        stack.enter_context(suppress(KeyboardInterrupt))  # Ctrl-C is the normal end from here on
-        stack.callback(stop, server)
+        try:
+            with serving(deployment, ports, options.address) as server:
+                ready = True
+                _serve(server, deployment, bound, options)
+        except KeyboardInterrupt:  # the normal end, once the server is ready
+            if not ready:
+                raise
+    return 0
+
+
+def _serve(
+    server: TritonServer,
+    deployment: Deployment,
+    bound: socket.socket | None,
+    options: argparse.Namespace,
+) -> None:
+    """Serve until Ctrl-C. bound: the gateway's socket; None: no gateway."""
+    with ExitStack() as stack:
         url = None
         if bound:
-            from tandem.gateway.server import serving  # noqa: PLC0415  an extra
+            from tandem.gateway import server as gateway  # noqa: PLC0415  an extra
 
             settings = GatewaySettings(
                 server.grpc_url,
-                planned.tokenizer.folder,
+                deployment.tokenizer.folder,
                 api_key=options.api_key,
                 open_objects=options.open_objects,
             )
-            stack.enter_context(serving(application(settings), bound))
+            stack.enter_context(gateway.serving(application(settings), bound))
             url = url_of(bound)
-        print(greeting(server, planned, url), flush=True)
+        print(greeting(server, deployment, url), flush=True)
         if options.open and url:
             open_page(url)
         try:
-            server.wait(expendable=[planned.profile.models.draft])
+            server.wait(expendable=[deployment.profile.models.draft])
         except TandemError:
             server.kill()  # before the gateway stops, so that its open requests end
             raise
@@ -131,24 +132,24 @@ def open_page(url: str) -> None:
         webbrowser.open(url)
 
 
-def greeting(server: TritonServer, planned: Deployment, gateway: str | None = None) -> str:
+def greeting(server: TritonServer, deployment: Deployment, gateway: str | None) -> str:
     """Return a summary of the deployment, its addresses, and example commands.
 
     gateway: the URL of the gateway, or None without one.
     """
-    entry = planned.stream_entry.name
+    entry = deployment.stream_entry.name
     # The demo's models generate only Python.
-    on_demo = planned.tokenizer.folder.is_relative_to(DEMO)
+    on_demo = deployment.tokenizer.folder.is_relative_to(DEMO)
     prompt = "def main():" if on_demo else "Once upon a time"
     model = [] if entry == MODEL else ["--model", entry]
     generate = ["tandem", "generate", "--url", server.grpc_url, *model, prompt]
     stream = f"http://{server.http_url}/v2/models/{entry}/generate_stream"
     request = json.dumps({"text_input": prompt, "max_tokens": 64, "stream": True})
     # NVIDIA's backend needs special processes and options, so show the command.
-    backends = [engine.backend for engine in (planned.target, planned.draft) if engine]
+    backends = [engine.backend for engine in (deployment.target, deployment.draft) if engine]
     command = {"command": shlex.join(server.command)} if "tensorrtllm" in backends else {}
     rows = {
-        **_choices(planned),
+        **_choices(deployment),
         **({"OpenAI": f"{gateway}/v1", "page": gateway} if gateway else {}),
         "HTTP": f"http://{server.http_url}",
         "gRPC": server.grpc_url,
@@ -158,7 +159,7 @@ def greeting(server: TritonServer, planned: Deployment, gateway: str | None = No
     }
     return "\n".join(
         (
-            f"serving {planned.profile.name}; stop with Ctrl-C",
+            f"serving {deployment.profile.name}; stop with Ctrl-C",
             *(f"  {name:<9}{text}" for name, text in rows.items()),
             "try:",
             f"  {shlex.join(generate)}",
@@ -167,12 +168,12 @@ def greeting(server: TritonServer, planned: Deployment, gateway: str | None = No
     )
 
 
-def _choices(planned: Deployment) -> dict[str, str]:
-    loop, engines = planned.loop_settings(), planned.profile.engines
+def _choices(deployment: Deployment) -> dict[str, str]:
+    loop, engines = deployment.loop_settings(), deployment.profile.engines
     others = [name for name in loop.drafters if name != loop.drafter]
     also = f" (a request may use {', '.join(others)})" if others else ""
     draft = _engine(engines.draft) if engines.draft else "none"
-    if planned.draft_tokenizer:
+    if deployment.draft_tokenizer:
         draft += "; its vocabulary isn't the target's, so drafts are translated through the text"
     rows = {
         "target": f"{_engine(engines.target)}, up to {loop.target.max_seq_len} tokens of context",
@@ -181,7 +182,7 @@ def _choices(planned: Deployment) -> dict[str, str]:
     }
     if loop.target.max_draft_len:
         usual = "auto" if loop.draft_len == AUTO else str(loop.draft_len)
-        if planned.drafter_kinds[loop.drafter].only_looks_up:
+        if deployment.drafter_kinds[loop.drafter].only_looks_up:
             usual = str(loop.prompt_lookup_num_tokens)
         rows["length"] = f"{usual} draft tokens per round, at most {loop.target.max_draft_len}"
     loops = f", in {loop.instances} loops" if loop.instances > 1 else ""

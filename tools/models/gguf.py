@@ -15,13 +15,11 @@ from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
-from rich.console import Console
-from rich.markup import escape
-
 from tandem.tools import extras
 from tandem.tools.errors import TandemError
 from tandem.tools.models.weights import Description, count_parameters, gigabytes
 from tandem.tools.triton.install import cache_folder
+from tandem.tools.triton.serving import status_line
 
 MAGIC = b"GGUF"
 STAMP = "source.json"
@@ -105,14 +103,9 @@ class GgufFile:
 
     def _dequantize(self, folder: Path) -> None:
         """Run the conversion in a separate process, so that PyTorch's memory is freed."""
-        title = (
-            f"dequantizing {self.path} ({gigabytes(self.path.stat().st_size)}); this is done once"
-        )
         command = [sys.executable, "-m", f"{__package__}.dequantize", str(self.path), str(folder)]
-        console = Console(stderr=True, highlight=False, soft_wrap=True)
-        if not console.is_terminal:
-            console.print(title, markup=False)
-        with console.status(escape(title)):
+        size = gigabytes(self.path.stat().st_size)
+        with status_line(f"dequantizing {self.path} ({size}); this is done once"):
             done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:
             said = (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1]

@@ -18,13 +18,12 @@ from pathlib import Path
 
 from tandem.tools.errors import TandemError
 from tandem.tools.models.weights import (
-    WEIGHTS,
     Description,
     count_parameters,
     gigabytes,
     item_bytes,
 )
-from tandem.tools.profiles.checkpoint import read_config
+from tandem.tools.profiles.checkpoint import WEIGHTS, read_config
 
 ID = re.compile(r"(?P<id>[\w-][\w.-]*/[\w-][\w.-]*)(@(?P<revision>\S+))?")
 SMALL = ("*.json", "*.jinja", "merges.txt")

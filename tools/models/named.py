@@ -11,8 +11,6 @@ from tandem.tools.models.gguf import GgufFile, is_gguf
 from tandem.tools.models.hub import ID, HubModel
 from tandem.tools.models.weights import Description, count_parameters
 
-HINT = "Hugging Face Hub models are named OWNER/NAME or OWNER/NAME@REVISION"
-
 
 @dataclass(frozen=True)
 class CheckpointFolder:
@@ -52,5 +50,7 @@ def model_named(text: str) -> ModelSource:
         raise TandemError(f"no file {path}")
     given = ID.fullmatch(text)
     if given is None:
-        raise TandemError(f"no folder {path}; {HINT}")
+        raise TandemError(
+            f"no folder {path}; Hugging Face Hub models are named OWNER/NAME or OWNER/NAME@REVISION"
+        )
     return HubModel(given["id"], given["revision"])

@@ -7,12 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tandem.tools.profiles.checkpoint import read_config
+from tandem.tools.profiles.checkpoint import read_config, weight_files
 
 ITEM_BYTES = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2, "float8_e4m3fn": 1}
-# Names that transformers uses. The first pattern that matches counts, because a folder can contain
-# the same weights in several formats.
-WEIGHTS = ("model*.safetensors", "*.safetensors", "pytorch_model*.bin")
 
 
 @dataclass(frozen=True)
@@ -30,8 +27,8 @@ class Description:
 
 def count_parameters(folder: Path) -> int:
     """Return the approximate number of weights in a checkpoint's folder; 0 without known files."""
-    files = next((found for p in WEIGHTS if (found := list(folder.glob(p)))), [])
-    return sum(path.stat().st_size for path in files) // item_bytes(read_config(folder))
+    size = sum(path.stat().st_size for path in weight_files(folder))
+    return size // item_bytes(read_config(folder))
 
 
 def item_bytes(config: Mapping[str, Any]) -> int:

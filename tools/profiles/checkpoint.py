@@ -12,7 +12,9 @@ from tokenizers import Tokenizer
 from tandem.preprocessing.tokenizer import longest_token_bytes
 from tandem.tools.errors import TandemError
 
-WEIGHTS = ("*.safetensors", "*.bin")  # the second is used only if no file matches the first
+# Names that transformers uses. The first pattern that matches counts, because a folder can contain
+# the same weights in several formats.
+WEIGHTS = ("model*.safetensors", "*.safetensors", "pytorch_model*.bin")
 # Names of the same setting in different architectures
 POSITIONS = ("max_position_embeddings", "n_positions")
 LAYERS = ("num_hidden_layers", "n_layer")
@@ -102,8 +104,12 @@ def read_config(folder: Path) -> dict[str, Any]:
 
 
 def require_weights(folder: Path) -> None:
-    if not any(path for pattern in WEIGHTS for path in folder.glob(pattern)):
-        raise CheckpointError(f"{folder} has no weights ({' or '.join(WEIGHTS)})")
+    if not weight_files(folder):
+        raise CheckpointError(f"{folder} has no weights ({' or '.join(WEIGHTS[1:])})")
+
+
+def weight_files(folder: Path) -> list[Path]:
+    return next((files for p in WEIGHTS if (files := sorted(folder.glob(p)))), [])
 
 
 def read_tokenizer(folder: Path) -> TokenizerFolder:
@@ -129,8 +135,7 @@ def has_tokenizer(folder: Path) -> bool:
 
 def checkpoint_files(folder: Path) -> list[Path]:
     """Return the paths of the files that an engine loads: configurations and weights."""
-    weights = next((files for p in WEIGHTS if (files := sorted(folder.glob(p)))), [])
-    return sorted(folder.glob("*.json")) + weights
+    return sorted(folder.glob("*.json")) + weight_files(folder)
 
 
 def read_json(path: Path) -> dict[str, Any]:

@@ -11,16 +11,27 @@ from tandem.lookup.pools import LEAST_COUNTED
 from tandem.tools.profiles.drafters import OwnDrafter, all_kinds
 from tandem.tools.profiles.engines.base import EnginePlan, KeyPath, ProfileError
 from tandem.tools.profiles.engines.emulated import EmulatedDraft, EmulatedTarget
+from tandem.tools.profiles.engines.tensorrtllm import TensorRTLLMDraft, TensorRTLLMTarget
 from tandem.tools.profiles.engines.vllm import VllmDraft
-from tandem.tools.profiles.profile import DRAFT, Profile
+from tandem.tools.profiles.profile import DRAFT, TARGET, Profile
 
 
-def check_names(profile: Profile) -> None:
+def check_profile(profile: Profile) -> None:
+    """Check everything that doesn't depend on files; raise ProfileError."""
+    _check_names(profile)
+    _check_languages(profile)
+    _check_gpu_memory(profile)
+    _check_tensorrt_pair(profile)
+    _check_limits(profile)
+    _check_instances(profile)
+
+
+def _check_names(profile: Profile) -> None:
     """Reject two models with the same name, and profiles without exactly one stream entry."""
     models = profile.models.model_dump()
     if profile.engines.draft is None:
         del models["draft"]
-    key_paths: dict[KeyPath, str] = {("models", job): name for job, name in models.items()}
+    key_paths: dict[KeyPath, str] = {("models", role): name for role, name in models.items()}
     key_paths |= {("entries", i, "name"): entry.name for i, entry in enumerate(profile.entries)}
     adapters = getattr(profile.engines.target, "lora_adapters", None) or {}  # model names too
     key_paths |= {("engines", "target", "lora_adapters", name): name for name in adapters}
@@ -37,7 +48,7 @@ def check_names(profile: Profile) -> None:
         )
 
 
-def check_languages(profile: Profile) -> None:
+def _check_languages(profile: Profile) -> None:
     """Reject emulated engines with different languages: the target would accept no draft."""
     target, draft = profile.engines.target, profile.engines.draft
     if not (isinstance(target, EmulatedTarget) and isinstance(draft, EmulatedDraft)):
@@ -46,7 +57,7 @@ def check_languages(profile: Profile) -> None:
         raise ProfileError((*DRAFT, "language"), "must be the same as the target's")
 
 
-def check_gpu_memory(profile: Profile) -> None:
+def _check_gpu_memory(profile: Profile) -> None:
     """Reject two vLLM engines that together request more than the memory of a GPU."""
     target, draft = profile.engines.target, profile.engines.draft
     if not (isinstance(target, VllmDraft) and isinstance(draft, VllmDraft)):
@@ -58,6 +69,30 @@ def check_gpu_memory(profile: Profile) -> None:
             f"with engines.target's, must be at most 1 on a shared GPU; got {total:g}; set both, "
             "for example 0.8 and 0.15",
         )
+
+
+def _check_tensorrt_pair(profile: Profile) -> None:
+    """Reject two TensorRT engines that are incompatible or don't support the decoding settings."""
+    target, draft = profile.engines.target, profile.engines.draft
+    if not (isinstance(target, TensorRTLLMTarget) and isinstance(draft, TensorRTLLMDraft)):
+        return
+    if profile.decoding.use_draft_logits and not draft.build.gather_generation_logits:
+        raise ProfileError(
+            (*DRAFT, "build", "gather_generation_logits"),
+            "must be true, because decoding.use_draft_logits needs the draft's logits",
+        )
+    # Two engines need orchestrator mode, which spawns all workers on one node. In leader mode each
+    # engine takes every rank, and ranks above 0 never return from the first engine's constructor.
+    for key_path, engine in ((TARGET, target), (DRAFT, draft)):
+        if engine.num_nodes > 1:
+            raise ProfileError(
+                (*key_path, "num_nodes"),
+                "must be 1 in both engines, because several nodes need leader mode, which loads "
+                f"one engine; got {engine.num_nodes}; set 1, or use prompt_lookup without "
+                "engines.draft",
+            )
+    if draft.engine_dir == target.engine_dir:
+        raise ProfileError((*DRAFT, "engine_dir"), "must be different from the target's")
 
 
 def check_drafters(
@@ -126,7 +161,7 @@ def check_draft_ahead(profile: Profile, draft: EnginePlan | None) -> None:
         )
 
 
-def check_limits(profile: Profile) -> None:
+def _check_limits(profile: Profile) -> None:
     """Reject limits that exceed the maximum size of a tensor, and defaults that exceed a limit."""
     limits, lookup = profile.limits, profile.decoding.prompt_lookup
     if limits.max_words * profile.max_batch_size > MOST_STRINGS:
@@ -143,22 +178,18 @@ def check_limits(profile: Profile) -> None:
         )
 
 
-def check_pools(profile: Profile) -> None:
-    """Reject lookup pools that are too small for one answer."""
-    most, loops = profile.decoding.prompt_lookup.max_pool_tokens, profile.instances
-    if most and most // loops < LEAST_COUNTED:
+def _check_instances(profile: Profile) -> None:
+    """Reject more loop processes than concurrent requests or lookup pools can share."""
+    loops, most = profile.instances, profile.admission.max_requests
+    if loops > most:
+        raise ProfileError(
+            ("instances",),
+            f"must be at most {most}, which is admission.max_requests; got {loops}",
+        )
+    pool_tokens = profile.decoding.prompt_lookup.max_pool_tokens
+    if pool_tokens and pool_tokens // loops < LEAST_COUNTED:
         raise ProfileError(
             ("decoding", "prompt_lookup", "max_pool_tokens"),
             f"must be 0, or at least {loops * LEAST_COUNTED} with {loops} loop{'s' * (loops > 1)}; "
-            f"got {most}",
-        )
-
-
-def check_instances(profile: Profile) -> None:
-    """Reject more loop processes than concurrent requests."""
-    most = profile.admission.max_requests
-    if profile.instances > most:
-        raise ProfileError(
-            ("instances",),
-            f"must be at most {most}, which is admission.max_requests; got {profile.instances}",
+            f"got {pool_tokens}",
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
@@ -25,7 +25,8 @@ from tandem.tools.profiles import checks, vocabulary
 from tandem.tools.profiles.checkpoint import TokenizerFolder
 from tandem.tools.profiles.drafters import OwnDrafter, allowed_kinds, own_drafters
 from tandem.tools.profiles.engines.base import EnginePlan, ProfileError
-from tandem.tools.profiles.pair import check_pair
+from tandem.tools.profiles.engines.torch import TorchTarget
+from tandem.tools.profiles.engines.vllm import VllmTarget
 from tandem.tools.profiles.profile import (
     DRAFT,
     TARGET,
@@ -50,8 +51,8 @@ class Deployment:
     pad_id: int
     target: EnginePlan
     draft: EnginePlan | None
-    own_drafters: tuple[OwnDrafter, ...] = ()
-    draft_tokenizer: TokenizerFolder | None = None  # None if the engines share a vocabulary
+    own_drafters: tuple[OwnDrafter, ...]
+    draft_tokenizer: TokenizerFolder | None  # None if the engines share a vocabulary
 
     @property
     def thread_pool_size(self) -> int:
@@ -116,7 +117,7 @@ class Deployment:
 
     def loop_settings(self) -> LoopSettings:
         profile, models, timeouts = self.profile, self.profile.models, self.profile.timeouts
-        decoding, limits = profile.decoding, profile.limits
+        decoding, lookup, limits = profile.decoding, profile.decoding.prompt_lookup, profile.limits
         draft = self.draft
         return LoopSettings(
             target=_engine_settings(models.target, self.target, timeouts.target),
@@ -132,9 +133,12 @@ class Deployment:
             ),
             drafter=self.stream_entry.drafter or decoding.drafter or self.drafters[0],
             **decoding.model_dump(exclude={"drafter", "prompt_lookup"}),
-            **decoding.prompt_lookup.settings,
-            hybrid_min_ngram_size=decoding.prompt_lookup.hybrid_min_ngram_size,
-            max_pool_tokens=decoding.prompt_lookup.max_pool_tokens,
+            prompt_lookup_num_tokens=lookup.prompt_lookup_num_tokens,
+            max_matching_ngram_size=lookup.max_matching_ngram_size,
+            lookup_keeps_all=lookup.is_keep_all,
+            lookup_uses_oldest=lookup.is_use_oldest,
+            hybrid_min_ngram_size=lookup.hybrid_min_ngram_size,
+            max_pool_tokens=lookup.max_pool_tokens,
             instances=profile.instances,
             **profile.admission.model_dump(),
             **self._request_limits,
@@ -167,23 +171,11 @@ class Deployment:
         }
 
 
-def _engine_settings(model: str, planned: EnginePlan, timeout: float) -> EngineSettings:
+def _engine_settings(model: str, plan: EnginePlan, timeout: float) -> EngineSettings:
     """Return an engine's settings for the loop. timeout: maximum seconds per call."""
-    return EngineSettings(
-        model=model,
-        capabilities=planned.capabilities,
-        vocab_size=planned.vocab_size,
-        max_seq_len=planned.max_seq_len,
-        max_draft_len=planned.max_draft_len,
-        kv_cache_tokens=planned.kv_cache_tokens,
-        kv_block_tokens=planned.kv_block_tokens,
-        timeout=timeout,
-        decoupled=planned.decoupled,
-        excludes_input=planned.excludes_input,
-        logits_dtype=planned.logits_dtype,
-        lora_adapters=planned.lora_adapters,
-        client_adapters=planned.client_adapters,
-    )
+    copied = {field.name for field in fields(EngineSettings)} - {"model", "timeout"}
+    facts = {name: getattr(plan, name) for name in copied}
+    return EngineSettings(model=model, timeout=timeout, **facts)
 
 
 def load(path: Path) -> Deployment:
@@ -214,12 +206,12 @@ def for_checkpoints(
     """
     folders = {"target": target, "draft": draft} if draft else {"target": target}
     engines = {
-        job: {
+        role: {
             "kind": "torch",
             "checkpoint": str(folder.absolute()),
-            "kv_cache_tokens": kv_cache_tokens.get(job),
+            "kv_cache_tokens": kv_cache_tokens.get(role),
         }
-        for job, folder in folders.items()
+        for role, folder in folders.items()
     }
     profile = Profile.model_validate({"name": name or target.name, "engines": engines})
     try:
@@ -231,13 +223,11 @@ def for_checkpoints(
 
 def check(profile: Profile, *, with_weights: bool = True) -> Deployment:
     """Return the deployment of a profile; raise ProfileError if it can't be served."""
-    checks.check_names(profile)
     engines = {key_path: section.plan(key_path) for key_path, section in sections_of(profile)}
     if with_weights:
         for key_path, section in sections_of(profile):
             section.check_weights(key_path)
-    checks.check_languages(profile)
-    checks.check_gpu_memory(profile)
+    checks.check_profile(profile)
     target, draft = engines[TARGET], engines.get(DRAFT)
     tokenizer = vocabulary.target_tokenizer(profile)
     draft_tokenizer = vocabulary.draft_tokenizer(profile, tokenizer)
@@ -246,26 +236,23 @@ def check(profile: Profile, *, with_weights: bool = True) -> Deployment:
         vocabulary.check_width(draft, profile.engines.draft, draft_tokenizer or tokenizer, DRAFT)
     if draft and draft_tokenizer:
         draft = vocabulary.translated(draft)
-    elif draft:
-        target = profile.engines.target.adjusted_to_draft(draft, target)
+    elif (
+        draft
+        and draft.vocab_size != target.vocab_size
+        and isinstance(profile.engines.target, TorchTarget | VllmTarget)
+    ):  # the same vocabulary with other padding; these engines accept logits of both widths
+        width = {"draft_vocab_size": str(draft.vocab_size)}
+        target = replace(target, parameters={**target.parameters, **width})
     if target.capabilities.drafts_itself and "entries" not in profile.model_fields_set:
         # A baseline would need a second engine, so omit its entry.
         entries = tuple(entry for entry in profile.entries if entry.drafter != BASELINE.name)
         profile = profile.model_copy(update={"entries": entries})
-    check_pair(
-        profile.engines.target,
-        profile.engines.draft,
-        use_draft_logits=profile.decoding.use_draft_logits,
-    )
     own = own_drafters(profile.drafters)
     known = allowed_kinds(target, draft, own)
     checks.check_drafters(profile, known, own)
     checks.check_draft_lengths(profile, known, target)
     checks.check_adapters(target, draft)
     checks.check_draft_ahead(profile, draft)
-    checks.check_limits(profile)
-    checks.check_pools(profile)
-    checks.check_instances(profile)
     end_ids = vocabulary.end_ids_of(profile, target, tokenizer)
     return Deployment(
         profile=profile,

@@ -26,8 +26,6 @@ from tandem.tools.profiles.engines.base import (
     ProfileError,
 )
 
-SECTION = "drafters"
-
 
 class DrafterSection(ConfigSection):
     """One custom drafter."""
@@ -68,7 +66,7 @@ def own_drafters(sections: Sequence[DrafterSection]) -> tuple[OwnDrafter, ...]:
     """Import the custom drafters of a profile; raise ProfileError if one can't be used."""
     own, names, files = list[OwnDrafter](), list(DRAFTERS), set[str]()
     for index, section in enumerate(sections):
-        key_path: KeyPath = (SECTION, index)
+        key_path: KeyPath = ("drafters", index)
         try:
             kind = read_kind(section.module)
             refuse_taken(kind, names)

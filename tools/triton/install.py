@@ -44,12 +44,10 @@ class TritonInstall:
     wheel: str | None = None
 
     @property
-    def stub(self) -> Path:
-        return self.backends / "python" / STUB
-
-    @property
     def stub_python(self) -> str | None:
-        found = re.search(rb"libpython(3\.\d+)\.so", self.stub.read_bytes())
+        """The Python version that the Python backend's models run on."""
+        stub = self.backends / "python" / STUB
+        found = re.search(rb"libpython(3\.\d+)\.so", stub.read_bytes())
         return found.group(1).decode() if found else None
 
     def environment(self) -> dict[str, str]:
@@ -81,7 +79,13 @@ def find_triton() -> TritonInstall:
             "PYTHON_CONFIGURE_OPTS=--enable-shared, or conda)"
         )
     if (SYSTEM_TRITON / "bin" / "tritonserver").is_file():
-        return _system_triton(libpython.parent)
+        version = SYSTEM_TRITON / "TRITON_VERSION"
+        return TritonInstall(
+            version=version.read_text().strip() if version.is_file() else "?",
+            binary=SYSTEM_TRITON / "bin" / "tritonserver",
+            backends=SYSTEM_TRITON / "backends",
+            library_path=(libpython.parent, SYSTEM_TRITON / "lib"),
+        )
     return _wheel_triton(libpython.parent)
 
 
@@ -102,16 +106,6 @@ def find_libpython() -> Path | None:
 def cache_folder() -> Path:
     """Return the folder of Tandem's cache."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tandem"
-
-
-def _system_triton(python_lib: Path) -> TritonInstall:
-    version = SYSTEM_TRITON / "TRITON_VERSION"
-    return TritonInstall(
-        version=version.read_text().strip() if version.is_file() else "?",
-        binary=SYSTEM_TRITON / "bin" / "tritonserver",
-        backends=SYSTEM_TRITON / "backends",
-        library_path=(python_lib, SYSTEM_TRITON / "lib"),
-    )
 
 
 def _wheel_triton(python_lib: Path) -> TritonInstall:
@@ -158,19 +152,14 @@ def _assemble(source: Path, version: str) -> Path:
             for folder in ("bin", "backends", "caches"):
                 shutil.copytree(source / folder, Path(temporary, "triton", folder))
             shutil.copy2(stub, Path(temporary, "triton", "backends", "python"))
-            _rename_unless_there(Path(temporary, "triton"), home)
+            try:
+                Path(temporary, "triton").rename(home)
+            except OSError:
+                if not home.is_dir():  # another process can have created it in the meantime
+                    raise
     except OSError as error:
         raise TandemError(
             f"can't set up Triton in {home}: {error.strerror}; set XDG_CACHE_HOME to a writable "
             "folder with 40 MB of free space"
         ) from error
     return home
-
-
-def _rename_unless_there(source: Path, target: Path) -> None:
-    """Rename a folder, unless another process has created the target in the meantime."""
-    try:
-        source.rename(target)
-    except OSError:
-        if not target.is_dir():
-            raise

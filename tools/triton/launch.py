@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 from tandem.tools.errors import TandemError
@@ -31,13 +33,6 @@ class Launch:
     engines: tuple[str, ...] = ()
     devices: tuple[int, ...] = ()
 
-    @property
-    def environment(self) -> dict[str, str]:
-        """Environment variables for TensorRT-LLM."""
-        if self.mode != "orchestrator":
-            return {}
-        return {"TRTLLM_ORCHESTRATOR": "1", "TRTLLM_ORCHESTRATOR_SPAWN_PROCESSES": "1"}
-
     def command(
         self, server: Sequence[str], endpoints: Sequence[str], prefix: str = PREFIX
     ) -> list[str]:
@@ -49,24 +44,17 @@ class Launch:
         if self.mode == "single":
             return [*server, *endpoints, _region(prefix)]
         argv = ["mpirun", "--allow-run-as-root", *UNBOUND]
-        for name, value in self.environment.items():
-            argv += ["-x", f"{name}={value}"]
-        for rank in range(self.world_size):
-            argv += [*([":"] if rank else []), "-n", "1"]
-            argv += self._rank(server, endpoints, f"{prefix}{rank}-", first=rank == 0)
-        return argv
-
-    def _rank(
-        self, server: Sequence[str], endpoints: Sequence[str], prefix: str, *, first: bool
-    ) -> list[str]:
-        if first:
-            pools = []
-            if self.mode == "orchestrator":  # only the workers use GPUs
-                pools = ["--pinned-memory-pool-byte-size=0", "--enable-peer-access=false"]
-                pools += [f"--cuda-memory-pool-byte-size={n}:0" for n in self.devices]
-            return [*server, *endpoints, _region(prefix), *pools]
+        if self.mode == "orchestrator":
+            argv += ["-x", "TRTLLM_ORCHESTRATOR=1", "-x", "TRTLLM_ORCHESTRATOR_SPAWN_PROCESSES=1"]
         loaded = [f"--load-model={name}" for name in self.engines]
-        return [*server, *NO_ENDPOINTS, "--model-control-mode=explicit", *loaded, _region(prefix)]
+        worker = [*NO_ENDPOINTS, "--model-control-mode=explicit", *loaded]
+        for rank in range(self.world_size):
+            argv += [*([":"] if rank else []), "-n", "1", *server]
+            argv += [*(worker if rank else endpoints), _region(f"{prefix}{rank}-")]
+        if self.mode == "orchestrator":  # its only rank doesn't use the GPUs
+            argv += ["--pinned-memory-pool-byte-size=0", "--enable-peer-access=false"]
+            argv += [f"--cuda-memory-pool-byte-size={n}:0" for n in self.devices]
+        return argv
 
 
 SINGLE = Launch()
@@ -74,22 +62,16 @@ SINGLE = Launch()
 
 def launch_of(profile: Profile) -> Launch:
     engines = trt_engines(profile)
-    sections = tuple(engines.values())
-    if not sections:
-        return SINGLE
+    workers = sum(engine.world_size for engine in engines.values())
     mode: Mode = "single"
-    world_size = 1
-    workers = sum(engine.world_size for engine in sections)
-    if len(sections) > 1 and workers > len(sections):
-        mode = "orchestrator"
-    elif workers > 1 and len(sections) == 1:
-        mode, world_size = "leader", workers
+    if workers > len(engines):
+        mode = "leader" if len(engines) == 1 else "orchestrator"
     names = profile.models.model_dump()
     return Launch(
         mode=mode,
-        world_size=world_size,
+        world_size=workers if mode == "leader" else 1,
         engines=tuple(names[name] for name in engines),
-        devices=tuple(sorted({number for e in sections for number in e.device_ids})),
+        devices=tuple(sorted({n for engine in engines.values() for n in engine.device_ids})),
     )
 
 
@@ -104,6 +86,28 @@ def prepared_launch(profile: Profile) -> Launch:
                 "serve.sh in an allocation of these nodes"
             )
     return launch_of(profile)
+
+
+def server_command(
+    program: str | Path,
+    repository: str | Path,
+    *,
+    exit_seconds: int,
+    startup_seconds: float,
+    thread_pool_size: int,
+) -> list[str]:
+    """Return tritonserver and the options that every rank needs, except its endpoints.
+
+    exit_seconds: how long a stopping Triton waits for requests in flight. startup_seconds: how long
+    a Python model may take to load.
+    """
+    return [
+        *(str(program), f"--model-repository={repository}"),
+        "--disable-auto-complete-config",
+        f"--exit-timeout-secs={exit_seconds}",
+        f"--backend-config=python,stub-timeout-seconds={math.ceil(startup_seconds)}",
+        f"--backend-config=python,thread-pool-size={thread_pool_size}",
+    ]
 
 
 def _region(prefix: str) -> str:

@@ -12,7 +12,6 @@ import subprocess
 import sys
 import tempfile
 import zipfile
-from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -26,50 +25,33 @@ MEMBER = f"tritonclient-{VERSION}.data/data/bin/{PROGRAM}"
 LIBRARIES = {"libb64.so.0d": "libb64-*.so.0d", "libcudart.so.12": "libcudart-*.so.12*"}
 
 
-@dataclass(frozen=True)
-class PerfAnalyzer:
-    """The program. libraries: a folder with libraries that the system may not have."""
-
-    binary: Path
-    libraries: Path | None = None
-
-    @property
-    def command(self) -> list[str]:
-        if self.libraries is None:
-            return [str(self.binary)]
-        return ["env", f"LD_LIBRARY_PATH={library_path(self.libraries)}", str(self.binary)]
-
-
-def find_perf_analyzer() -> PerfAnalyzer:
-    """Return perf_analyzer from PATH if it runs, else from the cache folder.
+def find_perf_analyzer() -> list[str]:
+    """Return the command for perf_analyzer: from PATH if it runs, else from the cache folder.
 
     Raises TandemError if neither runs.
     """
     found = shutil.which(PROGRAM)
-    if found and _runs(PerfAnalyzer(Path(found))):
-        return PerfAnalyzer(Path(found))
+    if found and _runs([found]):
+        return [found]
     home = cache_folder() / f"perf_analyzer-{VERSION}"
-    ours = PerfAnalyzer(home / PROGRAM, home / "lib")
     try:
-        if not ours.binary.is_file():
+        if not (home / PROGRAM).is_file():
             _unpack(home)
     except OSError as error:
         raise TandemError(
             f"can't unpack {PROGRAM} into {home}: {error.strerror}; set XDG_CACHE_HOME to a "
             "writable folder with 20 MB of free space"
         ) from error
+    ours = ["env", f"LD_LIBRARY_PATH={library_path(home / 'lib')}", str(home / PROGRAM)]
     if not _runs(ours):
-        raise TandemError(f"can't run {ours.binary} here; put a {PROGRAM} on PATH")
+        raise TandemError(f"can't run {home / PROGRAM} here; put a {PROGRAM} on PATH")
     return ours
 
 
-def _runs(program: PerfAnalyzer) -> bool:
+def _runs(command: list[str]) -> bool:
     try:
         asked = subprocess.run(
-            [*program.command, "--version"],
-            capture_output=True,
-            timeout=60,
-            check=False,
+            [*command, "--version"], capture_output=True, timeout=60, check=False
         )
     except (OSError, subprocess.TimeoutExpired):
         return False

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import shlex
-from pathlib import Path
 
 from tandem.guides.library import REQUIREMENT
 from tandem.tools.profiles.deployment import Deployment
-from tandem.tools.triton.launch import launch_of
+from tandem.tools.triton.launch import launch_of, server_command
 
 EXIT_SECONDS = 30  # how long a stopping Triton waits for requests in flight
 SCRIPT = "serve.sh"  # the Dockerfile runs it
@@ -58,44 +57,38 @@ Entries: {entries}.
 """
 
 
-def server_options(planned: Deployment, folder: str | Path) -> list[str]:
-    """Return the tritonserver command that each process of the deployment runs."""
-    return [
-        *("tritonserver", f"--model-repository={folder}"),
-        "--disable-auto-complete-config",
-        f"--exit-timeout-secs={EXIT_SECONDS}",
-        f"--backend-config=python,stub-timeout-seconds={planned.profile.timeouts.startup:.0f}",
-        f"--backend-config=python,thread-pool-size={planned.thread_pool_size}",
-    ]
-
-
-def serve_script(planned: Deployment) -> str:
-    launch = launch_of(planned.profile)
-    first, *words = launch.command(server_options(planned, HERE), (MORE,))
+def serve_script(deployment: Deployment) -> str:
+    server = server_command(
+        "tritonserver",
+        HERE,
+        exit_seconds=EXIT_SECONDS,
+        startup_seconds=deployment.profile.timeouts.startup,
+        thread_pool_size=deployment.thread_pool_size,
+    )
+    first, *words = launch_of(deployment.profile).command(server, (MORE,))
     for word in words:  # put each option on its own line
         first += " \\\n    " if word.startswith(("-", MORE, ":")) else " "
         first += f'"{word}"' if HERE in word or word == MORE else shlex.quote(word)
     return SERVE.format(command=first)
 
 
-def readme(planned: Deployment) -> str:
-    whole = [entry.name for entry in planned.profile.entries if entry.kind == "forward"]
+def readme(deployment: Deployment) -> str:
+    entries = deployment.profile.entries
+    whole = [entry.name for entry in entries if entry.kind == "forward"]
+    engines = [engine for engine in (deployment.target, deployment.draft) if engine]
+    packages = ["numpy", "tokenizers"]
+    if deployment.profile.limits.max_guide_bytes:
+        packages.append(REQUIREMENT)
+    for engine in engines:
+        packages += PACKAGES.get(engine.parameters.get("engine", ""), ())
     return README.format(
-        name=planned.profile.name,
+        name=deployment.profile.name,
         script=SCRIPT,
-        packages=", ".join(f"`{package}`" for package in _packages(planned)),
-        entry=whole[0] if whole else planned.stream_entry.name,
+        packages=", ".join(f"`{package}`" for package in dict.fromkeys(packages)),
+        entry=whole[0] if whole else deployment.stream_entry.name,
         stream="" if whole else "_stream",
         entries=", ".join(
             f"`{entry.name}` ({'streams' if entry.kind == 'stream' else 'one response'})"
-            for entry in planned.profile.entries
+            for entry in entries
         ),
     )
-
-
-def _packages(planned: Deployment) -> list[str]:
-    engines = [engine for engine in (planned.target, planned.draft) if engine]
-    kinds = [engine.parameters.get("engine", "") for engine in engines]
-    own = [package for kind in kinds for package in PACKAGES.get(kind, ())]
-    guides = (REQUIREMENT,) if planned.profile.limits.max_guide_bytes else ()
-    return [*dict.fromkeys(("numpy", "tokenizers", *guides, *own))]

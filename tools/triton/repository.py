@@ -27,7 +27,6 @@ from tandem.tools.triton.rendered_readme import SCRIPT, readme, serve_script
 PACKAGE = Path(tandem.__file__).parent  # its packages are links in a checkout
 MARKER = ".rendered-by-tandem"
 README = "README.md"
-QUOTE, ESCAPED_QUOTE = '"', '\\"'
 ESCAPED_JSON = re.compile(
     r"""(?<=string_value: )"([\[{](?:[^\\"']|\\")*\\"(?:[^\\"']|\\")*)"$""", re.MULTILINE
 )
@@ -93,7 +92,7 @@ class Model:
             config.parameters[name].string_value = value
         # JSON is easier to read and edit in single quotes, which need no escapes.
         return HEADER + ESCAPED_JSON.sub(
-            lambda found: f"'{found[1].replace(ESCAPED_QUOTE, QUOTE)}'",
+            lambda found: "'" + found[1].replace('\\"', '"') + "'",
             text_format.MessageToString(config),
         )
 
@@ -161,30 +160,30 @@ def render(deployment: Deployment, output: Path, *, link: bool = False) -> None:
 
 def _engine_models(deployment: Deployment) -> Iterator[Model]:
     names = deployment.profile.models
-    for source, name, planned in (
+    for source, name, plan in (
         ("target", names.target, deployment.target),
         ("draft", names.draft, deployment.draft),
     ):
-        if planned:
-            ours = planned.backend == "python"
+        if plan:
+            ours = plan.backend == "python"
             yield Model(
                 name=name,
                 source=source if ours else None,
-                parameters=planned.parameters,
-                inputs=_typed(engine.INPUTS if ours else engine.NVIDIA_INPUTS, planned),
-                outputs=_typed(engine.OUTPUTS if ours else engine.NVIDIA_OUTPUTS, planned),
+                parameters=plan.parameters,
+                inputs=_typed(engine.INPUTS if ours else engine.NVIDIA_INPUTS, plan),
+                outputs=_typed(engine.OUTPUTS if ours else engine.NVIDIA_OUTPUTS, plan),
                 packages=ENGINE_PACKAGES if ours else (),
                 max_batch_size=1,
-                decoupled=planned.decoupled,
-                backend=planned.backend,
-                files=planned.files,
+                decoupled=plan.decoupled,
+                backend=plan.backend,
+                files=plan.files,
             )
 
 
-def _typed(tensors: Sequence[Tensor], planned: EnginePlan) -> tuple[Tensor, ...]:
+def _typed(tensors: Sequence[Tensor], plan: EnginePlan) -> tuple[Tensor, ...]:
     """Return the tensors with the planned type for logits."""
     return tuple(
-        tensor.of_type(planned.logits_dtype) if tensor in engine.LOGITS else tensor
+        tensor.of_type(plan.logits_dtype) if tensor in engine.LOGITS else tensor
         for tensor in tensors
     )
 

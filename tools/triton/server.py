@@ -6,7 +6,6 @@ with TritonServer(repository, thread_pool_size=128) as server:
 
 from __future__ import annotations
 
-import math
 import os
 import secrets
 import shutil
@@ -17,7 +16,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Collection
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,15 +24,15 @@ from tandem.tools.errors import TandemError
 from tandem.tools.profiles.profile import STARTUP_SECONDS
 from tandem.tools.triton import pages, supervisor
 from tandem.tools.triton.install import TritonInstall, find_triton
-from tandem.tools.triton.launch import PREFIX, SINGLE, Launch
+from tandem.tools.triton.launch import PREFIX, SINGLE, Launch, server_command
 from tandem.tools.triton.log import TritonLog
 
 POLL_SECONDS = 0.05
 LOOPBACK = "127.0.0.1"
 EVERY_ADDRESS = ("0.0.0.0", "::")
-EXIT_SECONDS = 5  # how long a stopping Triton waits for requests in flight
+EXIT_SECONDS = 5
 STOP_SECONDS = 10.0  # then Triton is killed, because an idle gRPC stream can block its exit forever
-GUARD_SECONDS = STOP_SECONDS + 5
+SUPERVISOR_SECONDS = STOP_SECONDS + 5
 MOST_STARTS = 3
 SECONDS_UNNOTICED = 10.0  # Triton notices within milliseconds that an engine has loaded
 SECONDS_BETWEEN_LOOKS = 2.0  # interval between checks of a running server
@@ -85,7 +84,7 @@ class TritonServer:
         self._launch = launch
         self._wanted_ports = ports
         self._on_progress = on_progress
-        self._guard: subprocess.Popen[bytes] | None = None
+        self._supervisor: subprocess.Popen[bytes] | None = None
         self._failed = False
 
     def __enter__(self) -> TritonServer:
@@ -109,12 +108,12 @@ class TritonServer:
 
     @property
     def running(self) -> bool:
-        return self._guard is not None and self._guard.poll() is None
+        return self._supervisor is not None and self._supervisor.poll() is None
 
     @property
     def processes(self) -> list[int]:
         """Ids of the server's processes: Triton itself and one stub per Python model."""
-        return list(supervisor.session_processes(self._guard.pid)) if self._guard else []
+        return list(supervisor.session_processes(self._supervisor.pid)) if self._supervisor else []
 
     def start(self) -> None:
         """Start Triton; return once every model is ready, or raise TandemError."""
@@ -145,10 +144,10 @@ class TritonServer:
         self.log = TritonLog(Path(log))
         # The stubs put the working directory first in sys.path, so it must be empty.
         self._empty_folder = Path(tempfile.mkdtemp(prefix="tandem-empty-"))
-        # The guard ends the server and cleans up, even if this process is killed.
-        guard = [sys.executable, "-I", "-S", supervisor.__file__, str(STOP_SECONDS)]
-        self._guard = subprocess.Popen(
-            [*guard, self.shm_prefix, *self.command],
+        # The supervisor ends the server and cleans up, even if this process is killed.
+        program = [sys.executable, "-I", "-S", supervisor.__file__, str(STOP_SECONDS)]
+        self._supervisor = subprocess.Popen(
+            [*program, self.shm_prefix, *self.command],
             stdin=subprocess.PIPE,
             stdout=handle,
             stderr=handle,
@@ -171,9 +170,9 @@ class TritonServer:
         expendable: models that the server can do without.
         """
         gone: Counter[str] = Counter()
-        while self._guard is not None:
+        while self._supervisor is not None:
             with suppress(subprocess.TimeoutExpired):
-                self._guard.wait(SECONDS_BETWEEN_LOOKS)
+                self._supervisor.wait(SECONDS_BETWEEN_LOOKS)
                 raise self._ended()
             gone_before, gone = gone, self._when_ready - Counter(self._names)
             # If Triton itself is ending, its models end a moment earlier. So check twice.
@@ -192,33 +191,33 @@ class TritonServer:
 
         on_wait: called repeatedly with a line of text while the server stops.
         """
-        if self._guard is None:
+        if self._supervisor is None:
             return
         try:
-            if self._guard.stdin is not None:
-                self._guard.stdin.close()  # asks the guard to stop the server
+            if self._supervisor.stdin is not None:
+                self._supervisor.stdin.close()  # asks the supervisor to stop the server
             began = time.monotonic()
-            while self.running and (seconds := time.monotonic() - began) < GUARD_SECONDS:
+            while self.running and (seconds := time.monotonic() - began) < SUPERVISOR_SECONDS:
                 on_wait(f"waiting for {', '.join(dict.fromkeys(self._names))} ({seconds:.0f} s)")
                 with suppress(subprocess.TimeoutExpired):
-                    self._guard.wait(POLL_SECONDS)
+                    self._supervisor.wait(POLL_SECONDS)
         finally:
             self.kill()
 
     def kill(self) -> None:
         """Kill all of the server's processes immediately, if it is running, and clean up."""
-        if self._guard is None:
+        if self._supervisor is None:
             return
-        if self._guard.poll() is None:
-            supervisor.kill_session(self._guard.pid)
-            self._guard.kill()
-            self._guard.wait()
-        if self._guard.returncode < 0:  # the guard was killed before it could clean up
-            supervisor.kill_session(self._guard.pid)
+        if self._supervisor.poll() is None:
+            supervisor.kill_session(self._supervisor.pid)
+            self._supervisor.kill()
+            self._supervisor.wait()
+        if self._supervisor.returncode < 0:  # it was killed before it could clean up
+            supervisor.kill_session(self._supervisor.pid)
             supervisor.unlink_regions(self.shm_prefix)
-        if self._guard.stdin is not None:
-            self._guard.stdin.close()
-        self._guard = None
+        if self._supervisor.stdin is not None:
+            self._supervisor.stdin.close()
+        self._supervisor = None
         shutil.rmtree(self._empty_folder, ignore_errors=True)
         if not (self._failed or self.log.has_tracebacks):
             self.log.path.unlink(missing_ok=True)
@@ -234,16 +233,6 @@ class TritonServer:
         return f"[{host}]" if ":" in host else host
 
     def _command(self, install: TritonInstall) -> list[str]:
-        python = {
-            "thread-pool-size": self._thread_pool_size,
-            "stub-timeout-seconds": math.ceil(self._startup_timeout),
-        }
-        options = {
-            "model-repository": self.repository,
-            "backend-directory": install.backends,
-            "model-load-thread-count": len(self.models),
-            "exit-timeout-secs": EXIT_SECONDS,
-        }
         # A random key keeps clients from shared memory. In Triton 2.51, a client that may register
         # regions may also read and write the Python models' regions (CVE-2025-23319 and others).
         restricted = f"shared-memory:tandem-key={secrets.token_hex(16)}"
@@ -254,9 +243,15 @@ class TritonServer:
             "grpc-restricted-protocol": restricted,
         }
         server = [
-            *(str(install.binary), "--disable-auto-complete-config"),
-            *(f"--{name}={value}" for name, value in options.items()),
-            *(f"--backend-config=python,{name}={value}" for name, value in python.items()),
+            *server_command(
+                install.binary,
+                self.repository,
+                exit_seconds=EXIT_SECONDS,
+                startup_seconds=self._startup_timeout,
+                thread_pool_size=self._thread_pool_size,
+            ),
+            f"--backend-directory={install.backends}",
+            f"--model-load-thread-count={len(self.models)}",
         ]
         listening = [f"--{name}={value}" for name, value in endpoints.items()]
         return self._launch.command(server, listening, self.shm_prefix)
@@ -295,8 +290,10 @@ class TritonServer:
         ) and pages.are_found(self._host, self.ports.metrics, "/metrics")
 
     def _ended(self) -> TandemError:
-        if self._guard is not None and (self._guard.returncode or 0) < 0:
-            return self._failure(f"Triton's guard was killed by signal {-self._guard.returncode}")
+        if self._supervisor is not None and (self._supervisor.returncode or 0) < 0:
+            return self._failure(
+                f"Triton's supervisor was killed by signal {-self._supervisor.returncode}"
+            )
         return self._failure(self.log.failure or f"Triton ended: {self.log.last_error}")
 
     def _failure(self, reason: str) -> TandemError:
@@ -307,33 +304,23 @@ class TritonServer:
 
 def claim_ports(ports: Ports, address: str) -> Ports:
     """Return the ports, with a free one for each 0; raise TandemError if a port is taken."""
-    sockets, reasons = [], {}
-    try:
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    numbers, reasons = [], {}
+    with ExitStack() as stack:
         for name, port in vars(ports).items():
+            bound = stack.enter_context(socket.socket(family))
+            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
-                sockets.append(_bind(port, address))
+                bound.bind((address, port))
             except OSError as error:
                 reasons[name, port] = error
-        if reasons:
-            taken = ", ".join(f"{address}:{port} ({name})" for name, port in reasons)
-            texts = [error.strerror or str(error) for error in reasons.values()]
-            options = " ".join(f"--{name}-port 0" for name, _ in reasons)
-            raise TandemError(
-                f"can't listen on {taken}: {'; '.join(dict.fromkeys(texts))}; "
-                f"use {options}, or another --address"
-            )
-        return Ports(*(s.getsockname()[1] for s in sockets))
-    finally:
-        for bound in sockets:
-            bound.close()
-
-
-def _bind(port: int, address: str) -> socket.socket:
-    bound = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET)
-    bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        bound.bind((address, port))
-    except OSError:
-        bound.close()
-        raise
-    return bound
+            numbers.append(bound.getsockname()[1])
+    if reasons:
+        taken = ", ".join(f"{address}:{port} ({name})" for name, port in reasons)
+        texts = [error.strerror or str(error) for error in reasons.values()]
+        options = " ".join(f"--{name}-port 0" for name, _ in reasons)
+        raise TandemError(
+            f"can't listen on {taken}: {'; '.join(dict.fromkeys(texts))}; "
+            f"use {options}, or another --address"
+        )
+    return Ports(*numbers)

@@ -1,14 +1,14 @@
-"""Starts and stops the server of a deployment, with a status line on a terminal."""
+"""Serves a deployment, with a status line on a terminal."""
 
 from __future__ import annotations
 
-import signal
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from rich.console import Console
+from rich.markup import escape
 
 from tandem.tools.profiles.deployment import Deployment
 from tandem.tools.triton import repository
@@ -16,65 +16,44 @@ from tandem.tools.triton.launch import prepared_launch
 from tandem.tools.triton.server import ANY_PORTS, LOOPBACK, Ports, TritonServer
 
 
-def start(planned: Deployment, models: Path, ports: Ports, address: str) -> TritonServer:
-    """Start a server, show its progress, and return it when it is ready."""
-    launch = prepared_launch(planned.profile)
-    with _status("starting Triton") as show:
-        server = TritonServer(
-            models,
-            thread_pool_size=planned.thread_pool_size,
-            ports=ports,
-            address=address,
-            startup_timeout=planned.profile.timeouts.startup,
-            launch=launch,
-            on_progress=show,
-        )
-        server.start()
-    return server
-
-
-def stop(server: TritonServer) -> None:
-    """Stop a server and show what it is waiting for. Ctrl-C kills the server."""
-    try:
-        with _status("stopping Triton (Ctrl-C kills it)") as show:
-            server.stop(show)
-    finally:
-        server.kill()
-
-
 @contextmanager
-def serving(planned: Deployment) -> Iterator[TritonServer]:
-    """Serve a deployment on free ports within the context."""
-    # Handle signals before anything starts, so that no signal leaves a server running.
-    with (
-        _interrupted_by(signal.SIGTERM, signal.SIGHUP),
-        tempfile.TemporaryDirectory(prefix="tandem-serving-") as folder,
-    ):
+def serving(
+    deployment: Deployment, ports: Ports = ANY_PORTS, address: str = LOOPBACK
+) -> Iterator[TritonServer]:
+    """Yield a server that serves a deployment until the context ends.
+
+    A second Ctrl-C while the server stops kills it.
+    """
+    launch = prepared_launch(deployment.profile)
+    with tempfile.TemporaryDirectory(prefix="tandem-serving-") as folder:
         models = Path(folder, "repository")
-        repository.render(planned, models, link=True)
-        server = start(planned, models, ANY_PORTS, LOOPBACK)
+        repository.render(deployment, models, link=True)
+        with status_line("starting Triton") as show:
+            server = TritonServer(
+                models,
+                thread_pool_size=deployment.thread_pool_size,
+                ports=ports,
+                address=address,
+                startup_timeout=deployment.profile.timeouts.startup,
+                launch=launch,
+                on_progress=show,
+            )
+            server.start()
         try:
             yield server
         finally:
-            stop(server)
+            try:
+                with status_line("stopping Triton (Ctrl-C kills it)") as show:
+                    server.stop(show)
+            finally:
+                server.kill()
 
 
 @contextmanager
-def _interrupted_by(*numbers: signal.Signals) -> Iterator[None]:
-    """Make signals raise KeyboardInterrupt within the context, as Ctrl-C does."""
-    before = {number: signal.signal(number, signal.default_int_handler) for number in numbers}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, signal.SIG_DFL if handler is None else handler)
-
-
-@contextmanager
-def _status(title: str) -> Iterator[Callable[[str], None]]:
+def status_line(title: str) -> Iterator[Callable[[str], None]]:
     """Show a title. Yield a function that adds text to it on a terminal."""
-    console = Console(stderr=True, highlight=False, soft_wrap=True)
+    console = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
     if not console.is_terminal:
         console.print(title)
-    with console.status(title) as status:
-        yield lambda text: status.update(f"{title}: {text}")
+    with console.status(escape(title)) as status:
+        yield lambda text: status.update(escape(f"{title}: {text}"))

@@ -24,13 +24,20 @@ def main() -> int:
     server = subprocess.Popen(
         command,
         stdin=subprocess.DEVNULL,
-        preexec_fn=_die_with_guard,  # noqa: PLW1509  this process has one thread
+        preexec_fn=_die_with_supervisor,  # noqa: PLW1509  this process has one thread
     )
     try:
-        while server.poll() is None and not _asked_to_stop():
+        # The parent closes standard input to stop the server.
+        while server.poll() is None and not select.select([0], [], [], POLL_SECONDS)[0]:
             pass
     finally:
-        _stop(server, float(patience))
+        if server.poll() is None:
+            server.send_signal(signal.SIGINT)
+        try:
+            server.wait(float(patience))
+        except subprocess.TimeoutExpired:
+            server.kill()
+            server.wait()
         kill_session(os.getpid())
         unlink_regions(prefix)
         with suppress(OSError):
@@ -84,22 +91,7 @@ def unlink_regions(prefix: str) -> None:
         region.unlink(missing_ok=True)
 
 
-def _asked_to_stop() -> bool:
-    """Wait up to POLL_SECONDS, and return whether standard input was closed."""
-    return bool(select.select([0], [], [], POLL_SECONDS)[0])
-
-
-def _stop(server: subprocess.Popen[bytes], patience: float) -> None:
-    if server.poll() is None:
-        server.send_signal(signal.SIGINT)
-    try:
-        server.wait(patience)
-    except subprocess.TimeoutExpired:
-        server.kill()
-        server.wait()
-
-
-def _die_with_guard() -> None:
+def _die_with_supervisor() -> None:
     """Make the kernel kill this process, the server, if the supervisor dies."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 

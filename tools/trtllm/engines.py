@@ -8,9 +8,9 @@ from typing import Any
 
 from tandem.tools.errors import TandemError
 from tandem.tools.profiles.checkpoint import read_json
+from tandem.tools.profiles.checks import check_profile
 from tandem.tools.profiles.engines.base import ProfileError
 from tandem.tools.profiles.engines.tensorrtllm import TensorRTLLMDraft
-from tandem.tools.profiles.pair import check_pair
 from tandem.tools.profiles.profile import Profile, read_profile
 
 LENGTHS = ("max_batch_size", "max_seq_len", "max_num_tokens", "max_draft_len")
@@ -23,7 +23,7 @@ def trt_engines(profile: Profile) -> dict[str, TensorRTLLMDraft]:
     return {n: section for n, section in sections.items() if isinstance(section, TensorRTLLMDraft)}
 
 
-def engines_to_plan(path: Path) -> tuple[Profile, dict[str, TensorRTLLMDraft]]:
+def engines_to_build(path: Path) -> tuple[Profile, dict[str, TensorRTLLMDraft]]:
     """Read a profile whose checkpoints can be on another machine.
 
     Returns the profile and its TensorRT engines by name. Raises TandemError if the profile itself
@@ -34,11 +34,7 @@ def engines_to_plan(path: Path) -> tuple[Profile, dict[str, TensorRTLLMDraft]]:
     try:
         for name, engine in engines.items():
             engine.check_settings(("engines", name))
-        check_pair(
-            profile.engines.target,
-            profile.engines.draft,
-            use_draft_logits=profile.decoding.use_draft_logits,
-        )
+        check_profile(profile)
     except ProfileError as error:
         raise source.error(error.key_path, str(error)) from error
     return profile, engines

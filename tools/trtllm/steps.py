@@ -29,9 +29,7 @@ class BuildStep(NamedTuple):
     argv: tuple[str, ...]
 
 
-def engine_steps(
-    name: str, engine: TensorRTLLMDraft, examples: Path = EXAMPLES
-) -> Iterator[BuildStep]:
+def engine_steps(name: str, engine: TensorRTLLMDraft, examples: Path) -> Iterator[BuildStep]:
     """Yield the steps that build one engine; raise TandemError if no tool converts it.
 
     name: `target` or `draft`. examples: TensorRT-LLM's examples folder, which contains the tools.

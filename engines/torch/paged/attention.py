@@ -8,7 +8,7 @@ version and on the GPU, and some versions return wrong rows, so `choose` tests i
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from itertools import product
 from typing import Any, TypeAlias, cast
 
@@ -17,7 +17,8 @@ import torch.nn.functional as F  # noqa: N812 (the field's name for it)
 
 from tandem.engines.errors import first_line
 from tandem.engines.torch.attention import QKV
-from tandem.engines.torch.paged.batch import PagedBatch, PagedRow, write
+from tandem.engines.torch.contiguous_kv_cache import KVShape
+from tandem.engines.torch.paged.batch import PagedBatch, PagedRow, unpadded
 from tandem.engines.torch.paged.page_pool import PagePool
 
 log = logging.getLogger(__name__)
@@ -55,7 +56,7 @@ class PagedStep:
 
     def gather(self, pages: torch.Tensor) -> torch.Tensor:
         """Copy each row's pages together: [pages, page_tokens, ...] to [rows, keys, ...]."""
-        return pages.index_select(0, self._pages).view(self.batch.rows, -1, *pages.shape[2:])
+        return pages.index_select(0, self._pages).view(self.batch.size.rows, -1, *pages.shape[2:])
 
     def mask(self, window: int | None, keys: int, groups: int) -> torch.Tensor:
         """Return a mask of the keys that each token sees: [rows, 1, groups * width, keys]."""
@@ -71,22 +72,22 @@ class PagedStep:
 
     def rectangle(self, tokens: torch.Tensor) -> torch.Tensor:
         """Arrange tokens [tokens, ...] by row, padded with arbitrary tokens: [rows, width, ...]."""
-        batch = self.batch
-        if batch.is_even:
-            return tokens.view(batch.rows, batch.width, *tokens.shape[1:])
-        first = batch.ends[:-1, None] + torch.arange(batch.width, device=tokens.device)
+        size = self.batch.size
+        if size.is_even:
+            return tokens.view(size.rows, size.width, *tokens.shape[1:])
+        first = self.batch.ends[:-1, None] + torch.arange(size.width, device=tokens.device)
         return tokens[first.clamp_(max=len(tokens) - 1)]
 
     def packed(self, rectangle: torch.Tensor) -> torch.Tensor:
         """Undo `rectangle`: [rows, width, ...] to [tokens, ...]."""
+        size, ends = self.batch.size, self.batch.ends
         flat = rectangle.flatten(0, 1)
-        if self.batch.is_even:
+        if size.is_even:
             return flat
         if self._index is None:
-            counts = self.batch.ends.diff()
-            rows = torch.arange(self.batch.rows, device=flat.device).repeat_interleave(counts)
-            inside = torch.arange(len(self.batch.ids), device=flat.device) - self.batch.ends[rows]
-            self._index = rows * self.batch.width + inside
+            rows = torch.arange(size.rows, device=flat.device).repeat_interleave(ends.diff())
+            inside = torch.arange(size.tokens, device=flat.device) - ends[rows]
+            self._index = rows * size.width + inside
         return flat[self._index]
 
 
@@ -99,7 +100,7 @@ def gathered(
 ) -> torch.Tensor:
     """Copy each row's pages together, then attend. Return [tokens, heads, size]."""
     heads, kv_heads, size = query.shape[1], keys.shape[2], query.shape[2]
-    rows, width = step.batch.rows, step.batch.width
+    rows, width = step.batch.size.rows, step.batch.size.width
     groups = heads // kv_heads
     own_keys, own_values = (step.gather(part).transpose(1, 2) for part in (keys, values))
     parts = step.rectangle(query).view(rows, width, kv_heads, groups, size).permute(0, 2, 3, 1, 4)
@@ -133,8 +134,8 @@ def varlen(
         values,
         batch.ends,
         batch.ends_of_pages * keys.shape[1],
-        batch.width,
-        batch.tables.shape[1] * keys.shape[1],
+        batch.size.width,
+        batch.size.pages * keys.shape[1],
         window_size=(-1 if window is None else window - 1, 0),
         enable_gqa=True,
         seqused_k=batch.lengths,
@@ -144,44 +145,34 @@ def varlen(
     return cast("torch.Tensor", seen)
 
 
-CANDIDATES: Mapping[str, Attention] = {"varlen": varlen}  # in order of preference
-
-
-def choose(
-    pool: PagePool,
-    heads: int,
-    windows: Collection[int | None] = (None,),
-    candidates: Mapping[str, Attention] = CANDIDATES,
-) -> Attention:
-    """Return the first candidate that matches `gathered` in this pool, or `gathered` if none does.
+def choose(pool: PagePool, heads: int, windows: Collection[int | None]) -> Attention:
+    """Return `varlen` if it works on this device, or `gathered`.
 
     windows: sizes of the layers' attention windows in tokens; None: no window.
     """
-    if pool.memory.device.type != "cuda" and candidates is CANDIDATES:
+    if pool.memory.device.type != "cuda":
         return gathered
-    for name, attention in candidates.items():
-        try:
-            fault = _fault(attention, pool, heads, windows)
-        except Exception as error:  # noqa: BLE001 (any error of a PyTorch that lacks it)
-            fault = first_line(error)
-        if fault is None:
-            log.info("paged attention uses %s", name)
-            return attention
-        log.warning("paged attention can't use %s: %s", name, fault)
+    fault = fault_of(varlen, pool, heads, windows)
+    if fault is None:
+        log.info("paged attention reads the pages in place")
+        return varlen
+    log.warning("paged attention copies pages, because varlen_attn fails: %s", fault)
     return gathered
 
 
-def _fault(
+def fault_of(
     attention: Attention, pool: PagePool, heads: int, windows: Collection[int | None]
 ) -> str | None:
-    """Test an attention on random data, in a ragged and an even step. Return the fault, or None.
+    """Compare an attention with `gathered` on random data. Return the difference, or None.
 
-    Windows are shortened to a page, because the test has few tokens.
+    Tests a ragged and an even step. Windows are shortened to a page, because the test has few
+    tokens.
     """
     keys, _ = pool.layer(0)
     kv_heads, size = keys.shape[2:]
     device, page = keys.device, pool.page_tokens
-    trial = PagePool.like(pool, pages=12)
+    shape = KVShape(((kv_heads, size, size),), keys.dtype, device)
+    trial = PagePool(shape, pages=12, page_tokens=page)
     generator = torch.Generator(device).manual_seed(0)
     trial.memory.normal_(generator=generator)
     ragged = [
@@ -193,14 +184,16 @@ def _fault(
     tried = {None if window is None else min(window, page) for window in windows}
     for rows, window in product((ragged, even), tried):
         tokens = sum(row.new for row in rows)
-        memory = torch.empty(PagedBatch.size_of(tokens, len(rows), 3), dtype=torch.int32)
-        sizes = (tokens, len(rows), 3, max(row.new for row in rows))
-        write(PagedBatch(memory, *sizes), torch.arange(tokens).numpy(), rows, page)
-        step = PagedStep(PagedBatch(memory.to(device), *sizes), trial, gathered)
+        batch = unpadded(torch.arange(tokens).numpy(), rows, page, device)
+        step = PagedStep(batch, trial, gathered)
         query = torch.randn(
             tokens, heads, size, generator=generator, device=device, dtype=keys.dtype
         )
-        want, got = (way(query, *trial.layer(0), step, window) for way in (gathered, attention))
+        want = gathered(query, *trial.layer(0), step, window)
+        try:
+            got = attention(query, *trial.layer(0), step, window)
+        except Exception as error:  # noqa: BLE001 (any error of a PyTorch that lacks it)
+            return first_line(error)
         gap = float((want.float() - got.float()).abs().max())
         if not gap <= _TOLERANCE:
             return f"its output differs by {gap:.3g} ({kv_heads} heads of size {size})"

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
+from itertools import product
 from typing import NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from tandem.engines.torch.attention import BranchSegment, Packed, Segment
+from tandem.engines.torch.attention import BranchSegment, Packed
 from tandem.engines.torch.paged.page_pool import PADDING
 from tandem.engines.torch.paged.paged_kv_cache import PagedBranchKV, PagedEntry
 
@@ -25,31 +26,36 @@ class PagedRow(NamedTuple):
     pages: Sequence[int] | Numbers
 
 
-def rows_of(segments: Sequence[Packed]) -> list[PagedRow]:
-    return [row for segment in segments for row in _rows(segment)]
-
-
-def _rows(segment: Packed) -> list[PagedRow]:
+def rows_of(segment: Packed) -> list[PagedRow]:
     if isinstance(segment, BranchSegment):
         assert isinstance(segment.own, PagedBranchKV)
         starts = segment.positions.tolist()
         tables = segment.own.tables
         return [PagedRow(start, 1, pages) for start, pages in zip(starts, tables, strict=True)]
-    assert isinstance(segment, Segment)
     assert isinstance(segment.entry, PagedEntry)
     return [PagedRow(segment.start, segment.count, segment.entry.pages)]
 
 
-class Bucket(NamedTuple):
-    """Size of a padded step: `rows` texts with `width` new tokens and `pages` pages each."""
+class StepSize(NamedTuple):
+    """Size of a step: `rows` texts with at most `width` new tokens and `pages` pages each.
+
+    tokens: number of new tokens of all texts.
+    """
 
     rows: int
     width: int
     pages: int
+    tokens: int
 
     @property
-    def tokens(self) -> int:
-        return self.rows * self.width
+    def numbers(self) -> int:
+        """Number of integers in a `PagedBatch` of this size."""
+        return 4 * self.tokens + 2 * self.rows + 1 + self.rows * self.pages
+
+    @property
+    def is_even(self) -> bool:
+        """Whether each row has exactly `width` new tokens, so that the step is a rectangle."""
+        return self.tokens == self.rows * self.width
 
     def holds(self, rows: Sequence[PagedRow], page_tokens: int) -> bool:
         """Whether the texts fit, including the padding after their new tokens."""
@@ -60,7 +66,7 @@ class Bucket(NamedTuple):
         )
 
 
-def buckets(max_rows: int, max_width: int, max_pages: int, max_tokens: int) -> list[Bucket]:
+def buckets(max_rows: int, max_width: int, max_pages: int, max_tokens: int) -> list[StepSize]:
     """Return the sizes that steps are padded to, cheapest first.
 
     Rows and pages are powers of 2, up to the limits. Widths are 1 more than powers of 2, because a
@@ -69,8 +75,9 @@ def buckets(max_rows: int, max_width: int, max_pages: int, max_tokens: int) -> l
     rows = {*_powers(max_rows), max_rows}
     pages = {*_powers(max_pages), max_pages}
     widths = {1, max_width, *(1 + power for power in _powers(max_width - 1))}
-    found = [Bucket(r, w, p) for r in rows for w in widths for p in pages if r * w <= max_tokens]
-    return sorted(found, key=lambda bucket: (bucket.tokens, bucket.pages, bucket.rows))
+    sizes = [StepSize(r, w, p, r * w) for r, w, p in product(rows, widths, pages)]
+    fitting = [size for size in sizes if size.tokens <= max_tokens]
+    return sorted(fitting, key=lambda size: (size.tokens, size.pages, size.rows))
 
 
 def _powers(limit: int) -> list[int]:
@@ -84,27 +91,19 @@ class PagedBatch:
     ends: [rows + 1], index of each row's first token in the step, then the number of tokens.
     lengths: [rows], number of tokens of each text, including new ones.
     tables: [rows, pages], pages of each text.
-    wanted: [tokens], indices of the tokens whose logits are needed, padded with zeros.
-    width: maximum number of new tokens per row.
+    wanted: [tokens], starts with the indices of the tokens whose logits are needed.
     """
 
-    def __init__(
-        self, memory: torch.Tensor, tokens: int, rows: int, pages: int, width: int
-    ) -> None:
-        """Use `memory`, int32 [size_of(...)] on any device, without initializing it."""
-        self.width = width
-        sizes = [tokens, tokens, tokens, rows + 1, rows, rows * pages, tokens]
-        parts = torch.split(memory[: sum(sizes)], sizes)
+    def __init__(self, memory: torch.Tensor, size: StepSize) -> None:
+        """Use `memory`, int32 [at least size.numbers] on any device, without initializing it."""
+        self.size = size
+        rows, _, pages, tokens = size
+        parts = torch.split(
+            memory[: size.numbers],
+            [tokens, tokens, tokens, rows + 1, rows, rows * pages, tokens],
+        )
         self.ids, self.positions, self.slots, self.ends, self.lengths = parts[:5]
         self.tables, self.wanted = parts[5].view(rows, pages), parts[6]
-
-    @staticmethod
-    def size_of(tokens: int, rows: int, pages: int) -> int:
-        return 4 * tokens + 2 * rows + 1 + rows * pages
-
-    @property
-    def rows(self) -> int:
-        return len(self.lengths)
 
     @cached_property
     def ends_of_pages(self) -> torch.Tensor:
@@ -112,13 +111,8 @@ class PagedBatch:
 
         The last element is the list's length.
         """
-        page = torch.arange(self.rows + 1, dtype=torch.int32, device=self.tables.device)
-        return page * self.tables.shape[1]
-
-    @cached_property
-    def is_even(self) -> bool:
-        """Whether each row has exactly `width` new tokens, so that the step is a rectangle."""
-        return len(self.ids) == self.rows * self.width
+        page = torch.arange(self.size.rows + 1, dtype=torch.int32, device=self.tables.device)
+        return page * self.size.pages
 
 
 def write(
@@ -128,22 +122,23 @@ def write(
 
     An even batch is padded twice: each row after its new tokens, and the batch with unused rows.
     """
+    size = batch.size
     arrays = [part.numpy() for part in (batch.ids, batch.positions, batch.slots, batch.ends)]
     token_ids, positions, slots, ends = arrays
     lengths, tables = batch.lengths.numpy(), batch.tables.numpy()
     for array in (token_ids, positions, tables):
         array[:] = 0
     slots[:] = PADDING
-    lengths[:] = batch.width
-    if batch.is_even:
-        ends[:] = np.arange(batch.rows + 1) * batch.width
-        positions.reshape(-1, batch.width)[:] = np.arange(batch.width)
+    lengths[:] = size.width
+    if size.is_even:
+        ends[:] = np.arange(size.rows + 1) * size.width
+        positions.reshape(-1, size.width)[:] = np.arange(size.width)
     at, read = 0, 0
     for i, row in enumerate(rows):
-        width = batch.width if batch.is_even else row.new
+        width = size.width if size.is_even else row.new
         new = slice(at, at + row.new)
         where = np.arange(row.start, row.start + width)
-        table = np.asarray(row.pages[: tables.shape[1]])
+        table = np.asarray(row.pages[: size.pages])
         token_ids[new] = ids[read : read + row.new]
         positions[at : at + width] = where
         real = where[: row.new]
@@ -152,10 +147,21 @@ def write(
         lengths[i] = row.start + width
         at += width
         read += row.new
-        if not batch.is_even:
+        if not size.is_even:
             ends[i + 1] = at
-    if not batch.is_even:
+    if not size.is_even:
         ends[0] = 0
+
+
+def unpadded(
+    ids: NDArray[np.int64], rows: Sequence[PagedRow], page_tokens: int, device: torch.device
+) -> PagedBatch:
+    """Return a batch of exactly these rows on a device. ids: [all rows' new tokens]."""
+    pages = max(len(row.pages) for row in rows)
+    size = StepSize(len(rows), max(row.new for row in rows), pages, len(ids))
+    memory = torch.empty(size.numbers, dtype=torch.int32)
+    write(PagedBatch(memory, size), ids, rows, page_tokens)
+    return PagedBatch(memory.to(device), size)
 
 
 def places(rows: Sequence[PagedRow], width: int) -> NDArray[np.int64]:

@@ -34,13 +34,6 @@ class PagePool:
         self._references[PADDING] = 1
         self._free = list(range(pages, PADDING, -1))  # the last one is taken next
 
-    @classmethod
-    def like(cls, other: PagePool, pages: int) -> PagePool:
-        """Return a small pool with one layer, for tests of attention."""
-        _, _, _, page_tokens, heads, size = other.memory.shape
-        dtype, device = other.memory.dtype, other.memory.device
-        return cls(KVShape(((heads, size, size),), dtype, device), pages, page_tokens)
-
     @property
     def num_free(self) -> int:
         return len(self._free)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tandem.engines.torch.contiguous_kv_cache import BranchKV, KVCache, KVEntry, KVShape, Tokens
+from tandem.engines.torch.contiguous_kv_cache import BranchKV, KVCache, KVEntry, KVShape
 from tandem.engines.torch.paged.page_pool import PADDING, PagePool
 
 
@@ -49,50 +50,10 @@ class PagedKVCache(KVCache):
     ) -> None:
         super().__init__(shape, max_tokens, block_tokens, max_seq_len)
         self.pool = PagePool(shape, self.total_blocks, block_tokens)
-        self._waiting_for = 0  # pages that the first waiting call could not get
 
-    @property
-    def used_blocks(self) -> int:
-        return self.total_blocks - self._free_blocks - sum(e.lent_blocks for e in self._entries)
-
-    @property
-    def _free_blocks(self) -> int:
-        return self.pool.num_free
-
-    @property
-    def lent_too_much(self) -> bool:
-        """Whether a call waits for pages that branches hold."""
-        lent = any(entry.lent_blocks for entry in self._entries)
-        return lent and self._waiting_for > self._available(keep=None)
-
-    def acquire(
-        self,
-        tokens: Tokens,
-        reusable: int,
-        max_length: int,
-        adapter: int = 0,  # noqa: ARG002 (the settings reject adapters with pages)
-    ) -> PagedEntry | None:
-        source, shared = self._longest_prefix(tokens[:reusable])
-        assert source is None or isinstance(source, PagedEntry)
-        idle = source is not None and not source.busy
-        entry = None
-        if not (idle and source and source.length - shared <= self._block):
-            entry = self._share(source, shared, max_length)
-        if entry is None and idle and source:
-            entry = self._cut(source, shared, max_length)
-        self._waiting_for = 0 if entry else self.blocks_for(max_length)
-        if entry is None:
-            return None
-        entry.length = shared
-        self._start(entry, tokens, shared, max_length)
-        return entry
-
-    def lend(self, entry: KVEntry, branches: int, tokens: int) -> int:  # noqa: ARG002
+    def branch_room(self, branches: int, tokens: int) -> int:
         each = self._pages_of_a_branch(tokens)
-        for old in self._stale():
-            if self._free_blocks >= branches * each:
-                break
-            self._forget(old)
+        self._evict_stale(branches * each)
         return min(branches, self._free_blocks // each) * tokens
 
     def branch_kv(self, entry: KVEntry, leaves: NDArray[np.int64], tokens: int) -> PagedBranchKV:
@@ -121,13 +82,19 @@ class PagedKVCache(KVCache):
             self._entries.append(entry)
 
     def drop(self, entry: KVEntry) -> None:
-        self._forget(entry)
+        assert isinstance(entry, PagedEntry)
+        self._end_loan(entry)
+        self._entries.remove(entry)
+        self.pool.give_back(entry.pages)
+        entry.pages = []
 
-    def _share(self, source: PagedEntry | None, shared: int, max_length: int) -> PagedEntry | None:
-        """Return a new entry that shares `shared` tokens of `source`; None: not enough pages."""
+    def _copy_prefix(
+        self, source: KVEntry | None, shared: int, max_length: int
+    ) -> PagedEntry | None:
+        assert source is None or isinstance(source, PagedEntry)
         full = shared // self._block
         common = source.pages[:full] if source else []
-        if not self._make_free(self.blocks_for(max_length) - full, keep=source):
+        if not self._free_up(self.blocks_for(max_length) - full, keep=source):
             return None
         self.pool.share(common)
         own = self.pool.take(self.blocks_for(max_length) - full)
@@ -137,8 +104,8 @@ class PagedKVCache(KVCache):
         self._entries.append(entry)
         return entry
 
-    def _cut(self, entry: PagedEntry, shared: int, max_length: int) -> PagedEntry | None:
-        """Continue an idle entry after its first `shared` tokens; None: not enough pages."""
+    def _take_over(self, entry: KVEntry, shared: int, max_length: int) -> PagedEntry | None:
+        assert isinstance(entry, PagedEntry)
         full, parted = divmod(shared, self._block)
         copied = parted > 0 and self.pool.is_shared(entry.pages[full])
         kept = full + (parted > 0 and not copied)
@@ -147,39 +114,13 @@ class PagedKVCache(KVCache):
         if self._available(keep=entry) + freed < wanted:
             return None
         self._shorten(entry, kept + copied)
-        self._make_free(wanted, keep=entry)
+        self._free_up(wanted, keep=entry)
         own = self.pool.take(wanted)
         if copied:
             self.pool.copy(entry.pages[full:], own[:1])
             self._shorten(entry, kept)
         entry.pages += own
         return entry
-
-    def _available(self, keep: KVEntry | None) -> int:
-        """Return the number of pages that are free or held by idle entries other than `keep`."""
-        idle = [e for e in self._entries if not e.busy and e is not keep]
-        return self.pool.num_free + self.pool.freed_by([_pages(entry) for entry in idle])
-
-    def _make_free(self, pages: int, keep: KVEntry | None) -> bool:
-        """Evict idle entries, least recently used first, until `pages` are free.
-
-        If that isn't possible, evict none and return False. `keep` is never evicted.
-        """
-        if self._available(keep) < pages:
-            return False
-        for entry in list(self._entries):
-            if self.pool.num_free >= pages:
-                break
-            if not entry.busy and entry is not keep:
-                self._forget(entry)
-        return True
-
-    def _forget(self, entry: KVEntry) -> None:
-        assert isinstance(entry, PagedEntry)
-        self._end_loan(entry)
-        self._entries.remove(entry)
-        self.pool.give_back(entry.pages)
-        entry.pages = []
 
     def _shorten(self, entry: PagedEntry, count: int) -> None:
         self.pool.give_back(entry.pages[count:])
@@ -195,7 +136,9 @@ class PagedKVCache(KVCache):
         """Return the maximum number of own pages that a branch of `tokens` tokens may need."""
         return self.blocks_for(self._block - 1 + tokens)
 
+    def _blocks_held_only_by(self, entries: Sequence[KVEntry]) -> int:
+        return self.pool.freed_by([e.pages for e in entries if isinstance(e, PagedEntry)])
 
-def _pages(entry: KVEntry) -> list[int]:
-    assert isinstance(entry, PagedEntry)
-    return entry.pages
+    @property
+    def _free_blocks(self) -> int:
+        return self.pool.num_free

@@ -11,18 +11,18 @@ import torch
 from numpy.typing import NDArray
 
 from tandem.engines.torch.attention import Packed, wanted_rows
+from tandem.engines.torch.choosing import TokenChoice, TokenChooser
 from tandem.engines.torch.fused_llama import FusedLlama
 from tandem.engines.torch.paged.attention import PagedStep, choose, gathered
 from tandem.engines.torch.paged.batch import (
-    Bucket,
     PagedBatch,
-    PagedRow,
+    StepSize,
     buckets,
     places,
     rows_of,
+    unpadded,
     write,
 )
-from tandem.engines.torch.paged.choosing import TokenChoice, TokenChooser
 from tandem.engines.torch.paged.paged_kv_cache import PagedKVCache
 from tandem.engines.torch.scores import StepLogits
 from tandem.engines.torch.settings import TorchSettings
@@ -57,14 +57,14 @@ class PagedRunner:
             for bucket in buckets(MAX_ROWS, max_width, longest, max_tokens)
             if self._attention is gathered or bucket.pages == longest  # others skip unused pages
         ]
-        size = max(_size(bucket) for bucket in self.buckets)
+        size = max(bucket.numbers for bucket in self.buckets)
         self._numbers = torch.zeros(size, dtype=torch.int32, device=self.device)
         self._staging = torch.zeros(size, dtype=torch.int32, pin_memory=self._on_cuda)
         tokens = max(bucket.tokens for bucket in self.buckets)
         dtype = cache.shape.dtype
         self._logits = torch.zeros((tokens, vocab_size), dtype=dtype, device=self.device)
         self._best = torch.zeros(tokens, dtype=torch.int64, device=self.device)
-        self._graphs: dict[Bucket, torch.cuda.CUDAGraph] = {}
+        self._graphs: dict[StepSize, torch.cuda.CUDAGraph] = {}
 
     @property
     def _on_cuda(self) -> bool:
@@ -101,7 +101,7 @@ class PagedRunner:
         self,
         ids: NDArray[np.int64],
         segments: Sequence[Packed],
-        choices: Sequence[TokenChoice | None] = (),
+        choices: Sequence[TokenChoice | None],
     ) -> StepLogits:
         """Run the segments' tokens, ids [all tokens], and choose tokens from their logits.
 
@@ -117,74 +117,45 @@ class PagedRunner:
         if log_probs is not None:
             parts.append(log_probs.view(torch.int32))
         host = torch.stack(parts).cpu().numpy()
-        rated = None if log_probs is None else host[1].view(np.float32).tolist()
-        return StepLogits(logits, host[0].tolist(), rated)
+        return StepLogits(
+            logits,
+            tokens=host[0].tolist(),
+            log_probs=None if log_probs is None else host[1].view(np.float32).tolist(),
+        )
 
     def logits(
         self, ids: NDArray[np.int64], segments: Sequence[Packed]
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Return logits [wanted rows, vocab_size] and the best token of each row [wanted rows]."""
-        rows = rows_of(segments)
-        wanted = wanted_rows(segments)
-        bucket = self._bucket(rows)
+        rows = [row for segment in segments for row in rows_of(segment)]
+        wanted, page_tokens = wanted_rows(segments), self._pool.page_tokens
+        bucket = next((b for b in self.buckets if b.holds(rows, page_tokens)), None)
         if bucket is None or not len(wanted):
-            return self._exact(ids, rows, wanted)
-        return self._padded(bucket, ids, rows, wanted)
-
-    def _bucket(self, rows: Sequence[PagedRow]) -> Bucket | None:
-        """Return the cheapest bucket that fits these texts, or None."""
-        page_tokens = self._pool.page_tokens
-        return next((b for b in self.buckets if b.holds(rows, page_tokens)), None)
-
-    def _padded(
-        self,
-        bucket: Bucket,
-        ids: NDArray[np.int64],
-        rows: Sequence[PagedRow],
-        wanted: NDArray[np.int64],
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        staged = _batch(self._staging, bucket)
-        write(staged, ids, rows, self._pool.page_tokens)
+            batch = unpadded(ids, rows, page_tokens, self.device)
+            logits = self._run(batch, torch.from_numpy(wanted).to(self.device))
+            return logits, logits.argmax(-1)
+        staged = PagedBatch(self._staging, bucket)
+        write(staged, ids, rows, page_tokens)
         at = places(rows, bucket.width)[wanted]
         staged.wanted[: len(at)] = torch.from_numpy(at)
-        size = _size(bucket)
-        self._numbers[:size].copy_(self._staging[:size], non_blocking=True)
-        self._replay(bucket)
-        chosen = _batch(self._numbers, bucket).wanted[: len(at)]
-        return self._logits.index_select(0, chosen), self._best.index_select(0, chosen)
-
-    def _replay(self, bucket: Bucket) -> None:
-        """Run the batch in `_numbers`. Writes `_logits` and `_best`."""
+        used = slice(bucket.numbers)
+        self._numbers[used].copy_(self._staging[used], non_blocking=True)
         if bucket in self._graphs:
             self._graphs[bucket].replay()
         else:
             self._run_padded(bucket)
+        chosen = PagedBatch(self._numbers, bucket).wanted[: len(at)]
+        return self._logits.index_select(0, chosen), self._best.index_select(0, chosen)
 
-    def _run_padded(self, bucket: Bucket) -> None:
-        """Run the batch kernel by kernel. A graph consists of the same kernels."""
-        logits = self._run(_batch(self._numbers, bucket), None)
+    def _run_padded(self, bucket: StepSize) -> None:
+        """Run the batch in `_numbers` kernel by kernel. Writes `_logits` and `_best`.
+
+        A graph consists of the same kernels.
+        """
+        logits = self._run(PagedBatch(self._numbers, bucket), None)
         self._logits[: bucket.tokens].copy_(logits)
         torch.argmax(logits, -1, out=self._best[: bucket.tokens])
-
-    def _exact(
-        self, ids: NDArray[np.int64], rows: Sequence[PagedRow], wanted: NDArray[np.int64]
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        pages = max(len(row.pages) for row in rows)
-        sizes = (len(ids), len(rows), pages, max(row.new for row in rows))
-        memory = torch.empty(PagedBatch.size_of(*sizes[:3]), dtype=torch.int32)
-        write(PagedBatch(memory, *sizes), ids, rows, self._pool.page_tokens)
-        chosen = torch.from_numpy(wanted).to(self.device)
-        logits = self._run(PagedBatch(memory.to(self.device), *sizes), chosen)
-        return logits, logits.argmax(-1)
 
     def _run(self, batch: PagedBatch, rows: torch.Tensor | None) -> torch.Tensor:
         step = PagedStep(batch, self._pool, self._attention)
         return self._llama.forward(batch.ids, batch.positions, rows, [step])
-
-
-def _size(bucket: Bucket) -> int:
-    return PagedBatch.size_of(bucket.tokens, bucket.rows, bucket.pages)
-
-
-def _batch(numbers: torch.Tensor, bucket: Bucket) -> PagedBatch:
-    return PagedBatch(numbers, bucket.tokens, bucket.rows, bucket.pages, bucket.width)

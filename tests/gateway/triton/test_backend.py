@@ -23,12 +23,13 @@ pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("event_loop_of_all")]
 async def test_models_are_read_from_tritons_configurations():
     async with connected(Service()) as triton:
         models = await triton.models()
-        assert [(m.name, m.stream_model, m.drafter) for m in models.models] == [
-            ("bls_stream", "bls_stream", None),
-            ("bls", "bls_stream", None),
-            ("ensemble", "bls_stream", "none"),
+        assert models.stream_model == "bls_stream"
+        assert [(model.name, model.drafter) for model in models.models] == [
+            ("bls_stream", None),
+            ("bls", None),
+            ("ensemble", "none"),
         ]
-        assert models.room == 1008
+        assert models.max_model_len == 1008
         assert not models.add_special_tokens
         assert not models.skip_special_tokens
         assert await triton.ready()
@@ -39,8 +40,9 @@ async def test_each_adapter_of_the_target_is_listed_as_a_model():
     target = json.loads(loop["target"]) | {"lora_adapters": ["sql"]}
     service.configs = CONFIGS | {"bls_stream": loop | {"target": json.dumps(target)}}
     async with connected(service) as triton:
-        model = (await triton.models()).named("sql")
-        assert (model.stream_model, model.lora_name) == ("bls_stream", "sql")
+        models = await triton.models()
+        assert models.find("sql").lora_name == "sql"
+        assert models.stream_model == "bls_stream"
 
 
 async def test_a_model_that_is_not_loaded_is_skipped():
@@ -72,7 +74,7 @@ async def test_concurrent_requests_get_the_same_failure_and_can_retry():
         assert {error.status for error in got} == {503}
         assert service.asked == 1
         service.configs = CONFIGS
-        assert (await triton.models()).room == 1008
+        assert (await triton.models()).max_model_len == 1008
 
 
 async def test_failures_are_not_cached(monkeypatch):
@@ -82,7 +84,7 @@ async def test_failures_are_not_cached(monkeypatch):
             broken.setattr("tandem.gateway.triton.backend.served_models", [].index)
             with pytest.raises(ValueError, match="is not in list"):
                 await triton.models()
-        assert (await triton.models()).room == 1008
+        assert (await triton.models()).max_model_len == 1008
 
 
 async def test_response_chunks_are_decoded():

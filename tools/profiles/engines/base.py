@@ -7,9 +7,9 @@ import os
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationInfo, model_validator
 from pydantic_core import PydanticCustomError
@@ -23,7 +23,11 @@ from tandem.engines.load import KIND
 from tandem.tools.errors import suggestion
 from tandem.tools.profiles.checkpoint import Checkpoint, CheckpointError
 
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
 KeyPath = tuple[str | int, ...]
+Settings = TypeVar("Settings", bound="DataclassInstance")
 
 
 class ProfileError(Exception):
@@ -134,15 +138,21 @@ class EngineSection(ConfigSection):
     def check_weights(self, key_path: KeyPath) -> None:
         """Raise ProfileError if weights are missing. By default, an engine has no weights."""
 
-    def adjusted_to_draft(self, draft: EnginePlan, planned: EnginePlan) -> EnginePlan:  # noqa: ARG002
-        return planned
-
 
 class OwnEngineSection(EngineSection):
     """A profile's section for an engine that Tandem implements."""
 
     exclude_input_in_output: bool = True
     """Omit the input from the output in direct calls of the engine."""
+
+    def settings_of(self, kind: type[Settings], **decided: Any) -> Settings:
+        """Return an engine's settings.
+
+        kind: a dataclass. decided: its fields that aren't copied from the section's fields with the
+        same names.
+        """
+        copied = {field.name for field in fields(kind)} - decided.keys()
+        return kind(**self.model_dump(include=copied), **decided)
 
     def plan_of(self, kind: str, settings: Any, **facts: Any) -> EnginePlan:
         """Return the plan of an engine with these settings.

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveInt
 from tokenizers import Tokenizer
@@ -51,6 +51,7 @@ class LanguageSection(ConfigSection):
 class EmulatedDraft(OwnEngineSection):
     """An emulated engine."""
 
+    role: ClassVar[Literal["draft", "target"]] = "draft"
     kind: Literal["emulated"]
     tokenizer: Folder
     """Folder of the tokenizer whose tokens it generates."""
@@ -79,7 +80,7 @@ class EmulatedDraft(OwnEngineSection):
     @property
     def devices(self) -> frozenset[str]:
         """Return a device that no other engine uses."""
-        return frozenset({f"emulated {self._role}"})
+        return frozenset({f"emulated {self.role}"})
 
     def plan(self, key_path: KeyPath) -> EnginePlan:
         with located(*key_path, "tokenizer"):
@@ -95,10 +96,6 @@ class EmulatedDraft(OwnEngineSection):
             pad_id=tokenizer.special_id("pad_token"),
         )
 
-    @property
-    def _role(self) -> Literal["draft", "target"]:
-        return "draft"
-
     def _settings(self, tokenizer: TokenizerFolder, key_path: KeyPath) -> EmulatedSettings:
         width = self.vocab_size or tokenizer.size
         if width < tokenizer.size:
@@ -107,35 +104,27 @@ class EmulatedDraft(OwnEngineSection):
                 f"must be at least {tokenizer.size}, the tokens of {tokenizer.folder}; got {width}",
             )
         low, high = _words(tokenizer)
-        given = self.model_dump(
-            exclude={*OwnEngineSection.model_fields, "kind", "tokenizer", "language"}
-        )
-        filled = {
-            "vocab_size": width,
-            "kv_cache_tokens": self.kv_cache_tokens or SEQUENCES_CACHED * self.max_seq_len,
-        }
         with located(*key_path):
-            return EmulatedSettings(
-                role=self._role,
+            return self.settings_of(
+                EmulatedSettings,
+                role=self.role,
+                vocab_size=width,
                 low_id=low,
                 high_id=high,
                 end_id=tokenizer.special_id("eos_token"),
+                kv_cache_tokens=self.kv_cache_tokens or SEQUENCES_CACHED * self.max_seq_len,
                 **self.language.model_dump(),
-                **(given | filled),
             )
 
 
 class EmulatedTarget(EmulatedDraft):
     """An emulated engine that verifies drafts."""
 
+    role = "target"
     verify_slope: NonNegativeFloat = EmulatedSettings.verify_slope
     """Target only: verifying k draft tokens takes `step_ms` x (1 + slope x k)."""
     max_draft_len: NonNegativeInt = 16
     """Target only: maximum draft tokens per verification."""
-
-    @property
-    def _role(self) -> Literal["draft", "target"]:
-        return "target"
 
 
 def _words(tokenizer: TokenizerFolder) -> tuple[int, int]:

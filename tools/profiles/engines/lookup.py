@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from pydantic import PositiveInt
 
 from tandem.bls.settings import LoopSettings
@@ -24,12 +22,3 @@ class LookupSection(ConfigSection):
     """With `is_use_oldest: false`: copy from the newest occurrence with a whole draft after it."""
     is_use_oldest: bool = LoopSettings.lookup_uses_oldest
     """Copy from the oldest occurrence of the n-gram; false: from the newest."""
-
-    @property
-    def settings(self) -> dict[str, Any]:
-        return {
-            "prompt_lookup_num_tokens": self.prompt_lookup_num_tokens,
-            "max_matching_ngram_size": self.max_matching_ngram_size,
-            "lookup_keeps_all": self.is_keep_all,
-            "lookup_uses_oldest": self.is_use_oldest,
-        }

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -98,35 +97,25 @@ class TorchDraft(AdaptedSection):
         with located(*key_path, "checkpoint"):
             require_weights(self.checkpoint)
 
-    @property
-    def _longest_draft(self) -> int:
-        return 0
-
     def _settings(self, checkpoint: Checkpoint, key_path: KeyPath) -> TorchSettings:
         length = sequence_length(self.max_seq_len, checkpoint, key_path, most=MAX_SEQ_LEN)
-        if self._longest_draft >= length - 1:
+        longest_draft = getattr(self, "max_draft_len", 0)  # only a target has it
+        if longest_draft >= length - 1:
             raise ProfileError(
                 (*key_path, "max_draft_len"),
-                f"must be less than max_seq_len {length}; got {self._longest_draft}",
+                f"must be less than max_seq_len {length}; got {longest_draft}",
             )
         affordable = KV_BYTES // max(checkpoint.kv_bytes_per_token, 1)
         default = max(length, min(SEQUENCES_CACHED * length, affordable))
         cache = self.kv_cache_tokens or default
         check_kv_cache(cache, length, *key_path, "kv_cache_tokens")
-        decided = {
-            "kind",
-            *AdaptedSection.model_fields,
-            "checkpoint",
-            "max_seq_len",
-            "kv_cache_tokens",
-        }
         with located(*key_path):
-            return TorchSettings(
+            return self.settings_of(
+                TorchSettings,
                 checkpoint=CHECKPOINT,
                 max_seq_len=length,
                 kv_cache_tokens=cache,
                 lora_adapters=self.lora_folders,
-                **self.model_dump(exclude=decided),
             )
 
 
@@ -135,17 +124,6 @@ class TorchTarget(TorchDraft):
 
     max_draft_len: NonNegativeInt = 16
     """Target only: maximum draft tokens per verification."""
-
-    def adjusted_to_draft(self, draft: EnginePlan, planned: EnginePlan) -> EnginePlan:
-        """Return the plan with the width of the draft's logits, if it isn't the target's."""
-        if draft.vocab_size == planned.vocab_size:
-            return planned
-        width = {"draft_vocab_size": str(draft.vocab_size)}
-        return replace(planned, parameters={**planned.parameters, **width})
-
-    @property
-    def _longest_draft(self) -> int:
-        return self.max_draft_len
 
 
 def _why_unsupported(config: Mapping[str, Any]) -> str | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -27,8 +26,6 @@ from tandem.tools.profiles.engines.lora import AdaptedSection
 
 MAX_SEQ_LEN = 8192
 SEQUENCES_CACHED = 16  # whole sequences in the KV cache by default
-# Fields that aren't simply copied into the settings.
-DECIDED = ("kind", "checkpoint", "model", "max_seq_len", "kv_cache_tokens")
 
 
 def _executable(value: Any, info: ValidationInfo) -> Any:
@@ -84,13 +81,13 @@ class VllmDraft(AdaptedSection):
         cache = self.kv_cache_tokens or SEQUENCES_CACHED * length
         check_kv_cache(cache, length, *key_path, "kv_cache_tokens")
         with located(*key_path):
-            settings = VllmSettings(
+            settings = self.settings_of(
+                VllmSettings,
                 model=self.model or str(self.checkpoint),
                 vocab_size=checkpoint.vocab_size,
                 max_seq_len=length,
                 kv_cache_tokens=cache,
                 lora_adapters=self.lora_folders,
-                **self.model_dump(exclude={*AdaptedSection.model_fields, *DECIDED}),
             )
         planned = self.plan_of(
             self.kind,
@@ -115,10 +112,3 @@ class VllmTarget(VllmDraft):
 
     max_draft_len: NonNegativeInt = 16
     speculative_config: Mapping[str, JsonValue] | None = None
-
-    def adjusted_to_draft(self, draft: EnginePlan, planned: EnginePlan) -> EnginePlan:
-        """Return the plan with the width of the draft's logits, if it isn't the target's."""
-        if draft.vocab_size == planned.vocab_size:
-            return planned
-        width = {"draft_vocab_size": str(draft.vocab_size)}
-        return replace(planned, parameters={**planned.parameters, **width})

@@ -8,11 +8,10 @@ from contextlib import contextmanager
 
 from tandem.tools.commands.options import Options, add_profile, chosen_profile
 from tandem.tools.errors import TandemError
-from tandem.tools.models.fit import JOBS, Job, fit_of
+from tandem.tools.models.fit import ROLES, Role, fitting_kv_caches
 from tandem.tools.models.named import ModelSource, model_named
 from tandem.tools.models.weights import Description
-from tandem.tools.profiles import deployment
-from tandem.tools.profiles.deployment import Deployment
+from tandem.tools.profiles.deployment import Deployment, for_checkpoints, load
 
 
 def add_deployment(group: Options) -> None:
@@ -38,30 +37,29 @@ def chosen_deployment(options: argparse.Namespace, *, here: bool = True) -> Depl
     if options.target is None:
         if options.draft is not None:
             raise TandemError("--draft needs --target; set both")
-        return deployment.load(chosen_profile(options))
+        return load(chosen_profile(options))
     if options.profile is not None:
         raise TandemError("set --profile or --target, not both")
-    sources: dict[Job, ModelSource] = {}
-    described: dict[Job, Description] = {}
-    for job in JOBS:
-        if (name := getattr(options, job)) is not None:
-            with about(job):
-                sources[job] = model_named(name)
-                described[job] = sources[job].describe()
+    sources: dict[Role, ModelSource] = {}
+    described: dict[Role, Description] = {}
+    for role in ROLES:
+        if (name := getattr(options, role)) is not None:
+            with about(role):
+                sources[role] = model_named(name)
+                described[role] = sources[role].describe()
     # Check the small files before fetching the weights.
-    folders = {job: found.folder for job, found in described.items()}
-    planned = deployment.for_checkpoints(
+    folders = {role: found.folder for role, found in described.items()}
+    deployment = for_checkpoints(
         folders["target"], folders.get("draft"), name=sources["target"].name, with_weights=False
     )
     kv_cache_tokens: dict[str, int] = {}
     if here:
-        fit = fit_of(planned, {job: found.num_parameters for job, found in described.items()})
-        fit.check()
-        kv_cache_tokens = fit.kv_cache_tokens()
-    for job, source in sources.items():
-        with about(job):
-            folders[job] = source.checkpoint()
-    return deployment.for_checkpoints(
+        counts = {role: found.num_parameters for role, found in described.items()}
+        kv_cache_tokens = fitting_kv_caches(deployment, counts)
+    for role, source in sources.items():
+        with about(role):
+            folders[role] = source.checkpoint()
+    return for_checkpoints(
         folders["target"],
         folders.get("draft"),
         name=sources["target"].name,
@@ -70,19 +68,17 @@ def chosen_deployment(options: argparse.Namespace, *, here: bool = True) -> Depl
 
 
 @contextmanager
-def about(job: Job) -> Iterator[None]:
+def about(role: Role) -> Iterator[None]:
     """Prefix errors with the option that names the model."""
     try:
         yield
     except TandemError as error:
-        raise TandemError(f"--{job}: {error}") from error
+        raise TandemError(f"--{role}: {error}") from error
 
 
-def planned_of(options: argparse.Namespace) -> Deployment | None:
+def deployment_to_serve(options: argparse.Namespace) -> Deployment | None:
     """Return the deployment to serve, or None if --url names a running server."""
     for name in ("profile", "target"):
         if options.url and getattr(options, name):
             raise TandemError(f"set --url or --{name}, not both")
-    if getattr(options, "model", None) and not options.url:
-        raise TandemError("--model needs --url; set both")
     return None if options.url else chosen_deployment(options)

@@ -20,11 +20,11 @@ IN_LOOP = [row.name for row in drafter_registry.DRAFTERS.values() if not row.in_
 DRAFTERS = (None, None, *IN_LOOP)
 DRAFT_LENGTHS = (None, 1, 4, 8, 16, -1)
 SHARE_LEAVING = 1 / 3
-SHARE_BAD, SHARE_HURRIED = 0.05, 0.05
+SHARE_INVALID, SHARE_HURRIED = 0.05, 0.05
 LONGEST_STAY = 0.6  # maximum seconds after which a client disconnects early
 
 # Invalid requests, and the start of each one's error line.
-BAD: tuple[tuple[dict[str, Any], str], ...] = (
+INVALID: tuple[tuple[dict[str, Any], str], ...] = (
     ({tensors.MAX_TOKENS: 0}, "input 'max_tokens'"),
     ({tensors.TOP_P: 7.0}, "input 'top_p'"),
     ({tensors.TEMPERATURE: float("nan")}, "input 'temperature'"),
@@ -38,7 +38,7 @@ MOST_EXAMPLES = 10
 Explains = Callable[[str, float, float], bool]
 
 
-class Ledger:
+class SoakOutcomes:
     """Counts of outcomes, with the first few bad outcomes as examples. Thread-safe."""
 
     def __init__(self) -> None:
@@ -53,7 +53,7 @@ class Ledger:
                 self.examples.append(f"{kind}: {example}")
 
 
-class Crowd:
+class Clients:
     """Many clients of one server.
 
     explains: returns whether an injected fault explains an error; gets the error line and the
@@ -61,11 +61,11 @@ class Crowd:
     """
 
     def __init__(
-        self, url: str, questions: Sequence[Question], ledger: Ledger, explains: Explains
+        self, url: str, questions: Sequence[Question], outcomes: SoakOutcomes, explains: Explains
     ) -> None:
         self._url = url
         self._questions = questions
-        self._ledger = ledger
+        self._outcomes = outcomes
         self._explains = explains
 
     def run(self, clients: int, seconds: float) -> None:
@@ -80,17 +80,17 @@ class Crowd:
         while time.monotonic() < end:
             question = rng.choice(self._questions)
             chance = rng.random()
-            if chance < SHARE_BAD:
-                self._ask_badly(question, *rng.choice(BAD))
+            if chance < SHARE_INVALID:
+                self._ask_invalid(question, *rng.choice(INVALID))
             else:
-                hurried = chance < SHARE_BAD + SHARE_HURRIED
+                hurried = chance < SHARE_INVALID + SHARE_HURRIED
                 self._ask(question, _request(rng, question, hurried=hurried))
 
-    def _ask_badly(self, question: Question, wrong: dict[str, Any], line: str) -> None:
-        entry = STREAM if len(wrong) % 2 else "bls"
-        outcome = ask(self._url, SoakRequest(entry, question.prompts, {**question.values, **wrong}))
+    def _ask_invalid(self, question: Question, wrong: dict[str, Any], line: str) -> None:
+        values = {**question.values, **wrong}
+        outcome = ask(self._url, SoakRequest(STREAM, question.prompts, values))
         if outcome.error.startswith(line):
-            self._ledger.add("refused")
+            self._outcomes.add("refused")
         else:
             self._judge_error(question, outcome)
 
@@ -98,24 +98,24 @@ class Crowd:
         outcome = ask(self._url, request)
         if outcome.error:
             if request.timeout and "exceeded its timeout" in outcome.error:
-                self._ledger.add("timed out")
+                self._outcomes.add("timed out")
             else:
                 self._judge_error(question, outcome)
             return
         kind = "cancelled" if outcome.left else "finished"
         if _right(question, outcome):
-            self._ledger.add(kind)
+            self._outcomes.add(kind)
         else:
             got = f"{request.values} of {question.prompts} -> {outcome.texts}"
-            self._ledger.add("wrong", f"{got}, the baseline has {question.answers}")
+            self._outcomes.add("wrong", f"{got}, the baseline has {question.answers}")
 
     def _judge_error(self, question: Question, outcome: SoakOutcome) -> None:
         if outcome.error == NO_ANSWER:
-            self._ledger.add("unanswered", str(question.manner))
+            self._outcomes.add("unanswered", str(question.inputs))
         elif self._explains(outcome.error, outcome.began, outcome.ended):
-            self._ledger.add("failed by a fault")
+            self._outcomes.add("failed by a fault")
         else:
-            self._ledger.add("unexplained", outcome.error or "an answer to a bad request")
+            self._outcomes.add("unexplained", outcome.error or "an answer to a bad request")
 
 
 def _right(question: Question, outcome: SoakOutcome) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from benchmarks.soak.asking import STREAM
@@ -14,7 +14,7 @@ SHARED_MB = 2.0
 FEW = 8
 
 
-class Course(NamedTuple):
+class Growth(NamedTuple):
     """The growth of a quantity: its first and last values, and the allowed growth."""
 
     name: str
@@ -33,38 +33,31 @@ class Course(NamedTuple):
         return self.growth <= self.allowed
 
 
-def courses(samples: Sequence[Sample]) -> Iterator[Course]:
+def growths_of(samples: Sequence[Sample]) -> Iterator[Growth]:
     """Yield the growth of memory and descriptors of each model, and of shared memory."""
+    samples = samples[len(samples) // 4 :]
     for owner in samples[0].memory_mb:
-        yield _course(f"{owner}: memory, MB", samples, lambda s, o=owner: s.memory_mb[o], _memory)
+        memory = [sample.memory_mb[owner] for sample in samples]
+        yield _growth(f"{owner}: memory, MB", memory, MEMORY_MB, MEMORY_SHARE)
     for owner in samples[0].descriptors:
-        yield _course(f"{owner}: descriptors", samples, lambda s, o=owner: s.descriptors[o], _few)
-    yield _course("shared memory, MB", samples, lambda s: s.shared_mb, lambda _: SHARED_MB)
+        descriptors = [sample.descriptors[owner] for sample in samples]
+        yield _growth(f"{owner}: descriptors", descriptors, FEW)
+    yield _growth("shared memory, MB", [sample.shared_mb for sample in samples], SHARED_MB)
 
 
-def threads_at_rest(before: Sample, after: Sample) -> Iterator[Course]:
+def threads_at_rest(before: Sample, after: Sample) -> Iterator[Growth]:
     """Yield the growth of each model's threads. Each lost call blocks one thread of the loop."""
     lost = sum(after.lost.values()) - sum(before.lost.values())
     for owner, count in before.threads.items():
         allowed = FEW + lost if owner == STREAM else FEW
-        yield Course(f"{owner}: threads at rest", count, after.threads.get(owner, 0), allowed)
+        yield Growth(f"{owner}: threads at rest", count, after.threads.get(owner, 0), allowed)
 
 
-def _course(
-    name: str,
-    samples: Sequence[Sample],
-    value: Callable[[Sample], float],
-    allowed: Callable[[float], float],
-) -> Course:
-    values = [value(sample) for sample in samples[len(samples) // 4 :]]
+def _growth(name: str, values: Sequence[float], allowed: float, share: float = 0.0) -> Growth:
+    """Compare the first and the last third of the values.
+
+    allowed, share: the allowed growth, absolute and as a share of the first value; both are added.
+    """
     third = max(1, len(values) // 3)
     first, end = statistics.median(values[:third]), statistics.median(values[-third:])
-    return Course(name, first, end, allowed(first))
-
-
-def _memory(first: float) -> float:
-    return MEMORY_SHARE * first + MEMORY_MB
-
-
-def _few(_: float) -> float:
-    return FEW
+    return Growth(name, first, end, allowed + share * first)

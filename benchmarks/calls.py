@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import queue
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import count
@@ -10,20 +11,21 @@ from itertools import count
 import numpy as np
 
 from tandem.engines.engine import Engine
-from tandem.engines.request import EngineRequest, EngineResponse, SamplingParams
+from tandem.engines.request import EngineRequest, EngineResponse
 
-GREEDY = SamplingParams(top_k=1)
 _numbers = count()
 
 
 @dataclass
-class SaidText:
-    """The output of a loop, and its counts of rounds and of drafted and accepted tokens."""
+class Speculated:
+    """The output of a loop.
+
+    target_seconds, computed_tokens: duration and computed tokens of each round's target call.
+    """
 
     tokens: list[int] = field(default_factory=list)
-    rounds: int = 0
-    drafted: int = 0
-    accepted: int = 0
+    target_seconds: list[float] = field(default_factory=list)
+    computed_tokens: list[int] = field(default_factory=list)
 
 
 class GreedyCall:
@@ -38,7 +40,6 @@ class GreedyCall:
             input_ids=np.array(ids, np.int32),
             max_new_tokens=num_tokens,
             draft_ids=np.array(drafts, np.int32),
-            sampling=GREEDY,
         )
         engine.submit(request, self._answers.put)
 
@@ -50,28 +51,23 @@ class GreedyCall:
         return answer
 
 
-def say(engine: Engine, ids: Sequence[int], num_tokens: int) -> list[int]:
+def generate(engine: Engine, ids: Sequence[int], num_tokens: int) -> list[int]:
     """Generate `num_tokens` tokens after ids with one engine."""
     return list(GreedyCall(engine, ids, num_tokens).answer().tokens)
 
 
 def speculate(
     target: Engine, draft: Engine, ids: Sequence[int], num_tokens: int, draft_len: int
-) -> SaidText:
-    """Generate `num_tokens` tokens after ids in rounds of a draft and a verification.
-
-    draft_len: draft tokens per round; 0 for the target alone.
-    """
-    if not draft_len:
-        return SaidText(say(target, ids, num_tokens))
-    text = SaidText()
-    while (left := num_tokens - len(text.tokens)) > 0:
-        context = [*ids, *text.tokens]
+) -> Speculated:
+    """Generate `num_tokens` tokens after ids in rounds of a draft and a verification."""
+    output = Speculated()
+    while (left := num_tokens - len(output.tokens)) > 0:
+        context = [*ids, *output.tokens]
         length = min(draft_len, left - 1)
-        drafts = say(draft, context, length) if length else []
-        tokens = GreedyCall(target, context, length + 1, drafts).answer().tokens
-        text.tokens += tokens
-        text.rounds += 1
-        text.drafted += length
-        text.accepted += len(tokens) - 1
-    return text
+        drafts = generate(draft, context, length) if length else []
+        began = time.perf_counter()
+        answer = GreedyCall(target, context, length + 1, drafts).answer()
+        output.target_seconds.append(time.perf_counter() - began)
+        output.computed_tokens.append(answer.usage.computed_tokens)
+        output.tokens += answer.tokens
+    return output

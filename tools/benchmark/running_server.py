@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from tandem.bls.drafters.registry import DRAFTERS, DrafterKind, DrafterName
 from tandem.tools.client.client import Client
@@ -14,18 +15,11 @@ from tandem.tools.profiles.deployment import Deployment
 from tandem.tools.triton.serving import serving
 
 
-@dataclass(frozen=True)
-class TargetServer:
+class RunningServer(NamedTuple):
     """A running server. url: HOST:PORT of its gRPC endpoint. entry: the entry to call."""
 
     url: str
     entry: str
-
-    @property
-    def streams(self) -> bool:
-        """Ask the server whether the entry streams; raise TandemError."""
-        with Client(self.url) as client:
-            return client.entry(self.entry).streams
 
 
 @dataclass(frozen=True)
@@ -45,20 +39,20 @@ class ServedDrafters:
             )
 
 
-def served_drafters(target: Deployment | TargetServer) -> ServedDrafters:
+def served_drafters(measured: Deployment | RunningServer) -> ServedDrafters:
     """Return the drafters that requests can choose.
 
     Asks the server if it is running. Raises TandemError.
     """
-    if isinstance(target, Deployment):
-        default = target.loop_settings().drafter
-        longest = target.target.max_draft_len
-        return ServedDrafters(target.profile.name, target.drafter_kinds, default, longest)
-    with Client(target.url) as client:
-        entry = client.entry(target.entry)
+    if isinstance(measured, Deployment):
+        default = measured.loop_settings().drafter
+        longest = measured.target.max_draft_len
+        return ServedDrafters(measured.profile.name, measured.drafter_kinds, default, longest)
+    with Client(measured.url) as client:
+        entry = client.entry(measured.entry)
     try:
         return ServedDrafters(
-            server=target.url,
+            server=measured.url,
             kinds={
                 # The server reports only the names of the deployment's custom drafters.
                 name: DRAFTERS.get(name)
@@ -70,23 +64,23 @@ def served_drafters(target: Deployment | TargetServer) -> ServedDrafters:
         )
     except KeyError as error:
         raise TandemError(
-            f"entry '{entry.name}' at {target.url} isn't one of Tandem's: it has no parameter "
+            f"entry '{entry.name}' at {measured.url} isn't one of Tandem's: it has no parameter "
             f"{error}; set --model to one that is"
         ) from error
 
 
 @contextmanager
-def target_server(target: Deployment | TargetServer) -> Iterator[TargetServer]:
+def running_server(measured: Deployment | RunningServer) -> Iterator[RunningServer]:
     """Yield the server to measure. If it is a deployment, serve it until the context ends."""
-    if isinstance(target, TargetServer):
-        yield target
+    if isinstance(measured, RunningServer):
+        yield measured
         return
-    with serving(target) as server:
-        yield TargetServer(server.grpc_url, target.stream_entry.name)
+    with serving(measured) as server:
+        yield RunningServer(server.grpc_url, measured.stream_entry.name)
 
 
-def name_of(target: Deployment | TargetServer) -> str:
-    if isinstance(target, TargetServer):
-        return target.url
-    emulated = target.target.parameters.get("engine") == "emulated"
-    return f"{target.profile.name} (emulated engines)" if emulated else target.profile.name
+def name_of(measured: Deployment | RunningServer) -> str:
+    if isinstance(measured, RunningServer):
+        return measured.url
+    emulated = measured.target.parameters.get("engine") == "emulated"
+    return f"{measured.profile.name} (emulated engines)" if emulated else measured.profile.name

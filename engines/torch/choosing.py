@@ -9,21 +9,22 @@ import numpy as np
 import torch
 
 from tandem.engines.noise import Purpose, key_of
-from tandem.engines.torch.paged.noise import keys_on
+from tandem.engines.torch.noise import keys_on
 from tandem.engines.torch.sampling import TorchSampler
+from tandem.sampling.params import SamplingNumbers
 
 
 class TokenChoice(NamedTuple):
     """How one call chooses tokens from its last rows of a step: one per draft token and one more.
 
     first: position of the token that is chosen from the first of these rows.
-    rates: whether the call needs log-probabilities of its tokens.
+    wants_log_probs: whether the call needs log-probabilities of its tokens.
     """
 
     sampler: TorchSampler
     first: int
     drafts: Sequence[int]
-    rates: bool
+    wants_log_probs: bool
 
     @property
     def rows(self) -> int:
@@ -58,10 +59,10 @@ class TokenChooser:
             for choice, end in zip(choices, ends, strict=True)
             if choice is not None
         ]
-        self._rates = any(choice.rates for choice, _ in self._placed)
+        self._wants_log_probs = any(choice.wants_log_probs for choice, _ in self._placed)
         self._draws = self._grouped(ends[-1], device)
-        self._sent = [
-            (choice.sampler, start, choice.sampler.send_drafts(choice.drafts, choice.first))
+        self._verified = [
+            (choice.sampler, start, choice.sampler.drafts_on_device(choice.drafts, choice.first))
             for choice, start in self._placed
             if choice.sampler.verifies_by_logits
         ]
@@ -77,25 +78,25 @@ class TokenChooser:
         tokens = best
         for sampler, rows, keys in self._draws:
             if rows is None:
-                tokens = sampler.draw_each(logits, keys)
+                tokens = sampler.choose_on_device(logits, keys)
             else:
-                drawn = sampler.draw_each(logits.index_select(0, rows), keys)
+                drawn = sampler.choose_on_device(logits.index_select(0, rows), keys)
                 tokens = tokens.index_copy(0, rows, drawn)
-        for sampler, start, sent in self._sent:
-            end = start + len(sent.keys)
-            emitted = sampler.verify_by_logits(logits[start:end], sent)
+        for sampler, start, drafts in self._verified:
+            end = start + len(drafts.keys)
+            emitted = sampler.verify_on_device(logits[start:end], drafts)
             tokens = torch.cat((tokens[:start], emitted, tokens[end:]))
-        if not self._rates:
+        if not self._wants_log_probs:
             return tokens, None
         rows = logits.float().log_softmax(-1)
         return tokens, rows.gather(1, tokens.clamp(min=0)[:, None])[:, 0]
 
     def _grouped(self, num_rows: int, device: torch.device) -> list[_Draw]:
-        groups: dict[object, list[tuple[TorchSampler, int, int]]] = {}
+        groups: dict[SamplingNumbers, list[tuple[TorchSampler, int, int]]] = {}
         for choice, start in self._placed:
             sampler = choice.sampler
-            if sampler.warping is not None and not sampler.verifies_by_logits:
-                members = groups.setdefault(sampler.warping, [])
+            if not (sampler.greedy or sampler.verifies_by_logits):
+                members = groups.setdefault(sampler.numbers, [])
                 members += [(sampler, start + i, choice.first + i) for i in range(choice.rows)]
         draws = []
         for members in groups.values():

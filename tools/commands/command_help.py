@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 
-class Verb(NamedTuple):
+class CommandHelp(NamedTuple):
     """Help of one command.
 
     summary: the line in `tandem --help`. description, examples: shown by `tandem COMMAND --help`.
@@ -17,9 +17,9 @@ class Verb(NamedTuple):
     examples: tuple[str, ...]
 
 
-GROUPS: Mapping[str, Mapping[str, Verb]] = {
+GROUPS: Mapping[str, Mapping[str, CommandHelp]] = {
     "serve and generate": {
-        "up": Verb(
+        "up": CommandHelp(
             "Start Triton and serve until Ctrl-C.",
             "Start Triton and serve until Ctrl-C. A profile names the models, or --target and "
             "--draft do: folders, Hugging Face Hub models or GGUF files with one tokenizer. "
@@ -31,7 +31,7 @@ GROUPS: Mapping[str, Mapping[str, Verb]] = {
                 "tandem up --target Qwen/Qwen2.5-1.5B-Instruct --draft Qwen/Qwen2.5-0.5B-Instruct",
             ),
         ),
-        "generate": Verb(
+        "generate": CommandHelp(
             "Stream the output for a prompt from a running server.",
             "Stream the output for a prompt from a running server. On a terminal, accepted draft "
             "tokens are green. A summary goes to standard error.",
@@ -41,7 +41,7 @@ GROUPS: Mapping[str, Mapping[str, Verb]] = {
                 "tandem generate - --temperature 0.7 --seed 1 --explain < prompt.txt",
             ),
         ),
-        "gateway": Verb(
+        "gateway": CommandHelp(
             "Serve the OpenAI API and a web page for a running server.",
             "Serve the OpenAI API, and a web page that shows which tokens were drafted, for a "
             "Triton server with Tandem's models. `tandem up` already includes a gateway.",
@@ -50,7 +50,7 @@ GROUPS: Mapping[str, Mapping[str, Verb]] = {
                 "tandem gateway --url triton.example:8001 --tokenizer path/to/target --port 80",
             ),
         ),
-        "run": Verb(
+        "run": CommandHelp(
             "Serve engines, run prompts and stop, like NVIDIA's run.py.",
             "Serve engines, run prompts in order and stop. The options match NVIDIA's run.py, "
             "spelled with dashes or underscores.",
@@ -58,7 +58,7 @@ GROUPS: Mapping[str, Mapping[str, Verb]] = {
         ),
     },
     "measure": {
-        "bench": Verb(
+        "bench": CommandHelp(
             "Measure speedup and latency on a live server.",
             "Measure the speedup of drafters and draft lengths on a live server. Requests "
             "alternate with drafter 'none', the baseline.",
@@ -68,7 +68,7 @@ GROUPS: Mapping[str, Mapping[str, Verb]] = {
                 "tandem bench --profile emulated-70b-1b --concurrency 1,16 --json results.json",
             ),
         ),
-        "summarize": Verb(
+        "summarize": CommandHelp(
             "Score outputs with and without speculation, like summarize.py.",
             "Run a dataset with and without speculation, and score the outputs by ROUGE. The "
             "options match NVIDIA's summarize.py.",
@@ -77,7 +77,7 @@ GROUPS: Mapping[str, Mapping[str, Verb]] = {
                 "tandem summarize --url 127.0.0.1:8001 --drafter prompt_lookup --check-accuracy",
             ),
         ),
-        "perf": Verb(
+        "perf": CommandHelp(
             "Put load on a server with Triton's perf_analyzer.",
             "Put load on the entries of a server with Triton's perf_analyzer, whose exit status "
             "is returned.",
@@ -88,13 +88,13 @@ GROUPS: Mapping[str, Mapping[str, Verb]] = {
         ),
     },
     "deploy": {
-        "doctor": Verb(
+        "doctor": CommandHelp(
             "Check what this machine needs to serve.",
             "Check what this machine needs to serve, and how to get what is missing. The exit "
             "status is 1 if a requirement is missing.",
             ("tandem doctor",),
         ),
-        "render": Verb(
+        "render": CommandHelp(
             "Write a model repository for another Triton server.",
             "Write the model repository of a profile or of checkpoints, for a Triton server with "
             "the engines' packages. Tandem doesn't have to be installed there.",
@@ -103,7 +103,7 @@ GROUPS: Mapping[str, Mapping[str, Verb]] = {
                 "tandem render --target path/to/target --output my-repository",
             ),
         ),
-        "build": Verb(
+        "build": CommandHelp(
             "Print the script that builds the TensorRT engines of a profile.",
             "Print the script that builds the TensorRT engines of a profile. The command fails if "
             "the settings conflict.",
@@ -114,8 +114,8 @@ GROUPS: Mapping[str, Mapping[str, Verb]] = {
         ),
     },
 }
-VERBS: Mapping[str, Verb] = {
-    name: verb for verbs in GROUPS.values() for name, verb in verbs.items()
+COMMANDS: Mapping[str, CommandHelp] = {
+    name: command for commands in GROUPS.values() for name, command in commands.items()
 }
 DESCRIPTION = """\
 Tandem speeds up language models on Triton Inference Server without changing the output: a small
@@ -129,9 +129,9 @@ FIRST_STEPS = {
 
 
 def overview() -> str:
-    verbs = [
-        f"{group}:\n" + "\n".join(f"  {name:<11}{verb.summary}" for name, verb in verbs.items())
-        for group, verbs in GROUPS.items()
+    groups = [
+        "\n".join([f"{group}:", *(f"  {name:<11}{c.summary}" for name, c in commands.items())])
+        for group, commands in GROUPS.items()
     ]
     steps = [f"  {command:<31}# {purpose}" for command, purpose in FIRST_STEPS.items()]
     return "\n\n".join(
@@ -139,7 +139,7 @@ def overview() -> str:
             "usage: tandem COMMAND [OPTION...]\n       tandem --version",
             DESCRIPTION,
             "first steps:\n" + "\n".join(steps),
-            *verbs,
+            *groups,
             "`tandem COMMAND --help` shows options and examples.",
         )
     )
