@@ -100,17 +100,16 @@ UNREAD_LOGITS_HANDLE = INPUTS.declare("unread_logits_handle", "UINT64", (3,), op
 # likely tokens are used, but for j < k never d_(j+1). An x that ends the answer counts but has no
 # branch. No branch follows a d_j that ends the answer. If memory is short, there are fewer
 # branches, or none.
+#
+# Draft and target share the noise of `seed` by position, so this noise also chooses the next
+# tokens. If `return_generation_logits` is set, they are chosen by probability, because a target
+# that compares logits doesn't share noise. Then the call returns the logits of all branches'
+# tokens, in the order of the branches. A stopped call returns no logits, because no round reads
+# them.
 BRANCH_COUNTS = INPUTS.ragged("branch_counts", "INT32", (-1,))
 # Maximum number of tokens after x per accepted length, [k + 1]; 0: no branch. `request_output_len`
 # is ignored.
 BRANCH_OUTPUT_LEN = INPUTS.ragged("branch_output_len", "INT32", (-1,))
-# Seed of a plain call at each accepted length, [k + 1]. Default: `seed`. Draft and target share its
-# noise by position, so this noise also chooses the next tokens. With `branch_seeds`, the next
-# tokens are chosen by probability. They are also chosen by probability if
-# `return_generation_logits` is set, because a target that compares logits doesn't share noise. Then
-# the call returns the logits of all branches' tokens, in the order of the branches. A stopped call
-# returns no logits, because no round reads them.
-BRANCH_SEEDS = INPUTS.ragged("branch_seeds", "UINT64", (-1,))
 # For a target with the capability `masks_tokens`: the allowed tokens at the position of each draft
 # token and after the last one, [k + 1, ceil(vocab_size / 32)]. Bit (id % 32) of word (id // 32) is
 # set if `id` is allowed. Rows after the first rejected draft token aren't read. Without draft

@@ -44,10 +44,8 @@ def check(
     if request.branches:
         _check_branches(request, limits)
     else:
-        if len(request.branch_output_len) or request.branch_seeds is not None:
-            raise RequestError(
-                "branch_counts is missing; branch_output_len and branch_seeds require it"
-            )
+        if len(request.branch_output_len):
+            raise RequestError("branch_counts is missing; branch_output_len requires it")
         _check_lengths(request, limits)
     _check_ids("input_ids", request.input_ids, vocab_size)
     _check_ids("draft_input_ids", request.draft_ids, vocab_size)
@@ -99,13 +97,8 @@ def _check_branches(request: EngineRequest, limits: Limits) -> None:
         "streaming": request.streaming,
     }
     refuse(refused, "with branch_counts; omit it")
-    seeds = counts if request.branch_seeds is None else request.branch_seeds
     wanted = len(request.draft_ids) + 1
-    for name, array in (
-        ("branch_counts", counts),
-        ("branch_output_len", lengths),
-        ("branch_seeds", seeds),
-    ):
+    for name, array in (("branch_counts", counts), ("branch_output_len", lengths)):
         if len(array) != wanted:
             raise RequestError(
                 f"{name} must have {wanted} values for {wanted - 1} draft tokens; got {len(array)}"

@@ -201,7 +201,6 @@ _FIELDS: dict[str, tuple[str, Read]] = {
     tensors.LORA_TASK_ID: ("lora_task_id", _count),
     tensors.BRANCH_COUNTS: ("branch_counts", _row(1)),
     tensors.BRANCH_OUTPUT_LEN: ("branch_output_len", _row(1)),
-    tensors.BRANCH_SEEDS: ("branch_seeds", _row(1)),
 }
 _SAMPLING: dict[str, tuple[str, Read]] = {
     tensors.BAD_WORDS_LIST: ("bad_words", _words),

@@ -14,7 +14,6 @@ from tandem.sampling.params import SamplingNumbers
 
 Ids: TypeAlias = NDArray[np.int32]  # [n]
 Floats: TypeAlias = NDArray[np.float32]
-Seeds: TypeAlias = NDArray[np.uint64]
 MaskWords: TypeAlias = NDArray[np.int32]  # 32 ids per word: bit (id % 32) of word (id // 32)
 
 MAX_BRANCHES = 1024  # per call; the loop requests at most 128
@@ -58,7 +57,7 @@ class EngineRequest(NamedTuple):
     token_masks: [rows, ceil(vocab_size / 32)], the tokens that are allowed at each position, as
         bits. A verification has one row per draft token and one more; a plain call has one row per
         new token.
-    branch_counts, branch_output_len, branch_seeds: see `branches`.
+    branch_counts, branch_output_len: see `branches`.
     lora_task_id: the engine's LoRA adapter to apply, counted from 1; 0: none.
     """
 
@@ -87,7 +86,6 @@ class EngineRequest(NamedTuple):
     arrival_time_ns: int = 0
     branch_counts: Ids | None = None
     branch_output_len: Ids = NO_IDS
-    branch_seeds: Seeds | None = None
 
     @property
     def branches(self) -> bool:
@@ -95,8 +93,7 @@ class EngineRequest(NamedTuple):
 
         Such a call verifies nothing. For k draft tokens, `branch_counts` [k + 1] is the number of
         next tokens at each j, and `branch_output_len` [k + 1] is the maximum number of tokens after
-        each. `branch_seeds` [k + 1] are the seeds that plain calls would have there. Without them,
-        branches use the call's own seed and share the target's noise at each position.
+        each.
         """
         return self.branch_counts is not None
 
@@ -116,16 +113,12 @@ class EngineRequest(NamedTuple):
 
     def plain(self, accepted: int) -> EngineRequest:
         """Return the plain call that matches a branch after `accepted` tokens, except its text."""
-        seeds, sampling = self.branch_seeds, self.sampling
+        min_tokens = max(0, self.sampling.min_tokens - accepted - 1)
         return self._replace(
             max_new_tokens=int(self.branch_output_len[accepted]),
             draft_ids=NO_IDS,
             branch_counts=None,
-            sampling=replace(
-                sampling,
-                min_tokens=max(0, sampling.min_tokens - accepted - 1),
-                seed=sampling.seed if seeds is None else int(seeds[accepted]),
-            ),
+            sampling=replace(self.sampling, min_tokens=min_tokens),
         )
 
 

@@ -20,8 +20,8 @@ from tandem.bls.request import Request
 from tandem.bls.triton.background import in_background, log_exception
 from tandem.bls.triton.engine_calls.ahead_thread import AheadThread
 from tandem.bls.triton.engine_calls.clients import EngineClients
-from tandem.bls.triton.engine_calls.engine_caller import EngineCaller
 from tandem.bls.triton.engine_calls.pending_call import Abandoned
+from tandem.bls.triton.engine_calls.sequence_caller import SequenceCaller
 
 Steps: TypeAlias = Generator[Effect, Any, None]
 
@@ -54,7 +54,7 @@ class Driver:
         self._request = request
         self._receiver = receiver
         self._steps = steps
-        self._caller = EngineCaller(clients, request)
+        self._caller = SequenceCaller(clients, request)
         self._retry: Callable[[], None] | None = None  # waits for a free thread
         self._ahead_thread: AheadThread | None = None
         self._steps_ahead: StepsAhead | None = None  # start with the next call

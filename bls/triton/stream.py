@@ -70,7 +70,7 @@ class StreamEntry:
             register(with_settings(read_kind(version_folder / FOLDER / own.file), own.settings))
         self._clients = EngineClients(settings, version_folder)
         draft = self._clients.engines.get("draft")
-        self._health = DraftHealth(draft, self._clients.calls, settings.drafter_pause)
+        self._health = DraftHealth(draft, settings.drafter_pause)
         model, loop = args["model_name"], index_of_loop(args)
         self._pools = pools_of(settings)
         self._translator = _translator(settings, version_folder)

@@ -52,14 +52,13 @@ class EmulatedBranchingCall(EmulatedCall):
 
     def prepare(self) -> None:
         outcomes, drafts = Outcomes(self.request), self.request.draft_ids.tolist()
-        wanted, seeds = set(outcomes.accepted_lengths), self.request.branch_seeds
+        wanted = set(outcomes.accepted_lengths)
         samplers: dict[Branch, EmulatedSampler] = {}
         for accepted in range(len(drafts) + 1):
             if accepted in wanted:
                 candidates = self._candidates(outcomes.num_candidates(accepted))
                 for branch in outcomes.branches(accepted, candidates):
-                    seed = None if seeds is None else int(seeds[accepted])
-                    samplers[branch] = self._sampler.fork(seed)
+                    samplers[branch] = self._sampler.fork()
                     samplers[branch].append(branch.token)
             if accepted < len(drafts):
                 self._sampler.append(drafts[accepted])
@@ -98,7 +97,7 @@ class EmulatedBranchingCall(EmulatedCall):
 
     def _candidates(self, count: int) -> list[int]:
         """Return up to `count` guesses for the next token, or none if every token is banned."""
-        by_noise = self.request.branch_seeds is None and not self.request.return_generation_logits
+        by_noise = not self.request.return_generation_logits
         try:
             first = self._sampler.peek(by_noise=by_noise)
             truth = self._target.peek(by_noise=by_noise)

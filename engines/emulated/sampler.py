@@ -72,12 +72,10 @@ class EmulatedSampler:
     def allows(self, token: int) -> bool:
         return not (self._banned() == token).any()
 
-    def fork(self, seed: int | None = None) -> EmulatedSampler:
+    def fork(self) -> EmulatedSampler:
         forked = copy.copy(self)
         if self._history is not None:
             forked._history = self._history.copy()
-        if seed is not None:
-            forked._seed, forked._ranks = seed, {}
         return forked
 
     def append(self, token: int) -> None:

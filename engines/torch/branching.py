@@ -130,7 +130,7 @@ class BranchingSequence(TorchSequence):
         live = [self._live[row] for row in able]
         if live:
             tokens = self._branch_sampler.choose_each(
-                scores, [branch.accepted for branch in live], [self._end(branch) for branch in live]
+                scores, [self._end(branch) for branch in live]
             )
             probabilities: Iterable[float | None] = repeat(None)
             log_probs: Iterable[float | None] = repeat(None)
@@ -187,14 +187,13 @@ class BranchingSequence(TorchSequence):
 class BranchSampler(TorchSampler):
     """A sampler that also chooses tokens for many branches at once.
 
-    Branches with the same seed share the noise of a position, so it is computed once.
+    Branches share the noise of a position, so it is computed once.
     """
 
     def __init__(self, request: EngineRequest, vocab_size: int, device: torch.device) -> None:
         super().__init__(request, vocab_size, device)
-        self._seeds = None if request.branch_seeds is None else request.branch_seeds.tolist()
-        self._shares_noise = self._seeds is None and not request.return_generation_logits
-        self._noise_at: dict[tuple[int, int], torch.Tensor] = {}
+        self._shares_noise = not request.return_generation_logits
+        self._noise_at: dict[int, torch.Tensor] = {}
 
     def rank(self, scores: Row, position: int, count: int) -> list[int]:
         """Return up to `count` candidates for `position`, most likely first.
@@ -207,41 +206,27 @@ class BranchSampler(TorchSampler):
         else:
             weights, least = self._probabilities(scores), 0.0
             if self._shares_noise:
-                weights = weights / self._noise(self.seed, position)
+                weights = weights / self._noise(position)
         best = weights.topk(min(count, len(weights)))
         return best.indices[best.values > least].tolist()
 
-    def choose_each(
-        self, scores: torch.Tensor, accepted: Sequence[int], positions: Sequence[int]
-    ) -> list[int]:
+    def choose_each(self, scores: torch.Tensor, positions: Sequence[int]) -> list[int]:
         """Return one token per branch. scores: [rows, vocab_size]; positions: one per row."""
         if not self.greedy:
-            seeds = self._seeds or [self.seed] * (max(accepted) + 1)
-            keys = [(seeds[j], position) for j, position in zip(accepted, positions, strict=True)]
-            self._forget_before(keys)
-            noise = [self._noise(*key) for key in keys]
+            first = min(positions)  # all branches have passed earlier ones
+            self._noise_at = {p: noise for p, noise in self._noise_at.items() if p >= first}
+            noise = [self._noise(position) for position in positions]
             scores = self._warped(scores) / torch.stack(noise)
         tokens: list[int] = scores.argmax(-1).tolist()
         return tokens
 
-    def _forget_before(self, keys: Sequence[tuple[int, int]]) -> None:
-        """Forget the noise of positions that all branches have passed."""
-        least: dict[int, int] = {}
-        for seed, position in keys:
-            least[seed] = min(position, least.get(seed, position))
-        self._noise_at = {
-            (seed, position): noise
-            for (seed, position), noise in self._noise_at.items()
-            if seed in least and position >= least[seed]
-        }
-
-    def _noise(self, seed: int, position: int) -> torch.Tensor:
+    def _noise(self, position: int) -> torch.Tensor:
         """Return the noise [vocab_size] that a plain call uses at that position."""
-        key = (seed, position)
-        if key not in self._noise_at:
-            noise = exponentials(seed, position, Purpose.SAMPLE, self.vocab_size)
-            self._noise_at[key] = torch.from_numpy(np.ascontiguousarray(noise)).to(self._device)
-        return self._noise_at[key]
+        if position not in self._noise_at:
+            noise = exponentials(self.seed, position, Purpose.SAMPLE, self.vocab_size)
+            on_device = torch.from_numpy(np.ascontiguousarray(noise)).to(self._device)
+            self._noise_at[position] = on_device
+        return self._noise_at[position]
 
 
 def _numpy(logits: torch.Tensor) -> Floats:

@@ -118,19 +118,6 @@ def test_sampled_branches_begin_with_the_most_likely_correction(engine):
         assert [token] == engine.tokens(context, 1, sampling=replace(SAMPLED, bad_words=banned))
 
 
-def test_each_accepted_length_can_have_its_own_seed(engine):
-    """A draft with unkeyed noise gets a seed per length; next tokens are then the most likely."""
-    ids, drafts = prompt(16, 20), [4, 5, 6]
-    seeds = np.array([3, 2**64 - 1, 5, 6], np.uint64)
-    found = branches(engine, ids, drafts, 2, 5, sampling=SAMPLED, branch_seeds=seeds)
-    assert len(found.lengths) == 8
-    for accepted, token, drafted in rows(found):
-        context, seed = [*ids, *drafts[:accepted], token], int(seeds[accepted])
-        assert drafted == engine.tokens(context, 5, sampling=replace(SAMPLED, seed=seed))
-    greedy = branches(engine, ids, drafts, 2, 1)
-    assert found.outcomes[0].tolist() == greedy.outcomes[0].tolist()
-
-
 def test_a_call_for_branches_counts_no_drafts_as_verified(engine):
     usage = engine.call(
         prompt(17, 20),
@@ -217,9 +204,8 @@ def test_branches_with_logits_begin_with_the_same_tokens_for_any_seed(engine):
     """The target samples with its own noise, so the draft's seed can't predict the next token."""
     ids, drafts = prompt(4, 20), [4, 5, 6]
     found, _ = logits_of(engine, ids, drafts, 2, 3, sampling=SAMPLED)
-    seeds = np.full(4, SAMPLED.seed, np.uint64)
-    by_probability = branches(engine, ids, drafts, 2, 3, sampling=SAMPLED, branch_seeds=seeds)
-    assert rows(found) == rows(by_probability)
+    greedy = branches(engine, ids, drafts, 2, 1)
+    assert found.outcomes[0].tolist() == greedy.outcomes[0].tolist()
     other, _ = logits_of(engine, ids, drafts, 2, 3, sampling=replace(SAMPLED, seed=12))
     assert other.outcomes.tolist() == found.outcomes.tolist()
 
@@ -322,7 +308,6 @@ def test_branching_and_plain_calls_run_concurrently(engine):
             {"branch_output_len": [1]},
             "branch_output_len must have 3 values for 2 draft tokens; got 1",
         ),
-        ({"branch_seeds": [1]}, "branch_seeds must have 3 values for 2 draft tokens; got 1"),
         ({"branch_counts": [1, -1, 1]}, "branch_counts must have .*; got -1"),
         ({"branch_counts": [1024, 1, 0]}, "has 1025 branches in total; the limit is 1024"),
         ({"branch_counts": [2**31 - 1] * 3}, "has 6442450941 branches"),
@@ -333,9 +318,8 @@ def test_branching_and_plain_calls_run_concurrently(engine):
 )
 def test_an_invalid_call_is_rejected_with_its_reason(engine, given, message):
     asked = {"branch_counts": [1, 1, 1], "branch_output_len": [2, 2, 2]} | given
-    types = {"branch_seeds": np.uint64, "branch_counts": np.int32, "branch_output_len": np.int32}
     asked = {
-        name: np.array(value, types[name]) if name in types and value is not None else value
+        name: np.array(value, np.int32) if isinstance(value, list) else value
         for name, value in asked.items()
     }
     with pytest.raises(RequestError, match=message):

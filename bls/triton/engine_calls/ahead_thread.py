@@ -13,8 +13,8 @@ from tandem.bls.errors import Cancelled, EngineTimeout, Failure, Overloaded, Ser
 from tandem.bls.request import Request
 from tandem.bls.triton.background import in_background, log_exception
 from tandem.bls.triton.engine_calls.clients import EngineClients
-from tandem.bls.triton.engine_calls.engine_caller import EngineCaller
 from tandem.bls.triton.engine_calls.pending_call import Abandoned
+from tandem.bls.triton.engine_calls.sequence_caller import SequenceCaller
 
 
 class AheadThread:
@@ -26,7 +26,7 @@ class AheadThread:
     def __init__(self, clients: EngineClients, request: Request) -> None:
         self.lost = False
         self._clients = clients
-        self._caller = EngineCaller(clients, request)
+        self._caller = SequenceCaller(clients, request)
         self._steps: queue.SimpleQueue[StepsAhead | None] = queue.SimpleQueue()
         self._result: Future[Any] | None = None  # of the current steps
         self._then: Callable[[], None] | None = None

@@ -7,8 +7,7 @@ import time
 
 from tandem.bls.errors import EngineCallError, EngineRefused, Overloaded
 from tandem.bls.triton.background import in_background, log_exception, log_info, log_warning
-from tandem.bls.triton.engine_calls.calls import Calls
-from tandem.bls.triton.engine_calls.engine_client import EngineClient
+from tandem.bls.triton.engine_calls.clients import EngineClient
 
 
 class DraftHealth:
@@ -21,9 +20,8 @@ class DraftHealth:
     engine: None if the deployment has no draft engine. pause: seconds before each probe.
     """
 
-    def __init__(self, engine: EngineClient | None, calls: Calls, pause: float) -> None:
+    def __init__(self, engine: EngineClient | None, pause: float) -> None:
         self._engine = engine
-        self._calls = calls
         self._pause = pause
         self._lock = threading.Lock()
         self._last_refusal = ""
@@ -56,16 +54,14 @@ class DraftHealth:
         while True:
             time.sleep(self._pause)
             began = time.monotonic()
-            settings = engine.settings
             try:
-                request = engine.probe_request("tandem-probe")
-                self._calls.infer(settings.model, request, decoupled=settings.decoupled)
+                engine.probe()
             except EngineCallError:
                 continue
             except Exception as error:  # noqa: BLE001  without this thread, drafts would stay off
                 log_exception("failed to probe the draft engine", error)
                 continue
-            if time.monotonic() - began < settings.timeout:
+            if time.monotonic() - began < engine.settings.timeout:
                 break
         self.available = True
-        log_info(f"model '{settings.model}' responds again; drafts are back on")
+        log_info(f"model '{engine.settings.model}' responds again; drafts are back on")

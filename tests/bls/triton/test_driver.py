@@ -14,8 +14,8 @@ from tandem.bls.errors import Cancelled, EngineCallError, EngineTimeout
 from tandem.bls.request import Request
 from tandem.bls.triton.driver import Driver
 from tandem.bls.triton.engine_calls.clients import EngineClients
-from tandem.bls.triton.engine_calls.engine_caller import SECONDS_BETWEEN_STOPS, EngineCaller
 from tandem.bls.triton.engine_calls.pending_call import AbandonedCalls
+from tandem.bls.triton.engine_calls.sequence_caller import SECONDS_BETWEEN_STOPS, SequenceCaller
 from tandem.contract import engine as tensors
 
 PATIENCE = 30
@@ -120,7 +120,7 @@ def test_every_interrupted_call_gets_its_own_stop():
     """Each round may have to stop a late call for branches."""
     stops, clients = [], SimpleNamespace(abandoned=AbandonedCalls())
     clients.stop = lambda *call: stops.append(call)
-    caller = EngineCaller(clients, REQUEST)
+    caller = SequenceCaller(clients, REQUEST)
     for name in ("1", "2"):
         with caller._call_slot.pending("draft", name, PATIENCE):
             caller.interrupt(Cancelled())

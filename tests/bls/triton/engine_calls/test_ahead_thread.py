@@ -13,7 +13,7 @@ from tandem.bls.settings import MAX_AHEAD_THREADS
 from tandem.bls.triton.engine_calls import ahead_thread as module
 from tandem.bls.triton.engine_calls.ahead_thread import AheadThread
 from tandem.bls.triton.engine_calls.clients import EngineClients
-from tandem.bls.triton.engine_calls.engine_caller import SECONDS_BETWEEN_STOPS
+from tandem.bls.triton.engine_calls.sequence_caller import SECONDS_BETWEEN_STOPS
 
 
 class Steps:

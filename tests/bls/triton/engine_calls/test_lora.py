@@ -9,7 +9,7 @@ from tandem.bls.effects import EngineCall
 from tandem.bls.errors import EngineCallError
 from tandem.bls.request import LoraTask, Request
 from tandem.bls.triton.engine_calls.clients import EngineClients
-from tandem.bls.triton.engine_calls.engine_caller import EngineCaller
+from tandem.bls.triton.engine_calls.sequence_caller import SequenceCaller
 from tandem.contract import engine as tensors
 
 ADAPTED = with_engines(
@@ -44,7 +44,7 @@ class CachingEngine:
 
 def caller(folder, name=None, *, settings=ADAPTED, task=None):
     request = Request(prompt_ids=ids(1, 2, 3), max_tokens=8, lora_name=name, lora_task=task)
-    return EngineCaller(EngineClients(settings, folder), request)
+    return SequenceCaller(EngineClients(settings, folder), request)
 
 
 def call(engine="target"):

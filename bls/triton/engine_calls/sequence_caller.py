@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
 
 from tandem.bls.effects import DecodedText, EngineAnswer, EngineCall, EngineRole, TextCall
 from tandem.bls.errors import EngineCallError, Failure
 from tandem.bls.request import Request
+from tandem.bls.triton.engine_calls.answer_reader import read_answer
 from tandem.bls.triton.engine_calls.clients import EngineClients
-from tandem.bls.triton.engine_calls.engine_client import EngineRequests
 from tandem.bls.triton.engine_calls.pending_call import CallSlot, PendingCall
+from tandem.bls.triton.engine_calls.request_builder import RequestBuilder
 from tandem.bls.triton.tokenizer_calls import text_of, text_request
 
 # TensorRT-LLM's error if its cache doesn't have the call's LoRA adapter.
@@ -20,14 +22,14 @@ NOT_CACHED = "Please send LoRA weights with request"
 SECONDS_BETWEEN_STOPS = 1.0  # per call; an engine doesn't read a `stop` during a step
 
 
-class EngineCaller:
+class SequenceCaller:
     """Makes blocking calls, one at a time. Another thread may stop or abandon the current one."""
 
     def __init__(self, clients: EngineClients, request: Request) -> None:
         self.interruption: Failure | None = None
         self._clients = clients
         self._request = request
-        self._requests: dict[EngineRole, EngineRequests] = {}
+        self._builders: dict[EngineRole, RequestBuilder] = {}
         # A `stop` must stop only this call. Client ids aren't used, because two clients may choose
         # the same id.
         self._name = f"tandem-{uuid.uuid4().hex}"
@@ -43,30 +45,33 @@ class EngineCaller:
         about_to_block: function to run right before the thread blocks.
         """
         engine = self._clients.engines[call.engine]
-        if call.engine not in self._requests:
-            self._requests[call.engine] = EngineRequests(engine, self._request)
-        requests = self._requests[call.engine]
+        if call.engine not in self._builders:
+            self._builders[call.engine] = RequestBuilder(engine, self._request)
+        builder = self._builders[call.engine]
         self._calls_made += 1
         request_id = f"{self._name}.{self._calls_made}"
-        timeout = engine.timeout_of(call)
+        pending = partial(self._pending, engine.settings.model, request_id, engine.timeout_of(call))
         began = time.monotonic()
-        request = requests.build(call, request_id)
+        request = builder.build(call, request_id)
         about_to_block()
-        model, decoupled = engine.settings.model, engine.settings.decoupled
         try:
-            response = self._await(model, request_id, timeout, request, decoupled=decoupled)
+            with pending():
+                response = engine.infer(request)
         except EngineCallError as error:
             if NOT_CACHED not in error.what:
                 raise
-            request = requests.build(call, request_id, with_weights=True)
-            response = self._await(model, request_id, timeout, request, decoupled=decoupled)
-        return requests.read(call, response, time.monotonic() - began)
+            request = builder.build(call, request_id, with_weights=True)
+            with pending():
+                response = engine.infer(request)
+        return read_answer(response, call, time.monotonic() - began, engine.settings)
 
     def text(self, call: TextCall) -> DecodedText:
         """Detokenize ids."""
         settings = self._clients.settings
         model = settings.postprocessing_model
-        response = self._await(model, "", settings.target.timeout, text_request(model, call))
+        request = text_request(model, call)
+        with self._pending(model, "", settings.target.timeout):
+            response = self._clients.calls.infer(model, request)
         return text_of(model, response)
 
     def interrupt(self, reason: Failure) -> None:
@@ -91,11 +96,10 @@ class EngineCaller:
             self._clients.stop(call.model, call.request_id)
         return call
 
-    def _await(
-        self, model: str, request_id: str, timeout: float, request: Any, *, decoupled: bool = False
-    ) -> Any:
-        """Make a call that other threads may stop or abandon while it blocks."""
+    @contextmanager
+    def _pending(self, model: str, request_id: str, timeout: float) -> Iterator[None]:
+        """Register a call that other threads may stop or abandon while it blocks."""
         with self._call_slot.pending(model, request_id, timeout):
             if self.interruption is not None:
                 raise self.interruption
-            return self._clients.calls.infer(model, request, decoupled=decoupled)
+            yield

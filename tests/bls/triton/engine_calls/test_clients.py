@@ -6,7 +6,8 @@ import pytest
 from scripted import SETTINGS, ids
 
 from tandem.bls.effects import EngineCall
-from tandem.bls.triton.engine_calls.engine_client import EngineClient
+from tandem.bls.triton.engine_calls.calls import Calls
+from tandem.bls.triton.engine_calls.clients import EngineClient
 
 
 def timeout_of(context_length, *, target_timeout):
@@ -14,7 +15,7 @@ def timeout_of(context_length, *, target_timeout):
     target = replace(SETTINGS.target, timeout=target_timeout)
     settings = replace(SETTINGS, draft=draft, target=target)
     call = EngineCall("draft", ids(*[1] * context_length), 1, seed=0)
-    return EngineClient("draft", draft, settings).timeout_of(call)
+    return EngineClient("draft", draft, settings, Calls()).timeout_of(call)
 
 
 @pytest.mark.parametrize(
