@@ -25,8 +25,8 @@ class AutoLength:
 
     @property
     def length_ahead(self) -> int:
-        """Best number of tokens per branch if drafting ahead takes no extra time."""
-        return self._planner.length_ahead(self._level)
+        """Number of tokens per branch if drafting ahead takes no extra time."""
+        return self._planner.length_ahead(self._own)
 
     def plan(self, limit: int, *, ahead: bool = False) -> DraftPlan:
         """Plan a draft of at most ``limit`` tokens (>= 1).
@@ -51,15 +51,16 @@ class AutoLength:
     def verified(self, draft: Draft, num_accepted: int, seconds: StepSeconds) -> None:
         """Record a round. The draft may be a copy.
 
-        A round whose draft was drafted ahead is ignored, because it doesn't predict other rounds.
+        Only the acceptance of a draft that was drafted ahead counts, because its round doesn't
+        predict the costs of other rounds.
         """
         self._awaits_draft = False
         timed = self._load_stayed() and (draft.answer is None or self._caught_up)
-        if draft.drafted_ahead:
-            return
-        self._planner.verified(draft, num_accepted, seconds, self._level, timed=timed)
-        if draft.answer is not None:
+        if not draft.drafted_ahead:
+            self._planner.verified(draft, num_accepted, seconds, self._level, timed=timed)
+        if draft.answer is not None or draft.drafted_ahead:
             self._caught_up = True
+            self._planner.count_accepted(draft, num_accepted)
             self._own.add(num_accepted, len(draft), OWN_MEMORY)
             self._level = self._planner.level(self._own)
 

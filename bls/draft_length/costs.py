@@ -9,6 +9,7 @@ from tandem.bls.chunk_size import MOST_TOKENS
 from tandem.bls.draft_length.experiments import Mode, Slots
 
 SLOT_MEMORY = 0.9  # decay per full slot: about the last 10 slots count
+FIRST_PLAIN_TOKENS = 2  # per call of the first measurement; 1 would overload a loop of 64 sequences
 SURPRISE = 1.5  # two outliers in a row that are off by this factor outweigh older slots
 
 
@@ -143,7 +144,7 @@ class LoadCosts:
     def plain_tokens(self, now: float) -> int:
         """Return how many tokens the target may decode alone in one call, at least 1."""
         if not self.known:
-            return 1
+            return FIRST_PLAIN_TOKENS
         fitting = self.slots.seconds_to_change(now) / self.seconds_alone
         return int(min(max(1, fitting), MOST_TOKENS))
 

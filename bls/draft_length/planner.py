@@ -31,6 +31,7 @@ from tandem.bls.draft_length.experiments import Mode
 from tandem.bls.effects import Draft, DraftPlan, StepSeconds
 
 FIRST_TOKENS = 8  # draft length before anything is known
+LEAST_LIKELY = 0.05  # the last token of a branch is accepted with at least this probability
 LEVELS = 5  # levels of requests: about 1, 2, 4, 8 or 16 draft tokens are right in a row
 SEQUENCES_PER_LESSON = 16  # with n sequences, one in 1 + n // 16 drafts requests probabilities
 # Initial acceptance rates of copies after n-grams of 1, 2, 3, and 4 or more tokens.
@@ -41,14 +42,12 @@ class DraftChoice(NamedTuple):
     """The best choice for requests of one level under one load.
 
     draft: plan of the best draft. rate: its expected tokens per second. pays: whether the target
-    alone is slower. length_ahead: number of tokens per branch. Branches are one step longer than
-    the best draft, because drafting ahead doesn't lengthen the round.
+    alone is slower.
     """
 
     draft: DraftPlan
     rate: float
     pays: bool
-    length_ahead: int
 
 
 class LoadPlans:
@@ -125,10 +124,10 @@ class DraftPlanner:
             num_tokens=num_tokens, wants_log_probs=self._rated and has_turn
         )
 
-    def length_ahead(self, level: int) -> int:
+    def length_ahead(self, own: Acceptance) -> int:
         """Return the best number of tokens per branch if drafting ahead takes no extra time."""
-        choices = self.load().choices
-        return choices[level].length_ahead if choices else FIRST_TOKENS
+        rate = own.rate(self._acceptance.rate())
+        return min(max(1, int(math.log(LEAST_LIKELY) / math.log(rate))), self._lengths[-1])
 
     def copy_length(self, level: int, copied: Draft) -> int:
         """Return how many copied tokens to verify (0: call the draft model instead)."""
@@ -158,15 +157,18 @@ class DraftPlanner:
             if draft.answer is None:
                 copy = self._copies.as_every_arm(draft, num_accepted, rate)
                 self._copies.add(copy, _kind_of(draft))
-            else:
-                self._acceptance.add(num_accepted, len(draft), MEMORY)
-                if not self._rated or draft.answer.log_probs is not None:
-                    round_ = self._arms.as_every_arm(draft, num_accepted, rate)
-                    self._arms.add(round_, 0, 1 + level)
+            elif not self._rated or draft.answer.log_probs is not None:
+                round_ = self._arms.as_every_arm(draft, num_accepted, rate)
+                self._arms.add(round_, 0, 1 + level)
             self._end_slot(load)
             if timed:
                 self._count(load.costs, draft, seconds)
                 self._end_slot(load)
+
+    def count_accepted(self, draft: Draft, num_accepted: int) -> None:
+        """Record the acceptance of a draft from the draft model."""
+        with self._lock:
+            self._acceptance.add(num_accepted, len(draft), MEMORY)
 
     def observe_plain_step(self, num_tokens: int, seconds: StepSeconds) -> None:
         """Record the duration of ``num_tokens`` tokens that the target decoded alone."""
@@ -174,7 +176,7 @@ class DraftPlanner:
             load, now = self.load(), self._clock()
             self._end_slot(load)
             if load.costs.is_settled(now - seconds.whole, now):
-                # The first calls decode one token each, so their overhead is higher than usual.
+                # The first calls decode few tokens, so their overhead per token is unusually high.
                 duration = seconds.whole if load.costs.known else seconds.target
                 load.costs.alone.count(0, duration, steps=num_tokens)
                 self._end_slot(load)
@@ -206,9 +208,7 @@ class DraftPlanner:
         for level in range(1, 1 + LEVELS):
             arm = int(by_arm[level].argmax())
             rate = float(by_arm[level, arm])
-            longer = min(int(rates[level, 0].argmax()) + 1, len(self._lengths) - 1)
-            length_ahead = self._lengths[longer]
-            choices.append(DraftChoice(self._drafts[arm], rate, rate >= alone, length_ahead))
+            choices.append(DraftChoice(self._drafts[arm], rate, rate >= alone))
         load.choices = choices
         copy_costs = costs.copying.fit() if costs.copying.known else (fixed, 0.0)
         load.copy_rates = self._copies.rates(*copy_costs)[:, 0]

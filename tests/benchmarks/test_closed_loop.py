@@ -281,6 +281,15 @@ def test_drafting_ahead_speeds_up_few_streams_and_slows_down_none(streams):
     assert ahead.hits > 0.7 * ahead.rounds or streams > 1
 
 
+@pytest.mark.parametrize(("language", "length"), [(EVEN, 10), (RIGHT, 32)])
+def test_auto_drafts_branches_as_long_as_the_best_fixed_length(language, length):
+    phases = [Phase(1, 10, (language,))]
+    auto, fixed = (
+        run_phases(LARGE, phases, draft_len=n, draft_ahead=None)[0] for n in (AUTO, length)
+    )
+    assert auto > 0.95 * fixed
+
+
 def test_engines_that_share_a_device_do_not_draft_ahead_by_default():
     ahead, in_turns = ahead_and_in_turns(1, settings=replace(SETTINGS, engines_share_device=True))
     assert ahead.tokens_per_second == in_turns.tokens_per_second
