@@ -31,7 +31,7 @@ from tandem.bls.draft_length.experiments import Mode
 from tandem.bls.effects import Draft, DraftPlan, StepSeconds
 
 FIRST_TOKENS = 8  # draft length before anything is known
-LEAST_LIKELY = 0.05  # the last token of a branch is accepted with at least this probability
+LEAST_LIKELY = 0.1  # the last token of a branch is accepted with at least this probability
 LEVELS = 5  # levels of requests: about 1, 2, 4, 8 or 16 draft tokens are right in a row
 SEQUENCES_PER_LESSON = 16  # with n sequences, one in 1 + n // 16 drafts requests probabilities
 # Initial acceptance rates of copies after n-grams of 1, 2, 3, and 4 or more tokens.
