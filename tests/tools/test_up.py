@@ -150,9 +150,12 @@ def test_up_keeps_a_signal_ignored_that_nohup_ignores():
     assert subprocess.run(nohup, capture_output=True, check=True).stdout == b"SIG_IGN\n"
 
 
-def test_opening_the_page_requires_the_gateway(capsys):
-    assert command.main(["up", "--open", "--no-gateway"]) == 1
-    assert "set --open or --no-gateway, not both" in capsys.readouterr().err
+@pytest.mark.parametrize("option", ["--open", "--open-objects", "--api-key=option"])
+def test_options_of_the_gateway_are_rejected_without_it(capsys, monkeypatch, option):
+    monkeypatch.setenv("TANDEM_API_KEY", "variable")
+    assert command.main(["up", option, "--no-gateway"]) == 1
+    line = f"tandem: set {option.partition('=')[0]} or --no-gateway, not both\n"
+    assert capsys.readouterr().err == line
 
 
 @pytest.mark.parametrize(("one", "other"), [("http", "grpc"), ("grpc", "gateway")])
@@ -160,12 +163,3 @@ def test_two_equal_ports_are_rejected(capsys, one, other):
     assert command.main(["up", f"--{one}-port", "7001", f"--{other}-port", "7001"]) == 1
     line = f"tandem: --{one}-port and --{other}-port must be different; got 7001\n"
     assert capsys.readouterr().err == line
-
-
-def test_an_api_key_without_a_gateway_is_rejected(capsys, monkeypatch):
-    monkeypatch.setenv("TANDEM_API_KEY", "variable")
-    assert command.main(["up", "--api-key", "option", "--no-gateway"]) == 1
-    assert (
-        "set --api-key or --no-gateway, not both; the key is the gateway's"
-        in capsys.readouterr().err
-    )

@@ -63,10 +63,14 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    if options.open and options.no_gateway:
-        raise TandemError("set --open or --no-gateway, not both")
-    if options.no_gateway and options.api_key not in (None, os.environ.get(KEY_VARIABLE)):
-        raise TandemError("set --api-key or --no-gateway, not both; the key is the gateway's")
+    needs_gateway = {
+        "--open": options.open,
+        "--open-objects": options.open_objects,
+        "--api-key": options.api_key not in (None, os.environ.get(KEY_VARIABLE)),
+    }
+    for name, is_set in needs_gateway.items():
+        if is_set and options.no_gateway:
+            raise TandemError(f"set {name} or --no-gateway, not both")
     _check_ports(options)
     deployment = chosen_deployment(options)
     ports = Ports(options.http_port, options.grpc_port, options.metrics_port)
