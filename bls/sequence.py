@@ -39,7 +39,7 @@ class Sequence:
 
     @property
     def tokens_left(self) -> int:
-        """Number of tokens that the answer may still get."""
+        """Number of tokens that may still be added to the answer."""
         return self._limit - self._length
 
     @property
@@ -50,9 +50,9 @@ class Sequence:
     def draft_limit(self, new_tokens: int = 0) -> int:
         """Return the maximum number of draft tokens after ``new_tokens`` more tokens.
 
-        Below 1, the target decodes alone. A round emits one token more than it accepts, so the last
-        token needs no draft. The target bans the end of sequence in a whole call or not at all. So
-        a round that begins before ``min_tokens`` must not extend beyond it.
+        If it is below 1, the target decodes alone. A round emits one token more than it accepts, so
+        the last token needs no draft. The target bans the end of sequence in a whole call or not at
+        all. So a round that begins before ``min_tokens`` must not extend beyond it.
         """
         limit = min(self.request.longest_draft, self.tokens_left - new_tokens - 1)
         below_min = self.min_tokens_left - new_tokens

@@ -162,7 +162,7 @@ class LoopSettings(RequestLimits):
 
     @property
     def draft_branches(self) -> bool:
-        """Whether one call of the draft engine can draft branches for several outcomes."""
+        """Whether one call to the draft engine can draft branches for several outcomes."""
         return self.draft is not None and self.draft.capabilities.branches
 
     @property

@@ -149,7 +149,7 @@ PROMPT_TOP_LOG_PROBS = OUTPUTS.declare("prompt_top_log_probs", "FP32", (-1, -1, 
 CONTEXT_LOGITS = OUTPUTS.declare("context_logits", "FP32", (-1, -1))
 """Logits of the prompt; last response only."""
 GENERATION_LOGITS = OUTPUTS.declare("generation_logits", "FP32", (-1, -1, -1))
-"""Logits of the output, lowest for banned tokens; last response only."""
+"""Logits of the output, with the lowest value for banned tokens; last response only."""
 BATCH_INDEX = OUTPUTS.declare("batch_index", "INT32", (1,))
 """Index of the prompt that a chunk belongs to."""
 SEQUENCE_INDEX = OUTPUTS.declare("sequence_index", "INT32", (1,))

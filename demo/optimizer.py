@@ -9,7 +9,7 @@ import torch
 
 
 class Optimizer:
-    """Combines all optimizers.
+    """Muon for the hidden matrices, AdamW for all other parameters.
 
     Muon (Jordan et al., 2024) learns more per token than AdamW, and the corpus is small.
     """

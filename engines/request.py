@@ -89,7 +89,7 @@ class EngineRequest(NamedTuple):
 
     @property
     def branches(self) -> bool:
-        """Whether the call drafts ahead: after outcomes (accepted length j, next token).
+        """Whether the call drafts ahead, after possible outcomes (accepted length j, next token).
 
         Such a call verifies nothing. For k draft tokens, `branch_counts` [k + 1] is the number of
         next tokens at each j, and `branch_output_len` [k + 1] is the maximum number of tokens after
@@ -112,7 +112,7 @@ class EngineRequest(NamedTuple):
         return len(self.input_ids) + self.max_new - 1
 
     def plain(self, accepted: int) -> EngineRequest:
-        """Return the plain call that matches a branch after `accepted` tokens, except its text."""
+        """Return a plain call with a branch's limits after `accepted` tokens. Keeps the text."""
         min_tokens = max(0, self.sampling.min_tokens - accepted - 1)
         return self._replace(
             max_new_tokens=int(self.branch_output_len[accepted]),

@@ -58,8 +58,8 @@ router = APIRouter()
 def create_app(settings: GatewaySettings, connect: Callable[[str], Triton] = Triton) -> FastAPI:
     """Return the gateway as an ASGI application.
 
-    connect: makes the connection to Triton, inside the event loop. Errors from loading the
-    tokenizer and the chat template are raised.
+    connect: makes the connection to Triton, inside the event loop. Raises errors from loading the
+    tokenizer and the chat template.
     """
     tokenizer = ChatTokenizer(settings.tokenizer, settings.chat_template)
     metrics = GatewayMetrics()

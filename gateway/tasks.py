@@ -19,12 +19,12 @@ LONG = 20_000  # characters of text, or work that takes equally long
 
 
 async def offload(length: int, work: Callable[[], Result]) -> Result:
-    """Run `work` here, or on a thread if it is long, because all streams share the event loop."""
+    """Run `work`, on a thread if `length` is large, because all streams share the event loop."""
     return await asyncio.to_thread(work) if length > LONG else work()
 
 
 async def while_connected(receive: Receive, work: Coroutine[Any, Any, Result]) -> Result:
-    """Return the result of the work. If the client disconnects, cancel it and raise ClientGone.
+    """Return the result of `work`; cancel `work` and raise ClientGone if the client disconnects.
 
     receive: the ASGI channel of a request whose body has been read.
     """
@@ -47,7 +47,7 @@ async def _gone(receive: Receive) -> None:
 
 
 class RunningRequests:
-    """Tasks that work for requests. When the gateway stops, they end with an error.
+    """Tasks that serve requests. When the gateway stops, they end with an error.
 
     All tasks run in one event loop.
     """

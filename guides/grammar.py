@@ -46,7 +46,7 @@ def _json_schema(text: str) -> str:
 
 def _json(text: str) -> str:
     if text:
-        raise GuideError("a guide of the type 'json' must not have a text; omit it")
+        raise GuideError("a guide of the type 'json' takes no text; omit it")
     return _json_schema("{}")
 
 

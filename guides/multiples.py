@@ -45,7 +45,7 @@ def _check(divisor: Decimal) -> None:
     coefficient, decimals = _scaled(divisor)
     if 10 * coefficient + 9 * 10**decimals >= MOST:
         raise GuideError(
-            f"multipleOf has too many digits; got {divisor}; use at most 8, zeros included"
+            f"multipleOf has too many digits; got {divisor}; use at most 8, including zeros"
         )
 
 

@@ -57,7 +57,7 @@ class Links(NamedTuple):
 
 
 class PoolUse:
-    """Usage of one pool. last: number of uses of all pools when this pool was last used."""
+    """Usage of one pool. last: time of its last use, counted in uses of any pool."""
 
     __slots__ = ("last", "num_answers")
 

@@ -174,7 +174,7 @@ class PieceDetokenizer:
         self._byte_fallback = "ByteFallback" in _decoder_steps(tokenizer)
 
     def whole(self, ids: Sequence[int]) -> str:
-        """Return the text of all ids. Each byte outside a character is shown as U+FFFD."""
+        """Return the text of all ids. Bytes that don't form a character become U+FFFD."""
         return self._tokenizer.decode(ids, skip_special_tokens=self._skip_special_tokens)
 
     def complete(self, ids: Sequence[int]) -> str:

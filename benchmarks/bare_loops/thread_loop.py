@@ -10,7 +10,7 @@ from hops import BareRounds
 
 
 class TritonPythonModel:
-    """Answers with the duration of its rounds in seconds, in total and by part."""
+    """Returns the duration of its rounds in seconds, in total and by part."""
 
     def execute(self, requests: list[Any]) -> None:
         """Run the rounds of each request on a separate thread."""

@@ -71,7 +71,7 @@ def inflate(base: Any, config: LlamaConfig, device: torch.device, dtype: torch.d
 
 
 class _Writer:
-    """Fills the parameters of the larger model."""
+    """Fills in the parameters of the larger model."""
 
     def __init__(self, base: Any, config: LlamaConfig, generator: torch.Generator) -> None:
         self._base = base
@@ -95,7 +95,7 @@ class _Writer:
             model.model.norm.weight[column] = _FINAL_WEIGHT
 
     def write_layer(self, layer: Any, old: Any | None) -> None:
-        """Write a decoder layer that computes the same as `old`, or the identity without `old`."""
+        """Write a decoder layer that computes the same as `old` (None: the identity)."""
         attention, mlp = layer.self_attn, layer.mlp
         for linear in (attention.q_proj, attention.k_proj, attention.v_proj):
             self._noise(linear.weight)

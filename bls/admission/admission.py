@@ -5,9 +5,9 @@ than fit into the target's cache, every round would need a prefill. So a sequenc
 running contexts fit at their full length. Sequences start in order of arrival, and the queue is
 bounded.
 
-The draft's cache is reserved separately, and no sequence waits for it. Without blocks there, a
-sequence decodes with the target alone until blocks are free; a sequence that needs more than the
-whole cache never drafts with the draft model.
+The draft's cache is reserved separately, and no sequence waits for it. Without blocks in it, a
+sequence decodes with the target alone until blocks are free. A sequence that needs more than the
+whole cache never uses the draft model.
 
 If several loops serve the entry, they share the limits.
 """
@@ -84,12 +84,12 @@ class Admission:
 
     @property
     def running_in_all_loops(self) -> int:
-        """Number of decoding sequences in all loops. Numbers of other loops may be outdated."""
+        """Number of decoding sequences in all loops. The other loops' numbers may be outdated."""
         return self.running + self._others.running
 
     @property
     def waiting(self) -> int:
-        """Number of this loop's sequences that wait for the tokenizer or for KV blocks."""
+        """Number of this loop's sequences waiting for the tokenizer or for KV blocks."""
         return self._arriving + len(self._waiting)
 
     @property
@@ -176,9 +176,9 @@ class Admission:
 
     @contextmanager
     def _admitting(self) -> Iterator[list[Reservation]]:
-        """After a change in the context, start the waiting sequences that fit, and return them.
+        """Hold the lock during the context. At its end, admit the waiting sequences that fit.
 
-        They start after the lock is released.
+        They start after the lock is released. Yields a list to which they are added.
         """
         started: list[Reservation] = []
         with self._exclusively():
@@ -272,7 +272,7 @@ class ReservedSlots:
 
 
 class DraftKvAvailability:
-    """Availability of the draft engine to one sequence.
+    """Says whether one sequence can use the draft engine now.
 
     The engine must be healthy, and the sequence must have blocks in its cache.
     """

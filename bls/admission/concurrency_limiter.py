@@ -13,8 +13,8 @@ class ConcurrencyLimiter:
     """Issues a limited number of permits in order of arrival. Thread-safe.
 
     most: maximum number of permits in use. max_waiting_bytes: limit on the total size of the
-    waiting requests; a single request may always wait. waiting: the error message's name for the
-    waiting requests.
+    waiting requests; a single request may always wait. waiting: what the error message
+    calls the waiting requests.
     """
 
     def __init__(self, most: int, max_waiting_bytes: int, waiting: str) -> None:

@@ -53,7 +53,7 @@ class OtherLoops:
         """Publish this loop's usage. Call it inside ``exclusively``."""
 
     def notify(self) -> None:
-        """Notify the other loops that capacity was released, which their sequences may need."""
+        """Notify the other loops that this loop has released capacity."""
 
     def open(self, *, stop: Callable[[str], object], released: Callable[[], None]) -> None:
         """Start receiving messages from other loops.

@@ -82,8 +82,8 @@ class Line:
     def fit(self) -> tuple[float, float]:
         """Return ``fixed`` and ``each``, both at least 0.
 
-        Seconds per token by the engine's clock regularize the slope, with the weight of slots that
-        differ by one token.
+        The engine clock's seconds per token are the prior of the slope. The prior weighs as much as
+        slots that differ by one token.
         """
         expected = self._engine_seconds / max(1e-9, self._engine_tokens)
         each = max(0.0, (self._xy + expected) / (self._xx + 1.0))
@@ -111,8 +111,8 @@ class Line:
 class LoadCosts:
     """Costs of steps under one load (number of running sequences).
 
-    Before all experiments, two first measurements are made: of rounds with drafts, then of steps
-    without. near: costs under the most similar known load, which serve as initial values.
+    Two measurements precede all experiments: first of rounds with drafts, then of steps without
+    drafts. near: costs under the most similar known load, which serve as initial values.
     """
 
     def __init__(self, near: LoadCosts | None = None) -> None:

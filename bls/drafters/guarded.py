@@ -88,7 +88,7 @@ class GuardedDrafter(Drafter):
             raise self._fault(described(error)) from error
 
     def _calls_alone(self, steps: Proposal) -> Proposal:
-        """Forward the calls of the draft model that steps yield. Reject all other effects."""
+        """Forward the calls to the draft model that steps yield. Reject all other effects."""
         resume: Callable[[], Any] = partial(next, steps)
         while True:
             try:
@@ -108,7 +108,7 @@ class GuardedDrafter(Drafter):
             raise self._fault("it calls an engine; set samples_from_draft_model in its DRAFTER")
         if not isinstance(effect, EngineCall):
             what = type(effect).__name__
-            raise self._fault(f"it may only yield calls of the draft model; got {what}")
+            raise self._fault(f"it may only yield calls to the draft model; got {what}")
         if effect.engine != DRAFT:
             raise self._fault(f"it may only call the {DRAFT} engine; got {effect.engine}")
         if not (_is_row(effect.context) and isinstance(effect.max_new_tokens, int)):

@@ -46,7 +46,7 @@ Method: TypeAlias = Literal["masks", "repair", "token_by_token"]
 
 GRAMMAR: Final = "grammar"  # drafter name of forced tokens that must be verified
 UNBOUNDED = 2**31 - 1
-# Tokens per call of an engine that decodes without the guide. A disallowed token wastes the rest.
+# Tokens per call to an engine that decodes without the guide. A disallowed token wastes the rest.
 FIRST_CHUNK, LONGEST_CHUNK = 4, 32
 
 

@@ -182,7 +182,7 @@ class Statistics(Drafted):
         }
 
     def add_own_drafts(self, num_emitted: int, num_draft_tokens: int, num_accepted: int) -> None:
-        """Count one call of an engine that drafts by itself.
+        """Count one call to an engine that drafts by itself.
 
         num_emitted: number of tokens in its answer, including an end of sequence that it dropped.
 

@@ -84,7 +84,7 @@ class DraftInputs:
         )
 
     def _lookup_length(self, looked_up: int | None, asked: int | None, drafter: DrafterKind) -> int:
-        """Return the maximum length of copies: their own input, or the length of all drafts.
+        """Return the maximum length of copies: their own input, or the limit for all drafts.
 
         If the draft length is AUTO and the drafter has a draft model, AUTO also chooses the length
         of copies, so the engine's maximum is returned.

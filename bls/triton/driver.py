@@ -68,7 +68,7 @@ class Driver:
         """End the decoding with ``reason``, and stop the current call.
 
         The engine stops at the end of its current step. Until then the sequence keeps its
-        reservation, because the engine still works for it.
+        reservation, because the engine is still working on it.
         """
         self._caller.interrupt(reason)
         thread = self._ahead_thread  # read once, because the sequence's thread may change it
@@ -161,7 +161,7 @@ class Driver:
             return None
 
     def _end(self, error: Failure | None) -> None:
-        """Report the end after the last engine has stopped working for the sequence."""
+        """Report the end after the last engine has stopped working on the sequence."""
         if self._ahead_thread is None:
             self._receiver.ended(error)
         else:

@@ -1,4 +1,4 @@
-"""Calls of the tokenizer models, `preprocessing` and `postprocessing`."""
+"""Calls to the tokenizer models, `preprocessing` and `postprocessing`."""
 
 from __future__ import annotations
 

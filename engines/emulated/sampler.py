@@ -188,6 +188,6 @@ class EmulatedSampler:
         return self._seed
 
     def _may_end(self, banned: Ids) -> bool:
-        """Whether the text may end at this position."""
+        """Return whether the text may end at this position."""
         said = self.text.length - len(self._request.input_ids)
         return said >= self._sampling.min_tokens and not (banned == self._language.end_id).any()

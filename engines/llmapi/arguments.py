@@ -205,7 +205,7 @@ def _penalties(sampling: SamplingParams) -> dict[str, float]:
 
 
 def _choice(sampling: SamplingParams) -> dict[str, Any]:
-    """Return how to choose a token. The default is greedy, so sampling must set a temperature."""
+    """Return arguments for choosing a token. Without a temperature, TensorRT-LLM is greedy."""
     if sampling.greedy:
         return {"top_k": 1}
     arguments: dict[str, Any] = {"temperature": sampling.temperature}

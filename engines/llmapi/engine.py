@@ -1,7 +1,7 @@
 """The llmapi engine: one `tensorrt_llm.LLM`, and a thread with an event loop for its answers.
 
 It uses TensorRT-LLM 1.2.1 (tensorrt_llm/llmapi/llm.py). `generate_async` returns a result that must
-be iterated on the event loop that was running at the call. `abort()` cancels it.
+be iterated on the event loop that was running during the call. `abort()` cancels it.
 """
 
 from __future__ import annotations

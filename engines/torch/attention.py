@@ -44,7 +44,7 @@ class Segment:
     """The new tokens of one sequence in a forward pass.
 
     Attributes:
-        start, count: they are tokens `start` to `start + count` of `entry`'s sequence.
+        start, count: the new tokens are `start` to `start + count` of `entry`'s sequence.
         rows: number of tokens at the end that need logits.
         positions: positions of the tokens in the sequence: [count].
         adapter: the LoRA adapter, counted from 1; 0: none.

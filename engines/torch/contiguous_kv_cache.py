@@ -127,7 +127,7 @@ class BranchKV:
 
 
 class KVCache:
-    """All entries of an engine, within one limit. Only the engine's thread may use it.
+    """An engine's entries, which share one limit. Only the engine's thread may use it.
 
     The limit counts tokens. Memory use may be up to twice as much (`UNPAGED_GROWTH`), so that
     entries can grow without moving.
@@ -182,7 +182,7 @@ class KVCache:
         return lent and self._waiting_for > self._available(keep=None)
 
     def branch_room(self, branches: int, tokens: int) -> int:
-        """Return the number of tokens that fit in branches: at most `branches` of `tokens` tokens.
+        """Return how many tokens fit for up to `branches` branches of `tokens` tokens each.
 
         Evicts stale texts if necessary, but no text that another call is likely to continue,
         because branches are speculative.

@@ -83,7 +83,7 @@ class TorchSampler:
     def choose_on_device(self, logits: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
         """Return a token per row of logits [rows, vocab_size], drawn with the noise keys [rows].
 
-        Equals `choose` if no processor depends on the text. Copies nothing to the host.
+        Equivalent to `choose` if no processor depends on the text. Copies nothing to the host.
         """
         return (self._warped(logits) / exponentials_of(keys, self.vocab_size)).argmax(-1)
 
@@ -105,7 +105,7 @@ class TorchSampler:
         )
 
     def verify_on_device(self, logits: torch.Tensor, drafts: DeviceDrafts) -> torch.Tensor:
-        """Equals `verify` by logits. Return the emitted tokens [drafts + 1], padded with -1."""
+        """Like `verify`, by logits. Return the emitted tokens [drafts + 1], padded with -1."""
         return verify_probabilities_on_device(self._warped(logits), drafts)
 
     def verify(self, scores: Rows, drafts: Sequence[int], first: int) -> list[int]:

@@ -87,7 +87,7 @@ class TorchSequence:
 
     @property
     def tail(self) -> int:
-        """Number of last tokens that the model must compute in one pass."""
+        """Number of final tokens that the model must compute in one pass."""
         return len(self.drafts) + 1
 
     @property

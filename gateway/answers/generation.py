@@ -42,8 +42,8 @@ async def generate(
 ) -> AsyncGenerator[Numbered, None]:
     """Yield the chunks of all answers as they arrive, as (answer number, chunk).
 
-    Closing the iterator cancels the remaining answers. The first error is raised and cancels them,
-    too. At most one chunk per answer is buffered for a slow client. extras: optional outputs to
+    Closing the iterator cancels the remaining answers. The first error also cancels them and is
+    raised. At most one chunk per answer is buffered for a slow client. extras: optional outputs to
     request.
     """
     if len(requests) == 1:
@@ -158,7 +158,7 @@ async def with_error_event(
     running_requests: RunningRequests,
     failure: Callable[[ApiError], bytes],
 ) -> AsyncGenerator[bytes, None]:
-    """Yield all events. After an error, or when the gateway stops, yield the event of a failure."""
+    """Yield all events. After an error, or when the gateway stops, yield the failure event."""
     try:
         yield first
         while True:

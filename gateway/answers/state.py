@@ -39,7 +39,7 @@ class AnswerDelta(NamedTuple):
 
 
 class EncodedPrompt(NamedTuple):
-    """A prompt, and what its answers repeat of it.
+    """A prompt, and the part of it that the answers repeat.
 
     ids: its token ids. echo: the text that the answers start with. num_repeated: number of leading
     characters of the first chunk that repeat the prompt, because the loop detokenizes prompt and

@@ -146,7 +146,7 @@ def _read(kind: type[Kind], raw: bytes) -> Kind:
 
 
 def invalid(error: ValidationError) -> ApiError:
-    """Return the client's error for all errors that pydantic found, in one line."""
+    """Return one error for the client, with all errors that pydantic found in one line."""
     faults = error.errors(include_url=False)
     lines: dict[str, str] = {}  # by path
     given: dict[str, str] = {}  # quoted values by path; they follow the line

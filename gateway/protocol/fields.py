@@ -100,7 +100,7 @@ HALF_A_PAIR: Fault = (
 
 
 def unreadable(value: Any, level: int = 0) -> Fault | None:
-    """Return what is wrong with a JSON value: lone surrogates, which aren't text, or its depth."""
+    """Return what is wrong with a JSON value: lone surrogates, or too many levels; else None."""
     if isinstance(value, str):
         try:
             value.encode()

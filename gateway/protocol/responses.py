@@ -21,7 +21,7 @@ class ResponseObject(BaseModel):
 
 
 class PromptTokensDetails(ResponseObject):
-    """Number of tokens of all prompts that were in the target's KV cache, in whole blocks."""
+    """Number of prompt tokens found in the target's KV cache, in whole blocks."""
 
     cached_tokens: int
 

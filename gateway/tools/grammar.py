@@ -55,7 +55,7 @@ class CallGrammar(NamedTuple):
         return Rules(lark.one_of([calls.start, content.start]), (*calls.others, *content.others))
 
     def text_or_calls(self) -> Rules:
-        """Return the grammar of text with or without calls. A call that starts must be valid."""
+        """Return the grammar of text with or without calls. Calls that start must be valid."""
         if not self.format.begin:
             # White space in an opening doesn't matter.
             begins = "|".join(

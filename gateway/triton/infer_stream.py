@@ -4,8 +4,8 @@ Triton serves all streams with one thread. Cancelling a stream while a response 
 block this thread forever, which hangs all streams (see docs/deploy/security.md).
 
 So to leave an answer that has begun, the gateway asks the loop to stop it and drops the remaining
-responses. The `stop` uses the stream of its request, because another stream may lead to another
-server of the same name.
+responses. The `stop` uses the stream of its request, because another stream may connect to a
+different server with the same name.
 
 Before the first response, it is unlikely that a response is being sent, so the stream is cancelled.
 (A `stop` would wait in the same queue as its request.)

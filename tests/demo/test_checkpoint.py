@@ -35,7 +35,7 @@ def test_runs_of_spaces_and_newlines_are_one_token_each():
         assert len(tokenizer.encode(f"x{run}y").ids) == 3
 
 
-def test_auto_tokenizer_gives_the_same_ids():
+def test_auto_tokenizer_gives_the_same_ids_as_the_tokenizers_library():
     transformers = pytest.importorskip("transformers")
     auto = transformers.AutoTokenizer.from_pretrained(DEMO / "target")
     plain = Tokenizer.from_file(str(DEMO / "tokenizer" / "tokenizer.json"))

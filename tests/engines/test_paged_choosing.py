@@ -233,7 +233,7 @@ def some_probabilities(generator, rows: int, zeros: float) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("threshold", [None, 0.4, 1.0])
-def test_verifying_all_draft_tokens_at_once_equals_one_by_one(threshold):
+def test_verifying_draft_tokens_at_once_gives_the_same_result_as_one_by_one(threshold):
     generator = torch.Generator().manual_seed(4)
     lengths = []
     for seed in range(250):

@@ -135,7 +135,7 @@ def test_output_repeats_with_a_seed_and_varies_without_a_seed(llama):
     ],
     ids=str,
 )
-def test_sampling_follows_the_distribution_of_transformers(reference, numbers):
+def test_sampling_matches_the_distribution_of_transformers(reference, numbers):
     model, ids = reference("llama"), torch.tensor([prompt(8, 12)])
     told = model.generate(
         ids,

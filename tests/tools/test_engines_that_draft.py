@@ -152,7 +152,7 @@ def test_an_llmapi_target_can_run_without_speculation(plan):
         ),
         (
             {"kv_cache_tokens": 512},
-            "engines.target.kv_cache_tokens: must be at least 1024, one sequence of max_seq_len",
+            "engines.target.kv_cache_tokens: must be at least max_seq_len (1024)",
         ),
         (
             {"draft": {"checkpoint": "nowhere"}},

@@ -45,7 +45,7 @@ def test_up_rejects_a_port_in_use_before_it_starts_the_server(capsys):
         arguments = ["up", "--profile", "emulated-zero", "--gateway-port", str(number)]
         assert main(arguments) == 1
     told = capsys.readouterr().err
-    assert "set another --gateway-port" in told
+    assert "use another --gateway-port" in told
     assert "starting Triton" not in told
 
 

@@ -37,7 +37,7 @@ def test_padded_vocabularies_are_accepted_if_the_tokenizer_is_shared(folder):
     [
         ({"checkpoint": "nowhere"}, "engines.target.checkpoint: no folder nowhere"),
         ({"checkpoint": "tokenizer"}, "tokenizer isn't a Hugging Face checkpoint: it has no conf"),
-        ({"kv_cache_tokens": 512}, "must be at least 1024, one sequence of max_seq_len; got 512"),
+        ({"kv_cache_tokens": 512}, "must be at least max_seq_len (1024); got 512"),
         ({"max_seq_len": 2048}, "engines.target.max_seq_len: must be at most 1024"),
         ({"max_batch_tokens": 8}, "max_batch_tokens must be greater than max_draft_len (8); got 8"),
         ({"max_draft_len": 1023}, "must be less than max_seq_len 1024; got 1023"),

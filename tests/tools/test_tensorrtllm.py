@@ -203,7 +203,7 @@ def test_a_shipped_profile_names_the_missing_checkpoint_files():
         (
             LARGE,
             {"engines.target.run.max_tokens_in_paged_kv_cache": 100},
-            "must be at least 131072, one sequence of max_seq_len; got 100",
+            "must be at least max_seq_len (131072); got 100",
         ),
         (
             PAIR,

@@ -65,7 +65,7 @@ def test_a_path_to_python_is_relative_to_the_profile(plan, folder):
         ({"max_batch_tokens": 1024}, "engines.target: max_batch_tokens must be greater than 2048"),
         (
             {"kv_cache_tokens": 512},
-            "engines.target.kv_cache_tokens: must be at least 1024, one sequence of max_seq_len",
+            "engines.target.kv_cache_tokens: must be at least max_seq_len (1024)",
         ),
         (
             {"arguments": {"dtype": "half"}},

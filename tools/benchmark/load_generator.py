@@ -27,7 +27,7 @@ class LoadPlan:
     """The plan of a benchmark run.
 
     concurrencies: numbers of concurrent streams. repetitions: measured requests per prompt.
-    streamed: streamed requests per prompt. more: inputs of every request. prompts_each: the
+    streamed: streamed requests per prompt. more: inputs to add to every request. prompts_each: the
     maximum number of prompts that each of several concurrent streams sends (None: all).
     """
 

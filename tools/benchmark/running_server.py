@@ -46,7 +46,7 @@ class ServedDrafters:
 def served_drafters(measured: Deployment | RunningServer) -> ServedDrafters:
     """Return the drafters that requests can choose.
 
-    Asks the server if it is running. Raises TandemError.
+    Queries the server unless ``measured`` is a deployment. Raises TandemError.
     """
     if isinstance(measured, Deployment):
         return ServedDrafters(

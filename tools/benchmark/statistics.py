@@ -133,7 +133,7 @@ class VariantStatistics:
 
 
 def statistics_of(cells: Sequence[Cell]) -> list[VariantStatistics]:
-    """Pair each cell with its baseline and, if measured, with the same variant in one stream."""
+    """Pair each cell with its baseline and, if measured, with the same variant on one stream."""
     by_place = {(cell.scenario, cell.concurrency, cell.variant): cell for cell in cells}
     baselines = {(c.scenario, c.concurrency): c for c in cells if c.variant.is_baseline}
     return [

@@ -48,7 +48,7 @@ class Item:
 def read_prompts(path: Path) -> list[DatasetPrompt]:
     """Read one prompt per line: a JSON object if the file is .jsonl, otherwise plain text.
 
-    Raises TandemError, which names the wrong line.
+    Raises TandemError, which names the invalid line.
     """
     if path.suffix == ".jsonl":
         return _read(path, TypeAdapter(DatasetPrompt))
@@ -56,7 +56,7 @@ def read_prompts(path: Path) -> list[DatasetPrompt]:
 
 
 def read_items(path: Path) -> list[Item]:
-    """Read the items of a JSONL file; raise TandemError, which names the wrong line."""
+    """Read the items of a JSONL file; raise TandemError, which names the invalid line."""
     items = _read(path, TypeAdapter(Item))
     return [replace(item, id=item.id or str(n)) for n, item in enumerate(items, start=1)]
 

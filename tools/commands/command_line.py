@@ -21,7 +21,7 @@ class Parser(argparse.ArgumentParser):
         raise TandemError(f"{message}; see {self.prog} --help")
 
     def read(self, arguments: Sequence[str]) -> argparse.Namespace:
-        """Return the options; raise TandemError, which suggests an option for an unknown one.
+        """Return the options. Raises TandemError, which suggests the closest known option.
 
         Options may be written with underscores, as in NVIDIA's documents: ``--max_output_len``.
         Arguments after ``--`` stay as they are.
@@ -61,7 +61,7 @@ def parser_of(name: str) -> Parser:
 
 
 def read(arguments: Sequence[str]) -> Callable[[], int]:
-    """Return a callable that runs the command and returns its exit status; raise TandemError."""
+    """Return a callable that runs the command and returns its exit status. Raises TandemError."""
     if not arguments or arguments[0] in ("-h", "--help"):
         return lambda: _say(overview())
     if arguments[0] == "--version":

@@ -104,7 +104,7 @@ def _triton() -> Finding:
 
 
 def _package(name: str, fix: str, *, missing: bool | None = False) -> Finding:
-    """missing: how good it is if the package is missing; see `Finding`."""
+    """missing: the value of `Finding.good` if the package is missing."""
     try:
         return Finding(name, metadata.version(name), good=True)
     except metadata.PackageNotFoundError:

@@ -37,7 +37,7 @@ def add_access(parser: Options) -> None:
 
 
 def application(settings: GatewaySettings) -> FastAPI:
-    """Return the gateway; raise TandemError or OSError if it can't load tokenizer or template."""
+    """Return the gateway; raise TandemError or OSError if it can't load its files."""
     from tandem.gateway.app import create_app  # noqa: PLC0415  an extra
     from tandem.gateway.chat_template import ChatTemplateError  # noqa: PLC0415  an extra
 
@@ -59,7 +59,7 @@ def listening(address: str, number: int, option: str) -> socket.socket:
         return listen(address, number)
     except OSError as error:
         raise TandemError(
-            f"can't listen on {address}:{number}: {error.strerror}; set another {option} or "
+            f"can't listen on {address}:{number}: {error.strerror}; use another {option} or "
             "--address"
         ) from error
 

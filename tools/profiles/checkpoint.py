@@ -31,7 +31,7 @@ class CheckpointError(TandemError):
 class Checkpoint:
     """A causal language model in a folder.
 
-    vocab_size: width of the logits, padding included. max_positions: maximum sequence length in
+    vocab_size: width of the logits, including padding. max_positions: maximum sequence length in
     tokens, or None without a limit. end_ids: ids of the tokens that end an answer, may be empty;
     engines get the first one. kv_bytes_per_token: bytes of one token's keys and values in fp32.
     """

@@ -17,7 +17,7 @@ from tandem.tools.profiles.profile import DRAFT, TARGET, Profile
 
 
 def check_profile(profile: Profile) -> None:
-    """Check everything that doesn't depend on files; raise ProfileError."""
+    """Check everything that doesn't depend on files. Raises ProfileError."""
     _check_names(profile)
     _check_languages(profile)
     _check_gpu_memory(profile)

@@ -198,7 +198,7 @@ def for_checkpoints(
     kv_cache_tokens: Mapping[str, int] = MappingProxyType({}),
     with_weights: bool = True,
 ) -> Deployment:
-    """Return a deployment of checkpoints, without a profile; raise TandemError.
+    """Return a deployment of checkpoints, without a profile. Raises TandemError.
 
     name: the deployment's name (default: the name of the target's folder). kv_cache_tokens:
     KV-cache sizes in tokens, by engine (`target`, `draft`). with_weights: False requires only the

@@ -41,7 +41,7 @@ def count_gpus() -> int:
 def free_gpu_memory(fraction: float) -> int | None:
     """Return the bytes that a new process can allocate on the first GPU, or None without a GPU.
 
-    fraction: the maximum share of the GPU's memory in use, other processes included.
+    fraction: the maximum share of the GPU's memory in use, including other processes.
     """
     memory = _asked("*torch.cuda.mem_get_info() if torch.cuda.is_available() else ()")
     if not memory:

@@ -44,7 +44,7 @@ def find_perf_analyzer() -> list[str]:
         ) from error
     ours = ["env", f"LD_LIBRARY_PATH={library_path(home / 'lib')}", str(home / PROGRAM)]
     if not _runs(ours):
-        raise TandemError(f"can't run {home / PROGRAM} here; put a {PROGRAM} on PATH")
+        raise TandemError(f"can't run {home / PROGRAM} here; put {PROGRAM} on PATH")
     return ours
 
 
@@ -83,7 +83,7 @@ def _download(folder: Path) -> Path:
     wheels = [*folder.glob("tritonclient-*.whl")]
     if asked.returncode or not wheels:
         reason = asked.stderr.strip().splitlines()[-1:] or ["no wheel for this machine"]
-        raise TandemError(f"can't download {PACKAGE}: {reason[0]}; put a {PROGRAM} on PATH")
+        raise TandemError(f"can't download {PACKAGE}: {reason[0]}; put {PROGRAM} on PATH")
     return wheels[0]
 
 

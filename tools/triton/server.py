@@ -167,7 +167,7 @@ class TritonServer:
             raise
 
     def wait(self, expendable: Collection[str] = ()) -> None:
-        """Block until the server ends or can't serve any more, then raise TandemError.
+        """Block until the server ends or can no longer serve, then raise TandemError.
 
         Triton doesn't restart the process of a model, so the server can't serve without it.
         expendable: models that the server can do without.

@@ -59,10 +59,11 @@ class EngineClient:
     def timeout_of(self, call: EngineCall) -> float:
         """Return the timeout of a call in seconds.
 
-        A draft call gets its timeout once per 2,048 context tokens. Most calls process only a few
-        new tokens. But the first call of an answer and a call after an eviction process the whole
-        context, so a slow call doesn't mean that the engine is unhealthy. A draft that takes longer
-        than the target's timeout is useless.
+        A draft call's timeout is the engine's timeout per 2,048 context tokens: at least one such
+        timeout, at most the target's. Most calls process only a few new tokens. But the first call
+        of an answer and a call after an eviction process the whole context, so a slow call doesn't
+        mean that the engine is unhealthy. A draft that takes longer than the target's timeout is
+        useless.
         """
         if call.whole:
             return self.loop.request_timeout
@@ -95,7 +96,7 @@ class EngineClient:
                 log_exception("failed to stop an engine call", error)
 
     def _infer_smallest(self, request_id: str, purpose: Any) -> None:
-        """Make a call with the fewest inputs and ``purpose``."""
+        """Make a call with ``purpose`` and as few other inputs as possible."""
         self.infer(
             pb_utils.InferenceRequest(
                 model_name=self.settings.model,

@@ -28,7 +28,7 @@ class DraftHealth:
         self.available = engine is not None
 
     def failed(self, error: EngineCallError) -> None:
-        """Pause calls of the engine. The first failure is logged and starts the probes."""
+        """Pause calls to the engine. The first failure is logged and starts the probes."""
         engine = self._engine
         with self._lock:
             if engine is None or not self.available:

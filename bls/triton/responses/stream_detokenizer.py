@@ -60,7 +60,7 @@ class StreamDetokenizer:
             self._fail(error)
 
     def _take(self) -> Chunk | None:
-        """Wait for chunks. Merge all queued ones into one chunk; None after an interruption."""
+        """Wait for chunks, and return all queued ones as one; None after an interruption."""
         chunks = [self._chunks.get()]
         while not self._chunks.empty():
             chunks.append(self._chunks.get())

@@ -33,7 +33,7 @@ class RequestState:
         slots: ReservedSlots,
     ) -> None:
         self.options = options
-        self.call_slot = call_slot  # holds the call of the tokenizer before the sequences exist
+        self.call_slot = call_slot  # holds the call to the tokenizer before the sequences exist
         self.slots = slots  # queue slots of the sequences
         self.permit: Permit | None = None  # permit to call the tokenizer
         self.arrival_ns = time.time_ns()
@@ -50,7 +50,7 @@ class RequestState:
 
     @property
     def closed(self) -> bool:
-        """Whether the last response has been sent and no model works for the request any more."""
+        """Whether the last response has been sent and no model is still working on the request."""
         busy = self.call_slot.call is not None or any(
             sequence.decodes for sequence in self._sequences
         )

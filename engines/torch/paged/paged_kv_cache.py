@@ -40,7 +40,7 @@ class PagedBranchKV(BranchKV):
 
 
 class PagedKVCache(KVCache):
-    """All entries of an engine, in one pool of pages. A block is a page.
+    """An engine's entries, which share one pool of pages. A block is a page.
 
     Only full pages are shared. The last page of a common prefix is copied if it isn't full.
     """

@@ -73,7 +73,7 @@ class PagedRunner:
     def capture(self) -> None:
         """Capture a graph per bucket, the largest first, so that all graphs share its memory.
 
-        Does nothing on a CPU. Not run on CUDA yet.
+        Does nothing on a CPU. Not tested on CUDA yet.
         """
         if not self._on_cuda:
             return

@@ -138,7 +138,7 @@ CALLER = ROW.replace("a test'", "a test', samples_from_draft_model=True")
 @pytest.mark.parametrize(
     ("body", "fault"),
     [
-        (PROPOSE.format("yield 7"), "it may only yield calls of the draft model; got int"),
+        (PROPOSE.format("yield 7"), "it may only yield calls to the draft model; got int"),
         (
             PROPOSE.format("yield EngineCall('target', None, 1, 1)"),
             "it may only call the draft engine; got target",

@@ -82,15 +82,14 @@ class ConfigSection(BaseModel):
 class EnginePlan:
     """The facts about an engine that the rest of a deployment needs.
 
-    parameters: parameters of the engine's Triton model. vocab_size: width of the logits, padding
-    included. kv_cache_tokens: size of the KV cache. kv_block_tokens: tokens per block of the KV
+    parameters: parameters of the engine's Triton model. vocab_size: width of the logits, including
+    padding. kv_cache_tokens: size of the KV cache. kv_block_tokens: tokens per block of the KV
     cache. max_draft_len: the longest draft in tokens that the engine verifies. end_ids: ids of the
     tokens that end an answer, may be empty; engines get the first one. excludes_input: the engine's
     output omits the input. logits_dtype: Triton's name of the type. decoupled: clients can stream
     from the engine. files: subfolder of the version folder -> the files in it. lora_adapters: the
     names of the LoRA adapters, ordered by their numbers. client_adapters: clients may send their
-    own LoRA adapters. loop_files: like `files`, but for the
-    loop's model.
+    own LoRA adapters. loop_files: like `files`, but for the loop's model.
     """
 
     capabilities: Capabilities
@@ -132,7 +131,7 @@ class EngineSection(ConfigSection):
     def plan(self, key_path: KeyPath) -> EnginePlan:
         """Check the section against the files on disk, and return the engine's plan.
 
-        key_path: of the section, for errors. Raises ProfileError.
+        key_path: the section's key path, for errors. Raises ProfileError.
         """
 
     def check_weights(self, key_path: KeyPath) -> None:
@@ -143,13 +142,13 @@ class OwnEngineSection(EngineSection):
     """A profile's section for an engine that Tandem implements."""
 
     exclude_input_in_output: bool = True
-    """Omit the input from the output in direct calls of the engine."""
+    """Omit the input from the output in direct calls to the engine."""
 
     def settings_of(self, kind: type[Settings], **decided: Any) -> Settings:
         """Return an engine's settings.
 
-        kind: a dataclass. decided: its fields that aren't copied from the section's fields with the
-        same names.
+        kind: a dataclass. Its fields are copied from the section's fields of the same names, except
+        the fields in ``decided``.
         """
         copied = {field.name for field in fields(kind)} - decided.keys()
         return kind(**self.model_dump(include=copied), **decided)
@@ -195,6 +194,4 @@ def sequence_length(
 def check_kv_cache(tokens: int, max_seq_len: int, *key_path: str | int) -> None:
     """Raise ProfileError if the KV cache can't hold one sequence of max_seq_len tokens."""
     if tokens < max_seq_len:
-        raise ProfileError(
-            key_path, f"must be at least {max_seq_len}, one sequence of max_seq_len; got {tokens}"
-        )
+        raise ProfileError(key_path, f"must be at least max_seq_len ({max_seq_len}); got {tokens}")

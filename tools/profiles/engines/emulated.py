@@ -1,4 +1,4 @@
-"""The section of an emulated engine, which has no weights but the timing of a real engine.
+"""The section of an emulated engine, which has the timing of a real engine, but no weights.
 
 Every measurement of such an engine is emulated.
 """
@@ -63,7 +63,7 @@ class EmulatedDraft(OwnEngineSection):
     batch_slope: NonNegativeFloat = EmulatedSettings.batch_slope
     """Relative slowdown of a call per other call that is running when it starts."""
     branch_slope: NonNegativeFloat = EmulatedSettings.branch_slope
-    """Relative slowdown of all steps per branch of a call, except the first."""
+    """Relative slowdown of all steps per additional branch of a call."""
     vocab_size: PositiveInt | None = None
     """Width of the logits (default: the tokenizer's vocabulary)."""
     max_seq_len: PositiveInt = MAX_SEQ_LEN

@@ -121,7 +121,7 @@ class RunSection(ConfigSection):
         "guaranteed_no_evict"
     )
     exclude_input_in_output: bool = True
-    """Omit the input from the output in direct calls of the engine."""
+    """Omit the input from the output in direct calls to the engine."""
 
 
 class TensorRTLLMDraft(EngineSection):
@@ -186,7 +186,7 @@ class TensorRTLLMDraft(EngineSection):
         )
 
     def check_settings(self, key_path: KeyPath) -> None:
-        """Check the settings without the checkpoint; raise ProfileError."""
+        """Check the settings without the checkpoint. Raises ProfileError."""
         if self.convert.kv_cache_dtype and not self.convert.qformat:
             raise ProfileError(
                 (*key_path, "convert", "kv_cache_dtype"),
@@ -274,7 +274,7 @@ class TensorRTLLMTarget(TensorRTLLMDraft):
         )
 
     def check_settings(self, key_path: KeyPath) -> None:
-        """Check the settings without the checkpoint; raise ProfileError."""
+        """Check the settings without the checkpoint. Raises ProfileError."""
         super().check_settings(key_path)
         build = self.build
         if self.lora_adapters and not build.applies_adapters:

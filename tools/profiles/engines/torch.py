@@ -62,7 +62,7 @@ class TorchDraft(AdaptedSection):
     paged_kv_cache: bool = TorchSettings.paged_kv_cache
     """Share KV-cache pages between sequences with a common prefix. For Llama, Mistral, Qwen2."""
     gpu_memory_fraction: Annotated[float, Field(gt=0, le=1)] = TorchSettings.gpu_memory_fraction
-    """Maximum share of a GPU's memory in use after loading, other processes included."""
+    """Maximum share of a GPU's memory in use after loading, including other processes."""
 
     @property
     def tokenizer_folder(self) -> Path:

@@ -41,8 +41,8 @@ class VllmDraft(AdaptedSection):
     Python that has vLLM, a path or a command on the serving machine. device_ids: the GPUs to use
     (default: the first ones). max_seq_len: tokens of prompt and output together (default: the
     checkpoint's maximum, up to 8192). kv_cache_tokens: tokens in the KV cache (default: 16 whole
-    sequences). gpu_memory_fraction: share of the GPU's memory that the engine uses, weights
-    included; the shares of two engines on one GPU must not exceed 1. arguments: more of vLLM's
+    sequences). gpu_memory_fraction: share of the GPU's memory that the engine uses, including
+    weights; the shares of two engines on one GPU must not exceed 1. arguments: more of vLLM's
     engine arguments.
     """
 

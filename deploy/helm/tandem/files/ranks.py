@@ -54,7 +54,7 @@ def lead(command: Sequence[str]) -> int:
 def settings() -> dict[str, str]:
     """Return the environment that makes mpirun use the agent, for both Open MPI 4 and 5.
 
-    The tree of daemons is disabled, so that mpirun posts all command lines itself.
+    Tree spawning of daemons is disabled, so that mpirun itself sends all command lines.
     """
     agent = f"{sys.executable} {Path(__file__).resolve()} post"
     return {
