@@ -145,7 +145,7 @@ def rows() -> Iterator[list[dict[str, Any]]]:
         ),
         panel(
             "Requests",
-            "Sequences that decode, and sequences that wait for room.",
+            "Sequences that decode, and sequences that wait for KV cache or a free slot.",
             "short",
             {
                 state: f'sum (tandem_requests_{state}{{model=~"$model"}})'
