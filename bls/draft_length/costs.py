@@ -163,8 +163,9 @@ class LoadCosts:
         if slot == self._counted and not first_ends:
             return False
         self._counted = slot
+        measured = self._has_drafted, self.alone.known
         self._learn(running)
-        if first_ends and running > 1:
+        if running > 1 and measured != (self._has_drafted, self.alone.known):
             self._settled = now + first.average  # steps of other sequences end a little later
         return True
 

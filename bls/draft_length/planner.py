@@ -183,7 +183,8 @@ class DraftPlanner:
 
     def _count(self, costs: LoadCosts, draft: Draft, seconds: StepSeconds) -> None:
         now = self._clock()
-        if not costs.is_settled(now - seconds.whole, now):
+        # Requests that can't call the draft model copy even while all others decode alone.
+        if costs.mode(now) is Mode.ALONE or not costs.is_settled(now - seconds.whole, now):
             return
         if draft.answer is None:
             costs.copying.count(len(draft), seconds.whole)

@@ -103,6 +103,7 @@ class LlmApiEngine:
             try:
                 self._llm.generate([0], params, lora_request=adapter)
             except Exception as error:
+                self._llm.shutdown()
                 raise LoadError(
                     f"LoRA adapter '{adapter.lora_path}': TensorRT-LLM can't apply it: "
                     f"{first_line(error)}"

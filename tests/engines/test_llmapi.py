@@ -272,6 +272,7 @@ def test_startup_fails_if_tensorrt_llm_cannot_load_an_adapter(
     monkeypatch.setattr(package.LLM, "_check_adapter", fail)
     with pytest.raises(LoadError, match=r"a': TensorRT-LLM can't apply it: no matrix$"):
         start(**adapters)
+    assert llm(package).is_shut
 
 
 def test_calls_with_unknown_adapters_are_rejected(start, adapters):

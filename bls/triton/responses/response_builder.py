@@ -20,8 +20,8 @@ from tandem.bls.text.token_details import TokenDetails, TopLogProbs
 from tandem.contract import entry as tensors
 from tandem.contract.tensor import Tensor
 
-# Outputs only for clients that request them by name, because most clients need text, not ids.
 LOWEST = np.finfo(np.float32).min
+# Outputs only for clients that request them by name, because most clients need text, not ids.
 ON_REQUEST = frozenset(
     {
         tensors.OUTPUT_IDS,

@@ -174,6 +174,21 @@ def test_failed_drafts_do_not_inflate_the_cost_of_plain_decoding():
     assert world.statistics.load().costs.seconds_alone < 0.1
 
 
+def test_a_request_that_can_only_copy_does_not_stop_the_drafts_of_others():
+    world = World(rated=False)
+    world.running = 2
+    drafting, copying = (AutoLength(world.statistics) for _ in range(2))
+    with_drafts = 0
+    for number in range(1000):
+        world.now = number / 10
+        step(copying, "copy", 4, 3, 0.05, rated=False)
+        plan = drafting.plan(8)
+        with_drafts += plan.num_tokens > 0
+        kind, tokens = ("draft", 8) if plan.num_tokens else ("alone", 1)
+        step(drafting, kind, tokens, 7, 0.1, rated=False)
+    assert with_drafts > 900
+
+
 @pytest.mark.parametrize("ahead", [True, False])
 def test_a_fixed_draft_length_is_limited_only_by_the_tokens_left(ahead):
     length = FixedLength(4)
