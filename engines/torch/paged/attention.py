@@ -192,9 +192,9 @@ def fault_of(
         want = gathered(query, *trial.layer(0), step, window)
         try:
             got = attention(query, *trial.layer(0), step, window)
+            gap = float((want.float() - got.float()).abs().max())  # waits for the device's errors
         except Exception as error:  # noqa: BLE001 (any error of a PyTorch that lacks it)
             return first_line(error)
-        gap = float((want.float() - got.float()).abs().max())
         if not gap <= _TOLERANCE:
             return f"its output differs by {gap:.3g} ({kv_heads} heads of size {size})"
     return None
