@@ -6,14 +6,10 @@ import io
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from types import FrameType
-from typing import TypeAlias
+from collections.abc import Sequence
 
 from tandem.tools.errors import TandemError
-
-Handler: TypeAlias = Callable[[int, "FrameType | None"], object] | signal.Handlers
+from tandem.tools.signals import handled_by
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -22,12 +18,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         # Importing a command takes up to a second, and some packages turn a KeyboardInterrupt into
         # other errors. There is nothing to clean up yet, so a signal simply ends the process.
-        with _handled_by(signal.SIG_DFL):
+        with handled_by(signal.SIG_DFL):
             from tandem.tools.commands.command_line import read  # noqa: PLC0415
 
             command = read(sys.argv[1:] if arguments is None else arguments)
         # From here on, each signal raises KeyboardInterrupt, so that none leaves a server running.
-        with _handled_by(signal.default_int_handler):
+        with handled_by(signal.default_int_handler):
             return command()
     except TandemError as error:
         return _failed(str(error))
@@ -53,21 +49,3 @@ def _prepare_streams() -> None:
 def _failed(reason: str) -> int:
     print(f"tandem: {reason}", file=sys.stderr)
     return 1
-
-
-@contextmanager
-def _handled_by(handler: Handler) -> Iterator[None]:
-    """Handle the signals that end a command within the context.
-
-    Shells start background processes with SIGINT ignored, so it is handled even then. SIGHUP stays
-    ignored under `nohup`.
-    """
-    numbers = [signal.SIGINT, signal.SIGTERM]
-    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
-        numbers.append(signal.SIGHUP)
-    before = {number: signal.signal(number, handler) for number in numbers}
-    try:
-        yield
-    finally:
-        for number, previous in before.items():
-            signal.signal(number, previous or signal.SIG_DFL)

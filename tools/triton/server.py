@@ -14,16 +14,16 @@ import socket
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable, Collection
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from tandem.tools.errors import TandemError
 from tandem.tools.profiles.profile import STARTUP_SECONDS
+from tandem.tools.signals import handled_by
 from tandem.tools.triton import pages, supervisor
 from tandem.tools.triton.install import TritonInstall, find_triton
 from tandem.tools.triton.launch import PREFIX, SINGLE, Launch, server_command
@@ -38,7 +38,6 @@ SUPERVISOR_SECONDS = STOP_SECONDS + 5
 MOST_STARTS = 3
 SECONDS_UNNOTICED = 10.0  # Triton notices within milliseconds that an engine has loaded
 SECONDS_BETWEEN_LOOKS = 2.0  # interval between checks of a running server
-ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # the signals that end a command
 SECONDS_UNTAKEN = 30.0  # Triton accepts responses within milliseconds unless its streams hang
 
 
@@ -211,7 +210,7 @@ class TritonServer:
         """Kill all of the server's processes immediately, if it is running, and clean up."""
         if self._supervisor is None:
             return
-        with uninterrupted():
+        with handled_by(signal.SIG_IGN):  # a second signal must not interrupt the cleanup
             if self._supervisor.poll() is None:
                 supervisor.kill_session(self._supervisor.pid)
                 self._supervisor.kill()
@@ -309,20 +308,6 @@ class TritonServer:
         """Return the error to raise, and keep the log."""
         self._failed = True
         return TandemError(f"{reason}; log: {self.log.path}")
-
-
-@contextmanager
-def uninterrupted() -> Iterator[None]:
-    """Ignore the signals that end a command, so that a second one doesn't interrupt the cleanup."""
-    if threading.current_thread() is not threading.main_thread():  # others aren't interrupted
-        yield
-        return
-    before = {number: signal.signal(number, signal.SIG_IGN) for number in ENDING}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler or signal.SIG_DFL)
 
 
 def claim_ports(ports: Ports, address: str) -> Ports:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import signal
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -12,9 +13,10 @@ from rich.console import Console
 from rich.markup import escape
 
 from tandem.tools.profiles.deployment import Deployment
+from tandem.tools.signals import handled_by
 from tandem.tools.triton import repository
 from tandem.tools.triton.launch import prepared_launch
-from tandem.tools.triton.server import ANY_PORTS, LOOPBACK, Ports, TritonServer, uninterrupted
+from tandem.tools.triton.server import ANY_PORTS, LOOPBACK, Ports, TritonServer
 
 
 @contextmanager
@@ -57,7 +59,7 @@ def linked_repository(deployment: Deployment) -> Iterator[Path]:
         repository.render(deployment, models, link=True)
         yield models
     finally:
-        with uninterrupted():
+        with handled_by(signal.SIG_IGN):  # a second signal must not interrupt the cleanup
             shutil.rmtree(folder, ignore_errors=True)
 
 
