@@ -24,7 +24,7 @@ def chat(prompt):
     }
 
 
-def told(answer):
+def fields_of(answer):
     """Return the fields of an answer that the test compares."""
     choice = answer.choices[0]
     text = choice.message.content if "message" in choice else choice.text
@@ -42,12 +42,12 @@ def failed(**changes):
     except openai.APIStatusError as error:  # the base class of all litellm errors
         kind = type(error).__name__
         return {"kind": kind, "status": error.status_code, "message": str(error)}
-    return told(answer)
+    return fields_of(answer)
 
 
 def streamed():
     """Return a streamed chat answer."""
-    return told(
+    return fields_of(
         litellm.stream_chunk_builder(list(litellm.completion(**chat(PROMPTS[0]), **STREAM)))
     )
 
@@ -55,25 +55,25 @@ def streamed():
 async def streamed_to_await():
     """Return a streamed chat answer of the asynchronous API."""
     stream = await litellm.acompletion(**chat(PROMPTS[0]), **STREAM)
-    return told(litellm.stream_chunk_builder([chunk async for chunk in stream]))
+    return fields_of(litellm.stream_chunk_builder([chunk async for chunk in stream]))
 
 
 async def side_by_side():
     """Return the answers to concurrent chats."""
     answers = await asyncio.gather(*(litellm.acompletion(**chat(prompt)) for prompt in PROMPTS))
-    return [told(answer) for answer in answers]
+    return [fields_of(answer) for answer in answers]
 
 
 def text():
     """Return the answer to a completion request."""
     model = "text-completion-openai/bls_stream"
-    return told(litellm.text_completion(**GIVEN, model=model, prompt=PROMPTS[0]))
+    return fields_of(litellm.text_completion(**GIVEN, model=model, prompt=PROMPTS[0]))
 
 
 first = chat(PROMPTS[0])
 answers = {
-    "whole": told(litellm.completion(**first)),
-    "without drafts": told(litellm.completion(**first, extra_body={"drafter": "none"})),
+    "whole": fields_of(litellm.completion(**first)),
+    "without drafts": fields_of(litellm.completion(**first, extra_body={"drafter": "none"})),
     "stream": streamed(),
     "awaited stream": asyncio.run(streamed_to_await()),
     "side by side": asyncio.run(side_by_side()),

@@ -10,7 +10,7 @@ PROMPTS = ["def main():", "import os", "class Point:\n    def "]
 
 
 @pytest.fixture(scope="module")
-def told(run, gateway):
+def results(run, gateway):
     """The results of litellm, by call."""
     return json.loads(run("python", PROGRAM, f"{gateway.url}/v1", *PROMPTS))
 
@@ -35,12 +35,12 @@ def expected(reference):
 
 
 @pytest.mark.parametrize("call", ["whole", "stream", "awaited stream", "text", "without drafts"])
-def test_output_and_usage_are_the_same_as_with_openais_client(told, expected, call):
-    assert told[call] == expected[0]
+def test_output_and_usage_are_the_same_as_with_openais_client(results, expected, call):
+    assert results[call] == expected[0]
 
 
-def test_concurrent_chats_get_their_own_answers(told, expected):
-    assert told["side by side"] == expected
+def test_concurrent_chats_get_their_own_answers(results, expected):
+    assert results["side by side"] == expected
 
 
 @pytest.mark.parametrize(
@@ -53,7 +53,7 @@ def test_concurrent_chats_get_their_own_answers(told, expected):
         ("wrong key", "AuthenticationError", 401, "the API key is missing or wrong"),
     ],
 )
-def test_errors_are_mapped_to_litellms_exception_types(told, call, kind, status, message):
-    assert told[call]["kind"] == kind
-    assert told[call]["status"] == status
-    assert message in told[call]["message"]
+def test_errors_are_mapped_to_litellms_exception_types(results, call, kind, status, message):
+    assert results[call]["kind"] == kind
+    assert results[call]["status"] == status
+    assert message in results[call]["message"]

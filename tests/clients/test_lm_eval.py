@@ -69,8 +69,8 @@ def likelihood(theirs, context, text):
     begin = len(tokenizer(context.rstrip())["input_ids"])
     with torch.no_grad():
         log_probs = model(ids).logits[0, begin - 1 : -1].log_softmax(-1)
-    told = log_probs.gather(1, ids[0, begin:, None]).sum().item()
-    return told, bool((log_probs.argmax(-1) == ids[0, begin:]).all())
+    log_likelihood = log_probs.gather(1, ids[0, begin:, None]).sum().item()
+    return log_likelihood, bool((log_probs.argmax(-1) == ids[0, begin:]).all())
 
 
 @pytest.fixture(scope="module")
@@ -140,11 +140,11 @@ def test_likelihoods_equal_transformers(evaluated, theirs):
     greedy = []
     for sample in evaluated.samples("choose_code"):
         asked = sample["arguments"].values()
-        for (context, text), [[told, is_greedy]] in zip(
+        for (context, text), [[log_likelihood, is_greedy]] in zip(
             map(dict.values, asked), sample["resps"], strict=True
         ):
             expected, expected_greedy = likelihood(theirs, context, text)
-            assert float(told) == pytest.approx(expected, abs=1e-3)
+            assert float(log_likelihood) == pytest.approx(expected, abs=1e-3)
             assert is_greedy == str(expected_greedy)
             greedy.append(expected_greedy)
     assert len(greedy) == 12

@@ -136,12 +136,12 @@ def test_the_config_map_contains_every_program_that_a_pod_runs(release):
 
 def test_chart_defaults_match_the_embedded_profile(render, embedded_profile):
     planned, release = deployment.load(embedded_profile), render({})
-    admission, told = planned.profile.admission, release.values["profile"]
-    assert told["maxRequests"] == admission.max_requests
-    assert told["maxQueue"] == admission.max_queue
-    assert told["requestTimeout"] == planned.profile.timeouts.request
-    assert told["entry"] in {e.name for e in planned.profile.entries if e.kind == "forward"}
-    assert told["target"] == planned.profile.models.target
+    admission, values = planned.profile.admission, release.values["profile"]
+    assert values["maxRequests"] == admission.max_requests
+    assert values["maxQueue"] == admission.max_queue
+    assert values["requestTimeout"] == planned.profile.timeouts.request
+    assert values["entry"] in {e.name for e in planned.profile.entries if e.kind == "forward"}
+    assert values["target"] == planned.profile.models.target
     threads = f"--backend-config=python,thread-pool-size={planned.thread_pool_size}"
     assert threads in release.server["args"]
 

@@ -36,13 +36,13 @@ def read(name):
     return [instructions[a:b] for a, b in zip(starts, [*starts[1:], None], strict=True)]
 
 
-def told(stage, instruction):
+def arguments_of(stage, instruction):
     return [arguments for name, arguments in stage if name == instruction]
 
 
 def health_check(image):
     """Return the command of an image's health check."""
-    return json.loads(told(image, "HEALTHCHECK")[0].partition("CMD")[2])
+    return json.loads(arguments_of(image, "HEALTHCHECK")[0].partition("CMD")[2])
 
 
 @contextmanager
@@ -108,42 +108,45 @@ def test_hadolint_finds_no_problem_in_the_dockerfiles(name):
 @pytest.mark.parametrize("name", IMAGES)
 def test_images_run_as_a_non_root_user_and_expose_their_ports(name):
     final = read(name)[-1]
-    user, _, group = told(final, "USER")[-1].partition(":")
+    user, _, group = arguments_of(final, "USER")[-1].partition(":")
     assert int(user) > 0
     assert int(group) > 0
     gateway = " 8080" if name == "Dockerfile.cpu" else ""
-    assert told(final, "EXPOSE") == ["8000 8001 8002" + gateway]
+    assert arguments_of(final, "EXPOSE") == ["8000 8001 8002" + gateway]
 
 
 def test_the_image_contains_only_the_repository_and_the_health_probe():
     render, _, final = read("Dockerfile")
-    assert told(final, "COPY") == ["--from=render /repository /repository", f"{PROBE} /health.py"]
-    assert told(final, "ADD") == told(final, "RUN") == []
-    assert told(final, "FROM") == ["${BASE}"]
-    assert "AS render" in told(render, "FROM")[0]
+    assert arguments_of(final, "COPY") == [
+        "--from=render /repository /repository",
+        f"{PROBE} /health.py",
+    ]
+    assert arguments_of(final, "ADD") == arguments_of(final, "RUN") == []
+    assert arguments_of(final, "FROM") == ["${BASE}"]
+    assert "AS render" in arguments_of(render, "FROM")[0]
 
 
 def test_the_gateway_image_includes_the_tokenizer_of_the_profile():
     render, gateway, _ = read("Dockerfile")
-    assert "AS gateway" in told(gateway, "FROM")[0]
-    assert told(gateway, "FROM")[0].split()[0] == told(render, "FROM")[0].split()[0]
-    program, verb, *fixed = json.loads(told(gateway, "ENTRYPOINT")[0])
+    assert "AS gateway" in arguments_of(gateway, "FROM")[0]
+    assert arguments_of(gateway, "FROM")[0].split()[0] == arguments_of(render, "FROM")[0].split()[0]
+    program, verb, *fixed = json.loads(arguments_of(gateway, "ENTRYPOINT")[0])
     assert program.endswith("/tandem")
     assert verb == "gateway"
     parser = argparse.ArgumentParser()
     add_gateway_options(parser)
-    options = parser.parse_args(fixed + json.loads(told(gateway, "CMD")[0]))
+    options = parser.parse_args(fixed + json.loads(arguments_of(gateway, "CMD")[0]))
     assert options.address == "0.0.0.0"
-    assert f"--from=render {options.tokenizer} {options.tokenizer}" in told(gateway, "COPY")
-    assert str(options.port) in told(gateway, "EXPOSE")
-    assert int(told(gateway, "USER")[0].partition(":")[0]) > 0
+    assert f"--from=render {options.tokenizer} {options.tokenizer}" in arguments_of(gateway, "COPY")
+    assert str(options.port) in arguments_of(gateway, "EXPOSE")
+    assert int(arguments_of(gateway, "USER")[0].partition(":")[0]) > 0
 
 
 @pytest.mark.parametrize("name", IMAGES)
 def test_the_health_check_generates_a_token(program, name):
     image = read(name)[-1]
     python, script, *words = health_check(image)
-    assert f"{PROBE} {script}" in told(image, "COPY")
+    assert f"{PROBE} {script}" in arguments_of(image, "COPY")
     assert python == "python3"
     assert (ROOT / PROBE).samefile(program("health").__file__)
     asked = program("health").parser().parse_args(words)
@@ -163,7 +166,9 @@ def test_the_gateway_image_checks_the_health_endpoint(monkeypatch, status, healt
 
 @pytest.mark.parametrize("name", IMAGES)
 def test_dockerignore_excludes_no_file_that_an_image_copies(name):
-    copies = [copy for stage in read(name) for copy in told(stage, "COPY") if "--from" not in copy]
+    copies = [
+        copy for stage in read(name) for copy in arguments_of(stage, "COPY") if "--from" not in copy
+    ]
     sources = [source for copy in copies for source in copy.split()[:-1] if source != "."]
     assert sources
     assert [source for source in sources if is_left_out(source)] == []
@@ -195,8 +200,10 @@ def test_the_image_starts_triton_with_serve_sh(capsys, tmp_path, embedded_profil
     said = shlex.split(capsys.readouterr().out.splitlines()[-1])
     assert said == ["sh", str(output / "serve.sh")]
     image = read("Dockerfile")[-1]
-    [rendered] = (copy.split()[-1] for copy in told(image, "COPY") if copy.endswith("/repository"))
-    assert json.loads(told(image, "CMD")[-1]) == ["sh", f"{rendered}/serve.sh"]
+    [rendered] = (
+        copy.split()[-1] for copy in arguments_of(image, "COPY") if copy.endswith("/repository")
+    )
+    assert json.loads(arguments_of(image, "CMD")[-1]) == ["sh", f"{rendered}/serve.sh"]
     command = (output / "serve.sh").read_text().partition("\nexec ")[2]
     server, *words = shlex.split(command.replace("\\\n", ""))
     assert server == "tritonserver"
@@ -208,10 +215,10 @@ def test_the_image_starts_triton_with_serve_sh(capsys, tmp_path, embedded_profil
 def test_the_cpu_image_has_a_python_version_that_triton_supports():
     stages = read("Dockerfile.cpu")
     base, final = stages[0], stages[-1]
-    assert json.loads(told(final, "CMD")[-1]) == ["tandem", "up", "--address", "0.0.0.0"]
+    assert json.loads(arguments_of(final, "CMD")[-1]) == ["tandem", "up", "--address", "0.0.0.0"]
     wheel = Path(find_spec("pytriton").origin).parent
     stubs = {path.name for path in (wheel / "tritonserver" / "python_backend_stubs").iterdir()}
-    assert re.search(r"python:(3\.\d+)-", told(base, "FROM")[0])[1] in stubs
+    assert re.search(r"python:(3\.\d+)-", arguments_of(base, "FROM")[0])[1] in stubs
 
 
 def test_the_chart_uses_only_options_that_triton_supports(release, triton, flags):
@@ -236,7 +243,7 @@ def test_compose_publishes_the_gateways_port():
     server = yaml.safe_load((ROOT / "compose.yaml").read_text())["services"]["server"]
     more = yaml.safe_load((ROOT / "deploy" / "compose.gpu.yaml").read_text())["services"]
     added = more["gateway"]
-    assert "AS " + added["build"]["target"] in told(read("Dockerfile")[1], "FROM")[0]
+    assert "AS " + added["build"]["target"] in arguments_of(read("Dockerfile")[1], "FROM")[0]
     assert added["network_mode"] == "service:server"
     assert "127.0.0.1:8080:8080" in server["ports"]
 

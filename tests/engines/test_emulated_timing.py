@@ -159,8 +159,8 @@ def test_the_wall_clock_timer_fires_in_order_of_time():
 def test_emulated_profiles_reproduce_the_published_throughput(rows):
     for row in rows:
         outcome = published_rows.run(row, answers=20)
-        told = outcome.tokens_per_second
-        assert told == pytest.approx(row.published, rel=0.03), row.profile.stem
+        throughput = outcome.tokens_per_second
+        assert throughput == pytest.approx(row.published, rel=0.03), row.profile.stem
 
 
 def test_the_emulated_target_alone_reproduces_the_published_baseline():

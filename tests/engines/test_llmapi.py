@@ -105,14 +105,14 @@ def test_profile_settings_reach_tensorrt_llm(start, package, tmp_path):
         kv_block_tokens="64",
         free_gpu_memory_fraction="0.5",
     )
-    told = llm(package).arguments
-    assert told.pop("kv_cache_config") == package.llmapi.llm_args.KvCacheConfig(
+    arguments = llm(package).arguments
+    assert arguments.pop("kv_cache_config") == package.llmapi.llm_args.KvCacheConfig(
         enable_block_reuse=True,
         max_tokens=4096,
         free_gpu_memory_fraction=0.5,
         tokens_per_block=64,
     )
-    assert told == {
+    assert arguments == {
         "model": str(tmp_path / "model"),
         "skip_tokenizer_init": True,
         "tensor_parallel_size": 4,
@@ -167,9 +167,12 @@ def test_an_invalid_speculative_config_is_rejected_with_one_line(start, config, 
 def test_extra_llm_args_reach_tensorrt_llm(start, package):
     more = {"guided_decoding_backend": "xgrammar", "kv_cache_config": {"dtype": "fp8"}}
     start(llm_args=json.dumps(more))
-    told = llm(package).arguments
-    assert told["guided_decoding_backend"] == "xgrammar"
-    assert (told["kv_cache_config"].dtype, told["kv_cache_config"].max_tokens) == ("fp8", 4096)
+    arguments = llm(package).arguments
+    assert arguments["guided_decoding_backend"] == "xgrammar"
+    assert (arguments["kv_cache_config"].dtype, arguments["kv_cache_config"].max_tokens) == (
+        "fp8",
+        4096,
+    )
 
 
 @pytest.mark.parametrize(
@@ -379,9 +382,9 @@ def test_token_counts_are_correct_however_a_call_ends(looker, stop_words, end_id
 )
 def test_sampling_parameters_are_passed_on(looker, package, sampling, expected):
     looker.call(CYCLE, 3, sampling=sampling)
-    told = llm(package).results[-1].sampling_params
+    params = llm(package).results[-1].sampling_params
     for name in ("temperature", "top_k", "top_p", "seed"):
-        assert getattr(told, name) == expected.get(name)
+        assert getattr(params, name) == expected.get(name)
 
 
 @pytest.mark.parametrize(
@@ -417,8 +420,8 @@ def test_penalties_work_if_the_tensorrt_llm_version_applies_them(
 def test_embedding_bias_is_passed_on(looker, package):
     bias = np.linspace(-1, 1, VOCAB, dtype=np.float32)
     looker.call(CYCLE, 3, sampling=SamplingParams(top_k=1, embedding_bias=bias))
-    told = llm(package).results[-1].sampling_params.embedding_bias
-    assert told.tolist() == bias.tolist()
+    received_bias = llm(package).results[-1].sampling_params.embedding_bias
+    assert received_bias.tolist() == bias.tolist()
 
 
 @pytest.mark.parametrize("bias", [None, np.zeros(VOCAB, np.float32)])

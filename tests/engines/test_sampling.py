@@ -107,10 +107,10 @@ def test_context_log_probs_equal_transformers(llama, reference, length):
     outcome = llama.call(ids, 3, drafts=[5, 6], return_prompt_log_probs=True, num_top_log_probs=2)
     with torch.inference_mode():
         rows = reference("llama")(torch.tensor([ids])).logits[0].log_softmax(-1)
-    told, top = outcome.last.prompt_log_probs, outcome.last.prompt_top_log_probs
-    assert (len(told), told[0]) == (length, 0)
+    log_probs, top = outcome.last.prompt_log_probs, outcome.last.prompt_top_log_probs
+    assert (len(log_probs), log_probs[0]) == (length, 0)
     assert (top.ids[0].tolist(), top.log_probs[0].tolist()) == ([0, 0], [0, 0])
-    np.testing.assert_allclose(told[1:], rows[range(length - 1), ids[1:]], atol=1e-4)
+    np.testing.assert_allclose(log_probs[1:], rows[range(length - 1), ids[1:]], atol=1e-4)
     values, best = rows[:-1].topk(2)
     assert top.ids[1:].tolist() == best.tolist()
     np.testing.assert_allclose(top.log_probs[1:], values, atol=1e-4)
@@ -137,7 +137,7 @@ def test_output_repeats_with_a_seed_and_varies_without_a_seed(llama):
 )
 def test_sampling_matches_the_distribution_of_transformers(reference, numbers):
     model, ids = reference("llama"), torch.tensor([prompt(8, 12)])
-    told = model.generate(
+    output = model.generate(
         ids,
         max_new_tokens=1,
         do_sample=True,
@@ -147,12 +147,12 @@ def test_sampling_matches_the_distribution_of_transformers(reference, numbers):
         return_dict_in_generate=True,
         **{"top_k": 0, **numbers},
     )
-    scores, sampling = told.logits[0], SamplingNumbers(**numbers)
+    scores, sampling = output.logits[0], SamplingNumbers(**numbers)
     np.testing.assert_allclose(
-        np.exp(log_softmax(warp(scores.numpy(), sampling))), told.scores[0].softmax(-1), atol=1e-6
+        np.exp(log_softmax(warp(scores.numpy(), sampling))), output.scores[0].softmax(-1), atol=1e-6
     )
     scores = processors.warp(scores, sampling)
-    np.testing.assert_allclose(scores.softmax(-1), told.scores[0].softmax(-1), atol=1e-6)
+    np.testing.assert_allclose(scores.softmax(-1), output.scores[0].softmax(-1), atol=1e-6)
 
 
 def test_a_stopped_call_without_streaming_returns_the_tokens_so_far(make_harness):

@@ -251,8 +251,8 @@ def test_a_long_invalid_word_list_is_rejected_with_a_short_line():
 @pytest.mark.parametrize(("default", "given"), [(True, False), (False, True)])
 def test_exclude_input_in_output_has_an_engine_default(default, given):
     assert decode(arrays(), "", 0, exclude_input=default).exclude_input is default
-    told = arrays(exclude_input_in_output=given)
-    assert decode(told, "", 0, exclude_input=default).exclude_input is given
+    inputs = arrays(exclude_input_in_output=given)
+    assert decode(inputs, "", 0, exclude_input=default).exclude_input is given
 
 
 def test_nvidias_parameter_sets_the_default_of_exclude_input_in_output():

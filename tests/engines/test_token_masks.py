@@ -70,11 +70,11 @@ def test_every_emitted_token_is_legal(engine):
 def test_a_plain_call_applies_one_mask_row_per_token(engine, sampling, streaming):
     random, ids = np.random.default_rng(3), prompt(1, 9)
     allowed = [random.choice(VOCAB, size, replace=False) for size in (1, 40, 3, 120, 1, 60)]
-    told = {"sampling": sampling, "streaming": streaming}
-    text = engine.tokens(ids, 6, token_masks=rows(*allowed), **told)
+    options = {"sampling": sampling, "streaming": streaming}
+    text = engine.tokens(ids, 6, token_masks=rows(*allowed), **options)
     assert all(token in ids for token, ids in zip(text, allowed, strict=True))
-    cut = engine.tokens(ids, 2, token_masks=rows(*allowed), **told)
-    cut += engine.tokens(ids + cut, 4, token_masks=rows(*allowed[2:]), **told)
+    cut = engine.tokens(ids, 2, token_masks=rows(*allowed), **options)
+    cut += engine.tokens(ids + cut, 4, token_masks=rows(*allowed[2:]), **options)
     assert cut == text
 
 

@@ -110,7 +110,7 @@ def all_fit_but(number):
     return lambda _response: next(numbers) != number
 
 
-def told(response):
+def error_of(response):
     _, line = decoded(response.error().message())  # the message starts with the code
     return line, response.error().code()
 
@@ -163,7 +163,7 @@ def test_a_rejected_call_has_the_right_error_code(begin, given, code, words):
     if code is None:
         assert not response.has_error()
     else:
-        message, found = told(response)
+        message, found = error_of(response)
         assert found == code
         assert message.startswith("model 'target': ")
         assert words in message
@@ -181,7 +181,10 @@ def test_a_crash_has_code_internal_and_shows_only_the_error_type(begin):
             raise MemoryError("secret")
 
     response, _ = ask(begin(Broken()))
-    assert told(response) == ("model 'target': the call failed: MemoryError", TritonError.INTERNAL)
+    assert error_of(response) == (
+        "model 'target': the call failed: MemoryError",
+        TritonError.INTERNAL,
+    )
 
 
 @pytest.mark.parametrize("code", ["INVALID_ARG", "UNAVAILABLE", "CANCELLED", "INTERNAL"])
@@ -191,7 +194,7 @@ def test_errors_of_the_engine_keep_their_code(begin, code):
     assert response is None
     engine.calls[0][1](EngineResponse(error="it went wrong", code=code))
     ((sent, flags),) = sender.sent
-    assert told(sent) == ("model 'target': it went wrong", getattr(TritonError, code))
+    assert error_of(sent) == ("model 'target': it went wrong", getattr(TritonError, code))
     assert flags == FINAL
 
 
@@ -200,7 +203,7 @@ def test_calls_ended_by_shutdown_have_code_unavailable(begin):
     response, sender = ask(model)
     assert response is None
     model.finalize()
-    assert told(sender.sent[0][0]) == (
+    assert error_of(sender.sent[0][0]) == (
         "model 'target': the engine is shutting down",
         TritonError.UNAVAILABLE,
     )
@@ -214,7 +217,7 @@ def test_a_response_that_cannot_be_encoded_ends_the_call(begin, monkeypatch, tri
     engine.calls[0][1](answer())
     ((sent, flags),) = sender.sent
     message = "model 'target': failed to build its response: ZeroDivisionError"
-    assert (told(sent), flags) == ((message, TritonError.INTERNAL), FINAL)
+    assert (error_of(sent), flags) == ((message, TritonError.INTERNAL), FINAL)
 
 
 def test_a_stream_ends_at_a_response_that_cannot_be_encoded(begin, monkeypatch, triton):
@@ -238,7 +241,7 @@ def test_a_stream_response_that_cannot_be_sent_becomes_an_error(begin):
     (_, flags), (last, last_flags) = sender.sent
     assert (flags, last_flags) == (0, FINAL)
     message = "model 'target': failed to send its response; see the server's log"
-    assert told(last) == (message, TritonError.INTERNAL)
+    assert error_of(last) == (message, TritonError.INTERNAL)
 
 
 @pytest.fixture
@@ -258,7 +261,7 @@ def test_a_response_too_large_for_shared_memory_is_an_error(begin, free):
     logits = np.zeros((2, 2**20), np.float32)
     _, sender = ask(begin(engine), wanted=LOGITS)
     engine.calls[0][1](answer(generation_logits=logits))
-    message, code = told(sender.sent[0][0])
+    message, code = error_of(sender.sent[0][0])
     assert "its response needs 8 MiB of shared memory; /dev/shm has 5 MiB free" in message
     assert code == TritonError.INTERNAL
     free(10 * 2**20)
@@ -321,7 +324,7 @@ def test_rows_beyond_the_shared_page_are_rejected(begin, row, message):
     handle = writer.write(np.zeros((5, 131), np.float32))
     given = {"draft_input_ids": [7, 8], "shared_logits_handle": handle, "shared_logits_row": [row]}
     response, _ = ask(begin(), temperature=[1.0], **given)
-    assert message in told(response)[0]
+    assert message in error_of(response)[0]
     writer.close()
 
 

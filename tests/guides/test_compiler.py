@@ -31,11 +31,11 @@ def compiled(monkeypatch):
     """The list of grammars that this process compiles, without grammars compiled by workers."""
     here, compile_ = [], GuideCompiler._compile
 
-    def compile_and_tell(self, tried):
+    def compile_and_record(self, tried):
         here.append(tried.grammar)
         return compile_(self, tried)
 
-    monkeypatch.setattr(GuideCompiler, "_compile", compile_and_tell)
+    monkeypatch.setattr(GuideCompiler, "_compile", compile_and_record)
     return here
 
 

@@ -233,8 +233,8 @@ def test_a_bound_that_the_library_would_round_is_rejected(schema):
 @pytest.mark.parametrize("keyword", ["default", "maximum", "title"])
 @pytest.mark.parametrize("number", [float("1e400"), -math.inf])
 def test_an_infinite_number_is_rejected(keyword, number):
-    told = f"numbers of a JSON schema must be finite; got {number}"
-    assert refused({"properties": {"a": {keyword: number}}}) == told
+    message = f"numbers of a JSON schema must be finite; got {number}"
+    assert refused({"properties": {"a": {keyword: number}}}) == message
 
 
 @given(
@@ -319,8 +319,8 @@ def test_a_count_can_be_written_as_a_float(schema, right, wrong):
 
 @pytest.mark.parametrize("count", [2.5, -1, -1.0, 1e30, "2", True])
 def test_an_invalid_count_is_rejected(count):
-    told = refusal("json_schema", json.dumps({"type": "string", "maxLength": count}))
-    assert told.startswith("Expected positive integer for 'maxLength', got ")
+    message = refusal("json_schema", json.dumps({"type": "string", "maxLength": count}))
+    assert message.startswith("Expected positive integer for 'maxLength', got ")
 
 
 def test_constants_and_defaults_can_look_like_unsupported_schemas():

@@ -146,13 +146,13 @@ def test_text_lengths_count_the_characters_completed_by_each_id(postprocessor):
     sizes = [len(byte_level().decode([token])) for token in HELLO]
     whole = [*sizes, 0, 0, 0, 1, *sizes]
     for context in range(len(window) + 1):
-        told = lengths(postprocessor, [[window]], [[len(window)]], [context])
+        text_lengths = lengths(postprocessor, [[window]], [[len(window)]], [context])
         text = output(postprocessor, [[window]], [[len(window)]], [context])[0].decode()
-        assert told == [whole[context:]]
-        assert sum(told[0]) == len(text)
+        assert text_lengths == [whole[context:]]
+        assert sum(text_lengths[0]) == len(text)
 
 
 def test_text_lengths_are_computed_on_request_and_padded(postprocessor):
     assert set(postprocessor.answer(request([[HELLO]], [[1]]), [tensors.OUTPUT])) == {"OUTPUT"}
-    told = lengths(postprocessor, [[HELLO], [HELLO]], [[1], [2]], [0, 0])
-    assert [row[1] for row in told] == [0, len(byte_level().decode([HELLO[1]]))]
+    text_lengths = lengths(postprocessor, [[HELLO], [HELLO]], [[1], [2]], [0, 0])
+    assert [row[1] for row in text_lengths] == [0, len(byte_level().decode([HELLO[1]]))]

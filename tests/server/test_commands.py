@@ -157,9 +157,9 @@ def test_ctrl_c_cancels_the_request_and_prints_a_summary(server):
     ) as process:
         assert process.stdout.read(1)
         process.send_signal(signal.SIGINT)
-        _, told = process.communicate(timeout=30)
+        _, summary = process.communicate(timeout=30)
     assert process.returncode == 130
-    assert re.fullmatch(rb"[1-9]\d* tokens, .*, cancelled\n", told)
+    assert re.fullmatch(rb"[1-9]\d* tokens, .*, cancelled\n", summary)
     assert eventually(lambda: idle(server))
 
 

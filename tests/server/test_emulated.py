@@ -73,9 +73,9 @@ def test_drafting_ahead_does_not_change_the_output(emulated, drafter, sampling):
     values |= {"draft_ahead": "true", "drafter": drafter, "outputs": WITH_STATISTICS}
     answers = ask(emulated, "bls", PROMPTS, **values)
     assert [a.ids for a in answers] == [a.ids for a in expected]
-    told = [statistics_of(answer) for answer in answers]
-    assert all(statistics["draft_ahead"]["num_calls"] for statistics in told)
-    assert sum(statistics["num_drafter_failures"] for statistics in told) == 0
+    all_statistics = [statistics_of(answer) for answer in answers]
+    assert all(statistics["draft_ahead"]["num_calls"] for statistics in all_statistics)
+    assert sum(statistics["num_drafter_failures"] for statistics in all_statistics) == 0
 
 
 def test_branches_are_ready_when_the_target_responds(in_time):
@@ -100,17 +100,17 @@ def test_branches_are_ready_when_the_target_responds(in_time):
 def test_branches_with_logits_use_few_pages_of_shared_memory(in_time):
     values = {"num_draft_tokens": 4, "draft_ahead": "true", "use_draft_logits": True}
     values |= GREEDY | {"temperature": 1.0, "top_p": 1.0}
-    told = [
+    all_statistics = [
         statistics_of(ask_one(in_time, "bls", text, outputs=WITH_STATISTICS, **values))
         for text in PROMPTS[:4]
     ]
-    hits = sum(statistics["draft_ahead"]["num_hits"] for statistics in told)
-    calls = sum(statistics["draft_ahead"]["num_calls"] for statistics in told)
+    hits = sum(statistics["draft_ahead"]["num_hits"] for statistics in all_statistics)
+    calls = sum(statistics["draft_ahead"]["num_calls"] for statistics in all_statistics)
     assert hits > 12
     assert calls - hits > 12
-    assert sum(statistics["num_drafter_failures"] for statistics in told) == 0
-    accepted = sum(statistics["num_accepted_draft_tokens"] for statistics in told)
-    drafted = sum(statistics["num_draft_tokens"] for statistics in told)
+    assert sum(statistics["num_drafter_failures"] for statistics in all_statistics) == 0
+    accepted = sum(statistics["num_accepted_draft_tokens"] for statistics in all_statistics)
+    drafted = sum(statistics["num_draft_tokens"] for statistics in all_statistics)
     assert accepted / drafted == pytest.approx(acceptance(4), rel=0.2)
     assert 0 < pages_of_logits(in_time) <= 16  # late branches may need a few pages
 

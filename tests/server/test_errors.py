@@ -259,8 +259,8 @@ def test_an_engine_that_shuts_down_is_reported_as_unavailable(full, gateway, ent
             assert status in ("UNAVAILABLE", 503)
             assert line.startswith("model_unavailable: model 'target' failed: ")
         for stream in (False, True):
-            told = through_the_gateway(gateway, stream=stream)
-            assert told == (503, "model_unavailable", None)
+            response = through_the_gateway(gateway, stream=stream)
+            assert response == (503, "model_unavailable", None)
 
 
 @pytest.mark.parametrize("entry", ENTRIES)

@@ -169,8 +169,8 @@ def test_openais_client_reads_vllms_fields(client):
     assert answer.prompt_token_ids == post(client, "/tokenize", {"messages": CHAT})["tokens"]
     assert len(answer.choices[0].token_ids) == answer.usage.completion_tokens
     chunks = list(chat(client, stream=True, extra_body={"return_token_ids": True}))
-    told = [token for chunk in chunks for token in chunk.choices[0].token_ids]
-    assert told == answer.choices[0].token_ids
+    streamed = [token for chunk in chunks for token in chunk.choices[0].token_ids]
+    assert streamed == answer.choices[0].token_ids
     assert chunks[0].prompt_token_ids == answer.prompt_token_ids
     assert {chunk.system_fingerprint for chunk in chunks} == {answer.system_fingerprint}
 

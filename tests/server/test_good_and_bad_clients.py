@@ -60,5 +60,5 @@ def test_a_client_that_does_not_read_does_not_delay_others(server, expected):
         assert not chunks
         reads.set()
         assert over.wait(60)
-    told_slowly = [part for result in chunks for part in entries.read(result)]
-    assert "".join(part.text for part in told_slowly) == slow[1]
+    parts = [part for result in chunks for part in entries.read(result)]
+    assert "".join(part.text for part in parts) == slow[1]

@@ -271,12 +271,12 @@ def test_forced_tokens_are_verified_if_log_probs_are_requested(server):
         log_probs = answer.outputs[entry.OUTPUT_LOG_PROBS].reshape(-1)
         assert len(log_probs) == len(answer.ids)
         assert (log_probs <= 0).all()
-        told = json.loads(answer.outputs[entry.SPEC_DECODE_STATISTICS][0])
-        assert told["guide"]["method"] == "masks"
-        assert told["guide"]["num_forced_tokens"] == 0
+        statistics = json.loads(answer.outputs[entry.SPEC_DECODE_STATISTICS][0])
+        assert statistics["guide"]["method"] == "masks"
+        assert statistics["guide"]["num_forced_tokens"] == 0
         if drafter == "none":
             continue
-        assert told["by_drafter"]["grammar"]["draft_acceptance_rate"] == 1.0
+        assert statistics["by_drafter"]["grammar"]["draft_acceptance_rate"] == 1.0
         assert answer.number(entry.NUM_ROUNDS) < len(answer.ids)
 
 
@@ -289,9 +289,9 @@ def test_an_unsupported_schema_is_rejected_in_one_line_and_counted(emulated):
     before = counts()
     for schema in REFUSED.values():
         for model in ("bls", "bls_stream"):
-            told = refusal(emulated, model, max_tokens=9, **by_schema(schema))
-            assert "input 'guided_decoding_guide': " in told
-            assert "\n" not in told
+            message = refusal(emulated, model, max_tokens=9, **by_schema(schema))
+            assert "input 'guided_decoding_guide': " in message
+            assert "\n" not in message
     until(lambda: all(count >= before[keyword] + 2 for keyword, count in counts().items()))
 
 

@@ -20,7 +20,7 @@ from tandem.tools.triton import server as servers
 from tandem.tools.triton.server import ANY_PORTS, LOOPBACK, Ports, TritonServer, claim_ports
 
 DIES = pytest.param("import os; os._exit(3)", "", marks=pytest.mark.heavy)
-START_AND_TELL = """
+START_AND_PRINT = """
 import sys, time
 from pathlib import Path
 from tandem.tools.triton.server import TritonServer
@@ -148,10 +148,10 @@ def test_a_server_can_stop_after_a_stub_was_killed(models):
 
 @pytest.mark.parametrize("victim", first_of("starter", "supervisor"))
 def test_a_killed_starter_or_guard_leaves_no_processes_or_files(models, victim):
-    command = [sys.executable, "-c", START_AND_TELL, str(models)]
+    command = [sys.executable, "-c", START_AND_PRINT, str(models)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as starter:
-        prefix, *told = starter.stdout.readline().split()
-        processes = [int(pid) for pid in told]
+        prefix, *pids = starter.stdout.readline().split()
+        processes = [int(pid) for pid in pids]
         supervisor = os.getsid(processes[0])
         os.kill(starter.pid if victim == "starter" else supervisor, signal.SIGKILL)
         assert eventually(lambda: not any(map(alive, processes)))

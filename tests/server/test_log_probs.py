@@ -93,17 +93,17 @@ def test_echo_with_log_probs_scores_a_prompt(client, tokenizer, rated):
         answer = client.completions.create(**asked, max_tokens=new, logprobs=1, echo=True, seed=1)
         assert answer.usage.completion_tokens == 3 * new
         for ids, choice in zip(prompts, answer.choices, strict=True):
-            told = choice.logprobs
+            log_probs = choice.logprobs
             rows = rated(ids)[:-1]
             own = rows[range(len(ids) - 1), ids[1:]]
-            assert len(told.token_logprobs) == len(told.top_logprobs) == len(ids) + new
-            assert told.token_logprobs[0] is told.top_logprobs[0] is None
-            values = told.token_logprobs[1 : len(ids)]
+            assert len(log_probs.token_logprobs) == len(log_probs.top_logprobs) == len(ids) + new
+            assert log_probs.token_logprobs[0] is log_probs.top_logprobs[0] is None
+            values = log_probs.token_logprobs[1 : len(ids)]
             np.testing.assert_allclose(values, own, atol=1e-3)
             assert sum(values) == pytest.approx(own.sum(), abs=1e-3)
             greedy = [
                 v == max(t.values())
-                for v, t in zip(values, told.top_logprobs[1 : len(ids)], strict=True)
+                for v, t in zip(values, log_probs.top_logprobs[1 : len(ids)], strict=True)
             ]
             assert greedy == (own == rows.max(-1)).tolist()
 

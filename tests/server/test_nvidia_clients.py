@@ -95,16 +95,16 @@ def expected(emulated):
 
 
 def test_nvidias_client_side_loop_gives_the_baseline_output(client, expected):
-    told = preprocessed(client)
-    prompt = told.as_numpy("INPUT_ID")[0]
-    stop_words = told.as_numpy("STOP_WORDS_IDS")
+    response = preprocessed(client)
+    prompt = response.as_numpy("INPUT_ID")[0]
+    stop_words = response.as_numpy("STOP_WORDS_IDS")
     fixed = {
-        "bad_words_list": told.as_numpy("BAD_WORDS_IDS"),
+        "bad_words_list": response.as_numpy("BAD_WORDS_IDS"),
         "stop_words_list": stop_words,
         "beam_width": one(1),
         "temperature": one(0.0, np.float32),
-        "end_id": told.as_numpy("OUT_END_ID"),
-        "pad_id": told.as_numpy("OUT_PAD_ID"),
+        "end_id": response.as_numpy("OUT_END_ID"),
+        "pad_id": response.as_numpy("OUT_PAD_ID"),
     }
     ids, rounds = generate(client, fixed, prompt, stop_words[0])
     assert ids[len(prompt) :].tolist() == expected.ids
@@ -117,8 +117,8 @@ def test_nvidias_client_side_loop_gives_the_baseline_output(client, expected):
 @pytest.mark.parametrize("given", [{}, {"PROMPT_TABLE_EXTRA_ID": one(7, np.uint64)}])
 def test_nvidias_bls_model_gives_the_baseline_output(client, expected, given):
     """The BLS model forwards all outputs of preprocessing, even if they are empty or padding."""
-    told = preprocessed(client, **given)
-    fixed = {engine: told.as_numpy(name) for name, engine in PREPROCESSED.items()}
+    response = preprocessed(client, **given)
+    fixed = {engine: response.as_numpy(name) for name, engine in PREPROCESSED.items()}
     assert fixed["embedding_bias"].size == 0
     prompt = fixed.pop("input_ids")[0]
     fixed |= {

@@ -125,8 +125,8 @@ def serves(command):
         try:
             greeting = process.stdout.readline()
             process.send_signal(signal.SIGINT)
-            _, told = process.communicate(timeout=120)
+            _, error_output = process.communicate(timeout=120)
         finally:
             process.terminate()  # no effect if the process has ended
-    assert greeting.startswith("serving "), told
-    assert process.returncode == 0, told
+    assert greeting.startswith("serving "), error_output
+    assert process.returncode == 0, error_output

@@ -48,7 +48,7 @@ class Hub:
         if self.failing:
             send(request, self.failing, {}, b"")
         elif found := API.fullmatch(path):
-            self._tell(request, **found.groupdict())
+            self._send_info(request, **found.groupdict())
         elif found := FILE.fullmatch(path):
             self._hand_out(request, **found.groupdict())
         else:
@@ -62,14 +62,14 @@ class Hub:
         send(request, status, {"X-Error-Code": code, "X-Error-Message": MESSAGES[code]}, b"")
         return None
 
-    def _tell(self, request, id, what, revision):  # noqa: A002
+    def _send_info(self, request, id, what, revision):  # noqa: A002
         revision = revision or "main"
         folder = self._folder(request, id, revision)
         if folder is None:
             return
         files = sorted(path for path in folder.rglob("*") if path.is_file())
         if what == "tree":
-            told = [
+            body = [
                 {
                     "type": "file",
                     "path": str(path.relative_to(folder)),
@@ -84,9 +84,9 @@ class Hub:
                 {"rfilename": str(path.relative_to(folder)), "size": path.stat().st_size}
                 for path in files
             ]
-            told = {"id": id, "sha": commit, "siblings": siblings, "gated": id in self.gated}
+            body = {"id": id, "sha": commit, "siblings": siblings, "gated": id in self.gated}
         headers = {"Content-Type": "application/json"}
-        send(request, 200, headers, json.dumps(told).encode())
+        send(request, 200, headers, json.dumps(body).encode())
 
     def _hand_out(self, request, id, revision, file):  # noqa: A002
         folder = self._folder(request, id, revision)

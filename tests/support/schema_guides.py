@@ -36,7 +36,7 @@ def drawn(schema, seed, wishes=(), kind="json_schema"):
 
 def refused(schema):
     """Return the error of a schema, which is the same alone, in a grammar, and by reference."""
-    told = []
+    errors = []
     for whole in (schema, {"items": schema}, {"$ref": "#/x", "x": schema}):
         for kind, guide in (
             ("json_schema", json.dumps(whole)),
@@ -44,6 +44,6 @@ def refused(schema):
         ):
             with pytest.raises(GuideError) as caught:
                 matcher(kind, guide)
-            told.append(str(caught.value).removeprefix("at 1(14): "))
-    [one] = set(told)
+            errors.append(str(caught.value).removeprefix("at 1(14): "))
+    [one] = set(errors)
     return one

@@ -52,9 +52,11 @@ class Service(service_pb2_grpc.GRPCInferenceServiceServicer):
 
     async def RepositoryIndex(self, request, context):  # noqa: N802
         self.asked += 1
-        told = service_pb2.RepositoryIndexResponse.ModelIndex
-        ready = [told(name=name, version="1", state="READY") for name in self.configs]
-        others = [told(name=name, state="UNAVAILABLE", reason="unloaded") for name in self.unloaded]
+        model_index = service_pb2.RepositoryIndexResponse.ModelIndex
+        ready = [model_index(name=name, version="1", state="READY") for name in self.configs]
+        others = [
+            model_index(name=name, state="UNAVAILABLE", reason="unloaded") for name in self.unloaded
+        ]
         return service_pb2.RepositoryIndexResponse(models=[*others, *ready])
 
     async def ModelConfig(self, request, context):  # noqa: N802

@@ -37,8 +37,10 @@ def trace(seconds, engine_seconds, **more):
     totals = {"num_rounds": 10, "num_draft_tokens": 40, "num_accepted_tokens": 10}
     given = {name: more.pop(name) for name in totals.keys() & more}
     statistics = {"draft_seconds": 0.0, "target_seconds": engine_seconds}
-    told = AnswerTotals(**totals | given)
-    return Trace(num_tokens=20, totals=told, seconds=seconds, statistics=statistics, **more)
+    answer_totals = AnswerTotals(**totals | given)
+    return Trace(
+        num_tokens=20, totals=answer_totals, seconds=seconds, statistics=statistics, **more
+    )
 
 
 def repetition(seconds, engine_seconds, **more):

@@ -112,9 +112,9 @@ def test_text_size_is_limited_by_the_tokenizer_and_the_profile(folder):
     assert planned.max_text_bytes == fits
     for limit, expected in ((fits + 1, fits), (fits - 1, fits - 1)):
         planned = load(folder, profile(limits={"max_text_bytes": limit}))
-        told = planned.loop_settings(), planned.tokenizer_settings()
-        told += (planned.forwarder_settings(planned.stream_entry),)
-        assert [settings.max_text_bytes for settings in told] == [expected] * 3
+        all_settings = planned.loop_settings(), planned.tokenizer_settings()
+        all_settings += (planned.forwarder_settings(planned.stream_entry),)
+        assert [settings.max_text_bytes for settings in all_settings] == [expected] * 3
 
 
 def test_request_limits_come_from_the_profile(folder):
@@ -123,8 +123,11 @@ def test_request_limits_come_from_the_profile(folder):
     settings = planned.loop_settings()
     assert {name: getattr(settings, name) for name in limits} == limits
     assert settings.max_queue_bytes == 5
-    for told in (planned.tokenizer_settings(), planned.forwarder_settings(planned.stream_entry)):
-        assert (told.max_words, told.max_words_bytes) == (2, 3)
+    for other_settings in (
+        planned.tokenizer_settings(),
+        planned.forwarder_settings(planned.stream_entry),
+    ):
+        assert (other_settings.max_words, other_settings.max_words_bytes) == (2, 3)
 
 
 def test_loops_share_the_admission_limits(folder):

@@ -33,7 +33,7 @@ def plan(folder):
     return load
 
 
-def told(planned):
+def parameters_of(planned):
     """Return the decoded parameters of the target's model."""
     parameters = dict(planned.target.parameters)
     texts = ("engine", "checkpoint", "device", "dtype", "model")
@@ -59,7 +59,7 @@ LOOKUP = {
 
 
 def test_in_engine_lookup_uses_the_documented_defaults(plan):
-    config = told(plan(kind="llmapi", prompt_lookup={}))["speculative_config"]
+    config = parameters_of(plan(kind="llmapi", prompt_lookup={}))["speculative_config"]
     assert (config["max_draft_len"], config["max_matching_ngram_size"]) == (4, 2)
     assert config["is_keep_all"] is config["is_use_oldest"] is True
 
@@ -79,7 +79,7 @@ def test_in_engine_lookup_rejects_the_hybrid_setting(plan):
 
 def test_an_llmapi_target_gets_its_model_and_lookup_settings(plan, folder):
     planned = plan(kind="llmapi", prompt_lookup=LOOKUP, max_batch_size=8)
-    parameters = told(planned)
+    parameters = parameters_of(planned)
     assert parameters["speculative_config"] == {
         "decoding_type": "NGram",
         "max_draft_len": 10,
@@ -98,11 +98,11 @@ def test_an_llmapi_target_gets_its_model_and_lookup_settings(plan, folder):
 
 def test_an_llmapi_model_can_be_outside_the_checkpoint_folder(plan, folder):
     (folder / "target" / "model.safetensors").unlink()
-    assert told(plan(kind="llmapi", model="meta-llama/x"))["model"] == "meta-llama/x"
+    assert parameters_of(plan(kind="llmapi", model="meta-llama/x"))["model"] == "meta-llama/x"
 
 
 def test_an_llmapi_target_can_use_a_draft_model(plan, folder):
-    parameters = told(plan(kind="llmapi", draft={"checkpoint": "draft", "draft_len": 5}))
+    parameters = parameters_of(plan(kind="llmapi", draft={"checkpoint": "draft", "draft_len": 5}))
     assert parameters["speculative_config"] == {
         "decoding_type": "Draft_Target",
         "max_draft_len": 5,
@@ -114,8 +114,8 @@ def test_an_llmapi_target_passes_on_speculative_config_and_llm_args(plan):
     config = {"decoding_type": "MTP", "num_nextn_predict_layers": 3}
     llm_args = {"moe_expert_parallel_size": 2}
     planned = plan(kind="llmapi", speculative_config=config, llm_args=llm_args)
-    assert told(planned)["speculative_config"] == config
-    assert told(planned)["llm_args"] == llm_args
+    assert parameters_of(planned)["speculative_config"] == config
+    assert parameters_of(planned)["llm_args"] == llm_args
     assert planned.target.max_seq_len == 1024 - 3
     assert planned.target.capabilities == capabilities.LLMAPI_SPECULATIVE
 
@@ -187,7 +187,7 @@ def test_a_rendered_llmapi_model_contains_no_weights(plan, tmp_path):
 
 def test_the_shipped_llmapi_profile_speculates_as_documented(shipped):
     planned = deployment.load(shipped(SHIPPED))
-    config = told(planned)["speculative_config"]
+    config = parameters_of(planned)["speculative_config"]
     assert config["decoding_type"] == "NGram"
     assert (config["max_draft_len"], config["max_matching_ngram_size"]) == (4, 2)
     assert config["is_public_pool"] is False

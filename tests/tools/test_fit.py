@@ -76,10 +76,10 @@ def test_an_unpaged_cache_takes_twice_the_memory_on_a_gpu(planned):
 
 
 def test_part_of_the_gpu_memory_is_left_free(monkeypatch):
-    for told, free in (([70, 100], 60), ([5, 100], 0), ([], None)):
-        monkeypatch.setattr(machine, "_asked", lambda _, told=told: told)
+    for numbers, free in (([70, 100], 60), ([5, 100], 0), ([], None)):
+        monkeypatch.setattr(machine, "_asked", lambda _, numbers=numbers: numbers)
         assert machine.free_gpu_memory(0.9) == free
-        assert machine.count_gpus() == (told[0] if told else 0)
+        assert machine.count_gpus() == (numbers[0] if numbers else 0)
 
 
 def test_free_memory_in_a_container_respects_its_limit(tmp_path, monkeypatch):

@@ -44,9 +44,9 @@ def test_up_rejects_a_port_in_use_before_it_starts_the_server(capsys):
         number = busy.getsockname()[1]
         arguments = ["up", "--profile", "emulated-zero", "--gateway-port", str(number)]
         assert main(arguments) == 1
-    told = capsys.readouterr().err
-    assert "use another --gateway-port" in told
-    assert "starting Triton" not in told
+    printed = capsys.readouterr().err
+    assert "use another --gateway-port" in printed
+    assert "starting Triton" not in printed
 
 
 def test_the_error_for_a_missing_package_names_the_extra(capsys, monkeypatch):
@@ -61,5 +61,7 @@ def test_the_gateway_imports_neither_torch_nor_transformers():
         "import sys, tandem.tools.cli, tandem.tools.commands.gateway, tandem.gateway.app\n"
         "print({'torch', 'transformers'} & set(sys.modules))"
     )
-    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert told.stdout == "set()\n"
+    completed = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
+    assert completed.stdout == "set()\n"

@@ -12,7 +12,7 @@ from tandem.tools.commands.command_help import COMMANDS, FIRST_STEPS
 from tandem.tools.commands.command_line import parser_of
 
 
-def told_options(name):
+def options_of(name):
     """Return the options in a command's help, except --help."""
     return [action for action in parser_of(name)._actions if action.dest != "help"]
 
@@ -64,7 +64,7 @@ def test_every_option_is_in_a_named_group(name):
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_the_help_text_of_each_option_is_a_sentence(name):
-    for option in told_options(name):
+    for option in options_of(name):
         said = option.help
         assert said is not argparse.SUPPRESS
         assert said[0].isupper(), said

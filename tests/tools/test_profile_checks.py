@@ -79,9 +79,9 @@ def test_max_words_above_the_limit_of_a_tensor_is_rejected(folder):
 )
 def test_pool_sizes_out_of_range_are_rejected(folder, instances, max_pool_tokens, said):
     decoding = {"prompt_lookup": {"max_pool_tokens": max_pool_tokens}}
-    told = refusal(folder, profile(instances=instances, decoding=decoding))
-    assert "decoding.prompt_lookup.max_pool_tokens: " in told
-    assert said in told
+    message = refusal(folder, profile(instances=instances, decoding=decoding))
+    assert "decoding.prompt_lookup.max_pool_tokens: " in message
+    assert said in message
 
 
 def test_loops_share_the_size_limit_of_pools(folder):

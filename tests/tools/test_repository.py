@@ -119,16 +119,16 @@ def test_scalar_inputs_have_an_empty_reshape(shared):
 
 
 def test_loop_settings_are_taken_from_the_profile(planned, rendered):
-    told = settings(LoopSettings, rendered / "streaming")
-    assert told == planned.loop_settings()
-    assert (told.target.model, told.draft.model) == ("large", "small")
-    assert told.end_ids == (0, 7)
-    assert told.target.max_seq_len == 512
+    loop_settings = settings(LoopSettings, rendered / "streaming")
+    assert loop_settings == planned.loop_settings()
+    assert (loop_settings.target.model, loop_settings.draft.model) == ("large", "small")
+    assert loop_settings.end_ids == (0, 7)
+    assert loop_settings.target.max_seq_len == 512
 
 
 def test_forwarding_entries_know_the_name_of_the_stream_model(shared):
-    told = settings(ForwarderSettings, shared / "control")
-    assert (told.stream_model, told.drafter) == ("streaming", "none")
+    forwarder_settings = settings(ForwarderSettings, shared / "control")
+    assert (forwarder_settings.stream_model, forwarder_settings.drafter) == ("streaming", "none")
     assert settings(ForwarderSettings, shared / "tensorrt_llm_bls").drafter is None
 
 
@@ -332,9 +332,9 @@ def test_the_committed_repository_is_the_rendered_embedded_profile(tmp_path):
 
 def test_settings_are_passed_as_json_parameters(planned):
     """Triton passes parameters as strings, so values of other types are encoded as JSON."""
-    told = model_parameters.encode(planned.loop_settings())
-    assert json.loads(told["end_ids"]) == [0, 7]
-    assert json.loads(told["draft"])["model"] == "small"
+    parameters = model_parameters.encode(planned.loop_settings())
+    assert json.loads(parameters["end_ids"]) == [0, 7]
+    assert json.loads(parameters["draft"])["model"] == "small"
 
 
 def test_nested_settings_are_written_as_readable_json(shared):

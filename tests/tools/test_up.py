@@ -37,26 +37,26 @@ def own(tmp_path):
 def rows(planned):
     """Return the greeting's rows (name -> text) and its two examples, split by shell rules."""
     lines = up.greeting(SERVER, planned, None).splitlines()
-    told = {line[2:11].strip(): line[11:] for line in lines[1:-3]}
-    return told, *map(shlex.split, lines[-2:])
+    settings = {line[2:11].strip(): line[11:] for line in lines[1:-3]}
+    return settings, *map(shlex.split, lines[-2:])
 
 
 def test_the_greeting_lists_the_chosen_settings(own):
-    told, _, _ = rows(own)
+    settings, _, _ = rows(own)
     folder = own.profile.engines.target.checkpoint
-    assert told["target"] == f"{folder} (torch), up to 1024 tokens of context"
-    assert told["draft"] == "none"
-    assert told["drafter"] == "prompt_lookup (a request may use none)"
-    assert told["length"] == "4 draft tokens per round, at most 16"
-    assert told["limits"].startswith("up to 64 sequences run and 64 wait; KV cache of ")
-    assert (told["gRPC"], told["HTTP"]) == ("127.0.0.1:2", "http://127.0.0.1:1")
+    assert settings["target"] == f"{folder} (torch), up to 1024 tokens of context"
+    assert settings["draft"] == "none"
+    assert settings["drafter"] == "prompt_lookup (a request may use none)"
+    assert settings["length"] == "4 draft tokens per round, at most 16"
+    assert settings["limits"].startswith("up to 64 sequences run and 64 wait; KV cache of ")
+    assert (settings["gRPC"], settings["HTTP"]) == ("127.0.0.1:2", "http://127.0.0.1:1")
 
 
 def test_the_greeting_says_that_drafts_are_translated(own, tmp_path):
     write_empty(tmp_path / "draft", write_tokenizer(tmp_path / "draft", size=280))
     target = own.profile.engines.target.checkpoint
-    told, _, _ = rows(deployment.for_checkpoints(target, tmp_path / "draft"))
-    assert told["draft"].endswith(
+    settings, _, _ = rows(deployment.for_checkpoints(target, tmp_path / "draft"))
+    assert settings["draft"].endswith(
         "draft (torch); its vocabulary isn't the target's, so drafts are translated through the "
         "text"
     )
@@ -64,8 +64,8 @@ def test_the_greeting_says_that_drafts_are_translated(own, tmp_path):
 
 def test_the_greeting_shows_the_number_of_loops(own):
     two = deployment.check(own.profile.model_copy(update={"instances": 2}))
-    told, _, _ = rows(two)
-    assert told["limits"].startswith(
+    settings, _, _ = rows(two)
+    assert settings["limits"].startswith(
         "up to 64 sequences run and 64 wait, in 2 loops; KV cache of 16384 tokens"
     )
 
@@ -78,11 +78,13 @@ def test_the_example_in_the_greeting_has_the_right_port_and_model(own):
 
 def test_the_greeting_of_the_demo_pair_uses_a_python_prompt():
     planned = deployment.load(named_profile(Path("emulated-zero")))
-    told, generate, curl = rows(planned)
+    settings, generate, curl = rows(planned)
     assert generate[-1] == "def main():"
     assert '"def main():"' in curl[-1]
-    assert told["draft"] == "emulated"
-    assert told["drafter"].startswith("draft_model (a request may use prompt_lookup, hybrid, none)")
+    assert settings["draft"] == "emulated"
+    assert settings["drafter"].startswith(
+        "draft_model (a request may use prompt_lookup, hybrid, none)"
+    )
 
 
 @pytest.mark.parametrize(

@@ -133,10 +133,10 @@ def test_hybrid_resumes_drafting_after_an_experiment_without_drafts():
 
 
 def test_the_time_of_a_failed_draft_is_measured():
-    world, told = World(even(0.9), SMALL), []
+    world, steps = World(even(0.9), SMALL), []
     length = SimpleNamespace(
         plan=lambda _limit, **_: DraftPlan(4),
-        observe_plain_step=lambda tokens, seconds: told.append((tokens, seconds)),
+        observe_plain_step=lambda tokens, seconds: steps.append((tokens, seconds)),
     )
 
     def fail(_):
@@ -149,7 +149,7 @@ def test_the_time_of_a_failed_draft_is_measured():
         SETTINGS.draft, SharedVocabulary(SETTINGS.draft, SETTINGS.target), Health(), length
     )
     play(Decoding(request, SETTINGS, drafter, clock=lambda: world.seconds), world, world)
-    assert sum(tokens for tokens, _ in told) == 3
-    seconds = told[0][1]
+    assert sum(tokens for tokens, _ in steps) == 3
+    seconds = steps[0][1]
     assert seconds.whole == pytest.approx(5.0 + seconds.target)
     assert seconds.target < 1.0

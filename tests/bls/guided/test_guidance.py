@@ -83,8 +83,10 @@ def test_a_guided_answer_equals_masked_decoding_token_by_token(request, language
     assert chunks[-1].finish_reason == reason
     details = joined([chunk.details for chunk in chunks])
     kinds = [KINDS[kind] for kind in details.kinds]
-    told = decoding.statistics.guide
-    assert kinds.count("forced") == told.num_forced_tokens or len(tokens) == request.max_tokens
+    statistics = decoding.statistics.guide
+    assert (
+        kinds.count("forced") == statistics.num_forced_tokens or len(tokens) == request.max_tokens
+    )
     assert kinds.count("accepted") <= decoding.statistics.num_accepted_draft_tokens
 
 
@@ -163,22 +165,24 @@ def test_a_draft_is_cut_at_the_first_illegal_token():
         request, language=language, draft=Guesser([a] * 9, 1, (True, True, False, True))
     )
     assert max(len(call.draft) for call in target.calls) == 2
-    told = decoding.statistics.guide
-    assert told.num_illegal_draft_tokens == 2 * len([c for c in target.calls if len(c.draft) == 2])
-    assert told.num_repaired_tokens == 0
+    statistics = decoding.statistics.guide
+    assert statistics.num_illegal_draft_tokens == 2 * len(
+        [c for c in target.calls if len(c.draft) == 2]
+    )
+    assert statistics.num_repaired_tokens == 0
 
 
 def test_an_illegal_draft_counts_as_rejected():
     guide = Guide("regex", "[ab]{5}")
     request = request_for(guide, drafter="draft_model", draft_len=4, max_draft_len=16)
     decoding = decoding_of(request, MASKS)
-    told = []
-    decoding._drafter.verified = lambda *what: told.append(what)
+    verified = []
+    decoding._drafter.verified = lambda *what: verified.append(what)
     target = KeyedEngine(Rows(1), request)
     chunks = play(decoding, target, Guesser([], 1))
     assert [call.max_new_tokens for call in target.calls] == [1] * 5
     assert [len(call.token_masks) for call in target.calls] == [1] * 5
-    assert [(len(draft), accepted) for draft, accepted, _ in told] == [(4, 0)] * 5
+    assert [(len(draft), accepted) for draft, accepted, _ in verified] == [(4, 0)] * 5
     assert decoding.statistics.guide.num_illegal_draft_tokens == 20
     kinds = joined([chunk.details for chunk in chunks]).kinds
     assert [KINDS[kind] for kind in kinds] == ["correction"] * 5

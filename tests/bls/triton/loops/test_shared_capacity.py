@@ -51,7 +51,7 @@ class Loop:
         for line in self.process.stdout:
             self._said.put(line.strip())
 
-    def tell(self, line):
+    def send(self, line):
         self.process.stdin.write(f"{line}\n")
         self.process.stdin.flush()
 
@@ -59,7 +59,7 @@ class Loop:
         return self._said.get(timeout=PATIENCE)
 
     def ask(self, line):
-        self.tell(line)
+        self.send(line)
         return self.hear()
 
     def kill(self):
@@ -106,7 +106,7 @@ def test_each_loop_knows_the_usage_of_the_others(begin):
 def test_only_one_loop_admits_requests_at_a_time(begin):
     first, second = begin(2)
     assert first.ask("hold") == "held"
-    second.tell("usage")
+    second.send("usage")
     assert first.ask("7 0 0 0 0 0") == "released"
     assert second.hear() == "usage 7 0 0 0 0 0"
 
@@ -122,7 +122,7 @@ def test_capacity_of_a_dead_loop_is_freed(begin):
 def test_a_loop_that_dies_while_admitting_does_not_block_others(begin):
     first, second = begin(2)
     assert first.ask("hold") == "held"
-    second.tell("usage")
+    second.send("usage")
     first.kill()
     assert second.hear() == NOTHING
 
@@ -133,7 +133,7 @@ def test_a_new_loop_gets_the_slot_of_a_dead_one(begin):
     first.kill()
     [third] = begin(1)
     assert third.ask("usage") == second.ask("usage") == NOTHING
-    second.tell("stop a")
+    second.send("stop a")
     assert third.hear() == "stop a"
 
 
@@ -146,7 +146,7 @@ def test_usage_left_by_an_earlier_server_is_ignored(name, begin):
 def test_a_stop_is_sent_to_every_other_loop(begin):
     first, second, third = begin(3)
     names = [f"tandem-forwarded-{number}" for number in range(200)]
-    first.tell(f"stop {' '.join(names)}")
+    first.send(f"stop {' '.join(names)}")
     for other in (second, third):
         assert [other.hear() for _ in names] == [f"stop {name}" for name in names]
     assert first.ask("usage") == NOTHING  # this loop has received no stop
@@ -154,7 +154,7 @@ def test_a_stop_is_sent_to_every_other_loop(begin):
 
 def test_other_loops_are_notified_of_changes(begin):
     first, second = begin(2)
-    first.tell("notify")
+    first.send("notify")
     assert second.hear() == "notified"
 
 
@@ -162,20 +162,20 @@ def test_a_hanging_loop_does_not_block_messages_to_others(begin):
     first, hanging, third = begin(3)
     hanging.process.send_signal(signal.SIGSTOP)
     for number in range(14):  # more messages than the system buffers
-        first.tell(f"stop {number}")
+        first.send(f"stop {number}")
         assert third.hear() == f"stop {number}"
 
 
 def test_a_dead_loop_does_not_block_messages_to_others(begin):
     first, dead, third = begin(3)
     dead.kill()
-    first.tell("stop a")
+    first.send("stop a")
     assert third.hear() == "stop a"
 
 
 def test_the_last_message_before_closing_is_sent(begin):
     first, second = begin(2)
-    first.tell("stop a")
+    first.send("stop a")
     assert first.ask("close") == "closed"
     assert second.hear() == "stop a"
 
@@ -194,7 +194,7 @@ def test_a_new_loop_finds_the_loops_that_are_still_running(name, begin):
     assert leaving.ask("close") == "closed"
     [newcomer] = begin(1)
     assert newcomer.ask("usage") == "usage 1 2 3 4 5 6"
-    newcomer.tell("stop a")
+    newcomer.send("stop a")
     assert staying.hear() == "stop a"
     assert staying.ask("close") == newcomer.ask("close") == "closed"
     assert not (SHARED_MEMORY / name).exists()
@@ -211,14 +211,14 @@ def test_the_shared_file_is_recreated_if_removed_while_being_opened(name, begin)
     [last] = begin(1)
     held = os.open(SHARED_MEMORY / name, os.O_RDWR)
     fcntl.lockf(held, fcntl.LOCK_EX, 1, ROWS)  # both wait for this lock, the new process second
-    last.tell("close")
+    last.send("close")
     [newcomer] = begin(1, until_ready=False)
     assert eventually(lambda: number_waiting_for(held) == 2)
     os.close(held)
     assert last.hear() == "closed"
     assert newcomer.hear() == "ready"
     [third] = begin(1)
-    third.tell("stop a")
+    third.send("stop a")
     assert newcomer.hear() == "stop a"
 
 

@@ -22,7 +22,7 @@ class Panic(BaseException):
     ],
 )
 def test_the_client_gets_the_reason_for_a_failed_start(pb, error, lines):
-    told = []
-    with ending(SimpleNamespace(fail=lambda failure: told.append(str(failure)))):
+    messages = []
+    with ending(SimpleNamespace(fail=lambda failure: messages.append(str(failure)))):
         raise error
-    assert told == lines
+    assert messages == lines
