@@ -32,14 +32,6 @@ class Line:
         """Average seconds per step."""
         return self._y
 
-    def of_neighbor(self) -> Line:
-        """Return a copy for another load. New slots soon outweigh the copied statistics."""
-        line = Line()
-        line.__dict__.update(self.__dict__)
-        line._forget_slot()
-        line._forget(0.1)
-        return line
-
     def count(self, tokens: float, seconds: float, *, steps: int = 1, engine: float = 0.0) -> None:
         """Add steps to the current slot.
 
@@ -112,15 +104,15 @@ class LoadCosts:
     """Costs of steps under one load (number of running sequences).
 
     Two measurements precede all experiments: first of rounds with drafts, then of steps without
-    drafts. near: costs under the most similar known load, which serve as initial values.
+    drafts.
     """
 
-    def __init__(self, near: LoadCosts | None = None) -> None:
+    def __init__(self) -> None:
         # Seconds per round by drafted tokens, per round by copied tokens, per token without drafts.
-        self.drafting: Line = near.drafting.of_neighbor() if near else Line()
-        self.copying: Line = near.copying.of_neighbor() if near else Line()
+        self.drafting = Line()
+        self.copying = Line()
         self.alone = Line()
-        self.slots: Slots = Slots(near.slots.seconds) if near else Slots()
+        self.slots = Slots()
         self._counted = 0  # number of the slot whose steps are being counted
         self._has_drafted = False  # whether rounds with drafts have been measured under this load
         self._settled = 0.0  # steps that began earlier may overlap with steps of another mode

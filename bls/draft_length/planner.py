@@ -51,13 +51,12 @@ class DraftChoice(NamedTuple):
 
 
 class LoadPlans:
-    """The plans and costs for one load. near: plans for the most similar known load."""
+    """The plans and costs for one load."""
 
-    def __init__(self, near: LoadPlans | None) -> None:
-        self.costs: LoadCosts = LoadCosts(near.costs if near else None)
-        self.choices: list[DraftChoice] = near.choices if near else []  # [LEVELS]
-        # Tokens per second of copies, [num_kinds, num_lengths].
-        self.copy_rates: Floats = near.copy_rates if near else np.zeros((1, 1))
+    def __init__(self) -> None:
+        self.costs = LoadCosts()
+        self.choices: list[DraftChoice] = []  # [LEVELS]
+        self.copy_rates: Floats = np.zeros((1, 1))  # tokens per second, [num_kinds, num_lengths]
 
 
 class DraftPlanner:
@@ -100,13 +99,7 @@ class DraftPlanner:
     def load(self) -> LoadPlans:
         """Return the plans for the current number of running sequences."""
         number = round(math.log2(max(1, self._running())))
-        found = self._loads.get(number)
-        if found is None:
-            with self._lock:
-                nearest = min(self._loads, key=lambda other: abs(other - number), default=None)
-                near = None if nearest is None else self._loads[nearest]
-                found = self._loads.setdefault(number, LoadPlans(near))
-        return found
+        return self._loads.get(number) or self._loads.setdefault(number, LoadPlans())
 
     def plan(self, level: int, limit: int) -> DraftPlan:
         """Plan the next draft of a request. limit: maximum number of draft tokens (>= 1)."""
