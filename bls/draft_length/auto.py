@@ -20,7 +20,6 @@ class AutoLength:
         self._own = Acceptance()
         self._level = planner.level(self._own)
         self._caught_up = False  # whether the draft model has cached nearly all of the context
-        self._awaits_draft = False
         self._load: LoadPlans | None = None  # at the end of the last step; None: before the first
 
     @property
@@ -35,7 +34,6 @@ class AutoLength:
         the maximum length and doesn't stop early: a hit gains more than a shorter draft saves.
         """
         plan = self._planner.plan(self._level, limit)
-        self._awaits_draft = plan.num_tokens > 0
         if ahead and plan.num_tokens:
             return plan._replace(num_tokens=limit, stop_probability=0.0)
         return plan
@@ -54,7 +52,6 @@ class AutoLength:
         Only the acceptance of a draft that was drafted ahead counts, because its round doesn't
         predict the costs of other rounds.
         """
-        self._awaits_draft = False
         timed = self._load_stayed() and (draft.answer is None or self._caught_up)
         if not draft.drafted_ahead:
             self._planner.verified(draft, num_accepted, seconds, self._level, timed=timed)
@@ -65,9 +62,9 @@ class AutoLength:
             self._level = self._planner.level(self._own)
 
     def observe_plain_step(self, num_tokens: int, seconds: StepSeconds) -> None:
-        """Record a target call without a draft. A call after a failed draft call is ignored."""
-        failed, self._awaits_draft, self._caught_up = self._awaits_draft, False, False
-        if self._load_stayed() and not failed and num_tokens:
+        """Record a target call without a draft."""
+        self._caught_up = False
+        if self._load_stayed() and num_tokens:
             self._planner.observe_plain_step(num_tokens, seconds)
 
     def _load_stayed(self) -> bool:

@@ -164,8 +164,6 @@ class LoadCosts:
     def _learn(self, running: int) -> None:
         """Record the averages of the counted steps."""
         capacity = running * self.slots.seconds
-        if running > 1 and (self.drafting.steps or self.copying.steps):
-            self.alone._forget_slot()  # other sequences were drafting
         self._has_drafted |= self.drafting.steps > 0
         for line in (self.drafting, self.copying, self.alone):
             line.end_slot(capacity)

@@ -13,9 +13,8 @@ from enum import Enum
 
 SHORTEST_SLOT, LONGEST_SLOT = -2, 3  # exponents of two: 0.25 s and 8 s
 SLOT_ROUNDS = 4  # minimum number of rounds that fit into a slot
-SHORTEST_PERIOD = 16  # slots
-EXPERIMENTS_COST = 0.01  # fraction of the throughput that each kind of experiment may cost
-SLOT_ALONE, SLOT_DRAFTING = 6, 2  # slot numbers within a period of any length
+PERIOD_ALONE, PERIOD_DRAFTING = 128, 32  # slots between two experiments of the same kind
+SLOT_ALONE, SLOT_DRAFTING = 6, 2  # slot numbers within a period
 
 
 class Mode(Enum):
@@ -31,20 +30,15 @@ class Slots:
 
     def __init__(self, seconds: float = 2.0**SHORTEST_SLOT) -> None:
         self.seconds = seconds
-        self._periods = {Mode.ALONE: SHORTEST_PERIOD, Mode.DRAFTING: SHORTEST_PERIOD}
 
-    def schedule(self, round_seconds: float, cost_alone: float, cost_drafting: float) -> None:
-        """Choose the length of the slots and the frequency of experiments.
+    def fit(self, round_seconds: float) -> None:
+        """Choose the length of the slots. round_seconds: duration of a round with a draft.
 
-        round_seconds: duration of a round with a draft. cost_*: fraction of the throughput that is
-        lost during an experiment. Lengths are powers of two, so that boundaries of long slots
-        coincide with boundaries of short ones.
+        Lengths are powers of two, so that boundaries of long slots coincide with boundaries of
+        short ones.
         """
         exponent = math.ceil(math.log2(max(1e-9, SLOT_ROUNDS * round_seconds)))
         self.seconds = 2.0 ** min(max(SHORTEST_SLOT, exponent), LONGEST_SLOT)
-        for mode, cost in ((Mode.ALONE, cost_alone), (Mode.DRAFTING, cost_drafting)):
-            slots = max(SHORTEST_PERIOD, cost / EXPERIMENTS_COST)
-            self._periods[mode] = 2 ** math.ceil(math.log2(slots))
 
     def number(self, now: float) -> int:
         """Return the number of the slot at time ``now``, in seconds."""
@@ -52,9 +46,9 @@ class Slots:
 
     def mode(self, slot: int) -> Mode:
         """Return the mode of all sequences during a slot."""
-        if slot % self._periods[Mode.ALONE] == SLOT_ALONE:
+        if slot % PERIOD_ALONE == SLOT_ALONE:
             return Mode.ALONE
-        return Mode.DRAFTING if slot % self._periods[Mode.DRAFTING] == SLOT_DRAFTING else Mode.BEST
+        return Mode.DRAFTING if slot % PERIOD_DRAFTING == SLOT_DRAFTING else Mode.BEST
 
     def is_settled(self, began: float, now: float) -> bool:
         """Return whether the mode was the same from shortly before a step until its end.
@@ -71,5 +65,4 @@ class Slots:
         if self.mode(slot) is Mode.ALONE:
             settled = (slot + 1 / SLOT_ROUNDS) * self.seconds
             return settled - now if now < settled else (slot + 1) * self.seconds - now
-        period = self._periods[Mode.DRAFTING]
-        return (slot + 1 + (SLOT_DRAFTING - slot - 1) % period) * self.seconds - now
+        return (slot + 1 + (SLOT_DRAFTING - slot - 1) % PERIOD_DRAFTING) * self.seconds - now

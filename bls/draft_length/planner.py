@@ -169,9 +169,7 @@ class DraftPlanner:
             load, now = self.load(), self._clock()
             self._end_slot(load)
             if load.costs.is_settled(now - seconds.whole, now):
-                # The first calls decode few tokens, so their overhead per token is unusually high.
-                duration = seconds.whole if load.costs.known else seconds.target
-                load.costs.alone.count(0, duration, steps=num_tokens)
+                load.costs.alone.count(0, seconds.target, steps=num_tokens)
                 self._end_slot(load)
 
     def _count(self, costs: LoadCosts, draft: Draft, seconds: StepSeconds) -> None:
@@ -206,9 +204,7 @@ class DraftPlanner:
         load.choices = choices
         copy_costs = costs.copying.fit() if costs.copying.known else (fixed, 0.0)
         load.copy_rates = self._copies.rates(*copy_costs)[:, 0]
-        promised = [choice.rate for choice in choices]
-        most = max(*promised, float(load.copy_rates.max()) if costs.copying.known else 0.0)
-        costs.slots.schedule(costs.drafting.average, 1 - alone / most, 1 - min(promised) / alone)
+        costs.slots.fit(costs.drafting.average)
 
 
 def _kind_of(copied: Draft) -> int:
