@@ -15,12 +15,10 @@ from tandem.bls.effects import Draft, EngineAnswer, StepSeconds
 from tandem.bls.settings import LoopSettings
 
 ALL_BRANCHES = 128  # branches of all sequences; each sequence gets at least `BUDGETS[0]`
-ADVANTAGE = 1.02  # minimum speedup at which drafting ahead pays
 PLAN_EVERY = 16  # rounds of all requests between plans; costs change slowly
 MOST_RUNNING = 4  # by default, no drafting ahead with more sequences: they fill the draft engine
 CALL_WEIGHT = 0.1  # weight of one call in the learned costs: about the last 100 calls count
 MOST_UNREAD = 64  # handles to return; the engine frees the memory of lost ones after a minute
-FIRST_ACCEPTANCE = 0.7  # assumed acceptance rate before the first round
 
 
 class AheadPlanner:
@@ -49,7 +47,7 @@ class AheadPlanner:
 
     def acceptance(self, drafter: str) -> float:
         """Return the acceptance rate of draft tokens whose predecessors were all accepted."""
-        return max(0.05, self._acceptance[drafter].rate(FIRST_ACCEPTANCE))
+        return max(0.05, self._acceptance[drafter].rate())
 
     def seconds(self, num_tokens: int) -> float:
         """Return the duration of a draft call for ``num_tokens``, in seconds; 0 if unknown."""
@@ -121,7 +119,7 @@ class AheadPlanner:
                 share = ALL_BRANCHES // running
                 plan, advantage = best_plan(costs, acceptance, longest, share, most)
                 self._plans[limits] = self._rounds, plan, advantage
-        return plan if always or advantage > ADVANTAGE else None
+        return plan if always or advantage > 1 else None
 
     def _costs(self) -> Costs | None:
         """Return the costs of engine calls, or None if they aren't known yet."""

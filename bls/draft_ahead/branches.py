@@ -116,13 +116,12 @@ class DraftAhead:
     """Drafting ahead for one request.
 
     most: maximum number of tokens in all branches of one call. always: draft ahead even if it
-    doesn't pay. on_miss: number of tokens to draft if the last verification's outcome has no
-    branch; None: no plan for branches.
+    doesn't pay.
     """
 
     def __init__(self, planner: AheadPlanner, *, most: int = MOST_TOKENS, always: bool) -> None:
         self.planner = planner
-        self.on_miss: int | None = None
+        self._longest = 0  # tokens per branch of the last call
         self._most = most
         self._always = always
         self._rounds = 0
@@ -134,9 +133,7 @@ class DraftAhead:
         Call it at the start of each verification.
         """
         self.give_up()
-        plan = self.planner.plan(longest, self._most, always=self._always)
-        self.on_miss = None if plan is None else plan.on_miss
-        return plan
+        return self.planner.plan(longest, self._most, always=self._always)
 
     def start(
         self, sequence: Sequence, draft: Draft, plan: AheadPlan, call: EngineCall, room: int
@@ -150,7 +147,7 @@ class DraftAhead:
         if branching is None:
             return None
         self._logits = logits = Future[Any]()
-        longest = max(branching.lengths)
+        self._longest = longest = max(branching.lengths)
 
         def steps() -> StepsAhead:
             answer = yield call._replace(
@@ -173,9 +170,9 @@ class DraftAhead:
         Returns the branch for exactly this sequence, or an empty draft. verifiable: function that
         cuts drafted tokens to those that the target can verify in this round.
         """
-        if self._logits is None or self.on_miss is None:
+        if self._logits is None:
             return NO_DRAFT
-        branches: BranchesAhead | None = yield AwaitAhead(self.planner.seconds(self.on_miss))
+        branches: BranchesAhead | None = yield AwaitAhead(self.planner.seconds(self._longest))
         branch = None if branches is None else branches.after(sequence)
         tokens = NO_TOKENS if branch is None else verifiable(branch.tokens)
         if branches is None or branch is None or not len(tokens):

@@ -16,23 +16,20 @@ from numpy.typing import NDArray
 RANK_EXPONENT = 0.67
 BUDGETS = (4, 8, 16, 32, 64, 128)  # possible numbers of branches per call
 MOST_TOKENS = 2**20  # tokens in all branches of a call: effectively unlimited
-SLACK = 0.95  # a call for branches should end within this fraction of the verification
 
 
 class AheadPlan(NamedTuple):
     """A plan for drafting ahead.
 
-    num_tokens: number of tokens per branch. num_branches: number of branches per call. on_miss:
-    number of tokens to draft if the outcome has no branch.
+    num_tokens: number of tokens per branch. num_branches: number of branches per call.
     """
 
     num_tokens: int
     num_branches: int
-    on_miss: int
 
 
 # Used until the costs of calls are known.
-FIRST_PLAN = AheadPlan(num_tokens=4, num_branches=BUDGETS[1], on_miss=4)
+FIRST_PLAN = AheadPlan(num_tokens=4, num_branches=BUDGETS[1])
 
 
 @lru_cache(4096)
@@ -112,7 +109,7 @@ class Costs(NamedTuple):
         """
         step = self.step[0] + self.step[1] * num_branches
         for num_tokens in range(longest, 0, -1):
-            if self.way + step * (num_tokens + 1) <= SLACK * self.verification(num_tokens):
+            if self.way + step * (num_tokens + 1) <= self.verification(num_tokens):
                 return num_tokens
         return 0
 
@@ -130,19 +127,16 @@ def best_plan(
     rounds that don't draft ahead. If no branch would be complete in time, returns the smallest plan
     with speedup 0.
     """
-    best, most = AheadPlan(1, BUDGETS[0], longest), 0.0
+    best, most = AheadPlan(1, BUDGETS[0]), 0.0
     for budget in BUDGETS:
         if budget > max(most_branches, BUDGETS[0]):
             break
         num_tokens = costs.fitting(min(longest, most_tokens // budget), budget)
         hits = hit_chance(num_tokens, budget, acceptance)
-        for on_miss in range(1, num_tokens + 1):
-            tokens = hits * emitted(num_tokens, acceptance)
-            tokens += (1 - hits) * emitted(on_miss, acceptance)
-            seconds = hits * costs.verification(num_tokens)
-            seconds += (1 - hits) * (costs.verification(on_miss) + costs.draft(on_miss))
-            if tokens / seconds > most:
-                most, best = tokens / seconds, AheadPlan(num_tokens, budget, on_miss)
+        seconds = costs.verification(num_tokens) + (1 - hits) * costs.draft(num_tokens)
+        if num_tokens and emitted(num_tokens, acceptance) / seconds > most:
+            most = emitted(num_tokens, acceptance) / seconds
+            best = AheadPlan(num_tokens, budget)
     without = max(
         emitted(n, acceptance) / (costs.verification(n) + costs.draft(n))
         for n in range(1, longest + 1)

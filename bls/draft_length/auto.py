@@ -27,16 +27,9 @@ class AutoLength:
         """Number of tokens per branch if drafting ahead takes no extra time."""
         return self._planner.length_ahead(self._own)
 
-    def plan(self, limit: int, *, ahead: bool = False) -> DraftPlan:
-        """Plan a draft of at most ``limit`` tokens (>= 1).
-
-        ahead: whether branches will be drafted while this draft is verified. If so, the draft has
-        the maximum length and doesn't stop early: a hit gains more than a shorter draft saves.
-        """
-        plan = self._planner.plan(self._level, limit)
-        if ahead and plan.num_tokens:
-            return plan._replace(num_tokens=limit, stop_probability=0.0)
-        return plan
+    def plan(self, limit: int) -> DraftPlan:
+        """Plan a draft of at most ``limit`` tokens (>= 1)."""
+        return self._planner.plan(self._level, limit)
 
     def copy_length(self, copied: Draft) -> int:
         """Return how many copied tokens to verify (0: call the draft model instead)."""

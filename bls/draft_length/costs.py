@@ -103,15 +103,13 @@ class Line:
 class LoadCosts:
     """Costs of steps under one load (number of running sequences).
 
-    Two measurements precede all experiments: first of rounds with drafts, then of steps without
-    drafts.
+    Two measurements precede all experiments: first of rounds with drafts, then of steps without.
     """
 
     def __init__(self) -> None:
-        # Seconds per round by drafted tokens, per round by copied tokens, per token without drafts.
-        self.drafting = Line()
-        self.copying = Line()
-        self.alone = Line()
+        self.drafting = Line()  # seconds per round, by drafted tokens
+        self.copying = Line()  # seconds per round, by copied tokens
+        self.alone = Line()  # seconds per token without drafts
         self.slots = Slots()
         self._counted = 0  # number of the slot whose steps are being counted
         self._has_drafted = False  # whether rounds with drafts have been measured under this load

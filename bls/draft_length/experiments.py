@@ -1,9 +1,9 @@
 """Experiments that measure the cost of drafting under load.
 
 The duration of a sequence's steps doesn't show how much they slow down other sequences. So all
-sequences experiment together, in time slots. In one slot of each period no sequence drafts; in
-another slot all of them do. Several loops run the same experiments at the same time without
-exchanging messages, because all processes share the machine's monotonic clock.
+sequences experiment together, in time slots. In some slots no sequence drafts, in others all of
+them do. Several loops run the same experiments at the same time without exchanging messages,
+because all processes share the machine's monotonic clock.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from enum import Enum
 
-SHORTEST_SLOT, LONGEST_SLOT = -2, 3  # exponents of two: 0.25 s and 8 s
+SHORTEST_SLOT, LONGEST_SLOT = 0.25, 8.0  # seconds, powers of two
 SLOT_ROUNDS = 4  # minimum number of rounds that fit into a slot
 PERIOD_ALONE, PERIOD_DRAFTING = 128, 32  # slots between two experiments of the same kind
 SLOT_ALONE, SLOT_DRAFTING = 6, 2  # slot numbers within a period
@@ -28,8 +28,8 @@ class Mode(Enum):
 class Slots:
     """The time slots under one load. seconds: length of a slot."""
 
-    def __init__(self, seconds: float = 2.0**SHORTEST_SLOT) -> None:
-        self.seconds = seconds
+    def __init__(self) -> None:
+        self.seconds = SHORTEST_SLOT
 
     def fit(self, round_seconds: float) -> None:
         """Choose the length of the slots. round_seconds: duration of a round with a draft.
@@ -38,7 +38,7 @@ class Slots:
         short ones.
         """
         exponent = math.ceil(math.log2(max(1e-9, SLOT_ROUNDS * round_seconds)))
-        self.seconds = 2.0 ** min(max(SHORTEST_SLOT, exponent), LONGEST_SLOT)
+        self.seconds = min(max(SHORTEST_SLOT, 2.0**exponent), LONGEST_SLOT)
 
     def number(self, now: float) -> int:
         """Return the number of the slot at time ``now``, in seconds."""

