@@ -42,9 +42,11 @@ REFUSALS: frozenset[ErrorCode] = frozenset({"INVALID_ARG", "UNSUPPORTED"})
 # Triton's errors about its shared memory contain the name of the region. A client that knows the
 # name could register the region for itself.
 REGION = re.compile("shared memory (pool size for key|key|region) '|_backend_shm_region_")
-# Triton's messages for a call to a model whose process has ended or hangs, or that is unloaded.
-# They have no code.
-UNAVAILABLE = re.compile(r"Stub process '[^']*' is not healthy|.* Model '[^']*' is not ready\.$")
+# Triton's messages for a call to a model whose process has ended or hangs, or that is unloaded, and
+# for all calls while Triton shuts down. They have no code.
+UNAVAILABLE = re.compile(
+    r"Stub process '[^']*' is not healthy|.*: (.* Model '[^']*' is|Server) not ready\.?$"
+)
 NO_MEMORY = (
     "Triton's shared memory (/dev/shm) is full; enlarge it, for example with docker's --shm-size"
 )
