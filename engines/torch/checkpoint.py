@@ -37,7 +37,7 @@ def load_checkpoint(settings: TorchSettings, path: Path) -> Any:
         model: Any = AutoModelForCausalLM.from_pretrained(
             path, dtype=dtype, attn_implementation="eager", local_files_only=True
         )
-    except (OSError, ValueError, KeyError) as error:
+    except (OSError, ValueError, KeyError, ImportError) as error:
         raise LoadError(f"can't load checkpoint '{path}': {first_line(error)}") from error
     text_config = model.config.get_text_config()
     limit = "max_position_embeddings"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pytest
 import torch
@@ -273,6 +275,16 @@ def test_a_context_that_would_change_the_angles_of_cached_keys_is_rejected_at_lo
     with pytest.raises(LoadError, match=r"must be at most 64, .* original_max_.*; got 65"):
         make_harness("phi3", max_seq_len=65)
     make_harness("phi3", max_seq_len=64)
+
+
+def test_the_error_names_a_checkpoint_whose_quantization_needs_another_package(tmp_path):
+    from tandem.engines.torch.settings import TorchSettings
+
+    quantization = {"quant_method": "gptq", "bits": 4}
+    config = {"model_type": "llama", "quantization_config": quantization}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(LoadError, match=r"can't load checkpoint '.*': .*GPTQ.* requires"):
+        TorchEngine(TorchSettings(".", 64, 64), tmp_path)
 
 
 def test_the_error_names_a_missing_checkpoint(tmp_path):
