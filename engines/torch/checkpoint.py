@@ -23,7 +23,7 @@ AttentionInterface.register(attention.SHAPES_NAME, attention.record_shapes)
 
 
 def load_checkpoint(settings: TorchSettings, path: Path) -> Any:
-    """Return transformers' causal LM with our attention. Raises LoadError."""
+    """Return transformers' causal LM. Raises LoadError."""
     if not (path / "config.json").is_file():
         raise LoadError(f"checkpoint '{path}' has no config.json")
     device = device_of(settings.device)
@@ -35,14 +35,22 @@ def load_checkpoint(settings: TorchSettings, path: Path) -> Any:
         known = dtype if isinstance(dtype, torch.dtype) else config.dtype or torch.float32
         require_memory(config, settings, device, known)
         model: Any = AutoModelForCausalLM.from_pretrained(
-            path, dtype=dtype, attn_implementation=attention.NAME, local_files_only=True
+            path, dtype=dtype, attn_implementation="eager", local_files_only=True
         )
-    except (OSError, ValueError, KeyError) as error:
+    except (OSError, ValueError, KeyError, ImportError) as error:
         raise LoadError(f"can't load checkpoint '{path}': {first_line(error)}") from error
-    longest = getattr(model.config.get_text_config(), "max_position_embeddings", None)
+    text_config = model.config.get_text_config()
+    limit = "max_position_embeddings"
+    longest = getattr(text_config, limit, None)
+    rope = getattr(text_config, "rope_parameters", None) or {}
+    if rope.get("rope_type") == "longrope":
+        # If one text of a pass is longer, LongRoPE rotates all positions of the pass differently,
+        # which doesn't fit the cached keys.
+        limit = "original_max_position_embeddings"
+        longest = rope[limit]
     if longest is not None and settings.max_seq_len > longest:
         raise LoadError(
-            f"max_seq_len must be at most {longest}, the checkpoint's max_position_embeddings; "
+            f"max_seq_len must be at most {longest}, the checkpoint's {limit}; "
             f"got {settings.max_seq_len}"
         )
     return model.to(device).eval().requires_grad_(False)

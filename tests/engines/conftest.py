@@ -10,9 +10,11 @@ from engine_harness import END, VOCAB, Harness
 from transformers import (
     AutoModelForCausalLM,
     BloomConfig,
+    FalconConfig,
     GPT2Config,
     LlamaConfig,
     MistralConfig,
+    Phi3Config,
     Qwen2Config,
 )
 
@@ -38,7 +40,24 @@ CONFIGS = {
         max_position_embeddings=512,
         sliding_window=16,
     ),
+    "phi3": Phi3Config(
+        **SIZES,
+        **SPREAD,
+        pad_token_id=0,
+        num_key_value_heads=2,
+        intermediate_size=96,
+        max_position_embeddings=512,
+        original_max_position_embeddings=64,
+        rope_parameters={
+            "rope_type": "longrope",
+            "rope_theta": 10000.0,
+            "original_max_position_embeddings": 64,
+            "short_factor": [1.0] * 6,
+            "long_factor": [4.0] * 6,
+        },
+    ),
     "bloom": BloomConfig(hidden_size=48, n_layer=2, n_head=4, **SPREAD),
+    "falcon": FalconConfig(**SIZES, **SPREAD),
 }
 
 

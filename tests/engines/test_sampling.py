@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pytest
 import torch
@@ -243,9 +245,10 @@ def test_invalid_calls_are_rejected(llama, call, message):
         llama.start(**call)
 
 
-def test_unsupported_attention_is_rejected_at_load(make_harness):
-    with pytest.raises(LoadError, match="architecture 'bloom' isn't supported"):
-        make_harness("bloom")
+@pytest.mark.parametrize("name", ["bloom", "falcon"])
+def test_unsupported_attention_is_rejected_at_load(make_harness, name):
+    with pytest.raises(LoadError, match=f"architecture '{name}' isn't supported: its attention"):
+        make_harness(name)
 
 
 @pytest.mark.parametrize(
@@ -265,6 +268,23 @@ def test_unsupported_attention_is_rejected_at_load(make_harness):
 def test_invalid_settings_are_rejected_at_load(make_harness, settings, message):
     with pytest.raises(LoadError, match=message):
         make_harness("llama", **settings)
+
+
+def test_a_context_that_would_change_the_angles_of_cached_keys_is_rejected_at_load(make_harness):
+    """LongRoPE rotates all positions differently if a text is longer than this."""
+    with pytest.raises(LoadError, match=r"must be at most 64, .* original_max_.*; got 65"):
+        make_harness("phi3", max_seq_len=65)
+    make_harness("phi3", max_seq_len=64)
+
+
+def test_the_error_names_a_checkpoint_whose_quantization_needs_another_package(tmp_path):
+    from tandem.engines.torch.settings import TorchSettings
+
+    quantization = {"quant_method": "gptq", "bits": 4}
+    config = {"model_type": "llama", "quantization_config": quantization}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(LoadError, match=r"can't load checkpoint '.*': .*GPTQ.* requires"):
+        TorchEngine(TorchSettings(".", 64, 64), tmp_path)
 
 
 def test_the_error_names_a_missing_checkpoint(tmp_path):

@@ -42,8 +42,11 @@ REFUSALS: frozenset[ErrorCode] = frozenset({"INVALID_ARG", "UNSUPPORTED"})
 # Triton's errors about its shared memory contain the name of the region. A client that knows the
 # name could register the region for itself.
 REGION = re.compile("shared memory (pool size for key|key|region) '|_backend_shm_region_")
-# Triton's message for a call to a model whose process has ended or hangs. It has no code.
-NOT_HEALTHY = re.compile(r"Stub process '[^']*' is not healthy")
+# Triton's messages for a call to a model whose process has ended or hangs, or that is unloaded, and
+# for all calls while Triton shuts down. They have no code.
+UNAVAILABLE = re.compile(
+    r"Stub process '[^']*' is not healthy|.*: (.* Model '[^']*' is|Server) not ready\.?$"
+)
 NO_MEMORY = (
     "Triton's shared memory (/dev/shm) is full; enlarge it, for example with docker's --shm-size"
 )
@@ -93,7 +96,7 @@ def failure(model: str, said: object, code: ErrorCode = "INTERNAL") -> EngineCal
     a stack trace, which they also log.
     """
     written, line = decoded(str(said).strip().partition("\n")[0])
-    code = written or ("UNAVAILABLE" if NOT_HEALTHY.match(line) else code)
+    code = written or ("UNAVAILABLE" if UNAVAILABLE.match(line) else code)
     if REGION.search(line) is not None:
         line = NO_MEMORY
         log_exception(f"failed to call model '{model}'", RuntimeError(str(said)))

@@ -18,6 +18,9 @@ from tandem.contract.errors import CODES, coded, decoded
 
 REGION = "triton_python_backend_shm_region_tandem-14202-ac8fb9ed"
 LOST = "Stub process 'target_0_0' is not healthy."
+PREFIX = "Model target - Error when running inference: "
+UNLOADED = f"{PREFIX}Failed for execute the inference request. Model 'target' is not ready."
+STOPPING = f"{PREFIX}Server not ready"
 
 
 @pytest.fixture
@@ -103,10 +106,11 @@ def test_an_empty_response_is_an_error_unless_it_is_allowed(pb, decoupled):
         calls.infer("bls_stream", request, decoupled=decoupled)
 
 
-def test_a_model_whose_process_died_is_unavailable():
-    error = failure("target", LOST)
+@pytest.mark.parametrize("said", [LOST, UNLOADED, STOPPING])
+def test_a_model_that_died_or_is_unloaded_or_shuts_down_is_unavailable(said):
+    error = failure("target", said)
     assert error.code == "UNAVAILABLE"
-    assert error.line == f"model_unavailable: model 'target' failed: {LOST}"
+    assert error.line == f"model_unavailable: model 'target' failed: {said}"
 
 
 @pytest.mark.parametrize("said", [f"it said: {LOST}", "Stub process 'target_0_0' has said no"])
