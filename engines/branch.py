@@ -5,6 +5,7 @@ The Saguaro paper (arXiv:2603.03251) calls this speculating on the verification'
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -26,7 +27,7 @@ class Branch:
         rank: rank of `token` among the candidates for its position, from 0.
         limit: maximum number of tokens in the branch.
         tokens: the drafted tokens.
-        log_probs: log-probability of each token under the draft model, if the call requests it.
+        log_probs: log-probability of each token under the draft model, if the call needs it.
         logits: the logits row that each token was drawn from, in the engine's own format, if the
             call requests it.
         steps: number of tokens chosen so far. It includes a final token that ended the draft but
@@ -47,15 +48,12 @@ class Branch:
         self.log_probs: list[float] = []
         self._plain = plain
         self._can_end = plain.end_id is not None or len(plain.stop_words) > 0
-        self._joint_probability = 1.0
 
-    def take(
-        self, token: int, probability: float | None, log_prob: float | None, logits: Any = None
-    ) -> None:
+    def take(self, token: int, log_prob: float | None, logits: Any) -> None:
         """Add a drafted token, unless it ends the draft without being part of it.
 
-        probability: the token's probability under the draft model; None unless the call has a
-        `draft_stop_probability`. log_prob, logits: None unless the call requests them.
+        log_prob: None if the call needs neither log-probabilities nor their sum. logits: None
+        unless the call requests them.
         """
         self.steps += 1
         kept, ended = [token], False
@@ -67,10 +65,8 @@ class Branch:
                 self.log_probs.append(log_prob)
             if logits is not None:
                 self.logits.append(logits)
-            if probability is not None:
-                self._joint_probability *= probability
         least = self._plain.draft_stop_probability
-        unsure = least is not None and self._joint_probability < least
+        unsure = least is not None and math.exp(sum(self.log_probs)) < least
         self.over = ended or unsure or len(self.tokens) >= self.limit
 
     def early(self, count: int) -> Branch:

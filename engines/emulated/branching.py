@@ -71,7 +71,7 @@ class EmulatedBranchingCall(EmulatedCall):
                 except RequestError:  # every token is banned
                     branch.over = True
                 else:
-                    branch.take(token.id, token.probability, math.log(token.probability), token.row)
+                    branch.take(token.id, math.log(token.probability), token.row)
         rows = [row for branch in answered(self._branches) for row in branch.logits]
         self._logits = dense(rows, self._sampler.vocab_size) if rows else None
         self._steps = 1 + max((branch.steps for branch in self._branches), default=0)

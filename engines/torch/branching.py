@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
-from itertools import repeat
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -12,13 +11,13 @@ from numpy.typing import NDArray
 
 from tandem.engines.branch import Branch, Outcomes, answered, fitting, joined, logits_room
 from tandem.engines.engine import Respond
-from tandem.engines.errors import RequestError
-from tandem.engines.noise import Purpose, exponentials
+from tandem.engines.noise import Purpose, key_of
 from tandem.engines.request import EngineRequest, EngineResponse, Floats
 from tandem.engines.torch.attention import BranchSegment, Packed
+from tandem.engines.torch.choosing import StepRows
 from tandem.engines.torch.contiguous_kv_cache import BranchKV, KVCache
+from tandem.engines.torch.noise import exponentials_of, keys_on
 from tandem.engines.torch.sampling import TorchSampler
-from tandem.engines.torch.scores import Row, Rows, StepLogits
 from tandem.engines.torch.sequence import TorchSequence
 
 
@@ -55,6 +54,10 @@ class BranchingSequence(TorchSequence):
     def tail(self) -> int:
         return len(self._live) if self._kv else super().tail
 
+    @property
+    def choice(self) -> None:
+        return None
+
     def next_tokens(self, count: int) -> NDArray[np.int64]:
         if self._kv is None:
             return super().next_tokens(count)
@@ -75,7 +78,7 @@ class BranchingSequence(TorchSequence):
         self._kv.length += 1
         self._unseen = 0
 
-    def advance(self, step: StepLogits) -> bool:
+    def advance(self, step: StepRows) -> bool:
         self._last_token_ns = time.time_ns()
         if self._kv is None:
             self._branch_out(self.sampler.process(step.logits, self.tokens, self.prompt_length))
@@ -98,13 +101,12 @@ class BranchingSequence(TorchSequence):
             )
         )
 
-    def _branch_out(self, scores: Rows) -> None:
+    def _branch_out(self, scores: torch.Tensor) -> None:
         """Start as many branches as fit. scores: [k + 1, vocab_size]."""
-        wanted = [
-            branch
-            for accepted in self._outcomes.accepted_lengths
-            for branch in self._outcomes.branches(accepted, self._candidates(scores, accepted))
-        ]
+        wanted: list[Branch] = []
+        for accepted in self._outcomes.accepted_lengths:
+            candidates = self._candidates(scores[accepted], accepted)
+            wanted += self._outcomes.branches(accepted, candidates)
         assert self.entry is not None
         longest = max((branch.limit for branch in wanted), default=0)
         room = self._cache.branch_room(len(wanted), longest)
@@ -115,54 +117,37 @@ class BranchingSequence(TorchSequence):
             self._kv = self._cache.branch_kv(self.entry, self._leaves(), longest)
             self._unseen = len(self._live)
 
-    def _candidates(self, scores: Rows, accepted: int) -> list[int]:
-        """Return candidates for the token after `accepted` drafts; none if all are banned."""
-        try:
-            row = scores[accepted]
-        except RequestError:
-            return []
+    def _candidates(self, scores: torch.Tensor, accepted: int) -> list[int]:
+        """Return candidates for the token after `accepted` drafts. scores: [vocab_size]."""
         count = min(self._outcomes.num_candidates(accepted), self._max_branches + 1)
-        return self._branch_sampler.rank(row, self.prompt_length + accepted, count)
+        return self._branch_sampler.rank(scores, self.prompt_length + accepted, count)
 
     def _extend(self, logits: torch.Tensor) -> None:
         """Add a token to each live branch; drop branches that end. logits: [live, vocab_size]."""
-        scores, able = self._processed(logits)
-        live = [self._live[row] for row in able]
-        if live:
-            tokens = self._branch_sampler.choose_each(
-                scores, [self._end(branch) for branch in live]
-            )
-            probabilities: Iterable[float | None] = repeat(None)
-            log_probs: Iterable[float | None] = repeat(None)
-            rows: Iterable[torch.Tensor | None] = repeat(None)
-            if self.request.draft_stop_probability is not None:
-                probabilities = _of(scores.float().softmax(-1), tokens)
-            if self.request.return_log_probs:
-                log_probs = _of(logits[able].float().log_softmax(-1), tokens)
-            if self.request.return_generation_logits:
-                rows = scores
-            for branch, token, p, log_p, row in zip(
-                live, tokens, probabilities, log_probs, rows, strict=False
-            ):
-                branch.take(token, p, log_p, row)
+        scores = self._processed(logits)
+        tokens = self._branch_sampler.choose_each(scores, [self._end(b) for b in self._live])
+        log_probs: list[float] | None = None
+        if self.request.return_log_probs or self.request.draft_stop_probability is not None:
+            rows = logits.float().log_softmax(-1)
+            log_probs = rows[range(len(tokens)), tokens].tolist()
+        wants_logits = self.request.return_generation_logits
+        able = scores.amax(-1) > -torch.inf
+        for i, (branch, is_able) in enumerate(zip(self._live, able.tolist(), strict=True)):
+            if is_able:
+                log_prob = None if log_probs is None else log_probs[i]
+                branch.take(tokens[i], log_prob, scores[i] if wants_logits else None)
+            else:  # every token is banned (a plain call would be rejected)
+                branch.over = True
         self._go_on()
 
-    def _processed(self, logits: torch.Tensor) -> tuple[torch.Tensor, list[int]]:
-        """Return the scores of the branches that can continue, and their row indices.
-
-        If every token is banned, a branch ends. (A plain call would be rejected.)
-        """
+    def _processed(self, logits: torch.Tensor) -> torch.Tensor:
         if not self.sampler.looks_at_text:
-            return logits, list(range(len(logits)))
-        rows, able = [], []
+            return logits
+        rows = []
         for i, branch in enumerate(self._live):
             text = self._text(branch)
-            try:
-                rows.append(self.sampler.process(logits[i : i + 1], text, len(text))[0])
-                able.append(i)
-            except RequestError:
-                branch.over = True
-        return (torch.stack(rows) if rows else logits[:0]), able
+            rows.append(self.sampler.process(logits[i : i + 1], text, len(text)))
+        return torch.cat(rows)
 
     def _go_on(self) -> None:
         left = [i for i, branch in enumerate(self._live) if not branch.over]
@@ -195,7 +180,7 @@ class BranchSampler(TorchSampler):
         self._shares_noise = not request.return_generation_logits
         self._noise_at: dict[int, torch.Tensor] = {}
 
-    def rank(self, scores: Row, position: int, count: int) -> list[int]:
+    def rank(self, scores: torch.Tensor, position: int, count: int) -> list[int]:
         """Return up to `count` candidates for `position`, most likely first.
 
         scores: [vocab_size]. If draft and target share their noise, it is applied before ranking,
@@ -204,7 +189,7 @@ class BranchSampler(TorchSampler):
         if self.greedy:
             weights, least = scores, -torch.inf
         else:
-            weights, least = self._probabilities(scores), 0.0
+            weights, least = self.probabilities(scores[None])[0], 0.0
             if self._shares_noise:
                 weights = weights / self._noise(position)
         best = weights.topk(min(count, len(weights)))
@@ -216,25 +201,18 @@ class BranchSampler(TorchSampler):
             first = min(positions)  # all branches have passed earlier ones
             self._noise_at = {p: noise for p, noise in self._noise_at.items() if p >= first}
             noise = [self._noise(position) for position in positions]
-            scores = self._warped(scores) / torch.stack(noise)
+            scores = self.probabilities(scores) / torch.stack(noise)
         tokens: list[int] = scores.argmax(-1).tolist()
         return tokens
 
     def _noise(self, position: int) -> torch.Tensor:
         """Return the noise [vocab_size] that a plain call uses at that position."""
         if position not in self._noise_at:
-            noise = exponentials(self.seed, position, Purpose.SAMPLE, self.vocab_size)
-            on_device = torch.from_numpy(np.ascontiguousarray(noise)).to(self._device)
-            self._noise_at[position] = on_device
+            keys = keys_on(self._device, [key_of(self.seed, position, Purpose.SAMPLE)])
+            self._noise_at[position] = exponentials_of(keys, self.vocab_size)[0]
         return self._noise_at[position]
 
 
 def _numpy(logits: torch.Tensor) -> Floats:
     array: Floats = logits.float().cpu().numpy()
     return array
-
-
-def _of(rows: torch.Tensor, tokens: list[int]) -> list[float]:
-    """Return each row's value for its token."""
-    values: list[float] = rows[range(len(tokens)), tokens].tolist()
-    return values

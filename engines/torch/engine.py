@@ -19,10 +19,10 @@ from tandem.engines.errors import ClosingError, RequestError, first_line
 from tandem.engines.request import EngineRequest
 from tandem.engines.torch.branching import BranchingSequence, BranchSampler
 from tandem.engines.torch.checkpoint import Loader, load_checkpoint
+from tandem.engines.torch.choosing import StepRows
 from tandem.engines.torch.model import PackedModel
 from tandem.engines.torch.sampling import TorchSampler
 from tandem.engines.torch.scheduler import Scheduler
-from tandem.engines.torch.scores import StepLogits
 from tandem.engines.torch.sequence import TorchSequence
 from tandem.engines.torch.settings import TorchSettings
 
@@ -155,17 +155,16 @@ class TorchEngine:
             sequence.choice if count == sequence.pending else None for sequence, count in chosen
         ]
         try:
-            step = self._model.step(ids, segments, choices)
+            results = self._model.step(ids, segments, choices)
         except Exception as error:
             log.exception("a forward pass failed")
             for sequence, _ in chosen:
                 self._end(sequence, f"the model failed: {first_line(error)}")
             return
         self.computed_tokens += len(ids)
-        parts = step.split([segment.rows for segment in segments])
-        for (sequence, count), part in zip(chosen, parts, strict=True):
+        for (sequence, count), step in zip(chosen, results, strict=True):
             sequence.schedule(count)
-            self._advance(sequence, count, part)
+            self._advance(sequence, count, step)
 
     def _admit(self) -> None:
         """Admit waiting calls. If memory runs out for one call, only that call fails."""
@@ -177,11 +176,11 @@ class TorchEngine:
                 message = f"the engine can't allocate its KV cache: {first_line(error)}"
                 self._end(self._scheduler.waiting[0], message)
 
-    def _advance(self, sequence: TorchSequence, count: int, step: StepLogits) -> None:
+    def _advance(self, sequence: TorchSequence, count: int, step: StepRows) -> None:
         try:
             if sequence.wants_all_rows:
                 sequence.keep_context(step.logits, sequence.computed - count)
-            if sequence.pending == 0 and sequence.advance(step.last(sequence.tail)):
+            if sequence.pending == 0 and sequence.advance(step):
                 self._scheduler.remove(sequence, keep=True)
         except RequestError as error:
             self._end(sequence, str(error), error.code)
