@@ -6,7 +6,7 @@ The Saguaro paper (arXiv:2603.03251) calls this speculating on the verification'
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -79,44 +79,32 @@ class Branch:
         return early
 
 
-class Outcomes:
-    """The outcomes that a call requests branches for."""
+def branches_of(
+    request: EngineRequest, candidates: Callable[[int, int], Iterable[int]]
+) -> list[Branch]:
+    """Return the branches that a call requests; none after a token that ends the answer.
 
-    def __init__(self, request: EngineRequest) -> None:
-        assert request.branch_counts is not None
-        self._request = request
-        self._counts: list[int] = request.branch_counts.tolist()
-        self._drafts: list[int] = request.draft_ids.tolist()
-        self._ends = request.stop_words.single_ids | {request.end_id}
-
-    @property
-    def accepted_lengths(self) -> list[int]:
-        """Accepted lengths with branches; none after a draft token that ends the answer."""
-        ends = (n for n, token in enumerate(self._drafts, 1) if token in self._ends)
-        limit = next(ends, len(self._drafts) + 1)
-        lengths = self._request.branch_output_len
-        return [j for j in range(limit) if self._counts[j] > 0 and lengths[j] > 0]
-
-    def num_candidates(self, accepted: int) -> int:
-        """Return the number of candidates to rank.
-
-        A draft token at that position adds one, because it may be ranked but gets no branch.
-        """
-        return self._counts[accepted] + (accepted < len(self._drafts))
-
-    def branches(self, accepted: int, candidates: Iterable[int]) -> list[Branch]:
-        """Return the branches after `accepted` tokens.
-
-        candidates: next tokens, most likely first.
-        """
-        draft = self._drafts[accepted] if accepted < len(self._drafts) else None
-        likely = [token for token in candidates if token != draft][: self._counts[accepted]]
-        plain = self._request.plain(accepted)
-        return [
-            Branch(plain, accepted, token, rank)
-            for rank, token in enumerate(likely)
-            if token not in self._ends
-        ]
+    candidates: called with an accepted length and a count; returns up to `count` next tokens after
+    as many accepted draft tokens, most likely first.
+    """
+    assert request.branch_counts is not None
+    drafts: list[int | None] = [*request.draft_ids.tolist(), None]
+    ends = request.stop_words.single_ids | {request.end_id}
+    branches: list[Branch] = []
+    for accepted, (draft, count) in enumerate(zip(drafts, request.branch_counts, strict=True)):
+        plain = request.plain(accepted)
+        if count > 0 and plain.max_new_tokens > 0:
+            # The draft token may be ranked too, but gets no branch.
+            ranked = candidates(accepted, int(count) + (draft is not None))
+            likely = [token for token in ranked if token != draft][:count]
+            branches += [
+                Branch(plain, accepted, token, rank)
+                for rank, token in enumerate(likely)
+                if token not in ends
+            ]
+        if draft in ends and draft is not None:
+            break
+    return branches
 
 
 def fitting(branches: Sequence[Branch], max_branches: int, max_tokens: int) -> list[Branch]:

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from tandem.engines.branch import Branch, Outcomes, answered, fitting, joined, logits_room
+from tandem.engines.branch import Branch, answered, branches_of, fitting, joined, logits_room
 from tandem.engines.engine import Respond
 from tandem.engines.noise import Purpose, key_of
 from tandem.engines.request import EngineRequest, EngineResponse, Floats
@@ -39,7 +39,6 @@ class BranchingSequence(TorchSequence):
         self._branch_sampler = sampler
         self._cache = cache
         self._max_branches = max_branches
-        self._outcomes = Outcomes(request)
         self._branches: list[Branch] = []
         self._live: list[Branch] = []
         self._kv: BranchKV | None = None
@@ -103,10 +102,12 @@ class BranchingSequence(TorchSequence):
 
     def _branch_out(self, scores: torch.Tensor) -> None:
         """Start as many branches as fit. scores: [k + 1, vocab_size]."""
-        wanted: list[Branch] = []
-        for accepted in self._outcomes.accepted_lengths:
-            candidates = self._candidates(scores[accepted], accepted)
-            wanted += self._outcomes.branches(accepted, candidates)
+
+        def candidates(accepted: int, count: int) -> list[int]:
+            position, count = self.prompt_length + accepted, min(count, self._max_branches + 1)
+            return self._branch_sampler.rank(scores[accepted], position, count)
+
+        wanted = branches_of(self.request, candidates)
         assert self.entry is not None
         longest = max((branch.limit for branch in wanted), default=0)
         room = self._cache.branch_room(len(wanted), longest)
@@ -116,11 +117,6 @@ class BranchingSequence(TorchSequence):
             longest = max(branch.limit for branch in self._live)
             self._kv = self._cache.branch_kv(self.entry, self._leaves(), longest)
             self._unseen = len(self._live)
-
-    def _candidates(self, scores: torch.Tensor, accepted: int) -> list[int]:
-        """Return candidates for the token after `accepted` drafts. scores: [vocab_size]."""
-        count = min(self._outcomes.num_candidates(accepted), self._max_branches + 1)
-        return self._branch_sampler.rank(scores, self.prompt_length + accepted, count)
 
     def _extend(self, logits: torch.Tensor) -> None:
         """Add a token to each live branch; drop branches that end. logits: [live, vocab_size]."""
