@@ -166,9 +166,9 @@ class LoopSettings(RequestLimits):
         return self.draft is not None and self.draft.capabilities.branches
 
     @property
-    def draft_logits_tell_all(self) -> bool:
+    def draft_samples_exactly(self) -> bool:
         """Whether the draft engine samples exactly from its warped logits."""
-        return self.draft is None or self.draft.capabilities.logits_tell_all
+        return self.draft is None or self.draft.capabilities.samples_exactly
 
     @property
     def draft_returns_logits(self) -> bool:
