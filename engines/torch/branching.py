@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -32,16 +31,17 @@ class BranchingSequence(TorchSequence):
         self,
         request: EngineRequest,
         respond: Respond,
-        sampler: BranchSampler,
+        sampler: TorchSampler,
         cache: KVCache,
         max_branches: int,
     ) -> None:
-        self._branch_sampler = sampler
         self._cache = cache
         self._max_branches = max_branches
         self._branches: list[Branch] = []
         self._live: list[Branch] = []
         self._kv: BranchKV | None = None
+        # Noise by position. Branches share it, so it is computed once.
+        self._noise_at: dict[int, torch.Tensor] = {}
         self._unseen = 0  # number of live branches whose next token the model hasn't computed
         super().__init__(request, respond, sampler)
 
@@ -105,13 +105,13 @@ class BranchingSequence(TorchSequence):
 
         def candidates(accepted: int, count: int) -> list[int]:
             position, count = self.prompt_length + accepted, min(count, self._max_branches + 1)
-            return self._branch_sampler.rank(scores[accepted], position, count)
+            return self._rank(scores[accepted], position, count)
 
         wanted = branches_of(self.request, candidates)
         assert self.entry is not None
         longest = max((branch.limit for branch in wanted), default=0)
         room = self._cache.branch_room(len(wanted), longest)
-        room = logits_room(self.request, self._branch_sampler.vocab_size, room)
+        room = logits_room(self.request, self.sampler.vocab_size, room)
         self._branches = self._live = fitting(wanted, self._max_branches, room)
         if self._live:
             longest = max(branch.limit for branch in self._live)
@@ -121,7 +121,7 @@ class BranchingSequence(TorchSequence):
     def _extend(self, logits: torch.Tensor) -> None:
         """Add a token to each live branch; drop branches that end. logits: [live, vocab_size]."""
         scores = self._processed(logits)
-        tokens = self._branch_sampler.choose_each(scores, [self._end(b) for b in self._live])
+        tokens = self._choose(scores)
         log_probs: list[float] | None = None
         if self.request.return_log_probs or self.request.draft_stop_probability is not None:
             rows = logits.float().log_softmax(-1)
@@ -135,6 +135,40 @@ class BranchingSequence(TorchSequence):
             else:  # every token is banned (a plain call would be rejected)
                 branch.over = True
         self._go_on()
+
+    def _rank(self, scores: torch.Tensor, position: int, count: int) -> list[int]:
+        """Return up to `count` candidates for `position`, most likely first.
+
+        scores: [vocab_size]. If draft and target share their noise, it is applied before ranking,
+        so that the target's own token is among the best.
+        """
+        if self.sampler.greedy:
+            weights, least = scores, -torch.inf
+        else:
+            weights, least = self.sampler.probabilities(scores[None])[0], 0.0
+            if not self.request.return_generation_logits:
+                weights = weights / self._noise(position)
+        best = weights.topk(min(count, len(weights)))
+        return best.indices[best.values > least].tolist()
+
+    def _choose(self, scores: torch.Tensor) -> list[int]:
+        """Return a token per live branch. scores: [live, vocab_size]."""
+        if not self.sampler.greedy:
+            positions = [self._end(branch) for branch in self._live]
+            first = min(positions)  # all branches have passed earlier ones
+            self._noise_at = {p: noise for p, noise in self._noise_at.items() if p >= first}
+            noise = torch.stack([self._noise(position) for position in positions])
+            scores = self.sampler.probabilities(scores) / noise
+        tokens: list[int] = scores.argmax(-1).tolist()
+        return tokens
+
+    def _noise(self, position: int) -> torch.Tensor:
+        """Return the noise [vocab_size] that a plain call uses at that position."""
+        if position not in self._noise_at:
+            sampler = self.sampler
+            keys = keys_on(sampler.device, [key_of(sampler.seed, position, Purpose.SAMPLE)])
+            self._noise_at[position] = exponentials_of(keys, sampler.vocab_size)[0]
+        return self._noise_at[position]
 
     def _processed(self, logits: torch.Tensor) -> torch.Tensor:
         if not self.sampler.looks_at_text:
@@ -163,50 +197,6 @@ class BranchingSequence(TorchSequence):
     def _text(self, branch: Branch) -> NDArray[np.int64]:
         start = self.tokens[: self.prompt_length + branch.accepted]
         return np.concatenate((start, [branch.token, *branch.tokens]))
-
-
-class BranchSampler(TorchSampler):
-    """A sampler that also chooses tokens for many branches at once.
-
-    Branches share the noise of a position, so it is computed once.
-    """
-
-    def __init__(self, request: EngineRequest, vocab_size: int, device: torch.device) -> None:
-        super().__init__(request, vocab_size, device)
-        self._shares_noise = not request.return_generation_logits
-        self._noise_at: dict[int, torch.Tensor] = {}
-
-    def rank(self, scores: torch.Tensor, position: int, count: int) -> list[int]:
-        """Return up to `count` candidates for `position`, most likely first.
-
-        scores: [vocab_size]. If draft and target share their noise, it is applied before ranking,
-        so that the target's own token is among the best.
-        """
-        if self.greedy:
-            weights, least = scores, -torch.inf
-        else:
-            weights, least = self.probabilities(scores[None])[0], 0.0
-            if self._shares_noise:
-                weights = weights / self._noise(position)
-        best = weights.topk(min(count, len(weights)))
-        return best.indices[best.values > least].tolist()
-
-    def choose_each(self, scores: torch.Tensor, positions: Sequence[int]) -> list[int]:
-        """Return one token per branch. scores: [rows, vocab_size]; positions: one per row."""
-        if not self.greedy:
-            first = min(positions)  # all branches have passed earlier ones
-            self._noise_at = {p: noise for p, noise in self._noise_at.items() if p >= first}
-            noise = [self._noise(position) for position in positions]
-            scores = self.probabilities(scores) / torch.stack(noise)
-        tokens: list[int] = scores.argmax(-1).tolist()
-        return tokens
-
-    def _noise(self, position: int) -> torch.Tensor:
-        """Return the noise [vocab_size] that a plain call uses at that position."""
-        if position not in self._noise_at:
-            keys = keys_on(self._device, [key_of(self.seed, position, Purpose.SAMPLE)])
-            self._noise_at[position] = exponentials_of(keys, self.vocab_size)[0]
-        return self._noise_at[position]
 
 
 def _numpy(logits: torch.Tensor) -> Floats:

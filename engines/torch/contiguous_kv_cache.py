@@ -61,10 +61,15 @@ class KVShape:
 
 @dataclass(eq=False)
 class KVEntry:
-    """One sequence's keys and values, for `tokens[:length]`."""
+    """One sequence's keys and values, for `tokens[:length]`.
+
+    They are in `layers` (this cache) or in `pages` (the paged cache).
+    """
 
     layers: list[tuple[torch.Tensor, torch.Tensor]] = field(default_factory=list)
-    capacity: int = 0
+    capacity: int = 0  # of `layers`, in tokens
+    pages: list[int] = field(default_factory=list)
+    lent_pages: list[int] = field(default_factory=list)  # to the call's branches
     tokens: Tokens = field(default_factory=lambda: _NO_TOKENS)
     length: int = 0
     blocks: int = 0

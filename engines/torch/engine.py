@@ -17,7 +17,7 @@ from tandem.engines.capabilities import TORCH
 from tandem.engines.engine import Respond
 from tandem.engines.errors import ClosingError, RequestError, first_line
 from tandem.engines.request import EngineRequest
-from tandem.engines.torch.branching import BranchingSequence, BranchSampler
+from tandem.engines.torch.branching import BranchingSequence
 from tandem.engines.torch.checkpoint import Loader, load_checkpoint
 from tandem.engines.torch.choosing import StepRows
 from tandem.engines.torch.model import PackedModel
@@ -83,16 +83,15 @@ class TorchEngine:
         self._thread.join()
 
     def _sequence_of(self, request: EngineRequest, respond: Respond) -> TorchSequence:
-        vocab_size, device = self._model.vocab_size, self._model.device
+        sampler = TorchSampler(request, self._model.vocab_size, self._model.device)
         if not request.branches:
-            return TorchSequence(request, respond, TorchSampler(request, vocab_size, device))
+            return TorchSequence(request, respond, sampler)
         most = self._settings.max_batch_tokens
         if len(request.draft_ids) >= most:
             raise RequestError(
                 f"draft_input_ids has {len(request.draft_ids)} tokens; the limit with "
                 f"branch_counts is {most - 1} (max_batch_tokens)"
             )
-        sampler = BranchSampler(request, vocab_size, device)
         return BranchingSequence(request, respond, sampler, self._cache, most // 2)
 
     def _run(self, folder: Path, load: Loader, ready: Future[None]) -> None:

@@ -32,7 +32,7 @@ class TorchSampler:
 
     def __init__(self, request: EngineRequest, vocab_size: int, device: torch.device) -> None:
         sampling = request.sampling
-        self._device = device
+        self.device = device
         self.vocab_size = vocab_size
         self._sampling = sampling
         self._penalizes = penalizes(sampling)
@@ -85,22 +85,22 @@ class TorchSampler:
             uniform(seed, first + i, Purpose.ACCEPT) if constant is None else constant
             for i in range(count)
         ]
-        q = self.probabilities(torch.from_numpy(self._draft_logits).to(self._device))
+        q = self.probabilities(torch.from_numpy(self._draft_logits).to(self.device))
         return Proposal(
-            torch.tensor(drafts, device=self._device),
+            torch.tensor(drafts, device=self.device),
             _at_width(q, self.vocab_size),
-            torch.tensor(u, dtype=torch.float64, device=self._device),
-            keys_on(self._device, keys),
+            torch.tensor(u, dtype=torch.float64, device=self.device),
+            keys_on(self.device, keys),
         )
 
     def _processed(self, row: torch.Tensor, history: NDArray[np.int64]) -> torch.Tensor:
         """Return the processed logits [vocab_size] for the token after `history`."""
         scores = row[None] if self._bias is None else row[None] + self._bias
         if self._penalizes:
-            ids = torch.from_numpy(history).to(self._device)[None]
+            ids = torch.from_numpy(history).to(self.device)[None]
             scores = penalize(scores, ids, self._sampling)
         if self._bans:
-            banned = torch.from_numpy(self._bans.after(history)).to(self._device)
+            banned = torch.from_numpy(self._bans.after(history)).to(self.device)
             scores = scores.index_fill(-1, banned.long(), -torch.inf)
         if self._masks:
             ceilings = self._ceilings(len(history))
@@ -109,8 +109,8 @@ class TorchSampler:
 
     def _ceilings(self, position: int) -> torch.Tensor:
         """Return upper bounds for scores [1, vocab_size]: -inf for ids that the mask disallows."""
-        octets = torch.from_numpy(self._masks.octets(position)).to(self._device)
-        rows = _CEILINGS.to(self._device).index_select(0, octets.int())
+        octets = torch.from_numpy(self._masks.octets(position)).to(self.device)
+        rows = _CEILINGS.to(self.device).index_select(0, octets.int())
         return rows.view(1, -1)[:, : self.vocab_size]
 
 
