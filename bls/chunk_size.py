@@ -13,8 +13,8 @@ class ChunkSize:
     """Number of tokens in the next call.
 
     steady: the client streams, or a stop string may end the answer. Chunks then take about the same
-    time each. whole: the engine drafts by itself. A new call would interrupt its drafts, so unless
-    ``steady``, one call decodes the whole answer. timed: sizes may depend on measured times.
+    time each. in_engine: the engine drafts by itself. A new call would interrupt its drafts, so
+    unless ``steady``, one call decodes the whole answer. timed: sizes may depend on measured times.
 
     >>> size = ChunkSize(steady=True)
     >>> for _ in range(4):
@@ -26,12 +26,12 @@ class ChunkSize:
     8
     """
 
-    def __init__(self, *, steady: bool, whole: bool = False, timed: bool = True) -> None:
+    def __init__(self, *, steady: bool, in_engine: bool = False, timed: bool = True) -> None:
         self._adapts = steady and timed
         if steady:
             self.tokens = 1 if timed else FIXED_CHUNK
         else:
-            self.tokens = WHOLE_ANSWER if whole else MOST_TOKENS
+            self.tokens = WHOLE_ANSWER if in_engine else MOST_TOKENS
 
     def adapt(self, tokens: int, seconds: float) -> None:
         """Adjust the size after a chunk of ``tokens`` tokens took ``seconds``."""

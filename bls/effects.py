@@ -111,7 +111,7 @@ class EngineCall(NamedTuple):
     wants_logits: bool = False
     unread_logits: Any = None  # for `draft`: a handle to return, whose logits will not be read
     wants_log_probs: bool = False
-    whole: bool = False  # the call's timeout is the request's timeout
+    in_engine: bool = False  # the engine drafts by itself; the timeout is the request's
     stop_probability: float = 0.0  # see DraftPlan
     # For `target`: bit masks of the allowed tokens per position, [num_draft_tokens + 1, words]. If
     # the engine takes no masks, the call is for one token, and the mask is sent as a bias.
@@ -180,11 +180,11 @@ class AwaitAhead(NamedTuple):
 class StepSeconds(NamedTuple):
     """Duration of a round, or of a call without drafts.
 
-    whole: seconds from the end of one emit to the end of the next. target: seconds of the target
+    total: seconds from the end of one emit to the end of the next. target: seconds of the target
     call.
     """
 
-    whole: float
+    total: float
     target: float
 
 

@@ -84,7 +84,7 @@ class Decoding:
         self._text = IncrementalDetokenizer(request, each_round=request.needs_text_each_round)
         self._chunk_size = ChunkSize(
             steady=request.stream or request.needs_text_each_round,
-            whole=request.kind.in_engine,
+            in_engine=request.kind.in_engine,
             timed=not lengths_decide_text(request, settings),
         )
         self._plain_tokens_due = 0  # tokens to decode before the drafter is called again
@@ -250,7 +250,7 @@ class Decoding:
             stop_ids=() if below_min else ends[1:],
             ban_end_ids=below_min,
             wants_logits=self.request.return_generation_logits,
-            whole=self.request.kind.in_engine,
+            in_engine=self.request.kind.in_engine,
         )
 
     def _seconds(self, began: float, answer: EngineAnswer) -> StepSeconds:

@@ -132,7 +132,7 @@ class LoopSettings(RequestLimits):
     max_queue_bytes: int = 64 * 2**20  # maximum size of texts that wait for the tokenizer
 
     # Limits for one request, besides RequestLimits
-    max_ngram_size: int = 8  # the index needs memory for each size and context token
+    max_ngram_size: int = 8
     max_logits_bytes: int = 64 * 2**20  # maximum size of all logits in an answer
     max_guide_bytes: int = 256 * 2**10  # maximum size of a prompt's guide; 0: no guides
 
@@ -166,9 +166,9 @@ class LoopSettings(RequestLimits):
         return self.draft is not None and self.draft.capabilities.branches
 
     @property
-    def draft_logits_tell_all(self) -> bool:
+    def draft_samples_exactly(self) -> bool:
         """Whether the draft engine samples exactly from its warped logits."""
-        return self.draft is None or self.draft.capabilities.logits_tell_all
+        return self.draft is None or self.draft.capabilities.samples_exactly
 
     @property
     def draft_returns_logits(self) -> bool:

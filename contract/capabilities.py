@@ -17,14 +17,11 @@ class Capabilities:
     top_log_probs: returns the most likely tokens at each position.
     prompt_log_probs: returns log-probabilities of the context's tokens.
     stops_when_unsure: supports `draft_stop_probability`, and returns log-probabilities of drafts.
-    logits_tell_all: samples from its `generation_logits`, warped as in transformers. They include
-        bias, penalties, bans and masks.
+    samples_exactly: samples from its `generation_logits`, warped as in transformers; they include
+        bias, penalties, bans and masks. Verifies a draft without changing this distribution, by the
+        draft's raw logits or by ids. `bls.exactness.lossless` describes the other engines.
     shares_logits: as a draft engine, returns `shared_logits_handle`; as a target, reads it instead
         of `draft_logits`.
-    warps_draft_logits: accepts raw logits as `draft_logits`. Other engines need log-probabilities.
-    compares_ids_exactly: without `draft_logits`, its first sample that differs from the draft is
-        the correction token.
-    top_p_with_drafts: under top-p, verification samples from the same distribution as decoding.
     min_p: supports `min_p`.
     branches: as a draft engine, supports `branch_counts`: one call drafts branches for several
         outcomes of a verification.
@@ -40,11 +37,8 @@ class Capabilities:
     top_log_probs: bool
     prompt_log_probs: bool
     stops_when_unsure: bool
-    logits_tell_all: bool
+    samples_exactly: bool
     shares_logits: bool
-    warps_draft_logits: bool
-    compares_ids_exactly: bool
-    top_p_with_drafts: bool
     min_p: bool
     branches: bool
     masks_tokens: bool

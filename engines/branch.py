@@ -5,7 +5,8 @@ The Saguaro paper (arXiv:2603.03251) calls this speculating on the verification'
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import math
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -26,7 +27,7 @@ class Branch:
         rank: rank of `token` among the candidates for its position, from 0.
         limit: maximum number of tokens in the branch.
         tokens: the drafted tokens.
-        log_probs: log-probability of each token under the draft model, if the call requests it.
+        log_probs: log-probability of each token under the draft model, if the call needs it.
         logits: the logits row that each token was drawn from, in the engine's own format, if the
             call requests it.
         steps: number of tokens chosen so far. It includes a final token that ended the draft but
@@ -47,15 +48,12 @@ class Branch:
         self.log_probs: list[float] = []
         self._plain = plain
         self._can_end = plain.end_id is not None or len(plain.stop_words) > 0
-        self._joint_probability = 1.0
 
-    def take(
-        self, token: int, probability: float | None, log_prob: float | None, logits: Any = None
-    ) -> None:
+    def take(self, token: int, log_prob: float | None, logits: Any) -> None:
         """Add a drafted token, unless it ends the draft without being part of it.
 
-        probability: the token's probability under the draft model; None unless the call has a
-        `draft_stop_probability`. log_prob, logits: None unless the call requests them.
+        log_prob: None if the call needs neither log-probabilities nor their sum. logits: None
+        unless the call requests them.
         """
         self.steps += 1
         kept, ended = [token], False
@@ -67,10 +65,8 @@ class Branch:
                 self.log_probs.append(log_prob)
             if logits is not None:
                 self.logits.append(logits)
-            if probability is not None:
-                self._joint_probability *= probability
         least = self._plain.draft_stop_probability
-        unsure = least is not None and self._joint_probability < least
+        unsure = least is not None and math.exp(sum(self.log_probs)) < least
         self.over = ended or unsure or len(self.tokens) >= self.limit
 
     def early(self, count: int) -> Branch:
@@ -83,44 +79,32 @@ class Branch:
         return early
 
 
-class Outcomes:
-    """The outcomes that a call requests branches for."""
+def branches_of(
+    request: EngineRequest, candidates: Callable[[int, int], Iterable[int]]
+) -> list[Branch]:
+    """Return the branches that a call requests; none after a token that ends the answer.
 
-    def __init__(self, request: EngineRequest) -> None:
-        assert request.branch_counts is not None
-        self._request = request
-        self._counts: list[int] = request.branch_counts.tolist()
-        self._drafts: list[int] = request.draft_ids.tolist()
-        self._ends = request.stop_words.single_ids | {request.end_id}
-
-    @property
-    def accepted_lengths(self) -> list[int]:
-        """Accepted lengths with branches; none after a draft token that ends the answer."""
-        ends = (n for n, token in enumerate(self._drafts, 1) if token in self._ends)
-        limit = next(ends, len(self._drafts) + 1)
-        lengths = self._request.branch_output_len
-        return [j for j in range(limit) if self._counts[j] > 0 and lengths[j] > 0]
-
-    def num_candidates(self, accepted: int) -> int:
-        """Return the number of candidates to rank.
-
-        A draft token at that position adds one, because it may be ranked but gets no branch.
-        """
-        return self._counts[accepted] + (accepted < len(self._drafts))
-
-    def branches(self, accepted: int, candidates: Iterable[int]) -> list[Branch]:
-        """Return the branches after `accepted` tokens.
-
-        candidates: next tokens, most likely first.
-        """
-        draft = self._drafts[accepted] if accepted < len(self._drafts) else None
-        likely = [token for token in candidates if token != draft][: self._counts[accepted]]
-        plain = self._request.plain(accepted)
-        return [
-            Branch(plain, accepted, token, rank)
-            for rank, token in enumerate(likely)
-            if token not in self._ends
-        ]
+    candidates: called with an accepted length and a count; returns up to `count` next tokens after
+    as many accepted draft tokens, most likely first.
+    """
+    assert request.branch_counts is not None
+    drafts: list[int | None] = [*request.draft_ids.tolist(), None]
+    ends = request.stop_words.single_ids | {request.end_id}
+    branches: list[Branch] = []
+    for accepted, (draft, count) in enumerate(zip(drafts, request.branch_counts, strict=True)):
+        plain = request.plain(accepted)
+        if count > 0 and plain.max_new_tokens > 0:
+            # The draft token may be ranked too, but gets no branch.
+            ranked = candidates(accepted, int(count) + (draft is not None))
+            likely = [token for token in ranked if token != draft][:count]
+            branches += [
+                Branch(plain, accepted, token, rank)
+                for rank, token in enumerate(likely)
+                if token not in ends
+            ]
+        if draft in ends and draft is not None:
+            break
+    return branches
 
 
 def fitting(branches: Sequence[Branch], max_branches: int, max_tokens: int) -> list[Branch]:

@@ -14,11 +14,8 @@ TORCH = Capabilities(
     top_log_probs=True,
     prompt_log_probs=True,
     stops_when_unsure=True,
-    logits_tell_all=True,
+    samples_exactly=True,
     shares_logits=True,
-    warps_draft_logits=True,
-    compares_ids_exactly=True,
-    top_p_with_drafts=True,
     min_p=True,
     branches=True,
     masks_tokens=True,
@@ -38,10 +35,7 @@ LLMAPI = replace(
     _NONE,
     log_probs_with_drafts=True,
     stops_when_unsure=True,
-    logits_tell_all=True,
-    warps_draft_logits=True,
-    compares_ids_exactly=True,
-    top_p_with_drafts=True,
+    samples_exactly=True,
 )
 LLMAPI_SPECULATIVE = replace(LLMAPI, drafts_itself=True)
 # vLLM has one generator per request. As the draft engine it returns no logits, so its drafts are
@@ -52,10 +46,8 @@ VLLM = replace(
     log_probs_with_drafts=True,
     top_log_probs=True,
     stops_when_unsure=True,
+    samples_exactly=True,
     shares_logits=True,
-    warps_draft_logits=True,
-    compares_ids_exactly=True,
-    top_p_with_drafts=True,
     masks_tokens=True,
 )
 VLLM_SPECULATIVE = replace(VLLM, verifies_drafts=False, drafts_itself=True, shares_logits=False)

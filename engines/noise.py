@@ -36,14 +36,7 @@ def exponentials(seed: int, position: int, purpose: Purpose, width: int) -> Floa
 
     argmax(p / draws) is then a sample from p (the Gumbel trick).
     """
-    return exponentials_at(seed, position, purpose, np.arange(width))
-
-
-def exponentials_at(
-    seed: int, position: int, purpose: Purpose, indices: NDArray[np.int64]
-) -> Floats:
-    """Return the draws of `exponentials` at the given indices [n]."""
-    bits = _bits(key_of(seed, position, purpose), indices)
+    bits = _bits(key_of(seed, position, purpose), width)
     draws = (bits >> np.uint64(11)).astype(np.float64)
     draws += 0.5  # log(0) is undefined
     draws *= 2.0**-53
@@ -73,10 +66,9 @@ def mixed(bits: int) -> int:
     return bits ^ (bits >> SHIFTS[2])
 
 
-def _bits(key: int, indices: NDArray[np.int64]) -> NDArray[np.uint64]:
-    """Return the outputs [n] of SplitMix64 with seed `key` at the given indices [n]."""
-    bits = indices.astype(np.uint64)
-    bits += np.uint64(1)
+def _bits(key: int, count: int) -> NDArray[np.uint64]:
+    """Return the first outputs [count] of SplitMix64 with seed `key`."""
+    bits = np.arange(1, count + 1, dtype=np.uint64)
     bits *= np.uint64(STEP)
     bits += np.uint64(key)
     for shift, factor in zip(SHIFTS, (FIRST_FACTOR, SECOND_FACTOR), strict=False):

@@ -24,7 +24,7 @@ from tandem.engines.errors import EngineError, RequestError, ResponseError, Unsu
 from tandem.engines.load import excludes_input, load_engine
 from tandem.engines.metric_names import COMPUTED_TOKENS
 from tandem.engines.request import NO_IDS, EngineRequest, EngineResponse
-from tandem.engines.shared_logits import SharedLogits, SharedLogitsReader, SharedLogitsWriter
+from tandem.engines.shared_logits import SharedLogitsWriter, read_shared_logits
 
 SHARED_MEMORY = Path("/dev/shm")
 SMALL_BYTES = 2**20  # a process always has this much memory
@@ -56,7 +56,7 @@ class EngineModel:
             self._engine = self.load_engine(model_config, folder)
         except (EngineError, ValueError) as error:
             raise pb_utils.TritonModelException(f"model '{self._name}': {error}") from error
-        self._logits_writer, self._logits_reader = SharedLogitsWriter(), SharedLogitsReader()
+        self._logits_writer = SharedLogitsWriter()
         self._metric = _ComputedTokens(self._name, lambda: self._engine.computed_tokens)
         # If this process pauses while it loads, Triton waits for it forever. `tandem up` notices
         # that Triton's own line doesn't follow this one.
@@ -94,7 +94,7 @@ class EngineModel:
             return
         if tensors.UNREAD_LOGITS_HANDLE in arrays:
             self._logits_writer.take_back(arrays.pop(tensors.UNREAD_LOGITS_HANDLE))
-        call.draft_logits = self._take_shared_logits(arrays)
+        _read_draft_logits(arrays)
         call.request = decode(arrays, request_id, arrival_ns, exclude_input=self._excludes_input)
         if call.request.streaming and not self._decoupled:
             raise UnsupportedError(
@@ -102,22 +102,22 @@ class EngineModel:
             )
         self._engine.submit(call.request, call.respond)
 
-    def _take_shared_logits(self, arrays: dict[str, NDArray[Any]]) -> SharedLogits | None:
-        """Replace a handle with the logits of the draft tokens, starting at the handle's row.
 
-        If the logits are gone, the draft is verified by ids, which is equally exact.
-        """
-        row = count(arrays, tensors.SHARED_LOGITS_ROW)
-        arrays.pop(tensors.SHARED_LOGITS_ROW, None)
-        if tensors.SHARED_LOGITS_HANDLE not in arrays:
-            return None
-        shared = self._logits_reader.read(arrays.pop(tensors.SHARED_LOGITS_HANDLE))
-        if shared is None:
-            arrays.pop(tensors.DRAFT_ACCEPTANCE_THRESHOLD, None)
-            return None
-        length = arrays.get(tensors.DRAFT_INPUT_IDS, NO_IDS).shape[-1]
-        arrays[tensors.DRAFT_LOGITS] = shared.logits[np.newaxis, row : row + length]
-        return shared
+def _read_draft_logits(arrays: dict[str, NDArray[Any]]) -> None:
+    """Replace a handle with the logits of the draft tokens, starting at the handle's row.
+
+    If the logits are gone, the draft is verified by ids, which is equally exact.
+    """
+    row = count(arrays, tensors.SHARED_LOGITS_ROW)
+    arrays.pop(tensors.SHARED_LOGITS_ROW, None)
+    if tensors.SHARED_LOGITS_HANDLE not in arrays:
+        return
+    length = arrays.get(tensors.DRAFT_INPUT_IDS, NO_IDS).shape[-1]
+    logits = read_shared_logits(arrays.pop(tensors.SHARED_LOGITS_HANDLE), row, length)
+    if logits is None:
+        arrays.pop(tensors.DRAFT_ACCEPTANCE_THRESHOLD, None)
+    else:
+        arrays[tensors.DRAFT_LOGITS] = logits[np.newaxis]
 
 
 class _Call:
@@ -129,7 +129,6 @@ class _Call:
 
     Attributes:
         request: the decoded request; empty until it is decoded.
-        draft_logits: the logits that the engine reads, until the final response.
 
     """
 
@@ -137,7 +136,6 @@ class _Call:
         self, model: str, request: Any, writer: SharedLogitsWriter, *, decoupled: bool
     ) -> None:
         self.request = EngineRequest("", NO_IDS, max_new_tokens=0)
-        self.draft_logits: SharedLogits | None = None
         self._model = model
         self._wanted: list[str] = request.requested_output_names()
         self._sender = request.get_response_sender()
@@ -191,8 +189,6 @@ class _Call:
         first. If the final one fails, nothing can be sent, because Triton has already closed the
         sender. Therefore, `check_response_memory` runs before sending.
         """
-        if final:
-            self._release_logits()
         with self._lock:
             if self._returns:
                 self._response = response
@@ -201,16 +197,9 @@ class _Call:
             self._sender.send(response, flags=FINAL if final else 0)
         except Exception:
             if not final:
-                self._release_logits()
                 error = self._error("failed to send its response; see the server's log", "INTERNAL")
                 self._sender.send(error, flags=FINAL)
             raise
-
-    def _release_logits(self) -> None:
-        """Give back the logits that the engine has read. Later calls have no effect."""
-        shared, self.draft_logits = self.draft_logits, None
-        if shared is not None:
-            shared.give_back()
 
     def _error(self, message: str, code: ErrorCode) -> Any:
         number = getattr(pb_utils.TritonError, code)  # undefined while modules are imported

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from tandem.lookup.index import Match
+from tandem.lookup.ngrams import Match
 
 LEAST_MATCH: Final = 3  # minimum number of matching tokens; shorter matches are too common
 LONGEST_MATCH: Final = 24  # maximum number of tokens to compare

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from tandem.lookup.index import Match
+from tandem.lookup.ngrams import Match, occurrences
 from tandem.lookup.pools import LEAST_MATCH, LONGEST_MATCH
 
 
@@ -15,8 +15,7 @@ class Prediction:
     While the output's tokens are as predicted, the current place advances with them. After any
     other token, a new place is searched: the one after the longest n-gram that also ends the
     output. If the prediction contains that n-gram several times, the first occurrence after the
-    previous place is used, because edits rarely change the order of a text. A search compares the
-    whole prediction with one token at a time, so it needs no index.
+    previous place is used, because edits rarely change the order of a text.
 
     >>> prediction = Prediction(np.array([1, 2, 3, 4, 5, 6, 7, 8]))
     >>> prediction.lookup(np.array([1, 2, 3]), limit=2)
@@ -48,13 +47,7 @@ class Prediction:
         return Match(tokens, size) if tokens and size >= LEAST_MATCH else None
 
     def _search(self, output: NDArray[np.int32]) -> None:
-        places, size = np.arange(1, len(self._tokens) + 1), 0  # positions after matching n-grams
-        for token in output[: -LONGEST_MATCH - 1 : -1].tolist():
-            longer = places[places > size]
-            longer = longer[self._tokens[longer - size - 1] == token]
-            if not len(longer):
-                break
-            places, size = longer, size + 1
+        places, size = occurrences(self._tokens, output, LONGEST_MATCH)
         self._matching = size
         if size:
             later = int(places.searchsorted(self._place))

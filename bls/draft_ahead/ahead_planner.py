@@ -81,7 +81,7 @@ class AheadPlanner:
         """
         answer = draft.answer
         with self._lock:
-            seconds_after_draft = seconds.whole - (answer.seconds if answer else 0.0)
+            seconds_after_draft = seconds.total - (answer.seconds if answer else 0.0)
             self._target.add(len(draft), seconds_after_draft, CALL_WEIGHT)
             if answer is not None and len(answer.tokens):
                 self._add_call(answer, len(answer.tokens), 1)

@@ -168,20 +168,20 @@ class DraftPlanner:
         with self._lock:
             load, now = self.load(), self._clock()
             self._end_slot(load)
-            if load.costs.is_settled(now - seconds.whole, now):
+            if load.costs.is_settled(now - seconds.total, now):
                 load.costs.alone.count(0, seconds.target, steps=num_tokens)
                 self._end_slot(load)
 
     def _count(self, costs: LoadCosts, draft: Draft, seconds: StepSeconds) -> None:
         now = self._clock()
         # Requests that can't call the draft model copy even while all others decode alone.
-        if costs.mode(now) is Mode.ALONE or not costs.is_settled(now - seconds.whole, now):
+        if costs.mode(now) is Mode.ALONE or not costs.is_settled(now - seconds.total, now):
             return
         if draft.answer is None:
-            costs.copying.count(len(draft), seconds.whole)
+            costs.copying.count(len(draft), seconds.total)
             return
         engine_seconds = draft.answer.engine_seconds or draft.answer.seconds
-        costs.drafting.count(len(draft.answer.tokens), seconds.whole, engine=engine_seconds)
+        costs.drafting.count(len(draft.answer.tokens), seconds.total, engine=engine_seconds)
 
     def _end_slot(self, load: LoadPlans) -> None:
         if load.costs.end_slot(self._clock(), max(1, self._running())):

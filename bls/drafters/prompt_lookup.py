@@ -16,7 +16,7 @@ from tandem.bls.exactness.seeds import lengths_decide_text
 from tandem.bls.request import Request
 from tandem.bls.sequence import Sequence
 from tandem.bls.settings import LoopSettings
-from tandem.lookup.index import Match, NgramIndex
+from tandem.lookup.ngrams import Match, look_up
 from tandem.lookup.pools import LONGEST_MATCH, LookupPools
 from tandem.lookup.prediction import Prediction
 
@@ -26,7 +26,7 @@ MOST_PLAIN_TOKENS = 8
 
 
 class PromptLookup(Drafter):
-    """Copies from the prompt and the answer. The index belongs to this request alone.
+    """Copies from the prompt and the answer.
 
     The request's prediction and the answers in its pool are sources too. The longest match wins; on
     a tie, the prediction comes first and the pool last. The request's own answer is added to the
@@ -39,11 +39,9 @@ class PromptLookup(Drafter):
         self, request: Request, settings: LoopSettings, pools: LookupPools | None = None
     ) -> None:
         self._longest = request.prompt_lookup_num_tokens
-        self._index = NgramIndex(
-            request.max_matching_ngram_size,
-            keep_all=settings.lookup_keeps_all,
-            use_oldest=settings.lookup_uses_oldest,
-        )
+        self._max_ngram_size = request.max_matching_ngram_size
+        self._keep_all = settings.lookup_keeps_all
+        self._use_oldest = settings.lookup_uses_oldest
         given = request.prediction
         self._prediction = None if given is None else Prediction(given)
         self._longest_predicted = request.prediction_num_tokens
@@ -81,12 +79,18 @@ class PromptLookup(Drafter):
 
         On a tie, the first of these sources wins. Also returns the source.
         """
-        self._index.extend(sequence.context[len(self._index) :].tolist())
         predicted = self._match_in_prediction(sequence, limit)
         limit = min(limit, self._longest)
         pooled = self._match_in_pool(sequence, limit)
         others = predicted is not None or pooled is not None
-        own = self._index.lookup(limit, LONGEST_MATCH if others else 0)
+        own = look_up(
+            sequence.context,
+            limit,
+            max_ngram_size=self._max_ngram_size,
+            keep_all=self._keep_all,
+            use_oldest=self._use_oldest,
+            most_matching=LONGEST_MATCH if others else 0,
+        )
         matches = ((predicted, PREDICTION), (own, PROMPT_LOOKUP.name), (pooled, LOOKUP_POOL))
         return max(matches, key=lambda found: found[0].ngram_size if found[0] else 0)
 

@@ -56,7 +56,7 @@ def lossless(request: Request, settings: LoopSettings) -> Request:
     if request.sampling.greedy:
         # A greedy token is either right or wrong, so logits would only cost time.
         return replace(request, use_draft_logits=False)
-    if request.sampling.top_p < 1.0 and not settings.target.capabilities.top_p_with_drafts:
+    if request.sampling.top_p < 1.0 and not settings.target.capabilities.samples_exactly:
         return _without_drafts(request)
     return request
 
@@ -69,7 +69,7 @@ def draft_sampling(request: Request, settings: LoopSettings) -> Sampling:
     sampling = request.sampling
     if settings.draft_tokenizer:
         return replace(sampling, bad_words=None, embedding_bias=None)
-    if settings.draft_logits_tell_all or not request.use_draft_logits or sampling.greedy:
+    if settings.draft_samples_exactly or not request.use_draft_logits or sampling.greedy:
         return sampling
     return Sampling(temperature=sampling.temperature, seed=sampling.seed)
 
@@ -78,7 +78,7 @@ def draft_gets_bans(request: Request, settings: LoopSettings) -> bool:
     """Return whether the request's banned tokens are sent to the draft engine."""
     if settings.draft_tokenizer:
         return False
-    return settings.draft_logits_tell_all or not request.use_draft_logits
+    return settings.draft_samples_exactly or not request.use_draft_logits
 
 
 def verification_logits(
@@ -91,10 +91,10 @@ def verification_logits(
     target = settings.target
     if logits is not None:
         logits = logits[:, : len(draft)]
-        if target.capabilities.warps_draft_logits:
+        if target.capabilities.samples_exactly:
             return logits
         scores = warped(logits, draft_sampling(request, settings), target.vocab_size)
-    elif request.sampling.greedy or target.capabilities.compares_ids_exactly:
+    elif request.sampling.greedy or target.capabilities.samples_exactly:
         return None
     else:
         scores = certain(draft.tokens, target.vocab_size)

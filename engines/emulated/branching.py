@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from itertools import islice
+from itertools import accumulate, islice
 
 import numpy as np
 
-from tandem.engines.branch import Branch, Outcomes, answered, fitting, joined, logits_room
+from tandem.engines.branch import Branch, answered, branches_of, fitting, joined, logits_room
 from tandem.engines.emulated.call import EmulatedCall
 from tandem.engines.emulated.language import Language
 from tandem.engines.emulated.row import dense
@@ -51,27 +51,26 @@ class EmulatedBranchingCall(EmulatedCall):
         return np.concatenate((self.request.input_ids, self.request.draft_ids))
 
     def prepare(self) -> None:
-        outcomes, drafts = Outcomes(self.request), self.request.draft_ids.tolist()
-        wanted = set(outcomes.accepted_lengths)
-        samplers: dict[Branch, EmulatedSampler] = {}
-        for accepted in range(len(drafts) + 1):
-            if accepted in wanted:
-                candidates = self._candidates(outcomes.num_candidates(accepted))
-                for branch in outcomes.branches(accepted, candidates):
-                    samplers[branch] = self._sampler.fork()
-                    samplers[branch].append(branch.token)
-            if accepted < len(drafts):
-                self._sampler.append(drafts[accepted])
-                self._target.append(drafts[accepted])
-        self._branches = fitting(list(samplers), MAX_BRANCHES, self._max_tokens)
+        drafts = self.request.draft_ids.tolist()
+        after, targets = (
+            list(accumulate(drafts, EmulatedSampler.after, initial=sampler))
+            for sampler in (self._sampler, self._target)
+        )
+
+        def candidates(accepted: int, count: int) -> list[int]:
+            return self._candidates(after[accepted], targets[accepted], count)
+
+        wanted = branches_of(self.request, candidates)
+        self._branches = fitting(wanted, MAX_BRANCHES, self._max_tokens)
         for branch in self._branches:
+            sampler = after[branch.accepted].after(branch.token)
             while not branch.over:
                 try:
-                    token = samplers[branch].next()
+                    token = sampler.next()
                 except RequestError:  # every token is banned
                     branch.over = True
                 else:
-                    branch.take(token.id, token.probability, math.log(token.probability), token.row)
+                    branch.take(token.id, math.log(token.probability), token.row)
         rows = [row for branch in answered(self._branches) for row in branch.logits]
         self._logits = dense(rows, self._sampler.vocab_size) if rows else None
         self._steps = 1 + max((branch.steps for branch in self._branches), default=0)
@@ -95,13 +94,12 @@ class EmulatedBranchingCall(EmulatedCall):
             )
         )
 
-    def _candidates(self, count: int) -> list[int]:
+    def _candidates(self, own: EmulatedSampler, target: EmulatedSampler, count: int) -> list[int]:
         """Return up to `count` guesses for the next token, or none if every token is banned."""
         by_noise = not self.request.return_generation_logits
         try:
-            first = self._sampler.peek(by_noise=by_noise)
-            truth = self._target.peek(by_noise=by_noise)
+            first, truth = own.peek(by_noise=by_noise), target.peek(by_noise=by_noise)
         except RequestError:
             return []
-        guesses = self._language.alternatives(self._sampler.text, first, truth)
-        return list(islice(filter(self._sampler.allows, guesses), count))
+        guesses = self._language.alternatives(own.text, first, truth)
+        return list(islice(filter(own.allows, guesses), count))

@@ -42,7 +42,7 @@ class EmulatedSampler:
         self._sampling = sampling
         self._language = language
         self.vocab_size = language.vocab_size
-        self._seed = sampling.seed
+        self._seed = secrets.randbits(64) if sampling.seed is None else sampling.seed
         self.text: Text = language.read(request.input_ids)
         self._bans = Bans(request, language.vocab_size)
         self._masks = TokenMasks(request, language.vocab_size)
@@ -72,11 +72,13 @@ class EmulatedSampler:
     def allows(self, token: int) -> bool:
         return not (self._banned() == token).any()
 
-    def fork(self) -> EmulatedSampler:
-        forked = copy.copy(self)
+    def after(self, token: int) -> EmulatedSampler:
+        """Return a sampler for the text with one more token. This one stays as it is."""
+        later = copy.copy(self)
         if self._history is not None:
-            forked._history = self._history.copy()
-        return forked
+            later._history = self._history.copy()
+        later.append(token)
+        return later
 
     def append(self, token: int) -> None:
         if self._history is not None:
@@ -106,7 +108,7 @@ class EmulatedSampler:
             p, q = allowed.warped(self._sampling), read_row(logits).warped(self._sampling)
             u = self._request.draft_acceptance_threshold  # a constant makes the result lossy
             if u is None:
-                u = uniform(self._noise_seed(), self.text.length, Purpose.ACCEPT)
+                u = uniform(self._seed, self.text.length, Purpose.ACCEPT)
             accepted = accepts(p.of(draft), q.of(draft), u)
             token = draft if accepted else self._draw(p.minus(q), Purpose.RESIDUAL)
             emitted.append(self._token(token, own, allowed))
@@ -178,14 +180,8 @@ class EmulatedSampler:
         return Token(token, own.of(token), allowed if self._wants_rows else None)
 
     def _draw(self, row: Row, purpose: Purpose) -> int:
-        noise = exponentials(self._noise_seed(), self.text.length, purpose, len(row.tokens))
+        noise = exponentials(self._seed, self.text.length, purpose, len(row.tokens))
         return row.draw(noise)
-
-    def _noise_seed(self) -> int:
-        """Return the request's seed, or a random seed that is kept for the whole call."""
-        if self._seed is None:
-            self._seed = secrets.randbits(64)
-        return self._seed
 
     def _may_end(self, banned: Ids) -> bool:
         """Return whether the text may end at this position."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from datetime import timedelta
 from typing import Any
@@ -11,13 +10,12 @@ import numpy as np
 
 from tandem.contract.errors import ErrorCode
 from tandem.engines.ending import cut
-from tandem.engines.engine import Respond
+from tandem.engines.engine import Respond, deliver
 from tandem.engines.errors import CancelledError, EngineError
 from tandem.engines.llmapi.arguments import stops_by_itself
 from tandem.engines.request import CallUsage, EngineRequest, EngineResponse, Floats
 
 GIVEN_UP = ("cancelled", "timeout")
-log = logging.getLogger(__name__)
 
 
 class LlmapiCall:
@@ -105,15 +103,9 @@ class LlmapiCall:
             self.result.abort()
 
     def _send(self, answer: EngineResponse) -> None:
-        """Send an answer, or record that the client has disconnected.
-
-        Never raises, so that the engine's thread keeps running.
-        """
+        """Send an answer, or record that the client has disconnected."""
         self.over = answer.final
-        try:
-            self._respond(answer)
-        except Exception:
-            log.exception("failed to deliver an answer")
+        if not deliver(self._respond, answer):
             self.over = True
 
     def _usage(self, completion: Any, surplus: int) -> CallUsage:

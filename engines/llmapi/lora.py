@@ -33,6 +33,11 @@ def lora_arguments(settings: LlmApiSettings, package: Any) -> dict[str, Any]:
             f"lora_adapters: TensorRT-LLM {package.__version__} can't combine adapters with "
             f"speculation; install {COMPLETE} or later, or remove the speculation"
         )
+    if (settings.llm_args or {}).get("cuda_graph_config") is not None and not is_complete:
+        raise LoadError(
+            f"llm_args.cuda_graph_config: CUDA graphs of TensorRT-LLM {package.__version__} ignore "
+            f"LoRA adapters; remove it, or install {COMPLETE} or later"
+        )
     folders = [Path(folder) for folder in settings.lora_adapters]
     api = package.llmapi.llm_args
     config = api.LoraConfig(

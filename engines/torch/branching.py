@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
-from itertools import repeat
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from tandem.engines.branch import Branch, Outcomes, answered, fitting, joined, logits_room
+from tandem.engines.branch import Branch, answered, branches_of, fitting, joined, logits_room
 from tandem.engines.engine import Respond
-from tandem.engines.errors import RequestError
-from tandem.engines.noise import Purpose, exponentials
+from tandem.engines.noise import Purpose, key_of
 from tandem.engines.request import EngineRequest, EngineResponse, Floats
 from tandem.engines.torch.attention import BranchSegment, Packed
+from tandem.engines.torch.choosing import StepRows
 from tandem.engines.torch.contiguous_kv_cache import BranchKV, KVCache
+from tandem.engines.torch.noise import exponentials_of, keys_on
 from tandem.engines.torch.sampling import TorchSampler
-from tandem.engines.torch.scores import Row, Rows, StepLogits
 from tandem.engines.torch.sequence import TorchSequence
 
 
@@ -33,17 +31,17 @@ class BranchingSequence(TorchSequence):
         self,
         request: EngineRequest,
         respond: Respond,
-        sampler: BranchSampler,
+        sampler: TorchSampler,
         cache: KVCache,
         max_branches: int,
     ) -> None:
-        self._branch_sampler = sampler
         self._cache = cache
         self._max_branches = max_branches
-        self._outcomes = Outcomes(request)
         self._branches: list[Branch] = []
         self._live: list[Branch] = []
         self._kv: BranchKV | None = None
+        # Noise by position. Branches share it, so it is computed once.
+        self._noise_at: dict[int, torch.Tensor] = {}
         self._unseen = 0  # number of live branches whose next token the model hasn't computed
         super().__init__(request, respond, sampler)
 
@@ -54,6 +52,10 @@ class BranchingSequence(TorchSequence):
     @property
     def tail(self) -> int:
         return len(self._live) if self._kv else super().tail
+
+    @property
+    def choice(self) -> None:
+        return None
 
     def next_tokens(self, count: int) -> NDArray[np.int64]:
         if self._kv is None:
@@ -75,7 +77,7 @@ class BranchingSequence(TorchSequence):
         self._kv.length += 1
         self._unseen = 0
 
-    def advance(self, step: StepLogits) -> bool:
+    def advance(self, step: StepRows) -> bool:
         self._last_token_ns = time.time_ns()
         if self._kv is None:
             self._branch_out(self.sampler.process(step.logits, self.tokens, self.prompt_length))
@@ -98,71 +100,84 @@ class BranchingSequence(TorchSequence):
             )
         )
 
-    def _branch_out(self, scores: Rows) -> None:
+    def _branch_out(self, scores: torch.Tensor) -> None:
         """Start as many branches as fit. scores: [k + 1, vocab_size]."""
-        wanted = [
-            branch
-            for accepted in self._outcomes.accepted_lengths
-            for branch in self._outcomes.branches(accepted, self._candidates(scores, accepted))
-        ]
+
+        def candidates(accepted: int, count: int) -> list[int]:
+            position, count = self.prompt_length + accepted, min(count, self._max_branches + 1)
+            return self._rank(scores[accepted], position, count)
+
+        wanted = branches_of(self.request, candidates)
         assert self.entry is not None
         longest = max((branch.limit for branch in wanted), default=0)
         room = self._cache.branch_room(len(wanted), longest)
-        room = logits_room(self.request, self._branch_sampler.vocab_size, room)
+        room = logits_room(self.request, self.sampler.vocab_size, room)
         self._branches = self._live = fitting(wanted, self._max_branches, room)
         if self._live:
             longest = max(branch.limit for branch in self._live)
             self._kv = self._cache.branch_kv(self.entry, self._leaves(), longest)
             self._unseen = len(self._live)
 
-    def _candidates(self, scores: Rows, accepted: int) -> list[int]:
-        """Return candidates for the token after `accepted` drafts; none if all are banned."""
-        try:
-            row = scores[accepted]
-        except RequestError:
-            return []
-        count = min(self._outcomes.num_candidates(accepted), self._max_branches + 1)
-        return self._branch_sampler.rank(row, self.prompt_length + accepted, count)
-
     def _extend(self, logits: torch.Tensor) -> None:
         """Add a token to each live branch; drop branches that end. logits: [live, vocab_size]."""
-        scores, able = self._processed(logits)
-        live = [self._live[row] for row in able]
-        if live:
-            tokens = self._branch_sampler.choose_each(
-                scores, [self._end(branch) for branch in live]
-            )
-            probabilities: Iterable[float | None] = repeat(None)
-            log_probs: Iterable[float | None] = repeat(None)
-            rows: Iterable[torch.Tensor | None] = repeat(None)
-            if self.request.draft_stop_probability is not None:
-                probabilities = _of(scores.float().softmax(-1), tokens)
-            if self.request.return_log_probs:
-                log_probs = _of(logits[able].float().log_softmax(-1), tokens)
-            if self.request.return_generation_logits:
-                rows = scores
-            for branch, token, p, log_p, row in zip(
-                live, tokens, probabilities, log_probs, rows, strict=False
-            ):
-                branch.take(token, p, log_p, row)
+        scores = self._processed(logits)
+        tokens = self._choose(scores)
+        log_probs: list[float] | None = None
+        if self.request.return_log_probs or self.request.draft_stop_probability is not None:
+            rows = logits.float().log_softmax(-1)
+            log_probs = rows[range(len(tokens)), tokens].tolist()
+        wants_logits = self.request.return_generation_logits
+        able = scores.amax(-1) > -torch.inf
+        for i, (branch, is_able) in enumerate(zip(self._live, able.tolist(), strict=True)):
+            if is_able:
+                log_prob = None if log_probs is None else log_probs[i]
+                branch.take(tokens[i], log_prob, scores[i] if wants_logits else None)
+            else:  # every token is banned (a plain call would be rejected)
+                branch.over = True
         self._go_on()
 
-    def _processed(self, logits: torch.Tensor) -> tuple[torch.Tensor, list[int]]:
-        """Return the scores of the branches that can continue, and their row indices.
+    def _rank(self, scores: torch.Tensor, position: int, count: int) -> list[int]:
+        """Return up to `count` candidates for `position`, most likely first.
 
-        If every token is banned, a branch ends. (A plain call would be rejected.)
+        scores: [vocab_size]. If draft and target share their noise, it is applied before ranking,
+        so that the target's own token is among the best.
         """
+        if self.sampler.greedy:
+            weights, least = scores, -torch.inf
+        else:
+            weights, least = self.sampler.probabilities(scores[None])[0], 0.0
+            if not self.request.return_generation_logits:
+                weights = weights / self._noise(position)
+        best = weights.topk(min(count, len(weights)))
+        return best.indices[best.values > least].tolist()
+
+    def _choose(self, scores: torch.Tensor) -> list[int]:
+        """Return a token per live branch. scores: [live, vocab_size]."""
+        if not self.sampler.greedy:
+            positions = [self._end(branch) for branch in self._live]
+            first = min(positions)  # all branches have passed earlier ones
+            self._noise_at = {p: noise for p, noise in self._noise_at.items() if p >= first}
+            noise = torch.stack([self._noise(position) for position in positions])
+            scores = self.sampler.probabilities(scores) / noise
+        tokens: list[int] = scores.argmax(-1).tolist()
+        return tokens
+
+    def _noise(self, position: int) -> torch.Tensor:
+        """Return the noise [vocab_size] that a plain call uses at that position."""
+        if position not in self._noise_at:
+            sampler = self.sampler
+            keys = keys_on(sampler.device, [key_of(sampler.seed, position, Purpose.SAMPLE)])
+            self._noise_at[position] = exponentials_of(keys, sampler.vocab_size)[0]
+        return self._noise_at[position]
+
+    def _processed(self, logits: torch.Tensor) -> torch.Tensor:
         if not self.sampler.looks_at_text:
-            return logits, list(range(len(logits)))
-        rows, able = [], []
+            return logits
+        rows = []
         for i, branch in enumerate(self._live):
             text = self._text(branch)
-            try:
-                rows.append(self.sampler.process(logits[i : i + 1], text, len(text))[0])
-                able.append(i)
-            except RequestError:
-                branch.over = True
-        return (torch.stack(rows) if rows else logits[:0]), able
+            rows.append(self.sampler.process(logits[i : i + 1], text, len(text)))
+        return torch.cat(rows)
 
     def _go_on(self) -> None:
         left = [i for i, branch in enumerate(self._live) if not branch.over]
@@ -184,57 +199,6 @@ class BranchingSequence(TorchSequence):
         return np.concatenate((start, [branch.token, *branch.tokens]))
 
 
-class BranchSampler(TorchSampler):
-    """A sampler that also chooses tokens for many branches at once.
-
-    Branches share the noise of a position, so it is computed once.
-    """
-
-    def __init__(self, request: EngineRequest, vocab_size: int, device: torch.device) -> None:
-        super().__init__(request, vocab_size, device)
-        self._shares_noise = not request.return_generation_logits
-        self._noise_at: dict[int, torch.Tensor] = {}
-
-    def rank(self, scores: Row, position: int, count: int) -> list[int]:
-        """Return up to `count` candidates for `position`, most likely first.
-
-        scores: [vocab_size]. If draft and target share their noise, it is applied before ranking,
-        so that the target's own token is among the best.
-        """
-        if self.greedy:
-            weights, least = scores, -torch.inf
-        else:
-            weights, least = self._probabilities(scores), 0.0
-            if self._shares_noise:
-                weights = weights / self._noise(position)
-        best = weights.topk(min(count, len(weights)))
-        return best.indices[best.values > least].tolist()
-
-    def choose_each(self, scores: torch.Tensor, positions: Sequence[int]) -> list[int]:
-        """Return one token per branch. scores: [rows, vocab_size]; positions: one per row."""
-        if not self.greedy:
-            first = min(positions)  # all branches have passed earlier ones
-            self._noise_at = {p: noise for p, noise in self._noise_at.items() if p >= first}
-            noise = [self._noise(position) for position in positions]
-            scores = self._warped(scores) / torch.stack(noise)
-        tokens: list[int] = scores.argmax(-1).tolist()
-        return tokens
-
-    def _noise(self, position: int) -> torch.Tensor:
-        """Return the noise [vocab_size] that a plain call uses at that position."""
-        if position not in self._noise_at:
-            noise = exponentials(self.seed, position, Purpose.SAMPLE, self.vocab_size)
-            on_device = torch.from_numpy(np.ascontiguousarray(noise)).to(self._device)
-            self._noise_at[position] = on_device
-        return self._noise_at[position]
-
-
 def _numpy(logits: torch.Tensor) -> Floats:
     array: Floats = logits.float().cpu().numpy()
     return array
-
-
-def _of(rows: torch.Tensor, tokens: list[int]) -> list[float]:
-    """Return each row's value for its token."""
-    values: list[float] = rows[range(len(tokens)), tokens].tolist()
-    return values

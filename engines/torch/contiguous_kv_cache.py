@@ -61,10 +61,15 @@ class KVShape:
 
 @dataclass(eq=False)
 class KVEntry:
-    """One sequence's keys and values, for `tokens[:length]`."""
+    """One sequence's keys and values, for `tokens[:length]`.
+
+    They are in `layers` (this cache) or in `pages` (the paged cache).
+    """
 
     layers: list[tuple[torch.Tensor, torch.Tensor]] = field(default_factory=list)
-    capacity: int = 0
+    capacity: int = 0  # of `layers`, in tokens
+    pages: list[int] = field(default_factory=list)
+    lent_pages: list[int] = field(default_factory=list)  # to the call's branches
     tokens: Tokens = field(default_factory=lambda: _NO_TOKENS)
     length: int = 0
     blocks: int = 0
@@ -141,7 +146,6 @@ class KVCache:
         self._max_seq_len = max_seq_len
         self.total_blocks = max_tokens // block_tokens
         self._entries: list[KVEntry] = []  # least recently used first
-        self._waiting_for = 0  # blocks that the first waiting call could not get
 
     def blocks_for(self, tokens: int) -> int:
         return math.ceil(tokens / self._block)
@@ -163,23 +167,23 @@ class KVCache:
             entry = self._copy_prefix(source, shared, max_length)
         if entry is None and idle is not None:
             entry = self._take_over(idle, shared, max_length)
-        needed = self.blocks_for(max_length)
-        self._waiting_for = 0 if entry else needed
         if entry is None:
             return None
         entry.tokens = tokens
         entry.length = shared
         entry.adapter = adapter
         entry.busy = True
-        entry.blocks = needed
+        entry.blocks = self.blocks_for(max_length)
         entry.reused_blocks = shared // self._block  # whole blocks
         return entry
 
-    @property
-    def needs_lent_blocks(self) -> bool:
-        """Whether a call waits for blocks that branches hold. The branches must then end."""
+    def needs_lent_blocks(self, max_length: int) -> bool:
+        """Whether a call of this length waits for blocks that branches hold.
+
+        The branches must then end.
+        """
         lent = any(entry.lent_blocks for entry in self._entries)
-        return lent and self._waiting_for > self._available(keep=None)
+        return lent and self.blocks_for(max_length) > self._available(keep=None)
 
     def branch_room(self, branches: int, tokens: int) -> int:
         """Return how many tokens fit for up to `branches` branches of `tokens` tokens each.

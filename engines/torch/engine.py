@@ -17,12 +17,12 @@ from tandem.engines.capabilities import TORCH
 from tandem.engines.engine import Respond
 from tandem.engines.errors import ClosingError, RequestError, first_line
 from tandem.engines.request import EngineRequest
-from tandem.engines.torch.branching import BranchingSequence, BranchSampler
+from tandem.engines.torch.branching import BranchingSequence
 from tandem.engines.torch.checkpoint import Loader, load_checkpoint
+from tandem.engines.torch.choosing import StepRows
 from tandem.engines.torch.model import PackedModel
 from tandem.engines.torch.sampling import TorchSampler
 from tandem.engines.torch.scheduler import Scheduler
-from tandem.engines.torch.scores import StepLogits
 from tandem.engines.torch.sequence import TorchSequence
 from tandem.engines.torch.settings import TorchSettings
 
@@ -83,16 +83,15 @@ class TorchEngine:
         self._thread.join()
 
     def _sequence_of(self, request: EngineRequest, respond: Respond) -> TorchSequence:
-        vocab_size, device = self._model.vocab_size, self._model.device
+        sampler = TorchSampler(request, self._model.vocab_size, self._model.device)
         if not request.branches:
-            return TorchSequence(request, respond, TorchSampler(request, vocab_size, device))
+            return TorchSequence(request, respond, sampler)
         most = self._settings.max_batch_tokens
         if len(request.draft_ids) >= most:
             raise RequestError(
                 f"draft_input_ids has {len(request.draft_ids)} tokens; the limit with "
                 f"branch_counts is {most - 1} (max_batch_tokens)"
             )
-        sampler = BranchSampler(request, vocab_size, device)
         return BranchingSequence(request, respond, sampler, self._cache, most // 2)
 
     def _run(self, folder: Path, load: Loader, ready: Future[None]) -> None:
@@ -155,17 +154,16 @@ class TorchEngine:
             sequence.choice if count == sequence.pending else None for sequence, count in chosen
         ]
         try:
-            step = self._model.step(ids, segments, choices)
+            results = self._model.step(ids, segments, choices)
         except Exception as error:
             log.exception("a forward pass failed")
             for sequence, _ in chosen:
                 self._end(sequence, f"the model failed: {first_line(error)}")
             return
         self.computed_tokens += len(ids)
-        parts = step.split([segment.rows for segment in segments])
-        for (sequence, count), part in zip(chosen, parts, strict=True):
+        for (sequence, count), step in zip(chosen, results, strict=True):
             sequence.schedule(count)
-            self._advance(sequence, count, part)
+            self._advance(sequence, count, step)
 
     def _admit(self) -> None:
         """Admit waiting calls. If memory runs out for one call, only that call fails."""
@@ -177,11 +175,11 @@ class TorchEngine:
                 message = f"the engine can't allocate its KV cache: {first_line(error)}"
                 self._end(self._scheduler.waiting[0], message)
 
-    def _advance(self, sequence: TorchSequence, count: int, step: StepLogits) -> None:
+    def _advance(self, sequence: TorchSequence, count: int, step: StepRows) -> None:
         try:
             if sequence.wants_all_rows:
                 sequence.keep_context(step.logits, sequence.computed - count)
-            if sequence.pending == 0 and sequence.advance(step.last(sequence.tail)):
+            if sequence.pending == 0 and sequence.advance(step):
                 self._scheduler.remove(sequence, keep=True)
         except RequestError as error:
             self._end(sequence, str(error), error.code)

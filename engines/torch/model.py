@@ -14,14 +14,13 @@ from tandem.engines.errors import LoadError, first_line
 from tandem.engines.torch import attention
 from tandem.engines.torch.attention import Packed, Segment
 from tandem.engines.torch.checkpoint import Loader
-from tandem.engines.torch.choosing import TokenChoice
+from tandem.engines.torch.choosing import StepRows, TokenChoice, TokenChooser
 from tandem.engines.torch.contiguous_kv_cache import KVCache, KVEntry, KVShape
 from tandem.engines.torch.fused_llama import FusedLlama, supports
 from tandem.engines.torch.linear import pack_linears
 from tandem.engines.torch.lora import Adapters
 from tandem.engines.torch.paged.paged_kv_cache import PagedKVCache
 from tandem.engines.torch.paged.runner import PagedRunner
-from tandem.engines.torch.scores import StepLogits
 from tandem.engines.torch.settings import TorchSettings
 
 _CHECK_TOKENS = 12
@@ -68,23 +67,25 @@ class PackedModel:
         if self._paged:
             self._paged.capture()
 
+    @torch.inference_mode()
     def step(
         self,
         ids: NDArray[np.int64],
         segments: Sequence[Packed],
         choices: Sequence[TokenChoice | None],
-    ) -> StepLogits:
-        """Run the segments' tokens, ids [all tokens]. Return the logits of all requested rows.
+    ) -> list[StepRows]:
+        """Run the segments' tokens, ids [all tokens], and choose from their logits.
 
-        choices: one per segment. Only a model with a paged KV cache chooses tokens on the device.
+        choices: one per segment; None: the segment needs only its logits.
         """
-        if self._paged:
-            return self._paged.step(ids, segments, choices)
-        return StepLogits(self.forward(ids, segments))
+        chooser = TokenChooser(choices, [segment.rows for segment in segments], self.device)
+        return chooser.choose(self.forward(ids, segments))
 
     @torch.inference_mode()
     def forward(self, ids: NDArray[np.int64], segments: Sequence[Packed]) -> torch.Tensor:
         """Run the segments' tokens, ids [all tokens]. Return logits [all rows, vocab_size]."""
+        if self._paged:
+            return self._paged.logits(ids, segments)
         positions = np.concatenate([segment.positions for segment in segments])
         wanted = attention.wanted_rows(segments)
         rows = self._tensor(wanted) if len(wanted) < len(ids) else None
@@ -172,20 +173,17 @@ class PackedModel:
         size = len(ids)
         one, other = self._new_entry(ids), self._new_entry(ids)
         cut = size // 2
-        parts = [self._logits(ids[:cut], [Segment(one, cut, cut)])]
+        parts = [self.forward(ids[:cut], [Segment(one, cut, cut)])]
         one.length = cut
         tail = size - cut - 1
         mixed = np.concatenate((ids[cut:-1], ids[::-1][:cut]))
         segments = [Segment(one, tail, tail), Segment(other, cut, 0)]
-        parts.append(self._logits(mixed, segments))
+        parts.append(self.forward(mixed, segments))
         one.length = size - 1
-        parts.append(self._logits(ids[-1:], [Segment(one, 1, 1)]))
+        parts.append(self.forward(ids[-1:], [Segment(one, 1, 1)]))
         for entry in (one, other) if self._paged else ():
             self.cache.drop(entry)
         return torch.cat(parts)
-
-    def _logits(self, ids: NDArray[np.int64], segments: Sequence[Packed]) -> torch.Tensor:
-        return self.step(ids, segments, [None] * len(segments)).logits
 
     def _new_entry(self, ids: NDArray[np.int64]) -> KVEntry:
         """Return an entry for these tokens, standalone or in the paged cache."""

@@ -23,15 +23,18 @@ def exponentials_of(keys: torch.Tensor, width: int) -> torch.Tensor:
     """
     bits = torch.arange(1, width + 1, device=keys.device) * _signed(STEP) + keys[:, None]
     for shift, factor in zip(SHIFTS, (FIRST_FACTOR, SECOND_FACTOR), strict=False):
-        bits = (bits ^ _shifted(bits, shift)) * _signed(factor)
-    bits = bits ^ _shifted(bits, SHIFTS[2])
+        bits ^= _shifted(bits, shift)
+        bits *= _signed(factor)
+    bits ^= _shifted(bits, SHIFTS[2])
     draws = _shifted(bits, 11).double().add_(0.5).mul_(2.0**-53)
     return draws.log_().neg_().float().clamp_(min=_TINY)
 
 
 def _shifted(bits: torch.Tensor, count: int) -> torch.Tensor:
     """Shift right by `count` bits, filling with zeros regardless of the sign."""
-    return (bits >> count) & ((1 << (64 - count)) - 1)
+    shifted = bits >> count
+    shifted &= (1 << (64 - count)) - 1
+    return shifted
 
 
 def _signed(number: int) -> int:

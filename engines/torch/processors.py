@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import torch
 from transformers.generation.logits_process import (
     RepetitionPenaltyLogitsProcessor,
     TopKLogitsWarper,
-    TopPLogitsWarper,
 )
 
 from tandem.sampling.params import SamplingNumbers
@@ -49,8 +49,19 @@ def warp(scores: torch.Tensor, sampling: SamplingNumbers) -> torch.Tensor:
     if 0 < sampling.top_k < scores.shape[-1]:
         scores = TopKLogitsWarper(sampling.top_k)(None, scores)
     if sampling.top_p < 1:
-        scores = TopPLogitsWarper(sampling.top_p)(None, scores)
+        scores = _top_p(scores, sampling.top_p)
     if sampling.min_p > 0:  # transformers' own warper would sort
         least = scores.amax(-1, keepdim=True) + math.log(sampling.min_p)
         scores = scores.masked_fill(scores < least, -torch.inf)
     return scores
+
+
+def _top_p(scores: torch.Tensor, top_p: float) -> torch.Tensor:
+    """Exclude the least likely tokens with a total probability of at most 1 - top_p."""
+    if scores.device.type == "cpu":  # NumPy is faster: PyTorch also sorts the indices
+        ranked = torch.from_numpy(np.sort(scores.numpy(), -1))
+    else:
+        ranked = scores.sort(-1).values
+    excluded = ranked.softmax(-1).cumsum(-1)[..., :-1] <= 1 - top_p
+    least = ranked.gather(-1, excluded.sum(-1, keepdim=True))
+    return scores.masked_fill(scores < least, -torch.inf)

@@ -51,8 +51,11 @@ class Scheduler:
 
     def preempted(self) -> Iterator[TorchSequence]:
         """Yield calls to end now, latest first, because others need their branches' blocks."""
-        for call in reversed(self.calls):
-            if not self._cache.needs_lent_blocks:
+        if not self.waiting:
+            return
+        needed = self.waiting[0].request.max_length
+        for call in reversed(self.running):
+            if not self._cache.needs_lent_blocks(needed):
                 return
             if call.entry and call.entry.lent_blocks:
                 yield call

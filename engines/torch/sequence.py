@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -12,14 +13,13 @@ from numpy.typing import NDArray
 from tandem.contract.errors import ErrorCode
 from tandem.engines.ending import cut
 from tandem.engines.engine import Respond, deliver
+from tandem.engines.errors import RequestError
 from tandem.engines.request import CallUsage, EngineRequest, EngineResponse, Floats
 from tandem.engines.torch.attention import Packed, Segment
-from tandem.engines.torch.choosing import TokenChoice
+from tandem.engines.torch.choosing import BANNED, StepRows, TokenChoice
 from tandem.engines.torch.contiguous_kv_cache import KVEntry
 from tandem.engines.torch.log_probs import LogProbRecorder
 from tandem.engines.torch.sampling import TorchSampler
-from tandem.engines.torch.scores import Rows, StepLogits, first_rows
-from tandem.engines.torch.verification import verify_ids
 
 
 class TorchSequence:
@@ -92,15 +92,17 @@ class TorchSequence:
 
     @property
     def choice(self) -> TokenChoice | None:
-        """How the device chooses from the tail's rows; None: the call chooses on the host."""
+        """How to choose tokens from the tail's rows; None: the call needs only their logits."""
         request = self.request
-        if request.branches or self.sampler.looks_at_text:
-            return None
         wants_log_probs = request.draft_stop_probability is not None or (
             request.return_log_probs and not request.num_top_log_probs
         )
-        first = self.length - len(self.drafts)
-        return TokenChoice(self.sampler, first, self.drafts, wants_log_probs)
+        return TokenChoice(self.sampler, self.tokens, self._first, self.drafts, wants_log_probs)
+
+    @property
+    def _first(self) -> int:
+        """Position of the first token that the next answer adds."""
+        return self.length - len(self.drafts)
 
     def next_tokens(self, count: int) -> NDArray[np.int64]:
         return self.tokens[self.computed : self.computed + count]
@@ -130,20 +132,21 @@ class TorchSequence:
             following = self.request.input_ids[start + 1 : start + 1 + len(logits)].tolist()
             self._prompt_log_probs.add(logits[: len(following)], following)
 
-    def advance(self, step: StepLogits) -> bool:
-        """Choose tokens from the step's logits and send an answer. Return whether the call is over.
+    def advance(self, step: StepRows) -> bool:
+        """Add the step's tokens to the answer and send it if it's due. Return whether it's over.
 
-        step: logits of the last `tail` rows. If this raises RequestError (or an error of a
-        processor), no answer has been sent.
+        If this raises RequestError, no answer has been sent.
         """
-        first = self.length - len(self.drafts)  # position of the first new token
-        scores = self.sampler.process(step.logits, self.tokens, first)
-        if self.sampler.looks_at_text:
-            step = StepLogits(step.logits)  # the device didn't apply the processors
-        tokens, ended = self._choose(scores, first, step.tokens)
-        self._keep(tokens, step, scores, first)
+        if step.tokens[-1] == BANNED:
+            raise RequestError(self.sampler.all_banned)
+        first, drafts = self._first, len(self.drafts)
+        tokens, ended, surplus = cut(self.request, self._generated, step.tokens)
+        if drafts:
+            self._drafted = drafts
+            self._accepted = len(step.tokens) - 1 - surplus
+        self._keep(tokens, step, first)
         over = ended or len(self._generated) >= self.request.max_new_tokens
-        over = over or self._unsure(scores, tokens, step) or len(self.request.draft_ids) > 0
+        over = over or self._unsure(step.log_probs[: len(tokens)]) or drafts > 0
         self._drop_rejected(first)
         if over or self.request.streaming:
             self.answer(final=over)
@@ -180,26 +183,7 @@ class TorchSequence:
     def _send(self, answer: EngineResponse) -> None:
         self.abandoned |= not deliver(self._respond, answer)
 
-    def _choose(self, scores: Rows, first: int, chosen: list[int] | None) -> tuple[list[int], bool]:
-        """Return the accepted drafts and the model's own token, and whether the answer ends.
-
-        chosen: the tokens that the device has chosen.
-        """
-        if not self.drafts:
-            tokens = self.sampler.choose(scores, first) if chosen is None else chosen
-            return cut(self.request, self._generated, tokens)[:2]
-        if chosen is None:
-            emitted = self.sampler.verify(scores, self.drafts, first)
-        elif self.sampler.verifies_by_logits:
-            emitted = [token for token in chosen if token >= 0]
-        else:
-            emitted = verify_ids(self.drafts, chosen)
-        kept = cut(self.request, self._generated, emitted)
-        self._drafted = len(self.drafts)
-        self._accepted = len(emitted) - 1 - kept.surplus
-        return kept[:2]
-
-    def _keep(self, tokens: list[int], step: StepLogits, scores: Rows, first: int) -> None:
+    def _keep(self, tokens: list[int], step: StepRows, first: int) -> None:
         """Add `tokens` to the text, with the log-probabilities and logits that are requested."""
         if not tokens:
             return
@@ -208,13 +192,13 @@ class TorchSequence:
         self._last_token_ns = time.time_ns()
         self._first_token_ns = self._first_token_ns or self._last_token_ns
         if self.request.return_log_probs:
-            known = None if self.request.num_top_log_probs else step.log_probs
-            if known is None:
-                self._log_probs.add(step.logits, tokens)
+            if self.request.num_top_log_probs:
+                self._log_probs.add(step.logits[-self.tail :], tokens)
             else:
-                self._log_probs.note(known[: len(tokens)])
+                self._log_probs.note(step.log_probs[: len(tokens)])
         if self.request.return_generation_logits:
-            self._generation_logits.append(first_rows(scores, len(tokens)))
+            assert step.scores is not None
+            self._generation_logits.append(step.scores[: len(tokens)])
 
     def _drop_rejected(self, first: int) -> None:
         """Remove rejected drafts from the text and from the cache."""
@@ -223,15 +207,11 @@ class TorchSequence:
         self.length = self.prompt_length + len(self._generated)
         self.entry.length = max(first, min(self.entry.length, self.length - 1))
 
-    def _unsure(self, scores: Rows, tokens: list[int], step: StepLogits) -> bool:
+    def _unsure(self, log_probs: Sequence[float]) -> bool:
         limit = self.request.draft_stop_probability
-        if limit is None or not tokens:
+        if limit is None or not log_probs:
             return False
-        if step.log_probs is None:
-            rows = first_rows(scores, len(tokens)).float().softmax(-1)
-            self._joint_probability *= float(rows[range(len(tokens)), tokens].prod())
-        else:
-            self._joint_probability *= math.exp(sum(step.log_probs[: len(tokens)]))
+        self._joint_probability *= math.exp(sum(log_probs))
         return self._joint_probability < limit
 
     def _usage(self) -> CallUsage:

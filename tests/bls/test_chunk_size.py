@@ -51,11 +51,11 @@ def test_an_empty_chunk_does_not_change_the_chunk_size():
 
 def test_chunks_are_large_if_the_answer_is_not_streamed():
     assert pieces(ChunkSize(steady=False), 1.0) == [MOST_TOKENS] * 8
-    assert pieces(ChunkSize(steady=False, whole=True), 1.0) == [WHOLE_ANSWER] * 8
+    assert pieces(ChunkSize(steady=False, in_engine=True), 1.0) == [WHOLE_ANSWER] * 8
 
 
 def test_a_self_drafting_engine_streams_in_small_chunks():
-    assert ChunkSize(steady=True, whole=True).tokens == 1
+    assert ChunkSize(steady=True, in_engine=True).tokens == 1
 
 
 class Notes(World):

@@ -123,6 +123,26 @@ def test_a_waiting_call_reclaims_the_kv_blocks_of_branches_immediately(make_harn
 
 
 @pytest.mark.parametrize("kind", CACHES)
+def test_a_waiting_call_that_is_stopped_takes_no_kv_blocks_from_branches(make_harness, kind):
+    """The other call waits and is stopped while the prompt of the branching call is computed."""
+    engine = make_harness(kind, kv_cache_tokens=32 * BLOCK, max_batch_tokens=16)
+    pending: list[Pending] = []
+    ids = prompt(5, 100)
+    Conducted(
+        engine,
+        prompt(6, 20),
+        20,
+        {
+            1: lambda: pending.append(engine.start(ids, **asked([4, 5], 2, 9))),
+            3: lambda: pending.append(engine.start(prompt(7, 200), request_id="waits")),
+            5: lambda: engine.engine.stop("waits"),
+        },
+    ).wait()
+    assert pending[1].wait().tokens == []
+    assert pending[0].wait().last.branches.lengths.tolist() == [9] * 6
+
+
+@pytest.mark.parametrize("kind", CACHES)
 def test_a_stopped_call_returns_its_unfinished_branches(make_harness, kind):
     engine = make_harness(kind)
     branching: list[Pending] = []

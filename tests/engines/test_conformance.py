@@ -159,6 +159,22 @@ def test_a_repeated_context_computes_only_its_last_token(engine):
     assert (usage.computed_tokens, usage.reused_blocks, usage.new_blocks) == (1, 4, 1)
 
 
+@needs("verifies_drafts")
+def test_each_round_computes_only_its_new_tokens(able):
+    skip_vllm(able)
+    ids = prompt(16, 60)
+    whole = able.tokens(ids, 40)
+    text: list[int] = []
+    while len(text) < 35:
+        right = len(text) % 5
+        drafts = whole[len(text) : len(text) + 4]
+        drafts = drafts[:right] + wrong(drafts[right:])
+        outcome = able.call(ids + text, 5, drafts=drafts)
+        assert outcome.last.usage.computed_tokens <= 1 + 4 + 1
+        text += outcome.tokens
+    assert text == whole[: len(text)]
+
+
 @pytest.mark.parametrize(("shared", "blocks"), [(1, 0), (7, 0), (8, 1), (9, 1), (15, 1), (16, 2)])
 def test_only_whole_kv_blocks_are_reported_as_reused(engine, shared, blocks):
     """A partly shared block is reused, but not reported."""

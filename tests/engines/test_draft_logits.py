@@ -6,15 +6,14 @@ import numpy as np
 import pytest
 import torch
 from distributions import Warp, fits
-from engine_harness import VOCAB, Harness, prompt
+from engine_harness import VOCAB, Harness, emitted, prompt
 from scale import first_of
 
 from tandem.engines.decoding import decode
 from tandem.engines.errors import RequestError
-from tandem.engines.noise import Purpose
 from tandem.engines.request import EngineRequest, SamplingParams
 from tandem.engines.torch.sampling import TorchSampler
-from tandem.engines.torch.verification import draw, verify_probabilities
+from tandem.engines.torch.verification import REJECTED, Proposal, draw, verify_probabilities
 
 DRAWS = 1_500
 SMALL = 12
@@ -101,7 +100,7 @@ def test_likely_padding_ids_do_not_change_the_targets_distribution(width, warp):
             sampling=SamplingParams(**vars(warp), seed=seed),
         )
         sampler = TorchSampler(request, SMALL, torch.device("cpu"))
-        counts[sampler.verify(torch.from_numpy(target), [proposal], 2)[0]] += 1
+        counts[emitted(sampler, target, [1, 2, proposal], [proposal])[0]] += 1
     assert fits(counts, warp.of(target)[0])
 
 
@@ -109,6 +108,8 @@ def test_likely_padding_ids_do_not_change_the_targets_distribution(width, warp):
 def test_non_finite_draft_logits_reject_only_the_draft(broken):
     p = torch.tensor([[0.2, 0.3, 0.5], [0.1, 0.1, 0.8]])
     q = torch.tensor([[broken, 1.0, 1.0]]).softmax(-1)
+    u = torch.tensor([0.5], dtype=torch.float64)
     for seed in range(20):
-        emitted = verify_probabilities([2], p, q, seed=seed, position=4)
-        assert emitted == [draw(p[0], seed, 4, Purpose.RESIDUAL)]
+        keys = torch.tensor([seed, 99])
+        tokens = verify_probabilities(p, Proposal(torch.tensor([2]), q, u, keys))
+        assert tokens.tolist() == [draw(p[:1], keys[:1]), REJECTED]

@@ -72,17 +72,6 @@ def test_accepted_lengths_follow_a_geometric_distribution():
     assert fits(counts, chances)
 
 
-def test_drafts_do_not_change_the_output():
-    draft, target = pair(max_seq_len=600)
-    ids = prompt(3, 20)
-    want = target.tokens(ids, 400)
-    text: list[int] = []
-    while len(text) < 380:
-        drafts = draft.tokens(ids + text, 10)
-        text += target.tokens(ids + text, 11, drafts=drafts)
-    assert text == want[: len(text)]
-
-
 @pytest.mark.parametrize("warp", [{}, {"temperature": 0.5}, {"top_k": 3}])
 @pytest.mark.parametrize("logits", [False, True], ids=["ids", "logits"])
 def test_sampled_drafts_are_accepted_with_probability_alpha(logits, warp):
@@ -238,20 +227,6 @@ def test_unsupported_inputs_are_rejected(name, given):
 def test_errors_name_the_invalid_setting(given, message):
     with pytest.raises(LoadError, match=message):
         settings(**given)
-
-
-def test_a_round_computes_only_its_new_tokens():
-    draft, target = pair()
-    ids = prompt(1, 60)
-    assert target.computed(ids, 1) == 60
-    draft.tokens(ids, 1)
-    text: list[int] = []
-    for _ in range(12):
-        drafts = draft.call(ids + text, 4)
-        outcome = target.call(ids + text, 5, drafts=drafts.tokens)
-        assert drafts.last.usage.computed_tokens <= 4 + 1
-        assert outcome.last.usage.computed_tokens == 1 + 4
-        text += outcome.tokens
 
 
 def test_an_emulated_engine_does_not_import_torch():

@@ -16,20 +16,6 @@ BLOCK = 8
 SHAPE = KVShape(((2, 4, 4),), torch.float32, torch.device("cpu"))
 
 
-def test_each_round_computes_only_its_new_tokens(make_harness):
-    target, drafter = make_harness("llama"), make_harness("qwen2")
-    ids = prompt(1, 60)
-    text: list[int] = []
-    assert target.computed(ids, 1) == 60
-    drafter.tokens(ids, 1)
-    for _ in range(12):
-        drafts = drafter.call(ids + text, 4)
-        outcome = target.call(ids + text, 5, drafts=drafts.tokens)
-        assert drafts.last.usage.computed_tokens <= 4 + 1 + 4
-        assert outcome.last.usage.computed_tokens <= 4 + 1 + 1
-        text += outcome.tokens
-
-
 def test_a_shared_prefix_is_reused_and_both_entries_are_kept(make_harness):
     engine = make_harness()
     start = prompt(3, 40)

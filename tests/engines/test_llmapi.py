@@ -226,17 +226,25 @@ def newer(package, monkeypatch):
     monkeypatch.setattr(package, "__version__", "1.3.0rc15")
 
 
-def test_cuda_graphs_are_off_unless_the_profile_sets_them(start, package, adapters):
+def test_cuda_graphs_are_off_in_versions_whose_graphs_ignore_adapters(start, package, adapters):
+    start(**adapters, llm_args='{"cuda_graph_config": null}')
+    assert llm(package).arguments["cuda_graph_config"] is None
     start(**adapters)
     assert llm(package).arguments["cuda_graph_config"] is None
-    start(**adapters, llm_args='{"cuda_graph_config": {"max_batch_size": 8}}')
-    assert llm(package).arguments["cuda_graph_config"] == {"max_batch_size": 8}
+    message = (
+        "llm_args.cuda_graph_config: CUDA graphs of TensorRT-LLM 1.2.1 ignore LoRA adapters; "
+        "remove it, or install 1.3.0rc15 or later"
+    )
+    with pytest.raises(LoadError, match=message):
+        start(**adapters, llm_args='{"cuda_graph_config": {"max_batch_size": 8}}')
 
 
 @pytest.mark.usefixtures("newer")
 def test_cuda_graphs_stay_on_in_versions_whose_graphs_apply_adapters(start, package, adapters):
     start(**adapters)
     assert "cuda_graph_config" not in llm(package).arguments
+    start(**adapters, llm_args='{"cuda_graph_config": {"max_batch_size": 8}}')
+    assert llm(package).arguments["cuda_graph_config"] == {"max_batch_size": 8}
 
 
 def test_speculation_with_adapters_is_rejected_in_version_1_2_1(start, adapters):

@@ -16,10 +16,9 @@ from words import VOCAB, Draft, Target, exact, speak
 
 from tandem.bls.effects import EngineAnswer
 from tandem.bls.exactness.seeds import derived_seed
-from tandem.engines.noise import Purpose, exponentials, uniform
-from tandem.engines.torch import sampling
-from tandem.engines.torch.verification import draw
-from tandem.sampling.acceptance import accepts
+from tandem.engines.noise import Purpose, exponentials
+from tandem.engines.torch import verification
+from tandem.engines.torch.sampling import TorchSampler
 
 DRAWS = 2_000  # without logits, the target samples each token itself
 # With 6,000 words, an acceptance rate that is 15% too high is detected in 99% of cases.
@@ -54,36 +53,19 @@ def test_drafting_ahead_keeps_the_targets_distribution(warp, use_draft_logits):
     assert 0.3 < said.acceptance < 0.9
 
 
-class LogitsRule:
-    """The correct verification rule of logits mode. Each subclass makes one mistake."""
-
-    def __call__(self, drafts, p, q, *, seed, position, threshold=None):
-        for i, token in enumerate(drafts):
-            u = self.number(token, seed, position + i)
-            if not accepts(float(p[i][token]), float(q[i][token]), u):
-                return [*drafts[:i], self.correction(p[i], q[i], seed, position + i)]
-        return [*drafts, draw(p[len(drafts)], seed, position + len(drafts), Purpose.SAMPLE)]
-
-    def number(self, token, seed, position):
-        return uniform(seed, position, Purpose.ACCEPT)
-
-    def correction(self, p, q, seed, position):
-        return draw((p - q).clamp(min=0), seed, position, Purpose.RESIDUAL)
-
-
-class CorrectsFromTheWholeTarget(LogitsRule):
-    """Sample the correction from p instead of the residual, which is wrong."""
-
-    def correction(self, p, q, seed, position):
-        return draw(p, seed, position, Purpose.RESIDUAL)
-
-
-class AcceptsByTheProposalsNoise(LogitsRule):
+class AcceptsByTheProposalsNoise(TorchSampler):
     """Reuse the draft token's random number for its acceptance, which is wrong."""
 
-    def number(self, token, seed, position):
-        noise = exponentials(derived_seed(seed, "propose"), position, Purpose.SAMPLE, VOCAB)
-        return 1 - float(np.exp(-noise[token]))
+    def proposal(self, drafts, first):
+        seed, u = derived_seed(self.seed, "propose"), []
+        for i, token in enumerate(drafts):
+            noise = exponentials(seed, first + i, Purpose.SAMPLE, VOCAB)
+            u.append(1 - float(np.exp(-noise[token])))
+        return super().proposal(drafts, first)._replace(u=torch.tensor(u, dtype=torch.float64))
+
+
+class ReusesTheProposalsNoise(Target):
+    sampler = AcceptsByTheProposalsNoise
 
 
 class StopsBehindUnlikelyTokens(Draft):
@@ -117,22 +99,14 @@ def passes(*, target=Target, draft=Draft, use_draft_logits=True, ahead=False) ->
 
 
 @pytest.mark.heavy
-def test_the_distribution_test_passes_for_correct_logits_mode(monkeypatch):
-    monkeypatch.setattr(sampling, "verify_probabilities", LogitsRule())
-    assert passes()
+def test_the_distribution_test_detects_corrections_from_the_whole_target(monkeypatch):
+    monkeypatch.setattr(verification, "residual", lambda p, _q: p)
+    assert not passes()
 
 
 @pytest.mark.heavy
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        CorrectsFromTheWholeTarget,
-        AcceptsByTheProposalsNoise,
-    ],
-)
-def test_the_distribution_test_detects_errors_in_logits_mode(monkeypatch, wrong):
-    monkeypatch.setattr(sampling, "verify_probabilities", wrong())
-    assert not passes()
+def test_the_distribution_test_detects_shared_random_numbers():
+    assert not passes(target=ReusesTheProposalsNoise)
 
 
 @pytest.mark.heavy

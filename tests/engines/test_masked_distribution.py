@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-import torch
 from distributions import Warp, fits
+from engine_harness import emitted
 from masks import masks
 from words import ANY, CPU, DRAFT, PROMPT, TARGET, VOCAB
 
@@ -36,8 +36,6 @@ def exact(warp: Warp) -> np.ndarray:
 
 class Round:
     """Draft and verify two tokens, then generate missing tokens of the word in another call."""
-
-    sampler = TorchSampler
 
     def __init__(self, warp: Warp, *, use_draft_logits: bool) -> None:
         self._warp = warp
@@ -89,10 +87,8 @@ class Round:
             token_masks=masks(*self.masks(before), vocab_size=VOCAB),
             sampling=SamplingParams(**vars(self._warp), seed=seed),
         )
-        sampler, first = self.sampler(request, VOCAB, CPU), len(request.input_ids)
-        tokens = np.array([*PROMPT, *said, *drafts])
-        scores = sampler.process(torch.from_numpy(TARGET[before]), tokens, first)
-        return sampler.verify(scores, drafts, first) if drafts else sampler.choose(scores, first)
+        sampler = TorchSampler(request, VOCAB, CPU)
+        return emitted(sampler, TARGET[before], [*PROMPT, *said, *drafts], drafts)
 
     def _logits_of(self, before: list[int]) -> np.ndarray | None:
         return self.draft_logits()[before] if before else None

@@ -14,6 +14,7 @@ from tandem.bls.request import Request, Sampling
 from tandem.engines import noise
 from tandem.engines.noise import Purpose
 from tandem.engines.request import SamplingParams
+from tandem.engines.torch import choosing, sampling
 
 SAMPLING = SamplingParams(temperature=1.1, top_k=40)
 LENGTH = 60
@@ -55,7 +56,8 @@ class Watched(Played):
 @pytest.fixture
 def ledger(monkeypatch):
     made = Ledger(noise.key_of)
-    monkeypatch.setattr(noise, "key_of", made)
+    for module in (noise, choosing, sampling):
+        monkeypatch.setattr(module, "key_of", made)
     return made
 
 

@@ -119,10 +119,8 @@ def test_context_log_probs_equal_transformers(llama, reference, length):
     assert outcome.last.log_probs is None
 
 
-def test_output_repeats_with_a_seed_and_varies_without_a_seed(llama):
+def test_output_varies_without_a_seed(llama):
     ids = prompt(7, 10)
-    seeded = SamplingParams(temperature=1.0, seed=11)
-    assert llama.tokens(ids, 12, sampling=seeded) == llama.tokens(ids, 12, sampling=seeded)
     free = SamplingParams(temperature=1.5)
     assert len({tuple(llama.tokens(ids, 12, sampling=free)) for _ in range(5)}) > 1
 

@@ -18,7 +18,7 @@ from tandem.contract.errors import decoded
 from tandem.contract.model_parameters import encode
 from tandem.engines.errors import ResponseError
 from tandem.engines.request import EngineResponse
-from tandem.engines.shared_logits import SharedLogitsWriter
+from tandem.engines.shared_logits import SharedLogitsWriter, read_shared_logits
 from tandem.tools.triton.log import TritonLog
 
 FINAL = stand_in.TRITONSERVER_RESPONSE_COMPLETE_FINAL
@@ -276,33 +276,6 @@ def test_a_small_response_needs_no_free_shared_memory(begin, free):
     assert not response.has_error()
 
 
-@pytest.mark.parametrize(
-    ("spoilt", "decoupled"), [("made", False), ("made", True), ("sent", True), (None, False)]
-)
-def test_shared_logits_are_returned_however_a_call_ends(
-    begin, monkeypatch, triton, spoilt, decoupled
-):
-    writer, engine = SharedLogitsWriter(), Scripted()
-    model = begin(engine, decoupled=decoupled)
-    handle = writer.write(np.zeros((2, 131), np.float32))
-    sender = ResponseSender(all_fit_but(0 if spoilt == "sent" else None), decoupled=decoupled)
-    ask(model, sender=sender, draft_input_ids=[7, 8], shared_logits_handle=handle)
-    request, respond = engine.calls[0]
-    assert request.draft_logits.shape == (2, 131)
-    page = writer._written[0][2]
-    assert not page.returned
-    if spoilt == "made":
-        monkeypatch.setattr(triton, "encode", lambda *_: 1 / 0)
-    if spoilt == "sent":
-        with pytest.raises(stand_in.TritonModelException):
-            respond(answer(final=False))
-        assert sender.sent[-1][1] == FINAL
-    else:
-        respond(answer())
-    assert page.returned
-    writer.close()
-
-
 def test_shared_draft_logits_can_start_at_a_later_row(begin):
     writer, engine = SharedLogitsWriter(), Scripted()
     logits = np.arange(5 * 131, dtype=np.float32).reshape(5, 131)
@@ -334,9 +307,8 @@ def test_a_call_can_return_an_unread_page_of_logits(begin):
     _, sender = ask(model, wanted=[*PLAIN, "shared_logits_handle"])
     engine.calls[0][1](answer(generation_logits=np.zeros((2, 131), np.float32)))
     handle = sender.sent[0][0].arrays["shared_logits_handle"][0]
-    assert not model._logits_writer._written[0][2].returned
     ask(model, unread_logits_handle=handle)
-    assert model._logits_writer._written[0][2].returned
+    assert read_shared_logits(handle, 0, 2) is None
     assert len(engine.calls) == 2
 
 

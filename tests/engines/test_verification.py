@@ -4,10 +4,19 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
 from engine_harness import VOCAB, prompt
 
+from tandem.engines.noise import Purpose, exponentials, key_of, uniform
 from tandem.engines.request import SamplingParams
-from tandem.engines.torch.verification import verify_ids
+from tandem.engines.torch.noise import keys_on
+from tandem.engines.torch.verification import (
+    REJECTED,
+    Proposal,
+    verify_ids,
+    verify_probabilities,
+)
+from tandem.sampling.acceptance import accepts
 
 
 @pytest.mark.parametrize(
@@ -53,3 +62,99 @@ def test_greedy_drafts_with_logits_must_match_the_most_likely_token(llama):
     text = llama.tokens(ids, 6)
     logits = np.zeros((4, VOCAB), np.float32)
     assert llama.tokens(ids, 5, drafts=text[:4], draft_logits=logits) == text[:5]
+
+
+def test_token_0_can_be_drafted_and_accepted(llama):
+    logits = np.zeros((3, VOCAB), np.float32)
+    logits[:, 0] = -60  # almost impossible in the draft, so the target accepts it
+    sampling = SamplingParams(temperature=1.0, seed=11)
+    asked = {"drafts": [0, 0, 0], "draft_logits": logits, "sampling": sampling}
+    assert llama.tokens(prompt(2, 6), 4, **asked)[:3] == [0, 0, 0]
+
+
+def test_a_rejected_draft_token_that_is_redrawn_ends_the_round(llama):
+    cold = SamplingParams(temperature=1e-30, seed=3)  # p and q are 1 for the draft tokens
+    ids = prompt(2, 6)
+    text = llama.tokens(ids, 4)
+    logits = np.zeros((4, VOCAB), np.float32)
+    logits[range(4), text] = 1
+    asked = {"drafts": text, "draft_logits": logits, "draft_acceptance_threshold": 1.5}
+    assert llama.tokens(ids, 5, sampling=cold, **asked) == text[:1]
+
+
+def test_empty_draft_logits_are_ignored(llama):
+    sampling = SamplingParams(temperature=1.3, top_k=20, seed=5)
+    nothing = np.zeros((0, VOCAB), np.float32)
+    got = llama.tokens(prompt(2, 6), 9, sampling=sampling, draft_logits=nothing)
+    assert got == llama.tokens(prompt(2, 6), 9, sampling=sampling)
+
+
+def test_a_row_without_allowed_tokens_matters_only_if_it_is_reached(llama):
+    ids = prompt(5, 12)
+    text = llama.tokens(ids, 3)
+    every, none = np.full(5, -1, np.int32), np.zeros(5, np.int32)
+    asked = {"new": 3, "token_masks": np.stack((every, none, every))}
+    wrong = [(text[0] + 1) % VOCAB, text[1]]
+    assert llama.tokens(ids, drafts=wrong, **asked) == text[:1]
+    failed = llama.start(ids, drafts=text[:2], **asked).wait()
+    assert "together ban every token" in failed.error
+    sampling = SamplingParams(temperature=1.0, seed=3)
+    logits = np.zeros((2, VOCAB), np.float32)
+    logits[0, text[0]] = 60  # more likely than in the target
+    asked |= {"sampling": sampling, "draft_logits": logits, "draft_acceptance_threshold": 1.0}
+    assert len(llama.tokens(ids, drafts=[text[0], 5], **asked)) == 1
+    logits[0, text[0]] = -60
+    failed = llama.start(ids, drafts=[text[0], 5], **asked).wait()
+    assert "together ban every token" in failed.error
+
+
+def some_probabilities(generator, rows: int, zeros: float) -> torch.Tensor:
+    weights = torch.rand((rows, 12), generator=generator).log().neg() ** 3
+    weights[torch.rand((rows, 12), generator=generator) < zeros] = 0
+    weights[:, 3] += 1e-3
+    return weights / weights.sum(-1, keepdim=True)
+
+
+def one_by_one(drafts, p, q, u, keys) -> list[int]:
+    """Verify with Python's numbers, one draft token after another."""
+    for i, token in enumerate(drafts):
+        if not accepts(float(p[i][token]), float(q[i][token]), u[i]):
+            left = (p[i] - q[i]).clamp(min=0)
+            weights = left if left.sum() > 0 else p[i]
+            return [*drafts[:i], int((weights / exponentials(*keys[i], 12)).argmax())]
+    return [*drafts, int((p[-1] / exponentials(*keys[-1], 12)).argmax())]
+
+
+@pytest.mark.parametrize("threshold", [None, 0.4, 1.0])
+def test_verifying_draft_tokens_at_once_gives_the_same_result_as_one_by_one(threshold):
+    generator = torch.Generator().manual_seed(4)
+    lengths = []
+    for seed in range(250):
+        p = some_probabilities(generator, 4, 0.3)
+        q = some_probabilities(generator, 3, 0.3)
+        if seed % 4 == 0:
+            q = p[:3].clone()  # all draft tokens are accepted, so the residual is empty
+        drafts = q.multinomial(1, generator=generator)[:, 0]
+        if seed % 9 == 0:
+            q[1] = torch.nan  # from a broken draft model
+        if seed % 7 == 0:
+            drafts[0] = int(q[0].argmin())  # this token's probability in q is often 0
+        purposes = [Purpose.RESIDUAL] * 3 + [Purpose.SAMPLE]
+        keys = [(seed, 20 + i, purpose) for i, purpose in enumerate(purposes)]
+        u = [threshold or uniform(seed, 20 + i, Purpose.ACCEPT) for i in range(3)]
+        on_device = keys_on(p.device, [key_of(*key) for key in keys])
+        proposal = Proposal(drafts, q, torch.tensor(u, dtype=torch.float64), on_device)
+        want = one_by_one(drafts.tolist(), p, q, u, keys)
+        assert verify_probabilities(p, proposal).tolist() == want + [REJECTED] * (4 - len(want))
+        lengths.append(len(want))
+    assert set(lengths) == {1, 2, 3, 4}
+
+
+def test_without_a_residual_the_correction_is_sampled_from_the_target():
+    p = torch.tensor([[0.0, 0.5, 0.5], [1.0, 0.0, 0.0]])
+    q = torch.tensor([[0.5, 0.5, 0.5]])  # q is at least p everywhere, as after rounding errors
+    u = torch.tensor([0.5], dtype=torch.float64)
+    proposal = Proposal(torch.tensor([0]), q, u, torch.tensor([5, 6]))
+    first, second = verify_probabilities(p, proposal).tolist()
+    assert first in {1, 2}
+    assert second == REJECTED

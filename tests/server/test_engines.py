@@ -12,7 +12,7 @@ from tritonclient import grpc
 from tritonclient.utils import InferenceServerException, np_to_triton_dtype
 
 from tandem.contract import engine
-from tandem.engines.shared_logits import SharedLogitsReader
+from tandem.engines.shared_logits import read_shared_logits
 
 from .conftest import emulated_zero, serving
 
@@ -78,10 +78,9 @@ def test_a_draft_engine_returns_its_logits_or_a_shared_handle(client):
         outputs=[grpc.InferRequestedOutput(name) for name in outputs],
     )
     sent = result.as_numpy(engine.GENERATION_LOGITS)[0, 0]
-    shared = SharedLogitsReader().read(result.as_numpy(engine.SHARED_LOGITS_HANDLE))
-    assert shared.logits.shape[0] == 3
-    assert shared.logits.tolist() == sent.tolist()
-    shared.give_back()
+    shared = read_shared_logits(result.as_numpy(engine.SHARED_LOGITS_HANDLE), 0, 3)
+    assert shared.shape[0] == 3
+    assert shared.tolist() == sent.tolist()
 
 
 def test_drafts_with_an_invalid_logits_handle_are_verified_by_id(client):

@@ -9,7 +9,9 @@ import numpy as np
 import torch
 
 from tandem.engines.request import EngineRequest, EngineResponse, SamplingParams
+from tandem.engines.torch.choosing import TokenChoice, TokenChooser
 from tandem.engines.torch.engine import TorchEngine
+from tandem.engines.torch.sampling import TorchSampler
 
 VOCAB = 131
 END = 1
@@ -92,6 +94,19 @@ class Harness:
 def prompt(seed: int, length: int) -> list[int]:
     """Return ``length`` random token ids."""
     return np.random.default_rng(seed).integers(2, VOCAB, length).tolist()
+
+
+def emitted(sampler: TorchSampler, logits, text: list[int], drafts: list[int]) -> list[int]:
+    """Return the tokens that a call emits. logits: [len(drafts) + 1, vocab_size].
+
+    text: the context and the drafts.
+    """
+    choice = TokenChoice(
+        sampler, np.array(text), len(text) - len(drafts), drafts, wants_log_probs=False
+    )
+    chooser = TokenChooser([choice], [choice.rows], torch.device("cpu"))
+    [result] = chooser.choose(torch.as_tensor(logits))
+    return list(result.tokens)
 
 
 def assert_same(model, ids: list[int], got: list[int], want: list[int]) -> None:

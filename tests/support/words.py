@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from distributions import Warp
+from engine_harness import emitted
 from scripted import SETTINGS, decoding_of, play, with_engines
 
 from tandem.bls.effects import BranchDraft, EngineAnswer, EngineCall
@@ -57,9 +58,10 @@ def exact(warp: Warp) -> np.ndarray:
 class Target:
     """A target that applies the torch engine's sampler to the language's logits."""
 
+    sampler = TorchSampler
+
     def __init__(self, warp: Warp) -> None:
         self._warp = warp
-        self._logits = torch.from_numpy(TARGET)
 
     def answers(self, call: EngineCall) -> Iterator[EngineAnswer]:
         draft = call.draft
@@ -72,19 +74,16 @@ class Target:
             draft_logits=None if logits is None else logits[draft.logits_row :][: len(draft)],
             sampling=SamplingParams(**vars(self._warp), seed=call.seed),
         )
-        sampler = TorchSampler(request, VOCAB, CPU)
-        drafts, first = call.draft.tokens.tolist(), len(call.context)
-        text = [int(call.context[-1]), *drafts]
-        tokens = self.say(sampler, self._logits[rows(first, text)], drafts, first)
+        sampler = self.sampler(request, VOCAB, CPU)
+        drafts, text = call.draft.tokens.tolist(), call.context.tolist()
+        tokens = self.say(sampler, text, drafts)
         while not drafts and len(tokens) < call.max_new_tokens:
-            position = first + len(tokens)
-            tokens += self.say(sampler, self._logits[rows(position, tokens[-1:])], [], position)
+            tokens += self.say(sampler, text + tokens, [])
         yield EngineAnswer(np.array(tokens, np.int32))
 
-    def say(
-        self, sampler: TorchSampler, scores: torch.Tensor, drafts: list[int], first: int
-    ) -> list[int]:
-        return sampler.verify(scores, drafts, first) if drafts else sampler.choose(scores, first)
+    def say(self, sampler: TorchSampler, text: list[int], drafts: list[int]) -> list[int]:
+        logits = TARGET[rows(len(text), [text[-1], *drafts])]
+        return emitted(sampler, logits, text + drafts, drafts)
 
 
 class Draft:

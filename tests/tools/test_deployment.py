@@ -101,7 +101,7 @@ def test_each_engine_gets_its_timeout_from_the_profile(folder):
 def test_loop_settings_have_defaults_without_a_draft_model(folder):
     settings = load(folder, profile(engines=engines())).loop_settings()
     assert settings.draft_kv_blocks == 0
-    assert settings.draft_logits_tell_all
+    assert settings.draft_samples_exactly
     assert not settings.draft_stops_when_unsure
     assert not settings.shared_logits
 

@@ -250,7 +250,7 @@ def test_draft_logits_are_converted_to_the_targets_vocabulary_and_type(changed):
     target = settings.target
     assert (target.vocab_size, settings.draft.vocab_size) == (32000, 32064)
     assert (target.logits_dtype, settings.draft.logits_dtype) == ("FP32", "FP16")
-    assert not target.capabilities.warps_draft_logits
+    assert not target.capabilities.samples_exactly
 
 
 def test_a_draft_with_another_vocabulary_is_rejected(shipped, models, tmp_path):

@@ -173,8 +173,7 @@ class LimitsSection(ConfigSection):
     max_words_bytes: PositiveInt = RequestLimits.max_words_bytes
     """Total bytes of these words in a request."""
     max_ngram_size: PositiveInt = LoopSettings.max_ngram_size
-    """Maximum `max_matching_ngram_size` in requests; each n-gram size takes memory per context
-    token."""
+    """Maximum `max_matching_ngram_size` in requests."""
     max_logits_bytes: NonNegativeInt = LoopSettings.max_logits_bytes
     """Bytes of returned logits (prompts x rows x vocabulary x 4). Make `/dev/shm` several times as
     large."""

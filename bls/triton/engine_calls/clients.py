@@ -65,7 +65,7 @@ class EngineClient:
         mean that the engine is unhealthy. A draft that takes longer than the target's timeout is
         useless.
         """
-        if call.whole:
+        if call.in_engine:
             return self.loop.request_timeout
         timeout = self.settings.timeout
         if not self.is_draft:

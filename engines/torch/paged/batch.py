@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from tandem.engines.torch.attention import BranchSegment, Packed
 from tandem.engines.torch.paged.page_pool import PADDING
-from tandem.engines.torch.paged.paged_kv_cache import PagedBranchKV, PagedEntry
+from tandem.engines.torch.paged.paged_kv_cache import PagedBranchKV
 
 Numbers = NDArray[np.int32]
 
@@ -32,7 +32,6 @@ def rows_of(segment: Packed) -> list[PagedRow]:
         starts = segment.positions.tolist()
         tables = segment.own.tables
         return [PagedRow(start, 1, pages) for start, pages in zip(starts, tables, strict=True)]
-    assert isinstance(segment.entry, PagedEntry)
     return [PagedRow(segment.start, segment.count, segment.entry.pages)]
 
 

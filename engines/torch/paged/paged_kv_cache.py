@@ -4,21 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tandem.engines.torch.contiguous_kv_cache import BranchKV, KVCache, KVEntry, KVShape
 from tandem.engines.torch.paged.page_pool import PADDING, PagePool
-
-
-@dataclass(eq=False)
-class PagedEntry(KVEntry):
-    """One sequence's keys and values, stored in pages."""
-
-    pages: list[int] = field(default_factory=list)
-    lent_pages: list[int] = field(default_factory=list)  # to the call's branches
 
 
 class PagedBranchKV(BranchKV):
@@ -57,7 +48,6 @@ class PagedKVCache(KVCache):
         return min(branches, self._free_blocks // each) * tokens
 
     def branch_kv(self, entry: KVEntry, leaves: NDArray[np.int64], tokens: int) -> PagedBranchKV:
-        assert isinstance(entry, PagedEntry)
         each = self._pages_of_a_branch(tokens)
         entry.lent_pages = self.pool.take(each * len(leaves))
         entry.lent_blocks = len(entry.lent_pages)
@@ -72,7 +62,6 @@ class PagedKVCache(KVCache):
         return PagedBranchKV(tables)
 
     def release(self, entry: KVEntry) -> None:
-        assert isinstance(entry, PagedEntry)
         self._end_loan(entry)
         self._entries.remove(entry)
         entry.busy = False
@@ -82,16 +71,12 @@ class PagedKVCache(KVCache):
             self._entries.append(entry)
 
     def drop(self, entry: KVEntry) -> None:
-        assert isinstance(entry, PagedEntry)
         self._end_loan(entry)
         self._entries.remove(entry)
         self.pool.give_back(entry.pages)
         entry.pages = []
 
-    def _copy_prefix(
-        self, source: KVEntry | None, shared: int, max_length: int
-    ) -> PagedEntry | None:
-        assert source is None or isinstance(source, PagedEntry)
+    def _copy_prefix(self, source: KVEntry | None, shared: int, max_length: int) -> KVEntry | None:
         full = shared // self._block
         common = source.pages[:full] if source else []
         if not self._free_up(self.blocks_for(max_length) - full, keep=source):
@@ -100,12 +85,11 @@ class PagedKVCache(KVCache):
         own = self.pool.take(self.blocks_for(max_length) - full)
         if source and shared % self._block:
             self.pool.copy(source.pages[full : full + 1], own[:1])
-        entry = PagedEntry(pages=[*common, *own])
+        entry = KVEntry(pages=[*common, *own])
         self._entries.append(entry)
         return entry
 
-    def _take_over(self, entry: KVEntry, shared: int, max_length: int) -> PagedEntry | None:
-        assert isinstance(entry, PagedEntry)
+    def _take_over(self, entry: KVEntry, shared: int, max_length: int) -> KVEntry | None:
         full, parted = divmod(shared, self._block)
         copied = parted > 0 and self.pool.is_shared(entry.pages[full])
         kept = full + (parted > 0 and not copied)
@@ -122,12 +106,12 @@ class PagedKVCache(KVCache):
         entry.pages += own
         return entry
 
-    def _shorten(self, entry: PagedEntry, count: int) -> None:
+    def _shorten(self, entry: KVEntry, count: int) -> None:
         self.pool.give_back(entry.pages[count:])
         entry.pages = entry.pages[:count]
         entry.blocks = count
 
-    def _end_loan(self, entry: PagedEntry) -> None:
+    def _end_loan(self, entry: KVEntry) -> None:
         self.pool.give_back(entry.lent_pages)
         entry.lent_pages = []
         entry.lent_blocks = 0
@@ -137,7 +121,7 @@ class PagedKVCache(KVCache):
         return self.blocks_for(self._block - 1 + tokens)
 
     def _blocks_held_only_by(self, entries: Sequence[KVEntry]) -> int:
-        return self.pool.freed_by([e.pages for e in entries if isinstance(e, PagedEntry)])
+        return self.pool.freed_by([entry.pages for entry in entries])
 
     @property
     def _free_blocks(self) -> int:

@@ -11,7 +11,6 @@ import torch
 from numpy.typing import NDArray
 
 from tandem.engines.torch.attention import Packed, wanted_rows
-from tandem.engines.torch.choosing import TokenChoice, TokenChooser
 from tandem.engines.torch.fused_llama import FusedLlama
 from tandem.engines.torch.paged.attention import PagedStep, choose, gathered
 from tandem.engines.torch.paged.batch import (
@@ -24,7 +23,6 @@ from tandem.engines.torch.paged.batch import (
     write,
 )
 from tandem.engines.torch.paged.paged_kv_cache import PagedKVCache
-from tandem.engines.torch.scores import StepLogits
 from tandem.engines.torch.settings import TorchSettings
 
 log = logging.getLogger(__name__)
@@ -63,7 +61,6 @@ class PagedRunner:
         tokens = max(bucket.tokens for bucket in self.buckets)
         dtype = cache.shape.dtype
         self._logits = torch.zeros((tokens, vocab_size), dtype=dtype, device=self.device)
-        self._best = torch.zeros(tokens, dtype=torch.int64, device=self.device)
         self._graphs: dict[StepSize, torch.cuda.CUDAGraph] = {}
 
     @property
@@ -97,43 +94,14 @@ class PagedRunner:
             taken >> 20,
         )
 
-    def step(
-        self,
-        ids: NDArray[np.int64],
-        segments: Sequence[Packed],
-        choices: Sequence[TokenChoice | None],
-    ) -> StepLogits:
-        """Run the segments' tokens, ids [all tokens], and choose tokens from their logits.
-
-        choices: one per segment; None: the call chooses from its logits itself. One copy brings the
-        chosen tokens to the host; it waits for the step.
-        """
-        if not any(choices):
-            return StepLogits(self.logits(ids, segments)[0])
-        chooser = TokenChooser(choices, [segment.rows for segment in segments], self.device)
-        logits, best = self.logits(ids, segments)
-        tokens, log_probs = chooser.choose(logits, best)
-        parts = [tokens.int()]
-        if log_probs is not None:
-            parts.append(log_probs.view(torch.int32))
-        host = torch.stack(parts).cpu().numpy()
-        return StepLogits(
-            logits,
-            tokens=host[0].tolist(),
-            log_probs=None if log_probs is None else host[1].view(np.float32).tolist(),
-        )
-
-    def logits(
-        self, ids: NDArray[np.int64], segments: Sequence[Packed]
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return logits [wanted rows, vocab_size] and the best token of each row [wanted rows]."""
+    def logits(self, ids: NDArray[np.int64], segments: Sequence[Packed]) -> torch.Tensor:
+        """Run the segments' tokens, ids [all tokens]. Return logits [wanted rows, vocab_size]."""
         rows = [row for segment in segments for row in rows_of(segment)]
         wanted, page_tokens = wanted_rows(segments), self._pool.page_tokens
         bucket = next((b for b in self.buckets if b.holds(rows, page_tokens)), None)
         if bucket is None or not len(wanted):
             batch = unpadded(ids, rows, page_tokens, self.device)
-            logits = self._run(batch, torch.from_numpy(wanted).to(self.device))
-            return logits, logits.argmax(-1)
+            return self._run(batch, torch.from_numpy(wanted).to(self.device))
         staged = PagedBatch(self._staging, bucket)
         write(staged, ids, rows, page_tokens)
         at = places(rows, bucket.width)[wanted]
@@ -145,16 +113,14 @@ class PagedRunner:
         else:
             self._run_padded(bucket)
         chosen = PagedBatch(self._numbers, bucket).wanted[: len(at)]
-        return self._logits.index_select(0, chosen), self._best.index_select(0, chosen)
+        return self._logits.index_select(0, chosen)
 
     def _run_padded(self, bucket: StepSize) -> None:
-        """Run the batch in `_numbers` kernel by kernel. Writes `_logits` and `_best`.
+        """Run the batch in `_numbers` kernel by kernel. Writes `_logits`.
 
         A graph consists of the same kernels.
         """
-        logits = self._run(PagedBatch(self._numbers, bucket), None)
-        self._logits[: bucket.tokens].copy_(logits)
-        torch.argmax(logits, -1, out=self._best[: bucket.tokens])
+        self._logits[: bucket.tokens].copy_(self._run(PagedBatch(self._numbers, bucket), None))
 
     def _run(self, batch: PagedBatch, rows: torch.Tensor | None) -> torch.Tensor:
         step = PagedStep(batch, self._pool, self._attention)

@@ -151,5 +151,5 @@ def test_the_time_of_a_failed_draft_is_measured():
     play(Decoding(request, SETTINGS, drafter, clock=lambda: world.seconds), world, world)
     assert sum(tokens for tokens, _ in steps) == 3
     seconds = steps[0][1]
-    assert seconds.whole == pytest.approx(5.0 + seconds.target)
+    assert seconds.total == pytest.approx(5.0 + seconds.target)
     assert seconds.target < 1.0

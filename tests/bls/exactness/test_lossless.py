@@ -21,13 +21,8 @@ from tandem.bls.request import GREEDY, Request, Sampling
 # The capabilities of NVIDIA's C++ backend
 RAW = with_engines(
     SETTINGS,
-    target={
-        "warps_draft_logits": False,
-        "compares_ids_exactly": False,
-        "top_p_with_drafts": False,
-        "log_probs_with_drafts": False,
-    },
-    draft={"logits_tell_all": False},
+    target={"samples_exactly": False, "log_probs_with_drafts": False},
+    draft={"samples_exactly": False},
 )
 SAMPLED = Sampling(temperature=0.7, top_k=3)
 PLAIN = Sampling(temperature=1.0, top_k=0)
@@ -71,7 +66,7 @@ def test_logits_are_warped_for_a_target_that_does_not(width, dtype, expected):
 
 
 def test_complete_draft_logits_are_warped_by_all_sampling_options():
-    settings = with_engines(RAW, draft={"logits_tell_all": True})
+    settings = with_engines(RAW, draft={"samples_exactly": True})
     found = verification_logits(effects.Draft(TOKENS), LOGITS, request_of(sampling=PLAIN), settings)
     assert np.isfinite(found).all()
     found = verification_logits(effects.Draft(TOKENS), LOGITS, request_of(), settings)

@@ -1,0 +1,92 @@
+"""Prompt lookup copies the tokens after the longest matching n-gram."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tandem.lookup.ngrams import look_up
+
+
+def found(tokens, limit, ngram=2, **options):
+    return look_up(np.array(tokens, np.int32), limit, max_ngram_size=ngram, **options)
+
+
+def test_the_documented_example_gives_the_documented_result():
+    """The context ends with t3, t4. After their earlier occurrence, t5 to t8 follow."""
+    t1, t2, t3, t4, t5, t6, t7, t8, t9 = range(1, 10)
+    pool = [t3, t4, t5, t6, t7, t8, t9]
+    assert found([*pool, t1, t2, t3, t4], 4) == ([t5, t6, t7, t8], 2)
+
+
+def test_a_copy_at_the_end_can_be_shorter_than_the_limit():
+    assert found([3, 4, 9, 3, 4], 4) == ([9, 3, 4], 2)
+
+
+def test_a_shorter_ngram_is_tried_if_the_longest_has_no_match():
+    assert found([4, 9, 3, 4], 2) == ([9, 3], 1)
+
+
+def test_an_ngram_without_a_match_gives_no_copy():
+    assert found([1, 2, 3], 4) is None
+    assert found([], 4) is None
+    assert found([1], 4) is None
+
+
+OCCURRENCES = [1, 2, 10, 11, 12, 1, 2, 20, 21, 22, 1, 2, 30, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("switches", "limit", "draft"),
+    [
+        ({}, 4, [10, 11, 12, 1]),
+        ({"keep_all": False}, 4, [10, 11, 12, 1]),
+        ({"use_oldest": False}, 4, [20, 21, 22, 1]),  # the newest with 4 tokens after it
+        ({"use_oldest": False}, 3, [30, 1, 2]),
+        ({"use_oldest": False, "keep_all": False}, 4, [30, 1, 2]),
+    ],
+)
+def test_keep_all_and_use_oldest_choose_the_documented_occurrence(switches, limit, draft):
+    assert found(OCCURRENCES, limit, **switches).tokens == draft
+
+
+# Sequences that repeat parts of a text of up to 8 tokens
+repeated = st.lists(st.integers(0, 3), min_size=1, max_size=8).flatmap(
+    lambda text: st.lists(
+        st.tuples(st.integers(0, len(text) - 1), st.integers(1, 8)), max_size=9
+    ).map(lambda cuts: [token for at, size in cuts for token in text[at : at + size]])
+)
+
+
+@settings(max_examples=250)
+@given(repeated, st.integers(1, 6), st.integers(1, 6), st.booleans(), st.booleans())
+def test_keep_all_and_use_oldest_choose_the_copy(row, ngram, limit, keep_all, use_oldest):
+    match = found(row, limit, ngram, keep_all=keep_all, use_oldest=use_oldest)
+    for size in range(min(ngram, len(row) - 1), 0, -1):
+        ends = [at for at in range(size, len(row)) if row[at - size : at] == row[-size:]]
+        if not ends:
+            continue
+        whole = [at for at in ends if len(row) - at >= limit]
+        if use_oldest:
+            start = ends[0]
+        elif keep_all:
+            start = whole[-1] if whole else ends[0]
+        else:
+            start = ends[-1]
+        assert match == (row[start : start + limit], size)
+        return
+    assert match is None
+
+
+@given(repeated, st.integers(1, 6), st.integers(0, 9), st.booleans(), st.booleans())
+def test_matching_tokens_beyond_the_ngram_are_counted(row, ngram, most, keep_all, use_oldest):
+    options = {"ngram": ngram, "keep_all": keep_all, "use_oldest": use_oldest}
+    match = found(row, len(row), **options)
+    counted = found(row, len(row), most_matching=most, **options)
+    if match is None:
+        assert counted is None
+        return
+    assert counted.tokens == match.tokens
+    start = len(row) - len(match.tokens)
+    sizes = [n for n in range(1, start + 1) if row[start - n : start] == row[-n:]]
+    assert counted.ngram_size == max(match.ngram_size, min(most, max(sizes)))
