@@ -3,20 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from tandem.contract import entry as tensors
 from tandem.gateway.answers.state import AnswerDelta, AnswerState
 from tandem.gateway.answers.tokens import top_tokens
 from tandem.gateway.protocol.requests import GenerationRequest
-from tandem.gateway.protocol.responses import (
-    Alternative,
-    ChatLogProb,
-    ChatLogProbs,
-    CompletionLogProbs,
-    PromptLogProb,
-    PromptLogProbs,
-)
 from tandem.gateway.tokenizer import UNREADABLE, ChatTokenizer
 from tandem.gateway.triton.backend import ResponseChunk
 
@@ -95,17 +87,18 @@ def _shown(
 
 def prompt_log_probs(
     tokenizer: ChatTokenizer, prompt: Sequence[int], chunk: ResponseChunk, num_alternatives: int
-) -> PromptLogProbs:
+) -> list[dict[int, dict[str, Any]] | None]:
     """Return the log-probabilities of a prompt, keyed by token id as in vLLM.
 
-    prompt: its token ids. chunk: first chunk of an answer.
+    prompt: its token ids. chunk: first chunk of an answer. A rank is 1 for the most likely token,
+    and None if it is unknown.
     """
 
-    def rated(token: int, log_prob: float, rank: int | None) -> PromptLogProb:
+    def rated(token: int, log_prob: float, rank: int | None) -> dict[str, Any]:
         text = tokenizer.token_text(token)
-        return PromptLogProb(logprob=log_prob, rank=rank, decoded_token=text)
+        return {"logprob": log_prob, "rank": rank, "decoded_token": text}
 
-    rows: PromptLogProbs = []
+    rows: list[dict[int, dict[str, Any]] | None] = []
     for token, log_prob, top in _rated(prompt, chunk):
         if log_prob is None:
             rows.append(None)
@@ -119,32 +112,27 @@ def prompt_log_probs(
 
 def chat_log_probs(
     tokenizer: ChatTokenizer, rows: Sequence[LogProbRow], *, as_ids: bool
-) -> ChatLogProbs:
+) -> dict[str, Any]:
     """Return rows in the format of chats. as_ids: name tokens by id instead of by text."""
 
-    def rated(token: int, text: str, raw: bytes | None, log_prob: float) -> Alternative:
+    def rated(token: int, text: str, raw: bytes | None, log_prob: float) -> dict[str, Any]:
         name = f"token_id:{token}" if as_ids else text
-        return Alternative(token=name, logprob=log_prob, bytes=None if raw is None else list(raw))
+        return {"token": name, "logprob": log_prob, "bytes": None if raw is None else list(raw)}
 
-    def alternatives(row: LogProbRow) -> list[Alternative]:
-        return [
+    content = []
+    for row in rows:
+        alternatives = [
             rated(token, tokenizer.token_text(token), tokenizer.token_bytes(token), log_prob)
             for token, log_prob in row.top
         ]
-
-    content = [
-        ChatLogProb(
-            **dict(rated(row.token, row.text, row.raw, row.log_prob or 0.0)),
-            top_logprobs=alternatives(row),
-        )
-        for row in rows
-    ]
-    return ChatLogProbs(content=content, refusal=None)
+        chosen = rated(row.token, row.text, row.raw, row.log_prob or 0.0)
+        content.append(chosen | {"top_logprobs": alternatives})
+    return {"content": content, "refusal": None}
 
 
 def completion_log_probs(
     tokenizer: ChatTokenizer, rows: Sequence[LogProbRow], *, as_ids: bool
-) -> CompletionLogProbs:
+) -> dict[str, list[Any]]:
     """Return rows in the format of completions. as_ids: name tokens by id instead of by text."""
 
     def name(token: int, text: str, raw: bytes | None) -> str:
@@ -166,9 +154,9 @@ def completion_log_probs(
             known_as = name(token, tokenizer.token_text(token), tokenizer.token_bytes(token))
             top.setdefault(known_as, log_prob)
         tops.append(top)
-    return CompletionLogProbs(
-        tokens=names,
-        token_logprobs=[row.log_prob for row in rows],
-        top_logprobs=tops,
-        text_offset=[row.offset for row in rows],
-    )
+    return {
+        "tokens": names,
+        "token_logprobs": [row.log_prob for row in rows],
+        "top_logprobs": tops,
+        "text_offset": [row.offset for row in rows],
+    }

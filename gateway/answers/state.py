@@ -8,9 +8,8 @@ from typing import Any, NamedTuple
 
 from tandem.gateway.answers.reasoning import ReasoningSplitter
 from tandem.gateway.answers.tokens import AnswerToken, TokenTexts
-from tandem.gateway.protocol.responses import FinishReason
 from tandem.gateway.tools.parser import CallDelta, Piece, ToolCallParser
-from tandem.gateway.triton.backend import ResponseChunk
+from tandem.gateway.triton.backend import FinishReason, ResponseChunk
 
 
 class AnswerDelta(NamedTuple):

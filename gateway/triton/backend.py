@@ -7,7 +7,7 @@ import json
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from functools import partial
 from http import HTTPStatus
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import grpc
 import numpy as np
@@ -22,12 +22,12 @@ from tandem.contract.forwarding import fresh_forwarded
 from tandem.contract.tensor import Tensor
 from tandem.gateway.errors import LOG, STATUS_OF_CLASS, STATUS_OF_CODE, ApiError
 from tandem.gateway.models import ServedModels, served_models
-from tandem.gateway.protocol.responses import FinishReason
 from tandem.gateway.tasks import offload
 from tandem.gateway.triton.infer_stream import InferStream
 
 Value: TypeAlias = str | int | float | bool | Sequence[str] | Sequence[int] | Sequence[float]
 Inputs: TypeAlias = Mapping[Tensor, Value]
+FinishReason: TypeAlias = Literal["stop", "length", "tool_calls"]  # OpenAI's
 
 GRPC_CODES = {
     grpc.StatusCode.RESOURCE_EXHAUSTED: HTTPStatus.REQUEST_ENTITY_TOO_LARGE,

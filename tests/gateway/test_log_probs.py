@@ -12,11 +12,11 @@ from scripted_triton import detokenizer, joined, origins, statistics
 from tokenizers import Tokenizer, processors
 
 from tandem.contract import entry
+from tandem.gateway.answers import writer
 from tandem.gateway.answers.log_probs import log_prob_rows
 from tandem.gateway.answers.state import AnswerState, EncodedPrompt
 from tandem.gateway.answers.tokens import TokenTexts
 from tandem.gateway.protocol.requests import CompletionRequest
-from tandem.gateway.protocol.responses import Completion
 from tandem.gateway.tokenizer import ChatTokenizer
 from tandem.gateway.triton.backend import ResponseChunk
 
@@ -354,7 +354,7 @@ async def test_tokens_with_part_of_a_character_are_reported_as_bytes(ask, triton
 async def test_large_log_prob_responses_use_another_thread(post, triton, monkeypatch, stream):
     """On the thread of the event loop, they would delay other streams."""
     threads = []
-    completed, json_bytes = TokenTexts.completed, Completion.json_bytes
+    completed, json_bytes = TokenTexts.completed, writer.json_bytes
 
     def noted(work):
         def noting(*given):
@@ -364,7 +364,7 @@ async def test_large_log_prob_responses_use_another_thread(post, triton, monkeyp
         return noting
 
     monkeypatch.setattr(TokenTexts, "completed", noted(completed))
-    monkeypatch.setattr(Completion, "json_bytes", noted(json_bytes))
+    monkeypatch.setattr(writer, "json_bytes", noted(json_bytes))
     triton.script = lambda _: [ANSWER]
     body = {"prompt": PROMPT, "logprobs": 2, "echo": True, "stream": stream}
     short = (await post("/v1/completions", body)).text
