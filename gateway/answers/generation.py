@@ -42,8 +42,7 @@ async def generate(
     """Yield the chunks of all answers as they arrive, as (answer number, chunk).
 
     Closing the iterator cancels the remaining answers. The first error also cancels them and is
-    raised. At most one chunk per answer is buffered for a slow client. extras: optional outputs to
-    request.
+    raised. extras: optional outputs to request.
     """
     if len(requests) == 1:
         async with aclosing(engine.generate(model, requests[0], extras)) as chunks:

@@ -152,7 +152,9 @@ class Triton:
         stream = InferStream(self._connection, request, stop)
         self._open[stream] = None
         try:
-            while (response := await stream.next()) is not None:
+            while (response := await stream.responses.get()) is not None:
+                if isinstance(response, Exception):
+                    raise response
                 yield await offload(response.ByteSize(), partial(_chunk, response))
         except InferenceServerException as error:
             raise await self._refusal(model, error.message()) from error
