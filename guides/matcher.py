@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from tandem.guides.errors import EndsExcluded, GuideError, TokenForbidden, shortened
+from tandem.guides.errors import GuideError, TokenForbidden, shortened
 
 if TYPE_CHECKING:
     from llguidance import LLExecutor
@@ -102,14 +102,6 @@ class GuideMatcher:
         self._words = -(-vocabulary.size // WORD_BITS)
         self._special_words = np.flatnonzero(vocabulary.special)
 
-    def check_start(self) -> None:
-        """Raise GuideError if the guide fails at the first mask or the first rollback."""
-        self.walk([])
-        legal = _ids(self._masks([], rows=1)[0])
-        first: list[int] = legal[~np.isin(legal, self._vocabulary.end_ids)][:1].tolist()
-        self._checked(lambda: self._matcher.rollback(self._matcher.try_consume_tokens(first)))
-        self.forced(1)
-
     @property
     def warnings(self) -> tuple[str, ...]:
         """Warnings about parts of the guide that aren't enforced, one line each."""
@@ -199,7 +191,7 @@ class GuideMatcher:
                 break
             num_legal += 1
         if self._is_dead_end(masks, num_legal, before_end):
-            raise EndsExcluded(DEAD_END)
+            raise GuideError(DEAD_END)
         if num_legal > len(before_end) or not masks[num_legal].any():
             masks[num_legal] = ANYTHING
         return Walk(masks, num_legal)
@@ -298,33 +290,31 @@ class GuideMatcher:
 
     def _checked(self, act: Callable[[], T]) -> T:
         """Return the result of ``act``. If the automaton is full, retry with a new automaton."""
-        done, full, alone = self._do(act)
+        done, full = self._do(act)
         while full:
-            if alone or not self._renewals_left:
+            if not self._renewals_left:
                 raise GuideError(reason_of(full))
             self._renewals_left -= 1
             self.automaton = self._renew(self.automaton)
             self._matcher = self.automaton.new_matcher()
-            done, full, alone = self._do(act, follow=self._followed)
+            done, full = self._do(act, follow=self._followed)
         if self._matcher.is_error():
             raise GuideError(reason_of(self._matcher.get_error()))
         return done
 
-    def _do(self, act: Callable[[], T], follow: list[int] | None = None) -> tuple[T, str, bool]:
-        """Follow tokens and call ``act``. Return its result, an error, and a flag.
+    def _do(self, act: Callable[[], T], follow: Sequence[int] = ()) -> tuple[T, str]:
+        """Follow tokens and call ``act``. Return its result, and an error if the automaton is full.
 
-        The error is "" unless the automaton is full. The flag is whether this answer alone has
-        filled the automaton.
+        Raises GuideError if the tokens can't be followed.
         """
         with self.automaton.at_work():
-            alone = self.automaton.untouched
-            followed = self._matcher.try_consume_tokens(follow) if follow else 0
+            followed = self._matcher.try_consume_tokens([*follow])
             done = act()
             errors = self.automaton.error(), self._matcher.get_error()
         full = next((error for error in errors if error.startswith(FULL)), "")
-        if follow and followed < len(follow) and not full:
+        if followed < len(follow) and not full:
             raise GuideError(reason_of(errors[1]) if errors[1] else TOO_COMPLEX)
-        return done, full, alone
+        return done, full
 
 
 def reason_of(error: str) -> str:

@@ -61,7 +61,8 @@ def automaton(kind=GuideAutomaton):
 def test_every_slow_library_call_locks_the_automaton():
     made = automaton(Recording)
     it = GuideMatcher(made, lambda _: made, Executor(), compiler()._vocabulary, [END])
-    it.check_start()
+    it.walk([])
+    it.forced(1)
     assert it.take_forced(9) == encoded("fox")
     for tokens in (encoded(" a"), encoded(" b"), encoded(" jumps.")):
         it.walk([*tokens, END])

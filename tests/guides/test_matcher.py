@@ -235,6 +235,7 @@ def test_errors_do_not_quote_the_answer():
                 "deep_copy": self,
                 "get_error": "ParserTooComplex\n<state>secret",
                 "is_error": True,
+                "try_consume_tokens": 0,
             }.get(name)
 
     failed = GuideAutomaton(Failed(), Tried("", 0))
