@@ -18,8 +18,8 @@ from tandem.contract.entry import KINDS
 from tandem.gateway.answers.log_probs import (
     chat_log_probs,
     completion_log_probs,
-    log_prob_rows,
     prompt_log_probs,
+    rated_tokens,
 )
 from tandem.gateway.answers.state import AnswerDelta, AnswerState
 from tandem.gateway.errors import ApiError
@@ -128,8 +128,8 @@ class Writer(ABC):
 class ChoicesWriter(Writer):
     """Writes answers as the choices of a completion.
 
-    prompt_in_choice: whether choices contain prompt details. log_probs: converts rows to the API's
-    format.
+    prompt_in_choice: whether choices contain prompt details. log_probs: returns the API's object
+    for tokens.
     """
 
     whole_object: ClassVar[str]
@@ -196,9 +196,9 @@ class ChoicesWriter(Writer):
                     "num_accepted_draft_tokens": chunk.num_accepted_tokens,
                 }
         if body.num_alternatives is not None:
-            rows = log_prob_rows(tokenizer, body, answer, delta)
+            rated = rated_tokens(tokenizer, body, answer, delta)
             as_ids = body.return_tokens_as_token_ids
-            choice["logprobs"] = self.log_probs(tokenizer, rows, as_ids=as_ids)
+            choice["logprobs"] = self.log_probs(tokenizer, rated, as_ids=as_ids)
         if body.return_token_ids:
             choice["token_ids"] = chunk.tokens
         if warnings := answer.warnings:
