@@ -40,7 +40,7 @@ class MessageWriter(AdaptedWriter[MessageRequest]):
     @property
     def _stopped(self) -> Object:
         reason = STOP_REASONS[self._answer.finish_reason]
-        sequence = (self._answer.statistics or {}).get("stop_string")
+        sequence = self._answer.statistics.get("stop_string")
         if reason == "end_turn" and sequence is not None:
             reason = "stop_sequence"
         return {
