@@ -10,17 +10,16 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
-import numpy as np
-from llguidance import LLExecutor, LLMatcher, LLTokenizer
+from llguidance import LLExecutor, LLMatcher
 
 from tandem.contract.guide import Guide
 from tandem.contract.heap import trim_heap
 from tandem.guides.automaton import GuideAutomaton
 from tandem.guides.errors import GuideError, GuideTakesLong, GuideUndecided
-from tandem.guides.matcher import WORD_BITS, GuideMatcher, Vocabulary, reason_of
+from tandem.guides.matcher import GuideMatcher, reason_of
+from tandem.guides.tokenizer import read_tokenizer
 from tandem.guides.trial import Tried, Worker
-from tandem.guides.worker import LIMITS, SILENT, read_tokenizer
-from tandem.preprocessing.tokenizer import load_tokenizer
+from tandem.guides.worker import LIMITS, SILENT
 
 KEPT_BYTES = 512 * 2**20  # maximum size of all cached guides, including their growth
 KEPT_GUIDES = 64
@@ -40,10 +39,7 @@ class GuideCompiler:
     """
 
     def __init__(self, tokenizer_dir: Path, vocab_size: int, end_ids: Sequence[int]) -> None:
-        read = load_tokenizer(tokenizer_dir)
-        self._tokenizer = read_tokenizer(read, vocab_size, end_ids)
-        added = list(read.get_added_tokens_decoder())
-        self._vocabulary = _vocabulary(self._tokenizer, vocab_size, end_ids, added)
+        self._tokenizer = read_tokenizer(tokenizer_dir, vocab_size, end_ids).library
         self._executor = LLExecutor(MASK_THREADS)
         self._limits = LIMITS
         self._kept: OrderedDict[Guide, GuideAutomaton] = OrderedDict()
@@ -75,7 +71,7 @@ class GuideCompiler:
         """
         automaton = self._known(guide) or self._new(guide, check)
         renew = partial(self._renewed, guide)
-        matcher = GuideMatcher(automaton, renew, self._executor, self._vocabulary, end_ids)
+        matcher = GuideMatcher(automaton, renew, self._executor, self._tokenizer, end_ids)
         # Reject a guide that contradicts the end ids, or that forces too many tokens.
         matcher.walk([])
         matcher.forced(1)
@@ -160,21 +156,6 @@ class GuideCompiler:
         if dropped:
             dropped.clear()
             trim_heap()
-
-
-def _vocabulary(
-    tokenizer: LLTokenizer, size: int, end_ids: Sequence[int], added: Sequence[int]
-) -> Vocabulary:
-    """Return the vocabulary for matchers. added: ids of added tokens, some of which are special."""
-    special = np.zeros(-(-size // WORD_BITS) * WORD_BITS, bool)
-    special[[token for token in added if tokenizer.is_special_token(token)]] = True
-    bits = np.packbits(special, bitorder="little")
-    return Vocabulary(
-        size,
-        tuple(end_ids),
-        bits.view(np.int32),
-        lambda text: int(tokenizer.tokenize_bytes(text)[0]),
-    )
 
 
 def _digest(guide: Guide) -> bytes:

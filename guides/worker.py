@@ -26,15 +26,14 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
-from llguidance import LLMatcher, LLParserLimits, LLTokenizer
-from tokenizers import Tokenizer
+from llguidance import LLMatcher, LLParserLimits
 
 from tandem.contract.guide import Guide
 from tandem.contract.heap import trim_heap
 from tandem.guides.automaton import MOST_STATES
 from tandem.guides.errors import GuideError, GuideWarning
 from tandem.guides.grammar import grammar_of
-from tandem.preprocessing.tokenizer import load_tokenizer
+from tandem.guides.tokenizer import GuideTokenizer, read_tokenizer
 
 NICENESS: Final = 10  # the process gets about a tenth of a core if the machine is busy
 MOST_BYTES: Final = 512 * 2**20  # memory limit for a copy
@@ -48,24 +47,13 @@ PR_SET_PDEATHSIG: Final = 1  # <linux/prctl.h>
 LIBC: Final = ctypes.CDLL(None)
 
 
-def read_tokenizer(read: Tokenizer, vocab_size: int, end_ids: Sequence[int]) -> LLTokenizer:
-    """Convert a tokenizer to the library's format, with the given end-of-sequence ids.
-
-    Raises GuideError if the library can't read the tokenizer.
-    """
-    try:
-        return LLTokenizer(read.to_str(), n_vocab=vocab_size, eos_token=list(end_ids))
-    except ValueError as error:
-        raise GuideError("llguidance can't read its tokenizer") from error
-
-
 def main(jobs: Connection, tokenizer_dir: str, vocab_size: int, end_ids: Sequence[int]) -> None:
     """Answer jobs until the sender closes the connection or exits."""
     LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # end with the thread that started this process
     os.nice(max(0, NICENESS - os.nice(0)))  # the parent may already have a low priority
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # if ignored, the exit status would be lost
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    tokenizer = read_tokenizer(load_tokenizer(Path(tokenizer_dir)), vocab_size, end_ids)
+    tokenizer = read_tokenizer(Path(tokenizer_dir), vocab_size, end_ids)
     _answer(tokenizer, Guide("json", ""))  # so that every copy has what the library caches
     gc.collect()
     gc.freeze()
@@ -76,7 +64,7 @@ def main(jobs: Connection, tokenizer_dir: str, vocab_size: int, end_ids: Sequenc
             jobs.send_bytes(_outcome(tokenizer, *job))
 
 
-def _outcome(tokenizer: LLTokenizer, kind: str, text: str, cpu_seconds: float) -> bytes:
+def _outcome(tokenizer: GuideTokenizer, kind: str, text: str, cpu_seconds: float) -> bytes:
     """Return the answer to a job: the answer of a copy, or the status with which it ended."""
     answers, theirs = Pipe(duplex=False)
     copy = os.fork()
@@ -91,7 +79,7 @@ def _outcome(tokenizer: LLTokenizer, kind: str, text: str, cpu_seconds: float) -
 
 
 def _serve(
-    answers: Connection, tokenizer: LLTokenizer, guide: Guide, cpu_seconds: float
+    answers: Connection, tokenizer: GuideTokenizer, guide: Guide, cpu_seconds: float
 ) -> NoReturn:
     """Test a guide within limits, send the answer and end the process."""
     status = 1
@@ -115,17 +103,17 @@ def _bound() -> None:
     resource.setrlimit(resource.RLIMIT_STACK, (STACK_BYTES, STACK_BYTES))
 
 
-def _answer(tokenizer: LLTokenizer, guide: Guide) -> dict[str, Any]:
+def _answer(tokenizer: GuideTokenizer, guide: Guide) -> dict[str, Any]:
     """Return the fields of `Tried`, or the reason why a guide is rejected."""
     before = _heap_bytes()
     try:
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("ignore")
             warnings.simplefilter("always", GuideWarning)
-            grammar = grammar_of(guide)
-        compiled = LLMatcher(tokenizer, grammar, log_level=SILENT, limits=LIMITS)
+            grammar = grammar_of(guide, tokenizer.special)
+        compiled = LLMatcher(tokenizer.library, grammar, log_level=SILENT, limits=LIMITS)
         answer = compiled.deep_copy()
-        _begin(answer, tokenizer.eos_tokens)
+        _begin(answer, tokenizer.library.eos_tokens)
     except GuideError as error:
         return {"refused": str(error)}
     except MemoryError:

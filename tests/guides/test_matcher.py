@@ -239,6 +239,6 @@ def test_errors_do_not_quote_the_answer():
             }.get(name)
 
     failed = GuideAutomaton(Failed(), Tried("", 0))
-    it = GuideMatcher(failed, lambda _: failed, None, compiler()._vocabulary, [END])
+    it = GuideMatcher(failed, lambda _: failed, None, compiler()._tokenizer, [END])
     with pytest.raises(GuideError, match=r"^ParserTooComplex$"):
         it.walk([])
