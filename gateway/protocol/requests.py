@@ -16,7 +16,7 @@ from tandem.gateway.protocol.fields import (
     LogitBias,
     Penalty,
     Prompts,
-    TextOrTexts,
+    TextOr,
     Texts,
     TokenIds,
     field_error,
@@ -72,7 +72,7 @@ class GenerationRequest(GuidedRequest):
     """0 to 1; 0 is greedy."""
     n: Annotated[int, Field(ge=1, le=MAX_CHOICES)] = 1
     """Outputs per prompt; prompts x `n` is at most 128."""
-    stop: TextOrTexts = []
+    stop: TextOr[Texts] = []
     """A string or a list; the output ends before it."""
     seed: Annotated[int, Field(ge=-(2**63), lt=2**64)] | None = None
     """A 64-bit integer (default: drawn per choice)."""
