@@ -1,5 +1,6 @@
 """A gateway in the test process, with a scripted Triton."""
 
+import http.client
 import json
 import shutil
 from contextlib import asynccontextmanager, contextmanager
@@ -125,6 +126,20 @@ def openai_client(app):
                 yield opened_client
 
     return opened
+
+
+@contextmanager
+def request(port, **body):
+    """Send a request for a completion over a connection, which is closed at the end."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+    headers = {"content-type": "application/json"}
+    connection.request("POST", "/v1/completions", json.dumps({"prompt": "hi"} | body), headers)
+    try:
+        yield connection
+    finally:
+        if connection.sock:
+            connection.sock.close()
+        connection.close()
 
 
 def events(response):
