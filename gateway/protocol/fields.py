@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from itertools import islice
 from typing import Annotated, Any, NamedTuple, TypeAlias, TypeVar
 
@@ -209,14 +209,13 @@ Prompts = Annotated[
 ]
 
 
-def by_type(types: Collection[str], message: str, *, default: str = "") -> Discriminator:
+def by_type(message: str, *, default: str = "") -> Discriminator:
     """Choose the model of an object by its `type`, for a union of models with tags `dict[TYPE]`.
 
     message: the error for other types. default: the type of an object without one.
     """
 
     def tag(value: Any) -> str | None:
-        kind = (value.get("type") or default) if isinstance(value, dict) else None
-        return f"dict[{kind}]" if kind in types else None
+        return f"dict[{value.get('type') or default}]" if isinstance(value, dict) else None
 
     return Discriminator(tag, custom_error_type="type", custom_error_message=message)

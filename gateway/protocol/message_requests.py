@@ -72,7 +72,6 @@ Block = Annotated[
     | Annotated[ToolUseBlock, Tag("dict[tool_use]")]
     | Annotated[ToolResultBlock, Tag("dict[tool_result]")],
     by_type(
-        ("text", "thinking", "redacted_thinking", "tool_use", "tool_result"),
         "must be a block of type text, tool_use, tool_result or thinking; "
         "images and documents aren't supported",
     ),

@@ -85,7 +85,6 @@ Item = Annotated[
     | Annotated[OutputItem, Tag("dict[function_call_output]")]
     | Annotated[ReasoningItem, Tag("dict[reasoning]")],
     by_type(
-        ("message", "function_call", "function_call_output", "reasoning"),
         "must be an item of type message, function_call, function_call_output or reasoning",
         default="message",
     ),
