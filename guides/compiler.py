@@ -123,9 +123,9 @@ class GuideCompiler:
 
     def _compile(self, tried: Tried) -> GuideAutomaton:
         compiled = LLMatcher(self._tokenizer, tried.grammar, log_level=SILENT, limits=self._limits)
-        compiled.deep_copy().compute_bitmask()  # can take seconds, so not first in `matcher`
         if compiled.is_error():
             raise GuideError(reason_of(compiled.get_error()))
+        compiled.deep_copy().compute_bitmask()  # the first mask, which can take seconds
         return GuideAutomaton(compiled, tried)
 
     def _keep(self, guide: Guide, compiled: GuideAutomaton) -> GuideAutomaton:
