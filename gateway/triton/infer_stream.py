@@ -46,9 +46,15 @@ class InferStream:
         self._results = connection.stream_infer(self._requests())
         self._begun = False  # whether a response has arrived
         self._reading = asyncio.create_task(self._read())
+        self._leaving: asyncio.Task[None] | None = None
 
-    async def leave(self) -> None:
-        """End the stream. Stop the request if its answer isn't complete."""
+    def leave(self) -> asyncio.Task[None]:
+        """Return the task that ends the stream, and stops the request if it isn't complete."""
+        if self._leaving is None:
+            self._leaving = asyncio.create_task(self._end())
+        return self._leaving
+
+    async def _end(self) -> None:
         if self._begun:
             self._outbox.put_nowait(self._stop)  # not sent if the answer is complete
             await asyncio.wait([self._reading], timeout=SECONDS_TO_END)
